@@ -1,0 +1,47 @@
+# Every target does its own set-up in .venv; nothing but Python >= 3.11 is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-all check bench docs lock clean
+
+demo: $(VENV)/.base
+	$(BIN)/keyhole demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -q
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+docs: $(VENV)/.docs
+	$(BIN)/zensical build --clean
+
+lock: $(VENV)/.dev $(VENV)/.docs
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
+
+clean:
+	rm -rf $(VENV) build site dist runs .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) -e '.[dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.base
+	$(PIP) -e '.[docs]'
+	touch $@

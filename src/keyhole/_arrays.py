@@ -1,0 +1,82 @@
+"""Shape aliases, freezing, stable softmax and border checks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from keyhole.errors import InvalidInput
+
+Array = NDArray[np.float64]
+Sequences = Float[Array, "batch length width"]
+Answers = Float[Array, "batch outputs"]
+Matrix = Float[Array, "rows columns"]
+Vector = Float[Array, "size"]
+PerSequence = Float[Array, "batch"]
+Mask = NDArray[np.bool_]
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+def frozen(value: Any) -> Array:
+    """A read-only float64 copy of `value`."""
+    array = np.array(value, dtype=np.float64)
+    array.setflags(write=False)
+    return array
+
+
+def softmax(scores: Array) -> Array:
+    r"""Softmax over the last axis, computed so that it cannot overflow.
+
+    $$\mathrm{softmax}(s)_i = e^{s_i - \max s} / \sum_j e^{s_j - \max s}$$
+    """
+    weights = scores - scores.max(axis=-1, keepdims=True)
+    np.exp(weights, out=weights)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights
+
+
+def rms(values: Array) -> float:
+    """Root mean square, 0 for an empty array, without overflow."""
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if largest == 0.0 or not np.isfinite(largest):
+        return largest
+    return largest * float(np.sqrt(np.mean((values / largest) ** 2)))
+
+
+def power_of_two(value: float) -> float:
+    """The power of two nearest to `value` (0 for 0), so that scaling by it rounds nothing."""
+    return 2.0 ** round(math.log2(value)) if value > 0 else 0.0
+
+
+def check_sequences(X: Array, width: int) -> None:
+    """Raise unless `X` is a batch of sequences, at least one token long, of `width`-vectors."""
+    if X.ndim != 3 or X.shape[-1] != width or X.shape[1] < 1:
+        hint = " Add a leading batch axis: X[None]." if X.ndim == 2 else ""
+        raise InvalidInput(f"queries must have shape (batch, length >= 1, {width}); got {tuple(X.shape)}.{hint}")
+
+
+class Shaped(Protocol):
+    """Anything that knows its shape."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        ...
+
+
+def check_shape(name: str, array: Shaped, shape: tuple[int | None, ...]) -> None:
+    """Raise unless `array` has `shape`, where None admits any size."""
+    if len(array.shape) != len(shape) or any(w is not None and w != g for w, g in zip(shape, array.shape, strict=True)):
+        wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
+        raise InvalidInput(f"{name} must have shape {wanted}; got {tuple(array.shape)}.")
+
+
+def check_finite(name: str, array: Array) -> None:
+    """Raise unless every number in `array` is finite."""
+    if not np.isfinite(array).all():
+        raise InvalidInput(f"{name} must be finite; {int((~np.isfinite(array)).sum())} of its numbers are not.")

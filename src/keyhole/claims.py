@@ -1,0 +1,91 @@
+"""Theorems as data: the registry, measured checks, certificates and verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Theorem:
+    """One claim the code stands on.
+
+    Args:
+        id: how code, tests and documentation name it.
+        statement: the claim in our words.
+        source: where it comes from.
+        standing: "paper" (proved there), "derived" (argued in our docs) or "measured".
+    """
+
+    id: str
+    statement: str
+    source: str
+    standing: str
+
+
+def _registry(*theorems: Theorem) -> dict[str, Theorem]:
+    return {theorem.id: theorem for theorem in theorems}
+
+
+THEOREMS = _registry(
+    Theorem(
+        "BSHK26/4.1",
+        "A softmax head with a read-out that is not zero is recovered exactly from d^2 + d value queries.",
+        "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, Theorem 4.1",
+        "paper",
+    ),
+)
+
+
+class Outcome(Enum):
+    """What a certificate says of its theorem on one measured case."""
+
+    HOLDS = "The assumptions hold and so does the conclusion."
+    SILENT = "An assumption fails, so the theorem promises nothing here."
+    REFUTED = "The assumptions hold and the conclusion does not: this is a bug, please report it."
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One inequality with its two sides measured: `measured <= limit`."""
+
+    name: str
+    measured: float
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the inequality holds (never for NaN)."""
+        return bool(self.measured <= self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A theorem confronted with one case: measured assumptions, measured conclusion."""
+
+    theorem: str
+    assumptions: tuple[Check, ...]
+    conclusion: tuple[Check, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """HOLDS, SILENT or REFUTED."""
+        if not all(check.holds for check in self.assumptions):
+            return Outcome.SILENT
+        return Outcome.HOLDS if all(check.holds for check in self.conclusion) else Outcome.REFUTED
+
+
+class Verdict(StrEnum):
+    """What fresh queries say of a recovered model; the value is the sentence."""
+
+    EXACT = "Fresh queries agree with the recovered model to 1e-9 of the token values."
+    WITHIN_TOLERANCE = "Fresh queries agree with the recovered model within the declared imperfection."
+    CLASS_REFUTED = "The target is not of the class that was tried; the counterexample shows it."
+    NOT_IDENTIFIABLE = "The answers do not determine the parameters; what they do determine is stated."
+    BUDGET_SPENT = "The query budget ran out before the recovery was complete."
+    UNVERIFIED = "The recovered model could not be verified; do not rely on it."
+
+    @property
+    def verified(self) -> bool:
+        """Whether the model may be relied on."""
+        return self in (Verdict.EXACT, Verdict.WITHIN_TOLERANCE)

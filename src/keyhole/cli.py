@@ -1,0 +1,97 @@
+"""The command line: arguments become a Job, `lab.run` does it, the Record is printed. Nothing is computed here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+
+from keyhole import __version__
+from keyhole.errors import InvalidInput, KeyholeError
+from keyhole.lab.jobs import CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
+
+app = App(
+    name="keyhole",
+    help="What an attention layer can compute, and what its answers give away.",
+    version=__version__,
+)
+
+Flat = Parameter(name="*")
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object.")]
+
+
+@app.command
+def demo(job: Annotated[DemoJob, Flat] = DemoJob(), *, json: Json = False) -> int:  # noqa: B008
+    """The tour: every capability on embedded defaults, one page of results."""
+    return _show(job, json)
+
+
+@app.command
+def learn(job: Annotated[LearnJob, Flat], *, json: Json = False) -> int:
+    """Recover what is behind TARGET from queries, and verify it on fresh ones."""
+    return _show(job, json)
+
+
+@app.command
+def plan(job: Annotated[PlanJob, Flat] = PlanJob(), *, json: Json = False) -> int:  # noqa: B008
+    """What a recovery would cost, before a single query."""
+    return _show(job, json)
+
+
+@app.command
+def verify(job: Annotated[VerifyJob, Flat], *, json: Json = False) -> int:
+    """Ask TARGET fresh queries and compare the answers with a saved MODEL."""
+    return _show(job, json)
+
+
+@app.command
+def compare(job: Annotated[CompareJob, Flat], *, json: Json = False) -> int:
+    """Distance of two saved models modulo what answers do not determine."""
+    return _show(job, json)
+
+
+@app.command
+def sample(job: Annotated[SampleJob, Flat], *, json: Json = False) -> int:
+    """Write a random model file to play with: KIND is head or multihead."""
+    return _show(job, json)
+
+
+def _show(job: Job, json: bool) -> int:
+    from keyhole.lab.running import run
+
+    record = run(job)
+    sys.stdout.write(record.json().decode() if json else record.text())
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    return record.code
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except (CycloptsError, InvalidInput) as error:
+        return _complain(arguments, "INVALID_INPUT", str(error).strip(), 2)
+    except KeyholeError as error:
+        return _complain(arguments, "ORACLE_FAILED", str(error), 3)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        said = "stopped by Ctrl-C. What was answered is kept: add --resume and the same --out to go on."
+        return _complain(arguments, "INTERRUPTED", said, 130)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(arguments: list[str], status: str, sentence: str, code: int) -> int:
+    import msgspec
+
+    sys.stderr.write(f"keyhole: {sentence}\n")
+    if "--json" in arguments:
+        sys.stdout.write(msgspec.json.encode({"status": status, "verdict": None, "sentence": sentence}).decode() + "\n")
+    return code

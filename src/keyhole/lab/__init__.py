@@ -1,0 +1,1 @@
+"""Everything impure: jobs, records, targets, run directories, reports."""

@@ -1,0 +1,100 @@
+"""Records: what a job returns, as one JSON object and as a few lines for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from keyhole.learners.base import Counterexample, Fresh, Recovery
+from keyhole.models import Head
+from keyhole.oracles import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a job returns.
+
+    Args:
+        data: the JSON object.
+        code: the exit code it stands for.
+        lines: the same for a person, as (name, value) rows under the sentence.
+    """
+
+    data: Mapping[str, Any]
+    code: int = 0
+    lines: tuple[tuple[str, str], ...] = field(default=())
+
+    def json(self) -> bytes:
+        """One line of JSON; non-finite numbers are null."""
+        return msgspec.json.encode(self.data, enc_hook=_plain)
+
+    def text(self) -> str:
+        """The sentence, then aligned rows."""
+        width = max((len(name) for name, _ in self.lines), default=0)
+        rows = [f"  {name:<{width}}  {value}" for name, value in self.lines]
+        return "\n".join([str(self.data.get("sentence", "")), *rows])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return cast(Any, value.tolist())
+    raise TypeError(f"{type(value).__name__} has no place in a record")
+
+
+def queries(ledger: Ledger, lost: int = 0) -> dict[str, Any]:
+    """Costs as the contract names them; what a kill lost is a phase of its own."""
+    phases = {name: entry.sequences for name, entry in ledger.phases.items()} | ({"lost": lost} if lost else {})
+    return {"total": sum(phases.values()), "tokens": ledger.total().tokens, "by_phase": phases}
+
+
+def fresh_error(fresh: Fresh | None) -> dict[str, Any] | None:
+    """Agreement on fresh queries, as the contract names it."""
+    return None if fresh is None else {"max": fresh.max, "relative": fresh.relative, "sequences": fresh.sequences}
+
+
+def counterexample(case: Counterexample | None) -> dict[str, Any] | None:
+    """A refuting sequence with the target's answer and the model's."""
+    if case is None:
+        return None
+    return {"tokens": case.tokens, "answer": case.answer, "predicted": case.predicted, "gap": case.gap}
+
+
+def certificate(recovery: Recovery[Head]) -> dict[str, Any] | None:
+    """A certificate as data."""
+    held = recovery.certificate
+    if held is None:
+        return None
+    checks = {
+        part: [{"name": c.name, "measured": c.measured, "limit": c.limit, "holds": c.holds} for c in rows]
+        for part, rows in (("assumptions", held.assumptions), ("conclusion", held.conclusion))
+    }
+    return {"theorem": held.theorem, "outcome": held.outcome.name, **checks}
+
+
+def of_recovery(recovery: Recovery[Head], *, lost: int = 0) -> dict[str, Any]:
+    """The part of a learn record that comes from the recovery itself."""
+    model = recovery.model
+    bar = recovery.bars.get("W")
+    size = 0.0 if model is None else float(np.linalg.norm(np.asarray(model.W)))
+    return {
+        "status": recovery.status.name,
+        "verdict": recovery.verdict.name,
+        "sentence": recovery.sentence,
+        "class": "head",
+        "reason": recovery.reason,
+        "determined": recovery.determined,
+        "counterexample": counterexample(recovery.counterexample),
+        "width": None if model is None else model.width,
+        "outputs": None if model is None else model.outputs,
+        "heads": 1,
+        "rank": recovery.rank,
+        "queries": queries(recovery.ledger, lost),
+        "degrees_of_freedom": recovery.degrees_of_freedom,
+        "fresh_error": fresh_error(recovery.fresh),
+        "error_bar": float(bar[0]) * model.width / size if bar is not None and model is not None and size else None,
+        "certificate": certificate(recovery),
+    }

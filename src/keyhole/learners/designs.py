@@ -1,0 +1,135 @@
+r"""Which vectors to probe with.
+
+A query $[y + x_1; \dots; y + x_\rho; y]$ answers with $\sum_k \alpha_k V^\top x_k$ on top of what $y$ alone
+gives, so its softmax shares can be read when $V^\top x_1, \dots, V^\top x_\rho$ are independent. A design is a
+list of such groups, all read by ONE decoder, whose vectors span the space to be measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from threadpoolctl import threadpool_limits
+
+from keyhole._arrays import Array, Matrix
+
+_CAN_SEE = 0.3  # least singular value at which a block of directions counts as seeing the read-out
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Design:
+    """Groups of probe vectors for a column m of unknowns, read as t = x . (basis m).
+
+    Args:
+        X: the vectors, group by group.
+        decoder: turns V^T (sum_k alpha_k x_k) into the shares alpha, the same for every group.
+        solve: turns readings (one row per column measured, one entry per vector) into columns m, as rows.
+    """
+
+    X: Float[Array, "groups together width"]
+    decoder: Float[Array, "together outputs"]
+    solve: Callable[[Matrix], Matrix]
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors there are in all groups."""
+        return self.X.shape[0] * self.X.shape[1]
+
+
+def _readable(V: Matrix, most: int, cut: float) -> tuple[Matrix, Matrix]:
+    """Orthonormal directions R that V sees well, and the map from V^T x to R^T x."""
+    R, S, Z = np.linalg.svd(V, full_matrices=False)
+    seen = max(1, min(most, int((cut * S[0] < S).sum())))
+    return R[:, :seen], Z[:seen] / S[:seen, None]
+
+
+def _tight(R: Matrix) -> Matrix:
+    """A tight frame F of R^size in groups, F^T F = I, with F R the same in every group, orthogonal / sqrt(groups).
+
+    With B an orthogonal completion of R, padded with zero rows to whole groups, it is (H (x) I) B^T, H the
+    reflection that maps e_1 to the constant unit vector.
+    """
+    size, together = R.shape
+    groups = -(-size // together)
+    F = np.zeros((groups * together, size))
+    F[:size] = np.linalg.qr(R, mode="complete")[0].T
+    if groups > 1:
+        u = np.full(groups, 1.0 / np.sqrt(groups))
+        u[0] -= 1.0
+        blocks = F.reshape(groups, together, size)
+        blocks -= (2.0 / (u @ u)) * u[:, None, None] * np.tensordot(u, blocks, 1)
+    return F
+
+
+def frame(V: Matrix, Q: Matrix | None = None, *, most: int, cut: float, tilt: float = 0.0) -> Design:
+    r"""Vectors that span span(Q), every group of which sees V alike.
+
+    With R the directions of span(Q) that V sees and F a tight frame with $F^\top F = I$ and equal blocks F R,
+    $X = F(a(I - RR^\top) + k RR^\top)$, which inverts in closed form. With tilt 1 / groups, a = k = 1: X is orthonormal
+    and logits are even, as suits answers rounded relative to their size. With tilt 1/2, half of the squared length
+    of every vector sees V (for one output: a regular simplex tilted towards v), as suits absolute noise.
+
+    Args:
+        V: read-out.
+        Q: orthonormal basis of the space to measure; the whole space when absent.
+        most: at most so many vectors together.
+        cut: directions V sees less than this share of its best are not used for reading.
+        tilt: share of squared length that sees V; at least 4 / groups, at most 1/2.
+    """
+    with threadpool_limits(1, "blas"):
+        R, decoder = _readable(V if Q is None else Q.T @ V, most, cut)
+        return _tilted(_tight(R), R, decoder, Q, tilt)
+
+
+def _tilted(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None, tilt: float) -> Design:
+    together = R.shape[1]
+    groups = len(F) // together
+    share = min(0.5, max(tilt, 4.0 / groups)) if groups > 1 else 1.0
+    k = math.sqrt(groups * share)
+    a = math.sqrt((1.0 - share) / (1.0 - 1.0 / groups)) if groups > 1 else 1.0
+    seen = F @ R
+    X = a * F
+    X += (k - a) * seen @ R.T
+
+    def solve(T: Matrix) -> Matrix:
+        M = T @ X / a**2
+        M += ((a / k) ** 2 - 1.0) * (M @ R) @ R.T
+        return M
+
+    # For each group R^T X^T is k times the transpose of one block of `seen`, equal in all groups.
+    reader = np.linalg.inv(k * seen[:together].T) @ decoder
+    return Design((X if Q is None else X @ Q.T).reshape(groups, together, -1), reader, solve)
+
+
+def outside(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design | None:
+    r"""Vectors $q_i + P b_i$ with P orthogonal to Q, so that exactly rank many of them are needed.
+
+    P is the part of V's directions R outside span(Q); $b_i$ makes $R^\top x = e_k$ in every group. It adds
+    nothing to $x^\top W y$ when span(Q) is the range of W. None when V's directions lie too much inside.
+    """
+    with threadpool_limits(1, "blas"):
+        R, decoder = _readable(V, most, cut)
+        inside = Q.T @ R
+        P = R - Q @ inside
+        if np.linalg.svd(P, compute_uv=False)[-1] < _CAN_SEE:
+            return None
+        rank, together = inside.shape
+        groups = -(-rank // together)
+        F = np.eye(groups * together, rank)
+        wanted = np.tile(np.eye(together), (groups, 1)) - F @ inside
+        X = F @ Q.T + np.linalg.solve(P.T @ P, wanted.T).T @ P.T
+    return Design(X.reshape(groups, together, -1), decoder, lambda T: T[:, :rank])
+
+
+def within(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design:
+    """The cheapest design that measures coordinates along Q of vectors known to lie in span(Q)."""
+    design = outside(V, Q, most=most, cut=cut)
+    if design is not None:
+        return design
+    inside = np.linalg.svd(Q.T @ _readable(V, most, cut)[0], compute_uv=False)
+    most = min(most, int((inside >= _CAN_SEE).sum()))
+    return frame(V, Q, most=max(1, most), cut=cut)

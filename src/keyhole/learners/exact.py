@@ -1,0 +1,68 @@
+"""Theorem 4.1 of [BSHK26]: a head from d^2 + d exact value queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from keyhole._arrays import EPS
+from keyhole.claims import Certificate, Check
+from keyhole.identify import head_freedom, matrix_rank
+from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.columns import Columns
+from keyhole.learners.single import Measured, recover
+from keyhole.learners.verify import EXACT, QUERIES
+from keyhole.models import Head
+from keyhole.oracles import Oracle
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Measures every column of W, whatever its rank: d^2/o + d queries and about ten more."""
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """D + 4 queries to read out, a few to find the scale, d ceil(d/o) to measure, then verification."""
+        together = min(width, outputs)
+        measure = width * -(-width // together)
+        by_phase = {"read": width + 4, "scale": 3, "measure": measure, "verify": QUERIES}
+        extra = 3 * width + 120 + width // together + 40 * measure
+        freedom = head_freedom(width, outputs=outputs)
+        return Plan(
+            by_phase=by_phase, at_most=sum(by_phase.values()) + extra, degrees_of_freedom=freedom, outputs=outputs
+        )
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
+        """Recover a head of any rank; certificate BSHK26/4.1."""
+        recovery = recover(oracle, _every_column, rng=rng)
+        return replace(recovery, certificate=certificate(recovery, oracle.width))
+
+
+def _every_column(columns: Columns, rng: np.random.Generator) -> Measured:
+    columns.measure(1)  # the scale is steered by what the first column shows
+    columns.measure(len(columns.directions.Y))
+    W, h = columns.split(columns.matrix())
+    with threadpool_limits(1, "blas"):
+        return Measured(W, h, matrix_rank(W))
+
+
+def certificate(recovery: Recovery[Head], width: int) -> Certificate | None:
+    """Theorem 4.1 confronted with one run."""
+    head = recovery.model
+    if head is None or recovery.fresh is None:
+        return None
+    is_head = recovery.status in (Status.RECOVERED, Status.NO_READOUT)
+    extras = (head.h is not None) + (head.U is not None) * (2 + (head.h is not None))
+    measured = recovery.ledger["measure"].sequences + recovery.ledger["read"].sequences - 4
+    return Certificate(
+        "BSHK26/4.1",
+        assumptions=(
+            Check("answers that no single head gives", float(not is_head), 0.0),
+            Check("rounding below the read-out", EPS, float(np.abs(head.V).max())),
+        ),
+        conclusion=(
+            Check("measurements used", measured, width * width + width * (1 + extras)),
+            Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
+        ),
+    )

@@ -1,0 +1,125 @@
+r"""What the shortest queries tell: the constant c, the read-out V, a residual U, and whether a score bias acts.
+
+With $\alpha = \sigma(x \cdot h)$: $f([0]) = c$, $f([x]) = c + (V+U)^\top x$, $f([x;0]) = c + \alpha V^\top x$ and
+$f([-x;0]) = c - (1-\alpha) V^\top x$. So $f([x;0]) - f([-x;0]) = V^\top x$ whatever h and U are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from keyhole._arrays import EPS, Answers, Array, Matrix, Sequences, Vector, power_of_two
+from keyhole.errors import BadAnswer
+from keyhole.learners.base import Counterexample
+from keyhole.oracles import Counted
+
+_LARGE = (2.0**60, 2.0**10, 1.0)  # lengths at which a bias is looked for, the first the target bears
+
+
+class NotAHead(Exception):
+    """An answer that no single head gives; carried to the verdict as its counterexample."""
+
+    def __init__(self, counterexample: Counterexample) -> None:
+        super().__init__()
+        self.counterexample = counterexample
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Readout:
+    """What is read without attention.
+
+    Args:
+        V: read-out.
+        U: residual read-out of the last token, or None when none acts.
+        c: constant.
+        biased: whether a score bias h acts.
+        probe: one sequence asked on the way, with its answer: asked again when doubts arise.
+    """
+
+    V: Float[Array, "width outputs"]
+    U: Float[Array, "width outputs"] | None
+    c: Vector
+    biased: bool
+    probe: tuple[Sequences, Answers]
+
+    @property
+    def blind(self) -> bool:
+        """Whether attention has no effect because V is zero."""
+        return not self.V.any()
+
+    @property
+    def total(self) -> Matrix:
+        """V + U, what a single token is read with."""
+        return self.V if self.U is None else self.V + self.U
+
+    def base(self, y: Matrix) -> Answers:
+        """What each token of `y` answers alone."""
+        return y @ self.total + self.c
+
+
+def _with_zero(x: Matrix) -> Sequences:
+    return np.stack([x, np.zeros_like(x)], axis=1)
+
+
+def _pair(oracle: Counted, x: Vector) -> tuple[Answers, Answers, float]:
+    """f([Lx;0]), f([-Lx;0]) and L, for the largest L the target bears."""
+    both = np.stack([x, -x])
+    for L in _LARGE[:-1]:
+        try:
+            return *oracle.ask(_with_zero(L * both)), L
+        except BadAnswer:
+            continue
+    return *oracle.ask(_with_zero(_LARGE[-1] * both)), _LARGE[-1]
+
+
+def read(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) -> Readout:
+    """Read c, V and U from d queries (2d with a residual, 3d with a residual and a score bias) and four more.
+
+    Raises:
+        NotAHead: single tokens are not answered by an affine function.
+    """
+    d = oracle.width
+    c = oracle.ask(np.zeros((1, 1, d)))[0]
+    x = rng.normal(size=d)
+    x /= np.linalg.norm(x)
+    plus, minus, L = _pair(oracle, x)
+    along, floor = (plus - minus) / L, 64 * roundoff * (np.abs(plus).max() + np.abs(minus).max()) / L
+    seen = float(np.abs(along).max())
+    biased = (
+        bool(np.abs((plus + minus) / 2 - c).max() / L > max(floor, 1e4 * roundoff * seen)) if seen > floor else False
+    )
+    size = float(np.abs(c).max())
+    s = max(1.0, power_of_two(size / seen)) if seen > floor and size > 0 else 1.0
+    alone = oracle.ask(s * x[None, None])
+    gap = np.abs((alone[0] - c) / s - along).max()
+    residual = bool(gap > 1e4 * roundoff * seen + 64 * roundoff * size / s)
+    V, U = _matrices(oracle, c, s, blind=seen <= floor, biased=biased, residual=residual)
+    readout = Readout(V, U, c, biased, (s * x[None, None], alone))
+    _check_affine(readout, roundoff)
+    return readout
+
+
+def _matrices(
+    oracle: Counted, c: Vector, s: float, *, blind: bool, biased: bool, residual: bool
+) -> tuple[Matrix, Matrix | None]:
+    basis = s * np.eye(oracle.width)
+    total = (oracle.ask(basis[:, None]) - c) / s
+    if blind:
+        return np.zeros_like(total), total if total.any() else None
+    if not residual:
+        return total, None
+    plus = oracle.ask(_with_zero(basis))
+    V = (plus - oracle.ask(_with_zero(-basis))) / s if biased else 2 * (plus - c) / s
+    return V, total - V
+
+
+def _check_affine(readout: Readout, roundoff: float) -> None:
+    X, answer = readout.probe
+    predicted = readout.base(X[:, 0])
+    scale = np.abs(X[0]).T * np.abs(readout.total)
+    allowed = max(1e-9, 1e3 * roundoff) * float(scale.sum(axis=0).max()) + 1e2 * roundoff * np.abs(readout.c).max()
+    if not np.abs(answer - predicted).max() <= allowed:
+        raise NotAHead(Counterexample(X[0], answer[0], predicted[0]))

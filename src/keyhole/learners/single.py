@@ -1,0 +1,239 @@
+"""The road every learner of a single head takes: read out, find scales, measure, assemble, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Vector
+from keyhole.claims import Verdict
+from keyhole.errors import BudgetSpent
+from keyhole.identify import head_freedom
+from keyhole.learners.base import Counterexample, Fresh, Recovery, Status
+from keyhole.learners.columns import Columns, Directions
+from keyhole.learners.designs import frame
+from keyhole.learners.probes import Saturated
+from keyhole.learners.readout import NotAHead, Readout, read
+from keyhole.learners.scales import calibrate
+from keyhole.learners.verify import EXACT, Examination, answers_differ, examine
+from keyhole.models import Factored, Head
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import declared
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Measured:
+    """Attention weights as a strategy returns them."""
+
+    W: Matrix | Factored
+    h: Vector | None
+    rank: int
+
+
+Strategy = Callable[[Columns, np.random.Generator], Measured]
+
+
+@dataclass(slots=True)
+class Session:
+    """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
+
+    oracle: Counted
+    roundoff: float
+    rng: np.random.Generator
+    readout: Readout | None = field(default=None, init=False)
+    columns: Columns | None = field(default=None, init=False)
+    rank: int | None = field(default=None, init=False)
+
+    def measure(self, strategy: Strategy) -> Head:
+        """The head, fitted and not yet verified."""
+        with self.oracle.phase("read"):
+            readout = self.readout = read(self.oracle, roundoff=self.roundoff, rng=self.rng)
+        if readout.blind:
+            self.rank = 0
+            return self.head(np.zeros((self.oracle.width,) * 2), None)
+        design = frame(readout.V, most=readout.V.shape[1], cut=self.roundoff**0.25)
+        with self.oracle.phase("scale"):
+            prober = calibrate(self.oracle, readout, design, roundoff=self.roundoff, rng=self.rng)
+        directions = Directions.random(self.oracle.width, biased=readout.biased, rng=self.rng)
+        self.columns = Columns(prober, design, directions)
+        measured = self._no_scores(self.columns) if prober.sy == 0.0 else strategy(self.columns, self.rng)
+        self.rank = measured.rank
+        return self.head(measured.W, measured.h)
+
+    def _no_scores(self, columns: Columns) -> Measured:
+        """W = 0; a score bias is still measured, with y = 0."""
+        d = self.oracle.width
+        h = None
+        if columns.directions.weight != 1.0:
+            with self.oracle.phase("measure"):
+                h = columns.design.solve(columns.prober.forms(columns.design, np.zeros((1, d))))[0]
+        return Measured(np.zeros((d, d)), h, 0)
+
+    def head(self, W: Matrix | Factored, h: Vector | None) -> Head:
+        """A head from measured scores and what was read out."""
+        readout = self.readout
+        if readout is None:
+            raise BudgetSpent("nothing was read yet.")
+        return Head(W, readout.V, h, readout.c if readout.c.any() else None, readout.U)
+
+    def partial(self) -> Head | None:
+        """What is known of the head so far; W is zero along directions that were not measured."""
+        if self.readout is None:
+            return None
+        d = self.oracle.width
+        if self.columns is None or not self.columns.C:
+            return self.head(np.zeros((d, d)), None)
+        return self.head(*self.columns.split(self.columns.matrix()))
+
+
+def recover(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator) -> Recovery[Head]:
+    """Run one strategy and verify its head on fresh queries; every way to stop ends in a Recovery."""
+    measuring, checking = rng.spawn(2)
+    session = Session(Counted(oracle), declared(oracle).roundoff, measuring)
+    try:
+        head = session.measure(strategy)
+    except BudgetSpent:
+        return _ended(session, session.partial(), Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
+    except Saturated:
+        return _doubted(session, None, Status.SATURATED, Verdict.UNVERIFIED, None)
+    except NotAHead as refusal:
+        return _doubted(session, None, Status.NOT_A_HEAD, Verdict.CLASS_REFUTED, refusal.counterexample)
+    return _verified(session, head, checking)
+
+
+def _verified(session: Session, head: Head, rng: np.random.Generator) -> Recovery[Head]:
+    perfect = declared(session.oracle).perfect
+    tolerance = EXACT if perfect else 1e4 * session.roundoff
+    with session.oracle.phase("verify"):
+        seen = examine(session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng)
+    if not seen.passed:
+        if seen.hidden:
+            return _ended(session, head, Status.HIDDEN, Verdict.UNVERIFIED, seen)
+        return _doubted(session, head, Status.DISAGREES, Verdict.CLASS_REFUTED, seen.worst, seen)
+    if not seen.complete:
+        return _ended(session, head, Status.UNCHECKED, Verdict.UNVERIFIED, seen)
+    if not head.V.any():
+        return _ended(session, head, Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE, seen)
+    return _ended(session, head, Status.RECOVERED, Verdict.EXACT if perfect else Verdict.WITHIN_TOLERANCE, seen)
+
+
+def _doubted(
+    session: Session,
+    head: Head | None,
+    status: Status,
+    verdict: Verdict,
+    counterexample: Counterexample | None,
+    seen: Examination | None = None,
+) -> Recovery[Head]:
+    """Refuse, unless the target turns out to answer the same question differently."""
+    cases = [session.readout.probe] if session.readout is not None else []
+    if counterexample is not None:
+        cases.append((counterexample.tokens[None], counterexample.answer[None]))
+    try:
+        with session.oracle.phase("verify"):
+            gap = answers_differ(session.oracle, cases, session.roundoff)
+    except BudgetSpent:
+        gap = 0.0
+    if gap > 0.0:
+        detail = f"Two answers to one sequence differ by {gap:.1e}."
+        return _ended(session, head, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
+    return _ended(session, head, status, verdict, seen, counterexample=counterexample)
+
+
+def _ended(
+    session: Session,
+    head: Head | None,
+    status: Status,
+    verdict: Verdict,
+    seen: Examination | None = None,
+    *,
+    counterexample: Counterexample | None = None,
+    detail: str = "",
+) -> Recovery[Head]:
+    fresh = seen.fresh if seen is not None and seen.fresh.sequences else None
+    return Recovery(
+        model=head,
+        status=status,
+        verdict=verdict,
+        reason=_reason(session),
+        determined=_determined(session, head),
+        ledger=session.oracle.ledger,
+        degrees_of_freedom=_freedom(session),
+        rank=session.rank,
+        fresh=fresh,
+        counterexample=counterexample,
+        bars=_bars(session, fresh) if session.rank is not None else {},
+        detail=detail or _gap(counterexample),
+    )
+
+
+def _gap(counterexample: Counterexample | None) -> str:
+    if counterexample is None:
+        return ""
+    length, gap = len(counterexample.tokens), counterexample.gap
+    return f"On a sequence of length {length} the target is {gap:.1e} away from what such a head can answer."
+
+
+def _freedom(session: Session) -> int | None:
+    if session.readout is None or session.rank is None:
+        return None
+    readout = session.readout
+    d, o = readout.V.shape
+    return head_freedom(
+        d,
+        outputs=o,
+        rank=session.rank,
+        value_rank=int(np.linalg.matrix_rank(readout.V)),
+        score_bias=readout.biased,
+        constant=bool(readout.c.any()),
+        residual=readout.U is not None,
+    )
+
+
+def _reason(session: Session) -> str:
+    readout = session.readout
+    if readout is None:
+        return "One head was tried first."
+    acts = {"a score bias": readout.biased, "a constant": bool(readout.c.any()), "a residual": readout.U is not None}
+    there = [name for name, yes in acts.items() if yes]
+    absent = [name for name, yes in acts.items() if not yes]
+    parts = ["Single tokens are answered by an affine map"]
+    parts += [f"{' and '.join(there)} acts" if len(there) == 1 else f"{' and '.join(there)} act"] if there else []
+    parts += [f"no sign of {' or '.join(absent)}"] if absent else []
+    parts += [f"W has rank {session.rank}"] if session.rank is not None else []
+    return "; ".join(parts) + "."
+
+
+def _determined(session: Session, head: Head | None) -> str:
+    readout = session.readout
+    if readout is None or head is None:
+        return "Nothing was determined."
+    extra = [name for name, tensor in (("h", head.h), ("c", head.c), ("U", head.U)) if tensor is not None]
+    if not head.V.any():
+        known = "c + x_N U" if readout.U is not None else f"the constant {readout.c.tolist()}"
+        return f"The answers are {known} for every sequence; V = 0 is determined, W and h are not: any values fit."
+    if session.rank is None:
+        columns = session.columns.known if session.columns is not None else 0
+        return f"V is determined; W along {columns} of {session.oracle.width} directions, zero elsewhere."
+    names = ", ".join(["W", "V", *extra])
+    return f"{names} are determined; a key bias, and how W splits into queries and keys, act on no answer."
+
+
+def _bars(session: Session, fresh: Fresh | None) -> dict[str, Array]:
+    """One standard error per tensor, holding for each of its entries.
+
+    A share is read to about the noise of an answer, a logit to four times that at the target size, a form
+    to that over sx, and an entry of W to that over sx sy, with a factor of three for the inversion.
+    """
+    readout, columns = session.readout, session.columns
+    if readout is None or readout.blind:
+        return {}
+    noise = max(4 * session.roundoff, fresh.relative if fresh is not None else 0.0)
+    bars = {"V": np.array([noise * (np.abs(readout.V).max() + np.abs(readout.c).max())])}
+    if columns is not None and columns.prober.sy > 0:
+        bars["W"] = np.array([6 * noise / (columns.prober.sx * columns.prober.sy)])
+    if columns is not None and readout.biased:
+        bars["h"] = np.array([6 * noise / columns.prober.sx])
+    return bars

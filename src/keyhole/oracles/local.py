@@ -1,0 +1,78 @@
+"""Any callable in this process as an oracle."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, SupportsIndex
+
+from keyhole._arrays import Answers, Sequences
+from keyhole.errors import InvalidInput, KeyholeError, OracleError, TargetFailed
+from keyhole.oracles.base import checked
+
+_ABOUT_SHAPES = re.compile(r"shape|dimension|broadcast|mismatch|width|size|operand", re.IGNORECASE)
+
+
+def _countable(value: Any) -> bool:
+    return isinstance(value, SupportsIndex) and operator.index(value) >= 1
+
+
+@dataclass(slots=True)
+class Local:
+    """A callable on (batch, length, width) arrays that answers (batch,) or (batch, outputs).
+
+    Args:
+        answer: the callable; it is handed an array of its own, to keep or change.
+        size: width of a token; the callable's `width` attribute when absent.
+        count: numbers per answer; the callable's `outputs` attribute when absent, else its first answer.
+    """
+
+    answer: Callable[[Any], Any]
+    size: int | None = None
+    count: int | None = None
+    _width: int = field(init=False)
+    _outputs: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        width: Any = self.size if self.size is not None else getattr(self.answer, "width", None)
+        if not _countable(width):
+            raise InvalidInput(
+                f"the width of a token must be a whole number >= 1; got {width!r}. "
+                "Give it (--width on the command line), or give the callable a `width` attribute."
+            )
+        outputs: Any = self.count if self.count is not None else getattr(self.answer, "outputs", None)
+        if outputs is not None and not _countable(outputs):
+            raise InvalidInput(f"outputs must be a whole number >= 1; got {outputs!r}.")
+        self._width, self._outputs = int(width), None if outputs is None else int(outputs)
+
+    @property
+    def width(self) -> int:
+        """Size of a token."""
+        return self._width
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per answer."""
+        if self._outputs is None:
+            raise OracleError("the number of outputs is known after the first answer; ask once, or give it.")
+        return self._outputs
+
+    def ask(self, X: Sequences) -> Answers:
+        """Call the callable once on the whole batch."""
+        try:
+            raw = self.answer(X)
+        except KeyholeError:
+            raise
+        except Exception as error:
+            raise self._failure(X, error) from error
+        answers = checked(raw, batch=len(X), outputs=self._outputs)
+        self._outputs = answers.shape[1]
+        return answers
+
+    def _failure(self, X: Sequences, error: Exception) -> KeyholeError:
+        said = f"the target raised {type(error).__name__}: {error}"
+        if self._outputs is None and _ABOUT_SHAPES.search(str(error)):
+            return InvalidInput(f"{said}, when first asked a batch of shape {X.shape}. Is --width {self.width} right?")
+        return TargetFailed(f"{said}, when asked a batch of shape {X.shape}.")

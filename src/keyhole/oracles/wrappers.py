@@ -1,0 +1,150 @@
+"""One behaviour per wrapper; wrappers nest."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from keyhole._arrays import Answers, Sequences
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.oracles.base import Ledger, Oracle
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+@dataclass(slots=True)
+class _Wrapper:
+    """Passes everything on."""
+
+    inner: Oracle
+
+    @property
+    def width(self) -> int:
+        """Size of a token."""
+        return self.inner.width
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per answer."""
+        return self.inner.outputs
+
+    def ask(self, X: Sequences) -> Answers:
+        """Answers to a batch."""
+        return self.inner.ask(X)
+
+
+@dataclass(slots=True)
+class Counted(_Wrapper):
+    """Counts sequences, tokens, calls and seconds by phase; a failed call counts too."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    _phase: str = field(default="ask", init=False)
+
+    @contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        """Book what is asked inside under `name`."""
+        before, self._phase = self._phase, name
+        try:
+            yield
+        finally:
+            self._phase = before
+
+    def ask(self, X: Sequences) -> Answers:
+        """Answers to a batch, counted."""
+        entry, asked, start = self.ledger[self._phase], len(X), time.perf_counter()
+        try:
+            return self.inner.ask(X)
+        except BudgetSpent as spent:
+            asked = spent.answered
+            raise
+        finally:
+            entry.sequences += asked
+            entry.tokens += asked * X.shape[1]
+            entry.calls += 1
+            entry.seconds += time.perf_counter() - start
+
+
+@dataclass(slots=True)
+class Budgeted(_Wrapper):
+    """Never asks more than `budget` sequences: the prefix that fits is asked and handed on in `BudgetSpent`.
+
+    Args:
+        inner: the oracle to guard.
+        budget: how many sequences may be asked in all.
+        spent: how many were asked before this object was made.
+    """
+
+    budget: int
+    spent: int = 0
+
+    def __post_init__(self) -> None:
+        if self.budget < 0:
+            raise InvalidInput(f"a budget is a whole number of queries >= 0; got {self.budget}.")
+
+    def ask(self, X: Sequences) -> Answers:
+        """Answers to a batch, or `BudgetSpent` with the answers that still fitted."""
+        room = max(0, min(len(X), self.budget - self.spent))
+        self.spent += room
+        answers = self.inner.ask(X[:room]) if room else None
+        if answers is None or room < len(X):
+            raise BudgetSpent(f"the budget of {self.budget} queries is spent.", answers)
+        return answers
+
+
+@dataclass(slots=True)
+class Chunked(_Wrapper):
+    """Splits batches so that no call carries more than `numbers` numbers (one sequence at least)."""
+
+    numbers: int = 1 << 22
+
+    def ask(self, X: Sequences) -> Answers:
+        """Answers to a batch, in several calls where it is large."""
+        size = max(1, self.numbers // max(1, X.shape[1] * X.shape[2]))
+        if len(X) <= size:
+            return self.inner.ask(X)
+        return np.concatenate([self.inner.ask(X[i : i + size]) for i in range(0, len(X), size)])
+
+
+@dataclass(slots=True)
+class Watched(_Wrapper):
+    """Shows progress on standard error while used as a context; silent when that is not a terminal.
+
+    Args:
+        inner: the oracle to watch.
+        expected: how many sequences the plan foresees.
+        title: what is going on.
+    """
+
+    expected: int
+    title: str = "asking"
+    _progress: Progress | None = field(default=None, init=False)
+
+    def __enter__(self) -> Watched:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._progress.add_task(self.title, total=self.expected)
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def ask(self, X: Sequences) -> Answers:
+        """Answers to a batch; the bar moves when they are there."""
+        answers = self.inner.ask(X)
+        if self._progress is not None:
+            self._progress.advance(self._progress.task_ids[0], len(X))
+        return answers
