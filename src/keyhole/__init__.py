@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from keyhole.learners.auto import Verification, learn, verify
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.exact import Exact
+    from keyhole.learners.low_rank import LowRank
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
     from keyhole.oracles.base import Ledger, Oracle
@@ -50,6 +51,7 @@ _HOME = {
     "keyhole.learners.auto": ("Verification", "learn", "verify"),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.exact": ("Exact",),
+    "keyhole.learners.low_rank": ("LowRank",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
     "keyhole.oracles.base": ("Ledger", "Oracle"),
@@ -79,6 +81,7 @@ __all__ = [  # noqa: RUF022
     "KeyholeError",
     "Ledger",
     "Local",
+    "LowRank",
     "MultiHead",
     "Oracle",
     "OracleError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -14,8 +14,9 @@ from keyhole.errors import InvalidInput
 Array = NDArray[np.float64]
 Sequences = Float[Array, "batch length width"]
 Answers = Float[Array, "batch outputs"]
-Matrix = Float[Array, "rows columns"]
-Vector = Float[Array, "size"]
+Matrix = Float[Array, "_ _"]
+Vector = Float[Array, "_"]
+Stack = Float[Array, "_ _ _"]
 PerSequence = Float[Array, "batch"]
 Mask = NDArray[np.bool_]
 
@@ -34,7 +35,8 @@ def softmax(scores: Array) -> Array:
 
     $$\mathrm{softmax}(s)_i = e^{s_i - \max s} / \sum_j e^{s_j - \max s}$$
     """
-    weights = scores - scores.max(axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):  # a difference beyond the largest number is weight 0 all the same
+        weights = scores - scores.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
     weights /= weights.sum(axis=-1, keepdims=True)
     return weights
@@ -60,6 +62,7 @@ def check_sequences(X: Array, width: int) -> None:
         raise InvalidInput(f"queries must have shape (batch, length >= 1, {width}); got {tuple(X.shape)}.{hint}")
 
 
+@runtime_checkable
 class Shaped(Protocol):
     """Anything that knows its shape."""
 
@@ -72,7 +75,7 @@ class Shaped(Protocol):
 def check_shape(name: str, array: Shaped, shape: tuple[int | None, ...]) -> None:
     """Raise unless `array` has `shape`, where None admits any size."""
     if len(array.shape) != len(shape) or any(w is not None and w != g for w, g in zip(shape, array.shape, strict=True)):
-        wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
+        wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + "," * (len(shape) == 1) + ")"
         raise InvalidInput(f"{name} must have shape {wanted}; got {tuple(array.shape)}.")
 
 

@@ -34,6 +34,14 @@ THEOREMS = _registry(
         "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, Theorem 4.1",
         "paper",
     ),
+    Theorem(
+        "BSHK26/5.1",
+        "A head whose W has rank r is recovered from O(rd) value queries; the two-round range finder needs "
+        "d + r(2d - r) of them, which is the number of its parameters.",
+        "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, Theorem 5.1; the count is "
+        "derived",
+        "paper",
+    ),
 )
 
 

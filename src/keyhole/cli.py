@@ -15,6 +15,7 @@ app = App(
     name="keyhole",
     help="What an attention layer can compute, and what its answers give away.",
     version=__version__,
+    suppress_keyboard_interrupt=False,
 )
 
 Flat = Parameter(name="*")

@@ -19,18 +19,18 @@ def head_freedom(
     outputs: int = 1,
     rank: int | None = None,
     value_rank: int | None = None,
-    score_bias: bool = False,
+    score_bias: int = 0,
     constant: bool = False,
     residual: bool = False,
 ) -> int:
     """Numbers that the answers of one head determine.
 
-    $$r(2d - r) + r_v(d + o - r_v)$$ plus r for a score bias (inside the column space of W), o for a constant and
-    d o for a residual. The limit of queries is this over o, rounded up.
+    $$r(2d - r) + r_v(d + o - r_v)$$ plus the numbers of a score bias (r for one inside the column space of W, d for
+    any other), o for a constant and d o for a residual. The limit of queries is this over o, rounded up.
     """
     r = width if rank is None else rank
     v = min(width, outputs) if value_rank is None else value_rank
-    extra = r * score_bias + outputs * constant + width * outputs * residual
+    extra = score_bias + outputs * constant + width * outputs * residual
     return r * (2 * width - r) + v * (width + outputs - v) + extra
 
 

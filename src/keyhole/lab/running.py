@@ -58,10 +58,14 @@ def _learn(job: LearnJob) -> Record:
     directory = _run_directory(job)
     with ExitStack() as stack:
         oracle, recorded = _wrapped(job, timed, directory, stack)
-        expected = learner.plan(timed.width, outputs=_known_outputs(timed) or 1).queries
+        expected = learner.plan(timed.width, outputs=timed.outputs or 1).queries
         watched = stack.enter_context(Watched(oracle, expected, title=f"learning {label(job.target)}"))
         try:
             recovery = learn(watched, rng=rng, learner=learner)
+        except InvalidInput:
+            if recorded is not None:
+                recorded.discard_if_empty()
+            raise
         except OracleError as error:
             lost = recorded.charged if recorded is not None else timed.ledger.total().sequences
             data = _failed(error, lost)
@@ -69,6 +73,7 @@ def _learn(job: LearnJob) -> Record:
             data = records.of_recovery(recovery, lost=recorded.lost if recorded is not None else 0)
             data |= _write_model(recovery, directory)
         spent = timed.ledger.total()
+        data |= {"width": timed.width, "outputs": watched.outputs}
     data |= {
         "seconds": {"total": time.perf_counter() - start, "oracle": spent.seconds},
         "asked": spent.sequences,
@@ -105,13 +110,6 @@ def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -
     if job.budget is not None:
         oracle = Budgeted(oracle, job.budget, recorded.lost if recorded is not None else 0)
     return oracle, recorded
-
-
-def _known_outputs(oracle: Oracle) -> int | None:
-    try:
-        return oracle.outputs
-    except OracleError:
-        return None
 
 
 def _run_directory(job: LearnJob) -> Path:
@@ -212,7 +210,7 @@ def _plan(job: PlanJob) -> Record:
     width, outputs = job.width, job.outputs
     if job.target is not None:
         oracle = open_target(job.target, width=width, outputs=outputs)
-        width, outputs = oracle.width, outputs or _known_outputs(oracle)
+        width, outputs = oracle.width, outputs or oracle.outputs
     if width is None or width < 1:
         raise InvalidInput(f"a plan needs --width (a whole number >= 1) or a TARGET that knows its own; got {width}.")
     if outputs is not None and outputs < 1:

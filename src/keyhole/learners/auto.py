@@ -12,18 +12,19 @@ from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Learner, Recovery
 from keyhole.learners.exact import Exact
+from keyhole.learners.low_rank import LowRank
 from keyhole.learners.verify import EXACT, answers_differ, examine
-from keyhole.models import Head, Model
+from keyhole.models import Head, Model, MultiHead
 from keyhole.oracles import Budgeted, Counted, Ledger, Local, Oracle
 from keyhole.oracles.base import declared
 
-LEARNERS: dict[str, Callable[..., Learner]] = {"exact": Exact}
+LEARNERS: dict[str, Callable[..., Learner]] = {"exact": Exact, "low-rank": LowRank}
 
 
 def choose(name: str = "auto") -> Learner:
     """The learner of that name."""
     if name == "auto":
-        return Exact()
+        return LowRank()
     if name not in LEARNERS:
         raise InvalidInput(f"a learner is one of auto, {', '.join(LEARNERS)}; got {name!r}.")
     return LEARNERS[name]()
@@ -31,7 +32,7 @@ def choose(name: str = "auto") -> Learner:
 
 def as_oracle(target: Oracle | Callable[[Any], Any]) -> Oracle:
     """An oracle as it is; a model or any other callable with a `width` behind `Local`."""
-    return target if isinstance(target, Oracle) else Local(target)
+    return target if isinstance(target, Oracle) else Local(target, lend=isinstance(target, Head | MultiHead))
 
 
 def learn(
@@ -84,6 +85,9 @@ def verify(oracle: Oracle | Callable[[Any], Any], model: Model, *, rng: np.rando
             raise InvalidInput(f"the target answers {first.shape[1]} numbers, the model {model.outputs}.")
         tolerance = EXACT if stated.perfect else 1e4 * stated.roundoff
         seen = examine(counted, model, tolerance=tolerance, roundoff=stated.roundoff, rng=rng)
+        if seen.hidden or not seen.complete:
+            detail = "The budget ran out." if not seen.complete else "Rounding of the answers hides the token values."
+            return Verification(Verdict.UNVERIFIED, seen.fresh, None, counted.ledger, detail)
         if seen.passed:
             verdict = Verdict.EXACT if stated.perfect else Verdict.WITHIN_TOLERANCE
             return Verification(verdict, seen.fresh, None, counted.ledger)

@@ -34,6 +34,10 @@ class Status(StrEnum):
     DISAGREES = "Fresh queries disagree with the best single head."
     INCONSISTENT = "The target answered the same question differently when asked again."
     HIDDEN = "The rounding of the answers hides the attention: a constant far larger than the token values is added."
+    IMPRECISE = (
+        "The head was measured as closely as the rounding of the answers allows, which is not close enough: "
+        "a score bias far larger than the scores limits the tokens that can be asked."
+    )
     BUDGET_SPENT = "The query budget ran out before every parameter was measured."
     UNCHECKED = "The query budget left no room for verification."
 
@@ -63,6 +67,15 @@ class Plan:
     def limit(self) -> int:
         """No learner of this class can ask fewer."""
         return -(-self.degrees_of_freedom // self.outputs)
+
+
+def at_most(by_phase: Mapping[str, int]) -> int:
+    """The most a learner of one head ever asks: biases triple the read-out and add a column, probes are asked twice.
+
+    Finding scales takes at most 600 queries, re-asking 1000 above one per query, doubts 8.
+    """
+    measured = by_phase["measure"] + 2 * by_phase["read"]
+    return 3 * by_phase["read"] + 2 * measured + by_phase.get("rank", 0) * 2 + by_phase["verify"] + 1608
 
 
 @dataclass(frozen=True, eq=False, slots=True)

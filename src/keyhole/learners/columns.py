@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from keyhole._arrays import Array, Matrix, Vector
 from keyhole.learners.designs import Design
-from keyhole.learners.probes import Prober
+from keyhole.learners.probes import TARGET, Cut, Prober
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -62,13 +62,25 @@ class Columns:
         """How many columns have been measured."""
         return sum(map(len, self.C))
 
+    @property
+    def readable(self) -> float:
+        """Norm of a column whose logits are of the size aimed at."""
+        return TARGET * float(np.sqrt(self.design.X.shape[2])) / (self.prober.sx * self.directions.weight)
+
     def measure(self, count: int) -> Matrix:
         """Measure the next `count` columns, as far as there are any, and return them as rows."""
         Y = self.directions.Y[self.known : self.known + count]
         if len(Y) == 0:
             return Y
-        with self.prober.oracle.phase("measure"):
-            T = self.prober.forms(self.design, Y)
+        try:
+            with self.prober.oracle.phase("measure"):
+                T = self.prober.forms(self.design, Y)
+        except Cut as cut:
+            self._keep(cut.forms)
+            raise
+        return self._keep(T)
+
+    def _keep(self, T: Matrix) -> Matrix:
         with threadpool_limits(1, "blas"):
             self.C.append(self.design.solve(T) / self.directions.weight)
         return self.C[-1]

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
-from keyhole._arrays import Array, Matrix
+from keyhole._arrays import Array, Matrix, Vector
 
 _CAN_SEE = 0.3  # least singular value at which a block of directions counts as seeing the read-out
 
@@ -61,47 +61,48 @@ def _tight(R: Matrix) -> Matrix:
         u = np.full(groups, 1.0 / np.sqrt(groups))
         u[0] -= 1.0
         blocks = F.reshape(groups, together, size)
+        first = blocks.sum(axis=0) / np.sqrt(groups)  # the reflection gives the same, and cancels
         blocks -= (2.0 / (u @ u)) * u[:, None, None] * np.tensordot(u, blocks, 1)
+        blocks[0] = first
     return F
 
 
-def frame(V: Matrix, Q: Matrix | None = None, *, most: int, cut: float, tilt: float = 0.0) -> Design:
+def frame(V: Matrix, Q: Matrix | None = None, *, most: int, cut: float) -> Design:
     r"""Vectors that span span(Q), every group of which sees V alike.
 
     With R the directions of span(Q) that V sees and F a tight frame with $F^\top F = I$ and equal blocks F R,
-    $X = F(a(I - RR^\top) + k RR^\top)$, which inverts in closed form. With tilt 1 / groups, a = k = 1: X is orthonormal
-    and logits are even, as suits answers rounded relative to their size. With tilt 1/2, half of the squared length
-    of every vector sees V (for one output: a regular simplex tilted towards v), as suits absolute noise.
+    $X = F(a(I - RR^\top) + k RR^\top)$, which inverts in closed form. Half of the squared length of every vector sees V
+    (for one output: a regular simplex tilted towards v), which reads best under rounding and under noise alike.
 
     Args:
         V: read-out.
         Q: orthonormal basis of the space to measure; the whole space when absent.
         most: at most so many vectors together.
         cut: directions V sees less than this share of its best are not used for reading.
-        tilt: share of squared length that sees V; at least 4 / groups, at most 1/2.
     """
     with threadpool_limits(1, "blas"):
         R, decoder = _readable(V if Q is None else Q.T @ V, most, cut)
-        return _tilted(_tight(R), R, decoder, Q, tilt)
+        return _tilted(_tight(R), R, decoder, Q)
 
 
-def _tilted(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None, tilt: float) -> Design:
+def _tilted(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None) -> Design:
     together = R.shape[1]
     groups = len(F) // together
-    share = min(0.5, max(tilt, 4.0 / groups)) if groups > 1 else 1.0
+    share = 0.5 if groups > 1 else 1.0
     k = math.sqrt(groups * share)
     a = math.sqrt((1.0 - share) / (1.0 - 1.0 / groups)) if groups > 1 else 1.0
     seen = F @ R
     X = a * F
     X += (k - a) * seen @ R.T
 
+    # With s = seen^T t = k R^T m, what is left of t is a F m restricted to the complement of R: no digits cancel.
     def solve(T: Matrix) -> Matrix:
-        M = T @ X / a**2
-        M += ((a / k) ** 2 - 1.0) * (M @ R) @ R.T
-        return M
+        s = T @ seen
+        return (T - s @ seen.T) @ X / a**2 + (s / k) @ R.T
 
     # For each group R^T X^T is k times the transpose of one block of `seen`, equal in all groups.
-    reader = np.linalg.inv(k * seen[:together].T) @ decoder
+    block: Matrix = seen.reshape(groups, together, together).mean(axis=0)
+    reader: Matrix = np.linalg.inv(k * block.T) @ decoder
     return Design((X if Q is None else X @ Q.T).reshape(groups, together, -1), reader, solve)
 
 
@@ -123,6 +124,12 @@ def outside(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design | None:
         wanted = np.tile(np.eye(together), (groups, 1)) - F @ inside
         X = F @ Q.T + np.linalg.solve(P.T @ P, wanted.T).T @ P.T
     return Design(X.reshape(groups, together, -1), decoder, lambda T: T[:, :rank])
+
+
+def alone(V: Matrix, x: Vector) -> Design:
+    """A single vector, which V must see."""
+    seen = V.T @ x
+    return Design(x[None, None], (seen / (seen @ seen))[None], lambda T: T)
 
 
 def within(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design:

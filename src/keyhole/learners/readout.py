@@ -64,7 +64,7 @@ def _with_zero(x: Matrix) -> Sequences:
     return np.stack([x, np.zeros_like(x)], axis=1)
 
 
-def _pair(oracle: Counted, x: Vector) -> tuple[Answers, Answers, float]:
+def _pair(oracle: Counted, x: Vector) -> tuple[Vector, Vector, float]:
     """f([Lx;0]), f([-Lx;0]) and L, for the largest L the target bears."""
     both = np.stack([x, -x])
     for L in _LARGE[:-1]:
@@ -96,7 +96,7 @@ def read(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) ->
     alone = oracle.ask(s * x[None, None])
     gap = np.abs((alone[0] - c) / s - along).max()
     residual = bool(gap > 1e4 * roundoff * seen + 64 * roundoff * size / s)
-    V, U = _matrices(oracle, c, s, blind=seen <= floor, biased=biased, residual=residual)
+    V, U = _matrices(oracle, c, s, blind=not seen > floor, biased=biased, residual=residual)
     readout = Readout(V, U, c, biased, (s * x[None, None], alone))
     _check_affine(readout, roundoff)
     return readout

@@ -6,17 +6,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector, power_of_two
+from keyhole._arrays import EPS, Matrix, Stack, Vector, power_of_two
 from keyhole.errors import BadAnswer
+from keyhole.learners.base import Counterexample
 from keyhole.learners.designs import Design
 from keyhole.learners.probes import TARGET, Prober, Saturated
-from keyhole.learners.readout import Readout
+from keyhole.learners.readout import NotAHead, Readout
 from keyhole.oracles import Counted
 
 _PROBES = 40
+_AIM = TARGET  # for the largest of the logits looked at
+_LOGITS = 6  # logits to look at: of a matrix of rank one, a few may all be small by chance
 _RATIO = 2.0**-13  # |y| / |x|: a short y costs no digits in y.V nor in the scores of y itself
 _READABLE = 20.0  # a larger logit is at the edge of rounding
 _LARGEST = 1e40  # a product |x||y| at which no effect means W = 0
+_SMALLEST = 1e-60  # a product at which saturation means that no finite W is behind it
 
 Probe = Callable[[float], Vector]
 
@@ -26,6 +30,9 @@ def find(probe: Probe, *, largest: float, floor: float = 1e-9) -> float | None:
 
     A logit is proportional to the scale; a saturated probe is a step of 1e-12 down, an invisible one 1e12 up,
     and between a saturated and an invisible scale the search bisects geometrically.
+
+    Raises:
+        Saturated: every scale down to the smallest is saturated, or none between two of them is readable.
     """
     scale, low, high = min(1.0, largest), 0.0, np.inf
     for _ in range(_PROBES):
@@ -40,7 +47,9 @@ def find(probe: Probe, *, largest: float, floor: float = 1e-9) -> float | None:
         else:
             high = scale
             scale = float(np.sqrt(low * high)) if low > 0 else scale * 1e-12
-    return None if high == np.inf else high * 1e-12
+        if scale < _SMALLEST:
+            break
+    raise Saturated
 
 
 class _Calibration:
@@ -48,22 +57,31 @@ class _Calibration:
 
     def __init__(self, prober: Prober, design: Design, rng: np.random.Generator) -> None:
         self.prober, self.design, self.rng = prober, design, rng
-        self.enough = -(-3 // design.X.shape[1])  # one probe is not safe: look at three logits
+        self.enough = -(-_LOGITS // design.X.shape[1])
+        self.asked = design.X[:1]
 
-    def draw(self, count: int) -> tuple[Matrix, Matrix]:
+    def draw(self, count: int) -> tuple[Stack, Matrix]:
         """Random groups of vectors and random unit directions."""
         groups = self.rng.integers(len(self.design.X), size=count)
         Y = self.rng.normal(size=(count, self.design.X.shape[2]))
         return self.design.X[groups], Y / np.linalg.norm(Y, axis=1, keepdims=True)
 
-    def logits(self, X: Matrix, Y: Matrix, sx: float, sy: float) -> Vector:
+    def logits(self, X: Stack, Y: Matrix, sx: float, sy: float) -> Vector:
         """Logits of single queries; a query the target cannot bear counts as saturated."""
-        x = np.concatenate([sx * X, np.zeros_like(X[:, :1])], axis=1)
+        self.asked = np.concatenate([sx * X, np.zeros_like(X[:, :1])], axis=1) + sy * Y[:, None]
         try:
-            t = self.prober.logits(self.design, x + sy * Y[:, None], np.full(len(X), sx))
+            t = self.prober.logits(self.design, self.asked, np.full(len(X), sx))
         except BadAnswer:
             return np.full(X.shape[:2], np.inf).ravel()
         return np.where(np.isfinite(t), t, np.inf).ravel()
+
+    def refusal(self) -> NotAHead:
+        """The last query as a counterexample: on tokens so short every head answers with an even mean."""
+        query = self.asked[:1]
+        x = query[0, :-1] - query[0, -1]
+        readout = self.prober.readout
+        even = readout.base(query[:, -1])[0] + x.sum(axis=0) @ readout.V / (len(x) + 1)
+        return NotAHead(Counterexample(query[0], self.prober.oracle.ask(query)[0], even))
 
 
 def calibrate(
@@ -72,7 +90,10 @@ def calibrate(
     """A prober whose logits have root mean square of about TARGET; sy = 0 when W has no effect at any scale."""
     prober = Prober(oracle, readout, 1.0, 1.0, roundoff)
     search = _Calibration(prober, design, rng)
-    sx, sy = _biased(search) if readout.biased else _plain(search)
+    try:
+        sx, sy = _biased(search) if readout.biased else _plain(search)
+    except Saturated:
+        raise search.refusal() from None
     prober.sx, prober.sy = power_of_two(sx), power_of_two(sy)
     return prober
 
@@ -87,10 +108,11 @@ def _plain(search: _Calibration) -> tuple[float, float]:
         sx = max(float(np.sqrt(product / ratio)), 2.0**10 * c / V)
         return sx, product / sx
 
-    X, Y = search.draw(1)
+    first = min(2, search.enough)
+    X, Y = search.draw(first)
     product = find(lambda s: search.logits(X, Y, *lengths(s)), largest=_LARGEST)
-    if product is not None and search.enough > 1:
-        X, Y = search.draw(search.enough - 1)
+    if product is not None and search.enough > first:
+        X, Y = search.draw(search.enough - first)
         product = _confirmed(lambda s: search.logits(X, Y, *lengths(s)), product)
     return (1.0, 0.0) if product is None else lengths(product)
 
@@ -100,7 +122,7 @@ def _confirmed(probe: Probe, scale: float) -> float:
     for _ in range(_PROBES):
         size = float(np.abs(probe(scale)).max())
         if size <= _READABLE:
-            return scale * TARGET / max(size, TARGET)
+            return scale * _AIM / max(size, TARGET)
         scale /= 64.0
     return scale
 

@@ -30,6 +30,7 @@ class Measured:
     W: Matrix | Factored
     h: Vector | None
     rank: int
+    bias_free: bool = False  # whether h lies outside the column space of W
 
 
 Strategy = Callable[[Columns, np.random.Generator], Measured]
@@ -45,6 +46,7 @@ class Session:
     readout: Readout | None = field(default=None, init=False)
     columns: Columns | None = field(default=None, init=False)
     rank: int | None = field(default=None, init=False)
+    bias_freedom: int = field(default=0, init=False)
 
     def measure(self, strategy: Strategy) -> Head:
         """The head, fitted and not yet verified."""
@@ -60,6 +62,7 @@ class Session:
         self.columns = Columns(prober, design, directions)
         measured = self._no_scores(self.columns) if prober.sy == 0.0 else strategy(self.columns, self.rng)
         self.rank = measured.rank
+        self.bias_freedom = 0 if measured.h is None else self.oracle.width if measured.bias_free else measured.rank
         return self.head(measured.W, measured.h)
 
     def _no_scores(self, columns: Columns) -> Measured:
@@ -69,7 +72,7 @@ class Session:
         if columns.directions.weight != 1.0:
             with self.oracle.phase("measure"):
                 h = columns.design.solve(columns.prober.forms(columns.design, np.zeros((1, d))))[0]
-        return Measured(np.zeros((d, d)), h, 0)
+        return Measured(np.zeros((d, d)), h, 0, bias_free=True)
 
     def head(self, W: Matrix | Factored, h: Vector | None) -> Head:
         """A head from measured scores and what was read out."""
@@ -108,15 +111,27 @@ def _verified(session: Session, head: Head, rng: np.random.Generator) -> Recover
     tolerance = EXACT if perfect else 1e4 * session.roundoff
     with session.oracle.phase("verify"):
         seen = examine(session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng)
+    if seen.hidden:
+        return _ended(session, head, Status.HIDDEN, Verdict.UNVERIFIED, seen)
+    if not seen.passed and seen.fresh.relative <= _reach(session, head):
+        return _ended(session, head, Status.IMPRECISE, Verdict.UNVERIFIED, seen)
     if not seen.passed:
-        if seen.hidden:
-            return _ended(session, head, Status.HIDDEN, Verdict.UNVERIFIED, seen)
         return _doubted(session, head, Status.DISAGREES, Verdict.CLASS_REFUTED, seen.worst, seen)
     if not seen.complete:
         return _ended(session, head, Status.UNCHECKED, Verdict.UNVERIFIED, seen)
     if not head.V.any():
         return _ended(session, head, Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE, seen)
     return _ended(session, head, Status.RECOVERED, Verdict.EXACT if perfect else Verdict.WITHIN_TOLERANCE, seen)
+
+
+def _reach(session: Session, head: Head) -> float:
+    """Relative error that rounding alone explains when scores act on probes only weakly; 0 when they act well."""
+    if session.columns is None or head.h is None:
+        return 0.0
+    prober = session.columns.prober
+    size = float(np.linalg.norm(np.asarray(head.W))) / head.width**0.5
+    acted = prober.sx * prober.sy * size
+    return 1e4 * session.roundoff / acted if 0 < acted < 1e-2 else 0.0
 
 
 def _doubted(
@@ -158,7 +173,7 @@ def _ended(
         status=status,
         verdict=verdict,
         reason=_reason(session),
-        determined=_determined(session, head),
+        determined=_determined(session, head, verdict is Verdict.CLASS_REFUTED),
         ledger=session.oracle.ledger,
         degrees_of_freedom=_freedom(session),
         rank=session.rank,
@@ -186,7 +201,7 @@ def _freedom(session: Session) -> int | None:
         outputs=o,
         rank=session.rank,
         value_rank=int(np.linalg.matrix_rank(readout.V)),
-        score_bias=readout.biased,
+        score_bias=session.bias_freedom,
         constant=bool(readout.c.any()),
         residual=readout.U is not None,
     )
@@ -206,7 +221,7 @@ def _reason(session: Session) -> str:
     return "; ".join(parts) + "."
 
 
-def _determined(session: Session, head: Head | None) -> str:
+def _determined(session: Session, head: Head | None, refuted: bool) -> str:
     readout = session.readout
     if readout is None or head is None:
         return "Nothing was determined."
@@ -214,6 +229,8 @@ def _determined(session: Session, head: Head | None) -> str:
     if not head.V.any():
         known = "c + x_N U" if readout.U is not None else f"the constant {readout.c.tolist()}"
         return f"The answers are {known} for every sequence; V = 0 is determined, W and h are not: any values fit."
+    if refuted:
+        return "No single head has these answers; the model is the nearest one found, and nothing of it is determined."
     if session.rank is None:
         columns = session.columns.known if session.columns is not None else 0
         return f"V is determined; W along {columns} of {session.oracle.width} directions, zero elsewhere."

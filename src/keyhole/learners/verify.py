@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Sequences, rms
+from keyhole._arrays import Array, Matrix, Sequences, Stack, rms
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
-from keyhole.models import Model
+from keyhole.models import Head, Model
 from keyhole.oracles import Counted, Oracle
 
 LENGTHS = range(1, 33)
@@ -27,7 +27,7 @@ class Examination:
         fresh: agreement.
         worst: the shortest sequence that breaks the tolerance, else the one with the largest relative gap.
         passed: whether every answer was within the tolerance.
-        hidden: whether every failure is explained by the rounding of the answers alone.
+        hidden: whether rounding of the answers hides the token values, so that agreement or failure says nothing.
         complete: whether the budget allowed all of them.
     """
 
@@ -38,78 +38,136 @@ class Examination:
     complete: bool
 
 
+def score_parts(model: Model, X: Sequences) -> tuple[float, float]:
+    """Root mean squares of the quadratic and of the linear part of score differences, from s = 1 and s = 2."""
+    one, two = (s[..., :-1] - s[..., -1:] for s in (model.logits(X), model.logits(2 * X)))
+    quadratic, linear = rms((two - 2 * one) / 2), rms((4 * one - two) / 2)
+    return quadratic, linear if linear > 1e-12 * quadratic else 0.0
+
+
 def token_scales(model: Model, *, rng: np.random.Generator) -> tuple[float, ...]:
     """Token lengths at which the model's score differences have the sizes of LOGITS, then 1.
 
-    Scores at token scale s are $s^2 a + s b$; from s = 1 and s = 2 both parts follow, and
-    $s^4 A + s^2 B = t^2$ for the mean squares A, B gives s without iteration.
+    Scores at token scale s are $s^2 a + s b$, and $s^4 A + s^2 B = t^2$ for the mean squares A, B gives s
+    without iteration.
     """
     X = rng.normal(size=(8, LENGTHS[-1], model.width)) / np.sqrt(model.width)
-    one, two = (s[..., :-1] - s[..., -1:] for s in (model.logits(X), model.logits(2 * X)))
-    a, b = rms((two - 2 * one) / 2), rms((4 * one - two) / 2)
+    a, b = score_parts(model, X)
     if max(a, b) == 0.0:
-        return (1.0,) * (len(LOGITS) + 1)
+        return (0.01, 1.0, 100.0, 1.0)
     # s^2 = 2 t^2 / (b^2 + sqrt(b^4 + 4 a^2 t^2)), written so that no square over- or underflows
     lengths = [float(np.sqrt(2.0) * t / np.hypot(b, np.sqrt(np.hypot(b * b, 2 * a * t)))) for t in LOGITS]
     return (*lengths, 1.0)
 
 
 def fresh_sequences(model: Model, *, rng: np.random.Generator) -> Iterator[Sequences]:
-    """Batches of Gaussian tokens of lengths 1 to 32, each at every scale of `token_scales`."""
-    scales = np.array(token_scales(model, rng=rng))
+    """Batches of Gaussian tokens of lengths 1 to 32, each at every scale of `token_scales`.
+
+    Where a constant would hide the token values and no score bias acts, tokens before the last are made longer
+    and the last one shorter by the same factor, which leaves the scores as they are. Where a score bias acts,
+    tokens of even lengths are orthogonal to it, so that a large one does not hide W.
+    """
+    scales = np.array(token_scales(model, rng=rng))[:, None, None]
+    without, across = _unbiased(model)
+    across_scales = np.array(token_scales(without, rng=rng))[:, None, None]
+    longer = _lengthening(model, scales, rng)
     for length in LENGTHS:
-        yield scales[:, None, None] * rng.normal(size=(len(scales), length, model.width)) / np.sqrt(model.width)
+        X = rng.normal(size=(len(scales), length, model.width)) / np.sqrt(model.width)
+        X = scales * X if length % 2 else across_scales * (X - X @ across @ across.T)
+        X[:, :-1] *= longer
+        X[:, -1:] *= longer if length == 1 else 1.0 / longer
+        yield X
+
+
+def _unbiased(model: Model) -> tuple[Model, Matrix]:
+    """The model without its score bias, and that bias as a unit column (none where there is no bias)."""
+    if not isinstance(model, Head) or model.h is None or model.width == 1 or not model.h.any():
+        return model, np.zeros((model.width, 0))
+    return replace(model, h=None), model.h[:, None] / np.linalg.norm(model.h)
+
+
+def _lengthening(model: Model, scales: Array, rng: np.random.Generator) -> Array:
+    X = rng.normal(size=(len(scales), LENGTHS[-1], model.width)) / np.sqrt(model.width)
+    values, constant = model.magnitude(scales * X), np.abs(model(np.zeros((1, 1, model.width)))).max()
+    if score_parts(model, X)[1] > 0.0:
+        return np.ones_like(scales)
+    longer = np.maximum(1.0, 2.0**6 * constant / np.where(values > 0, values, np.inf))
+    longer[-1] = 1.0  # the sequence of unit tokens stays as it is
+    return longer[:, None, None]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Row:
+    """One fresh answer: the case, its gap, the largest token value, the size of the answer."""
+
+    case: Counterexample
+    gap: float
+    value: float
+    size: float
 
 
 def examine(
     oracle: Oracle, model: Model, *, tolerance: float = EXACT, roundoff: float, rng: np.random.Generator
 ) -> Examination:
     """Ask fresh sequences and compare: |f - model| <= tolerance * max_i |x_i V|."""
-    gaps: list[tuple[float, float, bool, Counterexample]] = []
+    rows: list[_Row] = []
     complete = True
     for X in fresh_sequences(model, rng=rng):
         try:
             answers = oracle.ask(X)
         except BudgetSpent as spent:
-            complete, X = False, X[: spent.answered]
-            answers = spent.answers if spent.answers is not None else np.zeros((0, model.outputs))
-        gaps += _compare(model, X, answers, roundoff) if len(X) else []
+            complete, answers = False, spent.answers
+        rows += _compare(model, X, answers) if answers is not None else []
         if not complete:
             break
-    return _summary(gaps, tolerance, complete)
+    return _summary(rows, tolerance, roundoff, complete)
 
 
-def _compare(
-    model: Model, X: Sequences, answers: Sequences, roundoff: float
-) -> list[tuple[float, float, bool, Counterexample]]:
+def _compare(model: Model, asked: Stack, answers: Matrix) -> list[_Row]:
+    X = asked[: len(answers)]
     predicted = model(X)
     gap = np.abs(answers - predicted).max(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(gap == 0, 0.0, gap / model.magnitude(X))
-    rounding = gap <= 32 * roundoff * np.maximum(np.abs(answers), np.abs(predicted)).max(axis=1)
+    size = np.maximum(np.abs(answers), np.abs(predicted)).max(axis=1)
+    columns = (X, answers, predicted, gap, model.magnitude(X), size)
     return [
-        (float(g), float(r), bool(e), Counterexample(x, a, p))
-        for g, r, e, x, a, p in zip(gap, relative, rounding, X, answers, predicted, strict=True)
+        _Row(Counterexample(x, a, p), float(g), float(v), float(s)) for x, a, p, g, v, s in zip(*columns, strict=True)
     ]
 
 
-def _summary(gaps: list[tuple[float, float, bool, Counterexample]], tolerance: float, complete: bool) -> Examination:
-    failed = [row for row in gaps if not row[1] <= tolerance]
+def _summary(rows: list[_Row], tolerance: float, roundoff: float, complete: bool) -> Examination:
+    """Judge all rows; one whose rounding is coarser than the tolerance says nothing unless it is beyond rounding."""
+    largest = max((row.size for row in rows), default=0.0)
+
+    def relative(row: _Row) -> float:
+        return row.gap / (row.value or largest) if row.gap > 0 else 0.0
+
+    silent = [
+        row
+        for row in rows
+        if 2 * roundoff * row.size > tolerance * row.value > 0 and row.gap <= 32 * roundoff * row.size
+    ]
+    shown = [row for row in rows if row not in silent]
+    failed = [row for row in shown if not relative(row) <= tolerance]
     if failed:
-        worst = min(failed, key=lambda row: (len(row[3].tokens), -row[1]))[3]
+        worst = min(failed, key=lambda row: (len(row.case.tokens), -relative(row))).case
     else:
-        worst = max(gaps, key=lambda row: row[1])[3] if gaps else None
-    fresh = Fresh(len(gaps), max((row[0] for row in gaps), default=0.0), max((row[1] for row in gaps), default=0.0))
-    return Examination(fresh, worst, not failed, bool(failed) and all(row[2] for row in failed), complete)
+        worst = max(shown, key=relative).case if shown else None
+    fresh = Fresh(len(rows), max((r.gap for r in shown), default=0.0), max(map(relative, shown), default=0.0))
+    return Examination(fresh, worst, not failed, len(silent) > len(rows) / 2, complete)
 
 
-def answers_differ(oracle: Counted, cases: list[tuple[Sequences, np.ndarray]], roundoff: float) -> float:
-    """Ask sequences again, twice, and return the largest difference beyond rounding (0 when there is none)."""
+def answers_differ(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff: float) -> float:
+    """Ask sequences again, twice, and return the largest difference beyond rounding (0 when there is none).
+
+    An answer that cancels to almost nothing still carries the rounding of its tokens: what counts is its size
+    or, where larger, that of its tokens times the largest answer per unit of token seen.
+    """
+    lengths = [float(np.abs(X).max()) for X, _ in cases]
+    sizes = [float(np.abs(answers).max()) for _, answers in cases]
+    slope = max((size / length for size, length in zip(sizes, lengths, strict=True) if length > 0), default=0.0)
     worst = 0.0
-    for X, answers in cases:
-        for _ in range(2):
-            again = oracle.ask(X)
-            gap = float(np.abs(again - answers).max())
-            allowed = max(1e-11, 64 * roundoff) * max(float(np.abs(answers).max()), float(np.abs(again).max()))
-            worst = max(worst, gap if gap > allowed else 0.0)
+    for (X, answers), size, length in zip(cases, sizes, lengths, strict=True):
+        gap = max(float(np.abs(oracle.ask(X) - answers).max()) for _ in range(2))
+        if gap > max(1e-11, 64 * roundoff) * max(size, slope * length):
+            worst = max(worst, gap)
     return worst

@@ -60,7 +60,9 @@ class Factored:
         object.__setattr__(self, "A", frozen(self.A))
         object.__setattr__(self, "B", frozen(self.B))
         check_shape("A", self.A, (None, None))
-        check_shape("B", self.B, self.A.shape)
+        check_shape("B", self.B, (len(self.A), self.A.shape[1]))
+        for name in ("A", "B"):
+            check_finite(name, getattr(self, name))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -115,8 +117,8 @@ class Head:
             array = getattr(self, name)
             if array is not None:
                 check_shape(name, array, shape)
-        for name in ("V", "h", "c", "U"):
-            if getattr(self, name) is not None:
+        for name in ("W", "V", "h", "c", "U"):
+            if isinstance(getattr(self, name), np.ndarray):
                 check_finite(name, getattr(self, name))
 
     @classmethod

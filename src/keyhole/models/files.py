@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -71,7 +72,14 @@ def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array
     tensors = {name: a for name, a in _KINDS[kind].write(model).items() if a is not None}
     tensors |= {f"{name}.bar": bar for name, bar in (bars or {}).items()}
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    write_atomically(Path(path), encode(contiguous, {"kind": kind, "format": FORMAT}))
+    write_atomically(Path(path), _sorted(encode(contiguous, {"kind": kind, "format": FORMAT})))
+
+
+def _sorted(content: bytes) -> bytes:
+    """The same file with its header in sorted order, so that equal models are equal files."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    return content[:8] + header.ljust(size) + content[8 + size :]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -88,6 +96,9 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InvalidInput(f"cannot write {path}: {error.strerror}. Choose another place.") from error
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -120,7 +131,8 @@ def load_bars(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def _check_names(path: Any, name: str, kind: _Kind, got: set[str]) -> None:
-    needed = kind.required if "A" not in got else (kind.required - {"W"}) | {"A", "B"}
+    factored = kind.type is Head and "A" in got
+    needed = (kind.required - {"W"}) | {"A", "B"} if factored else kind.required
     missing, extra = needed - got, got - needed - kind.optional
     if missing or extra:
         raise InvalidInput(

@@ -21,12 +21,12 @@ class Oracle(Protocol):
         ...
 
     @property
-    def outputs(self) -> int:
-        """Numbers per answer; a target that does not say is known after its first answer."""
+    def outputs(self) -> int | None:
+        """Numbers per answer; None until the first answer of a target that does not say."""
         ...
 
     def ask(self, X: Sequences) -> Answers:
-        """Answers to a batch of sequences of one length."""
+        """Answers to a batch of sequences of one length; the array is lent for the call, copy it to keep it."""
         ...
 
 
@@ -67,12 +67,17 @@ def checked(answers: Any, *, batch: int, outputs: int | None) -> Answers:
         InvalidInput: the shape is wrong on the first call (`outputs` not yet known).
         BadAnswer: the shape is wrong later, or a number is not finite.
     """
-    array = np.asarray(answers, dtype=np.float64)
+    problem = InvalidInput if outputs is None else BadAnswer
+    try:
+        array = np.asarray(answers, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise problem(
+            f"the target must answer a batch of {batch} with numbers, one row per sequence; got {answers!r:.80}."
+        ) from error
     array = array[:, None] if array.ndim == 1 else array
     fits = array.ndim == 2 and len(array) == batch and array.shape[1] == (outputs or array.shape[1]) >= 1
     if not fits:
         wanted = f"({batch},) or ({batch}, {outputs or 'outputs'})"
-        problem = InvalidInput if outputs is None else BadAnswer
         raise problem(f"the target must answer a batch of {batch} with shape {wanted}; got {np.shape(answers)}.")
     if not np.isfinite(array).all():
         first = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
 
 from keyhole._arrays import Answers, Sequences
-from keyhole.errors import InvalidInput, KeyholeError, OracleError, TargetFailed
+from keyhole.errors import InvalidInput, KeyholeError, TargetFailed
 from keyhole.oracles.base import checked
 
 _ABOUT_SHAPES = re.compile(r"shape|dimension|broadcast|mismatch|width|size|operand", re.IGNORECASE)
@@ -24,14 +24,17 @@ class Local:
     """A callable on (batch, length, width) arrays that answers (batch,) or (batch, outputs).
 
     Args:
-        answer: the callable; it is handed an array of its own, to keep or change.
+        answer: the callable; it is handed an array of its own, to keep or change, unless `lend` is set.
         size: width of a token; the callable's `width` attribute when absent.
         count: numbers per answer; the callable's `outputs` attribute when absent, else its first answer.
+        lend: hand over the asker's own array, which it fills anew for the next batch: for a callable that
+            neither keeps nor changes what it is given.
     """
 
     answer: Callable[[Any], Any]
     size: int | None = None
     count: int | None = None
+    lend: bool = False
     _width: int = field(init=False)
     _outputs: int | None = field(init=False)
 
@@ -53,16 +56,14 @@ class Local:
         return self._width
 
     @property
-    def outputs(self) -> int:
-        """Numbers per answer."""
-        if self._outputs is None:
-            raise OracleError("the number of outputs is known after the first answer; ask once, or give it.")
+    def outputs(self) -> int | None:
+        """Numbers per answer; None before the first answer where nobody said."""
         return self._outputs
 
     def ask(self, X: Sequences) -> Answers:
         """Call the callable once on the whole batch."""
         try:
-            raw = self.answer(X)
+            raw = self.answer(X if self.lend else X.copy())
         except KeyholeError:
             raise
         except Exception as error:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Answers, Sequences
-from keyhole.errors import DifferentRun, InvalidInput
+from keyhole._arrays import Answers, Matrix, Sequences, Stack
+from keyhole.errors import BadAnswer, DifferentRun, InvalidInput
 from keyhole.oracles.base import Oracle
 
 _SCHEMA = """
@@ -24,7 +24,8 @@ CREATE TABLE IF NOT EXISTS batch (
     checksum INTEGER NOT NULL,
     charged INTEGER NOT NULL,
     outputs INTEGER,
-    answers BLOB
+    answers BLOB,
+    failure TEXT
 ) STRICT;
 """
 
@@ -97,7 +98,7 @@ class Recorded:
         return self.inner.width
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int | None:
         """Numbers per answer."""
         return self.inner.outputs if self._outputs is None else self._outputs
 
@@ -108,9 +109,18 @@ class Recorded:
 
     @property
     def lost(self) -> int:
-        """Sequences that were charged and whose answers never arrived."""
-        query = "SELECT COALESCE(SUM(charged - (answers IS NOT NULL) * sequences), 0) FROM batch"
+        """Sequences that were charged and whose answers, or refusals that the run outlived, never arrived."""
+        outlived = "failure IS NOT NULL AND number < (SELECT MAX(number) FROM batch)"
+        arrived = f"(answers IS NOT NULL OR ({outlived}))"
+        query = f"SELECT COALESCE(SUM(charged - {arrived} * sequences), 0) FROM batch"  # noqa: S608
         return int(self._store.execute(query).fetchone()[0])
+
+    def discard_if_empty(self) -> None:
+        """Remove a transcript that holds no answer: nothing was learned that a second try could reuse."""
+        if self._store.execute("SELECT 1 FROM batch WHERE answers IS NOT NULL").fetchone() is None:
+            self.close()
+            for suffix in ("", "-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Finish writing and release the file."""
@@ -118,38 +128,52 @@ class Recorded:
 
     def ask(self, X: Sequences) -> Answers:
         """Stored answers where there are any, fresh ones for the rest."""
-        parts: list[Answers] = []
-        while sum(map(len, parts)) < len(X):
-            rest = X[sum(map(len, parts)) :]
-            replayed = self._replay(rest)
-            parts.append(self._ask(rest) if replayed is None else replayed)
-            self._next += 1
+        parts = [self._replay(X)]
+        while (done := sum(map(len, parts))) < len(X):
+            parts.append(self._replay(X[done:]))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _replay(self, X: Sequences) -> Answers | None:
-        query = "SELECT sequences, checksum, outputs, answers FROM batch WHERE number = ?"
+    def _replay(self, X: Stack) -> Matrix:
+        """Stored answers to a prefix of `X`, or fresh ones to all of it.
+
+        A failure is replayed where the run went on after it; the last one is asked again, since the target
+        may have been mended.
+        """
+        query = "SELECT sequences, checksum, outputs, answers, failure FROM batch WHERE number = ?"
         row = self._store.execute(query, (self._next,)).fetchone()
-        if row is None or row[3] is None:
-            return None
-        sequences, expected, outputs, answers = row
+        survived = self._store.execute("SELECT 1 FROM batch WHERE number > ?", (self._next,)).fetchone()
+        if len(X) == 0 or row is None or (row[3] is None and not survived):
+            return self._ask(X)
+        sequences, expected, outputs, answers, failure = row
         if sequences > len(X) or checksum(X[:sequences]) != expected:
             raise DifferentRun(
                 f"the transcript {self.path} holds other questions from batch {self._next} on, though its settings "
                 "are the same: the library or the machine's arithmetic has changed. Choose another --out."
             )
+        self._next += 1
+        if answers is None:
+            raise BadAnswer(failure)
         self._outputs = outputs
         return np.frombuffer(answers).reshape(sequences, outputs).copy()
 
-    def _ask(self, X: Sequences) -> Answers:
+    def _ask(self, X: Stack) -> Matrix:
+        if len(X) == 0:
+            return self.inner.ask(X)
         self._store.execute(
             "INSERT INTO batch (number, sequences, checksum, charged) VALUES (:n, :s, :c, :s) ON CONFLICT (number) "
             "DO UPDATE SET sequences = :s, checksum = :c, charged = charged + :s",
             {"n": self._next, "s": len(X), "c": checksum(X)},
         )
-        answers = self.inner.ask(X)
+        try:
+            answers = self.inner.ask(X)
+        except BadAnswer as error:
+            self._store.execute("UPDATE batch SET failure = ? WHERE number = ?", (str(error), self._next))
+            self._next += 1
+            raise
         self._store.execute(
             "UPDATE batch SET outputs = ?, answers = ? WHERE number = ?",
             (answers.shape[1], answers.tobytes(), self._next),
         )
         self._outputs = answers.shape[1]
+        self._next += 1
         return answers

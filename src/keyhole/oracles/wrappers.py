@@ -31,7 +31,7 @@ class _Wrapper:
         return self.inner.width
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int | None:
         """Numbers per answer."""
         return self.inner.outputs
 
@@ -92,10 +92,9 @@ class Budgeted(_Wrapper):
         """Answers to a batch, or `BudgetSpent` with the answers that still fitted."""
         room = max(0, min(len(X), self.budget - self.spent))
         self.spent += room
-        answers = self.inner.ask(X[:room]) if room else None
-        if answers is None or room < len(X):
-            raise BudgetSpent(f"the budget of {self.budget} queries is spent.", answers)
-        return answers
+        if room == len(X):
+            return self.inner.ask(X)
+        raise BudgetSpent(f"the budget of {self.budget} queries is spent.", self.inner.ask(X[:room]) if room else None)
 
 
 @dataclass(slots=True)
@@ -109,7 +108,14 @@ class Chunked(_Wrapper):
         size = max(1, self.numbers // max(1, X.shape[1] * X.shape[2]))
         if len(X) <= size:
             return self.inner.ask(X)
-        return np.concatenate([self.inner.ask(X[i : i + size]) for i in range(0, len(X), size)])
+        parts: list[Answers] = []
+        for i in range(0, len(X), size):
+            try:
+                parts.append(self.inner.ask(X[i : i + size]))
+            except BudgetSpent as spent:
+                answered = [*parts, *([] if spent.answers is None else [spent.answers])]
+                raise BudgetSpent(str(spent), np.concatenate(answered) if answered else None) from spent
+        return np.concatenate(parts)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,69 @@
+"""Theorems as data."""
+
+import math
+
+import pytest
+
+from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Verdict
+
+TRUE, FALSE = Check("fine", 1.0, 1.0), Check("not fine", 1.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "limit", "holds"),
+    [(1.0, 2.0, True), (2.0, 2.0, True), (2.1, 2.0, False), (-math.inf, 0.0, True), (0.0, math.inf, True)],
+)
+def test_a_check_is_an_inequality(measured, limit, holds):
+    assert Check("x", measured, limit).holds is holds
+
+
+@pytest.mark.parametrize(("measured", "limit"), [(math.nan, 1.0), (1.0, math.nan), (math.nan, math.nan)])
+def test_a_check_never_holds_for_what_is_no_number(measured, limit):
+    assert not Check("x", measured, limit).holds
+
+
+@pytest.mark.parametrize(
+    ("assumptions", "conclusion", "outcome"),
+    [
+        ((TRUE,), (TRUE,), Outcome.HOLDS),
+        ((), (), Outcome.HOLDS),
+        ((TRUE, TRUE), (TRUE, FALSE), Outcome.REFUTED),
+        ((), (FALSE,), Outcome.REFUTED),
+        ((TRUE, FALSE), (TRUE,), Outcome.SILENT),
+        ((FALSE,), (FALSE,), Outcome.SILENT),
+    ],
+)
+def test_a_theorem_is_refuted_only_where_it_promised_something(assumptions, conclusion, outcome):
+    assert Certificate("BSHK26/4.1", assumptions, conclusion).outcome is outcome
+
+
+def test_the_registry_names_every_theorem_by_its_own_id():
+    assert all(name == theorem.id for name, theorem in THEOREMS.items())
+    assert "BSHK26/4.1" in THEOREMS
+
+
+def test_no_id_is_given_twice():
+    import ast
+    import inspect
+
+    import keyhole.claims
+
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(keyhole.claims))) if isinstance(node, ast.Call)]
+    named = [c.args[0].value for c in calls if isinstance(c.func, ast.Name) and c.func.id == "Theorem" and c.args]
+    assert len(named) == len(set(named)) == len(THEOREMS)
+
+
+@pytest.mark.parametrize("theorem", THEOREMS.values(), ids=THEOREMS)
+def test_a_theorem_has_a_statement_a_source_and_a_standing(theorem):
+    assert theorem.id.split("/")[0] in {"BSHK26", "SHT23", "keyhole"}
+    assert theorem.statement.endswith(".")
+    assert theorem.source
+    assert theorem.standing in {"paper", "derived", "measured"}
+
+
+def test_only_exact_and_within_tolerance_may_be_relied_on():
+    assert {verdict for verdict in Verdict if verdict.verified} == {Verdict.EXACT, Verdict.WITHIN_TOLERANCE}
+
+
+def test_every_verdict_and_outcome_is_a_sentence():
+    assert all(part.value.endswith(".") for part in (*Verdict, *Outcome))

@@ -1,0 +1,111 @@
+"""What the words promise: every claim and command is documented, and the first example runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import keyhole
+from keyhole import cli
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = sorted(name for name in cli.app if not name.startswith("-"))
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def words(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def headings(name):
+    return re.findall(r"^#+ +(.*?) *$", words(name), re.MULTILINE)
+
+
+def first_example(text):
+    return FENCE.search(text).group(1)
+
+
+def examples():
+    pages = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    return [pytest.param(code, id=f"{page}-{i}") for page in pages for i, code in enumerate(FENCE.findall(words(page)))]
+
+
+@pytest.mark.parametrize("theorem", keyhole.THEOREMS)
+def test_every_theorem_has_its_section(theorem):
+    assert theorem in headings("docs/theorems.md")
+
+
+@pytest.mark.parametrize("theorem", keyhole.THEOREMS)
+def test_every_theorem_is_named_in_a_theorem_test(theorem):
+    files = (ROOT / "tests" / "theorem").rglob("test_*.py")
+    assert any(theorem in path.read_text(encoding="utf-8") for path in files)
+
+
+def test_the_readme_fits_its_length():
+    assert len(words("README.md").splitlines()) <= 120
+
+
+def test_the_contributing_page_fits_its_length():
+    assert len(words("CONTRIBUTING.md").splitlines()) < 60
+
+
+def test_the_changelog_has_an_unreleased_section():
+    assert "[Unreleased]" in headings("CHANGELOG.md")
+
+
+def test_the_first_example_of_the_readme_recovers_what_it_hides(capsys):
+    exec(first_example(words("README.md")), {})  # noqa: S102
+    verdict, error = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("EXACT ")
+    assert float(error.removeprefix("error ")) < 1e-12
+
+
+def test_the_first_example_of_the_readme_has_six_lines():
+    assert len(first_example(words("README.md")).splitlines()) == 6
+
+
+@pytest.mark.parametrize("code", examples())
+def test_every_python_example_runs(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})  # noqa: S102
+
+
+def test_there_are_commands_to_document():
+    assert {"demo", "learn", "plan", "verify", "compare", "sample"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_its_section_and_is_in_the_readme(command):
+    assert any(re.match(rf"`keyhole {command}\b", heading) for heading in headings("docs/command-line.md"))
+    assert f"keyhole {command}" in words("README.md")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_a_command_is_documented(command):
+    section = re.split(r"^## ", words("docs/command-line.md"), flags=re.MULTILINE)
+    text = next(part for part in section if part.startswith(f"`keyhole {command}"))
+    names = [name for argument in cli.app[command].assemble_argument_collection() for name in argument.names]
+    options = {name for name in names if name.startswith("--") and not name.startswith("--no-")} - {"--json"}
+    assert options
+    for option in options:
+        bare = option.removeprefix("--")
+        assert f"`{option}`" in text or f"`--no-{bare}`" in text or bare.upper() in text.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", [*keyhole.Verdict.__members__, *keyhole.Status.__members__])
+def test_every_verdict_and_status_is_explained(name):
+    assert re.search(rf"\b{name}\b", words("docs/learning-one-head.md"))
+
+
+@pytest.mark.parametrize("name", keyhole.__all__)
+def test_every_public_name_is_listed(name):
+    text = words("docs/api.md")
+    listed = re.search(rf"^::: keyhole\.{name}$", text, re.MULTILINE)
+    assert listed or (hasattr(keyhole.errors, name) and "::: keyhole.errors" in text)
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+def test_links_between_pages_lead_somewhere(page):
+    folder = (ROOT / page).parent
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", words(page))
+    assert [link for link in links if not (folder / link).is_file()] == []

@@ -1,0 +1,83 @@
+"""The front door: what importing loads, and which names are there."""
+
+import subprocess
+import sys
+
+import pytest
+
+import keyhole
+
+HEAVY = ("numpy", "scipy", "torch", "onnxruntime", "rich", "safetensors", "msgspec", "cyclopts", "jaxtyping", "httpx")
+
+
+def loaded_after(code, names):
+    """Which of `names` a fresh interpreter has loaded after running `code`."""
+    code = f"import sys\n{code}\nsys.stderr.write(','.join(n for n in {names!r} if n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stderr
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert loaded_after("import keyhole", HEAVY) == ""
+
+
+def test_asking_for_help_loads_neither_numpy_nor_scipy():
+    code = (
+        "import runpy\nsys.argv = ['keyhole', '--help']\n"
+        "try:\n    runpy.run_module('keyhole', run_name='__main__')\nexcept SystemExit as end:\n    assert not end.code"
+    )
+    assert loaded_after(code, ("numpy", "scipy", "torch")) == ""
+
+
+@pytest.mark.parametrize("command", ["learn", "plan", "verify", "compare", "sample", "demo"])
+def test_help_on_a_command_loads_neither_numpy_nor_scipy(command):
+    code = (
+        f"import runpy\nsys.argv = ['keyhole', '{command}', '--help']\n"
+        "try:\n    runpy.run_module('keyhole', run_name='__main__')\nexcept SystemExit as end:\n    assert not end.code"
+    )
+    assert loaded_after(code, ("numpy", "scipy", "torch")) == ""
+
+
+def test_help_names_every_command():
+    done = subprocess.run([sys.executable, "-m", "keyhole", "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("compare", "demo", "learn", "plan", "sample", "verify"))
+
+
+@pytest.mark.parametrize("name", keyhole.__all__)
+def test_every_public_name_resolves(name):
+    assert getattr(keyhole, name) is not None
+
+
+def test_public_names_are_sorted_and_stand_once():
+    assert list(keyhole.__all__) == sorted(set(keyhole.__all__))
+    assert dir(keyhole) == sorted(keyhole.__all__)
+
+
+def test_the_names_people_meet_first_are_there():
+    assert {"load", "save", "learn", "verify", "compare"} <= set(keyhole.__all__)
+
+
+def test_the_lazy_table_and_the_public_names_agree():
+    assert set(keyhole._WHERE) == set(keyhole.__all__)
+
+
+def test_what_type_checkers_see_is_what_is_there():
+    import ast
+    import inspect
+
+    tree = ast.parse(inspect.getsource(keyhole))
+    block = next(n for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING")
+    seen = {a.asname or a.name for node in block.body if isinstance(node, ast.ImportFrom) for a in node.names}
+    assert seen == set(keyhole.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'keyhole' has no attribute 'boat'"):
+        _ = keyhole.boat
+
+
+def test_the_version_is_the_one_installed():
+    from importlib.metadata import version
+
+    assert keyhole.__version__ == version("keyhole")
