@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, runtime_checkable
+import sys
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from keyhole.errors import InvalidInput
 
@@ -28,6 +32,31 @@ def frozen(value: Any) -> Array:
     array = np.array(value, dtype=np.float64)
     array.setflags(write=False)
     return array
+
+
+@cache
+def _pools() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Linear algebra inside runs on one thread, so that its rounding, and what is asked next, is the same each time."""
+    return cast(Any, _pools()).limit(limits=1, user_api="blas")
+
+
+class Scratch:
+    """Room for one large array at a time, used again unless somebody kept it: fresh pages cost more than filling."""
+
+    def __init__(self) -> None:
+        self._room = np.empty(0)
+
+    def array(self, shape: tuple[int, ...]) -> Array:
+        """An array of that shape, not initialised, that nobody else holds."""
+        size = math.prod(shape)
+        kept = sys.getrefcount(self._room) > 2  # the attribute and the argument
+        if kept or self._room.size < size:
+            self._room = np.empty(size)
+        return self._room[:size].reshape(shape)
 
 
 def softmax(scores: Array) -> Array:

@@ -23,7 +23,6 @@ def recorded(folder, run="a"):
 
 ORACLES = {
     "head": lambda folder: Local(HEAD),
-    "head that is lent its question": lambda folder: Local(HEAD, lend=True),
     "several heads": lambda folder: Local(HEADS),
     "last row of a layer": lambda folder: Local(LAYER.read_last()),
     "plain callable": lambda folder: Local(plain, WIDTH),

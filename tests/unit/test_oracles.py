@@ -7,6 +7,8 @@ import time
 import numpy as np
 import pytest
 
+import keyhole
+from keyhole import Head, Verdict
 from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput, TargetFailed
 from keyhole.oracles import Budgeted, Chunked, Counted, Ledger, Local, Oracle, Watched
 from keyhole.oracles.base import Imperfection, declared
@@ -356,15 +358,30 @@ def test_the_same_failure_later_is_the_targets_own():
         oracle.ask(batch(4))
 
 
-def test_a_target_that_writes_on_its_input_does_not_change_the_question():
+@pytest.mark.parametrize("width", [3, 256])
+def test_a_target_may_write_on_its_input(width):
+    head = Head.random(width, rank=2, rng=np.random.default_rng(0))
+
     def rude(X):
-        answers = X[:, -1, 0].copy()
-        X[...] = 0.0
+        answers = head(X)
+        X[...] = 7.0
         return answers
 
-    X = batch(4)
-    Local(rude, 3).ask(X)
-    np.testing.assert_array_equal(X, batch(4))
+    recovery = keyhole.learn(Local(rude, width), rng=np.random.default_rng(1))
+    assert recovery.verdict is Verdict.EXACT
+    assert np.linalg.norm(np.asarray(recovery.model.W) - np.asarray(head.W)) <= 1e-9
+
+
+@pytest.mark.parametrize("width", [3, 256])
+def test_a_target_may_keep_its_input(width):
+    head, kept = Head.random(width, rank=1, rng=np.random.default_rng(0)), []
+
+    def collector(X):
+        kept.append((X, X.copy()))
+        return head(X)
+
+    keyhole.learn(Local(collector, width), rng=np.random.default_rng(1))
+    assert all(np.array_equal(X, copy) for X, copy in kept)
 
 
 def test_an_answer_that_is_a_view_of_the_question_is_not_tied_to_it():

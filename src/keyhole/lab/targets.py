@@ -28,7 +28,7 @@ def open_target(target: str, *, width: int | None = None, outputs: int | None = 
             model = model.read_last()
         if width not in (None, model.width):
             raise InvalidInput(f"{target} has tokens of width {model.width}; --width says {width}.")
-        return Local(model, lend=True)
+        return Local(model)
     if ":" not in target or target.startswith(("http://", "https://")):
         raise InvalidInput(f"TARGET must be {_FORMS}; got {target!r}.")
     return Local(_callable(target), width, outputs)

@@ -14,7 +14,7 @@ from keyhole.learners.base import Counterexample, Fresh, Learner, Recovery
 from keyhole.learners.exact import Exact
 from keyhole.learners.low_rank import LowRank
 from keyhole.learners.verify import EXACT, answers_differ, examine
-from keyhole.models import Head, Model, MultiHead
+from keyhole.models import Head, Model
 from keyhole.oracles import Budgeted, Counted, Ledger, Local, Oracle
 from keyhole.oracles.base import declared
 
@@ -32,7 +32,7 @@ def choose(name: str = "auto") -> Learner:
 
 def as_oracle(target: Oracle | Callable[[Any], Any]) -> Oracle:
     """An oracle as it is; a model or any other callable with a `width` behind `Local`."""
-    return target if isinstance(target, Oracle) else Local(target, lend=isinstance(target, Head | MultiHead))
+    return target if isinstance(target, Oracle) else Local(target)
 
 
 def learn(

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
-from threadpoolctl import threadpool_limits
 
-from keyhole._arrays import Array, Matrix, Vector
+from keyhole._arrays import Array, Matrix, Vector, one_thread
 from keyhole.learners.designs import Design
 from keyhole.learners.probes import TARGET, Cut, Prober
 
@@ -36,7 +35,7 @@ class Directions:
     @classmethod
     def random(cls, width: int, *, biased: bool, rng: np.random.Generator) -> Directions:
         """A random orthonormal basis, or a randomly turned simplex when a score bias acts."""
-        with threadpool_limits(1, "blas"):
+        with one_thread():
             turn = np.linalg.qr(rng.normal(size=(width, width)))[0]
             if not biased:
                 return cls(turn, turn, 1.0)
@@ -81,13 +80,13 @@ class Columns:
         return self._keep(T)
 
     def _keep(self, T: Matrix) -> Matrix:
-        with threadpool_limits(1, "blas"):
+        with one_thread():
             self.C.append(self.design.solve(T) / self.directions.weight)
         return self.C[-1]
 
     def matrix(self) -> Matrix:
         """M as far as the measured columns tell: zero on directions not measured."""
-        with threadpool_limits(1, "blas"):
+        with one_thread():
             C = np.concatenate([*self.C, np.zeros((0, self.directions.Y.shape[1]))])
             return C.T @ self.directions.O[: len(C)]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from threadpoolctl import threadpool_limits
 
-from keyhole._arrays import Array, Matrix, Vector
+from keyhole._arrays import EPS, Array, Matrix, Vector, one_thread
 
+_WIDE = 256  # width from which building queries takes a share of the time worth saving
 _CAN_SEE = 0.3  # least singular value at which a block of directions counts as seeing the read-out
 
 
@@ -28,11 +28,13 @@ class Design:
         X: the vectors, group by group.
         decoder: turns V^T (sum_k alpha_k x_k) into the shares alpha, the same for every group.
         solve: turns readings (one row per column measured, one entry per vector) into columns m, as rows.
+        sparse: where vector i has no entries but i and one that all share, that one.
     """
 
     X: Float[Array, "groups together width"]
     decoder: Float[Array, "together outputs"]
     solve: Callable[[Matrix], Matrix]
+    sparse: int | None = None
 
     @property
     def vectors(self) -> int:
@@ -80,7 +82,7 @@ def frame(V: Matrix, Q: Matrix | None = None, *, most: int, cut: float) -> Desig
         most: at most so many vectors together.
         cut: directions V sees less than this share of its best are not used for reading.
     """
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         R, decoder = _readable(V if Q is None else Q.T @ V, most, cut)
         return _tilted(_tight(R), R, decoder, Q)
 
@@ -106,13 +108,36 @@ def _tilted(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None) -> Design:
     return Design((X if Q is None else X @ Q.T).reshape(groups, together, -1), reader, solve)
 
 
+def pairs(V: Matrix) -> Design:
+    """Vectors of two entries, for one output: quick to ask, since few numbers differ from query to query.
+
+    With p the entry of v that is largest, x_i = c_i (s_i e_i + e_p), s_i = sign(v_i v_p) and
+    c_i = |v_p| / (|v_i| + |v_p|), so that x_i . v = v_p for all i; then m_p = t_p, m_i = s_i (t_i / c_i - m_p).
+    """
+    Z = np.linalg.svd(V, full_matrices=False)[2]
+    v = V @ Z[0]
+    p = int(np.abs(v).argmax())
+    signs = np.where(v * v[p] < 0, -1.0, 1.0)
+    c = abs(v[p]) / (np.abs(v) + abs(v[p]))
+    X = np.diag(c * signs)
+    X[:, p] += c
+
+    def solve(T: Matrix) -> Matrix:
+        m = T[:, p : p + 1]
+        M = signs * (T / c - m)
+        M[:, p] = T[:, p]
+        return M
+
+    return Design(X[:, None], Z[:1] / v[p], solve, sparse=p)
+
+
 def outside(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design | None:
     r"""Vectors $q_i + P b_i$ with P orthogonal to Q, so that exactly rank many of them are needed.
 
     P is the part of V's directions R outside span(Q); $b_i$ makes $R^\top x = e_k$ in every group. It adds
     nothing to $x^\top W y$ when span(Q) is the range of W. None when V's directions lie too much inside.
     """
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         R, decoder = _readable(V, most, cut)
         inside = Q.T @ R
         P = R - Q @ inside
@@ -130,6 +155,13 @@ def alone(V: Matrix, x: Vector) -> Design:
     """A single vector, which V must see."""
     seen = V.T @ x
     return Design(x[None, None], (seen / (seen @ seen))[None], lambda T: T)
+
+
+def full_design(V: Matrix, *, roundoff: float) -> Design:
+    """The design that measures whole columns: two entries per vector where one output and a large width allow it."""
+    if V.shape[1] == 1 and len(V) >= _WIDE and roundoff <= EPS:
+        return pairs(V)
+    return frame(V, most=V.shape[1], cut=roundoff**0.25)
 
 
 def within(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design:

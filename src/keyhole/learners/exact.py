@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from keyhole._arrays import one_thread
 from keyhole.claims import Certificate, Check
 from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Plan, Recovery, Status, at_most
@@ -40,7 +40,7 @@ def _every_column(columns: Columns, rng: np.random.Generator) -> Measured:
     columns.measure(len(columns.directions.Y))
     M = columns.matrix()
     W, h = columns.split(M)
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         rank = matrix_rank(W)
         return Measured(W, h, rank, bias_free=h is not None and matrix_rank(M) > rank)
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from keyhole._arrays import Matrix, Vector, power_of_two
+from keyhole._arrays import Matrix, Vector, one_thread, power_of_two
 from keyhole.claims import Certificate, Check
 from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
@@ -92,7 +91,7 @@ class _Basis:
         """Take what is new in `columns` (given as rows, a well readable one of norm `readable`); return how many."""
         before = self.size
         self.typical = max(self.typical, readable)
-        with threadpool_limits(1, "blas"):
+        with one_thread():
             rest = self.outside(columns)
             for column, part in zip(columns, rest, strict=True):
                 self.typical = max(self.typical, float(np.linalg.norm(column)))
@@ -161,7 +160,7 @@ def _reinforced(columns: Columns, basis: _Basis, checks: int) -> Matrix:
     for extra in range(3):
         if rank == 0 or rank == d or columns.known == n:
             break
-        with threadpool_limits(1, "blas"):
+        with one_thread():
             U, S, _ = np.linalg.svd(np.concatenate(columns.C).T, full_matrices=False)
         none_yet = columns.known == rank and _affordable(columns, _waste(d), checks) > 0
         if extra == 2 or S[rank - 1] > (_POOR if none_yet else _BAD) * S[0]:
@@ -186,7 +185,7 @@ def _sees_nothing(columns: Columns, basis: _Basis, y: Vector, rng: np.random.Gen
     Where there is hardly such a part, q inside the basis is seen instead, and z is read as (q + z) - q.
     """
     V, prober = columns.prober.readout.V, columns.prober
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         seen = np.linalg.svd(V, full_matrices=False)[0][:, 0]
         inside = basis.Q @ (basis.Q.T @ seen)
         tilt, g = seen - inside, basis.outside(rng.normal(size=(1, len(seen))))[0]
@@ -211,7 +210,7 @@ def _assemble(columns: Columns, Q: Matrix) -> Measured:
     columns.prober.sx = power_of_two(columns.prober.sx * np.sqrt(max(1, rank) / len(Q)))
     with columns.prober.oracle.phase("measure"):
         T = columns.prober.forms(design, columns.directions.Y[known:])
-    with threadpool_limits(1, "blas"):
+    with one_thread():
         G = np.concatenate(columns.C) @ Q
         G = np.concatenate([G, design.solve(T) / columns.directions.weight]).T @ columns.directions.O
         B, h = columns.split(G)

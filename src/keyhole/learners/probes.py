@@ -6,7 +6,6 @@ target size, asks again what was saturated, and refuses answers no head can give
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
-from keyhole._arrays import EPS, Answers, Array, Mask, Matrix, Sequences, Stack, Vector, power_of_two, rms
+from keyhole._arrays import EPS, Array, Mask, Matrix, Scratch, Sequences, Stack, Vector, power_of_two
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample
 from keyhole.learners.designs import Design
@@ -61,19 +60,16 @@ class Prober:
     sx: float
     sy: float
     roundoff: float = EPS
-    _buffer: Vector = field(default_factory=lambda: np.empty(0), init=False)
+    _scratch: Scratch = field(default_factory=Scratch, init=False)
     _asked: int = field(default=0, init=False)
     _extra: int = field(default=0, init=False)
 
     def forms(self, design: Design, Y: Matrix) -> Matrix:
-        """X . (W (sy y) + h) for every row y of Y (rows) and every vector x of the design (columns)."""
+        """x . (W (sy y) + h) for every row y of Y (rows) and every vector x of the design (columns)."""  # noqa: D403
         out = np.empty((len(Y), *design.X.shape[:2]))
-        X, sx = self.sx * design.X, self.sx
         for js, gs in self._batches(len(Y), *design.X.shape[:2]):
-            if sx != self.sx:
-                X, sx = self.sx * design.X, self.sx
             try:
-                out[js, gs] = self._block(design, X, Y, js, gs)
+                out[js, gs] = self._block(design, self.sy * Y[js], gs)
             except BudgetSpent as spent:
                 late = spent.forms if isinstance(spent, Cut) else out[:0]
                 raise Cut(spent, np.concatenate([out[: js.start], late]).reshape(-1, design.vectors)) from spent
@@ -86,24 +82,37 @@ class Prober:
             for g in range(0, groups, most):
                 yield slice(j, min(j + many, columns)), slice(g, min(g + most, groups))
 
-    def _block(self, design: Design, X: Array, Y: Matrix, js: slice, gs: slice) -> Array:
-        y, x = self.sy * Y[js], X[gs]
-        queries = self._room(len(y), len(x), x.shape[1] + 1, x.shape[2])
-        np.add(x, y[:, None, None], out=queries[:, :, :-1])
-        queries[:, :, -1] = y[:, None]
-        flat = queries.reshape(-1, *queries.shape[2:])
-        scales = np.full(len(flat), self.sx)
-        self._asked += len(flat)
+    def _queries(self, design: Design, y: Matrix, gs: slice) -> Sequences:
+        """Sequences [y + x_1; ..; y] for every y and every group; sparse vectors are added entry by entry."""
+        x = design.X[gs]
+        room = self._scratch.array((len(y), len(x), x.shape[1] + 1, x.shape[2]))
+        if design.sparse is None:
+            np.multiply(x, self.sx, out=room[:, :, :-1])
+            room[:, :, :-1] += y[:, None, None]
+            room[:, :, -1] = y[:, None]
+        else:
+            at = np.arange(len(design.X))[gs]
+            room[:] = y[:, None, None]
+            room[:, at - gs.start, 0, at] += self.sx * x[at - gs.start, 0, at] * (at != design.sparse)
+            room[:, :, 0, design.sparse] += self.sx * x[:, 0, design.sparse]
+        return room.reshape(-1, *room.shape[2:])
+
+    def _block(self, design: Design, y: Matrix, gs: slice) -> Array:
+        """Forms of one batch, what was saturated asked again."""
+        groups = gs.stop - gs.start
+        scales = np.full(len(y) * groups, self.sx)
+        self._asked += len(scales)
         try:
-            t = self.logits(design, flat, scales)
+            answers = self.oracle.ask(self._queries(design, y, gs))
         except BudgetSpent as spent:
-            raise Cut(spent, self._rescued(design, spent.answers, y, len(x))) from spent
+            raise Cut(spent, self._rescued(design, spent.answers, y, groups)) from spent
+        which, group = np.divmod(np.arange(len(scales)), groups)
+        t = self._checked(design, answers, y[which] if len(y) > 1 else y, group + gs.start, scales)
         bad = np.flatnonzero(_unreadable(t))
         if len(bad):
-            which = np.divmod(bad, len(x))
-            t[bad], scales[bad] = self._again(design, which[1] + gs.start, y[which[0]], t[bad])
+            t[bad], scales[bad] = self._again(design, group[bad] + gs.start, y[which[bad]], t[bad])
         self._steer(t * (self.sx / scales)[:, None])
-        return (t / scales[:, None]).reshape(len(y), len(x), -1)
+        return (t / scales[:, None]).reshape(len(y), groups, -1)
 
     def _rescued(self, design: Design, answers: Matrix | None, y: Matrix, groups: int) -> Stack:
         """Forms of the columns that a cut batch still answered in full."""
@@ -111,16 +120,10 @@ class Prober:
         if answers is None or whole == 0:
             return np.empty((0, *design.X.shape[:2]))
         scales = np.full(whole * groups, self.sx)
-        t = self.read(design, np.repeat(y[:whole], groups, axis=0), answers[: len(scales)], scales)
+        base = np.repeat(self.readout.base(y[:whole]), groups, axis=0)
+        t = _log_ratio(self._shares(design, answers[: len(scales)], base, scales))
         t[_unreadable(t)] = 0.0  # there is no budget to ask these again
         return t.reshape(whole, groups, -1) / self.sx
-
-    def _room(self, *shape: int) -> Array:
-        """Space for one batch, the same for every batch: fresh pages cost more than filling them."""
-        size = math.prod(shape)
-        if self._buffer.size < size:
-            self._buffer = np.empty(size)
-        return self._buffer[:size].reshape(shape)
 
     def _again(self, design: Design, groups: Indices, y: Matrix, t: Matrix) -> tuple[Matrix, Vector]:
         """Ask single queries again at smaller scales until their shares can be read."""
@@ -135,47 +138,57 @@ class Prober:
             largest = np.abs(t[bad]).max(axis=1)
             shrink = np.where(np.isfinite(largest) & (largest < 30), TARGET / np.maximum(largest, 1.0), 2.0**-10)
             scales[bad] *= 2.0 ** np.floor(np.log2(shrink))
-            x = scales[bad, None, None] * design.X[groups[bad]]
-            queries = np.concatenate([x, np.zeros_like(x[:, :1])], axis=1) + y[bad, None]
-            t[bad] = self.logits(design, queries, scales[bad])
+            t[bad] = self.single(design, groups[bad], y[bad], scales[bad])
         raise Saturated
+
+    def single(self, design: Design, groups: Indices, y: Matrix, scales: Vector) -> Matrix:
+        """Logits of single queries, each with a group, a last token and a length of its own."""
+        answers = self.oracle.ask(_sequences(scales[:, None, None] * design.X[groups], y))
+        return self._checked(design, answers, y, groups, scales)
+
+    def even(self, design: Design, group: int, y: Vector, sx: float) -> NotAHead:
+        """A refusal of the class by one query whose tokens are so short that every head takes their even mean."""
+        x = sx * design.X[group]
+        answer = self.oracle.ask(_sequences(x[None], y[None]))[0]
+        return self._impossible(x, y, answer, np.full(len(x), 1.0 / (len(x) + 1)))
 
     def _steer(self, t: Matrix) -> None:
         """Shorten x when logits are large; never lengthen it, since one small column promises nothing of the next."""
-        size = rms(np.clip(np.nan_to_num(t), -1e3, 1e3))
+        size = float(np.sqrt(np.mean(t * t)))
         if size > 1.5 * TARGET:
             self.sx = power_of_two(self.sx * TARGET / size)
 
-    def logits(self, design: Design, queries: Sequences, scales: Vector) -> Matrix:
-        """Ask queries [y + x_1; ..; y] of one design and read log(share of x_k / share of y).
+    def _checked(self, design: Design, answers: Matrix, y: Matrix, groups: Indices, scales: Vector) -> Matrix:
+        """Logits of answers to queries made of `groups` and y.
 
         Raises:
-            NotAHead: shares lie outside [0, 1].
+            NotAHead: a share lies outside [0, 1] by more than rounding.
         """
-        answers, y = self.oracle.ask(queries), queries[:, -1]
         base = self.readout.base(y)
-        shares = self._shares(design, base, answers, scales)
-        rest = 1.0 - shares.sum(axis=1, keepdims=True)
+        shares = self._shares(design, answers, base, scales)
         noise = np.maximum(np.abs(answers), np.abs(base)).max(axis=1) / scales
         slack = _SLACK + 64 * self.roundoff * noise * np.abs(design.decoder).max()
-        outside = np.minimum(shares.min(axis=1), rest[:, 0]) < -slack
-        if outside.any():
-            raise self._impossible(queries, answers, base, shares, int(np.flatnonzero(outside)[0]))
+        outside = np.flatnonzero(np.minimum(shares.min(axis=1), 1.0 - shares.sum(axis=1)) < -slack)
+        if len(outside):
+            at = int(outside[0])
+            x, last = scales[at] * design.X[groups[at]], y[min(at, len(y) - 1)]
+            raise self._impossible(x, last, answers[at], shares[at])
         return _log_ratio(shares)
 
-    def read(self, design: Design, y: Matrix, answers: Matrix, scales: Vector) -> Matrix:
-        """Logits of answers that were given to queries ending in y; not finite where a share is not inside (0, 1)."""
-        return _log_ratio(self._shares(design, self.readout.base(y), answers, scales))
-
-    def _shares(self, design: Design, base: Matrix, answers: Matrix, scales: Vector) -> Matrix:
+    def _shares(self, design: Design, answers: Matrix, base: Matrix, scales: Vector) -> Matrix:
         """Shares of the vectors x_k: an answer is base(y) + sum_k alpha_k V^T x_k, which the decoder inverts."""
         return (answers - base) @ design.decoder.T / scales[:, None]
 
-    def _impossible(self, queries: Sequences, answers: Answers, base: Answers, shares: Matrix, at: int) -> NotAHead:
-        nearest = np.clip(shares[at], 0.0, 1.0)
+    def _impossible(self, x: Matrix, y: Vector, answer: Vector, shares: Vector) -> NotAHead:
+        nearest = np.clip(shares, 0.0, 1.0)
         nearest /= max(1.0, nearest.sum())
-        x = queries[at, :-1] - queries[at, -1]
-        return NotAHead(Counterexample(queries[at].copy(), answers[at], base[at] + nearest @ x @ self.readout.V))
+        predicted = self.readout.base(y[None])[0] + nearest @ x @ self.readout.V
+        return NotAHead(Counterexample(_sequences(x[None], y[None])[0], answer, predicted))
+
+
+def _sequences(x: Stack, y: Matrix) -> Sequences:
+    """[y + x_1; ..; y] for every row."""
+    return np.concatenate([x, np.zeros_like(x[:, :1])], axis=1) + y[:, None]
 
 
 def _log_ratio(shares: Matrix) -> Matrix:

@@ -93,7 +93,7 @@ def read(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) ->
     )
     size = float(np.abs(c).max())
     s = max(1.0, power_of_two(size / seen)) if seen > floor and size > 0 else 1.0
-    alone = oracle.ask(s * x[None, None])
+    alone = oracle.ask(s * x[None, None])  # a fresh array, since an oracle may change what it is given
     gap = np.abs((alone[0] - c) / s - along).max()
     residual = bool(gap > 1e4 * roundoff * seen + 64 * roundoff * size / s)
     V, U = _matrices(oracle, c, s, blind=not seen > floor, biased=biased, residual=residual)

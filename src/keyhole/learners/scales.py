@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Stack, Vector, power_of_two
+from keyhole._arrays import EPS, Matrix, Vector, power_of_two
 from keyhole.errors import BadAnswer
-from keyhole.learners.base import Counterexample
 from keyhole.learners.designs import Design
-from keyhole.learners.probes import TARGET, Prober, Saturated
+from keyhole.learners.probes import TARGET, Indices, Prober, Saturated
 from keyhole.learners.readout import NotAHead, Readout
 from keyhole.oracles import Counted
 
@@ -58,30 +57,27 @@ class _Calibration:
     def __init__(self, prober: Prober, design: Design, rng: np.random.Generator) -> None:
         self.prober, self.design, self.rng = prober, design, rng
         self.enough = -(-_LOGITS // design.X.shape[1])
-        self.asked = design.X[:1]
+        self.tried = (0, np.zeros(design.X.shape[2]), 1.0)
 
-    def draw(self, count: int) -> tuple[Stack, Matrix]:
+    def draw(self, count: int) -> tuple[Indices, Matrix]:
         """Random groups of vectors and random unit directions."""
         groups = self.rng.integers(len(self.design.X), size=count)
         Y = self.rng.normal(size=(count, self.design.X.shape[2]))
-        return self.design.X[groups], Y / np.linalg.norm(Y, axis=1, keepdims=True)
+        return groups.astype(np.intp), Y / np.linalg.norm(Y, axis=1, keepdims=True)
 
-    def logits(self, X: Stack, Y: Matrix, sx: float, sy: float) -> Vector:
+    def logits(self, groups: Indices, Y: Matrix, sx: float, sy: float) -> Vector:
         """Logits of single queries; a query the target cannot bear counts as saturated."""
-        self.asked = np.concatenate([sx * X, np.zeros_like(X[:, :1])], axis=1) + sy * Y[:, None]
+        self.tried = (int(groups[0]), sy * Y[0], sx)
         try:
-            t = self.prober.logits(self.design, self.asked, np.full(len(X), sx))
+            t = self.prober.single(self.design, groups, sy * Y, np.full(len(groups), sx))
         except BadAnswer:
-            return np.full(X.shape[:2], np.inf).ravel()
+            return np.array([np.inf])
         return np.where(np.isfinite(t), t, np.inf).ravel()
 
     def refusal(self) -> NotAHead:
         """The last query as a counterexample: on tokens so short every head answers with an even mean."""
-        query = self.asked[:1]
-        x = query[0, :-1] - query[0, -1]
-        readout = self.prober.readout
-        even = readout.base(query[:, -1])[0] + x.sum(axis=0) @ readout.V / (len(x) + 1)
-        return NotAHead(Counterexample(query[0], self.prober.oracle.ask(query)[0], even))
+        group, y, sx = self.tried
+        return self.prober.even(self.design, group, y, sx)
 
 
 def calibrate(
@@ -109,11 +105,11 @@ def _plain(search: _Calibration) -> tuple[float, float]:
         return sx, product / sx
 
     first = min(2, search.enough)
-    X, Y = search.draw(first)
-    product = find(lambda s: search.logits(X, Y, *lengths(s)), largest=_LARGEST)
+    groups, Y = search.draw(first)
+    product = find(lambda s: search.logits(groups, Y, *lengths(s)), largest=_LARGEST)
     if product is not None and search.enough > first:
-        X, Y = search.draw(search.enough - first)
-        product = _confirmed(lambda s: search.logits(X, Y, *lengths(s)), product)
+        groups, Y = search.draw(search.enough - first)
+        product = _confirmed(lambda s: search.logits(groups, Y, *lengths(s)), product)
     return (1.0, 0.0) if product is None else lengths(product)
 
 
@@ -131,13 +127,13 @@ def _biased(search: _Calibration) -> tuple[float, float]:
     """Lengths for a head with a score bias: x so that x.h is of order one, then y so that x.Wy is."""
     readout = search.prober.readout
     V, total = (float(np.abs(a).max()) for a in (readout.V, readout.total))
-    X, Y = search.draw(search.enough)
-    sx = find(lambda s: search.logits(X, Y, s, 0.0), largest=_LARGEST)
+    groups, Y = search.draw(search.enough)
+    sx = find(lambda s: search.logits(groups, Y, s, 0.0), largest=_LARGEST)
     if sx is None:
         raise Saturated
-    still = search.logits(X, Y, sx, 0.0)
+    still = search.logits(groups, Y, sx, 0.0)
     # y itself is answered too: rounding of y.(V + U) hides x.V when y is much longer than x.
     level = sx * V / total
     floor = max(1e-9, 1e7 * search.prober.roundoff)
-    sy = find(lambda s: search.logits(X, Y, sx, s) - still, largest=1e4 * level, floor=floor)
+    sy = find(lambda s: search.logits(groups, Y, sx, s) - still, largest=1e4 * level, floor=floor)
     return (sx, 0.0) if sy is None else (sx, min(sy, level))

@@ -13,7 +13,7 @@ from keyhole.errors import BudgetSpent
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Fresh, Recovery, Status
 from keyhole.learners.columns import Columns, Directions
-from keyhole.learners.designs import frame
+from keyhole.learners.designs import full_design
 from keyhole.learners.probes import Saturated
 from keyhole.learners.readout import NotAHead, Readout, read
 from keyhole.learners.scales import calibrate
@@ -55,7 +55,7 @@ class Session:
         if readout.blind:
             self.rank = 0
             return self.head(np.zeros((self.oracle.width,) * 2), None)
-        design = frame(readout.V, most=readout.V.shape[1], cut=self.roundoff**0.25)
+        design = full_design(readout.V, roundoff=self.roundoff)
         with self.oracle.phase("scale"):
             prober = calibrate(self.oracle, readout, design, roundoff=self.roundoff, rng=self.rng)
         directions = Directions.random(self.oracle.width, biased=readout.biased, rng=self.rng)

@@ -114,7 +114,7 @@ def examine(
     complete = True
     for X in fresh_sequences(model, rng=rng):
         try:
-            answers = oracle.ask(X)
+            answers = oracle.ask(X.copy())
         except BudgetSpent as spent:
             complete, answers = False, spent.answers
         rows += _compare(model, X, answers) if answers is not None else []
@@ -167,7 +167,7 @@ def answers_differ(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff:
     slope = max((size / length for size, length in zip(sizes, lengths, strict=True) if length > 0), default=0.0)
     worst = 0.0
     for (X, answers), size, length in zip(cases, sizes, lengths, strict=True):
-        gap = max(float(np.abs(oracle.ask(X) - answers).max()) for _ in range(2))
+        gap = max(float(np.abs(oracle.ask(X.copy()) - answers).max()) for _ in range(2))
         if gap > max(1e-11, 64 * roundoff) * max(size, slope * length):
             worst = max(worst, gap)
     return worst

@@ -13,7 +13,10 @@ from keyhole.errors import BadAnswer, InvalidInput
 
 @runtime_checkable
 class Oracle(Protocol):
-    """A batch of sequences in, one row of answers per sequence out."""
+    """A batch of sequences in, one row of answers per sequence out.
+
+    Whoever asks does not use the array again, so an oracle may keep it or change it.
+    """
 
     @property
     def width(self) -> int:
@@ -26,7 +29,7 @@ class Oracle(Protocol):
         ...
 
     def ask(self, X: Sequences) -> Answers:
-        """Answers to a batch of sequences of one length; the array is lent for the call, copy it to keep it."""
+        """Answers to a batch of sequences of one length, handed over with its array."""
         ...
 
 
@@ -69,7 +72,7 @@ def checked(answers: Any, *, batch: int, outputs: int | None) -> Answers:
     """
     problem = InvalidInput if outputs is None else BadAnswer
     try:
-        array = np.asarray(answers, dtype=np.float64)
+        array = np.array(answers, dtype=np.float64)  # a copy: an answer may be a view of the question
     except (TypeError, ValueError) as error:
         raise problem(
             f"the target must answer a batch of {batch} with numbers, one row per sequence; got {answers!r:.80}."

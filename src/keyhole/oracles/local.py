@@ -24,17 +24,14 @@ class Local:
     """A callable on (batch, length, width) arrays that answers (batch,) or (batch, outputs).
 
     Args:
-        answer: the callable; it is handed an array of its own, to keep or change, unless `lend` is set.
+        answer: the callable; the array it is handed is its own, to keep or change.
         size: width of a token; the callable's `width` attribute when absent.
         count: numbers per answer; the callable's `outputs` attribute when absent, else its first answer.
-        lend: hand over the asker's own array, which it fills anew for the next batch: for a callable that
-            neither keeps nor changes what it is given.
     """
 
     answer: Callable[[Any], Any]
     size: int | None = None
     count: int | None = None
-    lend: bool = False
     _width: int = field(init=False)
     _outputs: int | None = field(init=False)
 
@@ -63,7 +60,7 @@ class Local:
     def ask(self, X: Sequences) -> Answers:
         """Call the callable once on the whole batch."""
         try:
-            raw = self.answer(X if self.lend else X.copy())
+            raw = self.answer(X)
         except KeyholeError:
             raise
         except Exception as error:
