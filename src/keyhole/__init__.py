@@ -25,13 +25,17 @@ if TYPE_CHECKING:
     from keyhole.learners.auto import Verification, learn, verify
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.exact import Exact
+    from keyhole.learners.grid import Grid
     from keyhole.learners.low_rank import LowRank
+    from keyhole.learners.nuclear import NuclearNorm
+    from keyhole.learners.nystrom import Nystrom
+    from keyhole.learners.restricted import Restricted
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
-    from keyhole.oracles.base import Ledger, Oracle
+    from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
     from keyhole.oracles.transcript import Recorded
-    from keyhole.oracles.wrappers import Budgeted, Chunked, Counted, Watched
+    from keyhole.oracles.wrappers import Budgeted, Chunked, Counted, Declared, Watched
 
 __version__ = "0.1.0"
 
@@ -51,13 +55,17 @@ _HOME = {
     "keyhole.learners.auto": ("Verification", "learn", "verify"),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.exact": ("Exact",),
+    "keyhole.learners.grid": ("Grid",),
     "keyhole.learners.low_rank": ("LowRank",),
+    "keyhole.learners.nuclear": ("NuclearNorm",),
+    "keyhole.learners.nystrom": ("Nystrom",),
+    "keyhole.learners.restricted": ("Restricted",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
-    "keyhole.oracles.base": ("Ledger", "Oracle"),
+    "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
     "keyhole.oracles.transcript": ("Recorded",),
-    "keyhole.oracles.wrappers": ("Budgeted", "Chunked", "Counted", "Watched"),
+    "keyhole.oracles.wrappers": ("Budgeted", "Chunked", "Counted", "Declared", "Watched"),
 }
 _WHERE = {name: (module, name) for module, names in _HOME.items() for name in names}
 _WHERE["compare"] = ("keyhole.identify", "distance")
@@ -71,18 +79,23 @@ __all__ = [  # noqa: RUF022
     "Chunked",
     "Counted",
     "Counterexample",
+    "Declared",
     "DifferentRun",
     "Distance",
     "Exact",
     "Factored",
     "Fresh",
+    "Grid",
     "Head",
+    "Imperfection",
     "InvalidInput",
     "KeyholeError",
     "Ledger",
     "Local",
     "LowRank",
     "MultiHead",
+    "NuclearNorm",
+    "Nystrom",
     "Oracle",
     "OracleError",
     "Outcome",
@@ -90,6 +103,7 @@ __all__ = [  # noqa: RUF022
     "Recorded",
     "Recovery",
     "RecoveryFailed",
+    "Restricted",
     "SelfAttention",
     "Status",
     "THEOREMS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
@@ -86,6 +87,9 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         said = "stopped by Ctrl-C. What was answered is kept: add --resume and the same --out to go on."
         return _complain(arguments, "INTERRUPTED", said, 130)
+    except Exception as error:
+        traceback.print_exc()
+        return _complain(arguments, "UNEXPECTED_ERROR", f"{type(error).__name__}: {error}. Please report this.", 1)
     return code if isinstance(code, int) else 0
 
 

@@ -26,6 +26,10 @@ class LearnJob(_Job):
         target: a .safetensors file, or package.module:callable.
         width: size of a token, where the target does not say.
         outputs: numbers per answer, where the target does not say.
+        rank: the rank of W, where it is known.
+        grid: W has entries that are whole multiples of this step.
+        tokens: a file of the only tokens that may be asked, one per row (.npy, .csv or .safetensors).
+        answers: the number format of the target's arithmetic and answers: f64, f32, f16 or bf16.
         learner: auto, or the name of a learner.
         budget: never ask more sequences than this, verification included.
         seed: seed of every random choice.
@@ -39,6 +43,10 @@ class LearnJob(_Job):
     _: KW_ONLY
     width: int | None = None
     outputs: int | None = None
+    rank: int | None = None
+    grid: float | None = None
+    tokens: str | None = None
+    answers: str = "f64"
     learner: str = "auto"
     budget: int | None = None
     seed: int = 0
@@ -56,6 +64,9 @@ class PlanJob(_Job):
         target: where the width and outputs are read from, when given; nothing is asked.
         width: size of a token.
         outputs: numbers per answer.
+        rank: the rank of W, where it is known.
+        grid: W has entries that are whole multiples of this step.
+        tokens: a file of the only tokens that may be asked.
         learner: auto, or the name of a learner.
     """
 
@@ -63,6 +74,9 @@ class PlanJob(_Job):
     _: KW_ONLY
     width: int | None = None
     outputs: int | None = None
+    rank: int | None = None
+    grid: float | None = None
+    tokens: str | None = None
     learner: str = "auto"
 
 
@@ -74,6 +88,7 @@ class VerifyJob(_Job):
         target: a .safetensors file, or package.module:callable.
         model: a saved model.
         width: size of a token; the model's when absent.
+        answers: the number format of the target's arithmetic and answers: f64, f32, f16 or bf16.
         budget: never ask more sequences than this.
         seed: seed of the fresh queries.
     """
@@ -82,6 +97,7 @@ class VerifyJob(_Job):
     model: str
     _: KW_ONLY
     width: int | None = None
+    answers: str = "f64"
     budget: int | None = None
     seed: int = 0
 

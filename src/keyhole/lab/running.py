@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,14 +19,19 @@ from keyhole.identify import distance
 from keyhole.lab import records, report
 from keyhole.lab.jobs import CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
 from keyhole.lab.records import Record
-from keyhole.lab.targets import digest, label, open_target
-from keyhole.learners.auto import choose, learn, verify
+from keyhole.lab.targets import digest, label, load_tokens, open_target
+from keyhole.learners.auto import Hints, choose, learn, verify
 from keyhole.learners.base import Recovery
 from keyhole.models import Head, MultiHead, SelfAttention, load, save
 from keyhole.models.files import write_atomically
-from keyhole.oracles import Budgeted, Chunked, Counted, Local, Oracle, Recorded, Watched
+from keyhole.oracles import Budgeted, Chunked, Counted, Declared, Imperfection, Local, Oracle, Recorded, Watched
 
 REFUSED = 3
+_RUN_FILES = (
+    "record.json",
+    *("transcript.sqlite", "transcript.sqlite-wal", "transcript.sqlite-shm"),
+    *("model.safetensors", "truth.safetensors", "report.html"),
+)
 
 
 def run(job: Job) -> Record:
@@ -53,8 +59,9 @@ def _seeded(seed: int) -> np.random.Generator:
 def _learn(job: LearnJob) -> Record:
     start = time.perf_counter()
     rng = _seeded(job.seed)
-    learner = choose(job.learner)
-    timed = Counted(open_target(job.target, width=job.width, outputs=job.outputs))
+    learner = choose(job.learner, _hints(job))
+    target = open_target(job.target, width=job.width, outputs=job.outputs)
+    timed = Counted(Declared(target, Imperfection.cast(job.answers)))
     directory = _run_directory(job)
     with ExitStack() as stack:
         oracle, recorded = _wrapped(job, timed, directory, stack)
@@ -77,13 +84,29 @@ def _learn(job: LearnJob) -> Record:
     data |= {
         "seconds": {"total": time.perf_counter() - start, "oracle": spent.seconds},
         "asked": spent.sequences,
+        "budget": job.budget,
+        "options": _options(job),
         "seed": job.seed,
         "target": job.target,
         "learner": job.learner,
         "run": str(directory),
-        "version": __version__,
+        **_versions(),
     }
     return _finished(Record(data, _code(data), _learn_lines(data)), directory)
+
+
+def _options(job: LearnJob) -> dict[str, Any]:
+    """Hints and declarations that were given, as the command line names them."""
+    given = {name: getattr(job, name) for name in ("rank", "grid", "tokens", "answers", "outputs")}
+    return {name: value for name, value in given.items() if value not in (None, "f64")}
+
+
+def _versions() -> dict[str, str]:
+    return {"version": __version__, "python": platform.python_version(), "numpy": np.__version__}
+
+
+def _hints(job: LearnJob | PlanJob) -> Hints:
+    return Hints(rank=job.rank, grid=job.grid, tokens=None if job.tokens is None else load_tokens(job.tokens))
 
 
 def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -> tuple[Oracle, Recorded | None]:
@@ -95,8 +118,8 @@ def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -
             "target": job.target,
             "digest": digest(job.target),
             "width": timed.width,
-            "learner": job.learner,
-            "seed": job.seed,
+            **{name: getattr(job, name) for name in ("rank", "grid", "answers", "learner", "seed")},
+            "tokens": None if job.tokens is None else digest(job.tokens),
             "version": __version__,
         }
         oracle = recorded = Recorded(oracle, directory / "transcript.sqlite", identity)
@@ -122,7 +145,7 @@ def _run_directory(job: LearnJob) -> Path:
     if held and not (job.resume or job.force):
         raise InvalidInput(f"{directory} already holds a run. Use --resume to go on with it, or --force to replace it.")
     if job.force and not job.resume:
-        for name in (*held, "transcript.sqlite-wal", "transcript.sqlite-shm", "model.safetensors", "report.html"):
+        for name in _RUN_FILES:
             (directory / name).unlink(missing_ok=True)
     _make(directory)
     return directory
@@ -215,7 +238,7 @@ def _plan(job: PlanJob) -> Record:
         raise InvalidInput(f"a plan needs --width (a whole number >= 1) or a TARGET that knows its own; got {width}.")
     if outputs is not None and outputs < 1:
         raise InvalidInput(f"--outputs is a whole number >= 1; got {outputs}.")
-    plan = choose(job.learner).plan(width, outputs=outputs or 1)
+    plan = choose(job.learner, _hints(job)).plan(width, outputs=outputs or 1)
     sentence = (
         f"A head of width {width} with {plan.outputs} output{'s' * (plan.outputs > 1)} has {plan.degrees_of_freedom:,} "
         f"degrees of freedom: no learner can ask fewer than {plan.limit:,} queries; this one expects {plan.queries:,}."
@@ -238,7 +261,8 @@ def _verify(job: VerifyJob) -> Record:
     model = load(job.model)
     if isinstance(model, SelfAttention):
         model = model.read_last()
-    timed = Counted(open_target(job.target, width=job.width if job.width is not None else model.width))
+    target = open_target(job.target, width=job.width if job.width is not None else model.width)
+    timed = Counted(Declared(target, Imperfection.cast(job.answers)))
     try:
         oracle = timed if job.budget is None else Budgeted(timed, job.budget)
         seen = verify(oracle, model, rng=_seeded(job.seed))
@@ -307,6 +331,28 @@ def _random(job: SampleJob, rng: np.random.Generator) -> Head | MultiHead:
     raise InvalidInput(f"KIND is head or multihead; got {job.kind!r}.")
 
 
+def _stops(rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Further stops of the tour, each a hidden model and what its answers gave away."""
+    hidden: dict[str, Head | MultiHead] = {
+        "a head of rank 3, the rank unknown": Head.random(48, rank=3, rng=rng),
+        "a head with 8 outputs, a score bias and a constant": Head.random(32, outputs=8, biases=True, rng=rng),
+        "two heads, taken for one": MultiHead.random(8, heads=2, rng=rng),
+    }
+    return [_stop(name, model, rng) for name, model in hidden.items()]
+
+
+def _stop(name: str, model: Head | MultiHead, rng: np.random.Generator) -> dict[str, Any]:
+    found = learn(Local(model), rng=rng)
+    asked = found.ledger.total(without="verify").sequences
+    if found.model is not None and found.verdict.verified and found.degrees_of_freedom is not None:
+        limit = -(-found.degrees_of_freedom // model.outputs)
+        said = f"{asked} queries, limit {limit}, error {distance(model, found.model).largest:.0e}"
+    else:
+        said = found.status.value
+    sentence = f"{name}: {found.verdict.name}, {said}"
+    return {"name": name, "verdict": found.verdict.name, "queries": asked, "sentence": sentence}
+
+
 def _demo(job: DemoJob) -> Record:
     start = time.perf_counter()
     hidden, rng = _seeded(job.seed).spawn(2)
@@ -323,12 +369,15 @@ def _demo(job: DemoJob) -> Record:
         "sentence": f"{asked} queries give away a hidden {truth.width} x {truth.width} head to {gap.largest:.0e}; "
         f"the limit is {recovery.degrees_of_freedom}. {recovery.sentence}",
         "distance": gap.largest,
+        "stops": _stops(_seeded(job.seed + 1)),
         "seconds": {"total": time.perf_counter() - start, "oracle": recovery.ledger.total().seconds},
         "seed": job.seed,
         "target": str(directory / "truth.safetensors"),
         "learner": "auto",
         "run": str(directory),
-        "version": __version__,
+        **_versions(),
     }
-    lines = (*_learn_lines(data)[:-1], ("error of W", f"{gap.W:.1e}"), ("page", str(directory / "report.html")))
+    tour = tuple(("also", stop["sentence"]) for stop in data["stops"])
+    page = (("error of W", f"{gap.W:.1e}"), *tour, ("page", str(directory / "report.html")))
+    lines = (*_learn_lines(data)[:-1], *page)
     return _finished(Record(data, 0, lines), directory)

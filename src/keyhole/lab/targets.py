@@ -6,9 +6,13 @@ import hashlib
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from keyhole._arrays import Matrix
 from keyhole.errors import InvalidInput
 from keyhole.models import SelfAttention, load
 from keyhole.oracles import Local, Oracle
@@ -51,6 +55,40 @@ def _callable(target: str) -> Any:
     if not callable(found):
         raise InvalidInput(f"{target} is a {type(found).__name__}, not a callable.")
     return found
+
+
+def load_tokens(path: str) -> Matrix:
+    """A vocabulary: one token per row of a .npy, .csv (or .txt) or .safetensors file."""
+    file = Path(path)
+    if not file.is_file():
+        raise InvalidInput(f"no token file at {path}. Give a .npy, .csv or .safetensors file with one token per row.")
+    try:
+        tokens = _TOKEN_FILES[file.suffix](file) if file.suffix in _TOKEN_FILES else np.zeros(0)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInput(f"{path} cannot be read as tokens ({error}).") from error
+    if tokens.ndim != 2 or not tokens.size or not np.isfinite(tokens).all():
+        raise InvalidInput(
+            f"{path} must hold one finite matrix with one token per row (.npy, .csv, .txt or .safetensors); "
+            f"got shape {tokens.shape}."
+        )
+    return tokens
+
+
+def _only_tensor(file: Path) -> Matrix:
+    from safetensors.numpy import load
+
+    tensors = load(file.read_bytes())
+    if len(tensors) != 1:
+        raise ValueError(f"it holds {len(tensors)} tensors, not one")
+    return np.asarray(next(iter(tensors.values())), dtype=np.float64)
+
+
+_TOKEN_FILES: dict[str, Callable[[Path], Any]] = {
+    ".npy": lambda file: np.asarray(np.load(file, allow_pickle=False), dtype=np.float64),
+    ".csv": lambda file: np.loadtxt(file, delimiter=",", ndmin=2),
+    ".txt": lambda file: np.loadtxt(file, ndmin=2),
+    ".safetensors": _only_tensor,
+}
 
 
 def digest(target: str) -> str | None:

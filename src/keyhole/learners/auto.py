@@ -4,30 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from keyhole._arrays import Matrix
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Learner, Recovery
 from keyhole.learners.exact import Exact
+from keyhole.learners.grid import Grid
 from keyhole.learners.low_rank import LowRank
+from keyhole.learners.nuclear import NuclearNorm
+from keyhole.learners.nystrom import Nystrom
+from keyhole.learners.restricted import Restricted
 from keyhole.learners.verify import EXACT, answers_differ, examine
 from keyhole.models import Head, Model
 from keyhole.oracles import Budgeted, Counted, Ledger, Local, Oracle
 from keyhole.oracles.base import declared
 
-LEARNERS: dict[str, Callable[..., Learner]] = {"exact": Exact, "low-rank": LowRank}
+T = TypeVar("T")
 
 
-def choose(name: str = "auto") -> Learner:
-    """The learner of that name."""
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Hints:
+    """What a person knows of a target beforehand.
+
+    Args:
+        rank: the rank of W.
+        grid: W has entries that are whole multiples of this.
+        tokens: the only vectors that may be asked, one per row.
+    """
+
+    rank: int | None = None
+    grid: float | None = None
+    tokens: Matrix | None = None
+
+
+def _needed(value: T | None, name: str, learner: str) -> T:
+    if value is None:
+        raise InvalidInput(f"the learner {learner} needs --{name}.")
+    return value
+
+
+LEARNERS: dict[str, Callable[[Hints], Learner]] = {
+    "exact": lambda hints: Exact(),
+    "low-rank": lambda hints: LowRank(hints.rank),
+    "nystrom": lambda hints: Nystrom(_needed(hints.rank, "rank", "nystrom")),
+    "nuclear-norm": lambda hints: NuclearNorm(_needed(hints.rank, "rank", "nuclear-norm")),
+    "grid": lambda hints: Grid(_needed(hints.grid, "grid", "grid")),
+    "restricted": lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")),
+}
+
+
+def choose(name: str = "auto", hints: Hints = Hints()) -> Learner:  # noqa: B008
+    """The learner of that name; `auto` goes by the hints, and finds out by itself what they do not say."""
     if name == "auto":
-        return LowRank()
+        name = "grid" if hints.grid is not None else "low-rank"
+        name = "restricted" if hints.tokens is not None else name
+    elif hints.tokens is not None and name != "restricted":
+        raise InvalidInput(f"--tokens goes with the learner restricted (or auto); got {name}.")
     if name not in LEARNERS:
         raise InvalidInput(f"a learner is one of auto, {', '.join(LEARNERS)}; got {name!r}.")
-    return LEARNERS[name]()
+    return LEARNERS[name](hints)
 
 
 def as_oracle(target: Oracle | Callable[[Any], Any]) -> Oracle:

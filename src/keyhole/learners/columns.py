@@ -36,7 +36,7 @@ class Directions:
     def random(cls, width: int, *, biased: bool, rng: np.random.Generator) -> Directions:
         """A random orthonormal basis, or a randomly turned simplex when a score bias acts."""
         with one_thread():
-            turn = np.linalg.qr(rng.normal(size=(width, width)))[0]
+            turn = np.linalg.qr(rng.normal(size=(width, _drawn(width))), mode="complete")[0].T
             if not biased:
                 return cls(turn, turn, 1.0)
             n = width + 1
@@ -45,6 +45,11 @@ class Directions:
             O = np.eye(n) - np.outer(u, u) * (2.0 / (u @ u))  # last column constant, 1 / sqrt(n)
             O[:, :-1] = O[:, :-1] @ turn
             return cls(O, O[:, :-1] * np.sqrt(n / width), float(np.sqrt(n)))
+
+
+def _drawn(width: int) -> int:
+    """How many directions are drawn at random; the others, only needed beyond that rank, complete the basis."""
+    return width if width <= 512 else max(256, width // 8)
 
 
 @dataclass(slots=True)
@@ -65,6 +70,18 @@ class Columns:
     def readable(self) -> float:
         """Norm of a column whose logits are of the size aimed at."""
         return TARGET * float(np.sqrt(self.design.X.shape[2])) / (self.prober.sx * self.directions.weight)
+
+    def noise(self) -> float:
+        """Norm of the error of one column, from asking one direction at two lengths of x that round differently."""
+        with self.prober.oracle.phase("measure"):
+            first, second = (self._once(share) for share in (1.0, 0.7))
+        return float(np.linalg.norm(first - second)) / float(np.sqrt(2.0))
+
+    def _once(self, share: float) -> Matrix:
+        length, self.prober.sx = self.prober.sx, share * self.prober.sx
+        T = self.prober.forms(self.design, self.directions.Y[:1])
+        self.prober.sx = length
+        return self.design.solve(T) / self.directions.weight
 
     def measure(self, count: int) -> Matrix:
         """Measure the next `count` columns, as far as there are any, and return them as rows."""

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from keyhole._arrays import EPS, Array, Matrix, Vector, one_thread
 
 _WIDE = 256  # width from which building queries takes a share of the time worth saving
+_COARSE = 8  # logits per query where answers are coarser than float64: more would each be too small a share
 _CAN_SEE = 0.3  # least singular value at which a block of directions counts as seeing the read-out
 
 
@@ -161,7 +162,7 @@ def full_design(V: Matrix, *, roundoff: float) -> Design:
     """The design that measures whole columns: two entries per vector where one output and a large width allow it."""
     if V.shape[1] == 1 and len(V) >= _WIDE and roundoff <= EPS:
         return pairs(V)
-    return frame(V, most=V.shape[1], cut=roundoff**0.25)
+    return frame(V, most=V.shape[1] if roundoff <= EPS else _COARSE, cut=roundoff**0.25)
 
 
 def within(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design:

@@ -31,11 +31,12 @@ class Exact:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head of any rank; certificate BSHK26/4.1."""
-        recovery = recover(oracle, _every_column, rng=rng)
+        recovery = recover(oracle, every_column, rng=rng)
         return replace(recovery, certificate=certificate(recovery, oracle.width))
 
 
-def _every_column(columns: Columns, rng: np.random.Generator) -> Measured:
+def every_column(columns: Columns, rng: np.random.Generator) -> Measured:
+    """Strategy that measures all of M."""
     columns.measure(1)  # the scale is steered by what the first column shows
     columns.measure(len(columns.directions.Y))
     M = columns.matrix()

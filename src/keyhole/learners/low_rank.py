@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Vector, one_thread, power_of_two
+from keyhole._arrays import EPS, Matrix, Vector, one_thread, power_of_two
 from keyhole.claims import Certificate, Check
 from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
@@ -34,6 +34,7 @@ def _waste(width: int) -> float:
 
 _COLUMN = 512.0  # roundings of the largest column below which what a column adds counts as zero
 _FORM = 4096.0  # roundings of the typical form below which a check counts as zero
+_SIGMAS = 6.0  # measured noise of a column below which what one adds counts as zero, for answers coarser than float64
 _LEAK = 100.0  # how much a badly conditioned basis may raise both
 _POOR, _BAD = 5e-4, 1e-5  # reciprocal condition of the columns below which more are asked
 _VISIBLE = 0.1  # least part of the read-out outside a basis that makes it visible there
@@ -78,8 +79,9 @@ class LowRank:
 class _Basis:
     """An orthonormal basis grown column by column; a column that adds nothing beyond rounding is not taken."""
 
-    def __init__(self, width: int, roundoff: float) -> None:
-        self._Q = np.zeros((width, width))
+    def __init__(self, width: int, roundoff: float, floor: float = 0.0) -> None:
+        self.floor = floor
+        self._Q = np.zeros((width, min(width, 64)))
         self.size, self.typical, self.roundoff, self.least = 0, 0.0, roundoff, 1.0
 
     @property
@@ -101,7 +103,10 @@ class _Basis:
     def _take(self, part: Vector) -> None:
         part = self.outside(part[None])[0]
         size = float(np.linalg.norm(part))
-        if size > _COLUMN * self.noise * self.typical and self.size < len(part):
+        zero = self.floor or _COLUMN * self.noise * self.typical
+        if size > zero and self.size < len(part):
+            if self.size == self._Q.shape[1]:
+                self._Q = np.hstack([self._Q, np.zeros((len(part), min(self.size, len(part) - self.size)))])
             self._Q[:, self.size] = part / size
             self.size += 1
             self.least = min(self.least, size / self.typical)
@@ -119,7 +124,7 @@ class _Basis:
 def _range(columns: Columns, rank: int | None, rng: np.random.Generator) -> Matrix:
     """Round one: an orthonormal basis of the range of M."""
     d, n = columns.design.X.shape[2], len(columns.directions.Y)
-    basis = _Basis(d, columns.prober.roundoff)
+    basis = _Basis(d, columns.prober.roundoff, 0.0 if columns.prober.roundoff <= EPS else _SIGMAS * columns.noise())
     if rank is not None:
         basis.add(columns.measure(1), 0.0)
         basis.add(columns.measure(rank - 1), 0.0)
@@ -195,7 +200,8 @@ def _sees_nothing(columns: Columns, basis: _Basis, y: Vector, rng: np.random.Gen
     forms = [prober.forms(alone(V, x), y[None])[0, 0] for x in probes]
     size = forms[0] if visible else forms[0] - forms[1]
     typical = basis.typical * columns.directions.weight / np.sqrt(len(seen))
-    return bool(abs(size) <= _FORM * basis.noise * typical)
+    zero = basis.floor / np.sqrt(len(seen)) * columns.directions.weight or _FORM * basis.noise * typical
+    return bool(abs(size) <= zero)
 
 
 def _assemble(columns: Columns, Q: Matrix) -> Measured:
@@ -203,7 +209,7 @@ def _assemble(columns: Columns, Q: Matrix) -> Measured:
     rank, n = Q.shape[1], len(columns.directions.Y)
     if columns.known == n:
         W, h = columns.split(columns.matrix())
-        return _ranked(W, h, rank)
+        return ranked(W, h, rank)
     known = columns.known
     design = within(columns.prober.readout.V, Q, most=columns.design.X.shape[1], cut=columns.prober.roundoff**0.25)
     # along Q the forms are larger than along arbitrary vectors, by the square root of d over the rank
@@ -215,10 +221,10 @@ def _assemble(columns: Columns, Q: Matrix) -> Measured:
         G = np.concatenate([G, design.solve(T) / columns.directions.weight]).T @ columns.directions.O
         B, h = columns.split(G)
         W = Factored(Q, B.T) if 2 * rank < len(Q) else Q @ B
-        return _ranked(W, None if h is None else Q @ h, rank)
+        return ranked(W, None if h is None else Q @ h, rank)
 
 
-def _ranked(W: Matrix | Factored, h: Vector | None, joint: int) -> Measured:
+def ranked(W: Matrix | Factored, h: Vector | None, joint: int) -> Measured:
     """The rank of W alone, from that of [W | h]."""
     if h is None:
         return Measured(W, h, joint)
@@ -226,8 +232,8 @@ def _ranked(W: Matrix | Factored, h: Vector | None, joint: int) -> Measured:
     return Measured(W, h, rank, bias_free=rank < joint)
 
 
-def certificate(recovery: Recovery[Head], width: int) -> Certificate | None:
-    """Theorem 5.1, with the count of the two-round range finder, confronted with one run."""
+def certificate(recovery: Recovery[Head], width: int, allowed: float | None = None) -> Certificate | None:
+    """Theorem 5.1 confronted with one run, by default with the count of the two-round range finder."""
     head, rank = recovery.model, recovery.rank
     if head is None or rank is None or recovery.fresh is None:
         return None
@@ -241,10 +247,11 @@ def certificate(recovery: Recovery[Head], width: int) -> Certificate | None:
         "BSHK26/5.1",
         assumptions=(
             Check("answers that no single head gives", float(not is_head), 0.0),
+            Check("read-out that is zero", float(not head.V.any()), 0.0),
             Check("rank of W", rank, width),
         ),
         conclusion=(
-            Check("forms asked, r(2d - r) and what blocks and re-asking add", asked, 1.02 * limit + 30 + width),
+            Check("queries that measure W", asked, 1.02 * limit + 30 + width if allowed is None else allowed),
             Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
         ),
     )

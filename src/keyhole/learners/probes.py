@@ -67,9 +67,12 @@ class Prober:
     def forms(self, design: Design, Y: Matrix) -> Matrix:
         """x . (W (sy y) + h) for every row y of Y (rows) and every vector x of the design (columns)."""  # noqa: D403
         out = np.empty((len(Y), *design.X.shape[:2]))
+        scaled, sx = self.sx * design.X, self.sx
         for js, gs in self._batches(len(Y), *design.X.shape[:2]):
+            if sx != self.sx:
+                scaled, sx = self.sx * design.X, self.sx
             try:
-                out[js, gs] = self._block(design, self.sy * Y[js], gs)
+                out[js, gs] = self._block(design, scaled, self.sy * Y[js], gs)
             except BudgetSpent as spent:
                 late = spent.forms if isinstance(spent, Cut) else out[:0]
                 raise Cut(spent, np.concatenate([out[: js.start], late]).reshape(-1, design.vectors)) from spent
@@ -82,28 +85,26 @@ class Prober:
             for g in range(0, groups, most):
                 yield slice(j, min(j + many, columns)), slice(g, min(g + most, groups))
 
-    def _queries(self, design: Design, y: Matrix, gs: slice) -> Sequences:
+    def _queries(self, design: Design, x: Stack, y: Matrix, gs: slice) -> Sequences:
         """Sequences [y + x_1; ..; y] for every y and every group; sparse vectors are added entry by entry."""
-        x = design.X[gs]
         room = self._scratch.array((len(y), len(x), x.shape[1] + 1, x.shape[2]))
         if design.sparse is None:
-            np.multiply(x, self.sx, out=room[:, :, :-1])
-            room[:, :, :-1] += y[:, None, None]
+            np.add(x, y[:, None, None], out=room[:, :, :-1])
             room[:, :, -1] = y[:, None]
         else:
             at = np.arange(len(design.X))[gs]
             room[:] = y[:, None, None]
-            room[:, at - gs.start, 0, at] += self.sx * x[at - gs.start, 0, at] * (at != design.sparse)
-            room[:, :, 0, design.sparse] += self.sx * x[:, 0, design.sparse]
+            room[:, at - gs.start, 0, at] += x[at - gs.start, 0, at] * (at != design.sparse)
+            room[:, :, 0, design.sparse] += x[:, 0, design.sparse]
         return room.reshape(-1, *room.shape[2:])
 
-    def _block(self, design: Design, y: Matrix, gs: slice) -> Array:
+    def _block(self, design: Design, scaled: Stack, y: Matrix, gs: slice) -> Array:
         """Forms of one batch, what was saturated asked again."""
         groups = gs.stop - gs.start
         scales = np.full(len(y) * groups, self.sx)
         self._asked += len(scales)
         try:
-            answers = self.oracle.ask(self._queries(design, y, gs))
+            answers = self.oracle.ask(self._queries(design, scaled[gs], y, gs))
         except BudgetSpent as spent:
             raise Cut(spent, self._rescued(design, spent.answers, y, groups)) from spent
         which, group = np.divmod(np.arange(len(scales)), groups)
@@ -166,7 +167,7 @@ class Prober:
         """
         base = self.readout.base(y)
         shares = self._shares(design, answers, base, scales)
-        noise = np.maximum(np.abs(answers), np.abs(base)).max(axis=1) / scales
+        noise = np.maximum(np.abs(answers), self.readout.size(y)).max(axis=1) / scales
         slack = _SLACK + 64 * self.roundoff * noise * np.abs(design.decoder).max()
         outside = np.flatnonzero(np.minimum(shares.min(axis=1), 1.0 - shares.sum(axis=1)) < -slack)
         if len(outside):

@@ -55,6 +55,10 @@ class Readout:
         """V + U, what a single token is read with."""
         return self.V if self.U is None else self.V + self.U
 
+    def size(self, y: Matrix) -> Answers:
+        """What the rounding of `base` is relative to: the same sum with nothing cancelling."""
+        return np.abs(y) @ np.abs(self.total) + np.abs(self.c)
+
     def base(self, y: Matrix) -> Answers:
         """What each token of `y` answers alone."""
         return y @ self.total + self.c

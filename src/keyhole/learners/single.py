@@ -108,7 +108,7 @@ def recover(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator) -> 
 
 def _verified(session: Session, head: Head, rng: np.random.Generator) -> Recovery[Head]:
     perfect = declared(session.oracle).perfect
-    tolerance = EXACT if perfect else 1e4 * session.roundoff
+    tolerance = EXACT if perfect else _tolerance(session, head)
     with session.oracle.phase("verify"):
         seen = examine(session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng)
     if seen.hidden:
@@ -121,16 +121,30 @@ def _verified(session: Session, head: Head, rng: np.random.Generator) -> Recover
         return _ended(session, head, Status.UNCHECKED, Verdict.UNVERIFIED, seen)
     if not head.V.any():
         return _ended(session, head, Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE, seen)
-    return _ended(session, head, Status.RECOVERED, Verdict.EXACT if perfect else Verdict.WITHIN_TOLERANCE, seen)
+    if perfect:
+        return _ended(session, head, Status.RECOVERED, Verdict.EXACT, seen)
+    detail = (
+        f"Answers are declared to be rounded to {session.roundoff:.1e}, which explains errors up to {tolerance:.1e}."
+    )
+    return _ended(session, head, Status.RECOVERED, Verdict.WITHIN_TOLERANCE, seen, detail=detail)
+
+
+def _acted(session: Session, head: Head) -> float:
+    """Size of the scores that W gave the probes: a large score bias keeps it small, and W imprecise."""
+    if session.columns is None or head.h is None:
+        return 1.0
+    prober = session.columns.prober
+    return prober.sx * prober.sy * float(np.linalg.norm(np.asarray(head.W))) / head.width**0.5
+
+
+def _tolerance(session: Session, head: Head) -> float:
+    """What a declared rounding explains: four decimal digits for the inversion, more where W acted weakly."""
+    return 1e4 * session.roundoff * float(np.clip(0.25 / max(_acted(session, head), 1e-6), 1.0, 30.0))
 
 
 def _reach(session: Session, head: Head) -> float:
-    """Relative error that rounding alone explains when scores act on probes only weakly; 0 when they act well."""
-    if session.columns is None or head.h is None:
-        return 0.0
-    prober = session.columns.prober
-    size = float(np.linalg.norm(np.asarray(head.W))) / head.width**0.5
-    acted = prober.sx * prober.sy * size
+    """Relative error that rounding alone explains when W acts on probes only weakly; 0 when it acts well."""
+    acted = _acted(session, head)
     return 1e4 * session.roundoff / acted if 0 < acted < 1e-2 else 0.0
 
 
@@ -154,7 +168,16 @@ def _doubted(
     if gap > 0.0:
         detail = f"Two answers to one sequence differ by {gap:.1e}."
         return _ended(session, head, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
-    return _ended(session, head, status, verdict, seen, counterexample=counterexample)
+    detail = " ".join(part for part in (_gap(counterexample), _rounded([answers for _, answers in cases])) if part)
+    return _ended(session, head, status, verdict, seen, counterexample=counterexample, detail=detail)
+
+
+def _rounded(answers: list[Matrix]) -> str:
+    """A hint where answers to arbitrary questions are all float32 numbers, which is no accident."""
+    numbers = np.concatenate([a.ravel() for a in answers]) if answers else np.zeros(0)
+    plain = numbers[np.abs(numbers) % 1.0 != 0.0]
+    coarse = len(plain) > 0 and bool((plain == plain.astype(np.float32)).all())
+    return "Its answers are float32 numbers: if its arithmetic is, declare that with --answers f32." if coarse else ""
 
 
 def _ended(
@@ -180,7 +203,7 @@ def _ended(
         fresh=fresh,
         counterexample=counterexample,
         bars=_bars(session, fresh) if session.rank is not None else {},
-        detail=detail or _gap(counterexample),
+        detail=detail,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -107,12 +107,18 @@ class _Row:
 
 
 def examine(
-    oracle: Oracle, model: Model, *, tolerance: float = EXACT, roundoff: float, rng: np.random.Generator
+    oracle: Oracle,
+    model: Model,
+    *,
+    tolerance: float = EXACT,
+    roundoff: float,
+    rng: np.random.Generator,
+    batches: Iterable[Sequences] | None = None,
 ) -> Examination:
-    """Ask fresh sequences and compare: |f - model| <= tolerance * max_i |x_i V|."""
+    """Ask fresh sequences, or the given ones, and compare: |f - model| <= tolerance * max_i |x_i V|."""
     rows: list[_Row] = []
     complete = True
-    for X in fresh_sequences(model, rng=rng):
+    for X in fresh_sequences(model, rng=rng) if batches is None else batches:
         try:
             answers = oracle.ask(X.copy())
         except BudgetSpent as spent:

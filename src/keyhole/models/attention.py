@@ -69,7 +69,7 @@ class Factored:
         """Shape of the product."""
         return (len(self.A), len(self.B))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.asarray(self.A @ self.B.T, dtype=dtype)
 
     def apply(self, x: Float[Array, "batch width"]) -> Float[Array, "batch width"]:

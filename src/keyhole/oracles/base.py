@@ -91,6 +91,9 @@ def checked(answers: Any, *, batch: int, outputs: int | None) -> Answers:
     return array
 
 
+_FORMATS = {"f64": EPS, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+
+
 @dataclass(frozen=True, slots=True)
 class Imperfection:
     """How far answers may be from the function behind them, as declared by whoever knows the target.
@@ -100,6 +103,13 @@ class Imperfection:
     """
 
     roundoff: float = EPS
+
+    @classmethod
+    def cast(cls, name: str) -> Imperfection:
+        """That of arithmetic and answers in a narrower format: f32, f16 or bf16."""
+        if name not in _FORMATS:
+            raise InvalidInput(f"answers are {', '.join(_FORMATS)}; got {name!r}.")
+        return cls(_FORMATS[name])
 
     @property
     def perfect(self) -> bool:

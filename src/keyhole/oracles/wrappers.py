@@ -13,7 +13,7 @@ import numpy as np
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.oracles.base import Ledger, Oracle
+from keyhole.oracles.base import Imperfection, Ledger, Oracle
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -69,6 +69,13 @@ class Counted(_Wrapper):
             entry.tokens += asked * X.shape[1]
             entry.calls += 1
             entry.seconds += time.perf_counter() - start
+
+
+@dataclass(slots=True)
+class Declared(_Wrapper):
+    """States how far the answers of the oracle inside may be from its function; changes nothing else."""
+
+    imperfection: Imperfection
 
 
 @dataclass(slots=True)

@@ -1,0 +1,110 @@
+r"""Tokens that may be asked when only the rows of a matrix E may be: their affine hull, and heads on it.
+
+With $\mu$ the mean row and B an orthonormal basis of the differences of rows, every token is
+$e = \mu + B^\top z$, and on such tokens a head (W, V, h, c, U) acts as the head
+$(B W B^\top,\ B V,\ B(W\mu + h),\ c + (V + U)^\top\mu,\ B U)$ on the coordinates z: no more of it is determined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Int
+from numpy.typing import NDArray
+
+from keyhole._arrays import Array, Matrix, Vector, one_thread, rms
+from keyhole.models import Head
+
+Rows = Int[NDArray[np.int64], "_"]
+Table = Int[NDArray[np.int64], "_ _"]
+
+_RANK = 1e-12  # share of the largest spread below which rows count as not spread
+_OFF = 1e-6  # distance of the hull from 0, relative to its tokens, from which W and V can absorb h and c
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Vocabulary:
+    """The rows of E, and their coordinates on their affine hull.
+
+    Args:
+        E: the tokens, one per row.
+        mean: a point of the hull.
+        B: orthonormal rows spanning the differences of tokens.
+        Z: coordinates of the tokens.
+        basis: rows that are an affine basis of the hull, well conditioned.
+    """
+
+    E: Matrix
+    mean: Vector
+    B: Matrix
+    Z: Matrix
+    basis: Rows
+
+    @classmethod
+    def of(cls, E: Matrix) -> Vocabulary:
+        """Coordinates by singular values, the basis by pivoted QR."""
+        mean = E.mean(axis=0)
+        with one_thread():
+            _, S, B = np.linalg.svd(E - mean, full_matrices=False)
+            B = B[: int((max(_RANK * S[0], 1e-15 * len(E) ** 0.5 * float(np.abs(E).max())) < S).sum())]
+            Z = (E - mean) @ B.T
+        return cls(E, mean, B, Z, affine_basis(Z))
+
+    @property
+    def size(self) -> int:
+        """Dimension of the affine hull."""
+        return len(self.B)
+
+    @property
+    def aside(self) -> Vector:
+        """The point of the hull nearest to 0, or zero where the hull contains 0 to working precision."""
+        off = self.mean - self.B.T @ (self.B @ self.mean)
+        return off if np.linalg.norm(off) > _OFF * np.abs(self.E).max() else np.zeros_like(off)
+
+    @property
+    def span(self) -> int:
+        """Dimension of the linear span of the tokens."""
+        return self.size + bool(self.aside.any())
+
+    def outside(self, rows: Rows) -> Rows:
+        """Rows that differ, as tokens, from all of the given ones."""
+        _, which = np.unique(self.E, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        return np.flatnonzero(~np.isin(which, which[rows]))
+
+    def lift(self, W: Matrix, h: Vector, V: Matrix, c: Vector, U: Matrix | None) -> Head:
+        r"""The head on tokens that acts as this one does on coordinates.
+
+        Where the hull misses 0, with n its nearest point, $x \mapsto x \cdot n/|n|^2$ is 1 on every token, so that
+        W and V absorb h and c; elsewhere h and c are moved from the mean to 0.
+        """
+        at, n = self.B @ self.mean, self.aside
+        h, c = h - W @ at, c - at @ (V if U is None else V + U)
+        W, h, V = self.B.T @ W @ self.B, self.B.T @ h, self.B.T @ V
+        U = None if U is None else self.B.T @ U
+        if not n.any():
+            return Head(W, V, h, c, U)
+        one = n / (n @ n)
+        if U is None:
+            return Head(W + np.outer(h, one), V + np.outer(one, c))
+        return Head(W + np.outer(h, one), V, None, None, U + np.outer(one, c))
+
+
+def affine_basis(Z: Matrix) -> Rows:
+    """Rows of Z that span its affine hull, chosen by pivoted QR on the rows with a constant appended."""
+    with one_thread():
+        lifted = np.column_stack([Z, np.full(len(Z), rms(Z) or 1.0)])
+        order = scipy.linalg.qr(lifted.T, mode="r", pivoting=True)[1]
+    return np.asarray(order[: Z.shape[1] + 1], dtype=np.int64)
+
+
+def with_one(Z: Array) -> Matrix:
+    """Coordinates with a 1 appended, on which affine maps are linear."""
+    return np.column_stack([Z, np.ones(len(Z))])
+
+
+def least_squares(A: Matrix, B: Matrix, cut: float) -> Matrix:
+    """The smallest X with A X nearest to B, singular values below `cut` times the largest taken as zero."""
+    return np.asarray(np.linalg.lstsq(A, B, rcond=cut)[0], dtype=np.float64)
