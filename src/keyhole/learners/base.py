@@ -27,16 +27,16 @@ class Status(StrEnum):
         "and cannot be recovered."
     )
     SATURATED = (
-        "No scale of tokens was found at which the attention weights can be read: "
-        "every probe answered as if the softmax were at 0 or 1."
+        "Not all attention weights could be read: probes answered as if the softmax were at 0 or 1, "
+        "and no other tokens that may be asked helped."
     )
     NOT_A_HEAD = "An answer was given that no single softmax head can give."
     DISAGREES = "Fresh queries disagree with the best single head."
     INCONSISTENT = "The target answered the same question differently when asked again."
     HIDDEN = "The rounding of the answers hides the attention: a constant far larger than the token values is added."
     IMPRECISE = (
-        "The head was measured as closely as the rounding of the answers allows, which is not close enough: "
-        "a score bias far larger than the scores limits the tokens that can be asked."
+        "The head was measured as closely as the answers and the tokens that can be asked allow, "
+        "which is not close enough to be called exact."
     )
     BUDGET_SPENT = "The query budget ran out before every parameter was measured."
     UNCHECKED = "The query budget left no room for verification."

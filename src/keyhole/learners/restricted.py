@@ -34,7 +34,7 @@ _TRIES = 8  # rounds of pairs when a residual hides the values
 _RESIDUAL = 1e-7  # gap, relative to the values, from which a residual acts
 _BLOCK = 6  # columns measured at once are at most this part of those known
 _KNOWN = 1e3 * GOAL  # share of the tolerance to which a column must be known to count as known
-_NEAR = 1e3  # tolerances up to which a disagreement may be rounding on badly spread tokens, and refutes nothing
+_NEAR = 1e5  # tolerances up to which a disagreement may be rounding on badly spread tokens, and refutes nothing
 _JOINT = 700  # unknowns up to which columns that are not known one by one are solved together
 
 

@@ -114,7 +114,8 @@ def _verified(session: Session, head: Head, rng: np.random.Generator) -> Recover
     if seen.hidden:
         return _ended(session, head, Status.HIDDEN, Verdict.UNVERIFIED, seen)
     if not seen.passed and seen.fresh.relative <= _reach(session, head):
-        return _ended(session, head, Status.IMPRECISE, Verdict.UNVERIFIED, seen)
+        detail = "A score bias far larger than the scores keeps tokens short."
+        return _ended(session, head, Status.IMPRECISE, Verdict.UNVERIFIED, seen, detail=detail)
     if not seen.passed:
         return _doubted(session, head, Status.DISAGREES, Verdict.CLASS_REFUTED, seen.worst, seen)
     if not seen.complete:
