@@ -67,12 +67,9 @@ class Prober:
     def forms(self, design: Design, Y: Matrix) -> Matrix:
         """x . (W (sy y) + h) for every row y of Y (rows) and every vector x of the design (columns)."""  # noqa: D403
         out = np.empty((len(Y), *design.X.shape[:2]))
-        scaled, sx = self.sx * design.X, self.sx
         for js, gs in self._batches(len(Y), *design.X.shape[:2]):
-            if sx != self.sx:
-                scaled, sx = self.sx * design.X, self.sx
             try:
-                out[js, gs] = self._block(design, scaled, self.sy * Y[js], gs)
+                out[js, gs] = self._block(design, self.sy * Y[js], gs)
             except BudgetSpent as spent:
                 late = spent.forms if isinstance(spent, Cut) else out[:0]
                 raise Cut(spent, np.concatenate([out[: js.start], late]).reshape(-1, design.vectors)) from spent
@@ -85,30 +82,31 @@ class Prober:
             for g in range(0, groups, most):
                 yield slice(j, min(j + many, columns)), slice(g, min(g + most, groups))
 
-    def _queries(self, design: Design, x: Stack, y: Matrix, gs: slice) -> Sequences:
+    def _queries(self, design: Design, y: Matrix, gs: slice) -> Sequences:
         """Sequences [y + x_1; ..; y] for every y and every group; sparse vectors are added entry by entry."""
+        x = design.X[gs]
         room = self._scratch.array((len(y), len(x), x.shape[1] + 1, x.shape[2]))
         if design.sparse is None:
-            np.add(x, y[:, None, None], out=room[:, :, :-1])
+            np.add(self.sx * x, y[:, None, None], out=room[:, :, :-1])
             room[:, :, -1] = y[:, None]
         else:
             at = np.arange(len(design.X))[gs]
             room[:] = y[:, None, None]
-            room[:, at - gs.start, 0, at] += x[at - gs.start, 0, at] * (at != design.sparse)
-            room[:, :, 0, design.sparse] += x[:, 0, design.sparse]
+            room[:, at - gs.start, 0, at] += self.sx * x[at - gs.start, 0, at] * (at != design.sparse)
+            room[:, :, 0, design.sparse] += self.sx * x[:, 0, design.sparse]
         return room.reshape(-1, *room.shape[2:])
 
-    def _block(self, design: Design, scaled: Stack, y: Matrix, gs: slice) -> Array:
+    def _block(self, design: Design, y: Matrix, gs: slice) -> Array:
         """Forms of one batch, what was saturated asked again."""
         groups = gs.stop - gs.start
         scales = np.full(len(y) * groups, self.sx)
         self._asked += len(scales)
         try:
-            answers = self.oracle.ask(self._queries(design, scaled[gs], y, gs))
+            answers = self.oracle.ask(self._queries(design, y, gs))
         except BudgetSpent as spent:
             raise Cut(spent, self._rescued(design, spent.answers, y, groups)) from spent
         which, group = np.divmod(np.arange(len(scales)), groups)
-        t = self._checked(design, answers, y[which] if len(y) > 1 else y, group + gs.start, scales)
+        t = self._checked(design, answers, y, which, group + gs.start, scales)
         bad = np.flatnonzero(_unreadable(t))
         if len(bad):
             t[bad], scales[bad] = self._again(design, group[bad] + gs.start, y[which[bad]], t[bad])
@@ -145,7 +143,7 @@ class Prober:
     def single(self, design: Design, groups: Indices, y: Matrix, scales: Vector) -> Matrix:
         """Logits of single queries, each with a group, a last token and a length of its own."""
         answers = self.oracle.ask(_sequences(scales[:, None, None] * design.X[groups], y))
-        return self._checked(design, answers, y, groups, scales)
+        return self._checked(design, answers, y, np.arange(len(y)), groups, scales)
 
     def even(self, design: Design, group: int, y: Vector, sx: float) -> NotAHead:
         """A refusal of the class by one query whose tokens are so short that every head takes their even mean."""
@@ -159,21 +157,22 @@ class Prober:
         if size > 1.5 * TARGET:
             self.sx = power_of_two(self.sx * TARGET / size)
 
-    def _checked(self, design: Design, answers: Matrix, y: Matrix, groups: Indices, scales: Vector) -> Matrix:
-        """Logits of answers to queries made of `groups` and y.
+    def _checked(
+        self, design: Design, answers: Matrix, y: Matrix, which: Indices, groups: Indices, scales: Vector
+    ) -> Matrix:
+        """Logits of answers to queries made of `groups` and rows `which` of y.
 
         Raises:
             NotAHead: a share lies outside [0, 1] by more than rounding.
         """
-        base = self.readout.base(y)
+        base, size = self.readout.base(y)[which], self.readout.size(y).max(axis=1)[which]
         shares = self._shares(design, answers, base, scales)
-        noise = np.maximum(np.abs(answers), self.readout.size(y)).max(axis=1) / scales
+        noise = np.maximum(np.abs(answers).max(axis=1), size) / scales
         slack = _SLACK + 64 * self.roundoff * noise * np.abs(design.decoder).max()
         outside = np.flatnonzero(np.minimum(shares.min(axis=1), 1.0 - shares.sum(axis=1)) < -slack)
         if len(outside):
             at = int(outside[0])
-            x, last = scales[at] * design.X[groups[at]], y[min(at, len(y) - 1)]
-            raise self._impossible(x, last, answers[at], shares[at])
+            raise self._impossible(scales[at] * design.X[groups[at]], y[which[at]], answers[at], shares[at])
         return _log_ratio(shares)
 
     def _shares(self, design: Design, answers: Matrix, base: Matrix, scales: Vector) -> Matrix:
