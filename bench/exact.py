@@ -25,7 +25,7 @@ import keyhole
 SIZES = (16, 32, 64, 128, 256, 512)
 FULL = (*SIZES, 1024)
 PLAIN_BAR, RECORDED_BAR, MEMORY_BAR = 1.10, 1.25, 0.5e9
-BARS_FROM = 256  # below this width the fixed cost of a call weighs as much as the target's own work
+BARS_FROM = 1024  # below it the fixed cost of a run weighs too much beside the work of the target
 HEADINGS = ("d", "queries", "freedom", "ratio", "seconds", "time/oracle", "recorded", "error W", "error v", "peak MB")
 WIDTHS = (5, 9, 9, 7, 8, 11, 8, 8, 8, 7)
 
