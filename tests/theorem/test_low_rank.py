@@ -78,6 +78,19 @@ def test_a_peculiar_matrix_is_verified(name):
         assert np.linalg.norm(np.asarray(recovery.model.W) - W) <= 1e-9 * max(1.0, np.linalg.norm(W))
 
 
+@pytest.mark.parametrize("entry", ["row", "column", "one"])
+def test_a_wide_matrix_with_few_entries_is_not_taken_for_zero(entry):
+    """From width 256 on vectors have two entries, and would miss a W that acts elsewhere."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        a, b = np.eye(256)[rng.permutation(256)[:2]]
+        g = rng.normal(size=256)
+        W = {"row": np.outer(a, g), "column": np.outer(g, a), "one": np.outer(a, b)}[entry]
+        recovery = keyhole.learn(Head(W, rng.normal(size=(256, 1))), rng=rng)
+        assert (recovery.verdict, recovery.rank) == (Verdict.EXACT, 1)
+        assert gap(recovery.model.W, W) <= 1e-11
+
+
 def test_vector_outputs_give_several_logits_per_query():
     for seed in range(8):
         rng = np.random.default_rng(seed)

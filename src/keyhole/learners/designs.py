@@ -152,6 +152,15 @@ def outside(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design | None:
     return Design(X.reshape(groups, together, -1), decoder, lambda T: T[:, :rank])
 
 
+def scattered(V: Matrix, count: int, *, rng: np.random.Generator) -> Design:
+    """Random dense vectors (vhat + w) / sqrt 2 with w orthogonal to what V sees best: no entry of W escapes them."""
+    R, decoder = _readable(V, 1, 1.0)
+    w = rng.normal(size=(count, len(V)))
+    w -= (w @ R) @ R.T
+    X = (R.T + w / np.linalg.norm(w, axis=1, keepdims=True)) / math.sqrt(2.0)
+    return Design(X[:, None], math.sqrt(2.0) * decoder, lambda T: T)
+
+
 def alone(V: Matrix, x: Vector) -> Design:
     """A single vector, which V must see."""
     seen = V.T @ x

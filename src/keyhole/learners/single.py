@@ -13,7 +13,7 @@ from keyhole.errors import BudgetSpent
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Fresh, Recovery, Status
 from keyhole.learners.columns import Columns, Directions
-from keyhole.learners.designs import full_design
+from keyhole.learners.designs import full_design, scattered
 from keyhole.learners.probes import Saturated
 from keyhole.learners.readout import NotAHead, Readout, read
 from keyhole.learners.scales import calibrate
@@ -57,7 +57,8 @@ class Session:
             return self.head(np.zeros((self.oracle.width,) * 2), None)
         design = full_design(readout.V, roundoff=self.roundoff)
         with self.oracle.phase("scale"):
-            prober = calibrate(self.oracle, readout, design, roundoff=self.roundoff, rng=self.rng)
+            probes = design if design.sparse is None else scattered(readout.V, 8, rng=self.rng)
+            prober = calibrate(self.oracle, readout, probes, roundoff=self.roundoff, rng=self.rng)
         directions = Directions.random(self.oracle.width, biased=readout.biased, rng=self.rng)
         self.columns = Columns(prober, design, directions)
         measured = self._no_scores(self.columns) if prober.sy == 0.0 else strategy(self.columns, self.rng)
