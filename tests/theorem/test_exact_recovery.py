@@ -116,3 +116,20 @@ def test_one_query_short_is_spent_and_one_query_short_of_verification_is_unverif
     assert short.model is not None
     assert (unchecked.verdict, unchecked.status) == (Verdict.UNVERIFIED, Status.UNCHECKED)
     assert gap(unchecked.model.W, truth.W) <= 1e-12
+
+
+def test_a_refusal_that_could_not_be_asked_again_is_not_a_refutation(rng):
+    """With the last query of the budget spent on the counterexample, noise and another class look the same."""
+    target = MultiHead.random(4, heads=2, rng=rng)
+    full = keyhole.learn(target, rng=np.random.default_rng(0))
+    asked = full.ledger.total().sequences
+    short = keyhole.learn(target, rng=np.random.default_rng(0), budget=asked - 1)
+    assert (full.verdict, short.verdict) == (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED)
+    assert short.ledger.total().sequences == asked - 1
+
+
+def test_a_rank_above_the_width_is_refused_before_anything_is_asked(rng):
+    asked = []
+    with pytest.raises(keyhole.InvalidInput, match="at most the width 3"):
+        keyhole.LowRank(4).run(Local(lambda X: asked.append(1), 3), rng=rng)
+    assert not asked

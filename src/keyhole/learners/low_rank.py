@@ -66,14 +66,13 @@ class LowRank:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head; certificate BSHK26/5.1."""
+        if self.rank is not None and self.rank > oracle.width:
+            raise InvalidInput(f"the rank is at most the width {oracle.width}; got {self.rank}.")
         recovery = recover(oracle, self._measure, rng=rng)
         return replace(recovery, certificate=certificate(recovery, oracle.width))
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
-        if self.rank is not None and self.rank > columns.design.X.shape[2]:
-            raise InvalidInput(f"the rank is at most the width {columns.design.X.shape[2]}; got {self.rank}.")
-        Q = _range(columns, self.rank, rng)
-        return _assemble(columns, Q)
+        return _assemble(columns, _range(columns, self.rank, rng))
 
 
 class _Basis:

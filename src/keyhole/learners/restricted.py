@@ -20,7 +20,7 @@ from keyhole.learners.base import Counterexample, Plan, Recovery, Status
 from keyhole.learners.comparisons import GOAL, SPARE, Asker, Column, Comparer, Values, together
 from keyhole.learners.probes import Saturated
 from keyhole.learners.readout import NotAHead
-from keyhole.learners.verify import EXACT, LENGTHS, LOGITS, QUERIES, Examination, answers_differ, examine
+from keyhole.learners.verify import EXACT, LENGTHS, LOGITS, NO_ROOM, QUERIES, Examination, asked_again, examine
 from keyhole.learners.vocabulary import Rows, Vocabulary, least_squares, with_one
 from keyhole.models import Head
 from keyhole.oracles import Counted, Oracle
@@ -282,14 +282,9 @@ class _Session:
         self, status: Status, verdict: Verdict, counterexample: Counterexample | None, seen: Examination | None = None
     ) -> Recovery[Head]:
         """Refuse, unless the target turns out to answer the same question differently."""
-        cases = [self.probe] if self.probe is not None else []
-        if counterexample is not None:
-            cases.append((counterexample.tokens[None], counterexample.answer[None]))
-        try:
-            with self.oracle.phase("verify"):
-                gap = answers_differ(self.oracle, cases, self.roundoff)
-        except BudgetSpent:
-            gap = 0.0
+        gap = asked_again(self.oracle, self.probe, counterexample, self.roundoff)
+        if gap is None:
+            return self.ended(Status.UNCHECKED, Verdict.UNVERIFIED, seen, detail=NO_ROOM)
         if gap > 0.0:
             detail = f"Two answers to one sequence differ by {gap:.1e}."
             return self.ended(Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)

@@ -17,7 +17,7 @@ from keyhole.learners.designs import full_design, scattered
 from keyhole.learners.probes import Saturated
 from keyhole.learners.readout import NotAHead, Readout, read
 from keyhole.learners.scales import calibrate
-from keyhole.learners.verify import EXACT, Examination, answers_differ, examine
+from keyhole.learners.verify import EXACT, NO_ROOM, Examination, asked_again, examine
 from keyhole.models import Factored, Head
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import declared
@@ -159,18 +159,15 @@ def _doubted(
     seen: Examination | None = None,
 ) -> Recovery[Head]:
     """Refuse, unless the target turns out to answer the same question differently."""
-    cases = [session.readout.probe] if session.readout is not None else []
-    if counterexample is not None:
-        cases.append((counterexample.tokens[None], counterexample.answer[None]))
-    try:
-        with session.oracle.phase("verify"):
-            gap = answers_differ(session.oracle, cases, session.roundoff)
-    except BudgetSpent:
-        gap = 0.0
+    probe = session.readout.probe if session.readout is not None else None
+    gap = asked_again(session.oracle, probe, counterexample, session.roundoff)
+    if gap is None:
+        return _ended(session, head, Status.UNCHECKED, Verdict.UNVERIFIED, seen, detail=NO_ROOM)
     if gap > 0.0:
         detail = f"Two answers to one sequence differ by {gap:.1e}."
         return _ended(session, head, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
-    detail = " ".join(part for part in (_gap(counterexample), _rounded([answers for _, answers in cases])) if part)
+    answers = [a for a in (probe and probe[1], counterexample and counterexample.answer[None]) if a is not None]
+    detail = " ".join(part for part in (_gap(counterexample), _rounded(answers)) if part)
     return _ended(session, head, status, verdict, seen, counterexample=counterexample, detail=detail)
 
 

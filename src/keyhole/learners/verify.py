@@ -162,6 +162,22 @@ def _summary(rows: list[_Row], tolerance: float, roundoff: float, complete: bool
     return Examination(fresh, worst, not failed, len(silent) > len(rows) / 2, complete)
 
 
+NO_ROOM = "A sequence disagrees, but the budget left no room to ask it again."
+
+
+def asked_again(
+    oracle: Counted, probe: tuple[Stack, Matrix] | None, case: Counterexample | None, roundoff: float
+) -> float | None:
+    """How far answers differ when doubtful sequences are asked again; None where the budget does not allow it."""
+    cases = [] if probe is None else [probe]
+    cases += [] if case is None else [(case.tokens[None], case.answer[None])]
+    try:
+        with oracle.phase("verify"):
+            return answers_differ(oracle, cases, roundoff)
+    except BudgetSpent:
+        return None
+
+
 def answers_differ(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff: float) -> float:
     """Ask sequences again, twice, and return the largest difference beyond rounding (0 when there is none).
 
