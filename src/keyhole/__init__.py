@@ -35,7 +35,19 @@ if TYPE_CHECKING:
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
     from keyhole.oracles.transcript import Recorded
-    from keyhole.oracles.wrappers import Budgeted, Chunked, Counted, Declared, Watched
+    from keyhole.oracles.wrappers import (
+        Bounded,
+        Budgeted,
+        Cast,
+        Chunked,
+        Counted,
+        Declared,
+        Disturbed,
+        Noisy,
+        Rounded,
+        Signs,
+        Watched,
+    )
 
 __version__ = "0.1.0"
 
@@ -65,15 +77,29 @@ _HOME = {
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
     "keyhole.oracles.transcript": ("Recorded",),
-    "keyhole.oracles.wrappers": ("Budgeted", "Chunked", "Counted", "Declared", "Watched"),
+    "keyhole.oracles.wrappers": (
+        "Bounded",
+        "Budgeted",
+        "Cast",
+        "Chunked",
+        "Counted",
+        "Declared",
+        "Disturbed",
+        "Noisy",
+        "Rounded",
+        "Signs",
+        "Watched",
+    ),
 }
 _WHERE = {name: (module, name) for module, names in _HOME.items() for name in names}
 _WHERE["compare"] = ("keyhole.identify", "distance")
 
 __all__ = [  # noqa: RUF022
     "BadAnswer",
+    "Bounded",
     "BudgetSpent",
     "Budgeted",
+    "Cast",
     "Certificate",
     "Check",
     "Chunked",
@@ -82,6 +108,7 @@ __all__ = [  # noqa: RUF022
     "Declared",
     "DifferentRun",
     "Distance",
+    "Disturbed",
     "Exact",
     "Factored",
     "Fresh",
@@ -94,6 +121,7 @@ __all__ = [  # noqa: RUF022
     "Local",
     "LowRank",
     "MultiHead",
+    "Noisy",
     "NuclearNorm",
     "Nystrom",
     "Oracle",
@@ -104,7 +132,9 @@ __all__ = [  # noqa: RUF022
     "Recovery",
     "RecoveryFailed",
     "Restricted",
+    "Rounded",
     "SelfAttention",
+    "Signs",
     "Status",
     "THEOREMS",
     "TargetFailed",

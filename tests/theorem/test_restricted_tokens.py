@@ -207,7 +207,7 @@ def test_rounded_answers_are_recovered_within_what_was_declared():
         E = vocabulary("with an offset", 6, 30, rng)
         head = Head.random(6, outputs=2, biases=True, rng=rng)
         target = Local(lambda X, head=head: head(X).astype(np.float32), 6)
-        recovery = Restricted(E).run(Declared(target, Imperfection(2.0**-23)), rng=rng)
+        recovery = Restricted(E).run(Declared(target, Imperfection(roundoff=2.0**-23)), rng=rng)
         verdicts.append(recovery.verdict)
         assert recovery.verdict in (Verdict.WITHIN_TOLERANCE, Verdict.UNVERIFIED)
     assert verdicts.count(Verdict.WITHIN_TOLERANCE) >= 18

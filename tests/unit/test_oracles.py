@@ -395,7 +395,7 @@ def test_an_answer_that_is_a_view_of_the_question_is_not_tied_to_it():
 
 
 class Coarse(Last):
-    imperfection = Imperfection(2.0**-24)
+    imperfection = Imperfection(roundoff=2.0**-24)
 
 
 def test_a_declared_imperfection_is_found_through_wrappers():

@@ -1,20 +1,39 @@
 """Black boxes that answer batches of sequences, and wrappers that each add one behaviour."""
 
-from keyhole.oracles.base import Entry, Imperfection, Ledger, Oracle
+from keyhole.oracles.base import Entry, Imperfection, Ledger, Oracle, declared
 from keyhole.oracles.local import Local
 from keyhole.oracles.transcript import Recorded
-from keyhole.oracles.wrappers import Budgeted, Chunked, Counted, Declared, Watched
+from keyhole.oracles.wrappers import (
+    Bounded,
+    Budgeted,
+    Cast,
+    Chunked,
+    Counted,
+    Declared,
+    Disturbed,
+    Noisy,
+    Rounded,
+    Signs,
+    Watched,
+)
 
 __all__ = [
+    "Bounded",
     "Budgeted",
+    "Cast",
     "Chunked",
     "Counted",
     "Declared",
+    "Disturbed",
     "Entry",
     "Imperfection",
     "Ledger",
     "Local",
+    "Noisy",
     "Oracle",
     "Recorded",
+    "Rounded",
+    "Signs",
     "Watched",
+    "declared",
 ]

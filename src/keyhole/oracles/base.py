@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from keyhole._arrays import EPS, Answers, Sequences
+from keyhole._arrays import EPS, Answers, Array, Sequences
 from keyhole.errors import BadAnswer, InvalidInput
 
 
@@ -91,37 +91,108 @@ def checked(answers: Any, *, batch: int, outputs: int | None) -> Answers:
     return array
 
 
-_FORMATS = {"f64": EPS, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
-
-
 @dataclass(frozen=True, slots=True)
+class Format:
+    """A binary floating-point format.
+
+    Args:
+        digits: binary digits of a number, the leading one included.
+        least: exponent of the smallest normal number, 2^least.
+        largest: exponent above which numbers overflow.
+    """
+
+    digits: int
+    least: int
+    largest: int
+
+    @property
+    def roundoff(self) -> float:
+        """Largest relative error of rounding a normal number."""
+        return 2.0**-self.digits
+
+    def cast(self, numbers: Array) -> Array:
+        """The nearest numbers of the format, ties to even; below 2^least they are evenly spaced."""
+        exponent = np.maximum(np.frexp(numbers)[1] - 1, self.least) - (self.digits - 1)
+        rounded = np.ldexp(np.rint(np.ldexp(numbers, -exponent)), exponent)
+        return np.where(np.abs(rounded) < 2.0**self.largest * 2.0, rounded, np.copysign(np.inf, numbers))
+
+
+FORMATS = {"f64": Format(53, -1022, 1023), "f32": Format(24, -126, 127), "f16": Format(11, -14, 15)}
+FORMATS["bf16"] = Format(8, -126, 127)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Imperfection:
     """How far answers may be from the function behind them, as declared by whoever knows the target.
 
     Args:
         roundoff: largest relative rounding of the target's arithmetic and answers.
+        tolerance: largest absolute error of an answer, however it is chosen.
+        noise: standard deviation of a random error, drawn anew for every answer; NaN where there is one of
+            unknown size.
+        levels: how many different answers there are; 2 for labels, None where any number may come.
+        format: the number format answers are cast to, whatever the arithmetic inside.
+        token_bound: largest norm of a token that may be asked; None where there is no bound.
     """
 
     roundoff: float = EPS
+    tolerance: float = 0.0
+    noise: float = 0.0
+    levels: int | None = None
+    format: str = "f64"
+    token_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.tolerance >= 0 and np.isfinite(self.tolerance)):
+            raise InvalidInput(f"a tolerance is a finite number >= 0; got {self.tolerance}.")
+        if self.noise < 0 or np.isinf(self.noise):
+            raise InvalidInput(f"a standard deviation is a finite number >= 0; got {self.noise}.")
+        if self.token_bound is not None and not (self.token_bound > 0 and np.isfinite(self.token_bound)):
+            raise InvalidInput(f"a bound on the norm of tokens is a finite number > 0; got {self.token_bound}.")
+        if self.format not in FORMATS:
+            raise InvalidInput(f"answers are {', '.join(FORMATS)}; got {self.format!r}.")
 
     @classmethod
     def cast(cls, name: str) -> Imperfection:
-        """That of arithmetic and answers in a narrower format: f32, f16 or bf16."""
-        if name not in _FORMATS:
-            raise InvalidInput(f"answers are {', '.join(_FORMATS)}; got {name!r}.")
-        return cls(_FORMATS[name])
+        """That of answers in a narrower format, f32, f16 or bf16, whose arithmetic may be as narrow."""
+        return cls(format=name, roundoff=FORMATS[name].roundoff if name in FORMATS else EPS)
+
+    @classmethod
+    def decimals(cls, count: int) -> Imperfection:
+        """That of answers rounded to so many decimals."""
+        return cls(tolerance=0.5 * 10.0**-count)
 
     @property
     def perfect(self) -> bool:
         """Whether answers are float64 values of the function itself."""
-        return self.roundoff <= EPS
+        return self.roundoff <= EPS and not self.absolute and self.levels is None
+
+    @property
+    def absolute(self) -> bool:
+        """Whether answers carry an error that does not shrink with them."""
+        return self.tolerance > 0 or self.noise != 0
+
+    def combined(self, inner: Imperfection) -> Imperfection:
+        """Both: errors add, variances add, the narrowest format, the fewest levels and the tightest bound hold."""
+        bounds = [b for b in (self.token_bound, inner.token_bound) if b is not None]
+        levels = [n for n in (self.levels, inner.levels) if n is not None]
+        return Imperfection(
+            roundoff=max(self.roundoff, inner.roundoff),
+            tolerance=self.tolerance + inner.tolerance,
+            noise=float(np.hypot(self.noise, inner.noise)),
+            levels=min(levels, default=None),
+            format=max(self.format, inner.format, key=lambda name: FORMATS[name].roundoff),
+            token_bound=min(bounds, default=None),
+        )
 
 
 def declared(oracle: Any) -> Imperfection:
-    """The imperfection declared on an oracle or on the nearest oracle it wraps."""
+    """What an oracle and all oracles it wraps declare, combined."""
+    stated = Imperfection()
     for _ in range(64):
-        stated = getattr(oracle, "imperfection", None)
-        if isinstance(stated, Imperfection):
-            return stated
+        if oracle is None:
+            break
+        own = getattr(oracle, "imperfection", None)
+        stated = stated.combined(own) if isinstance(own, Imperfection) else stated
         oracle = getattr(oracle, "inner", None)
-    return Imperfection()
+    return stated

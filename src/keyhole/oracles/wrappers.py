@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keyhole._arrays import Answers, Sequences
-from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.oracles.base import Imperfection, Ledger, Oracle
+from keyhole.errors import BudgetSpent, InvalidInput, TargetFailed
+from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -76,6 +76,139 @@ class Declared(_Wrapper):
     """States how far the answers of the oracle inside may be from its function; changes nothing else."""
 
     imperfection: Imperfection
+
+
+@dataclass(slots=True)
+class _Policy(_Wrapper):
+    """Changes answers, and declares how; what it changes stays right when a budget cuts a batch."""
+
+    def ask(self, X: Sequences) -> Answers:
+        """Answers to a batch, changed."""
+        try:
+            return self.changed(self.inner.ask(X))
+        except BudgetSpent as spent:
+            raise BudgetSpent(str(spent), None if spent.answers is None else self.changed(spent.answers)) from spent
+
+    @property
+    def imperfection(self) -> Imperfection:
+        """What is declared of the change."""
+        return Imperfection()
+
+    def changed(self, answers: Answers) -> Answers:
+        """What is handed out instead of `answers`."""
+        return answers
+
+
+@dataclass(slots=True)
+class Noisy(_Policy):
+    """Adds independent Gaussian noise to every answer, repeated questions included.
+
+    Args:
+        inner: the oracle to disturb.
+        deviation: standard deviation of the noise.
+        seed: seed of the noise.
+        position: how many answers were disturbed before; a resumed run goes on from there.
+    """
+
+    deviation: float
+    seed: int = 0
+    position: int = 0
+
+    @property
+    def imperfection(self) -> Imperfection:
+        """Random errors of that standard deviation."""
+        return Imperfection(noise=self.deviation)
+
+    def changed(self, answers: Answers) -> Answers:
+        """Answers with noise."""
+        return answers + self.deviation * self._generator(len(answers)).normal(size=answers.shape)
+
+    def _generator(self, count: int) -> np.random.Generator:
+        stream = np.random.Philox(key=self.seed, counter=[0, 0, 0, self.position])
+        self.position += count
+        return np.random.Generator(stream)
+
+
+@dataclass(slots=True)
+class Disturbed(Noisy):
+    """Moves every answer up or down by exactly `deviation`, at random: the worst that a tolerance allows in size."""
+
+    @property
+    def imperfection(self) -> Imperfection:
+        """Absolute errors up to that size."""
+        return Imperfection(tolerance=self.deviation)
+
+    def changed(self, answers: Answers) -> Answers:
+        """Answers moved by plus or minus the tolerance."""
+        return answers + self.deviation * self._generator(len(answers)).choice([-1.0, 1.0], size=answers.shape)
+
+
+@dataclass(slots=True)
+class Rounded(_Policy):
+    """Rounds answers to a number of decimals."""
+
+    decimals: int
+
+    @property
+    def imperfection(self) -> Imperfection:
+        """Absolute errors up to half a unit of the last decimal."""
+        return Imperfection.decimals(self.decimals)
+
+    def changed(self, answers: Answers) -> Answers:
+        """Rounded answers."""
+        return np.round(answers, self.decimals)
+
+
+@dataclass(slots=True)
+class Cast(_Policy):
+    """Casts answers to a narrower number format; the arithmetic inside stays what it is."""
+
+    format: str
+
+    def __post_init__(self) -> None:
+        Imperfection.cast(self.format)
+
+    @property
+    def imperfection(self) -> Imperfection:
+        """Answers in that format."""
+        return Imperfection.cast(self.format)
+
+    def changed(self, answers: Answers) -> Answers:
+        """Cast answers."""
+        return FORMATS[self.format].cast(answers)
+
+
+@dataclass(slots=True)
+class Signs(_Policy):
+    """Answers with labels only: 1 where the number is positive, -1 where it is not."""
+
+    @property
+    def imperfection(self) -> Imperfection:
+        """Two levels."""
+        return Imperfection(levels=2)
+
+    def changed(self, answers: Answers) -> Answers:
+        """Labels."""
+        return np.where(answers > 0, 1.0, -1.0)
+
+
+@dataclass(slots=True)
+class Bounded(_Wrapper):
+    """Refuses sequences with a token longer than `bound`, as a target with bounded inputs does."""
+
+    bound: float
+
+    @property
+    def imperfection(self) -> Imperfection:
+        """The bound."""
+        return Imperfection(token_bound=self.bound)
+
+    def ask(self, X: Sequences) -> Answers:
+        """Answers to a batch whose tokens keep the bound up to rounding."""
+        longest = float(np.sqrt(np.einsum("bld,bld->bl", X, X).max(initial=0.0)))
+        if longest > self.bound * (1 + 1e-9):
+            raise TargetFailed(f"a token has norm {longest:.6g}; the target takes tokens up to norm {self.bound:.6g}.")
+        return self.inner.ask(X)
 
 
 @dataclass(slots=True)
