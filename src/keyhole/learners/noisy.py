@@ -1,0 +1,298 @@
+r"""A head from answers with errors: noise, a tolerance, rounding to decimals, tokens inside a ball.
+
+With tokens of norm at most R and errors of standard deviation s, $d^2$ queries of the v-tilted simplex give every entry
+of W with a standard error of $12\sqrt3\,s/(R^3|v|)$ while scores are small: for $W = 4G/\sqrt d$ that is
+$3\sqrt3\sqrt d\,s/(R^3|v|)$ of its norm. Where tokens may be of any length, absolute errors vanish beside long ones.
+Error bars come from fitting again with errors drawn anew, read-out included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from keyhole._arrays import Array, Sequences, one_thread
+from keyhole.claims import Verdict
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.identify import head_freedom
+from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, at_most
+from keyhole.learners.noisy_fit import Fit, begun, measure, replicates
+from keyhole.learners.noisy_reading import Errors, Reading, estimated, read, reads
+from keyhole.learners.probes import Saturated
+from keyhole.learners.verify import EXACT, NO_ROOM, QUERIES, fresh_sequences
+from keyhole.models import Head
+from keyhole.oracles import Counted, Imperfection, Oracle, declared
+
+_SIGMAS = 6.0  # standard deviations that a fresh answer may be off
+_AGAIN = 8  # times a doubtful question is asked again
+_READING = 60  # queries beside those for V: the constant, whether a bias or a residual acts, the scale
+
+
+@dataclass(frozen=True, slots=True)
+class UnderNoise:
+    """Recovers a head from answers whose errors are declared, with a standard error for every entry.
+
+    Args:
+        rank: the rank of W where it is known; found by the noise edge otherwise.
+        repeats: how often every question is asked; only random noise averages out.
+    """
+
+    rank: int | None = None
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise InvalidInput(f"every question is asked a whole number >= 1 of times; got {self.repeats}.")
+        if self.rank is not None and self.rank < 0:
+            raise InvalidInput(f"a rank is a whole number >= 0; got {self.rank}.")
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """2d or 4d queries and 60 more to read out, then d^2 for W, or d(r + 4) + r(d - r - 4) + rd at low rank."""
+        r = width if self.rank is None else min(self.rank, width)
+        k = min(r + 4, width)
+        low = width * k + r * (width - k) + r * width
+        measure = self.repeats * min(width * width, low)
+        by_phase = {"read": reads(width) * width * self.repeats + _READING, "measure": measure, "verify": QUERIES}
+        freedom = head_freedom(width, outputs=outputs, rank=r)
+        return Plan(by_phase=by_phase, at_most=3 * at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
+        """Recover a head, and verify it on fresh queries within what the errors explain."""
+        if self.rank is not None and self.rank > oracle.width:
+            raise InvalidInput(f"the rank is at most the width {oracle.width}; got {self.rank}.")
+        measuring, drawing, checking = rng.spawn(3)
+        work = _Work(Counted(oracle), declared(oracle), measuring)
+        try:
+            work.measure(self.rank, self.repeats)
+        except BudgetSpent:
+            return _ended(work, Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
+        except Saturated:
+            return _ended(work, Status.SATURATED, Verdict.UNVERIFIED)
+        return _verified(work, drawing, checking)
+
+
+@dataclass(slots=True)
+class _Work:
+    """One recovery under way."""
+
+    oracle: Counted
+    stated: Imperfection
+    rng: np.random.Generator
+    errors: Errors = field(init=False)
+    guessed: bool = field(default=False, init=False)
+    reading: Reading | None = field(default=None, init=False)
+    fit: Fit | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.errors = Errors.of(self.stated)
+
+    def measure(self, rank: int | None, repeats: int) -> None:
+        """Read out, then measure W and h."""
+        with self.oracle.phase("read"):
+            if np.isnan(self.stated.noise):
+                self.guessed, self.errors = True, replace(self.errors, noise=estimated(self.oracle, rng=self.rng))
+            bound = self.stated.token_bound
+            self.reading = read(self.oracle, self.errors, bound=bound, repeats=repeats, rng=self.rng)
+        if self.reading is not None and not self.reading.readout.blind:
+            with self.oracle.phase("scale"):
+                limited = bound is not None
+                self.fit = begun(self.oracle, self.reading, self.errors, repeats=repeats, bounded=limited, rng=self.rng)
+            with self.oracle.phase("measure"):
+                measure(self.fit, rank, self.rng)
+
+    @property
+    def head(self) -> Head | None:
+        """The head as far as it was measured; None before anything was read."""
+        if self.reading is None:
+            return None
+        readout, d = self.reading.readout, self.oracle.width
+        W, h = (np.zeros((d, d)), None) if self.fit is None else self.fit.weights()
+        return Head(W, readout.V, h, readout.c if readout.c.any() else None, readout.U)
+
+
+# --- fresh queries ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Row:
+    """A fresh answer: the case, the token values it mixes, and the standard deviation that errors explain."""
+
+    case: Counterexample
+    value: float
+    deviation: float
+
+
+def inside(batches: Iterator[Sequences], bound: float | None) -> Iterator[Sequences]:
+    """The same sequences, shortened where a token would be longer than the bound."""
+    for X in batches:
+        longest = np.sqrt((X**2).sum(axis=2).max(axis=1))
+        yield X if bound is None else X * np.minimum(1.0, bound / np.maximum(longest, 1e-300))[:, None, None]
+
+
+def _verified(work: _Work, drawing: np.random.Generator, checking: np.random.Generator) -> Recovery[Head]:
+    head = work.head
+    if head is None:
+        return _ended(work, Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE)
+    asked: list[tuple[Sequences, Array]] = []
+    complete = True
+    with work.oracle.phase("verify"):
+        for X in inside(fresh_sequences(head, rng=checking), work.stated.token_bound):
+            try:
+                asked.append((X, work.oracle.ask(X.copy())))
+            except BudgetSpent:
+                complete = False
+                break
+    bars, rows = _compared(work, head, asked, drawing)
+    fresh = _fresh(rows)
+    if not complete:
+        return _ended(work, Status.UNCHECKED, Verdict.UNVERIFIED, fresh, bars)
+    failed = [row for row in rows if row.case.gap > _allowed(work, row)]
+    if failed:
+        return _doubted(work, min(failed, key=lambda row: len(row.case.tokens)), fresh, bars)
+    if not head.V.any():
+        return _ended(work, Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE, fresh, bars)
+    return _ended(work, Status.RECOVERED, _word(work, fresh), fresh, bars, detail=_detail(work, head, bars))
+
+
+def _compared(
+    work: _Work, head: Head, asked: list[tuple[Sequences, Array]], rng: np.random.Generator
+) -> tuple[dict[str, Array], list[_Row]]:
+    """Error bars, and every fresh answer beside the model's."""
+    if work.reading is None:
+        return {}, []
+    with one_thread():
+        bars, spread = replicates(work.fit, work.reading, head, [X for X, _ in asked], rng)
+    rows: list[_Row] = []
+    for (X, answers), off in zip(asked, spread, strict=True):
+        predicted, values = head(X), head.magnitude(X)
+        noise = work.errors.deviation(8.0 * np.maximum(values, np.abs(answers).max(axis=1)))
+        for i, x in enumerate(X):
+            case = Counterexample(x, answers[i], predicted[i])
+            rows.append(_Row(case, float(values[i]), float(np.hypot(noise[i], off[i]))))
+    return bars, rows
+
+
+def _allowed(work: _Work, row: _Row) -> float:
+    exact = EXACT * row.value if work.stated.perfect else 0.0
+    return work.errors.tolerance + max(_SIGMAS * row.deviation, exact)
+
+
+def _fresh(rows: list[_Row]) -> Fresh | None:
+    if not rows:
+        return None
+    largest = max(np.abs(row.case.answer).max() for row in rows)
+    relative = max(row.case.gap / (row.value or largest or 1.0) for row in rows)
+    return Fresh(len(rows), max(row.case.gap for row in rows), float(relative))
+
+
+def _word(work: _Work, fresh: Fresh | None) -> Verdict:
+    if work.stated.perfect and fresh is not None:
+        return Verdict.EXACT if fresh.relative <= EXACT else Verdict.UNVERIFIED
+    return Verdict.WITHIN_TOLERANCE
+
+
+def _doubted(work: _Work, row: _Row, fresh: Fresh | None, bars: dict[str, Array]) -> Recovery[Head]:
+    """Refuse, unless the target scatters more than was declared."""
+    X = np.repeat(row.case.tokens[None], _AGAIN, axis=0)
+    try:
+        with work.oracle.phase("verify"):
+            answers = work.oracle.ask(X)
+    except BudgetSpent:
+        return _ended(work, Status.UNCHECKED, Verdict.UNVERIFIED, fresh, bars, detail=NO_ROOM)
+    scatter = float(answers.std(axis=0, ddof=1).max())
+    if scatter > 3.0 * work.errors.noise + 2.0 * work.errors.tolerance + 1e-11 * float(np.abs(answers).max()):
+        detail = f"Answers to one sequence scatter by {scatter:.1e}, which is more than was declared."
+        return _ended(work, Status.INCONSISTENT, Verdict.UNVERIFIED, fresh, bars, detail=detail)
+    case = Counterexample(row.case.tokens, answers.mean(axis=0), row.case.predicted)
+    if case.gap <= _allowed(work, row):
+        detail = "One fresh answer was far off, and was not when asked again."
+        return _ended(work, Status.INCONSISTENT, Verdict.UNVERIFIED, fresh, bars, detail=detail)
+    detail = f"On a sequence of length {len(case.tokens)} the target is {case.gap:.1e} away from such a head."
+    return _ended(work, Status.DISAGREES, Verdict.CLASS_REFUTED, fresh, bars, case=case, detail=detail)
+
+
+# --- the recovery -----------------------------------------------------------------------------------------------
+
+
+def _ended(
+    work: _Work,
+    status: Status,
+    verdict: Verdict,
+    fresh: Fresh | None = None,
+    bars: dict[str, Array] | None = None,
+    *,
+    case: Counterexample | None = None,
+    detail: str = "",
+) -> Recovery[Head]:
+    rank = None if work.fit is None else work.fit.rank
+    return Recovery(
+        model=work.head,
+        status=status,
+        verdict=verdict,
+        reason=_reason(work),
+        determined=_determined(work, verdict),
+        ledger=work.oracle.ledger,
+        degrees_of_freedom=_freedom(work, rank),
+        rank=rank,
+        fresh=fresh,
+        counterexample=case,
+        bars=bars or {},
+        detail=detail,
+    )
+
+
+def _freedom(work: _Work, rank: int | None) -> int | None:
+    if work.reading is None or rank is None:
+        return None
+    readout = work.reading.readout
+    d, o = readout.V.shape
+    return head_freedom(
+        d,
+        outputs=o,
+        rank=rank,
+        score_bias=d if readout.biased else 0,
+        constant=bool(readout.c.any()),
+        residual=readout.U is not None,
+    )
+
+
+def _stated(work: _Work) -> str:
+    errors = work.errors
+    said = "estimated" if work.guessed else "declared"
+    parts = [f"random errors of standard deviation {errors.noise:.1e}"] if errors.noise else []
+    parts += [f"errors up to {errors.tolerance:.1e}"] if errors.tolerance else []
+    parts += [f"relative rounding of {errors.roundoff:.1e}"] if errors.roundoff > 1e-15 else []
+    return f"{' and '.join(parts)} ({said})" if parts else "no errors"
+
+
+def _tokens(work: _Work) -> str:
+    bound = work.stated.token_bound
+    if bound is not None:
+        return f"tokens up to norm {bound:.3g}"
+    longest = 0.0 if work.reading is None else work.reading.length
+    return f"tokens of any norm (up to {longest:.1e} was asked)"
+
+
+def _reason(work: _Work) -> str:
+    return f"One head was tried; answers carry {_stated(work)}; {_tokens(work)}."
+
+
+def _detail(work: _Work, head: Head, bars: dict[str, Array]) -> str:
+    size, error = (float(np.linalg.norm(np.asarray(a))) for a in (head.W, bars.get("W", np.zeros(1))))
+    known = f"W is known to {error / size:.1e} of its norm" if size > 0 else f"W is zero to within {error:.1e}"
+    known = known if size > 2.0 * error else f"W cannot be told from zero, its standard error being {error:.1e}"
+    return f"Answers carry {_stated(work)}, with {_tokens(work)}; {known}."
+
+
+def _determined(work: _Work, verdict: Verdict) -> str:
+    if work.reading is None:
+        return "No answer depends on the tokens beyond its errors; nothing is determined of W."
+    if work.reading.readout.blind:
+        return "V is zero beyond the errors; any W fits."
+    if verdict is Verdict.CLASS_REFUTED:
+        return "No single head has these answers; the model is the nearest one found, and nothing of it is determined."
+    if work.fit is None or work.fit.rank is None:
+        return "V is determined within its error bars; W only along the directions measured, zero elsewhere."
+    return "All parameters are determined within their error bars (one standard error each)."
