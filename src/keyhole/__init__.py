@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     )
     from keyhole.identify import Distance, canonical
     from keyhole.identify import distance as compare
-    from keyhole.learners.auto import Verification, learn, verify
+    from keyhole.learners.auto import learn
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
+    from keyhole.learners.checking import Verification, verify
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
     from keyhole.learners.low_rank import LowRank
+    from keyhole.learners.noisy import UnderNoise
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.restricted import Restricted
@@ -64,11 +66,13 @@ _HOME = {
         "TargetFailed",
     ),
     "keyhole.identify": ("Distance", "canonical"),
-    "keyhole.learners.auto": ("Verification", "learn", "verify"),
+    "keyhole.learners.auto": ("learn",),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
+    "keyhole.learners.checking": ("Verification", "verify"),
     "keyhole.learners.exact": ("Exact",),
     "keyhole.learners.grid": ("Grid",),
     "keyhole.learners.low_rank": ("LowRank",),
+    "keyhole.learners.noisy": ("UnderNoise",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.restricted": ("Restricted",),
@@ -139,6 +143,7 @@ __all__ = [  # noqa: RUF022
     "THEOREMS",
     "TargetFailed",
     "Theorem",
+    "UnderNoise",
     "Verdict",
     "Verification",
     "Watched",

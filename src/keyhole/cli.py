@@ -17,6 +17,7 @@ app = App(
     help="What an attention layer can compute, and what its answers give away.",
     version=__version__,
     suppress_keyboard_interrupt=False,
+    default_parameter=Parameter(negative_iterable=()),
 )
 
 Flat = Parameter(name="*")

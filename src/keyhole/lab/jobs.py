@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Job:
     """What every job has: a key made of its fields."""
 
@@ -18,18 +18,98 @@ class _Job:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True, slots=True)
-class LearnJob(_Job):
-    """Recover what is behind TARGET from queries.
+@dataclass(frozen=True)
+class _Targeting(_Job):
+    """A job with a target.
 
     Args:
         target: a .safetensors file, or package.module:callable.
-        width: size of a token, where the target does not say.
-        outputs: numbers per answer, where the target does not say.
+    """
+
+    target: str
+
+
+@dataclass(frozen=True)
+class _MaybeTargeting(_Job):
+    """A job that can do without a target.
+
+    Args:
+        target: where the width and outputs are read from, when given; nothing is asked.
+    """
+
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class _Comparing(_Targeting):
+    """A job with a target and a model.
+
+    Args:
+        model: a saved model.
+    """
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Declaring(_Job):
+    """What a job states of its target's answers and tokens.
+
+    Args:
+        answers: the number format of the target's answers: f64, f32, f16 or bf16.
+        noise: standard deviation of a random error in every answer; nan where there is one of unknown size.
+        tolerance: largest absolute error of an answer.
+        decimals: answers are rounded to so many decimals.
+        labels: answers are labels: positive or not.
+        token_bound: largest norm of a token that may be asked.
+    """
+
+    _: KW_ONLY
+    answers: str = "f64"
+    noise: float = 0.0
+    tolerance: float = 0.0
+    decimals: int | None = None
+    labels: bool = False
+    token_bound: float | None = None
+
+
+DECLARATIONS = tuple(field.name for field in fields(Declaring))
+
+
+@dataclass(frozen=True)
+class Hinting(Declaring):
+    """What a job knows of its target's weights, and how they are to be learnt.
+
+    Args:
         rank: the rank of W, where it is known.
         grid: W has entries that are whole multiples of this step.
         tokens: a file of the only tokens that may be asked, one per row (.npy, .csv or .safetensors).
-        answers: the number format of the target's arithmetic and answers: f64, f32, f16 or bf16.
+        repeats: how often every question is asked where answers carry random errors.
+        norm_bound: the Frobenius norm of W is at most this (learner tolerant).
+        margin: no entry of the read-out is smaller than this (learner tolerant).
+    """
+
+    _: KW_ONLY
+    rank: int | None = None
+    grid: float | None = None
+    tokens: str | None = None
+    repeats: int = 1
+    norm_bound: float | None = None
+    margin: float | None = None
+
+
+HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLARATIONS)
+
+
+@dataclass(frozen=True)
+class LearnJob(Hinting, _Targeting):
+    """Recover what is behind TARGET from queries.
+
+    Args:
+        width: size of a token, where the target does not say.
+        outputs: numbers per answer, where the target does not say.
+        simulate: what to do to the target's answers, as NAME=VALUE: noise, tolerance, decimals, answers, token-bound,
+            or labels; may be given several times.
         learner: auto, or the name of a learner.
         budget: never ask more sequences than this, verification included.
         seed: seed of every random choice.
@@ -39,14 +119,10 @@ class LearnJob(_Job):
         record: keep a transcript, so that the run can be resumed.
     """
 
-    target: str
     _: KW_ONLY
     width: int | None = None
     outputs: int | None = None
-    rank: int | None = None
-    grid: float | None = None
-    tokens: str | None = None
-    answers: str = "f64"
+    simulate: tuple[str, ...] = ()
     learner: str = "auto"
     budget: int | None = None
     seed: int = 0
@@ -56,53 +132,43 @@ class LearnJob(_Job):
     record: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PlanJob(_Job):
+@dataclass(frozen=True)
+class PlanJob(Hinting, _MaybeTargeting):
     """What a recovery would cost, before a single query.
 
     Args:
-        target: where the width and outputs are read from, when given; nothing is asked.
         width: size of a token.
         outputs: numbers per answer.
-        rank: the rank of W, where it is known.
-        grid: W has entries that are whole multiples of this step.
-        tokens: a file of the only tokens that may be asked.
+        accuracy: error of W that is wanted; the largest tolerance that guarantees it is printed.
         learner: auto, or the name of a learner.
     """
 
-    target: str | None = None
     _: KW_ONLY
     width: int | None = None
     outputs: int | None = None
-    rank: int | None = None
-    grid: float | None = None
-    tokens: str | None = None
+    accuracy: float | None = None
     learner: str = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyJob(_Job):
+@dataclass(frozen=True)
+class VerifyJob(Declaring, _Comparing):
     """Ask TARGET fresh queries and compare the answers with a saved model.
 
     Args:
-        target: a .safetensors file, or package.module:callable.
-        model: a saved model.
         width: size of a token; the model's when absent.
-        answers: the number format of the target's arithmetic and answers: f64, f32, f16 or bf16.
+        simulate: what to do to the target's answers, as NAME=VALUE.
         budget: never ask more sequences than this.
         seed: seed of the fresh queries.
     """
 
-    target: str
-    model: str
     _: KW_ONLY
     width: int | None = None
-    answers: str = "f64"
+    simulate: tuple[str, ...] = ()
     budget: int | None = None
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompareJob(_Job):
     """Distance of two saved models modulo what answers do not determine.
 
@@ -115,7 +181,7 @@ class CompareJob(_Job):
     b: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SampleJob(_Job):
     """Write a random model file to play with.
 
@@ -145,7 +211,7 @@ class SampleJob(_Job):
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DemoJob(_Job):
     """The tour: every capability on embedded defaults.
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from keyhole._arrays import Array
 from keyhole.learners.base import Counterexample, Fresh, Recovery
 from keyhole.models import Head
 from keyhole.oracles import Ledger
@@ -75,6 +76,11 @@ def certificate(recovery: Recovery[Head]) -> dict[str, Any] | None:
     return {"theorem": held.theorem, "outcome": held.outcome.name, **checks}
 
 
+def _relative(bar: Array, width: int) -> float:
+    """Frobenius norm of the standard errors of W, given for each entry or for all alike."""
+    return float(np.linalg.norm(np.broadcast_to(bar, (width, width))))
+
+
 def of_recovery(recovery: Recovery[Head], *, lost: int = 0) -> dict[str, Any]:
     """The part of a learn record that comes from the recovery itself."""
     model = recovery.model
@@ -95,6 +101,6 @@ def of_recovery(recovery: Recovery[Head], *, lost: int = 0) -> dict[str, Any]:
         "queries": queries(recovery.ledger, lost),
         "degrees_of_freedom": recovery.degrees_of_freedom,
         "fresh_error": fresh_error(recovery.fresh),
-        "error_bar": float(bar[0]) * model.width / size if bar is not None and model is not None and size else None,
+        "error_bar": None if bar is None or model is None or not size else _relative(bar, model.width) / size,
         "certificate": certificate(recovery),
     }

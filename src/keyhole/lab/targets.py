@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import numpy as np
 
 from keyhole._arrays import Matrix
 from keyhole.errors import InvalidInput
+from keyhole.lab.jobs import Declaring
 from keyhole.models import SelfAttention, load
-from keyhole.oracles import Local, Oracle
+from keyhole.oracles import Bounded, Cast, Disturbed, Imperfection, Local, Noisy, Oracle, Rounded, Signs
 
 _FORMS = "a .safetensors file, or package.module:callable"
 
@@ -55,6 +56,52 @@ def _callable(target: str) -> Any:
     if not callable(found):
         raise InvalidInput(f"{target} is a {type(found).__name__}, not a callable.")
     return found
+
+
+def stated_by(job: Declaring) -> Imperfection:
+    """What a job declares of its target."""
+    stated = Imperfection.cast(job.answers)
+    if job.decimals is not None:
+        stated = stated.combined(Imperfection.decimals(job.decimals))
+    levels = 2 if job.labels else None
+    return stated.combined(
+        Imperfection(noise=job.noise, tolerance=job.tolerance, levels=levels, token_bound=job.token_bound)
+    )
+
+
+_POLICIES: dict[str, Callable[[Oracle, str, int], Oracle]] = {
+    "noise": lambda oracle, value, seed: Noisy(oracle, float(value), seed),
+    "tolerance": lambda oracle, value, seed: Disturbed(oracle, float(value), seed),
+    "decimals": lambda oracle, value, seed: Rounded(oracle, int(value)),
+    "answers": lambda oracle, value, seed: Cast(oracle, value),
+    "token-bound": lambda oracle, value, seed: Bounded(oracle, float(value)),
+    "labels": lambda oracle, value, seed: Signs(oracle),
+}
+
+
+def simulated(oracle: Oracle, policies: Sequence[str], seed: int) -> Oracle:
+    """The oracle behind output policies, the first one innermost; each declares itself.
+
+    Raises:
+        InvalidInput: a policy is not known, or its value makes no sense.
+    """
+    for policy in ",".join(policies).split(",") if policies else ():
+        name, _, value = policy.partition("=")
+        if name not in _POLICIES:
+            raise InvalidInput(f"--simulate takes {', '.join(_POLICIES)}, as NAME=VALUE; got {policy!r}.")
+        try:
+            oracle = _POLICIES[name](oracle, value, seed)
+        except ValueError as error:
+            raise InvalidInput(f"--simulate {name}= needs a number; got {value!r}.") from error
+    return oracle
+
+
+def go_on(oracle: Any, asked: int) -> None:
+    """Let simulated noise go on from where a run that is resumed had come to."""
+    while oracle is not None:
+        if isinstance(oracle, Noisy):
+            oracle.position = asked
+        oracle = getattr(oracle, "inner", None)
 
 
 def load_tokens(path: str) -> Matrix:

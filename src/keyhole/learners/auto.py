@@ -1,27 +1,26 @@
-"""Which learner for which oracle, and the two functions people call first."""
+"""Which learner for which oracle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from keyhole._arrays import Matrix
-from keyhole.claims import Verdict
+from keyhole._arrays import EPS, Matrix
 from keyhole.errors import InvalidInput
-from keyhole.learners.base import Counterexample, Fresh, Learner, Recovery
+from keyhole.learners.base import Learner, Recovery, Status
+from keyhole.learners.checking import as_oracle
 from keyhole.learners.exact import Exact
 from keyhole.learners.grid import Grid
 from keyhole.learners.low_rank import LowRank
+from keyhole.learners.noisy import UnderNoise
 from keyhole.learners.nuclear import NuclearNorm
 from keyhole.learners.nystrom import Nystrom
 from keyhole.learners.restricted import Restricted
-from keyhole.learners.verify import EXACT, answers_differ, examine
-from keyhole.models import Head, Model
-from keyhole.oracles import Budgeted, Counted, Ledger, Local, Oracle
-from keyhole.oracles.base import declared
+from keyhole.models import Head
+from keyhole.oracles import Budgeted, Declared, Imperfection, Oracle, declared
 
 T = TypeVar("T")
 
@@ -34,11 +33,17 @@ class Hints:
         rank: the rank of W.
         grid: W has entries that are whole multiples of this.
         tokens: the only vectors that may be asked, one per row.
+        repeats: how often every question is asked where answers carry random errors.
+        norm_bound: largest Frobenius norm of W.
+        margin: least size of an entry of the read-out.
     """
 
     rank: int | None = None
     grid: float | None = None
     tokens: Matrix | None = None
+    repeats: int = 1
+    norm_bound: float | None = None
+    margin: float | None = None
 
 
 def _needed(value: T | None, name: str, learner: str) -> T:
@@ -47,31 +52,66 @@ def _needed(value: T | None, name: str, learner: str) -> T:
     return value
 
 
-LEARNERS: dict[str, Callable[[Hints], Learner]] = {
-    "exact": lambda hints: Exact(),
-    "low-rank": lambda hints: LowRank(hints.rank),
-    "nystrom": lambda hints: Nystrom(_needed(hints.rank, "rank", "nystrom")),
-    "nuclear-norm": lambda hints: NuclearNorm(_needed(hints.rank, "rank", "nuclear-norm")),
-    "grid": lambda hints: Grid(_needed(hints.grid, "grid", "grid")),
-    "restricted": lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")),
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A learner by name: how it is made from hints, and which imperfections of answers it bears."""
+
+    make: Callable[[Hints], Learner]
+    bears: frozenset[str]
+
+
+_ROUNDED = frozenset({"rounding"})
+_ERRORS = frozenset({"rounding", "absolute errors", "a bound on tokens"})
+
+LEARNERS: dict[str, Choice] = {
+    "exact": Choice(lambda hints: Exact(), _ROUNDED),
+    "low-rank": Choice(lambda hints: LowRank(hints.rank), _ROUNDED),
+    "nystrom": Choice(lambda hints: Nystrom(_needed(hints.rank, "rank", "nystrom")), _ROUNDED),
+    "nuclear-norm": Choice(lambda hints: NuclearNorm(_needed(hints.rank, "rank", "nuclear-norm")), _ROUNDED),
+    "grid": Choice(lambda hints: Grid(_needed(hints.grid, "grid", "grid")), _ROUNDED),
+    "restricted": Choice(
+        lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")), _ROUNDED | {"a bound on tokens"}
+    ),
+    "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
 }
 
 
-def choose(name: str = "auto", hints: Hints = Hints()) -> Learner:  # noqa: B008
-    """The learner of that name; `auto` goes by the hints, and finds out by itself what they do not say."""
-    if name == "auto":
-        name = "grid" if hints.grid is not None else "low-rank"
-        name = "restricted" if hints.tokens is not None else name
-    elif hints.tokens is not None and name != "restricted":
+def _imperfections(stated: Imperfection) -> set[str]:
+    """What answers or tokens lack, in words."""
+    lacks = {
+        "rounding": not stated.roundoff <= EPS,
+        "absolute errors": stated.absolute,
+        "labels only": stated.levels is not None,
+        "a bound on tokens": stated.token_bound is not None,
+    }
+    return {name for name, yes in lacks.items() if yes}
+
+
+def _automatic(hints: Hints, stated: Imperfection) -> str:
+    if hints.tokens is not None:
+        return "restricted"
+    if stated.absolute or stated.token_bound is not None:
+        return "noisy"
+    return "grid" if hints.grid is not None else "low-rank"
+
+
+def choose(name: str = "auto", hints: Hints = Hints(), stated: Imperfection = Imperfection()) -> Learner:  # noqa: B008
+    """The learner of that name; `auto` goes by the hints and by what the oracle declares.
+
+    Raises:
+        InvalidInput: there is no such learner, a hint it needs is missing, or it does not bear what is declared.
+    """
+    if hints.tokens is not None and name not in ("auto", "restricted"):
         raise InvalidInput(f"--tokens goes with the learner restricted (or auto); got {name}.")
+    name = _automatic(hints, stated) if name == "auto" else name
     if name not in LEARNERS:
         raise InvalidInput(f"a learner is one of auto, {', '.join(LEARNERS)}; got {name!r}.")
-    return LEARNERS[name](hints)
-
-
-def as_oracle(target: Oracle | Callable[[Any], Any]) -> Oracle:
-    """An oracle as it is; a model or any other callable with a `width` behind `Local`."""
-    return target if isinstance(target, Oracle) else Local(target)
+    beyond = sorted(_imperfections(stated) - LEARNERS[name].bears)
+    if beyond:
+        able = [other for other, choice in LEARNERS.items() if _imperfections(stated) <= choice.bears]
+        instead = f"take --learner {' or '.join(able)}" if able else "no learner does"
+        raise InvalidInput(f"the learner {name} does not bear {' and '.join(beyond)}, which is declared; {instead}.")
+    return LEARNERS[name].make(hints)
 
 
 def learn(
@@ -79,6 +119,7 @@ def learn(
     *,
     rng: np.random.Generator,
     learner: str | Learner = "auto",
+    hints: Hints = Hints(),  # noqa: B008
     budget: int | None = None,
 ) -> Recovery[Head]:
     """Recover the attention head behind `oracle` from queries, and verify it on fresh ones.
@@ -86,54 +127,20 @@ def learn(
     Args:
         oracle: a black box, or a callable with a `width` attribute.
         rng: source of every random choice.
-        learner: a learner or its name.
+        learner: a learner or its name; `auto` also goes on when the first attempt shows that answers scatter.
+        hints: what is known of the target beforehand.
         budget: never ask more sequences than this, verification included.
 
     Returns:
         The recovery; `unwrap()` hands out its model only when verified.
     """
     target = as_oracle(oracle)
-    chosen = choose(learner) if isinstance(learner, str) else learner
-    return chosen.run(target if budget is None else Budgeted(target, budget), rng=rng)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Verification:
-    """What fresh queries say of a model somebody already has."""
-
-    verdict: Verdict
-    fresh: Fresh
-    counterexample: Counterexample | None
-    ledger: Ledger
-    detail: str = ""
-
-
-def verify(oracle: Oracle | Callable[[Any], Any], model: Model, *, rng: np.random.Generator) -> Verification:
-    """Ask fresh sequences and compare the answers with `model`.
-
-    Raises:
-        InvalidInput: the model's width or outputs are not the target's.
-    """
-    counted = Counted(as_oracle(oracle))
-    if counted.width != model.width:
-        raise InvalidInput(f"the target's tokens have width {counted.width}, the model's {model.width}.")
-    stated = declared(counted)
-    with counted.phase("verify"):
-        first = counted.ask(np.zeros((1, 1, model.width)))
-        if first.shape[1] != model.outputs:
-            raise InvalidInput(f"the target answers {first.shape[1]} numbers, the model {model.outputs}.")
-        tolerance = EXACT if stated.perfect else 1e4 * stated.roundoff
-        seen = examine(counted, model, tolerance=tolerance, roundoff=stated.roundoff, rng=rng)
-        if seen.hidden or not seen.complete:
-            detail = "The budget ran out." if not seen.complete else "Rounding of the answers hides the token values."
-            return Verification(Verdict.UNVERIFIED, seen.fresh, None, counted.ledger, detail)
-        if seen.passed:
-            verdict = Verdict.EXACT if stated.perfect else Verdict.WITHIN_TOLERANCE
-            return Verification(verdict, seen.fresh, None, counted.ledger)
-        worst = seen.worst
-        cases = [] if worst is None else [(worst.tokens[None], worst.answer[None])]
-        gap = answers_differ(counted, cases, stated.roundoff)
-    if gap > 0:
-        detail = f"The target answered the same question differently (by {gap:.1e})."
-        return Verification(Verdict.UNVERIFIED, seen.fresh, None, counted.ledger, detail)
-    return Verification(Verdict.CLASS_REFUTED, seen.fresh, worst, counted.ledger, "The model is not the target.")
+    target = target if budget is None else Budgeted(target, budget)
+    stated = declared(target)
+    chosen = choose(learner, hints, stated) if isinstance(learner, str) else learner
+    first = chosen.run(target, rng=rng)
+    if first.status is not Status.INCONSISTENT or stated.absolute or learner != "auto" or hints.tokens is not None:
+        return first
+    scattered = Declared(target, Imperfection(noise=float("nan")))
+    again = UnderNoise(hints.rank, hints.repeats).run(scattered, rng=rng)
+    return replace(again, ledger=again.ledger.after(first.ledger, "before"))

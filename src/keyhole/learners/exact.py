@@ -22,10 +22,10 @@ class Exact:
     """Measures every column of W, whatever its rank: d^2/o + d queries and about ten more."""
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """D + 4 queries to read out, a few to find the scale, d ceil(d/o) to measure, then verification."""
+        """D + 5 queries to read out, a few to find the scale, d ceil(d/o) to measure, then verification."""
         together = min(width, outputs)
         measure = width * -(-width // together)
-        by_phase = {"read": width + 4, "scale": 6, "measure": measure, "verify": QUERIES}
+        by_phase = {"read": width + 5, "scale": 6, "measure": measure, "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 
@@ -53,7 +53,7 @@ def certificate(recovery: Recovery[Head], width: int) -> Certificate | None:
         return None
     is_head = recovery.status in (Status.RECOVERED, Status.NO_READOUT)
     extras = (head.h is not None) + (head.U is not None) * (2 + (head.h is not None))
-    measured = recovery.ledger["measure"].sequences + recovery.ledger["read"].sequences - 4
+    measured = recovery.ledger["measure"].sequences + recovery.ledger["read"].sequences - 5
     return Certificate(
         "BSHK26/4.1",
         assumptions=(

@@ -45,7 +45,7 @@ class Grid:
         """D ceil(d / K) queries to measure, K the columns that one logit carries."""
         together = min(width, outputs)
         packed = -(-width // _digits(self.levels or 1, width))
-        by_phase = {"read": width + 4, "scale": 6, "measure": (packed + 1) * -(-width // together), "verify": QUERIES}
+        by_phase = {"read": width + 5, "scale": 6, "measure": (packed + 1) * -(-width // together), "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 

@@ -55,12 +55,12 @@ class LowRank:
             raise InvalidInput(f"a rank is a whole number >= 0; got {self.rank}.")
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """D + 4 queries to read out, r(2d - r)/o to measure, one check per rank, then verification."""
+        """D + 5 queries to read out, r(2d - r)/o to measure, one check per rank, then verification."""
         together = min(width, outputs)
         r = width if self.rank is None else min(self.rank, width)
         measure = r * -(-width // together) + (width - r) * -(-r // together)
         checks = 0 if self.rank is not None else min(r, width - 1) + 1
-        by_phase = {"read": width + 4, "scale": 6, "measure": measure, "rank": checks, "verify": QUERIES}
+        by_phase = {"read": width + 5, "scale": 6, "measure": measure, "rank": checks, "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs, rank=r)
         return Plan(by_phase=by_phase, at_most=at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 

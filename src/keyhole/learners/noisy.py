@@ -8,7 +8,6 @@ Error bars come from fitting again with errors drawn anew, read-out included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,7 +20,7 @@ from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status,
 from keyhole.learners.noisy_fit import Fit, begun, measure, replicates
 from keyhole.learners.noisy_reading import Errors, Reading, estimated, read, reads
 from keyhole.learners.probes import Saturated
-from keyhole.learners.verify import EXACT, NO_ROOM, QUERIES, fresh_sequences
+from keyhole.learners.verify import EXACT, NO_ROOM, QUERIES, fresh_sequences, inside
 from keyhole.models import Head
 from keyhole.oracles import Counted, Imperfection, Oracle, declared
 
@@ -122,13 +121,6 @@ class _Row:
     case: Counterexample
     value: float
     deviation: float
-
-
-def inside(batches: Iterator[Sequences], bound: float | None) -> Iterator[Sequences]:
-    """The same sequences, shortened where a token would be longer than the bound."""
-    for X in batches:
-        longest = np.sqrt((X**2).sum(axis=2).max(axis=1))
-        yield X if bound is None else X * np.minimum(1.0, bound / np.maximum(longest, 1e-300))[:, None, None]
 
 
 def _verified(work: _Work, drawing: np.random.Generator, checking: np.random.Generator) -> Recovery[Head]:

@@ -274,8 +274,8 @@ class NuclearNorm:
         return min(width * width + width, math.ceil(more * self.oversampling * r * (2 * width - r)))
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """D + 4 queries to read out, one for each measurement whatever the outputs, then verification."""
-        by_phase = {"read": width + 4, "scale": 6, "measure": self.measurements(width), "verify": QUERIES}
+        """D + 5 queries to read out, one for each measurement whatever the outputs, then verification."""
+        by_phase = {"read": width + 5, "scale": 6, "measure": self.measurements(width), "verify": QUERIES}
         most = by_phase | {"measure": self.measurements(width, _MORE ** (_TRIES - 1))}
         freedom = head_freedom(width, outputs=outputs, rank=min(self.rank, width))
         return Plan(by_phase=by_phase, at_most=at_most(most), degrees_of_freedom=freedom, outputs=outputs)

@@ -53,7 +53,7 @@ class Nystrom:
         together = min(width, outputs)
         k, rows = self._sizes(width)
         measure = k * -(-width // together) + (width - k) * -(-rows // min(together, rows))
-        by_phase = {"read": width + 4, "scale": 6, "measure": measure, "verify": QUERIES}
+        by_phase = {"read": width + 5, "scale": 6, "measure": measure, "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs, rank=min(self.rank, width))
         return Plan(by_phase=by_phase, at_most=at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 

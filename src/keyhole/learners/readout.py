@@ -27,6 +27,14 @@ class NotAHead(Exception):
         self.counterexample = counterexample
 
 
+class Scattered(Exception):
+    """The target answered the same question differently, by `gap`."""
+
+    def __init__(self, gap: float) -> None:
+        super().__init__()
+        self.gap = gap
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Readout:
     """What is read without attention.
@@ -80,10 +88,11 @@ def _pair(oracle: Counted, x: Vector) -> tuple[Vector, Vector, float]:
 
 
 def read(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) -> Readout:
-    """Read c, V and U from d queries (2d with a residual, 3d with a residual and a score bias) and four more.
+    """Read c, V and U from d queries (2d with a residual, 3d with a residual and a score bias) and five more.
 
     Raises:
         NotAHead: single tokens are not answered by an affine function.
+        Scattered: the same question was answered differently.
     """
     d = oracle.width
     c = oracle.ask(np.zeros((1, 1, d)))[0]
@@ -97,13 +106,26 @@ def read(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) ->
     )
     size = float(np.abs(c).max())
     s = max(1.0, power_of_two(size / seen)) if seen > floor and size > 0 else 1.0
-    alone = oracle.ask(s * x[None, None])  # a fresh array, since an oracle may change what it is given
+    alone = _twice(oracle, s * x, roundoff)
     gap = np.abs((alone[0] - c) / s - along).max()
     residual = bool(gap > 1e4 * roundoff * seen + 64 * roundoff * size / s)
     V, U = _matrices(oracle, c, s, blind=not seen > floor, biased=biased, residual=residual)
     readout = Readout(V, U, c, biased, (s * x[None, None], alone))
     _check_affine(readout, roundoff)
     return readout
+
+
+def _twice(oracle: Counted, x: Vector, roundoff: float) -> Answers:
+    """The answer to a single token, asked twice in one call.
+
+    Raises:
+        Scattered: the two answers differ by more than rounding.
+    """
+    first, second = oracle.ask(np.stack([x, x])[:, None])
+    gap = float(np.abs(first - second).max())
+    if gap > max(1e-11, 64 * roundoff) * float(max(np.abs(first).max(), np.abs(x).max())):
+        raise Scattered(gap)
+    return first[None]
 
 
 def _matrices(

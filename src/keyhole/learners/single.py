@@ -15,7 +15,7 @@ from keyhole.learners.base import Counterexample, Fresh, Recovery, Status
 from keyhole.learners.columns import Columns, Directions
 from keyhole.learners.designs import full_design, scattered
 from keyhole.learners.probes import Saturated
-from keyhole.learners.readout import NotAHead, Readout, read
+from keyhole.learners.readout import NotAHead, Readout, Scattered, read
 from keyhole.learners.scales import calibrate
 from keyhole.learners.verify import EXACT, NO_ROOM, Examination, asked_again, examine
 from keyhole.models import Factored, Head
@@ -102,6 +102,8 @@ def recover(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator) -> 
         return _ended(session, session.partial(), Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
     except Saturated:
         return _doubted(session, None, Status.SATURATED, Verdict.UNVERIFIED, None)
+    except Scattered as found:
+        return _scattered(session, None, found.gap)
     except NotAHead as refusal:
         return _doubted(session, None, Status.NOT_A_HEAD, Verdict.CLASS_REFUTED, refusal.counterexample)
     return _verified(session, head, checking)
@@ -164,11 +166,15 @@ def _doubted(
     if gap is None:
         return _ended(session, head, Status.UNCHECKED, Verdict.UNVERIFIED, seen, detail=NO_ROOM)
     if gap > 0.0:
-        detail = f"Two answers to one sequence differ by {gap:.1e}."
-        return _ended(session, head, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
+        return _scattered(session, head, gap, seen)
     answers = [a for a in (probe and probe[1], counterexample and counterexample.answer[None]) if a is not None]
     detail = " ".join(part for part in (_gap(counterexample), _rounded(answers)) if part)
     return _ended(session, head, status, verdict, seen, counterexample=counterexample, detail=detail)
+
+
+def _scattered(session: Session, head: Head | None, gap: float, seen: Examination | None = None) -> Recovery[Head]:
+    detail = f"Two answers to one sequence differ by {gap:.1e}."
+    return _ended(session, head, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
 
 
 def _rounded(answers: list[Matrix]) -> str:

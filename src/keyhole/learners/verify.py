@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Sequences, Stack, rms
+from keyhole._arrays import Array, Matrix, PerSequence, Sequences, Stack, rms
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
 from keyhole.models import Head, Model
@@ -79,6 +79,13 @@ def fresh_sequences(model: Model, *, rng: np.random.Generator) -> Iterator[Seque
         yield X
 
 
+def inside(batches: Iterable[Sequences], bound: float | None) -> Iterator[Sequences]:
+    """The same sequences, shortened where a token would be longer than the bound."""
+    for X in batches:
+        longest = np.sqrt((X**2).sum(axis=2).max(axis=1))
+        yield X if bound is None else X * np.minimum(1.0, bound / np.maximum(longest, 1e-300))[:, None, None]
+
+
 def _unbiased(model: Model) -> tuple[Model, Matrix]:
     """The model without its score bias, and that bias as a unit column (none where there is no bias)."""
     if not isinstance(model, Head) or model.h is None or model.width == 1 or not model.h.any():
@@ -98,7 +105,7 @@ def _lengthening(model: Model, scales: Array, rng: np.random.Generator) -> Array
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Row:
-    """One fresh answer: the case, its gap, the largest token value, the size of the answer."""
+    """One fresh answer: the case, its gap beyond what is allowed, the largest token value, the size of the answer."""
 
     case: Counterexample
     gap: float
@@ -114,8 +121,9 @@ def examine(
     roundoff: float,
     rng: np.random.Generator,
     batches: Iterable[Sequences] | None = None,
+    allowance: Callable[[Sequences], PerSequence] | None = None,
 ) -> Examination:
-    """Ask fresh sequences, or the given ones, and compare: |f - model| <= tolerance * max_i |x_i V|."""
+    """Ask fresh sequences, or the given ones, and compare: |f - model| <= tolerance * max_i |x_i V| + allowance."""
     rows: list[_Row] = []
     complete = True
     for X in fresh_sequences(model, rng=rng) if batches is None else batches:
@@ -123,16 +131,20 @@ def examine(
             answers = oracle.ask(X.copy())
         except BudgetSpent as spent:
             complete, answers = False, spent.answers
-        rows += _compare(model, X, answers) if answers is not None else []
+        rows += _compare(model, X, answers, allowance) if answers is not None else []
         if not complete:
             break
     return _summary(rows, tolerance, roundoff, complete)
 
 
-def _compare(model: Model, asked: Stack, answers: Matrix) -> list[_Row]:
+def _compare(
+    model: Model, asked: Stack, answers: Matrix, allowance: Callable[[Sequences], PerSequence] | None
+) -> list[_Row]:
     X = asked[: len(answers)]
     predicted = model(X)
     gap = np.abs(answers - predicted).max(axis=1)
+    if allowance is not None:
+        gap = np.maximum(gap - allowance(X), 0.0)
     size = np.maximum(np.abs(answers), np.abs(predicted)).max(axis=1)
     columns = (X, answers, predicted, gap, model.magnitude(X), size)
     return [
@@ -158,7 +170,7 @@ def _summary(rows: list[_Row], tolerance: float, roundoff: float, complete: bool
         worst = min(failed, key=lambda row: (len(row.case.tokens), -relative(row))).case
     else:
         worst = max(shown, key=relative).case if shown else None
-    fresh = Fresh(len(rows), max((r.gap for r in shown), default=0.0), max(map(relative, shown), default=0.0))
+    fresh = Fresh(len(rows), max((r.case.gap for r in shown), default=0.0), max(map(relative, shown), default=0.0))
     return Examination(fresh, worst, not failed, len(silent) > len(rows) / 2, complete)
 
 

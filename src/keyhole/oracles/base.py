@@ -62,6 +62,10 @@ class Ledger:
             sum(e.seconds for e in entries),
         )
 
+    def after(self, earlier: Ledger, name: str) -> Ledger:
+        """The same with the whole cost of an earlier attempt as a phase of its own, first."""
+        return Ledger({name: earlier.total(), **self.phases})
+
 
 def checked(answers: Any, *, batch: int, outputs: int | None) -> Answers:
     """`answers` as a finite (batch, outputs) array; (batch,) becomes one output.

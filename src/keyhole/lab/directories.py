@@ -1,0 +1,61 @@
+"""Run directories: where a run writes, and when it may."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from keyhole.errors import InvalidInput
+from keyhole.lab import report
+from keyhole.lab.records import Record
+from keyhole.models.files import write_atomically
+
+_RUN_FILES = (
+    "record.json",
+    *("transcript.sqlite", "transcript.sqlite-wal", "transcript.sqlite-shm"),
+    *("model.safetensors", "truth.safetensors", "report.html"),
+)
+
+
+def run_directory(name: str, *, out: str | None, resume: bool, force: bool) -> Path:
+    """The directory of a run: a new one, or `out`, which must not hold a run unless that is to go on or be replaced."""
+    if out is None:
+        if resume:
+            raise InvalidInput("--resume needs --out DIR, the directory of the run to go on with.")
+        return new_directory(name)
+    directory = Path(out)
+    held = [file for file in ("record.json", "transcript.sqlite") if (directory / file).exists()]
+    if held and not (resume or force):
+        raise InvalidInput(f"{directory} already holds a run. Use --resume to go on with it, or --force to replace it.")
+    if force and not resume:
+        for file in _RUN_FILES:
+            (directory / file).unlink(missing_ok=True)
+    make(directory)
+    return directory
+
+
+def new_directory(name: str) -> Path:
+    """A directory of its own under runs/, named by time and `name`."""
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    taken = Path("runs") / stem
+    number = 1
+    while taken.exists():
+        number += 1
+        taken = Path("runs") / f"{stem}-{number}"
+    make(taken)
+    return taken
+
+
+def make(directory: Path) -> None:
+    """Make a directory, with its parents."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot make the directory {directory}: {error.strerror}. Choose another --out.") from error
+
+
+def finished(record: Record, directory: Path) -> Record:
+    """Write a record and its page."""
+    write_atomically(directory / "record.json", record.json() + b"\n")
+    write_atomically(directory / "report.html", report.page(record.data, directory).encode())
+    return record

@@ -1,0 +1,105 @@
+"""The shell of every page keyhole writes: one self-contained file that opens offline, and words and numbers in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import math
+from typing import Any
+
+_STYLE = """
+:root { color-scheme: light dark; --page: #fcfcfa; --ink: #1b1f24; --ours: #1f6feb; --limit: #6b7280; --bad: #c2410c;
+  --rule: #d9d9d4; }
+@media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e8e6e1; --ours: #6cb2ff; --limit: #9aa3af;
+  --bad: #ff8a5c; --rule: #33383d; } }
+body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; margin: 1.5rem auto;
+  max-width: 62rem; padding: 0 1rem; font-variant-numeric: tabular-nums; } h1, h2, p, pre { overflow-wrap: anywhere; }
+h1 { font-size: 1.3rem; line-height: 1.35; margin: .3rem 0 1rem; } h1, p { max-width: 46rem; }
+h2 { font-size: 1.05rem; margin: 2rem 0 .8rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
+.verdict { font-weight: 600; margin: 0; } .ours { color: var(--ours); } .bad { color: var(--bad); }
+.limit, figcaption, output, .axis, th { color: var(--limit); } figcaption b { color: var(--ink); }
+.pictures { display: flex; flex-wrap: wrap; gap: 1rem 1.5rem; } figure { margin: 0; width: 18rem; max-width: 100%; }
+figcaption, output { font-size: .85rem; line-height: 1.4; } output { display: block; min-height: 1.4em; }
+.map { display: grid; grid-template-columns: 1.3rem 1fr; line-height: 1.3rem; font-size: .8rem; }
+.key { writing-mode: vertical-rl; transform: rotate(180deg); text-align: right; } .query, .scale { grid-column: 2; }
+img { display: block; width: 100%; box-sizing: border-box; image-rendering: pixelated; border: 1px solid var(--rule); }
+.map > img { aspect-ratio: 1; } :focus-visible { outline: 2px solid var(--ours); outline-offset: 2px; }
+.scale img { height: .6rem; margin-top: .4rem; } .scale div { display: flex; justify-content: space-between; }
+table { border-collapse: collapse; overflow-wrap: break-word; } svg + table { margin-top: 1rem; }
+td, th { text-align: left; padding: .15rem .9rem .15rem 0; vertical-align: top; font-weight: 400; }
+thead th { border-bottom: 1px solid var(--rule); } .number { text-align: right; } td.number { white-space: nowrap; }
+svg { display: block; max-width: 100%; overflow: visible; } svg text { fill: var(--ink); font-size: 12px; }
+svg .quiet { fill: var(--limit); } svg .ours { fill: var(--ours); } svg .bad { fill: var(--bad); stroke: var(--bad); }
+svg .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; } svg .rule { stroke: var(--rule); }
+svg .phase { fill: var(--ours); stroke: var(--ours); } svg .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
+pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem; }
+"""
+
+_SCRIPT = """
+for (const picture of document.querySelectorAll("[data-cells]")) {
+  const { cells, step, width, name } = picture.dataset, numbers = cells.split(" "), n = Math.sqrt(numbers.length);
+  const said = picture.closest("figure").querySelector("output"), index = k =>
+    step > 1 ? `${k * step}:${Math.min((k + 1) * step, width)}` : k;
+  const cell = (at, size) => Math.max(0, Math.min(n - 1, Math.floor(at / size * n)));
+  const show = k => said.textContent = `${name}[${index(Math.floor((at = k) / n))}, ${index(k % n)}] = ${numbers[k]}`;
+  let at = (said.textContent = "point at a cell, or use the arrow keys", picture.tabIndex = 0, -1);
+  picture.onmousemove = e => show(cell(e.offsetY, picture.clientHeight) * n + cell(e.offsetX, picture.clientWidth));
+  picture.onkeydown = e => {
+    const move = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -n, ArrowDown: n }[e.key];
+    if (move !== undefined) e.preventDefault(), show(at < 0 ? 0 : at + move in numbers ? at + move : at);
+  };
+}
+"""
+
+
+def shell(title: str, body: str) -> str:
+    """A page around `body`; nothing is fetched, and no script runs but the one whose hash is named."""
+    known = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width"><title>keyhole: {escaped(title)}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{_STYLE}</style>'
+        f"</head><body><main>{body}</main><script>{_SCRIPT}</script></body></html>\n"
+    )
+
+
+def escaped(value: Any) -> str:
+    """Text that is safe inside a page."""
+    return html.escape(str(value))
+
+
+def number(value: float | None) -> str:
+    """A number for a person: whole ones with separators, others to two or three digits."""
+    if value is None or not math.isfinite(value):
+        return "not finite"
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if not 1e-3 <= abs(value) < 1e6:
+        digits, power = f"{value:.1e}".split("e")
+        return f"{digits.removesuffix('.0')}e{int(power)}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def seconds(value: float) -> str:
+    """A time for a person."""
+    if value < 0.995:
+        return f"{number(float(f'{1000 * value:.2g}'))} ms"
+    return f"{value:.1f} s" if value < 120 else f"{int(value // 60):,} min {value % 60:.0f} s"
+
+
+def table(rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()) -> str:
+    """Rows of text, the first cell of each its name; columns of `numbers` are set flush right."""
+    kinds = [' class="number"' if i in numbers else "" for i in range(9)]
+    lines = ""
+    for first, *rest in rows:
+        cells = "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds[1:], rest, strict=False))
+        lines += f'<tr><th scope="row">{escaped(first)}</th>{cells}</tr>'
+    head = "".join(f'<th scope="col"{kind}>{c}</th>' for kind, c in zip(kinds, columns, strict=False))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def section(title: str, body: str) -> str:
+    """A part of a page; its title is the finding in a sentence."""
+    return f"<section><h2>{escaped(title)}</h2>{body}</section>"

@@ -1,0 +1,164 @@
+"""Pictures of score matrices: heatmaps with named axes, differences on a log scale, singular values."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Matrix, Vector
+from keyhole.claims import Verdict
+from keyhole.lab.pages import escaped, number, section
+from keyhole.models import Factored, Head, load
+
+_PIXELS = 64  # a larger matrix is shown in blocks
+_DENSE = 1024  # singular values of a wider dense matrix would take longer than the page is worth
+
+_NAMES = {
+    "EXACT": "recovered W",
+    "WITHIN_TOLERANCE": "recovered W, within the declared imperfection",
+    "CLASS_REFUTED": "nearest single head, refuted",
+    "NOT_IDENTIFIABLE": "one W that fits, not the only one",
+    "BUDGET_SPENT": "partial W, zero where not measured",
+}
+_SHAPES = {
+    "truth": "m-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0",
+    "ours": "m-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0 -5.2 0",
+    "bad": "m-3 -3l6 6m0 -6l-6 6",
+}
+
+
+def _head(path: Path) -> Head | None:
+    model = load(path) if path.is_file() else None
+    return model if isinstance(model, Head) else None
+
+
+def matrices(data: Mapping[str, Any], directory: Path) -> str:
+    """The recovered W, beside the true one where that is known, and its singular values."""
+    found = _head(directory / "model.safetensors") if data.get("model") is not None else None
+    if found is None:
+        return ""
+    truth = _head(directory / "truth.safetensors") if "distance" in data else None
+    name, W = _NAMES.get(str(data.get("verdict")), "W as fitted, not verified"), np.asarray(found.W)
+    if not W.any():
+        return section(f"{name[0].upper()}{name[1:]}", "<p>Every entry of it is zero: there is nothing to draw.</p>")
+    figures = [_signed(name, W), _spectrum(data, found, truth)]
+    title = f"{name[0].upper()}{name[1:]}: {len(W):,} x {len(W):,}, of rank {data.get('rank') or 'not known'}"
+    if truth is not None:
+        T = np.asarray(truth.W)
+        figures = [_signed("true W", T), figures[0], _errors(W - T, float(np.abs(T).max())), figures[1]]
+        title += f"; the true W is {number(float(np.abs(W - T).max()))} away at most"
+    return section(title, f'<div class="pictures">{"".join(figures)}</div>')
+
+
+def _signed(title: str, W: Matrix) -> str:
+    """A diverging picture, blue below zero, white at zero, orange above; block means where W is large."""
+    step, sums = _blocks(np.add, W)
+    x = sums / _blocks(np.add, np.ones_like(W))[1]
+    limit = float(np.abs(x).max()) or 1.0
+    note, name = f"limits ±{number(limit)}", "W" if step == 1 else "mean of W"
+    if step > 1:
+        note = f"means over {step} x {step} blocks, {note}; the largest entry is {number(float(np.abs(W).max()))}"
+    about = f'data-step="{step}" data-width="{len(W)}" data-name="{name}"'
+    ends = (f"−{number(limit)}", "0", number(limit))
+    return _figure(title, note, x / limit, np.linspace(-1, 1, 65), ends, x, about)
+
+
+def _errors(E: Matrix, size: float) -> str:
+    """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry; the largest of each block."""
+    step, x = _blocks(np.maximum, np.abs(E))
+    share = np.clip((np.log10(np.maximum(x / (size or 1.0), 1e-16)) + 16) / 16, 0, 1)
+    note = f"largest {number(float(x.max()))}; log scale, in units of the largest true entry"
+    note += f"; the largest of each {step} x {step} block" if step > 1 else ""
+    about = f'data-step="{step}" data-width="{len(E)}" data-name="|difference|"'
+    return _figure("difference", note, share, np.linspace(0, 1, 65), ("1e-16", "1e-8", "1"), x, about)
+
+
+def _blocks(ufunc: np.ufunc, W: Matrix) -> tuple[int, Matrix]:
+    """Sums or maxima over square blocks, as few entries to a side as fit the picture."""
+    step = -(-len(W) // _PIXELS)
+    edges = np.arange(0, len(W), step)
+    return step, ufunc.reduceat(ufunc.reduceat(W, edges, axis=0), edges, axis=1)
+
+
+def _figure(title: str, note: str, shares: Matrix, scale: Vector, ends: tuple[str, ...], x: Matrix, about: str) -> str:
+    """A matrix with its axes named, its colours explained, and its numbers to be read by pointing or by arrow keys."""
+    alt = escaped(f"{title}, rows key side, columns query side, {note}")
+    marks, cells = "".join(f"<span>{end}</span>" for end in ends), " ".join(f"{v:.2g}" for v in x.ravel())
+    return (
+        '<figure><div class="map"><span class="axis query">query side, column j →</span>'
+        f'<span class="axis key">← key side, row i</span><img data-cells="{cells}" {about}'
+        f' alt="{alt}" src="{_png(shares)}">'
+        f'<div class="scale"><img alt="" src="{_png(scale[None])}"><div>{marks}</div></div></div>'
+        f"<output></output><figcaption><b>{escaped(title)}</b>: {escaped(note)}</figcaption></figure>"
+    )
+
+
+def _png(shares: Matrix) -> str:
+    """Numbers from -1 (blue) over 0 (white) to 1 (orange) as a picture, in an address that holds it."""
+    cold, white, warm = (np.array(c, dtype=np.float64) for c in ((31, 111, 235), (252, 252, 250), (194, 65, 12)))
+    x = shares[..., None]
+    pixels = (white + np.abs(x) * (np.where(x < 0, cold, warm) - white)).round().astype(np.uint8)
+    rows, columns, _ = pixels.shape
+    lines = np.concatenate([np.zeros((rows, 1), np.uint8), pixels.reshape(rows, -1)], axis=1)
+    size = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
+    body = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
+    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(body)).decode()
+
+
+def _singular(head: Head | None) -> Vector:
+    """Singular values of W, largest first; from its factors where it has them, none where they would take long."""
+    if head is None:
+        return np.empty(0)
+    W = head.W
+    if isinstance(W, Factored):
+        W = np.linalg.qr(W.A)[1] @ np.linalg.qr(W.B)[1].T
+    easy = len(W) <= _DENSE and bool(np.isfinite(W).all())
+    return np.asarray(np.linalg.svd(W, compute_uv=False), dtype=np.float64) if easy else np.empty(0)
+
+
+def _spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> str:
+    """Singular values on a log scale: truth as dark circles, recovered as filled blue ones, refuted as crosses."""
+    style = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
+    true, values = _singular(truth), _singular(found)
+    count, every = max(len(true), len(values)), np.append(true, values)
+    if not every.any():
+        return ""
+    low = math.floor(math.log10(max(every.min(), 1e-18 * every.max(), 1e-320)))
+    high = math.floor(math.log10(every.max())) + 1
+    marks = _axes(low, high, count)
+    for kind, numbers in (("truth", true), (style, values)):
+        for k, value in enumerate(map(float, numbers)):
+            y = 24 + 206 * min(1.0, (high - math.log10(max(value, 1e-320))) / (high - low))
+            path = f'<path class="{kind}" d="M{44 + 244 * (k + 0.5) / count:.1f} {y:.1f}{_SHAPES[kind]}"/>'
+            marks += f"<g><title>singular value {k + 1}: {number(value)}</title>{path}</g>"
+    note = f"rank {data['rank']}" if data.get("rank") is not None else "rank not measured"
+    note += f"; the other {found.width - count:,} are zero" if count < found.width else ""
+    note += "; ✕ nearest single head" if style == "bad" else "; ● recovered" if verified(data) else "; ● as fitted"
+    note += ", ○ truth" if len(true) else ""
+    svg = f'<svg viewBox="0 0 290 250" role="img" aria-label="singular values of W, {note}">{marks}</svg>'
+    return f"<figure>{svg}<figcaption><b>singular values of W</b>: {note}</figcaption></figure>"
+
+
+def _axes(low: int, high: int, count: int) -> str:
+    """Rules at powers of ten, at most seven, and the ends of the index."""
+    parts = '<text class="quiet" x="44" y="10">singular value σ, log scale</text>'
+    for power in range(high, low - 1, -max(1, -(-(high - low) // 6))):
+        y, said = 24 + 206 * (high - power) / (high - low), f"1e{power}" if abs(power) > 3 else number(10.0**power)
+        parts += f'<line class="rule" x1="44" x2="288" y1="{y:.1f}" y2="{y:.1f}"/>'
+        parts += f'<text class="quiet" x="38" y="{y + 4:.1f}" text-anchor="end">{said}</text>'
+    for x, anchor, said in ((48, "start", "1"), (166, "middle", "index"), (288, "end", f"{count:,}")):
+        parts += f'<text class="quiet" x="{x}" y="246" text-anchor="{anchor}">{said}</text>'
+    return parts
+
+
+def verified(data: Mapping[str, Any]) -> bool:
+    """Whether the record says that its model may be relied on."""
+    return data.get("verdict") in (Verdict.EXACT.name, Verdict.WITHIN_TOLERANCE.name)

@@ -1,0 +1,72 @@
+"""The demo job: the tour of every capability on embedded defaults."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keyhole.identify import distance
+from keyhole.lab import records
+from keyhole.lab.directories import finished, make, new_directory
+from keyhole.lab.jobs import DemoJob
+from keyhole.lab.learning import learn_lines, seeded, versions, write_model
+from keyhole.lab.records import Record
+from keyhole.learners.auto import learn
+from keyhole.models import Head, MultiHead, save
+from keyhole.oracles import Local
+
+
+def _stops(rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Further stops of the tour, each a hidden model and what its answers gave away."""
+    hidden: dict[str, Head | MultiHead] = {
+        "a head of rank 3, the rank unknown": Head.random(48, rank=3, rng=rng),
+        "a head with 8 outputs, a score bias and a constant": Head.random(32, outputs=8, biases=True, rng=rng),
+        "two heads, taken for one": MultiHead.random(8, heads=2, rng=rng),
+    }
+    return [_stop(name, model, rng) for name, model in hidden.items()]
+
+
+def _stop(name: str, model: Head | MultiHead, rng: np.random.Generator) -> dict[str, Any]:
+    found = learn(Local(model), rng=rng)
+    asked = found.ledger.total(without="verify").sequences
+    if found.model is not None and found.verdict.verified and found.degrees_of_freedom is not None:
+        limit = -(-found.degrees_of_freedom // model.outputs)
+        said = f"{asked} queries, limit {limit}, error {distance(model, found.model).largest:.0e}"
+    else:
+        said = found.status.value
+    sentence = f"{name}: {found.verdict.name}, {said}"
+    return {"name": name, "verdict": found.verdict.name, "queries": asked, "sentence": sentence}
+
+
+def run_demo(job: DemoJob) -> Record:
+    """Recover hidden models of every kind, write the page, return the record."""
+    start = time.perf_counter()
+    hidden, rng = seeded(job.seed).spawn(2)
+    truth = Head.random(16, rng=hidden)
+    recovery = learn(Local(truth), rng=rng)
+    found = recovery.unwrap()
+    gap = distance(truth, found)
+    directory = Path(job.out) if job.out is not None else new_directory("demo")
+    make(directory)
+    save(truth, directory / "truth.safetensors")
+    data = records.of_recovery(recovery) | write_model(recovery, directory)
+    asked = recovery.ledger.total(without="verify").sequences
+    data |= {
+        "sentence": f"{asked} queries give away a hidden {truth.width} x {truth.width} head to {gap.largest:.0e}; "
+        f"the limit is {recovery.degrees_of_freedom}. {recovery.sentence}",
+        "distance": gap.largest,
+        "stops": _stops(seeded(job.seed + 1)),
+        "seconds": {"total": time.perf_counter() - start, "oracle": recovery.ledger.total().seconds},
+        "seed": job.seed,
+        "target": str(directory / "truth.safetensors"),
+        "learner": "auto",
+        "run": str(directory),
+        **versions(),
+    }
+    tour = tuple(("also", stop["sentence"]) for stop in data["stops"])
+    page = (("error of W", f"{gap.W:.1e}"), *tour, ("page", str(directory / "report.html")))
+    lines = (*learn_lines(data)[:-1], *page)
+    return finished(Record(data, 0, lines), directory)

@@ -1,0 +1,121 @@
+"""Fresh queries against a model somebody already has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import EPS, Array, PerSequence, Sequences
+from keyhole.claims import Verdict
+from keyhole.errors import InvalidInput
+from keyhole.learners.base import Counterexample, Fresh
+from keyhole.learners.verify import EXACT, Examination, answers_differ, examine, fresh_sequences, inside
+from keyhole.models import Head, Model
+from keyhole.oracles import Counted, Imperfection, Ledger, Local, Oracle, declared
+
+_SIGMAS = 6.0  # standard deviations that an answer may be off
+_DRAWS = 16  # models drawn from the error bars
+
+
+def as_oracle(target: Oracle | Callable[[Any], Any]) -> Oracle:
+    """An oracle as it is; a model or any other callable with a `width` behind `Local`."""
+    return target if isinstance(target, Oracle) else Local(target)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Verification:
+    """What fresh queries say of a model somebody already has."""
+
+    verdict: Verdict
+    fresh: Fresh
+    counterexample: Counterexample | None
+    ledger: Ledger
+    detail: str = ""
+
+
+def verify(
+    oracle: Oracle | Callable[[Any], Any],
+    model: Model,
+    *,
+    rng: np.random.Generator,
+    bars: Mapping[str, Array] | None = None,
+) -> Verification:
+    """Ask fresh sequences and compare the answers with `model`.
+
+    Args:
+        oracle: a black box, or a callable with a `width` attribute; what it declares of its answers is allowed for.
+        model: the model to compare with.
+        rng: source of the fresh sequences.
+        bars: standard errors of the model's tensors, allowed for where answers carry errors.
+
+    Raises:
+        InvalidInput: the model's width or outputs are not the target's, or the target answers with labels.
+    """
+    counted = Counted(as_oracle(oracle))
+    stated = declared(counted)
+    _check(counted, model, stated)
+    with counted.phase("verify"):
+        first = counted.ask(np.zeros((1, 1, model.width)))
+        if first.shape[1] != model.outputs:
+            raise InvalidInput(f"the target answers {first.shape[1]} numbers, the model {model.outputs}.")
+        drawing, asking = rng.spawn(2)
+        seen = examine(
+            counted,
+            model,
+            tolerance=EXACT if stated.roundoff <= EPS else 1e4 * stated.roundoff,
+            roundoff=stated.roundoff,
+            rng=rng,
+            batches=inside(fresh_sequences(model, rng=asking), stated.token_bound),
+            allowance=_allowance(stated, model, bars or {}, drawing) if stated.absolute else None,
+        )
+        return _judged(counted, stated, seen)
+
+
+def _check(oracle: Counted, model: Model, stated: Imperfection) -> None:
+    if oracle.width != model.width:
+        raise InvalidInput(f"the target's tokens have width {oracle.width}, the model's {model.width}.")
+    if stated.levels is not None:
+        raise InvalidInput("labels do not show how close a model is; learn the target with --labels instead.")
+    if np.isnan(stated.noise):
+        raise InvalidInput("verification needs the size of the noise; give --noise a number.")
+
+
+def _judged(oracle: Counted, stated: Imperfection, seen: Examination) -> Verification:
+    """The verdict; a sequence that disagrees is asked again."""
+    if seen.hidden or not seen.complete:
+        detail = "The budget ran out." if not seen.complete else "Rounding of the answers hides the token values."
+        return Verification(Verdict.UNVERIFIED, seen.fresh, None, oracle.ledger, detail)
+    if seen.passed:
+        verdict = Verdict.EXACT if stated.perfect else Verdict.WITHIN_TOLERANCE
+        return Verification(verdict, seen.fresh, None, oracle.ledger)
+    worst = seen.worst
+    cases = [] if worst is None else [(worst.tokens[None], worst.answer[None])]
+    gap = answers_differ(oracle, cases, stated.roundoff)
+    if gap > 2.0 * stated.tolerance + 2.0 * _SIGMAS * stated.noise:
+        detail = f"The target answered the same question differently (by {gap:.1e})."
+        return Verification(Verdict.UNVERIFIED, seen.fresh, None, oracle.ledger, detail)
+    return Verification(Verdict.CLASS_REFUTED, seen.fresh, worst, oracle.ledger, "The model is not the target.")
+
+
+def _allowance(
+    stated: Imperfection, model: Model, bars: Mapping[str, Array], rng: np.random.Generator
+) -> Callable[[Sequences], PerSequence]:
+    """How far an answer may be off: its own errors, and what the model's error bars make of its answer."""
+    others = [_drawn(model, bars, rng) for _ in range(_DRAWS)] if isinstance(model, Head) and bars else []
+
+    def allowance(X: Sequences) -> PerSequence:
+        middle = model(X)
+        squares = np.array([((other(X) - middle) ** 2).max(axis=1) for other in others]).reshape(-1, len(X))
+        spread = squares.mean(axis=0) if len(others) else np.zeros(len(X))
+        return stated.tolerance + _SIGMAS * np.sqrt(stated.noise**2 + spread)
+
+    return allowance
+
+
+def _drawn(model: Head, bars: Mapping[str, Array], rng: np.random.Generator) -> Head:
+    tensors = {"W": np.asarray(model.W), "V": model.V, "h": model.h, "c": model.c, "U": model.U}
+    known = {name: tensor for name, tensor in tensors.items() if tensor is not None and name in bars}
+    return replace(model, **{name: t + bars[name] * rng.normal(size=t.shape) for name, t in known.items()})
