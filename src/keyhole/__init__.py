@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
+    from keyhole.learners.guarantees import Guarantee, guarantee, largest_tolerance
     from keyhole.learners.low_rank import LowRank
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.restricted import Restricted
+    from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
@@ -68,10 +70,12 @@ _HOME = {
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.exact": ("Exact",),
     "keyhole.learners.grid": ("Grid",),
+    "keyhole.learners.guarantees": ("Guarantee", "guarantee", "largest_tolerance"),
     "keyhole.learners.low_rank": ("LowRank",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.restricted": ("Restricted",),
+    "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
@@ -113,6 +117,7 @@ __all__ = [  # noqa: RUF022
     "Factored",
     "Fresh",
     "Grid",
+    "Guarantee",
     "Head",
     "Imperfection",
     "InvalidInput",
@@ -139,11 +144,14 @@ __all__ = [  # noqa: RUF022
     "THEOREMS",
     "TargetFailed",
     "Theorem",
+    "Tolerant",
     "Verdict",
     "Verification",
     "Watched",
     "canonical",
     "compare",
+    "guarantee",
+    "largest_tolerance",
     "learn",
     "load",
     "save",

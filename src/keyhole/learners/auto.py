@@ -18,6 +18,7 @@ from keyhole.learners.low_rank import LowRank
 from keyhole.learners.nuclear import NuclearNorm
 from keyhole.learners.nystrom import Nystrom
 from keyhole.learners.restricted import Restricted
+from keyhole.learners.tolerant import Tolerant
 from keyhole.learners.verify import EXACT, answers_differ, examine
 from keyhole.models import Head, Model
 from keyhole.oracles import Budgeted, Counted, Ledger, Local, Oracle
@@ -34,11 +35,15 @@ class Hints:
         rank: the rank of W.
         grid: W has entries that are whole multiples of this.
         tokens: the only vectors that may be asked, one per row.
+        norm_bound: the Frobenius norm of W is at most this.
+        margin: no entry of the read-out is smaller than this.
     """
 
     rank: int | None = None
     grid: float | None = None
     tokens: Matrix | None = None
+    norm_bound: float | None = None
+    margin: float | None = None
 
 
 def _needed(value: T | None, name: str, learner: str) -> T:
@@ -54,6 +59,9 @@ LEARNERS: dict[str, Callable[[Hints], Learner]] = {
     "nuclear-norm": lambda hints: NuclearNorm(_needed(hints.rank, "rank", "nuclear-norm")),
     "grid": lambda hints: Grid(_needed(hints.grid, "grid", "grid")),
     "restricted": lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")),
+    "tolerant": lambda hints: Tolerant(
+        _needed(hints.norm_bound, "norm-bound", "tolerant"), _needed(hints.margin, "margin", "tolerant")
+    ),
 }
 
 
