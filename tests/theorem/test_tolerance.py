@@ -283,6 +283,15 @@ def test_a_loose_margin_costs_no_accuracy_of_the_error_bar(rng):
     assert loose == tight
 
 
+def test_perfect_answers_are_called_exact_only_where_they_agree_to_rounding(rng):
+    head = drawn(6, 1.0, 0.5, 0)
+    tight, loose = (Tolerant(B, 0.5).run(Local(head), rng=rng) for B in (1.0, 1e6))
+    assert tight.verdict is Verdict.EXACT
+    assert (loose.verdict, loose.status) == (Verdict.UNVERIFIED, Status.IMPRECISE)
+    assert loose.certificate.outcome is Outcome.HOLDS
+    assert error(loose.model, head) <= 6 * loose.bars["W"][0]
+
+
 # ---- outside
 
 

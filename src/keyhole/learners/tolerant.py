@@ -272,8 +272,9 @@ class _Session:
             return self.ended(Status.UNCHECKED, Verdict.UNVERIFIED)
         if self.tau >= self.learner.margin or np.linalg.norm(self.bars) >= self.learner.norm_bound:
             return self.ended(Status.EMPTY_GUARANTEE, Verdict.UNVERIFIED, detail=self._promise())
-        exact = self.stated.perfect and self.fresh.relative <= EXACT
-        verdict = Verdict.EXACT if exact else Verdict.WITHIN_TOLERANCE
+        if self.stated.perfect and self.fresh.relative > EXACT:
+            return self.ended(Status.IMPRECISE, Verdict.UNVERIFIED, detail=self._promise())
+        verdict = Verdict.EXACT if self.stated.perfect else Verdict.WITHIN_TOLERANCE
         return self.ended(Status.RECOVERED, verdict, detail=self._promise())
 
     def _examined(self, head: Head) -> bool:
@@ -363,7 +364,7 @@ class _Session:
         asked = self.oracle.ledger["read"].sequences + self.oracle.ledger["measure"].sequences
         error, seen = float(np.linalg.norm(self.bars)), float(np.abs(self.readout).min())
         least = float(np.linalg.norm(np.maximum(np.abs(self.W) - self.bars, 0.0)))
-        refused = status not in (Status.RECOVERED, Status.EMPTY_GUARANTEE)
+        refused = status not in (Status.RECOVERED, Status.IMPRECISE, Status.EMPTY_GUARANTEE)
         return Certificate(
             "BSHK26/6.1",
             assumptions=(
