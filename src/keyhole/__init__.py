@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from keyhole.learners.checking import Verification, verify
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
+    from keyhole.learners.guarantees import Guarantee, guarantee, largest_tolerance
     from keyhole.learners.low_rank import LowRank
     from keyhole.learners.noisy import UnderNoise
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.restricted import Restricted
+    from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "keyhole.claims": ("THEOREMS", "Certificate", "Check", "Outcome", "Theorem", "Verdict"),
+    "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
     "keyhole.errors": (
         "BadAnswer",
         "BudgetSpent",
@@ -71,11 +73,13 @@ _HOME = {
     "keyhole.learners.checking": ("Verification", "verify"),
     "keyhole.learners.exact": ("Exact",),
     "keyhole.learners.grid": ("Grid",),
+    "keyhole.learners.guarantees": ("Guarantee", "guarantee", "largest_tolerance"),
     "keyhole.learners.low_rank": ("LowRank",),
     "keyhole.learners.noisy": ("UnderNoise",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.restricted": ("Restricted",),
+    "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
@@ -117,6 +121,7 @@ __all__ = [  # noqa: RUF022
     "Factored",
     "Fresh",
     "Grid",
+    "Guarantee",
     "Head",
     "Imperfection",
     "InvalidInput",
@@ -143,12 +148,15 @@ __all__ = [  # noqa: RUF022
     "THEOREMS",
     "TargetFailed",
     "Theorem",
+    "Tolerant",
     "UnderNoise",
     "Verdict",
     "Verification",
     "Watched",
     "canonical",
     "compare",
+    "guarantee",
+    "largest_tolerance",
     "learn",
     "load",
     "save",

@@ -42,6 +42,14 @@ THEOREMS = _registry(
         "derived",
         "paper",
     ),
+    Theorem(
+        "BSHK26/6.1",
+        "A head with |W|_F <= B and every |v_i| >= mu is recovered from d^2 + d answers wrong by up to tau < mu within "
+        "|dW|_F <= 8.52 d B (1.5 B + 0.63) tau / (mu - tau) and |dv| <= sqrt(d) tau.",
+        "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, Theorem 6.1; the constants "
+        "are derived",
+        "paper",
+    ),
 )
 
 

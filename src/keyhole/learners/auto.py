@@ -19,6 +19,7 @@ from keyhole.learners.noisy import UnderNoise
 from keyhole.learners.nuclear import NuclearNorm
 from keyhole.learners.nystrom import Nystrom
 from keyhole.learners.restricted import Restricted
+from keyhole.learners.tolerant import Tolerant
 from keyhole.models import Head
 from keyhole.oracles import Budgeted, Declared, Imperfection, Oracle, declared
 
@@ -73,6 +74,12 @@ LEARNERS: dict[str, Choice] = {
         lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")), _ROUNDED | {"a bound on tokens"}
     ),
     "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
+    "tolerant": Choice(
+        lambda hints: Tolerant(
+            _needed(hints.norm_bound, "norm-bound", "tolerant"), _needed(hints.margin, "margin", "tolerant")
+        ),
+        _ERRORS,
+    ),
 }
 
 

@@ -30,6 +30,7 @@ class Status(StrEnum):
         "Not all attention weights could be read: probes answered as if the softmax were at 0 or 1, "
         "and no other tokens that may be asked helped."
     )
+    BEYOND_BOUNDS = "An answer was given that no head within the assumed bounds gives."
     NOT_A_HEAD = "An answer was given that no single softmax head can give."
     DISAGREES = "Fresh queries disagree with the best single head."
     INCONSISTENT = "The target answered the same question differently when asked again."
@@ -38,6 +39,7 @@ class Status(StrEnum):
         "The head was measured as closely as the answers and the tokens that can be asked allow, "
         "which is not close enough to be called exact."
     )
+    EMPTY_GUARANTEE = "The answers are too coarse for the guarantee to say more of W than the assumed bounds do."
     BUDGET_SPENT = "The query budget ran out before every parameter was measured."
     UNCHECKED = "The query budget left no room for verification."
 
