@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
+    from keyhole.learners.label import Labels
     from keyhole.learners.low_rank import LowRank
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
@@ -68,6 +69,7 @@ _HOME = {
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.exact": ("Exact",),
     "keyhole.learners.grid": ("Grid",),
+    "keyhole.learners.label": ("Labels",),
     "keyhole.learners.low_rank": ("LowRank",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
@@ -117,6 +119,7 @@ __all__ = [  # noqa: RUF022
     "Imperfection",
     "InvalidInput",
     "KeyholeError",
+    "Labels",
     "Ledger",
     "Local",
     "LowRank",

@@ -14,6 +14,7 @@ from keyhole.errors import InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Learner, Recovery
 from keyhole.learners.exact import Exact
 from keyhole.learners.grid import Grid
+from keyhole.learners.label import Labels
 from keyhole.learners.low_rank import LowRank
 from keyhole.learners.nuclear import NuclearNorm
 from keyhole.learners.nystrom import Nystrom
@@ -53,6 +54,7 @@ LEARNERS: dict[str, Callable[[Hints], Learner]] = {
     "nystrom": lambda hints: Nystrom(_needed(hints.rank, "rank", "nystrom")),
     "nuclear-norm": lambda hints: NuclearNorm(_needed(hints.rank, "rank", "nuclear-norm")),
     "grid": lambda hints: Grid(_needed(hints.grid, "grid", "grid")),
+    "labels": lambda hints: Labels(),
     "restricted": lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")),
 }
 
