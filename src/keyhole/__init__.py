@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
     from keyhole.learners.guarantees import Guarantee, guarantee, largest_tolerance
+    from keyhole.learners.label import Labels
     from keyhole.learners.low_rank import LowRank
     from keyhole.learners.noisy import UnderNoise
     from keyhole.learners.nuclear import NuclearNorm
@@ -74,6 +75,7 @@ _HOME = {
     "keyhole.learners.exact": ("Exact",),
     "keyhole.learners.grid": ("Grid",),
     "keyhole.learners.guarantees": ("Guarantee", "guarantee", "largest_tolerance"),
+    "keyhole.learners.label": ("Labels",),
     "keyhole.learners.low_rank": ("LowRank",),
     "keyhole.learners.noisy": ("UnderNoise",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
@@ -126,6 +128,7 @@ __all__ = [  # noqa: RUF022
     "Imperfection",
     "InvalidInput",
     "KeyholeError",
+    "Labels",
     "Ledger",
     "Local",
     "LowRank",

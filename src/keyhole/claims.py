@@ -50,6 +50,14 @@ THEOREMS = _registry(
         "are derived",
         "paper",
     ),
+    Theorem(
+        "BSHK26/membership",
+        "From labels, the signs of the answers, a softmax head whose read-out is not zero is recovered by bisection: "
+        "v up to a positive factor, W fully, with about one label per binary digit of each of d^2 + d - 1 numbers.",
+        "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, Appendix B; the count is "
+        "derived",
+        "paper",
+    ),
 )
 
 

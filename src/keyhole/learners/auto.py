@@ -14,6 +14,7 @@ from keyhole.learners.base import Learner, Recovery, Status
 from keyhole.learners.checking import as_oracle
 from keyhole.learners.exact import Exact
 from keyhole.learners.grid import Grid
+from keyhole.learners.label import Labels
 from keyhole.learners.low_rank import LowRank
 from keyhole.learners.noisy import UnderNoise
 from keyhole.learners.nuclear import NuclearNorm
@@ -74,6 +75,7 @@ LEARNERS: dict[str, Choice] = {
         lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")), _ROUNDED | {"a bound on tokens"}
     ),
     "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
+    "labels": Choice(lambda hints: Labels(), _ERRORS | {"labels only"}),
     "tolerant": Choice(
         lambda hints: Tolerant(
             _needed(hints.norm_bound, "norm-bound", "tolerant"), _needed(hints.margin, "margin", "tolerant")
@@ -97,6 +99,8 @@ def _imperfections(stated: Imperfection) -> set[str]:
 def _automatic(hints: Hints, stated: Imperfection) -> str:
     if hints.tokens is not None:
         return "restricted"
+    if stated.levels is not None:
+        return "labels"
     if stated.absolute or stated.token_bound is not None:
         return "noisy"
     return "grid" if hints.grid is not None else "low-rank"
