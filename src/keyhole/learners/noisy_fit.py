@@ -168,7 +168,10 @@ def _edge(fit: Fit, known: int, rng: np.random.Generator) -> float:
 
 def _visible(fit: Fit, rng: np.random.Generator) -> int:
     """How many singular values of W stand above the noise edge, W being measured whole."""
-    return int((_spectrum(fit)[1] > _edge(fit, len(fit.assembly.directions.Y), rng)).sum())
+    W = np.asarray(fit.weights()[0])
+    with one_thread():
+        deviation = rms(np.asarray(fit.drawn(rng)[1][0]) - W)
+        return int((np.linalg.svd(W, compute_uv=False) > 2.0 * _EDGE * deviation * np.sqrt(len(W))).sum())
 
 
 def _refine(fit: Fit, Q: Matrix) -> None:
