@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Sequences, one_thread
+from keyhole._arrays import Array, Sequences, Stack, one_thread
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, at_most
+from keyhole.learners.noisy_claims import certificate
 from keyhole.learners.noisy_fit import Fit, begun, measure, replicates
 from keyhole.learners.noisy_reading import Errors, Reading, estimated, read, reads
 from keyhole.learners.probes import Saturated
@@ -60,7 +61,7 @@ class UnderNoise:
         return Plan(by_phase=by_phase, at_most=3 * at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
-        """Recover a head, and verify it on fresh queries within what the errors explain."""
+        """Recover a head, verify it within what the errors explain; certificate keyhole/tilted-simplex."""
         if self.rank is not None and self.rank > oracle.width:
             raise InvalidInput(f"the rank is at most the width {oracle.width}; got {self.rank}.")
         measuring, drawing, checking = rng.spawn(3)
@@ -144,7 +145,7 @@ def _verified(work: _Work, drawing: np.random.Generator, checking: np.random.Gen
     head = work.head
     if head is None:
         return _ended(work, Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE)
-    asked: list[tuple[Sequences, Array]] = []
+    asked: list[tuple[Stack, Array]] = []
     complete = True
     with work.oracle.phase("verify"):
         for X in inside(fresh_sequences(head, rng=checking), work.stated.token_bound):
@@ -187,7 +188,7 @@ def _fuller(
 
 
 def _compared(
-    work: _Work, head: Head, asked: list[tuple[Sequences, Array]], rng: np.random.Generator
+    work: _Work, head: Head, asked: list[tuple[Stack, Array]], rng: np.random.Generator
 ) -> tuple[dict[str, Array], list[_Row]]:
     """Error bars, and every fresh answer beside the model's."""
     if work.reading is None:
@@ -259,6 +260,8 @@ def _ended(
     detail: str = "",
 ) -> Recovery[Head]:
     rank = None if work.fit is None else work.fit.rank
+    bars = bars or {}
+    claimed = None if work.fit is None else certificate(work.fit, bars, bounded=work.stated.token_bound is not None)
     return Recovery(
         model=work.head,
         status=status,
@@ -270,7 +273,8 @@ def _ended(
         rank=rank,
         fresh=fresh,
         counterexample=case,
-        bars=bars or {},
+        certificate=claimed,
+        bars=bars,
         detail=detail,
     )
 

@@ -47,7 +47,7 @@ class Errors:
     def deviation(self, size: Array | float, repeats: int = 1) -> Array:
         """Standard deviation of the mean of `repeats` answers of that size."""
         rounded = 4.0 * self.roundoff * np.abs(size)
-        return np.sqrt(self.noise**2 / repeats + self.tolerance**2 + rounded**2)
+        return np.asarray(np.sqrt(self.noise**2 / repeats + self.tolerance**2 + rounded**2))
 
 
 def estimated(oracle: Counted, *, rng: np.random.Generator) -> float:
