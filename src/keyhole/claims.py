@@ -58,6 +58,13 @@ THEOREMS = _registry(
         "derived",
         "paper",
     ),
+    Theorem(
+        "keyhole/tilted-simplex",
+        "From tokens of norm at most R and answers with independent errors of standard deviation s, d^2 queries give "
+        "every entry of W with standard error 12 sqrt(3) s / (R^3 |v|) while scores are small.",
+        "derived in docs/theorems.md",
+        "derived",
+    ),
 )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import NormalDist
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from keyhole._arrays import Array
 from keyhole.claims import Certificate, Verdict
-from keyhole.errors import RecoveryFailed
+from keyhole.errors import InvalidInput, RecoveryFailed
 from keyhole.models import Head, Model
 from keyhole.oracles import Ledger, Oracle
 
@@ -151,6 +152,20 @@ class Recovery(Generic[M]):
         if self.model is None or not self.verdict.verified:
             raise RecoveryFailed(self.sentence)
         return self.model
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[Array, Array]:
+        """Ends of the confidence intervals of a tensor's entries: the estimate, and normal quantiles times its bars.
+
+        Raises:
+            InvalidInput: there is no error bar for that tensor, or the level is not between 0 and 1.
+        """
+        if not 0.0 < level < 1.0:
+            raise InvalidInput(f"a confidence level is between 0 and 1; got {level}.")
+        if self.model is None or name not in self.bars or getattr(self.model, name, None) is None:
+            raise InvalidInput(f"there are error bars for {', '.join(self.bars) or 'no tensor'}; got {name!r}.")
+        half = NormalDist().inv_cdf((1.0 + level) / 2.0) * self.bars[name]
+        middle = np.asarray(getattr(self.model, name), dtype=np.float64)
+        return middle - half, middle + half
 
 
 @runtime_checkable

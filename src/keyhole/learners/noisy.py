@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Sequences, one_thread
+from keyhole._arrays import Array, Stack, one_thread
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, at_most
+from keyhole.learners.noisy_claims import certificate
 from keyhole.learners.noisy_fit import Fit, begun, measure, replicates
 from keyhole.learners.noisy_reading import Errors, Reading, estimated, read, reads
 from keyhole.learners.probes import Saturated
@@ -26,6 +27,7 @@ from keyhole.oracles import Counted, Imperfection, Oracle, declared
 
 _SIGMAS = 6.0  # standard deviations that a fresh answer may be off
 _AGAIN = 8  # times a doubtful question is asked again
+_VAGUE = "Errors of the answers hide what the model says: many other heads would agree as well."
 _READING = 60  # queries beside those for V: the constant, whether a bias or a residual acts, the scale
 
 
@@ -58,13 +60,13 @@ class UnderNoise:
         return Plan(by_phase=by_phase, at_most=3 * at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
-        """Recover a head, and verify it on fresh queries within what the errors explain."""
+        """Recover a head, verify it within what the errors explain; certificate keyhole/tilted-simplex."""
         if self.rank is not None and self.rank > oracle.width:
             raise InvalidInput(f"the rank is at most the width {oracle.width}; got {self.rank}.")
         measuring, drawing, checking = rng.spawn(3)
-        work = _Work(Counted(oracle), declared(oracle), measuring)
+        work = _Work(self, Counted(oracle), declared(oracle), measuring)
         try:
-            work.measure(self.rank, self.repeats)
+            work.measure()
         except BudgetSpent:
             return _ended(work, Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
         except Saturated:
@@ -74,11 +76,13 @@ class UnderNoise:
 
 @dataclass(slots=True)
 class _Work:
-    """One recovery under way."""
+    """One recovery under way; `full` where every bias is measured, visible or not."""
 
+    options: UnderNoise
     oracle: Counted
     stated: Imperfection
     rng: np.random.Generator
+    full: bool = False
     errors: Errors = field(init=False)
     guessed: bool = field(default=False, init=False)
     reading: Reading | None = field(default=None, init=False)
@@ -87,19 +91,25 @@ class _Work:
     def __post_init__(self) -> None:
         self.errors = Errors.of(self.stated)
 
-    def measure(self, rank: int | None, repeats: int) -> None:
+    def measure(self) -> None:
         """Read out, then measure W and h."""
+        repeats = self.options.repeats
         with self.oracle.phase("read"):
             if np.isnan(self.stated.noise):
                 self.guessed, self.errors = True, replace(self.errors, noise=estimated(self.oracle, rng=self.rng))
             bound = self.stated.token_bound
-            self.reading = read(self.oracle, self.errors, bound=bound, repeats=repeats, rng=self.rng)
+            self.reading = read(self.oracle, self.errors, bound=bound, repeats=repeats, rng=self.rng, full=self.full)
         if self.reading is not None and not self.reading.readout.blind:
             with self.oracle.phase("scale"):
                 limited = bound is not None
                 self.fit = begun(self.oracle, self.reading, self.errors, repeats=repeats, bounded=limited, rng=self.rng)
             with self.oracle.phase("measure"):
-                measure(self.fit, rank, self.rng)
+                measure(self.fit, self.options.rank, self.rng)
+
+    @property
+    def lost(self) -> bool:
+        """Whether errors hide most of what was asked of W."""
+        return self.fit is not None and any(self.fit.prober.lost(block) for block in self.fit.blocks)
 
     @property
     def head(self) -> Head | None:
@@ -127,7 +137,7 @@ def _verified(work: _Work, drawing: np.random.Generator, checking: np.random.Gen
     head = work.head
     if head is None:
         return _ended(work, Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE)
-    asked: list[tuple[Sequences, Array]] = []
+    asked: list[tuple[Stack, Array]] = []
     complete = True
     with work.oracle.phase("verify"):
         for X in inside(fresh_sequences(head, rng=checking), work.stated.token_bound):
@@ -142,14 +152,35 @@ def _verified(work: _Work, drawing: np.random.Generator, checking: np.random.Gen
         return _ended(work, Status.UNCHECKED, Verdict.UNVERIFIED, fresh, bars)
     failed = [row for row in rows if row.case.gap > _allowed(work, row)]
     if failed:
-        return _doubted(work, min(failed, key=lambda row: len(row.case.tokens)), fresh, bars)
+        doubt = _doubted(work, min(failed, key=lambda row: len(row.case.tokens)), fresh, bars)
+        return (
+            doubt
+            if work.full or doubt.verdict is not Verdict.CLASS_REFUTED
+            else _fuller(work, doubt, drawing, checking)
+        )
     if not head.V.any():
         return _ended(work, Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE, fresh, bars)
+    if 2 * sum(_SIGMAS * row.deviation > row.value for row in rows) > len(rows):
+        return _ended(work, Status.IMPRECISE, Verdict.UNVERIFIED, fresh, bars, detail=_VAGUE)
     return _ended(work, Status.RECOVERED, _word(work, fresh), fresh, bars, detail=_detail(work, head, bars))
 
 
+def _fuller(
+    work: _Work, doubt: Recovery[Head], drawing: np.random.Generator, checking: np.random.Generator
+) -> Recovery[Head]:
+    """Measure again with all biases, those that errors seemed to explain included, before the class is refused."""
+    fuller = _Work(work.options, work.oracle, work.stated, work.rng, full=True)
+    try:
+        fuller.measure()
+    except BudgetSpent:
+        return replace(doubt, status=Status.UNCHECKED, verdict=Verdict.UNVERIFIED, counterexample=None, detail=NO_ROOM)
+    except Saturated:
+        return _ended(fuller, Status.SATURATED, Verdict.UNVERIFIED)
+    return _verified(fuller, drawing, checking)
+
+
 def _compared(
-    work: _Work, head: Head, asked: list[tuple[Sequences, Array]], rng: np.random.Generator
+    work: _Work, head: Head, asked: list[tuple[Stack, Array]], rng: np.random.Generator
 ) -> tuple[dict[str, Array], list[_Row]]:
     """Error bars, and every fresh answer beside the model's."""
     if work.reading is None:
@@ -198,7 +229,9 @@ def _doubted(work: _Work, row: _Row, fresh: Fresh | None, bars: dict[str, Array]
         detail = f"Answers to one sequence scatter by {scatter:.1e}, which is more than was declared."
         return _ended(work, Status.INCONSISTENT, Verdict.UNVERIFIED, fresh, bars, detail=detail)
     case = Counterexample(row.case.tokens, answers.mean(axis=0), row.case.predicted)
-    if case.gap <= _allowed(work, row):
+    if work.lost:
+        return _ended(work, Status.IMPRECISE, Verdict.UNVERIFIED, fresh, bars, detail=_VAGUE)
+    if case.gap <= _allowed(work, row) and work.full:
         detail = "One fresh answer was far off, and was not when asked again."
         return _ended(work, Status.INCONSISTENT, Verdict.UNVERIFIED, fresh, bars, detail=detail)
     detail = f"On a sequence of length {len(case.tokens)} the target is {case.gap:.1e} away from such a head."
@@ -219,6 +252,8 @@ def _ended(
     detail: str = "",
 ) -> Recovery[Head]:
     rank = None if work.fit is None else work.fit.rank
+    bars = bars or {}
+    claimed = None if work.fit is None else certificate(work.fit, bars, bounded=work.stated.token_bound is not None)
     return Recovery(
         model=work.head,
         status=status,
@@ -230,7 +265,8 @@ def _ended(
         rank=rank,
         fresh=fresh,
         counterexample=case,
-        bars=bars or {},
+        certificate=claimed,
+        bars=bars,
         detail=detail,
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, one_thread, rms
+from keyhole._arrays import Array, Matrix, Stack, Vector, one_thread, rms
 from keyhole.learners.columns import Directions
 from keyhole.learners.designs import Design, frame, within
 from keyhole.learners.noisy_probes import Block, NoisyProber, aimed
@@ -29,6 +29,7 @@ _DIRECTIONS = 8  # columns measured at a time
 _TOGETHER = 8  # vectors asked together, where errors count for nothing
 _CUT = 1e-3  # directions V sees less than this share of its best are not used for reading
 _DRAWS = 100  # fits with errors drawn anew
+_ANSWERED = 20  # of them, those whose answers are compared: a spread need not be known as closely as an error bar
 _WORK = 60 * 256**3  # entries a matrix product may cost over all of them
 
 Weights = tuple[Matrix | Factored, Vector | None]
@@ -91,6 +92,11 @@ class Fit:
     design: Design
     blocks: list[Block] = field(default_factory=list[Block], init=False)
     rank: int | None = field(default=None, init=False)
+
+    @property
+    def whole(self) -> bool:
+        """Whether W is put together from whole columns."""
+        return isinstance(self.assembly, _Whole)
 
     def weights(self) -> Weights:
         """W and h from what was measured; zero along directions that were not."""
@@ -168,7 +174,10 @@ def _edge(fit: Fit, known: int, rng: np.random.Generator) -> float:
 
 def _visible(fit: Fit, rng: np.random.Generator) -> int:
     """How many singular values of W stand above the noise edge, W being measured whole."""
-    return int((_spectrum(fit)[1] > _edge(fit, len(fit.assembly.directions.Y), rng)).sum())
+    W = np.asarray(fit.weights()[0])
+    with one_thread():
+        deviation = rms(np.asarray(fit.drawn(rng)[1][0]) - W)
+        return int((np.linalg.svd(W, compute_uv=False) > 2.0 * _EDGE * deviation * np.sqrt(len(W))).sum())
 
 
 def _refine(fit: Fit, Q: Matrix) -> None:
@@ -190,21 +199,21 @@ def _refine(fit: Fit, Q: Matrix) -> None:
 
 
 def replicates(
-    fit: Fit | None, reading: Reading, head: Head, asked: list[Sequences], rng: np.random.Generator
+    fit: Fit | None, reading: Reading, head: Head, asked: list[Stack], rng: np.random.Generator
 ) -> tuple[dict[str, Array], list[Array]]:
     """Standard errors of the tensors, and of the head's answers to sequences, from fits with errors drawn anew."""
-    draws = int(np.clip(_WORK // head.width**3, 20, _DRAWS))
+    draws = int(np.clip(_WORK // head.width**3, _ANSWERED, _DRAWS))
     sums = {name: np.zeros(np.shape(t)) for name, t in _tensors(head).items()}
     spread = [np.zeros(len(X)) for X in asked]
     centre = [head(X) for X in asked]
-    for _ in range(draws):
+    for draw in range(draws):
         other = _drawn(fit, reading, head, rng)
         for name, tensor in _tensors(other).items():
             sums[name] += (tensor - _tensors(head)[name]) ** 2
-        for at, (X, middle) in enumerate(zip(asked, centre, strict=True)):
-            spread[at] += ((other(X) - middle) ** 2).max(axis=1)
+        for at, X in enumerate(asked if draw < _ANSWERED else []):
+            spread[at] += ((other(X) - centre[at]) ** 2).max(axis=1) / _ANSWERED
     more = 1.0 + 1.2 / draws  # so few draws make 95 % intervals a little short
-    return {name: more * np.sqrt(total / draws) for name, total in sums.items()}, [np.sqrt(s / draws) for s in spread]
+    return {name: more * np.sqrt(total / draws) for name, total in sums.items()}, [np.sqrt(s) for s in spread]
 
 
 def _drawn(fit: Fit | None, reading: Reading, head: Head, rng: np.random.Generator) -> Head:

@@ -148,6 +148,10 @@ class NoisyProber:
         large = np.abs(block.logits(readout, block.answers)).max(axis=2) > _LARGEST
         return large & ~lost
 
+    def lost(self, block: Block) -> bool:
+        """Whether errors hide the shares, so that what is fitted need not be near the target."""
+        return bool(np.median(self.share_error(block)) > _LOST)
+
     def deviation(self, block: Block) -> Stack:
         """Standard deviation of every answer."""
         readout = self.reading.readout

@@ -47,7 +47,7 @@ class Errors:
     def deviation(self, size: Array | float, repeats: int = 1) -> Array:
         """Standard deviation of the mean of `repeats` answers of that size."""
         rounded = 4.0 * self.roundoff * np.abs(size)
-        return np.sqrt(self.noise**2 / repeats + self.tolerance**2 + rounded**2)
+        return np.asarray(np.sqrt(self.noise**2 / repeats + self.tolerance**2 + rounded**2))
 
 
 def estimated(oracle: Counted, *, rng: np.random.Generator) -> float:
@@ -72,7 +72,7 @@ class Reading:
         readout: c, V, U and whether a score bias acts.
         length: norm of the longest token that is asked.
         reach: norm up to which a score bias leaves shares readable; `length` where none acts.
-        deviation: standard error of an entry of V and of V + U.
+        deviation: standard error of an entry of V + U; where U is read apart, that of V is sqrt 2 times as large.
         best: unit vector that V sees best, along which V is known better.
         share: how much smaller its standard error is along `best`.
         constant: standard error of c; 0 where c was taken for zero.
@@ -88,10 +88,13 @@ class Reading:
 
     def drawn(self, rng: np.random.Generator) -> Readout:
         """The read-out as it might have been read."""
-        readout = self.readout
-        V, total = (M + self._error(M.shape, rng) for M in (readout.V, readout.total))
+        readout, shape = self.readout, self.readout.V.shape
+        total = readout.total + self._error(shape, rng)
         c = readout.c + self.constant * rng.normal(size=readout.c.shape)
-        return replace(readout, c=c, V=total) if readout.U is None else replace(readout, c=c, V=V, U=total - V)
+        if readout.U is None:
+            return replace(readout, c=c, V=total)
+        V = readout.V + np.sqrt(2.0) * self._error(shape, rng)
+        return replace(readout, c=c, V=V, U=total - V)
 
     def _error(self, shape: tuple[int, ...], rng: np.random.Generator) -> Matrix:
         error = self.deviation * rng.normal(size=shape)
@@ -99,10 +102,13 @@ class Reading:
 
 
 def read(
-    oracle: Counted, errors: Errors, *, bound: float | None, repeats: int, rng: np.random.Generator
+    oracle: Counted, errors: Errors, *, bound: float | None, repeats: int, rng: np.random.Generator, full: bool = False
 ) -> Reading | None:
-    """Read c, V and U; None where no answer depends on the tokens, beyond the errors."""
-    c, constant = _constant(oracle, errors)
+    """Read c, V and U; None where no answer depends on the tokens, beyond the errors.
+
+    A constant, a bias or a residual that the errors explain is left out, unless `full` asks for all of them.
+    """
+    c, constant = _constant(oracle, errors, full)
     length = bound if bound is not None else _length(oracle, c, errors, rng)
     if length is None:
         return None
@@ -110,13 +116,12 @@ def read(
     alone = oracle.ask((length * x)[:, None])
     half, middle = _pair(oracle, length * x, c)
     error = float(errors.deviation(rms(alone))) + constant
-    biased = _significant(middle, error)
-    seen = _significant(half, error)
-    residual = _significant(alone - c - 2.0 * half, 1.8 * error)
+    biased = full or _significant(middle, error)
+    residual = full or _significant(alone - c - 2.0 * half, 1.8 * error)
     reach = _reach(oracle, x, c, length, half, middle) if biased else length
-    V, U, deviation = _matrices(oracle, c, length, errors, repeats, blind=not seen, residual=residual)
+    V, U, deviation = _matrices(oracle, c, length, errors, repeats, residual=residual)
     best, share = np.linalg.svd(V, full_matrices=False)[0][:, 0], 1.0
-    if errors.noise > 0 and seen and not residual:
+    if errors.noise > 0 and V.any() and not residual:
         V, share = _sharpened(oracle, V, c, length, best, repeats)
     readout = Readout(V, U, c, biased, (length * x[:1, None], alone[:1]))
     return Reading(readout, length, reach, deviation, best, share, constant if c.any() else 0.0)
@@ -134,19 +139,20 @@ def _significant(values: Matrix, deviation: float) -> bool:
     return bool((values**2).sum() > deviation**2 * float(chdtri(values.size, _FALSE_ALARM)))
 
 
-def _constant(oracle: Counted, errors: Errors) -> tuple[Vector, float]:
-    """C and its standard error; zero where the errors explain what was answered."""
+def _constant(oracle: Counted, errors: Errors, full: bool) -> tuple[Vector, float]:
+    """c and its standard error; zero where the errors explain what was answered, unless `full`."""  # noqa: D403
     count = _PROBES if errors.noise > 0 else 1
     c: Vector = oracle.ask(np.zeros((count, 1, oracle.width))).mean(axis=0)
     error = float(errors.deviation(rms(c), count))
-    return (c if np.abs(c).max() > 4.0 * error else np.zeros_like(c)), error
+    return (c if full or np.abs(c).max() > 4.0 * error else np.zeros_like(c)), error
 
 
 def _length(oracle: Counted, c: Vector, errors: Errors, rng: np.random.Generator) -> float | None:
     """A token norm at which absolute errors are negligible beside the token values, where any norm may be asked."""
     length = 1.0
     while length < _LONGEST:
-        size = rms(oracle.ask((length * _unit(rng, 4, oracle.width))[:, None]) - c)
+        x = length * _unit(rng, 4, oracle.width)
+        size = max(rms(oracle.ask(x[:, None]) - c), rms(_pair(oracle, x, c)[0]))
         if size > 100.0 * errors.absolute:
             return max(1.0, length * errors.absolute / (_NEGLIGIBLE * size))
         length *= 2.0**10
@@ -175,20 +181,19 @@ def _reach(oracle: Counted, x: Matrix, c: Vector, length: float, half: Matrix, m
 
 
 def _matrices(
-    oracle: Counted, c: Vector, length: float, errors: Errors, repeats: int, *, blind: bool, residual: bool
+    oracle: Counted, c: Vector, length: float, errors: Errors, repeats: int, *, residual: bool
 ) -> tuple[Matrix, Matrix | None, float]:
-    """V, U and the standard error of their entries."""
+    """V (zero where the errors explain all of it), U, and the standard error of the entries of V + U."""
     basis = length * np.eye(oracle.width)
     again = reads(oracle.width) * repeats if errors.noise > 0 else 1
-    total = (_mean(oracle, basis[:, None], again) - c) / length
-    deviation = float(errors.deviation(rms(total) * length, again)) / length
-    if blind:
-        return np.zeros_like(total), total, deviation
+    answers = _mean(oracle, basis[:, None], again)
+    total, deviation = (answers - c) / length, float(errors.deviation(rms(answers), again)) / length
     if not residual:
-        return total, None, deviation
+        return (total if _significant(total, deviation) else np.zeros_like(total)), None, deviation
     plus, minus = _mean(oracle, _with_zero(basis), again), _mean(oracle, _with_zero(-basis), again)
     V = (plus - minus) / length
-    return V, total - V, 1.5 * deviation
+    V = V if _significant(V, 1.5 * deviation) else np.zeros_like(V)
+    return V, total - V, deviation
 
 
 def _sharpened(
