@@ -10,7 +10,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from keyhole import __version__
 from keyhole.errors import InvalidInput, KeyholeError
-from keyhole.lab.jobs import CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
+from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
 
 app = App(
     name="keyhole",
@@ -45,6 +45,12 @@ def plan(job: Annotated[PlanJob, Flat] = PlanJob(), *, json: Json = False) -> in
 @app.command
 def verify(job: Annotated[VerifyJob, Flat], *, json: Json = False) -> int:
     """Ask TARGET fresh queries and compare the answers with a saved MODEL."""
+    return _show(job, json)
+
+
+@app.command
+def audit(job: Annotated[AuditJob, Flat], *, json: Json = False) -> int:
+    """Which output policy of TARGET keeps how much back: rounding, casts, noise, labels, budgets, bounded tokens."""
     return _show(job, json)
 
 

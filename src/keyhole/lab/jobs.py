@@ -87,6 +87,7 @@ class Hinting(Declaring):
         repeats: how often every question is asked where answers carry random errors.
         norm_bound: the Frobenius norm of W is at most this (learner tolerant).
         margin: no entry of the read-out is smaller than this (learner tolerant).
+        bits: binary digits of W to learn from labels.
     """
 
     _: KW_ONLY
@@ -96,6 +97,7 @@ class Hinting(Declaring):
     repeats: int = 1
     norm_bound: float | None = None
     margin: float | None = None
+    bits: int = 40
 
 
 HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLARATIONS)
@@ -169,6 +171,30 @@ class VerifyJob(Declaring, _Comparing):
 
 
 @dataclass(frozen=True)
+class AuditJob(Declaring, _Targeting):
+    """Which output policy keeps how much back, measured by an extractor against each of them.
+
+    Args:
+        width: size of a token, where the target does not say.
+        outputs: numbers per answer, where the target does not say.
+        ball: the bound on tokens that policies with one impose; the square root of the width when absent.
+        seed: seed of every random choice.
+        out: run directory; runs/TIME-NAME when absent.
+        resume: go on with the audit in `out`; nothing answered is asked again.
+        force: overwrite the run in `out`.
+    """
+
+    _: KW_ONLY
+    width: int | None = None
+    outputs: int | None = None
+    ball: float | None = None
+    seed: int = 0
+    out: str | None = None
+    resume: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
 class CompareJob(_Job):
     """Distance of two saved models modulo what answers do not determine.
 
@@ -225,4 +251,4 @@ class DemoJob(_Job):
     out: str | None = None
 
 
-Job = LearnJob | PlanJob | VerifyJob | CompareJob | SampleJob | DemoJob
+Job = LearnJob | PlanJob | VerifyJob | AuditJob | CompareJob | SampleJob | DemoJob

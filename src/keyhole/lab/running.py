@@ -12,7 +12,8 @@ import numpy as np
 from keyhole.errors import InvalidInput, OracleError
 from keyhole.identify import distance
 from keyhole.lab import records
-from keyhole.lab.jobs import CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
+from keyhole.lab.audit import run_audit
+from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
 from keyhole.lab.learning import REFUSED, code_of, failed, hints_of, run_learn, seeded
 from keyhole.lab.records import Record
 from keyhole.lab.targets import open_target, simulated, stated_by
@@ -30,6 +31,7 @@ def run(job: Job) -> Record:
         LearnJob: run_learn,
         PlanJob: _plan,
         VerifyJob: _verify,
+        AuditJob: run_audit,
         CompareJob: _compare,
         SampleJob: _sample,
         DemoJob: run_demo,

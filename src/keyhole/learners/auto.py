@@ -38,6 +38,7 @@ class Hints:
         repeats: how often every question is asked where answers carry random errors.
         norm_bound: largest Frobenius norm of W.
         margin: least size of an entry of the read-out.
+        bits: binary digits of W to learn from labels.
     """
 
     rank: int | None = None
@@ -46,6 +47,7 @@ class Hints:
     repeats: int = 1
     norm_bound: float | None = None
     margin: float | None = None
+    bits: int = 40
 
 
 def _needed(value: T | None, name: str, learner: str) -> T:
@@ -75,7 +77,7 @@ LEARNERS: dict[str, Choice] = {
         lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")), _ROUNDED | {"a bound on tokens"}
     ),
     "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
-    "labels": Choice(lambda hints: Labels(), _ERRORS | {"labels only"}),
+    "labels": Choice(lambda hints: Labels(hints.bits), _ERRORS | {"labels only"}),
     "tolerant": Choice(
         lambda hints: Tolerant(
             _needed(hints.norm_bound, "norm-bound", "tolerant"), _needed(hints.margin, "margin", "tolerant")

@@ -1,0 +1,200 @@
+"""The audit job: which output policy keeps how much back, measured by an extractor against each of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from keyhole._arrays import Matrix, Sequences, rms
+from keyhole.errors import DifferentRun, OracleError
+from keyhole.identify import distance
+from keyhole.lab import audit_page, learning
+from keyhole.lab.directories import run_directory
+from keyhole.lab.jobs import AuditJob, Declaring, LearnJob
+from keyhole.lab.policies import PROTECTS, Policy, policies, verdict
+from keyhole.lab.records import Record
+from keyhole.lab.targets import digest, label, open_target, stated_by
+from keyhole.learners.verify import inside
+from keyhole.models import Head, Model, SelfAttention, load
+from keyhole.models.files import write_atomically
+from keyhole.oracles import Declared, Oracle, Recorded
+
+_HELD_OUT = range(2, 18)  # lengths of sequences that no attempt sees
+_EACH = 4
+
+
+def run_audit(job: AuditJob) -> Record:
+    """Try every policy, write the page, return the record; what was done before is not asked again."""
+    start = time.perf_counter()
+    target = Declared(open_target(job.target, width=job.width, outputs=job.outputs), stated_by(job))
+    directory = run_directory(f"audit-{label(job.target)}", out=job.out, resume=job.resume, force=job.force)
+    _claim(job, target.width, directory)
+    bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
+    try:
+        X, truth = _held_out(job, target, min(bound, job.token_bound or bound), directory)
+        tried = _Tried(job, directory, X, truth)
+        rows = tried.everything(bound)
+    except OracleError as error:
+        return Record(learning.failed(error, 0) | {"target": job.target, "run": str(directory)}, learning.REFUSED)
+    data = _data(job, target, rows, len(X), bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
+    record = Record(data, 0, _lines(data))
+    write_atomically(directory / "record.json", record.json() + b"\n")
+    write_atomically(directory / "report.html", audit_page.page(data).encode())
+    return record
+
+
+def _claim(job: AuditJob, width: int, directory: Path) -> None:
+    """Write down what the directory is for, or check it.
+
+    Raises:
+        DifferentRun: the directory holds the audit of something else.
+    """
+    mine = {name: getattr(job, name) for name in ("target", "seed", "ball", *_declarations())}
+    text = msgspec.json.encode(mine | {"digest": digest(job.target), "width": width})
+    path = directory / "audit.json"
+    if path.exists() and job.resume and path.read_bytes() != text:
+        raise DifferentRun(f"{directory} holds an audit with another target, seed or options. Choose another --out.")
+    write_atomically(path, text)
+
+
+def _declarations() -> tuple[str, ...]:
+    return tuple(item.name for item in fields(Declaring))
+
+
+def _held_out(job: AuditJob, target: Oracle, bound: float, directory: Path) -> tuple[list[Sequences], list[Matrix]]:
+    """Sequences that no attempt sees, with the target's own answers; asked once."""
+    rng = np.random.default_rng([job.seed, 1])
+    drawn = (rng.normal(size=(_EACH, length, target.width)) for length in _HELD_OUT)
+    X = list(inside(drawn, bound))
+    recorded = Recorded(target, directory / "held-out.sqlite", {"target": job.target, "seed": job.seed})
+    try:
+        return X, [recorded.ask(batch.copy()) for batch in X]
+    finally:
+        recorded.close()
+
+
+class _Tried:
+    """Attempts made against the policies, each a learn job in a directory of its own."""
+
+    def __init__(self, job: AuditJob, directory: Path, X: list[Sequences], truth: list[Matrix]) -> None:
+        self.job, self.directory, self.X, self.truth = job, directory, X, truth
+        self.reference: Model | None = None
+        self.done = 0
+
+    def everything(self, bound: float) -> list[dict[str, Any]]:
+        """Every policy in turn, the first one giving what the others are compared with."""
+        first = self.attempt("full precision", (), {})
+        self.reference = _model(first["model"]) if _verified(first) else None
+        listed = policies(first["queries"], rms(np.concatenate([t.ravel() for t in self.truth])), bound)
+        return [self.policy(policy, len(listed)) for policy in listed]
+
+    def policy(self, policy: Policy, count: int) -> dict[str, Any]:
+        """All attempts against one policy, and what they come to."""
+        made = [self.attempt(policy.name, policy.simulate, dict(options)) for options in policy.attempts]
+        self.done += 1
+        said = verdict(policy, made)
+        sys.stderr.write(f"{self.done}/{count} {said}\n")
+        last = made[-1]["error"]
+        protects = last is None or last >= PROTECTS
+        return {
+            "policy": policy.name,
+            "simulate": policy.simulate,
+            "protects": protects,
+            "verdict": said,
+            "attempts": made,
+        }
+
+    def attempt(self, name: str, simulate: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+        """One learn job, taken from its record where it was finished before."""
+        about = "-".join([name, *(f"{key}-{value}" for key, value in options.items())])
+        place = self.directory / "".join(c if c.isalnum() else "-" for c in about).strip("-")
+        done = place / "record.json"
+        if not (self.job.resume and done.exists()):
+            declared = {key: getattr(self.job, key) for key in _declarations()}
+            shared = {"width": self.job.width, "outputs": self.job.outputs, "seed": self.job.seed}
+            learning.run_learn(
+                LearnJob(
+                    self.job.target, simulate=simulate, out=str(place), resume=True, **declared, **shared, **options
+                )
+            )
+        return self._summary(msgspec.json.decode(done.read_bytes()), options)
+
+    def _summary(self, record: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        model = _model(record.get("model"))
+        function = None if model is None else self._function_error(model)
+        error = function if self.reference is None else self._weight_error(model)
+        kept = {key: record.get(key) for key in ("verdict", "status", "sentence", "model", "run", "seconds")}
+        return {
+            "options": options,
+            "queries": record["queries"]["total"],
+            "error": error,
+            "function_error": function,
+            **kept,
+        }
+
+    def _weight_error(self, model: Model | None) -> float | None:
+        """Relative error of W against what full precision gives away."""
+        if not isinstance(model, Head) or not isinstance(self.reference, Head):
+            return None
+        return distance(self.reference, model).W
+
+    def _function_error(self, model: Model) -> float:
+        """Root-mean-square error on held-out sequences, relative to the answers, up to a positive factor per output."""
+        truth, said = np.concatenate(self.truth), np.concatenate([model(X) for X in self.X])
+        squares = np.maximum((said * said).sum(axis=0), 1e-300)
+        scale = np.maximum((truth * said).sum(axis=0) / squares, 0.0)
+        return rms(truth - scale * said) / max(rms(truth), 1e-300)
+
+
+def _model(path: str | None) -> Model | None:
+    model = load(path) if path else None
+    return None if isinstance(model, SelfAttention) else model
+
+
+def _verified(attempt: dict[str, Any]) -> bool:
+    return attempt["verdict"] in ("EXACT", "WITHIN_TOLERANCE")
+
+
+def _data(
+    job: AuditJob, target: Oracle, rows: list[dict[str, Any]], held_out: int, bound: float, directory: Path
+) -> dict[str, Any]:
+    asked = sum(a["queries"] for row in rows for a in row["attempts"]) + held_out * _EACH
+    keep = [row["policy"] for row in rows if row["protects"]]
+    first = rows[0]["attempts"][0]
+    said = f"{len(rows) - len(keep)} of {len(rows)} output policies do not protect this target"
+    said = f"{said}; {', '.join(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else f"{said}."
+    if not _verified(first):
+        said = (
+            f"No class of model that was tried explains this target ({first['verdict']}): errors are those of answers."
+        )
+    return {
+        "sentence": said,
+        "target": job.target,
+        "width": target.width,
+        "outputs": target.outputs,
+        "token_bound": bound,
+        "error_of": "W" if _verified(first) else "answers",
+        "policies": rows,
+        "queries": {"total": asked},
+        "seed": job.seed,
+        "run": str(directory),
+        **learning.versions(),
+    }
+
+
+def _lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    rows = [
+        (row["policy"], f"{_short(row['attempts'][-1]['error'])} with {row['attempts'][-1]['queries']:,} queries")
+        for row in data["policies"]
+    ]
+    return (*rows, ("cost", f"{data['queries']['total']:,} queries in all"), ("page", f"{data['run']}/report.html"))
+
+
+def _short(error: float | None) -> str:
+    return "no model" if error is None else f"error {error:.0e}"

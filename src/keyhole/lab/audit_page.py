@@ -1,0 +1,97 @@
+"""The page of an audit: every policy as a row of dots on one axis of errors, then the verdicts in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from keyhole.lab.pages import escaped, number, section, shell, table
+from keyhole.lab.policies import PROTECTS
+
+_LEFT, _RIGHT, _ROW, _TOP = 300, 880, 30, 40
+_LOWEST = -16.0
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """A self-contained page."""
+    verdicts = "".join(f"<p>{escaped(row['verdict'])}</p>" for row in data["policies"])
+    body = (
+        f"<h1>{escaped(data['sentence'])}</h1>"
+        + section(_finding(data), _picture(data))
+        + section("What each policy keeps back", verdicts)
+        + section("The attempts", _attempts(data))
+        + section("What it cost", _cost(data))
+    )
+    return shell("audit", body)
+
+
+def _finding(data: Mapping[str, Any]) -> str:
+    return f"Error of {data['error_of']} that an extractor reaches: left of the dashed line a policy keeps little back"
+
+
+def _place(error: float) -> float:
+    """Where an error stands on the axis."""
+    power = min(0.5, max(_LOWEST, math.log10(max(error, 1e-300))))
+    return _LEFT + (_RIGHT - _LEFT) * (power - _LOWEST) / (0.5 - _LOWEST)
+
+
+def _picture(data: Mapping[str, Any]) -> str:
+    rows = data["policies"]
+    height = _TOP + _ROW * len(rows) + 20
+    body = _axis(height) + "".join(_line(row, _TOP + _ROW * (k + 0.5)) for k, row in enumerate(rows))
+    note = "● attempt, with its number of queries; ✕ no model; the shaded side keeps W back"
+    svg = f'<svg viewBox="0 0 960 {height}" role="img" aria-label="{escaped(_finding(data))}">{body}</svg>'
+    return f'<figure style="width:100%">{svg}<figcaption>{note}</figcaption></figure>'
+
+
+def _axis(height: int) -> str:
+    x = _place(PROTECTS)
+    parts = f'<rect class="phase" fill-opacity="0.08" stroke="none" x="{x:.1f}" y="{_TOP}" width="{_RIGHT - x:.1f}" '
+    parts += f'height="{height - _TOP - 20}"/>'
+    parts += f'<line class="dashed" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - 20}"/>'
+    for power in range(-16, 1, 4):
+        at, said = _place(10.0**power), f"1e{power}" if power else "1"
+        parts += f'<line class="rule" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{height - 20}"/>'
+        parts += f'<text class="quiet" x="{at:.1f}" y="{_TOP - 8}" text-anchor="middle">{said}</text>'
+    return parts + f'<text class="quiet" x="{_LEFT}" y="14">relative error, log scale</text>'
+
+
+def _line(row: Mapping[str, Any], y: float) -> str:
+    parts = f'<text x="{_LEFT - 12}" y="{y + 4:.1f}" text-anchor="end">{escaped(row["policy"])}</text>'
+    known = [(_place(a["error"]), a) for a in row["attempts"] if a["error"] is not None]
+    if len(known) > 1:
+        ends = [x for x, _ in known]
+        parts += f'<line class="phase" stroke-width="1.5" x1="{min(ends):.1f}" x2="{max(ends):.1f}" y1="{y}" y2="{y}"/>'
+    for x, attempt in known:
+        about = f"{attempt['queries']:,} queries: error {number(attempt['error'])}, {attempt['verdict']}"
+        parts += f'<g><title>{escaped(about)}</title><circle class="ours" cx="{x:.1f}" cy="{y}" r="4"/></g>'
+    if not known:
+        return parts + f'<text class="bad" x="{_RIGHT - 12}" y="{y + 4:.1f}" text-anchor="end">✕ no model</text>'
+    x, last = known[-1]
+    side = (x + 8, "start") if x < _RIGHT - 110 else (min(p for p, _ in known) - 8, "end")
+    said = f"{last['queries']:,} queries"
+    return parts + f'<text class="quiet" x="{side[0]:.1f}" y="{y + 4:.1f}" text-anchor="{side[1]}">{said}</text>'
+
+
+def _attempts(data: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            row["policy"],
+            " ".join(f"{key} {value}" for key, value in attempt["options"].items()),
+            f"{attempt['queries']:,}",
+            "none" if attempt["error"] is None else number(attempt["error"]),
+            "none" if attempt["function_error"] is None else number(attempt["function_error"]),
+            str(attempt["verdict"]),
+        )
+        for row in data["policies"]
+        for attempt in row["attempts"]
+    ]
+    columns = ("policy", "attempt", "queries", f"error of {data['error_of']}", "error of answers", "verdict")
+    return table(rows, columns, (2, 3, 4))
+
+
+def _cost(data: Mapping[str, Any]) -> str:
+    ball = f"the ball has radius {number(data['token_bound'])}"
+    said = f"{data['queries']['total']:,} queries were asked of the target itself; policies were applied here. {ball}."
+    return f"<p>{escaped(said)}</p>"

@@ -1,0 +1,87 @@
+"""Output policies an owner may choose, what the best extractor does against each, and what to say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+NOTHING = 1e-6  # error of W up to which a policy keeps nothing back
+LITTLE = 1e-2
+PROTECTS = 0.3  # error of W from which the recovered weights are of little use
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy and the attempts made against it.
+
+    Args:
+        name: what a person calls it.
+        simulate: how the target is wrapped.
+        attempts: options of the learn job, one set per attempt, the dearest last.
+        why: why the outcome is what it is, for a person.
+    """
+
+    name: str
+    simulate: tuple[str, ...]
+    why: str
+    attempts: tuple[Mapping[str, Any], ...] = field(default=({},))
+
+
+_LONGER = "tokens may be as long as one likes, and an absolute error counts for less the longer they are"
+_BALANCE = (
+    "floats are dense near zero, so queries balanced to answer almost nothing show the digits that rounding hides"
+)
+_BITS = "a label is one bit, and bisection spends about one for each binary digit; only the scale of the read-out stays"
+_BALL = "inside the ball scores are weaker but answers are sharp"
+_BOTH = "with tokens bounded and answers blurred no query is better than another, and only repeating helps, slowly"
+_ROUNDED = "with tokens bounded rounding hides what is below the last decimal, and asking again shows nothing new"
+_COUNT = "what was not asked for is not known: there are fewer answers than parameters"
+
+
+def policies(cost: int, size: float, bound: float) -> list[Policy]:
+    """What is tried: `cost` queries in full precision, answers of typical `size`, a ball of radius `bound`."""
+    inside = f"token-bound={bound!r}"
+    noise = float(f"{0.01 * size:.0e}")
+    shares = tuple({"budget": max(1, int(share * cost))} for share in (0.25, 0.5, 0.75))
+    repeats = tuple({"repeats": count} for count in (1, 4, 16))
+    return [
+        Policy("full precision", (), "nothing is kept back"),
+        Policy("a query budget", (), _COUNT, shares),
+        *(Policy(f"{name} answers", (f"answers={name}",), _BALANCE) for name in ("f32", "f16", "bf16")),
+        *(Policy(f"{k} decimals", (f"decimals={k}",), _LONGER) for k in (3, 1)),
+        Policy(f"noise of {noise:g}", (f"noise={noise!r}",), _LONGER),
+        Policy("labels only", ("labels",), _BITS, tuple({"bits": bits} for bits in (10, 20, 40))),
+        Policy(f"tokens up to norm {bound:.3g}", (inside,), _BALL),
+        *(
+            Policy(f"{k} decimals, tokens up to norm {bound:.3g}", (f"decimals={k}", inside), _ROUNDED)
+            for k in (6, 3, 1)
+        ),
+        Policy(f"noise of {noise:g}, tokens up to norm {bound:.3g}", (f"noise={noise!r}", inside), _BOTH, repeats),
+    ]
+
+
+def judgement(error: float | None) -> str:
+    """What an error of W means for the owner."""
+    if error is None:
+        return "gave no model"
+    if error <= NOTHING:
+        return "does not protect"
+    if error <= LITTLE:
+        return "hardly protects"
+    return "blurs" if error < PROTECTS else "protects against this extractor, at this cost,"
+
+
+def verdict(policy: Policy, attempts: Sequence[Mapping[str, Any]]) -> str:
+    """One paragraph on a policy, from what the attempts reached."""
+    last = attempts[-1]
+    said = f"{policy.name[0].upper()}{policy.name[1:]} {judgement(last['error'])} this target: "
+    if last["error"] is None:
+        return said + f"{last['queries']:,} queries ended with {last['verdict']}. {last['sentence']}"
+    reached = f"{last['queries']:,} queries give W to {last['error']:.0e}"
+    first = attempts[0]
+    if len(attempts) > 1 and first["error"] is not None:
+        reached = (
+            f"{first['queries']:,} queries give W to {first['error']:.0e}, {last['queries']:,} to {last['error']:.0e}"
+        )
+    return f"{said}{reached}, since {policy.why}."
