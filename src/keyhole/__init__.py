@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyhole.identify import Distance, canonical
     from keyhole.identify import distance as compare
     from keyhole.learners.auto import Verification, learn, verify
+    from keyhole.learners.balance import Balanced
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
@@ -65,6 +66,7 @@ _HOME = {
     ),
     "keyhole.identify": ("Distance", "canonical"),
     "keyhole.learners.auto": ("Verification", "learn", "verify"),
+    "keyhole.learners.balance": ("Balanced",),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.exact": ("Exact",),
     "keyhole.learners.grid": ("Grid",),
@@ -96,6 +98,7 @@ _WHERE["compare"] = ("keyhole.identify", "distance")
 
 __all__ = [  # noqa: RUF022
     "BadAnswer",
+    "Balanced",
     "Bounded",
     "BudgetSpent",
     "Budgeted",

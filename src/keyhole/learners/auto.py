@@ -11,6 +11,7 @@ import numpy as np
 from keyhole._arrays import Matrix
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
+from keyhole.learners.balance import Balanced
 from keyhole.learners.base import Counterexample, Fresh, Learner, Recovery
 from keyhole.learners.exact import Exact
 from keyhole.learners.grid import Grid
@@ -48,6 +49,7 @@ def _needed(value: T | None, name: str, learner: str) -> T:
 
 
 LEARNERS: dict[str, Callable[[Hints], Learner]] = {
+    "balanced": lambda hints: Balanced(),
     "exact": lambda hints: Exact(),
     "low-rank": lambda hints: LowRank(hints.rank),
     "nystrom": lambda hints: Nystrom(_needed(hints.rank, "rank", "nystrom")),
