@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyhole.identify import Distance, canonical
     from keyhole.identify import distance as compare
     from keyhole.learners.auto import learn
+    from keyhole.learners.balance import Balanced
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.checking import Verification, verify
     from keyhole.learners.exact import Exact
@@ -70,6 +71,7 @@ _HOME = {
     ),
     "keyhole.identify": ("Distance", "canonical"),
     "keyhole.learners.auto": ("learn",),
+    "keyhole.learners.balance": ("Balanced",),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.checking": ("Verification", "verify"),
     "keyhole.learners.exact": ("Exact",),
@@ -106,6 +108,7 @@ _WHERE["compare"] = ("keyhole.identify", "distance")
 
 __all__ = [  # noqa: RUF022
     "BadAnswer",
+    "Balanced",
     "Bounded",
     "BudgetSpent",
     "Budgeted",

@@ -170,9 +170,7 @@ def _data(
     said = f"{len(rows) - len(keep)} of {len(rows)} output policies do not protect this target"
     said = f"{said}; {', '.join(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else f"{said}."
     if not _verified(first):
-        said = (
-            f"No class of model that was tried explains this target ({first['verdict']}): errors are those of answers."
-        )
+        said = f"No class of model that was tried explains this target ({first['verdict']}): errors are of answers."
     return {
         "sentence": said,
         "target": job.target,

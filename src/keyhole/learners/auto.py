@@ -10,6 +10,7 @@ import numpy as np
 
 from keyhole._arrays import EPS, Matrix
 from keyhole.errors import InvalidInput
+from keyhole.learners.balance import Balanced
 from keyhole.learners.base import Learner, Recovery, Status
 from keyhole.learners.checking import as_oracle
 from keyhole.learners.exact import Exact
@@ -77,6 +78,7 @@ LEARNERS: dict[str, Choice] = {
         lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")), _ROUNDED | {"a bound on tokens"}
     ),
     "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
+    "balanced": Choice(lambda hints: Balanced(), _ROUNDED),
     "labels": Choice(lambda hints: Labels(hints.bits), _ERRORS | {"labels only"}),
     "tolerant": Choice(
         lambda hints: Tolerant(
@@ -105,7 +107,9 @@ def _automatic(hints: Hints, stated: Imperfection) -> str:
         return "labels"
     if stated.absolute or stated.token_bound is not None:
         return "noisy"
-    return "grid" if hints.grid is not None else "low-rank"
+    if hints.grid is not None:
+        return "grid"
+    return "low-rank" if stated.format == "f64" else "balanced"
 
 
 def choose(name: str = "auto", hints: Hints = Hints(), stated: Imperfection = Imperfection()) -> Learner:  # noqa: B008

@@ -209,6 +209,8 @@ def _assemble(columns: Columns, Q: Matrix) -> Measured:
     if columns.known == n:
         W, h = columns.split(columns.matrix())
         return ranked(W, h, rank)
+    if rank == 0:
+        return Measured(np.zeros((len(Q), len(Q))), None, 0)
     known = columns.known
     design = within(columns.prober.readout.V, Q, most=columns.design.X.shape[1], cut=columns.prober.roundoff**0.25)
     # along Q the forms are larger than along arbitrary vectors, by the square root of d over the rank

@@ -13,7 +13,7 @@ import numpy as np
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import BudgetSpent, InvalidInput, TargetFailed
-from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle
+from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle, checked
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -174,8 +174,8 @@ class Cast(_Policy):
         return Imperfection.cast(self.format)
 
     def changed(self, answers: Answers) -> Answers:
-        """Cast answers."""
-        return FORMATS[self.format].cast(answers)
+        """Cast answers; one beyond the format's range is not finite, and refused like any other such answer."""
+        return checked(FORMATS[self.format].cast(answers), batch=len(answers), outputs=answers.shape[1])
 
 
 @dataclass(slots=True)
