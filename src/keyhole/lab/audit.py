@@ -98,7 +98,7 @@ class _Tried:
         """All attempts against one policy, and what they come to."""
         made = [self.attempt(policy.name, policy.simulate, dict(options)) for options in policy.attempts]
         self.done += 1
-        said = verdict(policy, made)
+        said = verdict(policy, made, "answers" if self.reference is None else "W")
         sys.stderr.write(f"{self.done}/{count} {said}\n")
         last = made[-1]["error"]
         protects = last is None or last >= PROTECTS
@@ -129,6 +129,8 @@ class _Tried:
         model = _model(record.get("model"))
         function = None if model is None else self._function_error(model)
         error = function if self.reference is None else self._weight_error(model)
+        if model is not None and error == 0.0:
+            error = record.get("error_bar")  # the reference itself, known to its own error bar
         kept = {key: record.get(key) for key in ("verdict", "status", "sentence", "model", "run", "seconds")}
         return {
             "options": options,

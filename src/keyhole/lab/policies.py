@@ -49,39 +49,39 @@ def policies(cost: int, size: float, bound: float) -> list[Policy]:
         Policy("full precision", (), "nothing is kept back"),
         Policy("a query budget", (), _COUNT, shares),
         *(Policy(f"{name} answers", (f"answers={name}",), _BALANCE) for name in ("f32", "f16", "bf16")),
-        *(Policy(f"{k} decimals", (f"decimals={k}",), _LONGER) for k in (3, 1)),
+        *(Policy(f"rounding to {_decimals(k)}", (f"decimals={k}",), _LONGER) for k in (3, 1)),
         Policy(f"noise of {noise:g}", (f"noise={noise!r}",), _LONGER),
         Policy("labels only", ("labels",), _BITS, tuple({"bits": bits} for bits in (10, 20, 40))),
         Policy(f"tokens up to norm {bound:.3g}", (inside,), _BALL),
         *(
-            Policy(f"{k} decimals, tokens up to norm {bound:.3g}", (f"decimals={k}", inside), _ROUNDED)
+            Policy(f"rounding to {_decimals(k)}, tokens up to norm {bound:.3g}", (f"decimals={k}", inside), _ROUNDED)
             for k in (6, 3, 1)
         ),
         Policy(f"noise of {noise:g}, tokens up to norm {bound:.3g}", (f"noise={noise!r}", inside), _BOTH, repeats),
     ]
 
 
+def _decimals(count: int) -> str:
+    return f"{count} decimal{'s' * (count > 1)}"
+
+
 def judgement(error: float | None) -> str:
     """What an error of W means for the owner."""
     if error is None:
-        return "gave no model"
+        return "the extractor got no model"
     if error <= NOTHING:
-        return "does not protect"
+        return "no protection"
     if error <= LITTLE:
-        return "hardly protects"
-    return "blurs" if error < PROTECTS else "protects against this extractor, at this cost,"
+        return "hardly any protection"
+    return "a blurred copy leaks" if error < PROTECTS else "protection against this extractor, at this cost"
 
 
-def verdict(policy: Policy, attempts: Sequence[Mapping[str, Any]]) -> str:
-    """One paragraph on a policy, from what the attempts reached."""
+def verdict(policy: Policy, attempts: Sequence[Mapping[str, Any]], of: str) -> str:
+    """One paragraph on a policy, from what the attempts reached; errors are of W or of answers."""
     last = attempts[-1]
-    said = f"{policy.name[0].upper()}{policy.name[1:]} {judgement(last['error'])} this target: "
+    said = f"{policy.name[0].upper()}{policy.name[1:]}: {judgement(last['error'])}."
     if last["error"] is None:
-        return said + f"{last['queries']:,} queries ended with {last['verdict']}. {last['sentence']}"
-    reached = f"{last['queries']:,} queries give W to {last['error']:.0e}"
-    first = attempts[0]
-    if len(attempts) > 1 and first["error"] is not None:
-        reached = (
-            f"{first['queries']:,} queries give W to {first['error']:.0e}, {last['queries']:,} to {last['error']:.0e}"
-        )
-    return f"{said}{reached}, since {policy.why}."
+        return f"{said} {last['queries']:,} queries ended with {last['verdict']}. {last['sentence']}"
+    shown = [a for a in (attempts[0], last) if a["error"] is not None][-len(attempts) :]
+    reached = ", ".join(f"{a['queries']:,} queries give {of} to {a['error']:.0e}" for a in shown)
+    return f"{said} {reached}: {policy.why}."
