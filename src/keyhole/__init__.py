@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from keyhole.learners.restricted import Restricted
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
+    from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
     from keyhole.oracles.transcript import Recorded
@@ -62,6 +63,7 @@ _HOME = {
     "keyhole.learners.restricted": ("Restricted",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
+    "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
     "keyhole.oracles.transcript": ("Recorded",),
@@ -71,6 +73,7 @@ _WHERE = {name: (module, name) for module, names in _HOME.items() for name in na
 _WHERE["compare"] = ("keyhole.identify", "distance")
 
 __all__ = [  # noqa: RUF022
+    "AbsAffine",
     "BadAnswer",
     "BudgetSpent",
     "Budgeted",
@@ -103,6 +106,7 @@ __all__ = [  # noqa: RUF022
     "Recorded",
     "Recovery",
     "RecoveryFailed",
+    "ReluNet",
     "Restricted",
     "SelfAttention",
     "Status",

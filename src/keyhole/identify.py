@@ -8,7 +8,7 @@ import numpy as np
 
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
-from keyhole.models import Factored, Head, MultiHead
+from keyhole.models import AbsAffine, Factored, Head, MultiHead, ReluNet
 
 _SAME = 1e-12  # heads whose W differ by less than this, relatively, count as one
 
@@ -138,3 +138,52 @@ def _residual_gap(a: Head | MultiHead, b: Head | MultiHead) -> float:
 def _relative(x: Array, y: Array) -> float:
     size = max(float(np.linalg.norm(x)), float(np.linalg.norm(y)))
     return float(np.linalg.norm(x - y)) / size if size > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkDistance:
+    """How far two networks with one hidden layer are apart once order, signs and merging no longer count.
+
+    Args:
+        n: largest distance of matched unit normals.
+        t: largest difference of matched offsets, relative to the larger offset or 1.
+        D: largest distance of matched jumps, relative to the largest jump.
+        P: relative distance of the linear parts, beside the jumps where those are larger.
+        q: the same for the constants.
+        hidden: number of hyperplanes of both.
+    """
+
+    n: float
+    t: float
+    D: float
+    P: float
+    q: float
+    hidden: tuple[int, int]
+
+    @property
+    def largest(self) -> float:
+        """The worst of the parts; infinite when the numbers of hyperplanes differ."""
+        return max(self.n, self.t, self.D, self.P, self.q) if self.hidden[0] == self.hidden[1] else float("inf")
+
+
+def network_distance(a: ReluNet | AbsAffine, b: ReluNet | AbsAffine) -> NetworkDistance:
+    """Distance of two ReLU networks modulo what values do not determine, hyperplanes matched by least total cost."""
+    from scipy.optimize import linear_sum_assignment
+
+    if (a.width, a.outputs) != (b.width, b.outputs):
+        raise InvalidInput(
+            f"networks to compare must have one width and one number of outputs; got "
+            f"{(a.width, a.outputs)} and {(b.width, b.outputs)}."
+        )
+    f, g = ((m.normal_form() if isinstance(m, ReluNet) else m).canonical() for m in (a, b))
+    size = max(float(np.abs(m.D).max(initial=0.0)) for m in (f, g)) or 1.0
+    signs = np.where(f.n @ g.n.T < 0, -1.0, 1.0)
+    n = np.linalg.norm(f.n[:, None] - signs[..., None] * g.n, axis=2)
+    t = np.abs(f.t[:, None] - signs * g.t) / np.maximum(1.0, np.maximum(np.abs(f.t)[:, None], np.abs(g.t)))
+    D = np.linalg.norm(f.D[:, None] - g.D, axis=2) / size
+    at = linear_sum_assignment(np.minimum(n, 1.0) + np.minimum(t, 1.0) + np.minimum(D, 1.0))
+    parts = {name: float(cost[at].max(initial=0.0)) for name, cost in (("n", n), ("t", t), ("D", D))}
+    scale = max(float(np.linalg.norm(f.P)), float(np.linalg.norm(g.P)), size)
+    constant = max(float(np.linalg.norm(f.q)), float(np.linalg.norm(g.q)), size)
+    P, q = float(np.linalg.norm(f.P - g.P)) / scale, float(np.linalg.norm(f.q - g.q)) / constant
+    return NetworkDistance(**parts, P=P, q=q, hidden=(f.hidden, g.hidden))

@@ -15,9 +15,10 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
+from keyhole.models.relu import AbsAffine, ReluNet
 
 FORMAT = "1"
-Saved = Head | MultiHead | SelfAttention
+Saved = Head | MultiHead | SelfAttention | ReluNet | AbsAffine
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class _Kind:
     required: frozenset[str]
     optional: frozenset[str]
     write: Callable[[Any], dict[str, Array | None]]
-    read: Callable[[Mapping[str, Array]], Saved]
+    read: Callable[[Mapping[str, Any]], Saved]
+    settings: tuple[str, ...] = ()  # words kept in the metadata
 
 
 def _fields(*names: str) -> Callable[[Any], dict[str, Array | None]]:
@@ -53,6 +55,17 @@ _KINDS = {
         MultiHead, frozenset("WV"), frozenset("hc"), _fields("W", "V", "h", "c"), lambda t: MultiHead(**t)
     ),
     "unit": _Kind(SelfAttention, frozenset("QKV"), frozenset(), _fields("Q", "K", "V"), lambda t: SelfAttention(**t)),
+    "relu": _Kind(
+        ReluNet,
+        frozenset({"W1", "b1", "W2", "b2"}),
+        frozenset(),
+        _fields("W1", "b1", "W2", "b2"),
+        lambda t: ReluNet(**t),
+        ("activation",),
+    ),
+    "absaffine": _Kind(
+        AbsAffine, frozenset("ntDPq"), frozenset(), _fields("n", "t", "D", "P", "q"), lambda t: AbsAffine(**t)
+    ),
 }
 
 
@@ -60,7 +73,7 @@ def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array
     """Write `model` to `path` as safetensors; the file is complete or not there.
 
     Args:
-        model: a head, a sum of heads, or a self-attention unit.
+        model: a head, a sum of heads, a self-attention unit, or a network with one hidden layer.
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
     """
@@ -72,7 +85,8 @@ def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array
     tensors = {name: a for name, a in _KINDS[kind].write(model).items() if a is not None}
     tensors |= {f"{name}.bar": bar for name, bar in (bars or {}).items()}
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    write_atomically(Path(path), _sorted(encode(contiguous, {"kind": kind, "format": FORMAT})))
+    metadata = {"kind": kind, "format": FORMAT} | {name: getattr(model, name) for name in _KINDS[kind].settings}
+    write_atomically(Path(path), _sorted(encode(contiguous, metadata)))
 
 
 def _sorted(content: bytes) -> bytes:
@@ -104,8 +118,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def load(path: str | os.PathLike[str]) -> Saved:
-    """Read a model file back, checking its metadata, names and shapes.
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a model file back, checking its metadata, names and shapes; the kind in the file says which model it is.
 
     Raises:
         InvalidInput: the file is missing, is not safetensors, or is not one of ours.
@@ -119,7 +133,7 @@ def load(path: str | os.PathLike[str]) -> Saved:
     weights = {name: array for name, array in tensors.items() if not name.endswith(".bar")}
     _check_names(path, metadata["kind"], kind, set(weights))
     try:
-        return kind.read(weights)
+        return kind.read(weights | {name: metadata[name] for name in kind.settings if name in metadata})
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
 
