@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
     from keyhole.models.relu import AbsAffine, ReluNet
+    from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
     from keyhole.oracles.transcript import Recorded
@@ -64,6 +65,7 @@ _HOME = {
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
+    "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
     "keyhole.oracles.transcript": ("Recorded",),
@@ -99,6 +101,7 @@ __all__ = [  # noqa: RUF022
     "MultiHead",
     "NuclearNorm",
     "Nystrom",
+    "OneLayer",
     "Oracle",
     "OracleError",
     "Outcome",

@@ -8,7 +8,7 @@ import numpy as np
 
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
-from keyhole.models import AbsAffine, Factored, Head, MultiHead, ReluNet
+from keyhole.models import AbsAffine, Factored, Head, MultiHead, OneLayer, ReluNet
 
 _SAME = 1e-12  # heads whose W differ by less than this, relatively, count as one
 
@@ -187,3 +187,59 @@ def network_distance(a: ReluNet | AbsAffine, b: ReluNet | AbsAffine) -> NetworkD
     constant = max(float(np.linalg.norm(f.q)), float(np.linalg.norm(g.q)), size)
     P, q = float(np.linalg.norm(f.P - g.P)) / scale, float(np.linalg.norm(f.q - g.q)) / constant
     return NetworkDistance(**parts, P=P, q=q, hidden=(f.hidden, g.hidden))
+
+
+@dataclass(frozen=True, slots=True)
+class OneLayerDistance:
+    """How far two one-layer Transformers are apart in what answers determine: scores, lone answers, mixing.
+
+    Args:
+        W: relative Frobenius distance of the score matrices.
+        h: the same for the score biases, beside the score matrices where those are larger.
+        M: relative distance of the mixing maps, as the networks see them.
+        net: distance of the networks a lone token meets.
+    """
+
+    W: float
+    h: float
+    M: float
+    net: NetworkDistance
+
+    @property
+    def largest(self) -> float:
+        """The worst of the parts."""
+        return max(self.W, self.h, self.M, self.net.largest)
+
+
+def one_layer_distance(a: OneLayer, b: OneLayer) -> OneLayerDistance:
+    """Distance of two one-layer Transformers modulo what answers do not determine.
+
+    Directions that the network ignores do not count in M.
+    """
+    f, g = (_lone_form(model) for model in (a, b))
+    seen = np.concatenate([f.n * np.linalg.norm(f.D, axis=1, keepdims=True), f.P])
+    h, k = (np.zeros(m.width) if m.head.h is None else m.head.h for m in (a, b))
+    W = np.asarray(a.head.W)
+    return OneLayerDistance(
+        W=_relative(W, np.asarray(b.head.W)),
+        h=float(np.linalg.norm(h - k)) / (max(map(float, map(np.linalg.norm, (h, k, W)))) or 1.0),
+        M=_relative(seen @ a.mixing, seen @ b.mixing),
+        net=network_distance(f, g),
+    )
+
+
+def _lone_form(model: OneLayer) -> AbsAffine:
+    lone = model.lone()
+    return lone.normal_form() if isinstance(lone, ReluNet) else lone
+
+
+def one_layer_freedom(
+    width: int, *, hidden: int, outputs: int = 1, rank: int | None = None, score_bias: int = 0, residual: bool = False
+) -> int:
+    """Numbers that the answers of a one-layer Transformer determine.
+
+    $$k(d + m) + m(d + 1) + r(2d - r)$$ plus the numbers of a score bias and, with a residual, the $d^2$ of M.
+    """
+    r = width if rank is None else rank
+    network = hidden * (width + outputs) + outputs * (width + 1)
+    return network + r * (2 * width - r) + score_bias + width * width * residual
