@@ -94,10 +94,13 @@ def test_freedom_is_counted_as_in_the_formula():
     assert one_layer_freedom(8, hidden=32, rank=2, score_bias=2, residual=True) == 32 * 9 + 9 + 28 + 2 + 64
 
 
-def test_magnitude_bounds_what_the_tokens_alone_answer(rng):
+@pytest.mark.parametrize("form", ["relu", "absaffine"])
+def test_magnitude_bounds_what_the_tokens_add_and_ignores_constants(form, rng):
     model, X = layer(rng), rng.normal(size=(6, 5, 4))
-    alone = np.abs(model(X.reshape(-1, 1, 4))).max(axis=1).reshape(6, 5).max(axis=1)
-    assert (model.magnitude(X) >= alone).all()
+    model = model if form == "relu" else recovered_form(model)
+    alone = np.abs(model(X.reshape(-1, 1, 4)) - model(np.zeros((1, 1, 4)))).max(axis=1).reshape(6, 5).max(axis=1)
+    assert (model.magnitude(X) >= alone * (1 - 1e-12)).all()
+    assert (model.magnitude(0 * X) == 0).all()
 
 
 def test_hyperplanes_that_a_head_never_reaches_become_a_constant(rng):

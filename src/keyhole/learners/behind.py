@@ -15,7 +15,7 @@ import numpy as np
 from keyhole._arrays import EPS, Matrix, Vector, one_thread
 from keyhole.identify import matrix_rank
 from keyhole.learners.designs import within
-from keyhole.learners.mixing import mix, spanning, spread
+from keyhole.learners.mixing import mix, sight, spanning, spread
 from keyhole.learners.pilots import BLIND, Outlook, Pilots
 from keyhole.learners.scores import CUT, Reader
 from keyhole.learners.spots import Sizes, Spot, best_spot, own_length, spot
@@ -25,7 +25,7 @@ from keyhole.oracles import Counted
 _BASES = 4  # random bases looked at, without asking
 _NOTHING = 1e-6  # share of a column that must be new for the range to grow
 _ALIKE = 1e-4  # least singular value of the slopes at which spots do not tell M
-_MORE = 2  # spots to choose from, per spot
+_MORE = 8  # spots to choose from, per spot
 _NO_BIAS = 1e-8  # size of h, relative to the columns, that counts as none
 
 
@@ -70,7 +70,8 @@ def attention(
     d = oracle.width
     if seen.sizes is None:
         with oracle.phase("measure"):
-            return Attention(np.zeros((d, d)), None, _mixing_alone(reader, seen, rng), 0, 0)
+            M = _mixing_alone(reader, seen, rng)
+            return Attention(np.zeros((d, d)), None, M, 0, 0, reader.lost)
     reader.sizes = seen.sizes
     spots = _spots(G, seen.sizes, rng)
     with oracle.phase("measure"):
@@ -114,8 +115,9 @@ def _columns(
     reader: Reader, spots: list[Spot], seen: Outlook, whole: bool, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix | None]:
     """Columns W z + h at all spots, as rows, and a basis of their range where one was used."""
-    first = spanning(spots, rng=rng) if seen.residual else []
-    if seen.residual and spread([spots[i] for i in first]) < _ALIKE:
+    directions = sight(reader.G)
+    first = spanning(spots, directions, rng=rng) if seen.residual else []
+    if seen.residual and spread([spots[i] for i in first], directions) < _ALIKE:
         first = []
         _mix_elsewhere(reader, seen, rng)
     bases = reader.bases(spots)
@@ -141,11 +143,13 @@ def _mixing_alone(reader: Reader, seen: Outlook, rng: np.random.Generator) -> Ma
 
 
 def _mix_elsewhere(reader: Reader, seen: Outlook, rng: np.random.Generator) -> None:
-    """Measure M where regions differ, when scores are best read where they do not."""
-    d = reader.G.width
-    Z = rng.normal(size=(_MORE * (d + 1), d)) * (2.0 * own_length(reader.G))
-    spots = [spot(reader.G, z) for z in Z]
-    chosen = [spots[i] for i in spanning(spots, rng=rng)]
+    """Measure M where regions differ, when scores are best read where they do not; what stays open counts as lost."""
+    G, d = reader.G, reader.G.width
+    octaves = 1.0 + np.log2(max(1.0, float(np.abs(G.t).max(initial=0.0)) / own_length(G)))
+    lengths = own_length(G) * 2.0 ** rng.uniform(0.0, octaves + 1.0, size=_MORE * (d + 1))
+    spots = [spot(G, z) for z in rng.normal(size=(len(lengths), d)) * lengths[:, None]]
+    chosen = [spots[i] for i in spanning(spots, sight(G), rng=rng)]
+    reader.lost += int(spread(chosen, sight(G)) < _ALIKE)
     mix(reader, chosen, reader.bases(chosen), seen.mixing, scores=False, rng=rng)
 
 

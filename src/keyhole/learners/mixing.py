@@ -1,9 +1,10 @@
 r"""The mixing map M of residual attention, $f(X) = G(x_N + M \sum_i \alpha_i (x_i - x_N))$.
 
 At a spot every vector b of a random orthonormal basis gives the score and the m numbers $J M b$ from two answers,
-whatever M is. Spots whose slopes J together have full rank, $\lceil d/m \rceil$ of them, give M by least squares; and
-each gives its column $Wz + h$ on the way. Where $J M b$ happens to be small its score is read badly: then, M being
-known, one more question along $b + r$, r the direction seen best, and a subtraction give it.
+whatever M is. Spots whose slopes J together have full rank, $\lceil d/m \rceil$ of them and one more for the sake of
+errors, give M by least squares; and each gives its column $Wz + h$ on the way. Where $J M b$ happens to be small its
+score is read badly: then, M being known, one more question along $b + r$, r the direction seen best, and a subtraction
+give it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from keyhole.learners.designs import alone
 from keyhole.learners.probes import Indices
 from keyhole.learners.scores import REASK_ABOVE, Reader
 from keyhole.learners.spots import Spot, room
+from keyhole.models import AbsAffine
 
 _SAFE = 6.0  # standard deviations of b's component along a normal that steps leave room for
 _POOR = 0.05  # share of the typical |J M b| below which a score is read again
@@ -51,19 +53,33 @@ class Paired:
         return np.flatnonzero(~np.isfinite(self.forms) | (size < _POOR * np.sqrt(np.mean(size**2))))
 
 
-def spanning(spots: list[Spot], *, rng: np.random.Generator) -> list[int]:
-    """As many spots as M needs, those whose slopes are best conditioned together."""
-    m, d = spots[0].J.shape
-    count = min(len(spots), -(-d // m))
+def sight(G: AbsAffine) -> Matrix:
+    """An orthonormal basis, in columns, of the directions the network does not ignore."""
+    with one_thread():
+        rows = np.concatenate([G.n * np.sqrt((G.D**2).sum(axis=1, keepdims=True)), G.P])
+        _, S, Z = np.linalg.svd(rows, full_matrices=False)
+        return Z[1e-9 * S[0] < S].T
+
+
+def spanning(spots: list[Spot], seen: Matrix, *, rng: np.random.Generator) -> list[int]:
+    """As many spots as M needs and one more, those whose slopes are best conditioned together."""
+    count = min(len(spots), -(-seen.shape[1] // len(spots[0].J)) + 1)
     with one_thread():
         choices = [sorted(rng.choice(len(spots), size=count, replace=False).tolist()) for _ in range(_TRIES)]
-        return max(choices, key=lambda chosen: spread([spots[i] for i in chosen]))
+        return max(choices, key=lambda chosen: spread([spots[i] for i in chosen], seen))
 
 
-def spread(spots: list[Spot]) -> float:
+def spread(spots: list[Spot], seen: Matrix) -> float:
     """Least singular value of the normalised slopes of the spots together: 0 where M is not determined by them."""
-    S = np.linalg.svd(np.concatenate([s.J / (np.linalg.norm(s.J) or 1.0) for s in spots]), compute_uv=False)
+    rows = [w * s.J @ seen for w, s in zip(_weights(spots), spots, strict=True)]
+    S = np.linalg.svd(np.concatenate(rows), compute_uv=False)
     return float(S[-1])
+
+
+def _weights(spots: list[Spot]) -> Vector:
+    """What makes slopes of one size; those of a region where the network is all but flat stay small."""
+    size = np.array([float(np.linalg.norm(s.J)) for s in spots])
+    return 1.0 / np.maximum(size, max(1e-3 * float(size.max()), 1e-300))
 
 
 def read_pairs(reader: Reader, spot: Spot, base: Vector, B: Matrix, mixing: float, *, scores: bool) -> Paired:
@@ -79,7 +95,7 @@ def read_pairs(reader: Reader, spot: Spot, base: Vector, B: Matrix, mixing: floa
 def solve(pairs: list[Paired], B: Matrix) -> Matrix:
     """M from J M b at several spots; of least norm where the network ignores directions."""
     with one_thread():
-        weights = [1.0 / (np.linalg.norm(p.spot.J) or 1.0) for p in pairs]
+        weights = _weights([p.spot for p in pairs])
         J = np.concatenate([w * p.spot.J for w, p in zip(weights, pairs, strict=True)])
         Y = np.concatenate([w * p.seen.T for w, p in zip(weights, pairs, strict=True)])
         return np.linalg.lstsq(J, Y, rcond=1e-9)[0] @ B

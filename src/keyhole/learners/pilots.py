@@ -20,7 +20,8 @@ from keyhole.learners.spots import Sizes, Spot, own_length, room, spot
 _COUNT = 3
 _LOOKED_AT = 4  # spots, of those with most room, whose slopes are worked out, and the best on the other side
 _PROBES = 60
-_RAISES = 8  # of the length, by 16 each, before W counts as nothing beside h
+_RAISE = 64.0  # by how much tokens are made longer where a score bias hides W
+_ROUNDED = 1e6  # length of tokens, in steps, at which rounding hides what W does beside h
 _ROUNDS = 20  # of shortening steps
 _VISIBLE = 1e-3  # a smaller logit is asked again with longer tokens
 _SAFE = 6.0  # standard deviations of a random vector's component along a normal that steps leave room for
@@ -121,16 +122,21 @@ class Pilots:
     def sizes(self, length: float) -> Sizes:
         """The sizes of forms: at s times a length their mean square is s^2 |W z|^2 + |h|^2."""
         here, there = (self._square(part * length) for part in (1.0, _LOWER))
-        for _ in range(_RAISES):
-            if here > 4.0 * there:
-                break
-            length /= _LOWER
-            self.longest = min(self.longest, TARGET / max(np.sqrt(max(here, there)), 1e-300))
+        if here > 4.0 * there:
+            bias = max(0.0, (there - _LOWER**2 * here) / (1.0 - _LOWER**2))
+            return Sizes(float(np.sqrt(here - bias)) / length, float(np.sqrt(bias)))
+        return self._beside(there, length)
+
+    def _beside(self, bias: float, length: float) -> Sizes:
+        """Sizes where |h| hides |W z|: tokens are made longer until it does not, or rounding does."""
+        self.longest = min(self.longest, TARGET / max(np.sqrt(bias), 1e-300))
+        longest = _ROUNDED * max(self.longest, own_length(self.reader.G))
+        while length < longest:
+            length *= _RAISE
             here = self._square(length)
-        else:
-            return Sizes(0.0, float(np.sqrt(there)))
-        bias = max(0.0, (there - _LOWER**2 * here) / (1.0 - _LOWER**2))
-        return Sizes(float(np.sqrt(max(here - bias, 0.0))) / length, float(np.sqrt(bias)))
+            if here > 4.0 * bias:
+                return Sizes(float(np.sqrt(here - bias)) / length, float(np.sqrt(bias)))
+        return Sizes(0.0, float(np.sqrt(bias)))
 
     def _square(self, length: float) -> float:
         """Mean square of the forms at that length, with steps short enough for none to be saturated."""

@@ -104,15 +104,22 @@ class OneLayer:
         return self.head.logits(X)
 
     def magnitude(self, X: Sequences) -> PerSequence:
-        """Largest sum of the sizes of the terms of a token's own answer: what rounding goes by."""
-        lone, (batch, length, width) = self.lone(), X.shape
-        return lone.terms(X.reshape(-1, width)).reshape(batch, length).max(axis=1)
+        """Largest sum of the sizes of what a token adds to the terms of its own answer, constants aside."""
+        batch, length, width = X.shape
+        return _added(self.lone(), X.reshape(-1, width)).reshape(batch, length).max(axis=1)
 
     def __call__(self, X: Sequences) -> Answers:
         """Answers to a batch."""
         check_sequences(X, self.width)
         inputs = self.head(X)
         return self.net.points(inputs + X[:, -1] if self.residual else inputs)
+
+
+def _added(net: Network, x: Float[Array, "points width"]) -> PerSequence:
+    """A bound on |G(x) - G(0)|: the sizes of the slopes' terms, summed, of the largest output."""
+    if isinstance(net, ReluNet):
+        return (np.abs(x @ net.W1.T) @ np.abs(net.W2).T).max(axis=1)
+    return (np.abs(x @ net.n.T) @ np.abs(net.D) / 2 + np.abs(x @ net.P.T)).max(axis=1)
 
 
 def _after(net: Network, T: Matrix, c: Array) -> Network:
