@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from keyhole.identify import Distance, canonical
     from keyhole.identify import distance as compare
+    from keyhole.learners.antisymmetric import Antisymmetric
     from keyhole.learners.auto import Verification, learn, verify
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.exact import Exact
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from keyhole.learners.low_rank import LowRank
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
+    from keyhole.learners.one_layer import OneLayerTransformer
     from keyhole.learners.restricted import Restricted
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
@@ -54,6 +56,7 @@ _HOME = {
         "TargetFailed",
     ),
     "keyhole.identify": ("Distance", "canonical"),
+    "keyhole.learners.antisymmetric": ("Antisymmetric",),
     "keyhole.learners.auto": ("Verification", "learn", "verify"),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.exact": ("Exact",),
@@ -61,6 +64,7 @@ _HOME = {
     "keyhole.learners.low_rank": ("LowRank",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
+    "keyhole.learners.one_layer": ("OneLayerTransformer",),
     "keyhole.learners.restricted": ("Restricted",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
@@ -76,6 +80,7 @@ _WHERE["compare"] = ("keyhole.identify", "distance")
 
 __all__ = [  # noqa: RUF022
     "AbsAffine",
+    "Antisymmetric",
     "BadAnswer",
     "BudgetSpent",
     "Budgeted",
@@ -102,6 +107,7 @@ __all__ = [  # noqa: RUF022
     "NuclearNorm",
     "Nystrom",
     "OneLayer",
+    "OneLayerTransformer",
     "Oracle",
     "OracleError",
     "Outcome",

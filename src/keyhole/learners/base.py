@@ -32,6 +32,11 @@ class Status(StrEnum):
     )
     NOT_A_HEAD = "An answer was given that no single softmax head can give."
     DISAGREES = "Fresh queries disagree with the best single head."
+    NOT_ONE_LAYER = "Fresh queries disagree with the best one-layer Transformer."
+    NO_ODD_PART = (
+        "The odd part of the answers, f(X) - f(-X), shows no attention, so that this reduction cannot read W; "
+        "the general learner of one-layer Transformers may."
+    )
     INCONSISTENT = "The target answered the same question differently when asked again."
     HIDDEN = "The rounding of the answers hides the attention: a constant far larger than the token values is added."
     IMPRECISE = (
