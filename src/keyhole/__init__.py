@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
     from keyhole.learners.low_rank import LowRank
+    from keyhole.learners.network import Network
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.restricted import Restricted
@@ -58,6 +59,7 @@ _HOME = {
     "keyhole.learners.exact": ("Exact",),
     "keyhole.learners.grid": ("Grid",),
     "keyhole.learners.low_rank": ("LowRank",),
+    "keyhole.learners.network": ("Network",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.restricted": ("Restricted",),
@@ -97,6 +99,7 @@ __all__ = [  # noqa: RUF022
     "Local",
     "LowRank",
     "MultiHead",
+    "Network",
     "NuclearNorm",
     "Nystrom",
     "Oracle",

@@ -42,6 +42,13 @@ THEOREMS = _registry(
         "derived",
         "paper",
     ),
+    Theorem(
+        "keyhole/one-line",
+        "A network with one hidden ReLU layer of k units is recovered, up to what its values do not determine, from "
+        "one generic line and Jacobians along it: k(d - 1) + O(k + d) queries for one output, O(k + d k / m) for m.",
+        "docs/learning-networks.md",
+        "derived",
+    ),
 )
 
 
