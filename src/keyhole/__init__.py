@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
     from keyhole.learners.low_rank import LowRank
+    from keyhole.learners.network import Network
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.one_layer import OneLayerTransformer
@@ -62,6 +63,7 @@ _HOME = {
     "keyhole.learners.exact": ("Exact",),
     "keyhole.learners.grid": ("Grid",),
     "keyhole.learners.low_rank": ("LowRank",),
+    "keyhole.learners.network": ("Network",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.one_layer": ("OneLayerTransformer",),
@@ -104,6 +106,7 @@ __all__ = [  # noqa: RUF022
     "Local",
     "LowRank",
     "MultiHead",
+    "Network",
     "NuclearNorm",
     "Nystrom",
     "OneLayer",

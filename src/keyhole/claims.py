@@ -43,6 +43,13 @@ THEOREMS = _registry(
         "paper",
     ),
     Theorem(
+        "keyhole/one-line",
+        "A network with one hidden ReLU layer of k units is recovered, up to what its values do not determine, from "
+        "one generic line and Jacobians along it: k(d - 1) + O(k + d) queries for one output, O(k + d k / m) for m.",
+        "docs/learning-networks.md",
+        "derived",
+    ),
+    Theorem(
         "BSHK26/one-layer",
         "Without biases f(X) - f(-X) of a one-layer Transformer is a single head with the same W, so that a learner of "
         "networks and 2(d^2 + d) further value queries recover it.",

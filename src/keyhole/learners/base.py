@@ -43,6 +43,9 @@ class Status(StrEnum):
         "The head was measured as closely as the answers and the tokens that can be asked allow, "
         "which is not close enough to be called exact."
     )
+    NO_NETWORK = "Fresh queries disagree with the best network with one hidden ReLU layer."
+    CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
+    ROUGH = "The network was measured as closely as its answers allow, which is not close enough to be called exact."
     BUDGET_SPENT = "The query budget ran out before every parameter was measured."
     UNCHECKED = "The query budget left no room for verification."
 

@@ -22,6 +22,7 @@ from keyhole.learners.network import Network
 from keyhole.learners.probes import Saturated
 from keyhole.learners.relu import learn_network
 from keyhole.learners.scores import TOGETHER
+from keyhole.learners.spots import own_length
 from keyhole.learners.verify import EXACT, NO_ROOM, QUERIES, Examination, asked_again, examine, fresh_sequences
 from keyhole.models import AbsAffine, Head, OneLayer
 from keyhole.oracles import Counted, Oracle
@@ -175,9 +176,10 @@ def bending(model: OneLayer, *, rng: np.random.Generator) -> Sequences:
     x is tilted towards $Wz + h$, so that the first token has the larger score: what a large one leaves of the other
     share is nothing, and no error of W is magnified.
     """
-    t = np.abs(model.net.t) if isinstance(model.net, AbsAffine) else np.zeros(0)
-    low, high = (float(np.quantile(t, q)) or 1.0 if len(t) else 1.0 for q in (0.5, 1.0))
-    lengths = np.geomspace(low, 4.0 * high, BENDING)[:, None]
+    unit, farthest = 1.0, 1.0
+    if isinstance(model.net, AbsAffine):
+        unit, farthest = own_length(model.net), float(np.abs(model.net.t).max(initial=0.0))
+    lengths = np.geomspace(unit, 4.0 * max(unit, farthest), BENDING)[:, None]
     z, x = rng.normal(size=(2, BENDING, model.width))
     towards = model.head.queries(lengths * z)
     size = np.linalg.norm(towards, axis=1, keepdims=True)
