@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from keyhole.identify import Distance, canonical
     from keyhole.identify import distance as compare
+    from keyhole.learners.antisymmetric import Antisymmetric
     from keyhole.learners.auto import learn
     from keyhole.learners.balance import Balanced
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
@@ -31,13 +32,17 @@ if TYPE_CHECKING:
     from keyhole.learners.guarantees import Guarantee, guarantee, largest_tolerance
     from keyhole.learners.label import Labels
     from keyhole.learners.low_rank import LowRank
+    from keyhole.learners.network import Network
     from keyhole.learners.noisy import UnderNoise
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
+    from keyhole.learners.one_layer import OneLayerTransformer
     from keyhole.learners.restricted import Restricted
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
+    from keyhole.models.relu import AbsAffine, ReluNet
+    from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
     from keyhole.oracles.transcript import Recorded
@@ -70,6 +75,7 @@ _HOME = {
         "TargetFailed",
     ),
     "keyhole.identify": ("Distance", "canonical"),
+    "keyhole.learners.antisymmetric": ("Antisymmetric",),
     "keyhole.learners.auto": ("learn",),
     "keyhole.learners.balance": ("Balanced",),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
@@ -79,13 +85,17 @@ _HOME = {
     "keyhole.learners.guarantees": ("Guarantee", "guarantee", "largest_tolerance"),
     "keyhole.learners.label": ("Labels",),
     "keyhole.learners.low_rank": ("LowRank",),
+    "keyhole.learners.network": ("Network",),
     "keyhole.learners.noisy": ("UnderNoise",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
+    "keyhole.learners.one_layer": ("OneLayerTransformer",),
     "keyhole.learners.restricted": ("Restricted",),
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
+    "keyhole.models.relu": ("AbsAffine", "ReluNet"),
+    "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
     "keyhole.oracles.transcript": ("Recorded",),
@@ -107,6 +117,8 @@ _WHERE = {name: (module, name) for module, names in _HOME.items() for name in na
 _WHERE["compare"] = ("keyhole.identify", "distance")
 
 __all__ = [  # noqa: RUF022
+    "AbsAffine",
+    "Antisymmetric",
     "BadAnswer",
     "Balanced",
     "Bounded",
@@ -136,9 +148,12 @@ __all__ = [  # noqa: RUF022
     "Local",
     "LowRank",
     "MultiHead",
+    "Network",
     "Noisy",
     "NuclearNorm",
     "Nystrom",
+    "OneLayer",
+    "OneLayerTransformer",
     "Oracle",
     "OracleError",
     "Outcome",
@@ -146,6 +161,7 @@ __all__ = [  # noqa: RUF022
     "Recorded",
     "Recovery",
     "RecoveryFailed",
+    "ReluNet",
     "Restricted",
     "Rounded",
     "SelfAttention",

@@ -73,6 +73,27 @@ THEOREMS = _registry(
         "null balance as implemented in keyhole.learners.balance",
         "derived",
     ),
+    Theorem(
+        "keyhole/one-line",
+        "A network with one hidden ReLU layer of k units is recovered, up to what its values do not determine, from "
+        "one generic line and Jacobians along it: k(d - 1) + O(k + d) queries for one output, O(k + d k / m) for m.",
+        "docs/learning-networks.md",
+        "derived",
+    ),
+    Theorem(
+        "BSHK26/one-layer",
+        "Without biases f(X) - f(-X) of a one-layer Transformer is a single head with the same W, so that a learner of "
+        "networks and 2(d^2 + d) further value queries recover it.",
+        "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, one-layer Transformers",
+        "paper",
+    ),
+    Theorem(
+        "keyhole/local-affine",
+        "Inside a linear region of the network that lone tokens meet, a one-layer Transformer is a single head: W, a "
+        "score bias and the mixing of a residual are recovered with biases anywhere.",
+        "the page on learning one-layer Transformers",
+        "derived",
+    ),
 )
 
 

@@ -43,6 +43,14 @@ class Status(StrEnum):
     EMPTY_GUARANTEE = "The answers are too coarse for the guarantee to say more of W than the assumed bounds do."
     BUDGET_SPENT = "The query budget ran out before every parameter was measured."
     UNCHECKED = "The query budget left no room for verification."
+    NOT_ONE_LAYER = "Fresh queries disagree with the best one-layer Transformer."
+    NO_ODD_PART = (
+        "The odd part of the answers, f(X) - f(-X), shows no attention, so that this reduction cannot read W; "
+        "the general learner of one-layer Transformers may."
+    )
+    NO_NETWORK = "Fresh queries disagree with the best network with one hidden ReLU layer."
+    CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
+    ROUGH = "The network was measured as closely as its answers allow, which is not close enough to be called exact."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,7 @@ class Prober:
             raise Cut(spent, self._rescued(design, spent.answers, y, groups)) from spent
         which, group = np.divmod(np.arange(len(scales)), groups)
         t = self._checked(design, answers, y, which, group + gs.start, scales)
-        bad = np.flatnonzero(_unreadable(t))
+        bad = np.flatnonzero(unreadable(t))
         if len(bad):
             t[bad], scales[bad] = self._again(design, group[bad] + gs.start, y[which[bad]], t[bad])
         self._steer(t * (self.sx / scales)[:, None])
@@ -120,15 +120,15 @@ class Prober:
             return np.empty((0, *design.X.shape[:2]))
         scales = np.full(whole * groups, self.sx)
         base = np.repeat(self.readout.base(y[:whole]), groups, axis=0)
-        t = _log_ratio(self._shares(design, answers[: len(scales)], base, scales))
-        t[_unreadable(t)] = 0.0  # there is no budget to ask these again
+        t = log_ratio(self._shares(design, answers[: len(scales)], base, scales))
+        t[unreadable(t)] = 0.0  # there is no budget to ask these again
         return t.reshape(whole, groups, -1) / self.sx
 
     def _again(self, design: Design, groups: Indices, y: Matrix, t: Matrix) -> tuple[Matrix, Vector]:
         """Ask single queries again at smaller scales until their shares can be read."""
         t, scales = t.copy(), np.full(len(t), self.sx)
         for _ in range(_ROUNDS):
-            bad = np.flatnonzero(_unreadable(t))
+            bad = np.flatnonzero(unreadable(t))
             if len(bad) == 0:
                 return t, scales
             self._extra += len(bad)
@@ -142,13 +142,13 @@ class Prober:
 
     def single(self, design: Design, groups: Indices, y: Matrix, scales: Vector) -> Matrix:
         """Logits of single queries, each with a group, a last token and a length of its own."""
-        answers = self.oracle.ask(_sequences(scales[:, None, None] * design.X[groups], y))
+        answers = self.oracle.ask(sequences(scales[:, None, None] * design.X[groups], y))
         return self._checked(design, answers, y, np.arange(len(y)), groups, scales)
 
     def even(self, design: Design, group: int, y: Vector, sx: float) -> NotAHead:
         """A refusal of the class by one query whose tokens are so short that every head takes their even mean."""
         x = sx * design.X[group]
-        answer = self.oracle.ask(_sequences(x[None], y[None]))[0]
+        answer = self.oracle.ask(sequences(x[None], y[None]))[0]
         return self._impossible(x, y, answer, np.full(len(x), 1.0 / (len(x) + 1)))
 
     def _steer(self, t: Matrix) -> None:
@@ -173,7 +173,7 @@ class Prober:
         if len(outside):
             at = int(outside[0])
             raise self._impossible(scales[at] * design.X[groups[at]], y[which[at]], answers[at], shares[at])
-        return _log_ratio(shares)
+        return log_ratio(shares)
 
     def _shares(self, design: Design, answers: Matrix, base: Matrix, scales: Vector) -> Matrix:
         """Shares of the vectors x_k: an answer is base(y) + sum_k alpha_k V^T x_k, which the decoder inverts."""
@@ -183,19 +183,20 @@ class Prober:
         nearest = np.clip(shares, 0.0, 1.0)
         nearest /= max(1.0, nearest.sum())
         predicted = self.readout.base(y[None])[0] + nearest @ x @ self.readout.V
-        return NotAHead(Counterexample(_sequences(x[None], y[None])[0], answer, predicted))
+        return NotAHead(Counterexample(sequences(x[None], y[None])[0], answer, predicted))
 
 
-def _sequences(x: Stack, y: Matrix) -> Sequences:
+def sequences(x: Stack, y: Matrix) -> Sequences:
     """[y + x_1; ..; y] for every row."""
     return np.concatenate([x, np.zeros_like(x[:, :1])], axis=1) + y[:, None]
 
 
-def _log_ratio(shares: Matrix) -> Matrix:
+def log_ratio(shares: Matrix) -> Matrix:
     """log(share of x_k / share of y), the share of y being what the others leave of 1; small logits lose nothing."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(shares / (1.0 - shares.sum(axis=1, keepdims=True)))
 
 
-def _unreadable(t: Matrix) -> Mask:
+def unreadable(t: Matrix) -> Mask:
+    """Whether a row of logits has one that is too large to be read well, or none at all."""
     return np.logical_not((np.abs(t) <= REASK_ABOVE).all(axis=1))

@@ -10,7 +10,7 @@ import numpy as np
 from keyhole._arrays import Array, Matrix, PerSequence, Sequences, Stack, rms
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
-from keyhole.models import Head, Model
+from keyhole.models import Head, Model, OneLayer
 from keyhole.oracles import Counted, Oracle
 
 LENGTHS = range(1, 33)
@@ -88,9 +88,13 @@ def inside(batches: Iterable[Sequences], bound: float | None) -> Iterator[Sequen
 
 def _unbiased(model: Model) -> tuple[Model, Matrix]:
     """The model without its score bias, and that bias as a unit column (none where there is no bias)."""
-    if not isinstance(model, Head) or model.h is None or model.width == 1 or not model.h.any():
+    head = model.head if isinstance(model, OneLayer) else model
+    if not isinstance(head, Head) or head.h is None or head.width == 1 or not head.h.any():
         return model, np.zeros((model.width, 0))
-    return replace(model, h=None), model.h[:, None] / np.linalg.norm(model.h)
+    without = replace(head, h=None)
+    return replace(model, head=without) if isinstance(model, OneLayer) else without, (
+        head.h[:, None] / np.linalg.norm(head.h)
+    )
 
 
 def _lengthening(model: Model, scales: Array, rng: np.random.Generator) -> Array:

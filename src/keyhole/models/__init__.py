@@ -2,5 +2,18 @@
 
 from keyhole.models.attention import Factored, Head, Model, MultiHead, SelfAttention
 from keyhole.models.files import load, save
+from keyhole.models.relu import AbsAffine, ReluNet
+from keyhole.models.transformer import OneLayer
 
-__all__ = ["Factored", "Head", "Model", "MultiHead", "SelfAttention", "load", "save"]
+__all__ = [
+    "AbsAffine",
+    "Factored",
+    "Head",
+    "Model",
+    "MultiHead",
+    "OneLayer",
+    "ReluNet",
+    "SelfAttention",
+    "load",
+    "save",
+]

@@ -15,9 +15,11 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
+from keyhole.models.relu import AbsAffine, ReluNet
+from keyhole.models.transformer import OneLayer
 
 FORMAT = "1"
-Saved = Head | MultiHead | SelfAttention
+Saved = Head | MultiHead | SelfAttention | ReluNet | AbsAffine | OneLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class _Kind:
     required: frozenset[str]
     optional: frozenset[str]
     write: Callable[[Any], dict[str, Array | None]]
-    read: Callable[[Mapping[str, Array]], Saved]
+    read: Callable[[Mapping[str, Any]], Saved]
+    settings: tuple[str, ...] = ()  # words kept in the metadata
 
 
 def _fields(*names: str) -> Callable[[Any], dict[str, Array | None]]:
@@ -53,26 +56,49 @@ _KINDS = {
         MultiHead, frozenset("WV"), frozenset("hc"), _fields("W", "V", "h", "c"), lambda t: MultiHead(**t)
     ),
     "unit": _Kind(SelfAttention, frozenset("QKV"), frozenset(), _fields("Q", "K", "V"), lambda t: SelfAttention(**t)),
+    "relu": _Kind(
+        ReluNet,
+        frozenset({"W1", "b1", "W2", "b2"}),
+        frozenset(),
+        _fields("W1", "b1", "W2", "b2"),
+        lambda t: ReluNet(**t),
+        ("activation",),
+    ),
+    "absaffine": _Kind(
+        AbsAffine, frozenset("ntDPq"), frozenset(), _fields("n", "t", "D", "P", "q"), lambda t: AbsAffine(**t)
+    ),
 }
+_NAMES = (*_KINDS, "onelayer")
 
 
 def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array] | None = None) -> None:
     """Write `model` to `path` as safetensors; the file is complete or not there.
 
     Args:
-        model: a head, a sum of heads, or a self-attention unit.
+        model: a head, a sum of heads, a self-attention unit, a network with one hidden layer, or a head and a network.
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
     """
     from safetensors.numpy import save as encode
 
-    kind = next((name for name, kind in _KINDS.items() if isinstance(model, kind.type)), None)
-    if kind is None:
-        raise InvalidInput(f"only {', '.join(_KINDS)} models can be saved; got {type(model).__name__}.")
-    tensors = {name: a for name, a in _KINDS[kind].write(model).items() if a is not None}
+    metadata, tensors = _described(model)
     tensors |= {f"{name}.bar": bar for name, bar in (bars or {}).items()}
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    write_atomically(Path(path), _sorted(encode(contiguous, {"kind": kind, "format": FORMAT})))
+    write_atomically(Path(path), _sorted(encode(contiguous, metadata | {"format": FORMAT})))
+
+
+def _described(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
+    """Metadata and tensors of a model; those of a one-layer Transformer are its parts', named head.* and net.*."""
+    if isinstance(model, OneLayer):
+        (_, head), (about, net) = _described(model.head), _described(model.net)
+        tensors = {f"head.{name}": a for name, a in head.items()} | {f"net.{name}": a for name, a in net.items()}
+        residual = {"kind": "onelayer", "residual": "true" if model.residual else "false"}
+        return about | residual | {"net_kind": about["kind"]}, tensors
+    kind = next((name for name, kind in _KINDS.items() if isinstance(model, kind.type)), None)
+    if kind is None:
+        raise InvalidInput(f"only {', '.join(_NAMES)} models can be saved; got {type(model).__name__}.")
+    metadata = {"kind": kind} | {name: getattr(model, name) for name in _KINDS[kind].settings}
+    return metadata, {name: a for name, a in _KINDS[kind].write(model).items() if a is not None}
 
 
 def _sorted(content: bytes) -> bytes:
@@ -104,24 +130,48 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def load(path: str | os.PathLike[str]) -> Saved:
-    """Read a model file back, checking its metadata, names and shapes.
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a model file back, checking its metadata, names and shapes; the kind in the file says which model it is.
 
     Raises:
         InvalidInput: the file is missing, is not safetensors, or is not one of ours.
     """
     metadata, tensors = _tensors(Path(path))
-    kind = _KINDS.get(metadata.get("kind", ""))
-    if kind is None or metadata.get("format") != FORMAT:
+    if metadata.get("kind") not in _NAMES or metadata.get("format") != FORMAT:
         raise InvalidInput(
-            f"{path} must name a kind ({', '.join(_KINDS)}) and format {FORMAT} in its metadata; got {metadata}."
+            f"{path} must name a kind ({', '.join(_NAMES)}) and format {FORMAT} in its metadata; got {metadata}."
         )
     weights = {name: array for name, array in tensors.items() if not name.endswith(".bar")}
-    _check_names(path, metadata["kind"], kind, set(weights))
     try:
-        return kind.read(weights)
+        return (_layer if metadata["kind"] == "onelayer" else _built)(metadata, weights)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
+
+
+def _built(metadata: Mapping[str, str], weights: Mapping[str, Array]) -> Any:
+    """A model of the kind the metadata name."""
+    kind = _KINDS[metadata["kind"]]
+    _check_names(metadata["kind"], kind, set(weights))
+    return kind.read({**weights, **{name: metadata[name] for name in kind.settings if name in metadata}})
+
+
+def _layer(metadata: Mapping[str, str], weights: Mapping[str, Array]) -> OneLayer:
+    """A one-layer Transformer from the parts head.* and net.*."""
+    kind, residual = metadata.get("net_kind"), metadata.get("residual")
+    if kind not in ("relu", "absaffine") or residual not in ("true", "false"):
+        raise InvalidInput(
+            "a onelayer file says net_kind (relu or absaffine) and residual (true or false) in its metadata; "
+            f"got {kind!r} and {residual!r}."
+        )
+    parts = {part: _part(weights, part) for part in ("head", "net")}
+    if extra := set(weights) - {f"{part}.{name}" for part, named in parts.items() for name in named}:
+        raise InvalidInput(f"a onelayer file holds head.* and net.*; unknown {sorted(extra)}.")
+    net = _built({**metadata, "kind": kind}, parts["net"])
+    return OneLayer(_built({"kind": "head"}, parts["head"]), net, residual == "true")
+
+
+def _part(weights: Mapping[str, Array], part: str) -> dict[str, Array]:
+    return {name.removeprefix(f"{part}."): a for name, a in weights.items() if name.startswith(f"{part}.")}
 
 
 def load_bars(path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -130,13 +180,13 @@ def load_bars(path: str | os.PathLike[str]) -> dict[str, Array]:
     return {name.removesuffix(".bar"): bar for name, bar in tensors.items() if name.endswith(".bar")}
 
 
-def _check_names(path: Any, name: str, kind: _Kind, got: set[str]) -> None:
+def _check_names(name: str, kind: _Kind, got: set[str]) -> None:
     factored = kind.type is Head and "A" in got
     needed = (kind.required - {"W"}) | {"A", "B"} if factored else kind.required
     missing, extra = needed - got, got - needed - kind.optional
     if missing or extra:
         raise InvalidInput(
-            f"{path}: a {name} file holds {sorted(needed)} and may hold {sorted(kind.optional)}; "
+            f"a {name} file holds {sorted(needed)} and may hold {sorted(kind.optional)}; "
             f"missing {sorted(missing)}, unknown {sorted(extra)}."
         )
 

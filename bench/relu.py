@@ -1,0 +1,96 @@
+"""Networks with one hidden layer recovered: success, queries beside the limit, function error, time."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import keyhole
+from keyhole.identify import network_distance
+
+SIZES = {(10, 20, 1): 100, (32, 128, 1): 20, (64, 256, 1): 5, (32, 128, 32): 20, (64, 256, 64): 5, (784, 128, 1): 1}
+HEADINGS = ("d,k,m", "ok", "wrong", "queries", "/ limit", "/ d", "error max", "seconds")
+WIDTHS = (11, 8, 6, 8, 8, 7, 10, 8)
+ERROR_BAR, SCALAR_BAR, VECTOR_BAR = 1e-7, 1.25, 18.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One recovery, compared with the truth."""
+
+    verified: bool
+    right: bool
+    queries: int
+    error: float
+    seconds: float
+
+
+def tried(width: int, hidden: int, outputs: int, rng: np.random.Generator) -> Case:
+    """Hide one random network and recover it."""
+    truth = keyhole.ReluNet.random(width, hidden=hidden, outputs=outputs, rng=rng)
+    start = time.perf_counter()
+    recovery = keyhole.Network().run(keyhole.Local(truth), rng=rng)
+    seconds, model = time.perf_counter() - start, recovery.model
+    if model is None:
+        return Case(False, False, recovery.ledger.total().sequences, np.inf, seconds)
+    errors = []
+    for radius in (1.0, 10.0, 1000.0):
+        x = radius * rng.normal(size=(300, width))
+        answers = truth.points(x)
+        errors.append(np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max())
+    right = network_distance(truth, model).hidden == (hidden, hidden) and max(errors) <= ERROR_BAR
+    return Case(recovery.verdict.verified, right, recovery.ledger.total().sequences, float(max(errors)), seconds)
+
+
+def line(cells: tuple[str, ...]) -> str:
+    """Cells, right-aligned."""
+    return "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
+
+
+def row(size: tuple[int, int, int], cases: list[Case]) -> tuple[str, ...]:
+    """Cells of one size, in the order of HEADINGS."""
+    d, k, m = size
+    limit = (k * (d + m) + m * (d + 1)) / m
+    good, wrong = sum(c.verified and c.right for c in cases), sum(c.verified and not c.right for c in cases)
+    queries, seconds = np.median([c.queries for c in cases]), np.median([c.seconds for c in cases])
+    counts = (f"{good}/{len(cases)}", str(wrong), f"{queries:.0f}", f"{queries / limit:.2f}", f"{queries / d:.1f}")
+    return (f"{d},{k},{m}", *counts, f"{max(c.error for c in cases):.1e}", f"{seconds:.2f}")
+
+
+def missed(size: tuple[int, int, int], cases: list[Case]) -> bool:
+    """Whether a bar of the size is not reached."""
+    d, k, m = size
+    limit, queries = (k * (d + m) + m * (d + 1)) / m, np.median([c.queries for c in cases])
+    few = sum(c.verified and c.right for c in cases) < 0.99 * len(cases)
+    silent = any(c.verified and not c.right for c in cases)
+    dear = d >= 32 and (queries > SCALAR_BAR * limit if m == 1 else queries > VECTOR_BAR * d)
+    return bool(few or silent or dear)
+
+
+def main() -> int:
+    """Print the table; 1 when a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--share", type=float, default=1.0, help="share of the seeds to run")
+    parser.add_argument("--seed", type=int, default=7)
+    options = parser.parse_args()
+    over: list[str] = []
+    print(line(HEADINGS))
+    with threadpool_limits(1, "blas"):
+        for size, seeds in SIZES.items():
+            count = max(1, round(options.share * seeds))
+            generators = np.random.default_rng([options.seed, *size]).spawn(count)
+            cases = [tried(*size, rng) for rng in generators]
+            print(line(row(size, cases)), flush=True)
+            over += [str(size)] if missed(size, cases) else []
+    print("\nVerification included. wrong: verified and yet not the truth.")
+    print("Missed: " + ", ".join(over) if over else "All bars met.")
+    return int(bool(over))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

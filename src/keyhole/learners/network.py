@@ -1,0 +1,255 @@
+"""The learner of networks with one hidden ReLU layer: plan, recovery, and what fresh queries say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Vector
+from keyhole.claims import Certificate, Check, Verdict
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
+from keyhole.learners.relu import Learned, learn_network, typical
+from keyhole.learners.verify import EXACT, NO_ROOM, asked_again
+from keyhole.models import AbsAffine
+from keyhole.models.relu import freedom
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import declared
+
+LENGTHS = (1, 2, 3, 9)  # most fresh sequences have one token; a network must not see those before the last
+RADII = (1.0, 10.0, 1000.0)  # in units of the typical distance of hyperplanes; a fourth group has points of size 1
+# (of a tenth of that distance where hyperplanes are so far that the function is linear near the origin)
+_PER_LENGTH = (9, 1, 1, 1)
+QUERIES = (len(RADII) + 1) * sum(_PER_LENGTH)
+_REFUTED = 1e-5  # a larger relative error is no lack of precision
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Learner of a network with one hidden ReLU layer that reads the last token.
+
+    Args:
+        hidden: hidden units expected, for the plan only; 4 per coordinate when absent.
+        most: hidden units allowed for.
+        rounds: lines tried, at most.
+    """
+
+    hidden: int | None = None
+    most: int = 2048
+    rounds: int = 4
+
+    def __post_init__(self) -> None:
+        if min(self.most, self.rounds, 1 if self.hidden is None else self.hidden + 1) < 1:
+            raise InvalidInput(
+                f"hidden is at least 0, most and rounds at least 1; got {(self.hidden, self.most, self.rounds)}."
+            )
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """Five queries per kink (2.3 with three outputs or more), then a Jacobian for every 0.85 m kinks."""
+        k = 4 * width if self.hidden is None else self.hidden
+        block = max(1, int(0.85 * outputs))
+        slopes = (-(-k // block) + 1) * (width - 1 + (outputs > 2))
+        kinks = 30 + (5 * k if outputs < 3 else -(-23 * k // 10))
+        polish = int(0.07 * (kinks + slopes)) if outputs < 3 else 0
+        by_phase = {"kinks": kinks, "slopes": slopes, "polish": polish, "check": 24, "verify": QUERIES}
+        worst = 3 * self.rounds * (64 + 20 * self.most + 8 * (self.most + 1) * width)
+        count = freedom(width, hidden=k, outputs=outputs)
+        return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AbsAffine]:
+        """Recover the network behind the oracle; certificate keyhole/one-line."""
+        measuring, checking = rng.spawn(2)
+        run = _Run(Counted(oracle), declared(oracle).roundoff)
+        try:
+            learned = run.learn(self, measuring)
+        except BudgetSpent:
+            return run.ended(None, Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
+        return run.verified(learned, checking)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Seen:
+    """Fresh answers: agreement, the worst case, and whether rounding hides how answers vary."""
+
+    fresh: Fresh
+    worst: Counterexample | None
+    passed: bool
+    hidden: bool
+    complete: bool
+
+
+@dataclass(slots=True)
+class _Run:
+    """One recovery under way."""
+
+    oracle: Counted
+    roundoff: float
+    learned: Learned | None = field(default=None, init=False)
+
+    def ask(self, x: Matrix) -> Matrix:
+        return self.oracle.ask(x[:, None])
+
+    def learn(self, options: Network, rng: np.random.Generator) -> Learned:
+        """The network, fitted and not yet verified; an affine map where no line could be resolved."""
+        width = self.oracle.width
+        with self.oracle.phase("kinks"):
+            outputs = self.oracle.outputs or self.ask(np.zeros((1, width))).shape[1]
+        self.learned = learn_network(
+            self.ask,
+            width,
+            outputs,
+            rng=rng,
+            roundoff=self.roundoff,
+            most=options.most,
+            rounds=options.rounds,
+            phase=self.oracle.phase,
+        )
+        return self.learned
+
+    def verified(self, learned: Learned, rng: np.random.Generator) -> Recovery[AbsAffine]:
+        perfect = declared(self.oracle).perfect
+        if learned.spent:
+            return self.ended(learned.model, Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
+        model = self.tangent(rng) if learned.model is None else learned.model
+        if model is None:
+            return self.ended(None, Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
+        with self.oracle.phase("verify"):
+            seen = self.examine(model, EXACT if perfect else 1e5 * self.roundoff, rng)
+        if not seen.complete and seen.passed:
+            return self.ended(model, Status.UNCHECKED, Verdict.UNVERIFIED, seen)
+        if seen.hidden:
+            return self.ended(model, Status.HIDDEN, Verdict.UNVERIFIED, seen)
+        if seen.passed:
+            return self.ended(model, Status.RECOVERED, Verdict.EXACT if perfect else Verdict.WITHIN_TOLERANCE, seen)
+        if learned.model is not None and seen.fresh.relative <= _REFUTED:
+            return self.ended(model, Status.ROUGH, Verdict.UNVERIFIED, seen)
+        return self.doubted(model, Status.CROWDED if learned.crowded else Status.NO_NETWORK, seen)
+
+    def tangent(self, rng: np.random.Generator) -> AbsAffine | None:
+        """The affine map through d + 1 points, as the model to refute where no line could be resolved."""
+        d = self.oracle.width
+        x = np.concatenate([np.zeros((1, d)), rng.normal(size=(d, d))])
+        try:
+            with self.oracle.phase("check"):
+                values = self.ask(x.copy())
+        except BudgetSpent:
+            return None
+        P: Matrix = (np.linalg.inv(x[1:]) @ (values[1:] - values[0])).T
+        return AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, values.shape[1])), P, values[0])
+
+    def examine(self, model: AbsAffine, tolerance: float, rng: np.random.Generator) -> _Seen:
+        """Ask fresh sequences; errors are relative to how answers vary at their radius, rounding aside."""
+        unit = typical(model)
+        scales = np.array([*(unit * r for r in RADII), 1.0 if unit <= 100 else unit / 10])
+        cases: list[list[Counterexample]] = [[] for _ in scales]
+        complete = True
+        for length, count in zip(LENGTHS, _PER_LENGTH, strict=True):
+            X = rng.normal(size=(len(scales), count, length, model.width)) * scales[:, None, None, None]
+            X = X.reshape(-1, length, model.width)
+            try:
+                answers = self.oracle.ask(X.copy())
+            except BudgetSpent as spent:
+                complete, answers = False, np.zeros((0, model.outputs)) if spent.answers is None else spent.answers
+            predicted = model(X[: len(answers)])
+            for i, case in enumerate(zip(X, answers, predicted, strict=False)):
+                cases[i // count].append(Counterexample(*case))
+            if not complete:
+                break
+        return self._judged([group for group in cases if group], tolerance, complete)
+
+    def _judged(self, groups: list[list[Counterexample]], tolerance: float, complete: bool) -> _Seen:
+        rows: list[tuple[float, Counterexample]] = []
+        hidden = False
+        for group in groups:
+            answers = np.array([case.answer for case in group])
+            size, spread = float(np.abs(answers).max()), float(np.abs(answers - answers.mean(axis=0)).max())
+            grain = 64 * self.roundoff * size
+            hidden |= grain * 1e-4 > tolerance * spread > 0
+            yard = max(spread, grain / tolerance)
+            rows += [(case.gap / yard if case.gap > 0 else 0.0, case) for case in group]
+        worst = max(rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None)
+        fresh = Fresh(len(rows), max((c.gap for _, c in rows), default=0.0), max((r for r, _ in rows), default=0.0))
+        return _Seen(fresh, worst and worst[1], fresh.relative <= tolerance, hidden, complete)
+
+    def doubted(self, model: AbsAffine, status: Status, seen: _Seen) -> Recovery[AbsAffine]:
+        """Refuse, unless the target turns out to answer the same question differently."""
+        gap = asked_again(self.oracle, None, seen.worst, self.roundoff)
+        if gap is None:
+            return self.ended(model, Status.UNCHECKED, Verdict.UNVERIFIED, seen, detail=NO_ROOM)
+        if gap > 0.0:
+            detail = f"Two answers to one sequence differ by {gap:.1e}."
+            return self.ended(model, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
+        case = seen.worst
+        far = "" if case is None else f"On a sequence of length {len(case.tokens)} they are {case.gap:.1e} apart."
+        return self.ended(model, status, Verdict.CLASS_REFUTED, seen, counterexample=case, detail=far)
+
+    def ended(
+        self,
+        model: AbsAffine | None,
+        status: Status,
+        verdict: Verdict,
+        seen: _Seen | None = None,
+        *,
+        counterexample: Counterexample | None = None,
+        detail: str = "",
+    ) -> Recovery[AbsAffine]:
+        bars = self.learned.bars if self.learned is not None else np.zeros(0)
+        return Recovery(
+            model=model,
+            status=status,
+            verdict=verdict,
+            reason=_reason(model),
+            determined=_determined(model, verdict),
+            ledger=self.oracle.ledger,
+            degrees_of_freedom=None if model is None else model.degrees_of_freedom,
+            fresh=seen.fresh if seen is not None and seen.fresh.sequences else None,
+            counterexample=counterexample,
+            certificate=_certificate(self, model, status, seen),
+            bars=_bars(model, bars),
+            detail=detail,
+        )
+
+
+def _reason(model: AbsAffine | None) -> str:
+    if model is None:
+        return "A network with one hidden ReLU layer was tried."
+    return f"Along a line the answers are piecewise linear, with a kink for each of {model.hidden} hyperplanes."
+
+
+def _determined(model: AbsAffine | None, verdict: Verdict) -> str:
+    if model is None:
+        return "Nothing was determined."
+    if not verdict.verified:
+        return "The model is the best one found; nothing of it is certain."
+    flips = model.unfold().flips
+    sides = "the side each unit is active on follows" if flips else "the side each unit is active on does not"
+    return (
+        f"{model.hidden} hyperplanes n, t with their jumps D, and the affine part P, q, are determined up to order and "
+        f"signs of (n, t); {sides}. Units whose jump is below rounding are not seen."
+    )
+
+
+def _bars(model: AbsAffine | None, bars: Vector) -> dict[str, Array]:
+    """Standard errors by hyperplane: of its normal, of its offset, of its jump."""
+    if model is None or len(bars) != model.hidden or not len(bars):
+        return {}
+    return {"n": bars, "t": bars * typical(model), "D": bars * np.linalg.norm(model.D, axis=1)}
+
+
+def _certificate(run: _Run, model: AbsAffine | None, status: Status, seen: _Seen | None) -> Certificate | None:
+    """The claim of one line, confronted with one run."""
+    if model is None or seen is None:
+        return None
+    k, m, d = model.hidden, model.outputs, model.width
+    jacobians = (-(-k // max(1, int(0.85 * m))) + 3) * d
+    allowed = 1.25 * (jacobians if m > 2 else k * d) + (7 if m < 3 else 3) * k + 200
+    asked = run.oracle.ledger.total(without="verify").sequences
+    return Certificate(
+        "keyhole/one-line",
+        assumptions=(Check("answers that no such network gives", float(status is not Status.RECOVERED), 0.0),),
+        conclusion=(
+            Check("queries used", asked, allowed),
+            Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),
+        ),
+    )

@@ -1,0 +1,346 @@
+r"""Networks with one hidden layer, and the normal form that their values determine.
+
+For ReLU, $\max(z, 0) = (|z| + z)/2$, so with $n_j = w_j/|w_j|$, $t_j = -b_j/|w_j|$ and $D_j = |w_j| A_{:j}$
+
+$$\sum_j A_{:j} \max(w_j x + b_j, 0) + c = \tfrac12 \sum_j D_j |n_j x - t_j| + P x + q,$$
+
+$P = \tfrac12 \sum_j A_{:j} w_j^\top$ and $q = c + \tfrac12 \sum_j A_{:j} b_j$. Once hyperplanes are distinct and
+no $D_j$ is zero the right-hand side is unique up to order and the signs of $(n_j, t_j)$: the bends of the function are
+the hyperplanes, its jumps of slope are the $D_j$. Which side of a hyperplane a unit was active on (its flip) enters
+only through $P$, so that values determine it only where $P$ does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from keyhole._arrays import (
+    Answers,
+    Array,
+    Matrix,
+    PerSequence,
+    Sequences,
+    check_finite,
+    check_sequences,
+    check_shape,
+    frozen,
+    rms,
+)
+from keyhole.errors import InvalidInput
+
+Points = Float[Array, "batch width"]
+_SAME = 1e-12  # hyperplanes closer than this, relative to their offset, are one; D below it of the largest is zero
+
+
+def _gelu(z: Array) -> Array:
+    from scipy.special import ndtr
+
+    return z * ndtr(z)
+
+
+def _silu(z: Array) -> Array:
+    from scipy.special import expit
+
+    return z * expit(z)
+
+
+def _relu(z: Array) -> Array:
+    return np.maximum(z, 0.0)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": _relu, "gelu": _gelu, "silu": _silu}
+
+
+class _LastToken:
+    """A map on points that, asked sequences, reads the last token of each."""
+
+    __slots__ = ()
+
+    @property
+    def width(self) -> int:
+        raise NotImplementedError
+
+    def points(self, x: Points) -> Answers:
+        raise NotImplementedError
+
+    def terms(self, x: Points) -> PerSequence:
+        raise NotImplementedError
+
+    def logits(self, X: Sequences) -> Float[Array, "batch heads length"]:
+        """No attention scores: there are no heads."""
+        return np.zeros((len(X), 0, X.shape[1]))
+
+    def magnitude(self, X: Sequences) -> PerSequence:
+        """Largest sum of the sizes of the terms of an answer: what its rounding goes by."""
+        return self.terms(X[:, -1])
+
+    def __call__(self, X: Sequences) -> Answers:
+        """Answers to a batch of sequences, of which only the last token counts."""
+        check_sequences(X, self.width)
+        return self.points(X[:, -1])
+
+
+def _freeze(model: Any, *names: str) -> None:
+    for name in names:
+        object.__setattr__(model, name, frozen(getattr(model, name)))
+        check_finite(name, getattr(model, name))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ReluNet(_LastToken):
+    r"""A network with one hidden layer, $g(x) = W_2\, \phi(W_1 x + b_1) + b_2$.
+
+    Args:
+        W1: one row per hidden unit.
+        b1: biases of the hidden units.
+        W2: one row per output.
+        b2: constant added to the answer.
+        activation: relu, gelu (exact, $z\Phi(z)$) or silu ($z/(1 + e^{-z})$).
+    """
+
+    W1: Float[Array, "hidden width"]
+    b1: Float[Array, "hidden"]
+    W2: Float[Array, "outputs hidden"]
+    b2: Float[Array, "outputs"]
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        _freeze(self, "W1", "b1", "W2", "b2")
+        check_shape("W1", self.W1, (None, None))
+        check_shape("b1", self.b1, (len(self.W1),))
+        check_shape("W2", self.W2, (None, len(self.W1)))
+        check_shape("b2", self.b2, (len(self.W2),))
+        if self.activation not in ACTIVATIONS:
+            raise InvalidInput(f"an activation is one of {', '.join(ACTIVATIONS)}; got {self.activation!r}.")
+
+    @classmethod
+    def random(
+        cls,
+        width: int,
+        *,
+        hidden: int,
+        outputs: int = 1,
+        scale: float = 1.0,
+        activation: str = "relu",
+        rng: np.random.Generator,
+    ) -> ReluNet:
+        """Gaussian weights of size 1/sqrt(inputs); hyperplanes pass the origin at distances of order 1 / `scale`."""
+        W1 = scale * rng.normal(size=(hidden, width)) / np.sqrt(width)
+        W2 = rng.normal(size=(outputs, hidden)) / np.sqrt(max(1, hidden))
+        return cls(W1, rng.normal(size=hidden), W2, rng.normal(size=outputs), activation)
+
+    @property
+    def width(self) -> int:
+        """Size of a token."""
+        return self.W1.shape[1]
+
+    @property
+    def hidden(self) -> int:
+        """Number of hidden units."""
+        return len(self.W1)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per answer."""
+        return len(self.W2)
+
+    def points(self, x: Points) -> Answers:
+        """Answers to points."""
+        return ACTIVATIONS[self.activation](x @ self.W1.T + self.b1) @ self.W2.T + self.b2
+
+    def terms(self, x: Points) -> PerSequence:
+        """Largest sum of the sizes of the terms of an answer."""
+        reach = np.abs(x) @ np.abs(self.W1).T + np.abs(self.b1)
+        return (reach @ np.abs(self.W2).T + np.abs(self.b2)).max(axis=1)
+
+    def normal_form(self) -> AbsAffine:
+        """The same function as absolute values plus an affine map; units with no weights become a constant.
+
+        Raises:
+            InvalidInput: the activation is not ReLU, which no finite sum of absolute values equals.
+        """
+        if self.activation != "relu":
+            raise InvalidInput(f"only a ReLU network is a sum of absolute values; this one has {self.activation}.")
+        size = np.linalg.norm(self.W1, axis=1)
+        acts = size > 0
+        A, w, b, size = self.W2[:, acts], self.W1[acts], self.b1[acts], size[acts]
+        idle = self.W2[:, ~acts] @ np.maximum(self.b1[~acts], 0.0)
+        D, q = (A * size).T, self.b2 + idle + A @ b / 2
+        return AbsAffine(w / size[:, None], -b / size, D, A @ w / 2, q)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Unfolded:
+    """A ReLU network made from a normal form.
+
+    Args:
+        net: the network; the same function.
+        flips: whether the side on which each unit is active is determined by the function.
+        added: units that were added to carry an affine part that flips do not explain.
+    """
+
+    net: ReluNet
+    flips: bool
+    added: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AbsAffine(_LastToken):
+    r"""Absolute values plus an affine map, $g(x) = \tfrac12 \sum_j D_j |n_j x - t_j| + P x + q$.
+
+    This is what the values of a ReLU network determine, up to the order of the hyperplanes and the sign of each
+    $(n_j, t_j)$. Normals are made unit vectors at birth.
+
+    Args:
+        n: normals, one row per hyperplane.
+        t: offsets of the hyperplanes from the origin.
+        D: jumps of slope across the hyperplanes, one row each.
+        P: linear part.
+        q: constant part.
+    """
+
+    n: Float[Array, "hidden width"]
+    t: Float[Array, "hidden"]
+    D: Float[Array, "hidden outputs"]
+    P: Float[Array, "outputs width"]
+    q: Float[Array, "outputs"]
+
+    def __post_init__(self) -> None:
+        _freeze(self, "n", "t", "D", "P", "q")
+        check_shape("P", self.P, (None, None))
+        m, d = self.P.shape
+        check_shape("n", self.n, (None, d))
+        for name, shape in {"t": (len(self.n),), "D": (len(self.n), m), "q": (m,)}.items():
+            check_shape(name, getattr(self, name), shape)
+        self._normalise()
+
+    def _normalise(self) -> None:
+        size = np.linalg.norm(self.n, axis=1)
+        if (size == 0).any():
+            raise InvalidInput(f"normals must not be zero; {int((size == 0).sum())} of {len(size)} are.")
+        if (np.abs(size - 1) > 1e-14).any():
+            for name, array in {"n": self.n / size[:, None], "t": self.t / size, "D": self.D * size[:, None]}.items():
+                object.__setattr__(self, name, frozen(array))
+
+    @classmethod
+    def random(cls, width: int, *, hidden: int, outputs: int = 1, rng: np.random.Generator) -> AbsAffine:
+        """Hyperplanes with Gaussian offsets, Gaussian jumps of size 1/sqrt(hidden), and any affine part."""
+        D = rng.normal(size=(hidden, outputs)) / np.sqrt(max(1, hidden))
+        n, P = rng.normal(size=(hidden, width)), rng.normal(size=(outputs, width)) / np.sqrt(width)
+        n /= np.linalg.norm(n, axis=1, keepdims=True)
+        return cls(n, rng.normal(size=hidden), D, P, rng.normal(size=outputs))
+
+    @property
+    def width(self) -> int:
+        """Size of a token."""
+        return self.P.shape[1]
+
+    @property
+    def hidden(self) -> int:
+        """Number of hyperplanes."""
+        return len(self.n)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per answer."""
+        return len(self.P)
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        """Numbers that values determine, $k(d + m) + m(d + 1)$."""
+        return freedom(self.width, hidden=self.hidden, outputs=self.outputs)
+
+    def points(self, x: Points) -> Answers:
+        """Answers to points."""
+        return np.abs(x @ self.n.T - self.t) @ self.D / 2 + x @ self.P.T + self.q
+
+    def terms(self, x: Points) -> PerSequence:
+        """Largest sum of the sizes of the terms of an answer."""
+        bends = (np.abs(x @ self.n.T) + np.abs(self.t)) @ np.abs(self.D) / 2
+        return (bends + np.abs(x) @ np.abs(self.P).T + np.abs(self.q)).max(axis=1)
+
+    def jacobian(self, x: Float[Array, "width"]) -> Matrix:
+        """Slopes at a point off the hyperplanes, one row per output."""
+        return self.P + (np.sign(self.n @ x - self.t)[:, None] * self.D / 2).T @ self.n
+
+    def canonical(self) -> AbsAffine:
+        """The same function with equal hyperplanes merged, those without a jump dropped, sorted by size of jump.
+
+        Every normal points to the side of one fixed generic direction.
+        """
+        sign = np.where(self.n @ _generic(self.width) < 0, -1.0, 1.0)
+        n, t, D = _merged(self.n * sign[:, None], self.t * sign, self.D)
+        size = np.linalg.norm(D, axis=1)
+        order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] > _SAME * size.max(initial=0.0)]
+        return AbsAffine(n[order], t[order], D[order], self.P, self.q)
+
+    def unfold(self) -> Unfolded:
+        r"""A ReLU network with the same values.
+
+        Flips $s_j$ solve $P = \tfrac12 \sum_j s_j D_j n_j^\top$, which are m d equations for k signs. Where these
+        determine all of them the network has k units; otherwise every unit is active on the far side, and what P
+        then lacks is added as ReLU(v x) - ReLU(-v x), two units per rank of it, at most 2 min(m, d).
+        """
+        flips = _flips(self)
+        s = np.ones(self.hidden) if flips is None else flips
+        W1, b1, W2 = s[:, None] * self.n, -s * self.t, self.D.T
+        lacking = self.P - W2 @ W1 / 2
+        U, S, Z = np.linalg.svd(lacking, full_matrices=False)
+        rank = 0 if flips is not None else int((1e-14 * max(rms(self.P), rms(W2), rms(lacking)) < S).sum())
+        V, left = Z[:rank], U[:, :rank] * S[:rank]
+        net = ReluNet(
+            np.concatenate([W1, V, -V]),
+            np.concatenate([b1, np.zeros(2 * rank)]),
+            np.hstack([W2, left, -left]),
+            self.q - W2 @ b1 / 2,
+        )
+        return Unfolded(net, flips is not None, 2 * rank)
+
+
+def freedom(width: int, *, hidden: int, outputs: int) -> int:
+    """Numbers that the values of a network with one hidden ReLU layer determine, $k(d + m) + m(d + 1)$."""
+    return hidden * (width + outputs) + outputs * (width + 1)
+
+
+def _generic(width: int) -> Array:
+    """A fixed direction that no hyperplane found in practice is parallel to."""
+    return np.cos(1.0 + np.arange(width) ** 2 * np.sqrt(2.0))
+
+
+def _merged(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, Matrix]:
+    """Jumps of equal hyperplanes added up, in the place of the first of them."""
+    kept: list[int] = []
+    sums: list[Array] = []
+    for j in range(len(n)):
+        near = np.abs(n[kept] - n[j]).max(axis=1, initial=0.0) + np.abs(t[kept] - t[j]) / (1 + abs(t[j]))
+        same = np.flatnonzero(near < _SAME)
+        if len(same):
+            sums[same[0]] = sums[same[0]] + D[j]
+        else:
+            kept.append(j)
+            sums.append(D[j])
+    return n[kept], t[kept], np.array(sums).reshape(len(kept), D.shape[1])
+
+
+def _flips(model: AbsAffine) -> Array | None:
+    """The sides on which units are active, where the linear part determines them: one sign each, else None."""
+    k = model.hidden
+    if k == 0:
+        return np.ones(0) if rms(model.P) == 0.0 else None
+    if model.outputs * model.width < k:
+        return None
+    columns = np.einsum("jm,jd->mdj", model.D, model.n).reshape(-1, k) / 2
+    size = np.linalg.norm(columns, axis=0)
+    if (size == 0).any():
+        return None
+    U, S, Z = np.linalg.svd(columns / size, full_matrices=False)
+    if S[-1] <= 1e-10 * S[0]:
+        return None
+    signs = np.where(Z.T @ (U.T @ model.P.ravel() / S) < 0, -1.0, 1.0)
+    lacking = model.P.ravel() - columns @ signs
+    return signs if rms(lacking) <= 1e-6 * max(rms(model.P), rms(columns)) else None
