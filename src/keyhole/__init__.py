@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.restricted import Restricted
+    from keyhole.learners.several_heads import SeveralHeads
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
@@ -60,6 +61,7 @@ _HOME = {
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.restricted": ("Restricted",),
+    "keyhole.learners.several_heads": ("SeveralHeads",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
@@ -105,6 +107,7 @@ __all__ = [  # noqa: RUF022
     "RecoveryFailed",
     "Restricted",
     "SelfAttention",
+    "SeveralHeads",
     "Status",
     "THEOREMS",
     "TargetFailed",
