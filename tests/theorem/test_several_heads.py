@@ -140,8 +140,7 @@ def test_float32_answers_are_enough_for_three_digits():
         verdicts.append(recovery.verdict)
         if recovery.verdict.verified:
             assert compare(hidden, recovery.unwrap()).largest <= 1e-3
-    assert verdicts.count(Verdict.WITHIN_TOLERANCE) >= 2
-    assert set(verdicts) <= {Verdict.WITHIN_TOLERANCE, Verdict.UNVERIFIED}
+    assert verdicts.count(Verdict.WITHIN_TOLERANCE) == len(verdicts)
 
 
 @pytest.mark.parametrize("budget", [0, 5, 40, 150, 400])

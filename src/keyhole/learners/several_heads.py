@@ -33,7 +33,7 @@ from keyhole.models import Head, MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import declared
 
-_ATTEMPTS = 4
+_ATTEMPTS = 6
 _HARD = 2.0**46  # over the scale at which the steepest head begins to act
 _COARSE = 2.0**24  # the same in the last attempt: heads that are nearly equal become one
 _PROBES = 4
