@@ -15,7 +15,7 @@ from keyhole.identify import canonical, head_freedom, matrix_rank
 from keyhole.learners.base import Counterexample, Plan, Recovery, Status
 from keyhole.learners.mirror import assembled, resolved
 from keyhole.learners.pairs import Pairs, Unresolved, in_units, read_sum, soft_scale, unit
-from keyhole.learners.polish import LARGEST, polished
+from keyhole.learners.joint_fit import LARGEST, polished
 from keyhole.learners.refine import measured
 from keyhole.learners.refute import impossible
 from keyhole.learners.rows import Search, find_rows, read_outs
