@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.one_layer import OneLayerTransformer
     from keyhole.learners.restricted import Restricted
+    from keyhole.learners.several_heads import SeveralHeads
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
@@ -91,6 +92,7 @@ _HOME = {
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.one_layer": ("OneLayerTransformer",),
     "keyhole.learners.restricted": ("Restricted",),
+    "keyhole.learners.several_heads": ("SeveralHeads",),
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
@@ -165,6 +167,7 @@ __all__ = [  # noqa: RUF022
     "Restricted",
     "Rounded",
     "SelfAttention",
+    "SeveralHeads",
     "Signs",
     "Status",
     "THEOREMS",

@@ -94,6 +94,13 @@ THEOREMS = _registry(
         "the page on learning one-layer Transformers",
         "derived",
     ),
+    Theorem(
+        "keyhole/saturate-and-isolate",
+        "A sum of heads whose W are pairwise not proportional, of unknown number, is recovered from d^2 + 4d + O(1) "
+        "value queries of at most three tokens per head, where tokens may be long.",
+        "argued on the page on several heads",
+        "derived",
+    ),
 )
 
 

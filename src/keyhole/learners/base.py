@@ -34,6 +34,11 @@ class Status(StrEnum):
     BEYOND_BOUNDS = "An answer was given that no head within the assumed bounds gives."
     NOT_A_HEAD = "An answer was given that no single softmax head can give."
     DISAGREES = "Fresh queries disagree with the best single head."
+    NOT_HEADS = "An answer was given that no sum of softmax heads can give."
+    UNRESOLVED = (
+        "The heads could not be told apart: their boundaries coincide, a head acts too weakly, or more act than were "
+        "looked for."
+    )
     INCONSISTENT = "The target answered the same question differently when asked again."
     HIDDEN = "The rounding of the answers hides the attention: a constant far larger than the token values is added."
     IMPRECISE = (

@@ -1,0 +1,274 @@
+"""Sums of heads by saturation: each head is isolated at boundaries where all others are hard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from keyhole._arrays import Sequences, one_thread
+from keyhole.claims import Certificate, Check, Verdict
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.identify import canonical, head_freedom, matrix_rank
+from keyhole.learners.base import Counterexample, Plan, Recovery, Status
+from keyhole.learners.joint_fit import LARGEST, polished
+from keyhole.learners.mirror import assembled, resolved
+from keyhole.learners.pairs import Pairs, Unresolved, in_units, read_sum, soft_scale, unit
+from keyhole.learners.refine import measured
+from keyhole.learners.refute import impossible
+from keyhole.learners.rows import Search, find_rows, read_outs
+from keyhole.learners.verify import (
+    EXACT,
+    NO_ROOM,
+    QUERIES,
+    Examination,
+    asked_again,
+    examine,
+    fresh_sequences,
+    token_scales,
+)
+from keyhole.models import Head, MultiHead
+from keyhole.oracles import Budgeted, Counted, Oracle
+from keyhole.oracles.base import declared
+
+_ATTEMPTS = 6
+_HARD = 2.0**46  # over the scale at which the steepest head begins to act
+_COARSE = 2.0**24  # the same in the last attempt: heads that are nearly equal become one
+_PROBES = 4
+_PER_HEAD = 60  # queries to find a head, apart from those that grow with d
+_RANK = 1e-9
+_ROUNDINGS = 1e4  # of the declared rounding, which explain a disagreement
+_OWN_LENGTHS = (2, 3, 6)
+_ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeveralHeads:
+    """Recovers any number of heads, each of any rank, from d^2 + 4d + about 30 queries per head.
+
+    Args:
+        most: more heads than this are given up.
+        queries: never ask more than this in all; None for `plan(...).at_most`.
+    """
+
+    most: int = 32
+    queries: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.most < 1 or (self.queries is not None and self.queries < 1):
+            raise InvalidInput(f"most and queries must be at least 1; got {self.most} and {self.queries}.")
+
+    def plan(self, width: int, *, outputs: int = 1, heads: int | None = None) -> Plan:
+        """What `heads` heads of full rank cost; the number of heads is found and need not be given."""
+        count = self.most if heads is None else heads
+        by_phase = {
+            "read": width + 1,
+            "scale": 3 * _PROBES,
+            "rows": count * (width + 25) + 20,
+            "measure": count * (width * width + 2 * width),
+            "signs": count + 1,
+            "verify": QUERIES + len(_OWN_LENGTHS) * count,
+        }
+        freedom = count * head_freedom(width, outputs=outputs)
+        attempt = self.most * (2 * width * width + 6 * width + _PER_HEAD) + 400
+        return Plan(
+            by_phase=by_phase,
+            at_most=self.queries or _ATTEMPTS * (attempt + by_phase["verify"]),
+            degrees_of_freedom=freedom,
+            outputs=outputs,
+        )
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
+        """Recover a sum of heads; certificate keyhole/saturate-and-isolate."""
+        cap = Budgeted(oracle, self.plan(oracle.width).at_most)
+        session = Session(Counted(cap), self.most, declared(oracle).roundoff, cap)
+        with one_thread():
+            return session.recover(rng)
+
+
+@dataclass(slots=True)
+class Session:
+    """One recovery under way: the best model so far and what was seen of it."""
+
+    oracle: Counted
+    most: int
+    roundoff: float
+    cap: Budgeted
+    model: MultiHead | None = field(default=None, init=False)
+    failed: int = field(default=0, init=False)
+    seen: Examination | None = field(default=None, init=False)
+
+    def recover(self, rng: np.random.Generator) -> Recovery[MultiHead]:
+        """Attempts until fresh queries agree; every way to stop ends in a Recovery."""
+        measuring, checking = rng.spawn(2)
+        try:
+            with self.oracle.phase("read"):
+                pairs = read_sum(self.oracle, self.roundoff)
+            for hard in (_HARD,) * (_ATTEMPTS - 1) + (_COARSE,):
+                if self._attempt(pairs, hard, measuring, checking):
+                    return self._examined()
+                self.failed += 1
+            return self._refused(pairs, checking)
+        except BudgetSpent:
+            own = self.cap.spent >= self.cap.budget
+            verdict = Verdict.UNVERIFIED if own else Verdict.BUDGET_SPENT
+            return self._ended(Status.UNRESOLVED if own else Status.BUDGET_SPENT, verdict)
+
+    def _attempt(
+        self, pairs: Pairs, hard: float, measuring: np.random.Generator, checking: np.random.Generator
+    ) -> bool:
+        """Whether a model was found that fresh queries do not contradict."""
+        try:
+            model = self._measured(pairs, hard, measuring)
+        except Unresolved:
+            return False
+        if self._confirmed(model, checking):
+            return True
+        if self.seen is None or self.seen.fresh.relative > _ALMOST or model.W.size + model.V.size > LARGEST:
+            return False
+        with self.oracle.phase("polish"):
+            model = polished(self.oracle, model, self.roundoff, measuring)
+        return self._confirmed(model, checking)
+
+    def _confirmed(self, model: MultiHead, rng: np.random.Generator) -> bool:
+        """Whether fresh queries agree, as far as they could be asked."""
+        self.model = model
+        batches = chain(fresh_sequences(model, rng=rng), _own_scales(model, rng))
+        with self.oracle.phase("verify"):
+            rounding = {"tolerance": self.tolerance, "roundoff": self.roundoff}
+            self.seen = examine(self.oracle, model, **rounding, rng=rng, batches=batches)
+        return self.seen.passed
+
+    def _measured(self, pairs: Pairs, hard: float, rng: np.random.Generator) -> MultiHead:
+        d = self.oracle.width
+        with self.oracle.phase("scale"):
+            X, Y = unit(rng.normal(size=(2, _PROBES, d)))
+            soft = soft_scale(pairs, X, Y)
+            if soft is None or d == 1:
+                none = np.zeros((0, *pairs.B.shape))
+                return assembled(pairs, np.zeros((0, d, d)), none, none)
+            pairs = in_units(pairs, X, Y, soft * hard)
+        with self.oracle.phase("rows"):
+            rows = find_rows(pairs, Search(soft, soft * hard, self.most), rng)
+            D = read_outs(pairs, rows, rng)
+        with self.oracle.phase("measure"):
+            W = measured(pairs, rows, D, rng)
+        with self.oracle.phase("signs"):
+            return resolved(pairs, rows, W, D, rng)
+
+    @property
+    def perfect(self) -> bool:
+        """Whether answers are declared to be exact."""
+        return declared(self.oracle).perfect
+
+    def _examined(self) -> Recovery[MultiHead]:
+        seen, model = self.seen, self.model
+        if seen is None or model is None or seen.hidden:
+            return self._ended(Status.HIDDEN, Verdict.UNVERIFIED)
+        if not seen.complete:
+            return self._ended(Status.UNCHECKED, Verdict.UNVERIFIED)
+        if not model.V.any():
+            return self._ended(Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE)
+        if self.perfect:
+            return self._ended(Status.RECOVERED, Verdict.EXACT)
+        detail = f"Answers are declared to be rounded to {self.roundoff:.1e}."
+        return self._ended(Status.RECOVERED, Verdict.WITHIN_TOLERANCE, detail=detail)
+
+    def _refused(self, pairs: Pairs, rng: np.random.Generator) -> Recovery[MultiHead]:
+        """No attempt agreed: the class is refuted only by an answer that no sum of heads gives."""
+        with self.oracle.phase("verify"):
+            case = impossible(self.oracle, pairs.c, pairs.B, self.roundoff, rng)
+        doubt = case if case is not None or self.seen is None else self.seen.worst
+        gap = asked_again(self.oracle, None, doubt, self.roundoff)
+        if gap is None:
+            return self._ended(Status.UNCHECKED, Verdict.UNVERIFIED, detail=NO_ROOM)
+        if gap > 0.0:
+            detail = f"Two answers to one sequence differ by {gap:.1e}."
+            return self._ended(Status.INCONSISTENT, Verdict.UNVERIFIED, detail=detail)
+        if case is not None:
+            return self._ended(Status.NOT_HEADS, Verdict.CLASS_REFUTED, case=case)
+        return self._ended(Status.UNRESOLVED, Verdict.UNVERIFIED)
+
+    def _ended(
+        self, status: Status, verdict: Verdict, *, case: Counterexample | None = None, detail: str = ""
+    ) -> Recovery[MultiHead]:
+        ranks = [] if self.model is None else [matrix_rank(W, _RANK) for W in canonical(self.model).W]
+        return Recovery(
+            model=self.model,
+            status=status,
+            verdict=verdict,
+            reason=_reason(self.model),
+            determined=_determined(verdict),
+            ledger=self.oracle.ledger,
+            degrees_of_freedom=_freedom(self.model),
+            rank=max(ranks, default=None),
+            fresh=self.seen.fresh if self.seen is not None and self.seen.fresh.sequences else None,
+            counterexample=case,
+            certificate=self._certificate(status),
+            detail=detail,
+        )
+
+    def _certificate(self, status: Status) -> Certificate | None:
+        if self.model is None or self.seen is None:
+            return None
+        heads, d = len(self.model.W), self.oracle.width
+        asked = self.oracle.ledger.total(without="verify").sequences
+        return Certificate(
+            "keyhole/saturate-and-isolate",
+            assumptions=(
+                Check("answers that could not be split among heads", float(status is not Status.RECOVERED), 0.0),
+                Check("attempts that did not tell the heads apart", float(self.failed), 0.0),
+            ),
+            conclusion=(
+                Check("queries used", asked, heads * (d * d + 4 * d + _PER_HEAD) + d + 200),
+                Check("worst relative disagreement on fresh queries", self.seen.fresh.relative, self.tolerance),
+            ),
+        )
+
+    @property
+    def tolerance(self) -> float:
+        """Relative disagreement that is explained."""
+        return EXACT if self.perfect else _ROUNDINGS * self.roundoff
+
+
+def _own_scales(model: MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
+    """Sequences at which each head in turn has logits of order one, however small or large its W is."""
+    for W, V in zip(model.W, model.V, strict=True):
+        if W.any():
+            scale = token_scales(Head(W, V), rng=rng)[1]
+            for length in _OWN_LENGTHS:
+                yield scale * rng.normal(size=(1, length, model.width)) / np.sqrt(model.width)
+
+
+def _freedom(model: MultiHead | None) -> int | None:
+    """Degrees of freedom of the heads found; a mean head has only its read-out."""
+    if model is None:
+        return None
+    outputs = model.outputs
+    return sum(
+        head_freedom(
+            model.width,
+            outputs=outputs,
+            rank=matrix_rank(W, _RANK) if W.any() else 0,
+            value_rank=int(np.linalg.matrix_rank(V)),
+        )
+        for W, V in zip(model.W, model.V, strict=True)
+    ) + outputs * (model.c is not None)
+
+
+def _reason(model: MultiHead | None) -> str:
+    if model is None:
+        return "A sum of heads was looked for."
+    ranks = [matrix_rank(W, _RANK) if W.any() else 0 for W in model.W]
+    return f"Heads found: {len(ranks)}, with W of rank {', '.join(map(str, ranks))}."
+
+
+def _determined(verdict: Verdict) -> str:
+    if verdict.verified:
+        return (
+            "W and V of every head are determined; the order of heads, a split of V among heads of equal W, and heads "
+            "without effect are not."
+        )
+    return "Nothing is determined but the sum of all read-outs."
