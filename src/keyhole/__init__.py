@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         RecoveryFailed,
         TargetFailed,
     )
-    from keyhole.identify import Distance, canonical
+    from keyhole.identify import Distance, Symmetry, Twin, canonical, freedom, twins
     from keyhole.identify import distance as compare
     from keyhole.learners.auto import Verification, learn, verify
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
@@ -51,7 +51,7 @@ _HOME = {
         "RecoveryFailed",
         "TargetFailed",
     ),
-    "keyhole.identify": ("Distance", "canonical"),
+    "keyhole.identify": ("Distance", "Symmetry", "Twin", "canonical", "freedom", "twins"),
     "keyhole.learners.auto": ("Verification", "learn", "verify"),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.exact": ("Exact",),
@@ -106,17 +106,21 @@ __all__ = [  # noqa: RUF022
     "Restricted",
     "SelfAttention",
     "Status",
+    "Symmetry",
     "THEOREMS",
     "TargetFailed",
     "Theorem",
+    "Twin",
     "Verdict",
     "Verification",
     "Watched",
     "canonical",
     "compare",
+    "freedom",
     "learn",
     "load",
     "save",
+    "twins",
     "verify",
 ]
 

@@ -42,6 +42,12 @@ THEOREMS = _registry(
         "derived",
         "paper",
     ),
+    Theorem(
+        "BSHK26/7.1",
+        "Parameters of several heads are not determined by answers: there are distinct ones with the same function.",
+        "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, Proposition 7.1",
+        "paper",
+    ),
 )
 
 
