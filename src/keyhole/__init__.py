@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
+    from keyhole.learners.layer import WholeLayer
     from keyhole.learners.low_rank import LowRank
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
@@ -56,6 +57,7 @@ _HOME = {
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.exact": ("Exact",),
     "keyhole.learners.grid": ("Grid",),
+    "keyhole.learners.layer": ("WholeLayer",),
     "keyhole.learners.low_rank": ("LowRank",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
@@ -114,6 +116,7 @@ __all__ = [  # noqa: RUF022
     "Verdict",
     "Verification",
     "Watched",
+    "WholeLayer",
     "canonical",
     "compare",
     "freedom",

@@ -48,6 +48,13 @@ THEOREMS = _registry(
         "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, Proposition 7.1",
         "paper",
     ),
+    Theorem(
+        "keyhole/whole-layer",
+        "All heads of a layer that write into independent spaces of the outputs are separated and recovered from the "
+        "same answers, with about twice as many queries as the layer has parameters per output.",
+        "docs/learning-a-layer.md",
+        "derived",
+    ),
 )
 
 

@@ -38,6 +38,13 @@ class Status(StrEnum):
         "The head was measured as closely as the answers and the tokens that can be asked allow, "
         "which is not close enough to be called exact."
     )
+    DEPENDENT = (
+        "The heads write into spaces of the outputs that are not independent, so that one answer does not tell them "
+        "apart: recovering a whole layer takes at least as many outputs as the read-out ranks of its heads add up to."
+    )
+    STILL = "A part of the answers does not move with the last token, which a head with W = 0 explains."
+    UNSEPARATED = "The heads of the layer could not be told apart."
+    LAYER_DISAGREES = "Fresh queries disagree with the best layer of independent heads."
     BUDGET_SPENT = "The query budget ran out before every parameter was measured."
     UNCHECKED = "The query budget left no room for verification."
 

@@ -242,7 +242,8 @@ class MultiHead:
 
     def magnitude(self, X: Sequences) -> PerSequence:
         """Largest |x_i V_h| over tokens and heads."""
-        values = [np.abs(X @ V).max(axis=(1, 2)) for V in self.V]
+        tokens = X.reshape(-1, self.width)
+        values = [np.abs(tokens @ V).max(axis=1).reshape(X.shape[:2]).max(axis=1) for V in self.V]
         return np.max([np.zeros(len(X)), *values], axis=0)
 
     def __call__(self, X: Sequences) -> Answers:
