@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from keyhole.learners.low_rank import LowRank
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
+    from keyhole.learners.orthogonal import Orthogonal
     from keyhole.learners.restricted import Restricted
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
@@ -61,6 +62,7 @@ _HOME = {
     "keyhole.learners.low_rank": ("LowRank",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
+    "keyhole.learners.orthogonal": ("Orthogonal",),
     "keyhole.learners.restricted": ("Restricted",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
@@ -100,6 +102,7 @@ __all__ = [  # noqa: RUF022
     "Nystrom",
     "Oracle",
     "OracleError",
+    "Orthogonal",
     "Outcome",
     "Plan",
     "Recorded",

@@ -49,6 +49,13 @@ THEOREMS = _registry(
         "paper",
     ),
     Theorem(
+        "BSHK26/orthogonal-heads",
+        "Heads in pairwise orthogonal subspaces of dimensions r_h, with known bases, are recovered one by one from the "
+        "sum of r_h^2 + r_h value queries.",
+        "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, second version, section 7",
+        "paper",
+    ),
+    Theorem(
         "keyhole/whole-layer",
         "All heads of a layer that write into independent spaces of the outputs are separated and recovered from the "
         "same answers, with about twice as many queries as the layer has parameters per output.",

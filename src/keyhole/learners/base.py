@@ -44,7 +44,7 @@ class Status(StrEnum):
     )
     STILL = "A part of the answers does not move with the last token, which a head with W = 0 explains."
     UNSEPARATED = "The heads of the layer could not be told apart."
-    LAYER_DISAGREES = "Fresh queries disagree with the best layer of independent heads."
+    HEADS_DISAGREE = "Fresh queries disagree with the best sum of heads of the kind that was tried."
     BUDGET_SPENT = "The query budget ran out before every parameter was measured."
     UNCHECKED = "The query budget left no room for verification."
 

@@ -21,24 +21,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack
-from keyhole.claims import Certificate, Check, Verdict
+from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
-from keyhole.learners.base import Counterexample, Plan, Recovery, Status
+from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.flips import Circle, Dependent, Still, Unseparated, column_spaces, hard, scan
+from keyhole.learners.judging import CANCEL, SPENT, Judgement, determined, judged, not_affine
 from keyhole.learners.probes import Saturated
 from keyhole.learners.ranges import complete, enough, partial, split
 from keyhole.learners.readout import NotAHead, Readout, read
 from keyhole.learners.routing import routed
-from keyhole.learners.single import rounded_hint
 from keyhole.learners.together import Scores, Spaces, calibrate
-from keyhole.learners.verify import EXACT, NO_ROOM, QUERIES, Examination, asked_again, examine
+from keyhole.learners.verify import EXACT, QUERIES
 from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import declared
 
 _ATTEMPTS = 3
-_GROSS = 1e-3  # a relative disagreement that no rounding explains
 _FINE, _COARSE = 1e5, 1e3  # roundings, of float64 and of coarser answers, below which a singular value counts as zero
 _WORTH_ANOTHER = (
     Status.UNSEPARATED,
@@ -46,9 +45,10 @@ _WORTH_ANOTHER = (
     Status.DEPENDENT,
     Status.SATURATED,
     Status.IMPRECISE,
-    Status.LAYER_DISAGREES,
+    Status.HEADS_DISAGREE,
 )
-_CANCEL = "The read-outs of all heads add up to zero, so that single tokens show nothing of them."
+_RESIDUAL = "A residual acts, which a sum of heads does not hold."
+_REASONS = {Unseparated: Status.UNSEPARATED, Dependent: Status.DEPENDENT, Still: Status.STILL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,6 @@ class _Session:
         self.ranks: list[int] | None = None
         self.tries = 0
 
-    @property
-    def tolerance(self) -> float:
-        """Relative disagreement that is allowed: what a declared rounding explains, more where spaces nearly meet."""
-        condition = 1.0 if self.scores is None else self.scores.spaces.condition
-        return EXACT if self.imperfection.perfect else 1e4 * self.roundoff * min(10.0, 1.0 / condition)
-
     def recover(self) -> Recovery[MultiHead]:
         """Read, then try to separate and measure until a try is verified; every way to stop ends in a Recovery."""
         try:
@@ -137,30 +131,17 @@ class _Session:
             self.oracle.inner = Budgeted(self.oracle.inner, room)
             return self._attempts(readout)
         except BudgetSpent:
-            return self.ended(self._partial(), Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
+            return self.ended(self._partial(), SPENT)
         except NotAHead as refusal:
-            return self._not_affine(refusal.counterexample)
-
-    def _not_affine(self, case: Counterexample) -> Recovery[MultiHead]:
-        """Refuse, unless what single tokens show is but the rounding of read-outs that cancel."""
-        pair = self.rng.normal(size=(1, 2, self.oracle.width)) * float(np.abs(case.tokens).max())
-        try:
-            with self.oracle.phase("verify"):
-                size = float(np.abs(self.oracle.ask(pair)).max())
-        except BudgetSpent:
-            return self.ended(None, Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
-        if case.gap <= 1e3 * self.roundoff * size:
-            return self.ended(None, Status.DEPENDENT, Verdict.UNVERIFIED, detail=_CANCEL)
-        return self._doubted(None, Status.NOT_A_HEAD, case, None)
+            return self.ended(None, not_affine(self.oracle, refusal.counterexample, rng=self.rng))
 
     def _attempts(self, readout: Readout) -> Recovery[MultiHead]:
         if readout.U is not None:
-            detail = "A residual acts, which a sum of heads does not hold."
-            return self.ended(None, Status.UNSEPARATED, Verdict.UNVERIFIED, detail=detail)
+            return self.ended(None, Judgement(status=Status.UNSEPARATED, detail=_RESIDUAL))
         if readout.blind:
-            found = self._verified(self._model(readout, [], np.zeros((0, *readout.V.shape))), self.rng)
-            missed = found.status in (Status.LAYER_DISAGREES, Status.IMPRECISE)
-            return self.ended(None, Status.DEPENDENT, Verdict.UNVERIFIED, detail=_CANCEL) if missed else found
+            found = self._judged(self._model(readout, [], np.zeros((0, *readout.V.shape))), self.rng)
+            missed = found.status in (Status.HEADS_DISAGREE, Status.IMPRECISE)
+            return self.ended(None, CANCEL) if missed else found
         tried: list[Recovery[MultiHead]] = []
         for rng in self.rng.spawn(_ATTEMPTS):
             tried.append(self._attempt(readout, rng))
@@ -173,15 +154,11 @@ class _Session:
         self.tries += 1
         try:
             model = self._measured(readout, rng)
-        except Still as refusal:
-            return self.ended(None, Status.STILL, Verdict.UNVERIFIED, detail=str(refusal))
-        except Dependent as refusal:
-            return self.ended(None, Status.DEPENDENT, Verdict.UNVERIFIED, detail=str(refusal))
         except Unseparated as refusal:
-            return self.ended(None, Status.UNSEPARATED, Verdict.UNVERIFIED, detail=str(refusal))
+            return self.ended(None, Judgement(status=_REASONS[type(refusal)], detail=str(refusal)))
         except Saturated:
-            return self.ended(None, Status.SATURATED, Verdict.UNVERIFIED)
-        return self._verified(model, rng)
+            return self.ended(None, Judgement(status=Status.SATURATED))
+        return self._judged(model, rng)
 
     def _measured(self, readout: Readout, rng: np.random.Generator) -> MultiHead:
         """One try: the layer, fitted and not yet verified."""
@@ -219,62 +196,26 @@ class _Session:
             return None
         return self._model(self.readout, partial(self.scores), self.scores.spaces.V)
 
-    def _verified(self, model: MultiHead, rng: np.random.Generator) -> Recovery[MultiHead]:
-        with self.oracle.phase("verify"):
-            seen = examine(self.oracle, model, tolerance=self.tolerance, roundoff=self.roundoff, rng=rng)
-        if seen.hidden:
-            return self.ended(model, Status.HIDDEN, Verdict.UNVERIFIED, seen)
-        if not seen.passed and (seen.fresh.relative <= _GROSS or not self.imperfection.perfect):
-            return self.ended(model, Status.IMPRECISE, Verdict.UNVERIFIED, seen, detail=_off(seen))
-        if not seen.passed:
-            return self._doubted(model, Status.LAYER_DISAGREES, seen.worst, seen)
-        if not seen.complete:
-            return self.ended(model, Status.UNCHECKED, Verdict.UNVERIFIED, seen)
-        if len(model.W) == 0:
-            return self.ended(model, Status.NO_READOUT, Verdict.NOT_IDENTIFIABLE, seen)
-        if self.imperfection.perfect:
-            return self.ended(model, Status.RECOVERED, Verdict.EXACT, seen)
-        detail = (
-            f"Answers are declared to be rounded to {self.roundoff:.1e}; errors up to {self.tolerance:.1e} are allowed."
-        )
-        return self.ended(model, Status.RECOVERED, Verdict.WITHIN_TOLERANCE, seen, detail=detail)
+    def _judged(self, model: MultiHead, rng: np.random.Generator) -> Recovery[MultiHead]:
+        """Verify; where spaces nearly meet, a declared rounding explains more."""
+        leeway = 1.0 if self.scores is None else min(10.0, 1.0 / self.scores.spaces.condition)
+        probe = None if self.readout is None else self.readout.probe
+        return self.ended(model, judged(self.oracle, model, probe=probe, rng=rng, leeway=leeway))
 
-    def _doubted(
-        self, model: MultiHead | None, status: Status, case: Counterexample | None, seen: Examination | None
-    ) -> Recovery[MultiHead]:
-        """Refuse the class, unless the target turns out to answer the same question differently."""
-        gap = asked_again(self.oracle, self.readout.probe if self.readout else None, case, self.roundoff)
-        if gap is None:
-            return self.ended(model, Status.UNCHECKED, Verdict.UNVERIFIED, seen, detail=NO_ROOM)
-        if gap > 0.0:
-            detail = f"Two answers to one sequence differ by {gap:.1e}."
-            return self.ended(model, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
-        hint = rounded_hint([case.answer[None]]) if case is not None else ""
-        return self.ended(model, status, Verdict.CLASS_REFUTED, seen, counterexample=case, detail=hint)
-
-    def ended(
-        self,
-        model: MultiHead | None,
-        status: Status,
-        verdict: Verdict,
-        seen: Examination | None = None,
-        *,
-        counterexample: Counterexample | None = None,
-        detail: str = "",
-    ) -> Recovery[MultiHead]:
+    def ended(self, model: MultiHead | None, how: Judgement) -> Recovery[MultiHead]:
         """The recovery, however it came to its end."""
         return Recovery(
             model=model,
-            status=status,
-            verdict=verdict,
+            status=how.status,
+            verdict=how.verdict,
             reason=self._reason(),
-            determined=_determined(model, verdict),
+            determined=determined(model, how.verdict),
             ledger=self.oracle.ledger,
             degrees_of_freedom=self._freedom(model),
             rank=max(self.ranks) if self.ranks else None,
-            fresh=seen.fresh if seen is not None and seen.fresh.sequences else None,
-            counterexample=counterexample,
-            detail=detail,
+            fresh=how.fresh,
+            counterexample=how.counterexample,
+            detail=how.detail,
         )
 
     def _reason(self) -> str:
@@ -309,24 +250,6 @@ def _listed(ranks: Sequence[int]) -> str:
     return str(ranks[0]) if len(set(ranks)) == 1 else ", ".join(map(str, ranks))
 
 
-def _off(seen: Examination) -> str:
-    return f"Fresh answers are off by {seen.fresh.relative:.1e} of the token values."
-
-
-def _determined(model: MultiHead | None, verdict: Verdict) -> str:
-    if model is None or verdict is Verdict.CLASS_REFUTED:
-        return "Nothing was determined."
-    if len(model.W) == 0:
-        return "The answers are a constant; W and V of heads that cancel or are idle are not determined."
-    if not verdict.verified:
-        return "The model is the nearest one found; nothing of it is certain."
-    names = "W, V" + (", h" if model.h is not None else "") + (", c" if model.c is not None else "")
-    return (
-        f"{names} of {len(model.W)} heads are determined; their order, key biases, and how W and V split into "
-        "factors act on no answer."
-    )
-
-
 def certificate(recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int) -> Certificate | None:
     """The claim keyhole/whole-layer confronted with one run, which found read-outs of these ranks."""
     model = recovery.model
@@ -334,7 +257,7 @@ def certificate(recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int)
         return None
     counts = expected(model.width, ranks, recovery.rank or model.width, biased=model.h is not None)
     asked = recovery.ledger.total(without="verify").sequences
-    refused = recovery.status in (Status.LAYER_DISAGREES, Status.INCONSISTENT, Status.HIDDEN, Status.IMPRECISE)
+    refused = recovery.status in (Status.HEADS_DISAGREE, Status.INCONSISTENT, Status.HIDDEN, Status.IMPRECISE)
     return Certificate(
         "keyhole/whole-layer",
         assumptions=(
