@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.orthogonal import Orthogonal
+    from keyhole.learners.repetition import Repetition
     from keyhole.learners.restricted import Restricted
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
@@ -63,6 +64,7 @@ _HOME = {
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.orthogonal": ("Orthogonal",),
+    "keyhole.learners.repetition": ("Repetition",),
     "keyhole.learners.restricted": ("Restricted",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
@@ -108,6 +110,7 @@ __all__ = [  # noqa: RUF022
     "Recorded",
     "Recovery",
     "RecoveryFailed",
+    "Repetition",
     "Restricted",
     "SelfAttention",
     "Status",

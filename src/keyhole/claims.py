@@ -56,6 +56,13 @@ THEOREMS = _registry(
         "paper",
     ),
     Theorem(
+        "KKG26/repetition",
+        "H heads with one output are recovered from 4Hd^2 - 2H + 1 value queries of length at most 2H + 1, by rational "
+        "interpolation in the ratio in which two tokens are repeated; exact arithmetic is assumed.",
+        "Kim, Kim, Guo, arXiv 2608.03294, 2026",
+        "paper",
+    ),
+    Theorem(
         "keyhole/whole-layer",
         "All heads of a layer that write into independent spaces of the outputs are separated and recovered from the "
         "same answers, with about twice as many queries as the layer has parameters per output.",
