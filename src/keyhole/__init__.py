@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         RecoveryFailed,
         TargetFailed,
     )
-    from keyhole.identify import Distance, canonical
+    from keyhole.identify import Distance, Symmetry, Twin, canonical, freedom, twins
     from keyhole.identify import distance as compare
     from keyhole.learners.antisymmetric import Antisymmetric
     from keyhole.learners.auto import learn
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from keyhole.learners.grid import Grid
     from keyhole.learners.guarantees import Guarantee, guarantee, largest_tolerance
     from keyhole.learners.label import Labels
+    from keyhole.learners.layer import WholeLayer
     from keyhole.learners.low_rank import LowRank
     from keyhole.learners.network import Network
     from keyhole.learners.noisy import UnderNoise
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.one_layer import OneLayerTransformer
+    from keyhole.learners.orthogonal import Orthogonal
+    from keyhole.learners.repetition import Repetition
     from keyhole.learners.restricted import Restricted
     from keyhole.learners.several_heads import SeveralHeads
     from keyhole.learners.tolerant import Tolerant
@@ -75,7 +78,7 @@ _HOME = {
         "RecoveryFailed",
         "TargetFailed",
     ),
-    "keyhole.identify": ("Distance", "canonical"),
+    "keyhole.identify": ("Distance", "Symmetry", "Twin", "canonical", "freedom", "twins"),
     "keyhole.learners.antisymmetric": ("Antisymmetric",),
     "keyhole.learners.auto": ("learn",),
     "keyhole.learners.balance": ("Balanced",),
@@ -85,12 +88,15 @@ _HOME = {
     "keyhole.learners.grid": ("Grid",),
     "keyhole.learners.guarantees": ("Guarantee", "guarantee", "largest_tolerance"),
     "keyhole.learners.label": ("Labels",),
+    "keyhole.learners.layer": ("WholeLayer",),
     "keyhole.learners.low_rank": ("LowRank",),
     "keyhole.learners.network": ("Network",),
     "keyhole.learners.noisy": ("UnderNoise",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.one_layer": ("OneLayerTransformer",),
+    "keyhole.learners.orthogonal": ("Orthogonal",),
+    "keyhole.learners.repetition": ("Repetition",),
     "keyhole.learners.restricted": ("Restricted",),
     "keyhole.learners.several_heads": ("SeveralHeads",),
     "keyhole.learners.tolerant": ("Tolerant",),
@@ -158,33 +164,40 @@ __all__ = [  # noqa: RUF022
     "OneLayerTransformer",
     "Oracle",
     "OracleError",
+    "Orthogonal",
     "Outcome",
     "Plan",
     "Recorded",
     "Recovery",
     "RecoveryFailed",
     "ReluNet",
+    "Repetition",
     "Restricted",
     "Rounded",
     "SelfAttention",
     "SeveralHeads",
     "Signs",
     "Status",
+    "Symmetry",
     "THEOREMS",
     "TargetFailed",
     "Theorem",
     "Tolerant",
+    "Twin",
     "UnderNoise",
     "Verdict",
     "Verification",
     "Watched",
+    "WholeLayer",
     "canonical",
     "compare",
+    "freedom",
     "guarantee",
     "largest_tolerance",
     "learn",
     "load",
     "save",
+    "twins",
     "verify",
 ]
 

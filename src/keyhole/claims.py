@@ -101,6 +101,33 @@ THEOREMS = _registry(
         "argued on the page on several heads",
         "derived",
     ),
+    Theorem(
+        "BSHK26/7.1",
+        "Parameters of several heads are not determined by answers: there are distinct ones with the same function.",
+        "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, Proposition 7.1",
+        "paper",
+    ),
+    Theorem(
+        "BSHK26/orthogonal-heads",
+        "Heads in pairwise orthogonal subspaces of dimensions r_h, with known bases, are recovered one by one from the "
+        "sum of r_h^2 + r_h value queries.",
+        "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, second version, section 7",
+        "paper",
+    ),
+    Theorem(
+        "KKG26/repetition",
+        "H heads with one output are recovered from 4Hd^2 - 2H + 1 value queries of length at most 2H + 1, by rational "
+        "interpolation in the ratio in which two tokens are repeated; exact arithmetic is assumed.",
+        "Kim, Kim, Guo, arXiv 2608.03294, 2026",
+        "paper",
+    ),
+    Theorem(
+        "keyhole/whole-layer",
+        "All heads of a layer that write into independent spaces of the outputs are separated and recovered from the "
+        "same answers, with about twice as many queries as the layer has parameters per output.",
+        "docs/learning-a-layer.md",
+        "derived",
+    ),
 )
 
 

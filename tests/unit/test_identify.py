@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keyhole.errors import InvalidInput
-from keyhole.identify import canonical, distance, head_freedom, matrix_rank
+from keyhole.identify import canonical, distance, freedom, head_freedom, matrix_rank
 from keyhole.models import Factored, Head, MultiHead
 
 # --- degrees of freedom ----------------------------------------------------------------------------------------
@@ -50,6 +50,54 @@ def test_a_factor_with_a_repeated_column_has_the_rank_of_its_product(rng):
     assert matrix_rank(Factored(np.hstack([a, a]), np.hstack([b, b]))) == 1
 
 
+def tangent_dimension(build, parameters, rng, width):
+    """The number of directions in which the function moves: rank of its derivative in the parameters."""
+    X = [rng.normal(size=(40, n, width)) for n in (1, 2, 3, 4, 5)]
+
+    def answers(p):
+        return np.concatenate([build(p)(x).ravel() for x in X])
+
+    steps = 1e-5 * np.eye(len(parameters))
+    J = np.array([(answers(parameters + e) - answers(parameters - e)) / 2e-5 for e in steps])
+    values = np.linalg.svd(J, compute_uv=False)
+    return int((values > 1e-6 * values[0]).sum())
+
+
+SHAPES = [
+    {"heads": 1}, {"heads": 2}, {"heads": 3}, {"heads": 2, "rank": 1}, {"heads": 2, "rank": 2, "outputs": 2},
+    {"heads": 2, "outputs": 4, "value_rank": 2}, {"heads": 2, "rank": 2, "bias": "inside"},
+    {"heads": 2, "rank": 2, "bias": "free"}, {"heads": 2, "bias": "free", "constant": True, "outputs": 2},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_degrees_of_freedom_are_the_dimension_of_the_derivative(shape, rng):
+    """Parameters are factors, which say nothing of the count; their derivative has its rank."""
+    d, H, o = 3, shape["heads"], shape.get("outputs", 1)
+    r, v = shape.get("rank", d), shape.get("value_rank", min(d, o))
+    bias, constant = shape.get("bias"), shape.get("constant", False)
+    sizes = [H * d * r, H * d * r, H * d * v, H * v * o, H * (r if bias == "inside" else d), o]
+
+    def build(p):
+        A, B, R, S, b, c = np.split(p, np.cumsum(sizes)[:-1])
+        A, B = A.reshape(H, d, r), B.reshape(H, r, d)
+        b = b.reshape(H, -1)
+        h = {None: None, "free": b, "inside": None if bias != "inside" else np.einsum("hdr,hr->hd", A, b)}[bias]
+        V = R.reshape(H, d, v) @ S.reshape(H, v, o)
+        return MultiHead(A @ B, V, h, c if constant else None)
+
+    p = rng.normal(size=sum(sizes))
+    assert freedom(build(p)) == tangent_dimension(build, p, rng, d)
+
+
+def test_merged_and_idle_heads_count_once_or_not_at_all(rng):
+    W, V = rng.normal(size=(3, 3)), rng.normal(size=(3, 1))
+    assert freedom(MultiHead(np.stack([W, W]), np.stack([V, V]))) == 12
+    assert freedom(MultiHead(np.stack([W, 2 * W]), np.stack([V, 0 * V]))) == 12
+    assert freedom(Head(W, V, U=V)) == 15
+    assert freedom(Head(0 * W, V, h=V[:, 0])) == 6
+
+
 # --- canonical -------------------------------------------------------------------------------------------------
 
 
@@ -90,6 +138,31 @@ def test_the_canonical_form_is_sorted_by_the_size_of_w(rng):
     W = rng.normal(size=(4, 3, 3)) * np.array([2.0, 8.0, 1.0, 4.0])[:, None, None]
     sizes = [np.linalg.norm(M) for M in canonical(MultiHead(W, rng.normal(size=(4, 3, 1)))).W]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_heads_of_one_size_are_put_in_one_order(rng):
+    W, V = rng.normal(size=(3, 3)), rng.normal(size=(4, 3, 1))
+    stack = np.stack([W, -W, W[::-1], -W[::-1]])
+    first = canonical(MultiHead(stack, V))
+    for _ in range(5):
+        order = rng.permutation(4)
+        np.testing.assert_array_equal(canonical(MultiHead(stack[order], V[order])).W, first.W)
+
+
+def test_heads_that_take_plain_means_are_one(rng):
+    W, V = rng.normal(size=(3, 3, 3)), rng.normal(size=(3, 3, 1))
+    W[[0, 2]] = 0.0
+    found = canonical(MultiHead(W, V))
+    np.testing.assert_array_equal(found.W[-1], np.zeros((3, 3)))
+    np.testing.assert_allclose(found.V[-1], V[0] + V[2], rtol=1e-15)
+    kept = canonical(MultiHead(W, V, rng.normal(size=(3, 3))))
+    assert len(kept.W) == 3  # scores that a bias alone gives are scores
+
+
+def test_a_sum_of_no_heads_is_its_constant(rng):
+    empty = canonical(Head(np.eye(2), np.zeros((2, 1)), c=np.array([3.0])))
+    np.testing.assert_array_equal(empty(rng.normal(size=(4, 3, 2))), np.full((4, 1), 3.0))
+    assert freedom(empty) == 1
 
 
 def test_the_canonical_form_answers_as_the_model_does(rng):

@@ -56,6 +56,13 @@ class Status(StrEnum):
     NO_NETWORK = "Fresh queries disagree with the best network with one hidden ReLU layer."
     CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
     ROUGH = "The network was measured as closely as its answers allow, which is not close enough to be called exact."
+    DEPENDENT = (
+        "The heads write into spaces of the outputs that are not independent, so that one answer does not tell them "
+        "apart: recovering a whole layer takes at least as many outputs as the read-out ranks of its heads add up to."
+    )
+    STILL = "A part of the answers does not move with the last token, which a head with W = 0 explains."
+    UNSEPARATED = "The heads of the layer could not be told apart."
+    HEADS_DISAGREE = "Fresh queries disagree with the best sum of heads of the kind that was tried."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

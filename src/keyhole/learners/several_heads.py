@@ -137,8 +137,9 @@ class Session:
         self.model = model
         batches = chain(fresh_sequences(model, rng=rng), _own_scales(model, rng))
         with self.oracle.phase("verify"):
-            rounding = {"tolerance": self.tolerance, "roundoff": self.roundoff}
-            self.seen = examine(self.oracle, model, **rounding, rng=rng, batches=batches)
+            self.seen = examine(
+                self.oracle, model, tolerance=self.tolerance, roundoff=self.roundoff, rng=rng, batches=batches
+            )
         return self.seen.passed
 
     def _measured(self, pairs: Pairs, hard: float, rng: np.random.Generator) -> MultiHead:

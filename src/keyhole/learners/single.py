@@ -168,7 +168,7 @@ def _doubted(
     if gap > 0.0:
         return _scattered(session, head, gap, seen)
     answers = [a for a in (probe and probe[1], counterexample and counterexample.answer[None]) if a is not None]
-    detail = " ".join(part for part in (_gap(counterexample), _rounded(answers)) if part)
+    detail = " ".join(part for part in (_gap(counterexample), rounded_hint(answers)) if part)
     return _ended(session, head, status, verdict, seen, counterexample=counterexample, detail=detail)
 
 
@@ -177,7 +177,7 @@ def _scattered(session: Session, head: Head | None, gap: float, seen: Examinatio
     return _ended(session, head, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
 
 
-def _rounded(answers: list[Matrix]) -> str:
+def rounded_hint(answers: list[Matrix]) -> str:
     """A hint where answers to arbitrary questions are all float32 numbers, which is no accident."""
     numbers = np.concatenate([a.ravel() for a in answers]) if answers else np.zeros(0)
     plain = numbers[np.abs(numbers) % 1.0 != 0.0]

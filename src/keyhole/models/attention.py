@@ -221,7 +221,7 @@ class MultiHead:
     def heads(self) -> tuple[Head, ...]:
         """The summands; the constant goes with the first."""
         h = [None] * len(self.W) if self.h is None else list(self.h)
-        c = [self.c] + [None] * (len(self.W) - 1)
+        c = [self.c, *[None] * len(self.W)][: len(self.W)]
         return tuple(Head(*parts) for parts in zip(self.W, self.V, h, c, strict=True))
 
     @property
@@ -236,16 +236,22 @@ class MultiHead:
 
     def logits(self, X: Sequences) -> Float[Array, "batch heads length"]:
         """Attention scores before the softmax, one row per head."""
-        return np.stack([head.scores(X) for head in self.heads], axis=1)
+        queries = (X[:, -1] @ self.W.reshape(-1, self.width).T).reshape(len(X), *self.W.shape[:2])
+        queries = queries if self.h is None else queries + self.h
+        return queries @ X.swapaxes(1, 2)
 
     def magnitude(self, X: Sequences) -> PerSequence:
         """Largest |x_i V_h| over tokens and heads."""
-        return np.stack([head.magnitude(X) for head in self.heads]).max(axis=0)
+        tokens = X.reshape(-1, self.width)
+        values = [np.abs(tokens @ V).max(axis=1).reshape(X.shape[:2]).max(axis=1) for V in self.V]
+        return np.max([np.zeros(len(X)), *values], axis=0)
 
     def __call__(self, X: Sequences) -> Answers:
         """Answers to a batch."""
         check_sequences(X, self.width)
-        return np.sum([head(X) for head in self.heads], axis=0)
+        mixed = softmax(self.logits(X)) @ X
+        answers = mixed.reshape(len(X), -1) @ self.V.reshape(-1, self.outputs)
+        return answers if self.c is None else answers + self.c
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -1,0 +1,184 @@
+"""What answers determine: degrees of freedom, symmetries, distance modulo symmetry, twins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Vector
+from keyhole.errors import InvalidInput
+from keyhole.models import Factored, Head, MultiHead
+
+SAME = 1e-12  # heads whose W differ by less than this, relatively, count as one
+
+
+def head_freedom(
+    width: int,
+    *,
+    outputs: int = 1,
+    rank: int | None = None,
+    value_rank: int | None = None,
+    score_bias: int = 0,
+    constant: bool = False,
+    residual: bool = False,
+) -> int:
+    """Numbers that the answers of one head determine.
+
+    $$r(2d - r) + r_v(d + o - r_v)$$ plus the numbers of a score bias (r for one inside the column space of W, d for
+    any other), o for a constant and d o for a residual. The limit of queries is this over o, rounded up.
+    """
+    r = width if rank is None else rank
+    v = min(width, outputs) if value_rank is None else value_rank
+    extra = score_bias + outputs * constant + width * outputs * residual
+    return r * (2 * width - r) + v * (width + outputs - v) + extra
+
+
+def matrix_rank(W: Array | Factored, cut: float = 1e-12) -> int:
+    """Number of singular values above `cut` times the largest, cheap for factored matrices."""
+    if isinstance(W, Factored):
+        W = np.linalg.qr(W.A)[1] @ np.linalg.qr(W.B)[1].T
+    values = np.linalg.svd(W, compute_uv=False)
+    return int((values > cut * values.max(initial=0.0)).sum())
+
+
+def freedom(model: Head | MultiHead) -> int:
+    r"""Numbers that the answers of a model determine: the dimension of the set of functions around it.
+
+    $$\sum_h \big( r_h(2d - r_h) + \rho_h(d + o - \rho_h) + b_h \big)$$ over the heads of the canonical form, $r_h$ and
+    $\rho_h$ the ranks of $W_h$ and $V_h$, and $b_h$ the numbers of a score bias: 0 where there is none, $r_h$ for one
+    in the column space of $W_h$, d for any other. A constant adds o, a residual d o.
+    """
+    form, U = canonical(model), getattr(model, "U", None)
+    total = form.outputs * bool(_constant(form).any()) + form.width * form.outputs * (U is not None and bool(U.any()))
+    for W, V, h in zip(form.W, form.V, score_biases(form), strict=True):
+        rank = matrix_rank(W)
+        total += head_freedom(
+            form.width,
+            outputs=form.outputs,
+            rank=rank,
+            value_rank=matrix_rank(V),
+            score_bias=_bias_freedom(W, h, rank),
+        )
+    return total
+
+
+def _bias_freedom(W: Matrix, h: Vector, rank: int) -> int:
+    """Numbers of a score bias: it moves freely where it is not held inside the column space of W."""
+    if not h.any():
+        return 0
+    unit = h / np.linalg.norm(h) * max(float(np.linalg.norm(W)), np.finfo(float).tiny)
+    return rank if W.any() and matrix_rank(np.column_stack([W, unit])) == rank else len(h)
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far two models are apart once order and merging of heads no longer count.
+
+    Args:
+        W: largest relative Frobenius distance of matched score matrices.
+        V: the same for read-outs.
+        h: the same for score biases.
+        c: largest difference of constants, relative to the larger one.
+        U: the same as V for residuals.
+        heads: number of heads after merging, of both models.
+    """
+
+    W: float
+    V: float
+    h: float
+    c: float
+    U: float
+    heads: tuple[int, int]
+
+    @property
+    def largest(self) -> float:
+        """The worst of the parts; infinite when the numbers of heads differ."""
+        return max(self.W, self.V, self.h, self.c, self.U) if self.heads[0] == self.heads[1] else float("inf")
+
+
+def canonical(model: Head | MultiHead) -> MultiHead:
+    """The form that models with one function share: equal heads merged, idle ones dropped, the rest in order.
+
+    Heads of equal W and h have equal softmax weights, so their V are added; heads whose sum of V is zero go, and
+    all heads with W = 0 and h = 0, which take plain means, are one. Heads are sorted by the size of W, then entry
+    by entry. A residual belongs to no head and is left out.
+    """
+    heads = [model] if isinstance(model, Head) else list(model.heads)
+    merged: list[tuple[Array, Array, Array]] = []
+    for head in heads:
+        W, h = np.asarray(head.W), np.zeros(head.width) if head.h is None else head.h
+        for at, (W2, V2, h2) in enumerate(merged):
+            if relative(W, W2) < SAME and relative(h, h2) < SAME:
+                merged[at] = (W2, V2 + head.V, h2)
+                break
+        else:
+            merged.append((W, np.array(head.V), h))
+    scale = max((float(np.abs(head.V).max(initial=0.0)) for head in heads), default=0.0)
+    kept = sorted((m for m in merged if np.abs(m[1]).max(initial=0.0) > SAME * scale), key=_order)
+    shape = (0, model.width, model.width), (0, model.width, model.outputs), (0, model.width)
+    W, V, h = (np.array([m[i] for m in kept]).reshape(-1, *s[1:]) for i, s in enumerate(shape))
+    return MultiHead(W, V, h, np.zeros(model.outputs) if model.c is None else model.c)
+
+
+def _order(head: tuple[Array, Array, Array]) -> tuple[float, ...]:
+    """What heads are sorted by: largest W first, and entries of W, h and V where sizes are equal."""
+    W, V, h = head
+    return (-float(np.linalg.norm(W)), *W.ravel().tolist(), *h.tolist(), *V.ravel().tolist())
+
+
+def distance(a: Head | MultiHead, b: Head | MultiHead) -> Distance:
+    """Distance of two models modulo what answers do not determine.
+
+    Heads are matched by the assignment that makes the sum of relative distances of W and V least.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    if (a.width, a.outputs) != (b.width, b.outputs):
+        raise InvalidInput(
+            f"models to compare must have one width and one number of outputs; got "
+            f"{(a.width, a.outputs)} and {(b.width, b.outputs)}."
+        )
+    first, second = canonical(a), canonical(b)
+    cost = np.array(
+        [
+            [relative(W, X) + relative(V, Y) for X, Y in zip(second.W, second.V, strict=True)]
+            for W, V in zip(first.W, first.V, strict=True)
+        ]
+    ).reshape(len(first.W), len(second.W))
+    rows, columns = linear_sum_assignment(cost)
+    worst = {
+        name: max((relative(x[i], y[j]) for i, j in zip(rows, columns, strict=True)), default=0.0)
+        for name, x, y in (
+            ("W", first.W, second.W),
+            ("V", first.V, second.V),
+            ("h", score_biases(first), score_biases(second)),
+        )
+    }
+    return Distance(
+        **worst,
+        c=relative(_constant(first), _constant(second)),
+        U=_residual_gap(a, b),
+        heads=(len(first.W), len(second.W)),
+    )
+
+
+def score_biases(model: MultiHead) -> Array:
+    """Score biases of all heads, zeros where there are none."""
+    return np.zeros(model.W.shape[:2]) if model.h is None else model.h
+
+
+def _constant(model: MultiHead) -> Array:
+    return np.zeros(model.outputs) if model.c is None else model.c
+
+
+def _residual_gap(a: Head | MultiHead, b: Head | MultiHead) -> float:
+    zero = np.zeros((a.width, a.outputs))
+    U, T = (getattr(model, "U", None) for model in (a, b))
+    return relative(zero if U is None else U, zero if T is None else T)
+
+
+def relative(x: Array, y: Array) -> float:
+    """Frobenius distance over the larger norm."""
+    size = max(float(np.linalg.norm(x)), float(np.linalg.norm(y)))
+    return float(np.linalg.norm(x - y)) / size if size > 0 else 0.0

@@ -1,0 +1,192 @@
+"""Twins: other parameters with the same function, with the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Sequences, rms
+from keyhole.claims import Certificate, Check
+from keyhole.identify.heads import relative
+from keyhole.models import Factored, Head, MultiHead
+
+_ROUNDING = 1e-11  # answers that differ by less than this, relatively, count as the same
+
+
+class Symmetry(StrEnum):
+    """A change of parameters that no answer shows. The value is the proof."""
+
+    ORDER = "The answer is a sum over the heads, and a sum does not depend on the order of its terms."
+    SPLIT = (
+        "Heads with one W and one h have one softmax, a(X). So a(X) X V1 + a(X) X V2 = a(X) X (V1 + V2): "
+        "only the sum of their read-outs acts, and any other split of it answers alike."
+    )
+    CANCEL = (
+        "Two heads with one W, one h and read-outs V and -V have one softmax, a(X), and a(X) X V - a(X) X V = 0: "
+        "the pair adds nothing, whatever its W, h and V are."
+    )
+    IDLE = "A head with V = 0 adds a(X) X 0 = 0 whatever its softmax a(X) is, so any W and any h answer alike."
+    GAUGE = (
+        "Scores see the factors of W only as the product A B^T, and (A G)(B G^-T)^T = A G G^-1 B^T = A B^T "
+        "for every invertible G."
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Twin:
+    """Other parameters with the same function.
+
+    Args:
+        model: the twin.
+        symmetry: why it answers alike; the value is the proof.
+        changed: what was done to the parameters.
+        certificate: Proposition 7.1 of [BSHK26] on this pair: the parameters differ, the answers do not.
+    """
+
+    model: Head | MultiHead
+    symmetry: Symmetry
+    changed: str
+    certificate: Certificate
+
+
+Candidate = tuple[Head | MultiHead, Symmetry, str]
+
+
+def twins(model: Head | MultiHead, *, rng: np.random.Generator) -> tuple[Twin, ...]:
+    """Distinct parameters with the function of `model`, one for each symmetry it has; certificate BSHK26/7.1.
+
+    Every model without a residual has some: a head may be split, and heads that cancel or are idle may be added.
+    Canonical forms are alike for all of them.
+    """
+    candidates = list(_gauges(model, rng)) if isinstance(model, Head) else []
+    if not isinstance(model, Head) or model.U is None:
+        candidates += _rearranged(_several(model), rng)
+    found = [(twin, why, changed, _confront(model, twin, rng)) for twin, why, changed in candidates]
+    return tuple(Twin(*parts) for parts in found)
+
+
+def _several(model: Head | MultiHead) -> MultiHead:
+    """The model as a sum of heads, every part present."""
+    if isinstance(model, Head):
+        model = MultiHead(np.asarray(model.W)[None], model.V[None], None if model.h is None else model.h[None], model.c)
+    return replace(model, h=score_biases(model))
+
+
+def _gauges(head: Head, rng: np.random.Generator) -> Iterator[Candidate]:
+    if isinstance(head.W, Factored) and head.W.A.shape[1] > 0:
+        G = np.linalg.qr(rng.normal(size=(head.W.A.shape[1],) * 2))[0] * 2.0
+        other = Factored(head.W.A @ G, head.W.B @ np.linalg.inv(G).T)
+        yield replace(head, W=other), Symmetry.GAUGE, "A became A G and B became B G^-T."
+
+
+def _rearranged(model: MultiHead, rng: np.random.Generator) -> list[Candidate]:
+    """Twins of a sum of heads; what may be anything is drawn of the size of the model's own entries."""
+    W = rng.normal(size=model.W.shape[1:]) * (rms(model.W) or 1.0)
+    V = rng.normal(size=model.V.shape[1:]) * (rms(model.V) or 1.0)
+    built = (_reordered(model), _split(model, V), _cancelling(model, W, V), _idle(model, W))
+    return [candidate for candidate in built if candidate is not None]
+
+
+def _reordered(model: MultiHead) -> Candidate | None:
+    moved = np.roll(np.arange(len(model.W)), 1)
+    parts = {"W": model.W[moved], "V": model.V[moved], "h": score_biases(model)[moved]}
+    if all(np.array_equal(part, getattr(model, name)) for name, part in parts.items()):
+        return None
+    return replace(model, **parts), Symmetry.ORDER, "Every head moved one place, the last to the front."
+
+
+def _split(model: MultiHead, share: Matrix) -> Candidate | None:
+    """Another split of V among two heads of one W; where there are no such two, of one head into two."""
+    if len(model.W) == 0:
+        return None
+    alike, moved = _alike(model), model.V.copy()
+    if alike is None:
+        moved[0] -= share
+        twin = _added(replace(model, V=moved), model.W[:1], share[None], score_biases(model)[:1])
+        return twin, Symmetry.SPLIT, "Head 1 became two heads of its W whose V add up to its own."
+    moved[alike[0]] -= share
+    moved[alike[1]] += share
+    changed = f"A part of V went from head {alike[0] + 1} to head {alike[1] + 1}, which has the same W."
+    return replace(model, V=moved), Symmetry.SPLIT, changed
+
+
+def _cancelling(model: MultiHead, W: Matrix, V: Matrix) -> Candidate:
+    twin = _added(model, np.stack([W, W]), np.stack([V, -V]), np.zeros((2, model.width)))
+    return twin, Symmetry.CANCEL, "Two heads of one random W were added, with V and -V."
+
+
+def _idle(model: MultiHead, W: Matrix) -> Candidate:
+    """Another W for a head with V = 0; where there is none, such a head."""
+    idle = [at for at, V in enumerate(model.V) if not V.any()]
+    if not idle:
+        twin = _added(model, W[None], np.zeros((1, *model.V.shape[1:])), np.zeros((1, model.width)))
+        return twin, Symmetry.IDLE, "A head with V = 0 and a random W was added."
+    changed = model.W.copy()
+    changed[idle[0]] = W
+    return replace(model, W=changed), Symmetry.IDLE, f"Head {idle[0] + 1} has V = 0 and got a random W."
+
+
+def _added(model: MultiHead, W: Array, V: Array, h: Array) -> MultiHead:
+    parts = ((model.W, W), (model.V, V), (score_biases(model), h))
+    all_W, all_V, all_h = (np.concatenate(pair) for pair in parts)
+    return MultiHead(all_W, all_V, all_h, model.c)
+
+
+def _alike(model: MultiHead) -> tuple[int, int] | None:
+    """Two heads of one W and one h, if there are any."""
+    for a in range(len(model.W)):
+        for b in range(a):
+            if np.array_equal(model.W[a], model.W[b]) and np.array_equal(
+                score_biases(model)[a], score_biases(model)[b]
+            ):
+                return b, a
+    return None
+
+
+def _confront(model: Head | MultiHead, twin: Head | MultiHead, rng: np.random.Generator) -> Certificate:
+    """Proposition 7.1 on one pair: how far parameters are apart, and how far answers are."""
+    gap = max(_disagreement(model, twin, X) for X in _asked(model, rng))
+    return Certificate(
+        "BSHK26/7.1",
+        assumptions=(),
+        conclusion=(
+            Check("agreement of the parameters, 1 being the same", 1.0 - min(1.0, _apart(model, twin)), 1.0 - 1e-6),
+            Check("worst relative disagreement of the answers", gap, _ROUNDING),
+        ),
+    )
+
+
+def _disagreement(model: Head | MultiHead, twin: Head | MultiHead, X: Sequences) -> float:
+    values = np.maximum(model.magnitude(X), twin.magnitude(X)) + np.abs(model(X)).max(axis=1)
+    return float((np.abs(model(X) - twin(X)).max(axis=1) / np.where(values > 0, values, 1.0)).max())
+
+
+def _asked(model: Head | MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
+    """Gaussian sequences of lengths 1 to 16, short enough for scores of order one."""
+    unit = rng.normal(size=(8, 16, model.width))
+    size = rms(model.logits(unit))
+    for length in range(1, 17):
+        yield rng.normal(size=(4, length, model.width)) / max(1.0, size) ** 0.5
+
+
+def _apart(model: Head | MultiHead, twin: Head | MultiHead) -> float:
+    """Relative distance of the parameters as they stand, an absent head counting as zeros."""
+    factored = [m for m in (model, twin) if isinstance(m, Head) and isinstance(m.W, Factored)]
+    a, b = (_factors(m) for m in factored) if len(factored) == 2 else (_numbers(m) for m in (model, twin))
+    rows = max(len(a), len(b))
+    return relative(*(np.concatenate([x, np.zeros((rows - len(x), x.shape[1]))]) for x in (a, b)))
+
+
+def _factors(head: Head) -> Matrix:
+    W = head.W
+    return np.concatenate([W.A, W.B]) if isinstance(W, Factored) else W
+
+
+def _numbers(model: Head | MultiHead) -> Matrix:
+    """One row of parameters per head."""
+    form = _several(model)
+    parts = (form.W, form.V, score_biases(form))
+    return np.concatenate([part.reshape(len(part), int(np.prod(part.shape[1:]))) for part in parts], axis=1)

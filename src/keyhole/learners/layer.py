@@ -1,0 +1,276 @@
+r"""A whole attention layer with its output projection, as one black box: all heads at once.
+
+$$F(X) = c + \sum_h \mathrm{softmax}(X (W_h x_N + h_h))^\top X V_h$$
+where the spaces that the heads write into (the row spaces of the $V_h$) are independent, as they are in a layer whose
+output projection has full rank. Six steps, each a module or a function below:
+
+1. read: c and $V = \sum_h V_h$ from single tokens;
+2. flips: on long tokens each head is a switch; where switches flip on a half circle separates the heads;
+3. spaces: what each head writes into, roughly, and $V_h$ as the part of V in it;
+4. measure, round one: whole columns of all $W_h$ from the same answers, until no rank grows;
+5. route: one head at a time looks at x, all others away, which gives the spaces to rounding; stored answers are read
+   again;
+6. measure, round two: coordinates along the ranges found, on all other directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from keyhole._arrays import Matrix, Stack
+from keyhole.claims import Certificate, Check
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.identify import head_freedom
+from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.flips import Circle, Dependent, Still, Unseparated, column_spaces, hard, scan
+from keyhole.learners.judging import CANCEL, SPENT, Judgement, determined, judged, not_affine
+from keyhole.learners.probes import Saturated
+from keyhole.learners.ranges import complete, enough, partial, split
+from keyhole.learners.readout import NotAHead, Readout, read
+from keyhole.learners.routing import routed
+from keyhole.learners.together import Scores, Spaces, calibrate
+from keyhole.learners.verify import EXACT, QUERIES
+from keyhole.models import MultiHead
+from keyhole.oracles import Budgeted, Counted, Oracle
+from keyhole.oracles.base import declared
+
+_ATTEMPTS = 3
+_FINE, _COARSE = 1e5, 1e3  # roundings, of float64 and of coarser answers, below which a singular value counts as zero
+_WORTH_ANOTHER = (
+    Status.UNSEPARATED,
+    Status.STILL,
+    Status.DEPENDENT,
+    Status.SATURATED,
+    Status.IMPRECISE,
+    Status.HEADS_DISAGREE,
+)
+_RESIDUAL = "A residual acts, which a sum of heads does not hold."
+_REASONS = {Unseparated: Status.UNSEPARATED, Dependent: Status.DEPENDENT, Still: Status.STILL}
+
+
+@dataclass(frozen=True, slots=True)
+class WholeLayer:
+    """Separates and recovers all heads of a layer with vector outputs; their number and ranks are found.
+
+    Args:
+        heads: how many heads to plan for; `run` finds their number by itself.
+        head_size: ranks of W and V to plan for, likewise.
+    """
+
+    heads: int = 12
+    head_size: int = 32
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.head_size < 1:
+            raise InvalidInput(f"heads and head_size are whole numbers >= 1; got {self.heads} and {self.head_size}.")
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """What a layer of that many heads costs, each of that size as far as width and outputs have room."""
+        rank = min(self.head_size, width, max(1, outputs // self.heads))
+        freedom = self.heads * head_freedom(width, outputs=outputs, rank=rank, value_rank=rank, score_bias=rank)
+        by_phase = expected(width, [rank] * self.heads, rank, biased=True)
+        return Plan(
+            by_phase={**by_phase, "verify": QUERIES},
+            at_most=most(width, outputs),
+            degrees_of_freedom=freedom + outputs,
+            outputs=outputs,
+        )
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
+        """Recover a layer; certificate keyhole/whole-layer."""
+        session = _Session(oracle, rng)
+        recovery = session.recover()
+        ranks = [basis.shape[1] for basis in session.scores.spaces.bases] if session.scores else []
+        return replace(recovery, certificate=certificate(recovery, ranks, session.tries))
+
+
+def expected(width: int, ranks: Sequence[int], score_rank: int, *, biased: bool) -> dict[str, int]:
+    """Queries by phase for read-outs of the given ranks and score matrices of one rank."""
+    heads, least, top = len(ranks), min(ranks), max(ranks)
+    together = max(1, int(0.875 * least))
+    groups, directions = -(-width // together), width + biased
+    columns = min(directions, max(heads, score_rank) + 2 + biased)
+    along = min(groups, -(-int(np.ceil(1.5 * score_rank)) // together))
+    return {
+        "read": width + 4,
+        "flips": 18 + 11 * heads,
+        "spaces": heads * (top + 2 + top // 8),
+        "scale": 16,
+        "measure": groups * columns + along * (directions - columns),
+        "route": sum(int(np.ceil(1.25 * rank)) + 1 for rank in ranks),
+    }
+
+
+def most(width: int, outputs: int) -> int:
+    """The most that is ever asked: every form of every head singly, all of it twice, in every attempt."""
+    separate = 18 + 11 * outputs + (outputs + 8) ** 2 // 3
+    measure = (width + 1) * width + 1000
+    return width + 4 + _ATTEMPTS * (2 * measure + separate + 4 * outputs + 400 + QUERIES) + 8
+
+
+class _Session:
+    """One recovery under way."""
+
+    def __init__(self, oracle: Oracle, rng: np.random.Generator) -> None:
+        self.oracle, self.rng, self.imperfection = Counted(oracle), rng, declared(oracle)
+        self.roundoff = self.imperfection.roundoff
+        self.readout: Readout | None = None
+        self.scores: Scores | None = None
+        self.ranks: list[int] | None = None
+        self.tries = 0
+
+    def recover(self) -> Recovery[MultiHead]:
+        """Read, then try to separate and measure until a try is verified; every way to stop ends in a Recovery."""
+        try:
+            with self.oracle.phase("read"):
+                readout = self.readout = read(self.oracle, roundoff=self.roundoff, rng=self.rng)
+            room = most(*readout.V.shape) - self.oracle.ledger.total().sequences
+            self.oracle.inner = Budgeted(self.oracle.inner, room)
+            return self._attempts(readout)
+        except BudgetSpent:
+            return self.ended(self._partial(), SPENT)
+        except NotAHead as refusal:
+            return self.ended(None, not_affine(self.oracle, refusal.counterexample, rng=self.rng))
+
+    def _attempts(self, readout: Readout) -> Recovery[MultiHead]:
+        if readout.U is not None:
+            return self.ended(None, Judgement(status=Status.UNSEPARATED, detail=_RESIDUAL))
+        if readout.blind:
+            found = self._judged(self._model(readout, [], np.zeros((0, *readout.V.shape))), self.rng)
+            missed = found.status in (Status.HEADS_DISAGREE, Status.IMPRECISE)
+            return self.ended(None, CANCEL) if missed else found
+        tried: list[Recovery[MultiHead]] = []
+        for rng in self.rng.spawn(_ATTEMPTS):
+            tried.append(self._attempt(readout, rng))
+            if tried[-1].status not in _WORTH_ANOTHER:
+                return tried[-1]
+        return tried[0]
+
+    def _attempt(self, readout: Readout, rng: np.random.Generator) -> Recovery[MultiHead]:
+        self.scores = self.ranks = None
+        self.tries += 1
+        try:
+            model = self._measured(readout, rng)
+        except Unseparated as refusal:
+            return self.ended(None, Judgement(status=_REASONS[type(refusal)], detail=str(refusal)))
+        except Saturated:
+            return self.ended(None, Judgement(status=Status.SATURATED))
+        return self._judged(model, rng)
+
+    def _measured(self, readout: Readout, rng: np.random.Generator) -> MultiHead:
+        """One try: the layer, fitted and not yet verified."""
+        spaces = self._separated(readout, rng)
+        fine = (_FINE if self.imperfection.perfect else _COARSE) * self.roundoff
+        with self.oracle.phase("scale"):
+            scores = self.scores = calibrate(self.oracle, readout, spaces, roundoff=self.roundoff, rng=rng)
+        with self.oracle.phase("measure"):
+            enough(scores, cut=max(self.roundoff ** (1 / 3), fine))
+        with self.oracle.phase("route"):
+            scores.sharpen(routed(scores, rng=rng) or spaces)
+        with self.oracle.phase("measure"):
+            enough(scores, cut=fine)
+            found, self.ranks = complete(scores, cut=fine)
+        return self._model(readout, found, scores.spaces.V)
+
+    def _separated(self, readout: Readout, rng: np.random.Generator) -> Spaces:
+        with self.oracle.phase("flips"):
+            pairs = hard(self.oracle, readout, rng=rng)
+            plateaus = scan(pairs, Circle.random(self.oracle.width, rng), roundoff=self.roundoff)
+        with self.oracle.phase("spaces"):
+            bases = column_spaces(pairs, plateaus, roundoff=self.roundoff, rng=rng)
+        return Spaces.of(bases, readout.V, cut=float(np.sqrt(self.roundoff)))
+
+    def _model(self, readout: Readout, found: Sequence[Matrix], V: Stack) -> MultiHead:
+        d, scores = readout.V.shape[0], self.scores
+        parts = [] if scores is None else [split(scores, M) for M in found]
+        W = np.array([W for W, _ in parts]).reshape(-1, d, d)
+        h = np.array([h for _, h in parts if h is not None]).reshape(-1, d)
+        return MultiHead(W, V, h if readout.biased and len(h) else None, readout.c if readout.c.any() else None)
+
+    def _partial(self) -> MultiHead | None:
+        """What is known so far: read-outs, and W on the directions measured; nothing before heads are separated."""
+        if self.readout is None or self.scores is None:
+            return None
+        return self._model(self.readout, partial(self.scores), self.scores.spaces.V)
+
+    def _judged(self, model: MultiHead, rng: np.random.Generator) -> Recovery[MultiHead]:
+        """Verify; where spaces nearly meet, a declared rounding explains more."""
+        leeway = 1.0 if self.scores is None else min(10.0, 1.0 / self.scores.spaces.condition)
+        probe = None if self.readout is None else self.readout.probe
+        return self.ended(model, judged(self.oracle, model, probe=probe, rng=rng, leeway=leeway))
+
+    def ended(self, model: MultiHead | None, how: Judgement) -> Recovery[MultiHead]:
+        """The recovery, however it came to its end."""
+        return Recovery(
+            model=model,
+            status=how.status,
+            verdict=how.verdict,
+            reason=self._reason(),
+            determined=determined(model, how.verdict),
+            ledger=self.oracle.ledger,
+            degrees_of_freedom=self._freedom(model),
+            rank=max(self.ranks) if self.ranks else None,
+            fresh=how.fresh,
+            counterexample=how.counterexample,
+            detail=how.detail,
+        )
+
+    def _reason(self) -> str:
+        if self.scores is None:
+            return "A layer of several heads was tried."
+        ranks = [basis.shape[1] for basis in self.scores.spaces.bases]
+        found = f"; their W have ranks {_listed(self.ranks)}" if self.ranks else ""
+        return f"On long tokens {len(ranks)} heads flip one by one and write into independent spaces of dimensions " + (
+            f"{_listed(ranks)}{found}."
+        )
+
+    def _freedom(self, model: MultiHead | None) -> int | None:
+        """Numbers the answers determine; a score bias found lies in the range of [W | h], and counts its rank."""
+        if model is None or self.scores is None or self.ranks is None:
+            return None
+        sizes = zip(self.ranks, self.scores.spaces.bases, strict=True)
+        heads = [
+            head_freedom(
+                model.width,
+                outputs=model.outputs,
+                rank=rank,
+                value_rank=basis.shape[1],
+                score_bias=rank if model.h is not None else 0,
+            )
+            for rank, basis in sizes
+        ]
+        return sum(heads) + (model.outputs if model.c is not None else 0)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """One number where all are equal."""
+    return str(ranks[0]) if len(set(ranks)) == 1 else ", ".join(map(str, ranks))
+
+
+def certificate(recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int) -> Certificate | None:
+    """The claim keyhole/whole-layer confronted with one run, which found read-outs of these ranks."""
+    model = recovery.model
+    if model is None or recovery.fresh is None or len(ranks) == 0:
+        return None
+    counts = expected(model.width, ranks, recovery.rank or model.width, biased=model.h is not None)
+    asked = recovery.ledger.total(without="verify").sequences
+    refused = recovery.status in (Status.HEADS_DISAGREE, Status.INCONSISTENT, Status.HIDDEN, Status.IMPRECISE)
+    return Certificate(
+        "keyhole/whole-layer",
+        assumptions=(
+            Check("answers that no such layer gives", float(refused), 0.0),
+            Check("read-out ranks of all heads together", sum(ranks), model.outputs),
+        ),
+        conclusion=(
+            Check("queries per try, but those of verification", asked / tries, _allowed(counts)),
+            Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
+        ),
+    )
+
+
+def _allowed(counts: Mapping[str, int]) -> float:
+    """The expected count, with a tenth for what is asked again and the columns that show a rank is complete."""
+    return 1.1 * sum(counts.values()) + 50
