@@ -62,7 +62,7 @@ def compare(job: Annotated[CompareJob, Flat], *, json: Json = False) -> int:
 
 @app.command
 def sample(job: Annotated[SampleJob, Flat], *, json: Json = False) -> int:
-    """Write a random model file to play with: KIND is head or multihead."""
+    """Write a random model file to play with: KIND is head, multihead, relu or onelayer."""
     return _show(job, json)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Array, Matrix, Sequences, rms
 from keyhole.claims import Certificate, Check
-from keyhole.identify.heads import relative
+from keyhole.identify.heads import relative, score_biases
 from keyhole.models import Factored, Head, MultiHead
 
 _ROUNDING = 1e-11  # answers that differ by less than this, relatively, count as the same

@@ -88,6 +88,7 @@ class Hinting(Declaring):
         norm_bound: the Frobenius norm of W is at most this (learner tolerant).
         margin: no entry of the read-out is smaller than this (learner tolerant).
         bits: binary digits of W to learn from labels.
+        heads: number of heads (learner repetition).
     """
 
     _: KW_ONLY
@@ -98,6 +99,7 @@ class Hinting(Declaring):
     norm_bound: float | None = None
     margin: float | None = None
     bits: int = 40
+    heads: int | None = None
 
 
 HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLARATIONS)
@@ -212,11 +214,12 @@ class SampleJob(_Job):
     """Write a random model file to play with.
 
     Args:
-        kind: head or multihead.
+        kind: head, multihead, relu or onelayer.
         width: size of a token.
         rank: rank of W; full when absent.
         heads: number of heads of a multihead.
         outputs: numbers per answer.
+        hidden: hidden units of a relu or onelayer; four times the width when absent.
         scale: entries of W have standard deviation scale / sqrt(width).
         biases: give a head a score bias and a constant.
         seed: seed of the weights.
@@ -230,6 +233,7 @@ class SampleJob(_Job):
     rank: int | None = None
     heads: int = 2
     outputs: int = 1
+    hidden: int | None = None
     scale: float = 1.0
     biases: bool = False
     seed: int = 0

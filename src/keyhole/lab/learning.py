@@ -20,7 +20,7 @@ from keyhole.lab.records import Record
 from keyhole.lab.targets import digest, go_on, label, load_tokens, open_target, simulated, stated_by
 from keyhole.learners.auto import Hints, choose, learn
 from keyhole.learners.base import Recovery
-from keyhole.models import Head, save
+from keyhole.models import save
 from keyhole.oracles import Budgeted, Chunked, Counted, Declared, Oracle, Recorded, Watched, declared
 
 REFUSED = 3
@@ -120,7 +120,7 @@ def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -
     return oracle, recorded
 
 
-def write_model(recovery: Recovery[Head], directory: Path) -> dict[str, Any]:
+def write_model(recovery: Recovery[Any], directory: Path) -> dict[str, Any]:
     """Save the recovered model with its error bars, where there is one."""
     if recovery.model is None:
         return {"model": None}

@@ -9,9 +9,8 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from keyhole._arrays import Array
 from keyhole.learners.base import Counterexample, Fresh, Recovery
-from keyhole.models import Head
+from keyhole.models import AbsAffine, Head, Model, MultiHead, OneLayer
 from keyhole.oracles import Ledger
 
 
@@ -64,7 +63,7 @@ def counterexample(case: Counterexample | None) -> dict[str, Any] | None:
     return {"tokens": case.tokens, "answer": case.answer, "predicted": case.predicted, "gap": case.gap}
 
 
-def certificate(recovery: Recovery[Head]) -> dict[str, Any] | None:
+def certificate(recovery: Recovery[Any]) -> dict[str, Any] | None:
     """A certificate as data."""
     held = recovery.certificate
     if held is None:
@@ -76,31 +75,45 @@ def certificate(recovery: Recovery[Head]) -> dict[str, Any] | None:
     return {"theorem": held.theorem, "outcome": held.outcome.name, **checks}
 
 
-def _relative(bar: Array, width: int) -> float:
-    """Frobenius norm of the standard errors of W, given for each entry or for all alike."""
-    return float(np.linalg.norm(np.broadcast_to(bar, (width, width))))
+_KINDS: dict[type, str] = {Head: "head", MultiHead: "multihead", AbsAffine: "relu", OneLayer: "onelayer"}
 
 
-def of_recovery(recovery: Recovery[Head], *, lost: int = 0) -> dict[str, Any]:
+def _kind(recovery: Recovery[Any]) -> str:
+    """The class of model that was decided on; a single head where there is none."""
+    held = recovery.certificate
+    if held is not None and held.theorem == "keyhole/whole-layer":
+        return "layer"
+    model: Model | None = recovery.model
+    return _KINDS.get(type(model), "head")
+
+
+def _error_bar(recovery: Recovery[Any]) -> float | None:
+    """Frobenius norm of the standard errors of W, given for each entry or for all alike, over that of W."""
+    bar, W = recovery.bars.get("W"), getattr(recovery.model, "W", None)
+    if bar is None or W is None or not np.asarray(W).any():
+        return None
+    W = np.asarray(W)
+    return float(np.linalg.norm(np.broadcast_to(bar, W.shape))) / float(np.linalg.norm(W))
+
+
+def of_recovery(recovery: Recovery[Any], *, lost: int = 0) -> dict[str, Any]:
     """The part of a learn record that comes from the recovery itself."""
     model = recovery.model
-    bar = recovery.bars.get("W")
-    size = 0.0 if model is None else float(np.linalg.norm(np.asarray(model.W)))
     return {
         "status": recovery.status.name,
         "verdict": recovery.verdict.name,
         "sentence": recovery.sentence,
-        "class": "head",
+        "class": _kind(recovery),
         "reason": recovery.reason,
         "determined": recovery.determined,
         "counterexample": counterexample(recovery.counterexample),
         "width": None if model is None else model.width,
         "outputs": None if model is None else model.outputs,
-        "heads": 1,
+        "heads": len(model.W) if isinstance(model, MultiHead) else 1 if isinstance(model, Head | OneLayer) else None,
         "rank": recovery.rank,
         "queries": queries(recovery.ledger, lost),
         "degrees_of_freedom": recovery.degrees_of_freedom,
         "fresh_error": fresh_error(recovery.fresh),
-        "error_bar": None if bar is None or model is None or not size else _relative(bar, model.width) / size,
+        "error_bar": _error_bar(recovery),
         "certificate": certificate(recovery),
     }

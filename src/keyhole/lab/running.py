@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from keyhole.errors import InvalidInput, OracleError
-from keyhole.identify import distance
+from keyhole.identify import distance, network_distance, one_layer_distance
 from keyhole.lab import records
 from keyhole.lab.audit import run_audit
 from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
@@ -20,7 +21,7 @@ from keyhole.lab.targets import open_target, simulated, stated_by
 from keyhole.lab.tour import run_demo
 from keyhole.learners.auto import choose
 from keyhole.learners.checking import verify
-from keyhole.models import Head, MultiHead, SelfAttention, load, save
+from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention, load, save
 from keyhole.models.files import load_bars
 from keyhole.oracles import Budgeted, Counted, Declared
 
@@ -97,19 +98,35 @@ def _verify(job: VerifyJob) -> Record:
 
 def _compare(job: CompareJob) -> Record:
     a, b = (_comparable(path) for path in (job.a, job.b))
-    gap = distance(a, b)
-    same = gap.heads[0] == gap.heads[1]
+    names, gap = _gap(a, b)
+    parts = {name: getattr(gap, name) for name in names}
+    of = "heads" if hasattr(gap, "heads") else "hidden"
+    counts = list(getattr(gap, of, ()))
+    same = len(set(counts)) <= 1
+    units = "heads" if of == "heads" else "hidden units"
     sentence = (
-        f"The models differ by {gap.largest:.1e} at most, relatively, once the order of heads no longer counts."
+        f"The models differ by {gap.largest:.1e} at most, relatively, once the order of {units} no longer counts."
         if same
-        else f"The models have {gap.heads[0]} and {gap.heads[1]} heads that act: they are different functions."
+        else f"The models have {counts[0]} and {counts[1]} {units} that act: they are different functions."
     )
-    parts = {name: getattr(gap, name) for name in ("W", "V", "h", "c", "U")}
-    data = {"sentence": sentence, "distance": parts, "largest": gap.largest, "heads": list(gap.heads)}
+    data = {"sentence": sentence, "distance": parts, "largest": gap.largest, of: counts}
     return Record(data, 0, tuple((name, f"{value:.2e}") for name, value in parts.items()))
 
 
-def _comparable(path: str) -> Head | MultiHead:
+def _gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
+    """The distance of two models of one kind, and the names of its parts."""
+    if isinstance(a, OneLayer) and isinstance(b, OneLayer):
+        gap = one_layer_distance(a, b)
+    elif isinstance(a, ReluNet | AbsAffine) and isinstance(b, ReluNet | AbsAffine):
+        gap = network_distance(a, b)
+    elif isinstance(a, Head | MultiHead) and isinstance(b, Head | MultiHead):
+        gap = distance(a, b)
+    else:
+        raise InvalidInput(f"models of one kind are compared; got {type(a).__name__} and {type(b).__name__}.")
+    return tuple(item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)), gap
+
+
+def _comparable(path: str) -> Any:
     model = load(path)
     return model.read_last() if isinstance(model, SelfAttention) else model
 
@@ -130,12 +147,15 @@ def _sample(job: SampleJob) -> Record:
     return Record({"sentence": sentence, **shown}, 0)
 
 
-def _random(job: SampleJob, rng: np.random.Generator) -> Head | MultiHead:
-    if job.kind == "head":
-        options = {"outputs": job.outputs, "rank": job.rank, "scale": job.scale, "biases": job.biases}
-        return Head.random(job.width, **cast(Any, options), rng=rng)
-    if job.kind == "multihead":
-        return MultiHead.random(
-            job.width, heads=job.heads, outputs=job.outputs, rank=job.rank, scale=job.scale, rng=rng
-        )
-    raise InvalidInput(f"KIND is head or multihead; got {job.kind!r}.")
+def _random(job: SampleJob, rng: np.random.Generator) -> Any:
+    hidden = 4 * job.width if job.hidden is None else job.hidden
+    shared: dict[str, Any] = {"outputs": job.outputs, "scale": job.scale, "rng": rng}
+    makers: dict[str, Callable[[], Any]] = {
+        "head": lambda: Head.random(job.width, rank=job.rank, biases=job.biases, **shared),
+        "multihead": lambda: MultiHead.random(job.width, heads=job.heads, rank=job.rank, **shared),
+        "relu": lambda: ReluNet.random(job.width, hidden=hidden, **shared),
+        "onelayer": lambda: OneLayer.random(job.width, hidden=hidden, rank=job.rank, biases=job.biases, **shared),
+    }
+    if job.kind not in makers:
+        raise InvalidInput(f"KIND is head, multihead, relu or onelayer; got {job.kind!r}.")
+    return makers[job.kind]()

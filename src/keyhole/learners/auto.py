@@ -9,21 +9,28 @@ from typing import Any, TypeVar
 import numpy as np
 
 from keyhole._arrays import EPS, Matrix
-from keyhole.errors import InvalidInput
+from keyhole.claims import Verdict
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.learners.antisymmetric import Antisymmetric
 from keyhole.learners.balance import Balanced
 from keyhole.learners.base import Learner, Recovery, Status
 from keyhole.learners.checking import as_oracle
 from keyhole.learners.exact import Exact
 from keyhole.learners.grid import Grid
 from keyhole.learners.label import Labels
+from keyhole.learners.layer import WholeLayer
 from keyhole.learners.low_rank import LowRank
+from keyhole.learners.network import Network
 from keyhole.learners.noisy import UnderNoise
 from keyhole.learners.nuclear import NuclearNorm
 from keyhole.learners.nystrom import Nystrom
+from keyhole.learners.one_layer import OneLayerTransformer
+from keyhole.learners.recognise import recognised
+from keyhole.learners.repetition import Repetition
 from keyhole.learners.restricted import Restricted
+from keyhole.learners.several_heads import SeveralHeads
 from keyhole.learners.tolerant import Tolerant
-from keyhole.models import Head
-from keyhole.oracles import Budgeted, Declared, Imperfection, Oracle, declared
+from keyhole.oracles import Budgeted, Counted, Declared, Imperfection, Oracle, declared
 
 T = TypeVar("T")
 
@@ -40,6 +47,7 @@ class Hints:
         norm_bound: largest Frobenius norm of W.
         margin: least size of an entry of the read-out.
         bits: binary digits of W to learn from labels.
+        heads: number of heads.
     """
 
     rank: int | None = None
@@ -49,6 +57,7 @@ class Hints:
     norm_bound: float | None = None
     margin: float | None = None
     bits: int = 40
+    heads: int | None = None
 
 
 def _needed(value: T | None, name: str, learner: str) -> T:
@@ -80,6 +89,12 @@ LEARNERS: dict[str, Choice] = {
     "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
     "balanced": Choice(lambda hints: Balanced(), _ROUNDED),
     "labels": Choice(lambda hints: Labels(hints.bits), _ERRORS | {"labels only"}),
+    "several-heads": Choice(lambda hints: SeveralHeads(), _ROUNDED),
+    "layer": Choice(lambda hints: WholeLayer(), _ROUNDED),
+    "repetition": Choice(lambda hints: Repetition(_needed(hints.heads, "heads", "repetition")), _ROUNDED),
+    "network": Choice(lambda hints: Network(), _ROUNDED),
+    "one-layer": Choice(lambda hints: OneLayerTransformer(), _ROUNDED),
+    "antisymmetric": Choice(lambda hints: Antisymmetric(), _ROUNDED),
     "tolerant": Choice(
         lambda hints: Tolerant(
             _needed(hints.norm_bound, "norm-bound", "tolerant"), _needed(hints.margin, "margin", "tolerant")
@@ -138,13 +153,14 @@ def learn(
     learner: str | Learner = "auto",
     hints: Hints = Hints(),  # noqa: B008
     budget: int | None = None,
-) -> Recovery[Head]:
-    """Recover the attention head behind `oracle` from queries, and verify it on fresh ones.
+) -> Recovery[Any]:
+    """Recover the model behind `oracle` from queries, and verify it on fresh ones.
 
     Args:
         oracle: a black box, or a callable with a `width` attribute.
         rng: source of every random choice.
-        learner: a learner or its name; `auto` also goes on when the first attempt shows that answers scatter.
+        learner: a learner or its name; `auto` tries one head first, and goes on when answers
+            scatter or refute it.
         hints: what is known of the target beforehand.
         budget: never ask more sequences than this, verification included.
 
@@ -156,8 +172,37 @@ def learn(
     stated = declared(target)
     chosen = choose(learner, hints, stated) if isinstance(learner, str) else learner
     first = chosen.run(target, rng=rng)
-    if first.status is not Status.INCONSISTENT or stated.absolute or learner != "auto" or hints.tokens is not None:
+    if learner != "auto" or hints.tokens is not None or stated.absolute or stated.token_bound is not None:
         return first
-    scattered = Declared(target, Imperfection(noise=float("nan")))
-    again = UnderNoise(hints.rank, hints.repeats).run(scattered, rng=rng)
-    return replace(again, ledger=again.ledger.after(first.ledger, "before"))
+    if first.status is Status.INCONSISTENT:
+        scattered = Declared(target, Imperfection(noise=float("nan")))
+        return _after(UnderNoise(hints.rank, hints.repeats).run(scattered, rng=rng), first)
+    return _further(target, first, rng) if first.verdict is Verdict.CLASS_REFUTED else first
+
+
+def _after(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
+    return replace(recovery, ledger=recovery.ledger.after(earlier.ledger, "before"))
+
+
+def _further(target: Oracle, first: Recovery[Any], rng: np.random.Generator) -> Recovery[Any]:
+    """Other classes, one after the other, once a single head is refuted; the first refusal where none fits.
+
+    What was asked before counts as the phase `before`.
+    """
+    looking = Counted(target)
+    try:
+        with looking.phase("recognise"):
+            candidates = recognised(looking, rng=rng)
+    except BudgetSpent:
+        return first
+    spent = first.ledger.after(looking.ledger, "recognise")
+    last, tried = first, list[str]()
+    for name in candidates:
+        last = LEARNERS[name].make(Hints()).run(target, rng=rng)
+        ledger = last.ledger.after(spent, "before")
+        if last.verdict is not Verdict.CLASS_REFUTED and last.verdict is not Verdict.UNVERIFIED:
+            return replace(last, ledger=ledger)
+        tried.append(f"{name}: {last.status.value}")
+        spent = ledger
+    detail = " ".join([first.detail, f"Other classes do not fit either ({' '.join(tried)})"])
+    return replace(first, ledger=spent, detail=detail)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import NormalDist
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from keyhole._arrays import Array
 from keyhole.claims import Certificate, Verdict
 from keyhole.errors import InvalidInput, RecoveryFailed
-from keyhole.models import Head, Model
+from keyhole.models import Model
 from keyhole.oracles import Ledger, Oracle
 
 M = TypeVar("M", bound=Model)
@@ -190,12 +190,12 @@ class Recovery(Generic[M]):
 
 @runtime_checkable
 class Learner(Protocol):
-    """A frozen set of options with one method that recovers a head."""
+    """A frozen set of options with one method that recovers a model."""
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """What `run` will cost."""
         ...
 
-    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Any]:
         """Recover what is behind the oracle."""
         ...

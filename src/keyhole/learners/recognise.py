@@ -1,0 +1,48 @@
+"""What kind of target it is, once a single head is refuted: a few queries that tell classes apart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keyhole._arrays import EPS, Matrix
+from keyhole.oracles import Counted, declared
+
+_SCALES = (1.0, 30.0, 1e3)
+_EACH = 6
+
+
+def recognised(oracle: Counted, *, rng: np.random.Generator) -> tuple[str, ...]:
+    """Names of the learners worth trying, the likeliest first.
+
+    A sum of heads answers single tokens with an affine map; a network and a Transformer do not, and only a network
+    heeds no token but the last.
+    """
+    if _affine(oracle, rng):
+        return ("several-heads",) if (oracle.outputs or 1) == 1 else ("layer", "several-heads")
+    return ("network",) if _only_the_last(oracle, rng) else ("one-layer",)
+
+
+def _tolerance(oracle: Counted) -> float:
+    return 1e4 * max(declared(oracle).roundoff, EPS)
+
+
+def _affine(oracle: Counted, rng: np.random.Generator) -> bool:
+    """Whether f([x + y]) - f([x]) - f([y]) + f([0]) vanishes for random tokens of several lengths."""
+    zero = oracle.ask(np.zeros((1, 1, oracle.width)))
+    for scale in _SCALES:
+        x, y = scale * rng.normal(size=(2, _EACH, oracle.width))
+        both, first, second = (oracle.ask(tokens[:, None]) for tokens in (x + y, x, y))
+        size = np.abs(np.stack([both, first, second])).max() + np.abs(zero).max()
+        if np.abs(both - first - second + zero).max() > _tolerance(oracle) * size:
+            return False
+    return True
+
+
+def _only_the_last(oracle: Counted, rng: np.random.Generator) -> bool:
+    """Whether tokens before the last change nothing."""
+    for scale in _SCALES:
+        x: Matrix = scale * rng.normal(size=(_EACH, 3, oracle.width))
+        whole, last = oracle.ask(x.copy()), oracle.ask(x[:, -1:].copy())
+        if np.abs(whole - last).max() > _tolerance(oracle) * np.abs(whole).max():
+            return False
+    return True
