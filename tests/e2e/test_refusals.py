@@ -18,8 +18,8 @@ FIELDS = {
 # --- targets that cannot be learned: exit 3 ---------------------------------------------------------------------------
 
 
-def test_two_heads_are_refuted_by_an_input_anyone_can_replay(keyhole, targets, tmp_path):
-    ran = keyhole("learn", "targets:two", "--width", WIDTH, "--out", "run", "--json")
+def test_two_heads_taken_for_one_are_refuted_by_an_input_anyone_can_replay(keyhole, targets, tmp_path):
+    ran = keyhole("learn", "targets:two", "--width", WIDTH, "--learner", "low-rank", "--out", "run", "--json")
     assert (ran.code, ran.json["verdict"]) == (3, "CLASS_REFUTED")
     case = json.loads((tmp_path / "run" / "record.json").read_text())["counterexample"]
     tokens, answer, predicted = (np.array(case[name]) for name in ("tokens", "answer", "predicted"))
@@ -61,9 +61,16 @@ def test_a_target_that_raises_is_reported_in_its_own_words(keyhole, targets, nam
 
 
 def test_a_target_that_changes_its_mind_is_found_out(keyhole, targets):
-    ran = keyhole("learn", "targets:moody", "--width", WIDTH, "--json")
+    ran = keyhole("learn", "targets:moody", "--width", WIDTH, "--learner", "exact", "--json")
     assert (ran.code, ran.json["verdict"]) == (3, "UNVERIFIED")
     assert "differently" in ran.json["sentence"]
+
+
+def test_noise_that_nobody_declared_is_measured_and_allowed_for(keyhole, targets):
+    ran = keyhole("learn", "targets:moody", "--width", WIDTH, "--json")
+    assert (ran.code, ran.json["verdict"]) == (0, "WITHIN_TOLERANCE")
+    assert "(estimated)" in ran.json["sentence"]
+    assert ran.json["queries"]["by_phase"]["before"] > 0
 
 
 @pytest.mark.parametrize("name", ["constant", "nothing"])
@@ -112,7 +119,7 @@ def test_a_refused_run_still_knows_how_wide_the_target_is(keyhole, targets, name
 
 
 def test_a_refused_run_exits_alike_with_and_without_json(keyhole, targets):
-    assert keyhole("learn", "targets:two", "--width", WIDTH).code == 3
+    assert keyhole("learn", "targets:two", "--width", WIDTH, "--learner", "low-rank").code == 3
 
 
 @pytest.mark.parametrize("budget", [0, 1, 5, 100])

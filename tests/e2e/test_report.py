@@ -29,13 +29,18 @@ KINDS = {
     "wide": (["sample", "head", "--width", 130, "--rank", 1], MODEL, [], "EXACT"),
     "biases": (["sample", "head", "--width", 5, "--biases", "--outputs", 4], MODEL, [], "EXACT"),
     "scalar": (["sample", "head", "--width", 1], MODEL, [], "EXACT"),
-    "refuted": (["sample", "multihead", "--width", 5], "multihead.safetensors", [], "CLASS_REFUTED"),
+    "refuted": (
+        ["sample", "multihead", "--width", 5],
+        "multihead.safetensors",
+        ["--learner", "low-rank"],
+        "CLASS_REFUTED",
+    ),
     "constant": (["--version"], "targets:constant", ["--width", 4], "NOT_IDENTIFIABLE"),
     "budget": (["sample", "head", "--width", 8], MODEL, ["--budget", 30], "BUDGET_SPENT"),
     "no verification": (["--version"], "targets:vector", ["--width", 4, "--budget", 60], "UNVERIFIED"),
     "bad answer": (["--version"], "targets:nan_later", ["--width", 4], "UNVERIFIED"),
     "demo": (["demo", "--seed", 3, "--out", "run"], None, [], "EXACT"),
-    "moody": (["--version"], "targets:moody", ["--width", 4], "UNVERIFIED"),
+    "moody": (["--version"], "targets:moody", ["--width", 4, "--learner", "exact"], "UNVERIFIED"),
 }
 
 

@@ -49,7 +49,7 @@ def test_two_heads_are_refuted_in_float32_too():
         rng = np.random.default_rng(seed)
         heads = MultiHead.random(6, heads=2, rng=rng)
         oracle = Declared(Local(lambda X, heads=heads: heads(X).astype(np.float32), 6), Imperfection.cast("f32"))
-        assert keyhole.learn(oracle, rng=rng).verdict is Verdict.CLASS_REFUTED
+        assert keyhole.learn(oracle, rng=rng, learner="low-rank").verdict is Verdict.CLASS_REFUTED
 
 
 def test_coarse_answers_that_nobody_declared_are_never_called_exact(rng):
