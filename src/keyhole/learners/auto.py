@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole._arrays import EPS, Matrix
 from keyhole.claims import Verdict
-from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
 from keyhole.learners.antisymmetric import Antisymmetric
 from keyhole.learners.balance import Balanced
 from keyhole.learners.base import Learner, Recovery, Status
@@ -196,13 +196,18 @@ def _further(target: Oracle, first: Recovery[Any], rng: np.random.Generator) -> 
     except BudgetSpent:
         return first
     spent = first.ledger.after(looking.ledger, "recognise")
-    last, tried = first, list[str]()
+    tried: list[str] = []
     for name in candidates:
-        last = LEARNERS[name].make(Hints()).run(target, rng=rng)
-        ledger = last.ledger.after(spent, "before")
-        if last.verdict is not Verdict.CLASS_REFUTED and last.verdict is not Verdict.UNVERIFIED:
-            return replace(last, ledger=ledger)
-        tried.append(f"{name}: {last.status.value}")
-        spent = ledger
+        asked = Counted(target)
+        try:
+            found = LEARNERS[name].make(Hints()).run(asked, rng=rng)
+        except BadAnswer:
+            tried.append(f"{name}: The target does not bear its questions.")
+            spent = asked.ledger.after(spent, "before")
+            continue
+        spent = found.ledger.after(spent, "before")
+        if found.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED):
+            return replace(found, ledger=spent)
+        tried.append(f"{name}: {found.status.value}")
     detail = " ".join([first.detail, f"Other classes do not fit either ({' '.join(tried)})"])
     return replace(first, ledger=spent, detail=detail)
