@@ -72,6 +72,11 @@ def test_intervals_cover_w():
     covered("W", [gaussian(23, np.random.default_rng(seed)) for seed in range(4)])
 
 
+def test_intervals_cover_w_where_noise_hides_most_of_it():
+    """Few singular values stand above the noise; the others are not taken for zero."""
+    covered("W", [gaussian(32, np.random.default_rng(seed)) for seed in range(3)], s=0.03)
+
+
 def test_intervals_cover_v():
     covered("V", [gaussian(5, np.random.default_rng(seed), outputs=100) for seed in range(4)])
 
