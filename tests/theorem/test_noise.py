@@ -31,7 +31,7 @@ def inside(recovery, truth, name):
     return ((low <= value) & (value <= high)).ravel()
 
 
-SIZES = [(16, 20), (64, 8), *(pytest.param(d, 20, marks=pytest.mark.slow) for d in (64, 256))]
+SIZES = [(16, 20), (64, 5), *(pytest.param(d, 20, marks=pytest.mark.slow) for d in (64, 256))]
 
 
 @pytest.mark.parametrize(("width", "seeds"), SIZES)
