@@ -31,13 +31,7 @@ def inside(recovery, truth, name):
     return ((low <= value) & (value <= high)).ravel()
 
 
-SIZES = [
-    (16, 5),
-    pytest.param(16, 20, marks=pytest.mark.slow),
-    (64, 1),
-    pytest.param(64, 20, marks=pytest.mark.slow),
-    pytest.param(256, 20, marks=pytest.mark.slow),
-]
+SIZES = [(16, 20), (64, 5), *(pytest.param(d, 20, marks=pytest.mark.slow) for d in (64, 256))]
 
 
 @pytest.mark.parametrize(("width", "seeds"), SIZES)
@@ -55,7 +49,7 @@ def _strong(recovery):
     return any(not check.holds and "logits" in check.name for check in recovery.certificate.assumptions)
 
 
-@pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
 def test_low_rank_needs_fewer_queries_for_a_smaller_error(seeds):
     for seed in range(seeds):
         truth = gaussian(128, np.random.default_rng(seed), rank=8)
@@ -76,6 +70,11 @@ def covered(name, truths, s=1e-5, R=1.0):
 
 def test_intervals_cover_w():
     covered("W", [gaussian(23, np.random.default_rng(seed)) for seed in range(4)])
+
+
+def test_intervals_cover_w_where_noise_hides_most_of_it():
+    """Few singular values stand above the noise; the others are not taken for zero."""
+    covered("W", [gaussian(32, np.random.default_rng(seed)) for seed in range(3)], s=0.03)
 
 
 def test_intervals_cover_v():

@@ -8,6 +8,7 @@ Error bars come from fitting again with errors drawn anew, read-out included.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -140,7 +141,7 @@ def _verified(work: _Work, drawing: np.random.Generator, checking: np.random.Gen
     asked: list[tuple[Stack, Array]] = []
     complete = True
     with work.oracle.phase("verify"):
-        for X in inside(fresh_sequences(head, rng=checking), work.stated.token_bound):
+        for X in _sequences(work, head, checking):
             try:
                 asked.append((X, work.oracle.ask(X.copy())))
             except BudgetSpent:
@@ -163,6 +164,20 @@ def _verified(work: _Work, drawing: np.random.Generator, checking: np.random.Gen
     if 2 * sum(_SIGMAS * row.deviation > row.value for row in rows) > len(rows):
         return _ended(work, Status.IMPRECISE, Verdict.UNVERIFIED, fresh, bars, detail=_VAGUE)
     return _ended(work, Status.RECOVERED, _word(work, fresh), fresh, bars, detail=_detail(work, head, bars))
+
+
+def _sequences(work: _Work, head: Head, rng: np.random.Generator) -> Iterator[Stack]:
+    """Fresh sequences inside the bound; where there is none, half of them so long that errors hide nothing.
+
+    Tokens before the last are made longer and the last one shorter by the same factor, which keeps the scores (tokens
+    of even lengths are orthogonal to a score bias). Errors would hide a class nearly right beside tokens of order one.
+    """
+    bound, reach = work.stated.token_bound, 0.0 if work.reading is None else work.reading.reach
+    for X in inside(fresh_sequences(head, rng=rng), bound):
+        longest = np.sqrt((X**2).sum(axis=2).max(axis=1))
+        longer = np.maximum(1.0, reach / np.maximum(longest, 1e-300))[:, None, None]
+        stretched = bound is None and X.shape[1] % 2 == 0
+        yield np.concatenate([X[:, :-1] * longer, X[:, -1:] / longer], axis=1) if stretched else X
 
 
 def _fuller(

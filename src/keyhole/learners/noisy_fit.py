@@ -24,6 +24,7 @@ from keyhole.oracles import Counted
 _WORTH = 0.38  # share of the columns beyond which measuring all of them costs no more
 _SMALL = 12  # width below which all columns are measured
 _EDGE = 1.15  # share of the largest singular value that noise alone has, above which one counts
+_CLEAR = 4.0  # times the edge that the least of them has; else others may hide below it, and all of W is measured
 _SPARE = 3  # singular values below the edge that show that the range is complete
 _DIRECTIONS = 8  # columns measured at a time
 _TOGETHER = 8  # vectors asked together, where errors count for nothing
@@ -138,20 +139,27 @@ def measure(fit: Fit, rank: int | None, rng: np.random.Generator) -> None:
 
 
 def _range(fit: Fit, rank: int | None, rng: np.random.Generator) -> Matrix | None:
-    """Whole columns until their range is complete: a basis of it, or None when all columns were measured."""
+    """Whole columns until their range is complete: a basis of it, or None when all columns were measured.
+
+    Where no singular value stands clear of the edge, more of W may hide below it, so all of it is measured.
+    """
     directions = fit.assembly.directions
     d, known = directions.Y.shape[1], 0
+    whole = directions.weight != 1.0 or d < _SMALL
     while known < len(directions.Y):
         count = 4 if rank is None else rank + 4 - known
-        whole = known + count > _WORTH * d or directions.weight != 1.0 or d < _SMALL
+        whole = whole or known + count > _WORTH * d
         count = _DIRECTIONS if whole else count
         fit.blocks.append(fit.prober.block(fit.design, directions.Y[known : known + count]))
         known = min(known + count, len(directions.Y))
         if not whole:
             U, S = _spectrum(fit)
-            above = int((_edge(fit, known, rng) < S).sum()) if rank is None else rank
+            edge = _edge(fit, known, rng)
+            above = int((edge < S).sum()) if rank is None else rank
             if above <= known - _SPARE:
-                return U[:, :above]
+                whole = rank is None and (above == 0 or S[above - 1] < _CLEAR * edge)
+                if not whole:
+                    return U[:, :above]
     return None
 
 
