@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from keyhole._arrays import Matrix, Sequences, rms
-from keyhole.errors import DifferentRun, OracleError
+from keyhole.errors import DifferentRun, InvalidInput, OracleError
 from keyhole.identify import distance
 from keyhole.lab import audit_page, learning
 from keyhole.lab.directories import run_directory
@@ -42,6 +42,8 @@ def run_audit(job: AuditJob) -> Record:
         rows = tried.everything(bound)
     except OracleError as error:
         return Record(learning.failed(error, 0) | {"target": job.target, "run": str(directory)}, learning.REFUSED)
+    except _Stopped as stopped:
+        return Record(stopped.record | {"run": str(directory)}, learning.REFUSED)
     data = _data(job, target, rows, len(X), bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
     record = Record(data, 0, _lines(data))
     write_atomically(directory / "record.json", record.json() + b"\n")
@@ -49,17 +51,34 @@ def run_audit(job: AuditJob) -> Record:
     return record
 
 
+class _Stopped(Exception):
+    """The target failed in the middle of an attempt, whose record says how."""
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        super().__init__(record["sentence"])
+        self.record = record
+
+
 def _claim(job: AuditJob, width: int, directory: Path) -> None:
-    """Write down what the directory is for, or check it.
+    """Write down what the directory is for, or check it; with --force, forget what was held out there.
 
     Raises:
-        DifferentRun: the directory holds the audit of something else.
+        DifferentRun: the directory holds something else.
+        InvalidInput: it holds an audit that is neither to go on nor to be replaced.
     """
     mine = {name: getattr(job, name) for name in ("target", "seed", "ball", *_declarations())}
     text = msgspec.json.encode(mine | {"digest": digest(job.target), "width": width})
     path = directory / "audit.json"
-    if path.exists() and job.resume and path.read_bytes() != text:
-        raise DifferentRun(f"{directory} holds an audit with another target, seed or options. Choose another --out.")
+    held = path.read_bytes() if path.exists() else None
+    if held is not None and not (job.resume or job.force):
+        raise InvalidInput(f"{directory} holds an audit. Use --resume to go on with it, or --force to replace it.")
+    if job.resume and held != text and (held is not None or (directory / "record.json").exists()):
+        raise DifferentRun(
+            f"{directory} holds another audit or run: other target, seed or options. Give another --out."
+        )
+    if not job.resume:
+        for file in directory.glob("held-out.sqlite*"):
+            file.unlink()
     write_atomically(path, text)
 
 
@@ -85,13 +104,16 @@ class _Tried:
     def __init__(self, job: AuditJob, directory: Path, X: list[Sequences], truth: list[Matrix]) -> None:
         self.job, self.directory, self.X, self.truth = job, directory, X, truth
         self.reference: Model | None = None
+        self.made: dict[Path, dict[str, Any]] = {}
         self.done = 0
 
     def everything(self, bound: float) -> list[dict[str, Any]]:
         """Every policy in turn, the first one giving what the others are compared with."""
         first = self.attempt("full precision", (), {})
         self.reference = _model(first["model"]) if _verified(first) else None
-        listed = policies(first["queries"], rms(np.concatenate([t.ravel() for t in self.truth])), bound)
+        listed = policies(
+            first["queries"] - first["verification"], rms(np.concatenate([t.ravel() for t in self.truth])), bound
+        )
         return [self.policy(policy, len(listed)) for policy in listed]
 
     def policy(self, policy: Policy, count: int) -> dict[str, Any]:
@@ -114,16 +136,23 @@ class _Tried:
         """One learn job, taken from its record where it was finished before."""
         about = "-".join([name, *(f"{key}-{value}" for key, value in options.items())])
         place = self.directory / "".join(c if c.isalnum() else "-" for c in about).strip("-")
-        done = place / "record.json"
-        if not (self.job.resume and done.exists()):
-            declared = {key: getattr(self.job, key) for key in _declarations()}
-            shared = {"width": self.job.width, "outputs": self.job.outputs, "seed": self.job.seed}
-            learning.run_learn(
-                LearnJob(
-                    self.job.target, simulate=simulate, out=str(place), resume=True, **declared, **shared, **options
-                )
-            )
-        return self._summary(msgspec.json.decode(done.read_bytes()), options)
+        if place not in self.made:
+            self.made[place] = (_finished(place) if self.job.resume else None) or self._learn(place, simulate, options)
+        return self._summary(self.made[place], options)
+
+    def _learn(self, place: Path, simulate: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+        """A learn job in a directory of its own.
+
+        Raises:
+            _Stopped: the target itself failed.
+        """
+        shared = {key: getattr(self.job, key) for key in (*_declarations(), "width", "outputs", "seed", "resume")}
+        out = {"out": str(place), "force": not self.job.resume}
+        learning.run_learn(LearnJob(self.job.target, simulate=simulate, **shared, **out, **options))
+        record = msgspec.json.decode((place / "record.json").read_bytes())
+        if _failed(record):
+            raise _Stopped(record)
+        return record
 
     def _summary(self, record: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
         model = _model(record.get("model"))
@@ -135,6 +164,7 @@ class _Tried:
         return {
             "options": options,
             "queries": record["queries"]["total"],
+            "verification": record["queries"]["by_phase"].get("verify", 0),
             "error": error,
             "function_error": function,
             **kept,
@@ -152,6 +182,20 @@ class _Tried:
         squares = np.maximum((said * said).sum(axis=0), 1e-300)
         scale = np.maximum((truth * said).sum(axis=0) / squares, 0.0)
         return rms(truth - scale * said) / max(rms(truth), 1e-300)
+
+
+def _finished(place: Path) -> dict[str, Any] | None:
+    """The record of an attempt that came to its end."""
+    path = place / "record.json"
+    record = msgspec.json.decode(path.read_bytes()) if path.exists() else None
+    return None if record is None or _failed(record) else record
+
+
+def _failed(record: dict[str, Any]) -> bool:
+    """The target raised, or answered nonsense of its own accord: a policy can push answers out of a format's range."""
+    return record["status"] == "TARGET_FAILED" or (
+        record["status"] == "BAD_ANSWER" and not record["options"].get("simulate")
+    )
 
 
 def _model(path: str | None) -> Model | None:

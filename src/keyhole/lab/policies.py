@@ -47,7 +47,7 @@ def policies(cost: int, size: float, bound: float) -> list[Policy]:
     repeats = tuple({"repeats": count} for count in (1, 4, 16))
     return [
         Policy("full precision", (), "nothing is kept back"),
-        Policy("a query budget", (), _COUNT, shares),
+        Policy(f"a budget below {cost:,} queries", (), _COUNT, shares),
         *(Policy(f"{name} answers", (f"answers={name}",), _BALANCE) for name in ("f32", "f16", "bf16")),
         *(Policy(f"rounding to {_decimals(k)}", (f"decimals={k}",), _LONGER) for k in (3, 1)),
         Policy(f"noise of {noise:g}", (f"noise={noise!r}",), _LONGER),
