@@ -20,6 +20,7 @@ from keyhole.lab.jobs import AuditJob, Declaring, LearnJob
 from keyhole.lab.policies import PROTECTS, Policy, policies, verdict
 from keyhole.lab.records import Record
 from keyhole.lab.targets import digest, label, open_target, stated_by
+from keyhole.learners.guarantees import check_positive
 from keyhole.learners.verify import inside
 from keyhole.models import Head, Model, SelfAttention, load
 from keyhole.models.files import write_atomically
@@ -32,19 +33,21 @@ _EACH = 4
 def run_audit(job: AuditJob) -> Record:
     """Try every policy, write the page, return the record; what was done before is not asked again."""
     start = time.perf_counter()
+    rng = learning.seeded(job.seed).spawn(1)[0]
     target = Declared(open_target(job.target, width=job.width, outputs=job.outputs), stated_by(job))
+    bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
+    check_positive("--ball, the bound on tokens,", bound)
     directory = run_directory(f"audit-{label(job.target)}", out=job.out, resume=job.resume, force=job.force)
     _claim(job, target.width, directory)
-    bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
     try:
-        X, truth = _held_out(job, target, min(bound, job.token_bound or bound), directory)
+        X, truth = _held_out(job, target, min(bound, job.token_bound or bound), directory, rng)
         tried = _Tried(job, directory, X, truth)
         rows = tried.everything(bound)
     except OracleError as error:
         return Record(learning.failed(error, 0) | {"target": job.target, "run": str(directory)}, learning.REFUSED)
     except _Stopped as stopped:
         return Record(stopped.record | {"run": str(directory)}, learning.REFUSED)
-    data = _data(job, target, rows, len(X), bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
+    data = _data(job, target, rows, truth, bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
     record = Record(data, 0, _lines(data))
     write_atomically(directory / "record.json", record.json() + b"\n")
     write_atomically(directory / "report.html", audit_page.page(data).encode())
@@ -86,9 +89,10 @@ def _declarations() -> tuple[str, ...]:
     return tuple(item.name for item in fields(Declaring))
 
 
-def _held_out(job: AuditJob, target: Oracle, bound: float, directory: Path) -> tuple[list[Sequences], list[Matrix]]:
+def _held_out(
+    job: AuditJob, target: Oracle, bound: float, directory: Path, rng: np.random.Generator
+) -> tuple[list[Sequences], list[Matrix]]:
     """Sequences that no attempt sees, with the target's own answers; asked once."""
-    rng = np.random.default_rng([job.seed, 1])
     drawn = (rng.normal(size=(_EACH, length, target.width)) for length in _HELD_OUT)
     X = list(inside(drawn, bound))
     recorded = Recorded(target, directory / "held-out.sqlite", {"target": job.target, "seed": job.seed})
@@ -123,11 +127,10 @@ class _Tried:
         said = verdict(policy, made, "answers" if self.reference is None else "W")
         sys.stderr.write(f"{self.done}/{count} {said}\n")
         last = made[-1]["error"]
-        protects = last is None or last >= PROTECTS
         return {
             "policy": policy.name,
             "simulate": policy.simulate,
-            "protects": protects,
+            "protects": None if self.reference is None else last is None or last >= PROTECTS,
             "verdict": said,
             "attempts": made,
         }
@@ -208,9 +211,10 @@ def _verified(attempt: dict[str, Any]) -> bool:
 
 
 def _data(
-    job: AuditJob, target: Oracle, rows: list[dict[str, Any]], held_out: int, bound: float, directory: Path
+    job: AuditJob, target: Oracle, rows: list[dict[str, Any]], truth: list[Matrix], bound: float, directory: Path
 ) -> dict[str, Any]:
-    asked = sum(a["queries"] for row in rows for a in row["attempts"]) + held_out * _EACH
+    asked = sum(a["queries"] for row in rows for a in row["attempts"]) + sum(map(len, truth))
+    outputs = truth[0].shape[1]
     keep = [row["policy"] for row in rows if row["protects"]]
     first = rows[0]["attempts"][0]
     said = f"{len(rows) - len(keep)} of {len(rows)} output policies do not protect this target"
@@ -221,7 +225,7 @@ def _data(
         "sentence": said,
         "target": job.target,
         "width": target.width,
-        "outputs": target.outputs,
+        "outputs": outputs,
         "token_bound": bound,
         "error_of": "W" if _verified(first) else "answers",
         "policies": rows,
