@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from keyhole._arrays import Matrix, Sequences, rms
-from keyhole.errors import DifferentRun, OracleError
+from keyhole.errors import DifferentRun, InvalidInput, OracleError
 from keyhole.identify import distance
 from keyhole.lab import audit_page, learning
 from keyhole.lab.directories import run_directory
@@ -20,6 +20,7 @@ from keyhole.lab.jobs import AuditJob, Declaring, LearnJob
 from keyhole.lab.policies import PROTECTS, Policy, policies, verdict
 from keyhole.lab.records import Record
 from keyhole.lab.targets import digest, label, open_target, stated_by
+from keyhole.learners.guarantees import check_positive
 from keyhole.learners.verify import inside
 from keyhole.models import Head, Model, SelfAttention, load
 from keyhole.models.files import write_atomically
@@ -32,34 +33,55 @@ _EACH = 4
 def run_audit(job: AuditJob) -> Record:
     """Try every policy, write the page, return the record; what was done before is not asked again."""
     start = time.perf_counter()
+    rng = learning.seeded(job.seed).spawn(1)[0]
     target = Declared(open_target(job.target, width=job.width, outputs=job.outputs), stated_by(job))
+    bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
+    check_positive("--ball, the bound on tokens,", bound)
     directory = run_directory(f"audit-{label(job.target)}", out=job.out, resume=job.resume, force=job.force)
     _claim(job, target.width, directory)
-    bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
     try:
-        X, truth = _held_out(job, target, min(bound, job.token_bound or bound), directory)
+        X, truth = _held_out(job, target, min(bound, job.token_bound or bound), directory, rng)
         tried = _Tried(job, directory, X, truth)
         rows = tried.everything(bound)
     except OracleError as error:
         return Record(learning.failed(error, 0) | {"target": job.target, "run": str(directory)}, learning.REFUSED)
-    data = _data(job, target, rows, len(X), bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
+    except _Stopped as stopped:
+        return Record(stopped.record | {"run": str(directory)}, learning.REFUSED)
+    data = _data(job, target, rows, truth, bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
     record = Record(data, 0, _lines(data))
     write_atomically(directory / "record.json", record.json() + b"\n")
     write_atomically(directory / "report.html", audit_page.page(data).encode())
     return record
 
 
+class _Stopped(Exception):
+    """The target failed in the middle of an attempt, whose record says how."""
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        super().__init__(record["sentence"])
+        self.record = record
+
+
 def _claim(job: AuditJob, width: int, directory: Path) -> None:
-    """Write down what the directory is for, or check it.
+    """Write down what the directory is for, or check it; with --force, forget what was held out there.
 
     Raises:
-        DifferentRun: the directory holds the audit of something else.
+        DifferentRun: the directory holds something else.
+        InvalidInput: it holds an audit that is neither to go on nor to be replaced.
     """
     mine = {name: getattr(job, name) for name in ("target", "seed", "ball", *_declarations())}
     text = msgspec.json.encode(mine | {"digest": digest(job.target), "width": width})
     path = directory / "audit.json"
-    if path.exists() and job.resume and path.read_bytes() != text:
-        raise DifferentRun(f"{directory} holds an audit with another target, seed or options. Choose another --out.")
+    held = path.read_bytes() if path.exists() else None
+    if held is not None and not (job.resume or job.force):
+        raise InvalidInput(f"{directory} holds an audit. Use --resume to go on with it, or --force to replace it.")
+    if job.resume and held != text and (held is not None or (directory / "record.json").exists()):
+        raise DifferentRun(
+            f"{directory} holds another audit or run: other target, seed or options. Give another --out."
+        )
+    if not job.resume:
+        for file in directory.glob("held-out.sqlite*"):
+            file.unlink()
     write_atomically(path, text)
 
 
@@ -67,9 +89,10 @@ def _declarations() -> tuple[str, ...]:
     return tuple(item.name for item in fields(Declaring))
 
 
-def _held_out(job: AuditJob, target: Oracle, bound: float, directory: Path) -> tuple[list[Sequences], list[Matrix]]:
+def _held_out(
+    job: AuditJob, target: Oracle, bound: float, directory: Path, rng: np.random.Generator
+) -> tuple[list[Sequences], list[Matrix]]:
     """Sequences that no attempt sees, with the target's own answers; asked once."""
-    rng = np.random.default_rng([job.seed, 1])
     drawn = (rng.normal(size=(_EACH, length, target.width)) for length in _HELD_OUT)
     X = list(inside(drawn, bound))
     recorded = Recorded(target, directory / "held-out.sqlite", {"target": job.target, "seed": job.seed})
@@ -85,13 +108,16 @@ class _Tried:
     def __init__(self, job: AuditJob, directory: Path, X: list[Sequences], truth: list[Matrix]) -> None:
         self.job, self.directory, self.X, self.truth = job, directory, X, truth
         self.reference: Model | None = None
+        self.made: dict[Path, dict[str, Any]] = {}
         self.done = 0
 
     def everything(self, bound: float) -> list[dict[str, Any]]:
         """Every policy in turn, the first one giving what the others are compared with."""
         first = self.attempt("full precision", (), {})
         self.reference = _model(first["model"]) if _verified(first) else None
-        listed = policies(first["queries"], rms(np.concatenate([t.ravel() for t in self.truth])), bound)
+        listed = policies(
+            first["queries"] - first["verification"], rms(np.concatenate([t.ravel() for t in self.truth])), bound
+        )
         return [self.policy(policy, len(listed)) for policy in listed]
 
     def policy(self, policy: Policy, count: int) -> dict[str, Any]:
@@ -101,11 +127,10 @@ class _Tried:
         said = verdict(policy, made, "answers" if self.reference is None else "W")
         sys.stderr.write(f"{self.done}/{count} {said}\n")
         last = made[-1]["error"]
-        protects = last is None or last >= PROTECTS
         return {
             "policy": policy.name,
             "simulate": policy.simulate,
-            "protects": protects,
+            "protects": None if self.reference is None else last is None or last >= PROTECTS,
             "verdict": said,
             "attempts": made,
         }
@@ -114,16 +139,23 @@ class _Tried:
         """One learn job, taken from its record where it was finished before."""
         about = "-".join([name, *(f"{key}-{value}" for key, value in options.items())])
         place = self.directory / "".join(c if c.isalnum() else "-" for c in about).strip("-")
-        done = place / "record.json"
-        if not (self.job.resume and done.exists()):
-            declared = {key: getattr(self.job, key) for key in _declarations()}
-            shared = {"width": self.job.width, "outputs": self.job.outputs, "seed": self.job.seed}
-            learning.run_learn(
-                LearnJob(
-                    self.job.target, simulate=simulate, out=str(place), resume=True, **declared, **shared, **options
-                )
-            )
-        return self._summary(msgspec.json.decode(done.read_bytes()), options)
+        if place not in self.made:
+            self.made[place] = (_finished(place) if self.job.resume else None) or self._learn(place, simulate, options)
+        return self._summary(self.made[place], options)
+
+    def _learn(self, place: Path, simulate: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+        """A learn job in a directory of its own.
+
+        Raises:
+            _Stopped: the target itself failed.
+        """
+        shared = {key: getattr(self.job, key) for key in (*_declarations(), "width", "outputs", "seed", "resume")}
+        out = {"out": str(place), "force": not self.job.resume}
+        learning.run_learn(LearnJob(self.job.target, simulate=simulate, **shared, **out, **options))
+        record = msgspec.json.decode((place / "record.json").read_bytes())
+        if _failed(record):
+            raise _Stopped(record)
+        return record
 
     def _summary(self, record: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
         model = _model(record.get("model"))
@@ -135,6 +167,7 @@ class _Tried:
         return {
             "options": options,
             "queries": record["queries"]["total"],
+            "verification": record["queries"]["by_phase"].get("verify", 0),
             "error": error,
             "function_error": function,
             **kept,
@@ -154,6 +187,20 @@ class _Tried:
         return rms(truth - scale * said) / max(rms(truth), 1e-300)
 
 
+def _finished(place: Path) -> dict[str, Any] | None:
+    """The record of an attempt that came to its end."""
+    path = place / "record.json"
+    record = msgspec.json.decode(path.read_bytes()) if path.exists() else None
+    return None if record is None or _failed(record) else record
+
+
+def _failed(record: dict[str, Any]) -> bool:
+    """The target raised, or answered nonsense of its own accord: a policy can push answers out of a format's range."""
+    return record["status"] == "TARGET_FAILED" or (
+        record["status"] == "BAD_ANSWER" and not record["options"].get("simulate")
+    )
+
+
 def _model(path: str | None) -> Model | None:
     model = load(path) if path else None
     return None if isinstance(model, SelfAttention) else model
@@ -164,9 +211,10 @@ def _verified(attempt: dict[str, Any]) -> bool:
 
 
 def _data(
-    job: AuditJob, target: Oracle, rows: list[dict[str, Any]], held_out: int, bound: float, directory: Path
+    job: AuditJob, target: Oracle, rows: list[dict[str, Any]], truth: list[Matrix], bound: float, directory: Path
 ) -> dict[str, Any]:
-    asked = sum(a["queries"] for row in rows for a in row["attempts"]) + held_out * _EACH
+    asked = sum(a["queries"] for row in rows for a in row["attempts"]) + sum(map(len, truth))
+    outputs = truth[0].shape[1]
     keep = [row["policy"] for row in rows if row["protects"]]
     first = rows[0]["attempts"][0]
     said = f"{len(rows) - len(keep)} of {len(rows)} output policies do not protect this target"
@@ -177,7 +225,7 @@ def _data(
         "sentence": said,
         "target": job.target,
         "width": target.width,
-        "outputs": target.outputs,
+        "outputs": outputs,
         "token_bound": bound,
         "error_of": "W" if _verified(first) else "answers",
         "policies": rows,

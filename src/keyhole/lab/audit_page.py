@@ -40,15 +40,21 @@ def _picture(data: Mapping[str, Any]) -> str:
     rows = data["policies"]
     height = _TOP + _ROW * len(rows) + 20
     body = _axis(height) + "".join(_line(row, _TOP + _ROW * (k + 0.5)) for k, row in enumerate(rows))
-    note = "● attempt, with its number of queries; ✕ no model; the shaded side keeps W back"
-    svg = f'<svg viewBox="0 0 960 {height}" role="img" aria-label="{escaped(_finding(data))}">{body}</svg>'
+    note = f"● attempt, with its number of queries; ✕ no model; the shaded side keeps {data['error_of']} back"
+    about = f'viewBox="0 0 960 {height}" role="img" aria-label="{escaped(_finding(data))}"'
+    svg = _wide(f'<svg {about} style="min-width:46rem;overflow:hidden">{body}</svg>', "picture of errors")
     return f'<figure style="width:100%">{svg}<figcaption>{note}</figcaption></figure>'
+
+
+def _wide(body: str, name: str) -> str:
+    """Something that is scrolled sideways where the page is narrow."""
+    return f'<div style="overflow-x:auto" role="region" aria-label="{name}" tabindex="0">{body}</div>'
 
 
 def _axis(height: int) -> str:
     x = _place(PROTECTS)
-    parts = f'<rect class="phase" fill-opacity="0.08" stroke="none" x="{x:.1f}" y="{_TOP}" width="{_RIGHT - x:.1f}" '
-    parts += f'height="{height - _TOP - 20}"/>'
+    parts = f'<rect class="phase" style="stroke:none" fill-opacity="0.08" x="{x:.1f}" y="{_TOP}" '
+    parts += f'width="{_RIGHT - x:.1f}" height="{height - _TOP - 20}"/>'
     parts += f'<line class="dashed" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - 20}"/>'
     for power in range(-16, 1, 4):
         at, said = _place(10.0**power), f"1e{power}" if power else "1"
@@ -68,10 +74,15 @@ def _line(row: Mapping[str, Any], y: float) -> str:
         parts += f'<g><title>{escaped(about)}</title><circle class="ours" cx="{x:.1f}" cy="{y}" r="4"/></g>'
     if not known:
         return parts + f'<text class="bad" x="{_RIGHT - 12}" y="{y + 4:.1f}" text-anchor="end">✕ no model</text>'
-    x, last = known[-1]
-    side = (x + 8, "start") if x < _RIGHT - 110 else (min(p for p, _ in known) - 8, "end")
-    said = f"{last['queries']:,} queries"
-    return parts + f'<text class="quiet" x="{side[0]:.1f}" y="{y + 4:.1f}" text-anchor="{side[1]}">{said}</text>'
+    return parts + _beside([x for x, _ in known], f"{known[-1][1]['queries']:,} queries", y)
+
+
+def _beside(dots: list[float], said: str, y: float) -> str:
+    """Words on the last dot, at the end of its row of dots; never across the line that joins them."""
+    left = max(dots) > _RIGHT - 110 or (dots[-1] == min(dots) < max(dots) and min(dots) > _LEFT + 110)
+    x, anchor = (min(dots) - 8, "end") if left else (max(dots) + 8, "start")
+    halo = "paint-order:stroke;stroke:var(--page);stroke-width:4px"
+    return f'<text class="quiet" style="{halo}" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">{said}</text>'
 
 
 def _attempts(data: Mapping[str, Any]) -> str:
@@ -88,7 +99,7 @@ def _attempts(data: Mapping[str, Any]) -> str:
         for attempt in row["attempts"]
     ]
     columns = ("policy", "attempt", "queries", f"error of {data['error_of']}", "error of answers", "verdict")
-    return table(rows, columns, (2, 3, 4))
+    return _wide(table(rows, columns, (2, 3, 4)), "table of attempts")
 
 
 def _cost(data: Mapping[str, Any]) -> str:

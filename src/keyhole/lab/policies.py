@@ -47,8 +47,8 @@ def policies(cost: int, size: float, bound: float) -> list[Policy]:
     repeats = tuple({"repeats": count} for count in (1, 4, 16))
     return [
         Policy("full precision", (), "nothing is kept back"),
-        Policy("a query budget", (), _COUNT, shares),
-        *(Policy(f"{name} answers", (f"answers={name}",), _BALANCE) for name in ("f32", "f16", "bf16")),
+        Policy(f"a budget below {cost:,} queries", (), _COUNT, shares),
+        *(Policy(f"answers in {name}", (f"answers={name}",), _BALANCE) for name in ("f32", "f16", "bf16")),
         *(Policy(f"rounding to {_decimals(k)}", (f"decimals={k}",), _LONGER) for k in (3, 1)),
         Policy(f"noise of {noise:g}", (f"noise={noise!r}",), _LONGER),
         Policy("labels only", ("labels",), _BITS, tuple({"bits": bits} for bits in (10, 20, 40))),
@@ -79,9 +79,10 @@ def judgement(error: float | None) -> str:
 def verdict(policy: Policy, attempts: Sequence[Mapping[str, Any]], of: str) -> str:
     """One paragraph on a policy, from what the attempts reached; errors are of W or of answers."""
     last = attempts[-1]
-    said = f"{policy.name[0].upper()}{policy.name[1:]}: {judgement(last['error'])}."
+    judged = judgement(last["error"]) if of == "W" else "not judged, since no model that was tried is the target"
+    said = f"{policy.name[0].upper()}{policy.name[1:]}: {judged}."
     if last["error"] is None:
         return f"{said} {last['queries']:,} queries ended with {last['verdict']}. {last['sentence']}"
     shown = [a for a in (attempts[0], last) if a["error"] is not None][-len(attempts) :]
     reached = ", ".join(f"{a['queries']:,} queries give {of} to {a['error']:.0e}" for a in shown)
-    return f"{said} {reached}: {policy.why}."
+    return f"{said} {reached}: {policy.why}." if of == "W" else f"{said} {reached}."

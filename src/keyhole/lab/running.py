@@ -16,6 +16,7 @@ from keyhole.lab import records
 from keyhole.lab.audit import run_audit
 from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
 from keyhole.lab.learning import REFUSED, code_of, failed, hints_of, run_learn, seeded
+from keyhole.lab.planning import planned_learner, promise_lines, promises
 from keyhole.lab.records import Record
 from keyhole.lab.targets import open_target, simulated, stated_by
 from keyhole.lab.tour import run_demo
@@ -49,22 +50,26 @@ def _plan(job: PlanJob) -> Record:
         raise InvalidInput(f"a plan needs --width (a whole number >= 1) or a TARGET that knows its own; got {width}.")
     if outputs is not None and outputs < 1:
         raise InvalidInput(f"--outputs is a whole number >= 1; got {outputs}.")
-    plan = choose(job.learner, hints_of(job), stated_by(job)).plan(width, outputs=outputs or 1)
+    stated = stated_by(job)
+    learner = planned_learner(job, stated)
+    plan = choose(learner, hints_of(job), stated).plan(width, outputs=outputs or 1)
+    said = promises(job, stated, width)
     sentence = (
         f"A head of width {width} with {plan.outputs} output{'s' * (plan.outputs > 1)} has {plan.degrees_of_freedom:,} "
         f"degrees of freedom: no learner can ask fewer than {plan.limit:,} queries; this one expects {plan.queries:,}."
     )
     data = {
         "sentence": sentence,
-        "learner": job.learner,
+        "learner": learner,
         "width": width,
         "outputs": plan.outputs,
         "queries": {"total": plan.queries, "at_most": plan.at_most, "by_phase": dict(plan.by_phase)},
         "degrees_of_freedom": plan.degrees_of_freedom,
         "limit": plan.limit,
+        **said,
     }
     rows = tuple((name, f"{count:,}") for name, count in plan.by_phase.items())
-    return Record(data, 0, (*rows, ("at most", f"{plan.at_most:,}")))
+    return Record(data, 0, (*rows, ("at most", f"{plan.at_most:,}"), *promise_lines(said)))
 
 
 def _verify(job: VerifyJob) -> Record:

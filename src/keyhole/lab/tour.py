@@ -16,7 +16,7 @@ from keyhole.lab.learning import learn_lines, seeded, versions, write_model
 from keyhole.lab.records import Record
 from keyhole.learners.auto import learn
 from keyhole.models import Head, MultiHead, save
-from keyhole.oracles import Local
+from keyhole.oracles import Bounded, Cast, Local, Noisy, Oracle, Signs
 
 
 def _stops(rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -26,7 +26,26 @@ def _stops(rng: np.random.Generator) -> list[dict[str, Any]]:
         "a head with 8 outputs, a score bias and a constant": Head.random(32, outputs=8, biases=True, rng=rng),
         "two heads, taken for one": MultiHead.random(8, heads=2, rng=rng),
     }
-    return [_stop(name, model, rng) for name, model in hidden.items()]
+    return [*(_stop(name, model, rng) for name, model in hidden.items()), *_imperfect(Head.random(8, rng=rng), rng)]
+
+
+def _imperfect(model: Head, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """What output policies leave to be found: W within its error, V up to a factor where there are only labels."""
+    target = Local(model)
+    behind: dict[str, Oracle] = {
+        "answers with noise 1e-4, tokens up to norm 3": Noisy(Bounded(target, 3.0), 1e-4, 0),
+        "answers in bf16": Cast(target, "bf16"),
+        "labels only": Signs(target),
+    }
+    return [_policy_stop(name, model, oracle, rng) for name, oracle in behind.items()]
+
+
+def _policy_stop(name: str, model: Head, oracle: Oracle, rng: np.random.Generator) -> dict[str, Any]:
+    found = learn(oracle, rng=rng)
+    asked = found.ledger.total(without="verify").sequences
+    error = "no model" if found.model is None else f"error of W {distance(model, found.model).W:.0e}"
+    sentence = f"a head of width {model.width}, {name}: {found.verdict.name}, {asked:,} queries, {error}"
+    return {"name": name, "verdict": found.verdict.name, "queries": asked, "sentence": sentence}
 
 
 def _stop(name: str, model: Head | MultiHead, rng: np.random.Generator) -> dict[str, Any]:

@@ -1,0 +1,61 @@
+"""What a plan promises beside its cost: the accuracy of Theorem 6.1, the standard error under noise in a ball."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from keyhole.errors import InvalidInput
+from keyhole.lab.jobs import PlanJob
+from keyhole.learners.guarantees import guarantee, largest_tolerance
+from keyhole.oracles import Imperfection
+
+
+def planned_learner(job: PlanJob, stated: Imperfection) -> str:
+    """The learner a plan is for; a promised accuracy is that of `tolerant`.
+
+    Raises:
+        InvalidInput: an accuracy is wanted of another learner, or without the bounds it rests on.
+    """
+    if job.accuracy is not None and (job.norm_bound is None or job.margin is None):
+        raise InvalidInput("--accuracy needs --norm-bound and --margin: Theorem 6.1 rests on both.")
+    if job.accuracy is not None and job.learner not in ("auto", "tolerant"):
+        raise InvalidInput(f"--accuracy goes with the learner tolerant (or auto); got {job.learner}.")
+    if job.accuracy is not None and (stated.noise != 0 or stated.levels is not None):
+        raise InvalidInput("--accuracy is promised for errors up to a tolerance, not for random noise or labels.")
+    return "tolerant" if job.learner == "auto" and _bounded(job, stated) else job.learner
+
+
+def _bounded(job: PlanJob, stated: Imperfection) -> bool:
+    known = job.norm_bound is not None and job.margin is not None
+    worst = stated.tolerance > 0 and stated.noise == 0 and stated.levels is None
+    return known and (job.accuracy is not None or worst)
+
+
+def promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
+    """`tolerance` and `guarantee` by Theorem 6.1, `standard_error` by the tilted simplex; None where silent."""
+    said: dict[str, Any] = dict.fromkeys(("tolerance", "guarantee", "standard_error"))
+    if job.norm_bound is not None and job.margin is not None and _bounded(job, stated):
+        tolerance = stated.tolerance
+        if job.accuracy is not None:
+            said["tolerance"] = largest_tolerance(width, job.norm_bound, job.margin, job.accuracy, math.inf)
+            tolerance = tolerance or said["tolerance"]
+        promised = guarantee(width, job.norm_bound, job.margin, tolerance)
+        said["guarantee"] = {"W": promised.eps_W, "v": promised.eps_v}
+    elif stated.noise > 0 and stated.token_bound is not None and stated.levels is None:
+        once = 12.0 * math.sqrt(3.0) * stated.noise / stated.token_bound**3
+        said["standard_error"] = once / math.sqrt(job.repeats)
+    return said
+
+
+def promise_lines(said: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The same in rows for a person."""
+    rows: list[tuple[str, str]] = []
+    if said["tolerance"] is not None:
+        rows.append(("largest tolerance", f"{said['tolerance']:.2e}"))
+    if said["guarantee"] is not None:
+        W, v = (f"{said['guarantee'][name]:.2e}" for name in ("W", "v"))
+        rows.append(("guaranteed", f"W to {W} (Frobenius norm), v to {v}"))
+    if said["standard_error"] is not None:
+        rows.append(("standard error", f"{said['standard_error']:.2e} / |v| for an entry of W, while scores are small"))
+    return tuple(rows)

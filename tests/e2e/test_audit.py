@@ -1,0 +1,247 @@
+"""The audit: every policy is tried and judged, nothing is asked twice, and a failing target is no protection."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from keyhole.models import Head, MultiHead, save
+
+WIDTH = 4
+ATTEMPT = {"options", "queries", "error", "function_error", "verdict", "status", "sentence", "model", "run", "seconds"}
+FIELDS = {
+    *("sentence", "target", "width", "outputs", "token_bound", "error_of", "policies", "queries", "seconds", "seed"),
+    *("run", "version"),
+}
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """One audit of a saved head of width 4: its directory, what it printed, what it said while at work."""
+    folder = tmp_path_factory.mktemp("audited")
+    save(Head.random(WIDTH, rng=np.random.default_rng(5)), folder / "head.safetensors")
+    command = [sys.executable, "-m", "keyhole", "audit", "head.safetensors", "--out", "run", "--seed", "3"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout, done.stderr
+
+
+@pytest.fixture
+def record(audited):
+    return json.loads((audited[0] / "run" / "record.json").read_text())
+
+
+def begun(folder, *arguments):
+    """An audit under way, that has finished its first attempt."""
+    command = [sys.executable, "-m", "keyhole", "audit", *map(str, arguments), "--out", "run"]
+    running = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (folder / "run/full-precision/record.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return running
+
+
+def by_name(record):
+    return {row["policy"].split(" of ")[0]: row for row in record["policies"]}
+
+
+def test_the_record_has_every_field_of_the_contract(record):
+    assert record.keys() >= FIELDS
+    assert (record["width"], record["outputs"], record["seed"], record["error_of"]) == (WIDTH, 1, 3, "W")
+    assert record["token_bound"] == pytest.approx(2.0)
+    for row in record["policies"]:
+        assert row.keys() == {"policy", "simulate", "protects", "verdict", "attempts"}
+        assert all(attempt.keys() >= ATTEMPT for attempt in row["attempts"])
+
+
+def test_every_kind_of_policy_is_tried(record):
+    simulated = " ".join(" ".join(row["simulate"]) for row in record["policies"])
+    for name in ("answers=f32", "answers=f16", "answers=bf16", "decimals=3", "noise=", "labels", "token-bound="):
+        assert name in simulated
+    names = [row["policy"] for row in record["policies"]]
+    assert len(set(names)) == len(names)
+    assert any("budget" in name for name in names)
+
+
+def test_unbounded_tokens_are_not_protected_by_casts_rounding_noise_or_labels(record):
+    for row in record["policies"]:
+        if "token-bound" not in " ".join(row["simulate"]) and "budget" not in row["policy"]:
+            assert row["attempts"][-1]["error"] < 1e-10
+            assert not row["protects"]
+            assert "no protection" in row["verdict"]
+
+
+def test_too_small_a_budget_does_protect_and_the_sentence_says_so(record):
+    (row,) = (row for row in record["policies"] if "budget" in row["policy"])
+    assert row["protects"]
+    assert row["policy"] in record["sentence"]
+    spent = [attempt["queries"] for attempt in row["attempts"]]
+    assert spent == [attempt["options"]["budget"] for attempt in row["attempts"]]
+    assert max(spent) < record["policies"][0]["attempts"][0]["queries"] - 128
+
+
+def test_coarser_answers_in_a_ball_leave_larger_errors(record):
+    rows = [row for row in record["policies"] if len(row["simulate"]) == 2 and "decimals" in row["simulate"][0]]
+    errors = [row["attempts"][-1]["error"] for row in rows]
+    assert [row["simulate"][0] for row in rows] == ["decimals=6", "decimals=3", "decimals=1"]
+    assert errors == sorted(errors)
+    assert errors[-1] > 1e4 * errors[0]
+
+
+def test_more_bits_of_labels_give_more_digits(record):
+    attempts = by_name(record)["labels only"]["attempts"]
+    assert [attempt["options"]["bits"] for attempt in attempts] == [10, 20, 40]
+    assert attempts[0]["error"] > 1e2 * attempts[1]["error"] > 1e4 * attempts[2]["error"]
+
+
+def test_errors_of_answers_are_measured_where_errors_of_weights_are(record):
+    for row in record["policies"]:
+        for attempt in row["attempts"]:
+            assert (attempt["error"] is None) == (attempt["function_error"] is None) == (attempt["model"] is None)
+
+
+def test_the_cost_is_that_of_all_attempts_and_of_the_held_out_questions(record):
+    attempts = sum(attempt["queries"] for row in record["policies"] for attempt in row["attempts"])
+    assert record["queries"]["total"] == attempts + 64
+
+
+def test_a_person_reads_the_sentence_then_a_row_per_policy(audited, record):
+    _, out, err = audited
+    first, *rows = out.splitlines()
+    assert first == record["sentence"]
+    for row, shown in zip(record["policies"], rows, strict=False):
+        assert shown.strip().startswith(row["policy"])
+        assert f"{row['attempts'][-1]['queries']:,} queries" in shown
+    assert len(err.splitlines()) == len(record["policies"])
+    assert all(row["verdict"] in err for row in record["policies"])
+
+
+def test_the_page_names_every_policy_and_fetches_nothing(audited, record):
+    page = (audited[0] / "run" / "report.html").read_text()
+    for row in record["policies"]:
+        assert page.count(row["policy"]) >= 2
+        assert row["verdict"] in page
+    assert "default-src 'none'" in page
+    assert not re.search(r"https?://|<link|src=|url\(|@import", page.replace("img-src data:", ""))
+
+
+def test_an_audit_is_not_overwritten_unless_told(audited):
+    command = [sys.executable, "-m", "keyhole", "audit", "head.safetensors", "--out", "run"]
+    done = subprocess.run(command, cwd=audited[0], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
+
+
+@pytest.mark.parametrize("changed", [("--seed", "4"), ("--seed", "3", "--ball", "1.5")])
+def test_a_directory_that_holds_another_audit_is_refused(audited, changed):
+    command = [sys.executable, "-m", "keyhole", "audit", "head.safetensors", "--out", "run", "--resume", *changed]
+    done = subprocess.run(command, cwd=audited[0], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "another audit" in done.stderr
+
+
+def test_a_directory_that_holds_a_learn_run_is_refused(keyhole, head):
+    keyhole("learn", "head.safetensors", "--out", "run")
+    ran = keyhole("audit", "head.safetensors", "--out", "run", "--resume")
+    assert ran.code == 2
+    assert "another audit or run" in ran.err
+
+
+def test_resuming_a_finished_audit_asks_nothing_and_forcing_asks_everything(keyhole, targets, asked):
+    command = ("audit", "targets:counting", "--width", WIDTH, "--out", "run", "--json")
+    first, once = keyhole(*command), asked()
+    assert first.code == 0, first.err
+    assert once == first.json["queries"]["total"]
+    again = keyhole(*command, "--resume")
+    assert asked() == once
+    assert again.json["policies"] == first.json["policies"]
+    assert again.json["outputs"] == 2
+    forced = keyhole(*command, "--force")
+    assert asked() == 2 * once
+    assert [row["verdict"] for row in forced.json["policies"]] == [row["verdict"] for row in first.json["policies"]]
+
+
+def test_a_killed_audit_goes_on_where_it_was(keyhole, targets, tmp_path, asked):
+    running = begun(tmp_path, "targets:slow", "--width", WIDTH)
+    time.sleep(0.3)
+    running.kill()
+    running.communicate(timeout=30)
+    assert running.returncode == -9
+    command = ("audit", "targets:slow", "--width", WIDTH, "--out", "run", "--json")
+    refused = keyhole(*command)
+    assert refused.code == 2
+    assert "--resume" in refused.err
+    (tmp_path / "targets.py").write_text(
+        (tmp_path / "targets.py").read_text().replace("time.sleep(0.05)", "counting(X)")
+    )
+    resumed = keyhole(*command, "--resume")
+    assert resumed.code == 0, resumed.err
+    assert asked() < resumed.json["queries"]["total"] - 159  # what the first attempt had asked was kept
+    assert [row["policy"] for row in resumed.json["policies"] if row["protects"]] == [
+        resumed.json["policies"][1]["policy"]
+    ]
+
+
+def test_ctrl_c_exits_with_130_and_says_how_to_go_on(targets, tmp_path):
+    running = begun(tmp_path, "targets:slow", "--width", WIDTH)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "--resume" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("none.safetensors",), "no model file"),
+        (("nowhere:f", "--width", 4), "cannot import nowhere"),
+        (("targets:vector",), "--width"),
+        (("head.safetensors", "--resume"), "--out"),
+        (("head.safetensors", "--seed", -1), "seed"),
+        (("head.safetensors", "--ball", 0), "bound"),
+    ],
+)
+def test_misuse_exits_with_two(keyhole, targets, head, arguments, said):
+    ran = keyhole("audit", *arguments)
+    assert ran.code == 2, ran.err
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_target_that_raises_at_once_exits_with_three(keyhole, targets):
+    ran = keyhole("audit", "targets:raising", "--width", WIDTH, "--json")
+    assert ran.code == 3
+    assert "the line is dead" in ran.json["sentence"]
+
+
+def test_a_target_that_raises_in_the_middle_is_no_protection_and_can_be_mended(keyhole, targets, tmp_path):
+    source = (tmp_path / "targets.py").read_text()
+    (tmp_path / "targets.py").write_text(source.replace("len(calls) > 8", "len(calls) > 60"))
+    command = ("audit", "targets:raising_later", "--width", WIDTH, "--out", "run", "--json")
+    ran = keyhole(*command)
+    assert (ran.code, ran.json["status"]) == (3, "TARGET_FAILED")
+    assert "the line is dead" in ran.json["sentence"]
+    assert not (tmp_path / "run" / "record.json").exists()
+    (tmp_path / "targets.py").write_text(source.replace("len(calls) > 8", "False"))
+    mended = keyhole(*command, "--resume")
+    assert mended.code == 0, mended.err
+    assert not any(row["protects"] for row in mended.json["policies"] if "budget" not in row["policy"])
+
+
+def test_two_heads_are_audited_by_their_answers(keyhole, tmp_path, rng):
+    save(MultiHead.random(WIDTH, heads=2, rng=rng), tmp_path / "two.safetensors")
+    ran = keyhole("audit", "two.safetensors", "--out", "run", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["error_of"] == "answers"
+    assert "errors are of answers" in ran.json["sentence"]
+    for row in ran.json["policies"]:
+        assert all(attempt["error"] == attempt["function_error"] for attempt in row["attempts"])
+        assert row["protects"] is None
+        assert "not judged" in row["verdict"]
+    assert "error of answers" in (tmp_path / "run" / "report.html").read_text()
