@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from keyhole.lab import report
 from keyhole.lab.portraits import portrait
 from keyhole.models import AbsAffine, MultiHead, OneLayer, ReluNet, save
 
@@ -85,3 +86,9 @@ def test_models_without_anything_to_draw_say_so(shown):
 
 def test_a_run_without_a_model_has_no_picture(tmp_path):
     assert portrait(EXACT | {"model": None}, tmp_path) == ""
+
+
+def test_the_count_of_queries_of_several_heads_speaks_of_all_of_them():
+    data = EXACT | {"width": 8, "heads": 3, "rank": 8}
+    assert report._query_title(data, 480, 134, 48).startswith("480 queries recover 3 heads of width 8;")
+    assert "a 8 x 8 head of rank 8" in report._query_title(data | {"heads": 1}, 80, 128, 72)

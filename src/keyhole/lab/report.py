@@ -144,6 +144,8 @@ def _queries(data: Mapping[str, Any]) -> str:
 def _query_title(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:
     if verified(data) and None not in (limit, data.get("rank")):
         shape = f"a {data['width']} x {data['width']} head of rank {data['rank']}"
+        if (data.get("heads") or 1) > 1:
+            shape = f"{data['heads']:,} heads of width {data['width']:,}"
         return f"{asked:,} queries recover {shape}; the limit is {limit:,}. {verify:,} more verify it"
     known = f"; the limit is {limit:,}" if limit is not None else ""
     return f"{asked:,} queries to learn, {verify:,} to verify{known}"
