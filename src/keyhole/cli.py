@@ -10,7 +10,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from keyhole import __version__
 from keyhole.errors import InvalidInput, KeyholeError
-from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
+from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, TwinsJob, VerifyJob
 
 app = App(
     name="keyhole",
@@ -57,6 +57,12 @@ def audit(job: Annotated[AuditJob, Flat], *, json: Json = False) -> int:
 @app.command
 def compare(job: Annotated[CompareJob, Flat], *, json: Json = False) -> int:
     """Distance of two saved models modulo what answers do not determine."""
+    return _show(job, json)
+
+
+@app.command
+def twins(job: Annotated[TwinsJob, Flat], *, json: Json = False) -> int:
+    """Other parameters that answer like MODEL, a saved head or multihead, shown in pictures with the proof."""
     return _show(job, json)
 
 

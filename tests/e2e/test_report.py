@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from keyhole.lab import report
+from keyhole.lab import pages, report
 from keyhole.models import Factored, Head, load, save
 
 VOID = {"meta", "img"}
@@ -379,11 +379,11 @@ def test_a_page_made_again_from_record_json_is_the_same(learned):
     ],
 )
 def test_a_number_is_short_and_plain(value, said):
-    assert report._number(value) == said
+    assert pages.number(value) == said
 
 
 @pytest.mark.parametrize(
     ("value", "said"), [(0.0743, "74 ms"), (0.999, "1.0 s"), (12.34, "12.3 s"), (3661, "61 min 1 s")]
 )
 def test_a_time_has_a_unit(value, said):
-    assert report._seconds(value) == said
+    assert pages.seconds(value) == said

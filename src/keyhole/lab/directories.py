@@ -17,8 +17,15 @@ _RUN_FILES = (
 )
 
 
-def run_directory(name: str, *, out: str | None, resume: bool, force: bool) -> Path:
-    """The directory of a run: a new one, or `out`, which must not hold a run unless that is to go on or be replaced."""
+def run_directory(name: str, *, out: str | None, resume: bool | None, force: bool) -> Path:
+    """The directory of a run: a new one, or `out`, which must not hold a run unless that is to go on or be replaced.
+
+    Args:
+        name: what a new directory is called, after the time.
+        out: the directory that was asked for.
+        resume: whether to go on with the run in `out`; nothing where such a run cannot be gone on with.
+        force: whether to replace the run in `out`.
+    """
     if out is None:
         if resume:
             raise InvalidInput("--resume needs --out DIR, the directory of the run to go on with.")
@@ -26,7 +33,8 @@ def run_directory(name: str, *, out: str | None, resume: bool, force: bool) -> P
     directory = Path(out)
     held = [file for file in ("record.json", "transcript.sqlite") if (directory / file).exists()]
     if held and not (resume or force):
-        raise InvalidInput(f"{directory} already holds a run. Use --resume to go on with it, or --force to replace it.")
+        go_on = "" if resume is None else "--resume to go on with it, or "
+        raise InvalidInput(f"{directory} already holds a run. Use {go_on}--force to replace it.")
     if force and not resume:
         for file in _RUN_FILES:
             (directory / file).unlink(missing_ok=True)

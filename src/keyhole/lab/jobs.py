@@ -210,6 +210,24 @@ class CompareJob(_Job):
 
 
 @dataclass(frozen=True)
+class TwinsJob(_Job):
+    """Other parameters with the function of a saved model.
+
+    Args:
+        model: a saved head, multihead or unit.
+        seed: seed of every random choice.
+        out: run directory; runs/TIME-twins-NAME when absent.
+        force: overwrite the run in `out`.
+    """
+
+    model: str
+    _: KW_ONLY
+    seed: int = 0
+    out: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
 class SampleJob(_Job):
     """Write a random model file to play with.
 
@@ -255,4 +273,4 @@ class DemoJob(_Job):
     out: str | None = None
 
 
-Job = LearnJob | PlanJob | VerifyJob | AuditJob | CompareJob | SampleJob | DemoJob
+Job = LearnJob | PlanJob | VerifyJob | AuditJob | CompareJob | TwinsJob | SampleJob | DemoJob

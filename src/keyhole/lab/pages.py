@@ -24,7 +24,7 @@ figcaption, output { font-size: .85rem; line-height: 1.4; } output { display: bl
 .map { display: grid; grid-template-columns: 1.3rem 1fr; line-height: 1.3rem; font-size: .8rem; }
 .key { writing-mode: vertical-rl; transform: rotate(180deg); text-align: right; } .query, .scale { grid-column: 2; }
 img { display: block; width: 100%; box-sizing: border-box; image-rendering: pixelated; border: 1px solid var(--rule); }
-.map > img { aspect-ratio: 1; } :focus-visible { outline: 2px solid var(--ours); outline-offset: 2px; }
+.map > img { min-height: .8rem; } :focus-visible { outline: 2px solid var(--ours); outline-offset: 2px; }
 .scale img { height: .6rem; margin-top: .4rem; } .scale div { display: flex; justify-content: space-between; }
 table { border-collapse: collapse; overflow-wrap: break-word; } svg + table { margin-top: 1rem; }
 td, th { text-align: left; padding: .15rem .9rem .15rem 0; vertical-align: top; font-weight: 400; }
@@ -38,13 +38,15 @@ pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem
 
 _SCRIPT = """
 for (const picture of document.querySelectorAll("[data-cells]")) {
-  const { cells, step, width, name } = picture.dataset, numbers = cells.split(" "), n = Math.sqrt(numbers.length);
-  const said = picture.closest("figure").querySelector("output"), index = k =>
-    step > 1 ? `${k * step}:${Math.min((k + 1) * step, width)}` : k;
-  const cell = (at, size) => Math.max(0, Math.min(n - 1, Math.floor(at / size * n)));
-  const show = k => said.textContent = `${name}[${index(Math.floor((at = k) / n))}, ${index(k % n)}] = ${numbers[k]}`;
+  const { cells, step, width, height, name } = picture.dataset, numbers = cells.split(" "), n = Math.ceil(width / step);
+  const said = picture.closest("figure").querySelector("output"), index = (k, size) =>
+    step > 1 ? `${k * step}:${Math.min((k + 1) * step, size)}` : k;
+  const cell = (at, size, count) => Math.max(0, Math.min(count - 1, Math.floor(at / size * count)));
+  const show = k => said.textContent =
+    `${name}[${index(Math.floor((at = k) / n), height)}, ${index(k % n, width)}] = ${numbers[k]}`;
   let at = (said.textContent = "point at a cell, or use the arrow keys", picture.tabIndex = 0, -1);
-  picture.onmousemove = e => show(cell(e.offsetY, picture.clientHeight) * n + cell(e.offsetX, picture.clientWidth));
+  picture.onmousemove = e => show(
+    cell(e.offsetY, picture.clientHeight, numbers.length / n) * n + cell(e.offsetX, picture.clientWidth, n));
   picture.onkeydown = e => {
     const move = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -n, ArrowDown: n }[e.key];
     if (move !== undefined) e.preventDefault(), show(at < 0 ? 0 : at + move in numbers ? at + move : at);

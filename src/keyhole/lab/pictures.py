@@ -8,7 +8,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,11 +27,21 @@ _NAMES = {
     "NOT_IDENTIFIABLE": "one W that fits, not the only one",
     "BUDGET_SPENT": "partial W, zero where not measured",
 }
-_SHAPES = {
+SHAPES = {
     "truth": "m-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0",
     "ours": "m-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0 -5.2 0",
     "bad": "m-3 -3l6 6m0 -6l-6 6",
 }
+
+
+class Axes(NamedTuple):
+    """What the rows and the columns of a picture are."""
+
+    rows: str
+    columns: str
+
+
+SCORES = Axes("key side, row i", "query side, column j")
 
 
 def _head(path: Path) -> Head | None:
@@ -48,52 +58,77 @@ def matrices(data: Mapping[str, Any], directory: Path) -> str:
     name, W = _NAMES.get(str(data.get("verdict")), "W as fitted, not verified"), np.asarray(found.W)
     if not W.any():
         return section(f"{name[0].upper()}{name[1:]}", "<p>Every entry of it is zero: there is nothing to draw.</p>")
-    figures = [_signed(name, W), _spectrum(data, found, truth)]
+    figures = [signed(name, W), _spectrum(data, found, truth)]
     title = f"{name[0].upper()}{name[1:]}: {len(W):,} x {len(W):,}, of rank {data.get('rank') or 'not known'}"
     if truth is not None:
         T = np.asarray(truth.W)
-        figures = [_signed("true W", T), figures[0], _errors(W - T, float(np.abs(T).max())), figures[1]]
+        figures = [signed("true W", T), figures[0], _errors(W - T, float(np.abs(T).max())), figures[1]]
         title += f"; the true W is {number(float(np.abs(W - T).max()))} away at most"
     return section(title, f'<div class="pictures">{"".join(figures)}</div>')
 
 
-def _signed(title: str, W: Matrix) -> str:
-    """A diverging picture, blue below zero, white at zero, orange above; block means where W is large."""
-    step, sums = _blocks(np.add, W)
-    x = sums / _blocks(np.add, np.ones_like(W))[1]
-    limit = float(np.abs(x).max()) or 1.0
-    note, name = f"limits ±{number(limit)}", "W" if step == 1 else "mean of W"
+def signed(
+    title: str, W: Matrix, *, name: str = "W", axes: Axes = SCORES, limit: float = 0.0, pixels: int = _PIXELS
+) -> str:
+    """A diverging picture, blue below zero, white at zero, orange above; block means where W is large.
+
+    Args:
+        title: what is shown.
+        W: the matrix.
+        name: what its entries are called.
+        axes: what its rows and its columns are.
+        limit: the number that gets the full colour; the largest that is shown when zero.
+        pixels: most cells to a side.
+    """
+    step, x = block_means(W, pixels)
+    limit = limit or float(np.abs(x).max()) or 1.0
+    note, name = f"limits ±{number(limit)}", name if step == 1 else f"mean of {name}"
     if step > 1:
         note = f"means over {step} x {step} blocks, {note}; the largest entry is {number(float(np.abs(W).max()))}"
-    about = f'data-step="{step}" data-width="{len(W)}" data-name="{name}"'
     ends = (f"−{number(limit)}", "0", number(limit))
-    return _figure(title, note, x / limit, np.linspace(-1, 1, 65), ends, x, about)
+    return _figure(title, note, x / limit, np.linspace(-1, 1, 65), ends, x, _about(W, step, name), axes)
+
+
+def block_means(W: Matrix, pixels: int = _PIXELS) -> tuple[int, Matrix]:
+    """How many rows and columns go into one cell of a picture, and the means over them."""
+    step, sums = _blocks(np.add, W, pixels)
+    return step, sums / _blocks(np.add, np.ones_like(W), pixels)[1]
+
+
+def _about(W: Matrix, step: int, name: str) -> str:
+    """What the page's script is told of a picture."""
+    rows, columns = W.shape
+    return f'data-step="{step}" data-width="{columns}" data-height="{rows}" data-name="{escaped(name)}"'
 
 
 def _errors(E: Matrix, size: float) -> str:
     """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry; the largest of each block."""
-    step, x = _blocks(np.maximum, np.abs(E))
+    step, x = _blocks(np.maximum, np.abs(E), _PIXELS)
     share = np.clip((np.log10(np.maximum(x / (size or 1.0), 1e-16)) + 16) / 16, 0, 1)
     note = f"largest {number(float(x.max()))}; log scale, in units of the largest true entry"
     note += f"; the largest of each {step} x {step} block" if step > 1 else ""
-    about = f'data-step="{step}" data-width="{len(E)}" data-name="|difference|"'
-    return _figure("difference", note, share, np.linspace(0, 1, 65), ("1e-16", "1e-8", "1"), x, about)
+    about, ends = _about(E, step, "|difference|"), ("1e-16", "1e-8", "1")
+    return _figure("difference", note, share, np.linspace(0, 1, 65), ends, x, about, SCORES)
 
 
-def _blocks(ufunc: np.ufunc, W: Matrix) -> tuple[int, Matrix]:
+def _blocks(ufunc: np.ufunc, W: Matrix, pixels: int) -> tuple[int, Matrix]:
     """Sums or maxima over square blocks, as few entries to a side as fit the picture."""
-    step = -(-len(W) // _PIXELS)
-    edges = np.arange(0, len(W), step)
-    return step, ufunc.reduceat(ufunc.reduceat(W, edges, axis=0), edges, axis=1)
+    step = -(-max(len(W), len(W.T)) // pixels)
+    rows, columns = np.arange(0, len(W), step), np.arange(0, len(W.T), step)
+    return step, ufunc.reduceat(ufunc.reduceat(W, rows, axis=0), columns, axis=1)
 
 
-def _figure(title: str, note: str, shares: Matrix, scale: Vector, ends: tuple[str, ...], x: Matrix, about: str) -> str:
+def _figure(
+    title: str, note: str, shares: Matrix, scale: Vector, ends: tuple[str, ...], x: Matrix, about: str, axes: Axes
+) -> str:
     """A matrix with its axes named, its colours explained, and its numbers to be read by pointing or by arrow keys."""
-    alt = escaped(f"{title}, rows key side, columns query side, {note}")
+    alt = escaped(f"{title}, rows {axes.rows.split(',')[0]}, columns {axes.columns.split(',')[0]}, {note}")
+    down = f"← {axes.rows}" if 3 * len(x) > x.shape[1] else ""  # no room beside a thin strip
+    shape = f"aspect-ratio: {x.shape[1]} / {len(x)}"
     marks, cells = "".join(f"<span>{end}</span>" for end in ends), " ".join(f"{v:.2g}" for v in x.ravel())
     return (
-        '<figure><div class="map"><span class="axis query">query side, column j →</span>'
-        f'<span class="axis key">← key side, row i</span><img data-cells="{cells}" {about}'
+        f'<figure><div class="map"><span class="axis query">{escaped(axes.columns)} →</span>'
+        f'<span class="axis key">{escaped(down)}</span><img data-cells="{cells}" {about} style="{shape}"'
         f' alt="{alt}" src="{_png(shares)}">'
         f'<div class="scale"><img alt="" src="{_png(scale[None])}"><div>{marks}</div></div></div>'
         f"<output></output><figcaption><b>{escaped(title)}</b>: {escaped(note)}</figcaption></figure>"
@@ -128,17 +163,10 @@ def _spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> str:
     """Singular values on a log scale: truth as dark circles, recovered as filled blue ones, refuted as crosses."""
     style = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
     true, values = _singular(truth), _singular(found)
-    count, every = max(len(true), len(values)), np.append(true, values)
-    if not every.any():
+    count = max(len(true), len(values))
+    if not np.append(true, values).any():
         return ""
-    low = math.floor(math.log10(max(every.min(), 1e-18 * every.max(), 1e-320)))
-    high = math.floor(math.log10(every.max())) + 1
-    marks = _axes(low, high, count)
-    for kind, numbers in (("truth", true), (style, values)):
-        for k, value in enumerate(map(float, numbers)):
-            y = 24 + 206 * min(1.0, (high - math.log10(max(value, 1e-320))) / (high - low))
-            path = f'<path class="{kind}" d="M{44 + 244 * (k + 0.5) / count:.1f} {y:.1f}{_SHAPES[kind]}"/>'
-            marks += f"<g><title>singular value {k + 1}: {number(value)}</title>{path}</g>"
+    marks = log_marks("singular value", "singular value σ, log scale", {"truth": true, style: values})
     note = f"rank {data['rank']}" if data.get("rank") is not None else "rank not measured"
     note += f"; the other {found.width - count:,} are zero" if count < found.width else ""
     note += "; ✕ nearest single head" if style == "bad" else "; ● recovered" if verified(data) else "; ● as fitted"
@@ -147,15 +175,35 @@ def _spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> str:
     return f"<figure>{svg}<figcaption><b>singular values of W</b>: {note}</figcaption></figure>"
 
 
-def _axes(low: int, high: int, count: int) -> str:
+def log_marks(name: str, said: str, series: Mapping[str, Vector]) -> str:
+    """Numbers against their index on a log scale, each with its value on hover; zeros stand at the bottom.
+
+    Args:
+        name: what one number is called.
+        said: what the vertical axis is called.
+        series: the numbers, not all zero, by the kind of their mark.
+    """
+    every, count = np.concatenate(list(series.values())), max(map(len, series.values()))
+    low = math.floor(math.log10(max(every.min(), 1e-18 * every.max(), 1e-320)))
+    high = math.floor(math.log10(every.max())) + 1
+    marks = _axes(said, low, high, count)
+    for kind, numbers in series.items():
+        for k, value in enumerate(map(float, numbers)):
+            y = 24 + 206 * min(1.0, (high - math.log10(max(value, 1e-320))) / (high - low))
+            path = f'<path class="{kind}" d="M{44 + 244 * (k + 0.5) / count:.1f} {y:.1f}{SHAPES[kind]}"/>'
+            marks += f"<g><title>{name} {k + 1}: {number(value)}</title>{path}</g>"
+    return marks
+
+
+def _axes(said: str, low: int, high: int, count: int) -> str:
     """Rules at powers of ten, at most seven, and the ends of the index."""
-    parts = '<text class="quiet" x="44" y="10">singular value σ, log scale</text>'
+    parts = f'<text class="quiet" x="44" y="10">{said}</text>'
     for power in range(high, low - 1, -max(1, -(-(high - low) // 6))):
-        y, said = 24 + 206 * (high - power) / (high - low), f"1e{power}" if abs(power) > 3 else number(10.0**power)
+        y, tick = 24 + 206 * (high - power) / (high - low), f"1e{power}" if abs(power) > 3 else number(10.0**power)
         parts += f'<line class="rule" x1="44" x2="288" y1="{y:.1f}" y2="{y:.1f}"/>'
-        parts += f'<text class="quiet" x="38" y="{y + 4:.1f}" text-anchor="end">{said}</text>'
-    for x, anchor, said in ((48, "start", "1"), (166, "middle", "index"), (288, "end", f"{count:,}")):
-        parts += f'<text class="quiet" x="{x}" y="246" text-anchor="{anchor}">{said}</text>'
+        parts += f'<text class="quiet" x="38" y="{y + 4:.1f}" text-anchor="end">{tick}</text>'
+    for x, anchor, tick in ((48, "start", "1"), (166, "middle", "index"), (288, "end", f"{count:,}")):
+        parts += f'<text class="quiet" x="{x}" y="246" text-anchor="{anchor}">{tick}</text>'
     return parts
 
 

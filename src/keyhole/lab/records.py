@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from keyhole.claims import Certificate
 from keyhole.learners.base import Counterexample, Fresh, Recovery
 from keyhole.models import AbsAffine, Head, Model, MultiHead, OneLayer
 from keyhole.oracles import Ledger
@@ -64,10 +65,12 @@ def counterexample(case: Counterexample | None) -> dict[str, Any] | None:
 
 
 def certificate(recovery: Recovery[Any]) -> dict[str, Any] | None:
+    """The certificate of a recovery as data, where it has one."""
+    return None if recovery.certificate is None else of_certificate(recovery.certificate)
+
+
+def of_certificate(held: Certificate) -> dict[str, Any]:
     """A certificate as data."""
-    held = recovery.certificate
-    if held is None:
-        return None
     checks = {
         part: [{"name": c.name, "measured": c.measured, "limit": c.limit, "holds": c.holds} for c in rows]
         for part, rows in (("assumptions", held.assumptions), ("conclusion", held.conclusion))

@@ -13,7 +13,8 @@ import numpy as np
 
 from keyhole.claims import THEOREMS, Outcome
 from keyhole.lab.pages import escaped, number, seconds, section, shell, table
-from keyhole.lab.pictures import matrices, verified
+from keyhole.lab.pictures import verified
+from keyhole.lab.portraits import portrait
 
 _OUTPUTS = 6  # numbers of a counterexample's answer that are shown
 
@@ -29,7 +30,7 @@ _PHASES = {
 
 def page(data: Mapping[str, Any], directory: Path) -> str:
     """The report of one run, from its record and the model files beside it."""
-    parts = (_verdict(data), _counterexample(data), matrices(data, directory), _queries(data), _certificate(data))
+    parts = (_verdict(data), _counterexample(data), portrait(data, directory), _queries(data), _certificate(data))
     body = "".join((*parts, section("The run", table(list(_facts(data)))), _reproduce(data)))
     return shell(str(data["verdict"]), body)
 
@@ -143,6 +144,8 @@ def _queries(data: Mapping[str, Any]) -> str:
 def _query_title(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:
     if verified(data) and None not in (limit, data.get("rank")):
         shape = f"a {data['width']} x {data['width']} head of rank {data['rank']}"
+        if (data.get("heads") or 1) > 1:
+            shape = f"{data['heads']:,} heads of width {data['width']:,}"
         return f"{asked:,} queries recover {shape}; the limit is {limit:,}. {verify:,} more verify it"
     known = f"; the limit is {limit:,}" if limit is not None else ""
     return f"{asked:,} queries to learn, {verify:,} to verify{known}"

@@ -14,12 +14,13 @@ from keyhole.errors import InvalidInput, OracleError
 from keyhole.identify import distance, network_distance, one_layer_distance
 from keyhole.lab import records
 from keyhole.lab.audit import run_audit
-from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, VerifyJob
+from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, TwinsJob, VerifyJob
 from keyhole.lab.learning import REFUSED, code_of, failed, hints_of, run_learn, seeded
 from keyhole.lab.planning import planned_learner, promise_lines, promises
 from keyhole.lab.records import Record
 from keyhole.lab.targets import open_target, simulated, stated_by
 from keyhole.lab.tour import run_demo
+from keyhole.lab.twinning import run_twins
 from keyhole.learners.auto import choose
 from keyhole.learners.checking import verify
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention, load, save
@@ -35,6 +36,7 @@ def run(job: Job) -> Record:
         VerifyJob: _verify,
         AuditJob: run_audit,
         CompareJob: _compare,
+        TwinsJob: run_twins,
         SampleJob: _sample,
         DemoJob: run_demo,
     }

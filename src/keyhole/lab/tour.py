@@ -24,7 +24,7 @@ def _stops(rng: np.random.Generator) -> list[dict[str, Any]]:
     hidden: dict[str, Head | MultiHead] = {
         "a head of rank 3, the rank unknown": Head.random(48, rank=3, rng=rng),
         "a head with 8 outputs, a score bias and a constant": Head.random(32, outputs=8, biases=True, rng=rng),
-        "two heads, taken for one": MultiHead.random(8, heads=2, rng=rng),
+        "two heads, their number unknown": MultiHead.random(8, heads=2, rng=rng),
     }
     return [*(_stop(name, model, rng) for name, model in hidden.items()), *_imperfect(Head.random(8, rng=rng), rng)]
 

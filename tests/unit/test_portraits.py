@@ -1,0 +1,94 @@
+"""Pictures of recovered models: every class has one, exact, and what is left out is said."""
+
+import re
+
+import numpy as np
+import pytest
+
+from keyhole.lab import report
+from keyhole.lab.portraits import portrait
+from keyhole.models import AbsAffine, MultiHead, OneLayer, ReluNet, save
+
+EXACT = {"model": "model.safetensors", "verdict": "EXACT"}
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """`shown(model)` is the picture of a model."""
+
+    def do(model, **data):
+        save(model, tmp_path / "model.safetensors")
+        return portrait(EXACT | data, tmp_path)
+
+    return do
+
+
+def cells(page):
+    return [np.array(text.split(), float) for text in re.findall(r'data-cells="([^"]*)"', page)]
+
+
+def told(page, name):
+    return [float(value) for value in re.findall(rf"<title>{name} \d+: ([\d.e-]+)</title>", page)]
+
+
+def test_every_head_has_its_w_and_its_v(shown, rng):
+    model = MultiHead.random(5, heads=3, outputs=2, rng=rng)
+    page = shown(model)
+    maps = cells(page)
+    assert len(maps) == 6
+    for k in range(3):
+        np.testing.assert_allclose(maps[2 * k].reshape(5, 5), model.W[k], rtol=0.06)
+        np.testing.assert_allclose(maps[2 * k + 1].reshape(2, 5), model.V[k].T, rtol=0.06)
+    sizes = [np.sqrt((V**2).sum()) for V in model.V]
+    np.testing.assert_allclose(told(page, "size of V of head"), sizes, rtol=0.01)
+    assert "3 heads of width 5, recovered" in page
+
+
+def test_more_than_eight_heads_are_said_to_be_left_out(shown, rng):
+    page = shown(MultiHead.random(3, heads=11, rng=rng))
+    assert len(cells(page)) == 16
+    assert "The first 8 of 11 heads are drawn" in page
+    assert len(told(page, "size of W of head")) == 11
+
+
+@pytest.mark.parametrize("verdict", ["CLASS_REFUTED", "UNVERIFIED", "BUDGET_SPENT", "NOT_IDENTIFIABLE"])
+def test_only_a_verified_model_is_called_recovered(shown, rng, verdict):
+    assert "recovered" not in shown(MultiHead.random(3, heads=2, rng=rng), verdict=verdict)
+
+
+def test_a_network_shows_jumps_offsets_and_normals_in_one_order(shown, rng):
+    net = ReluNet.random(4, hidden=6, outputs=2, rng=rng)
+    page = shown(net.normal_form())
+    jump = np.array([np.linalg.norm(net.W1[j]) * np.linalg.norm(net.W2[:, j]) for j in range(6)])
+    order = jump.argsort()[::-1]
+    away = np.abs(net.b1) / np.linalg.norm(net.W1, axis=1)
+    np.testing.assert_allclose(told(page, "jump of slope at unit"), jump[order], rtol=0.01)
+    np.testing.assert_allclose(told(page, "distance from the origin of unit"), away[order], rtol=0.01)
+    np.testing.assert_allclose(
+        cells(page)[0].reshape(6, 4), (net.W1 / np.linalg.norm(net.W1, axis=1)[:, None])[order], rtol=0.06
+    )
+    assert "A network of 6 hidden units" in page
+
+
+def test_a_one_layer_transformer_shows_its_scores_and_its_network(shown, rng):
+    model = OneLayer.random(4, hidden=5, rng=rng)
+    page = shown(model)
+    assert len(cells(page)) == 2
+    np.testing.assert_allclose(cells(page)[0].reshape(4, 4), np.asarray(model.head.W), rtol=0.06)
+    assert "A network of 5 hidden units" in page
+
+
+def test_models_without_anything_to_draw_say_so(shown):
+    empty = AbsAffine(np.zeros((0, 3)), np.zeros(0), np.zeros((0, 1)), np.ones((1, 3)), np.zeros(1))
+    assert "no bend to draw" in shown(empty)
+    assert "data-cells" in shown(MultiHead(np.zeros((1, 3, 3)), np.zeros((1, 3, 1))))
+
+
+def test_a_run_without_a_model_has_no_picture(tmp_path):
+    assert portrait(EXACT | {"model": None}, tmp_path) == ""
+
+
+def test_the_count_of_queries_of_several_heads_speaks_of_all_of_them():
+    data = EXACT | {"width": 8, "heads": 3, "rank": 8}
+    assert report._query_title(data, 480, 134, 48).startswith("480 queries recover 3 heads of width 8;")
+    assert "a 8 x 8 head of rank 8" in report._query_title(data | {"heads": 1}, 80, 128, 72)
