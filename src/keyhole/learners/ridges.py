@@ -25,6 +25,7 @@ _SPARE = 2  # gradients more than their rank
 _COMBINED = 4  # Hessians
 _COMPLEX = 1e-3  # imaginary parts of eigenvectors that rounding explains
 _STEPS = 60
+_LEAST = 1e-20  # damping, so that no step is singular
 _SETTLED = 1e-13  # misfit over answers that is rounding
 _CEILING = 0.98  # of tanh^2: beyond it the steepness is a guess
 
@@ -85,8 +86,9 @@ def fitted(start: Ridges, Y: Matrix, T: Matrix) -> tuple[Ridges, float]:
 def _step(J: Matrix, misfit: Vector, damping: float) -> Vector:
     size = np.sqrt((J * J).sum(axis=0))
     size = np.where(size > 0, size, 1.0)
-    damped = np.concatenate([J / size, np.sqrt(damping) * np.eye(J.shape[1])])
-    step = np.linalg.lstsq(damped, np.append(misfit, np.zeros(J.shape[1])), rcond=None)[0]
+    damped = np.concatenate([J / size, np.sqrt(max(damping, _LEAST)) * np.eye(J.shape[1])])
+    Q, R = np.linalg.qr(damped)
+    step = np.linalg.solve(R, misfit @ Q[: len(misfit)])
     return np.asarray(step / size, dtype=np.float64)
 
 
