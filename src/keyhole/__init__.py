@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.one_layer import OneLayerTransformer
     from keyhole.learners.orthogonal import Orthogonal
+    from keyhole.learners.pencil import HeadsInBall
     from keyhole.learners.repetition import Repetition
     from keyhole.learners.restricted import Restricted
     from keyhole.learners.several_heads import SeveralHeads
@@ -96,6 +97,7 @@ _HOME = {
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.one_layer": ("OneLayerTransformer",),
     "keyhole.learners.orthogonal": ("Orthogonal",),
+    "keyhole.learners.pencil": ("HeadsInBall",),
     "keyhole.learners.repetition": ("Repetition",),
     "keyhole.learners.restricted": ("Restricted",),
     "keyhole.learners.several_heads": ("SeveralHeads",),
@@ -148,6 +150,7 @@ __all__ = [  # noqa: RUF022
     "Grid",
     "Guarantee",
     "Head",
+    "HeadsInBall",
     "Imperfection",
     "InvalidInput",
     "KeyholeError",

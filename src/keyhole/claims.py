@@ -102,6 +102,13 @@ THEOREMS = _registry(
         "derived",
     ),
     Theorem(
+        "keyhole/hessian-pencil",
+        "A sum of at most d heads in general position, of unknown number, is recovered from O(H d^2) value queries of "
+        "at most three tokens, none of them longer than a given bound.",
+        "argued on the page on several heads",
+        "derived",
+    ),
+    Theorem(
         "BSHK26/7.1",
         "Parameters of several heads are not determined by answers: there are distinct ones with the same function.",
         "Bhattamishra, Shah, Hahn, Kanade, Provably Learning Attention with Queries, 2026, Proposition 7.1",

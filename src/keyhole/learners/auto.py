@@ -25,6 +25,7 @@ from keyhole.learners.noisy import UnderNoise
 from keyhole.learners.nuclear import NuclearNorm
 from keyhole.learners.nystrom import Nystrom
 from keyhole.learners.one_layer import OneLayerTransformer
+from keyhole.learners.pencil import HeadsInBall
 from keyhole.learners.recognise import recognised
 from keyhole.learners.repetition import Repetition
 from keyhole.learners.restricted import Restricted
@@ -90,6 +91,7 @@ LEARNERS: dict[str, Choice] = {
     "balanced": Choice(lambda hints: Balanced(), _ROUNDED),
     "labels": Choice(lambda hints: Labels(hints.bits), _ERRORS | {"labels only"}),
     "several-heads": Choice(lambda hints: SeveralHeads(), _ROUNDED),
+    "heads-in-ball": Choice(lambda hints: HeadsInBall(), _ROUNDED | {"a bound on tokens"}),
     "layer": Choice(lambda hints: WholeLayer(), _ROUNDED),
     "repetition": Choice(lambda hints: Repetition(_needed(hints.heads, "heads", "repetition")), _ROUNDED),
     "network": Choice(lambda hints: Network(), _ROUNDED),
@@ -172,8 +174,10 @@ def learn(
     stated = declared(target)
     chosen = choose(learner, hints, stated) if isinstance(learner, str) else learner
     first = chosen.run(target, rng=rng)
-    if learner != "auto" or hints.tokens is not None or stated.absolute or stated.token_bound is not None:
+    if learner != "auto" or hints.tokens is not None or stated.absolute or stated.levels is not None:
         return first
+    if stated.token_bound is not None:
+        return _further(target, first, rng, ("heads-in-ball",)) if first.verdict is Verdict.CLASS_REFUTED else first
     if first.status is Status.INCONSISTENT:
         scattered = Declared(target, Imperfection(noise=float("nan")))
         return _after(UnderNoise(hints.rank, hints.repeats).run(scattered, rng=rng), first)
@@ -184,17 +188,20 @@ def _after(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
     return replace(recovery, ledger=recovery.ledger.after(earlier.ledger, "before"))
 
 
-def _further(target: Oracle, first: Recovery[Any], rng: np.random.Generator) -> Recovery[Any]:
+def _further(
+    target: Oracle, first: Recovery[Any], rng: np.random.Generator, candidates: tuple[str, ...] | None = None
+) -> Recovery[Any]:
     """Other classes, one after the other, once a single head is refuted; the first refusal where none fits.
 
-    What was asked before counts as the phase `before`.
+    Those that a few queries suggest, unless they are given. What was asked before counts as the phase `before`.
     """
     looking = Counted(target)
-    try:
-        with looking.phase("recognise"):
-            candidates = recognised(looking, rng=rng)
-    except BudgetSpent:
-        return first
+    if candidates is None:
+        try:
+            with looking.phase("recognise"):
+                candidates = recognised(looking, rng=rng)
+        except BudgetSpent:
+            return first
     spent = first.ledger.after(looking.ledger, "recognise")
     tried: list[str] = []
     for name in candidates:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector, softmax
-from keyhole.learners.verify import token_scales
+from keyhole.learners.verify import inside, token_scales
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Counted
 
@@ -21,10 +21,13 @@ _LENGTHS = (2, 3, 4, 6)
 _STEPS = 8
 
 
-def polished(oracle: Counted, model: MultiHead, roundoff: float, rng: np.random.Generator) -> MultiHead:
-    """The model fitted to fresh sequences, half as many again as it has parameters."""
+def polished(
+    oracle: Counted, model: MultiHead, roundoff: float, rng: np.random.Generator, *, bound: float | None = None
+) -> MultiHead:
+    """The model fitted to fresh sequences, half as many again as it has parameters, with tokens within the bound."""
     parameters = model.W.size + model.V.size
-    asked = [(X, oracle.ask(X.copy())) for X in _sequences(model, -(-3 * parameters // (2 * model.outputs)) + 16, rng)]
+    fresh = _sequences(model, -(-3 * parameters // (2 * model.outputs)) + 16, rng)
+    asked = [(X, oracle.ask(X.copy())) for X in inside(fresh, bound)]
     best, misfit = model, _misfit(model, asked)
     for _ in range(_STEPS):
         candidate = _step(best, asked, roundoff)

@@ -6,19 +6,28 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Vector
 from keyhole.learners.base import Counterexample
+from keyhole.learners.verify import inside
 from keyhole.oracles import Counted
 
 _LARGEST_SCALE = 2.0**10
 
 
 def impossible(
-    oracle: Counted, c: Vector, B: Matrix, roundoff: float, rng: np.random.Generator
+    oracle: Counted,
+    c: Vector,
+    B: Matrix,
+    roundoff: float,
+    rng: np.random.Generator,
+    *,
+    bound: float | None = None,
 ) -> Counterexample | None:
     """A sequence whose answer breaks what every sum of heads obeys, or None.
 
+    No token asked is longer than the bound.
     One token x answers c + B.x; so do any number of copies of it; and all tokens but the last may change places.
     """
     tokens = rng.normal(size=(4, 3, oracle.width)) * np.geomspace(1.0, _LARGEST_SCALE, 4)[:, None, None]
+    tokens = next(inside([tokens], bound))
     alone, same = tokens[:, -1:], np.repeat(tokens[:, -1:], 3, axis=1)
     swapped = tokens[:, [1, 0, 2]]
     straight = oracle.ask(tokens.copy())

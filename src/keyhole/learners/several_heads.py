@@ -112,9 +112,13 @@ class Session:
                 self.failed += 1
             return self._refused(pairs, checking)
         except BudgetSpent:
-            own = self.cap.spent >= self.cap.budget
-            verdict = Verdict.UNVERIFIED if own else Verdict.BUDGET_SPENT
-            return self._ended(Status.UNRESOLVED if own else Status.BUDGET_SPENT, verdict)
+            return self._spent()
+
+    def _spent(self) -> Recovery[MultiHead]:
+        """The end of a budget, or of the learner's own cap."""
+        own = self.cap.spent >= self.cap.budget
+        verdict = Verdict.UNVERIFIED if own else Verdict.BUDGET_SPENT
+        return self._ended(Status.UNRESOLVED if own else Status.BUDGET_SPENT, verdict)
 
     def _attempt(
         self, pairs: Pairs, hard: float, measuring: np.random.Generator, checking: np.random.Generator
@@ -135,7 +139,7 @@ class Session:
     def _confirmed(self, model: MultiHead, rng: np.random.Generator) -> bool:
         """Whether fresh queries agree, as far as they could be asked."""
         self.model = model
-        batches = chain(fresh_sequences(model, rng=rng), _own_scales(model, rng))
+        batches = chain(fresh_sequences(model, rng=rng), own_scales(model, rng))
         with self.oracle.phase("verify"):
             self.seen = examine(
                 self.oracle, model, tolerance=self.tolerance, roundoff=self.roundoff, rng=rng, batches=batches
@@ -181,6 +185,10 @@ class Session:
         """No attempt agreed: the class is refuted only by an answer that no sum of heads gives."""
         with self.oracle.phase("verify"):
             case = impossible(self.oracle, pairs.c, pairs.B, self.roundoff, rng)
+        return self._judged(case)
+
+    def _judged(self, case: Counterexample | None) -> Recovery[MultiHead]:
+        """A refusal, after the doubtful sequence was asked again."""
         doubt = case if case is not None or self.seen is None else self.seen.worst
         gap = asked_again(self.oracle, None, doubt, self.roundoff)
         if gap is None:
@@ -234,7 +242,7 @@ class Session:
         return EXACT if self.perfect else _ROUNDINGS * self.roundoff
 
 
-def _own_scales(model: MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
+def own_scales(model: MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
     """Sequences at which each head in turn has logits of order one, however small or large its W is."""
     for W, V in zip(model.W, model.V, strict=True):
         if W.any():
