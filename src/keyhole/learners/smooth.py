@@ -120,6 +120,8 @@ class _Run:
         self.units, self.model = far.hidden, far.unfold().net
         with self.oracle.phase("widths"):
             seen = look(self.ask, far, rng=rng)
+        if not seen.resolved:
+            return
         kinds = KINDS if options.activation is None else (options.activation,)
         with one_thread(), np.errstate(all="ignore"), suppress(np.linalg.LinAlgError, InvalidInput):
             self.model = self._fit(far, seen, sorted(kinds, key=lambda kind: seen.widths(kind)[1]), rng).network()

@@ -41,6 +41,12 @@ class Seen:
     apart: Matrix
     lacks: Matrix
 
+    @property
+    def resolved(self) -> bool:
+        """Whether every unit showed a width; ReLU units have none."""
+        share = self.lacks[:, 0]
+        return bool(((share >= _LEAST) & (share <= _MOST)).all())
+
     def widths(self, activation: str) -> tuple[Vector, float]:
         """The s of every unit if they are of that kind, and how badly the second distances fit it."""
         share = np.clip(self.lacks, 1e-12, 0.5 - 1e-12)
