@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from keyhole.learners.repetition import Repetition
     from keyhole.learners.restricted import Restricted
     from keyhole.learners.several_heads import SeveralHeads
+    from keyhole.learners.smooth import SmoothNetwork
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
@@ -101,6 +102,7 @@ _HOME = {
     "keyhole.learners.repetition": ("Repetition",),
     "keyhole.learners.restricted": ("Restricted",),
     "keyhole.learners.several_heads": ("SeveralHeads",),
+    "keyhole.learners.smooth": ("SmoothNetwork",),
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
@@ -180,6 +182,7 @@ __all__ = [  # noqa: RUF022
     "SelfAttention",
     "SeveralHeads",
     "Signs",
+    "SmoothNetwork",
     "Status",
     "Symmetry",
     "THEOREMS",

@@ -81,6 +81,14 @@ THEOREMS = _registry(
         "derived",
     ),
     Theorem(
+        "keyhole/smooth-units",
+        "A network with one hidden layer of k GELU or SiLU units, no two of them parallel, is recovered from the "
+        "queries of a ReLU network asked far away, O(k) to read every width and offset, and about "
+        "1.35 (k(d + 1 + m) + m(d + 1)) / m near the origin.",
+        "docs/learning-networks.md",
+        "derived",
+    ),
+    Theorem(
         "BSHK26/one-layer",
         "Without biases f(X) - f(-X) of a one-layer Transformer is a single head with the same W, so that a learner of "
         "networks and 2(d^2 + d) further value queries recover it.",

@@ -30,6 +30,7 @@ from keyhole.learners.recognise import recognised
 from keyhole.learners.repetition import Repetition
 from keyhole.learners.restricted import Restricted
 from keyhole.learners.several_heads import SeveralHeads
+from keyhole.learners.smooth import SmoothNetwork
 from keyhole.learners.tolerant import Tolerant
 from keyhole.oracles import Budgeted, Counted, Declared, Imperfection, Oracle, declared
 
@@ -95,6 +96,7 @@ LEARNERS: dict[str, Choice] = {
     "layer": Choice(lambda hints: WholeLayer(), _ROUNDED),
     "repetition": Choice(lambda hints: Repetition(_needed(hints.heads, "heads", "repetition")), _ROUNDED),
     "network": Choice(lambda hints: Network(), _ROUNDED),
+    "smooth-network": Choice(lambda hints: SmoothNetwork(), _ROUNDED),
     "one-layer": Choice(lambda hints: OneLayerTransformer(), _ROUNDED),
     "antisymmetric": Choice(lambda hints: Antisymmetric(), _ROUNDED),
     "tolerant": Choice(

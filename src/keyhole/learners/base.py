@@ -54,6 +54,7 @@ class Status(StrEnum):
         "the general learner of one-layer Transformers may."
     )
     NO_NETWORK = "Fresh queries disagree with the best network with one hidden ReLU layer."
+    NO_SMOOTH_NETWORK = "Fresh queries disagree with the best network with one hidden layer of GELU or SiLU units."
     CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
     ROUGH = "The network was measured as closely as its answers allow, which is not close enough to be called exact."
     DEPENDENT = (

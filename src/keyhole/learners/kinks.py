@@ -176,6 +176,8 @@ class Piece:
         """How far off the line may be there, and the answer with it."""
         rough, other, own = noise.near(self.a), noise.near(self.b), noise.near(t)
         near, far = (rough, t - self.a) if abs(t - self.a) < abs(t - self.b) else (other, t - self.b)
+        if self.b == self.a:  # split down to one number: a jump, not a kink
+            raise Unresolved
         return _SLACK * (near + own + (rough + other) * abs(far) / (self.b - self.a))
 
     def holds(self, t: float, value: Vector, noise: Noise) -> bool:

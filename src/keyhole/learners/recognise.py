@@ -9,17 +9,20 @@ from keyhole.oracles import Counted, declared
 
 _SCALES = (1.0, 30.0, 1e3)
 _EACH = 6
+_FINE = 1e-4  # steps along lines, at which second differences of smooth units show and few ReLU units bend
 
 
 def recognised(oracle: Counted, *, rng: np.random.Generator) -> tuple[str, ...]:
     """Names of the learners worth trying, the likeliest first.
 
     A sum of heads answers single tokens with an affine map; a network and a Transformer do not, and only a network
-    heeds no token but the last.
+    heeds no token but the last. Smooth units bend everywhere, ReLU units almost nowhere.
     """
     if _affine(oracle, rng):
         return ("several-heads",) if (oracle.outputs or 1) == 1 else ("layer", "several-heads")
-    return ("network",) if _only_the_last(oracle, rng) else ("one-layer",)
+    if not _only_the_last(oracle, rng):
+        return ("one-layer",)
+    return ("smooth-network", "network") if _smooth(oracle, rng) else ("network", "smooth-network")
 
 
 def _tolerance(oracle: Counted) -> float:
@@ -46,3 +49,11 @@ def _only_the_last(oracle: Counted, rng: np.random.Generator) -> bool:
         if np.abs(whole - last).max() > _tolerance(oracle) * np.abs(whole).max():
             return False
     return True
+
+
+def _smooth(oracle: Counted, rng: np.random.Generator) -> bool:
+    """Whether f(x + h u) - 2 f(x) + f(x - h u) differs from zero at most of a few random places."""
+    x, u = rng.normal(size=(2, _EACH, oracle.width))
+    before, at, after = (oracle.ask((x + h * u)[:, None]) for h in (-_FINE, 0.0, _FINE))
+    bend = np.abs(before - 2 * at + after).max(axis=1)
+    return bool(np.median(bend) > 64 * declared(oracle).roundoff * np.abs(at).max())

@@ -1,0 +1,134 @@
+r"""All parameters of a smooth network at once, from values near the origin.
+
+$g(x) = \sum_j A_j \phi(w_j x + b_j) + L x + q$ is linear in A, L and q, with one design for all outputs, so that these
+are solved for and only $(w_j, b_j)$ are searched (variable projection, Kaufman's form). With
+$F = [\phi'(z_{ij}) (x_i, 1)]$ and Q the projection away from the design, the normal matrix is
+$(A^\top A)_{jj'} (F^\top Q F)_{ja, j'a'}$: its cost does not grow with the number of outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Vector, one_thread, rms
+from keyhole.models import AbsAffine, ReluNet
+from keyhole.models.relu import ACTIVATIONS
+
+_STEPS = 12
+_ROUNDING = 1e-13  # a residual below this is not made smaller by damping
+_DONE = 1e-14  # nor this by another step
+SEARCHED = 6_000  # numbers searched together, at most; beyond, only the linear part is solved for
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Smooth:
+    """Units and the rest: rows of `linear` belong to the units, to the coordinates of x, and to 1."""
+
+    activation: str
+    w: Matrix
+    b: Vector
+    linear: Matrix
+
+    @property
+    def A(self) -> Matrix:
+        """Weights of the units, one row each."""
+        return self.linear[: len(self.b)]
+
+    def network(self) -> ReluNet:
+        r"""The same function as units alone.
+
+        $\phi(z) - \phi(-z) = z$, as for ReLU: a network that has units only is found by flipping some of them, and
+        otherwise what is linear becomes pairs of units.
+        """
+        size = np.linalg.norm(self.w, axis=1)
+        n, t, D = self.w / size[:, None], -self.b / size, self.A * size[:, None]
+        k = len(size)
+        P, q = self.linear[k:-1].T + D.T @ n / 2, self.linear[-1] - t @ D / 2
+        plain = AbsAffine(n, t, D, P, q).unfold().net
+        s = np.concatenate([size, np.ones(plain.hidden - k)])
+        return ReluNet(plain.W1 * s[:, None], plain.b1 * s, plain.W2 / s, plain.b2, self.activation)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _State:
+    """A model with its linear part solved for: a basis of the design, what is left, and its relative size."""
+
+    model: Smooth
+    basis: Matrix
+    residual: Matrix
+    z: Matrix
+    size: float
+
+
+def slope(activation: str, z: Array) -> Array:
+    """The derivative of a smooth activation."""
+    from scipy.special import expit, ndtr
+
+    if activation == "gelu":
+        return np.asarray(ndtr(z) + z * np.exp(-z * z / 2) / np.sqrt(2 * np.pi))
+    return np.asarray(expit(z) * (1 + z * expit(-z)))
+
+
+def fit(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> tuple[Smooth, float]:
+    """Gauss-Newton steps with Levenberg's damping; the best model met and its relative residual."""
+    with one_thread(), np.errstate(all="ignore"):
+        best, damping = _solved(activation, w, b, x, y), 1e-14
+        for _ in range(_STEPS if 0 < w.size + b.size <= SEARCHED else 0):
+            step = _step(best, x, damping)
+            changed = (w, b) if step is None else (best.model.w + step[:, :-1], best.model.b + step[:, -1])
+            new = best if step is None else _solved(activation, *changed, x, y)
+            better, settled = new.size < best.size, new.size > 0.5 * best.size
+            close = best.size < _ROUNDING
+            best, damping = (new, damping / 10) if better else (best, 1e3 * damping)
+            if best.size < _DONE or (settled and close):
+                break
+    return best.model, best.size
+
+
+def _solved(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> _State:
+    z = x @ w.T + b
+    design = np.hstack([ACTIVATIONS[activation](z), x, np.ones((len(z), 1))])
+    scale = np.linalg.norm(design, axis=0) + 1e-300
+    design /= scale
+    U, S, V = np.linalg.svd(design, full_matrices=False)
+    kept = 1e-15 * S[0] < S
+    U, S, V = U[:, kept], S[kept], V[kept]
+    linear, residual = np.zeros((len(scale), y.shape[1])), y
+    for _ in range(2):  # once more for what rounding left
+        linear = linear + V.T @ (U.T @ residual / S[:, None])
+        residual = y - design @ linear
+    size = rms(residual) / max(rms(y), 1e-300)
+    return _State(Smooth(activation, w, b, linear / scale[:, None]), U, residual, z, size)
+
+
+def _step(state: _State, x: Matrix, damping: float) -> Matrix | None:
+    """The change of (w, b), one row per unit; None where the normal matrix is not positive."""
+    from scipy.linalg import cho_factor, cho_solve
+
+    A, bend = state.model.A, slope(state.model.activation, state.z)
+    inputs = np.column_stack([x, np.ones(len(x))])
+    normal = _normal(A, bend, inputs, state.basis)
+    pull = np.einsum("ij,ia->ja", (state.residual @ A.T) * bend, inputs).ravel()
+    scale = np.sqrt(np.diag(normal)) + 1e-300
+    normal /= scale
+    normal /= scale[:, None]
+    normal[np.diag_indices_from(normal)] += damping
+    try:
+        factor = cho_factor(normal, lower=True, overwrite_a=True)
+    except (np.linalg.LinAlgError, ValueError):
+        return None
+    step: Vector = np.array(cast(Any, cho_solve)(factor, pull / scale)) / scale
+    return step.reshape(len(A), -1) if np.isfinite(step).all() else None
+
+
+def _normal(A: Matrix, bend: Matrix, inputs: Matrix, basis: Matrix) -> Matrix:
+    (count, k), p = bend.shape, inputs.shape[1]
+    F = (bend[:, :, None] * inputs[:, None]).reshape(count, -1)
+    for _ in range(2):
+        F -= basis @ (basis.T @ F)
+    blocks = (F.T @ F).reshape(k, p, k, p)
+    blocks *= (A @ A.T)[:, None, :, None]
+    return blocks.reshape(k * p, k * p)
