@@ -13,12 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
-from keyhole.learners.pairs import Pairs, logistic, unit
+from keyhole.learners.pairs import Pairs, logistic, powers, unit
 from keyhole.learners.rows import Rows, basis_from, clear_of, inner, steepness
 from keyhole.models import MultiHead
 
 _LOG2 = float(np.log(2.0))
 _MOVE = 0.2
+_UNSEEN = 1024.0  # logits of heads of a usual size: those of which pairs show nothing are to be hard as well
+_ROUGHEST = 1e-7  # rounding times such logits, so that rows are precise enough for them
 _MEAN = 2.0**15  # roundings within which what is left of B counts as nothing
 _NEAR = 2.0**22  # roundings within which a read-out counts as zero or as turned round
 
@@ -63,7 +65,8 @@ def _boundaries(pairs: Pairs, rows: Matrix, rng: np.random.Generator) -> tuple[M
     margin = np.array([float(margin.max()) for _, margin in drawn])
     norms = np.sqrt((rows * rows).sum(axis=1))
     size = np.append(norms, norms.min()) / np.sqrt(rows.shape[1])
-    return Y, steepness(pairs, margin, size)
+    unseen = min(_UNSEEN, _ROUGHEST / pairs.roundoff)
+    return Y, np.maximum(steepness(pairs, margin, size), powers(unseen / size))
 
 
 def assembled(pairs: Pairs, W: Stack, D: Stack, M: Stack) -> MultiHead:

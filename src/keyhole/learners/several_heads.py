@@ -19,6 +19,7 @@ from keyhole.learners.pairs import Pairs, Unresolved, in_units, read_sum, soft_s
 from keyhole.learners.refine import measured
 from keyhole.learners.refute import impossible
 from keyhole.learners.rows import Search, find_rows, read_outs
+from keyhole.learners.unseen import with_unseen_pair
 from keyhole.learners.verify import (
     EXACT,
     NO_ROOM,
@@ -40,6 +41,7 @@ _PROBES = 4
 _PER_HEAD = 60  # queries to find a head, apart from those that grow with d
 _RANK = 1e-9
 _ROUNDINGS = 1e4  # of the declared rounding, which explain a disagreement
+_PAIR = 2
 _OWN_LENGTHS = (2, 3, 6)
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
 
@@ -130,11 +132,29 @@ class Session:
             return False
         if self._confirmed(model, checking):
             return True
+        if self._triples_differ():
+            model = self._with_unseen_pair(model, measuring)
+            if self._confirmed(model, checking):
+                return True
         if self.seen is None or self.seen.fresh.relative > _ALMOST or model.W.size + model.V.size > LARGEST:
             return False
         with self.oracle.phase("polish"):
             model = polished(self.oracle, model, self.roundoff, measuring)
         return self._confirmed(model, checking)
+
+    def _with_unseen_pair(self, model: MultiHead, rng: np.random.Generator) -> MultiHead:
+        """The model with a mirror pair that only longer sequences show, where there is one."""
+        try:
+            with self.oracle.phase("mirror"):
+                return with_unseen_pair(self.oracle, model, rng)
+        except Unresolved:
+            return model
+
+    def _triples_differ(self) -> bool:
+        """Whether sequences of one and two tokens agree with the model and longer ones do not."""
+        if self.seen is None or self.seen.worst is None or not self.perfect:
+            return False
+        return len(self.seen.worst.tokens) > _PAIR
 
     def _confirmed(self, model: MultiHead, rng: np.random.Generator) -> bool:
         """Whether fresh queries agree, as far as they could be asked."""
