@@ -89,6 +89,7 @@ class Bends:
         slopes: slope of the region before each kink, and after the last.
         places: every sample, ascending.
         values: answers there.
+        bars: standard error of each slope.
     """
 
     line: Line
@@ -97,6 +98,7 @@ class Bends:
     slopes: Matrix
     places: Vector
     values: Matrix
+    bars: Vector
 
     @property
     def jumps(self) -> Matrix:
@@ -318,7 +320,9 @@ def _settled(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix
         # left line at b against the right one: (right - left)(b) = turn (b - t)
         rise = values[b] - values[a] - slopes[:-1] * (places[b] - places[a])[:, None]
         t = places[b] - np.einsum("km,km->k", rise, turn) / np.einsum("km,km->k", turn, turn)
-    return Bends(line, noise, t, _slopes(t, places, values)[0], places, values)
+    slopes, first, last = _slopes(t, places, values)
+    bars = (noise.at(places[first]) + noise.at(places[last])) / (places[last] - places[first])
+    return Bends(line, noise, t, slopes, places, values, bars)
 
 
 def _slopes(t: Vector, places: Vector, values: Matrix) -> tuple[Matrix, Indices, Indices]:
