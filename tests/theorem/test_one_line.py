@@ -122,6 +122,12 @@ def test_weak_and_close_kinks_are_found_beside_strong_ones():
     np.testing.assert_allclose(resolved(hinges(kinks, jumps)).t, kinks, rtol=1e-7)
 
 
+def test_far_slopes_that_almost_cancel_are_not_taken_for_kinks():
+    """Slopes 0, 1, 1.0001, 0.0001, 0.00012: far out rounding is that of terms of slope 1, not of their sum."""
+    kinks, jumps = [0.3, 0.3001, 5.0, 5.5], [1.0, 1e-4, -1.0, 2e-5]
+    np.testing.assert_allclose(resolved(hinges(kinks, jumps)).t, kinks, rtol=1e-7)
+
+
 def test_kinks_a_hundred_thousand_away_are_found():
     kinks = [-1e5, -3.0, 0.5, 2e6]
     np.testing.assert_allclose(resolved(hinges(kinks, [1.0, 1.0, -2.0, 1.0])).t, kinks, rtol=1e-9)
