@@ -6,9 +6,9 @@ import pytest
 from keyhole import Budgeted, Local, Network, Outcome, ReluNet, Status, Verdict
 from keyhole.identify import network_distance
 from keyhole.learners.chains import by_chains
-from keyhole.learners.gradients import survey
+from keyhole.learners.gradients import _spaced, assembled, survey
 from keyhole.learners.kinks import Line, Unresolved, by_pairs, listen
-from keyhole.learners.polish import clean_point
+from keyhole.learners.polish import clean_point, sharpened
 from keyhole.learners.relu import learn_network
 from keyhole.models import AbsAffine
 
@@ -122,6 +122,12 @@ def test_weak_and_close_kinks_are_found_beside_strong_ones():
     np.testing.assert_allclose(resolved(hinges(kinks, jumps)).t, kinks, rtol=1e-7)
 
 
+def test_far_slopes_that_almost_cancel_are_not_taken_for_kinks():
+    """Slopes 0, 1, 1.0001, 0.0001, 0.00012: far out rounding is that of terms of slope 1, not of their sum."""
+    kinks, jumps = [0.3, 0.3001, 5.0, 5.5], [1.0, 1e-4, -1.0, 2e-5]
+    np.testing.assert_allclose(resolved(hinges(kinks, jumps)).t, kinks, rtol=1e-7)
+
+
 def test_kinks_a_hundred_thousand_away_are_found():
     kinks = [-1e5, -3.0, 0.5, 2e6]
     np.testing.assert_allclose(resolved(hinges(kinks, [1.0, 1.0, -2.0, 1.0])).t, kinks, rtol=1e-9)
@@ -165,8 +171,37 @@ def test_steps_that_cross_a_hyperplane_are_taken_again(rng):
     net = ReluNet(W1, b1, np.append(truth.W2, [[0.01]], axis=1), truth.b2)
     line = Line(net.points, start, along)
     noise, places, values = listen(line, roundoff=EPS)
-    found = survey(by_pairs(line, noise, places, values, most=64), rng=rng)
+    found = assembled(survey(by_pairs(line, noise, places, values, most=64), rng=rng))
     assert network_distance(net, found.model()).n <= 1e-6
+
+
+def test_two_kinks_close_together_do_not_spoil_the_normals_of_their_block():
+    """The slope between kinks 1e-7 apart is known to 1e-8 only; each jump is then measured where they are apart."""
+    rng = np.random.default_rng(11)
+    d, m = 8, 12
+    truth = ReluNet.random(d, hidden=8, outputs=m, rng=rng)
+    start, along = rng.normal(size=(2, d))
+    b1 = truth.b1.copy()
+    for j, t in ((0, 0.3), (1, 0.3 + 1e-7)):
+        b1[j] = -truth.W1[j] @ (start + t * along)
+    net = ReluNet(truth.W1, b1, truth.W2, truth.b2)
+    line = Line(net.points, start, along)
+    noise, places, values = listen(line, roundoff=EPS)
+    surveyed = survey(by_chains(line, noise, places, values, most=64), rng=rng)
+    rough = assembled(surveyed)
+    sharp = sharpened(surveyed, rough, radius=1.0, rng=rng)
+    assert network_distance(net, rough.model()).largest >= 1e-9
+    assert network_distance(net, sharp.model()).largest <= 1e-10
+
+
+def test_stations_stand_in_the_widest_gaps_that_blocks_allow():
+    """By hand: six kinks, blocks of three; two blocks are the fewest, and only region 3 can part them."""
+    assert _spaced(np.ones(7), 3) == [0, 3, 6]
+    # five kinks, blocks of three: region 2 or 3, whichever is wider
+    assert _spaced(np.array([1.0, 9.0, 0.1, 0.2, 9.0, 1.0]), 3) == [0, 3, 5]
+    assert _spaced(np.array([1.0, 9.0, 0.2, 0.1, 9.0, 1.0]), 3) == [0, 2, 5]
+    assert _spaced(np.ones(1), 3) == [0]
+    assert _spaced(np.ones(4), 1) == [0, 1, 2, 3]
 
 
 def test_a_clean_point_lies_on_its_hyperplane_and_away_from_others(rng):

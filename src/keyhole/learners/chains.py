@@ -130,19 +130,19 @@ def by_chains(line: Line, noise: Noise, places: Vector, values: Matrix, *, most:
     mu = cells.run()
     at = np.array(sorted(mu), dtype=np.intp)
     t = cells.t[at + 1] - np.diff(cells.t)[at] / np.array([mu[i] for i in at])
-    bends, bars = refined(line, noise, t, cells.t, cells.F)
+    bends = refined(line, noise, t, cells.t, cells.F)
     for _ in range(_CLOSER):
-        more = _doubtful(bends, bars)
+        more = _doubtful(bends)
         if not len(more):
             break
         places = np.concatenate([bends.places, more])
         order = np.argsort(places)
         values = np.concatenate([bends.values, line(more)])
-        bends, bars = refined(line, noise, bends.t, places[order], values[order])
+        bends = refined(line, noise, bends.t, places[order], values[order])
     return bends
 
 
-def _doubtful(bends: Bends, bars: Vector) -> Vector:
+def _doubtful(bends: Bends) -> Vector:
     """One more place in each region whose slope a chain left poorly known: away from the samples it has."""
     t = bends.t
     if len(t) < 2:
@@ -150,7 +150,7 @@ def _doubtful(bends: Bends, bars: Vector) -> Vector:
     a, b = t[:-1], t[1:]
     spread = np.hypot(1.0, (a + b) / 2)
     jumps = np.linalg.norm(bends.jumps, axis=1) * np.hypot(1.0, t)
-    error = bars[1:-1] * spread / rms(jumps)
+    error = bends.bars[1:-1] * spread / rms(jumps)
     worst = np.argsort(-error)[: max(1, len(t) // 8)]
     chosen = np.sort(worst[error[worst] > _DOUBT * bends.noise.share])
     places = [_emptiest(bends.places, float(a[i]), float(b[i])) for i in chosen]
@@ -216,8 +216,8 @@ def _inverse_root(matrix: Matrix) -> Matrix:
     return vectors / np.sqrt(np.where(values > 1e-15, values, np.inf))
 
 
-def refined(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix) -> tuple[Bends, Vector]:
-    """Kinks and slopes that fit every sample best, by Gauss-Newton steps, and the standard error of each slope.
+def refined(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix) -> Bends:
+    """Kinks and slopes that fit every sample best, by Gauss-Newton steps.
 
     Rows are weighted by the rounding of their answers.
     """
@@ -231,8 +231,7 @@ def refined(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix)
     sums = np.tri(len(t) + 1, len(fit.C), 1)
     sums[:, 0] = 0.0
     spread = np.linalg.norm(sums @ fit.solve, axis=1) ** 2 + np.linalg.norm(sums @ fit.carried, axis=1) ** 2
-    bends = Bends(line, noise, t, sums @ fit.C, places, values)
-    return bends, noise.near(0.0) * np.sqrt(spread)
+    return Bends(line, noise, t, sums @ fit.C, places, values, noise.near(0.0) * np.sqrt(spread))
 
 
 def _basis(places: Vector, t: Vector) -> Matrix:

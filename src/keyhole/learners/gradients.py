@@ -24,6 +24,7 @@ from keyhole.models import AbsAffine
 
 _BATCHES = (3, 5, 10, 20, 40, 80, 160)
 _SHARE = 0.85  # kinks in a block, as a share of the outputs
+_REMOTE = 3e4  # how far along the line stations may be that measure more than the outermost hyperplanes
 _WEAK = 0.04  # a block whose unit jumps have a smaller singular value gets one more station
 _SHORT = 0.05  # steps shorter than this share of what turned out to be possible are taken again
 _AGAIN = 6  # rounds of asking again what turns out to have crossed a hyperplane
@@ -87,17 +88,31 @@ def _gaps(bends: Bends) -> tuple[Vector, Vector]:
 
 def _regions(bends: Bends) -> list[int]:
     """Which regions get a station: all with one output, else as few as blocks of 0.85 m kinks allow, at wide gaps."""
-    k, m = bends.jumps.shape
-    block = max(1, int(_SHARE * m))
-    _, gap = _gaps(bends)
-    chosen = [0]
-    while chosen[-1] < k:
-        left = k - chosen[-1]
-        blocks = -(-left // block)
-        least, most = max(1, left - (blocks - 1) * block), min(left, block)
-        first = chosen[-1] + least
-        chosen.append(first + int(np.argmax(gap[first : chosen[-1] + most + 1])) if blocks > 1 else k)
-    return _strengthened(bends, chosen, gap)
+    block = max(1, int(_SHARE * bends.values.shape[1]))
+    at, gap = _gaps(bends)
+    near = np.flatnonzero(np.abs(at) <= _REMOTE)
+    # beyond a remote hyperplane answers are large, and so is their rounding, which is not to spoil a block
+    ends = {int(near[0]), int(near[-1])} if block > 1 and len(near) else set[int]()
+    return _strengthened(bends, sorted({*_spaced(gap, block), *ends}), gap)
+
+
+def _spaced(gap: Vector, block: int) -> list[int]:
+    """As few regions as possible, at most `block` apart, from the first to the last: those with the widest gaps.
+
+    Of all choices with the least number the one with the least sum of 1/gap^2, by dynamic programming.
+    """
+    k, price = len(gap) - 1, 1.0 / (gap + 1e-100) ** 2
+    cost, before = np.zeros(k + 1), np.zeros(k + 1, dtype=np.intp)
+    for r in range(1, k + 1):
+        first = max(0, r - block)
+        fewest = -(-np.arange(first, r) // block)  # blocks up to there
+        sums = np.where(fewest == fewest[0], cost[first:r], np.inf)
+        before[r] = first + int(np.argmin(sums))
+        cost[r] = sums.min() + price[r]
+    chosen = [k]
+    while chosen[-1] > 0:
+        chosen.append(int(before[chosen[-1]]))
+    return chosen[::-1]
 
 
 def _strengthened(bends: Bends, chosen: list[int], gap: Vector) -> list[int]:
@@ -131,6 +146,8 @@ class Survey:
         V: directions, one per row, orthogonal to the line and as long.
         G: slopes by station and direction.
         steps: how far was gone for each.
+        jumps: the line's jumps, or better ones.
+        own: which of them were measured elsewhere, so that only their directions count here.
     """
 
     bends: Bends
@@ -138,6 +155,8 @@ class Survey:
     V: Matrix
     G: Stack
     steps: Matrix
+    jumps: Matrix
+    own: Mask
 
     def spread(self, done: int) -> Vector:
         """Root mean square of n_j v over the directions measured, for every kink; a prior before the first."""
@@ -148,11 +167,18 @@ class Survey:
 
     def across(self, done: int) -> Matrix:
         """Components n_j v of the scaled normals along the first directions, block by block."""
-        rows = [np.zeros((0, done))]
-        jumps, region = self.bends.jumps, self.stations.region
-        for i, (a, b) in enumerate(pairwise(region.tolist())):
-            change = (self.G[i + 1, :done] - self.G[i, :done]).T
-            rows.append(_inverse(jumps[a:b]) @ change)
+        return self._solved(self.G[:, :done])
+
+    def along(self) -> Vector:
+        """Components n_j u: 1, but what the blocks say where the length of a jump is not that of the line."""
+        solved = self._solved(self.bends.slopes[self.stations.region][:, None])[:, 0]
+        return np.where(self.own, solved, 1.0)
+
+    def _solved(self, slopes: Stack) -> Matrix:
+        """What each kink adds to slopes (station, direction, output), in units of its jump."""
+        rows = [np.zeros((0, slopes.shape[1]))]
+        for (a, b), change in zip(pairwise(self.stations.region.tolist()), np.diff(slopes, axis=0), strict=True):
+            rows.append(_inverse(self.jumps[a:b]) @ change.T)
         return np.concatenate(rows)
 
     def step(self, done: int) -> Vector:
@@ -207,26 +233,28 @@ def _inverse(jumps: Matrix) -> Matrix:
     return (Z.T / np.maximum(S, 1e-14)) @ U.T / size[:, None]
 
 
-def survey(bends: Bends, *, rng: np.random.Generator) -> Found:
-    """Measure Jacobians along a line and assemble the hyperplanes that it meets."""
+def survey(bends: Bends, *, rng: np.random.Generator) -> Survey:
+    """Measure Jacobians along a line."""
     u = bends.line.along
     d, m = len(u), bends.values.shape[1]
     Q = np.linalg.qr(np.column_stack([u, rng.normal(size=(d, d - 1))]))[0]
     V: Matrix = Q[:, 1:].T * float(np.linalg.norm(u))
     where = stations(bends)
-    state = Survey(bends, where, V, np.zeros((len(where.at), d - 1, m)), np.ones((len(where.at), d - 1)))
+    G, steps = np.zeros((len(where.at), d - 1, m)), np.ones((len(where.at), d - 1))
+    state = Survey(bends, where, V, G, steps, bends.jumps, np.zeros(len(bends.t), dtype=np.bool_))
     state.run()
-    return _assembled(state)
+    return state
 
 
-def _assembled(state: Survey) -> Found:
+def assembled(state: Survey) -> Found:
+    """The hyperplanes that the line of a survey meets."""
     bends, u, V = state.bends, state.bends.line.along, state.V
     size = float(u @ u)
     A = state.across(len(V))
-    N = (u + A @ V) / size
+    N = (np.outer(state.along(), u) + A @ V) / size
     length = np.linalg.norm(N, axis=1)
-    n, D = N / length[:, None], bends.jumps * length[:, None]
-    t = (bends.t + N @ bends.line.start) / length
+    n, D = N / length[:, None], state.jumps * length[:, None]
+    t = (bends.t * (N @ u) + N @ bends.line.start) / length
     P, q = _affine(state, n, t, D)
     bars = _bars(state) / (length * size**0.5)
     if not all(np.isfinite(array).all() for array in (n, t, D, P, q)):
@@ -244,7 +272,7 @@ def _bars(state: Survey) -> Vector:
     """Standard error of each scaled normal across the line, as a length."""
     rough, rows, region = _errors(state), [np.zeros(0)], state.stations.region
     for i, (a, b) in enumerate(pairwise(region.tolist())):
-        gain = np.linalg.norm(_inverse(state.bends.jumps[a:b]), axis=1)
+        gain = np.linalg.norm(_inverse(state.jumps[a:b]), axis=1)
         rows.append(gain * np.sqrt((rough[i] ** 2 + rough[i + 1] ** 2).sum()))
     return np.concatenate(rows)
 

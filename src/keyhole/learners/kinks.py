@@ -16,7 +16,7 @@ meeting point.) A window that turns out to hold a kink of its own is opened: its
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,7 @@ class Bends:
         slopes: slope of the region before each kink, and after the last.
         places: every sample, ascending.
         values: answers there.
+        bars: standard error of each slope.
     """
 
     line: Line
@@ -97,6 +98,7 @@ class Bends:
     slopes: Matrix
     places: Vector
     values: Matrix
+    bars: Vector
 
     @property
     def jumps(self) -> Matrix:
@@ -208,6 +210,7 @@ class _Search:
     def run(self) -> None:
         for _ in range(_LEVELS):
             self._open_windows()
+            self._hear()
             self._drop_empty()
             jobs = [(i, *self._probe(i)) for i, kink in enumerate(self.kinks) if kink is None]
             if not jobs:
@@ -218,6 +221,14 @@ class _Search:
             values = self.ask(t.ravel()).reshape(len(jobs), 2, -1)
             self._place(jobs, t, values)
         raise Unresolved
+
+    def _hear(self) -> None:
+        """Terms that cancel far out are rounded all the same: as much as the steepest piece says, not as their sum."""
+        steepest = max((float(np.abs(p.slope).max()) for p in self.pieces if p.sure), default=0.0)
+        if steepest > 2 * self.noise.slope:
+            self.noise = replace(self.noise, slope=steepest)
+            pairs = zip(self.kinks, self.pieces[:-1], self.pieces[1:], strict=True)
+            self.kinks = [None if self._same(L, R) else kink for kink, L, R in pairs]
 
     def _drop_empty(self) -> None:
         """Two pieces of one line become one, which is longer and so known better."""
@@ -307,7 +318,7 @@ def by_pairs(line: Line, noise: Noise, places: Vector, values: Matrix, *, most: 
     search.run()
     t = np.array([k for k in search.kinks if k is not None])
     every = [(places, values), (beside, extra), *search.asked]
-    return _settled(line, noise, t, np.concatenate([p for p, _ in every]), np.concatenate([v for _, v in every]))
+    return _settled(line, search.noise, t, np.concatenate([p for p, _ in every]), np.concatenate([v for _, v in every]))
 
 
 def _settled(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix) -> Bends:
@@ -320,7 +331,9 @@ def _settled(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix
         # left line at b against the right one: (right - left)(b) = turn (b - t)
         rise = values[b] - values[a] - slopes[:-1] * (places[b] - places[a])[:, None]
         t = places[b] - np.einsum("km,km->k", rise, turn) / np.einsum("km,km->k", turn, turn)
-    return Bends(line, noise, t, _slopes(t, places, values)[0], places, values)
+    slopes, first, last = _slopes(t, places, values)
+    bars = (noise.at(places[first]) + noise.at(places[last])) / (places[last] - places[first])
+    return Bends(line, noise, t, slopes, places, values, bars)
 
 
 def _slopes(t: Vector, places: Vector, values: Matrix) -> tuple[Matrix, Indices, Indices]:

@@ -17,9 +17,9 @@ import numpy as np
 from keyhole._arrays import EPS, Matrix, Vector, one_thread
 from keyhole.errors import BudgetSpent
 from keyhole.learners.chains import by_chains
-from keyhole.learners.gradients import Found, survey
+from keyhole.learners.gradients import Found, assembled, survey
 from keyhole.learners.kinks import Ask, Bends, Line, Noise, Unresolved, by_pairs, listen
-from keyhole.learners.polish import Again, measured_again, replaced
+from keyhole.learners.polish import Again, measured_again, replaced, sharpened
 from keyhole.models import AbsAffine
 
 Phase = Callable[[str], AbstractContextManager[None]]
@@ -95,7 +95,11 @@ class _Learning:
         with self.phase("kinks"):
             bends = self._bends(line, coarse)
         with self.phase("slopes"):
-            found = survey(bends, rng=self.rng)
+            surveyed = survey(bends, rng=self.rng)
+        found = assembled(surveyed)
+        if self.outputs > 2:
+            with self.phase("polish"):
+                found = sharpened(surveyed, found, radius=typical(found.model()), rng=self.rng)
         radius = typical(found.model())
         bars = found.bars * (1.0 + np.linalg.norm(found.where, axis=1) / (radius * self.width**0.5))
         self.model, self.bars = _joined(self.model, self.bars, replace(found, bars=bars))
