@@ -192,3 +192,13 @@ def test_runs_with_one_seed_ask_the_same(rng):
         OneLayerTransformer().run(target, rng=np.random.default_rng(5))
         asked.append(np.concatenate([X.ravel() for X in seen]))
     np.testing.assert_array_equal(*asked)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_smooth_network_behind_attention_is_refused_within_a_few_hundred_queries(outputs, rng):
+    head, drawn = Head.random(4, outputs=4, rng=rng), ReluNet.random(4, hidden=8, outputs=outputs, rng=rng)
+    smooth = ReluNet(drawn.W1, drawn.b1, drawn.W2, drawn.b2, "gelu")
+    recovery = recovered(OneLayer(head, smooth), rng)
+    assert recovery.status is Status.SMOOTH
+    assert not recovery.verdict.verified
+    assert recovery.ledger.total().sequences < 800
