@@ -118,10 +118,10 @@ class _Cells:
         raise Unresolved
 
     def refuse_smooth(self, unknown: list[int]) -> None:
-        """Look, each time that cells have become four times as many, whether the function bends everywhere."""
+        """Look, each time that cells have doubled, whether the function bends everywhere."""
         if len(self.t) <= self.suspicious:
             return
-        self.suspicious *= 4
+        self.suspicious *= 2
         at = np.array(unknown)
         if smooth(self.line, self.noise.at, self.t[at], self.t[at + 1]):
             raise Smooth

@@ -225,10 +225,10 @@ class _Search:
         raise Unresolved
 
     def _refuse_smooth(self, still_open: list[int]) -> None:
-        """Look, each time that pieces have become four times as many, whether the function bends everywhere."""
+        """Look, each time that pieces have doubled, whether the function bends everywhere."""
         if len(self.pieces) <= self.suspicious:
             return
-        self.suspicious *= 4
+        self.suspicious *= 2
         a = np.array([self.pieces[i].b for i in still_open])
         b = np.array([self.pieces[i + 1].a for i in still_open])
         if smooth(self.line, self.noise.at, a, b):

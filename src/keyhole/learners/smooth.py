@@ -17,11 +17,12 @@ SUSPICIOUS = 128  # intervals of one line, from which on it is worth asking
 _PLACES = 8
 _STEPS = np.array([1.0, 0.5, 0.25])
 _QUARTER = 0.05  # how far from a quarter, relatively
+_AGREEING = 3  # places at least that look smooth, and more than half of those that tell
 _CLEAR = 50.0  # roundings that a second difference is larger than
 
 
 def smooth(ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], a: Vector, b: Vector) -> bool:
-    """Whether the function is smooth inside most of the shortest intervals that are still open; 7 queries for each.
+    """Whether the function is smooth inside most of a few shorter ones of the intervals still open; 7 queries for each.
 
     Args:
         ask: answers at places of the line.
@@ -29,7 +30,7 @@ def smooth(ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], 
         a: left ends of the open intervals.
         b: right ends.
     """
-    chosen = np.argsort(b - a)[:_PLACES]
+    chosen = np.argsort(b - a)[np.linspace(0, len(a) // 2, _PLACES).astype(np.intp)]
     middle, h = (a[chosen] + b[chosen]) / 2, (b[chosen] - a[chosen]) / 2
     offsets = np.concatenate([-_STEPS, [0.0], _STEPS[::-1]])
     t: Matrix = middle[:, None] + h[:, None] * offsets
@@ -38,4 +39,5 @@ def smooth(ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], 
     clear = second[:, -1] > _CLEAR * rounding(t).max(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         quarter = np.abs(4.0 * second[:, 1:] / second[:, :-1] - 1.0).max(axis=1) < _QUARTER
-    return len(chosen) == _PLACES and int((clear & quarter).sum()) > _PLACES // 2
+    agreeing = int((clear & quarter).sum())
+    return len(a) > _PLACES and agreeing >= _AGREEING and 2 * agreeing > int(clear.sum())
