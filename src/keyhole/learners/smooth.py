@@ -17,7 +17,7 @@ SUSPICIOUS = 128  # intervals of one line, from which on it is worth asking
 _PLACES = 8
 _STEPS = np.array([1.0, 0.5, 0.25])
 _QUARTER = 0.05  # how far from a quarter, relatively
-_AGREEING = 3  # places at least that look smooth, and more than half of those that tell
+_AGREEING = 3  # places at least that look smooth, and half of those that tell
 _CLEAR = 50.0  # roundings that a second difference is larger than
 
 
@@ -30,7 +30,7 @@ def smooth(ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], 
         a: left ends of the open intervals.
         b: right ends.
     """
-    chosen = np.argsort(b - a)[np.linspace(0, len(a) // 2, _PLACES).astype(np.intp)]
+    chosen = np.argsort(b - a)[np.geomspace(1, max(1, len(a) // 2), _PLACES).astype(np.intp) - 1]
     middle, h = (a[chosen] + b[chosen]) / 2, (b[chosen] - a[chosen]) / 2
     offsets = np.concatenate([-_STEPS, [0.0], _STEPS[::-1]])
     t: Matrix = middle[:, None] + h[:, None] * offsets
@@ -40,4 +40,4 @@ def smooth(ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], 
     with np.errstate(divide="ignore", invalid="ignore"):
         quarter = np.abs(4.0 * second[:, 1:] / second[:, :-1] - 1.0).max(axis=1) < _QUARTER
     agreeing = int((clear & quarter).sum())
-    return len(a) > _PLACES and agreeing >= _AGREEING and 2 * agreeing > int(clear.sum())
+    return len(a) > _PLACES and agreeing >= _AGREEING and 2 * agreeing >= int(clear.sum())
