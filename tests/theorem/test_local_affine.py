@@ -16,6 +16,7 @@ from keyhole import (
     ReluNet,
     Status,
     Verdict,
+    learn,
 )
 from keyhole.identify import one_layer_distance
 
@@ -202,3 +203,11 @@ def test_a_smooth_network_behind_attention_is_refused_within_a_few_hundred_queri
     assert recovery.status is Status.SMOOTH
     assert not recovery.verdict.verified
     assert recovery.ledger.total().sequences < 800
+
+
+def test_a_bend_a_million_away_is_not_taken_for_a_sum_of_heads(rng):
+    head = Head.random(4, rng=rng)
+    recovery = learn(Local(lambda X: head(X) + np.maximum(head(X) - 1e6, 0.0), 4), rng=rng)
+    X = 1e7 * rng.normal(size=(50, 3, 4))
+    answers = head(X) + np.maximum(head(X) - 1e6, 0.0)
+    assert not recovery.verdict.verified or np.abs(recovery.model(X) - answers).max() < 1e-6 * np.abs(answers).max()
