@@ -41,7 +41,7 @@ class _Cells:
     chords: Matrix = field(init=False)
     rough: Vector = field(init=False)
     tried: dict[tuple[bytes, bool], Array | None] = field(default_factory=dict[tuple[bytes, bool], Array | None])
-    suspicious: int = field(default=SUSPICIOUS, init=False)
+    suspicious: int = field(default=3 * SUSPICIOUS, init=False)
 
     def measure(self) -> None:
         """Chord slopes and their rounding."""
