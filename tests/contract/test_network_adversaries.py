@@ -6,7 +6,7 @@ import pytest
 from keyhole import AbsAffine, Head, Local, ReluNet, Status, Verdict
 from keyhole.errors import BadAnswer
 from keyhole.learners.network import Network
-from keyhole.learners.smooth import smooth as bends_everywhere
+from keyhole.learners.bends import smooth as bends_everywhere
 
 D = 6
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix, Vector, rms
 from keyhole.learners.kinks import Bends, Line, Noise, Smooth, Unresolved, middle
-from keyhole.learners.smooth import SUSPICIOUS, smooth
+from keyhole.learners.bends import SUSPICIOUS, smooth
 
 _SLACK = 12.0  # deviations beyond this many noises are real
 _LEVELS = 80

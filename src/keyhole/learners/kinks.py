@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keyhole._arrays import EPS, Array, Matrix, Vector
-from keyhole.learners.smooth import SUSPICIOUS, smooth
+from keyhole.learners.bends import SUSPICIOUS, smooth
 
 Ask = Callable[[Matrix], Matrix]
 Indices = NDArray[np.intp]
