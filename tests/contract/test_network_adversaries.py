@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from keyhole import AbsAffine, Head, Local, ReluNet, Verdict
+from keyhole import AbsAffine, Head, Local, ReluNet, Status, Verdict
 from keyhole.errors import BadAnswer
+from keyhole.learners.bends import smooth as bends_everywhere
 from keyhole.learners.network import Network
 
 D = 6
@@ -243,3 +244,31 @@ def test_answers_that_are_no_numbers_are_refused(bad, rng):
 
     with pytest.raises(BadAnswer, match="answers must be finite"):
         Network().run(Local(target, D), rng=rng)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+def test_smooth_activations_are_refused_within_a_few_hundred_queries(activation, outputs, rng):
+    drawn = net(rng, outputs=outputs)
+    target = ReluNet(drawn.W1, drawn.b1, drawn.W2, drawn.b2, activation)
+    recovery = Network().run(Local(target), rng=rng)
+    assert (recovery.verdict, recovery.status) == (Verdict.CLASS_REFUTED, Status.SMOOTH)
+    assert recovery.ledger.total().sequences < 800
+    assert "bend everywhere" in recovery.sentence
+
+
+@pytest.mark.parametrize("count", [100, 2000])
+def test_many_kinks_that_all_bend_one_way_are_not_taken_for_a_smooth_function(count):
+    edges = np.linspace(-1.0, 1.0, 101)
+    for seed in range(20):
+        kinks = np.random.default_rng(seed).uniform(-1.0, 1.0, size=count)
+
+        def broken(t, kinks=kinks):
+            return np.maximum(t[:, None] - kinks, 0.0).sum(axis=1, keepdims=True)
+
+        assert not bends_everywhere(broken, lambda t: np.full_like(t, 1e-12), edges[:-1], edges[1:])
+
+
+def test_a_curve_is_taken_for_one():
+    edges = np.linspace(-1.0, 1.0, 101)
+    assert bends_everywhere(lambda t: np.exp(t)[:, None], lambda t: np.full_like(t, 1e-15), edges[:-1], edges[1:])

@@ -16,6 +16,7 @@ from keyhole import (
     ReluNet,
     Status,
     Verdict,
+    learn,
 )
 from keyhole.identify import one_layer_distance
 
@@ -192,3 +193,21 @@ def test_runs_with_one_seed_ask_the_same(rng):
         OneLayerTransformer().run(target, rng=np.random.default_rng(5))
         asked.append(np.concatenate([X.ravel() for X in seen]))
     np.testing.assert_array_equal(*asked)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_smooth_network_behind_attention_is_refused_within_a_few_hundred_queries(outputs, rng):
+    head, drawn = Head.random(4, outputs=4, rng=rng), ReluNet.random(4, hidden=8, outputs=outputs, rng=rng)
+    smooth = ReluNet(drawn.W1, drawn.b1, drawn.W2, drawn.b2, "gelu")
+    recovery = recovered(OneLayer(head, smooth), rng)
+    assert recovery.status is Status.SMOOTH
+    assert not recovery.verdict.verified
+    assert recovery.ledger.total().sequences < 800
+
+
+def test_a_bend_a_million_away_is_not_taken_for_a_sum_of_heads(rng):
+    head = Head.random(4, rng=rng)
+    recovery = learn(Local(lambda X: head(X) + np.maximum(head(X) - 1e6, 0.0), 4), rng=rng)
+    X = 1e7 * rng.normal(size=(50, 3, 4))
+    answers = head(X) + np.maximum(head(X) - 1e6, 0.0)
+    assert not recovery.verdict.verified or np.abs(recovery.model(X) - answers).max() < 1e-6 * np.abs(answers).max()

@@ -56,6 +56,7 @@ class Status(StrEnum):
     NO_NETWORK = "Fresh queries disagree with the best network with one hidden ReLU layer."
     NO_SMOOTH_NETWORK = "Fresh queries disagree with the best network with one hidden layer of GELU or SiLU units."
     CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
+    SMOOTH = "Along a line the answers bend everywhere, as those of a piecewise linear network do not."
     ROUGH = "The network was measured as closely as its answers allow, which is not close enough to be called exact."
     DEPENDENT = (
         "The heads write into spaces of the outputs that are not independent, so that one answer does not tell them "

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix, Vector, rms
-from keyhole.learners.kinks import Bends, Line, Noise, Unresolved, middle
+from keyhole.learners.bends import SUSPICIOUS, smooth
+from keyhole.learners.kinks import Bends, Line, Noise, Smooth, Unresolved, middle
 
 _SLACK = 12.0  # deviations beyond this many noises are real
 _LEVELS = 80
@@ -40,6 +41,7 @@ class _Cells:
     chords: Matrix = field(init=False)
     rough: Vector = field(init=False)
     tried: dict[tuple[bytes, bool], Array | None] = field(default_factory=dict[tuple[bytes, bool], Array | None])
+    suspicious: int = field(default=3 * SUSPICIOUS, init=False)
 
     def measure(self) -> None:
         """Chord slopes and their rounding."""
@@ -111,8 +113,18 @@ class _Cells:
                 return kinks
             if len(self.t) > 4 * self.most + 64:
                 break
+            self.refuse_smooth(unknown)
             self.halve(unknown)
         raise Unresolved
+
+    def refuse_smooth(self, unknown: list[int]) -> None:
+        """Look, each time that cells have doubled, whether the function bends everywhere."""
+        if len(self.t) <= self.suspicious:
+            return
+        self.suspicious *= 2
+        at = np.array(unknown)
+        if smooth(self.line, self.noise.at, self.t[at], self.t[at + 1]):
+            raise Smooth
 
 
 def _peeled(a: Array, edge: float) -> Array | None:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keyhole._arrays import EPS, Array, Matrix, Vector
+from keyhole.learners.bends import SUSPICIOUS, smooth
 
 Ask = Callable[[Matrix], Matrix]
 Indices = NDArray[np.intp]
@@ -36,6 +37,10 @@ _LEVELS = 120
 
 class Unresolved(Exception):
     """The function jumps, or bends more often than a network of the largest width that was allowed for."""
+
+
+class Smooth(Unresolved):
+    """The function bends everywhere: it is not piecewise linear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +202,7 @@ class _Search:
     pieces: list[Piece]
     kinks: list[float | None] = field(init=False)
     asked: list[tuple[Array, Matrix]] = field(init=False)
+    suspicious: int = field(default=SUSPICIOUS, init=False)
 
     def __post_init__(self) -> None:
         self.kinks = [None] * (len(self.pieces) - 1)
@@ -217,6 +223,7 @@ class _Search:
                 return
             if len(self.pieces) > 8 * self.most + 64:
                 break
+            self._refuse_smooth([i for i, *_ in jobs])
             t = np.array([[at - h, at + h] for _, at, h, _ in jobs])
             values = self.ask(t.ravel()).reshape(len(jobs), 2, -1)
             self._place(jobs, t, values)
@@ -229,6 +236,16 @@ class _Search:
             self.noise = replace(self.noise, slope=steepest)
             pairs = zip(self.kinks, self.pieces[:-1], self.pieces[1:], strict=True)
             self.kinks = [None if self._same(L, R) else kink for kink, L, R in pairs]
+
+    def _refuse_smooth(self, still_open: list[int]) -> None:
+        """Look, each time that pieces have doubled, whether the function bends everywhere."""
+        if len(self.pieces) <= self.suspicious:
+            return
+        self.suspicious *= 2
+        a = np.array([self.pieces[i].b for i in still_open])
+        b = np.array([self.pieces[i + 1].a for i in still_open])
+        if smooth(self.line, self.noise.at, a, b):
+            raise Smooth
 
     def _drop_empty(self) -> None:
         """Two pieces of one line become one, which is longer and so known better."""

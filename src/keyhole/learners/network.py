@@ -124,7 +124,7 @@ class _Run:
             return self.ended(model, Status.RECOVERED, Verdict.EXACT if perfect else Verdict.WITHIN_TOLERANCE, seen)
         if learned.model is not None and seen.fresh.relative <= _REFUTED:
             return self.ended(model, Status.ROUGH, Verdict.UNVERIFIED, seen)
-        return self.doubted(model, Status.CROWDED if learned.crowded else Status.NO_NETWORK, seen)
+        return self.doubted(model, why_not(learned), seen)
 
     def tangent(self, rng: np.random.Generator) -> AbsAffine | None:
         """The affine map through d + 1 points, as the model to refute where no line could be resolved."""
@@ -209,6 +209,13 @@ class _Run:
             bars=_bars(model, bars),
             detail=detail,
         )
+
+
+def why_not(learned: Learned) -> Status:
+    """Why a network was not found."""
+    if learned.smooth:
+        return Status.SMOOTH
+    return Status.CROWDED if learned.crowded else Status.NO_NETWORK
 
 
 def _reason(model: AbsAffine | None) -> str:

@@ -18,7 +18,7 @@ from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import one_layer_freedom
 from keyhole.learners.base import Counterexample, Plan, Recovery, Status
 from keyhole.learners.behind import Attention, attention
-from keyhole.learners.network import Network
+from keyhole.learners.network import Network, why_not
 from keyhole.learners.probes import Saturated
 from keyhole.learners.relu import learn_network
 from keyhole.learners.scores import TOGETHER
@@ -142,7 +142,9 @@ def network(session: Session, rng: np.random.Generator) -> Status | None:
             return Status.BUDGET_SPENT
         if learned.gap <= _CLOSE:
             return None
-        status = Status.CROWDED if learned.crowded else Status.NO_NETWORK
+        status = why_not(learned)
+        if learned.smooth:
+            break
     return status
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from keyhole._arrays import EPS, Matrix
 from keyhole.oracles import Counted, declared
 
-_SCALES = (1.0, 30.0, 1e3)
+_SCALES = (1.0, 30.0, 1e3, 1e6, 1e9)
 _EACH = 6
 _FINE = 1e-4  # steps along lines, at which second differences of smooth units show and few ReLU units bend
 

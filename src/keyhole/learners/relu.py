@@ -18,7 +18,7 @@ from keyhole._arrays import EPS, Matrix, Vector, one_thread
 from keyhole.errors import BudgetSpent
 from keyhole.learners.chains import by_chains
 from keyhole.learners.gradients import Found, assembled, survey
-from keyhole.learners.kinks import Ask, Bends, Line, Noise, Unresolved, by_pairs, listen
+from keyhole.learners.kinks import Ask, Bends, Line, Noise, Smooth, Unresolved, by_pairs, listen
 from keyhole.learners.polish import Again, measured_again, replaced, sharpened
 from keyhole.models import AbsAffine
 
@@ -45,6 +45,7 @@ class Learned:
         crowded: whether a line bent more often than the hidden units allowed for.
         roundoff: relative rounding of answers that was met.
         spent: whether the budget ran out on the way.
+        smooth: whether a line bent everywhere.
     """
 
     model: AbsAffine | None
@@ -53,6 +54,7 @@ class Learned:
     crowded: bool
     roundoff: float
     spent: bool = False
+    smooth: bool = False
 
 
 def typical(model: AbsAffine) -> float:
@@ -198,7 +200,7 @@ def learn_network(
 
     best = at(1.0)
     for _ in range(_RESCALED):
-        if best.model is None or best.spent:
+        if best.model is None or best.spent or best.smooth:
             break
         scale = typical(best.model) if best.model.hidden else _FARTHER
         if best.model.hidden and _NEAR < scale < _FAR:
@@ -237,8 +239,8 @@ def _learned(
         try:
             with one_thread(), np.errstate(all="ignore"):
                 _turn(state, turn, best.gap)
-        except (Unresolved, np.linalg.LinAlgError):
-            return replace(best, crowded=True)
+        except (Unresolved, np.linalg.LinAlgError) as unresolved:
+            return replace(best, crowded=True, smooth=isinstance(unresolved, Smooth))
         except BudgetSpent:
             if state.anchor is None:
                 raise
