@@ -239,7 +239,7 @@ def test_two_heads_are_audited_by_their_answers(keyhole, tmp_path, rng):
     ran = keyhole("audit", "two.safetensors", "--out", "run", "--json")
     assert ran.code == 0, ran.err
     assert ran.json["error_of"] == "answers"
-    assert "errors are of answers" in ran.json["sentence"]
+    assert "is not a single head" in ran.json["sentence"]
     for row in ran.json["policies"]:
         assert all(attempt["error"] == attempt["function_error"] for attempt in row["attempts"])
         assert row["protects"] is None

@@ -133,3 +133,15 @@ def test_a_rank_above_the_width_is_refused_before_anything_is_asked(rng):
     with pytest.raises(keyhole.InvalidInput, match="at most the width 3"):
         keyhole.LowRank(4).run(Local(lambda X: asked.append(1), 3), rng=rng)
     assert not asked
+
+
+@pytest.mark.parametrize("distance", [10.0, 100.0])
+def test_a_head_with_a_hinge_far_away_is_not_taken_for_a_head(distance):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        head = Head.random(6, rng=rng)
+
+        def hinged(X, head=head):
+            return head(X) + np.maximum(np.abs(X[:, -1] @ head.V) - distance, 0.0)
+
+        assert not keyhole.learn(Local(hinged, 6), learner="low-rank", rng=rng).verdict.verified

@@ -74,7 +74,7 @@ def test_a_budget_ends_with_what_was_found(budget, rng):
 def test_the_plan_counts_r_squared_plus_r(rng):
     bases = np.split(np.eye(7), [3], axis=1)
     plan = Orthogonal(bases).plan(7)
-    assert plan.by_phase["measure"] + plan.by_phase["read"] == (9 + 3 + 4) + (16 + 4 + 4)
+    assert plan.by_phase["measure"] + plan.by_phase["read"] == (9 + 3 + 5) + (16 + 4 + 5)
     assert plan.degrees_of_freedom == 9 + 3 + 16 + 4
 
 

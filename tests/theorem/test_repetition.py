@@ -26,7 +26,7 @@ def test_two_heads_are_mostly_recovered_and_never_wrong():
     verified = 0
     for model, recovery in runs(2, 4, 20):
         asked = recovery.ledger["read"].sequences + recovery.ledger["measure"].sequences
-        assert asked <= 4 * 2 * 16 - 4 + 1 + 4
+        assert asked <= 4 * 2 * 16 - 4 + 1 + 5
         assert recovery.verdict in (Verdict.EXACT, Verdict.UNVERIFIED)
         if recovery.verdict is Verdict.EXACT:
             verified += 1

@@ -91,7 +91,7 @@ def test_proofs_are_sentences():
 
 
 def test_a_pair_that_answers_differently_would_refute_the_certificate(rng):
-    from keyhole.identify import _confront
+    from keyhole.identify.twins import _confront
 
     a, b = MultiHead.random(3, heads=2, rng=rng), MultiHead.random(3, heads=2, rng=rng)
     assert _confront(a, b, rng).outcome is Outcome.REFUTED

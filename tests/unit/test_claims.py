@@ -55,7 +55,7 @@ def test_no_id_is_given_twice():
 
 @pytest.mark.parametrize("theorem", THEOREMS.values(), ids=THEOREMS)
 def test_a_theorem_has_a_statement_a_source_and_a_standing(theorem):
-    assert theorem.id.split("/")[0] in {"BSHK26", "SHT23", "keyhole"}
+    assert theorem.id.split("/")[0] in {"BSHK26", "KKG26", "SHT23", "keyhole"}
     assert theorem.statement.endswith(".")
     assert theorem.source
     assert theorem.standing in {"paper", "derived", "measured"}

@@ -107,14 +107,15 @@ class _Tried:
 
     def __init__(self, job: AuditJob, directory: Path, X: list[Sequences], truth: list[Matrix]) -> None:
         self.job, self.directory, self.X, self.truth = job, directory, X, truth
-        self.reference: Model | None = None
+        self.reference: Head | None = None
         self.made: dict[Path, dict[str, Any]] = {}
         self.done = 0
 
     def everything(self, bound: float) -> list[dict[str, Any]]:
         """Every policy in turn, the first one giving what the others are compared with."""
         first = self.attempt("full precision", (), {})
-        self.reference = _model(first["model"]) if _verified(first) else None
+        model = _model(first["model"]) if _verified(first) else None
+        self.reference = model if isinstance(model, Head) else None
         listed = policies(
             first["queries"] - first["verification"], rms(np.concatenate([t.ravel() for t in self.truth])), bound
         )
@@ -175,7 +176,7 @@ class _Tried:
 
     def _weight_error(self, model: Model | None) -> float | None:
         """Relative error of W against what full precision gives away."""
-        if not isinstance(model, Head) or not isinstance(self.reference, Head):
+        if not isinstance(model, Head) or self.reference is None:
             return None
         return distance(self.reference, model).W
 
@@ -219,6 +220,9 @@ def _data(
     first = rows[0]["attempts"][0]
     said = f"{len(rows) - len(keep)} of {len(rows)} output policies do not protect this target"
     said = f"{said}; {', '.join(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else f"{said}."
+    alone = rows[0]["protects"] is not None
+    if not alone:
+        said = "The target is learned, but is not a single head: policies are not judged, and errors are of answers."
     if not _verified(first):
         said = f"No class of model that was tried explains this target ({first['verdict']}): errors are of answers."
     return {
@@ -227,7 +231,7 @@ def _data(
         "width": target.width,
         "outputs": outputs,
         "token_bound": bound,
-        "error_of": "W" if _verified(first) else "answers",
+        "error_of": "W" if alone else "answers",
         "policies": rows,
         "queries": {"total": asked},
         "seed": job.seed,

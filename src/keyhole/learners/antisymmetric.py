@@ -25,7 +25,7 @@ from keyhole.learners.exact import Exact, every_column
 from keyhole.learners.network import Network
 from keyhole.learners.one_layer import Session, ended, fresh, judged, network, without_network, worst
 from keyhole.learners.probes import Saturated
-from keyhole.learners.readout import NotAHead
+from keyhole.learners.readout import NotAHead, Scattered
 from keyhole.learners.single import Session as HeadSession
 from keyhole.learners.verify import EXACT, NO_ROOM, QUERIES, asked_again
 from keyhole.models import OneLayer
@@ -114,6 +114,8 @@ class Antisymmetric:
             return ended(session, Status.BUDGET_SPENT, Verdict.BUDGET_SPENT)
         except Saturated:
             return ended(session, Status.SATURATED, Verdict.UNVERIFIED)
+        except Scattered:
+            return ended(session, Status.INCONSISTENT, Verdict.UNVERIFIED)
         except NotAHead as refusal:
             return _no_head(session, odd.oracle, refusal)
         if dead_end is not None:

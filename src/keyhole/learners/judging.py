@@ -72,13 +72,18 @@ def judged(
     return Judgement(status=Status.RECOVERED, verdict=Verdict.WITHIN_TOLERANCE, fresh=fresh, detail=detail)
 
 
+def scattered(gap: float) -> Judgement:
+    """The target answered the same question differently."""
+    return Judgement(status=Status.INCONSISTENT, detail=f"Two answers to one sequence differ by {gap:.1e}.")
+
+
 def refuted(oracle: Counted, status: Status, case: Counterexample | None, *, probe: Probe | None) -> Judgement:
     """Refuse the class, unless the target turns out to answer the same question differently."""
     gap = asked_again(oracle, probe, case, declared(oracle).roundoff)
     if gap is None:
         return Judgement(status=Status.UNCHECKED, detail=NO_ROOM)
     if gap > 0.0:
-        return Judgement(status=Status.INCONSISTENT, detail=f"Two answers to one sequence differ by {gap:.1e}.")
+        return scattered(gap)
     hint = rounded_hint([case.answer[None]]) if case is not None else ""
     return Judgement(status=status, verdict=Verdict.CLASS_REFUTED, counterexample=case, detail=hint)
 

@@ -26,10 +26,10 @@ from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.flips import Circle, Dependent, Still, Unseparated, column_spaces, hard, scan
-from keyhole.learners.judging import CANCEL, SPENT, Judgement, determined, judged, not_affine
+from keyhole.learners.judging import CANCEL, SPENT, Judgement, determined, judged, not_affine, scattered
 from keyhole.learners.probes import Saturated
 from keyhole.learners.ranges import complete, enough, partial, split
-from keyhole.learners.readout import NotAHead, Readout, read
+from keyhole.learners.readout import NotAHead, Readout, Scattered, read
 from keyhole.learners.routing import routed
 from keyhole.learners.together import Scores, Spaces, calibrate
 from keyhole.learners.verify import EXACT, QUERIES
@@ -95,7 +95,7 @@ def expected(width: int, ranks: Sequence[int], score_rank: int, *, biased: bool)
     columns = min(directions, max(heads, score_rank) + 2 + biased)
     along = min(groups, -(-int(np.ceil(1.5 * score_rank)) // together))
     return {
-        "read": width + 4,
+        "read": width + 5,
         "flips": 18 + 11 * heads,
         "spaces": heads * (top + 2 + top // 8),
         "scale": 16,
@@ -108,7 +108,7 @@ def most(width: int, outputs: int) -> int:
     """The most that is ever asked: every form of every head singly, all of it twice, in every attempt."""
     separate = 18 + 11 * outputs + (outputs + 8) ** 2 // 3
     measure = (width + 1) * width + 1000
-    return width + 4 + _ATTEMPTS * (2 * measure + separate + 4 * outputs + 400 + QUERIES) + 8
+    return width + 5 + _ATTEMPTS * (2 * measure + separate + 4 * outputs + 400 + QUERIES) + 8
 
 
 class _Session:
@@ -132,6 +132,8 @@ class _Session:
             return self._attempts(readout)
         except BudgetSpent:
             return self.ended(self._partial(), SPENT)
+        except Scattered as found:
+            return self.ended(None, scattered(found.gap))
         except NotAHead as refusal:
             return self.ended(None, not_affine(self.oracle, refusal.counterexample, rng=self.rng))
 

@@ -18,9 +18,9 @@ from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import freedom, head_freedom
 from keyhole.learners.base import Counterexample, Plan, Recovery, Status, at_most
 from keyhole.learners.exact import every_column
-from keyhole.learners.judging import SPENT, Judgement, determined, judged, refuted
+from keyhole.learners.judging import SPENT, Judgement, determined, judged, refuted, scattered
 from keyhole.learners.probes import Saturated
-from keyhole.learners.readout import NotAHead
+from keyhole.learners.readout import NotAHead, Scattered
 from keyhole.learners.single import Session
 from keyhole.learners.verify import EXACT, QUERIES
 from keyhole.models import Head, MultiHead
@@ -80,11 +80,11 @@ class Orthogonal:
         return [basis.shape[1] for basis in self.bases]
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """Sum over the heads of r + 4 queries to read out, a few to find the scale and r ceil(r/o) to measure."""
+        """Sum over the heads of r + 5 queries to read out, a few to find the scale and r ceil(r/o) to measure."""
         self._fits(width)
         together = [min(rank, outputs) for rank in self.ranks]
         by_phase = {
-            "read": sum(self.ranks) + 4 * len(self.ranks),
+            "read": sum(self.ranks) + 5 * len(self.ranks),
             "scale": 6 * len(self.ranks),
             "measure": sum(rank * -(-rank // t) for rank, t in zip(self.ranks, together, strict=True)),
             "verify": QUERIES,
@@ -106,6 +106,8 @@ class Orthogonal:
             how = SPENT
         except Saturated:
             how = Judgement(status=Status.SATURATED)
+        except Scattered as found_out:
+            how = scattered(found_out.gap)
         except _Refusal as refusal:
             how = refuted(counted, Status.NOT_A_HEAD, refusal.counterexample, probe=None)
         recovery = _ended(counted, _assembled(self.bases, found), how)
@@ -125,7 +127,7 @@ class Orthogonal:
         model = recovery.model
         if model is None or recovery.fresh is None:
             return None
-        asked = sum(recovery.ledger[phase].sequences for phase in ("read", "measure")) - 4 * len(self.ranks)
+        asked = sum(recovery.ledger[phase].sequences for phase in ("read", "measure")) - 5 * len(self.ranks)
         allowed = sum(rank * rank + rank * (1 + (model.h is not None)) for rank in self.ranks)
         return Certificate(
             "BSHK26/orthogonal-heads",

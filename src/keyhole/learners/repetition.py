@@ -22,9 +22,9 @@ from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import freedom
 from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.judging import SPENT, Judgement, determined, judged, not_affine
+from keyhole.learners.judging import SPENT, Judgement, determined, judged, not_affine, scattered
 from keyhole.learners.probes import Saturated
-from keyhole.learners.readout import NotAHead, Readout, read
+from keyhole.learners.readout import NotAHead, Readout, Scattered, read
 from keyhole.learners.scales import find
 from keyhole.learners.verify import EXACT, QUERIES
 from keyhole.models import MultiHead
@@ -57,10 +57,10 @@ class Repetition:
             raise InvalidInput(f"the number of heads is a whole number >= 1; got {self.heads}.")
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """D + 4 queries to read out, a few to find the scale, 2H at each of 2d^2 - d pairs, then verification."""
+        """D + 5 queries to read out, a few to find the scale, 2H at each of 2d^2 - d pairs, then verification."""
         measure = 2 * self.heads * (2 * width * width - width)
-        by_phase = {"read": width + 4, "scale": 2 * _PROBES, "measure": measure, "verify": QUERIES}
-        most = 3 * (width + 4) + _SCALING + measure + QUERIES + 8
+        by_phase = {"read": width + 5, "scale": 2 * _PROBES, "measure": measure, "verify": QUERIES}
+        most = 3 * (width + 5) + _SCALING + measure + QUERIES + 8
         return Plan(by_phase=by_phase, at_most=most, degrees_of_freedom=self.heads * (width * width + width))
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
@@ -74,6 +74,8 @@ class Repetition:
             how = judged(counted, model, probe=run.probe, rng=checking)
         except BudgetSpent:
             how = SPENT
+        except Scattered as found:
+            how = scattered(found.gap)
         except NotAHead as refusal:
             how = not_affine(counted, refusal.counterexample, rng=checking)
         except (_NoPoles, Saturated) as refusal:
@@ -93,7 +95,7 @@ class Repetition:
                 Check("rounding after amplification", amplified * 2.0**-53, EXACT),
             ),
             conclusion=(
-                Check("queries that read and measure", stated, published + 4),
+                Check("queries that read and measure", stated, published + 5),
                 Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
             ),
         )

@@ -10,13 +10,14 @@ import numpy as np
 from keyhole._arrays import Array, Matrix, PerSequence, Sequences, Stack, rms
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
-from keyhole.models import Head, Model, OneLayer
+from keyhole.models import Head, Model, MultiHead, OneLayer
 from keyhole.oracles import Counted, Oracle
 
 LENGTHS = range(1, 33)
 LOGITS = (0.3, 1.0, 3.0)  # root-mean-square score differences; a fourth sequence has unit tokens
 QUERIES = len(LENGTHS) * (len(LOGITS) + 1)
 EXACT = 1e-9
+_FAR = 1e3  # how much longer two of the lone tokens are, on which scores do not depend
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,21 +66,23 @@ def fresh_sequences(model: Model, *, rng: np.random.Generator) -> Iterator[Seque
 
     Where a constant would hide the token values and no score bias acts, tokens before the last are made longer
     and the last one shorter by the same factor, which leaves the scores as they are. Where a score bias acts,
-    tokens of even lengths are orthogonal to it, so that a large one does not hide W.
+    tokens of even lengths are orthogonal to it, so that a large one does not hide W. Two of the lone tokens asked of
+    heads are far longer: what bends only far away is no head.
     """
     scales = np.array(token_scales(model, rng=rng))[:, None, None]
     without, across = _unbiased(model)
     across_scales = np.array(token_scales(without, rng=rng))[:, None, None]
     longer = _lengthening(model, scales, rng)
+    far = np.array([1.0, _FAR, 1.0, -_FAR])[:, None, None] if isinstance(model, Head | MultiHead) else np.ones(1)
     for length in LENGTHS:
         X = rng.normal(size=(len(scales), length, model.width)) / np.sqrt(model.width)
         X = scales * X if length % 2 else across_scales * (X - X @ across @ across.T)
         X[:, :-1] *= longer
         X[:, -1:] *= longer if length == 1 else 1.0 / longer
-        yield X
+        yield X * far if length == 1 else X
 
 
-def inside(batches: Iterable[Sequences], bound: float | None) -> Iterator[Sequences]:
+def inside(batches: Iterable[Stack], bound: float | None) -> Iterator[Stack]:
     """The same sequences, shortened where a token would be longer than the bound."""
     for X in batches:
         longest = np.sqrt((X**2).sum(axis=2).max(axis=1))

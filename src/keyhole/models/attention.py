@@ -250,7 +250,7 @@ class MultiHead:
         """Answers to a batch."""
         check_sequences(X, self.width)
         mixed = softmax(self.logits(X)) @ X
-        answers = mixed.reshape(len(X), -1) @ self.V.reshape(-1, self.outputs)
+        answers = mixed.reshape(len(X), len(self.W) * self.width) @ self.V.reshape(-1, self.outputs)
         return answers if self.c is None else answers + self.c
 
 
