@@ -139,7 +139,7 @@ class Session:
         if self.seen is None or self.seen.fresh.relative > _ALMOST or model.W.size + model.V.size > LARGEST:
             return False
         with self.oracle.phase("polish"):
-            model = polished(self.oracle, model, self.roundoff, measuring)
+            model = _acting(polished(self.oracle, model, self.roundoff, measuring))
         return self._confirmed(model, checking)
 
     def _with_unseen_pair(self, model: MultiHead, rng: np.random.Generator) -> MultiHead:
@@ -301,3 +301,10 @@ def _determined(verdict: Verdict) -> str:
             "without effect are not."
         )
     return "Nothing is determined but the sum of all read-outs."
+
+
+def _acting(model: MultiHead) -> MultiHead:
+    """The heads that act beyond rounding; a fit may have moved all of one head's read-out to another."""
+    sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
+    kept = sizes > 1e-12 * sizes.max(initial=0.0)
+    return MultiHead(model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c)
