@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, PerSequence, Sequences, Stack, rms
+from keyhole._arrays import EPS, Array, Matrix, PerSequence, Sequences, Stack, rms
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
 from keyhole.models import Head, Model, MultiHead, OneLayer
@@ -61,19 +61,19 @@ def token_scales(model: Model, *, rng: np.random.Generator) -> tuple[float, ...]
     return (*lengths, 1.0)
 
 
-def fresh_sequences(model: Model, *, rng: np.random.Generator) -> Iterator[Sequences]:
+def fresh_sequences(model: Model, *, rng: np.random.Generator, reach: float = 1.0) -> Iterator[Sequences]:
     """Batches of Gaussian tokens of lengths 1 to 32, each at every scale of `token_scales`.
 
     Where a constant would hide the token values and no score bias acts, tokens before the last are made longer
     and the last one shorter by the same factor, which leaves the scores as they are. Where a score bias acts,
-    tokens of even lengths are orthogonal to it, so that a large one does not hide W. Two of the lone tokens asked of
-    heads are far longer: what bends only far away is no head.
+    tokens of even lengths are orthogonal to it, so that a large one does not hide W. Two of the lone tokens are `reach`
+    times longer: what bends only far away is no head.
     """
     scales = np.array(token_scales(model, rng=rng))[:, None, None]
     without, across = _unbiased(model)
     across_scales = np.array(token_scales(without, rng=rng))[:, None, None]
     longer = _lengthening(model, scales, rng)
-    far = np.array([1.0, _FAR, 1.0, -_FAR])[:, None, None] if isinstance(model, Head | MultiHead) else np.ones(1)
+    far = np.array([1.0, reach, 1.0, -reach])[:, None, None]
     for length in LENGTHS:
         X = rng.normal(size=(len(scales), length, model.width)) / np.sqrt(model.width)
         X = scales * X if length % 2 else across_scales * (X - X @ across @ across.T)
@@ -133,7 +133,8 @@ def examine(
     """Ask fresh sequences, or the given ones, and compare: |f - model| <= tolerance * max_i |x_i V| + allowance."""
     rows: list[_Row] = []
     complete = True
-    for X in fresh_sequences(model, rng=rng) if batches is None else batches:
+    reach = _FAR if roundoff <= EPS and isinstance(model, Head | MultiHead) else 1.0
+    for X in fresh_sequences(model, rng=rng, reach=reach) if batches is None else batches:
         try:
             answers = oracle.ask(X.copy())
         except BudgetSpent as spent:
