@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
+    from keyhole.oracles.http_service import HttpService
     from keyhole.oracles.local import Local
     from keyhole.oracles.transcript import Recorded
     from keyhole.oracles.wrappers import (
@@ -109,6 +110,7 @@ _HOME = {
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
+    "keyhole.oracles.http_service": ("HttpService",),
     "keyhole.oracles.local": ("Local",),
     "keyhole.oracles.transcript": ("Recorded",),
     "keyhole.oracles.wrappers": (
@@ -153,6 +155,7 @@ __all__ = [  # noqa: RUF022
     "Guarantee",
     "Head",
     "HeadsInBall",
+    "HttpService",
     "Imperfection",
     "InvalidInput",
     "KeyholeError",

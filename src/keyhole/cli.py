@@ -10,7 +10,18 @@ from cyclopts import App, CycloptsError, Parameter
 
 from keyhole import __version__
 from keyhole.errors import InvalidInput, KeyholeError
-from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, TwinsJob, VerifyJob
+from keyhole.lab.jobs import (
+    AuditJob,
+    CompareJob,
+    DemoJob,
+    Job,
+    LearnJob,
+    PlanJob,
+    SampleJob,
+    ServeJob,
+    TwinsJob,
+    VerifyJob,
+)
 
 app = App(
     name="keyhole",
@@ -69,6 +80,12 @@ def twins(job: Annotated[TwinsJob, Flat], *, json: Json = False) -> int:
 @app.command
 def sample(job: Annotated[SampleJob, Flat], *, json: Json = False) -> int:
     """Write a random model file to play with: KIND is head, multihead, relu or onelayer."""
+    return _show(job, json)
+
+
+@app.command
+def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
+    """Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine; --host opens it."""
     return _show(job, json)
 
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from keyhole.lab.serving import Black, Server
 from keyhole.models import Head, MultiHead, SelfAttention
 from keyhole.oracles import Budgeted, Chunked, Counted, Local, Oracle, Recorded, Watched
+from keyhole.oracles.http_service import HttpService
 
 WIDTH, OUTPUTS = 3, 2
 HEAD = Head.random(WIDTH, outputs=OUTPUTS, biases=True, rng=np.random.default_rng(5))
@@ -15,6 +17,13 @@ LAYER = SelfAttention(*np.random.default_rng(7).normal(size=(2, 2, WIDTH, 2)), n
 def plain(X):
     """A target that says nothing of itself and answers single precision."""
     return HEAD(np.asarray(X, dtype=np.float64)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The head, served on this machine."""
+    with Server(Black(Local(HEAD), "head"), "127.0.0.1", 0).beside() as place:
+        yield place
 
 
 def recorded(folder, run="a"):
@@ -37,12 +46,18 @@ ORACLES = {
 }
 
 
-@pytest.fixture(params=ORACLES)
+SERVED = {"bytes over HTTP": "?binary=true", "JSON over HTTP": "?binary=false"}
+
+
+@pytest.fixture(params=[*ORACLES, *SERVED])
 def oracle(request, tmp_path):
-    made = ORACLES[request.param](tmp_path)
+    if request.param in SERVED:
+        made = HttpService(request.getfixturevalue("address") + SERVED[request.param])
+    else:
+        made = ORACLES[request.param](tmp_path)
     yield made
     while made is not None:
-        if isinstance(made, Recorded):
+        if isinstance(made, Recorded | HttpService):
             made.close()
         made = getattr(made, "inner", None)
 

@@ -7,7 +7,8 @@ import pytest
 
 import keyhole
 
-HEAVY = ("numpy", "scipy", "torch", "onnxruntime", "rich", "safetensors", "msgspec", "cyclopts", "jaxtyping", "httpx")
+HEAVY = ("numpy", "scipy", "torch", "onnxruntime", "rich", "safetensors", "msgspec", "cyclopts", "jaxtyping")
+OPTIONAL = ("httpx2", "starlette", "uvicorn")
 
 
 def loaded_after(code, names):
@@ -18,7 +19,12 @@ def loaded_after(code, names):
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    assert loaded_after("import keyhole", HEAVY) == ""
+    assert loaded_after("import keyhole", HEAVY + OPTIONAL) == ""
+
+
+def test_working_in_this_process_loads_nothing_optional():
+    code = "import keyhole.lab.running, keyhole.oracles, keyhole.learners.auto"
+    assert loaded_after(code, OPTIONAL) == ""
 
 
 def test_asking_for_help_loads_neither_numpy_nor_scipy():
@@ -29,7 +35,7 @@ def test_asking_for_help_loads_neither_numpy_nor_scipy():
     assert loaded_after(code, ("numpy", "scipy", "torch")) == ""
 
 
-@pytest.mark.parametrize("command", ["learn", "plan", "verify", "compare", "sample", "demo"])
+@pytest.mark.parametrize("command", ["learn", "plan", "verify", "compare", "sample", "serve", "demo"])
 def test_help_on_a_command_loads_neither_numpy_nor_scipy(command):
     code = (
         f"import runpy\nsys.argv = ['keyhole', '{command}', '--help']\n"

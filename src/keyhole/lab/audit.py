@@ -34,7 +34,7 @@ def run_audit(job: AuditJob) -> Record:
     """Try every policy, write the page, return the record; what was done before is not asked again."""
     start = time.perf_counter()
     rng = learning.seeded(job.seed).spawn(1)[0]
-    target = Declared(open_target(job.target, width=job.width, outputs=job.outputs), stated_by(job))
+    target = Declared(open_target(job.target, width=job.width, outputs=job.outputs, reaching=job), stated_by(job))
     bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
     check_positive("--ball, the bound on tokens,", bound)
     directory = run_directory(f"audit-{label(job.target)}", out=job.out, resume=job.resume, force=job.force)
@@ -150,7 +150,10 @@ class _Tried:
         Raises:
             _Stopped: the target itself failed.
         """
-        shared = {key: getattr(self.job, key) for key in (*_declarations(), "width", "outputs", "seed", "resume")}
+        shared = {
+            key: getattr(self.job, key)
+            for key in (*_declarations(), "width", "outputs", "seed", "resume", "rate", "timeout")
+        }
         out = {"out": str(place), "force": not self.job.resume}
         learning.run_learn(LearnJob(self.job.target, simulate=simulate, **shared, **out, **options))
         record = msgspec.json.decode((place / "record.json").read_bytes())

@@ -23,7 +23,7 @@ class _Targeting(_Job):
     """A job with a target.
 
     Args:
-        target: a .safetensors file, or package.module:callable.
+        target: a .safetensors file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME.
     """
 
     target: str
@@ -73,6 +73,20 @@ class Declaring(_Job):
     token_bound: float | None = None
 
 
+@dataclass(frozen=True)
+class Reaching(_Job):
+    """How a job asks a service over HTTP.
+
+    Args:
+        rate: ask at most so many sequences a second.
+        timeout: seconds to wait for an answer.
+    """
+
+    _: KW_ONLY
+    rate: float | None = None
+    timeout: float = 30.0
+
+
 DECLARATIONS = tuple(field.name for field in fields(Declaring))
 
 
@@ -106,7 +120,7 @@ HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLA
 
 
 @dataclass(frozen=True)
-class LearnJob(Hinting, _Targeting):
+class LearnJob(Reaching, Hinting, _Targeting):
     """Recover what is behind TARGET from queries.
 
     Args:
@@ -155,7 +169,7 @@ class PlanJob(Hinting, _MaybeTargeting):
 
 
 @dataclass(frozen=True)
-class VerifyJob(Declaring, _Comparing):
+class VerifyJob(Reaching, Declaring, _Comparing):
     """Ask TARGET fresh queries and compare the answers with a saved model.
 
     Args:
@@ -173,7 +187,7 @@ class VerifyJob(Declaring, _Comparing):
 
 
 @dataclass(frozen=True)
-class AuditJob(Declaring, _Targeting):
+class AuditJob(Reaching, Declaring, _Targeting):
     """Which output policy keeps how much back, measured by an extractor against each of them.
 
     Args:
@@ -273,4 +287,37 @@ class DemoJob(_Job):
     out: str | None = None
 
 
-Job = LearnJob | PlanJob | VerifyJob | AuditJob | CompareJob | TwinsJob | SampleJob | DemoJob
+@dataclass(frozen=True)
+class ServeJob(_Job):
+    """A model as a black box over HTTP.
+
+    Args:
+        model: a saved model, or any other TARGET.
+        host: address to listen on; the loopback when absent.
+        port: port to listen on; 0 takes a free one.
+        name: what the model is called; the name of its file when absent.
+        policy: what to do to answers, as NAME=VALUE: noise, tolerance, decimals, answers, token-bound, or labels; may
+            be given several times.
+        budget: no client is answered more sequences than this.
+        rate: no client is answered more sequences a second than this.
+        request_bytes: no request may be larger than this.
+        width: size of a token, where the model does not say.
+        outputs: numbers per answer, where the model does not say.
+        seed: seed of the noise of a policy; drawn anew when absent.
+    """
+
+    model: str
+    _: KW_ONLY
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str | None = None
+    policy: tuple[str, ...] = ()
+    budget: int | None = None
+    rate: float | None = None
+    request_bytes: int = 1 << 22
+    width: int | None = None
+    outputs: int | None = None
+    seed: int | None = None
+
+
+Job = LearnJob | PlanJob | VerifyJob | AuditJob | CompareJob | TwinsJob | SampleJob | DemoJob | ServeJob

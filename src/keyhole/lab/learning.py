@@ -17,11 +17,11 @@ from keyhole.lab import records
 from keyhole.lab.directories import finished, run_directory
 from keyhole.lab.jobs import DECLARATIONS, HINTS, LearnJob, PlanJob
 from keyhole.lab.records import Record
-from keyhole.lab.targets import digest, go_on, label, load_tokens, open_target, simulated, stated_by
+from keyhole.lab.targets import chunk, digest, go_on, label, load_tokens, open_target, simulated, stated_by
 from keyhole.learners.auto import Hints, choose, learn
 from keyhole.learners.base import Recovery
 from keyhole.models import save
-from keyhole.oracles import Budgeted, Chunked, Counted, Declared, Oracle, Recorded, Watched, declared
+from keyhole.oracles import Budgeted, Chunked, Counted, Declared, Oracle, Recorded, Watched, asked_again, declared
 
 REFUSED = 3
 
@@ -37,7 +37,8 @@ def run_learn(job: LearnJob) -> Record:
     """Recover what is behind the target, write the run directory, return the record."""
     start = time.perf_counter()
     rng = seeded(job.seed)
-    target = simulated(open_target(job.target, width=job.width, outputs=job.outputs), job.simulate, job.seed)
+    opened = open_target(job.target, width=job.width, outputs=job.outputs, reaching=job)
+    target = simulated(opened, job.simulate, job.seed)
     timed = Counted(Declared(target, stated_by(job)))
     hints = hints_of(job)
     learner = choose(job.learner, hints, declared(timed))
@@ -55,16 +56,16 @@ def run_learn(job: LearnJob) -> Record:
                 recorded.discard_if_empty()
             raise
         except OracleError as error:
-            lost = recorded.charged if recorded is not None else timed.ledger.total().sequences
+            lost = recorded.charged if recorded is not None else timed.ledger.total().sequences + asked_again(target)
             data = failed(error, lost)
         else:
-            data = records.of_recovery(recovery, lost=recorded.lost if recorded is not None else 0)
+            data = records.of_recovery(recovery, lost=recorded.lost if recorded is not None else asked_again(target))
             data |= write_model(recovery, directory)
         spent = timed.ledger.total()
         data |= {"width": timed.width, "outputs": watched.outputs}
     data |= {
         "seconds": {"total": time.perf_counter() - start, "oracle": spent.seconds},
-        "asked": spent.sequences,
+        "asked": spent.sequences + asked_again(target),
         "budget": job.budget,
         "options": _options(job),
         "seed": job.seed,
@@ -114,7 +115,7 @@ def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -
                 f"the run in {directory} has already asked {recorded.charged} queries; "
                 f"--budget {job.budget} is below that. Give at least as many."
             )
-    oracle = Chunked(oracle)
+    oracle = Chunked(oracle, chunk(job.target))
     if job.budget is not None:
         oracle = Budgeted(oracle, job.budget, recorded.lost if recorded is not None else 0)
     return oracle, recorded

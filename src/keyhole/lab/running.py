@@ -14,7 +14,18 @@ from keyhole.errors import InvalidInput, OracleError
 from keyhole.identify import distance, network_distance, one_layer_distance
 from keyhole.lab import records
 from keyhole.lab.audit import run_audit
-from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, TwinsJob, VerifyJob
+from keyhole.lab.jobs import (
+    AuditJob,
+    CompareJob,
+    DemoJob,
+    Job,
+    LearnJob,
+    PlanJob,
+    SampleJob,
+    ServeJob,
+    TwinsJob,
+    VerifyJob,
+)
 from keyhole.lab.learning import REFUSED, code_of, failed, hints_of, run_learn, seeded
 from keyhole.lab.planning import planned_learner, promise_lines, promises
 from keyhole.lab.records import Record
@@ -25,7 +36,7 @@ from keyhole.learners.auto import choose
 from keyhole.learners.checking import verify
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention, load, save
 from keyhole.models.files import load_bars
-from keyhole.oracles import Budgeted, Counted, Declared
+from keyhole.oracles import Budgeted, Counted, Declared, asked_again
 
 
 def run(job: Job) -> Record:
@@ -39,8 +50,17 @@ def run(job: Job) -> Record:
         TwinsJob: run_twins,
         SampleJob: _sample,
         DemoJob: run_demo,
+        ServeJob: _serve,
     }
     return runners[type(job)](job)
+
+
+def _serve(job: ServeJob) -> Record:
+    try:
+        from keyhole.lab.serving import run_serve
+    except ImportError as error:
+        raise InvalidInput(str(error)) from error
+    return run_serve(job)
 
 
 def _plan(job: PlanJob) -> Record:
@@ -79,13 +99,13 @@ def _verify(job: VerifyJob) -> Record:
     model = load(job.model)
     if isinstance(model, SelfAttention):
         model = model.read_last()
-    target = open_target(job.target, width=job.width if job.width is not None else model.width)
+    target = open_target(job.target, width=job.width if job.width is not None else model.width, reaching=job)
     timed = Counted(Declared(simulated(target, job.simulate, job.seed), stated_by(job)))
     try:
         oracle = timed if job.budget is None else Budgeted(timed, job.budget)
         seen = verify(oracle, model, rng=seeded(job.seed), bars=load_bars(job.model))
     except OracleError as error:
-        data = failed(error, timed.ledger.total().sequences) | {"seed": job.seed}
+        data = failed(error, timed.ledger.total().sequences + asked_again(target)) | {"seed": job.seed}
         return Record(data, REFUSED)
     sentence = " ".join(part for part in (seen.detail, seen.verdict.value) if part)
     data = {
@@ -93,7 +113,7 @@ def _verify(job: VerifyJob) -> Record:
         "sentence": sentence,
         "fresh_error": records.fresh_error(seen.fresh),
         "counterexample": records.counterexample(seen.counterexample),
-        "queries": records.queries(seen.ledger),
+        "queries": records.queries(seen.ledger, asked_again(target)),
         "seconds": {"total": time.perf_counter() - start, "oracle": timed.ledger.total().seconds},
         "seed": job.seed,
         "target": job.target,

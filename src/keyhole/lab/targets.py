@@ -14,19 +14,25 @@ import numpy as np
 
 from keyhole._arrays import Matrix
 from keyhole.errors import InvalidInput
-from keyhole.lab.jobs import Declaring
+from keyhole.lab.jobs import Declaring, Reaching
 from keyhole.models import SelfAttention, load
 from keyhole.oracles import Bounded, Cast, Disturbed, Imperfection, Local, Noisy, Oracle, Rounded, Signs
 
-_FORMS = "a .safetensors file, or package.module:callable"
+_FORMS = "a .safetensors file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME"
+TOKEN = "KEYHOLE_TOKEN"  # noqa: S105
 
 
-def open_target(target: str, *, width: int | None = None, outputs: int | None = None) -> Oracle:
-    """The oracle a TARGET names.
+def open_target(
+    target: str, *, width: int | None = None, outputs: int | None = None, reaching: Reaching | None = None
+) -> Oracle:
+    """The oracle a TARGET names; `reaching` says how to ask a service.
 
     Raises:
         InvalidInput: nothing usable is there; the message says what was looked for.
+        TargetFailed: a service does not answer.
     """
+    if target.startswith(("http://", "https://")):
+        return _service(target, width, outputs, reaching or Reaching())
     if target.endswith(".safetensors") or (os.sep in target and ":" not in target):
         model = load(target)
         if isinstance(model, SelfAttention):
@@ -34,9 +40,23 @@ def open_target(target: str, *, width: int | None = None, outputs: int | None = 
         if width not in (None, model.width):
             raise InvalidInput(f"{target} has tokens of width {model.width}; --width says {width}.")
         return Local(model)
-    if ":" not in target or target.startswith(("http://", "https://")):
+    if ":" not in target:
         raise InvalidInput(f"TARGET must be {_FORMS}; got {target!r}.")
     return Local(_callable(target), width, outputs)
+
+
+def _service(address: str, width: int | None, outputs: int | None, reaching: Reaching) -> Oracle:
+    try:
+        from keyhole.oracles.http_service import HttpService
+    except ImportError as error:
+        raise InvalidInput(str(error)) from error
+    token = os.environ.get(TOKEN) or None
+    return HttpService(address, width, outputs, rate=reaching.rate, timeout=reaching.timeout, token=token)
+
+
+def chunk(target: str) -> int:
+    """Numbers of one entry of the transcript: few where an answer lost is an answer waited for."""
+    return 1 << 19 if target.startswith(("http://", "https://")) else 1 << 22
 
 
 def _callable(target: str) -> Any:

@@ -1,6 +1,6 @@
 """Black boxes that answer batches of sequences, and wrappers that each add one behaviour."""
 
-from keyhole.oracles.base import Entry, Imperfection, Ledger, Oracle, declared
+from keyhole.oracles.base import Entry, Imperfection, Ledger, Oracle, asked_again, declared
 from keyhole.oracles.local import Local
 from keyhole.oracles.transcript import Recorded
 from keyhole.oracles.wrappers import (
@@ -35,5 +35,6 @@ __all__ = [
     "Rounded",
     "Signs",
     "Watched",
+    "asked_again",
     "declared",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -193,10 +195,64 @@ class Imperfection:
 def declared(oracle: Any) -> Imperfection:
     """What an oracle and all oracles it wraps declare, combined."""
     stated = Imperfection()
+    for part in _nested(oracle):
+        own = getattr(part, "imperfection", None)
+        stated = stated.combined(own) if isinstance(own, Imperfection) else stated
+    return stated
+
+
+def _nested(oracle: Any) -> Generator[Any]:
+    """An oracle and those it wraps, from the outside in."""
     for _ in range(64):
         if oracle is None:
             break
-        own = getattr(oracle, "imperfection", None)
-        stated = stated.combined(own) if isinstance(own, Imperfection) else stated
+        yield oracle
         oracle = getattr(oracle, "inner", None)
-    return stated
+
+
+class Meters:
+    """Who is told when an oracle asks again by itself, or finds that it never asked.
+
+    A batch is paid for once, before it is asked. An oracle that has to ask part of it again, not knowing whether the
+    first attempt was answered, says so here first; one that gives up on a part that was certainly never answered
+    hands it back as a negative number.
+    """
+
+    def __init__(self) -> None:
+        self.listening: list[Callable[[int], None]] = []
+        self.total = 0
+
+    def charge(self, sequences: int) -> None:
+        """Tell everyone, the outermost first: a budget refuses before a transcript writes.
+
+        Raises:
+            BudgetSpent: a budget has no room for them.
+        """
+        for listener in self.listening:
+            listener(sequences)
+        self.total += sequences
+
+
+@contextmanager
+def metered(oracle: Any, charge: Callable[[int], None]) -> Generator[None]:
+    """While inside, `charge` hears of sequences that the oracle inside asks again or hands back."""
+    meters = _meters(oracle)
+    if meters is None:
+        yield
+        return
+    meters.listening.append(charge)
+    try:
+        yield
+    finally:
+        meters.listening.remove(charge)
+
+
+def asked_again(oracle: Any) -> int:
+    """Sequences an oracle asked beyond those it was asked, less those it never asked."""
+    meters = _meters(oracle)
+    return 0 if meters is None else meters.total
+
+
+def _meters(oracle: Any) -> Meters | None:
+    found = (getattr(part, "meters", None) for part in _nested(oracle))
+    return next((meters for meters in found if isinstance(meters, Meters)), None)

@@ -14,7 +14,7 @@ import numpy as np
 
 from keyhole._arrays import Answers, Matrix, Sequences, Stack
 from keyhole.errors import BadAnswer, DifferentRun, InvalidInput
-from keyhole.oracles.base import Oracle
+from keyhole.oracles.base import Oracle, metered
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS run (field TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -165,7 +165,8 @@ class Recorded:
             {"n": self._next, "s": len(X), "c": checksum(X)},
         )
         try:
-            answers = self.inner.ask(X)
+            with metered(self.inner, self._charge):
+                answers = self.inner.ask(X)
         except BadAnswer as error:
             self._store.execute("UPDATE batch SET failure = ? WHERE number = ?", (str(error), self._next))
             self._next += 1
@@ -177,3 +178,7 @@ class Recorded:
         self._outputs = answers.shape[1]
         self._next += 1
         return answers
+
+    def _charge(self, sequences: int) -> None:
+        """Commit what is asked again of the batch in flight, before it is."""
+        self._store.execute("UPDATE batch SET charged = charged + ? WHERE number = ?", (sequences, self._next))

@@ -13,7 +13,7 @@ import numpy as np
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import BudgetSpent, InvalidInput, TargetFailed
-from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle, checked
+from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle, checked, metered
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -215,6 +215,8 @@ class Bounded(_Wrapper):
 class Budgeted(_Wrapper):
     """Never asks more than `budget` sequences: the prefix that fits is asked and handed on in `BudgetSpent`.
 
+    What the oracle inside asks again by itself counts too; where that does not fit, nothing more is asked at all.
+
     Args:
         inner: the oracle to guard.
         budget: how many sequences may be asked in all.
@@ -223,6 +225,7 @@ class Budgeted(_Wrapper):
 
     budget: int
     spent: int = 0
+    _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if self.budget < 0:
@@ -230,11 +233,23 @@ class Budgeted(_Wrapper):
 
     def ask(self, X: Sequences) -> Answers:
         """Answers to a batch, or `BudgetSpent` with the answers that still fitted."""
-        room = max(0, min(len(X), self.budget - self.spent))
+        room = 0 if self._closed else max(0, min(len(X), self.budget - self.spent))
         self.spent += room
-        if room == len(X):
-            return self.inner.ask(X)
-        raise BudgetSpent(f"the budget of {self.budget} queries is spent.", self.inner.ask(X[:room]) if room else None)
+        with metered(self.inner, self._charge):
+            if room == len(X):
+                return self.inner.ask(X)
+            raise BudgetSpent(self._sentence, self.inner.ask(X[:room]) if room else None)
+
+    @property
+    def _sentence(self) -> str:
+        return f"the budget of {self.budget} queries is spent."
+
+    def _charge(self, sequences: int) -> None:
+        """Pay for what is asked again. Later, smaller questions are not asked either: a larger budget goes on here."""
+        if self.spent + sequences > self.budget:
+            self._closed = True
+            raise BudgetSpent(self._sentence)
+        self.spent += sequences
 
 
 @dataclass(slots=True)
