@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from keyhole.identify import Distance, Symmetry, Twin, canonical, freedom, twins
     from keyhole.identify import distance as compare
+    from keyhole.lab.onnx_export import export_onnx
     from keyhole.learners.antisymmetric import Antisymmetric
     from keyhole.learners.auto import learn
     from keyhole.learners.balance import Balanced
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.http_service import HttpService
     from keyhole.oracles.local import Local
+    from keyhole.oracles.onnx_file import OnnxFile
     from keyhole.oracles.transcript import Recorded
     from keyhole.oracles.wrappers import (
         Bounded,
@@ -82,6 +84,7 @@ _HOME = {
         "TargetFailed",
     ),
     "keyhole.identify": ("Distance", "Symmetry", "Twin", "canonical", "freedom", "twins"),
+    "keyhole.lab.onnx_export": ("export_onnx",),
     "keyhole.learners.antisymmetric": ("Antisymmetric",),
     "keyhole.learners.auto": ("learn",),
     "keyhole.learners.balance": ("Balanced",),
@@ -112,6 +115,7 @@ _HOME = {
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.http_service": ("HttpService",),
     "keyhole.oracles.local": ("Local",),
+    "keyhole.oracles.onnx_file": ("OnnxFile",),
     "keyhole.oracles.transcript": ("Recorded",),
     "keyhole.oracles.wrappers": (
         "Bounded",
@@ -170,6 +174,7 @@ __all__ = [  # noqa: RUF022
     "Nystrom",
     "OneLayer",
     "OneLayerTransformer",
+    "OnnxFile",
     "Oracle",
     "OracleError",
     "Orthogonal",
@@ -200,6 +205,7 @@ __all__ = [  # noqa: RUF022
     "WholeLayer",
     "canonical",
     "compare",
+    "export_onnx",
     "freedom",
     "guarantee",
     "largest_tolerance",

@@ -23,7 +23,7 @@ class _Targeting(_Job):
     """A job with a target.
 
     Args:
-        target: a .safetensors file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME.
+        target: a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME.
     """
 
     target: str

@@ -18,7 +18,7 @@ from keyhole.lab.jobs import Declaring, Reaching
 from keyhole.models import SelfAttention, load
 from keyhole.oracles import Bounded, Cast, Disturbed, Imperfection, Local, Noisy, Oracle, Rounded, Signs
 
-_FORMS = "a .safetensors file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME"
+_FORMS = "a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME"
 TOKEN = "KEYHOLE_TOKEN"  # noqa: S105
 
 
@@ -33,6 +33,8 @@ def open_target(
     """
     if target.startswith(("http://", "https://")):
         return _service(target, width, outputs, reaching or Reaching())
+    if target.endswith(".onnx"):
+        return _onnx(target, width, outputs)
     if target.endswith(".safetensors") or (os.sep in target and ":" not in target):
         model = load(target)
         if isinstance(model, SelfAttention):
@@ -52,6 +54,14 @@ def _service(address: str, width: int | None, outputs: int | None, reaching: Rea
         raise InvalidInput(str(error)) from error
     token = os.environ.get(TOKEN) or None
     return HttpService(address, width, outputs, rate=reaching.rate, timeout=reaching.timeout, token=token)
+
+
+def _onnx(path: str, width: int | None, outputs: int | None) -> Oracle:
+    try:
+        from keyhole.oracles.onnx_file import OnnxFile
+    except ImportError as error:
+        raise InvalidInput(str(error)) from error
+    return OnnxFile(path, width, outputs)
 
 
 def chunk(target: str) -> int:
@@ -166,5 +176,9 @@ def digest(target: str) -> str | None:
 
 def label(target: str) -> str:
     """A short name for run directories."""
-    name = Path(target).stem if os.sep in target or target.endswith(".safetensors") else target.rpartition(":")[2]
+    name = (
+        Path(target).stem
+        if os.sep in target or target.endswith((".safetensors", ".onnx"))
+        else target.rpartition(":")[2]
+    )
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "target"

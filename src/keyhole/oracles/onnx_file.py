@@ -1,0 +1,110 @@
+"""An ONNX file as an oracle, run by onnxruntime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Answers, Sequences
+from keyhole.errors import InvalidInput
+from keyhole.oracles.base import Imperfection
+from keyhole.oracles.local import Local
+
+try:
+    import onnxruntime
+except ImportError as missing:
+    raise ImportError("asking an ONNX file needs onnxruntime: pip install 'keyhole[onnx]'.") from missing
+
+_DTYPES = {"tensor(double)": np.float64, "tensor(float)": np.float32, "tensor(float16)": np.float16}
+_NARROW = {"tensor(float)": "f32", "tensor(float16)": "f16", "tensor(bfloat16)": "bf16"}
+_ERRORS_ONLY = 3
+
+
+@dataclass(slots=True)
+class OnnxFile:
+    """A model in an ONNX file that maps (batch, length, width) to (batch,) or (batch, outputs).
+
+    The datatype is read from the file; a float32 model is declared as such. Batch and length must be free.
+
+    Args:
+        path: the file.
+        size: width of a token, where the file leaves it free.
+        count: numbers per answer, where the file leaves it free.
+    """
+
+    path: str | Path
+    size: int | None = None
+    count: int | None = None
+    inner: Local = field(init=False, repr=False)
+    _taken: Any = field(init=False, repr=False)
+    _given: Any = field(init=False, repr=False)
+    _session: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._session = _session(Path(self.path))
+        self._taken = _only(self._session.get_inputs(), "input", self.path)
+        self._given = _only(self._session.get_outputs(), "output", self.path)
+        if self._taken.type not in _DTYPES:
+            raise InvalidInput(f"{self.path} takes {self._taken.type}; keyhole asks {', '.join(_DTYPES)}.")
+        batch, length, width = _axes(self._taken, self.path)
+        if isinstance(batch, int) or isinstance(length, int):
+            raise InvalidInput(
+                f"{self.path} takes shape {self._taken.shape} only: export it with dynamic batch and length."
+            )
+        if self.size is not None and isinstance(width, int) and width != self.size:
+            raise InvalidInput(f"{self.path} has tokens of width {width}; --width says {self.size}.")
+        outputs = self._given.shape[-1] if len(self._given.shape or ()) == 2 else None
+        known = outputs if isinstance(outputs, int) else self.count
+        self.inner = Local(self._answer, width if isinstance(width, int) else self.size, known)
+
+    @property
+    def width(self) -> int:
+        """Size of a token."""
+        return self.inner.width
+
+    @property
+    def outputs(self) -> int | None:
+        """Numbers per answer; None before the first answer where nobody said."""
+        return self.inner.outputs
+
+    @property
+    def imperfection(self) -> Imperfection:
+        """Rounding of the datatypes the model takes and answers in."""
+        taken, given = (Imperfection.cast(_NARROW.get(end.type, "f64")) for end in (self._taken, self._given))
+        return taken.combined(given)
+
+    def ask(self, X: Sequences) -> Answers:
+        """Run the model once on the whole batch."""
+        return self.inner.ask(X)
+
+    def _answer(self, X: Any) -> Any:
+        numbers = np.ascontiguousarray(X, dtype=_DTYPES[self._taken.type])
+        return self._session.run([self._given.name], {self._taken.name: numbers})[0]
+
+
+def _session(path: Path) -> Any:
+    if not path.is_file():
+        raise InvalidInput(f"no file at {path}.")
+    runtime: Any = onnxruntime
+    options = runtime.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    try:
+        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise InvalidInput(f"{path} cannot be loaded as ONNX: {str(error)[:300]}") from error
+
+
+def _only(ends: list[Any], what: str, path: str | Path) -> Any:
+    if len(ends) != 1:
+        names = ", ".join(end.name for end in ends)
+        raise InvalidInput(f"{path} has {len(ends)} {what}s ({names}); keyhole asks models with one.")
+    return ends[0]
+
+
+def _axes(taken: Any, path: str | Path) -> Any:
+    if len(taken.shape or ()) != 3:
+        raise InvalidInput(f"{path} takes shape {taken.shape}; keyhole asks (batch, length, width).")
+    return taken.shape

@@ -1,0 +1,94 @@
+"""ONNX files: our models written out answer as they do here, and files are learned as black boxes."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save_model
+
+from keyhole.errors import InvalidInput
+from keyhole.lab.jobs import LearnJob
+from keyhole.lab.onnx_export import export_onnx
+from keyhole.lab.running import run
+from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention
+from keyhole.oracles.onnx_file import OnnxFile
+
+WIDTH = 4
+rng = np.random.default_rng(8)
+FULL = Head(*rng.normal(size=(2, WIDTH, WIDTH)), rng.normal(size=WIDTH), rng.normal(size=WIDTH), np.eye(WIDTH))
+LAYER = SelfAttention(*rng.normal(size=(2, 2, WIDTH, 3)), rng.normal(size=(2, WIDTH, 3)))
+MODELS = {
+    "head": Head.random(WIDTH, rng=rng),
+    "head with everything": FULL,
+    "head in factors": Head.random(WIDTH, rank=2, outputs=3, biases=True, rng=rng),
+    "several heads": MultiHead.random(WIDTH, heads=3, outputs=2, rng=rng),
+    "heads with biases": MultiHead(*rng.normal(size=(2, 2, WIDTH, WIDTH)), np.ones((2, WIDTH)), np.ones(WIDTH)),
+    "layer": LAYER,
+    "relu network": ReluNet.random(WIDTH, hidden=5, outputs=2, rng=rng),
+    "silu network": ReluNet(*rng.normal(size=(1, 5, WIDTH)), np.ones(5), rng.normal(size=(2, 5)), np.ones(2), "silu"),
+    "normal form": AbsAffine.random(WIDTH, hidden=5, outputs=2, rng=rng),
+    "one layer": OneLayer.random(WIDTH, hidden=6, outputs=2, biases=True, rng=rng),
+    "one layer with a residual": OneLayer.random(WIDTH, hidden=6, residual=True, rng=rng),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_answers_from_its_file_as_it_does_here(name, tmp_path, rng):
+    model = MODELS[name]
+    export_onnx(model, tmp_path / "model.onnx")
+    oracle = OnnxFile(tmp_path / "model.onnx")
+    here = model.read_last() if isinstance(model, SelfAttention) else model
+    assert (oracle.width, oracle.outputs) == (here.width, here.outputs)
+    for batch, length in ((1, 1), (7, 3), (2, 20)):
+        X = rng.normal(size=(batch, length, WIDTH))
+        np.testing.assert_allclose(oracle.ask(X), here(X), rtol=1e-12, atol=1e-12)
+
+
+def test_learn_recovers_a_head_from_an_onnx_file(tmp_path):
+    export_onnx(MODELS["head"], tmp_path / "head.onnx")
+    data = run(LearnJob(str(tmp_path / "head.onnx"), out=str(tmp_path / "run"))).data
+    assert (data["verdict"], data["width"]) == ("EXACT", WIDTH)
+
+
+def written(path, kind, shape, outputs=("y",)):
+    """A file that takes `shape` of `kind` and answers the mean of the tokens."""
+    taken = helper.make_tensor_value_info("x", kind, shape)
+    given = [helper.make_tensor_value_info(name, kind, ["batch", None]) for name in outputs]
+    nodes = [helper.make_node("ReduceMean", ["x"], [name], axes=[1], keepdims=0) for name in outputs]
+    graph = helper.make_graph(nodes, "g", [taken], given)
+    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
+    return path
+
+
+def test_single_precision_is_read_from_the_file_and_declared(tmp_path, rng):
+    oracle = OnnxFile(written(tmp_path / "m.onnx", TensorProto.FLOAT, ["batch", "length", 3]))
+    X = rng.normal(size=(5, 2, 3))
+    np.testing.assert_allclose(oracle.ask(X), X.mean(axis=1), atol=1e-6)
+    assert oracle.imperfection.format == "f32"
+    assert oracle.outputs == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "outputs", "sentence"),
+    [
+        (TensorProto.FLOAT, [1, "length", 3], ("y",), "export it with dynamic batch and length"),
+        (TensorProto.FLOAT, ["batch", "length"], ("y",), "keyhole asks \\(batch, length, width\\)"),
+        (TensorProto.INT64, ["batch", "length", 3], ("y",), "takes tensor\\(int64\\)"),
+        (TensorProto.FLOAT, ["batch", "length", 3], ("y", "z"), "has 2 outputs \\(y, z\\)"),
+        (TensorProto.FLOAT, ["batch", "length", None], ("y",), "the width of a token"),
+    ],
+)
+def test_a_file_that_cannot_be_asked_is_refused(kind, shape, outputs, sentence, tmp_path):
+    with pytest.raises(InvalidInput, match=sentence):
+        OnnxFile(written(tmp_path / "m.onnx", kind, shape, outputs))
+
+
+def test_what_is_no_file_or_no_model_is_refused(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"hello")
+    for name, sentence in (("m.onnx", "cannot be loaded as ONNX"), ("n.onnx", "no file at")):
+        with pytest.raises(InvalidInput, match=sentence):
+            run(LearnJob(str(tmp_path / name), out=str(tmp_path / "run")))
+
+
+def test_what_has_no_float64_in_onnx_is_refused(tmp_path):
+    net = ReluNet(np.ones((2, 2)), np.ones(2), np.ones((1, 2)), np.ones(1), "gelu")
+    with pytest.raises(InvalidInput, match="GELU"):
+        export_onnx(net, tmp_path / "m.onnx")
