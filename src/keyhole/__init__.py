@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
+    from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
+    from keyhole.models.tensor import TensorAttention
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -106,7 +108,9 @@ _HOME = {
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
+    "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
+    "keyhole.models.tensor": ("TensorAttention",),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -148,6 +152,7 @@ __all__ = [  # noqa: RUF022
     "Disturbed",
     "Exact",
     "Factored",
+    "FixedPoint",
     "Fresh",
     "Grid",
     "Guarantee",
@@ -164,6 +169,7 @@ __all__ = [  # noqa: RUF022
     "Network",
     "Noisy",
     "NuclearNorm",
+    "NumberFormat",
     "Nystrom",
     "OneLayer",
     "OneLayerTransformer",
@@ -187,6 +193,7 @@ __all__ = [  # noqa: RUF022
     "Symmetry",
     "THEOREMS",
     "TargetFailed",
+    "TensorAttention",
     "Theorem",
     "Tolerant",
     "Twin",
@@ -197,11 +204,13 @@ __all__ = [  # noqa: RUF022
     "WholeLayer",
     "canonical",
     "compare",
+    "evaluate",
     "freedom",
     "guarantee",
     "largest_tolerance",
     "learn",
     "load",
+    "number_format",
     "save",
     "twins",
     "verify",
