@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.tensor import TensorAttention
+    from keyhole.models.tensor_fast import Blank, in_pairs, on_circle, pairwise_sum, shift_invariant
+    from keyhole.models.torch_layout import TorchLayout, torch_multihead
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -111,6 +113,8 @@ _HOME = {
     "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.tensor": ("TensorAttention",),
+    "keyhole.models.tensor_fast": ("Blank", "in_pairs", "on_circle", "pairwise_sum", "shift_invariant"),
+    "keyhole.models.torch_layout": ("TorchLayout", "torch_multihead"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -137,6 +141,7 @@ __all__ = [  # noqa: RUF022
     "Antisymmetric",
     "BadAnswer",
     "Balanced",
+    "Blank",
     "Bounded",
     "BudgetSpent",
     "Budgeted",
@@ -196,6 +201,7 @@ __all__ = [  # noqa: RUF022
     "TensorAttention",
     "Theorem",
     "Tolerant",
+    "TorchLayout",
     "Twin",
     "UnderNoise",
     "Verdict",
@@ -207,11 +213,16 @@ __all__ = [  # noqa: RUF022
     "evaluate",
     "freedom",
     "guarantee",
+    "in_pairs",
     "largest_tolerance",
     "learn",
     "load",
     "number_format",
+    "on_circle",
+    "pairwise_sum",
     "save",
+    "shift_invariant",
+    "torch_multihead",
     "twins",
     "verify",
 ]
