@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
     from keyhole.models.relu import AbsAffine, ReluNet
+    from keyhole.models.stack import Block, TokenMap, Transformer
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -64,6 +65,18 @@ if TYPE_CHECKING:
         Rounded,
         Signs,
         Watched,
+    )
+    from keyhole.tasks import (
+        FourCycles,
+        Match2,
+        Match3,
+        Match3Bigram,
+        Match3Local,
+        Match4,
+        SparseAverage,
+        Task,
+        Triangles,
+        task_named,
     )
 
 __version__ = "0.1.0"
@@ -107,6 +120,7 @@ _HOME = {
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
+    "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -124,6 +138,18 @@ _HOME = {
         "Signs",
         "Watched",
     ),
+    "keyhole.tasks": (
+        "FourCycles",
+        "Match2",
+        "Match3",
+        "Match3Bigram",
+        "Match3Local",
+        "Match4",
+        "SparseAverage",
+        "Task",
+        "Triangles",
+        "task_named",
+    ),
 }
 _WHERE = {name: (module, name) for module, names in _HOME.items() for name in names}
 _WHERE["compare"] = ("keyhole.identify", "distance")
@@ -133,6 +159,7 @@ __all__ = [  # noqa: RUF022
     "Antisymmetric",
     "BadAnswer",
     "Balanced",
+    "Block",
     "Bounded",
     "BudgetSpent",
     "Budgeted",
@@ -148,6 +175,7 @@ __all__ = [  # noqa: RUF022
     "Disturbed",
     "Exact",
     "Factored",
+    "FourCycles",
     "Fresh",
     "Grid",
     "Guarantee",
@@ -160,6 +188,11 @@ __all__ = [  # noqa: RUF022
     "Ledger",
     "Local",
     "LowRank",
+    "Match2",
+    "Match3",
+    "Match3Bigram",
+    "Match3Local",
+    "Match4",
     "MultiHead",
     "Network",
     "Noisy",
@@ -183,12 +216,17 @@ __all__ = [  # noqa: RUF022
     "SeveralHeads",
     "Signs",
     "SmoothNetwork",
+    "SparseAverage",
     "Status",
     "Symmetry",
     "THEOREMS",
     "TargetFailed",
+    "Task",
     "Theorem",
+    "TokenMap",
     "Tolerant",
+    "Transformer",
+    "Triangles",
     "Twin",
     "UnderNoise",
     "Verdict",
@@ -203,6 +241,7 @@ __all__ = [  # noqa: RUF022
     "learn",
     "load",
     "save",
+    "task_named",
     "twins",
     "verify",
 ]
