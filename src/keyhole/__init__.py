@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
+    from keyhole.constructions import Built, Checked, Construction, Size
     from keyhole.errors import (
         BadAnswer,
         BudgetSpent,
         DifferentRun,
+        DoesNotFit,
         InvalidInput,
         KeyholeError,
         OracleError,
@@ -83,10 +85,12 @@ __version__ = "0.1.0"
 
 _HOME = {
     "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
+    "keyhole.constructions": ("Built", "Checked", "Construction", "Size"),
     "keyhole.errors": (
         "BadAnswer",
         "BudgetSpent",
         "DifferentRun",
+        "DoesNotFit",
         "InvalidInput",
         "KeyholeError",
         "OracleError",
@@ -163,16 +167,20 @@ __all__ = [  # noqa: RUF022
     "Bounded",
     "BudgetSpent",
     "Budgeted",
+    "Built",
     "Cast",
     "Certificate",
     "Check",
+    "Checked",
     "Chunked",
+    "Construction",
     "Counted",
     "Counterexample",
     "Declared",
     "DifferentRun",
     "Distance",
     "Disturbed",
+    "DoesNotFit",
     "Exact",
     "Factored",
     "FourCycles",
@@ -215,6 +223,7 @@ __all__ = [  # noqa: RUF022
     "SelfAttention",
     "SeveralHeads",
     "Signs",
+    "Size",
     "SmoothNetwork",
     "SparseAverage",
     "Status",
