@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
+    from keyhole.constructions import Built, Checked, Construction, Size
     from keyhole.errors import (
         BadAnswer,
         BudgetSpent,
         DifferentRun,
+        DoesNotFit,
         InvalidInput,
         KeyholeError,
         OracleError,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from keyhole.models.files import load, save
     from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
+    from keyhole.models.stack import Block, TokenMap, Transformer
     from keyhole.models.tensor import TensorAttention
     from keyhole.models.tensor_fast import Blank, in_pairs, on_circle, pairwise_sum, shift_invariant
     from keyhole.models.torch_layout import TorchLayout, torch_multihead
@@ -69,15 +72,29 @@ if TYPE_CHECKING:
         Signs,
         Watched,
     )
+    from keyhole.tasks import (
+        FourCycles,
+        Match2,
+        Match3,
+        Match3Bigram,
+        Match3Local,
+        Match4,
+        SparseAverage,
+        Task,
+        Triangles,
+        task_named,
+    )
 
 __version__ = "0.1.0"
 
 _HOME = {
     "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
+    "keyhole.constructions": ("Built", "Checked", "Construction", "Size"),
     "keyhole.errors": (
         "BadAnswer",
         "BudgetSpent",
         "DifferentRun",
+        "DoesNotFit",
         "InvalidInput",
         "KeyholeError",
         "OracleError",
@@ -112,6 +129,7 @@ _HOME = {
     "keyhole.models.files": ("load", "save"),
     "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
+    "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
     "keyhole.models.tensor": ("TensorAttention",),
     "keyhole.models.tensor_fast": ("Blank", "in_pairs", "on_circle", "pairwise_sum", "shift_invariant"),
     "keyhole.models.torch_layout": ("TorchLayout", "torch_multihead"),
@@ -132,6 +150,18 @@ _HOME = {
         "Signs",
         "Watched",
     ),
+    "keyhole.tasks": (
+        "FourCycles",
+        "Match2",
+        "Match3",
+        "Match3Bigram",
+        "Match3Local",
+        "Match4",
+        "SparseAverage",
+        "Task",
+        "Triangles",
+        "task_named",
+    ),
 }
 _WHERE = {name: (module, name) for module, names in _HOME.items() for name in names}
 _WHERE["compare"] = ("keyhole.identify", "distance")
@@ -142,22 +172,28 @@ __all__ = [  # noqa: RUF022
     "BadAnswer",
     "Balanced",
     "Blank",
+    "Block",
     "Bounded",
     "BudgetSpent",
     "Budgeted",
+    "Built",
     "Cast",
     "Certificate",
     "Check",
+    "Checked",
     "Chunked",
+    "Construction",
     "Counted",
     "Counterexample",
     "Declared",
     "DifferentRun",
     "Distance",
     "Disturbed",
+    "DoesNotFit",
     "Exact",
     "Factored",
     "FixedPoint",
+    "FourCycles",
     "Fresh",
     "Grid",
     "Guarantee",
@@ -170,6 +206,11 @@ __all__ = [  # noqa: RUF022
     "Ledger",
     "Local",
     "LowRank",
+    "Match2",
+    "Match3",
+    "Match3Bigram",
+    "Match3Local",
+    "Match4",
     "MultiHead",
     "Network",
     "Noisy",
@@ -193,15 +234,21 @@ __all__ = [  # noqa: RUF022
     "SelfAttention",
     "SeveralHeads",
     "Signs",
+    "Size",
     "SmoothNetwork",
+    "SparseAverage",
     "Status",
     "Symmetry",
     "THEOREMS",
     "TargetFailed",
+    "Task",
     "TensorAttention",
     "Theorem",
+    "TokenMap",
     "Tolerant",
     "TorchLayout",
+    "Transformer",
+    "Triangles",
     "Twin",
     "UnderNoise",
     "Verdict",
@@ -222,6 +269,7 @@ __all__ = [  # noqa: RUF022
     "pairwise_sum",
     "save",
     "shift_invariant",
+    "task_named",
     "torch_multihead",
     "twins",
     "verify",
