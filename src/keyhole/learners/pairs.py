@@ -118,8 +118,8 @@ def _departure(pairs: Pairs, X: Matrix, Y: Matrix, tau: float) -> float:
     return float((np.abs(G - even) / np.where(size > 0, size, 1.0)).max())
 
 
-def own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Vector:
-    """The logit of head h[n] in row n, when every other head e is on by on[n, e].
+def own_part(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Matrix:
+    """What head h[n] adds to row n, from 0 to D.x, when every other head e is on by on[n, e].
 
     Args:
         G: what was answered.
@@ -128,12 +128,15 @@ def own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices
         on: shares of the other heads; those of h itself are not looked at.
         h: which head is read, per row.
     """
-    rows = np.arange(len(G))
     others = np.array(on, dtype=np.float64)
-    others[rows, h] = 0.0
-    base = (total - b.sum(axis=1)) / 2 + np.einsum("nh,nho->no", others, b)
-    J = b[rows, h]
-    return log_odds(((G - base) * J).sum(axis=1) / (J * J).sum(axis=1))
+    others[np.arange(len(G)), h] = 0.0
+    return G - (total - b.sum(axis=1)) / 2 - np.einsum("nh,nho->no", others, b)
+
+
+def own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Vector:
+    """The logit of head h[n] in row n; arguments as for `own_part`."""
+    J = b[np.arange(len(G)), h]
+    return log_odds((own_part(G, total, b, on, h) * J).sum(axis=1) / (J * J).sum(axis=1))
 
 
 def logistic(a: Array) -> Array:
