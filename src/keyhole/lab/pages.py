@@ -32,6 +32,7 @@ thead th { border-bottom: 1px solid var(--rule); } .number { text-align: right; 
 svg { display: block; max-width: 100%; overflow: visible; } svg text { fill: var(--ink); font-size: 12px; }
 svg .quiet { fill: var(--limit); } svg .ours { fill: var(--ours); } svg .bad { fill: var(--bad); stroke: var(--bad); }
 svg .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; } svg .rule { stroke: var(--rule); }
+.pictures + .pictures { margin-top: 1rem; } svg .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
 svg .phase { fill: var(--ours); stroke: var(--ours); } svg .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
 pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem; }
 """

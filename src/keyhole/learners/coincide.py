@@ -176,7 +176,7 @@ def _profile(near: Isolation, spot: Spot, start: Vector | None = None) -> Profil
     margin = np.array([np.abs(np.delete(spot.rows @ spot.z, spot.h)).min(initial=np.inf)])
     tau = float(steepness(near.pairs, margin, norm / np.sqrt(len(spot.z)))[0])
     count = len(_LOGITS)
-    Y = spot.z + np.outer(_LOGITS / (tau * norm), spot.circle.Y[1])
+    Y: Matrix = spot.z + (_LOGITS / (tau * norm))[:, None] * spot.circle.Y[1]
     X = np.broadcast_to(spot.circle.x, Y.shape)
     G, h = near.pairs.ask(X, Y, tau), np.full(count, spot.h)
     b = inner(X, near.D)

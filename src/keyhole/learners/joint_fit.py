@@ -115,3 +115,15 @@ def _slopes(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
         by_V = v[h] * np.einsum("bd,op->bodp", mean, np.eye(o))
         parts.append(np.concatenate([by_W, by_V], axis=3).reshape(n, o, -1))
     return np.concatenate(parts, axis=2)
+
+
+def acting(model: MultiHead, faint: float = 1e-12) -> MultiHead:
+    """The heads that act beyond rounding; a fit may have moved all of one head's read-out to another."""
+    sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
+    kept = sizes > faint * sizes.max(initial=0.0)
+    return MultiHead(model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c)
+
+
+def small(model: MultiHead | None) -> bool:
+    """Whether there are few enough parameters to fit all of them at once."""
+    return model is not None and model.W.size + model.V.size <= LARGEST

@@ -18,7 +18,7 @@ from keyhole.learners.isolate import Isolation, along_rows, columns
 from keyhole.learners.joint_fit import LARGEST, fitted, soft_answers
 from keyhole.learners.pairs import Pairs, Unresolved
 from keyhole.learners.refine import refined
-from keyhole.learners.rows import Search, find_rows, read_outs
+from keyhole.learners.rows import Rows, Search, find_rows, read_outs
 from keyhole.models import MultiHead
 
 _FAINT = 1e-3  # of the largest read-out: no smaller one is told from zero before the fit
@@ -26,8 +26,8 @@ _ALIKE = 0.05
 _VIEWS = 6
 
 
-def rough_model(pairs: Pairs, search: Search, rng: np.random.Generator) -> MultiHead:
-    """A model whose heads may coincide in their boundaries.
+def rough_model(pairs: Pairs, search: Search, rng: np.random.Generator) -> tuple[MultiHead, Rows]:
+    """A model whose heads may coincide in their boundaries, and the rows it began with.
 
     Raises:
         Unresolved: no rough search succeeds, or there are too many parameters to fit.
@@ -37,7 +37,7 @@ def rough_model(pairs: Pairs, search: Search, rng: np.random.Generator) -> Multi
         W = _refined(near, along_rows(near, columns(near, rng), rng), looks, rng)
     with pairs.oracle.phase("apart"):
         found = families(near, W, looks)
-    return fitted_families(pairs, found, rng)
+    return fitted_families(pairs, found, rng), near.rows
 
 
 def fitted_families(pairs: Pairs, found: list[Family], rng: np.random.Generator) -> MultiHead:

@@ -44,6 +44,7 @@ class Rows:
         w: W_h^T x, one row per head.
         J: D_h.x, one row per head.
         hard: product of lengths at which all are hard but at their boundaries.
+        angles: where each head switched on the half circle on which it was found.
         own: logit to aim at when the head itself is read.
     """
 
@@ -51,6 +52,7 @@ class Rows:
     w: Matrix
     J: Matrix
     hard: float
+    angles: Vector
     own: float = OWN
 
     @property
@@ -118,7 +120,7 @@ def _rows_at(pairs: Pairs, search: Search, x: Vector, rng: np.random.Generator) 
     w = _full_rows(pairs, x, Q, steps, search.own)
     for _ in range(_AGAIN_ROUGH if search.rough else 0):
         w = _full_rows(pairs, x, Q, Steps(steps.J, w @ Q[:2].T), search.own)
-    found = Rows(x, w, steps.J, search.hard, search.own)
+    found = Rows(x, w, steps.J, search.hard, steps.roots, search.own)
     _confirm(pairs, found, rng)
     return found
 

@@ -9,13 +9,13 @@ from itertools import chain
 
 import numpy as np
 
-from keyhole._arrays import Sequences, one_thread
+from keyhole._arrays import Matrix, Sequences, Vector, one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import canonical, head_freedom, matrix_rank
-from keyhole.learners.base import Counterexample, Plan, Recovery, Status
+from keyhole.learners.base import Counterexample, Jumps, Plan, Recovery, Status
 from keyhole.learners.coincide import Family
-from keyhole.learners.joint_fit import LARGEST, polished
+from keyhole.learners.joint_fit import acting, polished, small
 from keyhole.learners.mirror import assembled, resolved
 from keyhole.learners.pairs import Pairs, Unresolved, in_units, read_sum, soft_scale, unit
 from keyhole.learners.refine import measured
@@ -31,6 +31,7 @@ from keyhole.learners.verify import (
     asked_again,
     examine,
     fresh_sequences,
+    inside,
     token_scales,
 )
 from keyhole.models import Head, MultiHead
@@ -49,6 +50,7 @@ _PAIR = 2
 _OWN_LENGTHS = (2, 3, 6)
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
 _FINE = 2.0**14  # roundings within which a model agrees as closely as answers allow
+_AGAIN = 2  # searches for heads that coincide, behind a model that is right but not as closely
 _FAINT = 2.0**20  # roundings of the largest read-out within which another may be none
 
 
@@ -104,10 +106,12 @@ class Session:
     most: int
     roundoff: float
     cap: Budgeted
+    bound: float | None = None
     model: MultiHead | None = field(default=None, init=False)
     failed: int = field(default=0, init=False)
     fits: int = field(default=0, init=False)
     seen: Examination | None = field(default=None, init=False)
+    jumps: Jumps | None = field(default=None, init=False)
 
     def recover(self, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Attempts until fresh queries agree; every way to stop ends in a Recovery."""
@@ -120,7 +124,7 @@ class Session:
                     self._improve(pairs, measuring, checking)
                     return self._examined()
                 self.failed += 1
-            return self._refused(pairs, checking)
+            return self._refused(pairs.c, pairs.B, checking)
         except BudgetSpent:
             return self._spent()
 
@@ -141,7 +145,9 @@ class Session:
             if search is None:
                 yield from self._seen_by_triples(_still(pairs), rng)
             elif search.rough:
-                yield _acting(rough_model(pairs, search, rng))
+                model, rows = rough_model(pairs, search, rng)
+                self.jumps = pairs.jumps(rows.x, rows.angles, rows.J)
+                yield acting(model)
             else:
                 yield from self._isolated(pairs, search, rng)
 
@@ -154,12 +160,13 @@ class Session:
             W = measured(pairs, rows, D, rng)
         with self.oracle.phase("signs"):
             model = resolved(pairs, rows, W, D, rng)
+        self.jumps = pairs.jumps(rows.x, rows.angles, rows.J)
         yield from self._seen_by_triples(model, rng)
         self.fits += 1
-        if self._almost:
-            yield self._polished(rng)
+        if self.almost:
+            yield self.polished(rng)
         else:
-            yield _acting(fitted_families(pairs, [Family(W, D)], rng))
+            yield acting(fitted_families(pairs, [Family(W, D)], rng))
 
     def _seen_by_triples(self, model: MultiHead, rng: np.random.Generator) -> Iterator[MultiHead]:
         """The model; then, where only longer sequences contradict it, one with a pair that others do not show."""
@@ -168,16 +175,16 @@ class Session:
             yield self._with_unseen_pair(model, rng)
 
     @property
-    def _almost(self) -> bool:
+    def almost(self) -> bool:
         """Whether the last model is nearly right and small enough to be fitted."""
-        return self.seen is not None and self.seen.fresh.relative <= _ALMOST and _fits(self.model)
+        return self.seen is not None and self.seen.fresh.relative <= _ALMOST and small(self.model)
 
-    def _polished(self, rng: np.random.Generator) -> MultiHead:
+    def polished(self, rng: np.random.Generator) -> MultiHead:
         """The last model fitted to fresh answers."""
         if self.model is None:
             raise Unresolved
         with self.oracle.phase("polish"):
-            return _acting(polished(self.oracle, self.model, self.roundoff, rng))
+            return acting(polished(self.oracle, self.model, self.roundoff, rng, bound=self.bound))
 
     def _improve(self, pairs: Pairs, measuring: np.random.Generator, checking: np.random.Generator) -> None:
         """A confirmed model again without faint heads, and closer where it is less precise than answers allow."""
@@ -198,19 +205,20 @@ class Session:
         """Models that may be better than the last."""
         if self.model is None or self.seen is None or not (self.perfect and self.seen.complete):
             return
-        lean = _acting(self.model, _FAINT * self.roundoff)
+        lean = acting(self.model, _FAINT * self.roundoff)
         if len(lean.W) < len(self.model.W):
             yield lean
         if self._coarse:
             self.fits += 1
-            yield self._polished(rng)
-        if self._coarse:
-            yield from self._candidates(pairs, _ROUGH, rng)
+            yield self.polished(rng)
+        for _ in range(_AGAIN):
+            if self._coarse:
+                yield from self._candidates(pairs, _ROUGH, rng)
 
     @property
     def _coarse(self) -> bool:
         """Whether fresh answers are met less closely than rounding explains, by a model small enough to be fitted."""
-        return self.seen is not None and self.seen.fresh.relative > _FINE * self.roundoff and _fits(self.model)
+        return self.seen is not None and self.seen.fresh.relative > _FINE * self.roundoff and small(self.model)
 
     def _with_unseen_pair(self, model: MultiHead, rng: np.random.Generator) -> MultiHead:
         """The model with a mirror pair that only longer sequences show, where there is one."""
@@ -229,7 +237,7 @@ class Session:
     def _confirmed(self, model: MultiHead, rng: np.random.Generator) -> bool:
         """Whether fresh queries agree, as far as they could be asked."""
         self.model = model
-        batches = chain(fresh_sequences(model, rng=rng), own_scales(model, rng))
+        batches = inside(chain(fresh_sequences(model, rng=rng), own_scales(model, rng)), self.bound)
         with self.oracle.phase("verify"):
             self.seen = examine(
                 self.oracle, model, tolerance=self.tolerance, roundoff=self.roundoff, rng=rng, batches=batches
@@ -264,10 +272,10 @@ class Session:
         detail = f"Answers are declared to be rounded to {self.roundoff:.1e}."
         return self._ended(Status.RECOVERED, Verdict.WITHIN_TOLERANCE, detail=detail)
 
-    def _refused(self, pairs: Pairs, rng: np.random.Generator) -> Recovery[MultiHead]:
+    def _refused(self, c: Vector, B: Matrix, rng: np.random.Generator) -> Recovery[MultiHead]:
         """No attempt agreed: the class is refuted only by an answer that no sum of heads gives."""
         with self.oracle.phase("verify"):
-            case = impossible(self.oracle, pairs.c, pairs.B, self.roundoff, rng)
+            case = impossible(self.oracle, c, B, self.roundoff, rng, bound=self.bound)
         return self._judged(case)
 
     def _judged(self, case: Counterexample | None) -> Recovery[MultiHead]:
@@ -300,25 +308,32 @@ class Session:
             counterexample=case,
             certificate=self._certificate(status),
             detail=detail,
+            jumps=self.jumps,
         )
 
     def _certificate(self, status: Status) -> Certificate | None:
         if self.model is None or self.seen is None:
             return None
-        heads, d = len(self.model.W), self.oracle.width
+        theorem, further, allowed = self._promise(len(self.model.W))
         asked = self.oracle.ledger.total(without="verify").sequences
         return Certificate(
-            "keyhole/saturate-and-isolate",
+            theorem,
             assumptions=(
                 Check("answers that could not be split among heads", float(status is not Status.RECOVERED), 0.0),
                 Check("attempts that did not tell the heads apart", float(self.failed), 0.0),
-                Check("models fitted to further answers", float(self.fits), 0.0),
+                further,
             ),
             conclusion=(
-                Check("queries used", asked, heads * (d * d + 4 * d + _PER_HEAD) + d + 200),
+                Check("queries used", asked, allowed),
                 Check("worst relative disagreement on fresh queries", self.seen.fresh.relative, self.tolerance),
             ),
         )
+
+    def _promise(self, heads: int) -> tuple[str, Check, float]:
+        """The theorem that a run instantiates, what else it assumes, and how many queries it allows."""
+        d = self.oracle.width
+        allowed = heads * (d * d + 4 * d + _PER_HEAD) + d + 200
+        return "keyhole/saturate-and-isolate", Check("models fitted to further answers", self.fits, 0.0), allowed
 
     @property
     def tolerance(self) -> float:
@@ -365,18 +380,6 @@ def _determined(verdict: Verdict) -> str:
             "without effect are not."
         )
     return "Nothing is determined but the sum of all read-outs."
-
-
-def _acting(model: MultiHead, faint: float = 1e-12) -> MultiHead:
-    """The heads that act beyond rounding; a fit may have moved all of one head's read-out to another."""
-    sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
-    kept = sizes > faint * sizes.max(initial=0.0)
-    return MultiHead(model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c)
-
-
-def _fits(model: MultiHead | None) -> bool:
-    """Whether there are few enough parameters to fit all of them at once."""
-    return model is not None and model.W.size + model.V.size <= LARGEST
 
 
 def _still(pairs: Pairs) -> MultiHead:
