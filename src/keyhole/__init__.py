@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
+    from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
+    from keyhole.models.tensor import TensorAttention
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -123,8 +125,10 @@ _HOME = {
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
+    "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
+    "keyhole.models.tensor": ("TensorAttention",),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -183,6 +187,7 @@ __all__ = [  # noqa: RUF022
     "DoesNotFit",
     "Exact",
     "Factored",
+    "FixedPoint",
     "FourCycles",
     "Fresh",
     "Grid",
@@ -205,6 +210,7 @@ __all__ = [  # noqa: RUF022
     "Network",
     "Noisy",
     "NuclearNorm",
+    "NumberFormat",
     "Nystrom",
     "OneLayer",
     "OneLayerTransformer",
@@ -231,6 +237,7 @@ __all__ = [  # noqa: RUF022
     "THEOREMS",
     "TargetFailed",
     "Task",
+    "TensorAttention",
     "Theorem",
     "TokenMap",
     "Tolerant",
@@ -244,11 +251,13 @@ __all__ = [  # noqa: RUF022
     "WholeLayer",
     "canonical",
     "compare",
+    "evaluate",
     "freedom",
     "guarantee",
     "largest_tolerance",
     "learn",
     "load",
+    "number_format",
     "save",
     "task_named",
     "twins",
