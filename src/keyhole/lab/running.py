@@ -14,7 +14,19 @@ from keyhole.errors import InvalidInput, OracleError
 from keyhole.identify import distance, network_distance, one_layer_distance
 from keyhole.lab import records
 from keyhole.lab.audit import run_audit
-from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, TwinsJob, VerifyJob
+from keyhole.lab.building import run_build
+from keyhole.lab.jobs import (
+    AuditJob,
+    BuildJob,
+    CompareJob,
+    DemoJob,
+    Job,
+    LearnJob,
+    PlanJob,
+    SampleJob,
+    TwinsJob,
+    VerifyJob,
+)
 from keyhole.lab.learning import REFUSED, code_of, failed, hints_of, run_learn, seeded
 from keyhole.lab.planning import planned_learner, promise_lines, promises
 from keyhole.lab.records import Record
@@ -37,6 +49,7 @@ def run(job: Job) -> Record:
         AuditJob: run_audit,
         CompareJob: _compare,
         TwinsJob: run_twins,
+        BuildJob: run_build,
         SampleJob: _sample,
         DemoJob: run_demo,
     }
