@@ -9,6 +9,7 @@ import pytest
 from scipy.special import softmax
 
 from keyhole.claims import Outcome
+from keyhole.constructions.enclosing import enclosed_error
 from keyhole.constructions.exposing import SOLVERS, max_margin, trigonometric
 from keyhole.constructions.sparse_average import (
     EVERYBODY,
@@ -22,7 +23,7 @@ from keyhole.constructions.sparse_average import (
     circle_keys,
     sign_keys,
 )
-from keyhole.errors import DoesNotFit
+from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import Match2, SparseAverage
@@ -75,6 +76,28 @@ def test_one_flipped_sign_is_refuted_and_untouched_weights_never_are(constructio
         settings = {"accuracy": 1e-3, "number_format": "f64", "rng": rng}
         assert construction.certify(SMALL, model, **settings).outcome is Outcome.REFUTED
         assert construction.certify(SMALL, found.model, **settings).outcome is Outcome.HOLDS
+
+
+@pytest.mark.parametrize("construction", [TRIGONOMETRIC, MAX_MARGIN, ONE_HOT], ids=lambda c: c.name)
+def test_every_set_is_enclosed_without_rounding(construction):
+    """A proof for all inputs of a size; float64 agrees with it."""
+    found = built(construction)
+    proven = enclosed_error(SMALL, found.model)
+    assert proven <= 1e-3
+    assert proven == pytest.approx(found.checked.worst, rel=1e-9)
+    layer = found.model.blocks[0].layer
+    V = layer.V.copy()
+    V[0, 0, 0] *= -1
+    turned = Transformer((Block(found.model.blocks[0].map, SelfAttention(layer.Q, layer.K, V)),))
+    assert enclosed_error(SMALL, turned) == np.inf
+    Q = layer.Q * np.where(np.arange(layer.Q.shape[2]) == 0, -1.0, 1.0)
+    turned = Transformer((Block(found.model.blocks[0].map, SelfAttention(Q, layer.K, layer.V)),))
+    assert enclosed_error(SMALL, turned) > 1e-3
+
+
+def test_only_few_sets_are_enclosed():
+    with pytest.raises(InvalidInput, match="at most 2,000"):
+        enclosed_error(SparseAverage(64, 4), built(ONE_HOT).model)
 
 
 def test_a_key_moved_off_its_place_is_refuted():
