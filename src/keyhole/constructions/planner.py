@@ -66,7 +66,7 @@ class Survey:
 
     @property
     def best(self) -> Built:
-        """The smallest: embed times bits first, then embed.
+        """The smallest: heads times the wider of keys and values times bits, then key width.
 
         Raises:
             DoesNotFit: with the reason of every recipe.
@@ -135,13 +135,18 @@ def _check_format(form: str | int | None) -> None:
 
 
 def _area(built: Built) -> int:
-    return built.size.embed * built.size.bits
+    """Heads times the wider of keys and values times bits."""
+    return _wider(built) * built.size.bits
+
+
+def _wider(built: Built) -> int:
+    return built.size.heads * max(built.size.embed, built.size.value_width)
 
 
 def _cost(built: Built, form: str | int | None) -> tuple[int, int, int]:
-    """Embed times bits, then embed; where a format is given its bits are the same for all."""
+    """Size times bits, then size; where a format is given its bits are the same for all."""
     bits = built.size.bits if form is None else 1
-    return built.size.embed * bits, built.size.embed, built.size.bits
+    return _wider(built) * bits, built.size.embed, built.size.bits
 
 
 def _hopeless(one: Construction, task: Task, accuracy: float, area: int) -> bool:
@@ -186,7 +191,7 @@ def build(
     rng: np.random.Generator,
     **sizes: Any,
 ) -> Built:
-    """Explicit weights for a task, the smallest known: key width times bits first, then key width.
+    """Explicit weights for a task, the smallest known: m p first, then m, where m counts all heads.
 
     Args:
         task: a task, or its name on the command line with its sizes as further arguments.
