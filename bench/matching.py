@@ -10,6 +10,7 @@ LENGTH = 20
 
 
 def fits(modulus, form):
+    """What the certificate says, nothing where the build is refused."""
     rng = np.random.default_rng(modulus)
     try:
         built = MATCHING[0].build(Match2(LENGTH, modulus), accuracy=0.0, number_format=form, embed=None, rng=rng)
