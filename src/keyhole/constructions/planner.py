@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from keyhole.constructions.base import Built, Construction
+from keyhole.constructions.matching import MATCHING
 from keyhole.constructions.sparse_average import BITS, SPARSE_AVERAGES, SetKeys
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import SparseAverage, Task, task_named
 
-CONSTRUCTIONS: tuple[Construction, ...] = (*SPARSE_AVERAGES,)
+CONSTRUCTIONS: tuple[Construction, ...] = (*SPARSE_AVERAGES, *MATCHING)
 
 
 @dataclass(frozen=True, slots=True)
