@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
-    from keyhole.constructions import Built, Checked, Construction, Size
+    from keyhole.constructions import Built, Checked, Construction, Size, build, load, save
     from keyhole.errors import (
         BadAnswer,
         BudgetSpent,
@@ -48,9 +48,10 @@ if TYPE_CHECKING:
     from keyhole.learners.smooth import SmoothNetwork
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
-    from keyhole.models.files import load, save
+    from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
+    from keyhole.models.tensor import TensorAttention
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -85,7 +86,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
-    "keyhole.constructions": ("Built", "Checked", "Construction", "Size"),
+    "keyhole.constructions": ("Built", "Checked", "Construction", "Size", "build", "load", "save"),
     "keyhole.errors": (
         "BadAnswer",
         "BudgetSpent",
@@ -122,9 +123,10 @@ _HOME = {
     "keyhole.learners.smooth": ("SmoothNetwork",),
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
-    "keyhole.models.files": ("load", "save"),
+    "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
+    "keyhole.models.tensor": ("TensorAttention",),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -183,6 +185,7 @@ __all__ = [  # noqa: RUF022
     "DoesNotFit",
     "Exact",
     "Factored",
+    "FixedPoint",
     "FourCycles",
     "Fresh",
     "Grid",
@@ -205,6 +208,7 @@ __all__ = [  # noqa: RUF022
     "Network",
     "Noisy",
     "NuclearNorm",
+    "NumberFormat",
     "Nystrom",
     "OneLayer",
     "OneLayerTransformer",
@@ -231,6 +235,7 @@ __all__ = [  # noqa: RUF022
     "THEOREMS",
     "TargetFailed",
     "Task",
+    "TensorAttention",
     "Theorem",
     "TokenMap",
     "Tolerant",
@@ -242,13 +247,16 @@ __all__ = [  # noqa: RUF022
     "Verification",
     "Watched",
     "WholeLayer",
+    "build",
     "canonical",
     "compare",
+    "evaluate",
     "freedom",
     "guarantee",
     "largest_tolerance",
     "learn",
     "load",
+    "number_format",
     "save",
     "task_named",
     "twins",
