@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
+    from keyhole.constructions import Built, Checked, Construction, Size
     from keyhole.errors import (
         BadAnswer,
         BudgetSpent,
         DifferentRun,
+        DoesNotFit,
         InvalidInput,
         KeyholeError,
         OracleError,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.files import load, save
     from keyhole.models.relu import AbsAffine, ReluNet
+    from keyhole.models.stack import Block, TokenMap, Transformer
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -65,15 +68,29 @@ if TYPE_CHECKING:
         Signs,
         Watched,
     )
+    from keyhole.tasks import (
+        FourCycles,
+        Match2,
+        Match3,
+        Match3Bigram,
+        Match3Local,
+        Match4,
+        SparseAverage,
+        Task,
+        Triangles,
+        task_named,
+    )
 
 __version__ = "0.1.0"
 
 _HOME = {
     "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
+    "keyhole.constructions": ("Built", "Checked", "Construction", "Size"),
     "keyhole.errors": (
         "BadAnswer",
         "BudgetSpent",
         "DifferentRun",
+        "DoesNotFit",
         "InvalidInput",
         "KeyholeError",
         "OracleError",
@@ -107,6 +124,7 @@ _HOME = {
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.files": ("load", "save"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
+    "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -124,6 +142,18 @@ _HOME = {
         "Signs",
         "Watched",
     ),
+    "keyhole.tasks": (
+        "FourCycles",
+        "Match2",
+        "Match3",
+        "Match3Bigram",
+        "Match3Local",
+        "Match4",
+        "SparseAverage",
+        "Task",
+        "Triangles",
+        "task_named",
+    ),
 }
 _WHERE = {name: (module, name) for module, names in _HOME.items() for name in names}
 _WHERE["compare"] = ("keyhole.identify", "distance")
@@ -133,21 +163,27 @@ __all__ = [  # noqa: RUF022
     "Antisymmetric",
     "BadAnswer",
     "Balanced",
+    "Block",
     "Bounded",
     "BudgetSpent",
     "Budgeted",
+    "Built",
     "Cast",
     "Certificate",
     "Check",
+    "Checked",
     "Chunked",
+    "Construction",
     "Counted",
     "Counterexample",
     "Declared",
     "DifferentRun",
     "Distance",
     "Disturbed",
+    "DoesNotFit",
     "Exact",
     "Factored",
+    "FourCycles",
     "Fresh",
     "Grid",
     "Guarantee",
@@ -160,6 +196,11 @@ __all__ = [  # noqa: RUF022
     "Ledger",
     "Local",
     "LowRank",
+    "Match2",
+    "Match3",
+    "Match3Bigram",
+    "Match3Local",
+    "Match4",
     "MultiHead",
     "Network",
     "Noisy",
@@ -182,13 +223,19 @@ __all__ = [  # noqa: RUF022
     "SelfAttention",
     "SeveralHeads",
     "Signs",
+    "Size",
     "SmoothNetwork",
+    "SparseAverage",
     "Status",
     "Symmetry",
     "THEOREMS",
     "TargetFailed",
+    "Task",
     "Theorem",
+    "TokenMap",
     "Tolerant",
+    "Transformer",
+    "Triangles",
     "Twin",
     "UnderNoise",
     "Verdict",
@@ -203,6 +250,7 @@ __all__ = [  # noqa: RUF022
     "learn",
     "load",
     "save",
+    "task_named",
     "twins",
     "verify",
 ]
