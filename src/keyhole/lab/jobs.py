@@ -228,8 +228,8 @@ class TwinsJob(_Job):
 
 
 @dataclass(frozen=True)
-class SampleJob(_Job):
-    """Write a random model file to play with.
+class Drawn(_Job):
+    """A random model.
 
     Args:
         kind: head, multihead, relu or onelayer.
@@ -241,8 +241,6 @@ class SampleJob(_Job):
         scale: entries of W have standard deviation scale / sqrt(width).
         biases: give a head a score bias and a constant.
         seed: seed of the weights.
-        out: file to write; KIND.safetensors when absent.
-        force: overwrite an existing file.
     """
 
     kind: str
@@ -255,8 +253,62 @@ class SampleJob(_Job):
     scale: float = 1.0
     biases: bool = False
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class SampleJob(Drawn):
+    """Write a random model file to play with.
+
+    Args:
+        out: file to write; KIND.safetensors when absent.
+        force: overwrite an existing file.
+    """
+
+    _: KW_ONLY
     out: str | None = None
     force: bool = False
+
+
+@dataclass(frozen=True)
+class TrialJob(Hinting):
+    """Draw a model, hide it, recover it, and measure the recovery against the truth; made for sweeps.
+
+    Args:
+        model: the model to draw.
+        simulate: what to do to its answers, as NAME=VALUE.
+        learner: auto, or the name of a learner.
+        budget: never ask more sequences than this, verification included.
+        seed: seed of the learner.
+    """
+
+    model: Drawn
+    _: KW_ONLY
+    simulate: tuple[str, ...] = ()
+    learner: str = "auto"
+    budget: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class SweepJob(_Job):
+    """Run every job of a sweep file that has not been run yet.
+
+    Args:
+        file: grids and lists of jobs, .toml or .json.
+        workers: processes on this machine; 0 runs the jobs in this one, one after another.
+        cluster: address of a Dask scheduler to run on instead, such as tcp://HOST:8786.
+        out: directory of the store and the page; runs/NAME when absent. What it holds is not run again.
+        retry_failed: run jobs that failed again.
+        export: also write the rows as csv, json or parquet; may be given several times.
+    """
+
+    file: str
+    _: KW_ONLY
+    workers: int = 2
+    cluster: str | None = None
+    out: str | None = None
+    retry_failed: bool = False
+    export: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -273,4 +325,7 @@ class DemoJob(_Job):
     out: str | None = None
 
 
-Job = LearnJob | PlanJob | VerifyJob | AuditJob | CompareJob | TwinsJob | SampleJob | DemoJob
+Job = LearnJob | PlanJob | VerifyJob | AuditJob | CompareJob | TwinsJob | SampleJob | TrialJob | SweepJob | DemoJob
+
+# The jobs a sweep can be made of, by name.
+KINDS: dict[str, type[Job]] = {"trial": TrialJob, "learn": LearnJob, "plan": PlanJob, "audit": AuditJob}
