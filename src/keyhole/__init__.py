@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
-    from keyhole.constructions import Built, Checked, Construction, Size
+    from keyhole.constructions import Built, Checked, Construction, Size, build, load, save
     from keyhole.errors import (
         BadAnswer,
         BudgetSpent,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from keyhole.learners.smooth import SmoothNetwork
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
-    from keyhole.models.files import load, save
     from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
@@ -89,7 +88,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
-    "keyhole.constructions": ("Built", "Checked", "Construction", "Size"),
+    "keyhole.constructions": ("Built", "Checked", "Construction", "Size", "build", "load", "save"),
     "keyhole.errors": (
         "BadAnswer",
         "BudgetSpent",
@@ -126,7 +125,6 @@ _HOME = {
     "keyhole.learners.smooth": ("SmoothNetwork",),
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
-    "keyhole.models.files": ("load", "save"),
     "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
@@ -255,6 +253,7 @@ __all__ = [  # noqa: RUF022
     "Verification",
     "Watched",
     "WholeLayer",
+    "build",
     "canonical",
     "compare",
     "evaluate",
