@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
     from keyhole.models.tensor import TensorAttention
+    from keyhole.models.tensor_fast import Blank, in_pairs, on_circle, pairwise_sum, shift_invariant
+    from keyhole.models.torch_layout import TorchLayout, torch_multihead
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -127,6 +129,8 @@ _HOME = {
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
     "keyhole.models.tensor": ("TensorAttention",),
+    "keyhole.models.tensor_fast": ("Blank", "in_pairs", "on_circle", "pairwise_sum", "shift_invariant"),
+    "keyhole.models.torch_layout": ("TorchLayout", "torch_multihead"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -165,6 +169,7 @@ __all__ = [  # noqa: RUF022
     "Antisymmetric",
     "BadAnswer",
     "Balanced",
+    "Blank",
     "Block",
     "Bounded",
     "BudgetSpent",
@@ -239,6 +244,7 @@ __all__ = [  # noqa: RUF022
     "Theorem",
     "TokenMap",
     "Tolerant",
+    "TorchLayout",
     "Transformer",
     "Triangles",
     "Twin",
@@ -253,12 +259,17 @@ __all__ = [  # noqa: RUF022
     "evaluate",
     "freedom",
     "guarantee",
+    "in_pairs",
     "largest_tolerance",
     "learn",
     "load",
     "number_format",
+    "on_circle",
+    "pairwise_sum",
     "save",
+    "shift_invariant",
     "task_named",
+    "torch_multihead",
     "twins",
     "verify",
 ]

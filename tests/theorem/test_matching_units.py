@@ -24,7 +24,7 @@ SMALL = [
     (Match2(3, 5), "match2-circle"),
     (Match2(2, 7), "match2-waves"),
     (Match3(2, 5), "match3-circle"),
-    (Match3(2, 5), "match3-waves"),
+    pytest.param(Match3(2, 5), "match3-waves", marks=pytest.mark.slow),
     (Match4(2, 5), "match4-circle"),
     (Match3(3, 4), "match3-gather"),
     (Match3Bigram(3, 4), "bigram-successors"),
@@ -74,7 +74,7 @@ def test_small_sizes_are_right_on_every_input_and_refuted_once_a_sign_is_flipped
         (Match3Bigram(10, 200), "bigram-successors", 3),
         (Match3Local(16, 50, 2), "local-windows", 6),
         (Triangles(40, 10), "triangle-walks", 7),
-        (Match3(8, 200), "match3-gather", 2),
+        pytest.param(Match3(8, 200), "match3-gather", 2, marks=pytest.mark.slow),
     ],
     ids=lambda case: str(case),
 )
@@ -138,7 +138,10 @@ def test_bounds_hold_on_every_input_of_a_small_task():
         assert (answers[~matched] <= 1 / 9).all()
 
 
-@pytest.mark.parametrize(("form", "holds", "fails"), [("f32", 3000, 40_000), ("f16", 40, 600), ("bf16", 20, 300)])
+@pytest.mark.parametrize(
+    ("form", "holds", "fails"),
+    [pytest.param("f32", 3000, 40_000, marks=pytest.mark.slow), ("f16", 40, 600), ("bf16", 20, 300)],
+)
 def test_formats_hold_small_moduli_and_refuse_large_ones(form, holds, fails):
     assert build(Match2(10, holds), "match2-circle", form).certificate.outcome is Outcome.HOLDS
     with pytest.raises(DoesNotFit, match="does not fit into"):
