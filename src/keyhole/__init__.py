@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
-    from keyhole.constructions import Built, Checked, Construction, Size
+    from keyhole.constructions import Built, Checked, Construction, Size, build, load, save
     from keyhole.errors import (
         BadAnswer,
         BudgetSpent,
@@ -48,9 +48,12 @@ if TYPE_CHECKING:
     from keyhole.learners.smooth import SmoothNetwork
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
-    from keyhole.models.files import load, save
+    from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
+    from keyhole.models.tensor import TensorAttention
+    from keyhole.models.tensor_fast import Blank, in_pairs, on_circle, pairwise_sum, shift_invariant
+    from keyhole.models.torch_layout import TorchLayout, torch_multihead
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -85,7 +88,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
-    "keyhole.constructions": ("Built", "Checked", "Construction", "Size"),
+    "keyhole.constructions": ("Built", "Checked", "Construction", "Size", "build", "load", "save"),
     "keyhole.errors": (
         "BadAnswer",
         "BudgetSpent",
@@ -122,9 +125,12 @@ _HOME = {
     "keyhole.learners.smooth": ("SmoothNetwork",),
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
-    "keyhole.models.files": ("load", "save"),
+    "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
+    "keyhole.models.tensor": ("TensorAttention",),
+    "keyhole.models.tensor_fast": ("Blank", "in_pairs", "on_circle", "pairwise_sum", "shift_invariant"),
+    "keyhole.models.torch_layout": ("TorchLayout", "torch_multihead"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -163,6 +169,7 @@ __all__ = [  # noqa: RUF022
     "Antisymmetric",
     "BadAnswer",
     "Balanced",
+    "Blank",
     "Block",
     "Bounded",
     "BudgetSpent",
@@ -183,6 +190,7 @@ __all__ = [  # noqa: RUF022
     "DoesNotFit",
     "Exact",
     "Factored",
+    "FixedPoint",
     "FourCycles",
     "Fresh",
     "Grid",
@@ -205,6 +213,7 @@ __all__ = [  # noqa: RUF022
     "Network",
     "Noisy",
     "NuclearNorm",
+    "NumberFormat",
     "Nystrom",
     "OneLayer",
     "OneLayerTransformer",
@@ -231,9 +240,11 @@ __all__ = [  # noqa: RUF022
     "THEOREMS",
     "TargetFailed",
     "Task",
+    "TensorAttention",
     "Theorem",
     "TokenMap",
     "Tolerant",
+    "TorchLayout",
     "Transformer",
     "Triangles",
     "Twin",
@@ -242,15 +253,23 @@ __all__ = [  # noqa: RUF022
     "Verification",
     "Watched",
     "WholeLayer",
+    "build",
     "canonical",
     "compare",
+    "evaluate",
     "freedom",
     "guarantee",
+    "in_pairs",
     "largest_tolerance",
     "learn",
     "load",
+    "number_format",
+    "on_circle",
+    "pairwise_sum",
     "save",
+    "shift_invariant",
     "task_named",
+    "torch_multihead",
     "twins",
     "verify",
 ]

@@ -10,9 +10,11 @@ from typing import Any
 from keyhole.errors import InvalidInput, OracleError
 from keyhole.lab import records
 from keyhole.lab.audit import run_audit
+from keyhole.lab.building import run_build
 from keyhole.lab.comparing import run_compare
 from keyhole.lab.jobs import (
     AuditJob,
+    BuildJob,
     CompareJob,
     DemoJob,
     Job,
@@ -48,6 +50,7 @@ def run(job: Job) -> Record:
         AuditJob: run_audit,
         CompareJob: run_compare,
         TwinsJob: run_twins,
+        BuildJob: run_build,
         SampleJob: _sample,
         TrialJob: run_trial,
         SweepJob: run_sweep,
