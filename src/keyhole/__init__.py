@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
+    from keyhole.constructions import Built, Checked, Construction, Size, build, load, save
     from keyhole.errors import (
         BadAnswer,
         BudgetSpent,
         DifferentRun,
+        DoesNotFit,
         InvalidInput,
         KeyholeError,
         OracleError,
@@ -48,8 +50,12 @@ if TYPE_CHECKING:
     from keyhole.learners.smooth import SmoothNetwork
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
-    from keyhole.models.files import load, save
+    from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
+    from keyhole.models.stack import Block, TokenMap, Transformer
+    from keyhole.models.tensor import TensorAttention
+    from keyhole.models.tensor_fast import Blank, in_pairs, on_circle, pairwise_sum, shift_invariant
+    from keyhole.models.torch_layout import TorchLayout, torch_multihead
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -67,15 +73,29 @@ if TYPE_CHECKING:
         Signs,
         Watched,
     )
+    from keyhole.tasks import (
+        FourCycles,
+        Match2,
+        Match3,
+        Match3Bigram,
+        Match3Local,
+        Match4,
+        SparseAverage,
+        Task,
+        Triangles,
+        task_named,
+    )
 
 __version__ = "0.1.0"
 
 _HOME = {
     "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
+    "keyhole.constructions": ("Built", "Checked", "Construction", "Size", "build", "load", "save"),
     "keyhole.errors": (
         "BadAnswer",
         "BudgetSpent",
         "DifferentRun",
+        "DoesNotFit",
         "InvalidInput",
         "KeyholeError",
         "OracleError",
@@ -109,8 +129,12 @@ _HOME = {
     "keyhole.learners.smooth": ("SmoothNetwork",),
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
-    "keyhole.models.files": ("load", "save"),
+    "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
+    "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
+    "keyhole.models.tensor": ("TensorAttention",),
+    "keyhole.models.tensor_fast": ("Blank", "in_pairs", "on_circle", "pairwise_sum", "shift_invariant"),
+    "keyhole.models.torch_layout": ("TorchLayout", "torch_multihead"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -128,6 +152,18 @@ _HOME = {
         "Signs",
         "Watched",
     ),
+    "keyhole.tasks": (
+        "FourCycles",
+        "Match2",
+        "Match3",
+        "Match3Bigram",
+        "Match3Local",
+        "Match4",
+        "SparseAverage",
+        "Task",
+        "Triangles",
+        "task_named",
+    ),
 }
 _WHERE = {name: (module, name) for module, names in _HOME.items() for name in names}
 _WHERE["compare"] = ("keyhole.identify", "distance")
@@ -137,21 +173,29 @@ __all__ = [  # noqa: RUF022
     "Antisymmetric",
     "BadAnswer",
     "Balanced",
+    "Blank",
+    "Block",
     "Bounded",
     "BudgetSpent",
     "Budgeted",
+    "Built",
     "Cast",
     "Certificate",
     "Check",
+    "Checked",
     "Chunked",
+    "Construction",
     "Counted",
     "Counterexample",
     "Declared",
     "DifferentRun",
     "Distance",
     "Disturbed",
+    "DoesNotFit",
     "Exact",
     "Factored",
+    "FixedPoint",
+    "FourCycles",
     "Fresh",
     "Grid",
     "Guarantee",
@@ -164,12 +208,18 @@ __all__ = [  # noqa: RUF022
     "Ledger",
     "Local",
     "LowRank",
+    "Match2",
+    "Match3",
+    "Match3Bigram",
+    "Match3Local",
+    "Match4",
     "MultiHead",
     "Network",
     "NetworkInBall",
     "NetworkUnderNoise",
     "Noisy",
     "NuclearNorm",
+    "NumberFormat",
     "Nystrom",
     "OneLayer",
     "OneLayerTransformer",
@@ -188,27 +238,44 @@ __all__ = [  # noqa: RUF022
     "SelfAttention",
     "SeveralHeads",
     "Signs",
+    "Size",
     "SmoothNetwork",
+    "SparseAverage",
     "Status",
     "Symmetry",
     "THEOREMS",
     "TargetFailed",
+    "Task",
+    "TensorAttention",
     "Theorem",
+    "TokenMap",
     "Tolerant",
+    "TorchLayout",
+    "Transformer",
+    "Triangles",
     "Twin",
     "UnderNoise",
     "Verdict",
     "Verification",
     "Watched",
     "WholeLayer",
+    "build",
     "canonical",
     "compare",
+    "evaluate",
     "freedom",
     "guarantee",
+    "in_pairs",
     "largest_tolerance",
     "learn",
     "load",
+    "number_format",
+    "on_circle",
+    "pairwise_sum",
     "save",
+    "shift_invariant",
+    "task_named",
+    "torch_multihead",
     "twins",
     "verify",
 ]

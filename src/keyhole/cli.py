@@ -10,7 +10,19 @@ from cyclopts import App, CycloptsError, Parameter
 
 from keyhole import __version__
 from keyhole.errors import InvalidInput, KeyholeError
-from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, TwinsJob, VerifyJob
+from keyhole.lab.jobs import (
+    AuditJob,
+    BuildJob,
+    CompareJob,
+    DemoJob,
+    Job,
+    LearnJob,
+    PlanJob,
+    SampleJob,
+    SweepJob,
+    TwinsJob,
+    VerifyJob,
+)
 
 app = App(
     name="keyhole",
@@ -67,6 +79,18 @@ def twins(job: Annotated[TwinsJob, Flat], *, json: Json = False) -> int:
 
 
 @app.command
+def build(job: Annotated[BuildJob, Flat], *, json: Json = False) -> int:
+    """Explicit attention weights for TASK with a certificate: the smallest known that hold in the format asked for."""
+    return _show(job, json)
+
+
+@app.command
+def sweep(job: Annotated[SweepJob, Flat], *, json: Json = False) -> int:
+    """Run every job of FILE (grids and lists in TOML or JSON) that has not been run yet, and draw what came."""
+    return _show(job, json)
+
+
+@app.command
 def sample(job: Annotated[SampleJob, Flat], *, json: Json = False) -> int:
     """Write a random model file to play with: KIND is head, multihead, relu or onelayer."""
     return _show(job, json)
@@ -98,7 +122,7 @@ def _run(arguments: list[str]) -> int:
         sys.stderr.close()
         return 0
     except KeyboardInterrupt:
-        said = "stopped by Ctrl-C. What was answered is kept: add --resume and the same --out to go on."
+        said = "stopped by Ctrl-C. What was done is kept: run it again with the same --out (and --resume) to go on."
         return _complain(arguments, "INTERRUPTED", said, 130)
     except Exception as error:
         traceback.print_exc()

@@ -7,7 +7,8 @@ KeyholeError
 │   ├── BudgetSpent                            the query allowance is used up
 │   ├── BadAnswer                              wrong shape, or not finite
 │   └── TargetFailed                           it raised, or could not be reached
-└── RecoveryFailed                             a learner stopped without a verified model
+├── RecoveryFailed                             a learner stopped without a verified model
+└── DoesNotFit                                 no weights of the sizes asked for are known
 """
 
 from __future__ import annotations
@@ -63,3 +64,7 @@ class TargetFailed(OracleError):
 
 class RecoveryFailed(KeyholeError):
     """A learner stopped without a verified model; the message is its sentence."""
+
+
+class DoesNotFit(KeyholeError):
+    """No weights of the sizes and number format asked for are known; the message says what stands in the way."""

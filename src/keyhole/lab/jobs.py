@@ -89,6 +89,7 @@ class Hinting(Declaring):
         margin: no entry of the read-out is smaller than this (learner tolerant).
         bits: binary digits of W to learn from labels.
         heads: number of heads (learner repetition).
+        bases: a file of one basis per head, its columns (learner orthogonal; .safetensors or .npy).
     """
 
     _: KW_ONLY
@@ -100,6 +101,7 @@ class Hinting(Declaring):
     margin: float | None = None
     bits: int = 40
     heads: int | None = None
+    bases: str | None = None
 
 
 HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLARATIONS)
@@ -228,8 +230,56 @@ class TwinsJob(_Job):
 
 
 @dataclass(frozen=True)
-class SampleJob(_Job):
-    """Write a random model file to play with.
+class BuildJob(_Job):
+    """Explicit weights for a task, with a certificate.
+
+    Args:
+        task: sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles or four-cycles.
+        length: tokens of an input.
+        q: positions a token names (sparse-average).
+        width: size of the vectors that are averaged (sparse-average).
+        modulus: the numbers are 0 .. modulus - 1 (match tasks).
+        radius: how far away partners may be (match3-local).
+        nodes: nodes of the graph (triangles, four-cycles).
+        at_most: sets may have fewer than q members, never none (sparse-average).
+        accuracy: largest error of an answer that is a vector.
+        bits: hold every number in fixed point of so many bits.
+        dtype: hold every number in this format: f64, f32, f16, bf16 or fixed:I.F.
+        embed: largest width of queries and keys.
+        value_width: largest width of values.
+        heads: most heads of a layer.
+        layers: most attention layers.
+        round_trip: hide the unit behind an oracle, recover it, and score what was recovered on the task.
+        seed: seed of every random choice.
+        out: run directory; runs/TIME-build-TASK when absent.
+        force: overwrite the run in `out`.
+    """
+
+    task: str
+    _: KW_ONLY
+    length: int | None = None
+    q: int | None = None
+    width: int | None = None
+    modulus: int | None = None
+    radius: int | None = None
+    nodes: int | None = None
+    at_most: bool = False
+    accuracy: float = 1e-3
+    bits: int | None = None
+    dtype: str | None = None
+    embed: int | None = None
+    value_width: int | None = None
+    heads: int | None = None
+    layers: int | None = None
+    round_trip: bool = False
+    seed: int = 0
+    out: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Drawn(_Job):
+    """A random model.
 
     Args:
         kind: head, multihead, relu or onelayer.
@@ -241,8 +291,6 @@ class SampleJob(_Job):
         scale: entries of W have standard deviation scale / sqrt(width).
         biases: give a head a score bias and a constant.
         seed: seed of the weights.
-        out: file to write; KIND.safetensors when absent.
-        force: overwrite an existing file.
     """
 
     kind: str
@@ -255,8 +303,62 @@ class SampleJob(_Job):
     scale: float = 1.0
     biases: bool = False
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class SampleJob(Drawn):
+    """Write a random model file to play with.
+
+    Args:
+        out: file to write; KIND.safetensors when absent.
+        force: overwrite an existing file.
+    """
+
+    _: KW_ONLY
     out: str | None = None
     force: bool = False
+
+
+@dataclass(frozen=True)
+class TrialJob(Hinting):
+    """Draw a model, hide it, recover it, and measure the recovery against the truth; made for sweeps.
+
+    Args:
+        model: the model to draw.
+        simulate: what to do to its answers, as NAME=VALUE.
+        learner: auto, or the name of a learner.
+        budget: never ask more sequences than this, verification included.
+        seed: seed of the learner.
+    """
+
+    model: Drawn
+    _: KW_ONLY
+    simulate: tuple[str, ...] = ()
+    learner: str = "auto"
+    budget: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class SweepJob(_Job):
+    """Run every job of a sweep file that has not been run yet.
+
+    Args:
+        file: grids and lists of jobs, .toml or .json.
+        workers: processes on this machine; 0 runs the jobs in this one, one after another.
+        cluster: address of a Dask scheduler to run on instead, such as tcp://HOST:8786.
+        out: directory of the store and the page; runs/NAME when absent. What it holds is not run again.
+        retry_failed: run jobs that failed again.
+        export: also write the rows as csv, json or parquet; may be given several times.
+    """
+
+    file: str
+    _: KW_ONLY
+    workers: int = 2
+    cluster: str | None = None
+    out: str | None = None
+    retry_failed: bool = False
+    export: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -273,4 +375,19 @@ class DemoJob(_Job):
     out: str | None = None
 
 
-Job = LearnJob | PlanJob | VerifyJob | AuditJob | CompareJob | TwinsJob | SampleJob | DemoJob
+Job = (
+    LearnJob
+    | PlanJob
+    | VerifyJob
+    | AuditJob
+    | CompareJob
+    | TwinsJob
+    | BuildJob
+    | SampleJob
+    | TrialJob
+    | SweepJob
+    | DemoJob
+)
+
+# The jobs a sweep can be made of, by name.
+KINDS: dict[str, type[Job]] = {"trial": TrialJob, "learn": LearnJob, "plan": PlanJob, "audit": AuditJob}

@@ -16,10 +16,11 @@ from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
 from keyhole.models.relu import AbsAffine, ReluNet
+from keyhole.models.tensor import TensorAttention
 from keyhole.models.transformer import OneLayer
 
 FORMAT = "1"
-Saved = Head | MultiHead | SelfAttention | ReluNet | AbsAffine | OneLayer
+Saved = Head | MultiHead | SelfAttention | TensorAttention | ReluNet | AbsAffine | OneLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,34 @@ def _read_head(tensors: Mapping[str, Array]) -> Head:
     return Head(W=Factored(tensors["A"], tensors["B"]), **rest)
 
 
+def _write_tensor(unit: TensorAttention) -> dict[str, Array | None]:
+    keys, values = (
+        {f"{letter}{t}": a for t, a in enumerate(arrays, 1)} for letter, arrays in (("K", unit.K), ("V", unit.V))
+    )
+    return {"Q": unit.Q, **keys, **values}
+
+
+def _read_tensor(tensors: Mapping[str, Array]) -> TensorAttention:
+    count = len(tensors) // 2
+    if missing := {f"{letter}{t}" for letter in "KV" for t in range(1, count + 1)} - set(tensors):
+        raise InvalidInput(f"a tensor file numbers its K and V from 1 without a gap; missing {sorted(missing)}.")
+    K, V = ([tensors[f"{letter}{t}"] for t in range(1, count + 1)] for letter in "KV")
+    return TensorAttention(tensors["Q"], tuple(K), tuple(V))
+
+
 _KINDS = {
     "head": _Kind(Head, frozenset("WV"), frozenset("hcU"), _write_head, _read_head),
     "multihead": _Kind(
         MultiHead, frozenset("WV"), frozenset("hc"), _fields("W", "V", "h", "c"), lambda t: MultiHead(**t)
     ),
     "unit": _Kind(SelfAttention, frozenset("QKV"), frozenset(), _fields("Q", "K", "V"), lambda t: SelfAttention(**t)),
+    "tensor": _Kind(
+        TensorAttention,
+        frozenset({"Q", "K1", "V1"}),
+        frozenset(f"{letter}{t}" for letter in "KV" for t in range(2, 10)),
+        _write_tensor,
+        _read_tensor,
+    ),
     "relu": _Kind(
         ReluNet,
         frozenset({"W1", "b1", "W2", "b2"}),
@@ -75,16 +98,21 @@ def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array
     """Write `model` to `path` as safetensors; the file is complete or not there.
 
     Args:
-        model: a head, a sum of heads, a self-attention unit, a network with one hidden layer, or a head and a network.
+        model: a head, a sum of heads, a unit of self-attention or of higher order, a network with one hidden layer,
+            or a head and a network.
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
     """
+    metadata, tensors = _described(model)
+    write_tensors(Path(path), metadata, tensors | {f"{name}.bar": bar for name, bar in (bars or {}).items()})
+
+
+def write_tensors(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> None:
+    """Write metadata and arrays as safetensors; the file is complete or not there."""
     from safetensors.numpy import save as encode
 
-    metadata, tensors = _described(model)
-    tensors |= {f"{name}.bar": bar for name, bar in (bars or {}).items()}
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    write_atomically(Path(path), _sorted(encode(contiguous, metadata | {"format": FORMAT})))
+    write_atomically(path, _sorted(encode(contiguous, {**metadata, "format": FORMAT})))
 
 
 def _described(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
@@ -136,7 +164,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     Raises:
         InvalidInput: the file is missing, is not safetensors, or is not one of ours.
     """
-    metadata, tensors = _tensors(Path(path))
+    metadata, tensors = read_tensors(Path(path))
     if metadata.get("kind") not in _NAMES or metadata.get("format") != FORMAT:
         raise InvalidInput(
             f"{path} must name a kind ({', '.join(_NAMES)}) and format {FORMAT} in its metadata; got {metadata}."
@@ -176,7 +204,7 @@ def _part(weights: Mapping[str, Array], part: str) -> dict[str, Array]:
 
 def load_bars(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Error bars stored beside the weights, by tensor name."""
-    _, tensors = _tensors(Path(path))
+    _, tensors = read_tensors(Path(path))
     return {name.removesuffix(".bar"): bar for name, bar in tensors.items() if name.endswith(".bar")}
 
 
@@ -191,7 +219,12 @@ def _check_names(name: str, kind: _Kind, got: set[str]) -> None:
         )
 
 
-def _tensors(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
+    """Metadata and arrays of a safetensors file.
+
+    Raises:
+        InvalidInput: the file is missing or not readable.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():

@@ -1,0 +1,122 @@
+"""What a task is: inputs drawn or listed, the truth by brute force, and how wrong an answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import islice, product
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from keyhole._arrays import Array, PerSequence, Sequences, Stack, check_sequences
+from keyhole.errors import InvalidInput
+
+Labels = Float[Array, "batch length outputs"]
+Integers = Int[np.ndarray, "batch length"]
+BATCH = 256  # sequences of an exhaustive list that are made at a time
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A function of sequences, one answer per token, with its inputs and its truth."""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Tokens of an input."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token before anything embeds it."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of an answer, per token."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many inputs `exhaustive` lists."""
+        ...
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The ways `sample` can draw, hardest last."""
+        ...
+
+    def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
+        """Inputs of one kind."""
+        ...
+
+    def exhaustive(self) -> Iterator[Stack]:
+        """Every input that matters, in batches."""
+        ...
+
+    def target(self, X: Sequences) -> Labels:
+        """The truth."""
+        ...
+
+    def error(self, Y: Labels, X: Sequences) -> PerSequence:
+        """How wrong answers are, per sequence; 0 where all are right."""
+        ...
+
+
+def wrong_labels(task: Task, Y: Labels, X: Sequences) -> PerSequence:
+    """The share of tokens whose answer lies on the wrong side of 1/2; an answer that is not a number is wrong."""
+    right = np.where(task.target(X) > 0.5, Y > 0.5, Y < 0.5)
+    return 1.0 - right.mean(axis=(1, 2))
+
+
+def whole(X: Array) -> Any:
+    """Numbers that stand for integers, as integers."""
+    return np.rint(X).astype(np.int64)
+
+
+def in_batches(rows: Iterator[Any], size: int = BATCH) -> Iterator[Array]:
+    """Rows from an iterator, stacked so many at a time."""
+    while batch := list(islice(rows, size)):
+        yield np.asarray(batch, dtype=np.float64)
+
+
+def tuples(values: int, length: int) -> Iterator[tuple[int, ...]]:
+    """Every sequence of that length over 0 .. values - 1."""
+    return product(range(values), repeat=length)
+
+
+def check_sizes(task: Any, **least: int) -> None:
+    """Raise unless the named sizes are whole numbers no smaller than stated."""
+    for name, smallest in least.items():
+        size = getattr(task, name)
+        if isinstance(size, bool) or not isinstance(size, int) or size < smallest:
+            raise InvalidInput(f"{option(name)} of {task.name} is a whole number >= {smallest}; got {size!r}.")
+
+
+def option(name: str) -> str:
+    """How the command line spells a size."""
+    return f"--{'width' if name == 'dimension' else name.replace('_', '-')}"
+
+
+def check_kind(task: Task, kind: str) -> None:
+    """Raise unless the task can be sampled that way."""
+    if kind not in task.kinds:
+        raise InvalidInput(f"{task.name} is sampled as {', '.join(task.kinds)}; got {kind!r}.")
+
+
+def check_inputs(task: Task, X: Sequences) -> None:
+    """Raise unless `X` are inputs of the task."""
+    check_sequences(X, task.width)
+    if X.shape[1] != task.length:
+        raise InvalidInput(f"inputs of this {task.name} have {task.length} tokens; got {X.shape[1]}.")
+
+
+def sizes_of(task: Any) -> dict[str, Any]:
+    """The sizes a task was made with, by name."""
+    return {item.name: getattr(task, item.name) for item in fields(task)}

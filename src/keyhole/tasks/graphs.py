@@ -1,0 +1,176 @@
+"""Graph tasks: whether an edge is on a directed triangle, or a node on a directed cycle of four."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from keyhole._arrays import Array, PerSequence, Sequences, Stack
+from keyhole.tasks.base import Labels, check_inputs, check_kind, check_sizes, in_batches, tuples, whole, wrong_labels
+
+Adjacency = Float[Array, "batch nodes nodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Triangles:
+    """Whether a closed walk of three edges goes through an edge; tokens are directed edges (tail, head).
+
+    A self-loop is an edge like any other: it closes a walk with itself, and it completes one of an edge and its
+    reverse.
+
+    Args:
+        nodes: nodes of the graph.
+        length: edges of an input; twice the nodes when 0.
+    """
+
+    nodes: int
+    length: int = 0
+
+    def __post_init__(self) -> None:
+        check_sizes(self, nodes=1, length=0)
+        if self.length == 0:
+            object.__setattr__(self, "length", 2 * self.nodes)
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        return "triangles"
+
+    @property
+    def width(self) -> int:
+        """Tail and head."""
+        return 2
+
+    @property
+    def outputs(self) -> int:
+        """One label an edge."""
+        return 1
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Uniform edges; a triangle through the last edge; paths of two edges that do not close."""
+        return ("random", "planted", "near-miss")
+
+    @property
+    def count(self) -> int:
+        """How many inputs there are."""
+        return self.nodes ** (2 * self.length)
+
+    def exhaustive(self) -> Iterator[Stack]:
+        """Every sequence of edges."""
+        for batch in in_batches(iter(tuples(self.nodes, 2 * self.length))):
+            yield batch.reshape(len(batch), self.length, 2)
+
+    def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
+        """Inputs of one kind."""
+        check_kind(self, kind)
+        edges = rng.integers(self.nodes, size=(size, self.length, 2))
+        if kind != "random" and self.length >= 3:
+            edges[:, 0, 0] = edges[:, -1, 1]
+            edges[:, 1, 0] = edges[:, 0, 1]
+            edges[:, 1, 1] = edges[:, -1, 0]
+        if kind == "near-miss" and self.length >= 3:  # the walk ends beside where it began
+            edges[:, 1, 1] = (edges[:, 1, 1] + rng.integers(1, max(2, self.nodes), size=size)) % self.nodes
+        return edges.astype(np.float64)
+
+    def target(self, X: Sequences) -> Labels:
+        """The truth: two edges lead from the head back to the tail."""
+        check_inputs(self, X)
+        tail, head = np.moveaxis(whole(X), -1, 0)
+        follows = (head[:, :, None] == tail[:, None, :]).astype(np.float64)
+        closed = (follows @ follows) * follows.swapaxes(1, 2)
+        return (closed.sum(axis=-1) > 0).astype(np.float64)[..., None]
+
+    def error(self, Y: Labels, X: Sequences) -> PerSequence:
+        """The share of edges labelled wrongly, per sequence."""
+        return wrong_labels(self, Y, X)
+
+
+@dataclass(frozen=True, slots=True)
+class FourCycles:
+    """Whether a node is on a directed 4-cycle; tokens are rows of an adjacency matrix, each with its node's number.
+
+    A cycle has four different nodes.
+
+    Args:
+        nodes: nodes of the graph, one token each.
+    """
+
+    nodes: int
+
+    def __post_init__(self) -> None:
+        check_sizes(self, nodes=1)
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        return "four-cycles"
+
+    @property
+    def length(self) -> int:
+        """One token a node."""
+        return self.nodes
+
+    @property
+    def width(self) -> int:
+        """A row of the matrix and the node's number."""
+        return self.nodes + 1
+
+    @property
+    def outputs(self) -> int:
+        """One label a node."""
+        return 1
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Sparse random graphs; a cycle through the last node; a cycle with one edge missing."""
+        return ("random", "planted", "near-miss")
+
+    @property
+    def count(self) -> int:
+        """How many graphs there are."""
+        return 2 ** (self.nodes**2)
+
+    def tokens(self, edges: Adjacency) -> Sequences:
+        """Adjacency matrices as inputs."""
+        numbers = np.broadcast_to(np.arange(self.nodes, dtype=np.float64)[:, None], (len(edges), self.nodes, 1))
+        return np.concatenate([edges, numbers], axis=-1)
+
+    def exhaustive(self) -> Iterator[Stack]:
+        """Every graph."""
+        for batch in in_batches(iter(tuples(2, self.nodes**2))):
+            yield self.tokens(batch.reshape(len(batch), self.nodes, self.nodes))
+
+    def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
+        """Inputs of one kind."""
+        check_kind(self, kind)
+        edges = (rng.random((size, self.nodes, self.nodes)) < 1.2 / max(2, self.nodes)).astype(np.float64)
+        if kind != "random" and self.nodes >= 4:
+            for graph in edges:
+                cycle = [self.nodes - 1, *rng.choice(self.nodes - 1, 3, replace=False)]
+                graph[cycle, np.roll(cycle, -1)] = 1.0
+                if kind == "near-miss":
+                    graph[cycle[-1], cycle[0]] = 0.0
+        return self.tokens(edges)
+
+    def target(self, X: Sequences) -> Labels:
+        """The truth, over all triples of other nodes."""
+        check_inputs(self, X)
+        edges = X[..., : self.nodes] > 0.5
+        return np.stack([self._cycles(graph) for graph in edges])[..., None].astype(np.float64)
+
+    def _cycles(self, edges: np.ndarray) -> np.ndarray:
+        """Whether each node a lies on a cycle a, b, c, d: for some c there is a b on the way and another d back."""
+        off = edges & ~np.eye(self.nodes, dtype=bool)
+        there = np.einsum("ab,bc->ac", off.astype(int), off.astype(int))
+        both = np.einsum("ab,bc,cb,ba->ac", *[off.astype(int)] * 4)  # one node serves there and back
+        walks = there * there.T - both
+        np.fill_diagonal(walks, 0)
+        return (walks > 0).any(axis=1)
+
+    def error(self, Y: Labels, X: Sequences) -> PerSequence:
+        """The share of nodes labelled wrongly, per sequence."""
+        return wrong_labels(self, Y, X)

@@ -1,0 +1,248 @@
+r"""Matching tasks: whether a token, with one, two or three others, sums to zero modulo M.
+
+$$\mathrm{Match}_s(X)_i = 1\{\exists j_1, \dots, j_{s-1} : x_i + x_{j_1} + \dots + x_{j_{s-1}} = 0 \bmod M\}$$
+
+Partners may repeat, and may be the token itself. Tokens are whole numbers 0 .. M - 1.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import PerSequence, Sequences, Stack
+from keyhole.errors import InvalidInput
+from keyhole.tasks.base import (
+    Labels,
+    check_inputs,
+    check_kind,
+    check_sizes,
+    in_batches,
+    tuples,
+    whole,
+    wrong_labels,
+)
+
+LARGEST_MODULUS = 2**50  # sums of four tokens stay exact
+KINDS = ("random", "planted", "balanced", "near-miss")
+DRAWS = 8  # times as many random inputs as wanted, from which balanced ones are picked
+
+
+@dataclass(frozen=True, slots=True)
+class _Match(ABC):
+    """What the matching tasks share: tokens, samplers and the error; each knows its truth and how a match is planted.
+
+    Args:
+        length: tokens of an input.
+        modulus: M, how many values a token can have.
+    """
+
+    length: int
+    modulus: int
+
+    def __post_init__(self) -> None:
+        check_sizes(self, length=1, modulus=2)
+        if self.modulus > LARGEST_MODULUS:
+            raise InvalidInput(f"--modulus is at most 2^50, so that sums are exact; got {self.modulus}.")
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What the command line calls it."""
+
+    @property
+    def width(self) -> int:
+        """One number a token."""
+        return 1
+
+    @property
+    def outputs(self) -> int:
+        """One label a token."""
+        return 1
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Uniform; with a match for the last token; half of the last tokens matched; sums that miss by one."""
+        return KINDS
+
+    @property
+    def count(self) -> int:
+        """How many inputs there are."""
+        return self.modulus**self.length
+
+    def exhaustive(self) -> Iterator[Stack]:
+        """Every input."""
+        return (batch[..., None] for batch in in_batches(iter(tuples(self.modulus, self.length))))
+
+    def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
+        """Inputs of one kind."""
+        check_kind(self, kind)
+        drawn = {"planted": 0, "near-miss": 1}.get(kind)
+        if kind == "balanced":
+            return self._balanced(size, rng)
+        x = rng.integers(self.modulus, size=(size, self.length))
+        if drawn is not None:
+            off = rng.choice([-1, 1], size=size) * drawn
+            self._plant(x, off, rng)
+        return x[..., None].astype(np.float64)
+
+    def near(self, size: int, residues: Sequence[int], *, rng: np.random.Generator) -> Sequences:
+        """Inputs whose partners miss a match with the last token by one of these residues, up to its sign."""
+        x = rng.integers(self.modulus, size=(size, self.length))
+        self._plant(x, rng.choice(residues, size=size) * rng.choice([-1, 1], size=size), rng)
+        return x[..., None].astype(np.float64)
+
+    def _balanced(self, size: int, rng: np.random.Generator) -> Sequences:
+        """Inputs half of whose last tokens have a match, as far as the draws allow."""
+        pool = np.concatenate([self.sample(DRAWS * size, rng=rng, kind=kind) for kind in ("planted", "random")])
+        pool = np.concatenate([pool, self.sample(DRAWS * size, rng=rng, kind="near-miss")])
+        matched = self.target(pool)[:, -1, 0] > 0.5
+        halves = [np.flatnonzero(matched)[: -(-size // 2)], np.flatnonzero(~matched)[::-1][: size // 2]]
+        chosen = np.concatenate(halves)
+        chosen = np.concatenate([chosen, np.arange(size - len(chosen))])
+        return pool[rng.permutation(chosen)]
+
+    @abstractmethod
+    def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
+        """Change partners so that they and the last token sum to `off`: some for a match, all for a miss."""
+
+    def target(self, X: Sequences) -> Labels:
+        """The truth."""
+        check_inputs(self, X)
+        x = whole(X[..., 0])
+        return np.stack([self._matched(row) for row in x])[..., None].astype(np.float64)
+
+    @abstractmethod
+    def _matched(self, x: Any) -> Any:
+        """Whether each token of one sequence has a match."""
+
+    def error(self, Y: Labels, X: Sequences) -> PerSequence:
+        """The share of tokens labelled wrongly, per sequence."""
+        return wrong_labels(self, Y, X)
+
+
+@dataclass(frozen=True, slots=True)
+class Match2(_Match):
+    """Whether there is a partner with $x_i + x_j = 0$ modulo M."""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        return "match2"
+
+    def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
+        _plant_last(x, off, self.modulus, 1, rng)
+
+    def _matched(self, x: Any) -> Any:
+        return np.isin(-x % self.modulus, x)
+
+
+@dataclass(frozen=True, slots=True)
+class Match3(_Match):
+    """Whether there are two partners with $x_i + x_{j_1} + x_{j_2} = 0$ modulo M."""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        return "match3"
+
+    def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
+        _plant_last(x, off, self.modulus, 2, rng)
+
+    def _matched(self, x: Any) -> Any:
+        return np.isin(-x % self.modulus, _pair_sums(x, self.modulus))
+
+
+@dataclass(frozen=True, slots=True)
+class Match4(_Match):
+    """Whether there are three partners with which the token sums to zero modulo M."""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        return "match4"
+
+    def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
+        _plant_last(x, off, self.modulus, 3, rng)
+
+    def _matched(self, x: Any) -> Any:
+        own = (x[:, None] + np.unique(x)) % self.modulus
+        return np.isin(-own % self.modulus, _pair_sums(x, self.modulus)).any(axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Match3Bigram(_Match):
+    """Whether there is a j with $x_i + x_j + x_{j+1} = 0$ modulo M."""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        return "match3-bigram"
+
+    def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
+        if self.length == 1:
+            return
+        for row, miss in zip(x, off, strict=True):
+            pairs = range(self.length - 1) if miss else rng.integers(self.length - 1, size=1)
+            for j in pairs:
+                row[j] = (miss - row[-1] - row[j + 1]) % self.modulus
+
+    def _matched(self, x: Any) -> Any:
+        return np.isin(-x % self.modulus, (x[:-1] + x[1:]) % self.modulus)
+
+
+@dataclass(frozen=True, slots=True)
+class Match3Local(_Match):
+    """Whether there are two partners at most `radius` away with which the token sums to zero modulo M.
+
+    Args:
+        radius: how far a partner may be.
+    """
+
+    radius: int = 1
+
+    def __post_init__(self) -> None:
+        _Match.__post_init__(self)
+        check_sizes(self, radius=1)
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        return "match3-local"
+
+    def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
+        first = max(0, self.length - 1 - self.radius)
+        _plant_last(x[:, first:], off, self.modulus, 2, rng)
+
+    def _matched(self, x: Any) -> Any:
+        places = np.arange(len(x))[:, None] + np.arange(-self.radius, self.radius + 1)
+        there = (places >= 0) & (places < len(x))
+        near = x[np.clip(places, 0, len(x) - 1)]
+        sums = x[:, None, None] + near[:, :, None] + near[:, None, :]
+        return ((sums % self.modulus == 0) & there[:, :, None] & there[:, None, :]).any(axis=(1, 2))
+
+
+def _pair_sums(x: Any, modulus: int) -> Any:
+    values = np.unique(x)
+    return np.unique((values[:, None] + values) % modulus)
+
+
+def _plant_last(x: Any, off: Any, modulus: int, partners: int, rng: np.random.Generator) -> None:
+    """Give the last token partners whose sum with it is `off`: one set of them, or as many as there are for a miss."""
+    others = x.shape[1] - 1
+    if others == 0:
+        return
+    for row, miss in zip(x, off, strict=True):
+        order = rng.permutation(others)
+        groups = max(1, others // partners) if miss else 1
+        for group in range(groups):
+            chosen = order[group * partners : (group + 1) * partners]
+            named = [*chosen, *rng.choice(others, partners - len(chosen))]
+            last, rest = named[0], named[1:]
+            if last in rest:
+                continue
+            row[last] = (miss - row[-1] - row[rest].sum()) % modulus
