@@ -9,6 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keyhole.bounds.attacks import Attack, Attacked, attack
+    from keyhole.bounds.channel import sign_channel
+    from keyhole.bounds.disjointness import Reduction, reduction
+    from keyhole.bounds.formulas import Inequality
+    from keyhole.bounds.protocol import Conversation, EffectiveBits, converse, effective_bits
+    from keyhole.bounds.verdicts import Bound, BoundVerdict, Gap, bound, bound_network
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
     from keyhole.constructions import Built, Checked, Construction, Size
     from keyhole.errors import (
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
     from keyhole.learners.smooth import SmoothNetwork
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
+    from keyhole.models.baselines import Mlp, Recurrent
     from keyhole.models.files import load, save
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
@@ -85,6 +92,12 @@ __version__ = "0.1.0"
 
 _HOME = {
     "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
+    "keyhole.bounds.attacks": ("Attack", "Attacked", "attack"),
+    "keyhole.bounds.channel": ("sign_channel",),
+    "keyhole.bounds.disjointness": ("Reduction", "reduction"),
+    "keyhole.bounds.formulas": ("Inequality",),
+    "keyhole.bounds.protocol": ("Conversation", "EffectiveBits", "converse", "effective_bits"),
+    "keyhole.bounds.verdicts": ("Bound", "BoundVerdict", "Gap", "bound", "bound_network"),
     "keyhole.constructions": ("Built", "Checked", "Construction", "Size"),
     "keyhole.errors": (
         "BadAnswer",
@@ -122,6 +135,7 @@ _HOME = {
     "keyhole.learners.smooth": ("SmoothNetwork",),
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
+    "keyhole.models.baselines": ("Mlp", "Recurrent"),
     "keyhole.models.files": ("load", "save"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
@@ -161,9 +175,13 @@ _WHERE["compare"] = ("keyhole.identify", "distance")
 __all__ = [  # noqa: RUF022
     "AbsAffine",
     "Antisymmetric",
+    "Attack",
+    "Attacked",
     "BadAnswer",
     "Balanced",
     "Block",
+    "Bound",
+    "BoundVerdict",
     "Bounded",
     "BudgetSpent",
     "Budgeted",
@@ -174,6 +192,7 @@ __all__ = [  # noqa: RUF022
     "Checked",
     "Chunked",
     "Construction",
+    "Conversation",
     "Counted",
     "Counterexample",
     "Declared",
@@ -181,15 +200,18 @@ __all__ = [  # noqa: RUF022
     "Distance",
     "Disturbed",
     "DoesNotFit",
+    "EffectiveBits",
     "Exact",
     "Factored",
     "FourCycles",
     "Fresh",
+    "Gap",
     "Grid",
     "Guarantee",
     "Head",
     "HeadsInBall",
     "Imperfection",
+    "Inequality",
     "InvalidInput",
     "KeyholeError",
     "Labels",
@@ -201,6 +223,7 @@ __all__ = [  # noqa: RUF022
     "Match3Bigram",
     "Match3Local",
     "Match4",
+    "Mlp",
     "MultiHead",
     "Network",
     "Noisy",
@@ -216,6 +239,8 @@ __all__ = [  # noqa: RUF022
     "Recorded",
     "Recovery",
     "RecoveryFailed",
+    "Recurrent",
+    "Reduction",
     "ReluNet",
     "Repetition",
     "Restricted",
@@ -242,14 +267,21 @@ __all__ = [  # noqa: RUF022
     "Verification",
     "Watched",
     "WholeLayer",
+    "attack",
+    "bound",
+    "bound_network",
     "canonical",
     "compare",
+    "converse",
+    "effective_bits",
     "freedom",
     "guarantee",
     "largest_tolerance",
     "learn",
     "load",
+    "reduction",
     "save",
+    "sign_channel",
     "task_named",
     "twins",
     "verify",

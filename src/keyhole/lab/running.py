@@ -13,8 +13,22 @@ import numpy as np
 from keyhole.errors import InvalidInput, OracleError
 from keyhole.identify import distance, network_distance, one_layer_distance
 from keyhole.lab import records
+from keyhole.lab.attacking import baseline_makers, run_attack
 from keyhole.lab.audit import run_audit
-from keyhole.lab.jobs import AuditJob, CompareJob, DemoJob, Job, LearnJob, PlanJob, SampleJob, TwinsJob, VerifyJob
+from keyhole.lab.bounding import run_bound
+from keyhole.lab.jobs import (
+    AttackJob,
+    AuditJob,
+    BoundJob,
+    CompareJob,
+    DemoJob,
+    Job,
+    LearnJob,
+    PlanJob,
+    SampleJob,
+    TwinsJob,
+    VerifyJob,
+)
 from keyhole.lab.learning import REFUSED, code_of, failed, hints_of, run_learn, seeded
 from keyhole.lab.planning import planned_learner, promise_lines, promises
 from keyhole.lab.records import Record
@@ -38,6 +52,8 @@ def run(job: Job) -> Record:
         CompareJob: _compare,
         TwinsJob: run_twins,
         SampleJob: _sample,
+        BoundJob: run_bound,
+        AttackJob: run_attack,
         DemoJob: run_demo,
     }
     return runners[type(job)](job)
@@ -139,7 +155,7 @@ def _comparable(path: str) -> Any:
 
 
 def _sample(job: SampleJob) -> Record:
-    for name in ("width", "heads", "outputs"):
+    for name in ("width", "heads", "outputs", "length", "q"):
         if getattr(job, name) < 1:
             raise InvalidInput(f"--{name} is a whole number >= 1; got {getattr(job, name)}.")
     if job.rank is not None and not 0 <= job.rank <= job.width:
@@ -150,7 +166,7 @@ def _sample(job: SampleJob) -> Record:
     model = _random(job, seeded(job.seed))
     save(model, path)
     sentence = f"A random {job.kind} of width {job.width} was written to {path}."
-    shown = {"kind": job.kind, "model": str(path), "width": job.width, "outputs": job.outputs, "seed": job.seed}
+    shown = {"kind": job.kind, "model": str(path), "width": job.width, "outputs": model.outputs, "seed": job.seed}
     return Record({"sentence": sentence, **shown}, 0)
 
 
@@ -163,6 +179,7 @@ def _random(job: SampleJob, rng: np.random.Generator) -> Any:
         "relu": lambda: ReluNet.random(job.width, hidden=hidden, **shared),
         "onelayer": lambda: OneLayer.random(job.width, hidden=hidden, rank=job.rank, biases=job.biases, **shared),
     }
+    makers |= baseline_makers(job, hidden, rng)
     if job.kind not in makers:
-        raise InvalidInput(f"KIND is head, multihead, relu or onelayer; got {job.kind!r}.")
+        raise InvalidInput(f"KIND is {', '.join(makers)}; got {job.kind!r}.")
     return makers[job.kind]()

@@ -15,11 +15,12 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
+from keyhole.models.baselines import Mlp, Recurrent, described, restored
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.transformer import OneLayer
 
 FORMAT = "1"
-Saved = Head | MultiHead | SelfAttention | ReluNet | AbsAffine | OneLayer
+Saved = Head | MultiHead | SelfAttention | ReluNet | AbsAffine | OneLayer | Mlp | Recurrent
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,15 @@ _KINDS = {
         AbsAffine, frozenset("ntDPq"), frozenset(), _fields("n", "t", "D", "P", "q"), lambda t: AbsAffine(**t)
     ),
 }
-_NAMES = (*_KINDS, "onelayer")
+_NAMES = (*_KINDS, "onelayer", "mlp", "rnn")
 
 
 def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array] | None = None) -> None:
     """Write `model` to `path` as safetensors; the file is complete or not there.
 
     Args:
-        model: a head, a sum of heads, a self-attention unit, a network with one hidden layer, or a head and a network.
+        model: a head, a sum of heads, a self-attention unit, a network with one hidden layer, a head and a network, or
+            a baseline.
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
     """
@@ -89,6 +91,8 @@ def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array
 
 def _described(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
     """Metadata and tensors of a model; those of a one-layer Transformer are its parts', named head.* and net.*."""
+    if isinstance(model, Mlp | Recurrent):
+        return described(model)
     if isinstance(model, OneLayer):
         (_, head), (about, net) = _described(model.head), _described(model.net)
         tensors = {f"head.{name}": a for name, a in head.items()} | {f"net.{name}": a for name, a in net.items()}
@@ -143,6 +147,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         )
     weights = {name: array for name, array in tensors.items() if not name.endswith(".bar")}
     try:
+        if metadata["kind"] in ("mlp", "rnn"):
+            return restored(metadata, weights)
         return (_layer if metadata["kind"] == "onelayer" else _built)(metadata, weights)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
