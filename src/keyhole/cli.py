@@ -20,6 +20,7 @@ from keyhole.lab.jobs import (
     LearnJob,
     PlanJob,
     SampleJob,
+    SweepJob,
     TwinsJob,
     VerifyJob,
 )
@@ -79,6 +80,12 @@ def twins(job: Annotated[TwinsJob, Flat], *, json: Json = False) -> int:
 
 
 @app.command
+def sweep(job: Annotated[SweepJob, Flat], *, json: Json = False) -> int:
+    """Run every job of FILE (grids and lists in TOML or JSON) that has not been run yet, and draw what came."""
+    return _show(job, json)
+
+
+@app.command
 def sample(job: Annotated[SampleJob, Flat], *, json: Json = False) -> int:
     """Write a random model file to play with: KIND is head, multihead, relu, onelayer, mlp, gru or lstm."""
     return _show(job, json)
@@ -122,7 +129,7 @@ def _run(arguments: list[str]) -> int:
         sys.stderr.close()
         return 0
     except KeyboardInterrupt:
-        said = "stopped by Ctrl-C. What was answered is kept: add --resume and the same --out to go on."
+        said = "stopped by Ctrl-C. What was done is kept: run it again with the same --out (and --resume) to go on."
         return _complain(arguments, "INTERRUPTED", said, 130)
     except Exception as error:
         traceback.print_exc()

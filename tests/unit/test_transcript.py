@@ -337,3 +337,19 @@ def test_a_database_of_something_else_is_refused(tmp_path):
     other.close()
     with pytest.raises(InvalidInput, match=str(path)):
         Recorded(Fragile(), path, RUN)
+
+
+def test_a_run_interrupted_while_it_writes_who_it_is_leaves_nothing_behind(path):
+    Recorded(Fragile(), path, RUN).close()
+    base = sqlite3.connect(path)
+    last = list(RUN)[-1]
+    base.execute("DELETE FROM run")
+    stop = f"CREATE TRIGGER stop BEFORE INSERT ON run WHEN NEW.field = '{last}' BEGIN SELECT RAISE(ABORT, 'cut'); END"
+    base.execute(stop)
+    base.commit()
+    base.close()
+    with pytest.raises(InvalidInput, match="cut"):
+        Recorded(Fragile(), path, RUN)
+    base = sqlite3.connect(path)
+    assert base.execute("SELECT COUNT(*) FROM run").fetchone() == (0,)
+    base.close()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from keyhole.bounds.attacks import Attack, Attacked, attack
 from keyhole.errors import InvalidInput
@@ -15,7 +12,7 @@ from keyhole.lab.learning import REFUSED, seeded, versions
 from keyhole.lab.posing import format_of, posed
 from keyhole.lab.records import Record
 from keyhole.models import load
-from keyhole.models.baselines import UNROUNDED, Mlp, Recurrent
+from keyhole.models.baselines import CELLS, UNROUNDED, Mlp, Recurrent
 
 
 def run_attack(job: AttackJob) -> Record:
@@ -84,14 +81,19 @@ def _numbers(vector: Any) -> str:
     return ", ".join(f"{value:.4g}" for value in vector)
 
 
-def baseline_makers(job: SampleJob, hidden: int, rng: np.random.Generator) -> dict[str, Callable[[], Any]]:
-    """How `keyhole sample` makes networks to attack."""
+BASELINES = ("mlp", *CELLS)
+
+
+def to_attack(job: SampleJob) -> Mlp | Recurrent:
+    """A random network without attention, for `keyhole sample`."""
+    hidden = 4 * job.width if job.hidden is None else job.hidden
+    for name, size in {"width": job.width, "length": job.length, "q": job.q, "hidden": hidden}.items():
+        if size < 1:
+            raise InvalidInput(f"--{name} is a whole number >= 1; got {size}.")
     if not 1 <= job.state_bits <= UNROUNDED:
         raise InvalidInput(f"--state-bits lies between 1 and {UNROUNDED}; got {job.state_bits}.")
-    shared: dict[str, Any] = {"q": job.q, "dimension": job.width, "rng": rng}
-    cells = {"units": hidden, "state_bits": job.state_bits}
-    return {
-        "mlp": lambda: Mlp.random(job.length, hidden=hidden, **shared),
-        "gru": lambda: Recurrent.random("gru", **cells, **shared),
-        "lstm": lambda: Recurrent.random("lstm", **cells, **shared),
-    }
+    rng = seeded(job.seed)
+    if job.kind == "mlp":
+        return Mlp.random(job.length, q=job.q, dimension=job.width, hidden=hidden, rng=rng)
+    bits = job.state_bits
+    return Recurrent.random(job.kind, q=job.q, dimension=job.width, units=hidden, state_bits=bits, rng=rng)

@@ -228,24 +228,19 @@ class TwinsJob(_Job):
 
 
 @dataclass(frozen=True)
-class SampleJob(_Job):
-    """Write a random model file to play with.
+class Drawn(_Job):
+    """A random model.
 
     Args:
-        kind: head, multihead, relu, onelayer, or a baseline for sparse averages: mlp, gru, lstm.
-        width: size of a token; of the vectors z for a baseline.
+        kind: head, multihead, relu or onelayer; in a file also a network to attack: mlp, gru or lstm.
+        width: size of a token; of the vectors z for a network to attack.
         rank: rank of W; full when absent.
         heads: number of heads of a multihead.
         outputs: numbers per answer.
-        hidden: hidden units of a relu, onelayer or baseline; four times the width when absent.
+        hidden: hidden units of a relu, onelayer or network to attack; four times the width when absent.
         scale: entries of W have standard deviation scale / sqrt(width).
         biases: give a head a score bias and a constant.
-        length: tokens an mlp reads.
-        q: positions a token names, for a baseline.
-        state_bits: bits of a number of the state of a gru or lstm; 64 is not rounded.
         seed: seed of the weights.
-        out: file to write; KIND.safetensors when absent.
-        force: overwrite an existing file.
     """
 
     kind: str
@@ -257,10 +252,25 @@ class SampleJob(_Job):
     hidden: int | None = None
     scale: float = 1.0
     biases: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class SampleJob(Drawn):
+    """Write a random model file to play with.
+
+    Args:
+        length: tokens an mlp reads.
+        q: positions a token names, for an mlp, gru or lstm.
+        state_bits: bits of a number of the state of a gru or lstm; 64 is not rounded.
+        out: file to write; KIND.safetensors when absent.
+        force: overwrite an existing file.
+    """
+
+    _: KW_ONLY
     length: int = 16
     q: int = 3
     state_bits: int = 64
-    seed: int = 0
     out: str | None = None
     force: bool = False
 
@@ -372,6 +382,48 @@ class AttackJob(Posing, _Attacking):
 
 
 @dataclass(frozen=True)
+class TrialJob(Hinting):
+    """Draw a model, hide it, recover it, and measure the recovery against the truth; made for sweeps.
+
+    Args:
+        model: the model to draw.
+        simulate: what to do to its answers, as NAME=VALUE.
+        learner: auto, or the name of a learner.
+        budget: never ask more sequences than this, verification included.
+        seed: seed of the learner.
+    """
+
+    model: Drawn
+    _: KW_ONLY
+    simulate: tuple[str, ...] = ()
+    learner: str = "auto"
+    budget: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class SweepJob(_Job):
+    """Run every job of a sweep file that has not been run yet.
+
+    Args:
+        file: grids and lists of jobs, .toml or .json.
+        workers: processes on this machine; 0 runs the jobs in this one, one after another.
+        cluster: address of a Dask scheduler to run on instead, such as tcp://HOST:8786.
+        out: directory of the store and the page; runs/NAME when absent. What it holds is not run again.
+        retry_failed: run jobs that failed again.
+        export: also write the rows as csv, json or parquet; may be given several times.
+    """
+
+    file: str
+    _: KW_ONLY
+    workers: int = 2
+    cluster: str | None = None
+    out: str | None = None
+    retry_failed: bool = False
+    export: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class DemoJob(_Job):
     """The tour: every capability on embedded defaults.
 
@@ -385,4 +437,20 @@ class DemoJob(_Job):
     out: str | None = None
 
 
-Job = LearnJob | PlanJob | VerifyJob | AuditJob | CompareJob | TwinsJob | SampleJob | BoundJob | AttackJob | DemoJob
+Job = (
+    LearnJob
+    | PlanJob
+    | VerifyJob
+    | AuditJob
+    | CompareJob
+    | TwinsJob
+    | SampleJob
+    | BoundJob
+    | AttackJob
+    | TrialJob
+    | SweepJob
+    | DemoJob
+)
+
+# The jobs a sweep can be made of, by name.
+KINDS: dict[str, type[Job]] = {"trial": TrialJob, "learn": LearnJob, "plan": PlanJob, "audit": AuditJob}

@@ -15,7 +15,7 @@ from keyhole.claims import Verdict
 from keyhole.errors import BadAnswer, InvalidInput, OracleError
 from keyhole.lab import records
 from keyhole.lab.directories import finished, run_directory
-from keyhole.lab.jobs import DECLARATIONS, HINTS, LearnJob, PlanJob
+from keyhole.lab.jobs import DECLARATIONS, HINTS, Hinting, LearnJob
 from keyhole.lab.records import Record
 from keyhole.lab.targets import digest, go_on, label, load_tokens, open_target, simulated, stated_by
 from keyhole.learners.auto import Hints, choose, learn
@@ -88,7 +88,7 @@ def versions() -> dict[str, str]:
     return {"version": __version__, "python": platform.python_version(), "numpy": np.__version__}
 
 
-def hints_of(job: LearnJob | PlanJob) -> Hints:
+def hints_of(job: Hinting) -> Hints:
     """What the job knows of the target beforehand."""
     known = {name: getattr(job, name) for name in HINTS if name != "tokens"}
     return Hints(**known, tokens=None if job.tokens is None else load_tokens(job.tokens))

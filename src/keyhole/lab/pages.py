@@ -10,9 +10,9 @@ from typing import Any
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fcfcfa; --ink: #1b1f24; --ours: #1f6feb; --limit: #6b7280; --bad: #c2410c;
-  --rule: #d9d9d4; }
+  --built: #0f8a6c; --peer: #b7791f; --rule: #d9d9d4; }
 @media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e8e6e1; --ours: #6cb2ff; --limit: #9aa3af;
-  --bad: #ff8a5c; --rule: #33383d; } }
+  --bad: #ff8a5c; --built: #3fc7a2; --peer: #e0b050; --rule: #33383d; } }
 body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; margin: 1.5rem auto;
   max-width: 62rem; padding: 0 1rem; font-variant-numeric: tabular-nums; } h1, h2, p, pre { overflow-wrap: anywhere; }
 h1 { font-size: 1.3rem; line-height: 1.35; margin: .3rem 0 1rem; } h1, p { max-width: 46rem; }
@@ -31,6 +31,9 @@ td, th { text-align: left; padding: .15rem .9rem .15rem 0; vertical-align: top; 
 thead th { border-bottom: 1px solid var(--rule); } .number { text-align: right; } td.number { white-space: nowrap; }
 svg { display: block; max-width: 100%; overflow: visible; } svg text { fill: var(--ink); font-size: 12px; }
 svg .quiet { fill: var(--limit); } svg .ours { fill: var(--ours); } svg .bad { fill: var(--bad); stroke: var(--bad); }
+svg .built { fill: var(--built); } svg .peer { fill: var(--peer); } svg path.line { fill: none; stroke-width: 1.5; }
+svg .line.ours { stroke: var(--ours); } svg .line.built { stroke: var(--built); }
+svg .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; }
 svg .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; } svg .rule { stroke: var(--rule); }
 svg .phase { fill: var(--ours); stroke: var(--ours); } svg .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
 pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem; }

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keyhole.errors import InvalidInput, OracleError
-from keyhole.identify import distance, network_distance, one_layer_distance
 from keyhole.lab import records
-from keyhole.lab.attacking import baseline_makers, run_attack
+from keyhole.lab.attacking import BASELINES, run_attack, to_attack
 from keyhole.lab.audit import run_audit
 from keyhole.lab.bounding import run_bound
+from keyhole.lab.comparing import run_compare
 from keyhole.lab.jobs import (
     AttackJob,
     AuditJob,
@@ -26,18 +23,22 @@ from keyhole.lab.jobs import (
     LearnJob,
     PlanJob,
     SampleJob,
+    SweepJob,
+    TrialJob,
     TwinsJob,
     VerifyJob,
 )
 from keyhole.lab.learning import REFUSED, code_of, failed, hints_of, run_learn, seeded
 from keyhole.lab.planning import planned_learner, promise_lines, promises
 from keyhole.lab.records import Record
+from keyhole.lab.sweeping import run_sweep
 from keyhole.lab.targets import open_target, simulated, stated_by
 from keyhole.lab.tour import run_demo
+from keyhole.lab.trials import draw, run_trial
 from keyhole.lab.twinning import run_twins
 from keyhole.learners.auto import choose
 from keyhole.learners.checking import verify
-from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention, load, save
+from keyhole.models import SelfAttention, load, save
 from keyhole.models.files import load_bars
 from keyhole.oracles import Budgeted, Counted, Declared
 
@@ -49,11 +50,13 @@ def run(job: Job) -> Record:
         PlanJob: _plan,
         VerifyJob: _verify,
         AuditJob: run_audit,
-        CompareJob: _compare,
+        CompareJob: run_compare,
         TwinsJob: run_twins,
         SampleJob: _sample,
         BoundJob: run_bound,
         AttackJob: run_attack,
+        TrialJob: run_trial,
+        SweepJob: run_sweep,
         DemoJob: run_demo,
     }
     return runners[type(job)](job)
@@ -119,67 +122,12 @@ def _verify(job: VerifyJob) -> Record:
     return Record(data, code_of(data), (("verdict", seen.verdict.name), ("fresh error", fresh)))
 
 
-def _compare(job: CompareJob) -> Record:
-    a, b = (_comparable(path) for path in (job.a, job.b))
-    names, gap = _gap(a, b)
-    parts = {name: getattr(gap, name) for name in names}
-    of = "heads" if hasattr(gap, "heads") else "hidden"
-    counts = list(getattr(gap, of, ()))
-    same = len(set(counts)) <= 1
-    units = "heads" if of == "heads" else "hidden units"
-    sentence = (
-        f"The models differ by {gap.largest:.1e} at most, relatively, once the order of {units} no longer counts."
-        if same
-        else f"The models have {counts[0]} and {counts[1]} {units} that act: they are different functions."
-    )
-    data = {"sentence": sentence, "distance": parts, "largest": gap.largest, of: counts}
-    return Record(data, 0, tuple((name, f"{value:.2e}") for name, value in parts.items()))
-
-
-def _gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
-    """The distance of two models of one kind, and the names of its parts."""
-    if isinstance(a, OneLayer) and isinstance(b, OneLayer):
-        gap = one_layer_distance(a, b)
-    elif isinstance(a, ReluNet | AbsAffine) and isinstance(b, ReluNet | AbsAffine):
-        gap = network_distance(a, b)
-    elif isinstance(a, Head | MultiHead) and isinstance(b, Head | MultiHead):
-        gap = distance(a, b)
-    else:
-        raise InvalidInput(f"models of one kind are compared; got {type(a).__name__} and {type(b).__name__}.")
-    return tuple(item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)), gap
-
-
-def _comparable(path: str) -> Any:
-    model = load(path)
-    return model.read_last() if isinstance(model, SelfAttention) else model
-
-
 def _sample(job: SampleJob) -> Record:
-    for name in ("width", "heads", "outputs", "length", "q"):
-        if getattr(job, name) < 1:
-            raise InvalidInput(f"--{name} is a whole number >= 1; got {getattr(job, name)}.")
-    if job.rank is not None and not 0 <= job.rank <= job.width:
-        raise InvalidInput(f"--rank lies between 0 and the width {job.width}; got {job.rank}.")
     path = Path(job.out or f"{job.kind}.safetensors")
     if path.exists() and not job.force:
         raise InvalidInput(f"{path} exists. Use --force to overwrite it, or another --out.")
-    model = _random(job, seeded(job.seed))
+    model = to_attack(job) if job.kind in BASELINES else draw(job)
     save(model, path)
     sentence = f"A random {job.kind} of width {job.width} was written to {path}."
     shown = {"kind": job.kind, "model": str(path), "width": job.width, "outputs": model.outputs, "seed": job.seed}
     return Record({"sentence": sentence, **shown}, 0)
-
-
-def _random(job: SampleJob, rng: np.random.Generator) -> Any:
-    hidden = 4 * job.width if job.hidden is None else job.hidden
-    shared: dict[str, Any] = {"outputs": job.outputs, "scale": job.scale, "rng": rng}
-    makers: dict[str, Callable[[], Any]] = {
-        "head": lambda: Head.random(job.width, rank=job.rank, biases=job.biases, **shared),
-        "multihead": lambda: MultiHead.random(job.width, heads=job.heads, rank=job.rank, **shared),
-        "relu": lambda: ReluNet.random(job.width, hidden=hidden, **shared),
-        "onelayer": lambda: OneLayer.random(job.width, hidden=hidden, rank=job.rank, biases=job.biases, **shared),
-    }
-    makers |= baseline_makers(job, hidden, rng)
-    if job.kind not in makers:
-        raise InvalidInput(f"KIND is {', '.join(makers)}; got {job.kind!r}.")
-    return makers[job.kind]()

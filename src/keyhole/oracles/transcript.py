@@ -89,7 +89,8 @@ class Recorded:
                     f"the transcript {self.path} belongs to another run: {name} was {stored.get(name)}, "
                     f"now {mine.get(name)}. Use the same settings, or choose another --out."
                 )
-        with self._store:
+        with self._store:  # begun by hand, so that a kill cannot leave half of what identifies the run
+            self._store.execute("BEGIN IMMEDIATE")
             self._store.executemany("INSERT OR IGNORE INTO run VALUES (?, ?)", mine.items())
 
     @property

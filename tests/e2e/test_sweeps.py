@@ -1,0 +1,182 @@
+"""Sweeps as people run them: in processes that are killed, twice over, and on a cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keyhole.lab.store import read
+
+SWEEP = """
+name = "small"
+job = "trial"
+[base]
+model.kind = "head"
+[grid]
+model.width = [3, 5]
+model.seed.range = [0, 6]
+"""
+TARGETS = """
+import os
+import numpy as np
+
+class Deadly:
+    width = 2
+    def __call__(self, X):
+        os._exit(9)
+
+class Fine:
+    width = 2
+    def __call__(self, X):
+        return X.mean(axis=(1, 2))
+
+deadly, fine = Deadly(), Fine()
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A small sweep file beside the command."""
+    (tmp_path / "small.toml").write_text(SWEEP)
+    return "small.toml"
+
+
+def records(path):
+    return {row.key: (row.job, row.state, row.record, row.reason) for row in read(path / "store.sqlite")}
+
+
+def test_every_engine_gives_the_same_records_and_nothing_is_run_twice(keyhole, sweep, tmp_path):
+    serial = keyhole("sweep", sweep, "--workers", 0, "--out", "serial", "--json", "--export", "csv")
+    assert serial.code == 0
+    assert serial.json["jobs"] == {"total": 12, "done": 12, "failed": 0, "run_now": 12}
+    assert (tmp_path / "serial" / "rows.csv").is_file()
+    assert "small: 12 of 12 jobs" in serial.err
+    local = keyhole("sweep", sweep, "--out", "local", "--json")
+    assert local.code == 0
+    assert records(tmp_path / "local") == records(tmp_path / "serial")
+    again = keyhole("sweep", sweep, "--out", "local", "--json")
+    assert again.json["jobs"]["run_now"] == 0
+    assert again.json["sentence"].startswith("12 of 12 jobs of small are done, 0 of them run now.")
+
+
+def test_a_dask_cluster_gives_the_same_records(keyhole, sweep, tmp_path):
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'keyhole[cluster]'")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, processes=True
+        ) as cluster,
+    ):
+        ran = keyhole("sweep", sweep, "--cluster", cluster.scheduler_address, "--out", "dask", "--json")
+    assert ran.code == 0, ran.err
+    assert keyhole("sweep", sweep, "--workers", 0, "--out", "serial").code == 0
+    assert records(tmp_path / "dask") == records(tmp_path / "serial")
+    nobody = keyhole("sweep", sweep, "--cluster", "tcp://127.0.0.1:9", "--out", "none", "--json")
+    assert nobody.code == 2
+    assert "no Dask scheduler answers" in nobody.err
+
+
+def test_a_job_that_kills_its_process_is_a_record_and_the_others_are_done(keyhole, tmp_path):
+    (tmp_path / "aims.py").write_text(TARGETS)
+    named = (("fine", 0), ("deadly", 0), ("fine", 1), ("fine", 2))
+    entries = [{"target": f"aims:{name}", "seed": seed} for name, seed in named]
+    (tmp_path / "mixed.json").write_text(json.dumps({"name": "mixed", "job": "learn", "list": entries}))
+    ran = keyhole("sweep", "mixed.json", "--json")
+    assert ran.code == 3
+    assert ran.json["jobs"] == {"total": 4, "done": 3, "failed": 1, "run_now": 4}, ran.out
+    assert "died" in ran.json["failures"][0]["reason"]
+    assert keyhole("sweep", "mixed.json", "--json").json["jobs"]["run_now"] == 0
+    (tmp_path / "aims.py").write_text(TARGETS.replace("os._exit(9)", "return X.mean(axis=(1, 2))"))
+    mended = keyhole("sweep", "mixed.json", "--retry-failed", "--json").json["jobs"]
+    assert mended == {"total": 4, "done": 4, "failed": 0, "run_now": 1}
+
+
+def children(process):
+    """Processes a driver has started, workers among them."""
+    with suppress(FileNotFoundError):
+        pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return [int(pid) for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return []
+
+
+def start(tmp_path, *arguments):
+    command = [sys.executable, "-m", "keyhole", "sweep", *arguments]
+    return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def killed(tmp_path, rng, kills, whom):
+    """Run the sweep, killing somebody at random times, until it ends by itself; how often somebody was killed."""
+    count = 0
+    for _ in range(60):
+        driver = start(tmp_path, "small.toml", "--out", "hurt")
+        while driver.poll() is None:
+            time.sleep(rng.uniform(0.05, 1.0))
+            victims = children(driver) if whom == "worker" else [driver.pid]
+            if count < kills and victims and driver.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.kill(int(rng.choice(victims)), signal.SIGKILL)
+                    count += 1
+        if driver.returncode == 0:
+            return count
+    pytest.fail("the sweep never came to its end")
+
+
+def disturbed(keyhole, tmp_path, kills):
+    undisturbed = keyhole("sweep", "small.toml", "--workers", 0, "--out", "calm")
+    assert undisturbed.code == 0
+    for whom in ("worker", "driver"):
+        assert killed(tmp_path, np.random.default_rng(len(whom)), kills, whom) >= 1
+        assert records(tmp_path / "hurt") == records(tmp_path / "calm")
+        for file in (tmp_path / "hurt").iterdir():
+            file.unlink()
+
+
+def test_killing_workers_and_drivers_loses_nothing(keyhole, sweep, tmp_path):
+    disturbed(keyhole, tmp_path, 3)
+
+
+@pytest.mark.slow
+def test_twenty_kills_of_workers_and_drivers_lose_nothing(keyhole, sweep, tmp_path):
+    (tmp_path / "small.toml").write_text(SWEEP.replace("[0, 6]", "[0, 60]"))
+    disturbed(keyhole, tmp_path, 20)
+
+
+def test_ctrl_c_leaves_everything_finished_on_disk(sweep, tmp_path, keyhole):
+    (tmp_path / "small.toml").write_text(SWEEP.replace("[0, 6]", "[0, 400]"))
+    driver = start(tmp_path, "small.toml", "--out", "hurt", "--workers", "1")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not ((tmp_path / "hurt").exists() and len(_rows(tmp_path)) >= 2):
+        time.sleep(0.1)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(30) == 130
+    kept = len(_rows(tmp_path))
+    assert 2 <= kept < 800
+    (tmp_path / "small.toml").write_text(SWEEP)
+    ran = keyhole("sweep", sweep, "--out", "hurt", "--workers", 1, "--json")
+    assert ran.json["jobs"]["done"] == 12
+    assert ran.json["jobs"]["run_now"] == 12 - min(6, kept)
+
+
+def _rows(tmp_path):
+    with suppress(Exception):
+        return list(read(tmp_path / "hurt" / "store.sqlite"))
+    return []
+
+
+def test_misuse_is_told(keyhole, sweep, tmp_path):
+    Path(tmp_path / "own.json").write_text(json.dumps({"job": "learn", "base": {"target": "a:b", "out": "here"}}))
+    for arguments, words in (
+        (("own.json",), "a directory of its own"),
+        (("nowhere.toml",), "no sweep file"),
+        ((sweep, "--workers", -1), "--workers"),
+        ((sweep, "--export", "xml"), "--export takes csv, json, parquet"),
+    ):
+        ran = keyhole("sweep", *arguments)
+        assert ran.code == 2
+        assert words in ran.err
