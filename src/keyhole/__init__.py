@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from keyhole.bounds.protocol import Conversation, EffectiveBits, converse, effective_bits
     from keyhole.bounds.verdicts import Bound, BoundVerdict, Gap, bound, bound_network
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
-    from keyhole.constructions import Built, Checked, Construction, Size
+    from keyhole.constructions import Built, Checked, Construction, Size, build, load, save
     from keyhole.errors import (
         BadAnswer,
         BudgetSpent,
@@ -55,9 +55,10 @@ if TYPE_CHECKING:
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.baselines import Mlp, Recurrent
-    from keyhole.models.files import load, save
+    from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
+    from keyhole.models.tensor import TensorAttention
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -98,7 +99,7 @@ _HOME = {
     "keyhole.bounds.formulas": ("Inequality",),
     "keyhole.bounds.protocol": ("Conversation", "EffectiveBits", "converse", "effective_bits"),
     "keyhole.bounds.verdicts": ("Bound", "BoundVerdict", "Gap", "bound", "bound_network"),
-    "keyhole.constructions": ("Built", "Checked", "Construction", "Size"),
+    "keyhole.constructions": ("Built", "Checked", "Construction", "Size", "build", "load", "save"),
     "keyhole.errors": (
         "BadAnswer",
         "BudgetSpent",
@@ -136,9 +137,10 @@ _HOME = {
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.baselines": ("Mlp", "Recurrent"),
-    "keyhole.models.files": ("load", "save"),
+    "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
+    "keyhole.models.tensor": ("TensorAttention",),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -203,6 +205,7 @@ __all__ = [  # noqa: RUF022
     "EffectiveBits",
     "Exact",
     "Factored",
+    "FixedPoint",
     "FourCycles",
     "Fresh",
     "Gap",
@@ -228,6 +231,7 @@ __all__ = [  # noqa: RUF022
     "Network",
     "Noisy",
     "NuclearNorm",
+    "NumberFormat",
     "Nystrom",
     "OneLayer",
     "OneLayerTransformer",
@@ -256,6 +260,7 @@ __all__ = [  # noqa: RUF022
     "THEOREMS",
     "TargetFailed",
     "Task",
+    "TensorAttention",
     "Theorem",
     "TokenMap",
     "Tolerant",
@@ -270,15 +275,18 @@ __all__ = [  # noqa: RUF022
     "attack",
     "bound",
     "bound_network",
+    "build",
     "canonical",
     "compare",
     "converse",
     "effective_bits",
+    "evaluate",
     "freedom",
     "guarantee",
     "largest_tolerance",
     "learn",
     "load",
+    "number_format",
     "reduction",
     "save",
     "sign_channel",

@@ -1,10 +1,11 @@
-"""Shape aliases, freezing, stable softmax and border checks."""
+"""Shape aliases, freezing, stable softmax, rounding to number formats, and border checks."""
 
 from __future__ import annotations
 
 import math
 import sys
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -69,6 +70,36 @@ def softmax(scores: Array) -> Array:
     np.exp(weights, out=weights)
     weights /= weights.sum(axis=-1, keepdims=True)
     return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A binary floating-point format.
+
+    Args:
+        digits: binary digits of a number, the leading one included.
+        least: exponent of the smallest normal number, 2^least.
+        largest: exponent above which numbers overflow.
+    """
+
+    digits: int
+    least: int
+    largest: int
+
+    @property
+    def roundoff(self) -> float:
+        """Largest relative error of rounding a normal number."""
+        return 2.0**-self.digits
+
+    def cast(self, numbers: Array) -> Array:
+        """The nearest numbers of the format, ties to even; below 2^least they are evenly spaced."""
+        exponent = np.maximum(np.frexp(numbers)[1] - 1, self.least) - (self.digits - 1)
+        rounded = np.ldexp(np.rint(np.ldexp(numbers, -exponent)), exponent)
+        return np.where(np.abs(rounded) < 2.0**self.largest * 2.0, rounded, np.copysign(np.inf, numbers))
+
+
+FORMATS = {"f64": Format(53, -1022, 1023), "f32": Format(24, -126, 127), "f16": Format(11, -14, 15)}
+FORMATS["bf16"] = Format(8, -126, 127)
 
 
 def rms(values: Array) -> float:

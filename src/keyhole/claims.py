@@ -225,6 +225,34 @@ THEOREMS = _registry(
         "docs/lower-bounds.md; neighbourly polytopes (Gale)",
         "measured",
     ),
+    Theorem(
+        "SHT23/2",
+        "One self-attention unit with random sign keys of width O(q log N) averages any q of N tokens within eps, with "
+        "numbers of O(log((q / eps) log N)) bits.",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023, Theorem 2",
+        "paper",
+    ),
+    Theorem(
+        "SHT23/3",
+        "One self-attention unit with keys of width 2q on a cyclic polytope averages any q of N tokens within eps, in "
+        "exact arithmetic.",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023, Theorem 3",
+        "paper",
+    ),
+    Theorem(
+        "keyhole/max-margin-keys",
+        "A set of keys is singled out by some query if and only if a linear program has a positive optimum, and "
+        "attention with that query, at sharpness ln(2 (N - q) / (q eps)) over its margin, averages the set within eps.",
+        "docs/building-weights.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/one-hot-keys",
+        "One-hot keys of width N single out every set of tokens, with a margin of their size; where a set holds "
+        "everybody, zero keys of width 1 average it exactly.",
+        "docs/building-weights.md",
+        "derived",
+    ),
 )
 
 

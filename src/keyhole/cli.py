@@ -14,6 +14,7 @@ from keyhole.lab.jobs import (
     AttackJob,
     AuditJob,
     BoundJob,
+    BuildJob,
     CompareJob,
     DemoJob,
     Job,
@@ -76,6 +77,12 @@ def compare(job: Annotated[CompareJob, Flat], *, json: Json = False) -> int:
 @app.command
 def twins(job: Annotated[TwinsJob, Flat], *, json: Json = False) -> int:
     """Other parameters that answer like MODEL, a saved head or multihead, shown in pictures with the proof."""
+    return _show(job, json)
+
+
+@app.command
+def build(job: Annotated[BuildJob, Flat], *, json: Json = False) -> int:
+    """Explicit attention weights for TASK with a certificate: the smallest known that hold in the format asked for."""
     return _show(job, json)
 
 

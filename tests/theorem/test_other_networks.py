@@ -134,7 +134,7 @@ def unit(rng):
 
 def test_queries_that_agree_once_rounded_give_the_same_answers(rng):
     model, task = unit(rng), SparseAverage(8, 2)
-    found = attack(model, task, rng=rng, rounding=np.rint, bits=2.0)
+    found = attack(model, task, rng=rng, number_format="fixed:3.0")
     assert found.status is Attacked.FOUND
     assert found.hidden_gap == 0.0
     assert found.target_gap >= 2 / 2 - 1e-12

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, islice
-from math import comb, inf
-from typing import Any
+from math import comb
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from keyhole.bounds.formulas import Inequality, Sizes, counting, kernel, prefixe
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent, encoded
+from keyhole.models.numbers import NumberFormat, evaluate
+from keyhole.models.numbers import number_format as format_named
 from keyhole.models.stack import Transformer
 from keyhole.tasks import SparseAverage, Task
 
@@ -83,8 +85,7 @@ def attack(
     task: Task,
     *,
     rng: np.random.Generator,
-    rounding: Callable[[Array], Array] | None = None,
-    bits: float = inf,
+    number_format: str | None = None,
     accuracy: float | None = None,
 ) -> Attack:
     """Two inputs a model of sparse averaging cannot tell apart, or the reason why none follow.
@@ -93,8 +94,8 @@ def attack(
         model: a fully connected, recurrent or attention model.
         task: sparse averaging, of the sizes the model is for.
         rng: draws what is searched.
-        rounding: the number format an attention model is evaluated in: numbers to the nearest it holds.
-        bits: bits of a number of that format.
+        number_format: the format in which an attention model holds XQ, XK, XV and head outputs: f64, f32, f16, bf16,
+            fixed:I.F, or float64 as it is when absent.
         accuracy: largest error allowed; a quarter of what one member of a set counts when absent.
 
     Raises:
@@ -107,7 +108,7 @@ def attack(
         return _on_mlp(model, task, allowed)
     if isinstance(model, Recurrent):
         return _on_recurrent(model, task, allowed, rng)
-    return _on_attention(model, task, allowed, rng, rounding, bits)
+    return _on_attention(model, task, allowed, rng, format_named("exact" if number_format is None else number_format))
 
 
 def _check_width(model: Any, task: SparseAverage) -> None:
@@ -230,17 +231,17 @@ def _on_attention(
     task: SparseAverage,
     accuracy: float,
     rng: np.random.Generator,
-    rounding: Callable[[Array], Array] | None,
-    bits: float,
+    held: NumberFormat,
 ) -> Attack:
     if not isinstance(model, Transformer) or not isinstance(model.blocks[0].layer, SelfAttention):
         raise InvalidInput("attacks on attention need a Transformer with a token map in front of standard attention.")
-    block, held = model.blocks[0], rounding or _as_is
-    layer = model.blocks[0].layer
+    block, layer = model.blocks[0], model.blocks[0].layer
     heads, _, m = layer.Q.shape
     told = counting(
         task,
-        Sizes(embed=m, bits=bits, heads=heads, value_width=layer.outputs, accuracy=accuracy, residual=block.residual),
+        Sizes(
+            embed=m, bits=held.bits, heads=heads, value_width=layer.outputs, accuracy=accuracy, residual=block.residual
+        ),
     )
     pair = None if block.residual else _two_sets(model, task, held, rng)
     if pair is None:
@@ -260,11 +261,7 @@ def _on_attention(
     )
 
 
-def _as_is(numbers: Array) -> Array:
-    return numbers
-
-
-def _message(model: Transformer, task: SparseAverage, sets: Any, held: Callable[[Array], Array]) -> Array:
+def _message(model: Transformer, task: SparseAverage, sets: Any, held: NumberFormat) -> Array:
     """All that attention sees of the last token, for each of its sets, all other tokens being the same."""
     z = np.zeros((len(sets), task.length, task.dimension))
     z[..., 0] = -1.0
@@ -272,11 +269,11 @@ def _message(model: Transformer, task: SparseAverage, sets: Any, held: Callable[
     y[:, -1] = sets
     tokens = model.blocks[0].map(task.tokens(z, y))[:, -1]
     layer: Any = model.blocks[0].layer
-    return np.concatenate([held(tokens @ P) for part in (layer.Q, layer.K, layer.V) for P in part], axis=1)
+    return np.concatenate([held.round(tokens @ P) for part in (layer.Q, layer.K, layer.V) for P in part], axis=1)
 
 
 def _two_sets(
-    model: Transformer, task: SparseAverage, held: Callable[[Array], Array], rng: np.random.Generator
+    model: Transformer, task: SparseAverage, held: NumberFormat, rng: np.random.Generator
 ) -> tuple[Any, Any] | None:
     """Two sets with the same message, all sets being tried where they are few, else random ones."""
     seen: dict[bytes, Any] = {}
@@ -309,13 +306,6 @@ def _told_apart(task: SparseAverage, first: Any, second: Any) -> Stack:
     return task.tokens(z, y)
 
 
-def _evaluated(model: Transformer, X: Stack, held: Callable[[Array], Array]) -> Stack:
+def _evaluated(model: Transformer, X: Stack, held: NumberFormat) -> Stack:
     """The model with XQ, XK, XV and head outputs rounded."""
-
-    def apply(layer: Any, tokens: Stack) -> Stack:
-        queries, keys, values = (held(np.einsum("bnd,hdm->hbnm", tokens, P)) for P in (layer.Q, layer.K, layer.V))
-        scores = queries @ keys.swapaxes(-1, -2)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return held(weights @ values / weights.sum(axis=-1, keepdims=True)).sum(axis=0)
-
-    return model(X, apply)
+    return model(X, lambda layer, tokens: evaluate(cast(Any, layer), tokens, held, inner=False))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,7 @@ def _(task: FourCycles) -> Reduction | None:
 
 def every_pair(size: int) -> tuple[Bits, Bits]:
     """All pairs of sets of so many bits: 4^size rows."""
-    rows: Any = (np.arange(2**size)[:, None] >> np.arange(size)) & 1
+    rows = np.array(list(product((0, 1), repeat=size)), dtype=np.int64)
     return np.repeat(rows, len(rows), axis=0), np.tile(rows, (len(rows), 1))
 
 

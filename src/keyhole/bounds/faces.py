@@ -28,14 +28,15 @@ def face(keys: Matrix, y: Iterable[int]) -> tuple[float, Vector]:
     on = sorted(y)
     off = sorted(set(range(len(keys))) - set(on))
     if not off:
-        return np.inf, np.zeros(keys.shape[1])
+        return float("inf"), np.zeros(keys.shape[1])
     width = keys.shape[1]
     equal = np.hstack([keys[on], np.full((len(on), 1), -1.0), np.zeros((len(on), 1))])
     below = np.hstack([keys[off], np.full((len(off), 1), -1.0), np.ones((len(off), 1))])
     limits = [(-1.0, 1.0)] * width + [(None, None), (0.0, None)]
     cost = np.append(np.zeros(width + 1), -1.0)
     solved: Any = linprog(cost, below, np.zeros(len(off)), equal, np.zeros(len(on)), limits, method="highs")
-    return float(max(0.0, -solved.fun)), np.asarray(solved.x[:width], dtype=np.float64)
+    query: Vector = np.asarray(solved.x[:width], dtype=np.float64)
+    return float(max(0.0, -solved.fun)), query
 
 
 def neighbourly(keys: Matrix, q: int) -> bool:
@@ -121,8 +122,8 @@ def _separating(inside: Matrix, off: Matrix) -> Vector | None:
     weights, left = nnls(A, target)
     if left <= _THIN:
         return None
-    query = free.T @ (target - A @ weights)[:-1]
-    return query / np.abs(query).max()
+    query: Vector = np.asarray(free.T @ (target - A @ weights)[:-1], dtype=np.float64)
+    return query / float(np.abs(query).max())
 
 
 def grid(dimension: int, bits: int) -> Matrix:

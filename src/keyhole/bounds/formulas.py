@@ -33,6 +33,7 @@ class Sizes:
         fixed: integer and fraction bits of the fixed-point format of numbers; every split of `bits` when absent.
         accuracy: largest error allowed, for tasks with real answers.
         residual: whether tokens are carried past attention layers.
+        format: the name of the number format; fixed point of any split of `bits` when absent.
         positional: whether keys depend on positions alone, values on the vectors alone by one affine map, and nothing
             stands behind the head.
     """
@@ -46,6 +47,7 @@ class Sizes:
     accuracy: float = 0.0
     residual: bool = False
     positional: bool = False
+    format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

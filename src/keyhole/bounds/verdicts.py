@@ -13,6 +13,7 @@ from keyhole.bounds.formulas import Inequality, Sizes, inequalities, kernel, pre
 from keyhole.bounds.planned import planned
 from keyhole.constructions import Built, Size
 from keyhole.errors import DoesNotFit, InvalidInput
+from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import SparseAverage, Task
 
 LARGEST = 1 << 20  # sizes beyond which no gap is looked for
@@ -96,12 +97,12 @@ def bound(
     *,
     embed: int,
     bits: float = inf,
+    number_format: str | None = None,
     heads: int = 1,
     value_width: int | None = None,
     layers: int = 1,
     order: int = 2,
     accuracy: float | None = None,
-    fixed: tuple[int, int] | None = None,
     residual: bool = False,
     positional: bool = False,
     builder: Builder | None = None,
@@ -113,12 +114,12 @@ def bound(
         task: the task, with its own sizes.
         embed: m, width of queries and keys.
         bits: p, bits of a number; infinite for real numbers.
+        number_format: f64, f32, f16, bf16 or fixed:I.F, instead of `bits`.
         heads: H.
         value_width: v, width of values; as wide as an answer when absent.
         layers: D.
         order: order of attention; only standard attention, 2, has lower bounds here.
         accuracy: largest error for tasks with real answers; 1 / (4q) when absent.
-        fixed: integer and fraction bits, where the number format is fixed point; every split of `bits` when absent.
         residual: whether tokens are carried past attention layers.
         positional: whether keys depend on positions alone, values on the vectors alone, and nothing stands behind.
         builder: builds weights for the verdict ENOUGH; the constructions of this package when absent.
@@ -127,13 +128,15 @@ def bound(
     Raises:
         InvalidInput: a size makes no sense.
     """
+    held = None if number_format is None else format_named(number_format)
     sizes = Sizes(
         embed=embed,
-        bits=bits,
+        bits=bits if held is None else held.bits,
         heads=heads,
         value_width=task.outputs if value_width is None else value_width,
         layers=layers,
-        fixed=fixed,
+        fixed=None if held is None else held.fixed,
+        format=number_format,
         accuracy=_accuracy(task, accuracy),
         residual=residual,
         positional=positional,

@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 from keyhole.bounds.attacks import Attack, Attacked, attack
+from keyhole.constructions import load
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import AttackJob, SampleJob
 from keyhole.lab.learning import REFUSED, seeded, versions
-from keyhole.lab.posing import format_of, posed
+from keyhole.lab.posing import posed
 from keyhole.lab.records import Record
-from keyhole.models import load
 from keyhole.models.baselines import CELLS, UNROUNDED, Mlp, Recurrent
 
 
@@ -20,8 +20,7 @@ def run_attack(job: AttackJob) -> Record:
     start = time.perf_counter()
     model = load(job.model)
     task = posed(job.task, job, **_own_sizes(model, job.task))
-    held = format_of(job.dtype)
-    found = attack(model, task, rng=seeded(job.seed), rounding=held.rounding, bits=held.bits, accuracy=job.accuracy)
+    found = attack(model, task, rng=seeded(job.seed), number_format=job.dtype, accuracy=job.accuracy)
     told = found.inequality
     data = {
         "task": task.name,

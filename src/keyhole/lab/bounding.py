@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import time
 from dataclasses import asdict, fields, replace
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keyhole.bounds.formulas import Inequality, Sizes, disjointness_bits
+from keyhole.bounds.planned import standard
 from keyhole.bounds.protocol import converse
 from keyhole.bounds.verdicts import LARGEST, Bound, BoundVerdict, axis_of, bound, bound_network, least_open
 from keyhole.constructions import Built
@@ -20,9 +21,8 @@ from keyhole.lab import bounds_page
 from keyhole.lab.directories import run_directory
 from keyhole.lab.jobs import BoundJob
 from keyhole.lab.learning import seeded, versions
-from keyhole.lab.posing import format_of, posed
+from keyhole.lab.posing import posed
 from keyhole.lab.records import Record
-from keyhole.models.attention import SelfAttention
 from keyhole.models.files import write_atomically
 from keyhole.tasks import Task, sizes_of
 
@@ -36,7 +36,7 @@ def run_bound(job: BoundJob) -> Record:
     start = time.perf_counter()
     task = posed(job.task, job)
     found = _judged(job, task)
-    data = {
+    data: dict[str, Any] = {
         **_record(found),
         "seed": job.seed,
         "command": _command(job),
@@ -71,12 +71,13 @@ def _judged(job: BoundJob, task: Task) -> Bound:
         return bound_network(task, hidden=job.hidden, state_bits=job.state_bits, accuracy=job.accuracy)
     if job.embed is None:
         raise InvalidInput("bound needs --embed (or --hidden or --state-bits for a network without attention).")
-    held = format_of(job.dtype, job.bits)
+    if job.bits is not None and job.dtype is not None:
+        raise InvalidInput(f"give --bits or --dtype, not both; got {job.bits} and {job.dtype}.")
     return bound(
         task,
         embed=job.embed,
-        bits=held.bits,
-        fixed=held.fixed,
+        bits=inf if job.bits is None else float(job.bits),
+        number_format=job.dtype,
         heads=job.heads,
         value_width=job.value_width,
         layers=job.layers,
@@ -141,9 +142,9 @@ def _drawn(found: Bound, job: BoundJob) -> dict[str, Any]:
 def _plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
     """For numbers of so many bits, the least size that is not provably too small; the asked point; what was built."""
     axis = axis_of(found.inequality)
-    lower = []
+    lower: list[list[int | None]] = []
     for bits in _PLANE_BITS:
-        least = least_open(found.task, replace(sizes, bits=float(bits), fixed=None), axis)
+        least = least_open(found.task, replace(sizes, bits=float(bits), fixed=None, format=None), axis)
         lower.append([bits, least if least < LARGEST else None])
     asked = [getattr(sizes, axis), sizes.bits if isfinite(sizes.bits) else None]
     size = None if found.built is None else found.built.size
@@ -158,9 +159,7 @@ def _plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
 def _conversation(found: Bound, rng: np.random.Generator) -> dict[str, Any] | None:
     """Two people run the model that was built on one input."""
     built = found.built
-    if built is None or found.task.length > _TOKENS:
-        return None
-    if not all(isinstance(block.layer, SelfAttention) for block in built.model.blocks):
+    if built is None or found.task.length > _TOKENS or not standard(built):
         return None
     talk = converse(built.model, found.task.sample(1, rng=rng), bits=_SENT)
     return {

@@ -228,6 +228,54 @@ class TwinsJob(_Job):
 
 
 @dataclass(frozen=True)
+class BuildJob(_Job):
+    """Explicit weights for a task, with a certificate.
+
+    Args:
+        task: sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles or four-cycles.
+        length: tokens of an input.
+        q: positions a token names (sparse-average).
+        width: size of the vectors that are averaged (sparse-average).
+        modulus: the numbers are 0 .. modulus - 1 (match tasks).
+        radius: how far away partners may be (match3-local).
+        nodes: nodes of the graph (triangles, four-cycles).
+        at_most: sets may have fewer than q members, never none (sparse-average).
+        accuracy: largest error of an answer that is a vector.
+        bits: hold every number in fixed point of so many bits.
+        dtype: hold every number in this format: f64, f32, f16, bf16 or fixed:I.F.
+        embed: largest width of queries and keys.
+        value_width: largest width of values.
+        heads: most heads of a layer.
+        layers: most attention layers.
+        round_trip: hide the unit behind an oracle, recover it, and score what was recovered on the task.
+        seed: seed of every random choice.
+        out: run directory; runs/TIME-build-TASK when absent.
+        force: overwrite the run in `out`.
+    """
+
+    task: str
+    _: KW_ONLY
+    length: int | None = None
+    q: int | None = None
+    width: int | None = None
+    modulus: int | None = None
+    radius: int | None = None
+    nodes: int | None = None
+    at_most: bool = False
+    accuracy: float = 1e-3
+    bits: int | None = None
+    dtype: str | None = None
+    embed: int | None = None
+    value_width: int | None = None
+    heads: int | None = None
+    layers: int | None = None
+    round_trip: bool = False
+    seed: int = 0
+    out: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
 class Drawn(_Job):
     """A random model.
 
@@ -444,6 +492,7 @@ Job = (
     | AuditJob
     | CompareJob
     | TwinsJob
+    | BuildJob
     | SampleJob
     | BoundJob
     | AttackJob

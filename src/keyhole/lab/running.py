@@ -12,11 +12,13 @@ from keyhole.lab import records
 from keyhole.lab.attacking import BASELINES, run_attack, to_attack
 from keyhole.lab.audit import run_audit
 from keyhole.lab.bounding import run_bound
+from keyhole.lab.building import run_build
 from keyhole.lab.comparing import run_compare
 from keyhole.lab.jobs import (
     AttackJob,
     AuditJob,
     BoundJob,
+    BuildJob,
     CompareJob,
     DemoJob,
     Job,
@@ -52,6 +54,7 @@ def run(job: Job) -> Record:
         AuditJob: run_audit,
         CompareJob: run_compare,
         TwinsJob: run_twins,
+        BuildJob: run_build,
         SampleJob: _sample,
         BoundJob: run_bound,
         AttackJob: run_attack,

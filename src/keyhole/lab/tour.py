@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from keyhole.constructions import build
 from keyhole.identify import distance
 from keyhole.lab import records
 from keyhole.lab.directories import finished, make, new_directory
 from keyhole.lab.jobs import DemoJob
 from keyhole.lab.learning import learn_lines, seeded, versions, write_model
 from keyhole.lab.records import Record
+from keyhole.lab.round_trip import round_trip
 from keyhole.learners.auto import learn
 from keyhole.models import Head, MultiHead, save
 from keyhole.oracles import Bounded, Cast, Local, Noisy, Oracle, Signs
+from keyhole.tasks import SparseAverage
 
 
 def _stops(rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -26,7 +29,19 @@ def _stops(rng: np.random.Generator) -> list[dict[str, Any]]:
         "a head with 8 outputs, a score bias and a constant": Head.random(32, outputs=8, biases=True, rng=rng),
         "two heads, their number unknown": MultiHead.random(8, heads=2, rng=rng),
     }
-    return [*(_stop(name, model, rng) for name, model in hidden.items()), *_imperfect(Head.random(8, rng=rng), rng)]
+    imperfect = _imperfect(Head.random(8, rng=rng), rng)
+    return [*(_stop(name, model, rng) for name, model in hidden.items()), *imperfect, _loop(rng)]
+
+
+def _loop(rng: np.random.Generator) -> dict[str, Any]:
+    """Weights built for a task, hidden, recovered and scored on the task again."""
+    task = SparseAverage(10, 2)
+    built = build(task, rng=rng)
+    found = round_trip(built, rng=rng)
+    name = f"averages of {task.q} of {task.length} tokens, built with keys of width {built.size.embed}"
+    errors = f"{found['error_before']:.0e} before, {found['error_after']:.0e} after"
+    sentence = f"{name}: {found['verdict']}, {found['queries']} queries, error on the task {errors}"
+    return {"name": name, "verdict": found["verdict"], "queries": found["queries"], "sentence": sentence}
 
 
 def _imperfect(model: Head, rng: np.random.Generator) -> list[dict[str, Any]]:

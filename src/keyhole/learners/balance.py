@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, one_thread
+from keyhole._arrays import EPS, FORMATS, Array, Format, one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
@@ -29,7 +29,7 @@ from keyhole.learners.readout import NotAHead
 from keyhole.learners.verify import NO_ROOM, QUERIES
 from keyhole.models import Head
 from keyhole.oracles import Counted, Entry, Ledger, Oracle
-from keyhole.oracles.base import FORMATS, Format, declared
+from keyhole.oracles.base import declared
 
 THEOREM = "keyhole/null-balance"
 ACCURACY = 1e-12  # relative error of W and V the theorem promises

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Stack, Vector
+from keyhole._arrays import Array, Format, Stack, Vector
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
 from keyhole.learners.verify import LENGTHS, LOGITS, token_scales
 from keyhole.models import Head
 from keyhole.oracles import Counted
-from keyhole.oracles.base import Format
 
 _GRID = np.linspace(0.0, 1.0, 65)[:, None, None]
 _ROUNDS = 9  # of narrowing an interval 64 times

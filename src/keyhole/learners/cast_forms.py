@@ -23,13 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keyhole._arrays import Mask, Matrix, Vector, one_thread, rms
+from keyhole._arrays import Format, Mask, Matrix, Vector, one_thread, rms
 from keyhole.errors import BadAnswer
 from keyhole.learners.cast_readout import GOAL, blur
 from keyhole.learners.designs import Design
 from keyhole.learners.probes import Indices, Saturated
 from keyhole.oracles import Counted
-from keyhole.oracles.base import Format
 
 _AIM = 0.4  # largest P |T| asked
 _PROBES = 4  # forms looked at to find the scale

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, Mask, Matrix, Stack, Vector, power_of_two
+from keyhole._arrays import EPS, Array, Format, Mask, Matrix, Stack, Vector, power_of_two
 from keyhole.errors import BadAnswer
 from keyhole.learners.base import Counterexample
 from keyhole.learners.probes import Indices
 from keyhole.learners.readout import NotAHead
 from keyhole.oracles import Counted
-from keyhole.oracles.base import Format
 
 GOAL = 2.0**-46  # relative error at which refining stops
 _SCALE = 2.0**-50  # the same for the scale, which nothing after it improves

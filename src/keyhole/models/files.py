@@ -81,12 +81,16 @@ def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
     """
+    metadata, tensors = _described(model)
+    write_tensors(Path(path), metadata, tensors | {f"{name}.bar": bar for name, bar in (bars or {}).items()})
+
+
+def write_tensors(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> None:
+    """Write metadata and arrays as safetensors; the file is complete or not there."""
     from safetensors.numpy import save as encode
 
-    metadata, tensors = _described(model)
-    tensors |= {f"{name}.bar": bar for name, bar in (bars or {}).items()}
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    write_atomically(Path(path), _sorted(encode(contiguous, metadata | {"format": FORMAT})))
+    write_atomically(path, _sorted(encode(contiguous, {**metadata, "format": FORMAT})))
 
 
 def _described(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
@@ -140,7 +144,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     Raises:
         InvalidInput: the file is missing, is not safetensors, or is not one of ours.
     """
-    metadata, tensors = _tensors(Path(path))
+    metadata, tensors = read_tensors(Path(path))
     if metadata.get("kind") not in _NAMES or metadata.get("format") != FORMAT:
         raise InvalidInput(
             f"{path} must name a kind ({', '.join(_NAMES)}) and format {FORMAT} in its metadata; got {metadata}."
@@ -182,7 +186,7 @@ def _part(weights: Mapping[str, Array], part: str) -> dict[str, Array]:
 
 def load_bars(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Error bars stored beside the weights, by tensor name."""
-    _, tensors = _tensors(Path(path))
+    _, tensors = read_tensors(Path(path))
     return {name.removesuffix(".bar"): bar for name, bar in tensors.items() if name.endswith(".bar")}
 
 
@@ -197,7 +201,12 @@ def _check_names(name: str, kind: _Kind, got: set[str]) -> None:
         )
 
 
-def _tensors(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
+    """Metadata and arrays of a safetensors file.
+
+    Raises:
+        InvalidInput: the file is missing or not readable.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():

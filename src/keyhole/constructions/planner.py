@@ -1,0 +1,208 @@
+"""Which construction: all recipes for a task are tried, and the smallest that holds is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from keyhole.constructions.base import Built, Construction
+from keyhole.constructions.sparse_average import BITS, SPARSE_AVERAGES, SetKeys
+from keyhole.errors import DoesNotFit, InvalidInput
+from keyhole.models.numbers import number_format as format_named
+from keyhole.tasks import SparseAverage, Task, task_named
+
+CONSTRUCTIONS: tuple[Construction, ...] = (*SPARSE_AVERAGES,)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a model may be at most; None is no limit.
+
+    Args:
+        embed: key width.
+        value_width: width of values.
+        heads: heads of a layer.
+        layers: attention layers.
+    """
+
+    embed: int | None = None
+    value_width: int | None = None
+    heads: int | None = None
+    layers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("embed", "value_width", "heads", "layers"):
+            most = getattr(self, name)
+            if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+                raise InvalidInput(f"--{name.replace('_', '-')} is a whole number >= 1; got {most!r}.")
+
+    def too_small(self, built: Built) -> str | None:
+        """Why a model does not fit, where it does not."""
+        for name in ("embed", "value_width", "heads", "layers"):
+            most, has = getattr(self, name), getattr(built.size, name)
+            if most is not None and has > most:
+                return f"it needs {name.replace('_', ' ')} {has}; {most} was allowed"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Every recipe for a task, tried.
+
+    Args:
+        built: what fitted, smallest first.
+        refused: the others, with the reason.
+        limit: bits that some query, key and value must be able to carry, where a lower bound is known.
+    """
+
+    built: tuple[Built, ...]
+    refused: tuple[tuple[str, str], ...]
+    limit: float | None
+
+    @property
+    def best(self) -> Built:
+        """The smallest: embed times bits first, then embed.
+
+        Raises:
+            DoesNotFit: with the reason of every recipe.
+        """
+        if self.built:
+            return self.built[0]
+        reasons = " ".join(f"{name}: {reason.removesuffix('.')}." for name, reason in self.refused)
+        raise DoesNotFit(f"No construction fits. {reasons}" if reasons else "No construction is known for this task.")
+
+
+# Two sets y != y' must be told apart: with z = +e_1 on one member of y that is not in y' and -e_1 elsewhere, their
+# answers are 2/q apart. All that the others learn of y is the token's query, key and value, (2m + v)p bits a head: for
+# an accuracy below 1/q fewer bits than log2 of the number of sets that spare the token itself are too few.
+def fewest_bits_sent(task: Task, accuracy: float) -> float | None:
+    """Bits that H (2m + v) p must reach, where a bound is known."""
+    if not isinstance(task, SparseAverage) or accuracy >= 1 / task.q or task.q >= task.length:
+        return None
+    return math.log2(comb(task.length - 1, task.q))
+
+
+def survey(
+    task: Task,
+    *,
+    accuracy: float = 1e-3,
+    number_format: str | int | None = None,
+    room: Room | None = None,
+    rng: np.random.Generator,
+) -> Survey:
+    """Try every recipe for a task.
+
+    Args:
+        task: what is to be computed.
+        accuracy: largest error of an answer that is a vector; labels are right or wrong.
+        number_format: a format by name, a number of bits in fixed point, or None for f64.
+        room: what the model may be at most.
+        rng: draws keys, frequencies and inputs.
+
+    Raises:
+        InvalidInput: there is no such format, or the accuracy is not a positive number.
+    """
+    if not 0 < accuracy < math.inf:
+        raise InvalidInput(f"--accuracy is a positive number; got {accuracy!r}.")
+    _check_format(number_format)
+    room = Room() if room is None else room
+    built: list[Built] = []
+    refused: list[tuple[str, str]] = []
+    suiting = [one for one in CONSTRUCTIONS if one.suits(task)]
+    for one in sorted(suiting, key=lambda one: one.embed(task, accuracy)):
+        if built and _hopeless(one, task, accuracy, min(map(_area, built))):
+            refused.append((one.name, "it would be larger than what was found."))
+            continue
+        found = _tried(one, task, accuracy, number_format, room, rng)
+        if isinstance(found, str):
+            refused.append((one.name, found))
+        else:
+            built.append(found)
+    order = sorted(built, key=lambda b: _cost(b, number_format))
+    return Survey(tuple(order), tuple(refused), fewest_bits_sent(task, accuracy))
+
+
+def _check_format(form: str | int | None) -> None:
+    if isinstance(form, bool) or (isinstance(form, int) and not 2 <= form <= 53):
+        raise InvalidInput(f"--bits lies between 2 and 53, which float64 carries; got {form}.")
+    if isinstance(form, str):
+        format_named(form)
+
+
+def _area(built: Built) -> int:
+    return built.size.embed * built.size.bits
+
+
+def _cost(built: Built, form: str | int | None) -> tuple[int, int, int]:
+    """Embed times bits, then embed; where a format is given its bits are the same for all."""
+    bits = built.size.bits if form is None else 1
+    return built.size.embed * bits, built.size.embed, built.size.bits
+
+
+def _hopeless(one: Construction, task: Task, accuracy: float, area: int) -> bool:
+    """Whether even the fewest bits that write an answer make a recipe of sparse averages larger than what is known."""
+    return isinstance(one, SetKeys) and one.embed(task, accuracy) * math.floor(-math.log2(accuracy)) > area
+
+
+def _formats(one: Construction, form: str | int | None) -> Iterator[str]:
+    """The formats to try: for a number of bits all splits before and behind the point, unless the recipe splits."""
+    if not isinstance(form, int):
+        yield "f64" if form is None else form
+    elif isinstance(one, SetKeys):
+        yield f"{BITS}{form}"
+    else:
+        yield from (f"fixed:{integer}.{form - 1 - integer}" for integer in range(1, form))
+
+
+def _tried(
+    one: Construction, task: Task, accuracy: float, form: str | int | None, room: Room, rng: np.random.Generator
+) -> Built | str:
+    """What a recipe gives, or why it gives nothing."""
+    reason = ""
+    for name in _formats(one, form):
+        try:
+            found = one.build(task, accuracy=accuracy, number_format=name, embed=room.embed, rng=rng)
+        except DoesNotFit as refusal:
+            reason = str(refusal)
+            continue
+        refusal = room.too_small(found)
+        if refusal is None:
+            return found
+        reason = f"{refusal}."
+    return reason
+
+
+def build(
+    task: Task | str,
+    *,
+    accuracy: float = 1e-3,
+    number_format: str | int | None = None,
+    embed: int | None = None,
+    rng: np.random.Generator,
+    **sizes: Any,
+) -> Built:
+    """Explicit weights for a task, the smallest known: key width times bits first, then key width.
+
+    Args:
+        task: a task, or its name on the command line with its sizes as further arguments.
+        accuracy: largest error of an answer that is a vector; labels are right or wrong.
+        number_format: a format by name, a number of bits in fixed point, or None for f64.
+        embed: largest key width.
+        rng: draws keys, frequencies and inputs.
+        sizes: of a task given by name.
+
+    Returns:
+        The weights with a certificate, checked against brute force.
+
+    Raises:
+        DoesNotFit: nothing fits; the message gives every recipe's reason.
+        InvalidInput: there is no such task or format.
+    """
+    wanted = task_named(task, **sizes) if isinstance(task, str) else task
+    room = Room(embed=embed)
+    return survey(wanted, accuracy=accuracy, number_format=number_format, room=room, rng=rng).best

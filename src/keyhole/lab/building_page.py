@@ -1,0 +1,141 @@
+"""The page of built weights: who attends to whom, the frontier of sizes, and the certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from keyhole._arrays import Array, Matrix, Sequences, softmax
+from keyhole.claims import THEOREMS
+from keyhole.constructions import Built
+from keyhole.lab.pages import escaped, number, section, shell, table
+from keyhole.lab.pictures import Axes, signed
+from keyhole.models.attention import SelfAttention
+from keyhole.models.tensor import TensorAttention
+
+_AXES = Axes("asking token i", "attended token j")
+_TABLE = 2**21  # scores of a picture at most
+_STYLE = (
+    "<style>svg .built { fill: #0f8a6c; } @media (prefers-color-scheme: dark) { svg .built { fill: #3fc7a2; } }</style>"
+)
+_SQUARE = "m-4 -4h8v8h-8z"
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 600, 30, 250
+
+
+def page(data: Mapping[str, Any], built: Built, X: Sequences) -> str:
+    """A self-contained page.
+
+    Args:
+        data: the record.
+        built: the weights.
+        X: one input, whose attention is shown.
+    """
+    trip = data.get("round_trip")
+    parts = [f"<h1>{escaped(data['sentence'])}</h1>", _attention(built, X), _frontier(data)]
+    parts += [section("What its answers give away", f"<p>{escaped(trip['sentence'])}</p>")] if trip else []
+    return shell("build", "".join([*parts, _tried(data), _certificate(data), _reproduce(data)]))
+
+
+def _attention(built: Built, X: Sequences) -> str:
+    """Scores and weights of the last layer on one input."""
+    for block in built.model.blocks[:-1]:
+        X = block(X)
+    block = built.model.blocks[-1]
+    tokens, layer = block.tokens(X), block.layer
+    order = layer.order if isinstance(layer, TensorAttention) else 2
+    if tokens.shape[1] ** order > _TABLE or not isinstance(layer, SelfAttention | TensorAttention):
+        return ""
+    scores = _scores(layer, tokens)
+    weights = softmax(scores).reshape(len(scores), tokens.shape[1], -1).sum(axis=-1)
+    figures = [signed("attention weights", weights, name="weight", axes=_AXES, limit=1.0)]
+    if order == 2:
+        figures.insert(0, signed("scores, the largest of each row 0", _lowered(scores), name="score", axes=_AXES))
+    said = "Attention on one input" + ("; token 0 is the blank one" if block.blank is not None else "")
+    said += "; weights of pairs are added up over the second partner" if order > 2 else ""
+    return section(said, f'<div class="pictures">{"".join(figures)}</div>')
+
+
+def _scores(layer: SelfAttention | TensorAttention, tokens: Array) -> Matrix:
+    if isinstance(layer, TensorAttention):
+        return layer.scores(tokens)[0]
+    return (tokens[0] @ layer.Q[0]) @ (tokens[0] @ layer.K[0]).T
+
+
+def _lowered(scores: Matrix) -> Matrix:
+    return scores - scores.max(axis=1, keepdims=True)
+
+
+def _frontier(data: Mapping[str, Any]) -> str:
+    """Key width against bits, both on log scales: what was built, and what is provably too small."""
+    points, limit = data["frontier"]["points"], data["frontier"]["limit_bits"]
+    v, heads = data["size"]["value_width"], data["size"]["heads"]
+    widths = [p["embed"] for p in points]
+    low, high = min(1.0, *widths), 2.0 * max(widths)
+    top = 2.0 * max(p["bits"] for p in points)
+    marks = _ticks(low, high, top)
+    for point in points:
+        x, y = _x(point["embed"], low, high), _y(point["bits"], top)
+        about = f"{point['construction']}: m = {point['embed']}, p = {point['bits']}"
+        marks += f'<g><title>{escaped(about)}</title><path class="built" d="M{x:.1f} {y:.1f}{_SQUARE}"/>'
+        marks += f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{escaped(point["construction"])}</text></g>'
+    said = "squares were built and checked"
+    if limit is not None:
+        steps = [low * (high / low) ** (k / 60) for k in range(61)]
+        line = [(m, limit / (heads * (2 * m + v))) for m in steps]
+        shown = [f"{_x(m, low, high):.1f},{_y(p, top):.1f}" for m, p in line if 1.0 <= p <= top]
+        marks += f'<polyline class="dashed" fill="none" points="{" ".join(shown)}"/>' if shown else ""
+        said += f"; below the dashed line H (2m + v) p is less than {limit:.1f} bits, too few for any weights"
+    svg = f'<svg viewBox="0 0 760 290" role="img" aria-label="sizes that were built">{marks}</svg>'
+    figure = f'<figure style="width: 100%">{svg}<figcaption><b>m against p</b>: {escaped(said)}</figcaption></figure>'
+    best = points[0]
+    return section(f"The smallest known: m = {best['embed']}, p = {best['bits']}", _STYLE + figure)
+
+
+def _x(m: float, low: float, high: float) -> float:
+    return _LEFT + (_RIGHT - _LEFT) * math.log(m / low) / math.log(high / low)
+
+
+def _y(p: float, top: float) -> float:
+    return _BOTTOM - (_BOTTOM - _TOP) * math.log(p) / math.log(top)
+
+
+def _ticks(low: float, high: float, top: float) -> str:
+    """Rules at powers of two of the bits, and of the key width below."""
+    parts = f'<text class="quiet" x="{_LEFT}" y="14">bits p of a number, log scale</text>'
+    for power in range(int(math.log2(top)) + 1):
+        y = _y(2.0**power, top)
+        parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        parts += f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{2**power}</text>'
+    for power in range(math.ceil(math.log2(low)), int(math.log2(high)) + 1):
+        x = _x(2.0**power, low, high)
+        parts += f'<text class="quiet" x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{2**power:,}</text>'
+    at = (_LEFT + _RIGHT) / 2
+    return f'{parts}<text class="quiet" x="{at}" y="{_BOTTOM + 34}" text-anchor="middle">key width m, log scale</text>'
+
+
+def _tried(data: Mapping[str, Any]) -> str:
+    rows = [(p["construction"], f"m = {p['embed']}, p = {p['bits']}") for p in data["frontier"]["points"]]
+    rows += list(data["refused"].items())
+    return section("Every construction that was tried", table(rows, ("construction", "what came of it")))
+
+
+def _certificate(data: Mapping[str, Any]) -> str:
+    held = data["certificate"]
+    parts = (("assumption", "assumptions"), ("conclusion", "conclusion"))
+    rows = [
+        (c["name"], kind, number(c["measured"]), number(c["limit"]), "holds" if c["holds"] else "fails")
+        for kind, part in parts
+        for c in held[part]
+    ]
+    columns = ("measured", "part", "is", "at most", "")
+    statement = f"<p>{escaped(THEOREMS[held['theorem']].statement)}</p>"
+    return section(
+        f"Certificate {held['theorem']}: {held['outcome'].lower()}", statement + table(rows, columns, (2, 3))
+    )
+
+
+def _reproduce(data: Mapping[str, Any]) -> str:
+    versions = f"keyhole {data['version']}, numpy {data['numpy']}, Python {data['python']}"
+    body = f'<pre tabindex="0"><code>{escaped(data["command"])}</code></pre><p>{escaped(versions)}</p>'
+    return section("How to reproduce", body)

@@ -1,0 +1,68 @@
+"""`keyhole build` as people run it: weights, a page, refusals, and the loop back through a learner."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import keyhole
+
+SMALL = ("sparse-average", "--length", "6", "--q", "2", "--width", "2")
+
+
+def run(*arguments, cwd):
+    done = subprocess.run(
+        [sys.executable, "-m", "keyhole", "build", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_unit_is_built_recovered_and_scored(tmp_path):
+    code, out, _ = run(*SMALL, "--round-trip", "--out", "first", "--json", cwd=tmp_path)
+    data = json.loads(out)
+    assert code == 0
+    assert {"embed", "value_width", "heads", "layers", "bits"} == set(data["size"])
+    assert data["checked"] | {"worst": 0} == {"inputs": 15, "errors": 0, "worst": 0, "exhaustive": True}
+    assert (data["status"], data["certificate"]["outcome"]) == ("BUILT", "HOLDS")
+    assert data["error_bound"] <= 1e-3
+    trip = data["round_trip"]
+    assert trip["verdict"] == "EXACT"
+    assert trip["error_after"] <= 1e-3
+    assert trip["error_after"] == pytest.approx(trip["error_before"], abs=1e-6)
+    model, task = keyhole.load(tmp_path / data["model"]), keyhole.SparseAverage(6, 2, 2)
+    X = task.sample(10, rng=np.random.default_rng(1))
+    assert task.error(model(X), X).max() <= 1e-3
+    assert json.loads((tmp_path / "first" / "record.json").read_text()) == data
+    page = (tmp_path / "first" / "report.html").read_text()
+    assert data["construction"] in page
+    assert "Attention on one input" in page
+
+    code, _, err = run(*SMALL, "--out", "first", cwd=tmp_path)
+    assert code == 2
+    assert "--force" in err
+
+
+def test_what_does_not_fit_is_said_with_exit_code_three(tmp_path):
+    code, out, _ = run(*SMALL, "--dtype", "bf16", "--out", "none", "--json", cwd=tmp_path)
+    data = json.loads(out)
+    assert (code, data["status"], data["model"]) == (3, "DOES_NOT_FIT", None)
+    assert "bf16" in data["sentence"]
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("match7",), "TASK is one of"),
+        (("sparse-average", "--length", "5"), "needs --q"),
+        ((*SMALL, "--bits", "8", "--dtype", "f32"), "not both"),
+        ((*SMALL, "--bits", "1"), "--bits"),
+        ((*SMALL, "--modulus", "3"), "no --modulus"),
+    ],
+)
+def test_misuse_is_exit_code_two(arguments, words, tmp_path):
+    code, _, err = run(*arguments, cwd=tmp_path)
+    assert code == 2
+    assert words in err

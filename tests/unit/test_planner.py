@@ -1,0 +1,63 @@
+"""Which construction is chosen, and what is said where none fits."""
+
+import numpy as np
+import pytest
+
+import keyhole
+from keyhole.constructions import Room, survey
+from keyhole.constructions.planner import fewest_bits_sent
+
+TASK = keyhole.SparseAverage(7, 2)
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_the_smallest_is_first_and_is_what_build_gives():
+    found = survey(TASK, rng=rng())
+    areas = [b.size.embed * b.size.bits for b in found.built]
+    assert areas == sorted(areas)
+    assert len(areas) >= 2
+    best = keyhole.build("sparse-average", length=7, q=2, rng=rng())
+    assert (best.construction, best.size) == (found.best.construction, found.best.size)
+    assert best.certificate.outcome is keyhole.Outcome.HOLDS
+
+
+def test_every_point_lies_above_the_lower_bound():
+    found = survey(TASK, rng=rng())
+    for b in found.built:
+        assert b.size.heads * (2 * b.size.embed + b.size.value_width) * b.size.bits >= found.limit
+    assert found.limit == pytest.approx(np.log2(15))
+    assert fewest_bits_sent(keyhole.SparseAverage(1024, 16), 1e-3) == pytest.approx(115.6, abs=0.1)
+    assert fewest_bits_sent(TASK, 0.6) is None
+    assert fewest_bits_sent(keyhole.Match2(4, 5), 1e-3) is None
+
+
+def test_one_hot_keys_win_where_bits_are_few():
+    assert keyhole.build(keyhole.SparseAverage(7, 3), number_format=14, rng=rng()).construction == "one-hot keys"
+
+
+def test_a_narrow_model_is_found_where_it_must_be_narrow():
+    assert keyhole.build(TASK, embed=4, rng=rng()).size.embed <= 4
+
+
+def test_nothing_fits_is_said_with_every_reason():
+    with pytest.raises(keyhole.DoesNotFit, match="one-hot keys: one-hot keys needs a key width of 7") as refusal:
+        keyhole.build(TASK, embed=2, rng=rng())
+    assert "trigonometric keys" in str(refusal.value)
+    with pytest.raises(keyhole.DoesNotFit, match="rounding to bf16 alone"):
+        keyhole.build(TASK, number_format="bf16", rng=rng())
+    with pytest.raises(keyhole.DoesNotFit, match="value width 3; 2 was allowed"):
+        survey(keyhole.SparseAverage(6, 6, 3), room=Room(value_width=2), rng=rng()).best  # noqa: B018
+
+
+def test_arguments_that_mean_nothing_are_misuse():
+    for settings, words in (
+        ({"accuracy": 0.0}, "--accuracy"),
+        ({"number_format": 1}, "--bits"),
+        ({"number_format": "f8"}, "number formats"),
+        ({"embed": 0}, "--embed"),
+    ):
+        with pytest.raises(keyhole.InvalidInput, match=words):
+            keyhole.build(TASK, rng=rng(), **settings)
