@@ -197,8 +197,8 @@ def partition_message(task: Task, sizes: Sizes) -> Inequality | None:
     found = None if isinstance(task, SparseAverage | FourCycles) else reduction(task)
     if found is None:
         return None
-    splits = [sizes.fixed] if sizes.fixed else _splits(sizes.bits)
-    sent = max(sizes.value_width * (i + f + 1) + partition_bits(found.size, i, f) for i, f in splits) if splits else inf
+    split = sizes.fixed or _worst_split(sizes.bits)
+    sent = inf if split is None else sizes.value_width * (sum(split) + 1.0) + partition_bits(found.size, *split)
     match3 = task.name == "match3"
     return Inequality(
         "partition-message",
@@ -223,9 +223,9 @@ def partition_bits(size: int, integer: int, fraction: int) -> int:
     return (ceil(steps) - 1).bit_length()
 
 
-def _splits(bits: float) -> list[tuple[int, int]]:
-    """Every way to split p bits into a sign, integer and fraction bits."""
-    return [(i, int(bits) - 1 - i) for i in range(int(bits))] if isfinite(bits) and bits < 512 else []
+def _worst_split(bits: float) -> tuple[int, int] | None:
+    """All of p bits before the point: (2^(I+1) + ln n) 2^(p-2) steps are most where I is largest."""
+    return (int(bits) - 1, 0) if isfinite(bits) else None
 
 
 # Alice owns half of the rows, Bob the other half. Per layer everybody tells the keys and values of his rows, H (m + v)

@@ -70,6 +70,7 @@ class Bound:
         built: the weights behind ENOUGH.
         gap: what lies between, along the size that matters.
         sentence: all of it in words.
+        reason: why nothing was built, where nothing was.
     """
 
     task: Task
@@ -80,6 +81,7 @@ class Bound:
     built: Built | None
     gap: Gap | None
     sentence: str
+    reason: str = ""
 
     @property
     def construction(self) -> str | None:
@@ -150,7 +152,7 @@ def bound(
     if built is not None:
         return Bound(task, sizes, BoundVerdict.ENOUGH, told, known, built, None, _enough(built))
     gap = _gap(task, sizes, told, builder, order, rng)
-    return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, _open(told, gap, reason))
+    return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, _open(told, gap), reason)
 
 
 def _accuracy(task: Task, accuracy: float | None) -> float:
@@ -250,12 +252,12 @@ def _enough(built: Built) -> str:
     )
 
 
-def _open(told: Inequality | None, gap: Gap, reason: str) -> str:
+def _open(told: Inequality | None, gap: Gap) -> str:
     axis = gap.axis.replace("_", " ").replace("embed", "key width")
     below = f"up to {gap.too_small:,} too small" if gap.too_small else "none known to be too small"
     above = f"from {gap.enough:,} on enough" if gap.enough is not None else "none known to be enough"
     near = "" if told is None else f" ({told.name}: {_amount(told.needed)} {told.unit} needed, {_some(told.available)})"
-    return f"Open: of {axis}s, other sizes as asked, {below}, {above}; {gap.asked:,} was asked{near}. {reason}".strip()
+    return f"Open: of {axis}s, other sizes as asked, {below}, {above}; {gap.asked:,} was asked{near}."
 
 
 def _some(available: float) -> str:

@@ -102,6 +102,7 @@ def _record(found: Bound) -> dict[str, Any]:
         "assumptions": found.assumptions,
         "sentence": found.sentence,
         "inequalities": [_inequality(one) for one in found.inequalities],
+        "reason": found.reason or None,
         "gap": None if found.gap is None else asdict(found.gap),
         "built": None if found.built is None else _built(found.built),
     }
@@ -129,6 +130,7 @@ def _lines(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         rows += [("assumes", one) for one in found.assumptions]
     if found.inequality is not None and found.inequality.growth:
         rows.append(("growth", found.inequality.growth))
+    rows += [("not built", found.reason)] * bool(found.reason)
     return (*rows, *([("page", f"{data['run']}/report.html")] if "run" in data else []))
 
 

@@ -20,6 +20,7 @@ def page(data: Mapping[str, Any]) -> str:
     """A self-contained page."""
     verdict = str(data["verdict"])
     head = f'<p class="verdict {_KINDS[verdict]}">{verdict.replace("_", " ")}</p><h1>{escaped(data["sentence"])}</h1>'
+    head += f"<p>{escaped(data['reason'])}</p>" if data["reason"] else ""
     parts = (head, plane(data), _table(data), conversation(data.get("conversation")), _reproduce(data))
     return shell(f"bound on {data['task']}", "".join(parts))
 
