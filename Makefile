@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all check bench docs lock clean
+.PHONY: demo test test-all check bench bench-art docs lock clean
 
 demo: $(VENV)/.base
 	$(BIN)/keyhole demo
@@ -23,6 +23,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+bench-art: $(VENV)/.dev
+	$(BIN)/python bench/art.py --install --published 3
 
 docs: $(VENV)/.docs
 	$(BIN)/zensical build --clean

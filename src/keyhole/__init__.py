@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
     from keyhole.models.tensor import TensorAttention
+    from keyhole.models.tensor_fast import Blank, in_pairs, on_circle, pairwise_sum, shift_invariant
+    from keyhole.models.torch_layout import TorchLayout, torch_multihead
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
     from keyhole.oracles.local import Local
@@ -141,6 +143,8 @@ _HOME = {
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
     "keyhole.models.tensor": ("TensorAttention",),
+    "keyhole.models.tensor_fast": ("Blank", "in_pairs", "on_circle", "pairwise_sum", "shift_invariant"),
+    "keyhole.models.torch_layout": ("TorchLayout", "torch_multihead"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
     "keyhole.oracles.local": ("Local",),
@@ -181,6 +185,7 @@ __all__ = [  # noqa: RUF022
     "Attacked",
     "BadAnswer",
     "Balanced",
+    "Blank",
     "Block",
     "Bound",
     "BoundVerdict",
@@ -264,6 +269,7 @@ __all__ = [  # noqa: RUF022
     "Theorem",
     "TokenMap",
     "Tolerant",
+    "TorchLayout",
     "Transformer",
     "Triangles",
     "Twin",
@@ -283,14 +289,19 @@ __all__ = [  # noqa: RUF022
     "evaluate",
     "freedom",
     "guarantee",
+    "in_pairs",
     "largest_tolerance",
     "learn",
     "load",
     "number_format",
+    "on_circle",
+    "pairwise_sum",
     "reduction",
     "save",
+    "shift_invariant",
     "sign_channel",
     "task_named",
+    "torch_multihead",
     "twins",
     "verify",
 ]

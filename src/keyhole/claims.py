@@ -253,6 +253,55 @@ THEOREMS = _registry(
         "docs/building-weights.md",
         "derived",
     ),
+    Theorem(
+        "SHT23/match2",
+        "One self-attention unit of key width 3 computes Match2 modulo M for every input of N tokens, with scores of "
+        "size O(M^2 log N).",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023",
+        "paper",
+    ),
+    Theorem(
+        "SHT23/third-order",
+        "One unit of order s of key width 2^(s-1) + 1 computes Match_s modulo M; key width 5 computes Match3.",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023; the weights are "
+        "derived",
+        "paper",
+    ),
+    Theorem(
+        "SHT23/bigram",
+        "Two layers of one head with key width 3 compute Match3Bigram.",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023; the weights are "
+        "derived",
+        "paper",
+    ),
+    Theorem(
+        "SHT23/local",
+        "One layer computes Match3Local of radius K by gathering windows, with key width 2(K + 1) at high precision.",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023; the weights are "
+        "derived",
+        "paper",
+    ),
+    Theorem(
+        "keyhole/several-frequencies",
+        "With k frequencies, key width k 2^(s-1) + 1, the gap of Match_s modulo M is about M^(-2/k) instead of M^(-2), "
+        "so that bf16 suffices for Match2 modulo a million with key width 13.",
+        "docs/building-matching.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/closed-walks",
+        "One unit of order 3 on edge tokens, of key width 6k + 1 for k frequencies, decides which edges are on a "
+        "closed walk of three edges.",
+        "docs/building-matching.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/gather",
+        "One layer of two ordinary heads gathers all numbers of an input, N + 1 values, and with a map behind it "
+        "computes Match3; with n^2 + 1 values it finds directed 4-cycles.",
+        "docs/building-matching.md",
+        "derived",
+    ),
 )
 
 

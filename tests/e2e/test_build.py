@@ -66,3 +66,12 @@ def test_misuse_is_exit_code_two(arguments, words, tmp_path):
     code, _, err = run(*arguments, cwd=tmp_path)
     assert code == 2
     assert words in err
+
+
+def test_a_matching_unit_goes_through_the_loop_without_error(tmp_path):
+    code, out, _ = run("match2", "--length", "4", "--modulus", "5", "--round-trip", "--json", cwd=tmp_path)
+    data = json.loads(out)
+    assert code == 0
+    assert data["round_trip"]["verdict"] == "EXACT"
+    assert (data["round_trip"]["error_before"], data["round_trip"]["error_after"]) == (0.0, 0.0)
+    assert data["checked"]["errors"] == 0

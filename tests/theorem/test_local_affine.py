@@ -211,3 +211,25 @@ def test_a_bend_a_million_away_is_not_taken_for_a_sum_of_heads(rng):
     X = 1e7 * rng.normal(size=(50, 3, 4))
     answers = head(X) + np.maximum(head(X) - 1e6, 0.0)
     assert not recovery.verdict.verified or np.abs(recovery.model(X) - answers).max() < 1e-6 * np.abs(answers).max()
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("residual", [False, True])
+def test_one_hidden_unit_is_enough(outputs, residual):
+    for seed in range(6):
+        rng = np.random.default_rng([seed, 1, outputs])
+        target = OneLayer.random(5, hidden=1, outputs=outputs, residual=residual, biases=residual, rng=rng)
+        recovery = OneLayerTransformer().run(Local(target), rng=rng)
+        assert recovery.verdict is Verdict.EXACT, recovery.sentence
+        assert one_layer_distance(target, recovery.model).W <= 1e-6
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_bends_a_thousand_away_are_no_obstacle(residual):
+    for seed in range(4):
+        rng = np.random.default_rng([seed, 8, 1])
+        layer = OneLayer.random(4, hidden=8, residual=residual, biases=residual, rng=rng)
+        net = layer.net
+        target = OneLayer(layer.head, ReluNet(net.W1, 1e3 * net.b1, net.W2, net.b2), residual)
+        recovery = OneLayerTransformer().run(Local(target), rng=np.random.default_rng(seed))
+        assert recovery.verdict is Verdict.EXACT, recovery.sentence

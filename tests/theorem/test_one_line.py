@@ -44,20 +44,19 @@ def test_networks_come_back_exactly_on_every_seed(d, k, m, seeds, rng):
 
 @pytest.mark.parametrize(("d", "k"), [(32, 128), (64, 128)])
 def test_one_output_costs_little_more_than_one_query_per_parameter(d, k, rng):
-    truth, recovery = recovered(d, k, 1, 0)
-    assert recovery.verdict is Verdict.EXACT
-    asked, limit = recovery.ledger.total().sequences, k * (d + 1) + d + 1
-    assert asked <= 1.25 * limit
-    assert recovery.degrees_of_freedom == limit
-    assert function_error(truth, recovery.model, rng) <= 1e-8
+    runs, limit = [recovered(d, k, 1, seed) for seed in range(3)], k * (d + 1) + d + 1
+    assert all(recovery.verdict is Verdict.EXACT for _, recovery in runs)
+    assert all(recovery.degrees_of_freedom == limit for _, recovery in runs)
+    assert np.median([recovery.ledger.total().sequences for _, recovery in runs]) <= 1.25 * limit
+    assert all(function_error(truth, recovery.model, rng) <= 1e-8 for truth, recovery in runs)
 
 
 def test_as_many_outputs_as_coordinates_cost_at_most_eighteen_queries_per_coordinate(rng):
     d = 32
-    truth, recovery = recovered(d, 4 * d, d, 0)
-    assert recovery.verdict is Verdict.EXACT
-    assert recovery.ledger.total().sequences <= 18 * d
-    assert function_error(truth, recovery.model, rng) <= 1e-8
+    runs = [recovered(d, 4 * d, d, seed) for seed in range(5)]
+    assert all(recovery.verdict is Verdict.EXACT for _, recovery in runs)
+    assert np.median([recovery.ledger.total().sequences for _, recovery in runs]) <= 18 * d
+    assert all(function_error(truth, recovery.model, rng) <= 1e-8 for truth, recovery in runs)
 
 
 @pytest.mark.slow

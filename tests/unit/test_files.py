@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from keyhole.errors import InvalidInput
-from keyhole.models import Factored, Head, MultiHead, SelfAttention, load, save
+from keyhole.models import Factored, Head, MultiHead, SelfAttention, TensorAttention, load, save
 from keyhole.models.files import load_bars, write_atomically
 
 OURS = {"kind": "head", "format": "1"}
@@ -38,6 +38,24 @@ def parts(model):
     W = named.pop("W")
     named |= {"A": W.A, "B": W.B} if isinstance(W, Factored) else {"W": W}
     return {name: array for name, array in named.items() if array is not None}
+
+
+@pytest.mark.parametrize("order", [2, 3, 5])
+def test_a_unit_of_any_order_comes_back_bit_for_bit(order, tmp_path):
+    unit = TensorAttention.random(3, order=order, embed=4, outputs=2, rng=NUMBERS)
+    save(unit, tmp_path / "m.safetensors")
+    again = load(tmp_path / "m.safetensors")
+    assert (type(again), again.order) == (TensorAttention, order)
+    for mine, theirs in zip((unit.Q, *unit.K, *unit.V), (again.Q, *again.K, *again.V), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_unit_with_a_gap_in_its_numbering_is_refused(tmp_path):
+    one = np.ones((2, 1))
+    names = ("Q", "K1", "V1", "K3", "V2")
+    save_file(dict.fromkeys(names, one), tmp_path / "m.safetensors", {"kind": "tensor", "format": "1"})
+    with pytest.raises(InvalidInput, match=r"numbers its K and V from 1 without a gap; missing \['K2'\]"):
+        load(tmp_path / "m.safetensors")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole.constructions import Room, survey
+from keyhole.constructions import CONSTRUCTIONS, Room, survey
 from keyhole.constructions.planner import fewest_bits_sent
 
 TASK = keyhole.SparseAverage(7, 2)
@@ -61,3 +61,26 @@ def test_arguments_that_mean_nothing_are_misuse():
     ):
         with pytest.raises(keyhole.InvalidInput, match=words):
             keyhole.build(TASK, rng=rng(), **settings)
+
+
+def test_every_task_has_a_construction():
+    tasks = (
+        keyhole.Match2(6, 8),
+        keyhole.Match3(5, 7),
+        keyhole.Match3Bigram(5, 7),
+        keyhole.Match3Local(5, 7, 1),
+        keyhole.Match4(4, 5),
+        keyhole.Triangles(4, 5),
+        keyhole.FourCycles(4),
+    )
+    for task in tasks:
+        assert any(construction.suits(task) for construction in CONSTRUCTIONS)
+
+
+@pytest.mark.parametrize("task", [keyhole.Triangles(3, 3), keyhole.FourCycles(4)], ids=lambda task: task.name)
+def test_units_of_other_tasks_are_built_and_come_back_from_their_files(task, tmp_path):
+    built = keyhole.build(task, rng=rng())
+    assert built.checked.errors == 0
+    keyhole.save(built.model, tmp_path / "unit.safetensors")
+    X = task.sample(3, rng=rng())
+    np.testing.assert_array_equal(keyhole.load(tmp_path / "unit.safetensors")(X), built.model(X))

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from keyhole.constructions.base import Built, Construction
+from keyhole.constructions.matching import MATCHING
 from keyhole.constructions.sparse_average import BITS, SPARSE_AVERAGES, SetKeys
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import SparseAverage, Task, task_named
 
-CONSTRUCTIONS: tuple[Construction, ...] = (*SPARSE_AVERAGES,)
+CONSTRUCTIONS: tuple[Construction, ...] = (*SPARSE_AVERAGES, *MATCHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Survey:
 
     @property
     def best(self) -> Built:
-        """The smallest: embed times bits first, then embed.
+        """The smallest: heads times the wider of keys and values times bits, then key width.
 
         Raises:
             DoesNotFit: with the reason of every recipe.
@@ -135,13 +136,18 @@ def _check_format(form: str | int | None) -> None:
 
 
 def _area(built: Built) -> int:
-    return built.size.embed * built.size.bits
+    """Heads times the wider of keys and values times bits."""
+    return _wider(built) * built.size.bits
+
+
+def _wider(built: Built) -> int:
+    return built.size.heads * max(built.size.embed, built.size.value_width)
 
 
 def _cost(built: Built, form: str | int | None) -> tuple[int, int, int]:
-    """Embed times bits, then embed; where a format is given its bits are the same for all."""
+    """Size times bits, then size; where a format is given its bits are the same for all."""
     bits = built.size.bits if form is None else 1
-    return built.size.embed * bits, built.size.embed, built.size.bits
+    return _wider(built) * bits, built.size.embed, built.size.bits
 
 
 def _hopeless(one: Construction, task: Task, accuracy: float, area: int) -> bool:
@@ -186,7 +192,7 @@ def build(
     rng: np.random.Generator,
     **sizes: Any,
 ) -> Built:
-    """Explicit weights for a task, the smallest known: key width times bits first, then key width.
+    """Explicit weights for a task, the smallest known: m p first, then m, where m counts all heads.
 
     Args:
         task: a task, or its name on the command line with its sizes as further arguments.

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from keyhole._arrays import Array, check_shape
+from keyhole.constructions.adjacency import CycleLabels, RowSlots
+from keyhole.constructions.closed_walks import EdgeAngles
 from keyhole.constructions.set_queries import SetQueries
+from keyhole.constructions.successors import PairAngles, Successors
+from keyhole.constructions.waves import Angles
+from keyhole.constructions.windows import PairLabels, ValueSlots
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models import files
 from keyhole.models.attention import SelfAttention
@@ -20,7 +25,17 @@ _MOST = 64  # layers of a file
 _LARGEST = 2**53  # settings stay below
 
 # A map is made again from its settings and its arrays, all by name; makers check them.
-TOKEN_MAPS: dict[str, Callable[..., TokenMap]] = {"set-queries": SetQueries}
+TOKEN_MAPS: dict[str, Callable[..., TokenMap]] = {
+    "angles": Angles,
+    "cycle-labels": CycleLabels,
+    "edge-angles": EdgeAngles,
+    "pair-angles": PairAngles,
+    "pair-labels": PairLabels,
+    "row-slots": RowSlots,
+    "set-queries": SetQueries,
+    "successors": Successors,
+    "value-slots": ValueSlots,
+}
 
 
 def save(model: Any, path: str | os.PathLike[str], *, bars: Mapping[str, Array] | None = None) -> None:

@@ -132,23 +132,15 @@ def distance(a: Head | MultiHead, b: Head | MultiHead) -> Distance:
 
     Heads are matched by the assignment that makes the sum of relative distances of W and V least.
     """
-    from scipy.optimize import linear_sum_assignment
-
     if (a.width, a.outputs) != (b.width, b.outputs):
         raise InvalidInput(
             f"models to compare must have one width and one number of outputs; got "
             f"{(a.width, a.outputs)} and {(b.width, b.outputs)}."
         )
     first, second = canonical(a), canonical(b)
-    cost = np.array(
-        [
-            [relative(W, X) + relative(V, Y) for X, Y in zip(second.W, second.V, strict=True)]
-            for W, V in zip(first.W, first.V, strict=True)
-        ]
-    ).reshape(len(first.W), len(second.W))
-    rows, columns = linear_sum_assignment(cost)
+    pairs = assignment(first, second)
     worst = {
-        name: max((relative(x[i], y[j]) for i, j in zip(rows, columns, strict=True)), default=0.0)
+        name: max((relative(x[i], y[j]) for i, j in pairs), default=0.0)
         for name, x, y in (
             ("W", first.W, second.W),
             ("V", first.V, second.V),
@@ -161,6 +153,20 @@ def distance(a: Head | MultiHead, b: Head | MultiHead) -> Distance:
         U=_residual_gap(a, b),
         heads=(len(first.W), len(second.W)),
     )
+
+
+def assignment(a: MultiHead, b: MultiHead) -> list[tuple[int, int]]:
+    """Heads of one model and those of another, matched so that the sum of relative distances of W and V is least."""
+    from scipy.optimize import linear_sum_assignment
+
+    cost = np.array(
+        [
+            [relative(W, X) + relative(V, Y) for X, Y in zip(b.W, b.V, strict=True)]
+            for W, V in zip(a.W, a.V, strict=True)
+        ]
+    ).reshape(len(a.W), len(b.W))
+    rows, columns = linear_sum_assignment(cost)
+    return [(int(i), int(j)) for i, j in zip(rows, columns, strict=True)]
 
 
 def score_biases(model: MultiHead) -> Array:

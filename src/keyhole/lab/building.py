@@ -14,6 +14,7 @@ from keyhole.lab.learning import REFUSED, seeded, versions
 from keyhole.lab.records import Record
 from keyhole.lab.round_trip import inputs_of, round_trip
 from keyhole.models.files import write_atomically
+from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import Task, sizes_of, task_named
 
 _SIZES = ("length", "q", "modulus", "radius", "nodes")
@@ -83,9 +84,7 @@ def _frontier(found: Survey) -> dict[str, Any]:
 
 def _sentence(best: Built, found: Survey) -> str:
     size = best.size
-    units = "unit" if size.layers == size.heads == 1 else f"layers of {size.heads} heads"
-    count = "One" if size.layers == 1 else str(size.layers)
-    said = f"{count} attention {units} of key width {size.embed} in {size.bits}-bit numbers ({best.construction}) "
+    said = f"{_shape(best)} of key width {size.embed} in {size.bits}-bit numbers ({best.construction}) "
     said += f"compute{'s' if size.layers == 1 else ''} {best.task.name}: {best.checked.errors} errors on "
     said += f"{'all' if best.checked.exhaustive else 'the'} {best.checked.inputs:,} inputs"
     said += " there are." if best.checked.exhaustive else " asked."
@@ -95,6 +94,16 @@ def _sentence(best: Built, found: Survey) -> str:
         has = size.heads * (2 * size.embed + size.value_width) * size.bits
         said += f" It carries {has:,} bits; fewer than {found.limit:.1f} cannot do."
     return said
+
+
+def _shape(best: Built) -> str:
+    """Layers and heads in words."""
+    size, layer = best.size, best.model.blocks[-1].layer
+    if size.layers == size.heads == 1:
+        order = layer.order if isinstance(layer, TensorAttention) else 2
+        return f"One attention unit{f' of order {order}' * (order > 2)}"
+    heads = f" of {size.heads} heads" if size.heads > 1 else ""
+    return f"One attention layer{heads}" if size.layers == 1 else f"{size.layers} attention layers{heads}"
 
 
 def _lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:

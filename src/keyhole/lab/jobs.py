@@ -89,6 +89,7 @@ class Hinting(Declaring):
         margin: no entry of the read-out is smaller than this (learner tolerant).
         bits: binary digits of W to learn from labels.
         heads: number of heads (learner repetition).
+        bases: a file of one basis per head, its columns (learner orthogonal; .safetensors or .npy).
     """
 
     _: KW_ONLY
@@ -100,6 +101,7 @@ class Hinting(Declaring):
     margin: float | None = None
     bits: int = 40
     heads: int | None = None
+    bases: str | None = None
 
 
 HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLARATIONS)

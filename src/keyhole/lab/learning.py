@@ -17,7 +17,7 @@ from keyhole.lab import records
 from keyhole.lab.directories import finished, run_directory
 from keyhole.lab.jobs import DECLARATIONS, HINTS, Hinting, LearnJob
 from keyhole.lab.records import Record
-from keyhole.lab.targets import digest, go_on, label, load_tokens, open_target, simulated, stated_by
+from keyhole.lab.targets import digest, go_on, label, load_bases, load_tokens, open_target, simulated, stated_by
 from keyhole.learners.auto import Hints, choose, learn
 from keyhole.learners.base import Recovery
 from keyhole.models import save
@@ -90,8 +90,9 @@ def versions() -> dict[str, str]:
 
 def hints_of(job: Hinting) -> Hints:
     """What the job knows of the target beforehand."""
-    known = {name: getattr(job, name) for name in HINTS if name != "tokens"}
-    return Hints(**known, tokens=None if job.tokens is None else load_tokens(job.tokens))
+    known = {name: getattr(job, name) for name in HINTS if name not in ("tokens", "bases")}
+    tokens = None if job.tokens is None else load_tokens(job.tokens)
+    return Hints(**known, tokens=tokens, bases=None if job.bases is None else load_bases(job.bases))
 
 
 def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -> tuple[Oracle, Recorded | None]:
@@ -105,6 +106,7 @@ def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -
             "width": timed.width,
             **{name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, "simulate", "learner", "seed")},
             "tokens": None if job.tokens is None else digest(job.tokens),
+            "bases": None if job.bases is None else digest(job.bases),
             "version": __version__,
         }
         oracle = recorded = Recorded(oracle, directory / "transcript.sqlite", identity)

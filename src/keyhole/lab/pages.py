@@ -35,6 +35,7 @@ svg .built { fill: var(--built); } svg .peer { fill: var(--peer); } svg path.lin
 svg .line.ours { stroke: var(--ours); } svg .line.built { stroke: var(--built); }
 svg .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; }
 svg .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; } svg .rule { stroke: var(--rule); }
+.pictures + .pictures { margin-top: 1rem; } svg .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
 svg .phase { fill: var(--ours); stroke: var(--ours); } svg .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
 pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem; }
 """

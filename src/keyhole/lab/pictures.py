@@ -62,7 +62,7 @@ def matrices(data: Mapping[str, Any], directory: Path) -> str:
     title = f"{name[0].upper()}{name[1:]}: {len(W):,} x {len(W):,}, of rank {data.get('rank') or 'not known'}"
     if truth is not None:
         T = np.asarray(truth.W)
-        figures = [signed("true W", T), figures[0], _errors(W - T, float(np.abs(T).max())), figures[1]]
+        figures = [signed("true W", T), figures[0], errors(W - T, float(np.abs(T).max())), figures[1]]
         title += f"; the true W is {number(float(np.abs(W - T).max()))} away at most"
     return section(title, f'<div class="pictures">{"".join(figures)}</div>')
 
@@ -101,7 +101,7 @@ def _about(W: Matrix, step: int, name: str) -> str:
     return f'data-step="{step}" data-width="{columns}" data-height="{rows}" data-name="{escaped(name)}"'
 
 
-def _errors(E: Matrix, size: float) -> str:
+def errors(E: Matrix, size: float) -> str:
     """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry; the largest of each block."""
     step, x = _blocks(np.maximum, np.abs(E), _PIXELS)
     share = np.clip((np.log10(np.maximum(x / (size or 1.0), 1e-16)) + 16) / 16, 0, 1)

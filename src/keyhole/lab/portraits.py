@@ -12,6 +12,7 @@ from keyhole._arrays import Matrix, Vector
 from keyhole.claims import Verdict
 from keyhole.lab.pages import escaped, number, section
 from keyhole.lab.pictures import Axes, log_marks, matrices, signed, verified
+from keyhole.lab.switches import half_circle
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, load
 
 _HEADS = 8  # heads that are shown
@@ -51,7 +52,7 @@ def _several(data: Mapping[str, Any], model: MultiHead) -> str:
         _sizes(data, f"size of {name} of head", f"|{name}|, log scale", [float(np.linalg.norm(x)) for x in part])
         for name, part in (("W", model.W), ("V", model.V))
     ]
-    return section(title, "".join(rows) + note + _pictures(*sizes))
+    return section(title, "".join(rows) + note + _pictures(*sizes)) + half_circle(data)
 
 
 def _row(k: int, W: Matrix, V: Matrix) -> str:

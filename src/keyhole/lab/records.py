@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from keyhole.claims import Certificate
-from keyhole.learners.base import Counterexample, Fresh, Recovery
+from keyhole.learners.base import Counterexample, Fresh, Jumps, Recovery
 from keyhole.models import AbsAffine, Head, Model, MultiHead, OneLayer
 from keyhole.oracles import Ledger
 
@@ -62,6 +62,11 @@ def counterexample(case: Counterexample | None) -> dict[str, Any] | None:
     if case is None:
         return None
     return {"tokens": case.tokens, "answer": case.answer, "predicted": case.predicted, "gap": case.gap}
+
+
+def jumps(seen: Jumps | None) -> dict[str, Any] | None:
+    """Steps on a half circle as data."""
+    return None if seen is None else {"angles": seen.angles, "sizes": seen.sizes, "start": seen.start}
 
 
 def certificate(recovery: Recovery[Any]) -> dict[str, Any] | None:
@@ -119,4 +124,5 @@ def of_recovery(recovery: Recovery[Any], *, lost: int = 0) -> dict[str, Any]:
         "fresh_error": fresh_error(recovery.fresh),
         "error_bar": _error_bar(recovery),
         "certificate": certificate(recovery),
+        "jumps": jumps(recovery.jumps),
     }

@@ -15,6 +15,7 @@ from keyhole.claims import THEOREMS, Outcome
 from keyhole.lab.pages import escaped, number, seconds, section, shell, table
 from keyhole.lab.pictures import verified
 from keyhole.lab.portraits import portrait
+from keyhole.lab.switches import against_truth
 
 _OUTPUTS = 6  # numbers of a counterexample's answer that are shown
 
@@ -23,6 +24,11 @@ _PHASES = {
     "scale": "token lengths at which attention can be read",
     "measure": "pairs of tokens: the entries of W",
     "rank": "directions that show the rank of W",
+    "rows": "hard pairs of tokens: how many heads, where each switches",
+    "apart": "heads that switch together, taken apart",
+    "signs": "three tokens: which of W and -W",
+    "mirror": "three tokens: mirror pairs that pairs do not show",
+    "polish": "soft sequences, to which all heads are fitted together",
     "verify": "fresh sequences, not used for the fit",
     "lost": "asked before a kill, answers not kept",
 }
@@ -31,6 +37,7 @@ _PHASES = {
 def page(data: Mapping[str, Any], directory: Path) -> str:
     """The report of one run, from its record and the model files beside it."""
     parts = (_verdict(data), _counterexample(data), portrait(data, directory), _queries(data), _certificate(data))
+    parts = (*parts, against_truth(data, directory))
     body = "".join((*parts, section("The run", table(list(_facts(data)))), _reproduce(data)))
     return shell(str(data["verdict"]), body)
 

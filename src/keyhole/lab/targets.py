@@ -121,6 +121,27 @@ def load_tokens(path: str) -> Matrix:
     return tokens
 
 
+def load_bases(path: str) -> tuple[Matrix, ...]:
+    """Bases of subspaces: the tensors of a .safetensors file in the order of their names, or a .npy of all of them."""
+    from safetensors.numpy import load
+
+    file = Path(path)
+    if not file.is_file():
+        raise InvalidInput(f"no file of bases at {path}. Give a .safetensors or .npy file with one basis per head.")
+    try:
+        found = (
+            [np.asarray(basis, dtype=np.float64) for _, basis in sorted(load(file.read_bytes()).items())]
+            if file.suffix == ".safetensors"
+            else list(np.asarray(np.load(file, allow_pickle=False), dtype=np.float64))
+        )
+    except Exception as error:
+        raise InvalidInput(f"{path} cannot be read as bases ({error}).") from error
+    if not found or any(basis.ndim != 2 for basis in found):
+        shapes = [basis.shape for basis in found]
+        raise InvalidInput(f"{path} must hold bases, one matrix per head, width x rank; got {shapes}.")
+    return tuple(found)
+
+
 def _only_tensor(file: Path) -> Matrix:
     from safetensors.numpy import load
 

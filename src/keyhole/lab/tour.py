@@ -17,20 +17,24 @@ from keyhole.lab.learning import learn_lines, seeded, versions, write_model
 from keyhole.lab.records import Record
 from keyhole.lab.round_trip import round_trip
 from keyhole.learners.auto import learn
+from keyhole.learners.base import Recovery
 from keyhole.models import Head, MultiHead, save
 from keyhole.oracles import Bounded, Cast, Local, Noisy, Oracle, Signs
 from keyhole.tasks import SparseAverage
 
 
-def _stops(rng: np.random.Generator) -> list[dict[str, Any]]:
+def _stops(rng: np.random.Generator, directory: Path) -> list[dict[str, Any]]:
     """Further stops of the tour, each a hidden model and what its answers gave away."""
     hidden: dict[str, Head | MultiHead] = {
         "a head of rank 3, the rank unknown": Head.random(48, rank=3, rng=rng),
         "a head with 8 outputs, a score bias and a constant": Head.random(32, outputs=8, biases=True, rng=rng),
         "two heads, their number unknown": MultiHead.random(8, heads=2, rng=rng),
     }
-    imperfect = _imperfect(Head.random(8, rng=rng), rng)
-    return [*(_stop(name, model, rng) for name, model in hidden.items()), *imperfect, _loop(rng)]
+    return [
+        *(_stop(name, model, rng, directory) for name, model in hidden.items()),
+        *_imperfect(Head.random(8, rng=rng), rng),
+        _loop(rng),
+    ]
 
 
 def _loop(rng: np.random.Generator) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def _policy_stop(name: str, model: Head, oracle: Oracle, rng: np.random.Generato
     return {"name": name, "verdict": found.verdict.name, "queries": asked, "sentence": sentence}
 
 
-def _stop(name: str, model: Head | MultiHead, rng: np.random.Generator) -> dict[str, Any]:
+def _stop(name: str, model: Head | MultiHead, rng: np.random.Generator, directory: Path) -> dict[str, Any]:
     found = learn(Local(model), rng=rng)
     asked = found.ledger.total(without="verify").sequences
     if found.model is not None and found.verdict.verified and found.degrees_of_freedom is not None:
@@ -72,7 +76,18 @@ def _stop(name: str, model: Head | MultiHead, rng: np.random.Generator) -> dict[
     else:
         said = found.status.value
     sentence = f"{name}: {found.verdict.name}, {said}"
-    return {"name": name, "verdict": found.verdict.name, "queries": asked, "sentence": sentence}
+    stop = {"name": name, "verdict": found.verdict.name, "queries": asked, "sentence": sentence}
+    return stop | _kept(model, found, directory)
+
+
+def _kept(model: Head | MultiHead, found: Recovery[Any], directory: Path) -> dict[str, Any]:
+    """Several heads and what was made of them, as files for the page to compare."""
+    if not (isinstance(model, MultiHead) and isinstance(found.model, MultiHead)):
+        return {}
+    files = {"truth": "heads-truth.safetensors", "model": "heads-model.safetensors"}
+    for name, one in (("truth", model), ("model", found.model)):
+        save(one, directory / files[name])
+    return {**files, "distance": distance(model, found.model).largest, "jumps": records.jumps(found.jumps)}
 
 
 def run_demo(job: DemoJob) -> Record:
@@ -92,7 +107,7 @@ def run_demo(job: DemoJob) -> Record:
         "sentence": f"{asked} queries give away a hidden {truth.width} x {truth.width} head to {gap.largest:.0e}; "
         f"the limit is {recovery.degrees_of_freedom}. {recovery.sentence}",
         "distance": gap.largest,
-        "stops": _stops(seeded(job.seed + 1)),
+        "stops": _stops(seeded(job.seed + 1), directory),
         "seconds": {"total": time.perf_counter() - start, "oracle": recovery.ledger.total().seconds},
         "seed": job.seed,
         "target": str(directory / "truth.safetensors"),

@@ -25,6 +25,7 @@ from keyhole.learners.noisy import UnderNoise
 from keyhole.learners.nuclear import NuclearNorm
 from keyhole.learners.nystrom import Nystrom
 from keyhole.learners.one_layer import OneLayerTransformer
+from keyhole.learners.orthogonal import Orthogonal
 from keyhole.learners.pencil import HeadsInBall
 from keyhole.learners.recognise import recognised
 from keyhole.learners.repetition import Repetition
@@ -50,6 +51,7 @@ class Hints:
         margin: least size of an entry of the read-out.
         bits: binary digits of W to learn from labels.
         heads: number of heads.
+        bases: of the subspaces heads live in, one per head.
     """
 
     rank: int | None = None
@@ -60,6 +62,7 @@ class Hints:
     margin: float | None = None
     bits: int = 40
     heads: int | None = None
+    bases: tuple[Matrix, ...] | None = None
 
 
 def _needed(value: T | None, name: str, learner: str) -> T:
@@ -94,6 +97,7 @@ LEARNERS: dict[str, Choice] = {
     "several-heads": Choice(lambda hints: SeveralHeads(), _ROUNDED),
     "heads-in-ball": Choice(lambda hints: HeadsInBall(), _ROUNDED | {"a bound on tokens"}),
     "layer": Choice(lambda hints: WholeLayer(), _ROUNDED),
+    "orthogonal": Choice(lambda hints: Orthogonal(_needed(hints.bases, "bases", "orthogonal")), _ROUNDED),
     "repetition": Choice(lambda hints: Repetition(_needed(hints.heads, "heads", "repetition")), _ROUNDED),
     "network": Choice(lambda hints: Network(), _ROUNDED),
     "smooth-network": Choice(lambda hints: SmoothNetwork(), _ROUNDED),

@@ -126,6 +126,15 @@ class Fresh:
     relative: float
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Jumps:
+    """Steps of answers as y goes half round a circle with a hard softmax: angles, sizes by output, and the start."""
+
+    angles: Array
+    sizes: Array
+    start: Array
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Recovery(Generic[M]):
     """What a learner returns.
@@ -144,6 +153,7 @@ class Recovery(Generic[M]):
         certificate: the theorem this run instantiates, with measured sides.
         bars: error bars by tensor name.
         detail: a sentence on this run in particular, added to the status.
+        jumps: the steps that told several heads apart, where there were any.
     """
 
     model: M | None
@@ -159,6 +169,7 @@ class Recovery(Generic[M]):
     certificate: Certificate | None = None
     bars: Mapping[str, Array] = field(default_factory=dict[str, Array])
     detail: str = ""
+    jumps: Jumps | None = None
 
     @property
     def sentence(self) -> str:

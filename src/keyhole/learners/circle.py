@@ -24,7 +24,6 @@ _EDGE = 3e-4  # shares nearer to 0 or 1 are too hard to read a logit from
 _SPREAD = 0.3  # shares nearer to each other are too soft
 _ROUNDS = 24
 _TRIES = 4
-_STRAIGHT = 1e-7  # misfit of the third logit
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -38,6 +37,7 @@ class Circle:
         hard: product of lengths at which steps are sharp.
         narrowest: brackets are not bisected below this width.
         most: more steps than this are given up.
+        straight: misfit of a third logit at which a step still counts as that of one head.
     """
 
     pairs: Pairs
@@ -46,6 +46,7 @@ class Circle:
     hard: float
     narrowest: float
     most: int
+    straight: float = 1e-7
 
     def values(self, angles: Vector, tau: Vector | float) -> Matrix:
         """G at these angles."""
@@ -121,13 +122,13 @@ def find_steps(circle: Circle, soft: float) -> Steps:
         tau, logits = _softened(circle, brackets, soft)
         A, misfit = _fitted(brackets, tau, logits)
         rounding = 2.0**14 * circle.pairs.roundoff * size / np.abs(brackets.jumps).max(axis=1)
-        doubtful = np.logical_not(misfit <= np.maximum(_STRAIGHT, rounding))
+        doubtful = np.logical_not(misfit <= np.maximum(circle.straight, rounding))
         if not doubtful.any():
             return Steps(brackets.jumps, A)
         goal = np.where(doubtful, brackets.width * 2.0**-6, brackets.width)
         if (goal < circle.narrowest).any():
             break
-        brackets = _narrowed(circle, _bisected(circle, replace(brackets, goal=goal), size), size)
+        brackets = _narrowed(circle, bisected(circle, replace(brackets, goal=goal), size), size)
     raise Unresolved
 
 
@@ -138,7 +139,7 @@ def scan(circle: Circle) -> tuple[Brackets, float]:
     values = np.vstack([values, circle.x @ circle.pairs.B - values[0]])
     size = float(np.abs(values).max())
     cells = Brackets(angles[:-1], angles[1:], values[:-1], values[1:], np.full(_GRID, _FIRST))
-    return _bisected(circle, _stepping(circle, cells, size), size), size
+    return bisected(circle, _stepping(circle, cells, size), size), size
 
 
 def _stepping(circle: Circle, brackets: Brackets, size: float) -> Brackets:
@@ -154,7 +155,7 @@ def _halved(circle: Circle, brackets: Brackets, size: float) -> Brackets:
     return joined(_stepping(circle, left, size), _stepping(circle, right, size))
 
 
-def _bisected(circle: Circle, brackets: Brackets, size: float) -> Brackets:
+def bisected(circle: Circle, brackets: Brackets, size: float) -> Brackets:
     """Brackets cut until none is wider than its goal."""
     for _ in range(_ROUNDS):
         wide = brackets.width > brackets.goal
@@ -172,7 +173,7 @@ def _narrowed(circle: Circle, brackets: Brackets, size: float) -> Brackets:
         goal = np.maximum(np.maximum(brackets.gap * _APART, brackets.width * 2.0**-3), circle.narrowest)
         if (brackets.width <= goal).all():
             return brackets
-        brackets = _bisected(circle, replace(brackets, goal=goal), size)
+        brackets = bisected(circle, replace(brackets, goal=goal), size)
     raise Unresolved
 
 

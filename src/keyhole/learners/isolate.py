@@ -20,7 +20,6 @@ import numpy as np
 from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.learners.pairs import Indices, Pairs, own_logits
 from keyhole.learners.rows import (
-    OWN,
     Rows,
     basis_from,
     boundary,
@@ -89,7 +88,7 @@ class Isolation:
         norm = float(np.linalg.norm(self.rows.w[h]))
         size = norm / np.sqrt(len(self.rows.x))
         tau = steepness(self.pairs, margin, size)
-        move = OWN / (tau * size)
+        move = self.rows.own / (tau * size)
         faint = float(np.abs(self.rows.J).max() / np.abs(self.rows.J[h]).max())
         noise = np.minimum(2.0**7 * self.pairs.roundoff * (norm + faint / tau) / move, _ZERO * size)
         return Field(Z, tau, move, noise, np.zeros(len(Z)), np.zeros((len(self.q), len(Z))))
@@ -181,17 +180,18 @@ def _along_row(near: Isolation, W: Matrix, h: int, rng: np.random.Generator) -> 
     Z, margin = clear_of(rows.w, h, rows.w[h], rng)
     best = int(np.argmax(margin))
     tau = float(steepness(near.pairs, margin[best : best + 1], norm / np.sqrt(len(q)))[0])
-    move = min(_CRUDE, float(margin[best]) / norm * np.sqrt(len(q)) / 10)
+    move = min(_CRUDE * min(1.0, 8.0 * rows.own), float(margin[best]) / norm * np.sqrt(len(q)) / 10)
     moves = np.where(np.arange(len(q)) > 0, move, 0.0)[:, None] * q
+    still = near.logits(rows.x[None], Z[best : best + 1], np.full(1, tau), np.full(1, h))[0]
     known = moves @ W @ Z[best] / norm
 
     def read(which: Indices, shrink: Vector) -> Vector:
-        beta = OWN / (tau * norm) - shrink * known[which]
+        beta = rows.own / (tau * norm) - shrink * known[which]
         Y = Z[best] + beta[:, None] * (rows.w[h] / norm)
         X = rows.x + shrink[:, None] * moves[which]
         return near.logits(X, Y, np.full(len(which), tau), np.full(len(which), h))
 
     logits, shrink = readings(read, len(q))
-    beta = OWN / (tau * norm) - shrink * known
-    forms = (logits / tau - shrink * known * norm) / beta
+    beta = rows.own / (tau * norm) - shrink * known
+    forms = ((logits - still) / tau - shrink * known * norm) / beta
     return q.T @ np.append(forms[0], (forms[1:] - forms[0]) / (move * shrink[1:]))

@@ -9,6 +9,8 @@ The least-squares steps are truncated: what answers do not determine is left as 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector, softmax
@@ -18,21 +20,37 @@ from keyhole.oracles import Counted
 
 LARGEST = 1200  # parameters; beyond that the dense step is slow
 _LENGTHS = (2, 3, 4, 6)
-_STEPS = 8
+_STEPS = 30
+_DAMPINGS = 10.0 ** np.arange(-8, 1)  # of the largest singular value, tried in turn
 
 
 def polished(
     oracle: Counted, model: MultiHead, roundoff: float, rng: np.random.Generator, *, bound: float | None = None
 ) -> MultiHead:
-    """The model fitted to fresh sequences, half as many again as it has parameters, with tokens within the bound."""
+    """The model fitted to fresh sequences, with tokens within the bound."""
+    return fitted(model, soft_answers(oracle, model, rng, bound=bound), roundoff)
+
+
+def soft_answers(
+    oracle: Counted, model: MultiHead, rng: np.random.Generator, *, bound: float | None = None
+) -> list[tuple[Stack, Matrix]]:
+    """Fresh sequences at which every head is soft in turn, half as many again as there are parameters."""
     parameters = model.W.size + model.V.size
     fresh = _sequences(model, -(-3 * parameters // (2 * model.outputs)) + 16, rng)
-    asked = [(X, oracle.ask(X.copy())) for X in inside(fresh, bound)]
+    return [(X, oracle.ask(X.copy())) for X in inside(fresh, bound)]
+
+
+def fitted(model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float) -> MultiHead:
+    """The model after damped least-squares steps, as long as they help."""
     best, misfit = model, _misfit(model, asked)
     for _ in range(_STEPS):
-        candidate = _step(best, asked, roundoff)
-        now = _misfit(candidate, asked)
-        if not np.linalg.norm(now) < 0.9 * np.linalg.norm(misfit):
+        steps = _Steps.at(best, asked, misfit)
+        for damping in (64 * roundoff, *_DAMPINGS):
+            candidate = steps.taken(damping)
+            now = _misfit(candidate, asked)
+            if np.linalg.norm(now) < 0.9 * np.linalg.norm(misfit):
+                break
+        else:
             break
         best, misfit = candidate, now
     return best
@@ -57,14 +75,31 @@ def _unit(model: MultiHead, X: Stack) -> Vector:
     return np.where(size > 0, size, 1.0)
 
 
-def _step(model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float) -> MultiHead:
-    """One least-squares step; W is measured by its own size, so is V."""
-    heads, d, o = model.V.shape
-    sizes = [np.abs(part).max(axis=(1, 2), keepdims=True) for part in (model.W, model.V)]
-    blocks = [_slopes(model, X, sizes[0], sizes[1]) / _unit(model, X)[:, None, None] for X, _ in asked]
-    J = np.concatenate([block.reshape(-1, block.shape[2]) for block in blocks])
-    change = np.linalg.lstsq(J, _misfit(model, asked), rcond=64 * roundoff)[0].reshape(heads, d, d + o)
-    return MultiHead(model.W + sizes[0] * change[..., :d], model.V + sizes[1] * change[..., d:], None, model.c)
+@dataclass(frozen=True, eq=False, slots=True)
+class _Steps:
+    """All damped steps from one model; W is measured by its own size, so is V."""
+
+    model: MultiHead
+    sizes: tuple[Stack, Stack]
+    along: Vector
+    values: Vector
+    basis: Matrix
+
+    @classmethod
+    def at(cls, model: MultiHead, asked: list[tuple[Stack, Matrix]], misfit: Vector) -> _Steps:
+        """From the singular values of the derivatives."""
+        w, v = (np.abs(part).max(axis=(1, 2), keepdims=True) for part in (model.W, model.V))
+        blocks = [_slopes(model, X, w, v) / _unit(model, X)[:, None, None] for X, _ in asked]
+        J = np.concatenate([block.reshape(-1, block.shape[2]) for block in blocks])
+        left, values, basis = np.linalg.svd(J, full_matrices=False)
+        return cls(model, (w, v), left.T @ misfit, values, basis)
+
+    def taken(self, damping: float) -> MultiHead:
+        """The model after the step; what answers determine less than the damping stays as it was."""
+        (w, v), s, (_, d, _) = self.sizes, self.values, self.model.V.shape
+        share = np.where(s > damping * s.max(initial=0.0), s / (s * s + (damping * s.max(initial=0.0)) ** 2), 0.0)
+        change = (self.basis.T @ (share * self.along)).reshape(len(w), d, -1)
+        return MultiHead(self.model.W + w * change[..., :d], self.model.V + v * change[..., d:], None, self.model.c)
 
 
 def _slopes(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
@@ -80,3 +115,15 @@ def _slopes(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
         by_V = v[h] * np.einsum("bd,op->bodp", mean, np.eye(o))
         parts.append(np.concatenate([by_W, by_V], axis=3).reshape(n, o, -1))
     return np.concatenate(parts, axis=2)
+
+
+def acting(model: MultiHead, faint: float = 1e-12) -> MultiHead:
+    """The heads that act beyond rounding; a fit may have moved all of one head's read-out to another."""
+    sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
+    kept = sizes > faint * sizes.max(initial=0.0)
+    return MultiHead(model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c)
+
+
+def small(model: MultiHead | None) -> bool:
+    """Whether there are few enough parameters to fit all of them at once."""
+    return model is not None and model.W.size + model.V.size <= LARGEST

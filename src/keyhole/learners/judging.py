@@ -9,7 +9,8 @@ import numpy as np
 from keyhole._arrays import Matrix, Stack
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent
-from keyhole.learners.base import Counterexample, Fresh, Status
+from keyhole.identify import freedom
+from keyhole.learners.base import Counterexample, Fresh, Recovery, Status
 from keyhole.learners.single import rounded_hint
 from keyhole.learners.verify import EXACT, NO_ROOM, asked_again, examine
 from keyhole.models import MultiHead
@@ -123,4 +124,20 @@ def determined(model: MultiHead | None, verdict: Verdict) -> str:
     return (
         f"{names} of {len(model.W)} heads are determined; their order, key biases, and how W and V split into "
         "factors act on no answer."
+    )
+
+
+def ended(oracle: Counted, model: MultiHead | None, how: Judgement, reason: str) -> Recovery[MultiHead]:
+    """The recovery of a sum of heads after a judgement."""
+    return Recovery(
+        model=model,
+        status=how.status,
+        verdict=how.verdict,
+        reason=reason,
+        determined=determined(model, how.verdict),
+        ledger=oracle.ledger,
+        degrees_of_freedom=freedom(model) if model is not None and how.verdict.verified else None,
+        fresh=how.fresh,
+        counterexample=how.counterexample,
+        detail=how.detail,
     )

@@ -348,6 +348,9 @@ def _settled(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix
         # left line at b against the right one: (right - left)(b) = turn (b - t)
         rise = values[b] - values[a] - slopes[:-1] * (places[b] - places[a])[:, None]
         t = places[b] - np.einsum("km,km->k", rise, turn) / np.einsum("km,km->k", turn, turn)
+        t = np.clip(
+            t, places[a], np.nextafter(places[b], -np.inf)
+        )  # weak kinks are known poorly, but which samples they part
     slopes, first, last = _slopes(t, places, values)
     bars = (noise.at(places[first]) + noise.at(places[last])) / (places[last] - places[first])
     return Bends(line, noise, t, slopes, places, values, bars)

@@ -52,7 +52,7 @@ class Network:
         slopes = (-(-k // block) + 1) * (width - 1 + (outputs > 2))
         kinks = 30 + (5 * k if outputs < 3 else -(-23 * k // 10))
         polish = int(0.07 * (kinks + slopes)) if outputs < 3 else 0
-        by_phase = {"kinks": kinks, "slopes": slopes, "polish": polish, "check": 24, "verify": QUERIES}
+        by_phase = {"kinks": kinks, "slopes": slopes, "polish": polish, "check": 18, "verify": QUERIES}
         worst = 3 * self.rounds * (64 + 20 * self.most + 8 * (self.most + 1) * width)
         count = freedom(width, hidden=k, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)

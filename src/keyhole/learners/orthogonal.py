@@ -15,10 +15,10 @@ import numpy as np
 from keyhole._arrays import Answers, Matrix, Sequences, check_finite, check_shape, frozen, one_thread
 from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.identify import freedom, head_freedom
+from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Plan, Recovery, Status, at_most
 from keyhole.learners.exact import every_column
-from keyhole.learners.judging import SPENT, Judgement, determined, judged, refuted, scattered
+from keyhole.learners.judging import SPENT, Judgement, ended, judged, refuted, scattered
 from keyhole.learners.probes import Saturated
 from keyhole.learners.readout import NotAHead, Scattered
 from keyhole.learners.single import Session
@@ -27,6 +27,7 @@ from keyhole.models import Head, MultiHead
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import declared
 
+_REASON = "Tokens inside one subspace were asked, where all heads but one are silent."
 _ORTHOGONAL = 1e-8  # largest cosine between subspaces that counts as zero
 
 
@@ -110,7 +111,7 @@ class Orthogonal:
             how = scattered(found_out.gap)
         except _Refusal as refusal:
             how = refuted(counted, Status.NOT_A_HEAD, refusal.counterexample, probe=None)
-        recovery = _ended(counted, _assembled(self.bases, found), how)
+        recovery = ended(counted, _assembled(self.bases, found), how, _REASON)
         return replace(recovery, certificate=self._certificate(recovery))
 
     def _judged(self, counted: Counted, found: Sequence[Head], rng: np.random.Generator) -> Judgement:
@@ -179,18 +180,3 @@ def _assembled(bases: Sequence[Matrix], heads: Sequence[Head]) -> MultiHead | No
         V = np.stack([B @ head.V for B, head in pairs])
         h = np.stack([np.zeros(len(B)) if head.h is None else B @ head.h for B, head in pairs])
     return MultiHead(W, V, h if h.any() else None, heads[0].c)
-
-
-def _ended(counted: Counted, model: MultiHead | None, how: Judgement) -> Recovery[MultiHead]:
-    return Recovery(
-        model=model,
-        status=how.status,
-        verdict=how.verdict,
-        reason="Tokens inside one subspace were asked, where all heads but one are silent.",
-        determined=determined(model, how.verdict),
-        ledger=counted.ledger,
-        degrees_of_freedom=freedom(model) if model is not None and how.verdict.verified else None,
-        fresh=how.fresh,
-        counterexample=how.counterexample,
-        detail=how.detail,
-    )

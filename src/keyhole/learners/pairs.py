@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keyhole._arrays import Array, Mask, Matrix, Stack, Vector, power_of_two
+from keyhole.learners.base import Jumps
 from keyhole.oracles import Counted
 
 Indices = NDArray[np.intp]
@@ -62,6 +63,10 @@ class Pairs:
         tokens = np.stack([*[y + X * sx[:, None]] * copies, y], axis=1)
         return ((self.oracle.ask(tokens) - self.c) / self.units - y @ self.B) / sx[:, None]
 
+    def jumps(self, x: Vector, angles: Vector, J: Matrix) -> Jumps:
+        """Steps on a half circle of y, which begins at a value that its end mirrors, in the numbers of the answers."""
+        return Jumps(angles, J * self.units, (x @ self.B - J.sum(axis=0)) / 2 * self.units)
+
     @property
     def saturation(self) -> float:
         """A logit at which a head is on or off to rounding, with room for a few units."""
@@ -98,9 +103,12 @@ def soft_scale(pairs: Pairs, X: Matrix, Y: Matrix) -> float | None:
     Raises:
         Unresolved: no product of lengths shows a proportional departure.
     """
-    tau, low, high = 1.0, 0.0, np.inf
+    tau, low, high, even = 1.0, 0.0, np.inf, X @ pairs.B / 2
+    size = np.abs(even).max(axis=0)
     for _ in range(_PROBES):
-        away = _departure(pairs, X, Y, tau)
+        G = pairs.ask(X, Y, tau)
+        size = np.maximum(size, np.abs(G).max(axis=0))  # the mean itself may be nothing
+        away = float((np.abs(G - even) / np.where(size > 0, size, 1.0)).max())
         if _SEEN * pairs.roundoff <= away <= _SOFT:
             return power_of_two(tau * _SOFT / away)
         if away > _SOFT:
@@ -112,14 +120,8 @@ def soft_scale(pairs: Pairs, X: Matrix, Y: Matrix) -> float | None:
     raise Unresolved
 
 
-def _departure(pairs: Pairs, X: Matrix, Y: Matrix, tau: float) -> float:
-    G, even = pairs.ask(X, Y, tau), X @ pairs.B / 2
-    size = np.maximum(np.abs(G), np.abs(even)).max(axis=0)
-    return float((np.abs(G - even) / np.where(size > 0, size, 1.0)).max())
-
-
-def own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Vector:
-    """The logit of head h[n] in row n, when every other head e is on by on[n, e].
+def own_part(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Matrix:
+    """What head h[n] adds to row n, from 0 to D.x, when every other head e is on by on[n, e].
 
     Args:
         G: what was answered.
@@ -128,12 +130,15 @@ def own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices
         on: shares of the other heads; those of h itself are not looked at.
         h: which head is read, per row.
     """
-    rows = np.arange(len(G))
     others = np.array(on, dtype=np.float64)
-    others[rows, h] = 0.0
-    base = (total - b.sum(axis=1)) / 2 + np.einsum("nh,nho->no", others, b)
-    J = b[rows, h]
-    return log_odds(((G - base) * J).sum(axis=1) / (J * J).sum(axis=1))
+    others[np.arange(len(G)), h] = 0.0
+    return G - (total - b.sum(axis=1)) / 2 - np.einsum("nh,nho->no", others, b)
+
+
+def own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Vector:
+    """The logit of head h[n] in row n; arguments as for `own_part`."""
+    J = b[np.arange(len(G)), h]
+    return log_odds((own_part(G, total, b, on, h) * J).sum(axis=1) / (J * J).sum(axis=1))
 
 
 def logistic(a: Array) -> Array:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
 from keyhole._arrays import one_thread
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.ball import Ball, measured, read_ball, signed, softened
-from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.joint_fit import LARGEST, polished
+from keyhole.learners.base import Plan, Recovery
 from keyhole.learners.pairs import Unresolved
-from keyhole.learners.refute import impossible
-from keyhole.learners.several_heads import Session, own_scales
-from keyhole.learners.verify import QUERIES, examine, fresh_sequences, inside
+from keyhole.learners.several_heads import Session
+from keyhole.learners.verify import QUERIES
 from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import declared
 
 _ATTEMPTS = 8
-_ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
 _PER_PARAMETER = 10
 
 
@@ -86,7 +84,10 @@ class HeadsInBall:
 class BallSession(Session):
     """One recovery under way, all of whose tokens keep the bound."""
 
-    radius: float
+    @property
+    def radius(self) -> float:
+        """The bound."""
+        return float("inf") if self.bound is None else self.bound
 
     def recover(self, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Attempts until fresh queries agree; every way to stop ends in a Recovery."""
@@ -95,60 +96,26 @@ class BallSession(Session):
             with self.oracle.phase("read"):
                 ball = read_ball(self.oracle, self.radius, self.roundoff)
             for _ in range(_ATTEMPTS):
-                if self._tried(ball, measuring, checking):
+                if any(self._confirmed(model, checking) for model in self._models(ball, measuring)):
                     return self._examined()
                 self.failed += 1
-            with self.oracle.phase("verify"):
-                case = impossible(self.oracle, ball.c, ball.B, self.roundoff, checking, bound=self.radius)
-            return self._judged(case)
+            return self._refused(ball.c, ball.B, checking)
         except BudgetSpent:
             return self._spent()
 
-    def _tried(self, ball: Ball, measuring: np.random.Generator, checking: np.random.Generator) -> bool:
-        """Whether a model was found that fresh queries do not contradict."""
-        try:
-            model = self._found(ball, measuring)
-        except Unresolved:
-            return False
-        if self._confirmed(model, checking):
-            return True
-        if self.seen is None or self.seen.fresh.relative > _ALMOST or model.W.size + model.V.size > LARGEST:
-            return False
-        with self.oracle.phase("polish"):
-            model = polished(self.oracle, model, self.roundoff, measuring, bound=self.radius)
-        return self._confirmed(model, checking)
+    def _models(self, ball: Ball, rng: np.random.Generator) -> Iterator[MultiHead]:
+        """The model of one attempt; then, where fresh queries almost confirm it, one fitted to them."""
+        with suppress(Unresolved):
+            with self.oracle.phase("scale"):
+                ball = softened(ball, rng)
+            W, D = measured(ball, rng)
+            with self.oracle.phase("signs"):
+                model = signed(ball, W, D, rng)
+            yield model
+            if self.almost:
+                yield self.polished(rng)
 
-    def _found(self, ball: Ball, rng: np.random.Generator) -> MultiHead:
-        with self.oracle.phase("scale"):
-            ball = softened(ball, rng)
-        W, D = measured(ball, rng)
-        with self.oracle.phase("signs"):
-            return signed(ball, W, D, rng)
-
-    def _confirmed(self, model: MultiHead, rng: np.random.Generator) -> bool:
-        """Whether fresh queries inside the ball agree, as far as they could be asked."""
-        self.model = model
-        batches = inside(chain(fresh_sequences(model, rng=rng), own_scales(model, rng)), self.radius)
-        with self.oracle.phase("verify"):
-            self.seen = examine(
-                self.oracle, model, tolerance=self.tolerance, roundoff=self.roundoff, rng=rng, batches=batches
-            )
-        return self.seen.passed
-
-    def _certificate(self, status: Status) -> Certificate | None:
-        if self.model is None or self.seen is None:
-            return None
-        heads, d = len(self.model.W), self.oracle.width
-        asked = self.oracle.ledger.total(without="verify").sequences
-        return Certificate(
-            "keyhole/hessian-pencil",
-            assumptions=(
-                Check("answers that could not be split among heads", float(status is not Status.RECOVERED), 0.0),
-                Check("heads found, which must not outnumber the width", float(heads), float(d)),
-                Check("attempts that did not tell the heads apart", float(self.failed), 0.0),
-            ),
-            conclusion=(
-                Check("queries used", asked, _PER_PARAMETER * heads * (d * d + d) + 200),
-                Check("worst relative disagreement on fresh queries", self.seen.fresh.relative, self.tolerance),
-            ),
-        )
+    def _promise(self, heads: int) -> tuple[str, Check, float]:
+        d = self.oracle.width
+        few = Check("heads found, which must not outnumber the width", float(heads), float(d))
+        return "keyhole/hessian-pencil", few, _PER_PARAMETER * heads * (d * d + d) + 200

@@ -98,13 +98,18 @@ class Pilots:
             Saturated: there is none.
         """
         unit = own_length(self.reader.G)
-        length, low, high = unit, 0.0, np.inf
+        length, low, high, flat = unit, 0.0, np.inf, 0.0
         for _ in range(_PROBES):
             size = self.forms(length)[1]
             if self.blind:
                 return None
             if size < 0.0:  # flat all around
+                flat = max(flat, length)
                 length *= 4.0
+                continue
+            if size > REASK_ABOVE and length <= 16.0 * flat:  # there is nothing to be seen at shorter lengths
+                self.longest = min(self.longest, length) * 2.0**-10
+                low, high = 0.0, np.inf
                 continue
             if _VISIBLE <= size <= REASK_ABOVE:
                 return length
@@ -112,7 +117,8 @@ class Pilots:
                 return None
             low, high = (length, high) if size < _VISIBLE else (low, length)
             if low == 0.0 and length < unit / _FARTHEST:
-                self.longest = min(self.longest, unit) * 2.0**-20
+                self.longest = min(self.longest, unit) * 2.0**-20  # what saturates is the score bias
+                length, high = unit, np.inf
             elif low > 0.0 and high < np.inf:
                 length = float(np.sqrt(low * high))
             else:
@@ -121,7 +127,12 @@ class Pilots:
 
     def sizes(self, length: float) -> Sizes:
         """The sizes of forms: at s times a length their mean square is s^2 |W z|^2 + |h|^2."""
-        here, there = (self._square(part * length) for part in (1.0, _LOWER))
+        there = self._square(_LOWER * length)
+        if there is None:  # flat: the network bends in between
+            length, there = length / _LOWER, self._square(length)
+        here = self._square(length)
+        if here is None or there is None:
+            raise Saturated
         if here > 4.0 * there:
             bias = max(0.0, (there - _LOWER**2 * here) / (1.0 - _LOWER**2))
             return Sizes(float(np.sqrt(here - bias)) / length, float(np.sqrt(bias)))
@@ -134,17 +145,17 @@ class Pilots:
         while length < longest:
             length *= _RAISE
             here = self._square(length)
-            if here > 4.0 * bias:
+            if here is not None and here > 4.0 * bias:
                 return Sizes(float(np.sqrt(here - bias)) / length, float(np.sqrt(bias)))
         return Sizes(0.0, float(np.sqrt(bias)))
 
-    def _square(self, length: float) -> float:
-        """Mean square of the forms at that length, with steps short enough for none to be saturated."""
+    def _square(self, length: float) -> float | None:
+        """Mean square of the forms at that length, in steps so short that none is saturated; None where all is flat."""
         for _ in range(_ROUNDS):
             forms = self.forms(length)[0]
             seen = forms[~np.isnan(forms)]
             if np.isfinite(seen).all():
-                return rms(seen) ** 2
+                return rms(seen) ** 2 if len(seen) else None
             self.longest = min(self.longest, length) / 16.0
         raise Saturated
 

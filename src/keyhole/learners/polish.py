@@ -101,10 +101,14 @@ def replaced(model: AbsAffine, changes: Mapping[int, Again], anchor: Vector) -> 
 
 def sharpened(survey: Survey, found: Found, *, radius: float, rng: np.random.Generator) -> Found:
     """The hyperplanes of a survey with the jumps measured again that the line shows worst, four queries each."""
-    chosen, model, line = _blunt(survey, found), found.model(), survey.bends.line
+    chosen, error = _blunt(survey, found)
+    model, line = found.model(), survey.bends.line
+    spots = [clean_point(model, int(j), radius=radius, rng=rng) for j in chosen]
+    # beside its near double a hyperplane has room nowhere, and is known better than it would be
+    wider = [room * size > 2.2 * survey.bends.noise.near(0.0) for (_, room), size in zip(spots, error, strict=True)]
+    chosen, spots = chosen[wider], [spot for spot, better in zip(spots, wider, strict=True) if better]
     if not len(chosen):
         return found
-    spots = [clean_point(model, int(j), radius=radius, rng=rng) for j in chosen]
     p, h = np.array([at for at, _ in spots]), np.array([room for _, room in spots]) / 2.2
     D, gap = _across(line.ask, p, model.n[chosen], h)
     jumps, own = survey.jumps.copy(), survey.own.copy()
@@ -115,12 +119,13 @@ def sharpened(survey: Survey, found: Found, *, radius: float, rng: np.random.Gen
     return assembled(replace(better, bends=replace(survey.bends, t=t)))
 
 
-def _blunt(survey: Survey, found: Found) -> Indices:
-    """The kinks whose jumps are known worst, for their size across the hyperplane."""
+def _blunt(survey: Survey, found: Found) -> tuple[Indices, Vector]:
+    """The kinks whose jumps are known worst, for their size across the hyperplane, and how well they are known."""
     bars, size = survey.bends.bars, np.linalg.norm(found.D, axis=1)
     error = np.hypot(bars[1:], bars[:-1]) * size / np.linalg.norm(survey.jumps, axis=1)
     worst = np.argsort(-error)[: _PAIRS + len(error) // _BLUNT]
-    return np.sort(worst[error[worst] * len(size) > _SHARP * size.sum()])
+    chosen = np.sort(worst[error[worst] * len(size) > _SHARP * size.sum()])
+    return chosen, error[chosen]
 
 
 def _across(ask: Ask, p: Matrix, n: Matrix, h: Vector) -> tuple[Matrix, Vector]:

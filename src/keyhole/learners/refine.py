@@ -9,7 +9,7 @@ import numpy as np
 from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.learners.isolate import Isolation, along_rows, columns
 from keyhole.learners.pairs import Pairs, Unresolved, own_logits, readable, unit
-from keyhole.learners.rows import OWN, Rows, clear_of, inner, margins, steepness
+from keyhole.learners.rows import Rows, clear_of, inner, margins, steepness
 
 _REDRAWN = 8
 _REFINED = 3
@@ -23,15 +23,15 @@ def measured(pairs: Pairs, rows: Rows, D: Stack, rng: np.random.Generator) -> St
     return refined(near, along_rows(near, columns(near, rng), rng), rng)
 
 
-def refined(near: Isolation, W: Stack, rng: np.random.Generator) -> Stack:
-    """W with its columns W_h w_h measured again, from d vectors x all over the space.
+def refined(near: Isolation, W: Stack, rng: np.random.Generator, *, heads: tuple[int, ...] | None = None) -> Stack:
+    """W with its columns W_h w_h, or those of some heads, measured again, from d vectors x all over the space.
 
     Raises:
         Unresolved: a logit foretold as small is not, so W is not what it seemed.
     """
     W = W.copy()
     for _ in range(_REFINED):
-        held = [_refine(near, W, h, rng) for h in range(len(W))]
+        held = [_refine(near, W, h, rng) for h in (range(len(W)) if heads is None else heads)]
         if not any(held):
             break
     return W
@@ -101,7 +101,7 @@ def _placed(near: Isolation, W: Stack, h: int, u: Vector, x: Vector, reach: floa
     margin = margins(Y @ rows.T, np.full(len(Y), h))
     tau = steepness(near.pairs, margin, norm / np.sqrt(len(u)))
     toward = np.where((Y @ u) * (own @ u) < 0, -1.0, 1.0)
-    Y = Y + (toward * OWN / (tau * norm))[:, None] * own
+    Y = Y + (toward * near.rows.own / (tau * norm))[:, None] * own
     faint = np.abs(near.D).max() / np.abs(x @ near.D[h]).max()
     error = (norm + faint / tau) / np.abs(Y @ u)
     best = int(np.argmin(error))

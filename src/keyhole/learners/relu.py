@@ -25,7 +25,7 @@ from keyhole.models import AbsAffine
 Phase = Callable[[str], AbstractContextManager[None]]
 _CHECKS = (1.0, 10.0, 1000.0)  # radii, in units of the typical distance of hyperplanes from the origin
 _MISSING = 1e-7  # a larger error means that hyperplanes are missing or wrong, not that they are imprecise
-_PER_RADIUS = 8
+_PER_RADIUS = 6
 _FINE = 5e-10  # relative error of the function that needs no further round
 _POLISHED = 0.07  # queries for polishing, as a share of those asked before
 _WORTH = 1e-12  # a hyperplane is measured again when its error matters more than this
@@ -93,7 +93,10 @@ class _Learning:
 
     def round(self, coarse: float) -> None:
         """Find what the model lacks along one more line, and add it."""
-        line = Line(self.left, *self.rng.normal(size=(2, self.width)))
+        # Gaussian weights put hyperplanes at a distance of about 1, the usual start of training at 1 / sqrt(width). On
+        # a line near the origin an error of a normal counts little in its offset; kinks of both are spread well enough.
+        lengths = self.width ** np.array([[-0.5], [-0.125]])
+        line = Line(self.left, *(lengths * self.rng.normal(size=(2, self.width))))
         with self.phase("kinks"):
             bends = self._bends(line, coarse)
         with self.phase("slopes"):
@@ -203,13 +206,21 @@ def learn_network(
         if best.model is None or best.spent or best.smooth:
             break
         scale = typical(best.model) if best.model.hidden else _FARTHER
-        if best.model.hidden and _NEAR < scale < _FAR:
+        imprecise = _fine(roundoff) < best.gap <= _MISSING
+        if best.model.hidden and _NEAR < scale < _FAR and not imprecise:
             break
         other = at(scale)
-        if other.model is None or other.model.hidden < max(1, best.model.hidden):
+        if other.model is None or (
+            other.gap > best.gap if imprecise else other.model.hidden < max(1, best.model.hidden)
+        ):
             break
         best = other
     return best
+
+
+def _fine(roundoff: float) -> float:
+    """The relative error of the function that needs no further round."""
+    return max(_FINE, 1e3 * roundoff)
 
 
 def _scaled(model: AbsAffine, scale: float) -> AbsAffine:
@@ -240,7 +251,10 @@ def _learned(
             with one_thread(), np.errstate(all="ignore"):
                 _turn(state, turn, best.gap)
         except (Unresolved, np.linalg.LinAlgError) as unresolved:
-            return replace(best, crowded=True, smooth=isinstance(unresolved, Smooth))
+            best = replace(best, crowded=True, smooth=isinstance(unresolved, Smooth))
+            if turn > 0 or best.smooth:
+                return best
+            continue  # a unit that barely acts, say, beside a kink: another line may meet it elsewhere
         except BudgetSpent:
             if state.anchor is None:
                 raise
@@ -249,7 +263,7 @@ def _learned(
             gap = state.check()
         if best.model is None or gap < best.gap:
             best = Learned(state.model, state.bars, gap, False, state.noise.share)
-        if gap <= max(_FINE, 1e3 * roundoff):
+        if gap <= _fine(roundoff):
             break
     return best
 
@@ -257,6 +271,6 @@ def _learned(
 def _turn(state: _Learning, turn: int, gap: float) -> None:
     """Another line while something large is missing, then only more precision."""
     if turn == 0 or gap > _MISSING:
-        state.round(0.0 if turn == 0 else 1e-11)
+        state.round(0.0 if state.anchor is None else 1e-11)
     with state.phase("polish"):
         state.polish(_POLISHED if turn == 0 else 2 * _POLISHED)

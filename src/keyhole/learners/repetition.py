@@ -20,9 +20,8 @@ from scipy.optimize import linear_sum_assignment
 from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, one_thread, power_of_two
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.identify import freedom
 from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.judging import SPENT, Judgement, determined, judged, not_affine, scattered
+from keyhole.learners.judging import SPENT, Judgement, ended, judged, not_affine, scattered
 from keyhole.learners.probes import Saturated
 from keyhole.learners.readout import NotAHead, Readout, Scattered, read
 from keyhole.learners.scales import find
@@ -31,6 +30,7 @@ from keyhole.models import MultiHead
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import declared
 
+_REASON = "Tokens were repeated, and answers interpolated by a rational function of the ratio."
 _PROBES = 4  # pairs looked at to find the token lengths
 _SCALING = 200  # queries that finding them takes at most
 _RATIO = 2.0**-6  # |y| / |x|
@@ -80,7 +80,7 @@ class Repetition:
             how = not_affine(counted, refusal.counterexample, rng=checking)
         except (_NoPoles, Saturated) as refusal:
             how = Judgement(status=Status.IMPRECISE, detail=str(refusal))
-        recovery = _ended(counted, model, run.said(how))
+        recovery = ended(counted, model, run.said(how), _REASON)
         return replace(recovery, certificate=self._certificate(recovery, counted.width, run.amplified))
 
     def _certificate(self, recovery: Recovery[MultiHead], width: int, amplified: float) -> Certificate | None:
@@ -230,18 +230,3 @@ def _matched(b: Matrix, a: Array, b_sum: Matrix, a_sum: Array) -> tuple[Matrix, 
         order = linear_sum_assignment(cost)[1]
         b[i + 1], a[i + 1] = b[i + 1][order], a[i + 1][:, order]
     return b, a
-
-
-def _ended(counted: Counted, model: MultiHead | None, how: Judgement) -> Recovery[MultiHead]:
-    return Recovery(
-        model=model,
-        status=how.status,
-        verdict=how.verdict,
-        reason="Tokens were repeated, and answers interpolated by a rational function of the ratio.",
-        determined=determined(model, how.verdict),
-        ledger=counted.ledger,
-        degrees_of_freedom=freedom(model) if model is not None and how.verdict.verified else None,
-        fresh=how.fresh,
-        counterexample=how.counterexample,
-        detail=how.detail,
-    )

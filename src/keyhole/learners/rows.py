@@ -19,6 +19,10 @@ from keyhole.learners.pairs import Indices, Pairs, Unresolved, logistic, own_log
 Read = Callable[[Indices, Vector], Vector]
 
 OWN = 1.5  # logit aimed at
+_FLAT = 2.0**-6  # the same in a rough search: sums of sigmoids are straight there
+_MERGED = 2.0**-11  # width of a bracket that a rough search does not look into
+_BENT = 0.1
+_AGAIN_ROUGH = 2  # rounds more, from the boundary points that the last one foretells
 DRAWS = 3000
 _READABLE = 7.0  # larger logits are asked again with a smaller move
 _AGAIN = 10
@@ -40,12 +44,16 @@ class Rows:
         w: W_h^T x, one row per head.
         J: D_h.x, one row per head.
         hard: product of lengths at which all are hard but at their boundaries.
+        angles: where each head switched on the half circle on which it was found.
+        own: logit to aim at when the head itself is read.
     """
 
     x: Vector
     w: Matrix
     J: Matrix
     hard: float
+    angles: Vector
+    own: float = OWN
 
     @property
     def faintest(self) -> float:
@@ -56,11 +64,28 @@ class Rows:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Search:
-    """Where to look for steps: products of lengths, and how many steps are too many."""
+    """Where to look for steps: products of lengths, and how many steps are too many.
+
+    A rough search takes steps that nearly or wholly coincide for one, and reads its slope where that is well defined:
+    at small logits.
+    """
 
     soft: float
     hard: float
     most: int
+    rough: bool = False
+
+    def circle(self, pairs: Pairs, x: Vector, Y: Matrix) -> Circle:
+        """Half a circle on which to look."""
+        narrowest = max(2.0**-28, 2.0**6 * pairs.roundoff, 2.0**12 * self.soft / self.hard)
+        if self.rough:
+            return Circle(pairs, x, Y, self.hard, max(narrowest, _MERGED), self.most, straight=_BENT)
+        return Circle(pairs, x, Y, self.hard, narrowest, self.most)
+
+    @property
+    def own(self) -> float:
+        """Logit aimed at."""
+        return _FLAT if self.rough else OWN
 
 
 def find_rows(pairs: Pairs, search: Search, rng: np.random.Generator) -> Rows:
@@ -91,15 +116,17 @@ def _rows_at(pairs: Pairs, search: Search, x: Vector, rng: np.random.Generator) 
         Unresolved: see `find_steps`; or fresh y show other steps than the rows foretell.
     """
     Q = np.linalg.qr(rng.normal(size=(len(x), len(x))))[0].T
-    narrowest = max(2.0**-28, 2.0**6 * pairs.roundoff, 2.0**12 * search.soft / search.hard)
-    steps = find_steps(Circle(pairs, x, Q[:2], search.hard, narrowest, search.most), search.soft)
-    found = Rows(x, _full_rows(pairs, x, Q, steps), steps.J, search.hard)
+    steps = find_steps(search.circle(pairs, x, Q[:2]), search.soft)
+    w = _full_rows(pairs, x, Q, steps, search.own)
+    for _ in range(_AGAIN_ROUGH if search.rough else 0):
+        w = _full_rows(pairs, x, Q, Steps(steps.J, w @ Q[:2].T), search.own)
+    found = Rows(x, w, steps.J, search.hard, steps.roots, search.own)
     _confirm(pairs, found, rng)
     return found
 
 
-def _full_rows(pairs: Pairs, x: Vector, Q: Matrix, steps: Steps) -> Matrix:
-    """Rows along every direction off the circle, from moves of the boundary points.
+def _full_rows(pairs: Pairs, x: Vector, Q: Matrix, steps: Steps, aim: float) -> Matrix:
+    """Rows in full: the logit at each boundary point, and its change along every direction across.
 
     Answers are decoded twice more with the rows just found: a move may bring another head back from saturation.
     """
@@ -107,8 +134,9 @@ def _full_rows(pairs: Pairs, x: Vector, Q: Matrix, steps: Steps) -> Matrix:
     a = at @ steps.A.T
     size = np.linalg.norm(steps.A, axis=1) * np.sqrt(len(x) / 2)
     tau = steepness(pairs, margins(a, np.arange(len(a))), size)
-    h, k = (index.ravel().astype(np.intp) for index in np.indices((len(a), len(Q) - 2)))
-    move = OWN / (tau * size)[h] * np.sqrt(len(x))
+    frames = _frames(at, Q)
+    h, k = (index.ravel().astype(np.intp) for index in np.indices((len(a), len(x))))
+    move = np.where(k > 0, aim / (tau * size)[h] * np.sqrt(len(x)), 0.0)
     b, total = (
         np.broadcast_to(steps.J, (len(h), *steps.J.shape)),
         np.broadcast_to(x @ pairs.B, (len(h), len(pairs.units))),
@@ -117,19 +145,27 @@ def _full_rows(pairs: Pairs, x: Vector, Q: Matrix, steps: Steps) -> Matrix:
 
     def read(which: Indices, shrink: Vector) -> Vector:
         own = h[which]
-        Y[which] = at[own] @ Q[:2] + (move[which] * shrink)[:, None] * Q[2:][k[which]]
+        Y[which] = frames[own, 0] + (move[which] * shrink)[:, None] * frames[own, k[which]]
         G[which] = pairs.ask(np.broadcast_to(x, (len(own), len(x))), Y[which], tau[own])
         return own_logits(G[which], total[which], b[which], a[own] > 0, own)
 
     logits, shrink = readings(read, len(h))
     w = steps.A @ Q[:2]
     for _ in range(_DECODED):
-        off = logits / (tau[h] * move * shrink)
-        w = steps.A @ Q[:2] + off.reshape(len(a), -1) @ Q[2:]
+        forms = (logits / tau[h]).reshape(len(a), -1)
+        forms[:, 1:] = (forms[:, 1:] - forms[:, :1]) / (move * shrink).reshape(forms.shape)[:, 1:]
+        w = np.einsum("hk,hkd->hd", forms, frames)
         logits = own_logits(G, total, b, logistic(tau[h][:, None] * (Y @ w.T)), h)
     if not readable(logits, 2 * _READABLE).all():
         raise Unresolved
     return w
+
+
+def _frames(at: Matrix, Q: Matrix) -> Stack:
+    """For every boundary point (cos, sin) an orthonormal basis that begins with it."""
+    across = np.stack([-at[:, 1], at[:, 0]], axis=1)
+    off = np.broadcast_to(Q[2:], (len(at), len(Q) - 2, len(Q)))
+    return np.concatenate([(at @ Q[:2])[:, None], (across @ Q[:2])[:, None], off], axis=1)
 
 
 def readings(read: Read, count: int) -> tuple[Vector, Vector]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 
-from keyhole._arrays import Sequences, one_thread
+from keyhole._arrays import Matrix, Sequences, Vector, one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import canonical, head_freedom, matrix_rank
-from keyhole.learners.base import Counterexample, Plan, Recovery, Status
-from keyhole.learners.joint_fit import LARGEST, polished
+from keyhole.learners.base import Counterexample, Jumps, Plan, Recovery, Status
+from keyhole.learners.coincide import Family
+from keyhole.learners.joint_fit import acting, polished, small
 from keyhole.learners.mirror import assembled, resolved
 from keyhole.learners.pairs import Pairs, Unresolved, in_units, read_sum, soft_scale, unit
 from keyhole.learners.refine import measured
 from keyhole.learners.refute import impossible
+from keyhole.learners.rough import fitted_families, rough_model
 from keyhole.learners.rows import Search, find_rows, read_outs
 from keyhole.learners.unseen import with_unseen_pair
 from keyhole.learners.verify import (
@@ -28,13 +31,15 @@ from keyhole.learners.verify import (
     asked_again,
     examine,
     fresh_sequences,
+    inside,
     token_scales,
 )
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import declared
 
-_ATTEMPTS = 6
+_EXACT, _ROUGH, _MERGE = "exact", "rough", "merge"  # ways to search for rows
+_ATTEMPTS = (_EXACT, _EXACT, _ROUGH, _EXACT, _ROUGH, _ROUGH, _MERGE)
 _HARD = 2.0**46  # over the scale at which the steepest head begins to act
 _COARSE = 2.0**24  # the same in the last attempt: heads that are nearly equal become one
 _PROBES = 4
@@ -44,6 +49,9 @@ _ROUNDINGS = 1e4  # of the declared rounding, which explain a disagreement
 _PAIR = 2
 _OWN_LENGTHS = (2, 3, 6)
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
+_FINE = 2.0**14  # roundings within which a model agrees as closely as answers allow
+_AGAIN = 2  # searches for heads that coincide, behind a model that is right but not as closely
+_FAINT = 2.0**20  # roundings of the largest read-out within which another may be none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +85,7 @@ class SeveralHeads:
         attempt = self.most * (2 * width * width + 6 * width + _PER_HEAD) + 400
         return Plan(
             by_phase=by_phase,
-            at_most=self.queries or _ATTEMPTS * (attempt + by_phase["verify"]),
+            at_most=self.queries or len(_ATTEMPTS) * (attempt + by_phase["verify"]),
             degrees_of_freedom=freedom,
             outputs=outputs,
         )
@@ -98,9 +106,12 @@ class Session:
     most: int
     roundoff: float
     cap: Budgeted
+    bound: float | None = None
     model: MultiHead | None = field(default=None, init=False)
     failed: int = field(default=0, init=False)
+    fits: int = field(default=0, init=False)
     seen: Examination | None = field(default=None, init=False)
+    jumps: Jumps | None = field(default=None, init=False)
 
     def recover(self, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Attempts until fresh queries agree; every way to stop ends in a Recovery."""
@@ -108,11 +119,12 @@ class Session:
         try:
             with self.oracle.phase("read"):
                 pairs = read_sum(self.oracle, self.roundoff)
-            for hard in (_HARD,) * (_ATTEMPTS - 1) + (_COARSE,):
-                if self._attempt(pairs, hard, measuring, checking):
+            for way in _ATTEMPTS:
+                if self._attempt(pairs, way, measuring, checking):
+                    self._improve(pairs, measuring, checking)
                     return self._examined()
                 self.failed += 1
-            return self._refused(pairs, checking)
+            return self._refused(pairs.c, pairs.B, checking)
         except BudgetSpent:
             return self._spent()
 
@@ -122,25 +134,91 @@ class Session:
         verdict = Verdict.UNVERIFIED if own else Verdict.BUDGET_SPENT
         return self._ended(Status.UNRESOLVED if own else Status.BUDGET_SPENT, verdict)
 
-    def _attempt(
-        self, pairs: Pairs, hard: float, measuring: np.random.Generator, checking: np.random.Generator
-    ) -> bool:
+    def _attempt(self, pairs: Pairs, way: str, measuring: np.random.Generator, checking: np.random.Generator) -> bool:
         """Whether a model was found that fresh queries do not contradict."""
-        try:
-            model = self._measured(pairs, hard, measuring)
-        except Unresolved:
-            return False
-        if self._confirmed(model, checking):
-            return True
+        return any(self._confirmed(model, checking) for model in self._candidates(pairs, way, measuring))
+
+    def _candidates(self, pairs: Pairs, way: str, rng: np.random.Generator) -> Iterator[MultiHead]:
+        """Models of one attempt, the next of which is made when fresh queries contradict the last."""
+        with suppress(Unresolved):
+            pairs, search = self._scaled(pairs, way, rng)
+            if search is None:
+                yield from self._seen_by_triples(_still(pairs), rng)
+            elif search.rough:
+                model, rows = rough_model(pairs, search, rng)
+                self.jumps = pairs.jumps(rows.x, rows.angles, rows.J)
+                yield acting(model)
+            else:
+                yield from self._isolated(pairs, search, rng)
+
+    def _isolated(self, pairs: Pairs, search: Search, rng: np.random.Generator) -> Iterator[MultiHead]:
+        """Heads one by one; then, where only triples differ, an unseen pair; then all fitted together."""
+        with self.oracle.phase("rows"):
+            rows = find_rows(pairs, search, rng)
+            D = read_outs(pairs, rows, rng)
+        with self.oracle.phase("measure"):
+            W = measured(pairs, rows, D, rng)
+        with self.oracle.phase("signs"):
+            model = resolved(pairs, rows, W, D, rng)
+        self.jumps = pairs.jumps(rows.x, rows.angles, rows.J)
+        yield from self._seen_by_triples(model, rng)
+        self.fits += 1
+        if self.almost:
+            yield self.polished(rng)
+        else:
+            yield acting(fitted_families(pairs, [Family(W, D)], rng))
+
+    def _seen_by_triples(self, model: MultiHead, rng: np.random.Generator) -> Iterator[MultiHead]:
+        """The model; then, where only longer sequences contradict it, one with a pair that others do not show."""
+        yield model
         if self._triples_differ():
-            model = self._with_unseen_pair(model, measuring)
-            if self._confirmed(model, checking):
-                return True
-        if self.seen is None or self.seen.fresh.relative > _ALMOST or model.W.size + model.V.size > LARGEST:
-            return False
+            yield self._with_unseen_pair(model, rng)
+
+    @property
+    def almost(self) -> bool:
+        """Whether the last model is nearly right and small enough to be fitted."""
+        return self.seen is not None and self.seen.fresh.relative <= _ALMOST and small(self.model)
+
+    def polished(self, rng: np.random.Generator) -> MultiHead:
+        """The last model fitted to fresh answers."""
+        if self.model is None:
+            raise Unresolved
         with self.oracle.phase("polish"):
-            model = _acting(polished(self.oracle, model, self.roundoff, measuring))
-        return self._confirmed(model, checking)
+            return acting(polished(self.oracle, self.model, self.roundoff, rng, bound=self.bound))
+
+    def _improve(self, pairs: Pairs, measuring: np.random.Generator, checking: np.random.Generator) -> None:
+        """A confirmed model again without faint heads, and closer where it is less precise than answers allow."""
+        best = self.model, self.seen
+        with suppress(BudgetSpent):
+            for model in self._closer(pairs, measuring):
+                better = self._confirmed(model, checking) and self._improves(*best)
+                self.model, self.seen = best = (self.model, self.seen) if better else best
+        self.model, self.seen = best
+
+    def _improves(self, model: MultiHead | None, seen: Examination | None) -> bool:
+        """Whether the last model has fewer heads than another, or agrees more closely with fresh answers."""
+        if self.model is None or self.seen is None or model is None or seen is None or not self.seen.complete:
+            return False
+        return len(self.model.W) < len(model.W) or self.seen.fresh.relative < seen.fresh.relative
+
+    def _closer(self, pairs: Pairs, rng: np.random.Generator) -> Iterator[MultiHead]:
+        """Models that may be better than the last."""
+        if self.model is None or self.seen is None or not (self.perfect and self.seen.complete):
+            return
+        lean = acting(self.model, _FAINT * self.roundoff)
+        if len(lean.W) < len(self.model.W):
+            yield lean
+        if self._coarse:
+            self.fits += 1
+            yield self.polished(rng)
+        for _ in range(_AGAIN):
+            if self._coarse:
+                yield from self._candidates(pairs, _ROUGH, rng)
+
+    @property
+    def _coarse(self) -> bool:
+        """Whether fresh answers are met less closely than rounding explains, by a model small enough to be fitted."""
+        return self.seen is not None and self.seen.fresh.relative > _FINE * self.roundoff and small(self.model)
 
     def _with_unseen_pair(self, model: MultiHead, rng: np.random.Generator) -> MultiHead:
         """The model with a mirror pair that only longer sequences show, where there is one."""
@@ -159,29 +237,22 @@ class Session:
     def _confirmed(self, model: MultiHead, rng: np.random.Generator) -> bool:
         """Whether fresh queries agree, as far as they could be asked."""
         self.model = model
-        batches = chain(fresh_sequences(model, rng=rng), own_scales(model, rng))
+        batches = inside(chain(fresh_sequences(model, rng=rng), own_scales(model, rng)), self.bound)
         with self.oracle.phase("verify"):
             self.seen = examine(
                 self.oracle, model, tolerance=self.tolerance, roundoff=self.roundoff, rng=rng, batches=batches
             )
         return self.seen.passed
 
-    def _measured(self, pairs: Pairs, hard: float, rng: np.random.Generator) -> MultiHead:
-        d = self.oracle.width
+    def _scaled(self, pairs: Pairs, way: str, rng: np.random.Generator) -> tuple[Pairs, Search | None]:
+        """Outputs in their units, and where to search for rows; None where nothing acts."""
+        d, hard = self.oracle.width, _COARSE if way == _MERGE else _HARD
         with self.oracle.phase("scale"):
             X, Y = unit(rng.normal(size=(2, _PROBES, d)))
             soft = soft_scale(pairs, X, Y)
             if soft is None or d == 1:
-                none = np.zeros((0, *pairs.B.shape))
-                return assembled(pairs, np.zeros((0, d, d)), none, none)
-            pairs = in_units(pairs, X, Y, soft * hard)
-        with self.oracle.phase("rows"):
-            rows = find_rows(pairs, Search(soft, soft * hard, self.most), rng)
-            D = read_outs(pairs, rows, rng)
-        with self.oracle.phase("measure"):
-            W = measured(pairs, rows, D, rng)
-        with self.oracle.phase("signs"):
-            return resolved(pairs, rows, W, D, rng)
+                return pairs, None
+            return in_units(pairs, X, Y, soft * hard), Search(soft, soft * hard, self.most, rough=way == _ROUGH)
 
     @property
     def perfect(self) -> bool:
@@ -201,10 +272,10 @@ class Session:
         detail = f"Answers are declared to be rounded to {self.roundoff:.1e}."
         return self._ended(Status.RECOVERED, Verdict.WITHIN_TOLERANCE, detail=detail)
 
-    def _refused(self, pairs: Pairs, rng: np.random.Generator) -> Recovery[MultiHead]:
+    def _refused(self, c: Vector, B: Matrix, rng: np.random.Generator) -> Recovery[MultiHead]:
         """No attempt agreed: the class is refuted only by an answer that no sum of heads gives."""
         with self.oracle.phase("verify"):
-            case = impossible(self.oracle, pairs.c, pairs.B, self.roundoff, rng)
+            case = impossible(self.oracle, c, B, self.roundoff, rng, bound=self.bound)
         return self._judged(case)
 
     def _judged(self, case: Counterexample | None) -> Recovery[MultiHead]:
@@ -237,24 +308,32 @@ class Session:
             counterexample=case,
             certificate=self._certificate(status),
             detail=detail,
+            jumps=self.jumps,
         )
 
     def _certificate(self, status: Status) -> Certificate | None:
         if self.model is None or self.seen is None:
             return None
-        heads, d = len(self.model.W), self.oracle.width
+        theorem, further, allowed = self._promise(len(self.model.W))
         asked = self.oracle.ledger.total(without="verify").sequences
         return Certificate(
-            "keyhole/saturate-and-isolate",
+            theorem,
             assumptions=(
                 Check("answers that could not be split among heads", float(status is not Status.RECOVERED), 0.0),
                 Check("attempts that did not tell the heads apart", float(self.failed), 0.0),
+                further,
             ),
             conclusion=(
-                Check("queries used", asked, heads * (d * d + 4 * d + _PER_HEAD) + d + 200),
+                Check("queries used", asked, allowed),
                 Check("worst relative disagreement on fresh queries", self.seen.fresh.relative, self.tolerance),
             ),
         )
+
+    def _promise(self, heads: int) -> tuple[str, Check, float]:
+        """The theorem that a run instantiates, what else it assumes, and how many queries it allows."""
+        d = self.oracle.width
+        allowed = heads * (d * d + 4 * d + _PER_HEAD) + d + 200
+        return "keyhole/saturate-and-isolate", Check("models fitted to further answers", self.fits, 0.0), allowed
 
     @property
     def tolerance(self) -> float:
@@ -303,8 +382,7 @@ def _determined(verdict: Verdict) -> str:
     return "Nothing is determined but the sum of all read-outs."
 
 
-def _acting(model: MultiHead) -> MultiHead:
-    """The heads that act beyond rounding; a fit may have moved all of one head's read-out to another."""
-    sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
-    kept = sizes > 1e-12 * sizes.max(initial=0.0)
-    return MultiHead(model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c)
+def _still(pairs: Pairs) -> MultiHead:
+    """The mean alone, where nothing acts on pairs of tokens."""
+    d, none = len(pairs.B), np.zeros((0, *pairs.B.shape))
+    return assembled(pairs, np.zeros((0, d, d)), none, none)

@@ -5,10 +5,13 @@ from keyhole.models.files import load, save
 from keyhole.models.numbers import FixedPoint, FloatingPoint, NumberFormat, Unrounded, evaluate, number_format
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention
+from keyhole.models.tensor_fast import Blank, circle_features, in_pairs, on_circle, pairwise_sum, shift_invariant
+from keyhole.models.torch_layout import TorchLayout, torch_multihead
 from keyhole.models.transformer import OneLayer
 
 __all__ = [
     "AbsAffine",
+    "Blank",
     "Factored",
     "FixedPoint",
     "FloatingPoint",
@@ -20,9 +23,16 @@ __all__ = [
     "ReluNet",
     "SelfAttention",
     "TensorAttention",
+    "TorchLayout",
     "Unrounded",
+    "circle_features",
     "evaluate",
+    "in_pairs",
     "load",
     "number_format",
+    "on_circle",
+    "pairwise_sum",
     "save",
+    "shift_invariant",
+    "torch_multihead",
 ]

@@ -17,10 +17,11 @@ from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent, described, restored
 from keyhole.models.relu import AbsAffine, ReluNet
+from keyhole.models.tensor import TensorAttention
 from keyhole.models.transformer import OneLayer
 
 FORMAT = "1"
-Saved = Head | MultiHead | SelfAttention | ReluNet | AbsAffine | OneLayer | Mlp | Recurrent
+Saved = Head | MultiHead | SelfAttention | TensorAttention | ReluNet | AbsAffine | OneLayer | Mlp | Recurrent
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,34 @@ def _read_head(tensors: Mapping[str, Array]) -> Head:
     return Head(W=Factored(tensors["A"], tensors["B"]), **rest)
 
 
+def _write_tensor(unit: TensorAttention) -> dict[str, Array | None]:
+    keys, values = (
+        {f"{letter}{t}": a for t, a in enumerate(arrays, 1)} for letter, arrays in (("K", unit.K), ("V", unit.V))
+    )
+    return {"Q": unit.Q, **keys, **values}
+
+
+def _read_tensor(tensors: Mapping[str, Array]) -> TensorAttention:
+    count = len(tensors) // 2
+    if missing := {f"{letter}{t}" for letter in "KV" for t in range(1, count + 1)} - set(tensors):
+        raise InvalidInput(f"a tensor file numbers its K and V from 1 without a gap; missing {sorted(missing)}.")
+    K, V = ([tensors[f"{letter}{t}"] for t in range(1, count + 1)] for letter in "KV")
+    return TensorAttention(tensors["Q"], tuple(K), tuple(V))
+
+
 _KINDS = {
     "head": _Kind(Head, frozenset("WV"), frozenset("hcU"), _write_head, _read_head),
     "multihead": _Kind(
         MultiHead, frozenset("WV"), frozenset("hc"), _fields("W", "V", "h", "c"), lambda t: MultiHead(**t)
     ),
     "unit": _Kind(SelfAttention, frozenset("QKV"), frozenset(), _fields("Q", "K", "V"), lambda t: SelfAttention(**t)),
+    "tensor": _Kind(
+        TensorAttention,
+        frozenset({"Q", "K1", "V1"}),
+        frozenset(f"{letter}{t}" for letter in "KV" for t in range(2, 10)),
+        _write_tensor,
+        _read_tensor,
+    ),
     "relu": _Kind(
         ReluNet,
         frozenset({"W1", "b1", "W2", "b2"}),
@@ -76,8 +99,8 @@ def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array
     """Write `model` to `path` as safetensors; the file is complete or not there.
 
     Args:
-        model: a head, a sum of heads, a self-attention unit, a network with one hidden layer, a head and a network, or
-            a baseline.
+        model: a head, a sum of heads, a unit of self-attention or of higher order, a network with one hidden layer,
+            a head and a network, or a baseline.
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
     """

@@ -187,8 +187,8 @@ def averages(
     Raises:
         InvalidInput: a score is not finite.
     """
-    keys, of_keys = _scaled(keys)
-    values, of_values = _scaled(values)
+    keys, of_keys = scaled(keys)
+    values, of_values = scaled(values)
     with np.errstate(over="ignore", invalid="ignore"):
         queries = np.ldexp(queries, of_keys)
     if not all(np.isfinite(array).all() for array in (queries, *keys, *values)):
@@ -232,7 +232,7 @@ def taken(factors: Sequence[Array], chosen: slice, block: range) -> Array:
     return product
 
 
-def _scaled(factors: Sequence[Array]) -> tuple[list[Array], NDArray[np.intc]]:
+def scaled(factors: Sequence[Array]) -> tuple[list[Array], NDArray[np.intc]]:
     """Factors with every column divided by a power of two to at most 1, and the sum of the exponents by column."""
     exponents = [np.frexp(np.abs(factor).max(axis=1, keepdims=True))[1] for factor in factors]
     scaled = [np.ldexp(factor, -exponent) for factor, exponent in zip(factors, exponents, strict=True)]

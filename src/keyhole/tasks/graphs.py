@@ -77,13 +77,12 @@ class Triangles:
         return edges.astype(np.float64)
 
     def target(self, X: Sequences) -> Labels:
-        """The truth: two steps lead from the head back to the tail."""
+        """The truth: two edges lead from the head back to the tail."""
         check_inputs(self, X)
         tail, head = np.moveaxis(whole(X), -1, 0)
-        steps = np.zeros((len(X), self.nodes, self.nodes))
-        batch = np.arange(len(X))[:, None]
-        steps[batch, tail, head] = 1.0
-        return ((steps @ steps)[batch, head, tail] > 0).astype(np.float64)[..., None]
+        follows = (head[:, :, None] == tail[:, None, :]).astype(np.float64)
+        closed = (follows @ follows) * follows.swapaxes(1, 2)
+        return (closed.sum(axis=-1) > 0).astype(np.float64)[..., None]
 
     def error(self, Y: Labels, X: Sequences) -> PerSequence:
         """The share of edges labelled wrongly, per sequence."""

@@ -8,7 +8,7 @@ Partners may repeat, and may be the token itself. Tokens are whole numbers 0 .. 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,12 @@ class _Match(ABC):
         if drawn is not None:
             off = rng.choice([-1, 1], size=size) * drawn
             self._plant(x, off, rng)
+        return x[..., None].astype(np.float64)
+
+    def near(self, size: int, residues: Sequence[int], *, rng: np.random.Generator) -> Sequences:
+        """Inputs whose partners miss a match with the last token by one of these residues, up to its sign."""
+        x = rng.integers(self.modulus, size=(size, self.length))
+        self._plant(x, rng.choice(residues, size=size) * rng.choice([-1, 1], size=size), rng)
         return x[..., None].astype(np.float64)
 
     def _balanced(self, size: int, rng: np.random.Generator) -> Sequences:
@@ -213,8 +219,11 @@ class Match3Local(_Match):
         _plant_last(x[:, first:], off, self.modulus, 2, rng)
 
     def _matched(self, x: Any) -> Any:
-        reach = [slice(max(0, i - self.radius), i + self.radius + 1) for i in range(len(x))]
-        return np.array([-x[i] % self.modulus in _pair_sums(x[near], self.modulus) for i, near in enumerate(reach)])
+        places = np.arange(len(x))[:, None] + np.arange(-self.radius, self.radius + 1)
+        there = (places >= 0) & (places < len(x))
+        near = x[np.clip(places, 0, len(x) - 1)]
+        sums = x[:, None, None] + near[:, :, None] + near[:, None, :]
+        return ((sums % self.modulus == 0) & there[:, :, None] & there[:, None, :]).any(axis=(1, 2))
 
 
 def _pair_sums(x: Any, modulus: int) -> Any:

@@ -1,0 +1,170 @@
+r"""Whole numbers modulo M as angles, at one frequency or several, and how far apart sums of them are kept.
+
+A number x becomes $e^{2\pi i f x / M}$ for every frequency f. Sums multiply these, so the mean over frequencies of the
+cosine of a sum's angle is 1 where the sum is 0 modulo M, and less by the shortfall of its residue r elsewhere:
+
+$$\mathrm{short}(r) = \frac{1}{k} \sum_f 2 \sin^2(\pi f r / M), \qquad \mathrm{gap} = \min_{r \ne 0} \mathrm{short}(r)$$
+
+One frequency has the gap $2 \sin^2(\pi/M)$. With k of them the gap is about $M^{-2/k}$: they are the fractional digits
+of one another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keyhole._arrays import Array, Sequences, Stack, Vector
+from keyhole.errors import DoesNotFit
+from keyhole.tasks.base import whole
+
+Whole = NDArray[np.int64]
+
+LARGEST = 2**31  # of a modulus with several frequencies: products of two residues are exact
+CHUNK = 2**18  # residues at a time
+SCANNED = 3 * 10**7  # residues looked at while frequencies are drawn, about
+LEAST_DRAWS, MOST_DRAWS = 8, 200
+
+
+# Every angle is a multiple of pi / (2M), and whole numbers fold it into the first eighth of the circle. Numbers that
+# are opposite modulo M get exactly opposite sines and equal cosines, the four quarters get exact zeros, and the error
+# of an angle is at most 4 units of rounding.
+def turned(residues: Whole, modulus: int) -> tuple[Array, Array]:
+    """Cosine and sine of 2 pi r / M for whole numbers r from 0 to M - 1."""
+    below = 2 * residues > modulus
+    angle = 2 * np.where(below, modulus - residues, residues)  # of pi / M, up to M
+    left = 2 * angle > modulus
+    angle = np.where(left, modulus - angle, angle)
+    steep = 4 * angle > modulus
+    small = np.pi * np.where(steep, modulus - 2 * angle, 2 * angle) / (2 * modulus)
+    cos, sin = np.where(steep, np.sin(small), np.cos(small)), np.where(steep, np.cos(small), np.sin(small))
+    return np.where(left, -cos, cos), np.where(below, -sin, sin)
+
+
+def waves(x: Whole, modulus: int, frequencies: Vector) -> tuple[Array, Array]:
+    """Cosines and sines of whole numbers x at every frequency, on a new last axis."""
+    return turned(x[..., None] * whole(frequencies) % modulus, modulus)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Angles:
+    """Tokens as cosines and sines at every frequency, then a 1, then a 0 that only the blank token fills.
+
+    Args:
+        modulus: M.
+        frequencies: whole numbers.
+    """
+
+    modulus: int
+    frequencies: Vector
+
+    @property
+    def name(self) -> str:
+        """By which it is found again when loaded."""
+        return "angles"
+
+    @property
+    def settings(self) -> Mapping[str, float | int | str]:
+        """The modulus."""
+        return {"modulus": self.modulus}
+
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """The frequencies."""
+        return {"frequencies": self.frequencies}
+
+    def __call__(self, X: Sequences) -> Stack:
+        """The mapped tokens."""
+        cos, sin = waves(whole(X[..., 0]) % self.modulus, self.modulus, self.frequencies)
+        real = np.ones((*X.shape[:2], 1))
+        return np.concatenate([cos, sin, real, np.zeros_like(real)], axis=-1)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Frequencies:
+    """Frequencies and the gap they were seen to keep over all residues.
+
+    Args:
+        modulus: M.
+        values: the frequencies; the first is 1.
+        gap: least shortfall of a residue that is not 0.
+        nearest: residues that fall short least, up to their sign.
+    """
+
+    modulus: int
+    values: Vector
+    gap: float
+    nearest: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self.values)
+
+
+def scanned(modulus: int, frequencies: Vector, below: float) -> Iterator[tuple[Whole, Vector]]:
+    r"""Residues up to M / 2 whose shortfall is below a limit, with it, from an exact scan of all of them.
+
+    The first frequency is 1, so its share alone, $2 \sin^2(\pi r/M) / k$, leaves out all but the smallest residues;
+    the others are left out as soon as their shares so far add up to the limit.
+    """
+    k = len(frequencies)
+    reach = modulus * math.acos(max(-1.0, 1.0 - k * below)) / (2 * math.pi)
+    last = min(modulus // 2, int(reach * (1 + 1e-12)) + 1)
+    for start in range(1, last + 1, CHUNK):
+        residues = np.arange(start, min(start + CHUNK, last + 1))
+        total = np.zeros(len(residues))
+        for f in whole(frequencies):
+            half = f * residues % modulus
+            total = total + 2.0 * np.sin(np.pi * np.minimum(half, modulus - half) / modulus) ** 2 / k
+            kept = total < below
+            residues, total = residues[kept], total[kept]
+        if len(residues):
+            yield residues, total
+
+
+def one_frequency(modulus: int) -> Frequencies:
+    """The single frequency 1, whose gap needs no scan."""
+    return Frequencies(modulus, np.ones(1), 2.0 * math.sin(math.pi / modulus) ** 2, (1,))
+
+
+def measured(modulus: int, values: Vector) -> Frequencies:
+    """Frequencies with their gap over all residues."""
+    below = typical(modulus, len(values))
+    while True:  # ends: every shortfall is below 2.1
+        found = list(scanned(modulus, values, below))
+        if found:
+            residues, short = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            order = np.argsort(short, kind="stable")
+            nearest = tuple(int(r) for r in residues[order[:16]])
+            return Frequencies(modulus, values, float(short[order[0]]) * (1 - 1e-12), nearest)
+        below *= 2.0
+
+
+def typical(modulus: int, count: int) -> float:
+    """About the gap that random frequencies have: a ball of that radius holds one residue out of M."""
+    volume = math.pi ** (count / 2) / math.gamma(count / 2 + 1)
+    return min(2.1, (2 * math.pi) ** 2 / (2 * count) * (volume * modulus) ** (-2.0 / count))
+
+
+def drawn(modulus: int, count: int, *, wanted: float, rng: np.random.Generator) -> Frequencies:
+    """The best of many draws of so many frequencies, the first of which is 1; the first draw that is good enough.
+
+    Raises:
+        DoesNotFit: products of residues would not be exact.
+    """
+    if modulus > LARGEST and count > 1:
+        raise DoesNotFit(f"several frequencies need a modulus up to 2^31, so that their products are exact; {modulus}.")
+    best = measured(modulus, np.arange(1.0, count + 1.0))
+    scan = max(1, int(modulus * math.sqrt(2 * count * typical(modulus, count)) / math.pi))
+    for _ in range(min(MOST_DRAWS, max(LEAST_DRAWS, SCANNED // scan))):
+        if best.gap >= wanted:
+            break
+        values = np.concatenate([[1.0], rng.integers(1, max(2, modulus), size=count - 1).astype(np.float64)])
+        if not any(True for _ in scanned(modulus, values, best.gap)):
+            best = measured(modulus, values)
+    return best
