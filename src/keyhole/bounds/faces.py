@@ -28,7 +28,7 @@ def face(keys: Matrix, y: Iterable[int]) -> tuple[float, Vector]:
     on = sorted(y)
     off = sorted(set(range(len(keys))) - set(on))
     if not off:
-        return float("inf"), np.zeros(keys.shape[-1], dtype=np.float64)
+        return float("inf"), 0.0 * keys[0]
     width = keys.shape[1]
     equal = np.hstack([keys[on], np.full((len(on), 1), -1.0), np.zeros((len(on), 1))])
     below = np.hstack([keys[off], np.full((len(off), 1), -1.0), np.ones((len(off), 1))])
@@ -114,7 +114,7 @@ class _Search:
 def _separating(inside: Matrix, off: Matrix) -> Vector | None:
     """A direction that is 0 on differences inside a set and negative towards all others; None where there is none."""
     if not len(off):
-        return np.zeros(inside.shape[-1], dtype=np.float64)
+        return 0.0 * inside[0]
     _, sizes, directions = np.linalg.svd(inside, full_matrices=True)
     free = directions[int((sizes > _THIN).sum()) :]
     A = np.vstack([free @ off.T, np.ones(len(off))])
