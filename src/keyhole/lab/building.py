@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from keyhole._arrays import Sequences
 from keyhole.constructions import Built, Room, Survey, save, survey
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.lab import building_page, records
@@ -42,9 +43,15 @@ def run_build(job: BuildJob) -> Record:
     data |= {"seconds": {"total": time.perf_counter() - start}, "command": _command(job), **versions()}
     record = Record(data, 0, _lines(data))
     write_atomically(directory / "record.json", record.json() + b"\n")
-    page = building_page.page(data, best, inputs_of(best, trip)[:1])
+    page = building_page.page(data, best, _telling(best, inputs_of(best, trip)))
     write_atomically(directory / "report.html", page.encode())
     return record
+
+
+def _telling(best: Built, X: Sequences) -> Sequences:
+    """The input whose tokens have the most different answers."""
+    chosen = int(best.task.target(X).std(axis=1).sum(axis=1).argmax())
+    return X[chosen : chosen + 1]
 
 
 def task_of(job: BuildJob) -> Task:

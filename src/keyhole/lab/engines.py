@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import connection
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
 
@@ -29,6 +29,7 @@ Payload = Mapping[str, Any]
 Outcome = Mapping[str, Any]
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Where jobs run."""
 

@@ -215,9 +215,8 @@ def doubted(session: Session, seen: Examination, status: Status = Status.NOT_ONE
         return ended(session, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
     if session.found is not None and session.found.lost:
         return ended(session, Status.SATURATED, Verdict.UNVERIFIED, seen)
-    near = seen.worst is not None and seen.worst.gap <= EXACT * float(np.abs(seen.worst.answer).max())
     if (
-        near
+        _rounded(session.G, seen.worst)
         or seen.fresh.relative <= _NEARLY
         or (session.found is not None and session.found.rank < session.found.joint == 1)
     ):
@@ -226,8 +225,8 @@ def doubted(session: Session, seen: Examination, status: Status = Status.NOT_ONE
 
 
 def _rounded(G: AbsAffine | None, case: Counterexample | None) -> bool:
-    """Whether a gap is small beside the terms of the answer: those of far hyperplanes cancel, their errors do not."""
-    return G is not None and case is not None and case.gap <= _CLOSE * float(G.terms(case.tokens[-1:]).max())
+    """Whether a gap is small beside what a token's answer is a sum of: far hyperplanes cancel, their errors do not."""
+    return G is not None and case is not None and case.gap <= _CLOSE * float(G.terms(case.tokens).max())
 
 
 def ended(
