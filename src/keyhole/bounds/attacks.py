@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, islice
-from math import comb
+from math import comb, isfinite
 from typing import Any, cast
 
 import numpy as np
@@ -247,7 +247,7 @@ def _on_attention(
     if pair is None:
         tried = min(SETS, comb(task.length - 1, task.q))
         sentence = (
-            f"The messages of {tried:,} sets, {told.available:,.0f} bits each, are all different; "
+            f"The messages of {tried:,} sets, {_size(told.available)}, are all different; "
             f"{told.needed:,.1f} bits are needed"
             + (": two sets share one, but were not met." if told.violated else ".")
         )
@@ -259,6 +259,10 @@ def _on_attention(
     return _replayed(
         task, inputs, task.length - 1, lambda X: _evaluated(model, X, held), inequality=told, hidden_gap=gap, why=why
     )
+
+
+def _size(bits: float) -> str:
+    return f"{bits:,.0f} bits each" if isfinite(bits) else "not rounded"
 
 
 def _message(model: Transformer, task: SparseAverage, sets: Any, held: NumberFormat) -> Array:

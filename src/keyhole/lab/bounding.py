@@ -35,6 +35,7 @@ def run_bound(job: BoundJob) -> Record:
     """Judge a task and sizes, write the page where one is asked for, return the record."""
     start = time.perf_counter()
     task = posed(job.task, job)
+    directory = _directory(job)
     found = _judged(job, task)
     data: dict[str, Any] = {
         **_record(found),
@@ -42,15 +43,21 @@ def run_bound(job: BoundJob) -> Record:
         "command": _command(job),
         **versions(),
     }
-    if job.out is not None:
-        data |= _drawn(found, job)
+    if directory is not None:
+        data |= {"run": str(directory), **_drawn(found, job)}
     data["seconds"] = {"total": time.perf_counter() - start}
     record = Record(data, 0, _lines(found, data))
-    if job.out is not None:
-        directory = Path(data["run"])
+    if directory is not None:
         write_atomically(directory / "record.json", record.json() + b"\n")
         write_atomically(directory / "report.html", bounds_page.page(data).encode())
     return record
+
+
+def _directory(job: BoundJob) -> Path | None:
+    """Where the page goes, if one is asked for."""
+    if job.out is None:
+        return None
+    return run_directory(f"bound-{job.task}", out=job.out, resume=None, force=job.force)
 
 
 def _command(job: BoundJob) -> str:
@@ -136,9 +143,8 @@ def _lines(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def _drawn(found: Bound, job: BoundJob) -> dict[str, Any]:
     """The plane around what was asked, and a conversation of the model that was built."""
-    directory = run_directory(f"bound-{job.task}", out=job.out, resume=None, force=job.force)
     plane = None if found.sizes is None or job.order != 2 else _plane(found, found.sizes)
-    return {"run": str(directory), "plane": plane, "conversation": _conversation(found, seeded(job.seed))}
+    return {"plane": plane, "conversation": _conversation(found, seeded(job.seed))}
 
 
 def _plane(found: Bound, sizes: Sizes) -> dict[str, Any]:

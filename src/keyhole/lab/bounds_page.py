@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from keyhole.claims import THEOREMS
@@ -75,7 +76,8 @@ def _limit(lower: Sequence[tuple[float, float]], most: float) -> str:
     """The dashed line through the least sizes that are not too small, each with its numbers on hover."""
     if all(least <= 1 for _, least in lower):
         return f'<text class="quiet" x="{_LEFT + 8}" y="{_BOTTOM - 8}">no size is provably too small here</text>'
-    points = " ".join(f"{_x(least, most):.1f},{_y(bits):.1f}" for bits, least in lower)
+    steps = [(at, least) for (a, _), (b, least) in pairwise(lower) for at in (a, b)]  # too small with fewer bits too
+    points = " ".join(f"{_x(least, most):.1f},{_y(bits):.1f}" for bits, least in (lower[0], *steps))
     low = f"{_x(lower[-1][1], most):.1f},{_TOP + 20} {_LEFT},{_TOP + 20} {_LEFT},{_BOTTOM}"
     marks = f'<polygon style="fill: var(--rule); fill-opacity: .45" points="{points} {low}"/>'
     marks += f'<polyline class="dashed" fill="none" points="{points}"/>'
