@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from keyhole.learners.auto import learn
     from keyhole.learners.balance import Balanced
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
+    from keyhole.learners.bounded_network import NetworkInBall
     from keyhole.learners.checking import Verification, verify
     from keyhole.learners.exact import Exact
     from keyhole.learners.grid import Grid
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from keyhole.learners.low_rank import LowRank
     from keyhole.learners.network import Network
     from keyhole.learners.noisy import UnderNoise
+    from keyhole.learners.noisy_network import NetworkUnderNoise
     from keyhole.learners.nuclear import NuclearNorm
     from keyhole.learners.nystrom import Nystrom
     from keyhole.learners.one_layer import OneLayerTransformer
@@ -125,8 +127,10 @@ _HOME = {
     "keyhole.learners.label": ("Labels",),
     "keyhole.learners.layer": ("WholeLayer",),
     "keyhole.learners.low_rank": ("LowRank",),
+    "keyhole.learners.bounded_network": ("NetworkInBall",),
     "keyhole.learners.network": ("Network",),
     "keyhole.learners.noisy": ("UnderNoise",),
+    "keyhole.learners.noisy_network": ("NetworkUnderNoise",),
     "keyhole.learners.nuclear": ("NuclearNorm",),
     "keyhole.learners.nystrom": ("Nystrom",),
     "keyhole.learners.one_layer": ("OneLayerTransformer",),
@@ -234,6 +238,8 @@ __all__ = [  # noqa: RUF022
     "Mlp",
     "MultiHead",
     "Network",
+    "NetworkInBall",
+    "NetworkUnderNoise",
     "Noisy",
     "NuclearNorm",
     "NumberFormat",

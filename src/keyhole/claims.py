@@ -81,6 +81,22 @@ THEOREMS = _registry(
         "derived",
     ),
     Theorem(
+        "keyhole/chords",
+        "A network with one hidden ReLU layer is recovered inside a ball from chords between points where the model is "
+        "right and points where it is wrong: k(d + 1) + O(k + d) queries for one output; after (ln 20 + ln 2) N / 3 "
+        "fresh points that agree it is wrong on less than 6/N of the ball, and of its surface, with 95 % confidence.",
+        "docs/learning-networks.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/grown-network",
+        "A ReLU network is recovered from answers with declared errors: where tokens may be of any length and errors "
+        "do not grow with them, normals and jumps to rounding and offsets to sigma/|D|; inside a ball as far as "
+        "answers show it. At 2,000 fresh points the mean square of what is left is that of the errors.",
+        "docs/learning-networks.md",
+        "measured",
+    ),
+    Theorem(
         "keyhole/smooth-units",
         "A network with one hidden layer of k GELU or SiLU units, no two of them parallel, is recovered from the "
         "queries of a ReLU network asked far away, O(k) to read every width and offset, and about "

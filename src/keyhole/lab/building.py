@@ -28,7 +28,7 @@ def run_build(job: BuildJob) -> Record:
     task, form = task_of(job), _format(job)
     room = Room(job.embed, job.value_width, job.heads, job.layers)
     found = survey(task, accuracy=job.accuracy, number_format=form, room=room, rng=rng)
-    data: dict[str, Any] = {"task": {"name": task.name, **sizes_of(task)}, "accuracy": job.accuracy, "seed": job.seed}
+    data: dict[str, Any] = {"task": task.name, "sizes": sizes_of(task), "accuracy": job.accuracy, "seed": job.seed}
     try:
         best = found.best
     except DoesNotFit as refusal:

@@ -10,15 +10,12 @@ from keyhole._arrays import Array, Matrix, Sequences, softmax
 from keyhole.claims import THEOREMS
 from keyhole.constructions import Built
 from keyhole.lab.pages import escaped, number, section, shell, table
-from keyhole.lab.pictures import Axes, signed
+from keyhole.lab.pictures import Axes, attended, signed
 from keyhole.models.attention import SelfAttention
 from keyhole.models.tensor import TensorAttention
 
 _AXES = Axes("asking token i", "attended token j")
 _TABLE = 2**21  # scores of a picture at most
-_STYLE = (
-    "<style>svg .built { fill: #0f8a6c; } @media (prefers-color-scheme: dark) { svg .built { fill: #3fc7a2; } }</style>"
-)
 _SQUARE = "m-4 -4h8v8h-8z"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 600, 30, 250
 
@@ -48,7 +45,7 @@ def _attention(built: Built, X: Sequences) -> str:
         return ""
     scores = _scores(layer, tokens)
     weights = softmax(scores).reshape(len(scores), tokens.shape[1], -1).sum(axis=-1)
-    figures = [signed("attention weights", weights, name="weight", axes=_AXES, limit=1.0)]
+    figures = [attended("attention weights", weights, axes=_AXES)]
     if order == 2:
         figures.insert(0, signed("scores, the largest of each row 0", _lowered(scores), name="score", axes=_AXES))
     said = "Attention on one input" + ("; token 0 is the blank one" if block.blank is not None else "")
@@ -89,7 +86,7 @@ def _frontier(data: Mapping[str, Any]) -> str:
     svg = f'<svg viewBox="0 0 760 290" role="img" aria-label="sizes that were built">{marks}</svg>'
     figure = f'<figure style="width: 100%">{svg}<figcaption><b>m against p</b>: {escaped(said)}</figcaption></figure>'
     best = points[0]
-    return section(f"The smallest known: m = {best['embed']}, p = {best['bits']}", _STYLE + figure)
+    return section(f"The smallest known: m = {best['embed']}, p = {best['bits']}", figure)
 
 
 def _x(m: float, low: float, high: float) -> float:

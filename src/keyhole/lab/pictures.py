@@ -6,13 +6,13 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Vector
+from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.claims import Verdict
 from keyhole.lab.pages import escaped, number, section
 from keyhole.models import Factored, Head, load
@@ -89,6 +89,14 @@ def signed(
     return _figure(title, note, x / limit, np.linspace(-1, 1, 65), ends, x, _about(W, step, name), axes)
 
 
+def attended(title: str, A: Matrix, *, axes: Axes) -> str:
+    """Attention weights, from 0 (dark) to 1 (bright); block means where there are many."""
+    step, x = block_means(A)
+    note = f"means over {step} x {step} blocks, from 0 to 1" if step > 1 else "from 0 to 1"
+    about, ends = _about(A, step, "weight"), ("0", "0.5", "1")
+    return _figure(title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, _sequential)
+
+
 def block_means(W: Matrix, pixels: int = _PIXELS) -> tuple[int, Matrix]:
     """How many rows and columns go into one cell of a picture, and the means over them."""
     step, sums = _blocks(np.add, W, pixels)
@@ -119,27 +127,49 @@ def _blocks(ufunc: np.ufunc, W: Matrix, pixels: int) -> tuple[int, Matrix]:
 
 
 def _figure(
-    title: str, note: str, shares: Matrix, scale: Vector, ends: tuple[str, ...], x: Matrix, about: str, axes: Axes
+    title: str,
+    note: str,
+    shares: Matrix,
+    scale: Vector,
+    ends: tuple[str, ...],
+    x: Matrix,
+    about: str,
+    axes: Axes,
+    paint: Callable[[Matrix], Stack] | None = None,
 ) -> str:
     """A matrix with its axes named, its colours explained, and its numbers to be read by pointing or by arrow keys."""
     alt = escaped(f"{title}, rows {axes.rows.split(',')[0]}, columns {axes.columns.split(',')[0]}, {note}")
     down = f"← {axes.rows}" if 3 * len(x) > x.shape[1] else ""  # no room beside a thin strip
     shape = f"aspect-ratio: {x.shape[1]} / {len(x)}"
+    drawn, colours = (_png((paint or _diverging)(part)) for part in (shares, scale[None]))
     marks, cells = "".join(f"<span>{end}</span>" for end in ends), " ".join(f"{v:.2g}" for v in x.ravel())
     return (
         f'<figure><div class="map"><span class="axis query">{escaped(axes.columns)} →</span>'
         f'<span class="axis key">{escaped(down)}</span><img data-cells="{cells}" {about} style="{shape}"'
-        f' alt="{alt}" src="{_png(shares)}">'
-        f'<div class="scale"><img alt="" src="{_png(scale[None])}"><div>{marks}</div></div></div>'
+        f' alt="{alt}" src="{drawn}">'
+        f'<div class="scale"><img alt="" src="{colours}"><div>{marks}</div></div></div>'
         f"<output></output><figcaption><b>{escaped(title)}</b>: {escaped(note)}</figcaption></figure>"
     )
 
 
-def _png(shares: Matrix) -> str:
-    """Numbers from -1 (blue) over 0 (white) to 1 (orange) as a picture, in an address that holds it."""
+def _diverging(shares: Matrix) -> Stack:
+    """Colours of numbers from -1 (blue) over 0 (white) to 1 (orange)."""
     cold, white, warm = (np.array(c, dtype=np.float64) for c in ((31, 111, 235), (252, 252, 250), (194, 65, 12)))
     x = shares[..., None]
-    pixels = (white + np.abs(x) * (np.where(x < 0, cold, warm) - white)).round().astype(np.uint8)
+    return white + np.abs(x) * (np.where(x < 0, cold, warm) - white)
+
+
+def _sequential(shares: Matrix) -> Stack:
+    """Colours of numbers from 0 to 1 that grow brighter all the way: violet, blue, green, yellow."""
+    stops = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
+    places = np.linspace(0, 1, len(stops))
+    channels: list[Matrix] = [np.interp(shares, places, channel) for channel in stops.T]
+    return np.stack(channels, axis=-1)
+
+
+def _png(colours: Stack) -> str:
+    """Colours as a picture, in an address that holds it."""
+    pixels = colours.round().astype(np.uint8)
     rows, columns, _ = pixels.shape
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), pixels.reshape(rows, -1)], axis=1)
     size = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)

@@ -14,6 +14,7 @@ from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
 from keyhole.learners.antisymmetric import Antisymmetric
 from keyhole.learners.balance import Balanced
 from keyhole.learners.base import Learner, Recovery, Status
+from keyhole.learners.bounded_network import NetworkInBall
 from keyhole.learners.checking import as_oracle
 from keyhole.learners.exact import Exact
 from keyhole.learners.grid import Grid
@@ -22,12 +23,13 @@ from keyhole.learners.layer import WholeLayer
 from keyhole.learners.low_rank import LowRank
 from keyhole.learners.network import Network
 from keyhole.learners.noisy import UnderNoise
+from keyhole.learners.noisy_network import NetworkUnderNoise
 from keyhole.learners.nuclear import NuclearNorm
 from keyhole.learners.nystrom import Nystrom
 from keyhole.learners.one_layer import OneLayerTransformer
 from keyhole.learners.orthogonal import Orthogonal
 from keyhole.learners.pencil import HeadsInBall
-from keyhole.learners.recognise import recognised
+from keyhole.learners.recognise import curved, recognised
 from keyhole.learners.repetition import Repetition
 from keyhole.learners.restricted import Restricted
 from keyhole.learners.several_heads import SeveralHeads
@@ -79,6 +81,7 @@ class Choice:
     bears: frozenset[str]
 
 
+_PERFECT = frozenset[str]()
 _ROUNDED = frozenset({"rounding"})
 _ERRORS = frozenset({"rounding", "absolute errors", "a bound on tokens"})
 
@@ -99,7 +102,9 @@ LEARNERS: dict[str, Choice] = {
     "layer": Choice(lambda hints: WholeLayer(), _ROUNDED),
     "orthogonal": Choice(lambda hints: Orthogonal(_needed(hints.bases, "bases", "orthogonal")), _ROUNDED),
     "repetition": Choice(lambda hints: Repetition(_needed(hints.heads, "heads", "repetition")), _ROUNDED),
-    "network": Choice(lambda hints: Network(), _ROUNDED),
+    "network": Choice(lambda hints: Network(), _PERFECT),
+    "network-in-ball": Choice(lambda hints: NetworkInBall(), frozenset({"a bound on tokens"})),
+    "noisy-network": Choice(lambda hints: NetworkUnderNoise(), _ERRORS),
     "smooth-network": Choice(lambda hints: SmoothNetwork(), _ROUNDED),
     "one-layer": Choice(lambda hints: OneLayerTransformer(), _ROUNDED),
     "antisymmetric": Choice(lambda hints: Antisymmetric(), _ROUNDED),
@@ -180,14 +185,37 @@ def learn(
     stated = declared(target)
     chosen = choose(learner, hints, stated) if isinstance(learner, str) else learner
     first = chosen.run(target, rng=rng)
-    if learner != "auto" or hints.tokens is not None or stated.absolute or stated.levels is not None:
+    if learner != "auto" or hints.tokens is not None or stated.levels is not None:
         return first
-    if stated.token_bound is not None:
-        return _further(target, first, rng, ("heads-in-ball",)) if first.verdict is Verdict.CLASS_REFUTED else first
-    if first.status is Status.INCONSISTENT:
-        scattered = Declared(target, Imperfection(noise=float("nan")))
-        return _after(UnderNoise(hints.rank, hints.repeats).run(scattered, rng=rng), first)
-    return _further(target, first, rng) if first.verdict is Verdict.CLASS_REFUTED else first
+    plain = not stated.absolute and stated.token_bound is None
+    if plain and first.status is Status.INCONSISTENT:
+        target = Declared(target, Imperfection(noise=float("nan")))
+        first, plain = _after(UnderNoise(hints.rank, hints.repeats).run(target, rng=rng), first), False
+    if plain:
+        return _further(target, first, rng) if first.verdict is Verdict.CLASS_REFUTED else first
+    return _beyond_heads(target, first, rng)
+
+
+def _beyond_heads(target: Oracle, first: Recovery[Any], rng: np.random.Generator) -> Recovery[Any]:
+    """Other classes where tokens are bounded or answers carry errors, once these do not fit a single head.
+
+    Single tokens tell: heads answer them with an affine map, a network does not.
+    """
+    stated = declared(target)
+    if first.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED) or first.status is Status.UNCHECKED:
+        return first
+    looking = Counted(target)
+    try:
+        with looking.phase("recognise"):
+            bent = curved(looking, rng=rng)
+    except BudgetSpent:
+        return first
+    first = replace(first, ledger=first.ledger.after(looking.ledger, "recognise"))
+    if bent:
+        exact = not stated.absolute and stated.roundoff <= EPS
+        return _further(target, first, rng, ("network-in-ball",) if exact else ("noisy-network",))
+    heads = first.verdict is Verdict.CLASS_REFUTED and not stated.absolute
+    return _further(target, first, rng, ("heads-in-ball",)) if heads else first
 
 
 def _after(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:

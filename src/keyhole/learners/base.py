@@ -57,6 +57,12 @@ class Status(StrEnum):
     NO_SMOOTH_NETWORK = "Fresh queries disagree with the best network with one hidden layer of GELU or SiLU units."
     CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
     SMOOTH = "Along a line the answers bend everywhere, as those of a piecewise linear network do not."
+    UNPEELED = (
+        "Not all of the network was found: at some points the answers disagree with it, and chords to them showed no "
+        "hyperplane, or too many."
+    )
+    UNGROWN = "No network was found that explains the answers within the declared errors."
+    VEILED = "The declared errors are as large as what the answers vary by: many networks would agree as well."
     ROUGH = "The network was measured as closely as its answers allow, which is not close enough to be called exact."
     DEPENDENT = (
         "The heads write into spaces of the outputs that are not independent, so that one answer does not tell them "

@@ -13,6 +13,7 @@ basis across the line, asked in growing batches, so that this spread is known be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,6 +28,8 @@ _SHARE = 0.85  # kinks in a block, as a share of the outputs
 _REMOTE = 3e4  # how far along the line stations may be that measure more than the outermost hyperplanes
 _WEAK = 0.04  # a block whose unit jumps have a smaller singular value gets one more station
 _SHORT = 0.05  # steps shorter than this share of what turned out to be possible are taken again
+_SLACK = 12.0  # noises that a point may be off the plane of slopes
+_SHORTER = 8.0
 _AGAIN = 6  # rounds of asking again what turns out to have crossed a hyperplane
 
 
@@ -81,6 +84,8 @@ def _gaps(bends: Bends) -> tuple[Vector, Vector]:
         return np.zeros(1), np.ones(1)
     spread = np.hypot(1.0, t)
     ends = t[:1] - 2 * spread[:1], t[-1:] + 2 * spread[-1:]
+    if not bends.whole:
+        ends = (t[:1] + bends.places[:1]) / 2, (t[-1:] + bends.places[-1:]) / 2
     at = np.concatenate([ends[0], (t[1:] + t[:-1]) / 2, ends[1]])
     near = np.abs(at[:, None] - t) / np.hypot(1.0, t) ** 2
     return at, near.min(axis=1)
@@ -127,10 +132,10 @@ def _strengthened(bends: Bends, chosen: list[int], gap: Vector) -> list[int]:
 
 
 def stations(bends: Bends) -> Stations:
-    """Where Jacobians are taken; with several outputs the answers there are asked, else read off the line."""
+    """Where Jacobians are taken; with several outputs, or on a segment, answers there are asked, else read off it."""
     region = np.array(_regions(bends))
     at = _gaps(bends)[0][region]
-    if bends.values.shape[1] > 2:
+    if bends.values.shape[1] > 2 or not bends.whole:
         return Stations(region, at, bends.line(at))
     places = zip(region.tolist(), at.tolist(), strict=True)
     return Stations(region, at, np.array([bends.value(r, t) for r, t in places]))
@@ -148,6 +153,8 @@ class Survey:
         steps: how far was gone for each.
         jumps: the line's jumps, or better ones.
         own: which of them were measured elsewhere, so that only their directions count here.
+        longest: steps are never longer than this, by station.
+        level: how many of the first stations are known to have no slope across the line, and are not asked.
     """
 
     bends: Bends
@@ -157,6 +164,8 @@ class Survey:
     steps: Matrix
     jumps: Matrix
     own: Mask
+    longest: Vector | float = np.inf
+    level: int = 0
 
     def spread(self, done: int) -> Vector:
         """Root mean square of n_j v over the directions measured, for every kink; a prior before the first."""
@@ -186,10 +195,11 @@ class Survey:
         if not len(self.bends.t):
             return np.ones(1)
         room = np.abs(self.stations.at[:, None] - self.bends.t)
-        return (room / (self.spread(done) * (2.2 + 10 / np.sqrt(done + 1)))).min(axis=1)
+        return np.minimum((room / (self.spread(done) * (2.2 + 10 / np.sqrt(done + 1)))).min(axis=1), self.longest)
 
     def ask(self, which: Mask, steps: Matrix) -> None:
         """Measure slopes of the chosen (station, direction) pairs."""
+        which[: self.level] = False
         s, p = np.nonzero(which)
         if not len(s):
             return
@@ -204,7 +214,7 @@ class Survey:
         bad = np.zeros(self.steps.shape, dtype=np.bool_)
         for i, c in enumerate(self.stations.at):
             reach = self.steps[i] * A / (self.bends.t - c)[:, None]
-            bad[i] = (reach > 0.9).any(axis=0)
+            bad[i] = (reach > 0.9).any(axis=0) & (i >= self.level)
         return bad
 
     def run(self) -> None:
@@ -225,6 +235,25 @@ class Survey:
                 return
             self.ask(bad, self.steps / 3)
 
+    def settle(self, *, rng: np.random.Generator) -> None:
+        """Take slopes again, with shorter steps, where one more point does not lie on their plane.
+
+        A step across a hyperplane that the line does not meet spoils the slope of its direction alone, and a step
+        along all directions at once, as long, does not have that slope.
+        """
+        todo = np.arange(len(self.steps)) >= self.level
+        for _ in range(_AGAIN if len(self.V) else 0):
+            s = np.flatnonzero(todo)
+            signs = rng.choice([-1.0, 1.0], size=(len(s), len(self.V))) / len(self.V) ** 0.5
+            h = self.steps[s].min(axis=1)
+            x = self.bends.line.at(self.stations.at[s]) + h[:, None] * (signs @ self.V)
+            foreseen = self.stations.values[s] + h[:, None] * np.einsum("sp,spm->sm", signs, self.G[s])
+            gap = np.abs(self.bends.line.ask(x) - foreseen).max(axis=1)
+            todo[s] = gap > _SLACK * self.bends.noise.at(self.stations.at[s])
+            if not todo.any():
+                return
+            self.ask(np.tile(todo[:, None], (1, len(self.V))), self.steps / _SHORTER)
+
 
 def _inverse(jumps: Matrix) -> Matrix:
     """The pseudo-inverse of jumps^T, with every jump scaled to length one on the way."""
@@ -233,16 +262,29 @@ def _inverse(jumps: Matrix) -> Matrix:
     return (Z.T / np.maximum(S, 1e-14)) @ U.T / size[:, None]
 
 
-def survey(bends: Bends, *, rng: np.random.Generator) -> Survey:
-    """Measure Jacobians along a line."""
+def survey(
+    bends: Bends, *, rng: np.random.Generator, longest: Callable[[Vector], Vector] | None = None, level: int = 0
+) -> Survey:
+    """Measure Jacobians along a line.
+
+    Args:
+        bends: the line.
+        rng: source of the directions across it.
+        longest: how long steps may be, as a share of the line's own vector, at places of the line.
+        level: how many of the first stations are known to have no slope across the line.
+    """
     u = bends.line.along
     d, m = len(u), bends.values.shape[1]
     Q = np.linalg.qr(np.column_stack([u, rng.normal(size=(d, d - 1))]))[0]
     V: Matrix = Q[:, 1:].T * float(np.linalg.norm(u))
     where = stations(bends)
     G, steps = np.zeros((len(where.at), d - 1, m)), np.ones((len(where.at), d - 1))
-    state = Survey(bends, where, V, G, steps, bends.jumps, np.zeros(len(bends.t), dtype=np.bool_))
+    own = np.zeros(len(bends.t), dtype=np.bool_)
+    limit = np.inf if longest is None else longest(where.at)
+    state = Survey(bends, where, V, G, steps, bends.jumps, own, limit, level)
     state.run()
+    if longest is not None:
+        state.settle(rng=rng)
     return state
 
 

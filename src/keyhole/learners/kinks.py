@@ -28,6 +28,7 @@ Ask = Callable[[Matrix], Matrix]
 Indices = NDArray[np.intp]
 LADDER = (1e4, 1e8, 1e12)  # where the line is looked at from outside; each rung is readable from the next
 _WINDOW = 1e-4  # half a pair, as a share of its interval in theta
+_WIDER = 1e-3  # the same on a segment, where imprecise hyperplanes found before count as noise
 _SLACK = 12.0  # deviations beyond this many noises are real
 _LEAST = 1e-300  # rounding where every answer is zero
 _BENT = 1e-9  # relative deviations beyond this are bends, not rounding
@@ -95,6 +96,7 @@ class Bends:
         places: every sample, ascending.
         values: answers there.
         bars: standard error of each slope.
+        whole: whether the line goes on for ever; a segment may not be left.
     """
 
     line: Line
@@ -104,6 +106,7 @@ class Bends:
     places: Vector
     values: Matrix
     bars: Vector
+    whole: bool = True
 
     @property
     def jumps(self) -> Matrix:
@@ -200,6 +203,7 @@ class _Search:
     noise: Noise
     most: int
     pieces: list[Piece]
+    window: float = _WINDOW
     kinks: list[float | None] = field(init=False)
     asked: list[tuple[Array, Matrix]] = field(init=False)
     suspicious: int = field(default=SUSPICIOUS, init=False)
@@ -277,7 +281,7 @@ class _Search:
         """Where to ask next inside an interval, half the window, and whether a kink is expected there."""
         L, R = self.pieces[i], self.pieces[i + 1]
         mid = float(middle(np.array([L.b]), np.array([R.a]))[0])
-        width = _WINDOW * (np.arctan(R.a) - np.arctan(L.b))
+        width = self.window * (np.arctan(R.a) - np.arctan(L.b))
         turn = L.slope - R.slope
         steep = float(turn @ turn)
         if steep > 0.0:
@@ -332,10 +336,23 @@ def by_pairs(line: Line, noise: Noise, places: Vector, values: Matrix, *, most: 
     first = Piece(float(places[0]), float(places[1]), values[0], values[1])
     last = Piece(float(places[-2]), float(places[-1]), values[-2], values[-1])
     search = _Search(line, noise, most, [first, *(Piece(*pair) for pair in pairs), last])
+    return _searched(search, [(places, values), (beside, extra)])
+
+
+def on_segment(line: Line, noise: Noise, *, most: int) -> Bends:
+    """Resolve the part of a line from t = 0 to 1, by pairs whatever the number of outputs."""
+    places = np.array([0.0, _WIDER, 1.0 - _WIDER, 1.0])
+    values = line(places)
+    first, last = (Piece(*places[i : i + 2].tolist(), *values[i : i + 2]) for i in (0, 2))
+    return replace(_searched(_Search(line, noise, most, [first, last], _WIDER), [(places, values)]), whole=False)
+
+
+def _searched(search: _Search, before: list[tuple[Array, Matrix]]) -> Bends:
+    """The bends that a search finds, from its samples and those asked before."""
     search.run()
     t = np.array([k for k in search.kinks if k is not None])
-    every = [(places, values), (beside, extra), *search.asked]
-    return _settled(line, search.noise, t, np.concatenate([p for p, _ in every]), np.concatenate([v for _, v in every]))
+    places, values = (np.concatenate(part) for part in zip(*before, *search.asked, strict=True))
+    return _settled(search.line, search.noise, t, places, values)
 
 
 def _settled(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix) -> Bends:

@@ -85,7 +85,7 @@ class Again:
 def measured_again(ask: Ask, model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator) -> Again:
     """Hyperplane j from 2d + 2 queries at a place far from all others; the rest of the model need not be precise."""
     p, room = clean_point(model, j, radius=radius, rng=rng)
-    return _sides(ask, p, model.n[j], room / 3, rng)
+    return both_sides(ask, p, model.n[j], room / 3, rng)
 
 
 def replaced(model: AbsAffine, changes: Mapping[int, Again], anchor: Vector) -> AbsAffine:
@@ -138,7 +138,7 @@ def _across(ask: Ask, p: Matrix, n: Matrix, h: Vector) -> tuple[Matrix, Vector]:
     return D, np.einsum("km,km->k", apart, D) / np.einsum("km,km->k", D, D)
 
 
-def _sides(ask: Ask, p: Vector, n: Vector, h: float, rng: np.random.Generator) -> Again:
+def both_sides(ask: Ask, p: Vector, n: Vector, h: float, rng: np.random.Generator) -> Again:
     """Slopes on both sides of the hyperplane through p, and what they say of it."""
     d = len(p)
     Q = np.linalg.qr(np.column_stack([n, rng.normal(size=(d, d - 1))]))[0].T

@@ -9,6 +9,7 @@ from keyhole.oracles import Counted, declared
 
 _SCALES = (1.0, 30.0, 1e3, 1e6, 1e9)
 _EACH = 6
+_MORE = 12
 _FINE = 1e-4  # steps along lines, at which second differences of smooth units show and few ReLU units bend
 
 
@@ -22,7 +23,26 @@ def recognised(oracle: Counted, *, rng: np.random.Generator) -> tuple[str, ...]:
         return ("several-heads",) if (oracle.outputs or 1) == 1 else ("layer", "several-heads")
     if not _only_the_last(oracle, rng):
         return ("one-layer",)
-    return ("smooth-network", "network") if _smooth(oracle, rng) else ("network", "smooth-network")
+    plain = "network" if declared(oracle).roundoff <= EPS else "noisy-network"
+    return ("smooth-network", plain) if _smooth(oracle, rng) else (plain, "smooth-network")
+
+
+def curved(oracle: Counted, *, rng: np.random.Generator) -> bool:
+    """Whether answers to single tokens are not affine, beyond what errors explain; tokens keep the declared bound."""
+    stated = declared(oracle)
+    bound = stated.token_bound
+    for scale in _SCALES if bound is None else (0.5 * bound,):
+        x, y = rng.normal(size=(2, _MORE, oracle.width))
+        x, y = (scale * v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, y))
+        asked = np.concatenate([x + y, x, y, 0 * x])
+        one, two = (oracle.ask(asked[:, None]) for _ in range(2))
+        scatter = float(np.abs(one - two).max())
+        both, first, second, zero = np.split((one + two) / 2, 4)
+        errors = 4 * (scatter + np.nan_to_num(stated.noise) + stated.tolerance)
+        gap = float(np.abs(both - first - second + zero).max())
+        if gap > 2 * errors + _tolerance(oracle) * float(np.abs(one).max()):
+            return True
+    return False
 
 
 def _tolerance(oracle: Counted) -> float:

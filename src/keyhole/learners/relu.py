@@ -107,7 +107,7 @@ class _Learning:
                 found = sharpened(surveyed, found, radius=typical(found.model()), rng=self.rng)
         radius = typical(found.model())
         bars = found.bars * (1.0 + np.linalg.norm(found.where, axis=1) / (radius * self.width**0.5))
-        self.model, self.bars = _joined(self.model, self.bars, replace(found, bars=bars))
+        self.model, self.bars = joined(self.model, self.bars, replace(found, bars=bars))
         if self.anchor is None:
             self.anchor, self.noise = found.anchor, bends.noise
 
@@ -153,7 +153,7 @@ class _Learning:
         return worst
 
 
-def _joined(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsAffine, Vector]:
+def joined(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsAffine, Vector]:
     """A model with the hyperplanes of another round added: equal ones become one, and go when they cancel."""
     n, t, D = (np.concatenate(pair) for pair in ((model.n, found.n), (model.t, found.t), (model.D, found.D)))
     bars, keep = np.concatenate([bars, found.bars]), np.ones(len(n), dtype=np.bool_)
