@@ -9,6 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keyhole.bounds.attacks import Attack, Attacked, attack
+    from keyhole.bounds.channel import sign_channel
+    from keyhole.bounds.disjointness import Reduction, reduction
+    from keyhole.bounds.formulas import Inequality
+    from keyhole.bounds.protocol import Conversation, EffectiveBits, converse, effective_bits
+    from keyhole.bounds.verdicts import Bound, BoundVerdict, Gap, bound, bound_network
     from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Theorem, Verdict
     from keyhole.constructions import Built, Checked, Construction, Size, build, load, save
     from keyhole.errors import (
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
     from keyhole.learners.smooth import SmoothNetwork
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
+    from keyhole.models.baselines import Mlp, Recurrent
     from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
@@ -93,6 +100,12 @@ __version__ = "0.1.0"
 
 _HOME = {
     "keyhole.claims": ("Certificate", "Check", "Outcome", "THEOREMS", "Theorem", "Verdict"),
+    "keyhole.bounds.attacks": ("Attack", "Attacked", "attack"),
+    "keyhole.bounds.channel": ("sign_channel",),
+    "keyhole.bounds.disjointness": ("Reduction", "reduction"),
+    "keyhole.bounds.formulas": ("Inequality",),
+    "keyhole.bounds.protocol": ("Conversation", "EffectiveBits", "converse", "effective_bits"),
+    "keyhole.bounds.verdicts": ("Bound", "BoundVerdict", "Gap", "bound", "bound_network"),
     "keyhole.constructions": ("Built", "Checked", "Construction", "Size", "build", "load", "save"),
     "keyhole.errors": (
         "BadAnswer",
@@ -133,6 +146,7 @@ _HOME = {
     "keyhole.learners.smooth": ("SmoothNetwork",),
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
+    "keyhole.models.baselines": ("Mlp", "Recurrent"),
     "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
@@ -177,10 +191,14 @@ _WHERE["compare"] = ("keyhole.identify", "distance")
 __all__ = [  # noqa: RUF022
     "AbsAffine",
     "Antisymmetric",
+    "Attack",
+    "Attacked",
     "BadAnswer",
     "Balanced",
     "Blank",
     "Block",
+    "Bound",
+    "BoundVerdict",
     "Bounded",
     "BudgetSpent",
     "Budgeted",
@@ -191,6 +209,7 @@ __all__ = [  # noqa: RUF022
     "Checked",
     "Chunked",
     "Construction",
+    "Conversation",
     "Counted",
     "Counterexample",
     "Declared",
@@ -198,17 +217,20 @@ __all__ = [  # noqa: RUF022
     "Distance",
     "Disturbed",
     "DoesNotFit",
+    "EffectiveBits",
     "Exact",
     "Factored",
     "FixedPoint",
     "FourCycles",
     "Fresh",
+    "Gap",
     "Grid",
     "Guarantee",
     "Head",
     "HeadsInBall",
     "HttpService",
     "Imperfection",
+    "Inequality",
     "InvalidInput",
     "KeyholeError",
     "Labels",
@@ -220,6 +242,7 @@ __all__ = [  # noqa: RUF022
     "Match3Bigram",
     "Match3Local",
     "Match4",
+    "Mlp",
     "MultiHead",
     "Network",
     "NetworkInBall",
@@ -239,6 +262,8 @@ __all__ = [  # noqa: RUF022
     "Recorded",
     "Recovery",
     "RecoveryFailed",
+    "Recurrent",
+    "Reduction",
     "ReluNet",
     "Repetition",
     "Restricted",
@@ -267,9 +292,14 @@ __all__ = [  # noqa: RUF022
     "Verification",
     "Watched",
     "WholeLayer",
+    "attack",
+    "bound",
+    "bound_network",
     "build",
     "canonical",
     "compare",
+    "converse",
+    "effective_bits",
     "evaluate",
     "export_onnx",
     "freedom",
@@ -281,8 +311,10 @@ __all__ = [  # noqa: RUF022
     "number_format",
     "on_circle",
     "pairwise_sum",
+    "reduction",
     "save",
     "shift_invariant",
+    "sign_channel",
     "task_named",
     "torch_multihead",
     "twins",

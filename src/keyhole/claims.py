@@ -160,6 +160,88 @@ THEOREMS = _registry(
         "derived",
     ),
     Theorem(
+        "SHT23/4",
+        "No attention layer with m p <= c q computes q-sparse averages to 1/(2q) for N >= 2q + 1: by set disjointness, "
+        "2 D H (m + v) p >= q for D layers of H heads, residuals included.",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023, Theorem 4; the "
+        "constant is derived",
+        "paper",
+    ),
+    Theorem(
+        "SHT23/7",
+        "No single attention layer with m p H <= c N / log log N computes Match3 for M >= N + 1: in fixed point with I "
+        "integer and F fraction bits, H (v p + b_L) >= floor((N - 1)/2) where b_L bits hold a log-partition.",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023, Theorem 7; the "
+        "constant is derived",
+        "paper",
+    ),
+    Theorem(
+        "SHT23/10",
+        "A fully connected network that computes q-sparse averages to less than 1/q has N d'/2 units in its first "
+        "layer for q <= N/2, and (N - q + 1) d' for any q.",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023, Theorem 10; the "
+        "second count is derived",
+        "paper",
+    ),
+    Theorem(
+        "SHT23/11",
+        "A recurrent network that computes q-sparse averages to less than 1/q reading left to right has (N - 1)/2 bits "
+        "of state, already for q = 1, and N - 1 for any q < N - 1.",
+        "Sanford, Hsu, Telgarsky, Representational Strengths and Limitations of Transformers, 2023, Theorem 11; the "
+        "second count is derived",
+        "paper",
+    ),
+    Theorem(
+        "keyhole/counting-sets",
+        "Without residuals, attention of any depth that computes q-sparse averages to less than 1/q has "
+        "H (2m + v) p >= log2 C(N - 1, q) in its first layer.",
+        "docs/lower-bounds.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/radon",
+        "One head with keys from positions alone that computes q-sparse averages to less than 1/(2q) has m >= 2q, at "
+        "any precision, for N >= 3q; cyclic polytopes meet it.",
+        "docs/lower-bounds.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/answer-bits",
+        "Without residuals, attention that computes sparse averages of vectors of R^d' to eps has "
+        "H v p >= d' log2(1/eps) in its last layer.",
+        "docs/lower-bounds.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/one-row",
+        "A single attention layer that decides set disjointness of n bits in a public row, as Match4, Match3Bigram, "
+        "Match3Local and directed triangles do, has H (v p + b_L) >= n, as in SHT23/7.",
+        "docs/lower-bounds.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/exchanged-rows",
+        "Attention that finds directed 4-cycles from the rows of an adjacency matrix has D n H (m + v) p >= "
+        "floor(n/4)^2, at any depth and with residuals.",
+        "docs/lower-bounds.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/conversation",
+        "Two people who own the tokens run any Transformer of standard attention with N H D (m + v + 1) b bits; one "
+        "layer deviates by C 2^-b S at most, to first order, with S the spread of scores and "
+        "C = H V (1 + (1 + ln N)/(2 S)) for values within V.",
+        "docs/lower-bounds.md",
+        "derived",
+    ),
+    Theorem(
+        "keyhole/sign-faces",
+        "Keys for which every set of q positions is the key set of a face need min(2q, N - 1) dimensions in real "
+        "numbers; for signs and few bits the least dimension is found by exhaustive search for small N.",
+        "docs/lower-bounds.md; neighbourly polytopes (Gale)",
+        "measured",
+    ),
+    Theorem(
         "SHT23/2",
         "One self-attention unit with random sign keys of width O(q log N) averages any q of N tokens within eps, with "
         "numbers of O(log((q / eps) log N)) bits.",

@@ -11,7 +11,9 @@ from cyclopts import App, CycloptsError, Parameter
 from keyhole import __version__
 from keyhole.errors import InvalidInput, KeyholeError
 from keyhole.lab.jobs import (
+    AttackJob,
     AuditJob,
+    BoundJob,
     BuildJob,
     CompareJob,
     DemoJob,
@@ -93,7 +95,19 @@ def sweep(job: Annotated[SweepJob, Flat], *, json: Json = False) -> int:
 
 @app.command
 def sample(job: Annotated[SampleJob, Flat], *, json: Json = False) -> int:
-    """Write a random model file to play with: KIND is head, multihead, relu or onelayer."""
+    """Write a random model file to play with: KIND is head, multihead, relu, onelayer, mlp, gru or lstm."""
+    return _show(job, json)
+
+
+@app.command
+def bound(job: Annotated[BoundJob, Flat], *, json: Json = False) -> int:
+    """Whether a model of given sizes can do TASK: provably too small, enough by a construction, or open."""
+    return _show(job, json)
+
+
+@app.command
+def attack(job: Annotated[AttackJob, Flat], *, json: Json = False) -> int:
+    """An input on which MODEL, too small for TASK, fails; or the reason why none follows."""
     return _show(job, json)
 
 

@@ -296,12 +296,12 @@ class Drawn(_Job):
     """A random model.
 
     Args:
-        kind: head, multihead, relu or onelayer.
-        width: size of a token.
+        kind: head, multihead, relu or onelayer; in a file also a network to attack: mlp, gru or lstm.
+        width: size of a token; of the vectors z for a network to attack.
         rank: rank of W; full when absent.
         heads: number of heads of a multihead.
         outputs: numbers per answer.
-        hidden: hidden units of a relu or onelayer; four times the width when absent.
+        hidden: hidden units of a relu, onelayer or network to attack; four times the width when absent.
         scale: entries of W have standard deviation scale / sqrt(width).
         biases: give a head a score bias and a constant.
         seed: seed of the weights.
@@ -324,13 +324,125 @@ class SampleJob(Drawn):
     """Write a random model file to play with.
 
     Args:
+        length: tokens an mlp reads.
+        q: positions a token names, for an mlp, gru or lstm.
+        state_bits: bits of a number of the state of a gru or lstm; 64 is not rounded.
         out: file to write; KIND.safetensors when absent.
         force: overwrite an existing file.
     """
 
     _: KW_ONLY
+    length: int = 16
+    q: int = 3
+    state_bits: int = 64
     out: str | None = None
     force: bool = False
+
+
+@dataclass(frozen=True)
+class Posing(_Job):
+    """The sizes of a task, each where the task has it.
+
+    Args:
+        length: tokens of an input.
+        q: positions a token names (sparse-average).
+        width: size of the vectors (sparse-average).
+        at_most: a token may name fewer than q positions (sparse-average).
+        modulus: how many values a token can have (matching tasks).
+        radius: how far a partner may be (match3-local).
+        nodes: nodes of the graph (triangles, four-cycles).
+    """
+
+    _: KW_ONLY
+    length: int | None = None
+    q: int | None = None
+    width: int | None = None
+    at_most: bool = False
+    modulus: int | None = None
+    radius: int | None = None
+    nodes: int | None = None
+
+
+@dataclass(frozen=True)
+class _Task(_Job):
+    """A job with a task.
+
+    Args:
+        task: the name of a task.
+    """
+
+    task: str
+
+
+@dataclass(frozen=True)
+class _Attacking(_Job):
+    """A job with a model and a task.
+
+    Args:
+        model: a saved model.
+        task: the name of a task.
+    """
+
+    model: str
+    task: str
+
+
+@dataclass(frozen=True)
+class BoundJob(Posing, _Task):
+    """Whether a model of given sizes can do TASK: too small, enough or open.
+
+    Args:
+        embed: m, width of queries and keys.
+        bits: p, bits of a number; real numbers when absent.
+        dtype: the number format, instead of --bits: f64, f32, f16, bf16 or fixed:I.F.
+        heads: H.
+        value_width: v, width of values; as wide as an answer when absent.
+        layers: D.
+        order: order of attention; 2 is standard.
+        accuracy: largest error of an answer (sparse-average); 1/(4q) when absent.
+        residual: tokens are carried past attention layers.
+        positional: keys depend on positions alone, values on the vectors alone, nothing stands behind the head.
+        hidden: units of the first layer of a fully connected network, instead of attention.
+        state_bits: bits of the state of a recurrent network, instead of attention.
+        build: build and check weights, without which nothing is called enough.
+        seed: seed of every random choice.
+        out: run directory, with a page; none is written when absent.
+        force: overwrite the run in `out`.
+    """
+
+    _: KW_ONLY
+    embed: int | None = None
+    bits: int | None = None
+    dtype: str | None = None
+    heads: int = 1
+    value_width: int | None = None
+    layers: int = 1
+    order: int = 2
+    accuracy: float | None = None
+    residual: bool = False
+    positional: bool = False
+    hidden: int | None = None
+    state_bits: int | None = None
+    build: bool = True
+    seed: int = 0
+    out: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class AttackJob(Posing, _Attacking):
+    """An input on which a MODEL that is too small for TASK fails.
+
+    Args:
+        dtype: the number format an attention model is evaluated in.
+        accuracy: largest error of an answer that is allowed; 1/(4q) when absent.
+        seed: seed of every random choice.
+    """
+
+    _: KW_ONLY
+    dtype: str | None = None
+    accuracy: float | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -431,6 +543,8 @@ Job = (
     | TwinsJob
     | BuildJob
     | SampleJob
+    | BoundJob
+    | AttackJob
     | TrialJob
     | SweepJob
     | DemoJob

@@ -9,11 +9,15 @@ from typing import Any
 
 from keyhole.errors import InvalidInput, OracleError
 from keyhole.lab import records
+from keyhole.lab.attacking import BASELINES, run_attack, to_attack
 from keyhole.lab.audit import run_audit
+from keyhole.lab.bounding import run_bound
 from keyhole.lab.building import run_build
 from keyhole.lab.comparing import run_compare
 from keyhole.lab.jobs import (
+    AttackJob,
     AuditJob,
+    BoundJob,
     BuildJob,
     CompareJob,
     DemoJob,
@@ -53,6 +57,8 @@ def run(job: Job) -> Record:
         TwinsJob: run_twins,
         BuildJob: run_build,
         SampleJob: _sample,
+        BoundJob: run_bound,
+        AttackJob: run_attack,
         TrialJob: run_trial,
         SweepJob: run_sweep,
         DemoJob: run_demo,
@@ -133,8 +139,8 @@ def _sample(job: SampleJob) -> Record:
     path = Path(job.out or f"{job.kind}.safetensors")
     if path.exists() and not job.force:
         raise InvalidInput(f"{path} exists. Use --force to overwrite it, or another --out.")
-    model = draw(job)
+    model = to_attack(job) if job.kind in BASELINES else draw(job)
     save(model, path)
     sentence = f"A random {job.kind} of width {job.width} was written to {path}."
-    shown = {"kind": job.kind, "model": str(path), "width": job.width, "outputs": job.outputs, "seed": job.seed}
+    shown = {"kind": job.kind, "model": str(path), "width": job.width, "outputs": model.outputs, "seed": job.seed}
     return Record({"sentence": sentence, **shown}, 0)

@@ -15,12 +15,13 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
+from keyhole.models.baselines import Mlp, Recurrent, described, restored
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention
 from keyhole.models.transformer import OneLayer
 
 FORMAT = "1"
-Saved = Head | MultiHead | SelfAttention | TensorAttention | ReluNet | AbsAffine | OneLayer
+Saved = Head | MultiHead | SelfAttention | TensorAttention | ReluNet | AbsAffine | OneLayer | Mlp | Recurrent
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ _KINDS = {
         AbsAffine, frozenset("ntDPq"), frozenset(), _fields("n", "t", "D", "P", "q"), lambda t: AbsAffine(**t)
     ),
 }
-_NAMES = (*_KINDS, "onelayer")
+_NAMES = (*_KINDS, "onelayer", "mlp", "rnn")
 
 
 def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array] | None = None) -> None:
@@ -99,7 +100,7 @@ def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array
 
     Args:
         model: a head, a sum of heads, a unit of self-attention or of higher order, a network with one hidden layer,
-            or a head and a network.
+            a head and a network, or a baseline.
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
     """
@@ -117,6 +118,8 @@ def write_tensors(path: Path, metadata: Mapping[str, str], tensors: Mapping[str,
 
 def _described(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
     """Metadata and tensors of a model; those of a one-layer Transformer are its parts', named head.* and net.*."""
+    if isinstance(model, Mlp | Recurrent):
+        return described(model)
     if isinstance(model, OneLayer):
         (_, head), (about, net) = _described(model.head), _described(model.net)
         tensors = {f"head.{name}": a for name, a in head.items()} | {f"net.{name}": a for name, a in net.items()}
@@ -171,6 +174,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         )
     weights = {name: array for name, array in tensors.items() if not name.endswith(".bar")}
     try:
+        if metadata["kind"] in ("mlp", "rnn"):
+            return restored(metadata, weights)
         return (_layer if metadata["kind"] == "onelayer" else _built)(metadata, weights)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error

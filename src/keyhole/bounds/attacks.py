@@ -1,0 +1,315 @@
+r"""Inputs on which a model of sparse averaging fails, found because it is too small.
+
+Each attack makes two inputs that a model cannot tell apart and whose right answers are far apart, and puts both to the
+model. Whatever it answers, on one of them it is wrong by half that distance at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations, islice
+from math import comb, isfinite
+from typing import Any, cast
+
+import numpy as np
+
+from keyhole._arrays import Array, Stack
+from keyhole.bounds.collisions import SEARCHED, two_prefixes
+from keyhole.bounds.formulas import Inequality, Sizes, counting, kernel, prefixes
+from keyhole.errors import InvalidInput
+from keyhole.models.attention import SelfAttention
+from keyhole.models.baselines import Mlp, Recurrent, encoded
+from keyhole.models.numbers import NumberFormat, evaluate
+from keyhole.models.numbers import number_format as format_named
+from keyhole.models.stack import Transformer
+from keyhole.tasks import SparseAverage, Task
+
+SETS = 400_000  # sets whose messages are compared
+_FLAT = 1e-13  # of the largest singular value: a direction the first layer does not see
+
+
+class Attacked(StrEnum):
+    """How an attack ended; the value says what it means."""
+
+    FOUND = "Two inputs that the model cannot tell apart have different right answers: it is wrong on one of them."
+    PIGEONHOLE = "Such inputs exist, by counting, but searching for them would take too long."
+    NONE_FOLLOWS = "Nothing follows from the size of this model."
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """What an attack found.
+
+    Args:
+        status: how it ended.
+        sentence: what was found, or why nothing follows, with numbers.
+        inequality: what the model falls short of, or not.
+        inputs: two inputs, or None.
+        answers: the model's answers to both, in the row that fails.
+        targets: the right ones.
+        row: the row that fails.
+        hidden_gap: how far apart the model sees the two inputs: first-layer sums, states, or messages.
+    """
+
+    status: Attacked
+    sentence: str
+    inequality: Inequality
+    inputs: Stack | None = None
+    answers: Array | None = None
+    targets: Array | None = None
+    row: int = 0
+    hidden_gap: float = 0.0
+
+    @property
+    def target_gap(self) -> float:
+        """Distance of the right answers."""
+        return 0.0 if self.targets is None else float(np.linalg.norm(self.targets[0] - self.targets[1]))
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """How wrong the model is on either input."""
+        if self.answers is None or self.targets is None:
+            return ()
+        return tuple(float(error) for error in np.linalg.norm(self.answers - self.targets, axis=-1))
+
+    @property
+    def worst(self) -> int:
+        """Which of the inputs the model fails on."""
+        return int(np.argmax(self.errors)) if self.errors else 0
+
+
+def attack(
+    model: Mlp | Recurrent | Transformer | SelfAttention,
+    task: Task,
+    *,
+    rng: np.random.Generator,
+    number_format: str | None = None,
+    accuracy: float | None = None,
+) -> Attack:
+    """Two inputs a model of sparse averaging cannot tell apart, or the reason why none follow.
+
+    Args:
+        model: a fully connected, recurrent or attention model.
+        task: sparse averaging, of the sizes the model is for.
+        rng: draws what is searched.
+        number_format: the format in which an attention model holds XQ, XK, XV and head outputs: f64, f32, f16, bf16,
+            fixed:I.F, or float64 as it is when absent.
+        accuracy: largest error allowed; a quarter of what one member of a set counts when absent.
+
+    Raises:
+        InvalidInput: the model is not for this task.
+    """
+    if not isinstance(task, SparseAverage):
+        raise InvalidInput(f"attacks are known for models of sparse-average; got {task.name}.")
+    allowed = 1.0 / (4.0 * task.q) if accuracy is None else accuracy
+    if isinstance(model, Mlp):
+        return _on_mlp(model, task, allowed)
+    if isinstance(model, Recurrent):
+        return _on_recurrent(model, task, allowed, rng)
+    return _on_attention(model, task, allowed, rng, format_named("exact" if number_format is None else number_format))
+
+
+def _check_width(model: Any, task: SparseAverage) -> None:
+    if model.width != task.width or model.outputs != task.dimension or len(model.z) != task.dimension:
+        raise InvalidInput(
+            f"the model reads tokens of {model.width} numbers, {len(model.z)} of them z, and answers {model.outputs}; "
+            f"this task has {task.width}, {task.dimension} and {task.dimension}. Check --q and --width."
+        )
+
+
+def _replayed(task: SparseAverage, inputs: Stack, row: int, run: Callable[[Stack], Stack], **told: Any) -> Attack:
+    """Put both inputs to the model."""
+    answers, targets = run(inputs)[:, row], task.target(inputs)[:, row]
+    gap, apart = float(np.abs(answers[0] - answers[1]).max()), float(np.linalg.norm(targets[0] - targets[1]))
+    sentence = (
+        f"At token {row + 1} the model gives two inputs answers {gap:.1g} apart; the right ones are {apart:.4g} apart, "
+        f"so that it is wrong by {apart / 2:.4g} on one of them. {told.pop('why')}"
+    )
+    return Attack(Attacked.FOUND, sentence, inputs=inputs, answers=answers, targets=targets, row=row, **told)
+
+
+# The first layer sees z only through its columns for z. Those of the first N - q + 1 tokens have a kernel as soon as
+# there are more of them than units; the token of the kernel vector with the largest norm is scaled to norm 1.
+def _on_mlp(model: Mlp, task: SparseAverage, accuracy: float) -> Attack:
+    _check_width(model, task)
+    if model.length != task.length:
+        raise InvalidInput(f"the model reads {model.length} tokens; this task has {task.length}. Check --length.")
+    told = kernel(task, model.hidden, accuracy)
+    free = task.length - task.q + 1
+    delta = _unseen(model, free)
+    if delta is None:
+        sentence = (
+            f"The first layer has {model.hidden} units and sees every direction of the {told.needed:.0f} z-coordinates "
+            f"of {free} tokens: nothing follows. One unit less than {told.needed:.0f} would be too few."
+        )
+        return Attack(Attacked.NONE_FOLLOWS, sentence, told)
+    z = np.zeros((2, task.length, task.dimension))
+    z[0, :free], z[1, :free] = delta, -delta
+    best = int(np.argmax(np.linalg.norm(delta, axis=1)))
+    y = np.broadcast_to(np.array([best, *range(free, task.length)]), (2, task.length, task.q))
+    inputs = task.tokens(z, y)
+    seen = model.first_layer(inputs)
+    why = f"Its {model.hidden} first-layer units do not see the difference; {told.needed:.0f} would be needed."
+    return _replayed(
+        task, inputs, 0, model, inequality=told, hidden_gap=float(np.abs(seen[0] - seen[1]).max()), why=why
+    )
+
+
+def _unseen(model: Mlp, free: int) -> Array | None:
+    """Vectors for the first tokens that the first layer does not see, the longest of norm 1; None where it sees all."""
+    columns = model.W[0].reshape(model.hidden, model.length, model.inputs)[:, :free, list(model.z)]
+    columns = columns.reshape(model.hidden, -1)
+    _, sizes, directions = np.linalg.svd(columns, full_matrices=True)
+    least = sizes[-1] / sizes[0] if len(sizes) == columns.shape[1] and sizes[0] > 0 else 0.0
+    if least > _FLAT:
+        return None
+    delta = directions[-1].reshape(free, -1)
+    return delta / np.linalg.norm(delta, axis=1).max()
+
+
+def _on_recurrent(model: Recurrent, task: SparseAverage, accuracy: float, rng: np.random.Generator) -> Attack:
+    _check_width(model, task)
+    told = prefixes(task, model.bits, accuracy)
+    if task.q > task.length - 2:
+        sentence = f"With q = {task.q} of {task.length} positions every prefix may be asked the same: nothing follows."
+        return Attack(Attacked.NONE_FOLLOWS, sentence, told)
+    pair = two_prefixes(model, task, rng=rng)
+    if pair is None:
+        return _pigeonhole(model, task, told)
+    z, y = pair, _separating(pair, task.q)
+    inputs = task.tokens(np.concatenate([z, np.zeros((2, 1, task.dimension))], axis=1), _asked(task, y))
+    states = _states(model, inputs[:, :-1])
+    why = f"Its state of {model.bits} bits is the same behind both prefixes; " + (
+        f"{told.needed:.0f} bits would be needed." if told.violated else "its bits would do, but it uses them badly."
+    )
+    gap = float(np.abs(states[0] - states[1]).max())
+    return _replayed(task, inputs, task.length - 1, model, inequality=told, hidden_gap=gap, why=why)
+
+
+def _pigeonhole(model: Recurrent, task: SparseAverage, told: Inequality) -> Attack:
+    if told.violated:
+        sentence = (
+            f"{task.length - 1} bits of prefix meet {model.bits} bits of state: two prefixes share a state by the "
+            f"pigeonhole principle, but a search among {SEARCHED:,} states at a time did not meet them; it can be "
+            "relied on up to about 40 bits."
+        )
+        return Attack(Attacked.PIGEONHOLE, sentence, told)
+    sentence = (
+        f"{model.bits} bits of state could hold the {task.length - 1} bits of every prefix, and no two prefixes that "
+        "share a state were met: nothing follows."
+    )
+    return Attack(Attacked.NONE_FOLLOWS, sentence, told)
+
+
+def _states(model: Recurrent, X: Stack) -> Array:
+    tokens, state = encoded(X, model.z, model.codes), model.start(len(X))
+    for t in range(X.shape[1]):
+        state = model.step(state, tokens[:, t])
+    return state
+
+
+def _asked(task: SparseAverage, y: Any) -> Any:
+    """The set the last token names; the others name the first positions, as where prefixes were grown."""
+    every = np.broadcast_to(np.arange(task.q), (2, task.length, task.q)).copy()
+    every[:, -1] = np.sort(y)
+    return every
+
+
+def _separating(z: Stack, q: int) -> Any:
+    """Positions over which two prefixes of +-1 have different sums: the q largest differences, or the q smallest."""
+    order = np.argsort(z[0, :, 0] - z[1, :, 0], kind="stable")
+    least, most = order[:q], order[-q:]
+    sums = [abs(float((z[0, y, 0] - z[1, y, 0]).sum())) for y in (least, most)]
+    return most if sums[1] >= sums[0] else least
+
+
+# Two sets whose query, key and value are the same numbers once rounded get the same answers, whatever the vectors are.
+def _on_attention(
+    model: Transformer | SelfAttention,
+    task: SparseAverage,
+    accuracy: float,
+    rng: np.random.Generator,
+    held: NumberFormat,
+) -> Attack:
+    if not isinstance(model, Transformer) or not isinstance(model.blocks[0].layer, SelfAttention):
+        raise InvalidInput("attacks on attention need a Transformer with a token map in front of standard attention.")
+    block, layer = model.blocks[0], model.blocks[0].layer
+    heads, _, m = layer.Q.shape
+    told = counting(
+        task,
+        Sizes(
+            embed=m, bits=held.bits, heads=heads, value_width=layer.outputs, accuracy=accuracy, residual=block.residual
+        ),
+    )
+    pair = None if block.residual else _two_sets(model, task, held, rng)
+    if pair is None:
+        tried = min(SETS, comb(task.length - 1, task.q))
+        sentence = (
+            f"The messages of {tried:,} sets, {_size(told.available)}, are all different; "
+            f"{told.needed:,.1f} bits are needed"
+            + (": two sets share one, but were not met." if told.violated else ".")
+        )
+        return Attack(Attacked.PIGEONHOLE if told.violated else Attacked.NONE_FOLLOWS, sentence, told)
+    inputs = _told_apart(task, *pair)
+    first, second = (_message(model, task, np.array([y]), held)[0] for y in pair)
+    why = "Query, key and value of its last token are the same numbers for two sets."
+    gap = float(np.abs(first - second).max())
+    return _replayed(
+        task, inputs, task.length - 1, lambda X: _evaluated(model, X, held), inequality=told, hidden_gap=gap, why=why
+    )
+
+
+def _size(bits: float) -> str:
+    return f"{bits:,.0f} bits each" if isfinite(bits) else "not rounded"
+
+
+def _message(model: Transformer, task: SparseAverage, sets: Any, held: NumberFormat) -> Array:
+    """All that attention sees of the last token, for each of its sets, all other tokens being the same."""
+    z = np.zeros((len(sets), task.length, task.dimension))
+    z[..., 0] = -1.0
+    y = np.broadcast_to(np.arange(task.q), (len(sets), task.length, task.q)).copy()
+    y[:, -1] = sets
+    tokens = model.blocks[0].map(task.tokens(z, y))[:, -1]
+    layer: Any = model.blocks[0].layer
+    return np.concatenate([held.round(tokens @ P) for part in (layer.Q, layer.K, layer.V) for P in part], axis=1)
+
+
+def _two_sets(
+    model: Transformer, task: SparseAverage, held: NumberFormat, rng: np.random.Generator
+) -> tuple[Any, Any] | None:
+    """Two sets with the same message, all sets being tried where they are few, else random ones."""
+    seen: dict[bytes, Any] = {}
+    for sets in _batches(task, rng):
+        for y, told in zip(sets, _message(model, task, sets, held) + 0.0, strict=True):
+            other = seen.setdefault(told.tobytes(), y)
+            if not np.array_equal(other, y):
+                return other, y
+    return None
+
+
+def _batches(task: SparseAverage, rng: np.random.Generator) -> Any:
+    others, size = task.length - 1, max(1, 200_000 // (task.length * task.width))
+    if comb(others, task.q) <= SETS:
+        every = combinations(range(others), task.q)
+        while batch := list(islice(every, size)):
+            yield np.array(batch)
+        return
+    for _ in range(-(-SETS // size)):
+        yield np.sort(np.stack([rng.choice(others, task.q, replace=False) for _ in range(size)]), axis=1)
+
+
+def _told_apart(task: SparseAverage, first: Any, second: Any) -> Stack:
+    """Inputs that differ in the last token's set only, with +e_1 at a position that the first set has and -e_1 else."""
+    z = np.zeros((2, task.length, task.dimension))
+    z[..., 0] = -1.0
+    z[:, np.setdiff1d(first, second)[0], 0] = 1.0
+    y = np.broadcast_to(np.arange(task.q), (2, task.length, task.q)).copy()
+    y[0, -1], y[1, -1] = first, second
+    return task.tokens(z, y)
+
+
+def _evaluated(model: Transformer, X: Stack, held: NumberFormat) -> Stack:
+    """The model with XQ, XK, XV and head outputs rounded."""
+    return model(X, lambda layer, tokens: evaluate(cast(Any, layer), tokens, held, inner=False))

@@ -1,0 +1,57 @@
+"""Weights within sizes, by the constructions of this package."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import numpy as np
+
+from keyhole.bounds.formulas import Sizes
+from keyhole.constructions import Built, Room, survey
+from keyhole.errors import DoesNotFit
+from keyhole.models.attention import SelfAttention
+from keyhole.models.tensor import TensorAttention
+from keyhole.tasks import Task
+
+FEWEST, MOST = 2, 53  # bits of fixed point that can be built
+_TOKENS = 4096  # longer inputs are not built: their keys are searched for minutes
+_ACCURATE = 1e-3  # for labels, where nothing is asked
+
+
+def planned(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
+    """The smallest construction that does a task within sizes.
+
+    Raises:
+        DoesNotFit: none is known that fits.
+    """
+    if task.length > _TOKENS:
+        raise DoesNotFit(f"Inputs of more than {_TOKENS:,} tokens are not built here; use `keyhole build`.")
+    room = Room(sizes.embed, sizes.value_width, sizes.heads, sizes.layers)
+    accuracy = sizes.accuracy or _ACCURATE
+    found = survey(task, accuracy=accuracy, number_format=_format(sizes), room=room, rng=rng)
+    fitting = [built for built in found.built if _order(built) <= order]
+    if found.built and not fitting:
+        raise DoesNotFit(f"The construction {found.best.construction} is of order {_order(found.best)}.")
+    return fitting[0] if fitting else found.best
+
+
+def _format(sizes: Sizes) -> str | int | None:
+    """The number format as constructions name it: a word, bits of fixed point, or f64."""
+    if sizes.format is not None:
+        return sizes.format
+    if not isfinite(sizes.bits) or sizes.bits >= 64:
+        return None
+    if sizes.bits < FEWEST:
+        raise DoesNotFit(f"Nothing is built with fewer than {FEWEST} bits.")
+    return min(int(sizes.bits), MOST)
+
+
+def _order(built: Built) -> int:
+    """The largest order of attention in a model."""
+    layers = [block.layer for block in built.model.blocks]
+    return max(len(one.K) + 1 if isinstance(one, TensorAttention) else 2 for one in layers)
+
+
+def standard(built: Built) -> bool:
+    """Whether a model is made of standard attention alone."""
+    return all(isinstance(block.layer, SelfAttention) for block in built.model.blocks)

@@ -1,0 +1,285 @@
+"""One verdict for a task and the sizes of a model: provably too small, enough by a construction, or open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf, isfinite
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from keyhole.bounds.formulas import Inequality, Sizes, inequalities, kernel, prefixes
+from keyhole.bounds.planned import planned
+from keyhole.constructions import Built, Size
+from keyhole.errors import DoesNotFit, InvalidInput
+from keyhole.models.numbers import number_format as format_named
+from keyhole.tasks import SparseAverage, Task
+
+LARGEST = 1 << 20  # sizes beyond which no gap is looked for
+
+
+class BoundVerdict(StrEnum):
+    """What is known of a task and sizes; the value is the sentence."""
+
+    TOO_SMALL = "No model of these sizes does the task."
+    ENOUGH = "A model of these sizes does the task: it was built and checked."
+    OPEN = "Neither an impossibility nor a model of these sizes is known here."
+
+
+@runtime_checkable
+class Builder(Protocol):
+    """Whatever can build weights for a task within sizes."""
+
+    def __call__(self, task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
+        """The weights, checked.
+
+        Raises:
+            DoesNotFit: with the reason.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What lies between the largest size known to be too small and the least known to be enough.
+
+    Args:
+        axis: the size in question, all others as asked.
+        too_small: the largest value that is too small; 0 where none is.
+        asked: the value asked for.
+        enough: the least value known to be enough; None where none is known.
+    """
+
+    axis: str
+    too_small: int
+    asked: int
+    enough: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A verdict and what it rests on.
+
+    Args:
+        task: the task.
+        sizes: what was asked, for attention; None for other networks.
+        verdict: TOO_SMALL, ENOUGH or OPEN.
+        inequality: the one that decides, or comes nearest to deciding; None where none is known for the task.
+        inequalities: all of them.
+        built: the weights behind ENOUGH.
+        gap: what lies between, along the size that matters.
+        sentence: all of it in words.
+        reason: why nothing was built, where nothing was.
+    """
+
+    task: Task
+    sizes: Sizes | None
+    verdict: BoundVerdict
+    inequality: Inequality | None
+    inequalities: tuple[Inequality, ...]
+    built: Built | None
+    gap: Gap | None
+    sentence: str
+    reason: str = ""
+
+    @property
+    def construction(self) -> str | None:
+        """The name of the construction behind ENOUGH."""
+        return None if self.built is None else self.built.construction
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the inequality assumes of the class of models."""
+        return () if self.inequality is None else self.inequality.assumptions
+
+
+def bound(
+    task: Task,
+    *,
+    embed: int,
+    bits: float = inf,
+    number_format: str | None = None,
+    heads: int = 1,
+    value_width: int | None = None,
+    layers: int = 1,
+    order: int = 2,
+    accuracy: float | None = None,
+    residual: bool = False,
+    positional: bool = False,
+    builder: Builder | None = None,
+    rng: np.random.Generator | None = None,
+) -> Bound:
+    """Whether attention of these sizes can do a task: TOO_SMALL, ENOUGH or OPEN.
+
+    Args:
+        task: the task, with its own sizes.
+        embed: m, width of queries and keys.
+        bits: p, bits of a number; infinite for real numbers.
+        number_format: f64, f32, f16, bf16 or fixed:I.F, instead of `bits`.
+        heads: H.
+        value_width: v, width of values; as wide as an answer when absent.
+        layers: D.
+        order: order of attention; only standard attention, 2, has lower bounds here.
+        accuracy: largest error for tasks with real answers; 1 / (4q) when absent.
+        residual: whether tokens are carried past attention layers.
+        positional: whether keys depend on positions alone, values on the vectors alone, and nothing stands behind.
+        builder: builds weights for the verdict ENOUGH; the constructions of this package when absent.
+        rng: draws what building and checking need; nothing is built when absent, and then nothing is ENOUGH.
+
+    Raises:
+        InvalidInput: a size makes no sense.
+    """
+    held = None if number_format is None else format_named(number_format)
+    sizes = Sizes(
+        embed=embed,
+        bits=bits if held is None else held.bits,
+        heads=heads,
+        value_width=task.outputs if value_width is None else value_width,
+        layers=layers,
+        fixed=None if held is None else held.fixed,
+        format=number_format,
+        accuracy=_accuracy(task, accuracy),
+        residual=residual,
+        positional=positional,
+    )
+    _check(sizes, order)
+    known = inequalities(task, sizes) if order == 2 else ()
+    told = next((one for one in known if one.applies), None)
+    if told is not None and told.violated:
+        return Bound(task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, _too_small(told))
+    built, reason = _built(task, sizes, order, builder, rng)
+    if built is not None:
+        return Bound(task, sizes, BoundVerdict.ENOUGH, told, known, built, None, _enough(built))
+    gap = _gap(task, sizes, told, builder, order, rng)
+    return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, _open(told, gap), reason)
+
+
+def _accuracy(task: Task, accuracy: float | None) -> float:
+    if accuracy is not None:
+        return accuracy
+    return 1.0 / (4.0 * task.q) if isinstance(task, SparseAverage) else 0.0
+
+
+def _check(sizes: Sizes, order: int) -> None:
+    for name in ("embed", "heads", "value_width", "layers"):
+        if getattr(sizes, name) < 1:
+            raise InvalidInput(f"--{name.replace('_', '-')} is a whole number >= 1; got {getattr(sizes, name)}.")
+    if not sizes.bits >= 1 or (isfinite(sizes.bits) and sizes.bits != int(sizes.bits)):
+        raise InvalidInput(f"--bits is a whole number >= 1, or left out for real numbers; got {sizes.bits}.")
+    if not 0 <= sizes.accuracy < inf or order < 2:
+        raise InvalidInput(f"--accuracy is at least 0 and --order at least 2; got {sizes.accuracy} and {order}.")
+
+
+def _built(
+    task: Task, sizes: Sizes, order: int, builder: Builder | None, rng: np.random.Generator | None
+) -> tuple[Built | None, str]:
+    """A checked model within the sizes, or why there is none."""
+    if rng is None:
+        return None, "Nothing was built."
+    try:
+        built = (builder or planned)(task, sizes, order=order, rng=rng)
+    except DoesNotFit as error:
+        return None, str(error)
+    over = exceeding(built.size, sizes)
+    if over:
+        return None, f"The construction {built.construction} needs {over}."
+    if built.checked.errors:
+        return None, f"The construction {built.construction} failed {built.checked.errors} of its checks."
+    return built, ""
+
+
+def exceeding(size: Size, sizes: Sizes) -> str:
+    """Which sizes of a built model are larger than allowed, in words; empty where it fits."""
+    allowed = {name: getattr(sizes, name) for name in ("embed", "value_width", "heads", "layers", "bits")}
+    over = [
+        f"{name.replace('_', ' ')} {getattr(size, name)}" for name in allowed if getattr(size, name) > allowed[name]
+    ]
+    return ", ".join(over)
+
+
+# Every inequality is monotone in the sizes, so that bisection finds where it stops to bite.
+def least_open(task: Task, sizes: Sizes, axis: str) -> int:
+    """The least value of a size at which no inequality is violated, all others as asked; LARGEST where none is."""
+    low, high = 0, LARGEST
+    while high - low > 1:
+        middle = (low + high) // 2
+        small = any(one.violated for one in inequalities(task, replace(sizes, **{axis: middle})))
+        low, high = (middle, high) if small else (low, middle)
+    return high
+
+
+def axis_of(told: Inequality | None) -> str:
+    """The size an inequality is drawn against: values where keys do not enter, else keys."""
+    return "value_width" if told is not None and told.name == "partition-message" else "embed"
+
+
+def _gap(
+    task: Task,
+    sizes: Sizes,
+    told: Inequality | None,
+    builder: Builder | None,
+    order: int,
+    rng: np.random.Generator | None,
+) -> Gap:
+    """What is known on either side of what was asked."""
+    axis = axis_of(told)
+    below = least_open(task, sizes, axis) - 1 if order == 2 else 0
+    free = replace(sizes, **dict.fromkeys(("embed", "value_width"), LARGEST))
+    built, _ = _built(task, free, order, builder, rng)
+    enough = None if built is None else getattr(built.size, axis)
+    return Gap(axis, below, getattr(sizes, axis), enough)
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:,.1f}"
+
+
+def _too_small(told: Inequality) -> str:
+    return (
+        f"No model of these sizes does the task: it needs {_amount(told.needed)} {told.unit} and there are "
+        f"{_amount(told.available)} ({told.name}: {told.formula})."
+    )
+
+
+def _enough(built: Built) -> str:
+    size, seen = built.size, built.checked
+    share = "every input" if seen.exhaustive else f"{seen.inputs:,} inputs"
+    return (
+        f"These sizes are enough: the construction {built.construction} does the task with key width {size.embed}, "
+        f"value width {size.value_width}, {size.heads} head{'s' * (size.heads > 1)}, {size.layers} "
+        f"layer{'s' * (size.layers > 1)} and {size.bits} bits; it was built and checked on {share} without error."
+    )
+
+
+def _open(told: Inequality | None, gap: Gap) -> str:
+    axis = gap.axis.replace("_", " ").replace("embed", "key width")
+    below = f"up to {gap.too_small:,} too small" if gap.too_small else "none known to be too small"
+    above = f"from {gap.enough:,} on enough" if gap.enough is not None else "none known to be enough"
+    near = "" if told is None else f" ({told.name}: {_amount(told.needed)} {told.unit} needed, {_some(told.available)})"
+    return f"Open: of {axis}s, other sizes as asked, {below}, {above}; {gap.asked:,} was asked{near}."
+
+
+def _some(available: float) -> str:
+    return f"{_amount(available)} available" if isfinite(available) else "no limit on bits"
+
+
+def bound_network(
+    task: Task, *, hidden: int | None = None, state_bits: int | None = None, accuracy: float | None = None
+) -> Bound:
+    """The same for networks without attention: a fully connected one by its first layer, a recurrent one by its state.
+
+    Args:
+        task: sparse averaging.
+        hidden: units of the first layer of a fully connected network.
+        state_bits: bits of the state of a recurrent one.
+        accuracy: largest error; 1 / (4q) when absent.
+    """
+    if not isinstance(task, SparseAverage) or (hidden is None) == (state_bits is None):
+        raise InvalidInput("bounds on other networks are for sparse-average, with --hidden or --state-bits.")
+    eps = _accuracy(task, accuracy)
+    told = kernel(task, hidden, eps) if hidden is not None else prefixes(task, float(state_bits or 0), eps)
+    if told.violated:
+        return Bound(task, None, BoundVerdict.TOO_SMALL, told, (told,), None, None, _too_small(told))
+    sentence = f"Open: {_amount(told.needed)} {told.unit} are needed and there are {_amount(told.available)}."
+    return Bound(task, None, BoundVerdict.OPEN, told, (told,), None, None, sentence)

@@ -1,0 +1,338 @@
+r"""Networks that attention is compared with: fully connected ones on all tokens at once, and recurrent ones.
+
+Both are called on the tokens of sparse averaging, $(z ; y ; i)$, one answer per token. Where a model has `codes`, a
+matrix with one row per position, it reads $(z ; \mathrm{code}(y_1), \dots, \mathrm{code}(y_q) ; \mathrm{code}(i))$.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, check_finite, check_sequences, check_shape, frozen
+from keyhole.errors import InvalidInput
+
+CELLS = {"gru": 3, "lstm": 4}  # gates
+STATES = {"gru": 1, "lstm": 2}  # numbers remembered per unit
+UNROUNDED = 64  # bits of a number of state that is not rounded
+
+Hidden = Float[Array, "batch _"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Mlp:
+    r"""A fully connected network on all tokens side by side: affine maps with ReLU between them.
+
+    Args:
+        W: weights, one matrix per layer, outputs x inputs.
+        b: biases, one vector per layer.
+        length: tokens of an input.
+        z: which columns of a token are the vector z; the set and the position follow.
+        codes: one row per position, where positions are read as codes.
+    """
+
+    W: tuple[Matrix, ...]
+    b: tuple[Vector, ...]
+    length: int
+    z: tuple[int, ...] = (0,)
+    codes: Matrix | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("W", "b"):
+            object.__setattr__(self, name, tuple(frozen(part) for part in getattr(self, name)))
+        _freeze_codes(self)
+        if not self.W or len(self.W) != len(self.b):
+            raise InvalidInput(f"an mlp has as many W as b, at least one; got {len(self.W)} and {len(self.b)}.")
+        inputs = self.W[0].shape[-1]
+        for k, (W, b) in enumerate(zip(self.W, self.b, strict=True)):
+            check_shape(f"W{k}", W, (len(b), inputs))
+            inputs = len(b)
+        if self.W[0].shape[1] % self.length or inputs % self.length:
+            raise InvalidInput(
+                f"inputs and outputs of an mlp on {self.length} tokens are multiples of that; "
+                f"got {self.W[0].shape[1]} and {inputs}."
+            )
+
+    @classmethod
+    def random(cls, length: int, *, q: int, dimension: int, hidden: int, rng: np.random.Generator) -> Mlp:
+        """One hidden layer with Gaussian weights of size 1 / sqrt(inputs)."""
+        sizes = (length * (dimension + q + 1), hidden, length * dimension)
+        W = tuple(rng.normal(size=(k, d)) / np.sqrt(max(1, d)) for d, k in pairwise(sizes))
+        return cls(W, tuple(0.1 * rng.normal(size=k) for k in sizes[1:]), length, tuple(range(dimension)))
+
+    @property
+    def inputs(self) -> int:
+        """Numbers of a token, once its positions are codes."""
+        return self.W[0].shape[1] // self.length
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token."""
+        return _plain_width(self.inputs, self.z, self.codes)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of an answer, per token."""
+        return len(self.b[-1]) // self.length
+
+    @property
+    def hidden(self) -> int:
+        """Units of the first layer."""
+        return len(self.b[0])
+
+    def first_layer(self, X: Sequences) -> Hidden:
+        """What enters the first activation."""
+        check_sequences(X, self.width)
+        check_shape("an input", X, (None, self.length, None))
+        return encoded(X, self.z, self.codes).reshape(len(X), -1) @ self.W[0].T + self.b[0]
+
+    def __call__(self, X: Sequences) -> Stack:
+        """The answers, one row per token."""
+        x = self.first_layer(X)
+        for W, b in zip(self.W[1:], self.b[1:], strict=True):
+            x = np.maximum(x, 0.0) @ W.T + b
+        return x.reshape(len(X), self.length, self.outputs)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cell:
+    """The weights of one recurrent layer, gates stacked as torch stacks them (r, z, n for a GRU; i, f, g, o).
+
+    Args:
+        Wx: gates * units x inputs.
+        Wh: gates * units x units.
+        bx: gates * units.
+        bh: gates * units.
+    """
+
+    Wx: Matrix
+    Wh: Matrix
+    bx: Vector
+    bh: Vector
+
+    def __post_init__(self) -> None:
+        for name in ("Wx", "Wh", "bx", "bh"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+            check_finite(name, getattr(self, name))
+        check_shape("Wx", self.Wx, (len(self.bx), None))
+        check_shape("Wh", self.Wh, (len(self.bx), None))
+        check_shape("bh", self.bh, self.bx.shape)
+
+    @property
+    def units(self) -> int:
+        """Hidden units."""
+        return self.Wh.shape[1]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Recurrent:
+    """A GRU or an LSTM that reads tokens left to right and answers an affine map of its top layer at each.
+
+    Args:
+        cell: gru or lstm.
+        cells: its layers, first to last.
+        Wo: outputs x units.
+        bo: outputs.
+        z: which columns of a token are the vector z; the set and the position follow.
+        codes: one row per position, where positions are read as codes.
+        state_bits: bits of a number of the state, which is rounded to a grid between two tokens; 64 is not rounded.
+        state_range: the grid goes from minus this to this; what lies beyond is cut off.
+    """
+
+    cell: str
+    cells: tuple[Cell, ...]
+    Wo: Matrix
+    bo: Vector
+    z: tuple[int, ...] = (0,)
+    codes: Matrix | None = None
+    state_bits: int = UNROUNDED
+    state_range: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "Wo", frozen(self.Wo))
+        object.__setattr__(self, "bo", frozen(self.bo))
+        _freeze_codes(self)
+        if self.cell not in CELLS or not self.cells:
+            raise InvalidInput(f"a recurrent network is made of gru or lstm cells, at least one; got {self.cell!r}.")
+        for part in self.cells:
+            check_shape("bx", part.bx, (CELLS[self.cell] * part.units,))
+        check_shape("Wo", self.Wo, (len(self.bo), self.cells[-1].units))
+        if not (1 <= self.state_bits <= UNROUNDED and self.state_range > 0):
+            raise InvalidInput(f"state_bits lie between 1 and {UNROUNDED}, and state_range is positive.")
+
+    @classmethod
+    def random(
+        cls,
+        cell: str,
+        *,
+        q: int,
+        dimension: int,
+        units: int,
+        rng: np.random.Generator,
+        layers: int = 1,
+        state_bits: int = UNROUNDED,
+        state_range: float = 1.0,
+    ) -> Recurrent:
+        """Gaussian weights of size 1 / sqrt(units), as frameworks begin with."""
+        if cell not in CELLS:
+            raise InvalidInput(f"a recurrent network is made of gru or lstm cells; got {cell!r}.")
+        gates, widths = CELLS[cell] * units, [dimension + q + 1, *[units] * (layers - 1)]
+        cells = tuple(
+            Cell(
+                rng.normal(size=(gates, d)) / np.sqrt(units),
+                rng.normal(size=(gates, units)) / np.sqrt(units),
+                *0.1 * rng.normal(size=(2, gates)),
+            )
+            for d in widths
+        )
+        Wo, bo = rng.normal(size=(dimension, units)) / np.sqrt(units), np.zeros(dimension)
+        return cls(cell, cells, Wo, bo, tuple(range(dimension)), None, state_bits, state_range)
+
+    @property
+    def inputs(self) -> int:
+        """Numbers of a token, once its positions are codes."""
+        return self.cells[0].Wx.shape[1]
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token."""
+        return _plain_width(self.inputs, self.z, self.codes)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of an answer, per token."""
+        return len(self.bo)
+
+    @property
+    def remembered(self) -> int:
+        """Numbers of the state."""
+        return STATES[self.cell] * sum(part.units for part in self.cells)
+
+    @property
+    def bits(self) -> int:
+        """Bits of the whole state."""
+        return self.remembered * self.state_bits
+
+    def start(self, size: int) -> Hidden:
+        """The state before the first token."""
+        return np.zeros((size, self.remembered))
+
+    def step(self, state: Hidden, tokens: Hidden) -> Hidden:
+        """The state behind one more (encoded) token, on its grid."""
+        parts: list[Array] = []
+        x = tokens
+        for held, part in zip(self._split(state), self.cells, strict=True):
+            after = (_gru if self.cell == "gru" else _lstm)(part, held, x)
+            x = after[:, : part.units]
+            parts.append(after)
+        return self.rounded(np.concatenate(parts, axis=1))
+
+    def _split(self, state: Hidden) -> list[Hidden]:
+        ends = np.cumsum([STATES[self.cell] * part.units for part in self.cells])
+        return np.split(state, ends[:-1], axis=1)
+
+    def grid(self, state: Hidden) -> Any:
+        """A rounded state as whole numbers 0 .. 2^state_bits - 1."""
+        levels = 2.0**self.state_bits - 1.0
+        return np.rint((np.clip(state / self.state_range, -1.0, 1.0) + 1.0) / 2.0 * levels).astype(np.int64)
+
+    def rounded(self, state: Hidden) -> Hidden:
+        """The nearest state on the grid."""
+        if self.state_bits == UNROUNDED:
+            return state
+        return self.state_range * (2.0 * self.grid(state) / (2.0**self.state_bits - 1.0) - 1.0)
+
+    def __call__(self, X: Sequences) -> Stack:
+        """The answers, one row per token."""
+        check_sequences(X, self.width)
+        tokens, state = encoded(X, self.z, self.codes), self.start(len(X))
+        top = self.remembered - STATES[self.cell] * self.cells[-1].units
+        rows: list[Array] = []
+        for t in range(X.shape[1]):
+            state = self.step(state, tokens[:, t])
+            rows.append(state[:, top : top + self.cells[-1].units] @ self.Wo.T + self.bo)
+        return np.stack(rows, axis=1)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+def _gru(cell: Cell, h: Hidden, x: Hidden) -> Hidden:
+    a, b = x @ cell.Wx.T + cell.bx, h @ cell.Wh.T + cell.bh
+    (r, u, n), (rh, uh, nh) = np.split(a, 3, axis=1), np.split(b, 3, axis=1)
+    keep = _sigmoid(u + uh)
+    return (1.0 - keep) * np.tanh(n + _sigmoid(r + rh) * nh) + keep * h
+
+
+def _lstm(cell: Cell, state: Hidden, x: Hidden) -> Hidden:
+    h, c = state[:, : cell.units], state[:, cell.units :]
+    i, f, g, o = np.split(x @ cell.Wx.T + cell.bx + h @ cell.Wh.T + cell.bh, 4, axis=1)
+    c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+    return np.concatenate([_sigmoid(o) * np.tanh(c), c], axis=1)
+
+
+def encoded(X: Sequences, z: tuple[int, ...], codes: Matrix | None) -> Stack:
+    """Tokens as a model reads them: positions as codes where it has codes (none, written -1, is zeros)."""
+    if codes is None:
+        return X
+    rest = [k for k in range(X.shape[-1]) if k not in z]
+    named = np.rint(X[..., rest]).astype(np.int64)
+    coded = np.where(named[..., None] >= 0, codes[np.maximum(named, 0)], 0.0)
+    return np.concatenate([X[..., list(z)], coded.reshape(*X.shape[:2], -1)], axis=-1)
+
+
+def _plain_width(inputs: int, z: tuple[int, ...], codes: Matrix | None) -> int:
+    return inputs if codes is None else len(z) + (inputs - len(z)) // codes.shape[1]
+
+
+def _freeze_codes(model: Any) -> None:
+    if model.codes is not None:
+        object.__setattr__(model, "codes", frozen(model.codes))
+        check_shape("codes", model.codes, (None, None))
+
+
+def described(model: Mlp | Recurrent) -> tuple[dict[str, str], dict[str, Array]]:
+    """Metadata and tensors of a baseline, for its file."""
+    codes = {} if model.codes is None else {"codes": model.codes}
+    about = {"z": json.dumps(list(model.z))}
+    if isinstance(model, Mlp):
+        named = {f"{name}{k}": part for name in ("W", "b") for k, part in enumerate(getattr(model, name))}
+        tensors = {f"mlp.{name}": part for name, part in (named | codes).items()}
+        return about | {"kind": "mlp", "length": str(model.length), "activation": "relu"}, tensors
+    named = {f"{k}.{name}": getattr(cell, name) for k, cell in enumerate(model.cells) for name in _CELL}
+    tensors = {f"rnn.{name}": part for name, part in (named | codes | {"Wo": model.Wo, "bo": model.bo}).items()}
+    rounding = {"state_bits": str(model.state_bits), "state_range": repr(float(model.state_range))}
+    return about | rounding | {"kind": "rnn", "cell": model.cell}, tensors
+
+
+_CELL = ("Wx", "Wh", "bx", "bh")
+
+
+def restored(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> Mlp | Recurrent:
+    """A baseline from its file.
+
+    Raises:
+        InvalidInput: something is missing, or makes no sense.
+    """
+    kind = metadata["kind"]
+    parts = {name.removeprefix(f"{kind}."): part for name, part in tensors.items()}
+    try:
+        z = tuple(int(k) for k in json.loads(metadata["z"]))
+        codes = parts.pop("codes", None)
+        if kind == "mlp":
+            layers = len(parts) // 2
+            W, b = (tuple(parts[f"{name}{k}"] for k in range(layers)) for name in ("W", "b"))
+            return Mlp(W, b, int(metadata["length"]), z, codes)
+        layers = (len(parts) - 2) // len(_CELL)
+        cells = tuple(Cell(*(parts[f"{k}.{name}"] for name in _CELL)) for k in range(layers))
+        rounding = int(metadata["state_bits"]), float(metadata["state_range"])
+        return Recurrent(metadata["cell"], cells, parts["Wo"], parts["bo"], z, codes, *rounding)
+    except (KeyError, ValueError, TypeError) as error:
+        raise InvalidInput(f"a {kind} file lacks something, or holds what makes no sense: {error}.") from error
