@@ -256,7 +256,7 @@ def test_singular_values_are_drawn_and_told_on_hover(learned):
 
 
 def test_the_demo_shows_truth_recovery_and_difference_and_its_own_command(demo):
-    assert len(shown(demo.walk)) == 3
+    assert len(shown(demo.walk)) == 3 * (1 + 2)  # the head of the first stop, then each of two heads
     marks = [attrs["class"] for attrs in demo.walk.all("path")]
     assert (marks.count("truth"), marks.count("ours")) == (16, 16)
     assert "keyhole demo --seed 3" in demo.walk.text

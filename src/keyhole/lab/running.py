@@ -136,10 +136,10 @@ def _verify(job: VerifyJob) -> Record:
 
 
 def _sample(job: SampleJob) -> Record:
+    model = to_attack(job) if job.kind in BASELINES else draw(job)
     path = Path(job.out or f"{job.kind}.safetensors")
     if path.exists() and not job.force:
         raise InvalidInput(f"{path} exists. Use --force to overwrite it, or another --out.")
-    model = to_attack(job) if job.kind in BASELINES else draw(job)
     save(model, path)
     sentence = f"A random {job.kind} of width {job.width} was written to {path}."
     shown = {"kind": job.kind, "model": str(path), "width": job.width, "outputs": model.outputs, "seed": job.seed}

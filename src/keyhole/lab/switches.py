@@ -75,7 +75,12 @@ def _frame(low: float, high: float, y: Any) -> str:
 
 def against_truth(data: Mapping[str, Any], directory: Path) -> str:
     """One row per head, true | recovered | difference, after matching; for stops of the tour that kept both."""
-    return "".join(_matched(stop, directory) for stop in data.get("stops") or () if "truth" in stop)
+    return "".join(_matched(stop, directory) for stop in data.get("stops") or () if _kept(stop, directory))
+
+
+def _kept(stop: Mapping[str, Any], directory: Path) -> bool:
+    """Whether both models of a stop are beside the page."""
+    return all(name in stop and (directory / stop[name]).is_file() for name in ("truth", "model"))
 
 
 def _matched(stop: Mapping[str, Any], directory: Path) -> str:
