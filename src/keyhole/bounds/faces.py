@@ -13,7 +13,6 @@ from itertools import combinations, product
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linprog, nnls
 
 from keyhole._arrays import Matrix, Vector
 from keyhole.errors import InvalidInput
@@ -34,6 +33,8 @@ def face(keys: Matrix, y: Iterable[int]) -> tuple[float, Vector]:
     below = np.hstack([keys[off], np.full((len(off), 1), -1.0), np.ones((len(off), 1))])
     limits = [(-1.0, 1.0)] * width + [(None, None), (0.0, None)]
     cost = np.append(np.zeros(width + 1), -1.0)
+    from scipy.optimize import linprog  # slow to import
+
     solved: Any = linprog(cost, below, np.zeros(len(off)), equal, np.zeros(len(on)), limits, method="highs")
     query: Vector = np.asarray(solved.x[:width], dtype=np.float64)
     return float(max(0.0, -solved.fun)), query
@@ -119,6 +120,8 @@ def _separating(inside: Matrix, off: Matrix) -> Vector | None:
     free = directions[int((sizes > _THIN).sum()) :]
     A = np.vstack([free @ off.T, np.ones(len(off))])
     target = np.append(np.zeros(len(free)), 1.0)
+    from scipy.optimize import nnls  # slow to import
+
     weights, left = nnls(A, target)
     if left <= _THIN:
         return None

@@ -1,4 +1,7 @@
-"""What a plan promises beside its cost: the accuracy of Theorem 6.1, the standard error under noise in a ball."""
+"""The plan job: what a recovery would cost, and what it promises.
+
+Beside the cost stand the accuracy of Theorem 6.1, and the standard error under noise in a ball.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,47 @@ from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import PlanJob
+from keyhole.lab.learning import hints_of
+from keyhole.lab.records import Record
+from keyhole.lab.targets import open_target, stated_by
+from keyhole.learners.auto import choose
 from keyhole.learners.guarantees import guarantee, largest_tolerance
 from keyhole.oracles import Imperfection
 
 
-def planned_learner(job: PlanJob, stated: Imperfection) -> str:
+def run_plan(job: PlanJob) -> Record:
+    """What a recovery would cost, before a single query."""
+    width, outputs = job.width, job.outputs
+    if job.target is not None:
+        oracle = open_target(job.target, width=width, outputs=outputs)
+        width, outputs = oracle.width, outputs or oracle.outputs
+    if width is None or width < 1:
+        raise InvalidInput(f"a plan needs --width (a whole number >= 1) or a TARGET that knows its own; got {width}.")
+    if outputs is not None and outputs < 1:
+        raise InvalidInput(f"--outputs is a whole number >= 1; got {outputs}.")
+    stated = stated_by(job)
+    learner = _planned_learner(job, stated)
+    plan = choose(learner, hints_of(job), stated).plan(width, outputs=outputs or 1)
+    said = _promises(job, stated, width)
+    sentence = (
+        f"A head of width {width} with {plan.outputs} output{'s' * (plan.outputs > 1)} has {plan.degrees_of_freedom:,} "
+        f"degrees of freedom: no learner can ask fewer than {plan.limit:,} queries; this one expects {plan.queries:,}."
+    )
+    data = {
+        "sentence": sentence,
+        "learner": learner,
+        "width": width,
+        "outputs": plan.outputs,
+        "queries": {"total": plan.queries, "at_most": plan.at_most, "by_phase": dict(plan.by_phase)},
+        "degrees_of_freedom": plan.degrees_of_freedom,
+        "limit": plan.limit,
+        **said,
+    }
+    rows = tuple((name, f"{count:,}") for name, count in plan.by_phase.items())
+    return Record(data, 0, (*rows, ("at most", f"{plan.at_most:,}"), *_promise_lines(said)))
+
+
+def _planned_learner(job: PlanJob, stated: Imperfection) -> str:
     """The learner a plan is for; a promised accuracy is that of `tolerant`.
 
     Raises:
@@ -32,7 +71,7 @@ def _bounded(job: PlanJob, stated: Imperfection) -> bool:
     return known and (job.accuracy is not None or worst)
 
 
-def promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
+def _promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
     """`tolerance` and `guarantee` by Theorem 6.1, `standard_error` by the tilted simplex; None where silent."""
     said: dict[str, Any] = dict.fromkeys(("tolerance", "guarantee", "standard_error"))
     if job.norm_bound is not None and job.margin is not None and _bounded(job, stated):
@@ -48,7 +87,7 @@ def promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
     return said
 
 
-def promise_lines(said: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _promise_lines(said: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The same in rows for a person."""
     rows: list[tuple[str, str]] = []
     if said["tolerance"] is not None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, one_thread, power_of_two
 from keyhole.claims import Certificate, Check, Verdict
@@ -227,6 +226,8 @@ def _matched(b: Matrix, a: Array, b_sum: Matrix, a_sum: Array) -> tuple[Matrix, 
         gap_b = np.abs(both_b[..., None] - b_sum[i]) / np.abs(b).max()
         gap_a = np.abs(both_a[..., None] - a_sum[i][:, None, None, :]).mean(axis=0)
         cost = (gap_b + gap_a / max(float(np.abs(a).max()), 1e-300)).min(axis=2)
+        from scipy.optimize import linear_sum_assignment  # slow to import, and needed here alone
+
         order = linear_sum_assignment(cost)[1]
         b[i + 1], a[i + 1] = b[i + 1][order], a[i + 1][:, order]
     return b, a

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.learners.pairs import Unresolved
@@ -60,6 +59,8 @@ class Ridges:
     def matched(self, other: Ridges) -> Ridges:
         """The same in the order and with the signs that bring every u nearest to that of another."""
         overlap = self.u @ other.u.T
+        from scipy.optimize import linear_sum_assignment  # slow to import, and needed here alone
+
         mine, theirs = linear_sum_assignment(-np.abs(overlap))
         order = mine[np.argsort(theirs)]
         sign = np.sign(overlap[order, np.arange(len(order))])[:, None]

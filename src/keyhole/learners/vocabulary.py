@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Int
 from numpy.typing import NDArray
 
@@ -96,6 +95,8 @@ def affine_basis(Z: Matrix) -> Rows:
     """Rows of Z that span its affine hull, chosen by pivoted QR on the rows with a constant appended."""
     with one_thread():
         lifted = np.column_stack([Z, np.full(len(Z), rms(Z) or 1.0)])
+        import scipy.linalg  # slow to import, and needed here alone
+
         order = scipy.linalg.qr(lifted.T, mode="r", pivoting=True)[1]
     return np.asarray(order[: Z.shape[1] + 1], dtype=np.int64)
 
