@@ -283,10 +283,16 @@ def test_no_false_verdict_in_a_sample_of_twisted_models():
 @pytest.mark.slow
 def test_no_false_verdict_in_sixty_twisted_models():
     verdicts = [outcome(twisted, 1000 + seed)[1].verdict for seed in range(60)]
-    assert verdicts.count(Verdict.EXACT) >= 42
+    assert verdicts.count(Verdict.EXACT) >= 50
 
 
 @pytest.mark.slow
 def test_no_false_verdict_in_six_hundred_twisted_models():
     verdicts = [outcome(twisted, 2000 + seed)[1].verdict for seed in range(600)]
-    assert verdicts.count(Verdict.EXACT) >= 420
+    assert verdicts.count(Verdict.EXACT) >= 510
+
+
+@pytest.mark.parametrize("seed", [2103, 2157])
+def test_a_boundary_without_a_step_and_a_head_that_reads_nothing_end_in_a_verdict(seed):
+    _, recovery = outcome(twisted, seed)
+    assert recovery.verdict in (Verdict.EXACT, Verdict.UNVERIFIED)

@@ -131,13 +131,19 @@ def _spot(near: Isolation, rows: Matrix, h: int, x: Vector, z: Vector) -> Spot:
 
 
 def _steps(spot: Spot) -> Matrix:
-    """The steps across a boundary, in order, however close they are."""
+    """The steps across a boundary, in order, however close they are.
+
+    Raises:
+        Unresolved: there is none where the boundary was thought to be.
+    """
     window = min(_WINDOW, spot.reach / 4)
     ends = spot.circle.values(np.array([-window, window]), spot.circle.hard)
     size = float(np.abs(ends).max())
     found = Brackets(np.array([-window]), np.array([window]), ends[:1], ends[1:], np.full(1, _GOALS[0]))
     for goal in _GOALS:
         found = bisected(spot.circle, replace(found, goal=np.full(len(found.lo), goal)), size)
+    if not len(found.lo):
+        raise Unresolved
     apart = np.flatnonzero(found.lo[1:] > found.hi[:-1]) + 1  # brackets that touch hold one step
     return np.add.reduceat(found.jumps, np.append(0, apart), axis=0)
 

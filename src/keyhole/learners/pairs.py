@@ -136,9 +136,10 @@ def own_part(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) 
 
 
 def own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Vector:
-    """The logit of head h[n] in row n; arguments as for `own_part`."""
+    """The logit of head h[n] in row n, not a number where that head reads nothing; arguments as for `own_part`."""
     J = b[np.arange(len(G)), h]
-    return log_odds((own_part(G, total, b, on, h) * J).sum(axis=1) / (J * J).sum(axis=1))
+    with np.errstate(invalid="ignore"):
+        return log_odds((own_part(G, total, b, on, h) * J).sum(axis=1) / (J * J).sum(axis=1))
 
 
 def logistic(a: Array) -> Array:
