@@ -516,7 +516,8 @@ def test_a_tolerance_comes_back_from_what_it_guarantees(width, B, mu, part):
     assert largest_tolerance(width, B, mu, promised.eps_W, math.inf) == pytest.approx(part * mu, rel=1e-12)
 
 
-@given(st.integers(1, 500), POSITIVE, POSITIVE, st.floats(0, 0.999))
+# From 1e-250 on: the products of numbers that small would lose the digits that are compared.
+@given(st.integers(1, 500), POSITIVE, POSITIVE, st.just(0.0) | st.floats(1e-250, 0.999))
 def test_the_guarantee_is_never_weaker_than_the_published_one(width, B, mu, part):
     tau = part * mu
     assert 0.8 * published(width, B, mu, tau) <= guarantee(width, B, mu, tau).eps_W <= published(width, B, mu, tau)
