@@ -12,19 +12,19 @@ each in its own block of columns, in which the third edge contributes ones. It i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Array, Sequences, Stack, Vector
+from keyhole._arrays import Sequences, Stack
 from keyhole.constructions.base import Evaluate
 from keyhole.constructions.certifying import LABELS, Distances, Draft, Recipe, label_distances
 from keyhole.constructions.layout import Layout, Weights
 from keyhole.constructions.rounding import Scores, moved, narrowed, scores
 from keyhole.constructions.wave_units import MOST, blank_row, enough
-from keyhole.constructions.waves import Frequencies, drawn, one_frequency, waves
+from keyhole.constructions.waves import Frequencies, Wavy, drawn, one_frequency, waves
 from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
@@ -36,31 +36,13 @@ SIDES = 3
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class EdgeAngles:
-    """Edges as the angles of their two nodes, then a 1, then a 0 that only the blank token fills.
-
-    Args:
-        modulus: how many nodes there are room for.
-        frequencies: whole numbers.
-    """
-
-    modulus: int
-    frequencies: Vector
+class EdgeAngles(Wavy):
+    """Edges as the angles of their two nodes, then a 1, then a 0 that only the blank token fills."""
 
     @property
     def name(self) -> str:
         """By which it is found again when loaded."""
         return "edge-angles"
-
-    @property
-    def settings(self) -> Mapping[str, float | int | str]:
-        """The number of nodes."""
-        return {"modulus": self.modulus}
-
-    @property
-    def tensors(self) -> Mapping[str, Array]:
-        """The frequencies."""
-        return {"frequencies": self.frequencies}
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""

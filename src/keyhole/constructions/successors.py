@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Array, Sequences, Stack, Vector
+from keyhole._arrays import Array, Sequences, Stack
 from keyhole.claims import Check
 from keyhole.constructions.base import Evaluate
 from keyhole.constructions.certifying import LABELS, Distances, Draft, Recipe, label_distances
@@ -21,7 +21,7 @@ from keyhole.constructions.layout import Layout, Weights
 from keyhole.constructions.positions import Sharp, circle
 from keyhole.constructions.rounding import Scores, answer_rounding, moved, narrowed, scores
 from keyhole.constructions.wave_units import blank_row, enough, nearest
-from keyhole.constructions.waves import one_frequency, waves
+from keyhole.constructions.waves import Wavy, one_frequency, waves
 from keyhole.constructions.windows import EVEN, GATHERED, gathered, own_position, steady
 from keyhole.errors import DoesNotFit
 from keyhole.models.attention import SelfAttention
@@ -75,31 +75,13 @@ class Successors:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PairAngles:
-    """Tokens with what was fetched for them as angles: of their number to ask with, of the pair's sum to be found by.
-
-    Args:
-        modulus: M.
-        frequencies: whole numbers.
-    """
-
-    modulus: int
-    frequencies: Vector
+class PairAngles(Wavy):
+    """Tokens with what was fetched for them as angles: of their number to ask with, of the pair's sum to be found."""
 
     @property
     def name(self) -> str:
         """By which it is found again when loaded."""
         return "pair-angles"
-
-    @property
-    def settings(self) -> Mapping[str, float | int | str]:
-        """The modulus."""
-        return {"modulus": self.modulus}
-
-    @property
-    def tensors(self) -> Mapping[str, Array]:
-        """The frequencies."""
-        return {"frequencies": self.frequencies}
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""

@@ -51,21 +51,16 @@ def waves(x: Whole, modulus: int, frequencies: Vector) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Angles:
-    """Tokens as cosines and sines at every frequency, then a 1, then a 0 that only the blank token fills.
+class Wavy:
+    """What token maps to angles have in common.
 
     Args:
-        modulus: M.
+        modulus: M, how many angles there are.
         frequencies: whole numbers.
     """
 
     modulus: int
     frequencies: Vector
-
-    @property
-    def name(self) -> str:
-        """By which it is found again when loaded."""
-        return "angles"
 
     @property
     def settings(self) -> Mapping[str, float | int | str]:
@@ -76,6 +71,16 @@ class Angles:
     def tensors(self) -> Mapping[str, Array]:
         """The frequencies."""
         return {"frequencies": self.frequencies}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Angles(Wavy):
+    """Tokens as cosines and sines at every frequency, then a 1, then a 0 that only the blank token fills."""
+
+    @property
+    def name(self) -> str:
+        """By which it is found again when loaded."""
+        return "angles"
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""

@@ -12,6 +12,7 @@ only through $P$, so that values determine it only where $P$ does.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -56,20 +57,23 @@ def _relu(z: Array) -> Array:
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": _relu, "gelu": _gelu, "silu": _silu}
 
 
-class _LastToken:
+class _LastToken(ABC):
     """A map on points that, asked sequences, reads the last token of each."""
 
     __slots__ = ()
 
     @property
+    @abstractmethod
     def width(self) -> int:
-        raise NotImplementedError
+        """Size of a token."""
 
+    @abstractmethod
     def points(self, x: Points) -> Answers:
-        raise NotImplementedError
+        """The map itself."""
 
+    @abstractmethod
     def terms(self, x: Points) -> PerSequence:
-        raise NotImplementedError
+        """Sum of the sizes of the terms of an answer."""
 
     def logits(self, X: Sequences) -> Float[Array, "batch heads length"]:
         """No attention scores: there are no heads."""

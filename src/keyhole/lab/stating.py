@@ -1,0 +1,197 @@
+"""What jobs have in common: a key, a target, what is stated of it, a random model, a task."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import KW_ONLY, asdict, dataclass, fields
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """What every job has: a key made of its fields."""
+
+    @property
+    def key(self) -> str:
+        """A short hash of the job's kind and fields."""
+        text = json.dumps({"job": type(self).__name__, **asdict(self)}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Targeting(Keyed):
+    """A job with a target.
+
+    Args:
+        target: a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME.
+    """
+
+    target: str
+
+
+@dataclass(frozen=True)
+class MaybeTargeting(Keyed):
+    """A job that can do without a target.
+
+    Args:
+        target: where the width and outputs are read from, when given; nothing is asked.
+    """
+
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class Comparing(Targeting):
+    """A job with a target and a model.
+
+    Args:
+        model: a saved model.
+    """
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Declaring(Keyed):
+    """What a job states of its target's answers and tokens.
+
+    Args:
+        answers: the number format of the target's answers: f64, f32, f16 or bf16.
+        noise: standard deviation of a random error in every answer; nan where there is one of unknown size.
+        tolerance: largest absolute error of an answer.
+        decimals: answers are rounded to so many decimals.
+        labels: answers are labels: positive or not.
+        token_bound: largest norm of a token that may be asked.
+    """
+
+    _: KW_ONLY
+    answers: str = "f64"
+    noise: float = 0.0
+    tolerance: float = 0.0
+    decimals: int | None = None
+    labels: bool = False
+    token_bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Reaching(Keyed):
+    """How a job asks a service over HTTP.
+
+    Args:
+        rate: ask at most so many sequences a second.
+        timeout: seconds to wait for an answer.
+    """
+
+    _: KW_ONLY
+    rate: float | None = None
+    timeout: float = 30.0
+
+
+DECLARATIONS = tuple(field.name for field in fields(Declaring))
+
+
+@dataclass(frozen=True)
+class Hinting(Declaring):
+    """What a job knows of its target's weights, and how they are to be learnt.
+
+    Args:
+        rank: the rank of W, where it is known.
+        grid: W has entries that are whole multiples of this step.
+        tokens: a file of the only tokens that may be asked, one per row (.npy, .csv or .safetensors).
+        repeats: how often every question is asked where answers carry random errors.
+        norm_bound: the Frobenius norm of W is at most this (learner tolerant).
+        margin: no entry of the read-out is smaller than this (learner tolerant).
+        bits: binary digits of W to learn from labels.
+        heads: number of heads (learner repetition).
+        bases: a file of one basis per head, its columns (learner orthogonal; .safetensors or .npy).
+    """
+
+    _: KW_ONLY
+    rank: int | None = None
+    grid: float | None = None
+    tokens: str | None = None
+    repeats: int = 1
+    norm_bound: float | None = None
+    margin: float | None = None
+    bits: int = 40
+    heads: int | None = None
+    bases: str | None = None
+
+
+HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLARATIONS)
+
+
+@dataclass(frozen=True)
+class Drawn(Keyed):
+    """A random model.
+
+    Args:
+        kind: head, multihead, relu or onelayer; in a file also a network to attack: mlp, gru or lstm.
+        width: size of a token; of the vectors z for a network to attack.
+        rank: rank of W; full when absent.
+        heads: number of heads of a multihead.
+        outputs: numbers per answer.
+        hidden: hidden units of a relu, onelayer or network to attack; four times the width when absent.
+        scale: entries of W have standard deviation scale / sqrt(width).
+        biases: give a head a score bias and a constant.
+        seed: seed of the weights.
+    """
+
+    kind: str
+    _: KW_ONLY
+    width: int = 16
+    rank: int | None = None
+    heads: int = 2
+    outputs: int = 1
+    hidden: int | None = None
+    scale: float = 1.0
+    biases: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Posing(Keyed):
+    """The sizes of a task, each where the task has it.
+
+    Args:
+        length: tokens of an input.
+        q: positions a token names (sparse-average).
+        width: size of the vectors (sparse-average).
+        at_most: a token may name fewer than q positions (sparse-average).
+        modulus: how many values a token can have (matching tasks).
+        radius: how far a partner may be (match3-local).
+        nodes: nodes of the graph (triangles, four-cycles).
+    """
+
+    _: KW_ONLY
+    length: int | None = None
+    q: int | None = None
+    width: int | None = None
+    at_most: bool = False
+    modulus: int | None = None
+    radius: int | None = None
+    nodes: int | None = None
+
+
+@dataclass(frozen=True)
+class Naming(Keyed):
+    """A job with a task.
+
+    Args:
+        task: the name of a task.
+    """
+
+    task: str
+
+
+@dataclass(frozen=True)
+class Attacking(Keyed):
+    """A job with a model and a task.
+
+    Args:
+        model: a saved model.
+        task: the name of a task.
+    """
+
+    model: str
+    task: str
