@@ -9,7 +9,7 @@ from keyhole.errors import InvalidInput
 from keyhole.lab.expectations import landings
 from keyhole.lab.exports import export, table
 from keyhole.lab.jobs import PlanJob, TrialJob
-from keyhole.lab.stating import Drawn
+from keyhole.lab.jobs.stating import Drawn
 from keyhole.lab.store import DONE, FAILED, Row, Store, read
 from keyhole.lab.sweep_page import page
 from keyhole.lab.sweeps import job_of, read_sweep

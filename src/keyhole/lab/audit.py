@@ -17,9 +17,9 @@ from keyhole.identify import distance
 from keyhole.lab import audit_page, learning
 from keyhole.lab.directories import run_directory
 from keyhole.lab.jobs import AuditJob, LearnJob
+from keyhole.lab.jobs.stating import Declaring
 from keyhole.lab.policies import PROTECTS, Policy, policies, verdict
 from keyhole.lab.records import Record
-from keyhole.lab.stating import Declaring
 from keyhole.lab.targets import digest, label, open_target, stated_by
 from keyhole.learners.guarantees import check_positive
 from keyhole.learners.verify import inside

@@ -16,8 +16,8 @@ from keyhole.errors import BadAnswer, InvalidInput, OracleError
 from keyhole.lab import records
 from keyhole.lab.directories import finished, run_directory
 from keyhole.lab.jobs import LearnJob
+from keyhole.lab.jobs.stating import DECLARATIONS, HINTS, Hinting
 from keyhole.lab.records import Record
-from keyhole.lab.stating import DECLARATIONS, HINTS, Hinting
 from keyhole.lab.targets import (
     chunk,
     digest,

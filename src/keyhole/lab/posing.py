@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyhole.lab.stating import Posing
+from keyhole.lab.jobs.stating import Posing
 from keyhole.tasks import Task, task_named
 
 

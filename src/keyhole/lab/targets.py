@@ -14,7 +14,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix
 from keyhole.errors import InvalidInput
-from keyhole.lab.stating import Declaring, Reaching
+from keyhole.lab.jobs.stating import Declaring, Reaching
 from keyhole.models import SelfAttention, load
 from keyhole.oracles import Bounded, Cast, Disturbed, Imperfection, Local, Noisy, Oracle, Rounded, Signs
 

@@ -9,9 +9,9 @@ from keyhole.errors import InvalidInput
 from keyhole.lab import records
 from keyhole.lab.comparing import gap
 from keyhole.lab.jobs import TrialJob
+from keyhole.lab.jobs.stating import Drawn
 from keyhole.lab.learning import code_of, hints_of, seeded
 from keyhole.lab.records import Record
-from keyhole.lab.stating import Drawn
 from keyhole.lab.targets import simulated, stated_by
 from keyhole.learners.auto import learn
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet

@@ -1,0 +1,46 @@
+"""Jobs: plain frozen data, the only thing the command line, the sweep engine and the page hand to `lab.run`."""
+
+from __future__ import annotations
+
+from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob
+from keyhole.lab.jobs.keeping import DemoJob, SampleJob, ServeJob, SweepJob
+from keyhole.lab.jobs.recovery import AuditJob, CompareJob, LearnJob, PlanJob, TrialJob, TwinsJob, VerifyJob
+
+__all__ = [
+    "KINDS",
+    "AttackJob",
+    "AuditJob",
+    "BoundJob",
+    "BuildJob",
+    "CompareJob",
+    "DemoJob",
+    "Job",
+    "LearnJob",
+    "PlanJob",
+    "SampleJob",
+    "ServeJob",
+    "SweepJob",
+    "TrialJob",
+    "TwinsJob",
+    "VerifyJob",
+]
+
+Job = (
+    LearnJob
+    | PlanJob
+    | VerifyJob
+    | AuditJob
+    | CompareJob
+    | TwinsJob
+    | BuildJob
+    | SampleJob
+    | BoundJob
+    | AttackJob
+    | TrialJob
+    | SweepJob
+    | DemoJob
+    | ServeJob
+)
+
+# The jobs a sweep can be made of, by name.
+KINDS: dict[str, type[Job]] = {"trial": TrialJob, "learn": LearnJob, "plan": PlanJob, "audit": AuditJob}

@@ -1,0 +1,113 @@
+"""Jobs about tasks: build weights, bound sizes, attack models that are too small."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from keyhole.lab.jobs.stating import Attacking, Keyed, Naming, Posing
+
+
+@dataclass(frozen=True)
+class BuildJob(Keyed):
+    """Explicit weights for a task, with a certificate.
+
+    Args:
+        task: sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles or four-cycles.
+        length: tokens of an input.
+        q: positions a token names (sparse-average).
+        width: size of the vectors that are averaged (sparse-average).
+        modulus: the numbers are 0 .. modulus - 1 (match tasks).
+        radius: how far away partners may be (match3-local).
+        nodes: nodes of the graph (triangles, four-cycles).
+        at_most: sets may have fewer than q members, never none (sparse-average).
+        accuracy: largest error of an answer that is a vector.
+        bits: hold every number in fixed point of so many bits.
+        dtype: hold every number in this format: f64, f32, f16, bf16 or fixed:I.F.
+        embed: largest width of queries and keys.
+        value_width: largest width of values.
+        heads: most heads of a layer.
+        layers: most attention layers.
+        round_trip: hide the unit behind an oracle, recover it, and score what was recovered on the task.
+        seed: seed of every random choice.
+        out: run directory; runs/TIME-build-TASK when absent.
+        force: overwrite the run in `out`.
+    """
+
+    task: str
+    _: KW_ONLY
+    length: int | None = None
+    q: int | None = None
+    width: int | None = None
+    modulus: int | None = None
+    radius: int | None = None
+    nodes: int | None = None
+    at_most: bool = False
+    accuracy: float = 1e-3
+    bits: int | None = None
+    dtype: str | None = None
+    embed: int | None = None
+    value_width: int | None = None
+    heads: int | None = None
+    layers: int | None = None
+    round_trip: bool = False
+    seed: int = 0
+    out: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class BoundJob(Posing, Naming):
+    """Whether a model of given sizes can do TASK: too small, enough or open.
+
+    Args:
+        embed: m, width of queries and keys.
+        bits: p, bits of a number; real numbers when absent.
+        dtype: the number format, instead of --bits: f64, f32, f16, bf16 or fixed:I.F.
+        heads: H.
+        value_width: v, width of values; as wide as an answer when absent.
+        layers: D.
+        order: order of attention; 2 is standard.
+        accuracy: largest error of an answer (sparse-average); 1/(4q) when absent.
+        residual: tokens are carried past attention layers.
+        positional: keys depend on positions alone, values on the vectors alone, nothing stands behind the head.
+        hidden: units of the first layer of a fully connected network, instead of attention.
+        state_bits: bits of the state of a recurrent network, instead of attention.
+        build: build and check weights, without which nothing is called enough.
+        seed: seed of every random choice.
+        out: run directory, with a page; none is written when absent.
+        force: overwrite the run in `out`.
+    """
+
+    _: KW_ONLY
+    embed: int | None = None
+    bits: int | None = None
+    dtype: str | None = None
+    heads: int = 1
+    value_width: int | None = None
+    layers: int = 1
+    order: int = 2
+    accuracy: float | None = None
+    residual: bool = False
+    positional: bool = False
+    hidden: int | None = None
+    state_bits: int | None = None
+    build: bool = True
+    seed: int = 0
+    out: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class AttackJob(Posing, Attacking):
+    """An input on which a MODEL that is too small for TASK fails.
+
+    Args:
+        dtype: the number format an attention model is evaluated in.
+        accuracy: largest error of an answer that is allowed; 1/(4q) when absent.
+        seed: seed of every random choice.
+    """
+
+    _: KW_ONLY
+    dtype: str | None = None
+    accuracy: float | None = None
+    seed: int = 0
