@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 
 from keyhole.errors import InvalidInput
@@ -20,11 +21,13 @@ from keyhole.lab.jobs import (
     SweepJob,
     TrialJob,
     TwinsJob,
+    UiJob,
     VerifyJob,
 )
 from keyhole.lab.records import Record
 
-# The module and function of each kind of job; a module is imported when a job of its kind comes.
+# The module and function of each kind of job; a module is imported when a job of its kind comes. One with a dot in
+# front stands beside the lab, which does not know it.
 _RUNNERS: dict[type[Job], tuple[str, str]] = {
     AttackJob: ("attacking", "run_attack"),
     AuditJob: ("audit", "run_audit"),
@@ -39,6 +42,7 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
     SweepJob: ("sweeping", "run_sweep"),
     TrialJob: ("trials", "run_trial"),
     TwinsJob: ("twinning", "run_twins"),
+    UiJob: (".web.explorer", "run_ui"),
     VerifyJob: ("verifying", "run_verify"),
 }
 
@@ -49,9 +53,17 @@ def run(job: Job) -> Record:
     Raises:
         InvalidInput: what the job needs is not installed; the message says how to install it.
     """
+    return runner(job)(job)
+
+
+def runner(job: Job) -> Callable[..., Record]:
+    """What does a job of this kind, imported now.
+
+    Raises:
+        InvalidInput: what it needs is not installed.
+    """
     module, name = _RUNNERS[type(job)]
     try:
-        runner = getattr(import_module(f"keyhole.lab.{module}"), name)
+        return getattr(import_module(f".{module}", "keyhole.lab"), name)
     except ImportError as error:
         raise InvalidInput(str(error)) from error
-    return runner(job)

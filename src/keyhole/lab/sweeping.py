@@ -150,6 +150,7 @@ def _finished(job: SweepJob, sweep: Sweep, directory: Path, rows: list[Row], ran
         "exports": export(flat, directory, job.export),
         "run": str(directory),
         "file": job.file,
+        "figure": sweep.figure,
     }
     lines = [("met" if one.met else "MISSED", _landing(one)) for one in landed]
     lines += [("failed", f"{row.key}: {row.reason}") for row in failed[:5]]

@@ -15,6 +15,7 @@ from keyhole.oracles.wrappers import (
     Rounded,
     Signs,
     Watched,
+    watching,
 )
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "Watched",
     "asked_again",
     "declared",
+    "watching",
 ]
