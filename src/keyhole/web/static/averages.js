@@ -118,7 +118,7 @@ function edge(width, height, state, hear) {
     if (chosen) parts.push(svg("text", { class: "ours", x: place(j), y: up(h) - 9, "text-anchor": "middle", text: j }));
   });
   parts.push(svg("text", { class: "quiet", x: 0, y: 12, text: "score along the query, before scaling" }));
-  parts.push(svg("text", { class: "quiet", x: (left + right) / 2, y: height - 6, "text-anchor": "middle", text: around ? "position j, at angle 2π j / N (the curve: every angle)" : "place across the query (widest direction)" }));
+  parts.push(svg("text", { class: "quiet", x: (left + right) / 2, y: height - 6, "text-anchor": "middle", text: around ? "position j (curve: every angle)" : "place across the query (widest direction)" }));
   return canvasOf(width, height, "keys seen along the query", parts);
 }
 

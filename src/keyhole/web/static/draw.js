@@ -164,9 +164,9 @@ function limitOf(limit, across, up, left, right, top, bottom, roomy) {
     roomy ? [] : svg("text", { class: "quiet", x: right, y: y - 5, "text-anchor": "end", text: limit.name }));
 }
 
-function seriesOf({ kind, name, points, mark = true, line = true }, across, up, hear) {
+function seriesOf({ kind, name, points, mark = true, line = true, faint = false }, across, up, hear) {
   const places = points.map(([a, b]) => [across(a), up(b)]);
-  const parts = line && places.length > 1 ? [svg("path", { class: `line ${kind}`, d: "M" + places.map(p => p.map(v => v.toFixed(1)).join(" ")).join("L") })] : [];
+  const parts = line && places.length > 1 ? [svg("path", { class: `line ${kind}`, "stroke-opacity": faint ? .25 : 1, d: "M" + places.map(p => p.map(v => v.toFixed(1)).join(" ")).join("L") })] : [];
   if (mark) {
     places.forEach(([a, b], k) => {
       const about = `${name}: ${number(points[k][0])}, ${number(points[k][1])}`;
@@ -177,16 +177,16 @@ function seriesOf({ kind, name, points, mark = true, line = true }, across, up, 
 }
 
 function labelsOf(series, limits, across, up, roomy, left, right, top) {
-  const ends = series.filter(one => one.points.length).map(one => ({ kind: one.kind, name: one.name, y: up(one.points.at(-1)[1]), x: across(one.points.at(-1)[0]) }));
+  const ends = series.filter(one => one.points.length && !one.faint).map(one => ({ kind: one.kind, name: one.name, y: up(one.points.at(-1)[1]), x: across(one.points.at(-1)[0]) }));
   ends.push(...limits.filter(one => one.y !== undefined).map(one => ({ kind: "quiet", name: one.name, y: up(one.y), x: right })));
   let last = -Infinity;
-  return svg("g", {}, ends.sort((a, b) => a.y - b.y).map(({ kind, name, x, y }) => {
+  return svg("g", {}, ends.sort((a, b) => a.y - b.y).map(({ kind, name, x, y }, k) => {
     if (roomy) {
       last = Math.max(y + 4, last + 14);
       return svg("text", { class: kind, x: right + 10, y: last, text: name });
     }
     const early = x < (left + right) / 2;
-    last = Math.max(y < top + 16 ? y + 18 : y - 8, last + 14);
+    last = Math.max(y < top + 16 || (k && k === ends.length - 1) ? y + 18 : y - 10, last + 14);
     return svg("text", { class: kind, x: early ? Math.max(left + 4, x - 4) : Math.min(x, right) - 6, y: last, "text-anchor": early ? "start" : "end", text: name });
   }));
 }
@@ -208,6 +208,13 @@ function painted(canvas, kind, shares, rows, columns) {
   const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
   shares.forEach((t, i) => image.data.set([...PAINTS[kind](t), 255], 4 * i));
   context.putImageData(image, 0, 0);
+}
+
+// The same as an address, for a picture within a drawing.
+export function raster(kind, shares, rows, columns) {
+  const canvas = document.createElement("canvas");
+  painted(canvas, kind, shares, rows, columns);
+  return canvas.toDataURL();
 }
 
 // A matrix as a picture whose numbers can be read by pointing or with the arrow keys.

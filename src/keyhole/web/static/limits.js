@@ -32,7 +32,7 @@ export function limits(place, path, params) {
 
   const keep = () => remember({ ...state, bits: state.bits ?? "real" });
   const stepped = (name, { label, list }) => slider({ label, low: 0, high: list.length - 1, value: nearest(list, state[name]), show: k => number(list[k]), id: name, hear: k => { state[name] = list[k]; changed(); } });
-  const bits = slider({ label: "bits p of a number", low: 1, high: 65, value: state.bits ?? 65, id: "bits", show: p => p > 64 ? "real numbers" : number(p), hear: p => { state.bits = p > 64 ? null : p; changed(); } });
+  const bits = slider({ label: "bits p", low: 1, high: 65, value: state.bits ?? 65, id: "bits", show: p => p > 64 ? "real numbers" : number(p), hear: p => { state.bits = p > 64 ? null : p; changed(); } });
   const models = Object.fromEntries(Object.entries(MODEL).map(([name, one]) => [name, stepped(name, one)]));
   const go = button("Build and check", () => start(), { class: "main", id: "go" });
   const stop = button("Cancel", () => cancel(job).catch(error => words.fail(error.message)), { disabled: true, id: "stop" });
@@ -95,7 +95,7 @@ export function limits(place, path, params) {
     const { kind, text } = badge(record.verdict);
     words.say(text, record.sentence, kind);
     const axis = AXES[seen?.plane?.axis || "embed"];
-    title.textContent = record.verdict === "TOO_SMALL" ? `${number(record.inequality.needed)} ${record.inequality.unit} are needed, ${number(record.inequality.available)} are there: ${axis} and bits this small cannot do it`
+    title.textContent = record.verdict === "TOO_SMALL" ? `The task needs ${number(record.inequality.needed)} ${record.inequality.unit} and these sizes give ${number(record.inequality.available)}: no weights can do it`
       : record.verdict === "ENOUGH" ? `Enough by ${record.construction}: key width ${number(record.built.size.embed)}, ${number(record.built.size.bits)} bits`
         : openTitle(record, axis);
     plane.redraw();

@@ -1,10 +1,11 @@
 // Match2 on the circle, and Match3 with third-order slices and triangles.
 
-import { canvasOf, colour, el, figure, number, responsive, said, scale, svg, table } from "./draw.js";
+import { canvasOf, el, figure, number, raster, responsive, said, scale, svg, table } from "./draw.js";
 import { button, remember, section, slider, status, whole } from "./parts.js";
 import { latest, post } from "./talk.js";
 
 const TAU = 2 * Math.PI;
+const LEGEND = raster("share", Array.from({ length: 64 }, (_, k) => k / 63), 1, 64);
 const mod = (x, m) => ((x % m) + m) % m;
 
 // What both views share: tokens, a modulus, a query token, and the answers of the unit to them.
@@ -165,23 +166,34 @@ function bars(state, name, label) {
 
 function slices(place, state) {
   const labelled = () => ["∅", ...state.x.map(String)];
+  let at = [0, -1];
   const slice = responsive(width => Math.min(450, width + 18), (width, height) => {
     const { answer } = state;
     if (!answer) return canvasOf(width, height, "pair weights");
     const n = answer.weights.length, side = Math.min(width - 96, height - 114), cell = side / n, left = 40, top = 78, names = labelled(), parts = [];
     const rows = answer.weights.map(row => row.reduce((a, b) => a + b, 0)), columns = answer.weights[0].map((_, j) => answer.weights.reduce((a, row) => a + row[j], 0));
     const every = Math.ceil(13 / cell);
-    answer.weights.forEach((row, a) => row.forEach((w, b) => {
-      parts.push(svg("rect", { fill: colour("share", w), x: left + b * cell, y: top + a * cell, width: cell, height: cell, "shape-rendering": "crispEdges", onmouseenter: () => node.read(`pair (${names[a]}, ${names[b]}) has weight ${number(w)}`) }, said(`(${names[a]}, ${names[b]}): ${number(w)}`)));
-    }));
+    const cursor = svg("rect", { class: "cursor", width: cell, height: cell, visibility: "hidden" });
+    const show = (a, b) => {
+      at = [Math.max(0, Math.min(n - 1, a)), Math.max(0, Math.min(n - 1, b))];
+      node.read(`pair (${at.map(k => names[k]).join(", ")}) has weight ${number(answer.weights[at[0]][at[1]])}`);
+      for (const [name, value] of Object.entries({ x: left + at[1] * cell, y: top + at[0] * cell, visibility: "visible" })) cursor.setAttribute(name, value);
+    };
+    const cells = svg("image", { href: raster("share", answer.weights.flat(), n, n), x: left, y: top, width: side, height: side, preserveAspectRatio: "none", class: "cells", tabindex: 0, role: "img", "aria-label": "Pair weights. Arrow keys read them." });
+    cells.addEventListener("mousemove", event => { const box = cells.getBoundingClientRect(); show(Math.floor((event.clientY - box.top) / box.height * n), Math.floor((event.clientX - box.left) / box.width * n)); });
+    cells.addEventListener("keydown", event => {
+      const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (move) { event.preventDefault(); show(at[0] + move[0], at[1] + move[1]); }
+    });
+    parts.push(cells, cursor);
     names.forEach((text, k) => {
-      const at = (k + .5) * cell;
-      if (k % every === 0) parts.push(svg("text", { class: "quiet", x: left - 5, y: top + at + 4, "text-anchor": "end", text }), svg("text", { class: "quiet", x: left + at, y: top - 5, "text-anchor": "middle", text }));
+      const along = (k + .5) * cell;
+      if (k % every === 0) parts.push(svg("text", { class: "quiet", x: left - 5, y: top + along + 4, "text-anchor": "end", text }), svg("text", { class: "quiet", x: left + along, y: top - 5, "text-anchor": "middle", text }));
       parts.push(svg("g", {}, said(`first partner ${text}: ${number(rows[k])} in all`), svg("rect", { class: "fill-ours", x: left + side + 4, y: top + k * cell + .5, width: Math.max(.5, 48 * rows[k]), height: Math.max(1, cell - 1) })));
       parts.push(svg("g", {}, said(`second partner ${text}: ${number(columns[k])} in all`), svg("rect", { class: "fill-ours", x: left + k * cell + .5, y: top - 20 - Math.max(.5, 40 * columns[k]), width: Math.max(1, cell - 1), height: Math.max(.5, 40 * columns[k]) })));
     });
     parts.push(svg("rect", { class: "rule", x: left, y: top, width: side, height: side }));
-    for (let k = 0; k < 40; k++) parts.push(svg("rect", { fill: colour("share", k / 39), x: left + k * side / 40, y: top + side + 8, width: side / 40 + .4, height: 8 }));
+    parts.push(svg("image", { href: LEGEND, x: left, y: top + side + 8, width: side, height: 8, preserveAspectRatio: "none" }));
     ["0", "0.5", "1"].forEach((text, k) => parts.push(svg("text", { class: "quiet", x: left + k * side / 2, y: top + side + 30, "text-anchor": ["start", "middle", "end"][k], text })));
     parts.push(svg("text", { class: "quiet", x: left, y: 12, text: "second partner j₂ →" }), svg("text", { class: "quiet", transform: `translate(12 ${top + side}) rotate(-90)`, text: "← first partner j₁" }));
     return canvasOf(width, height, `weights of all pairs for token ${state.x[state.i]}`, parts);

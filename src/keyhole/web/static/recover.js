@@ -46,7 +46,7 @@ export function recover(place, path, params) {
   controls.append(el("div", { class: "buttons" }, go, stop));
   controls.addEventListener("submit", event => { event.preventDefault(); start(); });
 
-  const words = status(), live = el("div", {}), result = el("div", { id: "result" });
+  const words = status(), live = el("div", { class: "live" }), result = el("div", { id: "result" });
   place.append(...heading("What do a hidden head’s answers give away?",
     "Random weights are hidden behind questions and answers. The learner sees answers only; the truth is used afterwards, to measure."),
   controls, words, live, result);
@@ -159,7 +159,7 @@ function queries() {
     if (limit) {
       const x = at(limit), far = x > width / 2;
       parts.push(svg("line", { class: "line limit", x1: x, x2: x, y1: 14, y2: 50 }),
-        svg("text", { class: "quiet", x, y: 60, "text-anchor": far ? "end" : "start", text: `limit ${number(limit)}: so many numbers are hidden` }));
+        svg("text", { class: "quiet", x, y: 60, "text-anchor": far ? "end" : "start", text: `limit ${number(limit)}${width > 520 ? ": so many numbers are hidden" : ""}` }));
     }
     return canvasOf(width, 104, `${learning} queries to learn, ${verify} to verify, limit ${limit}`, parts);
   });

@@ -52,37 +52,52 @@ function phases(record) {
   return [section(`${number(record.queries.total)} queries in all${limit}`, el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", { text: "phase" }), el("th", { class: "number", text: "queries" }))), el("tbody", {}, rows))))];
 }
 
-// Learning curves: whatever a record holds as lists of numbers along steps or samples.
-const ALONG = ["step", "steps", "samples", "iteration", "epoch", "queries"];
+// Learning curves: whatever a record holds as lists of numbers along steps or samples, or as one such list per seed.
+const ALONG = ["steps", "step", "samples", "iteration", "epoch", "queries"];
+const isList = value => Array.isArray(value) && value.length > 0;
+
 function curves(record) {
-  return Object.entries(record).filter(([name]) => /curve|course|history/.test(name)).flatMap(([name, held]) => drawn(name, held));
+  return Object.entries(record).filter(([name]) => /curve|course|history/.test(name)).flatMap(([name, held]) => drawn(name, held, record));
 }
 
 function columns(held) {
-  if (Array.isArray(held) && held.length && typeof held[0] === "object" && held[0] !== null && !Array.isArray(held[0])) {
+  if (isList(held) && held[0] !== null && typeof held[0] === "object" && !Array.isArray(held[0])) {
     return Object.fromEntries(Object.keys(held[0]).map(key => [key, held.map(row => row[key])]));
   }
-  if (Array.isArray(held) && Array.isArray(held[0])) return { step: held.map(row => row[0]), value: held.map(row => row[1]) };
-  return held && typeof held === "object" && Object.values(held).every(Array.isArray) ? held : null;
+  if (isList(held) && Array.isArray(held[0])) return { step: held.map(row => row[0]), value: held.map(row => row[1]) };
+  return held && typeof held === "object" && Object.values(held).some(isList) ? held : null;
 }
 
-function drawn(name, held) {
-  const table_ = columns(held);
-  if (!table_) {
-    const nested = held && typeof held === "object" && !Array.isArray(held) ? Object.entries(held) : [];
-    return nested.flatMap(([key, value]) => columns(value) ? drawn(`${name} ${key}`, value) : []);
+function drawn(name, held, record) {
+  const lists = columns(held), along = lists && (ALONG.find(key => isList(lists[key])) || Object.keys(lists).find(key => isList(lists[key])));
+  if (!lists) {
+    return held && typeof held === "object" && !Array.isArray(held) ? Object.entries(held).flatMap(([key, value]) => drawn(`${name} ${key}`, value, record)) : [];
   }
-  const along = ALONG.find(key => key in table_) || Object.keys(table_)[0];
-  const others = Object.keys(table_).filter(key => key !== along && table_[key].some(v => typeof v === "number")).slice(0, 3);
-  const series = others.map((key, k) => ({ kind: ["ours", "built", "peer"][k], name: key, mark: table_[key].length < 60, points: table_[along].map((x, i) => [x, table_[key][i]]).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y)) })).filter(one => one.points.length);
-  if (!series.length) return [];
-  const xs = series.flatMap(one => one.points.map(point => point[0])), ys = series.flatMap(one => one.points.map(point => point[1]));
-  const log = Math.min(...ys) > 0 && Math.max(...ys) / Math.min(...ys) > 30, room = (Math.max(...ys) - Math.min(...ys)) * .06 || 1;
-  const last = series[0].points.at(-1), title = `${series[0].name} ends at ${number(last[1])} (${along} ${number(last[0])})`;
-  const node = figure({ caption: `${name.replaceAll("_", " ")}: ${others.join(", ")} against ${along}.`, copy: () => table([[along, ...others], ...table_[along].map((x, i) => [x, ...others.map(key => table_[key][i])])]) },
-    chart({ title, series, hear: text => node.read(text), x: { name: along, low: Math.min(...xs), high: Math.max(...xs) },
-      y: { name: `${others.join(", ")}${log ? " (log scale)" : ""}`, low: log ? Math.min(...ys) / 1.5 : Math.min(...ys) - room, high: log ? Math.max(...ys) * 1.5 : Math.max(...ys) + room, log } }));
-  return [section(title, node)];
+  const steps = lists[along], points = list => list.map((y, i) => [steps[i], y]).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
+  const flat = Object.keys(lists).filter(key => key !== along && isList(lists[key]) && lists[key].length === steps.length && lists[key].some(Number.isFinite)).slice(0, 3);
+  const stacked = Object.keys(lists).filter(key => isList(lists[key]) && lists[key].every(isList));
+  const single = flat.map((key, k) => ({ kind: ["ours", "built", "peer"][k], name: key, mark: steps.length < 60, points: points(lists[key]) }));
+  const parts = single.length ? [curve(name, along, single, [])] : [];
+  for (const key of stacked) {
+    const seeds = lists[key], median = steps.map((_, i) => { const all = seeds.map(row => row[i]).filter(Number.isFinite); return all.length ? middle(all) : NaN; });
+    const lines = Object.entries(key === "errors" ? record.lines || {} : {}).filter(([, y]) => Number.isFinite(y)).slice(0, 3).map(([label, y]) => ({ y, name: label.replaceAll("_", " ") }));
+    const each = seeds.slice(0, 32).map(row => ({ kind: "ours", name: "one seed", faint: true, mark: false, points: points(row) }));
+    const label = `median ${key} of ${seeds.length} seed${seeds.length > 1 ? "s" : ""}`;
+    parts.push(curve(key === "errors" && record.measure || name, along, [...each, { kind: "ours", name: label, mark: steps.length < 60, points: points(median) }], lines));
+  }
+  return parts;
+}
+
+function curve(name, along, series, limits) {
+  const kept = series.filter(one => one.points.length), named = kept.filter(one => !one.faint), main = named[0];
+  const xs = kept.flatMap(one => one.points.map(point => point[0])), ys = [...kept.flatMap(one => one.points.map(point => point[1])), ...limits.map(one => one.y)];
+  const low = Math.min(...ys), high = Math.max(...ys), log = low > 0 && high / low > 30, room = (high - low) * .06 || 1;
+  const title = `${main.name[0].toUpperCase()}${main.name.slice(1)}: ${number(main.points.at(-1)[1])} at ${along} ${number(main.points.at(-1)[0])}`;
+  const node = figure({ caption: `${name.replaceAll("_", " ")}: ${named.map(one => one.name).join(", ")} against ${along}${kept.length > named.length ? "; thin lines are single seeds" : ""}${limits.length ? "; dashed: simple predictors" : ""}.`,
+    copy: () => table([[along, ...named.map(one => one.name)], ...main.points.map(([x], i) => [x, ...named.map(one => one.points[i]?.[1] ?? "")])]) },
+  chart({ title, series: kept, limits, hear: text => node.read(text), names: named.length + limits.length > 1, x: { name: along, low: Math.min(...xs), high: Math.max(...xs) },
+    y: { name: `${named.map(one => one.name).join(", ")}${log ? " (log scale)" : ""}`, low: log ? low / 1.5 : low - room, high: log ? high * 1.5 : high + room, log } }));
+  return section(title, node);
 }
 
 const DONE = ["EXACT", "WITHIN_TOLERANCE"];
