@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import (
@@ -43,15 +45,19 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
 }
 
 
-def run(job: Job) -> Record:
-    """Do what a job asks and return its record.
+def runner(kind: type[Job]) -> Callable[[Any], Record]:
+    """The function that does jobs of one kind; its module is imported now.
 
     Raises:
-        InvalidInput: what the job needs is not installed; the message says how to install it.
+        InvalidInput: what such jobs need is not installed; the message says how to install it.
     """
-    module, name = _RUNNERS[type(job)]
+    module, name = _RUNNERS[kind]
     try:
-        runner = getattr(import_module(f"keyhole.lab.{module}"), name)
+        return getattr(import_module(f"keyhole.lab.{module}"), name)
     except ImportError as error:
         raise InvalidInput(str(error)) from error
-    return runner(job)
+
+
+def run(job: Job) -> Record:
+    """Do what a job asks and return its record."""
+    return runner(type(job))(job)
