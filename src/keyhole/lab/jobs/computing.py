@@ -123,8 +123,8 @@ class TrainJob(Posing, Naming):
         heads: heads of an attention layer.
         layers: attention layers, or hidden layers of an mlp, gru or lstm.
         hidden: hidden units of a network.
-        codes: how positions or values are read: one-hot, orthonormal, random, learned or resampled (anew for every
-            sequence); orthonormal for sparse-average and one-hot for labels when absent.
+        codes: how positions or values are read: one-hot, orthonormal (in a random basis), random, learned or
+            resampled (random anew for every sequence); one-hot when absent.
         code_width: numbers of a code.
         tied: the query is the sum of the codes of the positions named, the key the own code, the value the vector.
         places: layers read the position in the sequence too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, log
 from typing import Any
 
@@ -34,7 +34,7 @@ class Choice:
 def reading_of(job: TrainJob, lesson: Lesson[Any], embed: int) -> Reading:
     """How a job's net reads tokens."""
     values = lesson.columns.values
-    kind = job.codes or ("one-hot" if lesson.labels else "orthonormal")
+    kind = job.codes or "one-hot"
     usual = {"random": ceil(1 + 2 * log(values)), "learned": embed, "resampled": 128}.get(kind, values)
     return Reading(lesson.columns, kind, usual if job.code_width is None else job.code_width)
 
@@ -51,8 +51,7 @@ def _unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
             )
         return Choice(FlagUnit(reading, embed), sizes)
     if job.tied:
-        reading = replace(reading, width=embed) if reading.kind == "learned" else reading
-        return Choice(TiedUnit(reading, linear), sizes | {"embed": reading.width, "heads": 1})
+        return Choice(TiedUnit(reading, embed, linear), sizes)
     return Choice(Unit(reading, task.outputs, embed, job.heads, linear), sizes)
 
 

@@ -191,14 +191,13 @@ def _lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
 
     rows: dict[str, list[Any]] = {"lengths": list(job.lengths), "errors": [], "scaled": []}
     own = trainer.supply
-    scored = "W" if "W" in trainer.best else "Q"
     for length in job.lengths:
         task = replace(own.lesson.task, length=length)
         lesson = type(own.lesson)(task)
         supply = Supply(lesson, replace(own.reading, columns=lesson.columns), own.seeds, own.batch, None)
         tests = supply.held_out(Purpose.TESTS, max(20, job.tests * own.lesson.task.length // (5 * length)))
         factor = float(np.log(length) / np.log(own.lesson.task.length))
-        sharper = trainer.best | {scored: trainer.best[scored] * factor}
+        sharper = trainer.best | {"Q": trainer.best["Q"] * factor}
         rows["errors"].append([float(e) for e in trainer.errors(trainer.best, tests)])
         rows["scaled"].append([float(e) for e in trainer.errors(sharper, tests)])
     return rows

@@ -61,7 +61,7 @@ class FlagUnit:
         return self.reading.initial(rng) | tables | {"blank": np.zeros(1)}
 
     def _scores(self, w: Weights, X: Tensor, codes: Tensor | None) -> Tensor:
-        queries, *keys = (self.reading.project(w, X, w[name], codes) for name in _NAMES[self.order])
+        queries, *keys = self.reading.project_each(w, X, [w[name] for name in _NAMES[self.order]], codes)
         return queries @ keys[0].transpose(-1, -2) if self.order == 2 else pair_scores(queries, *keys).flatten(-2)
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:

@@ -94,11 +94,11 @@ class Averaging(Lesson[SparseAverage]):
         task = self.task
         z = rng.normal(size=(size, task.length, task.dimension))
         z /= np.linalg.norm(z, axis=-1, keepdims=True)
-        shape = (size, task.length, task.length)
-        y: Any = np.argpartition(rng.random(shape, dtype=np.float32), task.q - 1, axis=-1)[..., : task.q]
+        y = _sets(task.length, task.q, (size, task.length), rng)
         if task.at_most:
-            y = np.where(np.arange(task.q) < rng.integers(1, task.q + 1, size=(*shape[:2], 1)), y, task.length)
-        y = np.sort(y, axis=-1)
+            y = rng.permuted(y, axis=-1)
+            y = np.where(np.arange(task.q) < rng.integers(1, task.q + 1, size=(size, task.length, 1)), y, task.length)
+            y = np.sort(y, axis=-1)
         return task.tokens(z, np.where(y == task.length, -1, y))
 
     def targets(self, X: Sequences) -> Labels:
@@ -120,6 +120,19 @@ class Averaging(Lesson[SparseAverage]):
     def members(self, X: Sequences) -> Stack:
         """Who is named."""
         return self.task.members(X)
+
+
+# The k-th member is a number below N - k that counts only what is left: it goes up by one for every smaller member.
+def _sets(length: int, q: int, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    """Sets of q positions, uniform, in rising order."""
+    y = np.empty((*shape, q), dtype=np.int64)
+    for k in range(q):
+        member = rng.integers(length - k, size=shape)
+        for j in range(k):
+            member += member >= y[..., j]
+        y[..., k] = member
+        y[..., : k + 1].sort(axis=-1)
+    return y
 
 
 @dataclass(frozen=True, slots=True)

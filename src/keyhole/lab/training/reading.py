@@ -106,6 +106,11 @@ class Reading:
         rows = _looked_up(P[:, plain:], named).sum(dim=-2)
         return rows + affine(X[..., :plain], P[:, :plain]) if plain else rows
 
+    def project_each(self, w: Weights, X: Tensor, parts: list[Tensor], codes: Tensor | None = None) -> list[Tensor]:
+        """Tokens times several matrices per seed, in one product."""
+        together = self.project(w, X, torch.cat(parts, dim=-1), codes)
+        return list(torch.split(together, [part.shape[-1] for part in parts], dim=-1))
+
     def exported(self, w: Numbers, *, flagged: bool = False, mixing: Array | None = None) -> CodedTokens:
         """The same as a token map."""
         return CodedTokens(w["codes"], self.columns.plain, self.columns.coded, int(flagged), mixing, w.get("places"))

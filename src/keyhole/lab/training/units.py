@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from keyhole._arrays import Array
 from keyhole.lab.training.nets import gaussian
-from keyhole.lab.training.reading import Numbers, Reading, Weights
+from keyhole.lab.training.reading import Numbers, Reading, Weights, affine
 from keyhole.models.attention import SelfAttention
 from keyhole.models.linear import LinearAttention
 from keyhole.models.stack import Block, Transformer
@@ -47,23 +47,22 @@ class Unit:
         Q, K = (gaussian(rng, self.heads, w, self.embed) for _ in range(2))
         return self.reading.initial(rng) | {"Q": Q, "K": K, "V": gaussian(rng, self.heads, w, self.outputs)}
 
-    def _projected(self, w: Weights, X: Tensor, name: str, codes: Tensor | None) -> Tensor:
-        """Queries, keys or values: seeds x batch x heads x length x columns."""
-        P = w[name].transpose(1, 2).flatten(2)
-        return in_heads(self.reading.project(w, X, P, codes), self.heads)
-
-    def _weights(self, w: Weights, X: Tensor, codes: Tensor | None) -> Tensor:
-        queries, keys = (self._projected(w, X, name, codes) for name in "QK")
+    def _parts(self, w: Weights, X: Tensor, codes: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Weights and values, seeds x batch x heads x length x columns."""
+        parts = [w[name].transpose(1, 2).flatten(2) for name in "QKV"]
+        projected = self.reading.project_each(w, X, parts, codes)
+        queries, keys, values = (in_heads(part, self.heads) for part in projected)
         scores = queries @ keys.transpose(-1, -2)
-        return scores if self.linear else scores.softmax(dim=-1)
+        return scores if self.linear else scores.softmax(dim=-1), values
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
-        return (self._weights(w, X, codes) @ self._projected(w, X, "V", codes)).sum(dim=2)
+        weights, values = self._parts(w, X, codes)
+        return (weights @ values).sum(dim=2)
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """The mean over heads."""
-        return self._weights(w, X, codes).mean(dim=2)
+        return self._parts(w, X, codes)[0].mean(dim=2)
 
     def exported(self, w: Numbers) -> Transformer:
         """A token map and a layer."""
@@ -73,50 +72,56 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class TiedUnit:
-    r"""A unit of sparse averaging whose query is the sum of the codes of the positions a token names.
+    r"""A unit of sparse averaging whose query is a sum over the positions a token names, the same for each.
 
-    $$\mathrm{score}_{ij} = \sum_{k \in y_i} u_k^\top W u_j, \qquad \mathrm{value}_j = z_j$$
+    $$\mathrm{score}_{ij} = \sum_{k \in y_i} u_k^\top Q K^\top u_j, \qquad \mathrm{value}_j = z_j V$$
 
-    with W the identity where codes are learned.
+    With one-hot codes u the rows of Q and K are learned codes of positions.
 
     Args:
         reading: how tokens are read; the last coded column is the token's own position.
+        embed: width of queries and keys.
         linear: scores are weights as they are, without softmax.
     """
 
     reading: Reading
+    embed: int
     linear: bool = False
 
     @property
     def fixed(self) -> frozenset[str]:
-        """Codes, or W where codes are learned."""
-        return self.reading.fixed or frozenset({"W"})
+        """Codes, unless they are learned."""
+        return self.reading.fixed
 
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
-        """Codes of length about 1, and W = 0 unless it stays the identity."""
-        square = np.eye(self.reading.width)
-        return self.reading.initial(rng) | {"W": square if self.reading.kind == "learned" else 0.0 * square}
+        """Queries and keys of length about 1, less without softmax, and V the identity."""
+        size = 0.3 if self.linear else 1.0
+        Q, K = (size * gaussian(rng, self.reading.width, self.embed, fan=self.embed) for _ in range(2))
+        return self.reading.initial(rng) | {"Q": Q, "K": K, "V": np.eye(self.reading.columns.plain)}
 
-    def _weights(self, w: Weights, coded: Tensor) -> Tensor:
-        queries = torch.einsum("sbnd,sde->sbne", coded[..., :-1, :].sum(dim=-2), w["W"])
-        scores = queries @ coded[..., -1, :].transpose(-1, -2)
+    def _weights(self, w: Weights, X: Tensor, codes: Tensor | None) -> Tensor:
+        own = replace(self.reading, columns=replace(self.reading.columns, plain=0, coded=1))
+        plain = self.reading.columns.plain
+        named = X[..., plain:-1]
+        queries = own.project(w, named.flatten(2)[..., None], w["Q"], codes)
+        queries = queries.reshape(*named.shape, -1).sum(dim=-2)
+        scores = queries @ own.project(w, X[..., -1:], w["K"], codes).transpose(-1, -2)
         return scores if self.linear else scores.softmax(dim=-1)
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
-        z, coded = self.reading.read(w, X, codes)
-        return self._weights(w, coded) @ z
+        return affine(self._weights(w, X, codes) @ X[..., : self.reading.columns.plain], w["V"])
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """The weights."""
-        return self._weights(w, self.reading.read(w, X, codes)[1])
+        return self._weights(w, X, codes)
 
     def exported(self, w: Numbers) -> Transformer:
-        """A token map and a layer: Q repeats W for every position named, K takes the token's own code, V its vector."""
+        """A token map and a layer: Q repeated for every position named, K of the token's own code, V of its vector."""
         plain, named, width = self.reading.columns.plain, self.reading.columns.coded - 1, self.reading.width
-        Q, K = np.zeros((2, self.reading.features, width))
-        Q[plain:-width], K[-width:] = np.tile(w["W"], (named, 1)), np.eye(width)
-        V = np.eye(self.reading.features, plain)
+        Q, K = np.zeros((2, self.reading.features, self.embed))
+        Q[plain:-width], K[-width:] = np.tile(w["Q"], (named, 1)), w["K"]
+        V = np.concatenate([w["V"], np.zeros((self.reading.features - plain, plain))])
         layer = (LinearAttention if self.linear else SelfAttention)(Q[None], K[None], V[None])
         return Transformer((Block(self.reading.exported(w), layer),))
 
@@ -148,7 +153,8 @@ class ThirdOrderUnit:
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
-        Q, K1, K2, V1, V2 = (self.reading.project(w, X, w[name], codes) for name in ("Q", "K1", "K2", "V1", "V2"))
+        parts = [w[name] for name in ("Q", "K1", "K2", "V1", "V2")]
+        Q, K1, K2, V1, V2 = self.reading.project_each(w, X, parts, codes)
         scores = pair_scores(Q, K1, K2)
         weights = scores.flatten(-2).softmax(dim=-1).reshape(scores.shape)
         return torch.einsum("sbijk,sbjo,sbko->sbio", weights, V1, V2)
