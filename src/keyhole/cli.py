@@ -23,6 +23,7 @@ from keyhole.lab.jobs import (
     SampleJob,
     ServeJob,
     SweepJob,
+    TrainJob,
     TwinsJob,
     VerifyJob,
 )
@@ -84,6 +85,12 @@ def twins(job: Annotated[TwinsJob, Flat], *, json: Json = False) -> int:
 @app.command
 def build(job: Annotated[BuildJob, Flat], *, json: Json = False) -> int:
     """Explicit attention weights for TASK with a certificate: the smallest known that hold in the format asked for."""
+    return _show(job, json)
+
+
+@app.command
+def train(job: Annotated[TrainJob, Flat], *, json: Json = False) -> int:
+    """Train models of TASK by gradient descent, several seeds side by side, and measure them on fresh inputs."""
     return _show(job, json)
 
 

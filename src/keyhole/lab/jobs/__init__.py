@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob
+from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob, TrainJob
 from keyhole.lab.jobs.keeping import DemoJob, SampleJob, ServeJob, SweepJob
 from keyhole.lab.jobs.recovery import AuditJob, CompareJob, LearnJob, PlanJob, TrialJob, TwinsJob, VerifyJob
 
@@ -20,6 +20,7 @@ __all__ = [
     "SampleJob",
     "ServeJob",
     "SweepJob",
+    "TrainJob",
     "TrialJob",
     "TwinsJob",
     "VerifyJob",
@@ -36,6 +37,7 @@ Job = (
     | SampleJob
     | BoundJob
     | AttackJob
+    | TrainJob
     | TrialJob
     | SweepJob
     | DemoJob
@@ -43,4 +45,10 @@ Job = (
 )
 
 # The jobs a sweep can be made of, by name.
-KINDS: dict[str, type[Job]] = {"trial": TrialJob, "learn": LearnJob, "plan": PlanJob, "audit": AuditJob}
+KINDS: dict[str, type[Job]] = {
+    "trial": TrialJob,
+    "learn": LearnJob,
+    "plan": PlanJob,
+    "audit": AuditJob,
+    "train": TrainJob,
+}
