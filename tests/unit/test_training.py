@@ -11,7 +11,7 @@ from keyhole.lab.jobs import TrainJob
 from keyhole.lab.posing import posed
 from keyhole.lab.running import run
 from keyhole.lab.training.choosing import chosen
-from keyhole.lab.training.lessons import lesson_of
+from keyhole.lab.training.labelling import lesson_of
 
 AVERAGE = {"task": "sparse-average", "length": 8, "q": 3, "width": 2}
 MATCH = {"task": "match2", "length": 6, "modulus": 7}

@@ -46,8 +46,10 @@ def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came
         "task": lesson.task.name,
         "task_sizes": sizes_of(lesson.task),
         "model_kind": job.model,
+        "model_name": f"{job.layers} layer{'s' * (job.layers > 1)}" if job.model == "layers" else job.model,
         "model_sizes": sizes,
         "parameters": came.parameters,
+        "inputs": getattr(lesson, "inputs", None),
         "samples": job.samples,
         "steps": job.steps,
         "batch": job.batch,
@@ -84,7 +86,9 @@ def _optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
 def _sentence(data: dict[str, Any]) -> str:
     error, seeds, on = data["error"], data["seeds"], data["samples"]
     taught = "fresh sequences every step" if on is None else f"{on:,} sequences"
-    said = f"{data['model_kind']} trained on {taught} of {data['task']} for {data['steps']:,} steps: "
+    said = f"{data['model_name']} trained on {taught} of {data['task']} for {data['steps']:,} steps: "
+    if not data["parameters"]:
+        said = f"constructed weights on {data['task']}: "
     if data["accuracy"] is not None:
         said += f"{100 * (1 - error['median']):.2f} % of labels right, the median of {seeds} seeds"
         said += f" (from {100 * (1 - error['max']):.2f} to {100 * (1 - error['min']):.2f})"

@@ -29,6 +29,8 @@ def page(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) -> str:
 def _curves(data: Mapping[str, Any]) -> str:
     """Errors of every seed against steps on a log scale, simple predictors dashed."""
     steps, rows = data["curve"]["steps"], data["curve"]["errors"]
+    if len(steps) < 2:
+        return ""
     lines = {name: value for name, value in data["lines"].items() if value > 0}
     every = [max(e, _LEAST) for row in rows for e in row if e is not None and math.isfinite(e)]
     values = [*every, *lines.values()]
@@ -131,7 +133,8 @@ def _lines(data: Mapping[str, Any]) -> str:
 
 
 def _reproduce(data: Mapping[str, Any]) -> str:
-    versions = f"keyhole {data['version']}, torch {data['torch']}, numpy {data['numpy']}, Python {data['python']}"
+    names = (("version", "keyhole"), ("torch", "torch"), ("numpy", "numpy"), ("python", "Python"))
+    versions = ", ".join(f"{name} {data[key]}" for key, name in names if key in data)
     sizes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in data["model_sizes"].items())
     body = f'<pre tabindex="0"><code>{escaped(data["command"])}</code></pre><p>{escaped(sizes)}</p>'
     return section("How to reproduce", f"{body}<p>{escaped(versions)}</p>")
