@@ -97,6 +97,14 @@ def test_constructed_weights_are_measured_on_the_same_inputs_and_make_no_error(t
     assert Match2(8, 11).error(model(X), X).max() == 0.0
 
 
+def test_the_least_accuracy_is_that_of_the_worst_seed():
+    job = TrainJob("match2", length=8, modulus=11, embed=2, steps=30, seeds=3, tests=100, keep=False)
+    said = run(job).data
+    rates = [1 - error for error in said["errors"]]
+    assert len(set(rates)) > 1
+    assert (said["accuracy"]["min"], said["accuracy"]["max"]) == (min(rates), max(rates))
+
+
 def test_a_unit_of_width_six_learns_match2_without_an_error():
     job = TrainJob("match2", length=8, modulus=11, embed=6, steps=400, seeds=3, tests=200, keep=False)
     assert run(job).data["errors"] == [0.0, 0.0, 0.0]

@@ -58,12 +58,17 @@ def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came
         "measure": "share of wrong labels" if lesson.labels else "squared error over that of answering zero",
         "errors": errors,
         "error": spread,
-        "accuracy": {name: 1.0 - value for name, value in spread.items()} if lesson.labels else None,
+        "accuracy": _right(spread) if lesson.labels else None,
         "lines": lines,
         "curve": came.curve | {"median": _medians(came.curve["errors"]), "alignment": _medians(came.curve["aligned"])},
         "lengths": came.lengths,
     }
     return {"sentence": _sentence(data), **data}
+
+
+def _right(spread: Mapping[str, float]) -> dict[str, float]:
+    """Shares of right labels, least first."""
+    return {"min": 1.0 - spread["max"], "median": 1.0 - spread["median"], "max": 1.0 - spread["min"]}
 
 
 def _medians(rows: list[list[float]]) -> list[float]:
