@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from keyhole.claims import THEOREMS
-from keyhole.lab.pages import escaped, number, section, shell, table
+from keyhole.lab.pages import escaped, number, reproduced, section, shell, table
+from keyhole.lab.summaries import asked, command, versions
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 940.0, 26.0, 330.0
 _MADE = "light-dark(#0f8a6c, #3fc7a2)"  # constructions, in every picture
@@ -17,10 +19,17 @@ _COLUMNS = {"Alice": 130.0, "Bob": 560.0, "Carol": 900.0}
 _KINDS = {"TOO_SMALL": "bad", "ENOUGH": "ours", "OPEN": "limit"}
 
 
+def from_directory(data: Mapping[str, Any], directory: Path) -> str:
+    """The page of a run, of which the record holds everything."""
+    del directory
+    return page(data)
+
+
 def page(data: Mapping[str, Any]) -> str:
     """A self-contained page."""
     verdict = str(data["verdict"])
     head = f'<p class="verdict {_KINDS[verdict]}">{verdict.replace("_", " ")}</p><h1>{escaped(data["sentence"])}</h1>'
+    head += f'<p class="limit">{escaped(asked("bound", data))}</p>'
     head += f"<p>{escaped(data['reason'])}</p>" if data["reason"] else ""
     parts = (head, plane(data), _table(data), conversation(data.get("conversation")), _reproduce(data))
     return shell(f"bound on {data['task']}", "".join(parts))
@@ -164,6 +173,4 @@ def _arrow(message: Mapping[str, Any], total: int, y: float) -> str:
 
 
 def _reproduce(data: Mapping[str, Any]) -> str:
-    versions = f"keyhole {data['version']}, numpy {data['numpy']}, Python {data['python']}"
-    said = f'<pre tabindex="0"><code>{escaped(data["command"])}</code></pre>'
-    return section("How to reproduce", f"{said}<p>{escaped(versions)}</p>")
+    return section("How to reproduce", reproduced(command("bound", data), versions(data)))

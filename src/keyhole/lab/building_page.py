@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from keyhole._arrays import Array, Matrix, Sequences, softmax
+from keyhole._arrays import Array, Matrix, softmax
 from keyhole.claims import THEOREMS
-from keyhole.constructions import Built
-from keyhole.lab.pages import escaped, number, section, shell, table
+from keyhole.constructions import load
+from keyhole.lab.pages import escaped, number, reproduced, section, shell, table
 from keyhole.lab.pictures import Axes, attended, signed
+from keyhole.lab.summaries import asked, command, versions
 from keyhole.models.attention import SelfAttention
+from keyhole.models.files import read_tensors
+from keyhole.models.stack import Transformer
 from keyhole.models.tensor import TensorAttention
 
 _AXES = Axes("asking token i", "attended token j")
@@ -20,25 +24,29 @@ _SQUARE = "m-4 -4h8v8h-8z"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 600, 30, 250
 
 
-def page(data: Mapping[str, Any], built: Built, X: Sequences) -> str:
-    """A self-contained page.
+def page(data: Mapping[str, Any], directory: Path) -> str:
+    """A self-contained page, from the record, the weights and the input beside it.
 
     Args:
         data: the record.
-        built: the weights.
-        X: one input, whose attention is shown.
+        directory: where model.safetensors and example.safetensors are.
     """
     trip = data.get("round_trip")
-    parts = [f"<h1>{escaped(data['sentence'])}</h1>", _attention(built, X), _frontier(data)]
+    head = f"<h1>{escaped(data['sentence'])}</h1><p class='limit'>{escaped(asked('build', data))}</p>"
+    parts = [head, _attention(directory), _frontier(data)]
     parts += [section("What its answers give away", f"<p>{escaped(trip['sentence'])}</p>")] if trip else []
     return shell("build", "".join([*parts, _tried(data), _certificate(data), _reproduce(data)]))
 
 
-def _attention(built: Built, X: Sequences) -> str:
+def _attention(directory: Path) -> str:
     """Scores and weights of the last layer on one input."""
-    for block in built.model.blocks[:-1]:
+    model, path = load(directory / "model.safetensors"), directory / "example.safetensors"
+    if not isinstance(model, Transformer) or not path.is_file():
+        return ""
+    X = read_tensors(path)[1]["X"]
+    for block in model.blocks[:-1]:
         X = block(X)
-    block = built.model.blocks[-1]
+    block = model.blocks[-1]
     tokens, layer = block.tokens(X), block.layer
     order = layer.order if isinstance(layer, TensorAttention) else 2
     if tokens.shape[1] ** order > _TABLE or not isinstance(layer, SelfAttention | TensorAttention):
@@ -133,6 +141,4 @@ def _certificate(data: Mapping[str, Any]) -> str:
 
 
 def _reproduce(data: Mapping[str, Any]) -> str:
-    versions = f"keyhole {data['version']}, numpy {data['numpy']}, Python {data['python']}"
-    body = f'<pre tabindex="0"><code>{escaped(data["command"])}</code></pre><p>{escaped(versions)}</p>'
-    return section("How to reproduce", body)
+    return section("How to reproduce", reproduced(command("build", data), versions(data)))
