@@ -38,6 +38,7 @@ svg .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; }
 svg .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; } svg .rule { stroke: var(--rule); }
 .pictures + .pictures { margin-top: 1rem; } svg .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
 svg .phase { fill: var(--ours); stroke: var(--ours); } svg .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
+@media (max-width: 40rem) { table { display: block; overflow-x: auto; } }
 pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem; }
 """
 

@@ -167,6 +167,12 @@ def sequential(shares: Matrix) -> Stack:
     return np.stack(channels, axis=-1)
 
 
+def colour_of(share: float) -> str:
+    """The colour of one number from 0 to 1, as a page writes it."""
+    r, g, b = (int(channel) for channel in sequential(np.array([[share]]))[0, 0].round())
+    return f"rgb({r},{g},{b})"
+
+
 def _png(colours: Stack) -> str:
     """Colours as a picture, in an address that holds it."""
     pixels = colours.round().astype(np.uint8)

@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole.lab.exports import Table
 from keyhole.lab.pages import escaped, number, wide
-from keyhole.lab.pictures import sequential
+from keyhole.lab.pictures import colour_of
 
 MAP_KEYS = {"z", "z_name", "z_equals", "z_at_most", "line", "line_name"}
 _LEFT, _TOP, _RIGHT, _BOTTOM = 70.0, 16.0, 540.0, 294.0
@@ -88,7 +88,7 @@ def heat_map(rows: Table, figure: Mapping[str, Any]) -> str:
     for (x, y), z in held.z.items():
         at = f'x="{_LEFT + width * held.x.index(x):.1f}" y="{_BOTTOM - height * (held.y.index(y) + 1):.1f}"'
         said = f"{number(x)}, {number(y)}: {held.name} {number(z)}"
-        colour = _colour(held.scaled(z))
+        colour = colour_of(held.scaled(z))
         drawn += f'<rect style="fill:{colour}" {at} width="{width:.1f}" height="{height:.1f}">'
         drawn += f"<title>{escaped(said)}</title></rect>"
     drawn += _line(theory(figure, held), str(figure.get("line_name", "theory"))) + _names(held, figure) + _scale(held)
@@ -96,11 +96,6 @@ def heat_map(rows: Table, figure: Mapping[str, Any]) -> str:
     size = 'viewBox="0 0 640 350" width="640" style="min-width:32rem" shape-rendering="crispEdges"'
     svg = wide(f'<svg {size} role="img" aria-label="{escaped(caption)}">{drawn}</svg>', "map")
     return f"<figure style='width:100%'>{svg}<figcaption>{escaped(caption)}</figcaption></figure>"
-
-
-def _colour(share: float) -> str:
-    r, g, b = (int(channel) for channel in sequential(np.array([[share]]))[0, 0].round())
-    return f"rgb({r},{g},{b})"
 
 
 def _line(points: Sequence[tuple[float, float]], name: str) -> str:
@@ -134,7 +129,7 @@ def _scale(held: Cells) -> str:
     ends = (0.0, 1.0) if held.share else (min(held.z.values()), max(held.z.values()))
     for k in range(steps):
         y = _BOTTOM - size * (k + 1) / steps
-        drawn += f'<rect style="fill:{_colour((k + 0.5) / steps)}" x="{_RIGHT + 24}" y="{y:.1f}" width="12" '
+        drawn += f'<rect style="fill:{colour_of((k + 0.5) / steps)}" x="{_RIGHT + 24}" y="{y:.1f}" width="12" '
         drawn += f'height="{size / steps + 0.5:.1f}"/>'
     for end, y in zip(ends, (_BOTTOM, _BOTTOM - size + 8), strict=True):
         drawn += f'<text class="quiet" x="{_RIGHT + 40}" y="{y:.1f}">{number(end)}</text>'
