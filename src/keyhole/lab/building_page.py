@@ -43,8 +43,8 @@ def page(data: Mapping[str, Any], directory: Path) -> str:
     return shell("build", "".join([*parts, _tried(data), _certificate(data), _reproduce(data)]))
 
 
-def pictures(directory: Path) -> str:
-    """What the last layer does on one input: scores and weights, and the picture its task is known by."""
+def pictures(directory: Path, *, tables: bool = True) -> str:
+    """What the last layer does on one input: the picture its task is known by, and tables of scores and weights."""
     model, path = load(directory / "model.safetensors"), directory / "example.safetensors"
     if not isinstance(model, Transformer) or not path.is_file():
         return ""
@@ -57,7 +57,8 @@ def pictures(directory: Path) -> str:
     if tokens.shape[1] ** order > _TABLE or not isinstance(layer, SelfAttention | TensorAttention):
         return ""
     scores = _scores(layer, tokens)
-    return _own(block, X[0], scores, softmax(scores), order) + _maps(block, scores, order)
+    own = _own(block, X[0], scores, softmax(scores), order)
+    return own + _maps(block, scores, order) if tables else own
 
 
 def _maps(block: Block, scores: Matrix, order: int) -> str:

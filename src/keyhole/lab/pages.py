@@ -33,8 +33,8 @@ svg { display: block; max-width: 100%; overflow: visible; } svg text { fill: var
 svg .quiet, svg .limit { fill: var(--limit); } svg .ours { fill: var(--ours); } svg .built { fill: var(--built); }
 svg .bad { fill: var(--bad); stroke: var(--bad); } svg .peer { fill: var(--peer); } svg text.bad { stroke: none; }
 svg path.line { fill: none; stroke-width: 1.5; stroke: var(--limit); } svg .line.bad { stroke: var(--bad); }
-svg .line.ours { stroke: var(--ours); } svg .line.built { stroke: var(--built); }
-svg .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; }
+svg .line.limit { stroke-dasharray: 5 4; } svg .line.ours { stroke: var(--ours); }
+svg .line.built { stroke: var(--built); } svg .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; }
 svg .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; } svg .rule { stroke: var(--rule); }
 .pictures + .pictures { margin-top: 1rem; } svg .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
 svg .phase { fill: var(--ours); stroke: var(--ours); } svg .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }

@@ -188,7 +188,8 @@ def _bands(bands: Sequence[Band], across: Scale) -> str:
         drawn += f'<g><title>{name}</title><rect class="phase" style="stroke:none" fill-opacity="{shade}" '
         drawn += f'x="{a:.1f}" y="14" width="{b - a:.1f}" height="{HEIGHT - BOTTOM - 14}"/>'
         if b - a > 6.5 * len(band.name):
-            drawn += f'<text class="quiet" x="{(a + b) / 2:.1f}" y="26" text-anchor="middle">{name}</text>'
+            at = f'x="{(a + b) / 2:.1f}" y="{HEIGHT - BOTTOM - 26}"'
+            drawn += f'<text class="quiet" {at} text-anchor="middle">{name}</text>'
         drawn += "</g>"
     return drawn
 

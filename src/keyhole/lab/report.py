@@ -44,9 +44,18 @@ _PHASES = {
 def page(data: Mapping[str, Any], directory: Path) -> str:
     """The report of one run, from its record and the model files beside it."""
     parts = (_verdict(data), _counterexample(data), portrait(data, directory), _queries(data), _certificate(data))
-    parts = (*parts[:4], error_curve(data), parts[4], against_truth(data, directory))
+    parts = (*parts[:4], error_curve(data), parts[4], against_truth(data, directory), _tour(data, directory))
     body = "".join((*parts, section("The run", table(list(_facts(data)))), _reproduce(data)))
     return shell(str(data["verdict"]), body)
+
+
+def _tour(data: Mapping[str, Any], directory: Path) -> str:
+    """What the stops of a tour look like; their pages are only needed here."""
+    if not data.get("stops"):
+        return ""
+    from keyhole.lab.tour_page import stops
+
+    return stops(data, directory)
 
 
 def _verdict(data: Mapping[str, Any]) -> str:

@@ -59,6 +59,14 @@ def page(data: Mapping[str, Any], directory: Path) -> str:
     return shell("twins", "".join((intro, *parts, _certificate(data), _reproduce(data))))
 
 
+def first(data: Mapping[str, Any], directory: Path) -> str:
+    """The first twin whose parameters are of the model's own size, as a section for another page."""
+    model = _heads(directory / "model.safetensors")
+    rows = [row for row in data["twins"] if row["symmetry"] in ("SPLIT", "GAUGE", "ORDER")][-1:]
+    X = _sequences(model, np.random.default_rng([int(data["seed"]), 1]))
+    return "".join(_twin(row, model, _heads(directory / Path(str(row["model"])).name), X) for row in rows)
+
+
 def _heads(path: Path) -> Head | MultiHead:
     model = load(path)
     if not isinstance(model, Head | MultiHead):
