@@ -20,6 +20,7 @@ from keyhole.lab.jobs import (
     Job,
     LearnJob,
     PlanJob,
+    ReportJob,
     SampleJob,
     ServeJob,
     SweepJob,
@@ -115,6 +116,12 @@ def bound(job: Annotated[BoundJob, Flat], *, json: Json = False) -> int:
 @app.command
 def attack(job: Annotated[AttackJob, Flat], *, json: Json = False) -> int:
     """An input on which MODEL, too small for TASK, fails; or the reason why none follows."""
+    return _show(job, json)
+
+
+@app.command
+def report(job: Annotated[ReportJob, Flat], *, json: Json = False) -> int:
+    """Write the report of RUN, a run directory, again; of several, one page that compares them."""
     return _show(job, json)
 
 

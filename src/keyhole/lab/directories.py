@@ -13,7 +13,7 @@ from keyhole.models.files import write_atomically
 _RUN_FILES = (
     "record.json",
     *("transcript.sqlite", "transcript.sqlite-wal", "transcript.sqlite-shm"),
-    *("model.safetensors", "truth.safetensors", "report.html"),
+    *("model.safetensors", "truth.safetensors", "example.safetensors", "report.html"),
 )
 _TRAINED = ("checkpoint-*.safetensors", "seed-*.safetensors")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob, TrainJob
 from keyhole.lab.jobs.keeping import DemoJob, SampleJob, ServeJob, SweepJob
 from keyhole.lab.jobs.recovery import AuditJob, CompareJob, LearnJob, PlanJob, TrialJob, TwinsJob, VerifyJob
+from keyhole.lab.jobs.showing import ReportJob
 
 __all__ = [
     "KINDS",
@@ -17,6 +18,7 @@ __all__ = [
     "Job",
     "LearnJob",
     "PlanJob",
+    "ReportJob",
     "SampleJob",
     "ServeJob",
     "SweepJob",
@@ -42,6 +44,7 @@ Job = (
     | SweepJob
     | DemoJob
     | ServeJob
+    | ReportJob
 )
 
 # The jobs a sweep can be made of, by name.
