@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import (
@@ -24,11 +23,13 @@ from keyhole.lab.jobs import (
     TrainJob,
     TrialJob,
     TwinsJob,
+    UiJob,
     VerifyJob,
 )
 from keyhole.lab.records import Record
 
-# The module and function of each kind of job; a module is imported when a job of its kind comes.
+# The module and function of each kind of job; a module is imported when a job of its kind comes. One with a dot in
+# front stands beside the lab, which does not know it.
 _RUNNERS: dict[type[Job], tuple[str, str]] = {
     AttackJob: ("attacking", "run_attack"),
     AuditJob: ("audit", "run_audit"),
@@ -45,11 +46,12 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
     TrainJob: ("training.conducting", "run_train"),
     TrialJob: ("trials", "run_trial"),
     TwinsJob: ("twinning", "run_twins"),
+    UiJob: (".web.explorer", "run_ui"),
     VerifyJob: ("verifying", "run_verify"),
 }
 
 
-def runner(kind: type[Job]) -> Callable[[Any], Record]:
+def runner(kind: type[Job]) -> Callable[..., Record]:
     """The function that does jobs of one kind; its module is imported now.
 
     Raises:
@@ -57,7 +59,7 @@ def runner(kind: type[Job]) -> Callable[[Any], Record]:
     """
     module, name = _RUNNERS[kind]
     try:
-        return getattr(import_module(f"keyhole.lab.{module}"), name)
+        return getattr(import_module(f".{module}", "keyhole.lab"), name)
     except ImportError as error:
         raise InvalidInput(str(error)) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob, TrainJob
 from keyhole.lab.jobs.keeping import DemoJob, SampleJob, ServeJob, SweepJob
 from keyhole.lab.jobs.recovery import AuditJob, CompareJob, LearnJob, PlanJob, TrialJob, TwinsJob, VerifyJob
-from keyhole.lab.jobs.showing import ReportJob
+from keyhole.lab.jobs.showing import ReportJob, UiJob
 
 __all__ = [
     "KINDS",
@@ -25,6 +25,7 @@ __all__ = [
     "TrainJob",
     "TrialJob",
     "TwinsJob",
+    "UiJob",
     "VerifyJob",
 ]
 
@@ -45,6 +46,7 @@ Job = (
     | DemoJob
     | ServeJob
     | ReportJob
+    | UiJob
 )
 
 # The jobs a sweep can be made of, by name.
