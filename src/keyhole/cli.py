@@ -20,9 +20,11 @@ from keyhole.lab.jobs import (
     Job,
     LearnJob,
     PlanJob,
+    ReportJob,
     SampleJob,
     ServeJob,
     SweepJob,
+    TrainJob,
     TwinsJob,
     UiJob,
     VerifyJob,
@@ -92,6 +94,12 @@ def build(job: Annotated[BuildJob, Flat], *, json: Json = False) -> int:
 
 
 @app.command
+def train(job: Annotated[TrainJob, Flat], *, json: Json = False) -> int:
+    """Train models of TASK by gradient descent, several seeds side by side, and measure them on fresh inputs."""
+    return _show(job, json)
+
+
+@app.command
 def sweep(job: Annotated[SweepJob, Flat], *, json: Json = False) -> int:
     """Run every job of FILE (grids and lists in TOML or JSON) that has not been run yet, and draw what came."""
     return _show(job, json)
@@ -116,6 +124,12 @@ def attack(job: Annotated[AttackJob, Flat], *, json: Json = False) -> int:
 
 
 @app.command
+def report(job: Annotated[ReportJob, Flat], *, json: Json = False) -> int:
+    """Write the report of RUN, a run directory, again; of several, one page that compares them."""
+    return _show(job, json)
+
+
+@app.command
 def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
     """Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine; --host opens it."""
     return _show(job, json)
@@ -129,7 +143,7 @@ def ui(job: Annotated[UiJob, Flat] = UiJob(), *, json: Json = False) -> int:  # 
     def ready(record: Record) -> None:
         _print(record, json)
 
-    return runner(job)(job, ready).code
+    return runner(type(job))(job, ready).code
 
 
 def _show(job: Job, json: bool) -> int:

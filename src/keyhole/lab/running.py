@@ -16,9 +16,11 @@ from keyhole.lab.jobs import (
     Job,
     LearnJob,
     PlanJob,
+    ReportJob,
     SampleJob,
     ServeJob,
     SweepJob,
+    TrainJob,
     TrialJob,
     TwinsJob,
     UiJob,
@@ -37,9 +39,11 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
     DemoJob: ("tour", "run_demo"),
     LearnJob: ("learning", "run_learn"),
     PlanJob: ("planning", "run_plan"),
+    ReportJob: ("reporting", "run_report"),
     SampleJob: ("sampling", "run_sample"),
     ServeJob: ("serving", "run_serve"),
     SweepJob: ("sweeping", "run_sweep"),
+    TrainJob: ("training.conducting", "run_train"),
     TrialJob: ("trials", "run_trial"),
     TwinsJob: ("twinning", "run_twins"),
     UiJob: (".web.explorer", "run_ui"),
@@ -47,23 +51,19 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
 }
 
 
-def run(job: Job) -> Record:
-    """Do what a job asks and return its record.
+def runner(kind: type[Job]) -> Callable[..., Record]:
+    """The function that does jobs of one kind; its module is imported now.
 
     Raises:
-        InvalidInput: what the job needs is not installed; the message says how to install it.
+        InvalidInput: what such jobs need is not installed; the message says how to install it.
     """
-    return runner(job)(job)
-
-
-def runner(job: Job) -> Callable[..., Record]:
-    """What does a job of this kind, imported now.
-
-    Raises:
-        InvalidInput: what it needs is not installed.
-    """
-    module, name = _RUNNERS[type(job)]
+    module, name = _RUNNERS[kind]
     try:
         return getattr(import_module(f".{module}", "keyhole.lab"), name)
     except ImportError as error:
         raise InvalidInput(str(error)) from error
+
+
+def run(job: Job) -> Record:
+    """Do what a job asks and return its record."""
+    return runner(type(job))(job)
