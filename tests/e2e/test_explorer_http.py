@@ -223,7 +223,9 @@ def test_queries_are_told_by_phase_while_they_are_asked(recovered):
     assert len(told) >= 2
     assert totals == sorted(totals)
     assert told[-1] == recovered["result"]["record"]["queries"]["by_phase"]
-    assert {"limit": 26} in recovered["events"]  # r (2d - r) + d numbers are hidden
+    first = recovered["events"][0]
+    assert first["limit"] == 26  # r (2d - r) + d numbers are hidden
+    assert first["hidden"] == [head["truth"] for head in recovered["result"]["heads"]]
 
 
 def test_the_pictures_are_of_the_hidden_and_the_recovered_matrix(client, recovered):
