@@ -34,6 +34,7 @@ svg .quiet { fill: var(--limit); } svg .ours { fill: var(--ours); } svg .bad { f
 svg .built { fill: var(--built); } svg .peer { fill: var(--peer); } svg path.line { fill: none; stroke-width: 1.5; }
 svg .line.ours { stroke: var(--ours); } svg .line.built { stroke: var(--built); }
 svg .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; }
+svg .boundary { fill: none; stroke: #ffffff; stroke-width: 2.5; stroke-dasharray: 6 4; }
 svg .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; } svg .rule { stroke: var(--rule); }
 .pictures + .pictures { margin-top: 1rem; } svg .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
 svg .phase { fill: var(--ours); stroke: var(--ours); } svg .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
@@ -97,7 +98,7 @@ def seconds(value: float) -> str:
 
 def table(rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()) -> str:
     """Rows of text, the first cell of each its name; columns of `numbers` are set flush right."""
-    kinds = [' class="number"' if i in numbers else "" for i in range(9)]
+    kinds = [' class="number"' if i in numbers else "" for i in range(33)]
     lines = ""
     for first, *rest in rows:
         cells = "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds[1:], rest, strict=False))

@@ -94,7 +94,7 @@ def attended(title: str, A: Matrix, *, axes: Axes) -> str:
     step, x = block_means(A)
     note = f"means over {step} x {step} blocks, from 0 to 1" if step > 1 else "from 0 to 1"
     about, ends = _about(A, step, "weight"), ("0", "0.5", "1")
-    return _figure(title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, _sequential)
+    return _figure(title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, sequential)
 
 
 def block_means(W: Matrix, pixels: int = _PIXELS) -> tuple[int, Matrix]:
@@ -159,7 +159,7 @@ def _diverging(shares: Matrix) -> Stack:
     return white + np.abs(x) * (np.where(x < 0, cold, warm) - white)
 
 
-def _sequential(shares: Matrix) -> Stack:
+def sequential(shares: Matrix) -> Stack:
     """Colours of numbers from 0 to 1 that grow brighter all the way: violet, blue, green, yellow."""
     stops = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
     places = np.linspace(0, 1, len(stops))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from keyhole.errors import InvalidInput
+from keyhole.lab import sweep_map
 from keyhole.lab.exports import Table
 from keyhole.lab.pages import escaped, number, section, shell, table
 
@@ -17,6 +18,7 @@ _CLASSES = ("ours", "built", "peer")
 _MOST_TICKS = 8  # values of x that are each named on the axis
 _LINE = 14  # height of a label
 _KEYS = {"x", "y", "series", "series_names", "log", "limit", "title", "caption", "x_name", "y_name", "limit_name"}
+_KEYS |= {"kind", "lines", *sweep_map.KEYS}
 
 
 class _Scale(NamedTuple):
@@ -49,6 +51,8 @@ def check_figure(figure: Mapping[str, Any]) -> None:
         raise InvalidInput(f"a figure has {', '.join(sorted(_KEYS))}; unknown {', '.join(unknown)}.")
     if not {"x", "y"} <= set(figure):
         raise InvalidInput("a figure names its columns x and y, such as job.model.width and record.ratio.")
+    if figure.get("kind", "lines") not in ("lines", "map") or (figure.get("kind") == "map") != ("value" in figure):
+        raise InvalidInput("a figure's kind is lines or map, and a map names the column of its cells as value.")
 
 
 def page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None) -> str:
@@ -56,7 +60,8 @@ def page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None)
     body = f'<p class="verdict">{escaped(data["name"])}</p><h1>{escaped(data["sentence"])}</h1>'
     body += f"<p>{escaped(data['about'])}</p>" if data["about"] else ""
     if figure is not None:
-        body += section(figure.get("title", "What came"), _picture(rows, figure))
+        drawn = sweep_map.picture(rows, figure) if figure.get("kind") == "map" else _picture(rows, figure)
+        body += section(figure.get("title", "What came"), drawn)
     if data["expectations"]:
         body += section("Where it should land", _expectations(data))
     if data["failures"]:
@@ -82,12 +87,18 @@ def _picture(rows: Table, figure: Mapping[str, Any]) -> str:
     if not points:
         return "<p>No row has numbers in both columns of the figure.</p>"
     limit = [float(figure["limit"])] if "limit" in figure else []
+    known = _known_lines(rows, figure, "y" in log)
     across = _scale([x for x, _ in points], _LEFT, _WIDTH - 110, "x" in log)
-    up = _scale([*(y for _, y in points), *limit], _HEIGHT - _BOTTOM, 14, "y" in log)
+    levels = [y for line in known.values() for y in line.values()]
+    up = _scale([*(y for _, y in points), *limit, *levels], _HEIGHT - _BOTTOM, 14, "y" in log)
     named = sorted({x for x, _ in points})
     drawn = _axes(across, up, figure, named if len(named) <= _MOST_TICKS else across.ticks())
     labels = [(up.at(level), "quiet", figure.get("limit_name", "limit")) for level in limit]
     drawn += "".join(f'<path class="dashed" d="M{_LEFT} {y:.1f}H{_WIDTH - 100}"/>' for y, _, _ in labels)
+    for name, line in known.items():
+        places = "L".join(f"{across.at(x):.1f} {up.at(y):.1f}" for x, y in line.items())
+        drawn += f'<path class="dashed" fill="none" d="M{places}"/>'
+        labels.append((up.at(list(line.values())[-1]), "quiet", name))
     for k, (name, values) in enumerate(series.items()):
         line, end = _line(name, values, across, up, k)
         drawn += line
@@ -103,11 +114,36 @@ def _series(rows: Table, figure: Mapping[str, Any]) -> dict[str, dict[float, lis
     """Values of y by series and x."""
     grouped: dict[str, dict[float, list[float]]] = {}
     for row in rows:
-        x, y = row.get(figure["x"]), row.get(figure["y"])
-        if isinstance(x, int | float) and isinstance(y, int | float) and math.isfinite(x) and math.isfinite(y):
-            name = _name(row, figure)
-            grouped.setdefault(name, {}).setdefault(float(x), []).append(float(y))
+        for x, y in pairs(row.get(figure["x"]), row.get(figure["y"])):
+            grouped.setdefault(_name(row, figure), {}).setdefault(x, []).append(y)
     return {name: dict(sorted(values.items())) for name, values in sorted(grouped.items())}
+
+
+def pairs(x: Any, y: Any) -> list[tuple[float, float]]:
+    """Points of a row: a number or several for one x, or one or several rows of them for a list of x."""
+    if isinstance(x, list) and isinstance(y, list):
+        xs, ys = cast(list[Any], x), cast(list[Any], y)
+        if ys and isinstance(ys[0], list):
+            return [point for each in ys for point in pairs(xs, each)]
+        return [point for one, other in zip(xs, ys, strict=False) for point in pairs(one, other)]
+    if isinstance(y, list):
+        return [point for each in cast(list[Any], y) for point in pairs(x, each)]
+    if isinstance(x, int | float) and isinstance(y, int | float) and math.isfinite(x) and math.isfinite(y):
+        return [(float(x), float(y))]
+    return []
+
+
+def _known_lines(rows: Table, figure: Mapping[str, Any], log: bool) -> dict[str, dict[float, float]]:
+    """What is known beforehand, by name: medians of a column over x, over all series."""
+    lines: dict[str, dict[float, float]] = {}
+    for name, column in figure.get("lines", {}).items():
+        found: dict[float, list[float]] = {}
+        for row in rows:
+            for x, y in pairs(row.get(figure["x"]), row.get(column)):
+                found.setdefault(x, []).append(y)
+        line = {x: statistics.median(ys) for x, ys in sorted(found.items())}
+        lines[name] = {x: y for x, y in line.items() if y > 0 or not log}
+    return {name: line for name, line in lines.items() if line}
 
 
 def _name(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
@@ -128,11 +164,12 @@ def _axes(across: _Scale, up: _Scale, figure: Mapping[str, Any], named: Sequence
     floor = _HEIGHT - _BOTTOM
     drawn = f'<path class="rule" fill="none" d="M{_LEFT} 10V{floor}H{_WIDTH - 100}"/>'
     for value in named:
-        drawn += (
-            f'<text class="quiet" x="{across.at(value):.1f}" y="{floor + 16}" text-anchor="middle">{value:.3g}</text>'
-        )
+        x = across.at(value)
+        drawn += f'<text class="quiet" x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{number(value)}</text>'
     for value in up.ticks():
-        drawn += f'<text class="quiet" x="{_LEFT - 6}" y="{up.at(value) + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+        drawn += (
+            f'<text class="quiet" x="{_LEFT - 6}" y="{up.at(value) + 4:.1f}" text-anchor="end">{number(value)}</text>'
+        )
     name = escaped(figure.get("x_name", figure["x"]))
     drawn += f'<text x="{(_LEFT + _WIDTH - 100) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">{name}</text>'
     middle, name = floor / 2, escaped(figure.get("y_name", figure["y"]))
@@ -160,7 +197,11 @@ def _line(name: str, values: Mapping[float, list[float]], across: _Scale, up: _S
     for (x, ys), (_, y) in zip(places, middles, strict=True):
         drawn += f'<path class="line {kind}" d="M{x:.1f} {up.at(min(ys)):.1f}V{up.at(max(ys)):.1f}"/>'
         drawn += _mark(
-            x, y, kind, _MARKS[k % len(_MARKS)], f"{name} {len(ys)} runs, median {statistics.median(ys):.3g}"
+            x,
+            y,
+            kind,
+            _MARKS[(k + k // len(_CLASSES)) % len(_MARKS)],
+            f"{name} {len(ys)} runs, median {statistics.median(ys):.3g}",
         )
     return drawn, middles[-1][1]
 

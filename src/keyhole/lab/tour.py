@@ -41,7 +41,7 @@ def _loop(rng: np.random.Generator) -> dict[str, Any]:
     """Weights built for a task, hidden, recovered and scored on the task again."""
     task = SparseAverage(10, 2)
     built = build(task, rng=rng)
-    found = round_trip(built, rng=rng)
+    found = round_trip(built.model, built.task, rng=rng)
     name = f"averages of {task.q} of {task.length} tokens, built with keys of width {built.size.embed}"
     errors = f"{found['error_before']:.0e} before, {found['error_after']:.0e} after"
     sentence = f"{name}: {found['verdict']}, {found['queries']} queries, error on the task {errors}"
