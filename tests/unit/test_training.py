@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import keyhole
+from keyhole.constructions.coded_tokens import CodedTokens, Perceptron
 from keyhole.lab.jobs import AttackJob, LearnJob, SweepJob, TrainJob
 from keyhole.lab.posing import posed
 from keyhole.lab.running import run
@@ -345,3 +346,29 @@ def test_softmax_needs_less_width_than_linear_attention(model, embed, usual):
         TrainJob("sparse-average", **sizes, model=model, embed=embed, tests=500, check_every=200, keep=False)
     ).data
     assert abs(data["error"]["median"] - usual) < 0.03
+
+
+def test_linear_attention_is_the_product_it_is_written_as():
+    rng = np.random.default_rng(0)
+    Q, K, V = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 2))
+    X = rng.normal(size=(1, 5, 4))
+    right = sum(X[0] @ q @ k.T @ X[0].T @ X[0] @ v for q, k, v in zip(Q, K, V, strict=True))
+    np.testing.assert_allclose(keyhole.LinearAttention(Q, K, V)(X)[0], right, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("maker", "said"),
+    [
+        (lambda: CodedTokens(np.eye(3), -1, 1), "plain and coded columns"),
+        (lambda: CodedTokens(np.eye(3), 0, 1, 1, places=np.eye(3)), "flagged or have places"),
+        (lambda: CodedTokens(np.eye(3), 0, 1)(np.full((1, 2, 1), 3.0)), "whole numbers below 3"),
+        (lambda: Perceptron(np.eye(2), np.zeros(2), np.eye(2), np.zeros(2), np.eye(2)), "Wo and bo"),
+        (
+            lambda: Perceptron(np.eye(2), np.zeros(2), np.eye(2), np.zeros(2), squash="tanh"),
+            "squash is none or sigmoid",
+        ),
+    ],
+)
+def test_token_maps_of_trained_models_refuse_what_makes_no_sense(maker, said):
+    with pytest.raises(keyhole.InvalidInput, match=said):
+        maker()

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob, TrainJob
 from keyhole.lab.jobs.keeping import DemoJob, SampleJob, ServeJob, SweepJob
-from keyhole.lab.jobs.recovery import AuditJob, CompareJob, LearnJob, PlanJob, TrialJob, TwinsJob, VerifyJob
+from keyhole.lab.jobs.recovery import (
+    AuditJob,
+    CompareJob,
+    LearnJob,
+    PlanJob,
+    TransitionJob,
+    TrialJob,
+    TwinsJob,
+    VerifyJob,
+)
 
 __all__ = [
     "KINDS",
@@ -21,6 +30,7 @@ __all__ = [
     "ServeJob",
     "SweepJob",
     "TrainJob",
+    "TransitionJob",
     "TrialJob",
     "TwinsJob",
     "VerifyJob",
@@ -38,6 +48,7 @@ Job = (
     | BoundJob
     | AttackJob
     | TrainJob
+    | TransitionJob
     | TrialJob
     | SweepJob
     | DemoJob
@@ -51,4 +62,5 @@ KINDS: dict[str, type[Job]] = {
     "plan": PlanJob,
     "audit": AuditJob,
     "train": TrainJob,
+    "transition": TransitionJob,
 }

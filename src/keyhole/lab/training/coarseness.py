@@ -15,19 +15,21 @@ from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
 
 _WRONG = 0.05  # of the labels of a sequence that may be wrong
+_BELOW = 0.99
 _SAMPLED = 8  # inputs of each kind the task has
 
 
 def coarseness(models: list[Any], lesson: Lesson[Any], *, rng: np.random.Generator) -> dict[str, Any]:
     """Fewest bits of a number with which each model does the task, and what its queries then carry.
 
-    A query of m numbers of b bits is a message of m b bits; deciding whether two sets meet takes `needed`.
+    A query of m numbers of b bits is a message of m b bits; deciding whether two sets meet takes `needed`. Averages
+    tell sets that meet from sets that do not where errors are below 1/q: right answers are 2/q apart.
 
     Raises:
         InvalidInput: the models are not Transformers of standard attention.
     """
     task = lesson.task
-    allowed = _WRONG if lesson.labels else 1.0 / (2.0 * task.q)
+    allowed = _WRONG if lesson.labels else _BELOW / task.q
     numbers = [_numbers(model) for model in models]
     streams = rng.spawn(len(models))
     found = [
