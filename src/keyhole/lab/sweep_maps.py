@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keyhole.lab.exports import Table
-from keyhole.lab.pages import escaped, number, wide
+from keyhole.lab.pages import escaped, number, table, wide
 from keyhole.lab.pictures import colour_of
 
 MAP_KEYS = {"z", "z_name", "z_equals", "z_at_most", "line", "line_name"}
@@ -95,7 +95,15 @@ def heat_map(rows: Table, figure: Mapping[str, Any]) -> str:
     caption = figure.get("caption", f"Colour is the {held.name}, over all jobs of a cell; hover gives the number.")
     size = 'viewBox="0 0 640 350" width="640" style="min-width:32rem" shape-rendering="crispEdges"'
     svg = wide(f'<svg {size} role="img" aria-label="{escaped(caption)}">{drawn}</svg>', "map")
-    return f"<figure style='width:100%'>{svg}<figcaption>{escaped(caption)}</figcaption></figure>"
+    figure_of = f"<figure style='width:100%'>{svg}<figcaption>{escaped(caption)}</figcaption></figure>"
+    return figure_of + _numbers(held, figure)
+
+
+def _numbers(held: Cells, figure: Mapping[str, Any]) -> str:
+    """The same numbers as a table, one row per y, the largest first."""
+    columns = (f"{figure.get('y_name', figure['y'])} \\ {figure.get('x_name', figure['x'])}", *map(number, held.x))
+    rows = [(number(y), *(number(held.z[x, y]) if (x, y) in held.z else "" for x in held.x)) for y in reversed(held.y)]
+    return table(rows, tuple(map(escaped, columns)), tuple(range(1, len(held.x) + 1)))
 
 
 def _line(points: Sequence[tuple[float, float]], name: str) -> str:

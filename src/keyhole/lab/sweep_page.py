@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.exports import Table
@@ -18,7 +18,8 @@ from keyhole.lab.summaries import command, versions
 from keyhole.lab.sweep_maps import MAP_KEYS, heat_map
 
 _CLASSES = ("ours", "built", "peer")
-_KEYS = {"x", "y", "series", "series_names", "log", "limit", "title", "caption", "x_name", "y_name", "limit_name"}
+_KEYS = {"x", "y", "series", "series_names", "log", "limit", "limit_name", "lines", "title", "caption"}
+_KEYS |= {"x_name", "y_name"}
 Grouped = dict[str, dict[float, list[float]]]
 
 
@@ -67,6 +68,7 @@ def _picture(rows: Table, figure: Mapping[str, Any]) -> str:
     y = Axis(figure.get("y_name", figure["y"]), "y" in log)
     levels = [Level(figure.get("limit_name", "limit"), float(figure["limit"]))] if "limit" in figure else []
     lines = [_line(name, values, k, y.log) for k, (name, values) in enumerate(series.items())]
+    lines += [Line(name, "limit", points, marked=False) for name, points in known_lines(rows, figure).items()]
     caption = figure.get("caption", "Marks are medians; bars reach from the least to the largest value.")
     svg = chart(lines, x, y, about=caption, levels=levels)
     if not svg:
@@ -78,11 +80,36 @@ def grouped(rows: Table, figure: Mapping[str, Any]) -> Grouped:
     """Values of y by series and x."""
     found: Grouped = {}
     for row in rows:
-        x, y = row.get(figure["x"]), row.get(figure["y"])
-        if isinstance(x, int | float) and isinstance(y, int | float) and math.isfinite(x) and math.isfinite(y):
-            name = _name(row, figure)
-            found.setdefault(name, {}).setdefault(float(x), []).append(float(y))
+        for x, y in pairs(row.get(figure["x"]), row.get(figure["y"])):
+            found.setdefault(_name(row, figure), {}).setdefault(x, []).append(y)
     return {name: dict(sorted(values.items())) for name, values in sorted(found.items())}
+
+
+def pairs(x: Any, y: Any) -> list[tuple[float, float]]:
+    """Points of a row: a number or several for one x, or one or several rows of them for a list of x."""
+    if isinstance(x, list) and isinstance(y, list):
+        xs, ys = cast(list[Any], x), cast(list[Any], y)
+        if ys and isinstance(ys[0], list):
+            return [point for each in ys for point in pairs(xs, each)]
+        return [point for one, other in zip(xs, ys, strict=False) for point in pairs(one, other)]
+    if isinstance(y, list):
+        return [point for each in cast(list[Any], y) for point in pairs(x, each)]
+    if isinstance(x, int | float) and isinstance(y, int | float) and math.isfinite(x) and math.isfinite(y):
+        return [(float(x), float(y))]
+    return []
+
+
+def known_lines(rows: Table, figure: Mapping[str, Any]) -> dict[str, list[Point]]:
+    """What is known beforehand, by name: medians of a column over x, over all series."""
+    lines: dict[str, list[Point]] = {}
+    for name, column in figure.get("lines", {}).items():
+        found: dict[float, list[float]] = {}
+        for row in rows:
+            for x, y in pairs(row.get(figure["x"]), row.get(column)):
+                found.setdefault(x, []).append(y)
+        if found:
+            lines[name] = [Point(x, statistics.median(ys)) for x, ys in sorted(found.items())]
+    return lines
 
 
 def _name(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
