@@ -48,8 +48,11 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	$(PIP) -e .
 	touch $@
 
+# The browser tests need a Chromium; where it cannot be installed they skip, and say so.
 $(VENV)/.dev: $(VENV)/.base
 	$(PIP) -e '.[dev]'
+	command -v chromium >/dev/null || apt-get install -qq -y chromium >/dev/null 2>&1 || \
+		echo "no chromium: the browser tests will be skipped"
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.base

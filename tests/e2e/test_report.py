@@ -9,8 +9,6 @@ import re
 import shlex
 import shutil
 import struct
-import subprocess
-import sys
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -93,11 +91,6 @@ def shown(walk):
     return [attrs for attrs in walk.all("img") if "data-cells" in attrs]
 
 
-def command(directory, *arguments):
-    done = [sys.executable, "-m", "keyhole", *map(str, arguments)]
-    return subprocess.run(done, cwd=directory, capture_output=True, text=True, timeout=120).stdout
-
-
 def opened(directory):
     """A run as its directory holds it: the record, the page, a walk over the page."""
     record, page = (json.loads((directory / "record.json").read_text()), (directory / "report.html").read_text())
@@ -105,7 +98,7 @@ def opened(directory):
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory):
+def ran(commands, tmp_path_factory):
     """`ran(kind)` is the directory of a run of that kind; each is made once."""
 
     @functools.cache
@@ -113,9 +106,9 @@ def ran(tmp_path_factory):
         sample, target, options, _ = KINDS[kind]
         directory = tmp_path_factory.mktemp("report")
         shutil.copy(Path(__file__).with_name("targets.py"), directory)
-        command(directory, *sample)
+        commands(directory, *sample)
         if target is not None:
-            command(directory, "learn", target, *options, "--out", "run")
+            commands(directory, "learn", target, *options, "--out", "run")
         return directory / "run"
 
     return run

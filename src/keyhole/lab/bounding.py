@@ -134,6 +134,12 @@ def _drawn(found: Bound, job: BoundJob) -> dict[str, Any]:
     return {"plane": plane, "conversation": _conversation(found, seeded(job.seed))}
 
 
+def surroundings(job: BoundJob) -> dict[str, Any]:
+    """The plane around what a job asks, without building anything: for whoever draws it again and again."""
+    found = _judged(replace(job, build=False), posed(job.task, job))
+    return {"plane": None if found.sizes is None or job.order != 2 else _plane(found, found.sizes)}
+
+
 def _plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
     """For numbers of so many bits, the least size that is not provably too small; the asked point; what was built."""
     axis = axis_of(found.inequality)

@@ -109,6 +109,7 @@ def scan(pairs: Long, circle: Circle, *, roundoff: float) -> Plateaus:
     Raises:
         Dependent: there are more jumps than outputs.
         Still: nothing jumps, or the two ends do not add up.
+        Unseparated: two jumps are closer than a bisection tells apart.
     """
     angles = np.linspace(0.0, np.pi, _GRID + 1)
     values = pairs.ask(np.tile(circle.x, (len(angles), 1)), circle.at(angles))
@@ -133,6 +134,8 @@ def _plateaus(circle: Circle, angles: Vector, jumps: Mask) -> Plateaus:
     starts, ends = angles[np.append(-1, cuts) + 1], angles[np.append(cuts, len(angles) - 1)]
     starts[0] = starts[-1] - np.pi  # the last plateau continues the first
     starts, ends = starts[:-1], ends[:-1]
+    if not (ends > starts).all():
+        raise Unseparated("Two heads flip within one step of the finest bisection.")
     return Plateaus(circle, (starts + ends) / 2, float((ends - starts).min()) / 2)
 
 

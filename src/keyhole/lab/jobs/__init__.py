@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob
+from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob, TrainJob
 from keyhole.lab.jobs.keeping import DemoJob, SampleJob, ServeJob, SweepJob
 from keyhole.lab.jobs.recovery import AuditJob, CompareJob, LearnJob, PlanJob, TrialJob, TwinsJob, VerifyJob
-from keyhole.lab.jobs.showing import ReportJob
+from keyhole.lab.jobs.showing import ReportJob, UiJob
 
 __all__ = [
     "KINDS",
@@ -22,8 +22,10 @@ __all__ = [
     "SampleJob",
     "ServeJob",
     "SweepJob",
+    "TrainJob",
     "TrialJob",
     "TwinsJob",
+    "UiJob",
     "VerifyJob",
 ]
 
@@ -38,12 +40,20 @@ Job = (
     | SampleJob
     | BoundJob
     | AttackJob
+    | TrainJob
     | TrialJob
     | SweepJob
     | DemoJob
     | ServeJob
     | ReportJob
+    | UiJob
 )
 
 # The jobs a sweep can be made of, by name.
-KINDS: dict[str, type[Job]] = {"trial": TrialJob, "learn": LearnJob, "plan": PlanJob, "audit": AuditJob}
+KINDS: dict[str, type[Job]] = {
+    "trial": TrialJob,
+    "learn": LearnJob,
+    "plan": PlanJob,
+    "audit": AuditJob,
+    "train": TrainJob,
+}

@@ -1,4 +1,4 @@
-"""Jobs that show what other jobs left behind."""
+"""Jobs that show what there is."""
 
 from __future__ import annotations
 
@@ -21,3 +21,19 @@ class ReportJob(Keyed):
     _: KW_ONLY
     figures: bool = False
     out: str | None = None
+
+
+@dataclass(frozen=True)
+class UiJob(Keyed):
+    """The explorer: one page in a browser, served to this machine only.
+
+    Args:
+        port: port to listen on; 0 takes a free one.
+        runs: directory of runs and sweeps to show, and to keep recoveries in.
+        open: open the page in the browser of this machine.
+    """
+
+    _: KW_ONLY
+    port: int = 8765
+    runs: str = "runs"
+    open: bool = False
