@@ -17,6 +17,7 @@ from keyhole.lab.commands import command_line
 from keyhole.lab.jobs import BoundJob, ReportJob
 from keyhole.lab.running import run
 from keyhole.lab.sweep_maps import cells, heat_map, place
+from keyhole.lab.sweep_page import grouped, known_lines
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 SWEEP = """
@@ -30,9 +31,10 @@ budget = [5, 60]
 [figure]
 x = "job.budget"
 y = "job.model.width"
-z = "record.verdict"
-z_equals = "UNVERIFIED"
-line = [[5, 3], [60, 4]]
+kind = "map"
+value = "record.verdict"
+value_equals = "UNVERIFIED"
+boundary = [[5, 3], [60, 4]]
 [[expect]]
 value = "record.error"
 statistic = "max"
@@ -171,7 +173,7 @@ def test_hostile_words_in_a_record_stay_words(copied, tmp_path, name):
             return {k: poisoned(entry, k) for k, entry in value.items()}
         if isinstance(value, list):
             return [poisoned(entry, key) for entry in value]
-        kept = ("theorem", "outcome", "symmetry", "verdict", "axis", "sender", "receiver", "truth", "x", "y", "z")
+        kept = ("theorem", "outcome", "symmetry", "verdict", "axis", "sender", "receiver", "x", "y", "value", "kind")
         return value + EVIL if isinstance(value, str) and key not in kept else value
 
     directory = copied(name)
@@ -226,7 +228,7 @@ def test_a_lost_store_or_model_is_named(copied):
 
 
 def test_a_run_of_an_unknown_kind_is_shown_as_a_table_and_keeps_its_own_page(tmp_path):
-    record = {"sentence": f"trained {EVIL}", "loss": {"last": 0.25, "first": None}, "steps": 1000, "tags": [1, 2]}
+    record = {"sentence": f"made {EVIL}", "loss": {"last": 0.25, "first": None}, "steps": 1000, "tags": [1, 2]}
     (tmp_path / "record.json").write_text(json.dumps(record))
     run(ReportJob((str(tmp_path),)))
     walk, page = walked(tmp_path / "report.html")
@@ -236,6 +238,50 @@ def test_a_run_of_an_unknown_kind_is_shown_as_a_table_and_keeps_its_own_page(tmp
     (tmp_path / "report.html").write_text("its own")
     run(ReportJob((str(tmp_path),)))
     assert (tmp_path / "report.html").read_text() == "its own"
+
+
+TRAINED = {
+    "sentence": f"trained {EVIL}",
+    "task": "sparse-average",
+    "task_sizes": {"length": 8, "q": 2},
+    "model_kind": "attention",
+    "model_name": f"attention {EVIL}",
+    "model_sizes": {"embed": 4},
+    "parameters": 120,
+    "steps": 20,
+    "seed": 0,
+    "seeds": 2,
+    "measure": "squared error",
+    "errors": [0.1, 0.2],
+    "error": {"min": 0.1, "median": 0.15, "max": 0.2},
+    "lines": {"zero": 1.0, "mean_of_all": 0.75},
+    "curve": {"steps": [0, 10, 20], "errors": [[1.0, 0.5, 0.1], [1.0, 0.6, 0.2]], "median": [1.0, 0.55, 0.15]},
+    "command": "keyhole train sparse-average",
+}
+TRAINED["curve"] |= {"alignment": [], "best_steps": [20, 20]}
+
+
+def test_a_training_is_drawn_from_its_record_and_beside_other_runs(runs, tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "record.json").write_text(json.dumps(TRAINED))
+    text = run(ReportJob((str(tmp_path / "train"),))).text()
+    assert "0.15, from 0.1 to 0.2: squared error" in text
+    run(ReportJob((str(tmp_path / "train"), runs["learn"]), out=str(tmp_path / "two")))
+    for page in (tmp_path / "train" / "report.html", tmp_path / "two" / "report.html"):
+        walk, drawn = walked(page)
+        assert "step of training" in " ".join(walk.words)
+        assert "<script>alert" not in drawn
+    (tmp_path / "train" / "report.html").write_text("with pictures")
+    run(ReportJob((str(tmp_path / "train"),)))
+    assert (tmp_path / "train" / "report.html").read_text() == "with pictures"
+
+
+def test_figures_of_lines_take_columns_of_lists_and_lines_that_are_known():
+    rows = [{"x": [1, 2], "y": [[1.0, 2.0], [3.0, 4.0]], "known": [5.0, 6.0]}]
+    figure = {"x": "x", "y": "y", "lines": {"theory": "known"}}
+    assert grouped(rows, figure) == {"": {1.0: [1.0, 3.0], 2.0: [2.0, 4.0]}}
+    (line,) = known_lines(rows, figure)
+    assert [(p.x, p.y) for p in line.points] == [(1.0, 5.0), (2.0, 6.0)]
 
 
 def test_the_report_of_another_run_is_not_overwritten(runs):
@@ -253,13 +299,16 @@ def test_the_command_of_a_run_names_every_option_once(runs):
 
 def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
     rows = [{"a": x, "b": y, "c": "yes" if x > y else "no"} for x in (1, 2, 4) for y in (1, 3) for _ in range(2)]
-    figure = {"x": "a", "y": "b", "z": "c", "z_equals": "yes", "line": [[1, 1], [3, 2]]}
+    figure = {"x": "a", "y": "b", "value": "c", "value_equals": "yes", "boundary": [[1, 1], [3, 2], [9, 9]]}
     held = cells(rows, figure)
     assert held.z == {(1, 1): 0, (1, 3): 0, (2, 1): 1, (2, 3): 0, (4, 1): 1, (4, 3): 1}
     assert place(held.x, 3) == pytest.approx(2 / 3)  # half-way between the middles of the second and third of three
     drawn = heat_map(rows, figure)
     assert drawn.count("<title>") == 6
-    assert "No row" in heat_map(rows, figure | {"z": "nothing"})
+    assert re.search(
+        r'class="dashed" fill="none" points="[\d.]+,[\d.]+ [\d.]+,[\d.]+"', drawn
+    )  # what lies outside is left out
+    assert "No row" in heat_map(rows, figure | {"value": "nothing"})
 
 
 @pytest.mark.parametrize(("low", "high"), [(2.0, 30.0), (1e-9, 1.0), (3.0, 3.3), (0.5, 0.5)])
