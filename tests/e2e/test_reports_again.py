@@ -240,6 +240,14 @@ def test_a_run_that_is_nowhere_and_no_run_at_all_are_told(tmp_path):
         run(ReportJob(()))
 
 
+def test_the_command_line_ends_with_the_sentence_and_code_2(keyhole, tmp_path):
+    (tmp_path / "record.json").write_text("{")
+    ran = keyhole("report", ".")
+    assert (ran.code, ran.out) == (2, "")
+    assert "cannot be read as JSON" in ran.err
+    assert "Traceback" not in ran.err
+
+
 def test_a_lost_store_or_model_is_named(copied):
     sweep, twins = copied("sweep"), copied("twins")
     (sweep / "store.sqlite").unlink()
@@ -329,7 +337,7 @@ def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
     drawn = heat_map(rows, figure)
     assert drawn.count("<title>") == 6
     assert re.search(
-        r'class="dashed" fill="none" points="[\d.]+,[\d.]+ [\d.]+,[\d.]+"', drawn
+        r'class="dashed" [^>]* points="[\d.]+,[\d.]+ [\d.]+,[\d.]+"', drawn
     )  # what lies outside is left out
     assert "No row" in heat_map(rows, figure | {"value": "nothing"})
 

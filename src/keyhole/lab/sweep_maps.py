@@ -107,9 +107,10 @@ def _line(points: Sequence[tuple[float, float]], name: str) -> str:
         return ""
     places = [(_LEFT + (_RIGHT - _LEFT) * x, _BOTTOM - (_BOTTOM - _TOP) * y) for x, y in points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    ground = f'<polyline fill="none" style="stroke:var(--page);stroke-width:5" points="{path}"/>'
+    look = 'fill="none" shape-rendering="auto"'
+    ground = f'<polyline {look} style="stroke:#fcfcfa;stroke-width:5" points="{path}"/>'
     label = f'<text class="quiet" x="{_RIGHT + 8}" y="{places[-1][1] + 4:.1f}">{escaped(name)}</text>'
-    return f'{ground}<polyline class="dashed" fill="none" points="{path}"/>{label}'
+    return f'{ground}<polyline class="dashed" {look} style="stroke:#6b7280" points="{path}"/>{label}'
 
 
 def _names(held: Cells, figure: Mapping[str, Any]) -> str:
