@@ -35,6 +35,7 @@ real: $(VENV)/.dev
 	$(BIN)/python bench/real.py
 
 docs: $(VENV)/.docs
+	$(BIN)/python tools/theorem_pages.py
 	$(BIN)/zensical build --clean
 
 lock: $(VENV)/.dev $(VENV)/.docs

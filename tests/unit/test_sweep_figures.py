@@ -7,7 +7,7 @@ import pytest
 from keyhole.lab.sweep_maps import heat_map
 from keyhole.lab.sweep_page import page, pairs
 
-MAP = {"x": "job.q", "y": "job.m", "z": "record.error"}
+MAP = {"kind": "map", "x": "job.q", "y": "job.m", "value": "record.error"}
 DATA = {"name": "n", "sentence": "s", "about": "", "expectations": [], "failures": [], "file": "f", "run": "r"}
 
 
