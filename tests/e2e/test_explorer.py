@@ -36,8 +36,9 @@ VIEWS = {
     "limits": ("#limits", "What a model must have"),
     "runs": ("#runs", "newest first"),
     "sweep": ("#runs/ranks", "Share of verified recoveries"),
-    "training": ("#runs/trained", "Median errors of 3 seeds: 0.003 at steps 200"),
+    "training": ("#runs/trained", "Errors: 0.003 at steps 200, the median of 3 seeds"),
 }
+MAIN = ("recover", "averages", "match2", "match3", "limits", "runs")
 SWEEP = """
 name = "ranks"
 job = "trial"
@@ -137,7 +138,7 @@ def test_every_view_opens_without_a_complaint_wide_narrow_light_and_dark(explore
     with opened(explorer, address) as page:
         says(page, text)
         assert page.locator(".rail [aria-current=page]").count() == 1
-        shots(page, name)
+        shots(page, name) if name in MAIN else shot(page, f"{name}-light")
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +327,7 @@ def test_a_report_opens_from_its_file_with_the_network_off(explorer):
 
 
 def test_long_work_is_cancelled(explorer):
-    with opened(explorer, "#recover?d=64&heads=4&answers=noise&noise=-3") as page:
+    with opened(explorer, "#recover?d=64&heads=4") as page:
         page.click("#go")
         sync_api.expect(page.locator("main")).to_contain_text(
             re.compile(r"[1-9][\d,]* queries so far, the counting limit")

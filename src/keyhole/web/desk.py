@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -59,10 +60,8 @@ class Hand:
         self.process.kill()
         self.process.wait()
         for end in (self.process.stdin, self.process.stdout):
-            try:
+            with suppress(BrokenPipeError):
                 cast(IO[bytes], end).close()
-            except BrokenPipeError:
-                continue
 
 
 @dataclass(slots=True)
@@ -84,6 +83,7 @@ class Task:
     events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     result: dict[str, Any] | None = None
     sentence: str | None = None
+    listener: threading.Thread | None = None
 
     def seen(self, after: int) -> dict[str, Any]:
         """What there is to know, with the events from number `after` on."""
@@ -134,8 +134,10 @@ class Desk:
             task = Task(secrets.token_hex(6), kind, self._place(kind), self._hand())
             self._keep(task)
         place = None if task.place is None else str(task.place)
-        task.hand.give({"kind": kind, "fields": dict(fields), "place": place})
-        threading.Thread(target=self._listen, args=(task,), daemon=True).start()
+        task.listener = threading.Thread(target=self._listen, args=(task,), daemon=True)
+        task.listener.start()
+        with suppress(OSError):  # a process that has died says so by its silence
+            task.hand.give({"kind": kind, "fields": dict(fields), "place": place})
         return task
 
     def _place(self, kind: str) -> Path | None:
@@ -192,11 +194,14 @@ class Desk:
                 task.hand.process.kill()
 
     def close(self) -> None:
-        """End every process."""
+        """End every process, and wait until what they leave behind is cleared."""
         with self._lock:
             self._closed = True
-            for task in self._tasks.values():
-                self.cancel(task)
-            if self._spare is not None:
-                self._spare.end()
-                self._spare = None
+            tasks, spare, self._spare = list(self._tasks.values()), self._spare, None
+        for task in tasks:
+            self.cancel(task)
+        for task in tasks:
+            if task.listener is not None:
+                task.listener.join(5)
+        if spare is not None:
+            spare.end()

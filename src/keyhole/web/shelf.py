@@ -10,6 +10,7 @@ import msgspec
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.exports import table
+from keyhole.lab.reading import kind_of
 from keyhole.lab.store import read
 
 DEEP = 3  # levels that are looked through
@@ -55,19 +56,12 @@ def _summary(runs: Path, place: Path) -> dict[str, Any]:
     store = (place / "store.sqlite").is_file()
     return {
         "name": place.relative_to(runs).as_posix(),
-        "kind": "sweep" if store else kind_of(record),
+        "kind": "sweep" if store else "train" if "curve" in record and "queries" not in record else kind_of(record),
         "verdict": record.get("verdict") or record.get("status"),
         "sentence": record.get("sentence") or ("A sweep that is not finished." if store else ""),
         "report": (place / "report.html").is_file(),
         "when": _when(place),
     }
-
-
-def kind_of(record: dict[str, Any]) -> str:
-    """What kind of job a record is of, by what it holds."""
-    signs = (("policies", "audit"), ("frontier", "build"), ("inequalities", "bound"), ("twins", "twins"))
-    signs += (("stops", "demo"), ("curve", "training"), ("queries", "learn"))
-    return next((kind for sign, kind in signs if sign in record), "run")
 
 
 def _record(place: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def recovered(wish: Recover, directory: Path, tell: Tell) -> dict[str, Any]:
     kind = "head" if wish.heads == 1 else "multihead"
     run(SampleJob(kind, width=wish.width, rank=wish.rank, heads=wish.heads, seed=wish.seed, out=str(hidden)))
     truth: Any = load(hidden)
-    tell({"limit": freedom(truth)})
+    tell({"limit": freedom(truth), "hidden": [packed(W) for W in canonical(truth).W]})
     job = LearnJob(str(hidden), simulate=wish.simulate, budget=wish.budget, seed=wish.seed + 1, out=str(directory))
     with _counting(tell) as count, watching(count):
         record: dict[str, Any] = msgspec.json.decode(run(job).json())

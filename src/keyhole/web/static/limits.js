@@ -138,10 +138,10 @@ export function limits(place, path, params) {
   return () => { following?.abort(); if (job) cancel(job).catch(() => {}); };
 }
 
-function openTitle({ gap }, axis) {
+function openTitle({ gap, reason }, axis) {
   if (!gap) return `What is known of ${axis} against bits`;
   const below = gap.too_small ? `up to ${number(gap.too_small)} is too small` : "no value is provably too small";
-  return `${axis[0].toUpperCase()}${axis.slice(1)} = ${number(gap.asked)} is open: ${below}, ${gap.enough === null ? "none is known to be enough" : `from ${number(gap.enough)} on is enough`}`;
+  return `${axis[0].toUpperCase()}${axis.slice(1)} = ${number(gap.asked)} is open: ${below}, ${gap.enough === null ? reason === "Nothing was built." ? "nothing is built yet" : "none is known to be enough" : `from ${number(gap.enough)} on is enough`}`;
 }
 
 const nearest = (list, value) => list.reduce((best, v, k) => Math.abs(v - value) < Math.abs(list[best] - value) ? k : best, 0);

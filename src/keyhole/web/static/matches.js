@@ -88,21 +88,21 @@ function circle(place, state, { pick, move }) {
     const at = (value, r = R) => { const a = TAU * value / M - TAU / 4; return [cx + r * Math.cos(a), cy + r * Math.sin(a)]; };
     const partner = mod(-x[i], M), [px, py] = at(partner, R + 26), lit = x.some(v => v === partner);
     const parts = [svg("circle", { class: "rule", cx, cy, r: R })];
-    const every = Math.max(1, Math.ceil(M / 24));
+    const every = Math.max(1, Math.ceil(M / 24)), r = Math.max(6, Math.min(12, 3.3 * R / M)), near = v => x.some(t => Math.abs(t - v) < 14 * M / (TAU * R));
     for (let v = 0; v < M; v++) {
       const [a, b] = at(v, R - 4), [c, d] = at(v, R + 4), [e, f] = at(v, R - 16);
       if (M <= 120) parts.push(svg("line", { class: "rule", x1: a, y1: b, x2: c, y2: d }));
-      if (v % every === 0 && !x.includes(v)) parts.push(svg("text", { class: "quiet", x: e, y: f + 4, "text-anchor": "middle", text: v }));
+      if (v % every === 0 && !near(v)) parts.push(svg("text", { class: "quiet", x: e, y: f + 4, "text-anchor": "middle", text: v }));
     }
     parts.push(svg("line", { class: `line ${lit ? "ours" : "limit"}`, x1: cx, y1: cy, x2: at(partner, R + 12)[0], y2: at(partner, R + 12)[1] }));
     if (!lit) parts.push(svg("text", { class: "quiet", x: px, y: py + 4, "text-anchor": "middle", text: partner }));
     const seen = {};
     x.forEach((value, k) => {
-      const stack = seen[value] = (seen[value] ?? -1) + 1, [a, b] = at(value, R + 0 - 17 * stack), asks = k === i, meets = value === partner;
-      const knob = svg("circle", { class: asks ? "fill-ours" : `hollow ${meets ? "ours" : ""}`, cx: a, cy: b, r: 12, "stroke-width": meets ? 3 : 1.5 });
+      const stack = seen[value] = (seen[value] ?? -1) + 1, [a, b] = at(value, R - 1.45 * r * stack), asks = k === i, meets = value === partner;
+      const knob = svg("circle", { class: asks ? "fill-ours" : `hollow ${meets ? "ours" : ""}`, cx: a, cy: b, r, "stroke-width": meets ? 3 : 1.5 });
       const token = svg("g", { class: `token${held === k ? " grabbed" : ""}`, tabindex: 0, role: "slider", "aria-valuenow": value, "aria-valuemin": 0, "aria-valuemax": M - 1, "aria-label": `token ${k}`, "data-token": k },
         said(`token ${k} = ${value}; weight ${number(answer ? answer.weights[k + 1] : NaN)}`),
-        knob, svg("text", { class: asks ? "on-ours" : meets ? "ours" : "", x: a, y: b + 4, "text-anchor": "middle", "pointer-events": "none", text: value }));
+        knob, svg("text", { class: asks ? "on-ours" : meets ? "ours" : "", x: a, y: b + 4, "text-anchor": "middle", "pointer-events": "none", text: r > 9 ? value : "" }));
       token.addEventListener("pointerdown", event => { event.preventDefault(); held = k; pick(k); ring.querySelector(`[data-token="${k}"]`)?.focus(); });
       token.addEventListener("keydown", event => {
         const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
@@ -172,14 +172,14 @@ function slices(place, state) {
     if (!answer) return canvasOf(width, height, "pair weights");
     const n = answer.weights.length, side = Math.min(width - 96, height - 114), cell = side / n, left = 40, top = 78, names = labelled(), parts = [];
     const rows = answer.weights.map(row => row.reduce((a, b) => a + b, 0)), columns = answer.weights[0].map((_, j) => answer.weights.reduce((a, row) => a + row[j], 0));
-    const every = Math.ceil(13 / cell);
+    const every = Math.ceil(13 / cell), peak = Math.max(...answer.weights.flat()), full = peak < .25 ? peak : 1, tall = 1 / Math.max(full, ...rows, ...columns);
     const cursor = svg("rect", { class: "cursor", width: cell, height: cell, visibility: "hidden" });
     const show = (a, b) => {
       at = [Math.max(0, Math.min(n - 1, a)), Math.max(0, Math.min(n - 1, b))];
       node.read(`pair (${at.map(k => names[k]).join(", ")}) has weight ${number(answer.weights[at[0]][at[1]])}`);
       for (const [name, value] of Object.entries({ x: left + at[1] * cell, y: top + at[0] * cell, visibility: "visible" })) cursor.setAttribute(name, value);
     };
-    const cells = svg("image", { href: raster("share", answer.weights.flat(), n, n), x: left, y: top, width: side, height: side, preserveAspectRatio: "none", class: "cells", tabindex: 0, role: "img", "aria-label": "Pair weights. Arrow keys read them." });
+    const cells = svg("image", { href: raster("share", answer.weights.flat().map(w => w / full), n, n), x: left, y: top, width: side, height: side, preserveAspectRatio: "none", class: "cells", tabindex: 0, role: "img", "aria-label": "Pair weights. Arrow keys read them." });
     cells.addEventListener("mousemove", event => { const box = cells.getBoundingClientRect(); show(Math.floor((event.clientY - box.top) / box.height * n), Math.floor((event.clientX - box.left) / box.width * n)); });
     cells.addEventListener("keydown", event => {
       const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
@@ -189,12 +189,12 @@ function slices(place, state) {
     names.forEach((text, k) => {
       const along = (k + .5) * cell;
       if (k % every === 0) parts.push(svg("text", { class: "quiet", x: left - 5, y: top + along + 4, "text-anchor": "end", text }), svg("text", { class: "quiet", x: left + along, y: top - 5, "text-anchor": "middle", text }));
-      parts.push(svg("g", {}, said(`first partner ${text}: ${number(rows[k])} in all`), svg("rect", { class: "fill-ours", x: left + side + 4, y: top + k * cell + .5, width: Math.max(.5, 48 * rows[k]), height: Math.max(1, cell - 1) })));
-      parts.push(svg("g", {}, said(`second partner ${text}: ${number(columns[k])} in all`), svg("rect", { class: "fill-ours", x: left + k * cell + .5, y: top - 20 - Math.max(.5, 40 * columns[k]), width: Math.max(1, cell - 1), height: Math.max(.5, 40 * columns[k]) })));
+      parts.push(svg("g", {}, said(`first partner ${text}: ${number(rows[k])} in all`), svg("rect", { class: "fill-ours", x: left + side + 4, y: top + k * cell + .5, width: Math.max(.5, 48 * tall * rows[k]), height: Math.max(1, cell - 1) })));
+      parts.push(svg("g", {}, said(`second partner ${text}: ${number(columns[k])} in all`), svg("rect", { class: "fill-ours", x: left + k * cell + .5, y: top - 20 - Math.max(.5, 40 * tall * columns[k]), width: Math.max(1, cell - 1), height: Math.max(.5, 40 * tall * columns[k]) })));
     });
     parts.push(svg("rect", { class: "rule", x: left, y: top, width: side, height: side }));
     parts.push(svg("image", { href: LEGEND, x: left, y: top + side + 8, width: side, height: 8, preserveAspectRatio: "none" }));
-    ["0", "0.5", "1"].forEach((text, k) => parts.push(svg("text", { class: "quiet", x: left + k * side / 2, y: top + side + 30, "text-anchor": ["start", "middle", "end"][k], text })));
+    ["0", number(full / 2), number(full)].forEach((text, k) => parts.push(svg("text", { class: "quiet", x: left + k * side / 2, y: top + side + 30, "text-anchor": ["start", "middle", "end"][k], text })));
     parts.push(svg("text", { class: "quiet", x: left, y: 12, text: "second partner j₂ →" }), svg("text", { class: "quiet", transform: `translate(12 ${top + side}) rotate(-90)`, text: "← first partner j₁" }));
     return canvasOf(width, height, `weights of all pairs for token ${state.x[state.i]}`, parts);
   });
@@ -215,7 +215,7 @@ function slices(place, state) {
     parts.push(svg("text", { class: "quiet", x: width / 2, y: height - 2, "text-anchor": "middle", text: "token row (∅ is the blank token)" }));
     return canvasOf(width, height, "pairs with the most weight", parts);
   });
-  const node = figure({ caption: "Weight of every pair of partners, dark 0 to bright 1. Bars beside and above add the weights up over the other partner.",
+  const node = figure({ caption: "Weight of every pair of partners: dark is 0, bright the number at the right end of the scale. Bars beside and above add the weights up over the other partner.",
     copy: () => table([["", ...labelled()], ...(state.answer?.weights || []).map((row, k) => [labelled()[k], ...row])]) }, slice);
   const node2 = figure({ caption: "The pairs with the most weight, each a triangle from the token that asks to its two partners; a pair of one token twice is a line." }, fans);
   const title = el("h2", {});

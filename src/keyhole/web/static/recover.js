@@ -8,6 +8,7 @@ const POLICIES = [
   ["exact", "exact (float64)"], ["noise", "with noise"], ["decimals", "rounded to decimals"], ["f32", "cast to f32"],
   ["f16", "cast to f16"], ["bf16", "cast to bf16"], ["labels", "labels only"],
 ];
+const SCRUB = "what a budget of so many queries leaves";
 const AXES = ["key side, row i", "query side, column j"];
 
 export function recover(place, path, params) {
@@ -18,7 +19,7 @@ export function recover(place, path, params) {
     seed: whole(params, "seed", 0, 0, 2 ** 31), budget: params.get("budget") ? whole(params, "budget", 0, 0, 1e9) : null,
   };
   state.rank = whole(params, "rank", state.d, 1, state.d);
-  let job = params.get("job"), following = null;
+  let job = params.get("job"), following = null, fresh = false;
 
   const keep = () => remember({
     d: state.d, rank: state.rank === state.d ? null : state.rank, heads: state.heads, answers: state.answers,
@@ -68,6 +69,7 @@ export function recover(place, path, params) {
     fields.amount = state.answers === "noise" ? 10 ** state.noise : state.answers === "decimals" ? state.decimals : 0;
     try {
       job = (await post("/api/jobs", { kind: "recover", fields })).id;
+      fresh = true;
       keep();
       await watch();
     } catch (error) {
@@ -85,6 +87,7 @@ export function recover(place, path, params) {
       const end = await follow(job, seen => {
         for (const event of seen.events) {
           if (event.limit) limit = event.limit;
+          if (event.hidden) { result.classList.remove("busy"); result.replaceChildren(awaited(event.hidden[0], event.hidden.length)); }
           if (event.asked) asked = event.asked;
         }
         if (seen.state !== "running") return;
@@ -117,6 +120,14 @@ export function recover(place, path, params) {
     keep();
   }
 
+  function awaited(hidden, count) {
+    const truth = matrix(hidden), size = Math.sqrt(truth.length), most = largest(truth) || 1, far = number(most);
+    const same = { kind: "signed", share: v => v / most, ends: [`−${far}`, "0", far], rows: size, columns: size, axes: AXES, name: "W" };
+    return section(`${count === 1 ? "A head is" : `${count} heads are`} hidden; nothing is known of ${count === 1 ? "it" : "them"} yet`, count === 1 ? later() : "", el("div", { class: "pictures" },
+      heat({ title: count === 1 ? "true W" : "true W of head 1", note: "the learner never sees it", values: truth, ...same }),
+      heat({ title: "recovered W", note: "being measured", values: new Float32Array(truth.length), ...same })));
+  }
+
   function busy(on) { go.disabled = on; stop.disabled = !on; result.classList.toggle("busy", on); }
 
   function show({ record, heads, course, error, run }) {
@@ -124,7 +135,7 @@ export function recover(place, path, params) {
     words.say(text, record.sentence, kind);
     const asked = record.queries.by_phase, limit = record.degrees_of_freedom && Math.ceil(record.degrees_of_freedom / (record.outputs || 1));
     bar.show(asked, limit);
-    result.replaceChildren(...portrait(record, heads, course, error), ...curve(record, course, limit),
+    result.replaceChildren(...portrait(record, heads, course, error, fresh), ...curve(record, course, limit),
       section("How to do the same again", el("pre", { tabindex: 0, text: command(record) }),
         el("p", {}, "The run is kept as ", el("a", { href: `#runs/${encodeURIComponent(run)}`, text: run }), "; ", reportLink(run), " opens beside this page."), recordDetails(record)));
   }
@@ -178,7 +189,7 @@ function finding(record, error) {
   return `${number(learned)} queries recover ${shape} to ${number(error)}; the limit is ${number(limit)}`;
 }
 
-function portrait(record, heads, course, error) {
+function portrait(record, heads, course, error, fresh) {
   const size = record.width, square = { rows: size, columns: size, axes: AXES };
   const body = el("div", {}), stops = heads.length === 1 ? course.filter(point => point.found) : [];
   let shown = 0;
@@ -193,7 +204,7 @@ function portrait(record, heads, course, error) {
       const left = heat({ title: "recovered W", note: `limits ±${far}`, name: "W", values: found, ...signed });
       const right = heat({ title: "difference", note: `largest ${number(largest(off))}; log scale, in units of the largest true entry`, name: "difference", kind: "log", values: off, share: logShare(most), ends: ["1e-16", "1e-8", "1"], ...square });
       pictures.push(left, right);
-      if (stops.length > 1) body.replaceChildren(scrubber(stops, left, right));
+      if (stops.length > 1) body.replaceChildren(scrubber(stops, left, right, fresh));
     }
     pictures.push(singular(head, record));
     const row = el("div", { class: "pictures" }, pictures);
@@ -207,9 +218,17 @@ function portrait(record, heads, course, error) {
   return [section(finding(record, error), choose, body)];
 }
 
-function scrubber(stops, left, right) {
+const later = () => {
+  const row = slider({ label: SCRUB, low: 0, high: 1, value: 0, show: () => "not known yet", hear: () => {} });
+  row.classList.add("long");
+  row.allow(false);
+  return el("div", { class: "controls" }, row);
+};
+
+// The matrix appears budget by budget, once, when a recovery has just been watched; then the slider is the reader’s.
+function scrubber(stops, left, right, fresh) {
   const row = slider({
-    label: "what a budget of so many queries leaves", low: 0, high: stops.length - 1, value: stops.length - 1, id: "stop-at",
+    label: SCRUB, low: 0, high: stops.length - 1, value: stops.length - 1, id: "stop-at",
     show: k => `${number(stops[k].queries)}: error ${number(stops[k].error)}`,
     hear: k => {
       const point = stops[k], last = k === stops.length - 1, off = matrix(point.difference);
@@ -218,6 +237,9 @@ function scrubber(stops, left, right) {
     },
   });
   row.classList.add("long");
+  const step = k => { if (k >= stops.length || row.dataset.held) return; row.set(k); row.input.dispatchEvent(new Event("input")); setTimeout(() => step(k + 1), 90); };
+  for (const event of ["pointerdown", "keydown", "focusin"]) row.addEventListener(event, () => { row.dataset.held = "yes"; });
+  if (fresh && !matchMedia("(prefers-reduced-motion: reduce)").matches) step(0);
   return el("div", { class: "controls" }, row);
 }
 

@@ -74,29 +74,29 @@ function drawn(name, held, record) {
     return held && typeof held === "object" && !Array.isArray(held) ? Object.entries(held).flatMap(([key, value]) => drawn(`${name} ${key}`, value, record)) : [];
   }
   const steps = lists[along], points = list => list.map((y, i) => [steps[i], y]).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
-  const flat = Object.keys(lists).filter(key => key !== along && isList(lists[key]) && lists[key].length === steps.length && lists[key].some(Number.isFinite)).slice(0, 3);
   const stacked = Object.keys(lists).filter(key => isList(lists[key]) && lists[key].every(isList));
+  const flat = stacked.length ? [] : Object.keys(lists).filter(key => key !== along && isList(lists[key]) && lists[key].length === steps.length && lists[key].some(Number.isFinite)).slice(0, 3);
   const single = flat.map((key, k) => ({ kind: ["ours", "built", "peer"][k], name: key, mark: steps.length < 60, points: points(lists[key]) }));
   const parts = single.length ? [curve(name, along, single, [])] : [];
   for (const key of stacked) {
     const seeds = lists[key], median = steps.map((_, i) => { const all = seeds.map(row => row[i]).filter(Number.isFinite); return all.length ? middle(all) : NaN; });
     const lines = Object.entries(key === "errors" ? record.lines || {} : {}).filter(([, y]) => Number.isFinite(y)).slice(0, 3).map(([label, y]) => ({ y, name: label.replaceAll("_", " ") }));
     const each = seeds.slice(0, 32).map(row => ({ kind: "ours", name: "one seed", faint: true, mark: false, points: points(row) }));
-    const label = `median ${key} of ${seeds.length} seed${seeds.length > 1 ? "s" : ""}`;
-    parts.push(curve(key === "errors" && record.measure || name, along, [...each, { kind: "ours", name: label, mark: steps.length < 60, points: points(median) }], lines));
+    const what = key === "errors" && record.measure || key, many = seeds.length > 1 ? `, the median of ${seeds.length} seeds` : "";
+    parts.push(curve(what, along, [...each, { kind: "ours", name: "median", mark: steps.length < 60, points: points(median) }], lines, many));
   }
   return parts;
 }
 
-function curve(name, along, series, limits) {
+function curve(name, along, series, limits, many = "") {
   const kept = series.filter(one => one.points.length), named = kept.filter(one => !one.faint), main = named[0];
   const xs = kept.flatMap(one => one.points.map(point => point[0])), ys = [...kept.flatMap(one => one.points.map(point => point[1])), ...limits.map(one => one.y)];
   const low = Math.min(...ys), high = Math.max(...ys), log = low > 0 && high / low > 30, room = (high - low) * .06 || 1;
-  const title = `${main.name[0].toUpperCase()}${main.name.slice(1)}: ${number(main.points.at(-1)[1])} at ${along} ${number(main.points.at(-1)[0])}`;
+  const what = many ? name : main.name, title = `${what[0].toUpperCase()}${what.slice(1)}: ${number(main.points.at(-1)[1])} at ${along} ${number(main.points.at(-1)[0])}${many}`;
   const node = figure({ caption: `${name.replaceAll("_", " ")}: ${named.map(one => one.name).join(", ")} against ${along}${kept.length > named.length ? "; thin lines are single seeds" : ""}${limits.length ? "; dashed: simple predictors" : ""}.`,
     copy: () => table([[along, ...named.map(one => one.name)], ...main.points.map(([x], i) => [x, ...named.map(one => one.points[i]?.[1] ?? "")])]) },
   chart({ title, series: kept, limits, hear: text => node.read(text), names: named.length + limits.length > 1, x: { name: along, low: Math.min(...xs), high: Math.max(...xs) },
-    y: { name: `${named.map(one => one.name).join(", ")}${log ? " (log scale)" : ""}`, low: log ? low / 1.5 : low - room, high: log ? high * 1.5 : high + room, log } }));
+    y: { name: `${many ? name : named.map(one => one.name).join(", ")}${log ? " (log scale)" : ""}`, low: log ? low / 1.5 : low - room, high: log ? high * 1.5 : high + room, log } }));
   return section(title, node);
 }
 
@@ -110,17 +110,17 @@ function sweep(one, params) {
   const varied = numeric.filter(name => new Set(held[name].filter(v => typeof v === "number")).size > 1);
   const places = varied.filter(name => /^(job|record)\./.test(name) && !/seed$/.test(name));
   const results = places.filter(name => name.startsWith("record."));
-  const success = held["record.verdict"] ? ["success"] : [];
+  const success = [...figured.z && held[figured.z] ? ["map"] : [], ...held["record.verdict"] ? ["success"] : []];
   if (!places.length || !(results.length || success.length)) return [el("p", { class: "quiet", text: `${number(count)} jobs; no two columns of numbers differ, so there is nothing to draw.` })];
   const fields = places.filter(name => name.startsWith("job.")), pick = (name, list, usual) => list.includes(params.get(name)) ? params.get(name) : usual;
   const state = {
     x: pick("x", places, places.includes(figured.x) ? figured.x : fields[0] || places[0]),
-    y: pick("y", ["none", ...places], figured.x && figured.y ? "none" : fields[1] || "none"),
-    z: pick("z", [...success, ...results], results.includes(figured.y) ? figured.y : success[0] || results[0]),
+    y: pick("y", ["none", ...places], figured.z && places.includes(figured.y) ? figured.y : figured.x && figured.y ? "none" : fields[1] || "none"),
+    z: pick("z", [...success, ...results], !figured.z && results.includes(figured.y) ? figured.y : success[0] || results[0]),
   };
   const box = el("div", {});
   const redraw = () => { remember(state); box.replaceChildren(state.y === "none" || state.y === state.x ? lines(held, state, figured) : phase(held, state, figured)); };
-  const named = list => list.map(name => [name, name === "none" ? "none: draw lines" : name === "success" ? "share of verified recoveries" : short(name)]);
+  const named = list => list.map(name => [name, name === "none" ? "none: draw lines" : called(figured, name)]);
   const hear = name => value => { state[name] = value; redraw(); };
   redraw();
   const note = left_out ? [el("p", { class: "quiet", text: `${number(left_out)} more rows are in the store and not drawn.` })] : [];
@@ -128,7 +128,16 @@ function sweep(one, params) {
     choice({ label: "up", options: named(["none", ...places]), value: state.y, hear: hear("y"), id: "up" }), choice({ label: "drawn", wide: true, options: named([...success, ...results]), value: state.z, hear: hear("z"), id: "drawn" })), box, ...note)];
 }
 
-const value = (held, state, k) => state.z === "success" ? (held["record.verdict"][k] === undefined || held["record.verdict"][k] === null ? null : DONE.includes(held["record.verdict"][k]) ? 1 : 0) : held[state.z][k];
+const called = (figured, name) => name === "success" ? "share of verified recoveries" : name === "map" ? figured.z_name || short(figured.z) : short(name);
+const shares = (state, figured) => state.z === "success" || (state.z === "map" && ("z_equals" in figured || "z_at_most" in figured));
+
+function mapped(figured, v) {
+  if ("z_equals" in figured) return v === figured.z_equals ? 1 : 0;
+  if ("z_at_most" in figured) return typeof v === "number" && v <= figured.z_at_most ? 1 : 0;
+  return v;
+}
+
+const value = (held, state, figured, k) => state.z === "map" ? mapped(figured, held[figured.z][k]) : state.z === "success" ? (held["record.verdict"][k] === undefined || held["record.verdict"][k] === null ? null : DONE.includes(held["record.verdict"][k]) ? 1 : 0) : held[state.z][k];
 const middle = list => { const sorted = [...list].sort((a, b) => a - b), n = sorted.length; return n % 2 ? sorted[(n - 1) / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2; };
 const mean = list => list.reduce((a, b) => a + b, 0) / list.length;
 
@@ -137,13 +146,13 @@ const seriesName = (figured, v) => { const name = v === null || v === undefined 
 function lines(held, state, figured) {
   const groups = new Map(), by = figured.series;
   held[state.x].forEach((x, k) => {
-    const v = value(held, state, k), name = by && held[by] ? seriesName(figured, held[by][k]) : short(state.z);
+    const v = value(held, state, figured, k), name = by && held[by] ? seriesName(figured, held[by][k]) : called(figured, state.z);
     if (typeof x !== "number" || typeof v !== "number") return;
     if (!groups.has(name)) groups.set(name, new Map());
     const line = groups.get(name);
     line.set(x, [...(line.get(x) || []), v]);
   });
-  const all = [...groups].sort(), shownGroups = all.slice(0, 3), far = state.z === "success" ? mean : middle;
+  const all = [...groups].sort(), shownGroups = all.slice(0, 3), far = shares(state, figured) ? mean : middle;
   const series = shownGroups.map(([name, line], k) => ({ kind: ["ours", "built", "peer"][k], name, points: [...line].sort((a, b) => a[0] - b[0]).map(([x, list]) => [x, far(list)]) }));
   const xs = series.flatMap(one => one.points.map(point => point[0])), ys = series.flatMap(one => one.points.map(point => point[1]));
   if (!xs.length) return el("p", { class: "quiet", text: "No row has numbers in both columns." });
@@ -152,7 +161,7 @@ function lines(held, state, figured) {
   const limits = figured.limit !== undefined && figured.y === state.z && (!logY || figured.limit > 0) ? [{ y: figured.limit, name: figured.limit_name || "limit" }] : [];
   const span = (list, log) => { const low = Math.min(...list), high = Math.max(...list), room = (high - low) * .06 || Math.abs(high) * .1 || 1; return log ? { low: low / 1.4, high: high * 1.4, log } : { low: low - room, high: high + room }; };
   const distinct = [...new Set(xs)].sort((a, b) => a - b);
-  const names = { x: figured.x === state.x && figured.x_name || short(state.x), y: state.z === "success" ? "share of verified recoveries" : figured.y === state.z && figured.y_name || `median of ${short(state.z)}` };
+  const names = { x: figured.x === state.x && figured.x_name || short(state.x), y: shares(state, figured) ? called(figured, state.z) : figured.y === state.z && figured.y_name || `median of ${called(figured, state.z)}` };
   const title = figured.x === state.x && figured.y === state.z && figured.title || `${names.y} lies between ${number(Math.min(...ys))} and ${number(Math.max(...ys))}`;
   const rest = all.length > 3 ? ` ${all.length - 3} more series are in the report.` : "";
   const node = figure({ title, caption: (figured.x === state.x && figured.caption || `${names.y} against ${names.x}.`) + rest, copy: () => table([["series", names.x, names.y], ...series.flatMap(one => one.points.map(point => [one.name, ...point]))]) },
@@ -160,28 +169,53 @@ function lines(held, state, figured) {
   return node;
 }
 
+// Where a number lies among the middles of cells, from 0 to 1; between two, in proportion.
+function among(values, v) {
+  const n = values.length, k = values.findIndex(one => one >= v);
+  if (k < 0 || v < values[0]) return NaN;
+  if (k === 0) return .5 / n;
+  return (k - .5 + (v - values[k - 1]) / (values[k] - values[k - 1])) / n;
+}
+
+// The counting limit of every row of a phase diagram of queries, where records tell it.
+const QUERIES = ["job.budget", "record.asked", "record.queries.total"];
+function counted(held, state, y) {
+  const freedom = held["record.degrees_of_freedom"];
+  if (!QUERIES.includes(state.x) || !freedom || !y.values) return null;
+  const points = y.values.map(v => [freedom.filter((n, k) => typeof n === "number" && held[state.y][k] === v), v]).filter(([all]) => all.length).map(([all, v]) => [middle(all), v]);
+  return points.length > 1 ? { points, name: "as many queries as hidden numbers" } : null;
+}
+
+function theory(points) {
+  const text = points.filter(point => point.every(Number.isFinite)).map(point => point.map(v => v.toFixed(1)).join(",")).join(" ");
+  return [svg("polyline", { class: "ground", points: text }), svg("polyline", { class: "line limit", points: text })];
+}
+
 // A phase diagram: one cell for every pair of values, or for every pair of ranges where there are many.
 function phase(held, state, figured) {
   const bins = name => {
     const values = [...new Set(held[name].filter(v => typeof v === "number"))].sort((a, b) => a - b);
-    if (values.length <= 24) return { names: values.map(number), of: v => values.indexOf(v) };
+    if (values.length <= 24) return { values, names: values.map(number), of: v => values.indexOf(v), place: v => among(values, v) };
     const low = values[0], high = values.at(-1), step = (high - low) / 12;
-    return { names: Array.from({ length: 12 }, (_, k) => `${number(low + k * step)}…`), of: v => Math.min(11, Math.floor((v - low) / step)), low, high };
+    return { names: Array.from({ length: 12 }, (_, k) => `${number(low + k * step)}…`), of: v => Math.min(11, Math.floor((v - low) / step)), place: v => v < low || v > high ? NaN : (v - low) / (high - low) };
   };
   const x = bins(state.x), y = bins(state.y), cells = new Map();
   held[state.x].forEach((a, k) => {
-    const b = held[state.y][k], v = value(held, state, k);
+    const b = held[state.y][k], v = value(held, state, figured, k);
     if (typeof a !== "number" || typeof b !== "number" || typeof v !== "number") return;
     const key = `${x.of(a)},${y.of(b)}`;
     cells.set(key, [...(cells.get(key) || []), v]);
   });
-  const far = state.z === "success" ? mean : middle, all = [...cells.values()].map(far), most = Math.max(...all), least = Math.min(...all);
-  const log = state.z !== "success" && least > 0 && most / least > 50;
-  const share = v => state.z === "success" ? v : most === least ? .5 : log ? Math.log(v / least) / Math.log(most / least) : (v - least) / (most - least);
-  const label = state.z === "success" ? "share of verified recoveries" : `median of ${short(state.z)}`;
+  const share01 = shares(state, figured), far = share01 ? mean : middle, all = [...cells.values()].map(far), most = Math.max(...all), least = Math.min(...all);
+  const log = !share01 && least > 0 && most / least > 50;
+  const share = v => share01 ? v : most === least ? .5 : log ? Math.log(v / least) / Math.log(most / least) : (v - least) / (most - least);
+  const label = share01 ? called(figured, state.z) : `median of ${called(figured, state.z)}`, own = figured.z && state.x === figured.x && state.y === figured.y;
+  const line = own && figured.line ? { points: figured.line, name: figured.line_name || "theory" } : counted(held, state, y);
+  const names = { x: own && figured.x_name || short(state.x), y: own && figured.y_name || short(state.y) };
+  const title = own && state.z === "map" && figured.title || `${label[0].toUpperCase()}${label.slice(1)} goes from ${number(least)} to ${number(most)} over ${number(held[state.x].length)} jobs`;
   const height = Math.min(420, 90 + 34 * y.names.length);
-  const node = figure({ title: `${label[0].toUpperCase()}${label.slice(1)} goes from ${number(least)} to ${number(most)} over ${number(held[state.x].length)} jobs`,
-    caption: `${label}${log ? ", colours on a log scale" : ""}: dark is ${state.z === "success" ? "0" : number(least)}, bright ${state.z === "success" ? "1" : number(most)}. Empty cells were not run.${state.x.endsWith("ratio") ? " The dashed line is one query for each hidden number." : ""}`,
+  const node = figure({ title,
+    caption: `${label}${log ? ", colours on a log scale" : ""}: dark is ${share01 ? "0" : number(least)}, bright ${share01 ? "1" : number(most)}. Empty cells were not run.${line ? ` The dashed line is ${line.name}.` : ""}`,
     copy: () => table([[short(state.x), short(state.y), "jobs", label], ...[...cells].map(([key, list]) => { const [a, b] = key.split(",").map(Number); return [x.names[a], y.names[b], list.length, far(list)]; })]) },
   responsive(height, (width, tall) => {
     const left = 62, right = width - 10, top = 22, bottom = tall - 44, w = (right - left) / x.names.length, h = (bottom - top) / y.names.length, parts = [];
@@ -193,8 +227,8 @@ function phase(held, state, figured) {
     const every = Math.ceil(x.names.length * 40 / (right - left));
     x.names.forEach((name, k) => { if (k % every === 0) parts.push(svg("text", { class: "quiet", x: left + (k + .5) * w, y: bottom + 16, "text-anchor": "middle", text: name })); });
     y.names.forEach((name, k) => { if (h > 13 || k % 2 === 0) parts.push(svg("text", { class: "quiet", x: left - 6, y: bottom - (k + .5) * h + 4, "text-anchor": "end", text: name })); });
-    if (state.x.endsWith("ratio") && x.low !== undefined && x.low < 1 && x.high > 1) { const at = left + (1 - x.low) / (x.high - x.low) * (right - left); parts.push(svg("line", { class: "line limit", x1: at, x2: at, y1: top, y2: bottom })); }
-    parts.push(svg("rect", { class: "rule", x: left, y: top, width: right - left, height: bottom - top }), svg("text", { class: "quiet", x: (left + right) / 2, y: tall - 8, "text-anchor": "middle", text: short(state.x) }), svg("text", { class: "quiet", x: 0, y: 12, text: short(state.y) }));
+    if (line) parts.push(...theory(line.points.map(([a, b]) => [left + (right - left) * x.place(a), bottom - (bottom - top) * y.place(b)])));
+    parts.push(svg("rect", { class: "rule", x: left, y: top, width: right - left, height: bottom - top }), svg("text", { class: "quiet", x: (left + right) / 2, y: tall - 8, "text-anchor": "middle", text: names.x }), svg("text", { class: "quiet", x: 0, y: 12, text: names.y }));
     return canvasOf(width, tall, label, parts);
   }));
   return node;
