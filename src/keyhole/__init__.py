@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from keyhole.oracles.http_service import HttpService
     from keyhole.oracles.local import Local
     from keyhole.oracles.onnx_file import OnnxFile
+    from keyhole.oracles.torch_module import TorchModule, torch_weights
+    from keyhole.oracles.torch_parts import torch_block, torch_head, torch_layer
     from keyhole.oracles.transcript import Recorded
     from keyhole.oracles.wrappers import (
         Bounded,
@@ -160,6 +162,8 @@ _HOME = {
     "keyhole.oracles.http_service": ("HttpService",),
     "keyhole.oracles.local": ("Local",),
     "keyhole.oracles.onnx_file": ("OnnxFile",),
+    "keyhole.oracles.torch_module": ("TorchModule", "torch_weights"),
+    "keyhole.oracles.torch_parts": ("torch_block", "torch_head", "torch_layer"),
     "keyhole.oracles.transcript": ("Recorded",),
     "keyhole.oracles.wrappers": (
         "Bounded",
@@ -287,6 +291,7 @@ __all__ = [  # noqa: RUF022
     "TokenMap",
     "Tolerant",
     "TorchLayout",
+    "TorchModule",
     "Transformer",
     "Triangles",
     "Twin",
@@ -319,7 +324,11 @@ __all__ = [  # noqa: RUF022
     "shift_invariant",
     "sign_channel",
     "task_named",
+    "torch_block",
+    "torch_head",
+    "torch_layer",
     "torch_multihead",
+    "torch_weights",
     "twins",
     "verify",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -20,13 +20,18 @@ from keyhole.lab.jobs import (
     Job,
     LearnJob,
     PlanJob,
+    ReportJob,
     SampleJob,
     ServeJob,
     SweepJob,
     TrainJob,
     TwinsJob,
+    UiJob,
     VerifyJob,
 )
+
+if TYPE_CHECKING:
+    from keyhole.lab.records import Record
 
 app = App(
     name="keyhole",
@@ -119,19 +124,40 @@ def attack(job: Annotated[AttackJob, Flat], *, json: Json = False) -> int:
 
 
 @app.command
+def report(job: Annotated[ReportJob, Flat], *, json: Json = False) -> int:
+    """Write the report of RUN, a run directory, again; of several, one page that compares them."""
+    return _show(job, json)
+
+
+@app.command
 def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
     """Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine; --host opens it."""
     return _show(job, json)
+
+
+@app.command
+def ui(job: Annotated[UiJob, Flat] = UiJob(), *, json: Json = False) -> int:  # noqa: B008
+    """The explorer page, to this machine only: recover, compute, limits, runs. It says where it is, then serves."""
+    from keyhole.lab.running import runner
+
+    def ready(record: Record) -> None:
+        _print(record, json)
+
+    return runner(type(job))(job, ready).code
 
 
 def _show(job: Job, json: bool) -> int:
     from keyhole.lab.running import run
 
     record = run(job)
+    _print(record, json)
+    return record.code
+
+
+def _print(record: Record, json: bool) -> None:
     sys.stdout.write(record.json().decode() if json else record.text())
     sys.stdout.write("\n")
     sys.stdout.flush()
-    return record.code
 
 
 def main() -> NoReturn:

@@ -7,6 +7,7 @@ from keyhole.lab.serving import Black, Server
 from keyhole.models import Head, MultiHead, SelfAttention
 from keyhole.oracles import Budgeted, Chunked, Counted, Local, Oracle, Recorded, Watched
 from keyhole.oracles.http_service import HttpService
+from keyhole.oracles.torch_module import TorchModule
 
 WIDTH, OUTPUTS = 3, 2
 HEAD = Head.random(WIDTH, outputs=OUTPUTS, biases=True, rng=np.random.default_rng(5))
@@ -26,6 +27,13 @@ def address():
         yield place
 
 
+def in_torch():
+    """The head as a callable on tensors."""
+    import torch
+
+    return TorchModule(lambda X: torch.from_numpy(HEAD(X.numpy())), WIDTH, numbers=100)
+
+
 def recorded(folder, run="a"):
     return Recorded(Local(HEAD), folder / f"{run}.sqlite", {"run": run})
 
@@ -36,6 +44,7 @@ ORACLES = {
     "last row of a layer": lambda folder: Local(LAYER.read_last()),
     "plain callable": lambda folder: Local(plain, WIDTH),
     "plain callable with outputs": lambda folder: Local(plain, WIDTH, OUTPUTS),
+    "torch": lambda folder: in_torch(),
     "counted": lambda folder: Counted(Local(HEAD)),
     "budgeted": lambda folder: Budgeted(Local(HEAD), 1000),
     "one sequence a call": lambda folder: Chunked(Local(HEAD), 1),

@@ -47,6 +47,19 @@ def test_a_rank_given_too_small_is_refuted_not_believed(rng):
     assert recovery.verdict is Verdict.CLASS_REFUTED
 
 
+@pytest.mark.parametrize("inside", [0, 1, 4, 8])
+def test_what_the_read_out_shares_with_the_range_costs_nothing(inside):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        A, B, V = rng.normal(size=(3, 48, 8))
+        V[:, :inside] = A @ rng.normal(size=(8, inside))
+        truth = Head(Factored(A / 7, B / 7), V)
+        recovery = LowRank().run(Local(truth), rng=rng)
+        assert recovery.verdict is Verdict.EXACT
+        assert recovery.ledger["measure"].sequences <= 48 + (48 - 8) + 6  # 8 columns of 48/8 queries, then one each
+        assert gap(recovery.model.W, truth.W) <= 1e-11
+
+
 def shaped(name, d, rng):
     turn = [np.linalg.qr(rng.normal(size=(d, d)))[0] for _ in range(2)]
     G, v = rng.normal(size=(d, d)), rng.normal(size=(d, 1))

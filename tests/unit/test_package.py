@@ -8,7 +8,7 @@ import pytest
 import keyhole
 
 HEAVY = ("numpy", "scipy", "torch", "onnxruntime", "rich", "safetensors", "msgspec", "cyclopts", "jaxtyping")
-OPTIONAL = ("httpx2", "onnx", "onnxruntime", "starlette", "uvicorn")
+OPTIONAL = ("httpx2", "onnx", "onnxruntime", "starlette", "torch", "uvicorn")
 
 
 def loaded_after(code, names):

@@ -63,7 +63,7 @@ def test_json_says_the_same_as_toml(tmp_path):
         ('job = "plan"\n[grid]\nwidth.range = [0, 400]\noutputs.range = [0, 400]', "100,000 jobs"),
         ('job = "plan"\nname = "../x"', "letters, digits"),
         ('job = "plan"\n[figure]\nx = "a"', "columns x and y"),
-        ('job = "plan"\n[figure]\nx = "a"\ny = "b"\nz = "c"', "unknown z"),
+        ('job = "plan"\n[figure]\nx = "a"\ny = "b"\nw = "c"', "unknown w"),
         ('job = "plan"\n[[expect]]\nvalue = "a"', "an expectation has"),
         ('job = "plan"\n[base]\nwidth = 3\n[list]\nwidth = 3', "tables"),
     ],

@@ -16,7 +16,8 @@ from keyhole.lab.posing import posed
 from keyhole.lab.running import run
 from keyhole.lab.training.adam import Adam
 from keyhole.lab.training.choosing import chosen
-from keyhole.lab.training.lessons import Examples, lesson_of
+from keyhole.lab.training.labelling import lesson_of
+from keyhole.lab.training.lessons import Examples
 from keyhole.lab.training.loop import Course, Trainer
 from keyhole.lab.training.page import page
 
@@ -285,7 +286,7 @@ def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
     text = (tmp_path / "out" / "report.html").read_text()
     assert text.count("4 runs, median") == 0
     assert text.count("2 runs, median") == 4
-    assert 'class="dashed"' in text
+    assert 'class="line limit"' in text
 
 
 @pytest.mark.parametrize(
@@ -326,7 +327,7 @@ def test_units_with_flags_learn_labels(model):
 
 @pytest.mark.slow
 def test_attention_learns_averages_from_a_thousand_sequences():
-    data = run(TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, keep=False)).data
+    data = run(TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=3000, keep=False)).data
     assert data["error"]["max"] <= 1e-4
 
 

@@ -13,7 +13,7 @@ from keyhole.models.files import write_atomically
 _RUN_FILES = (
     "record.json",
     *("transcript.sqlite", "transcript.sqlite-wal", "transcript.sqlite-shm"),
-    *("model.safetensors", "truth.safetensors", "report.html"),
+    *("model.safetensors", "truth.safetensors", "example.safetensors", "report.html"),
 )
 _TRAINED = ("checkpoint-*.safetensors", "seed-*.safetensors")
 
@@ -47,14 +47,14 @@ def run_directory(name: str, *, out: str | None, resume: bool | None, force: boo
     return directory
 
 
-def new_directory(name: str) -> Path:
-    """A directory of its own under runs/, named by time and `name`."""
+def new_directory(name: str, under: Path = Path("runs")) -> Path:
+    """A directory of its own under runs/, or another, named by time and `name`."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
-    taken = Path("runs") / stem
+    taken = under / stem
     number = 1
     while taken.exists():
         number += 1
-        taken = Path("runs") / f"{stem}-{number}"
+        taken = under / f"{stem}-{number}"
     make(taken)
     return taken
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 
 from keyhole.errors import InvalidInput
@@ -15,6 +16,7 @@ from keyhole.lab.jobs import (
     Job,
     LearnJob,
     PlanJob,
+    ReportJob,
     SampleJob,
     ServeJob,
     SweepJob,
@@ -22,11 +24,13 @@ from keyhole.lab.jobs import (
     TransitionJob,
     TrialJob,
     TwinsJob,
+    UiJob,
     VerifyJob,
 )
 from keyhole.lab.records import Record
 
-# The module and function of each kind of job; a module is imported when a job of its kind comes.
+# The module and function of each kind of job; a module is imported when a job of its kind comes. One with a dot in
+# front stands beside the lab, which does not know it.
 _RUNNERS: dict[type[Job], tuple[str, str]] = {
     AttackJob: ("attacking", "run_attack"),
     AuditJob: ("audit", "run_audit"),
@@ -36,6 +40,7 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
     DemoJob: ("tour", "run_demo"),
     LearnJob: ("learning", "run_learn"),
     PlanJob: ("planning", "run_plan"),
+    ReportJob: ("reporting", "run_report"),
     SampleJob: ("sampling", "run_sample"),
     ServeJob: ("serving", "run_serve"),
     SweepJob: ("sweeping", "run_sweep"),
@@ -43,19 +48,24 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
     TransitionJob: ("transitions", "run_transition"),
     TrialJob: ("trials", "run_trial"),
     TwinsJob: ("twinning", "run_twins"),
+    UiJob: (".web.explorer", "run_ui"),
     VerifyJob: ("verifying", "run_verify"),
 }
 
 
-def run(job: Job) -> Record:
-    """Do what a job asks and return its record.
+def runner(kind: type[Job]) -> Callable[..., Record]:
+    """The function that does jobs of one kind; its module is imported now.
 
     Raises:
-        InvalidInput: what the job needs is not installed; the message says how to install it.
+        InvalidInput: what such jobs need is not installed; the message says how to install it.
     """
-    module, name = _RUNNERS[type(job)]
+    module, name = _RUNNERS[kind]
     try:
-        runner = getattr(import_module(f"keyhole.lab.{module}"), name)
+        return getattr(import_module(f".{module}", "keyhole.lab"), name)
     except ImportError as error:
         raise InvalidInput(str(error)) from error
-    return runner(job)
+
+
+def run(job: Job) -> Record:
+    """Do what a job asks and return its record."""
+    return runner(type(job))(job)

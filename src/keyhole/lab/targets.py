@@ -16,7 +16,7 @@ from keyhole._arrays import Matrix
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.stating import Declaring, Reaching
 from keyhole.models import SelfAttention
-from keyhole.oracles import Bounded, Cast, Disturbed, Imperfection, Local, Noisy, Oracle, Rounded, Signs
+from keyhole.oracles import Bounded, Cast, Disturbed, Imperfection, Local, Noisy, Oracle, Rounded, Signs, oracle_of
 
 _FORMS = "a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME"
 TOKEN = "KEYHOLE_TOKEN"  # noqa: S105
@@ -42,7 +42,15 @@ def open_target(
         return Local(model)
     if ":" not in target:
         raise InvalidInput(f"TARGET must be {_FORMS}; got {target!r}.")
-    return Local(_callable(target), width, outputs)
+    return _in_process(target, width, outputs)
+
+
+def _in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
+    """What `package.module:NAME` holds: a callable, a torch module, or an oracle made of a part of one."""
+    oracle = oracle_of(_named(target), width, outputs)
+    if width not in (None, oracle.width):
+        raise InvalidInput(f"{target} has tokens of width {oracle.width}; --width says {width}.")
+    return oracle
 
 
 def saved(path: str) -> Any:
@@ -84,7 +92,7 @@ def chunk(target: str) -> int:
     return 1 << 19 if target.startswith(("http://", "https://")) else 1 << 22
 
 
-def _callable(target: str) -> Any:
+def _named(target: str) -> Any:
     module, _, path = target.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -98,7 +106,7 @@ def _callable(target: str) -> Any:
         if not hasattr(found, name):
             raise InvalidInput(f"{module} has no {path!r}. Name a callable: {module}:NAME.")
         found = getattr(found, name)
-    if not callable(found):
+    if not callable(found) and not isinstance(found, Oracle):
         raise InvalidInput(f"{target} is a {type(found).__name__}, not a callable.")
     return found
 

@@ -14,15 +14,15 @@ from keyhole.errors import InvalidInput
 from keyhole.learners.base import Counterexample, Fresh
 from keyhole.learners.verify import EXACT, Examination, answers_differ, examine, fresh_sequences, inside
 from keyhole.models import Head, Model
-from keyhole.oracles import Counted, Imperfection, Ledger, Local, Oracle, declared
+from keyhole.oracles import Counted, Imperfection, Ledger, Oracle, declared, oracle_of
 
 _SIGMAS = 6.0  # standard deviations that an answer may be off
 _DRAWS = 16  # models drawn from the error bars
 
 
 def as_oracle(target: Oracle | Callable[[Any], Any]) -> Oracle:
-    """An oracle as it is; a model or any other callable with a `width` behind `Local`."""
-    return target if isinstance(target, Oracle) else Local(target)
+    """An oracle as it is; a model, a torch module or any other callable with a `width` behind one that asks it."""
+    return oracle_of(target)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -136,20 +136,36 @@ def outside(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design | None:
     r"""Vectors $q_i + P b_i$ with P orthogonal to Q, so that exactly rank many of them are needed.
 
     P is the part of V's directions R outside span(Q); $b_i$ makes $R^\top x = e_k$ in every group. It adds
-    nothing to $x^\top W y$ when span(Q) is the range of W. None when V's directions lie too much inside.
+    nothing to $x^\top W y$ when span(Q) is the range of W. None when V's directions lie too much inside and there is
+    more than one group.
     """
     with one_thread():
         R, decoder = _readable(V, most, cut)
         inside = Q.T @ R
         P = R - Q @ inside
+        rank, together = inside.shape
+        if rank <= together:
+            return _turned(Q, P, inside, decoder)
         if np.linalg.svd(P, compute_uv=False)[-1] < _CAN_SEE:
             return None
-        rank, together = inside.shape
         groups = -(-rank // together)
         F = np.eye(groups * together, rank)
         wanted = np.tile(np.eye(together), (groups, 1)) - F @ inside
         X = F @ Q.T + np.linalg.solve(P.T @ P, wanted.T).T @ P.T
     return Design(X.reshape(groups, together, -1), decoder, lambda T: T[:, :rank])
+
+
+def _turned(Q: Matrix, P: Matrix, inside: Matrix, decoder: Matrix) -> Design:
+    r"""The same in one group, the basis Q turned to V's directions so that nothing is divided by what is outside.
+
+    With $Q^\top R = U C Z^\top$ (C the cosines between both spaces) and $F = Z U^\top$, the vectors
+    $X = F Q^\top + B P^\top$ see V as $F Q^\top R + B P^\top P = Z C Z^\top + B (I - Z C^2 Z^\top)$, which is the
+    identity for $B = I - Z \frac{C}{1 + C} Z^\top$, whose eigenvalues are between 1/2 and 1 wherever V looks.
+    """
+    U, C, Z = np.linalg.svd(inside, full_matrices=False)
+    F = Z.T @ U.T
+    X = F @ Q.T + P.T - (Z.T * (C / (1.0 + C))) @ Z @ P.T
+    return Design(X[None], decoder, lambda T: T @ F)
 
 
 def scattered(V: Matrix, count: int, *, rng: np.random.Generator) -> Design:

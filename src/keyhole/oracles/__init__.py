@@ -1,7 +1,7 @@
 """Black boxes that answer batches of sequences, and wrappers that each add one behaviour."""
 
 from keyhole.oracles.base import Entry, Imperfection, Ledger, Oracle, asked_again, declared
-from keyhole.oracles.local import Local
+from keyhole.oracles.local import Local, oracle_of
 from keyhole.oracles.transcript import Recorded
 from keyhole.oracles.wrappers import (
     Bounded,
@@ -15,6 +15,7 @@ from keyhole.oracles.wrappers import (
     Rounded,
     Signs,
     Watched,
+    watching,
 )
 
 __all__ = [
@@ -37,4 +38,6 @@ __all__ = [
     "Watched",
     "asked_again",
     "declared",
+    "oracle_of",
+    "watching",
 ]

@@ -14,6 +14,7 @@ from keyhole.lab.jobs.recovery import (
     TwinsJob,
     VerifyJob,
 )
+from keyhole.lab.jobs.showing import ReportJob, UiJob
 
 __all__ = [
     "KINDS",
@@ -26,6 +27,7 @@ __all__ = [
     "Job",
     "LearnJob",
     "PlanJob",
+    "ReportJob",
     "SampleJob",
     "ServeJob",
     "SweepJob",
@@ -33,6 +35,7 @@ __all__ = [
     "TransitionJob",
     "TrialJob",
     "TwinsJob",
+    "UiJob",
     "VerifyJob",
 ]
 
@@ -53,6 +56,8 @@ Job = (
     | SweepJob
     | DemoJob
     | ServeJob
+    | ReportJob
+    | UiJob
 )
 
 # The jobs a sweep can be made of, by name.

@@ -118,7 +118,8 @@ class TrainJob(Posing, Naming):
     """Train models of TASK by gradient descent, several seeds side by side, and measure them on fresh inputs.
 
     Args:
-        model: attention, linear-attention, third-order, mlp, gru, lstm or layers (a multi-layer Transformer).
+        model: attention, linear-attention, third-order, mlp, gru, lstm or layers (a multi-layer Transformer); or
+            constructed, the smallest weights that are known, measured beside them.
         embed: width of queries and keys; of a token between layers for layers.
         heads: heads of an attention layer.
         layers: attention layers, or hidden layers of an mlp, gru or lstm.
@@ -128,10 +129,14 @@ class TrainJob(Posing, Naming):
         code_width: numbers of a code.
         tied: the query is the sum of the codes of the positions named, the key the own code, the value the vector.
         places: layers read the position in the sequence too.
+        inputs: how inputs of tasks with labels are drawn: one of their kinds (random, planted, balanced, near-miss),
+            mixed, or strict (match2 and match3 modulo a prime: no 0, and no match of three that a pair shows), the
+            default where there is one.
         samples: sequences to train on; fresh ones every step when absent.
         steps: steps of Adam.
         batch: sequences of a step.
-        rate: the largest learning rate; 0.01 for units and 0.001 for others when absent.
+        rate: the largest learning rate; when absent 0.01 for units (on labels 0.3, and 0.02 for third-order) and 0.001
+            for others.
         warm_up: steps in which it is reached; it then falls to zero along a cosine.
         seeds: how many models, with the seeds SEED, SEED + 1 and so on.
         seed: seed of every random choice of the first model.
@@ -158,6 +163,7 @@ class TrainJob(Posing, Naming):
     code_width: int | None = None
     tied: bool = False
     places: bool = False
+    inputs: str | None = None
     samples: int | None = None
     steps: int = 2000
     batch: int = 32

@@ -94,7 +94,13 @@ MODELS: dict[str, Callable[[TrainJob, Lesson[Any]], Choice]] = {
     "lstm": _recurrent,
     "layers": _layers,
 }
-RATES = {"attention": 1e-2, "linear-attention": 1e-2, "third-order": 1e-2}  # others 1e-3
+_RATES = {"attention": 1e-2, "linear-attention": 1e-2, "third-order": 1e-2}  # others 1e-3
+_FLAG_RATES = {"attention": 0.3, "third-order": 0.02}  # units on labels, which a smaller rate leaves half-way
+
+
+def usual_rate(model: str, labels: bool) -> float:
+    """The learning rate of a net where the job gives none."""
+    return (_FLAG_RATES if labels else {}).get(model, _RATES.get(model, 1e-3))
 
 
 def chosen(job: TrainJob, lesson: Lesson[Any]) -> Choice:
@@ -104,7 +110,7 @@ def chosen(job: TrainJob, lesson: Lesson[Any]) -> Choice:
         InvalidInput: there is none of that name, or its sizes do not fit.
     """
     if job.model not in MODELS:
-        raise InvalidInput(f"--model is one of {', '.join(MODELS)}; got {job.model!r}.")
+        raise InvalidInput(f"--model is one of {', '.join(MODELS)}, constructed; got {job.model!r}.")
     if job.tied and (lesson.labels or not job.model.endswith("attention")):
         raise InvalidInput("--tied is for attention and linear-attention on sparse-average.")
     if job.codes == "resampled" and (lesson.labels or job.model not in ("attention", "linear-attention")):

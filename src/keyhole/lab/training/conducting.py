@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,11 @@ from keyhole.lab.jobs import TrainJob
 from keyhole.lab.learning import seeded, versions
 from keyhole.lab.posing import posed
 from keyhole.lab.records import Record
-from keyhole.lab.training.lessons import Lesson, lesson_of
+from keyhole.lab.training.constructed import constructed
+from keyhole.lab.training.labelling import lesson_of
+from keyhole.lab.training.lessons import Lesson
 from keyhole.lab.training.outcomes import Outcome, command, described, telling
+from keyhole.lab.training.streams import Purpose
 from keyhole.models.files import write_atomically
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from keyhole.lab.training.loop import Trainer
 
 NEEDED = "needs the torch extra: pip install 'keyhole[torch]'."
+CONSTRUCTED = "constructed"  # weights that are built instead of trained
 _SECONDS = 10.0  # between two lines of progress
 
 
@@ -39,14 +43,15 @@ def run_train(job: TrainJob) -> Record:
     """
     start = time.perf_counter()
     check(job)
-    lesson = lesson_of(posed(job.task, job))
-    choice = _chosen(job, lesson)
+    lesson = lesson_of(posed(job.task, job), job.inputs)
+    choice = None if job.model == CONSTRUCTED else _chosen(job, lesson)
     directory = _directory(job)
-    came = trained(job, lesson, choice, directory)
-    data = described(job, lesson, choice.sizes, came) | _doors(job, lesson, came)
+    came, sizes = _came(job, lesson, choice, directory)
+    data = described(job, lesson, sizes, came) | _doors(job, lesson, came)
     if directory is not None:
         data |= {"run": str(directory), **_written(came, directory, job.seed)}
-    data |= {"seconds": {"total": time.perf_counter() - start}, "command": command(job), **versions(), **_torch()}
+    data |= {"seconds": {"total": time.perf_counter() - start}, "command": command(job), **versions()}
+    data |= {} if choice is None else _torch()
     record = Record(data, 0, telling(data))
     if directory is not None:
         from keyhole.lab.training import page
@@ -54,6 +59,14 @@ def run_train(job: TrainJob) -> Record:
         write_atomically(directory / "record.json", record.json() + b"\n")
         write_atomically(directory / "report.html", page.page(data, came.pictures).encode())
     return record
+
+
+def _came(
+    job: TrainJob, lesson: Lesson[Any], choice: Choice | None, directory: Path | None
+) -> tuple[Outcome, Mapping[str, Any]]:
+    if choice is None:
+        return constructed(job, lesson)
+    return trained(job, lesson, choice, directory), choice.sizes
 
 
 def _doors(job: TrainJob, lesson: Lesson[Any], came: Outcome) -> dict[str, Any]:
@@ -132,12 +145,12 @@ def trained(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path 
 def _group(
     job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None, seeds: tuple[int, ...]
 ) -> Outcome:
-    from keyhole.lab.training.choosing import RATES
+    from keyhole.lab.training.choosing import usual_rate
     from keyhole.lab.training.longer import at_lengths
     from keyhole.lab.training.loop import Course, Trainer
-    from keyhole.lab.training.supply import Purpose, Supply
+    from keyhole.lab.training.supply import Supply
 
-    rate = RATES.get(job.model, 1e-3) if job.rate is None else job.rate
+    rate = usual_rate(job.model, lesson.labels) if job.rate is None else job.rate
     every = job.check_every or max(1, job.steps // 20)
     course = Course(job.steps, rate, job.warm_up, every, job.patience, keep_every=job.checkpoint_every)
     supply = Supply(lesson, choice.net.reading, seeds, job.batch, job.samples)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from keyhole._arrays import Array, Sequences, Stack
-from keyhole.tasks import FourCycles, Match3, SparseAverage, Task, Triangles
+from keyhole._arrays import Sequences, Stack
+from keyhole.tasks import SparseAverage, Task
 from keyhole.tasks.base import Labels, whole
 
 Posed = TypeVar("Posed", bound=Task)
@@ -133,64 +132,3 @@ def _sets(length: int, q: int, shape: tuple[int, ...], rng: np.random.Generator)
         y[..., k] = member
         y[..., : k + 1].sort(axis=-1)
     return y
-
-
-@dataclass(frozen=True, slots=True)
-class Labelling(Lesson[Any]):
-    """A task whose answers are yes or no, on inputs half of whose last tokens are to be answered yes."""
-
-    @property
-    def labels(self) -> bool:
-        """Answers are yes or no."""
-        return True
-
-    @property
-    def columns(self) -> Columns:
-        """Every number stands for something."""
-        if isinstance(self.task, FourCycles):
-            return Columns(self.task.nodes, 1, self.task.nodes)
-        values = self.task.nodes if isinstance(self.task, Triangles) else self.task.modulus
-        return Columns(0, self.task.width, values)
-
-    def draw(self, size: int, *, rng: np.random.Generator) -> Sequences:
-        """A quarter or so of each kind the task has."""
-        kinds = self.task.kinds
-        each = [self.task.sample(-(-size // len(kinds)), rng=rng, kind=kind) for kind in kinds]
-        return np.concatenate(each)[rng.permutation(len(kinds) * -(-size // len(kinds)))[:size]]
-
-    def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
-        """The more frequent answer, the best answer given how many tokens differ, and what two numbers tell."""
-        X, Y = tests
-        majority = np.full(Y.shape, float(seen.Y.mean() > 0.5))
-        guesses: dict[str, Array] = {"majority": majority, "distinct_count": _by_count(X, seen)}
-        if isinstance(self.task, Match3):
-            guesses["pairwise"] = _pairwise(X, self.task.modulus)
-        return {name: float(np.not_equal(guess > 0.5, Y > 0.5).mean()) for name, guess in guesses.items()}
-
-
-def _counts(X: Stack) -> Any:
-    """How many different tokens each sequence has."""
-    return np.array([len({row.tobytes() for row in x}) for x in X])
-
-
-def _by_count(X: Stack, seen: Examples) -> Array:
-    """The more frequent answer among seen inputs with as many different tokens."""
-    then, now, usual = _counts(seen.X), _counts(X), float(seen.Y.mean())
-    rates = {count: float(seen.Y[then == count].mean()) for count in set(then.tolist())}
-    return np.array([rates.get(int(count), usual) for count in now])[:, None, None] * np.ones((1, X.shape[1], 1))
-
-
-def _pairwise(X: Stack, modulus: int) -> Array:
-    """Matches of three that a pair shows: a token twice with another, or another twice."""
-    x = whole(X[..., 0])
-    one, two = x[:, :, None], x[:, None, :]
-    shown = ((2 * one + two) % modulus == 0) | ((one + 2 * two) % modulus == 0)
-    return shown.any(axis=2)[..., None].astype(np.float64)
-
-
-LESSONS: Mapping[type[Any], type[Lesson[Any]]] = {SparseAverage: Averaging}
-
-
-def lesson_of(task: Task) -> Lesson[Any]:
-    """How a task is taught."""
-    return LESSONS.get(type(task), Labelling)(task)

@@ -9,7 +9,8 @@ from typing import Any
 
 from keyhole.lab.jobs import TrainJob
 from keyhole.lab.training.loop import Trainer
-from keyhole.lab.training.supply import Purpose, Supply
+from keyhole.lab.training.streams import Purpose
+from keyhole.lab.training.supply import Supply
 
 _LEAST = 20  # sequences of a length
 

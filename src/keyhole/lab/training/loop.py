@@ -20,7 +20,8 @@ from keyhole.errors import DifferentRun
 from keyhole.lab.training.adam import Adam
 from keyhole.lab.training.nets import Net
 from keyhole.lab.training.reading import Weights, tensor_of
-from keyhole.lab.training.supply import Batch, Purpose, Supply, stream
+from keyhole.lab.training.streams import Purpose, stream
+from keyhole.lab.training.supply import Batch, Supply
 from keyhole.models.files import read_tensors, write_tensors
 
 STACKED = 16  # seeds side by side: more are not faster

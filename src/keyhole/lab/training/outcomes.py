@@ -46,8 +46,10 @@ def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came
         "task": lesson.task.name,
         "task_sizes": sizes_of(lesson.task),
         "model_kind": job.model,
+        "model_name": f"{job.layers} layer{'s' * (job.layers > 1)}" if job.model == "layers" else job.model,
         "model_sizes": sizes,
         "parameters": came.parameters,
+        "inputs": getattr(lesson, "inputs", None),
         "samples": job.samples,
         "steps": job.steps,
         "batch": job.batch,
@@ -56,13 +58,18 @@ def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came
         "measure": "share of wrong labels" if lesson.labels else "squared error over that of answering zero",
         "errors": errors,
         "error": spread,
-        "accuracy": {name: 1.0 - value for name, value in spread.items()} if lesson.labels else None,
+        "accuracy": _right(spread) if lesson.labels else None,
         "lines": lines,
         "aligned": _spread([row[-1] for row in came.curve["aligned"]]),
         "curve": came.curve | {"median": _medians(came.curve["errors"]), "alignment": _medians(came.curve["aligned"])},
         "lengths": came.lengths,
     }
     return {"sentence": _sentence(data), **data}
+
+
+def _right(spread: Mapping[str, float]) -> dict[str, float]:
+    """Shares of right labels, least first."""
+    return {"min": 1.0 - spread["max"], "median": 1.0 - spread["median"], "max": 1.0 - spread["min"]}
 
 
 def _spread(values: list[float]) -> dict[str, float]:
@@ -90,8 +97,10 @@ def _optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
 def _sentence(data: dict[str, Any]) -> str:
     error, seeds, on = data["error"], data["seeds"], data["samples"]
     taught = "fresh sequences every step" if on is None else f"{on:,} sequences"
-    kind = data["model_kind"]
+    kind = data["model_name"]
     said = f"{kind[0].upper()}{kind[1:]} trained on {taught} of {data['task']} for {data['steps']:,} steps: "
+    if not data["parameters"]:
+        said = f"Constructed weights on {data['task']}: "
     if data["accuracy"] is not None:
         said += f"{100 * (1 - error['median']):.2f} % of labels right, the median of {seeds} seeds"
         said += f" (from {100 * (1 - error['max']):.2f} to {100 * (1 - error['min']):.2f})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from keyhole._arrays import Matrix
@@ -13,6 +14,12 @@ from keyhole.lab.pictures import Axes, attended
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 330, 64, 560, 12, 280
 _AXES = Axes("asking token i", "attended token j")
 _LEAST = 1e-8  # an error that is drawn
+
+
+def from_record(data: Mapping[str, Any], directory: Path) -> str:
+    """The page without pictures of attention, which the record does not hold."""
+    del directory
+    return page(data, {})
 
 
 def page(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) -> str:
@@ -29,6 +36,8 @@ def page(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) -> str:
 def _curves(data: Mapping[str, Any]) -> str:
     """Errors of every seed against steps on a log scale, simple predictors dashed."""
     steps, rows = data["curve"]["steps"], data["curve"]["errors"]
+    if len(steps) < 2:
+        return ""
     lines = {name: value for name, value in data["lines"].items() if value > 0}
     every = [max(e, _LEAST) for row in rows for e in row if e is not None and math.isfinite(e)]
     values = [*every, *lines.values()]
@@ -131,7 +140,8 @@ def _lines(data: Mapping[str, Any]) -> str:
 
 
 def _reproduce(data: Mapping[str, Any]) -> str:
-    versions = f"keyhole {data['version']}, torch {data['torch']}, numpy {data['numpy']}, Python {data['python']}"
+    names = (("version", "keyhole"), ("torch", "torch"), ("numpy", "numpy"), ("python", "Python"))
+    versions = ", ".join(f"{name} {data[key]}" for key, name in names if key in data)
     sizes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in data["model_sizes"].items())
     body = f'<pre tabindex="0"><code>{escaped(data["command"])}</code></pre><p>{escaped(sizes)}</p>'
     return section("How to reproduce", f"{body}<p>{escaped(versions)}</p>")

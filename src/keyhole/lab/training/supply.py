@@ -7,7 +7,6 @@ they would see alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,25 +15,10 @@ from torch import Tensor
 from keyhole._arrays import Array, Sequences
 from keyhole.lab.training.lessons import Examples, Lesson
 from keyhole.lab.training.reading import Reading, tensor_of
+from keyhole.lab.training.streams import Purpose, stream
 from keyhole.tasks.base import Labels
 
 _ROOM = 2**21  # numbers of a block, per seed
-
-
-class Purpose(IntEnum):
-    """What a stream of random numbers is for."""
-
-    WEIGHTS = 0
-    SAMPLE = 1
-    BATCHES = 2
-    CHECKS = 3
-    TESTS = 4
-    CODES = 5
-
-
-def stream(seed: int, purpose: Purpose, number: int = 0) -> np.random.Generator:
-    """The random numbers of a seed for one purpose."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(purpose), number)))
 
 
 class Batch(NamedTuple):
