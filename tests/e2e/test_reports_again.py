@@ -31,10 +31,9 @@ budget = [5, 60]
 [figure]
 x = "job.budget"
 y = "job.model.width"
-kind = "map"
-value = "record.verdict"
-value_equals = "UNVERIFIED"
-boundary = [[5, 3], [60, 4]]
+z = "record.verdict"
+z_equals = "UNVERIFIED"
+line = [[5, 3], [60, 4]]
 [[expect]]
 value = "record.error"
 statistic = "max"
@@ -196,7 +195,7 @@ def test_hostile_words_in_a_record_stay_words(copied, tmp_path, name):
             return {k: poisoned(entry, k) for k, entry in value.items()}
         if isinstance(value, list):
             return [poisoned(entry, key) for entry in value]
-        kept = ("theorem", "outcome", "symmetry", "verdict", "axis", "sender", "receiver", "x", "y", "value", "kind")
+        kept = ("theorem", "outcome", "symmetry", "verdict", "axis", "sender", "receiver", "x", "y", "z")
         return value + EVIL if isinstance(value, str) and key not in kept else value
 
     directory = copied(name)
@@ -311,8 +310,8 @@ def test_figures_of_lines_take_columns_of_lists_and_lines_that_are_known():
     rows = [{"x": [1, 2], "y": [[1.0, 2.0], [3.0, 4.0]], "known": [5.0, 6.0]}]
     figure = {"x": "x", "y": "y", "lines": {"theory": "known"}}
     assert grouped(rows, figure) == {"": {1.0: [1.0, 3.0], 2.0: [2.0, 4.0]}}
-    (line,) = known_lines(rows, figure)
-    assert [(p.x, p.y) for p in line.points] == [(1.0, 5.0), (2.0, 6.0)]
+    (points,) = known_lines(rows, figure).values()
+    assert [(p.x, p.y) for p in points] == [(1.0, 5.0), (2.0, 6.0)]
 
 
 def test_the_report_of_another_run_is_not_overwritten(runs):
@@ -330,7 +329,7 @@ def test_the_command_of_a_run_names_every_option_once(runs):
 
 def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
     rows = [{"a": x, "b": y, "c": "yes" if x > y else "no"} for x in (1, 2, 4) for y in (1, 3) for _ in range(2)]
-    figure = {"x": "a", "y": "b", "value": "c", "value_equals": "yes", "boundary": [[1, 1], [3, 2], [9, 9]]}
+    figure = {"x": "a", "y": "b", "z": "c", "z_equals": "yes", "line": [[1, 1], [3, 2], [9, 9]]}
     held = cells(rows, figure)
     assert held.z == {(1, 1): 0, (1, 3): 0, (2, 1): 1, (2, 3): 0, (4, 1): 1, (4, 3): 1}
     assert place(held.x, 3) == pytest.approx(2 / 3)  # half-way between the middles of the second and third of three
@@ -339,7 +338,7 @@ def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
     assert re.search(
         r'class="dashed" [^>]* points="[\d.]+,[\d.]+ [\d.]+,[\d.]+"', drawn
     )  # what lies outside is left out
-    assert "No row" in heat_map(rows, figure | {"value": "nothing"})
+    assert "No row" in heat_map(rows, figure | {"z": "nothing"})
 
 
 @pytest.mark.parametrize(("low", "high"), [(2.0, 30.0), (1e-9, 1.0), (3.0, 3.3), (0.5, 0.5)])

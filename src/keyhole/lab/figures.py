@@ -142,7 +142,7 @@ def _sweep(run: Run, directory: Path, prefix: str) -> Paths:
     rows = table(read(run.directory / "store.sqlite"))
     finding = str(figure_of.get("title", run.data["name"]))
     with sheet(finding, size=(5.0, 3.4)) as (figure, (axis,)):
-        (_sweep_map if figure_of.get("kind") == "map" else _sweep_lines)(figure, axis, rows, figure_of)
+        (_sweep_map if "z" in figure_of else _sweep_lines)(figure, axis, rows, figure_of)
         axis.set(xlabel=plain(figure_of.get("x_name", figure_of["x"])))
         axis.set(ylabel=plain(figure_of.get("y_name", figure_of["y"])))
         yield from written(figure, directory, f"{prefix}sweep")
@@ -156,14 +156,8 @@ def _sweep_lines(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]) -> 
         spread = np.abs(np.array([[min(ys), max(ys)] for ys in values.values()]).T - y)
         style = {"color": COLOURS[kind], "marker": MARKS[kind], "ls": LINES[kind]}
         axis.errorbar(x, y, yerr=spread, elinewidth=0.8, label=plain(name), **style)
-    for line in known_lines(rows, spec):
-        axis.plot(
-            [p.x for p in line.points],
-            [p.y for p in line.points],
-            ls="--",
-            color=COLOURS["limit"],
-            label=plain(line.name),
-        )
+    for name, points in known_lines(rows, spec).items():
+        axis.plot([p.x for p in points], [p.y for p in points], ls="--", color=COLOURS["limit"], label=plain(name))
     log = spec.get("log", "")
     axis.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear")
     if "limit" in spec:
@@ -185,7 +179,7 @@ def _sweep_map(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]) -> No
     if points := theory(spec, held):
         line = np.array(points) * [len(held.x), len(held.y)] - 0.5
         axis.plot(*line.T, color="white", lw=3)
-        axis.plot(*line.T, color=COLOURS["limit"], ls="--", label=plain(spec.get("boundary_name", "theory")))
+        axis.plot(*line.T, color=COLOURS["limit"], ls="--", label=plain(spec.get("line_name", "theory")))
         axis.legend(loc="upper left", fontsize=7)
     figure.colorbar(image, ax=axis, label=plain(held.name))
 

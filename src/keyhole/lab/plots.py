@@ -72,7 +72,7 @@ class Line(NamedTuple):
         kind: what it means: ours, built, peer, limit, bad or truth.
         points: the marks.
         joined: whether a line goes through them.
-        marked: whether they are marked.
+        marked: whether they are shown as marks.
     """
 
     name: str

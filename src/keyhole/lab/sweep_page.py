@@ -18,8 +18,8 @@ from keyhole.lab.summaries import command, versions
 from keyhole.lab.sweep_maps import MAP_KEYS, heat_map
 
 _CLASSES = ("ours", "built", "peer")
-_KEYS = {"x", "y", "series", "series_names", "log", "limit", "title", "caption", "x_name", "y_name", "limit_name"}
-_KEYS |= {"kind", "lines"}
+_KEYS = {"x", "y", "series", "series_names", "log", "limit", "limit_name", "lines", "title", "caption"}
+_KEYS |= {"x_name", "y_name"}
 Grouped = dict[str, dict[float, list[float]]]
 
 
@@ -29,8 +29,8 @@ def check_figure(figure: Mapping[str, Any]) -> None:
         raise InvalidInput(f"a figure has {', '.join(sorted(_KEYS | MAP_KEYS))}; unknown {', '.join(unknown)}.")
     if not {"x", "y"} <= set(figure):
         raise InvalidInput("a figure names its columns x and y, such as job.model.width and record.ratio.")
-    if figure.get("kind", "lines") not in ("lines", "map") or (figure.get("kind") == "map") != ("value" in figure):
-        raise InvalidInput("a figure's kind is lines or map, and a map names the column of its cells as value.")
+    if "z" not in figure and (extra := sorted(set(figure) & MAP_KEYS)):
+        raise InvalidInput(f"a figure with {', '.join(extra)} is a map and names its column z, such as record.verdict.")
 
 
 def from_directory(data: Mapping[str, Any], directory: Path) -> str:
@@ -43,7 +43,7 @@ def page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None)
     body = f'<p class="verdict">{escaped(data["name"])}</p><h1>{escaped(data["sentence"])}</h1>'
     body += f"<p>{escaped(data['about'])}</p>" if data["about"] else ""
     if figure is not None:
-        drawn = heat_map(rows, figure) if figure.get("kind") == "map" else _picture(rows, figure)
+        drawn = heat_map(rows, figure) if "z" in figure else _picture(rows, figure)
         body += section(figure.get("title", "What came"), drawn)
     if data["expectations"]:
         body += section("Where it should land", _expectations(data))
@@ -68,8 +68,9 @@ def _picture(rows: Table, figure: Mapping[str, Any]) -> str:
     y = Axis(figure.get("y_name", figure["y"]), "y" in log)
     levels = [Level(figure.get("limit_name", "limit"), float(figure["limit"]))] if "limit" in figure else []
     lines = [_line(name, values, k, y.log) for k, (name, values) in enumerate(series.items())]
+    lines += [Line(name, "limit", points, marked=False) for name, points in known_lines(rows, figure).items()]
     caption = figure.get("caption", "Marks are medians; bars reach from the least to the largest value.")
-    svg = chart([*known_lines(rows, figure), *lines], x, y, about=caption, levels=levels) if series else ""
+    svg = chart(lines, x, y, about=caption, levels=levels)
     if not svg:
         return "<p>No row has numbers in both columns of the figure.</p>"
     return f"{svg}<p class='limit'>{escaped(caption)}</p>{_numbers(series, figure)}"
@@ -93,23 +94,21 @@ def pairs(x: Any, y: Any) -> list[tuple[float, float]]:
         return [point for one, other in zip(xs, ys, strict=False) for point in pairs(one, other)]
     if isinstance(y, list):
         return [point for each in cast(list[Any], y) for point in pairs(x, each)]
-    return [(float(cast(float, x)), float(cast(float, y)))] if _finite(x) and _finite(y) else []
+    if isinstance(x, int | float) and isinstance(y, int | float) and math.isfinite(x) and math.isfinite(y):
+        return [(float(x), float(y))]
+    return []
 
 
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def known_lines(rows: Table, figure: Mapping[str, Any]) -> list[Line]:
-    """What is known beforehand, by name: medians of a column over x, over all series, dashed."""
-    columns: Mapping[str, str] = figure.get("lines", {})
-    lines: list[Line] = []
-    for name, column in columns.items():
-        found = grouped(rows, {"x": figure["x"], "y": column}).get("", {})
-        points = [
-            Point(x, statistics.median(ys), f"{name}: {number(statistics.median(ys))}") for x, ys in found.items()
-        ]
-        lines.append(Line(name, "limit", points, marked=False))
+def known_lines(rows: Table, figure: Mapping[str, Any]) -> dict[str, list[Point]]:
+    """What is known beforehand, by name: medians of a column over x, over all series."""
+    lines: dict[str, list[Point]] = {}
+    for name, column in figure.get("lines", {}).items():
+        found: dict[float, list[float]] = {}
+        for row in rows:
+            for x, y in pairs(row.get(figure["x"]), row.get(column)):
+                found.setdefault(x, []).append(y)
+        if found:
+            lines[name] = [Point(x, statistics.median(ys)) for x, ys in sorted(found.items())]
     return lines
 
 
