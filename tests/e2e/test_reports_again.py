@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from keyhole.errors import InvalidInput
-from keyhole.lab import pages, plots, summaries
+from keyhole.lab import audit_page, pages, plots, summaries
 from keyhole.lab.commands import command_line
 from keyhole.lab.jobs import BoundJob, ReportJob
 from keyhole.lab.running import run
 from keyhole.lab.sweep_maps import cells, heat_map, place
+from keyhole.lab.sweep_page import grouped, known_lines
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 SWEEP = """
@@ -30,9 +31,10 @@ budget = [5, 60]
 [figure]
 x = "job.budget"
 y = "job.model.width"
-z = "record.verdict"
-z_equals = "UNVERIFIED"
-line = [[5, 3], [60, 4]]
+kind = "map"
+value = "record.verdict"
+value_equals = "UNVERIFIED"
+boundary = [[5, 3], [60, 4]]
 [[expect]]
 value = "record.error"
 statistic = "max"
@@ -75,7 +77,7 @@ def walked(path):
 
 MAKE = """
 import numpy as np
-from keyhole.lab.jobs import AuditJob, BoundJob, BuildJob, LearnJob, SweepJob, TwinsJob
+from keyhole.lab.jobs import BoundJob, BuildJob, LearnJob, SweepJob, TwinsJob
 from keyhole.lab.running import run
 from keyhole.models import Head, MultiHead, save
 rng = np.random.default_rng(5)
@@ -83,21 +85,44 @@ save(Head.random(3, rng=rng), "head.safetensors")
 save(MultiHead.random(3, heads=2, rng=rng), "heads.safetensors")
 run(LearnJob("head.safetensors", out="learn"))
 run(LearnJob("head.safetensors", out="spent", budget=7, simulate=("noise=1e-4", "token-bound=2")))
-run(AuditJob("head.safetensors", out="audit"))
 run(TwinsJob("heads.safetensors", out="twins"))
 run(BuildJob("match2", length=4, modulus=5, out="build"))
 run(BoundJob("sparse-average", length=6, q=1, embed=6, bits=12, out="bound"))
 run(SweepJob("small.toml", workers=0, out="sweep"))
 """
+ATTEMPT = {"options": {}, "queries": 151, "verification": 128, "error": 7e-15, "function_error": 4e-15}
+ATTEMPT |= {"verdict": "EXACT", "status": "RECOVERED", "sentence": "done", "model": None, "run": None, "seconds": None}
+LESS = ATTEMPT | {"options": {"budget": 17}, "queries": 17, "verification": 0, "error": 0.9, "verdict": "BUDGET_SPENT"}
+AUDIT = {
+    "sentence": "1 of 2 output policies do not protect this target; a budget below 23 queries does.",
+    "target": "head.safetensors",
+    "width": 3,
+    "outputs": 1,
+    "token_bound": 1.73,
+    "error_of": "W",
+    "policies": [
+        {"policy": "full precision", "simulate": [], "protects": False, "verdict": "none", "attempts": [ATTEMPT]},
+        {"policy": "a budget", "simulate": [], "protects": True, "verdict": "some", "attempts": [LESS, LESS]},
+    ],
+    "queries": {"total": 232},
+    "seed": 0,
+    "command": "keyhole audit head.safetensors",
+    "run": "audit",
+    "seconds": {"total": 1.5},
+    "version": "0.1.0",
+}
 KINDS = ("learn", "spent", "audit", "twins", "build", "bound", "sweep")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A small run of every kind but the demo, by its name, made by another process."""
+    """A small run of every kind but the demo, by its name, made by another process; the audit is a record by hand."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "small.toml").write_text(SWEEP)
     subprocess.run([sys.executable, "-c", MAKE], cwd=folder, check=True, capture_output=True, timeout=120)
+    (folder / "audit").mkdir()
+    (folder / "audit" / "record.json").write_text(json.dumps(AUDIT))
+    (folder / "audit" / "report.html").write_text(audit_page.page(AUDIT))
     return {name: str(folder / name) for name in KINDS}
 
 
@@ -171,7 +196,7 @@ def test_hostile_words_in_a_record_stay_words(copied, tmp_path, name):
             return {k: poisoned(entry, k) for k, entry in value.items()}
         if isinstance(value, list):
             return [poisoned(entry, key) for entry in value]
-        kept = ("theorem", "outcome", "symmetry", "verdict", "axis", "sender", "receiver", "truth", "x", "y", "z")
+        kept = ("theorem", "outcome", "symmetry", "verdict", "axis", "sender", "receiver", "x", "y", "value", "kind")
         return value + EVIL if isinstance(value, str) and key not in kept else value
 
     directory = copied(name)
@@ -215,6 +240,14 @@ def test_a_run_that_is_nowhere_and_no_run_at_all_are_told(tmp_path):
         run(ReportJob(()))
 
 
+def test_the_command_line_ends_with_the_sentence_and_code_2(keyhole, tmp_path):
+    (tmp_path / "record.json").write_text("{")
+    ran = keyhole("report", ".")
+    assert (ran.code, ran.out) == (2, "")
+    assert "cannot be read as JSON" in ran.err
+    assert "Traceback" not in ran.err
+
+
 def test_a_lost_store_or_model_is_named(copied):
     sweep, twins = copied("sweep"), copied("twins")
     (sweep / "store.sqlite").unlink()
@@ -226,7 +259,7 @@ def test_a_lost_store_or_model_is_named(copied):
 
 
 def test_a_run_of_an_unknown_kind_is_shown_as_a_table_and_keeps_its_own_page(tmp_path):
-    record = {"sentence": f"trained {EVIL}", "loss": {"last": 0.25, "first": None}, "steps": 1000, "tags": [1, 2]}
+    record = {"sentence": f"made {EVIL}", "loss": {"last": 0.25, "first": None}, "steps": 1000, "tags": [1, 2]}
     (tmp_path / "record.json").write_text(json.dumps(record))
     run(ReportJob((str(tmp_path),)))
     walk, page = walked(tmp_path / "report.html")
@@ -236,6 +269,50 @@ def test_a_run_of_an_unknown_kind_is_shown_as_a_table_and_keeps_its_own_page(tmp
     (tmp_path / "report.html").write_text("its own")
     run(ReportJob((str(tmp_path),)))
     assert (tmp_path / "report.html").read_text() == "its own"
+
+
+TRAINED = {
+    "sentence": f"trained {EVIL}",
+    "task": "sparse-average",
+    "task_sizes": {"length": 8, "q": 2},
+    "model_kind": "attention",
+    "model_name": f"attention {EVIL}",
+    "model_sizes": {"embed": 4},
+    "parameters": 120,
+    "steps": 20,
+    "seed": 0,
+    "seeds": 2,
+    "measure": "squared error",
+    "errors": [0.1, 0.2],
+    "error": {"min": 0.1, "median": 0.15, "max": 0.2},
+    "lines": {"zero": 1.0, "mean_of_all": 0.75},
+    "curve": {"steps": [0, 10, 20], "errors": [[1.0, 0.5, 0.1], [1.0, 0.6, 0.2]], "median": [1.0, 0.55, 0.15]},
+    "command": "keyhole train sparse-average",
+}
+TRAINED["curve"] |= {"alignment": [], "best_steps": [20, 20]}
+
+
+def test_a_training_is_drawn_from_its_record_and_beside_other_runs(runs, tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "record.json").write_text(json.dumps(TRAINED))
+    text = run(ReportJob((str(tmp_path / "train"),))).text()
+    assert "0.15, from 0.1 to 0.2: squared error" in text
+    run(ReportJob((str(tmp_path / "train"), runs["learn"]), out=str(tmp_path / "two")))
+    for page in (tmp_path / "train" / "report.html", tmp_path / "two" / "report.html"):
+        walk, drawn = walked(page)
+        assert "step of training" in " ".join(walk.words)
+        assert "<script>alert" not in drawn
+    (tmp_path / "train" / "report.html").write_text("with pictures")
+    run(ReportJob((str(tmp_path / "train"),)))
+    assert (tmp_path / "train" / "report.html").read_text() == "with pictures"
+
+
+def test_figures_of_lines_take_columns_of_lists_and_lines_that_are_known():
+    rows = [{"x": [1, 2], "y": [[1.0, 2.0], [3.0, 4.0]], "known": [5.0, 6.0]}]
+    figure = {"x": "x", "y": "y", "lines": {"theory": "known"}}
+    assert grouped(rows, figure) == {"": {1.0: [1.0, 3.0], 2.0: [2.0, 4.0]}}
+    (line,) = known_lines(rows, figure)
+    assert [(p.x, p.y) for p in line.points] == [(1.0, 5.0), (2.0, 6.0)]
 
 
 def test_the_report_of_another_run_is_not_overwritten(runs):
@@ -253,13 +330,16 @@ def test_the_command_of_a_run_names_every_option_once(runs):
 
 def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
     rows = [{"a": x, "b": y, "c": "yes" if x > y else "no"} for x in (1, 2, 4) for y in (1, 3) for _ in range(2)]
-    figure = {"x": "a", "y": "b", "z": "c", "z_equals": "yes", "line": [[1, 1], [3, 2]]}
+    figure = {"x": "a", "y": "b", "value": "c", "value_equals": "yes", "boundary": [[1, 1], [3, 2], [9, 9]]}
     held = cells(rows, figure)
     assert held.z == {(1, 1): 0, (1, 3): 0, (2, 1): 1, (2, 3): 0, (4, 1): 1, (4, 3): 1}
     assert place(held.x, 3) == pytest.approx(2 / 3)  # half-way between the middles of the second and third of three
     drawn = heat_map(rows, figure)
     assert drawn.count("<title>") == 6
-    assert "No row" in heat_map(rows, figure | {"z": "nothing"})
+    assert re.search(
+        r'class="dashed" [^>]* points="[\d.]+,[\d.]+ [\d.]+,[\d.]+"', drawn
+    )  # what lies outside is left out
+    assert "No row" in heat_map(rows, figure | {"value": "nothing"})
 
 
 @pytest.mark.parametrize(("low", "high"), [(2.0, 30.0), (1e-9, 1.0), (3.0, 3.3), (0.5, 0.5)])
@@ -310,6 +390,7 @@ def test_figures_are_written_as_svg_and_pdf_with_their_fonts_inside(runs, tmp_pa
         assert "<text" not in path.read_text()
 
 
+@pytest.mark.slow
 def test_equal_runs_give_equal_figures_and_dollar_signs_are_words(copied, tmp_path):
     pytest.importorskip("matplotlib")
     directory = copied("twins")
@@ -328,7 +409,7 @@ def test_without_matplotlib_a_sentence_says_how_to_get_it(runs, tmp_path, monkey
         run(ReportJob((runs["learn"],), out=str(tmp_path), figures=True))
 
 
-def test_a_page_of_runs_opens_in_a_browser_with_everything_outside_blocked(runs, tmp_path):
+def test_pages_open_in_a_browser_with_everything_outside_blocked(runs, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api")
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -342,13 +423,14 @@ def test_a_page_of_runs_opens_in_a_browser_with_everything_outside_blocked(runs,
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto((tmp_path / "report.html").as_uri())
-        page.keyboard.press("Tab")
-        wide = page.evaluate("document.documentElement.scrollWidth")
+        widths = []
+        for place in (*map(Path, runs.values()), tmp_path):
+            page.goto((place / "report.html").as_uri())
+            widths.append(page.evaluate("document.documentElement.scrollWidth"))
         cells = page.locator("[data-cells]")
         cells.first.hover()
         told = page.locator("output").first.text_content()
         browser.close()
-    assert (said, wide) == ([], 360)
+    assert (said, set(widths)) == ([], {360})
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert re.match(r"W\[\d+, \d+\] = ", told)

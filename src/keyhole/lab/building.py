@@ -39,11 +39,13 @@ def run_build(job: BuildJob) -> Record:
     save(best.model, path)
     data = {"status": "BUILT", "sentence": _sentence(best, found), **data, **_described(best)}
     data |= {"model": str(path), "frontier": _frontier(found), "refused": dict(found.refused), "run": str(directory)}
-    data |= {"round_trip": round_trip(best, rng=trip)} if job.round_trip else {}
+    data |= {"round_trip": round_trip(best.model, task, rng=trip)} if job.round_trip else {}
     data |= {"seconds": {"total": time.perf_counter() - start}, "command": _command(job), **versions()}
     record = Record(data, 0, _lines(data))
     write_atomically(directory / "record.json", record.json() + b"\n")
-    write_tensors(directory / "example.safetensors", {"kind": "input"}, {"X": _telling(best, inputs_of(best, trip))})
+    write_tensors(
+        directory / "example.safetensors", {"kind": "input"}, {"X": _telling(best, inputs_of(best.model, task, trip))}
+    )
     write_atomically(directory / "report.html", building_page.page(data, directory).encode())
     return record
 

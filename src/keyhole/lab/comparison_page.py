@@ -26,7 +26,7 @@ Named = list[tuple[str, Run]]
 def page(runs: Sequence[Run]) -> str:
     """A self-contained page."""
     named = list(zip(_names(runs), runs, strict=True))
-    parts = (_overview, _costs, _errors, _matrices, _sizes, _audits, _twins, _expectations, _others, _again)
+    parts = (_overview, _costs, _errors, _matrices, _sizes, _audits, _twins, _trainings, _expectations, _others, _again)
     body = "".join(part(named) for part in parts)
     return shell("runs compared", f"<h1>{escaped(_finding(runs))}</h1>{body}")
 
@@ -117,7 +117,7 @@ def _error_lines(name: str, run: Run) -> Iterator[Line]:
         count, error = learning_queries(run.data), float(fresh["relative"])
         said = f"{name}: {count:,} queries, error {number(error)}"
         yield Line(_short(name), "ours" if verified(run.data) else "bad", [Point(count, error, said)])
-    if curve := run.data.get("curve"):
+    if run.kind == "demo" and (curve := run.data.get("curve")):
         points = [Point(c["queries"], c["error"], f"{name}: {c['queries']:,} queries") for c in curve if c["error"]]
         yield Line(_short(name), "ours", points)
     if run.kind == "audit":
@@ -212,6 +212,28 @@ def _twin_rows(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]:
         (name, str(row["symmetry"]).lower(), number(row["parameters_differ"]), number(row["answers_differ"]))
         for row in data["twins"]
     ]
+
+
+def _trainings(named: Named) -> str:
+    """Median errors during training, and what simple predictors reach."""
+    found = _of(named, "train")
+    lines = [drawn(run, _training_line, name, run.data) for name, run in found]
+    svg = chart(lines, Axis("step of training"), Axis("error, median over seeds", True), about="learning curves")
+    rows = [row for name, run in found for row in drawn(run, _training_rows, name, run.data)]
+    note = "<p class='limit'>Lines are medians over seeds, on sequences kept apart.</p>" if svg else ""
+    body = svg + note + wide(table(rows, ("run", "predictor", "error"), (2,)), "trainings")
+    return section("What training reached", body) if found else ""
+
+
+def _training_line(name: str, data: Mapping[str, Any]) -> Line:
+    steps, errors = data["curve"]["steps"], data["curve"]["median"]
+    points = [Point(step, error, f"{name}, step {step:,}") for step, error in zip(steps, errors, strict=False) if error]
+    return Line(_short(name), "ours", points)
+
+
+def _training_rows(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    simple = [(name, str(line).replace("_", " "), number(value)) for line, value in data["lines"].items()]
+    return [(name, str(data["model_name"]), number(data["error"]["median"])), *simple]
 
 
 def _expectations(named: Named) -> str:

@@ -64,7 +64,7 @@ def sheet(
     with library.rc_context(_RULES):
         figure = figures.Figure(figsize=(size[0] * columns, size[1]), layout="constrained")
         axes = figure.subplots(1, columns, squeeze=False)
-        width = int(15.5 * size[0] * columns)
+        width = int(14.0 * size[0] * columns)
         figure.suptitle(plain("\n".join(textwrap.wrap(finding, width))), x=0.01, ha="left", fontsize=9)
         yield figure, list(axes[0])
 

@@ -19,7 +19,7 @@ from keyhole.lab.reading import Run, drawn
 from keyhole.lab.store import read
 from keyhole.lab.summaries import learning_queries, limit, phases
 from keyhole.lab.sweep_maps import cells, theory
-from keyhole.lab.sweep_page import grouped
+from keyhole.lab.sweep_page import grouped, known_lines
 from keyhole.models import Head, load
 
 Paths = Iterator[Path]
@@ -142,7 +142,7 @@ def _sweep(run: Run, directory: Path, prefix: str) -> Paths:
     rows = table(read(run.directory / "store.sqlite"))
     finding = str(figure_of.get("title", run.data["name"]))
     with sheet(finding, size=(5.0, 3.4)) as (figure, (axis,)):
-        (_sweep_map if "z" in figure_of else _sweep_lines)(figure, axis, rows, figure_of)
+        (_sweep_map if figure_of.get("kind") == "map" else _sweep_lines)(figure, axis, rows, figure_of)
         axis.set(xlabel=plain(figure_of.get("x_name", figure_of["x"])))
         axis.set(ylabel=plain(figure_of.get("y_name", figure_of["y"])))
         yield from written(figure, directory, f"{prefix}sweep")
@@ -156,6 +156,14 @@ def _sweep_lines(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]) -> 
         spread = np.abs(np.array([[min(ys), max(ys)] for ys in values.values()]).T - y)
         style = {"color": COLOURS[kind], "marker": MARKS[kind], "ls": LINES[kind]}
         axis.errorbar(x, y, yerr=spread, elinewidth=0.8, label=plain(name), **style)
+    for line in known_lines(rows, spec):
+        axis.plot(
+            [p.x for p in line.points],
+            [p.y for p in line.points],
+            ls="--",
+            color=COLOURS["limit"],
+            label=plain(line.name),
+        )
     log = spec.get("log", "")
     axis.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear")
     if "limit" in spec:
@@ -177,7 +185,7 @@ def _sweep_map(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]) -> No
     if points := theory(spec, held):
         line = np.array(points) * [len(held.x), len(held.y)] - 0.5
         axis.plot(*line.T, color="white", lw=3)
-        axis.plot(*line.T, color=COLOURS["limit"], ls="--", label=plain(spec.get("line_name", "theory")))
+        axis.plot(*line.T, color=COLOURS["limit"], ls="--", label=plain(spec.get("boundary_name", "theory")))
         axis.legend(loc="upper left", fontsize=7)
     figure.colorbar(image, ax=axis, label=plain(held.name))
 
@@ -275,6 +283,21 @@ def _twins(run: Run, directory: Path, prefix: str) -> Paths:
         yield from written(figure, directory, f"{prefix}twins")
 
 
+def _training(run: Run, directory: Path, prefix: str) -> Paths:
+    """Errors of every seed against steps; simple predictors dashed."""
+    curve = run.data["curve"]
+    if len(curve["steps"]) < 2:
+        return
+    with sheet(str(run.data["sentence"]), size=(5.2, 3.2)) as (figure, (axis,)):
+        for row in curve["errors"]:
+            axis.semilogy(curve["steps"][: len(row)], row, color=COLOURS["ours"], alpha=0.7)
+        for name, value in run.data["lines"].items():
+            axis.axhline(value, ls="--", lw=0.8, color=COLOURS["limit"])
+            axis.annotate(plain(name).replace("_", " "), (curve["steps"][-1], value), ha="right", va="bottom")
+        axis.set(xlabel="step of training", ylabel=plain(run.data["measure"]))
+        yield from written(figure, directory, f"{prefix}training")
+
+
 _DRAWN: dict[str, tuple[Draw, ...]] = {
     "demo": (_recovery, _queries, _curve),
     "learn": (_recovery, _queries),
@@ -283,4 +306,5 @@ _DRAWN: dict[str, tuple[Draw, ...]] = {
     "build": (_margin, _frontier),
     "bound": (_plane,),
     "sweep": (_sweep,),
+    "train": (_training,),
 }

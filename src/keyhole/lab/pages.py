@@ -99,7 +99,7 @@ def seconds(value: float) -> str:
 
 def table(rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()) -> str:
     """Rows of text, the first cell of each its name; columns of `numbers` are set flush right."""
-    kinds = [' class="number"' if i in numbers else "" for i in range(max(9, len(columns)))]
+    kinds = [' class="number"' if i in numbers else "" for i in range(max(33, len(columns)))]
     lines = ""
     for first, *rest in rows:
         cells = "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds[1:], rest, strict=False))

@@ -72,12 +72,14 @@ class Line(NamedTuple):
         kind: what it means: ours, built, peer, limit, bad or truth.
         points: the marks.
         joined: whether a line goes through them.
+        marked: whether they are marked.
     """
 
     name: str
     kind: str
     points: Sequence[Point]
     joined: bool = True
+    marked: bool = True
 
 
 class Axis(NamedTuple):
@@ -219,7 +221,7 @@ def _line(line: Line, across: Scale, up: Scale) -> str:
         if point.spread is not None:
             low, high = (up.at(end) for end in point.spread)
             drawn += f'<path class="line {line.kind}" d="M{x:.1f} {low:.1f}V{high:.1f}"/>'
-        drawn += mark(x, y, line.kind, point.said or line.name)
+        drawn += mark(x, y, line.kind, point.said or line.name) if line.marked else ""
     return drawn
 
 

@@ -21,6 +21,7 @@ _SIGNS: dict[str, tuple[str, ...]] = {
     "build": ("frontier", "construction", "certificate"),
     "bound": ("inequalities", "verdict"),
     "sweep": ("expectations", "jobs", "store"),
+    "train": ("model_kind", "errors", "lines"),
     "learn": ("verdict", "queries", "class"),
 }
 # The module and function that draw a run of each kind, from its record and its directory.
@@ -32,8 +33,11 @@ PAGES: dict[str, tuple[str, str]] = {
     "build": ("building_page", "page"),
     "bound": ("bounds_page", "from_directory"),
     "sweep": ("sweep_page", "from_directory"),
+    "train": ("training.page", "from_record"),
     OTHER: ("other_page", "page"),
 }
+# Kinds whose page shows more than their record holds: it is kept where there is one.
+KEPT = ("train", OTHER)
 _UNDRAWN = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
 
@@ -42,7 +46,7 @@ class Run(NamedTuple):
 
     Args:
         directory: where it is.
-        kind: demo, learn, audit, twins, build, bound, sweep, or other.
+        kind: demo, learn, audit, twins, build, bound, sweep, train, or other.
         data: its record.
     """
 

@@ -9,7 +9,7 @@ from keyhole.errors import InvalidInput
 from keyhole.lab.comparison_page import page as comparison
 from keyhole.lab.directories import make, new_directory
 from keyhole.lab.jobs.showing import ReportJob
-from keyhole.lab.reading import OTHER, Run, drawn, page_of, read_run
+from keyhole.lab.reading import KEPT, Run, drawn, page_of, read_run
 from keyhole.lab.records import Record
 from keyhole.lab.summaries import LINES, asked, summary
 from keyhole.models.files import write_atomically
@@ -53,9 +53,9 @@ def _place(job: ReportJob, runs: list[Run]) -> Path:
 
 
 def _one(run: Run, directory: Path) -> Path:
-    """The page of a run; a run of another kind keeps the page it has."""
+    """The page of a run; one that shows more than the record holds is kept."""
     path = directory / "report.html"
-    if run.kind == OTHER and path.is_file():
+    if run.kind in KEPT and path.is_file():
         return path
     write_atomically(path, page_of(run).encode())
     return path

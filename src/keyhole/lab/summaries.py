@@ -13,6 +13,7 @@ from keyhole.lab.pages import number, seconds
 
 Data = Mapping[str, Any]
 Rows = Iterator[tuple[str, str]]
+_GOOD = ("EXACT", "WITHIN_TOLERANCE", "HOLDS", "ENOUGH")
 LINES = 8  # rows between the sentence and where the page is
 
 
@@ -32,6 +33,8 @@ def asked(kind: str, data: Data) -> str:
         return f"Asked: weights for {_task(data.get('task'), data.get('sizes'))}."
     if kind == "bound":
         return f"Asked: is this size enough for {_task(data.get('task'), data.get('task_sizes'))}?"
+    if kind == "train":
+        return f"Asked: what {data.get('model_name')} learns of {_task(data.get('task'), data.get('task_sizes'))}."
     return f"Asked: every job of {data.get('file')}." if kind == "sweep" else ""
 
 
@@ -114,7 +117,7 @@ def _learn(data: Data) -> Rows:
 def _demo(data: Data) -> Rows:
     yield from list(_learn(data))[:5]
     stops = list(data["stops"])
-    good = sum(1 for stop in stops if stop["verdict"] in ("EXACT", "WITHIN_TOLERANCE", "HOLDS"))
+    good = sum(1 for stop in stops if stop["verdict"] in _GOOD)
     yield "stops", f"{good} of {len(stops)} came out as they should"
     yield from _time(data)
 
@@ -170,6 +173,19 @@ def _sweep(data: Data) -> Rows:
         yield "met" if one["met"] else "MISSED", f"{one['sentence']}; measured {number(one['measured'])}"
 
 
+def _train(data: Data) -> Rows:
+    error = data["error"]
+    yield (
+        "error",
+        f"{number(error['median'])}, from {number(error['min'])} to {number(error['max'])}: {data['measure']}",
+    )
+    yield "model", f"{data['model_name']}, {data['parameters']:,} parameters"
+    yield "trained", f"{data['steps']:,} steps, {data['seeds']} seeds"
+    for name, value in list(data["lines"].items())[:3]:
+        yield str(name).replace("_", " "), number(value)
+    yield from _time(data)
+
+
 def _other(data: Data) -> Rows:
     yield from ((name, said(value)) for name, value in flat(data).items() if name != "sentence")
 
@@ -192,4 +208,5 @@ _SUMMARIES: dict[str, Callable[[Data], Rows]] = {
     "build": _build,
     "bound": _bound,
     "sweep": _sweep,
+    "train": _train,
 }

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keyhole.lab.exports import Table
-from keyhole.lab.pages import escaped, number, wide
+from keyhole.lab.pages import escaped, number, table, wide
 from keyhole.lab.pictures import colour_of
 
-MAP_KEYS = {"z", "z_name", "z_equals", "z_at_most", "line", "line_name"}
+MAP_KEYS = {"value", "value_name", "value_equals", "value_at_most", "boundary", "boundary_name"}
 _LEFT, _TOP, _RIGHT, _BOTTOM = 70.0, 16.0, 540.0, 294.0
 
 
@@ -43,24 +43,24 @@ def cells(rows: Table, figure: Mapping[str, Any]) -> Cells | None:
     """What the rows say of each cell; nothing where none has all three columns."""
     found: dict[tuple[float, float], list[Any]] = {}
     for row in rows:
-        x, y, z = (row.get(figure[axis]) for axis in "xyz")
-        if isinstance(x, int | float) and isinstance(y, int | float) and figure["z"] in row:
-            found.setdefault((float(x), float(y)), []).append(z)
-    share = "z_equals" in figure or "z_at_most" in figure
+        x, y = (row.get(figure[axis]) for axis in "xy")
+        if isinstance(x, int | float) and isinstance(y, int | float) and figure["value"] in row:
+            found.setdefault((float(x), float(y)), []).append(row[figure["value"]])
+    share = "value_equals" in figure or "value_at_most" in figure
     measured = {at: value for at, seen in found.items() if (value := _measured(seen, figure)) is not None}
     if not measured:
         return None
-    name = str(figure.get("z_name", f"{'share' if share else 'median'} of {figure['z']}"))
+    name = str(figure.get("value_name", f"{'share' if share else 'median'} of {figure['value']}"))
     xs, ys = (sorted({at[k] for at in measured}) for k in (0, 1))
     return Cells(xs, ys, measured, share, name)
 
 
 def _measured(seen: Sequence[Any], figure: Mapping[str, Any]) -> float | None:
-    if "z_equals" in figure:
-        return statistics.fmean(value == figure["z_equals"] for value in seen)
+    if "value_equals" in figure:
+        return statistics.fmean(value == figure["value_equals"] for value in seen)
     numbers = [float(value) for value in seen if isinstance(value, int | float)]
-    if "z_at_most" in figure:
-        return sum(value <= figure["z_at_most"] for value in numbers) / len(seen)
+    if "value_at_most" in figure:
+        return sum(value <= figure["value_at_most"] for value in numbers) / len(seen)
     return statistics.median(numbers) if numbers else None
 
 
@@ -74,7 +74,8 @@ def place(values: Sequence[float], at: float) -> float:
 
 def theory(figure: Mapping[str, Any], held: Cells) -> list[tuple[float, float]]:
     """The line of theory, as shares of the width and of the height."""
-    inside = [(float(x), float(y)) for x, y in figure.get("line", ())]
+    points = [(float(x), float(y)) for x, y in figure.get("boundary", ())]
+    inside = [(x, y) for x, y in points if held.x[0] <= x <= held.x[-1] and held.y[0] <= y <= held.y[-1]]
     return [(place(held.x, x), place(held.y, y)) for x, y in inside]
 
 
@@ -91,11 +92,21 @@ def heat_map(rows: Table, figure: Mapping[str, Any]) -> str:
         colour = colour_of(held.scaled(z))
         drawn += f'<rect style="fill:{colour}" {at} width="{width:.1f}" height="{height:.1f}">'
         drawn += f"<title>{escaped(said)}</title></rect>"
-    drawn += _line(theory(figure, held), str(figure.get("line_name", "theory"))) + _names(held, figure) + _scale(held)
+    drawn += (
+        _line(theory(figure, held), str(figure.get("boundary_name", "theory"))) + _names(held, figure) + _scale(held)
+    )
     caption = figure.get("caption", f"Colour is the {held.name}, over all jobs of a cell; hover gives the number.")
     size = 'viewBox="0 0 640 350" width="640" style="min-width:32rem" shape-rendering="crispEdges"'
     svg = wide(f'<svg {size} role="img" aria-label="{escaped(caption)}">{drawn}</svg>', "map")
-    return f"<figure style='width:100%'>{svg}<figcaption>{escaped(caption)}</figcaption></figure>"
+    figure_of = f"<figure style='width:100%'>{svg}<figcaption>{escaped(caption)}</figcaption></figure>"
+    return figure_of + _numbers(held, figure)
+
+
+def _numbers(held: Cells, figure: Mapping[str, Any]) -> str:
+    """The same numbers as a table, one row per y, the largest first."""
+    columns = (f"{figure.get('y_name', figure['y'])} \\ {figure.get('x_name', figure['x'])}", *map(number, held.x))
+    rows = [(number(y), *(number(held.z[x, y]) if (x, y) in held.z else "" for x in held.x)) for y in reversed(held.y)]
+    return table(rows, tuple(map(escaped, columns)), tuple(range(1, len(held.x) + 1)))
 
 
 def _line(points: Sequence[tuple[float, float]], name: str) -> str:
@@ -104,9 +115,10 @@ def _line(points: Sequence[tuple[float, float]], name: str) -> str:
         return ""
     places = [(_LEFT + (_RIGHT - _LEFT) * x, _BOTTOM - (_BOTTOM - _TOP) * y) for x, y in points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    ground = f'<polyline fill="none" style="stroke:var(--page);stroke-width:5" points="{path}"/>'
+    look = 'fill="none" shape-rendering="auto"'
+    ground = f'<polyline {look} style="stroke:#fcfcfa;stroke-width:5" points="{path}"/>'
     label = f'<text class="quiet" x="{_RIGHT + 8}" y="{places[-1][1] + 4:.1f}">{escaped(name)}</text>'
-    return f'{ground}<polyline class="dashed" fill="none" points="{path}"/>{label}'
+    return f'{ground}<polyline class="dashed" {look} style="stroke:#6b7280" points="{path}"/>{label}'
 
 
 def _names(held: Cells, figure: Mapping[str, Any]) -> str:

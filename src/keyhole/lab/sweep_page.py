@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.exports import Table
@@ -19,6 +19,7 @@ from keyhole.lab.sweep_maps import MAP_KEYS, heat_map
 
 _CLASSES = ("ours", "built", "peer")
 _KEYS = {"x", "y", "series", "series_names", "log", "limit", "title", "caption", "x_name", "y_name", "limit_name"}
+_KEYS |= {"kind", "lines"}
 Grouped = dict[str, dict[float, list[float]]]
 
 
@@ -28,8 +29,8 @@ def check_figure(figure: Mapping[str, Any]) -> None:
         raise InvalidInput(f"a figure has {', '.join(sorted(_KEYS | MAP_KEYS))}; unknown {', '.join(unknown)}.")
     if not {"x", "y"} <= set(figure):
         raise InvalidInput("a figure names its columns x and y, such as job.model.width and record.ratio.")
-    if "z" not in figure and (extra := sorted(set(figure) & MAP_KEYS)):
-        raise InvalidInput(f"a figure with {', '.join(extra)} is a map and names its column z, such as record.verdict.")
+    if figure.get("kind", "lines") not in ("lines", "map") or (figure.get("kind") == "map") != ("value" in figure):
+        raise InvalidInput("a figure's kind is lines or map, and a map names the column of its cells as value.")
 
 
 def from_directory(data: Mapping[str, Any], directory: Path) -> str:
@@ -42,7 +43,7 @@ def page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None)
     body = f'<p class="verdict">{escaped(data["name"])}</p><h1>{escaped(data["sentence"])}</h1>'
     body += f"<p>{escaped(data['about'])}</p>" if data["about"] else ""
     if figure is not None:
-        drawn = heat_map(rows, figure) if "z" in figure else _picture(rows, figure)
+        drawn = heat_map(rows, figure) if figure.get("kind") == "map" else _picture(rows, figure)
         body += section(figure.get("title", "What came"), drawn)
     if data["expectations"]:
         body += section("Where it should land", _expectations(data))
@@ -68,7 +69,7 @@ def _picture(rows: Table, figure: Mapping[str, Any]) -> str:
     levels = [Level(figure.get("limit_name", "limit"), float(figure["limit"]))] if "limit" in figure else []
     lines = [_line(name, values, k, y.log) for k, (name, values) in enumerate(series.items())]
     caption = figure.get("caption", "Marks are medians; bars reach from the least to the largest value.")
-    svg = chart(lines, x, y, about=caption, levels=levels)
+    svg = chart([*known_lines(rows, figure), *lines], x, y, about=caption, levels=levels) if series else ""
     if not svg:
         return "<p>No row has numbers in both columns of the figure.</p>"
     return f"{svg}<p class='limit'>{escaped(caption)}</p>{_numbers(series, figure)}"
@@ -78,11 +79,38 @@ def grouped(rows: Table, figure: Mapping[str, Any]) -> Grouped:
     """Values of y by series and x."""
     found: Grouped = {}
     for row in rows:
-        x, y = row.get(figure["x"]), row.get(figure["y"])
-        if isinstance(x, int | float) and isinstance(y, int | float) and math.isfinite(x) and math.isfinite(y):
-            name = _name(row, figure)
-            found.setdefault(name, {}).setdefault(float(x), []).append(float(y))
+        for x, y in pairs(row.get(figure["x"]), row.get(figure["y"])):
+            found.setdefault(_name(row, figure), {}).setdefault(x, []).append(y)
     return {name: dict(sorted(values.items())) for name, values in sorted(found.items())}
+
+
+def pairs(x: Any, y: Any) -> list[tuple[float, float]]:
+    """Points of a row: a number or several for one x, or one or several rows of them for a list of x."""
+    if isinstance(x, list) and isinstance(y, list):
+        xs, ys = cast(list[Any], x), cast(list[Any], y)
+        if ys and isinstance(ys[0], list):
+            return [point for each in ys for point in pairs(xs, each)]
+        return [point for one, other in zip(xs, ys, strict=False) for point in pairs(one, other)]
+    if isinstance(y, list):
+        return [point for each in cast(list[Any], y) for point in pairs(x, each)]
+    return [(float(cast(float, x)), float(cast(float, y)))] if _finite(x) and _finite(y) else []
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def known_lines(rows: Table, figure: Mapping[str, Any]) -> list[Line]:
+    """What is known beforehand, by name: medians of a column over x, over all series, dashed."""
+    columns: Mapping[str, str] = figure.get("lines", {})
+    lines: list[Line] = []
+    for name, column in columns.items():
+        found = grouped(rows, {"x": figure["x"], "y": column}).get("", {})
+        points = [
+            Point(x, statistics.median(ys), f"{name}: {number(statistics.median(ys))}") for x, ys in found.items()
+        ]
+        lines.append(Line(name, "limit", points, marked=False))
+    return lines
 
 
 def _name(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:

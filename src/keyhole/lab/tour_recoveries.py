@@ -77,14 +77,14 @@ def _stop(name: str, model: Hidden, rng: np.random.Generator, directory: Path) -
 
 def _kept(model: Hidden, found: Recovery[Any], directory: Path) -> Stop:
     """What the page compares, as files: several heads, and a network; with what was made of them."""
-    kinds = {MultiHead: ("heads", MultiHead), ReluNet: ("network", AbsAffine)}
-    stem, wanted = kinds.get(type(model), ("", Head))
-    if not stem or not isinstance(found.model, wanted):
+    stem = "heads" if isinstance(model, MultiHead) else "network" if isinstance(model, ReluNet) else ""
+    made: Any = found.model
+    if not stem or not isinstance(made, MultiHead | AbsAffine):
         return {}
     files = {"truth": f"{stem}-truth.safetensors", "model": f"{stem}-model.safetensors"}
     save(model, directory / files["truth"])
-    save(found.model, directory / files["model"])
-    seen = {"distance": gap(model, found.model)[1].largest}
+    save(made, directory / files["model"])
+    seen = {"distance": gap(model, made)[1].largest}
     return {**files, **seen, **({"jumps": records.jumps(found.jumps)} if stem == "heads" else {})}
 
 

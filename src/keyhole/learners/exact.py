@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import one_thread
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Certificate, Check, Verdict
 from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Plan, Recovery, Status, at_most
 from keyhole.learners.columns import Columns
@@ -59,6 +59,7 @@ def certificate(recovery: Recovery[Head], width: int) -> Certificate | None:
         assumptions=(
             Check("answers that no single head gives", float(not is_head), 0.0),
             Check("read-out that is zero", float(not head.V.any()), 0.0),
+            Check("answers coarser than float64", float(recovery.verdict is Verdict.WITHIN_TOLERANCE), 0.0),
         ),
         conclusion=(
             Check("measurements used", measured, width * width + width * (1 + extras)),

@@ -20,15 +20,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Stack
-from keyhole.claims import Certificate, Check
+from keyhole._arrays import EPS, Matrix, Stack
+from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.flips import Circle, Dependent, Still, Unseparated, column_spaces, hard, scan
+from keyhole.learners.crossings import renewed
+from keyhole.learners.flips import Dependent, Still, Unseparated, column_spaces, hard, widest
 from keyhole.learners.judging import CANCEL, SPENT, Judgement, determined, judged, not_affine, scattered
 from keyhole.learners.probes import Saturated
-from keyhole.learners.ranges import complete, enough, partial, split
+from keyhole.learners.ranges import complete, enough, few, partial, split
 from keyhole.learners.readout import NotAHead, Readout, Scattered, read
 from keyhole.learners.routing import routed
 from keyhole.learners.together import Scores, Spaces, calibrate
@@ -38,6 +39,7 @@ from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import declared
 
 _ATTEMPTS = 3
+_MEET = 100.0  # roundings of coarse answers below which the spaces of heads count as meeting
 _FINE, _COARSE = 1e5, 1e3  # roundings, of float64 and of coarser answers, below which a singular value counts as zero
 _WORTH_ANOTHER = (
     Status.UNSEPARATED,
@@ -104,9 +106,14 @@ def expected(width: int, ranks: Sequence[int], score_rank: int, *, biased: bool)
     }
 
 
-def most(width: int, outputs: int) -> int:
-    """The most that is ever asked: every form of every head singly, all of it twice, in every attempt."""
+def most(width: int, outputs: int, *, coarse: bool = False) -> int:
+    """The most that is ever asked: every form of every head singly, all of it twice, in every attempt.
+
+    Coarse answers are asked for more half circles, twice the moves, and jumps at fresh tokens.
+    """
     separate = 18 + 11 * outputs + (outputs + 8) ** 2 // 3
+    if coarse:
+        separate = 6 * separate + 4 * (outputs + 3) * (20 + 3 * outputs)
     measure = (width + 1) * width + 1000
     return width + 5 + _ATTEMPTS * (2 * measure + separate + 4 * outputs + 400 + QUERIES) + 8
 
@@ -127,7 +134,7 @@ class _Session:
         try:
             with self.oracle.phase("read"):
                 readout = self.readout = read(self.oracle, roundoff=self.roundoff, rng=self.rng)
-            room = most(*readout.V.shape) - self.oracle.ledger.total().sequences
+            room = most(*readout.V.shape, coarse=self.roundoff > EPS) - self.oracle.ledger.total().sequences
             self.oracle.inner = Budgeted(self.oracle.inner, room)
             return self._attempts(readout)
         except BudgetSpent:
@@ -169,7 +176,10 @@ class _Session:
         with self.oracle.phase("scale"):
             scores = self.scores = calibrate(self.oracle, readout, spaces, roundoff=self.roundoff, rng=rng)
         with self.oracle.phase("measure"):
-            enough(scores, cut=max(self.roundoff ** (1 / 3), fine))
+            if self.roundoff > EPS:
+                few(scores)
+            else:
+                enough(scores, cut=max(self.roundoff ** (1 / 3), fine))
         with self.oracle.phase("route"):
             scores.sharpen(routed(scores, rng=rng) or spaces)
         with self.oracle.phase("measure"):
@@ -180,10 +190,13 @@ class _Session:
     def _separated(self, readout: Readout, rng: np.random.Generator) -> Spaces:
         with self.oracle.phase("flips"):
             pairs = hard(self.oracle, readout, rng=rng)
-            plateaus = scan(pairs, Circle.random(self.oracle.width, rng), roundoff=self.roundoff)
+            plateaus = widest(pairs, roundoff=self.roundoff, rng=rng)
         with self.oracle.phase("spaces"):
             bases = column_spaces(pairs, plateaus, roundoff=self.roundoff, rng=rng)
-        return Spaces.of(bases, readout.V, cut=float(np.sqrt(self.roundoff)))
+            if self.roundoff > EPS:
+                bases = renewed(pairs, bases, roundoff=self.roundoff, rng=rng)
+        cut = float(np.sqrt(self.roundoff)) if self.roundoff <= EPS else _MEET * self.roundoff
+        return Spaces.of(bases, readout.V, cut=cut, roundoff=self.roundoff)
 
     def _model(self, readout: Readout, found: Sequence[Matrix], V: Stack) -> MultiHead:
         d, scores = readout.V.shape[0], self.scores
@@ -264,6 +277,7 @@ def certificate(recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int)
         "keyhole/whole-layer",
         assumptions=(
             Check("answers that no such layer gives", float(refused), 0.0),
+            Check("answers coarser than float64", float(recovery.verdict is Verdict.WITHIN_TOLERANCE), 0.0),
             Check("read-out ranks of all heads together", sum(ranks), model.outputs),
         ),
         conclusion=(

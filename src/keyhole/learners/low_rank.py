@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import EPS, Matrix, Vector, one_thread, power_of_two
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Plan, Recovery, Status, at_most
@@ -249,6 +249,7 @@ def certificate(recovery: Recovery[Head], width: int, allowed: float | None = No
         assumptions=(
             Check("answers that no single head gives", float(not is_head), 0.0),
             Check("read-out that is zero", float(not head.V.any()), 0.0),
+            Check("answers coarser than float64", float(recovery.verdict is Verdict.WITHIN_TOLERANCE), 0.0),
             Check("rank of W", rank, width),
         ),
         conclusion=(

@@ -33,6 +33,12 @@ def enough(scores: Scores, *, cut: float) -> None:
         wanted = min(n, size + spare if scores.known < size + spare else scores.known + max(2, scores.known // 8))
 
 
+def few(scores: Scores) -> None:
+    """Whole columns along twice as many directions as there are heads: enough to route with, however coarse."""
+    spare = 2 + scores.readout.biased
+    scores.measure(max(0, min(len(scores.directions.Y), 2 * len(scores.spaces.bases) + spare) - scores.known))
+
+
 def complete(scores: Scores, *, cut: float) -> tuple[list[Matrix], list[int]]:
     """Round two: M_h of all heads, and their ranks."""
     n = len(scores.directions.Y)

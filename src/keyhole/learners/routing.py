@@ -35,7 +35,7 @@ def routed(scores: Scores, *, rng: np.random.Generator) -> Spaces | None:
         seen = scores.oracle.ask(X.copy()) - scores.readout.base(X[:, 1])
         heads = (seen / lengths[:, None]).reshape(len(ranks), len(x), -1)
         bases = [np.linalg.svd(E.T, full_matrices=False)[0][:, :rank] for E, rank in zip(heads, ranks, strict=True)]
-    return Spaces.of(tuple(bases), scores.readout.V, cut=0.0)
+    return Spaces.of(tuple(bases), scores.readout.V, cut=0.0, roundoff=scores.roundoff)
 
 
 def _routes(scores: Scores, x: Matrix) -> tuple[Sequences | None, Vector]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, Stack, Vector, one_thread, power_of_two
+from keyhole._arrays import EPS, Matrix, Sequences, Stack, Vector, one_thread, power_of_two
 from keyhole.errors import BadAnswer
 from keyhole.learners.columns import Directions
 from keyhole.learners.flips import Dependent, Still, Unseparated
@@ -28,6 +28,8 @@ _ROUNDS = 12  # of asking again
 _READABLE = 30.0  # a larger logit says only that x must be much shorter
 _BATCH = 1 << 21  # numbers per call
 _FIT = 1e-3  # a part of an answer that no shares explain, above which the heads are not the right ones
+_ROUGH = 0.3  # the same before spaces found in coarse answers are sharpened
+_COARSE = 8  # vectors asked together where answers are coarse: more would each be too small a share
 _RATIO = 2.0**-6  # |y| / |x| where no score bias acts
 _WHOLE = 1e-6  # a part of the read-out outside all spaces, above which a head is missing
 _PAIRS = 4  # looked at to find token lengths
@@ -51,8 +53,14 @@ class Spaces:
     condition: float
 
     @classmethod
-    def of(cls, bases: tuple[Matrix, ...], total: Matrix, *, cut: float) -> Spaces:
+    def of(cls, bases: tuple[Matrix, ...], total: Matrix, *, cut: float, roundoff: float) -> Spaces:
         r"""V_h is the part of $V = \sum_h V_h$ in the space of head h, along all the others.
+
+        Args:
+            bases: of the spaces.
+            total: V.
+            cut: least singular value of all bases side by side at which the spaces count as meeting.
+            roundoff: relative rounding of the answers, whose root of V may lie outside all spaces with no head missing.
 
         Raises:
             Dependent: the spaces are not independent to the given cut.
@@ -64,7 +72,7 @@ class Spaces:
             if S[-1] <= cut or B.shape[1] > len(B):
                 raise Dependent(f"The spaces that {len(bases)} heads write into meet.")
             inside = total @ U
-            if np.linalg.norm(total - inside @ U.T) > max(cut, _WHOLE) * np.linalg.norm(total):
+            if np.linalg.norm(total - inside @ U.T) > max(_WHOLE, np.sqrt(roundoff)) * np.linalg.norm(total):
                 raise Still("A part of the read-out belongs to no head that moves with the last token.")
             coordinates = inside / S @ Z
             parts = np.split(coordinates, np.cumsum([basis.shape[1] for basis in bases])[:-1], axis=1)
@@ -104,7 +112,7 @@ class Group:
         """Typical norm of V_h^T x."""
         return float(np.linalg.norm(self.rows)) / len(self.rows) ** 0.5
 
-    def logits(self, E: Matrix, scales: Vector, noise: Vector) -> Stack:
+    def logits(self, E: Matrix, scales: Vector, noise: Vector, fit: float = _FIT) -> Stack:
         """Logits, queries by heads by vectors, of answers with rounding errors of the given norms.
 
         Raises:
@@ -113,7 +121,7 @@ class Group:
         with one_thread():
             flat = E @ self.reader
             misfit = np.linalg.norm(E - flat @ self.rows, axis=1)
-        if not (misfit <= _FIT * scales * self.size + 64 * noise).all():
+        if not (misfit <= fit * scales * self.size + 64 * noise).all():
             raise Unseparated("What was taken for one head has no single softmax.")
         shares = (flat / scales[:, None]).reshape(len(E), -1, len(self.X))
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -151,6 +159,7 @@ class Scores:
         sy: length given to the last tokens.
         together: how many vectors x are asked together.
         roundoff: relative rounding of the answers.
+        fit: share of an answer that no shares of the heads need explain.
     """
 
     oracle: Counted
@@ -162,6 +171,7 @@ class Scores:
     sy: float
     together: int
     roundoff: float
+    fit: float = _FIT
     tables: dict[int, list[Table]] = field(default_factory=dict[int, list[Table]], init=False)
     known: int = field(default=0, init=False)
     asked: int = field(default=0, init=False)
@@ -175,7 +185,7 @@ class Scores:
 
     def sharpen(self, spaces: Spaces) -> None:
         """Read stored answers, and all to come, with better spaces."""
-        self.spaces = spaces
+        self.spaces, self.fit = spaces, _FIT
         self._readers.clear()
 
     def _group(self, at: int) -> Group:
@@ -212,7 +222,7 @@ class Scores:
         for _ in range(_ROUNDS):
             y = table.y[which]
             table.E[which] = self.oracle.ask(_sequences(table, which)) - self.readout.base(y)
-            t = group.logits(table.E[which], table.scales[which], table.noise[which])
+            t = group.logits(table.E[which], table.scales[which], table.noise[which], self.fit)
             largest = np.abs(t).max(axis=(1, 2))
             bad = ~(largest <= REASK_ABOVE)
             which, largest = which[bad], largest[bad]
@@ -229,7 +239,7 @@ class Scores:
         """Forms x . (W_h (sy y) + h_h) over weight: directions asked by heads by the vectors of one group."""
         stored = [[getattr(table, name) for table in self.tables[at]] for name in ("E", "scales", "noise")]
         E, scales, noise = map(np.concatenate, stored)
-        t = self._group(at).logits(E, scales, noise)
+        t = self._group(at).logits(E, scales, noise, self.fit)
         if not np.isfinite(t).all():
             raise Saturated
         return t / scales[:, None, None] / self.directions.weight
@@ -255,7 +265,10 @@ def calibrate(
     basis = _well_read(spaces, d, rng)
     directions = Directions.random(d, biased=readout.biased, rng=rng)
     sx, sy = power_of_two(sx), power_of_two(sy)
-    return Scores(oracle, readout, spaces, basis, directions, sx, sy, spaces.together, roundoff)
+    if roundoff <= EPS:
+        return Scores(oracle, readout, spaces, basis, directions, sx, sy, spaces.together, roundoff)
+    together = min(_COARSE, spaces.together)
+    return Scores(oracle, readout, spaces, basis, directions, sx, sy, together, roundoff, _ROUGH)
 
 
 def _well_read(spaces: Spaces, width: int, rng: np.random.Generator) -> Matrix:
@@ -292,7 +305,8 @@ class _Probe:
     def _pair(self, group: Group, sx: float, y: Vector) -> Vector:
         X = np.stack([sx * group.X[0] + y, y])[None]
         noise = self.roundoff * np.linalg.norm(self.readout.size(y[None]), axis=1)
-        t = group.logits(self.oracle.ask(X) - self.readout.base(y[None]), np.full(1, sx), noise).ravel()
+        fit = _FIT if self.roundoff <= EPS else _ROUGH
+        t = group.logits(self.oracle.ask(X) - self.readout.base(y[None]), np.full(1, sx), noise, fit).ravel()
         with one_thread():
             hidden = _HIDDEN * noise[0] * np.linalg.norm(group.reader, axis=0) / sx
         return np.where(np.abs(t) <= hidden, 0.0, t)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -182,11 +182,14 @@ def _about_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or ("memory" in said and "alloc" in said)
 
 
-def torch_weights(path: str | Path) -> dict[str, Array]:
+def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
     """All tensors of a file that torch saved (.pt, .pth, .bin), in float64, by name; no code in the file is run.
 
     torch's files are pickles, which can run anything when opened. They are opened with `weights_only=True`, which takes
     tensors and plain containers and nothing else.
+
+    Args:
+        path: the file, or one already opened for reading bytes.
 
     Raises:
         InvalidInput: there is no such file, or it holds more than tensors.

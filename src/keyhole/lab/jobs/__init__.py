@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob, TrainJob
 from keyhole.lab.jobs.keeping import DemoJob, SampleJob, ServeJob, SweepJob
-from keyhole.lab.jobs.recovery import AuditJob, CompareJob, LearnJob, PlanJob, TrialJob, TwinsJob, VerifyJob
+from keyhole.lab.jobs.recovery import (
+    AuditJob,
+    CompareJob,
+    LearnJob,
+    PlanJob,
+    TransitionJob,
+    TrialJob,
+    TwinsJob,
+    VerifyJob,
+)
 from keyhole.lab.jobs.showing import ReportJob, UiJob
 
 __all__ = [
@@ -23,6 +32,7 @@ __all__ = [
     "ServeJob",
     "SweepJob",
     "TrainJob",
+    "TransitionJob",
     "TrialJob",
     "TwinsJob",
     "UiJob",
@@ -41,6 +51,7 @@ Job = (
     | BoundJob
     | AttackJob
     | TrainJob
+    | TransitionJob
     | TrialJob
     | SweepJob
     | DemoJob
@@ -56,4 +67,5 @@ KINDS: dict[str, type[Job]] = {
     "plan": PlanJob,
     "audit": AuditJob,
     "train": TrainJob,
+    "transition": TransitionJob,
 }

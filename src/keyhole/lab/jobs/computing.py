@@ -144,7 +144,9 @@ class TrainJob(Posing, Naming):
         check_every: steps between two checks; a twentieth of all when absent.
         patience: checks without a better one after which a seed stops; never when absent.
         checkpoint_every: steps between two checkpoints, from which --resume goes on.
-        lengths: measure on inputs of these lengths too (resampled codes).
+        lengths: measure on inputs of these lengths too, with fresh codes (random or resampled ones).
+        round_trip: hide the best model behind an oracle, recover it, and score what was recovered on the task.
+        effective_bits: round the numbers people would send to run each model until it fails the task.
         keep: write a run directory with the models and a page; jobs of a sweep write none when absent.
         out: run directory; runs/TIME-train-TASK when absent.
         resume: go on with the run in `out`.
@@ -174,6 +176,8 @@ class TrainJob(Posing, Naming):
     patience: int | None = None
     checkpoint_every: int = 500
     lengths: tuple[int, ...] = ()
+    round_trip: bool = False
+    effective_bits: bool = False
     keep: bool | None = None
     out: str | None = None
     resume: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -48,7 +47,7 @@ def run_train(job: TrainJob) -> Record:
     choice = None if job.model == CONSTRUCTED else _chosen(job, lesson)
     directory = _directory(job)
     came, sizes = _came(job, lesson, choice, directory)
-    data = described(job, lesson, sizes, came)
+    data = described(job, lesson, sizes, came) | _doors(job, lesson, came)
     if directory is not None:
         data |= {"run": str(directory), **_written(came, directory, job.seed)}
     data |= {"seconds": {"total": time.perf_counter() - start}, "command": command(job), **versions()}
@@ -70,6 +69,21 @@ def _came(
     return trained(job, lesson, choice, directory), choice.sizes
 
 
+def _doors(job: TrainJob, lesson: Lesson[Any], came: Outcome) -> dict[str, Any]:
+    """What built models are asked too: the round trip of the best model, and effective bits of every one."""
+    best, rng = came.models[int(np.argmin(came.errors))], seeded(job.seed)
+    told: dict[str, Any] = {}
+    if job.round_trip:
+        from keyhole.lab.round_trip import round_trip
+
+        told["round_trip"] = round_trip(best, lesson.task, rng=rng)
+    if job.effective_bits:
+        from keyhole.lab.training.coarseness import coarseness
+
+        told["effective_bits"] = coarseness(came.models, lesson, rng=rng)
+    return told
+
+
 def check(job: TrainJob) -> None:
     """Raise unless the numbers of a job make sense."""
     least = {"steps": 1, "batch": 1, "warm_up": 0, "seeds": 1, "tests": 1, "heads": 1, "layers": 1}
@@ -81,8 +95,10 @@ def check(job: TrainJob) -> None:
             raise InvalidInput(f"--{name.replace('_', '-')} is a whole number >= {smallest}; got {value}.")
     if job.rate is not None and not 0 < job.rate < float("inf"):
         raise InvalidInput(f"--rate is a positive number; got {job.rate}.")
-    if job.lengths and job.codes != "resampled":
-        raise InvalidInput("--lengths needs --codes resampled: other codes have one for each position of one length.")
+    if job.lengths and (job.codes not in ("random", "resampled") or not job.model.endswith("attention")):
+        raise InvalidInput("--lengths needs attention with --codes random or resampled, which any length can be given.")
+    if any(length < 2 for length in job.lengths):
+        raise InvalidInput(f"--lengths are whole numbers >= 2; got {', '.join(map(str, job.lengths))}.")
     seeded(job.seed)
 
 
@@ -108,6 +124,7 @@ def _directory(job: TrainJob) -> Path | None:
 
 def trained(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None) -> Outcome:
     """Every seed trained, so many at a time as are fastest, and measured."""
+    from keyhole.lab.training.longer import joined
     from keyhole.lab.training.loop import STACKED, one_torch_thread
 
     seeds = range(job.seed, job.seed + job.seeds)
@@ -120,13 +137,16 @@ def trained(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path 
     for name in ("errors", "aligned", "best_steps", "stopped"):
         curve[name] = [row for one in curves for row in one[name]]
     models, errors = [m for part in parts for m in part.models], [e for part in parts for e in part.errors]
-    return replace(parts[0], errors=errors, curve=curve, models=models, lengths=_joined([p.lengths for p in parts]))
+    return replace(
+        parts[0], errors=errors, curve=curve, models=models, lengths=joined([part.lengths for part in parts])
+    )
 
 
 def _group(
     job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None, seeds: tuple[int, ...]
 ) -> Outcome:
     from keyhole.lab.training.choosing import usual_rate
+    from keyhole.lab.training.longer import at_lengths
     from keyhole.lab.training.loop import Course, Trainer
     from keyhole.lab.training.supply import Supply
 
@@ -147,7 +167,7 @@ def _group(
         errors,
         _curve(trainer),
         lesson.lines(tests.examples(0), trainer.checks.examples(0)),
-        _lengths(job, trainer) if job.lengths else None,
+        at_lengths(job, trainer) if job.lengths else None,
         [choice.net.exported(trainer.best_of(k)) for k in range(len(seeds))],
         trainer.parameters,
         _pictures(trainer, lesson),
@@ -185,46 +205,9 @@ def _curve(trainer: Trainer) -> dict[str, Any]:
 
 def _pictures(trainer: Trainer, lesson: Lesson[Any]) -> dict[int, Matrix]:
     """Attention of the first seed at a few checks, with the ideal under -1."""
-    seen = trainer.progress.pictures
-    if not seen:
-        return {}
-    steps = sorted(seen)
-    early = next(step for step in steps if step >= 0.1 * steps[-1])
-    kept = [steps[0], early, steps[-1]]
-    shown = {step: seen[step] for step in sorted(set(kept))}
-    named = lesson.members(trainer.checks.X[0, :1].double().numpy())
+    shown = trainer.progress.pictures
+    named = lesson.members(trainer.checks.X[0, :1].double().numpy()) if shown else None
     return shown if named is None else shown | {-1: named[0] / named[0].sum(axis=1, keepdims=True)}
-
-
-# A score of ln N keeps the weight on a set against N others; multiplying scores by ln N / ln n, n the length trained
-# on, gives longer inputs what they need.
-def _lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
-    """Errors at other lengths, with scores as trained and with scores that grow like ln N."""
-    from keyhole.lab.training.supply import Supply
-
-    rows: dict[str, list[Any]] = {"lengths": list(job.lengths), "errors": [], "scaled": []}
-    own = trainer.supply
-    for length in job.lengths:
-        task = replace(own.lesson.task, length=length)
-        lesson = type(own.lesson)(task)
-        supply = Supply(lesson, replace(own.reading, columns=lesson.columns), own.seeds, own.batch, None)
-        tests = supply.held_out(Purpose.TESTS, max(20, job.tests * own.lesson.task.length // (5 * length)))
-        factor = float(np.log(length) / np.log(own.lesson.task.length))
-        sharper = trainer.best | {"Q": trainer.best["Q"] * factor}
-        rows["errors"].append([float(e) for e in trainer.errors(trainer.best, tests)])
-        rows["scaled"].append([float(e) for e in trainer.errors(sharper, tests)])
-    return rows
-
-
-def _joined(parts: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Errors at other lengths of all groups of seeds, with their medians."""
-    if parts[0] is None:
-        return None
-    rows: dict[str, Any] = {"lengths": parts[0]["lengths"]}
-    for name in ("errors", "scaled"):
-        each = [[e for part in parts if part is not None for e in part[name][k]] for k in range(len(rows["lengths"]))]
-        rows |= {name: each, f"median_{name}": [statistics.median(one) for one in each]}
-    return rows
 
 
 def _written(came: Outcome, directory: Path, seed: int) -> dict[str, Any]:

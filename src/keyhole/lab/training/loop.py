@@ -205,24 +205,32 @@ class Trainer:
         weights = self.net.attention(self.weights, part.X, part.codes)
         if weights is None:
             return
-        self.progress.pictures[self.step] = weights[0, 0].double().numpy()
+        self._picture(_array(weights[0, 0]))
         ideal = [self.supply.lesson.members(x.double().numpy()) for x in part.X]
         if any(named is None for named in ideal):
             return
         inside = (weights * tensor_of(ideal)).sum(dim=-1).mean(dim=(1, 2))
         self.progress.aligned.append([float(share) for share in inside])
 
+    def _picture(self, weights: Matrix) -> None:
+        """Keep the first picture, an early one and the last."""
+        held = self.progress.pictures
+        held[self.step] = weights
+        early = next((step for step in sorted(held) if step >= 0.1 * self.course.steps), self.step)
+        for step in set(held) - {min(held), early, self.step}:
+            del held[step]
+
     def best_of(self, k: int) -> dict[str, Array]:
         """The best weights of one seed, in float64."""
-        return {name: part[k].double().numpy() for name, part in self.best.items()}
+        return {name: _array(part[k]) for name, part in self.best.items()}
 
     def keep(self, path: Path) -> None:
         """Write all that is needed to go on."""
         tensors: dict[str, Array] = {}
         for name, part in self.weights.items():
-            tensors |= {f"now.{name}": part.detach().numpy(), f"best.{name}": self.best[name].numpy()}
+            tensors |= {f"now.{name}": _array(part), f"best.{name}": _array(self.best[name])}
         for name in self.trained:
-            tensors |= {f"mean.{name}": self.adam.mean[name].numpy(), f"square.{name}": self.adam.square[name].numpy()}
+            tensors |= {f"mean.{name}": _array(self.adam.mean[name]), f"square.{name}": _array(self.adam.square[name])}
         tensors |= {f"picture.{step}": picture for step, picture in self.progress.pictures.items()}
         about = {"kind": "checkpoint", "identity": self.identity, "step": str(self.step)}
         write_tensors(path, about | {"progress": json.dumps(self.progress.plain())}, tensors)
@@ -245,3 +253,8 @@ class Trainer:
             self.adam.mean[name], self.adam.square[name] = held[f"mean.{name}"], held[f"square.{name}"]
         pictures = {int(name[8:]): tensors[name] for name in tensors if name.startswith("picture.")}
         self.progress = Progress(**json.loads(about["progress"]), pictures=pictures)
+
+
+def _array(part: Tensor) -> Array:
+    """Numbers of float32 in float64, which holds them exactly."""
+    return part.detach().double().numpy()

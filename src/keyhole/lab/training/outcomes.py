@@ -40,7 +40,7 @@ class Outcome:
 def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came: Outcome) -> dict[str, Any]:
     """The record of a training, but for where it was written and what it took."""
     errors = came.errors
-    spread = {"min": min(errors), "median": statistics.median(errors), "max": max(errors)}
+    spread = _spread(errors)
     lines = came.lines | _optimum(lesson, sizes)
     data: dict[str, Any] = {
         "task": lesson.task.name,
@@ -60,6 +60,7 @@ def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came
         "error": spread,
         "accuracy": _right(spread) if lesson.labels else None,
         "lines": lines,
+        "aligned": _spread([row[-1] for row in came.curve["aligned"]]),
         "curve": came.curve | {"median": _medians(came.curve["errors"]), "alignment": _medians(came.curve["aligned"])},
         "lengths": came.lengths,
     }
@@ -69,6 +70,11 @@ def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came
 def _right(spread: Mapping[str, float]) -> dict[str, float]:
     """Shares of right labels, least first."""
     return {"min": 1.0 - spread["max"], "median": 1.0 - spread["median"], "max": 1.0 - spread["min"]}
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    """Least, middle and largest over the seeds; empty where there are none."""
+    return {"min": min(values), "median": statistics.median(values), "max": max(values)} if values else {}
 
 
 def _medians(rows: list[list[float]]) -> list[float]:
@@ -91,9 +97,10 @@ def _optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
 def _sentence(data: dict[str, Any]) -> str:
     error, seeds, on = data["error"], data["seeds"], data["samples"]
     taught = "fresh sequences every step" if on is None else f"{on:,} sequences"
-    said = f"{data['model_name']} trained on {taught} of {data['task']} for {data['steps']:,} steps: "
+    kind = data["model_name"]
+    said = f"{kind[0].upper()}{kind[1:]} trained on {taught} of {data['task']} for {data['steps']:,} steps: "
     if not data["parameters"]:
-        said = f"constructed weights on {data['task']}: "
+        said = f"Constructed weights on {data['task']}: "
     if data["accuracy"] is not None:
         said += f"{100 * (1 - error['median']):.2f} % of labels right, the median of {seeds} seeds"
         said += f" (from {100 * (1 - error['max']):.2f} to {100 * (1 - error['min']):.2f})"
@@ -113,8 +120,12 @@ def telling(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     if data["lengths"] is not None:
         told = data["lengths"]
         for k, length in enumerate(told["lengths"]):
-            said = f"{told['median_errors'][k]:.3g}, with scores times ln N {told['median_scaled'][k]:.3g}"
-            rows.append((f"length {length}", said))
+            grown = f", with scores times ln N {told['median_scaled'][k]:.3g}" if "scaled" in told else ""
+            rows.append((f"length {length}", f"{told['median_errors'][k]:.3g}{grown}"))
+    if "round_trip" in data:
+        rows.append(("round trip", data["round_trip"]["sentence"].removeprefix("Round trip: ")))
+    if "effective_bits" in data:
+        rows.append(("effective bits", data["effective_bits"]["sentence"]))
     rows.append(("seconds", f"{data['seconds']['total']:.1f}"))
     return (*rows, *([("model", data["model"]), ("page", f"{data['run']}/report.html")] if "run" in data else []))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from keyhole._arrays import Matrix
@@ -13,6 +14,12 @@ from keyhole.lab.pictures import Axes, attended
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 330, 64, 560, 12, 280
 _AXES = Axes("asking token i", "attended token j")
 _LEAST = 1e-8  # an error that is drawn
+
+
+def from_record(data: Mapping[str, Any], directory: Path) -> str:
+    """The page without pictures of attention, which the record does not hold."""
+    del directory
+    return page(data, {})
 
 
 def page(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) -> str:

