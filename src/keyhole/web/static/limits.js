@@ -275,6 +275,7 @@ function inequalities(record) {
       "No lower bound is known for this task",
       el("p", { class: "quiet", text: "Nothing is provably too small here." }),
     );
+  const columns = [{}, {}, { class: "number", "data-label": "needed" }, { class: "number", "data-label": "there" }, {}];
   const cells = one => [
     one.name,
     one.formula,
@@ -286,11 +287,11 @@ function inequalities(record) {
     el(
       "tr",
       {},
-      cells(one).map((text, k) => el("td", { class: k === 2 || k === 3 ? "number" : null, text })),
+      cells(one).map((text, k) => el("td", { ...columns[k], text })),
     ),
   );
   const head = ["inequality", "formula", "needed", "there", ""].map((text, k) =>
-    el("th", { scope: "col", class: k === 2 || k === 3 ? "number" : null, text }),
+    el("th", { scope: "col", class: columns[k].class, text }),
   );
   const assumed = record.assumptions.length
     ? [el("p", { class: "quiet", text: `Assumed of the class of models: ${record.assumptions.join("; ")}.` })]
