@@ -74,9 +74,11 @@ export function phase(held, state, figured) {
           ? Math.log(v / least) / Math.log(most / least)
           : (v - least) / (most - least);
   const label = share01 ? called(figured, state.z) : `median of ${called(figured, state.z)}`,
-    own = figured.z && state.x === figured.x && state.y === figured.y;
+    own = figured.value && state.x === figured.x && state.y === figured.y;
   const line =
-    own && figured.line ? { points: figured.line, name: figured.line_name || "theory" } : counted(held, state, y);
+    own && figured.boundary
+      ? { points: figured.boundary, name: figured.boundary_name || "theory" }
+      : counted(held, state, y);
   const names = { x: (own && figured.x_name) || short(state.x), y: (own && figured.y_name) || short(state.y) };
   const title =
     (own && state.z === "map" && figured.title) ||

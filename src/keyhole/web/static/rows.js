@@ -7,20 +7,20 @@ export const called = (figured, name) =>
   name === "success"
     ? "share of verified recoveries"
     : name === "map"
-      ? figured.z_name || short(figured.z)
+      ? figured.value_name || short(figured.value)
       : short(name);
 export const shares = (state, figured) =>
-  state.z === "success" || (state.z === "map" && ("z_equals" in figured || "z_at_most" in figured));
+  state.z === "success" || (state.z === "map" && ("value_equals" in figured || "value_at_most" in figured));
 
 function mapped(figured, v) {
-  if ("z_equals" in figured) return v === figured.z_equals ? 1 : 0;
-  if ("z_at_most" in figured) return typeof v === "number" && v <= figured.z_at_most ? 1 : 0;
+  if ("value_equals" in figured) return v === figured.value_equals ? 1 : 0;
+  if ("value_at_most" in figured) return typeof v === "number" && v <= figured.value_at_most ? 1 : 0;
   return v;
 }
 
 export const value = (held, state, figured, k) =>
   state.z === "map"
-    ? mapped(figured, held[figured.z][k])
+    ? mapped(figured, held[figured.value][k])
     : state.z === "success"
       ? held["record.verdict"][k] === undefined || held["record.verdict"][k] === null
         ? null

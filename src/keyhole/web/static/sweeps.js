@@ -15,7 +15,10 @@ export function sweep(one, params) {
   const varied = numeric.filter(name => new Set(held[name].filter(v => typeof v === "number")).size > 1);
   const places = varied.filter(name => /^(job|record)\./.test(name) && !/seed$/.test(name));
   const results = places.filter(name => name.startsWith("record."));
-  const success = [...(figured.z && held[figured.z] ? ["map"] : []), ...(held["record.verdict"] ? ["success"] : [])];
+  const success = [
+    ...(figured.value && held[figured.value] ? ["map"] : []),
+    ...(held["record.verdict"] ? ["success"] : []),
+  ];
   if (!places.length || !(results.length || success.length))
     return [
       el("p", {
@@ -30,12 +33,12 @@ export function sweep(one, params) {
     y: pick(
       "y",
       ["none", ...places],
-      figured.z && places.includes(figured.y) ? figured.y : figured.x && figured.y ? "none" : fields[1] || "none",
+      figured.value && places.includes(figured.y) ? figured.y : figured.x && figured.y ? "none" : fields[1] || "none",
     ),
     z: pick(
       "z",
       [...success, ...results],
-      !figured.z && results.includes(figured.y) ? figured.y : success[0] || results[0],
+      !figured.value && results.includes(figured.y) ? figured.y : success[0] || results[0],
     ),
   };
   const box = el("div", {});
