@@ -49,6 +49,7 @@ model.width = 4
 model.rank = [1, 4]
 budget = [20, 200]
 [figure]
+kind = "map"
 title = "Two hundred queries are enough"
 x = "job.budget"
 y = "job.model.rank"
