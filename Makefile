@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all check bench bench-art real docs lock clean
+.PHONY: demo test test-all check bench bench-art real interop docs lock clean
 
 demo: $(VENV)/.base
 	$(BIN)/keyhole demo
@@ -33,6 +33,10 @@ real: $(VENV)/.dev
 	for wheel in $(WHEELS); do $(BIN)/python -m pip download --quiet --no-deps --dest .real $$wheel || \
 		echo "$$wheel cannot be fetched: no network, or it is gone"; done
 	$(BIN)/python bench/real.py
+
+# Servers of others, each in its own environment under .interop, run on this machine and stopped again.
+interop: $(VENV)/.dev
+	$(BIN)/python bench/interop/foreign.py
 
 docs: $(VENV)/.docs
 	$(BIN)/python tools/theorem_pages.py

@@ -46,6 +46,7 @@ def test_a_layer_answers_as_torchs_own_layer_does(bench, rng):
     np.testing.assert_allclose(layer(X.numpy()), truth, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not WHEEL.is_file(), reason="the wheel is not there; `make real` fetches it")
 def test_a_trained_head_is_recovered_and_answers_real_sentences_alike(bench):
     import real
@@ -55,3 +56,11 @@ def test_a_trained_head_is_recovered_and_answers_real_sentences_alike(bench):
     assert (row.verdict, row.met) == ("EXACT", True)
     assert row.queries <= 1500
     assert row.error <= 1e-9
+
+
+def test_a_server_that_no_interpreter_here_can_run_is_skipped_with_a_sentence(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "bench" / "interop")
+    import foreign
+
+    with pytest.raises(foreign.Skipped, match=r"old==1 needs Python below 3.10, and there is none here"):
+        foreign.Foreign("old", "old==1", "none.py", "", (3, 10)).python()

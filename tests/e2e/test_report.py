@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from keyhole.lab import pages, report
+from keyhole.lab import pages, report, summaries
 from keyhole.models import Factored, Head, load, save
 
 VOID = {"meta", "img"}
@@ -279,6 +279,12 @@ def test_the_error_of_the_demo_falls_with_its_last_queries_and_not_before_the_li
     assert all(c["error"] > 1e-3 for c in curve if c["queries"] < limit)
     assert curve[-1]["error"] < 1e-9
     assert f"limit {limit}" in demo.walk.text
+
+
+def test_the_summary_of_the_demo_counts_its_stops(demo):
+    rows = dict(summaries.summary("demo", demo.record))
+    assert rows["stops"] == "14 of 14 came out as they should"
+    assert rows["again"] == "keyhole demo --seed 3"
 
 
 def test_a_demo_whose_stops_are_gone_keeps_their_sentences(demo, tmp_path):

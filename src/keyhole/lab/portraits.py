@@ -104,8 +104,8 @@ def _sizes(data: Mapping[str, Any], name: str, said: str, values: Vector | list[
 def _spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> str:
     """Singular values, those of all matrices together, largest first."""
     fine = [W for W in several if np.isfinite(W).all()]
-    values = np.concatenate([np.linalg.svd(W, compute_uv=False) for W in fine]) if fine else np.empty(0)
-    return _sizes(data, f"singular value {whose}", f"singular values {whose}, log scale", np.sort(values)[::-1])
+    values = sorted((float(value) for W in fine for value in np.linalg.svd(W, compute_uv=False)), reverse=True)
+    return _sizes(data, f"singular value {whose}", f"singular values {whose}, log scale", values)
 
 
 def _pictures(*figures: str) -> str:

@@ -13,6 +13,7 @@ from keyhole.lab.pages import number, seconds
 
 Data = Mapping[str, Any]
 Rows = Iterator[tuple[str, str]]
+_GOOD = ("EXACT", "WITHIN_TOLERANCE", "HOLDS", "ENOUGH")
 LINES = 8  # rows between the sentence and where the page is
 
 
@@ -116,7 +117,7 @@ def _learn(data: Data) -> Rows:
 def _demo(data: Data) -> Rows:
     yield from list(_learn(data))[:5]
     stops = list(data["stops"])
-    good = sum(1 for stop in stops if stop["verdict"] in ("EXACT", "WITHIN_TOLERANCE", "HOLDS"))
+    good = sum(1 for stop in stops if stop["verdict"] in _GOOD)
     yield "stops", f"{good} of {len(stops)} came out as they should"
     yield from _time(data)
 

@@ -110,13 +110,13 @@ function sweep(one, params) {
   const varied = numeric.filter(name => new Set(held[name].filter(v => typeof v === "number")).size > 1);
   const places = varied.filter(name => /^(job|record)\./.test(name) && !/seed$/.test(name));
   const results = places.filter(name => name.startsWith("record."));
-  const success = [...figured.z && held[figured.z] ? ["map"] : [], ...held["record.verdict"] ? ["success"] : []];
+  const success = [...figured.value && held[figured.value] ? ["map"] : [], ...held["record.verdict"] ? ["success"] : []];
   if (!places.length || !(results.length || success.length)) return [el("p", { class: "quiet", text: `${number(count)} jobs; no two columns of numbers differ, so there is nothing to draw.` })];
   const fields = places.filter(name => name.startsWith("job.")), pick = (name, list, usual) => list.includes(params.get(name)) ? params.get(name) : usual;
   const state = {
     x: pick("x", places, places.includes(figured.x) ? figured.x : fields[0] || places[0]),
-    y: pick("y", ["none", ...places], figured.z && places.includes(figured.y) ? figured.y : figured.x && figured.y ? "none" : fields[1] || "none"),
-    z: pick("z", [...success, ...results], !figured.z && results.includes(figured.y) ? figured.y : success[0] || results[0]),
+    y: pick("y", ["none", ...places], figured.value && places.includes(figured.y) ? figured.y : figured.x && figured.y ? "none" : fields[1] || "none"),
+    z: pick("z", [...success, ...results], !figured.value && results.includes(figured.y) ? figured.y : success[0] || results[0]),
   };
   const box = el("div", {});
   const redraw = () => { remember(state); box.replaceChildren(state.y === "none" || state.y === state.x ? lines(held, state, figured) : phase(held, state, figured)); };
@@ -128,16 +128,16 @@ function sweep(one, params) {
     choice({ label: "up", options: named(["none", ...places]), value: state.y, hear: hear("y"), id: "up" }), choice({ label: "drawn", wide: true, options: named([...success, ...results]), value: state.z, hear: hear("z"), id: "drawn" })), box, ...note)];
 }
 
-const called = (figured, name) => name === "success" ? "share of verified recoveries" : name === "map" ? figured.z_name || short(figured.z) : short(name);
-const shares = (state, figured) => state.z === "success" || (state.z === "map" && ("z_equals" in figured || "z_at_most" in figured));
+const called = (figured, name) => name === "success" ? "share of verified recoveries" : name === "map" ? figured.value_name || short(figured.value) : short(name);
+const shares = (state, figured) => state.z === "success" || (state.z === "map" && ("value_equals" in figured || "value_at_most" in figured));
 
 function mapped(figured, v) {
-  if ("z_equals" in figured) return v === figured.z_equals ? 1 : 0;
-  if ("z_at_most" in figured) return typeof v === "number" && v <= figured.z_at_most ? 1 : 0;
+  if ("value_equals" in figured) return v === figured.value_equals ? 1 : 0;
+  if ("value_at_most" in figured) return typeof v === "number" && v <= figured.value_at_most ? 1 : 0;
   return v;
 }
 
-const value = (held, state, figured, k) => state.z === "map" ? mapped(figured, held[figured.z][k]) : state.z === "success" ? (held["record.verdict"][k] === undefined || held["record.verdict"][k] === null ? null : DONE.includes(held["record.verdict"][k]) ? 1 : 0) : held[state.z][k];
+const value = (held, state, figured, k) => state.z === "map" ? mapped(figured, held[figured.value][k]) : state.z === "success" ? (held["record.verdict"][k] === undefined || held["record.verdict"][k] === null ? null : DONE.includes(held["record.verdict"][k]) ? 1 : 0) : held[state.z][k];
 const middle = list => { const sorted = [...list].sort((a, b) => a - b), n = sorted.length; return n % 2 ? sorted[(n - 1) / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2; };
 const mean = list => list.reduce((a, b) => a + b, 0) / list.length;
 
@@ -209,8 +209,8 @@ function phase(held, state, figured) {
   const share01 = shares(state, figured), far = share01 ? mean : middle, all = [...cells.values()].map(far), most = Math.max(...all), least = Math.min(...all);
   const log = !share01 && least > 0 && most / least > 50;
   const share = v => share01 ? v : most === least ? .5 : log ? Math.log(v / least) / Math.log(most / least) : (v - least) / (most - least);
-  const label = share01 ? called(figured, state.z) : `median of ${called(figured, state.z)}`, own = figured.z && state.x === figured.x && state.y === figured.y;
-  const line = own && figured.line ? { points: figured.line, name: figured.line_name || "theory" } : counted(held, state, y);
+  const label = share01 ? called(figured, state.z) : `median of ${called(figured, state.z)}`, own = figured.value && state.x === figured.x && state.y === figured.y;
+  const line = own && figured.boundary ? { points: figured.boundary, name: figured.boundary_name || "theory" } : counted(held, state, y);
   const names = { x: own && figured.x_name || short(state.x), y: own && figured.y_name || short(state.y) };
   const title = own && state.z === "map" && figured.title || `${label[0].toUpperCase()}${label.slice(1)} goes from ${number(least)} to ${number(most)} over ${number(held[state.x].length)} jobs`;
   const height = Math.min(420, 90 + 34 * y.names.length);
