@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated, NoReturn
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -114,13 +115,21 @@ def attack(job: Annotated[AttackJob, Flat], *, json: Json = False) -> int:
 @app.command
 def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
     """Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine; --host opens it."""
-    return _show(job, json)
+    return _show(job, json, _line if json else None)
 
 
-def _show(job: Job, json: bool) -> int:
+def _line(said: dict[str, Any]) -> None:
+    """One line of JSON on standard output, at once."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _show(job: Job, json: bool, tell: Callable[[dict[str, Any]], None] | None = None) -> int:
     from keyhole.lab.running import run
 
-    record = run(job)
+    record = run(job, tell)
     sys.stdout.write(record.json().decode() if json else record.text())
     sys.stdout.write("\n")
     sys.stdout.flush()

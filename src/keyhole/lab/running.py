@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import (
@@ -43,8 +45,12 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
 }
 
 
-def run(job: Job) -> Record:
+def run(job: Job, tell: Callable[[dict[str, Any]], None] | None = None) -> Record:
     """Do what a job asks and return its record.
+
+    Args:
+        job: what to do.
+        tell: hears, as plain data, that a server is ready; for a ServeJob alone.
 
     Raises:
         InvalidInput: what the job needs is not installed; the message says how to install it.
@@ -54,4 +60,4 @@ def run(job: Job) -> Record:
         runner = getattr(import_module(f"keyhole.lab.{module}"), name)
     except ImportError as error:
         raise InvalidInput(str(error)) from error
-    return runner(job)
+    return runner(job) if tell is None else runner(job, tell)
