@@ -39,6 +39,7 @@ interop: $(VENV)/.dev
 	$(BIN)/python bench/interop/foreign.py
 
 docs: $(VENV)/.docs
+	$(BIN)/python tools/theorem_pages.py
 	$(BIN)/zensical build --clean
 
 lock: $(VENV)/.dev $(VENV)/.docs
@@ -52,8 +53,11 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	$(PIP) -e .
 	touch $@
 
+# The browser tests need a Chromium; where it cannot be installed they skip, and say so.
 $(VENV)/.dev: $(VENV)/.base
 	$(PIP) -e '.[dev]'
+	command -v chromium >/dev/null || apt-get install -qq -y chromium >/dev/null 2>&1 || \
+		echo "no chromium: the browser tests will be skipped"
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.base

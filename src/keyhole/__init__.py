@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from keyhole.learners.tolerant import Tolerant
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.baselines import Mlp, Recurrent
+    from keyhole.models.linear import LinearAttention
     from keyhole.models.numbers import FixedPoint, NumberFormat, evaluate, number_format
     from keyhole.models.relu import AbsAffine, ReluNet
     from keyhole.models.stack import Block, TokenMap, Transformer
@@ -149,6 +150,7 @@ _HOME = {
     "keyhole.learners.tolerant": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.baselines": ("Mlp", "Recurrent"),
+    "keyhole.models.linear": ("LinearAttention",),
     "keyhole.models.numbers": ("FixedPoint", "NumberFormat", "evaluate", "number_format"),
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
@@ -239,6 +241,7 @@ __all__ = [  # noqa: RUF022
     "KeyholeError",
     "Labels",
     "Ledger",
+    "LinearAttention",
     "Local",
     "LowRank",
     "Match2",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -21,12 +20,18 @@ from keyhole.lab.jobs import (
     Job,
     LearnJob,
     PlanJob,
+    ReportJob,
     SampleJob,
     ServeJob,
     SweepJob,
+    TrainJob,
     TwinsJob,
+    UiJob,
     VerifyJob,
 )
+
+if TYPE_CHECKING:
+    from keyhole.lab.records import Record
 
 app = App(
     name="keyhole",
@@ -89,6 +94,12 @@ def build(job: Annotated[BuildJob, Flat], *, json: Json = False) -> int:
 
 
 @app.command
+def train(job: Annotated[TrainJob, Flat], *, json: Json = False) -> int:
+    """Train models of TASK by gradient descent, several seeds side by side, and measure them on fresh inputs."""
+    return _show(job, json)
+
+
+@app.command
 def sweep(job: Annotated[SweepJob, Flat], *, json: Json = False) -> int:
     """Run every job of FILE (grids and lists in TOML or JSON) that has not been run yet, and draw what came."""
     return _show(job, json)
@@ -113,27 +124,48 @@ def attack(job: Annotated[AttackJob, Flat], *, json: Json = False) -> int:
 
 
 @app.command
+def report(job: Annotated[ReportJob, Flat], *, json: Json = False) -> int:
+    """Write the report of RUN, a run directory, again; of several, one page that compares them."""
+    return _show(job, json)
+
+
+@app.command
 def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
     """Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine; --host opens it."""
-    return _show(job, json, _line if json else None)
+    from keyhole.lab.running import runner
+
+    def ready(record: Record) -> None:
+        if json:
+            _print(record, json)
+
+    record = runner(type(job))(job, ready)
+    _print(record, json)
+    return record.code
 
 
-def _line(said: dict[str, Any]) -> None:
-    """One line of JSON on standard output, at once."""
-    import msgspec
+@app.command
+def ui(job: Annotated[UiJob, Flat] = UiJob(), *, json: Json = False) -> int:  # noqa: B008
+    """The explorer page, to this machine only: recover, compute, limits, runs. It says where it is, then serves."""
+    from keyhole.lab.running import runner
 
-    sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
-    sys.stdout.flush()
+    def ready(record: Record) -> None:
+        _print(record, json)
+
+    return runner(type(job))(job, ready).code
 
 
-def _show(job: Job, json: bool, tell: Callable[[dict[str, Any]], None] | None = None) -> int:
+def _show(job: Job, json: bool) -> int:
     from keyhole.lab.running import run
 
-    record = run(job, tell)
+    record = run(job)
+    _print(record, json)
+    return record.code
+
+
+def _print(record: Record, json: bool) -> None:
     sys.stdout.write(record.json().decode() if json else record.text())
     sys.stdout.write("\n")
     sys.stdout.flush()
-    return record.code
 
 
 def main() -> NoReturn:

@@ -1,44 +1,33 @@
 """Running the command line as a person does: another process, a directory of its own."""
 
 import importlib.util
-import json
 import shutil
-import subprocess
 import sys
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from keyhole.models import Head, save
 
+sys.path.insert(0, str(Path(__file__).parent))
+from prefork import Preforked
+
 WIDTH = 4
 
 
-@dataclass(frozen=True)
-class Ran:
-    """One finished command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        """The one object on standard output; non-finite numbers are not JSON and are refused."""
-        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+@pytest.fixture(scope="session")
+def commands():
+    """`commands(directory, "learn", ...)`: a finished command, forked from a process that has done the imports."""
+    parent = Preforked()
+    yield parent
+    parent.close()
 
 
 @pytest.fixture
-def keyhole(tmp_path):
+def keyhole(commands, tmp_path):
     """`keyhole("learn", ...)` in tmp_path."""
-
-    def run(*arguments, timeout=120):
-        command = [sys.executable, "-m", "keyhole", *map(str, arguments)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout)
-        return Ran(done.returncode, done.stdout, done.stderr)
-
-    return run
+    return partial(commands, tmp_path)
 
 
 @pytest.fixture

@@ -21,14 +21,13 @@ FIELDS = {
 
 
 @pytest.fixture(scope="module")
-def audited(tmp_path_factory):
+def audited(commands, tmp_path_factory):
     """One audit of a saved head of width 4: its directory, what it printed, what it said while at work."""
     folder = tmp_path_factory.mktemp("audited")
     save(Head.random(WIDTH, rng=np.random.default_rng(5)), folder / "head.safetensors")
-    command = [sys.executable, "-m", "keyhole", "audit", "head.safetensors", "--out", "run", "--seed", "3"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout, done.stderr
+    done = commands(folder, "audit", "head.safetensors", "--out", "run", "--seed", "3")
+    assert done.code == 0, done.err
+    return folder, done.out, done.err
 
 
 @pytest.fixture
@@ -130,19 +129,17 @@ def test_the_page_names_every_policy_and_fetches_nothing(audited, record):
     assert not re.search(r"https?://|<link|src=|url\(|@import", page.replace("img-src data:", ""))
 
 
-def test_an_audit_is_not_overwritten_unless_told(audited):
-    command = [sys.executable, "-m", "keyhole", "audit", "head.safetensors", "--out", "run"]
-    done = subprocess.run(command, cwd=audited[0], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "--resume" in done.stderr
+def test_an_audit_is_not_overwritten_unless_told(commands, audited):
+    done = commands(audited[0], "audit", "head.safetensors", "--out", "run")
+    assert done.code == 2
+    assert "--resume" in done.err
 
 
 @pytest.mark.parametrize("changed", [("--seed", "4"), ("--seed", "3", "--ball", "1.5")])
-def test_a_directory_that_holds_another_audit_is_refused(audited, changed):
-    command = [sys.executable, "-m", "keyhole", "audit", "head.safetensors", "--out", "run", "--resume", *changed]
-    done = subprocess.run(command, cwd=audited[0], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "another audit" in done.stderr
+def test_a_directory_that_holds_another_audit_is_refused(commands, audited, changed):
+    done = commands(audited[0], "audit", "head.safetensors", "--out", "run", "--resume", *changed)
+    assert done.code == 2
+    assert "another audit" in done.err
 
 
 def test_a_directory_that_holds_a_learn_run_is_refused(keyhole, head):

@@ -1,8 +1,6 @@
 """`keyhole build` as people run it: weights, a page, refusals, and the loop back through a learner."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,15 +10,19 @@ import keyhole
 SMALL = ("sparse-average", "--length", "6", "--q", "2", "--width", "2")
 
 
-def run(*arguments, cwd):
-    done = subprocess.run(
-        [sys.executable, "-m", "keyhole", "build", *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
-    )
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def run(keyhole):
+    """The exit code and both streams of `keyhole build`."""
+
+    def built(*arguments):
+        done = keyhole("build", *arguments, timeout=300)
+        return done.code, done.out, done.err
+
+    return built
 
 
-def test_a_unit_is_built_recovered_and_scored(tmp_path):
-    code, out, _ = run(*SMALL, "--round-trip", "--out", "first", "--json", cwd=tmp_path)
+def test_a_unit_is_built_recovered_and_scored(run, tmp_path):
+    code, out, _ = run(*SMALL, "--round-trip", "--out", "first", "--json")
     data = json.loads(out)
     assert code == 0
     assert {"embed", "value_width", "heads", "layers", "bits"} == set(data["size"])
@@ -39,13 +41,13 @@ def test_a_unit_is_built_recovered_and_scored(tmp_path):
     assert data["construction"] in page
     assert "Attention on one input" in page
 
-    code, _, err = run(*SMALL, "--out", "first", cwd=tmp_path)
+    code, _, err = run(*SMALL, "--out", "first")
     assert code == 2
     assert "--force" in err
 
 
-def test_what_does_not_fit_is_said_with_exit_code_three(tmp_path):
-    code, out, _ = run(*SMALL, "--dtype", "bf16", "--out", "none", "--json", cwd=tmp_path)
+def test_what_does_not_fit_is_said_with_exit_code_three(run, tmp_path):
+    code, out, _ = run(*SMALL, "--dtype", "bf16", "--out", "none", "--json")
     data = json.loads(out)
     assert (code, data["status"], data["model"]) == (3, "DOES_NOT_FIT", None)
     assert "bf16" in data["sentence"]
@@ -62,14 +64,14 @@ def test_what_does_not_fit_is_said_with_exit_code_three(tmp_path):
         ((*SMALL, "--modulus", "3"), "no --modulus"),
     ],
 )
-def test_misuse_is_exit_code_two(arguments, words, tmp_path):
-    code, _, err = run(*arguments, cwd=tmp_path)
+def test_misuse_is_exit_code_two(run, arguments, words, tmp_path):
+    code, _, err = run(*arguments)
     assert code == 2
     assert words in err
 
 
-def test_a_matching_unit_goes_through_the_loop_without_error(tmp_path):
-    code, out, _ = run("match2", "--length", "4", "--modulus", "5", "--round-trip", "--json", cwd=tmp_path)
+def test_a_matching_unit_goes_through_the_loop_without_error(run, tmp_path):
+    code, out, _ = run("match2", "--length", "4", "--modulus", "5", "--round-trip", "--json")
     data = json.loads(out)
     assert code == 0
     assert data["round_trip"]["verdict"] == "EXACT"

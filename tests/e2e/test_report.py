@@ -9,8 +9,6 @@ import re
 import shlex
 import shutil
 import struct
-import subprocess
-import sys
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,7 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from keyhole.lab import pages, report
+from keyhole.lab import pages, report, summaries
 from keyhole.models import Factored, Head, load, save
 
 VOID = {"meta", "img"}
@@ -93,11 +91,6 @@ def shown(walk):
     return [attrs for attrs in walk.all("img") if "data-cells" in attrs]
 
 
-def command(directory, *arguments):
-    done = [sys.executable, "-m", "keyhole", *map(str, arguments)]
-    return subprocess.run(done, cwd=directory, capture_output=True, text=True, timeout=120).stdout
-
-
 def opened(directory):
     """A run as its directory holds it: the record, the page, a walk over the page."""
     record, page = (json.loads((directory / "record.json").read_text()), (directory / "report.html").read_text())
@@ -105,7 +98,7 @@ def opened(directory):
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory):
+def ran(commands, tmp_path_factory):
     """`ran(kind)` is the directory of a run of that kind; each is made once."""
 
     @functools.cache
@@ -113,9 +106,9 @@ def ran(tmp_path_factory):
         sample, target, options, _ = KINDS[kind]
         directory = tmp_path_factory.mktemp("report")
         shutil.copy(Path(__file__).with_name("targets.py"), directory)
-        command(directory, *sample)
+        commands(directory, *sample)
         if target is not None:
-            command(directory, "learn", target, *options, "--out", "run")
+            commands(directory, "learn", target, *options, "--out", "run")
         return directory / "run"
 
     return run
@@ -256,11 +249,50 @@ def test_singular_values_are_drawn_and_told_on_hover(learned):
 
 
 def test_the_demo_shows_truth_recovery_and_difference_and_its_own_command(demo):
-    assert len(shown(demo.walk)) == 3 * (1 + 2)  # the head of the first stop, then each of two heads
-    marks = [attrs["class"] for attrs in demo.walk.all("path")]
+    before = Walk(demo.page.partition("The tour: ")[0])
+    assert len(shown(before)) == 3 * (1 + 2)  # the head of the first stop, then each of two heads
+    marks = [attrs["class"] for attrs in before.all("path")]
     assert (marks.count("truth"), marks.count("ours")) == (16, 16)
     assert "keyhole demo --seed 3" in demo.walk.text
     assert "keyhole learn" not in demo.walk.text
+
+
+def test_the_demo_draws_its_stops_and_tells_each_with_its_limit(demo):
+    text = demo.walk.text
+    for stop in demo.record["stops"]:
+        assert stop["sentence"] in text
+    for words in (
+        "Recoveries cost",
+        "Keys of positions",
+        "On the circle",
+        "Third-order attention",
+        "Two people who own",
+    ):
+        assert words in text
+    assert "every dot lies inside its circle" in text
+    assert len(demo.page) < 6_000_000
+
+
+def test_the_error_of_the_demo_falls_with_its_last_queries_and_not_before_the_limit(demo):
+    curve, limit = demo.record["curve"], demo.record["degrees_of_freedom"]
+    assert [c["queries"] for c in curve] == sorted(c["queries"] for c in curve)
+    assert all(c["error"] > 1e-3 for c in curve if c["queries"] < limit)
+    assert curve[-1]["error"] < 1e-9
+    assert f"limit {limit}" in demo.walk.text
+
+
+def test_the_summary_of_the_demo_counts_its_stops(demo):
+    rows = dict(summaries.summary("demo", demo.record))
+    assert rows["stops"] == "14 of 14 came out as they should"
+    assert rows["again"] == "keyhole demo --seed 3"
+
+
+def test_a_demo_whose_stops_are_gone_keeps_their_sentences(demo, tmp_path):
+    for name in ("record.json", "model.safetensors", "truth.safetensors"):
+        shutil.copy(demo.directory / name, tmp_path)
+    walk = Walk(report.page(demo.record, tmp_path))
+    assert walk.errors == []
+    assert demo.record["stops"][-1]["sentence"] in walk.text
 
 
 @pytest.mark.parametrize(("largest", "dense"), [(1e-310, True), (1e150, True), (1e150, False), (1e-200, False)])

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from keyhole.lab import engines
 from keyhole.lab.store import read
 
 SWEEP = """
@@ -110,13 +112,13 @@ def start(tmp_path, *arguments):
     return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def killed(tmp_path, rng, kills, whom):
+def killed(tmp_path, rng, kills, whom, longest):
     """Run the sweep, killing somebody at random times, until it ends by itself; how often somebody was killed."""
     count = 0
     for _ in range(60):
         driver = start(tmp_path, "small.toml", "--out", "hurt")
         while driver.poll() is None:
-            time.sleep(rng.uniform(0.05, 1.0))
+            time.sleep(rng.uniform(0.05, longest))
             victims = children(driver) if whom == "worker" else [driver.pid]
             if count < kills and victims and driver.poll() is None:
                 with suppress(ProcessLookupError):
@@ -127,14 +129,26 @@ def killed(tmp_path, rng, kills, whom):
     pytest.fail("the sweep never came to its end")
 
 
-def disturbed(keyhole, tmp_path, kills):
+def disturbed(keyhole, tmp_path, kills, longest=1.0, least=1):
     undisturbed = keyhole("sweep", "small.toml", "--workers", 0, "--out", "calm")
     assert undisturbed.code == 0
     for whom in ("worker", "driver"):
-        assert killed(tmp_path, np.random.default_rng(len(whom)), kills, whom) >= 1
+        assert killed(tmp_path, np.random.default_rng(len(whom)), kills, whom, longest) >= least
         assert records(tmp_path / "hurt") == records(tmp_path / "calm")
         for file in (tmp_path / "hurt").iterdir():
             file.unlink()
+
+
+def test_processes_that_die_before_a_job_begins_are_given_up(monkeypatch):
+    monkeypatch.setattr(engines, "_prepare", partial(os._exit, 1))
+    monkeypatch.setattr(engines, "STARTS", 3)
+    pool = engines.Pool(1)
+    pool.submit("key", {"job": "plan", "fields": {"width": 4}})
+    ended = []
+    for _ in range(2 * engines.STARTS):
+        ended += pool.completed()
+    pool.close()
+    assert [(key, said["reason"]) for key, said in ended] == [("key", "processes died 3 times before the job began.")]
 
 
 def test_killing_workers_and_drivers_loses_nothing(keyhole, sweep, tmp_path):
@@ -143,12 +157,12 @@ def test_killing_workers_and_drivers_loses_nothing(keyhole, sweep, tmp_path):
 
 @pytest.mark.slow
 def test_twenty_kills_of_workers_and_drivers_lose_nothing(keyhole, sweep, tmp_path):
-    (tmp_path / "small.toml").write_text(SWEEP.replace("[0, 6]", "[0, 60]"))
-    disturbed(keyhole, tmp_path, 20)
+    (tmp_path / "small.toml").write_text(SWEEP.replace("[0, 6]", "[0, 1500]"))
+    disturbed(keyhole, tmp_path, 20, 3.0, least=20)
 
 
 def test_ctrl_c_leaves_everything_finished_on_disk(sweep, tmp_path, keyhole):
-    (tmp_path / "small.toml").write_text(SWEEP.replace("[0, 6]", "[0, 400]"))
+    (tmp_path / "small.toml").write_text(SWEEP.replace("[0, 6]", "[0, 1500]"))
     driver = start(tmp_path, "small.toml", "--out", "hurt", "--workers", "1")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not ((tmp_path / "hurt").exists() and len(_rows(tmp_path)) >= 2):

@@ -1,8 +1,6 @@
 """`keyhole twins`: other parameters, the same answers, and a page that shows both."""
 
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -148,11 +146,10 @@ def test_a_run_is_replaced_only_by_force_and_its_old_twins_go(tmp_path, rng, cap
     assert not (tmp_path / "run" / "twin-order.safetensors").exists()
 
 
-def test_the_command_prints_one_object_and_a_person_reads_the_sentence(tmp_path, head):
-    command = [sys.executable, "-m", "keyhole", "twins", "head.safetensors", "--out", "run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0
-    assert done.stdout.startswith("3 other sets of parameters answer like head.safetensors")
+def test_the_command_prints_one_object_and_a_person_reads_the_sentence(keyhole, head):
+    done = keyhole("twins", "head.safetensors", "--out", "run")
+    assert done.code == 0
+    assert done.out.startswith("3 other sets of parameters answer like head.safetensors")
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 0.0), (2.5, 2.5), (-3e-9, 4e-9), (1e8, 3e8)])

@@ -1,5 +1,6 @@
 """What the words promise: every claim and command is documented, and the first example runs."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -25,8 +26,11 @@ def first_example(text):
     return FENCE.search(text).group(1)
 
 
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+
+
 def examples():
-    pages = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    pages = PAGES
     return [pytest.param(code, id=f"{page}-{i}") for page in pages for i, code in enumerate(FENCE.findall(words(page)))]
 
 
@@ -106,8 +110,54 @@ def test_every_public_name_is_listed(name):
     assert listed or (hasattr(keyhole.errors, name) and "::: keyhole.errors" in text)
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+def anchor(heading):
+    """The address of a heading inside its page, as the builder makes it."""
+    plain = re.sub(r"[`*]|\$[^$]*\$", "", heading).lower()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip())
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_between_pages_lead_somewhere(page):
     folder = (ROOT / page).parent
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", words(page))
-    assert [link for link in links if not (folder / link).is_file()] == []
+    links = re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", words(page))
+    for link, place in links:
+        target = (folder / link).resolve() if link else ROOT / page
+        assert target.is_file(), link
+        if place and target.suffix == ".md":
+            assert place in {anchor(heading) for heading in headings(target.relative_to(ROOT))}, f"{link}#{place}"
+
+
+def test_the_navigation_lists_every_page_once():
+    listed = re.findall(r": ([\w/.-]+\.md)$", words("mkdocs.yml"), re.MULTILINE)
+    assert sorted(f"docs/{name}" for name in listed) == sorted(set(PAGES) - {"README.md"})
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("theorem_pages", ROOT / "tools" / "theorem_pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_theorem_has_a_page_of_what_the_registry_and_the_argument_say():
+    made = generator().render({})
+    assert sorted(path.name for path in (ROOT / "docs" / "theorems").iterdir()) == sorted(made)
+    for name, text in made.items():
+        argued, _, _ = text.partition("## Measured")
+        assert words(f"docs/theorems/{name}").startswith(argued), f"run `make docs`: {name} is not current"
+
+
+@pytest.mark.slow
+def test_the_certificates_on_the_pages_of_theorems_are_what_is_measured(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    for name, text in generator().pages().items():
+        assert words(f"docs/theorems/{name}") == text
+
+
+def test_a_certificate_is_shown_with_both_sides_of_every_inequality():
+    made = generator()
+    held = keyhole.Certificate("SHT23/2", (keyhole.Check("a | b", 1e-15, 2.0),), (keyhole.Check("c", 3.25, 3.0),))
+    text = made.shown("a case", held)
+    assert "| assumed: a \\| b | rounding | 2 | holds |" in text
+    assert "| concluded: c | 3.2 | 3 | fails |" in text
+    assert "**REFUTED**" in text

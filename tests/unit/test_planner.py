@@ -5,7 +5,9 @@ import pytest
 
 import keyhole
 from keyhole.constructions import CONSTRUCTIONS, Room, survey
+from keyhole.constructions.closed_walks import ClosedWalks
 from keyhole.constructions.planner import fewest_bits_sent
+from keyhole.models.numbers import number_format
 
 TASK = keyhole.SparseAverage(7, 2)
 
@@ -84,3 +86,9 @@ def test_units_of_other_tasks_are_built_and_come_back_from_their_files(task, tmp
     keyhole.save(built.model, tmp_path / "unit.safetensors")
     X = task.sample(3, rng=rng())
     np.testing.assert_array_equal(keyhole.load(tmp_path / "unit.safetensors")(X), built.model(X))
+
+
+def test_a_wide_room_does_not_make_triangles_try_ever_more_frequencies():
+    task, form = keyhole.Triangles(8, 10), number_format("fixed:2.1")
+    widths = {ClosedWalks().draft(task, form=form, embed=room, rng=rng()).embed for room in (None, 2**20)}
+    assert len(widths) == 1

@@ -44,6 +44,12 @@ def test_every_head_has_its_w_and_its_v(shown, rng):
     assert "3 heads of width 5, recovered" in page
 
 
+def test_singular_values_of_all_heads_are_drawn_and_told(shown, rng):
+    model = MultiHead.random(4, heads=2, rng=rng)
+    values = np.concatenate([np.linalg.eigvalsh(W.T @ W) for W in model.W]) ** 0.5
+    np.testing.assert_allclose(told(shown(model), "singular value of all heads"), np.sort(values)[::-1], rtol=0.01)
+
+
 def test_more_than_eight_heads_are_said_to_be_left_out(shown, rng):
     page = shown(MultiHead.random(3, heads=11, rng=rng))
     assert len(cells(page)) == 16

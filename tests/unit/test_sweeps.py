@@ -8,8 +8,9 @@ import pytest
 from keyhole.errors import InvalidInput
 from keyhole.lab.expectations import landings
 from keyhole.lab.exports import export, table
-from keyhole.lab.jobs import PlanJob, TrialJob
+from keyhole.lab.jobs import PlanJob, TransitionJob, TrialJob
 from keyhole.lab.jobs.stating import Drawn
+from keyhole.lab.running import run
 from keyhole.lab.store import DONE, FAILED, Row, Store, read
 from keyhole.lab.sweep_page import page
 from keyhole.lab.sweeps import job_of, read_sweep
@@ -62,7 +63,7 @@ def test_json_says_the_same_as_toml(tmp_path):
         ('job = "plan"\n[grid]\nwidth.range = [0, 400]\noutputs.range = [0, 400]', "100,000 jobs"),
         ('job = "plan"\nname = "../x"', "letters, digits"),
         ('job = "plan"\n[figure]\nx = "a"', "columns x and y"),
-        ('job = "plan"\n[figure]\nx = "a"\ny = "b"\nz = "c"', "unknown z"),
+        ('job = "plan"\n[figure]\nx = "a"\ny = "b"\nw = "c"', "unknown w"),
         ('job = "plan"\n[[expect]]\nvalue = "a"', "an expectation has"),
         ('job = "plan"\n[base]\nwidth = 3\n[list]\nwidth = 3', "tables"),
     ],
@@ -163,3 +164,15 @@ def test_a_page_draws_rows_and_keeps_hostile_words_inert():
     assert "stroke" in drawn
     empty = page(data, table(ROWS), {"x": "job.nothing", "y": "record.error"})
     assert "No row has numbers" in empty
+
+
+def test_a_transition_counts_the_matrices_that_come_back():
+    many, few = (run(TransitionJob(8, 1, ratio, seeds=4)).data for ratio in (5.0, 0.5))
+    assert many["success"] == 1.0
+    assert many["measurements"] == 75
+    assert few["success"] == 0.0
+
+
+def test_a_transition_of_no_rank_is_refused():
+    with pytest.raises(InvalidInput, match="1 <= rank <= width"):
+        run(TransitionJob(8, 0, 2.0))

@@ -172,6 +172,9 @@ def _unseen(model: Mlp, free: int) -> Array | None:
 def _on_recurrent(model: Recurrent, task: SparseAverage, accuracy: float, rng: np.random.Generator) -> Attack:
     _check_width(model, task)
     told = prefixes(task, model.bits, accuracy)
+    if model.passes > 1:
+        sentence = f"The model reads its input {model.passes} times, and knows what is asked when it reads it again: "
+        return Attack(Attacked.NONE_FOLLOWS, f"{sentence}nothing follows.", told)
     if task.q > task.length - 2:
         sentence = f"With q = {task.q} of {task.length} positions every prefix may be asked the same: nothing follows."
         return Attack(Attacked.NONE_FOLLOWS, sentence, told)

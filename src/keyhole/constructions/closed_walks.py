@@ -114,7 +114,7 @@ class ClosedWalks(Recipe):
         Raises:
             DoesNotFit: the key width asked for is too small.
         """
-        most = MOST if embed is None else (embed - 1) // (2 * SIDES)
+        most = MOST if embed is None else min(MOST, (embed - 1) // (2 * SIDES))
         if most < 1:
             raise DoesNotFit(f"{self.name} has key width at least {2 * SIDES + 1}; asked for {embed}.")
         draft = self._with(task, one_frequency(max(2, task.nodes)), form)

@@ -136,7 +136,7 @@ def _at(
     unit: float, gap: float, tuples: int, mixed: int, factor: int, rho: float, form: NumberFormat, lost: float
 ) -> Scores:
     scale = unit * factor
-    blank = float(form.round(np.array(min(scale - scale * gap / 2, form.range[1]))))
+    blank = float(form.round(np.array([min(scale - scale * gap / 2, form.range[1])]))[0])
     room = scale - blank  # exact, as the two are close
     above, below = room - scale * rho, scale * (gap - rho) - room  # low - blank and blank - high
     rest = _exp(-above) + mixed * _exp(scale * rho - scale)

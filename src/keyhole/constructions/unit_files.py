@@ -11,6 +11,7 @@ from typing import Any, cast
 from keyhole._arrays import Array, check_shape
 from keyhole.constructions.adjacency import CycleLabels, RowSlots
 from keyhole.constructions.closed_walks import EdgeAngles
+from keyhole.constructions.coded_tokens import CodedTokens, Perceptron
 from keyhole.constructions.set_queries import SetQueries
 from keyhole.constructions.successors import PairAngles, Successors
 from keyhole.constructions.waves import Angles
@@ -18,6 +19,7 @@ from keyhole.constructions.windows import PairLabels, ValueSlots
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models import files
 from keyhole.models.attention import SelfAttention
+from keyhole.models.linear import LinearAttention
 from keyhole.models.stack import Block, Layer, TokenMap, Transformer
 from keyhole.models.tensor import TensorAttention
 
@@ -27,10 +29,12 @@ _LARGEST = 2**53  # settings stay below
 # A map is made again from its settings and its arrays, all by name; makers check them.
 TOKEN_MAPS: dict[str, Callable[..., TokenMap]] = {
     "angles": Angles,
+    "coded-tokens": CodedTokens,
     "cycle-labels": CycleLabels,
     "edge-angles": EdgeAngles,
     "pair-angles": PairAngles,
     "pair-labels": PairLabels,
+    "perceptron": Perceptron,
     "row-slots": RowSlots,
     "set-queries": SetQueries,
     "successors": Successors,
@@ -57,6 +61,7 @@ def save(model: Any, path: str | os.PathLike[str], *, bars: Mapping[str, Array] 
         tensors |= {f"layer.{i}.{name}": array for name, array in _written(block.layer).items()}
         tensors |= {} if block.blank is None else {f"layer.{i}.blank": block.blank}
         metadata[f"layer.{i}.residual"] = "true" if block.residual else "false"
+        metadata |= {f"layer.{i}.weights": "linear"} if isinstance(block.layer, LinearAttention) else {}
         _describe(f"map.{i}", block.map, metadata, tensors)
     if model.out is not None:
         _describe("out", model.out, metadata, tensors)
@@ -64,13 +69,13 @@ def save(model: Any, path: str | os.PathLike[str], *, bars: Mapping[str, Array] 
 
 
 def _written(layer: Layer) -> dict[str, Array]:
-    if isinstance(layer, SelfAttention):
+    if isinstance(layer, SelfAttention | LinearAttention):
         return {"Q": layer.Q, "K": layer.K, "V": layer.V}
     if isinstance(layer, TensorAttention):
         several = {"K": layer.K, "V": layer.V}
         named = {f"{name}{t}": array for name, arrays in several.items() for t, array in enumerate(arrays, start=1)}
         return {"Q": layer.Q, **named}
-    raise InvalidInput(f"layers of files are self-attention or of higher order; got {type(layer).__name__}.")
+    raise InvalidInput(f"layers of files are self-attention, linear or of higher order; got {type(layer).__name__}.")
 
 
 def _describe(place: str, token_map: TokenMap, metadata: dict[str, str], tensors: dict[str, Array]) -> None:
@@ -111,9 +116,13 @@ def _block(i: int, metadata: Mapping[str, str], tensors: dict[str, Array]) -> Bl
     residual = metadata.get(f"layer.{i}.residual", "false")
     if residual not in ("true", "false"):
         raise InvalidInput(f"layer.{i}.residual is true or false; got {residual!r}.")
+    weights = metadata.get(f"layer.{i}.weights", "softmax")
+    if weights not in ("softmax", "linear"):
+        raise InvalidInput(f"layer.{i}.weights is softmax or linear; got {weights!r}.")
     parts = _taken(f"layer.{i}", tensors)
     blank = parts.pop("blank", None)
-    return Block(_map(f"map.{i}", metadata, tensors), _layer(i, parts), blank, residual == "true")
+    layer = _layer(i, parts, weights == "linear")
+    return Block(_map(f"map.{i}", metadata, tensors), layer, blank, residual == "true")
 
 
 def _taken(place: str, tensors: dict[str, Array]) -> dict[str, Array]:
@@ -122,7 +131,7 @@ def _taken(place: str, tensors: dict[str, Array]) -> dict[str, Array]:
     return {name.removeprefix(f"{place}."): tensors.pop(name) for name in names}
 
 
-def _layer(i: int, parts: dict[str, Array]) -> Layer:
+def _layer(i: int, parts: dict[str, Array], linear: bool) -> Layer:
     order = (len(parts) + 1) // 2
     several = {"Q", *(f"{name}{t}" for name in "KV" for t in range(1, order))}
     if set(parts) == {"Q", "K", "V"}:
@@ -130,7 +139,9 @@ def _layer(i: int, parts: dict[str, Array]) -> Layer:
         _check_axes(i, heads, 3)
         check_shape(f"layer.{i}.K", heads["K"], heads["Q"].shape)
         check_shape(f"layer.{i}.V", heads["V"], (*heads["Q"].shape[:2], None))
-        return SelfAttention(**heads)
+        return LinearAttention(**heads) if linear else SelfAttention(**heads)
+    if linear:
+        raise InvalidInput(f"layer.{i} is linear and holds Q, K and V; got {sorted(parts)[:12]}.")
     if order > 1 and set(parts) == several:
         _check_axes(i, parts, 2)
         K, V = (tuple(parts[f"{name}{t}"] for t in range(1, order)) for name in "KV")

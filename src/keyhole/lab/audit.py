@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, rms
+from keyhole._arrays import Matrix, Stack, rms
 from keyhole.errors import DifferentRun, InvalidInput, OracleError
 from keyhole.identify import distance
 from keyhole.lab import audit_page, learning
+from keyhole.lab.commands import command_line
 from keyhole.lab.directories import run_directory
 from keyhole.lab.jobs import AuditJob, LearnJob
 from keyhole.lab.jobs.stating import Declaring
@@ -92,7 +93,7 @@ def _declarations() -> tuple[str, ...]:
 
 def _held_out(
     job: AuditJob, target: Oracle, bound: float, directory: Path, rng: np.random.Generator
-) -> tuple[list[Sequences], list[Matrix]]:
+) -> tuple[list[Stack], list[Matrix]]:
     """Sequences that no attempt sees, with the target's own answers; asked once."""
     drawn = (rng.normal(size=(_EACH, length, target.width)) for length in _HELD_OUT)
     X = list(inside(drawn, bound))
@@ -106,7 +107,7 @@ def _held_out(
 class _Tried:
     """Attempts made against the policies, each a learn job in a directory of its own."""
 
-    def __init__(self, job: AuditJob, directory: Path, X: list[Sequences], truth: list[Matrix]) -> None:
+    def __init__(self, job: AuditJob, directory: Path, X: list[Stack], truth: list[Matrix]) -> None:
         self.job, self.directory, self.X, self.truth = job, directory, X, truth
         self.reference: Head | None = None
         self.made: dict[Path, dict[str, Any]] = {}
@@ -239,6 +240,7 @@ def _data(
         "policies": rows,
         "queries": {"total": asked},
         "seed": job.seed,
+        "command": command_line("audit", job, "target"),
         "run": str(directory),
         **learning.versions(),
     }

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from keyhole.lab.pages import escaped, number, section, shell, table
+from keyhole.lab.pages import escaped, number, reproduced, section, shell, table, wide
+from keyhole.lab.plots import Axis, Level, Line, Point, chart
 from keyhole.lab.policies import PROTECTS
+from keyhole.lab.summaries import asked, command, versions
 
 _LEFT, _RIGHT, _ROW, _TOP = 300, 880, 30, 40
 _LOWEST = -16.0
+
+
+def from_directory(data: Mapping[str, Any], directory: Path) -> str:
+    """The page of a run, of which the record holds everything."""
+    del directory
+    return page(data)
 
 
 def page(data: Mapping[str, Any]) -> str:
     """A self-contained page."""
     verdicts = "".join(f"<p>{escaped(row['verdict'])}</p>" for row in data["policies"])
     body = (
-        f"<h1>{escaped(data['sentence'])}</h1>"
+        f"<h1>{escaped(data['sentence'])}</h1><p class='limit'>{escaped(asked('audit', data))}</p>"
         + section(_finding(data), _picture(data))
+        + _against_queries(data)
         + section("What each policy keeps back", verdicts)
         + section("The attempts", _attempts(data))
         + section("What it cost", _cost(data))
+        + section("How to reproduce", reproduced(command("audit", data), f"Seed {data['seed']}. {versions(data)}"))
     )
     return shell("audit", body)
 
@@ -42,13 +53,34 @@ def _picture(data: Mapping[str, Any]) -> str:
     body = _axis(height) + "".join(_line(row, _TOP + _ROW * (k + 0.5)) for k, row in enumerate(rows))
     note = f"● attempt, with its number of queries; ✕ no model; the shaded side keeps {data['error_of']} back"
     about = f'viewBox="0 0 960 {height}" role="img" aria-label="{escaped(_finding(data))}"'
-    svg = _wide(f'<svg {about} style="min-width:46rem;overflow:hidden">{body}</svg>', "picture of errors")
-    return f'<figure style="width:100%">{svg}<figcaption>{note}</figcaption></figure>'
+    svg = wide(f'<svg {about} style="min-width:46rem;overflow:hidden">{body}</svg>', "picture of errors")
+    return f'<figure style="width:100%">{svg}<figcaption>{escaped(note)}</figcaption></figure>'
 
 
-def _wide(body: str, name: str) -> str:
-    """Something that is scrolled sideways where the page is narrow."""
-    return f'<div style="overflow-x:auto" role="region" aria-label="{name}" tabindex="0">{body}</div>'
+def _against_queries(data: Mapping[str, Any]) -> str:
+    """Every attempt as a mark of error against queries; policies that were tried at several costs as lines."""
+    lines = [_policy_line(row) for row in data["policies"]]
+    x, y = Axis("queries of the attempt, verification apart", True), Axis(f"relative error of {data['error_of']}", True)
+    level = Level("keeps it back above", PROTECTS)
+    svg = chart(lines, x, y, about="error an extractor reaches against queries", levels=[level])
+    note = (
+        "Blue circles: the policy gives the weights away; green squares: it keeps them back. A line joins attempts "
+        "at several costs behind one policy: where it falls, asking more helps. Hover names the policy of a mark."
+    )
+    title = "Error against queries: what more questions buy an extractor"
+    return section(title, f"{svg}<p class='limit'>{escaped(note)}</p>") if svg else ""
+
+
+def _policy_line(row: Mapping[str, Any]) -> Line:
+    points = [
+        Point(
+            a["queries"] - a["verification"], a["error"], f"{row['policy']}: {a['queries']:,} queries, {a['error']:.0e}"
+        )
+        for a in row["attempts"]
+        if a["error"]
+    ]
+    name = row["policy"].split(",")[0] if len(points) > 1 else ""
+    return Line(name, "built" if row["protects"] else "ours", points)
 
 
 def _axis(height: int) -> str:
@@ -99,10 +131,10 @@ def _attempts(data: Mapping[str, Any]) -> str:
         for attempt in row["attempts"]
     ]
     columns = ("policy", "attempt", "queries", f"error of {data['error_of']}", "error of answers", "verdict")
-    return _wide(table(rows, columns, (2, 3, 4)), "table of attempts")
+    return wide(table(rows, columns, (2, 3, 4)), "table of attempts")
 
 
 def _cost(data: Mapping[str, Any]) -> str:
     ball = f"the ball has radius {number(data['token_bound'])}"
-    said = f"{data['queries']['total']:,} queries were asked of the target itself; policies were applied here. {ball}."
+    said = f"{data['queries']['total']:,} queries were asked of the target itself; policies were applied here; {ball}."
     return f"<p>{escaped(said)}</p>"

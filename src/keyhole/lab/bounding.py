@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import time
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from keyhole.bounds.verdicts import LARGEST, Bound, BoundVerdict, axis_of, bound
 from keyhole.constructions import Built
 from keyhole.errors import InvalidInput
 from keyhole.lab import bounds_page
+from keyhole.lab.commands import command_line
 from keyhole.lab.directories import run_directory
 from keyhole.lab.jobs import BoundJob
 from keyhole.lab.learning import seeded, versions
@@ -40,7 +40,7 @@ def run_bound(job: BoundJob) -> Record:
     data: dict[str, Any] = {
         **_record(found),
         "seed": job.seed,
-        "command": _command(job),
+        "command": command_line("bound", job, "task"),
         **versions(),
     }
     if directory is not None:
@@ -58,19 +58,6 @@ def _directory(job: BoundJob) -> Path | None:
     if job.out is None:
         return None
     return run_directory(f"bound-{job.task}", out=job.out, resume=None, force=job.force)
-
-
-def _command(job: BoundJob) -> str:
-    """The words that ask the same again."""
-    words = ["keyhole", "bound", job.task]
-    for item in fields(job):
-        value = getattr(job, item.name)
-        if item.name not in ("task", "out", "force") and value != item.default:
-            option = item.name.replace("_", "-")
-            words += (
-                [f"--{option}", str(value)] if not isinstance(value, bool) else [f"--{'no-' * (not value)}{option}"]
-            )
-    return shlex.join(words)
 
 
 def _judged(job: BoundJob, task: Task) -> Bound:
@@ -145,6 +132,12 @@ def _drawn(found: Bound, job: BoundJob) -> dict[str, Any]:
     """The plane around what was asked, and a conversation of the model that was built."""
     plane = None if found.sizes is None or job.order != 2 else _plane(found, found.sizes)
     return {"plane": plane, "conversation": _conversation(found, seeded(job.seed))}
+
+
+def surroundings(job: BoundJob) -> dict[str, Any]:
+    """The plane around what a job asks, without building anything: for whoever draws it again and again."""
+    found = _judged(replace(job, build=False), posed(job.task, job))
+    return {"plane": None if found.sizes is None or job.order != 2 else _plane(found, found.sizes)}
 
 
 def _plane(found: Bound, sizes: Sizes) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from keyhole.claims import THEOREMS
-from keyhole.lab.pages import escaped, number, section, shell, table
+from keyhole.lab.pages import escaped, number, reproduced, section, shell, table, wide
+from keyhole.lab.summaries import asked, command, versions
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 940.0, 26.0, 330.0
 _MADE = "light-dark(#0f8a6c, #3fc7a2)"  # constructions, in every picture
@@ -17,10 +19,17 @@ _COLUMNS = {"Alice": 130.0, "Bob": 560.0, "Carol": 900.0}
 _KINDS = {"TOO_SMALL": "bad", "ENOUGH": "ours", "OPEN": "limit"}
 
 
+def from_directory(data: Mapping[str, Any], directory: Path) -> str:
+    """The page of a run, of which the record holds everything."""
+    del directory
+    return page(data)
+
+
 def page(data: Mapping[str, Any]) -> str:
     """A self-contained page."""
     verdict = str(data["verdict"])
     head = f'<p class="verdict {_KINDS[verdict]}">{verdict.replace("_", " ")}</p><h1>{escaped(data["sentence"])}</h1>'
+    head += f'<p class="limit">{escaped(asked("bound", data))}</p>'
     head += f"<p>{escaped(data['reason'])}</p>" if data["reason"] else ""
     parts = (head, plane(data), _table(data), conversation(data.get("conversation")), _reproduce(data))
     return shell(f"bound on {data['task']}", "".join(parts))
@@ -36,10 +45,11 @@ def plane(data: Mapping[str, Any]) -> str:
     most = 2.0 * max([8.0, float(drawn["asked"][0]), *sure, *_known(drawn["enough"])])
     lower = [(float(bits), most if least is None else float(least)) for bits, least in drawn["lower"]]
     marks = _frame(name, most) + _limit(lower, most) + _enough(drawn["enough"], most) + _asked(drawn["asked"], most)
-    svg = f'<svg viewBox="0 0 960 380" role="img" aria-label="{escaped(data["sentence"])}">{marks}</svg>'
+    size = 'viewBox="0 0 960 380" style="min-width:42rem"'
+    svg = wide(f'<svg {size} role="img" aria-label="{escaped(data["sentence"])}">{marks}</svg>', "limits")
     caption = (
-        "Left of the dashed line no model of these sizes does the task, whatever its weights. Right of and above the "
-        "square a model was built and checked. What lies between is open."
+        "In the grey part no model of these sizes does the task, whatever its weights. In the green part, right of and "
+        "above the square, a model was built and checked. What is not shaded is open."
     )
     figure = f'<figure style="width: 100%">{svg}<figcaption><b>Limits</b>: {caption}</figcaption></figure>'
     return section(f"What is known of {name} against bits", figure)
@@ -92,7 +102,8 @@ def _enough(point: Sequence[float | None] | None, most: float) -> str:
     if point is None or point[0] is None:
         return ""
     x, y = _x(float(point[0]), most), _y(point[1])
-    corner = f'<path fill="none" style="stroke: {_MADE}" d="M{x:.1f} {_TOP}V{y:.1f}H{_RIGHT}"/>'
+    shade = f'<path style="fill: {_MADE}; fill-opacity: .1" d="M{x:.1f} {_TOP}V{y:.1f}H{_RIGHT}V{_TOP}z"/>'
+    corner = f'{shade}<path fill="none" style="stroke: {_MADE}" d="M{x:.1f} {_TOP}V{y:.1f}H{_RIGHT}"/>'
     square = f'<rect style="fill: {_MADE}" x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10"/>'
     about = f"enough: {number(point[0])}, {'real numbers' if point[1] is None else number(point[1]) + ' bits'}"
     return f'<g><title>{about}</title>{corner}{square}</g><text x="{x + 10:.1f}" y="{y + 16:.1f}">{about}</text>'
@@ -142,9 +153,12 @@ def conversation(talk: Mapping[str, Any] | None) -> str:
         marks = f'<line class="rule" x1="{x}" x2="{x}" y1="22" y2="{y - 10:.1f}"/>{marks}'
         marks += f'<text x="{x}" y="14" text-anchor="middle">{name}</text>'
     needed = int(talk["needed"])
+    marks += _totals(total, needed, y)
+    y += 64.0
     against = f"; any two people need {number(needed)} bits for this task" if needed else ""
     title = f"Two people who own half of the tokens each run it with {number(total)} bits{against}"
-    svg = f'<svg viewBox="0 0 960 {y:.0f}" role="img" aria-label="{escaped(title)}">{marks}</svg>'
+    size = f'viewBox="0 0 960 {y:.0f}" style="min-width:42rem"'
+    svg = wide(f'<svg {size} role="img" aria-label="{escaped(title)}">{marks}</svg>', "conversation")
     note = (
         f"Every number is rounded to {talk['each']} bits; the answers then differ from the model's own by "
         f"{number(talk['deviation'])}."
@@ -163,7 +177,20 @@ def _arrow(message: Mapping[str, Any], total: int, y: float) -> str:
     return f'<g>{about}{line}{text}<text class="quiet" x="600" y="{y + 4:.1f}">{number(total)} so far</text></g>'
 
 
+def _totals(total: int, needed: int, y: float) -> str:
+    """What was sent in all beside what any two people need, on a log scale."""
+    end = 140.0 + 640.0
+    unit = (end - 140.0) / math.log2(max(2.0, total, needed))
+    sent = unit * math.log2(max(1, total))
+    marks = f'<text class="quiet" x="0" y="{y + 15:.1f}">bits in all, log scale</text><g><title>{total:,} bits</title>'
+    marks += f'<rect style="fill: {_MADE}; fill-opacity: .5" x="140" y="{y}" width="{sent:.1f}" height="20"/></g>'
+    marks += f'<text x="{140 + sent + 6:.1f}" y="{y + 15:.1f}">{total:,} sent</text>'
+    if not needed:
+        return marks
+    x = 140.0 + unit * math.log2(max(1, needed))
+    marks += f'<path class="dashed" d="M{x:.1f} {y - 6}v32"/>'
+    return f'{marks}<text class="quiet" x="{x:.1f}" y="{y + 40:.1f}">lower bound {needed:,}</text>'
+
+
 def _reproduce(data: Mapping[str, Any]) -> str:
-    versions = f"keyhole {data['version']}, numpy {data['numpy']}, Python {data['python']}"
-    said = f'<pre tabindex="0"><code>{escaped(data["command"])}</code></pre>'
-    return section("How to reproduce", f"{said}<p>{escaped(versions)}</p>")
+    return section("How to reproduce", reproduced(command("bound", data), versions(data)))

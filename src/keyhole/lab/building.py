@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from keyhole._arrays import Sequences
+from keyhole._arrays import Stack
 from keyhole.constructions import Built, Room, Survey, save, survey
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.lab import building_page, records
@@ -14,7 +14,7 @@ from keyhole.lab.jobs import BuildJob
 from keyhole.lab.learning import REFUSED, seeded, versions
 from keyhole.lab.records import Record
 from keyhole.lab.round_trip import inputs_of, round_trip
-from keyhole.models.files import write_atomically
+from keyhole.models.files import write_atomically, write_tensors
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import Task, sizes_of, task_named
 
@@ -39,16 +39,18 @@ def run_build(job: BuildJob) -> Record:
     save(best.model, path)
     data = {"status": "BUILT", "sentence": _sentence(best, found), **data, **_described(best)}
     data |= {"model": str(path), "frontier": _frontier(found), "refused": dict(found.refused), "run": str(directory)}
-    data |= {"round_trip": round_trip(best, rng=trip)} if job.round_trip else {}
+    data |= {"round_trip": round_trip(best.model, task, rng=trip)} if job.round_trip else {}
     data |= {"seconds": {"total": time.perf_counter() - start}, "command": _command(job), **versions()}
     record = Record(data, 0, _lines(data))
     write_atomically(directory / "record.json", record.json() + b"\n")
-    page = building_page.page(data, best, _telling(best, inputs_of(best, trip)))
-    write_atomically(directory / "report.html", page.encode())
+    write_tensors(
+        directory / "example.safetensors", {"kind": "input"}, {"X": _telling(best, inputs_of(best.model, task, trip))}
+    )
+    write_atomically(directory / "report.html", building_page.page(data, directory).encode())
     return record
 
 
-def _telling(best: Built, X: Sequences) -> Sequences:
+def _telling(best: Built, X: Stack) -> Stack:
     """The input whose tokens have the most different answers."""
     chosen = int(best.task.target(X).std(axis=1).sum(axis=1).argmax())
     return X[chosen : chosen + 1]

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from keyhole._arrays import Array, Matrix, Sequences, softmax
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, softmax
 from keyhole.claims import THEOREMS
-from keyhole.constructions import Built
-from keyhole.lab.pages import escaped, number, section, shell, table
+from keyhole.constructions import load
+from keyhole.constructions.set_queries import SetQueries
+from keyhole.constructions.waves import Angles
+from keyhole.lab.pages import escaped, number, reproduced, section, shell, table, wide
 from keyhole.lab.pictures import Axes, attended, signed
+from keyhole.lab.summaries import asked, command, versions
+from keyhole.lab.task_pictures import Asked, circle, keys_and_face, slices
 from keyhole.models.attention import SelfAttention
+from keyhole.models.files import read_tensors
+from keyhole.models.stack import Block, Transformer
 from keyhole.models.tensor import TensorAttention
 
 _AXES = Axes("asking token i", "attended token j")
@@ -20,37 +29,74 @@ _SQUARE = "m-4 -4h8v8h-8z"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 600, 30, 250
 
 
-def page(data: Mapping[str, Any], built: Built, X: Sequences) -> str:
-    """A self-contained page.
+def page(data: Mapping[str, Any], directory: Path) -> str:
+    """A self-contained page, from the record, the weights and the input beside it.
 
     Args:
         data: the record.
-        built: the weights.
-        X: one input, whose attention is shown.
+        directory: where model.safetensors and example.safetensors are.
     """
     trip = data.get("round_trip")
-    parts = [f"<h1>{escaped(data['sentence'])}</h1>", _attention(built, X), _frontier(data)]
+    head = f"<h1>{escaped(data['sentence'])}</h1><p class='limit'>{escaped(asked('build', data))}</p>"
+    parts = [head, pictures(directory), _frontier(data)]
     parts += [section("What its answers give away", f"<p>{escaped(trip['sentence'])}</p>")] if trip else []
     return shell("build", "".join([*parts, _tried(data), _certificate(data), _reproduce(data)]))
 
 
-def _attention(built: Built, X: Sequences) -> str:
-    """Scores and weights of the last layer on one input."""
-    for block in built.model.blocks[:-1]:
+def pictures(directory: Path, *, tables: bool = True) -> str:
+    """What the last layer does on one input: the picture its task is known by, and tables of scores and weights."""
+    model, path = load(directory / "model.safetensors"), directory / "example.safetensors"
+    if not isinstance(model, Transformer) or not path.is_file():
+        return ""
+    X = read_tensors(path)[1]["X"]
+    for block in model.blocks[:-1]:
         X = block(X)
-    block = built.model.blocks[-1]
+    block = model.blocks[-1]
     tokens, layer = block.tokens(X), block.layer
     order = layer.order if isinstance(layer, TensorAttention) else 2
     if tokens.shape[1] ** order > _TABLE or not isinstance(layer, SelfAttention | TensorAttention):
         return ""
     scores = _scores(layer, tokens)
-    weights = softmax(scores).reshape(len(scores), tokens.shape[1], -1).sum(axis=-1)
+    own = _own(block, X[0], scores, softmax(scores), order)
+    return own + _maps(block, scores, order) if tables else own
+
+
+def _maps(block: Block, scores: Matrix, order: int) -> str:
+    """Scores and weights as tables, those of pairs added up."""
+    weights = softmax(scores).reshape(len(scores), len(scores), -1).sum(axis=-1)
     figures = [attended("attention weights", weights, axes=_AXES)]
     if order == 2:
         figures.insert(0, signed("scores, the largest of each row 0", _lowered(scores), name="score", axes=_AXES))
     said = "Attention on one input" + ("; token 0 is the blank one" if block.blank is not None else "")
     said += "; weights of pairs are added up over the second partner" if order > 2 else ""
     return section(said, f'<div class="pictures">{"".join(figures)}</div>')
+
+
+def _own(block: Block, X: Matrix, scores: Matrix, weights: Matrix, order: int) -> str:
+    """The picture the task is known by: keys and a face, the circle of Match2, slices and triangles of third order."""
+    phi = block.map
+    if isinstance(phi, SetQueries):
+        return keys_and_face(phi, [int(i) for i in X[0, phi.dimension : phi.dimension + phi.q]])
+    if not isinstance(phi, Angles) or order > 3:
+        return ""
+    blank = block.blank is not None
+    names = ["blank ∅"] * blank + [f"{i + 1}: {x:g}" for i, x in enumerate(X[:, 0])]
+    rows = [
+        Asked(i, X[:, 0], names, scores[i + blank], weights[i + blank].reshape(*[len(names)] * (order - 1)))
+        for i in range(len(X))
+    ]
+    if order == 2:
+        return circle(phi.modulus, min(rows, key=lambda row: float(row.weights[0]))) if blank else ""
+    return slices(_telling(rows, blank), phi.modulus)
+
+
+def _telling(rows: list[Asked], blank: bool) -> list[Asked]:
+    """The token whose pairs stand out most, and one that the blank token answers."""
+    alone = [row for row in rows if blank and np.asarray(row.weights)[0, 0] > 0.5]
+    others = {row.token for row in alone}
+    paired = [row for row in rows if row.token not in others]
+    best = sorted(paired, key=lambda row: -float(np.asarray(row.weights).max()))
+    return best[:1] + alone[:1]
 
 
 def _scores(layer: SelfAttention | TensorAttention, tokens: Array) -> Matrix:
@@ -83,7 +129,8 @@ def _frontier(data: Mapping[str, Any]) -> str:
         shown = [f"{_x(m, low, high):.1f},{_y(p, top):.1f}" for m, p in line if 1.0 <= p <= top]
         marks += f'<polyline class="dashed" fill="none" points="{" ".join(shown)}"/>' if shown else ""
         said += f"; below the dashed line H (2m + v) p is less than {limit:.1f} bits, too few for any weights"
-    svg = f'<svg viewBox="0 0 760 290" role="img" aria-label="sizes that were built">{marks}</svg>'
+    size = 'viewBox="0 0 760 290" style="min-width:34rem"'
+    svg = wide(f'<svg {size} role="img" aria-label="sizes that were built">{marks}</svg>', "sizes")
     figure = f'<figure style="width: 100%">{svg}<figcaption><b>m against p</b>: {escaped(said)}</figcaption></figure>'
     best = points[0]
     return section(f"The smallest known: m = {best['embed']}, p = {best['bits']}", figure)
@@ -133,6 +180,4 @@ def _certificate(data: Mapping[str, Any]) -> str:
 
 
 def _reproduce(data: Mapping[str, Any]) -> str:
-    versions = f"keyhole {data['version']}, numpy {data['numpy']}, Python {data['python']}"
-    body = f'<pre tabindex="0"><code>{escaped(data["command"])}</code></pre><p>{escaped(versions)}</p>'
-    return section("How to reproduce", body)
+    return section("How to reproduce", reproduced(command("build", data), versions(data)))

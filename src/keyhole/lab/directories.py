@@ -13,8 +13,9 @@ from keyhole.models.files import write_atomically
 _RUN_FILES = (
     "record.json",
     *("transcript.sqlite", "transcript.sqlite-wal", "transcript.sqlite-shm"),
-    *("model.safetensors", "truth.safetensors", "report.html"),
+    *("model.safetensors", "truth.safetensors", "example.safetensors", "report.html"),
 )
+_TRAINED = ("checkpoint-*.safetensors", "seed-*.safetensors")
 
 
 def run_directory(name: str, *, out: str | None, resume: bool | None, force: bool) -> Path:
@@ -32,24 +33,28 @@ def run_directory(name: str, *, out: str | None, resume: bool | None, force: boo
         return new_directory(name)
     directory = Path(out)
     held = [file for file in ("record.json", "transcript.sqlite") if (directory / file).exists()]
+    trained = [file for pattern in _TRAINED for file in directory.glob(pattern)]
+    held += [file.name for file in trained]
     if held and not (resume or force):
         go_on = "" if resume is None else "--resume to go on with it, or "
         raise InvalidInput(f"{directory} already holds a run. Use {go_on}--force to replace it.")
     if force and not resume:
         for file in _RUN_FILES:
             (directory / file).unlink(missing_ok=True)
+        for file in trained:
+            file.unlink()
     make(directory)
     return directory
 
 
-def new_directory(name: str) -> Path:
-    """A directory of its own under runs/, named by time and `name`."""
+def new_directory(name: str, under: Path = Path("runs")) -> Path:
+    """A directory of its own under runs/, or another, named by time and `name`."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
-    taken = Path("runs") / stem
+    taken = under / stem
     number = 1
     while taken.exists():
         number += 1
-        taken = Path("runs") / f"{stem}-{number}"
+        taken = under / f"{stem}-{number}"
     make(taken)
     return taken
 

@@ -6,15 +6,19 @@ import importlib
 import multiprocessing
 import os
 import platform
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
@@ -24,6 +28,8 @@ from keyhole.errors import InvalidInput, KeyholeError
 
 MOMENT = 0.5  # seconds an engine waits for something to finish before it lets its driver look up
 DEATHS = 3  # of a process a job was in, before the job is suspected and runs alone
+ALONE = 2  # further deaths, alone, before the job is to blame
+STARTS = 50  # deaths in a row of processes in which no job had begun, before it is given up
 
 Payload = Mapping[str, Any]
 Outcome = Mapping[str, Any]
@@ -68,7 +74,23 @@ def perform(payload: Payload) -> Outcome:
     return said | {"about": {"seconds": time.perf_counter() - start, "host": platform.node(), "process": os.getpid()}}
 
 
+def _marked(payload: Payload, mark: str) -> Outcome:
+    """Run one job, with a file that stands as long as the job is under way, imports apart."""
+    from keyhole.lab.jobs import KINDS
+    from keyhole.lab.running import runner
+
+    with suppress(KeyholeError):  # `perform` meets it again, and says so
+        runner(KINDS[payload["job"]])
+    Path(mark).touch()
+    try:
+        return perform(payload)
+    finally:
+        Path(mark).unlink(missing_ok=True)
+
+
 def _died(times: int) -> Outcome:
+    if not times:
+        return {"reason": f"processes died {STARTS} times before the job began.", "about": {}}
     return {"reason": f"the process it ran in died {times} times, the last time with nothing beside it.", "about": {}}
 
 
@@ -111,8 +133,8 @@ def _end_with(sentinel: int) -> None:
 class Pool:
     """Processes on this machine; when one dies they are all made anew, and what they held is run again.
 
-    A pool cannot say which job killed a process. Each job that was inside at DEATHS deaths therefore runs alone, and
-    fails when its process dies then too.
+    A pool cannot say which job killed a process. Each job that was under way at DEATHS deaths therefore runs alone, and
+    fails when its process dies then too, ALONE times. A process that dies while it starts is no job's fault.
 
     Args:
         workers: how many processes.
@@ -124,6 +146,8 @@ class Pool:
     _payloads: dict[str, Payload] = field(default_factory=dict[str, Payload])
     _deaths: Counter[str] = field(default_factory=Counter[str])
     _processes: dict[int, Any] = field(default_factory=dict[int, Any])
+    _marks: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="keyhole-"))
+    _idle: int = 0
 
     @property
     def room(self) -> int:
@@ -141,25 +165,23 @@ class Pool:
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.workers, mp_context=spawn, initializer=_prepare)
         try:
-            self._held[self._pool.submit(perform, self._payloads[key])] = key
+            self._held[self._pool.submit(_marked, self._payloads[key], str(self._mark(key)))] = key
             self._processes |= cast(Any, self._pool)._processes or {}
         except BrokenProcessPool:
             future: Future[Outcome] = Future()
             future.set_exception(BrokenProcessPool())
             self._held[future] = key
 
+    def _mark(self, key: str) -> Path:
+        return Path(self._marks, key)
+
     def completed(self) -> Iterator[tuple[str, Outcome]]:
         """Jobs that have ended; after a death, the others are handed to new processes."""
         done, _ = wait(self._held, timeout=MOMENT, return_when=FIRST_COMPLETED)
-        broken = False
-        for future in done:
-            key = self._held.pop(future)
-            try:
-                yield self._ended(key, future.result())
-            except BrokenProcessPool:
-                broken = True
-                self._deaths[key] += 1
-        if broken:
+        for future in [future for future in done if future.exception() is None]:
+            self._idle = 0
+            yield self._ended(self._held.pop(future), future.result())
+        if any(future.exception() is not None for future in done):
             yield from self._rebuilt()
 
     def _ended(self, key: str, outcome: Outcome) -> tuple[str, Outcome]:
@@ -169,27 +191,40 @@ class Pool:
     def _rebuilt(self) -> Iterator[tuple[str, Outcome]]:
         """New processes; suspects are run alone first."""
         wait(self._held)  # those that were finished keep their outcome, the others fail at once
-        for future in [future for future in self._held if future.exception() is not None]:
-            self._deaths[self._held.pop(future)] += 1
-        finished = {self._held[future]: future.result() for future in self._held}
+        finished = {key: future.result() for future, key in self._held.items() if future.exception() is None}
         self._shut()
         for key, outcome in finished.items():
             yield self._ended(key, outcome)
+        self._suspect()
         waiting = list(self._payloads)
         for key in [key for key in waiting if self._deaths[key] >= DEATHS]:
             yield self._ended(key, self._alone(key))
         for key in [key for key in waiting if self._deaths[key] < DEATHS]:
-            self._hand(key)
+            if self._idle < STARTS:
+                self._hand(key)
+            else:
+                yield self._ended(key, _died(0))
+
+    def _suspect(self) -> None:
+        """Count a death for every job that was under way."""
+        inside = [key for key in self._payloads if self._mark(key).exists()]
+        self._deaths.update(inside)
+        self._idle = 0 if inside else self._idle + 1
+        for key in inside:
+            self._mark(key).unlink()
 
     def _alone(self, key: str) -> Outcome:
-        self._hand(key)
-        (future,) = self._held
-        try:
-            return future.result()
-        except BrokenProcessPool:
-            return _died(self._deaths[key] + 1)
-        finally:
+        for _ in range(STARTS):
+            self._hand(key)
+            (future,) = self._held
+            error = future.exception()
             self._shut()
+            if error is None:
+                return future.result()
+            self._suspect()
+            if self._deaths[key] >= DEATHS + ALONE:
+                break
+        return _died(self._deaths[key])
 
     def _shut(self) -> None:
         """End every process, and wait until it has ended: what it held, such as a transcript, is free then."""
@@ -206,6 +241,7 @@ class Pool:
     def close(self) -> None:
         """Drop what is unfinished and end every process."""
         self._shut()
+        shutil.rmtree(self._marks, ignore_errors=True)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.exports import Table
@@ -66,7 +66,8 @@ def _among(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
 def _measure(found: list[Any], one: Mapping[str, Any]) -> float | None:
     if "equals" in one:
         return statistics.fmean(value == one["equals"] for value in found) if found else None
-    numbers = [float(value) for value in found if isinstance(value, int | float)]
+    each = [one for value in found for one in (cast(list[Any], value) if isinstance(value, list) else [value])]
+    numbers = [float(value) for value in each if isinstance(value, int | float)]
     return STATISTICS[one["statistic"]](numbers) if numbers else None
 
 

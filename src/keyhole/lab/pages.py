@@ -30,13 +30,15 @@ table { border-collapse: collapse; overflow-wrap: break-word; } svg + table { ma
 td, th { text-align: left; padding: .15rem .9rem .15rem 0; vertical-align: top; font-weight: 400; }
 thead th { border-bottom: 1px solid var(--rule); } .number { text-align: right; } td.number { white-space: nowrap; }
 svg { display: block; max-width: 100%; overflow: visible; } svg text { fill: var(--ink); font-size: 12px; }
-svg .quiet { fill: var(--limit); } svg .ours { fill: var(--ours); } svg .bad { fill: var(--bad); stroke: var(--bad); }
-svg .built { fill: var(--built); } svg .peer { fill: var(--peer); } svg path.line { fill: none; stroke-width: 1.5; }
-svg .line.ours { stroke: var(--ours); } svg .line.built { stroke: var(--built); }
-svg .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; }
+svg .quiet, svg .limit { fill: var(--limit); } svg .ours { fill: var(--ours); } svg .built { fill: var(--built); }
+svg .bad { fill: var(--bad); stroke: var(--bad); } svg .peer { fill: var(--peer); } svg text.bad { stroke: none; }
+svg path.line { fill: none; stroke-width: 1.5; stroke: var(--limit); } svg .line.bad { stroke: var(--bad); }
+svg .line.limit { stroke-dasharray: 5 4; } svg .line.ours { stroke: var(--ours); }
+svg .line.built { stroke: var(--built); } svg .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; }
 svg .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; } svg .rule { stroke: var(--rule); }
 .pictures + .pictures { margin-top: 1rem; } svg .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
 svg .phase { fill: var(--ours); stroke: var(--ours); } svg .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
+@media (max-width: 40rem) { table { display: block; overflow-x: auto; } }
 pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem; }
 """
 
@@ -97,15 +99,25 @@ def seconds(value: float) -> str:
 
 def table(rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()) -> str:
     """Rows of text, the first cell of each its name; columns of `numbers` are set flush right."""
-    kinds = [' class="number"' if i in numbers else "" for i in range(9)]
+    kinds = [' class="number"' if i in numbers else "" for i in range(max(33, len(columns)))]
     lines = ""
     for first, *rest in rows:
         cells = "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds[1:], rest, strict=False))
         lines += f'<tr><th scope="row">{escaped(first)}</th>{cells}</tr>'
-    head = "".join(f'<th scope="col"{kind}>{c}</th>' for kind, c in zip(kinds, columns, strict=False))
+    head = "".join(f'<th scope="col"{kind}>{escaped(c)}</th>' for kind, c in zip(kinds, columns, strict=False))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def section(title: str, body: str) -> str:
     """A part of a page; its title is the finding in a sentence."""
     return f"<section><h2>{escaped(title)}</h2>{body}</section>"
+
+
+def wide(body: str, name: str) -> str:
+    """Something that is scrolled sideways where the page is narrow."""
+    return f'<div style="overflow-x:auto" role="region" aria-label="{escaped(name)}" tabindex="0">{body}</div>'
+
+
+def reproduced(command: str, versions: str) -> str:
+    """A command to be copied, and what it was run with."""
+    return f'<pre tabindex="0"><code>{escaped(command)}</code></pre><p>{escaped(versions)}</p>'

@@ -94,7 +94,7 @@ def attended(title: str, A: Matrix, *, axes: Axes) -> str:
     step, x = block_means(A)
     note = f"means over {step} x {step} blocks, from 0 to 1" if step > 1 else "from 0 to 1"
     about, ends = _about(A, step, "weight"), ("0", "0.5", "1")
-    return _figure(title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, _sequential)
+    return _figure(title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, sequential)
 
 
 def block_means(W: Matrix, pixels: int = _PIXELS) -> tuple[int, Matrix]:
@@ -109,14 +109,14 @@ def _about(W: Matrix, step: int, name: str) -> str:
     return f'data-step="{step}" data-width="{columns}" data-height="{rows}" data-name="{escaped(name)}"'
 
 
-def errors(E: Matrix, size: float) -> str:
+def errors(E: Matrix, size: float, title: str = "difference") -> str:
     """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry; the largest of each block."""
     step, x = _blocks(np.maximum, np.abs(E), _PIXELS)
     share = np.clip((np.log10(np.maximum(x / (size or 1.0), 1e-16)) + 16) / 16, 0, 1)
     note = f"largest {number(float(x.max()))}; log scale, in units of the largest true entry"
     note += f"; the largest of each {step} x {step} block" if step > 1 else ""
     about, ends = _about(E, step, "|difference|"), ("1e-16", "1e-8", "1")
-    return _figure("difference", note, share, np.linspace(0, 1, 65), ends, x, about, SCORES)
+    return _figure(title, note, share, np.linspace(0, 1, 65), ends, x, about, SCORES)
 
 
 def _blocks(ufunc: np.ufunc, W: Matrix, pixels: int) -> tuple[int, Matrix]:
@@ -159,12 +159,18 @@ def _diverging(shares: Matrix) -> Stack:
     return white + np.abs(x) * (np.where(x < 0, cold, warm) - white)
 
 
-def _sequential(shares: Matrix) -> Stack:
+def sequential(shares: Matrix) -> Stack:
     """Colours of numbers from 0 to 1 that grow brighter all the way: violet, blue, green, yellow."""
     stops = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
     places = np.linspace(0, 1, len(stops))
     channels: list[Matrix] = [np.interp(shares, places, channel) for channel in stops.T]
     return np.stack(channels, axis=-1)
+
+
+def colour_of(share: float) -> str:
+    """The colour of one number from 0 to 1, as a page writes it."""
+    r, g, b = (int(channel) for channel in sequential(np.array([[share]]))[0, 0].round())
+    return f"rgb({r},{g},{b})"
 
 
 def _png(colours: Stack) -> str:
@@ -178,7 +184,7 @@ def _png(colours: Stack) -> str:
     return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(body)).decode()
 
 
-def _singular(head: Head | None) -> Vector:
+def singular_values(head: Head | None) -> Vector:
     """Singular values of W, largest first; from its factors where it has them, none where they would take long."""
     if head is None:
         return np.empty(0)
@@ -192,7 +198,7 @@ def _singular(head: Head | None) -> Vector:
 def _spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> str:
     """Singular values on a log scale: truth as dark circles, recovered as filled blue ones, refuted as crosses."""
     style = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
-    true, values = _singular(truth), _singular(found)
+    true, values = singular_values(truth), singular_values(found)
     count = max(len(true), len(values))
     if not np.append(true, values).any():
         return ""

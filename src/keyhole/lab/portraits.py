@@ -52,7 +52,8 @@ def _several(data: Mapping[str, Any], model: MultiHead) -> str:
         _sizes(data, f"size of {name} of head", f"|{name}|, log scale", [float(np.linalg.norm(x)) for x in part])
         for name, part in (("W", model.W), ("V", model.V))
     ]
-    return section(title, "".join(rows) + note + _pictures(*sizes)) + half_circle(data)
+    spectra = _spectra(data, "of all heads", [np.asarray(W) for W in model.W])
+    return section(title, "".join(rows) + note + _pictures(*sizes, spectra)) + half_circle(data)
 
 
 def _row(k: int, W: Matrix, V: Matrix) -> str:
@@ -66,7 +67,7 @@ def _row(k: int, W: Matrix, V: Matrix) -> str:
 def _attention(data: Mapping[str, Any], head: Head) -> str:
     W = np.asarray(head.W)
     title = f"The attention before the network: W, {len(W):,} x {len(W):,}, {_standing(data)}"
-    return section(title, _pictures(signed("W", W)))
+    return section(title, _pictures(signed("W", W), _spectra(data, "of W", [W])))
 
 
 def _network(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str:
@@ -98,6 +99,13 @@ def _sizes(data: Mapping[str, Any], name: str, said: str, values: Vector | list[
     marks = log_marks(name, said, {kind: sizes})
     svg = f'<svg viewBox="0 0 290 250" role="img" aria-label="{escaped(said)}, {note}">{marks}</svg>'
     return f"<figure>{svg}<figcaption><b>{escaped(said.removesuffix(', log scale'))}</b>: {note}</figcaption></figure>"
+
+
+def _spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> str:
+    """Singular values, those of all matrices together, largest first."""
+    fine = [W for W in several if np.isfinite(W).all()]
+    values = sorted((float(value) for W in fine for value in np.linalg.svd(W, compute_uv=False)), reverse=True)
+    return _sizes(data, f"singular value {whose}", f"singular values {whose}, log scale", values)
 
 
 def _pictures(*figures: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, cycle, repeat
 from pathlib import Path
@@ -12,12 +11,20 @@ from typing import Any
 import numpy as np
 
 from keyhole.claims import THEOREMS, Outcome
-from keyhole.lab.pages import escaped, number, seconds, section, shell, table
+from keyhole.lab import summaries
+from keyhole.lab.curves import error_curve
+from keyhole.lab.pages import escaped, number, reproduced, seconds, section, shell, table
 from keyhole.lab.pictures import verified
 from keyhole.lab.portraits import portrait
+from keyhole.lab.reading import kind_of
 from keyhole.lab.switches import against_truth
 
 _OUTPUTS = 6  # numbers of a counterexample's answer that are shown
+
+_UNSEEN = (
+    "Left of the limit some parameter is free, whatever the learner; the error is known only at the end, from fresh "
+    "queries. How it falls on the way is drawn where the truth is known: keyhole demo, and sweeps over --budget."
+)
 
 _PHASES = {
     "read": "single tokens: the read-out V, constants and biases",
@@ -37,9 +44,18 @@ _PHASES = {
 def page(data: Mapping[str, Any], directory: Path) -> str:
     """The report of one run, from its record and the model files beside it."""
     parts = (_verdict(data), _counterexample(data), portrait(data, directory), _queries(data), _certificate(data))
-    parts = (*parts, against_truth(data, directory))
+    parts = (*parts[:4], error_curve(data), parts[4], against_truth(data, directory), _tour(data, directory))
     body = "".join((*parts, section("The run", table(list(_facts(data)))), _reproduce(data)))
     return shell(str(data["verdict"]), body)
+
+
+def _tour(data: Mapping[str, Any], directory: Path) -> str:
+    """What the stops of a tour look like; their pages are only needed here."""
+    if not data.get("stops"):
+        return ""
+    from keyhole.lab.tour_page import stops
+
+    return stops(data, directory)
 
 
 def _verdict(data: Mapping[str, Any]) -> str:
@@ -47,7 +63,8 @@ def _verdict(data: Mapping[str, Any]) -> str:
     failed = name == "CLASS_REFUTED" or data.get("status") in ("BAD_ANSWER", "TARGET_FAILED")
     style, mark = ("bad", "✕") if failed else ("ours", "●") if verified(data) else ("limit", "○")
     badge = f'<span aria-hidden="true">{mark}</span> {escaped(name)}'
-    return f'<p class="verdict {style}">{badge}</p><h1>{escaped(data["sentence"])}</h1>'
+    question = f'<p class="limit">{escaped(summaries.asked(kind_of(data), data))}</p>'
+    return f'<p class="verdict {style}">{badge}</p><h1>{escaped(data["sentence"])}</h1>{question}'
 
 
 def _counterexample(data: Mapping[str, Any]) -> str:
@@ -95,7 +112,7 @@ def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     asked = data["queries"]
     yield "queries", f"{asked['total']:,}, verification included"
     if data.get("degrees_of_freedom") is not None:
-        yield "limit", f"{_limit(data):,}, with {data['degrees_of_freedom']:,} numbers to be learned"
+        yield "limit", f"{summaries.limit(data):,}, with {data['degrees_of_freedom']:,} numbers to be learned"
     if fresh := data.get("fresh_error"):
         yield "fresh error", f"{number(fresh['relative'])} of the token values, over {fresh['sequences']:,} sequences"
     if data.get("error_bar") is not None:
@@ -107,27 +124,9 @@ def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _reproduce(data: Mapping[str, Any]) -> str:
     lost = data.get("status") in ("BUDGET_SPENT", "UNCHECKED") and data.get("budget") is None
     note = "This run had a budget; add the same --budget. " if lost else ""
-    names = (("version", "keyhole"), ("numpy", "numpy"), ("python", "Python"))
-    versions = ", ".join(f"{name} {data[key]}" for key, name in names if data.get(key))
-    command = f'<pre tabindex="0"><code>{escaped(_command(data))}</code></pre>'
-    return section("How to reproduce", f"{command}<p>{escaped(note + versions)}</p>")
-
-
-def _command(data: Mapping[str, Any]) -> str:
-    """The command line that gives this record again, quoted for a shell."""
-    if "distance" in data:
-        return f"keyhole demo --seed {data['seed']}"
-    target = str(data["target"])
-    options = {key: data.get(key) for key in ("learner", "seed", "budget")} | dict(data.get("options") or {})
-    if not target.endswith(".safetensors"):
-        options = {"width": data.get("width"), **options}
-    given = [part for key, value in options.items() if value is not None for part in (f"--{key}", str(value))]
-    return shlex.join(["keyhole", "learn", target, *given])
-
-
-def _limit(data: Mapping[str, Any]) -> int | None:
-    freedom = data.get("degrees_of_freedom")
-    return None if freedom is None else -(-freedom // (data.get("outputs") or 1))
+    return section(
+        "How to reproduce", reproduced(summaries.command(kind_of(data), data), note + summaries.versions(data))
+    )
 
 
 def _queries(data: Mapping[str, Any]) -> str:
@@ -135,7 +134,7 @@ def _queries(data: Mapping[str, Any]) -> str:
     phases: dict[str, int] = dict(data["queries"].get("by_phase") or {})
     if not phases:
         return section(f"{data['queries']['total']:,} queries were asked before the run stopped", "")
-    verify, limit = phases.pop("verify", 0), _limit(data)
+    verify, limit = phases.pop("verify", 0), summaries.limit(data)
     asked = sum(phases.values())
     per_cent = 99 / max(asked, verify, limit or 0, 1)
     starts = (per_cent * before for before in accumulate(phases.values(), initial=0))
@@ -145,7 +144,8 @@ def _queries(data: Mapping[str, Any]) -> str:
     bars += f'<text x="0" y="12">to learn: {asked:,}</text><text x="0" y="84">to verify: {verify:,}</text>'
     title = _query_title(data, asked, verify, limit)
     svg = f'<svg width="100%" height="116" role="img" aria-label="{escaped(title)}">{bars}</svg>'
-    return section(title, svg + table(rows, ("phase", "queries", "what for"), (1,)))
+    note = "" if data.get("curve") or limit is None else f"<p class='limit'>{_UNSEEN}</p>"
+    return section(title, svg + table(rows, ("phase", "queries", "what for"), (1,)) + note)
 
 
 def _query_title(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:

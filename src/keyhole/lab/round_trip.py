@@ -1,4 +1,4 @@
-"""The loop: a unit that was built is hidden behind an oracle, recovered from its answers, and scored on its task."""
+"""The loop: a unit, built or trained, is hidden behind an oracle, recovered from answers, and scored on its task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Sequences
-from keyhole.constructions import Built
 from keyhole.constructions.set_checks import sequences_of
 from keyhole.constructions.set_queries import SetQueries
 from keyhole.identify import distance
@@ -15,7 +14,7 @@ from keyhole.learners.auto import learn
 from keyhole.models import Head, SelfAttention
 from keyhole.models.stack import Block, Transformer
 from keyhole.oracles import Local
-from keyhole.tasks import SparseAverage
+from keyhole.tasks import SparseAverage, Task
 
 _EACH = 4  # sequences of each kind that both models answer
 
@@ -30,28 +29,28 @@ def put_back(model: Transformer, head: Head) -> Transformer:
     return Transformer((Block(block.map, layer, block.blank, block.residual),), model.out)
 
 
-def inputs_of(built: Built, rng: np.random.Generator) -> Sequences:
+def inputs_of(model: Transformer, task: Task, rng: np.random.Generator) -> Sequences:
     """Inputs of every kind the task has; sets whose queries are known, where those are found by a program."""
-    task, phi = built.task, built.model.blocks[0].map
+    phi = model.blocks[0].map
     if isinstance(task, SparseAverage) and isinstance(phi, SetQueries) and phi.known:
         z = np.concatenate([task.sample(1, rng=rng)[..., : task.dimension] for _ in range(_EACH)])
         return sequences_of(task, z, phi.known)
     return np.concatenate([task.sample(_EACH, rng=rng, kind=kind) for kind in task.kinds])
 
 
-def round_trip(built: Built, *, rng: np.random.Generator) -> dict[str, Any]:
+def round_trip(model: Any, task: Task, *, rng: np.random.Generator) -> dict[str, Any]:
     """Hide, recover, put back, score; what cannot be read at its last row is said to be so."""
-    layer = built.model.blocks[0].layer
-    if len(built.model.blocks) > 1 or not isinstance(layer, SelfAttention) or len(layer.Q) > 1:
+    layer = model.blocks[0].layer if isinstance(model, Transformer) and len(model.blocks) == 1 else None
+    if not isinstance(layer, SelfAttention) or len(layer.Q) > 1:
         return {"verdict": None, "sentence": "No round trip: only one self-attention head can be read at its last row."}
     hidden = layer.read_last()
     found = learn(Local(hidden), rng=rng)
-    X = inputs_of(built, rng)
-    before = float(built.task.error(built.model(X), X).max())
+    X = inputs_of(model, task, rng)
+    before = float(task.error(model(X), X).max())
     data = {"verdict": found.verdict.name, "queries": found.ledger.total().sequences, "error_before": before}
     if not isinstance(found.model, Head) or not isinstance(hidden, Head):
         return data | {"error_after": None, "sentence": f"Round trip: {found.sentence}"}
-    after = float(built.task.error(put_back(built.model, found.model)(X), X).max())
+    after = float(task.error(put_back(model, found.model)(X), X).max())
     gap = distance(hidden, found.model).largest
     sentence = (
         f"Round trip: {data['queries']:,} queries recover the unit ({found.verdict.name}, weights to {gap:.0e}); "

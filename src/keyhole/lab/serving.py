@@ -346,8 +346,8 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run_serve(job: ServeJob, tell: Callable[[dict[str, Any]], None] | None = None) -> Record:
-    """Serve a model until stopped; the record says what was served, and `tell` hears when it is ready."""
+def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Record:
+    """Serve a model until stopped; the record says what was served, another one, for `tell`, that it is ready."""
     start = time.perf_counter()
     oracle = open_target(job.model, width=job.width, outputs=job.outputs)
     seed = secrets.randbits(63) if job.seed is None else job.seed
@@ -359,7 +359,7 @@ def run_serve(job: ServeJob, tell: Callable[[dict[str, Any]], None] | None = Non
         _announce(address, job, token)
         if tell is not None:
             sizes = {"width": oracle.width, "outputs": oracle.outputs}
-            tell({"ready": True, "address": address, "name": black.name, **sizes, "pid": os.getpid()})
+            tell(Record({"ready": True, "address": address, "name": black.name, **sizes, "pid": os.getpid()}, 0))
 
     server = Server(black, job.host, job.port, ready)
     server.serve_until_stopped()

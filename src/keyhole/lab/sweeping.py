@@ -15,7 +15,8 @@ from keyhole.errors import InvalidInput
 from keyhole.lab.engines import Cluster, Engine, Outcome, Payload, Pool, Serial
 from keyhole.lab.expectations import Landing, landings
 from keyhole.lab.exports import Table, check_formats, export, table
-from keyhole.lab.jobs import Job, SweepJob
+from keyhole.lab.jobs import Job, SweepJob, TrainJob
+from keyhole.lab.learning import versions
 from keyhole.lab.records import Record
 from keyhole.lab.store import DONE, FAILED, Row, Store, read
 from keyhole.lab.sweep_page import page
@@ -53,7 +54,9 @@ def _payloads(sweep: Sweep, directory: Path) -> dict[str, Payload]:
 
 
 def _place(job: Job, directory: Path) -> dict[str, Any]:
-    """Where a job writes, and that it goes on with what it finds there."""
+    """Where a job writes, and that it goes on with what it finds there; a training writes where it is asked to."""
+    if isinstance(job, TrainJob) and not job.keep:
+        return {"keep": False}
     return {"out": str(directory / "jobs" / job.key), "resume": True} if hasattr(job, "resume") else {}
 
 
@@ -150,6 +153,8 @@ def _finished(job: SweepJob, sweep: Sweep, directory: Path, rows: list[Row], ran
         "exports": export(flat, directory, job.export),
         "run": str(directory),
         "file": job.file,
+        "figure": sweep.figure,
+        **versions(),
     }
     lines = [("met" if one.met else "MISSED", _landing(one)) for one in landed]
     lines += [("failed", f"{row.key}: {row.reason}") for row in failed[:5]]

@@ -15,7 +15,7 @@ import numpy as np
 from keyhole._arrays import Matrix
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.stating import Declaring, Reaching
-from keyhole.models import SelfAttention, load
+from keyhole.models import SelfAttention
 from keyhole.oracles import Bounded, Cast, Disturbed, Imperfection, Local, Noisy, Oracle, Rounded, Signs, oracle_of
 
 _FORMS = "a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME"
@@ -36,9 +36,7 @@ def open_target(
     if target.endswith(".onnx"):
         return _onnx(target, width, outputs)
     if target.endswith(".safetensors") or (os.sep in target and ":" not in target):
-        model = load(target)
-        if isinstance(model, SelfAttention):
-            model = model.read_last()
+        model = saved(target)
         if width not in (None, model.width):
             raise InvalidInput(f"{target} has tokens of width {model.width}; --width says {width}.")
         return Local(model)
@@ -53,6 +51,23 @@ def _in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
     if width not in (None, oracle.width):
         raise InvalidInput(f"{target} has tokens of width {oracle.width}; --width says {width}.")
     return oracle
+
+
+def saved(path: str) -> Any:
+    """A saved model as it is asked: a layer by its last row, and of a Transformer of one layer that layer.
+
+    The token map in front of a built or trained layer is not hidden: tokens are asked as it gives them.
+    """
+    from keyhole.constructions import load
+    from keyhole.models.stack import Transformer
+
+    model = load(path)
+    if isinstance(model, Transformer):
+        layer = model.blocks[0].layer if len(model.blocks) == 1 else None
+        if not isinstance(layer, SelfAttention):
+            raise InvalidInput(f"{path} is a Transformer; only one layer of standard attention is asked as a TARGET.")
+        model = layer
+    return model.read_last() if isinstance(model, SelfAttention) else model
 
 
 def _service(address: str, width: int | None, outputs: int | None, reaching: Reaching) -> Oracle:

@@ -6,9 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from keyhole._arrays import Stack, rms
 from keyhole.claims import Outcome
 from keyhole.errors import InvalidInput
 from keyhole.identify import Twin, twins
@@ -21,8 +18,6 @@ from keyhole.lab.targets import label
 from keyhole.models import Head, MultiHead, SelfAttention, load, save
 from keyhole.models.files import write_atomically
 
-_LENGTHS, _EACH = range(1, 17), 3  # sequences whose answers the page shows
-
 
 def run_twins(job: TwinsJob) -> Record:
     """Find the twins of a saved model, write them and their page, return the record."""
@@ -34,6 +29,7 @@ def run_twins(job: TwinsJob) -> Record:
         old.unlink()
     found = twins(model, rng=rng)
     rows = [_row(twin, directory) for twin in found]
+    save(model, directory / "model.safetensors")
     data = {
         "sentence": _sentence(job.model, found),
         "model": job.model,
@@ -45,8 +41,7 @@ def run_twins(job: TwinsJob) -> Record:
     }
     record = Record(data, 0, _lines(data))
     write_atomically(directory / "record.json", record.json() + b"\n")
-    page = twins_page.page(data, model, [twin.model for twin in found], _sequences(model, rng))
-    write_atomically(directory / "report.html", page.encode())
+    write_atomically(directory / "report.html", twins_page.page(data, directory).encode())
     return record
 
 
@@ -99,9 +94,3 @@ def _lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         (twin["symmetry"], f"{twin['changed']} {twins_page.distances(twin).capitalize()}.") for twin in data["twins"]
     ]
     return (*rows, ("page", f"{data['run']}/report.html"))
-
-
-def _sequences(model: Head | MultiHead, rng: np.random.Generator) -> list[Stack]:
-    """Gaussian sequences of many lengths, short enough for scores of order one."""
-    size = rms(model.logits(rng.normal(size=(8, 16, model.width))))
-    return [rng.normal(size=(_EACH, length, model.width)) / max(1.0, size) ** 0.5 for length in _LENGTHS]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Stack, Vector
+from keyhole._arrays import Matrix, Stack, Vector, rms
 from keyhole.claims import THEOREMS
-from keyhole.lab.pages import escaped, number, section, shell, table
+from keyhole.errors import InvalidInput
+from keyhole.lab.pages import escaped, number, reproduced, section, shell, table, wide
 from keyhole.lab.pictures import SCORES, SHAPES, Axes, block_means, signed
-from keyhole.models import Factored, Head, MultiHead
+from keyhole.lab.summaries import asked, command, versions
+from keyhole.models import Factored, Head, MultiHead, load
 
 _PIXELS = 32
+_LENGTHS, _EACH = range(1, 17), 3  # sequences whose answers are shown
 _ROWS = 8  # parts of the parameters that are shown of one twin
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 950, 24, 220
 
@@ -40,20 +43,41 @@ _INTRO = (
 )
 
 
-def page(
-    data: Mapping[str, Any], model: Head | MultiHead, others: Sequence[Head | MultiHead], X: Sequence[Stack]
-) -> str:
-    """A self-contained page.
+def page(data: Mapping[str, Any], directory: Path) -> str:
+    """A self-contained page, from the record and the models beside it.
 
     Args:
         data: the record.
-        model: what has twins.
-        others: the twins, in the order of the record.
-        X: batches of sequences that all are asked.
+        directory: where model.safetensors and its twins are.
     """
+    model = _heads(directory / "model.safetensors")
+    others = [_heads(directory / Path(str(row["model"])).name) for row in data["twins"]]
+    X = _sequences(model, np.random.default_rng([int(data["seed"]), 1]))
     parts = [_twin(row, model, other, X) for row, other in zip(data["twins"], others, strict=True)]
-    intro = f"<h1>{escaped(data['sentence'])}</h1>" + (f"<p>{escaped(_INTRO)}</p>" if parts else "")
+    intro = f"<h1>{escaped(data['sentence'])}</h1><p class='limit'>{escaped(asked('twins', data))}</p>"
+    intro += f"<p>{escaped(_INTRO)}</p>" if parts else ""
     return shell("twins", "".join((intro, *parts, _certificate(data), _reproduce(data))))
+
+
+def first(data: Mapping[str, Any], directory: Path) -> str:
+    """The first twin whose parameters are of the model's own size, as a section for another page."""
+    model = _heads(directory / "model.safetensors")
+    rows = [row for row in data["twins"] if row["symmetry"] in ("SPLIT", "GAUGE", "ORDER")][-1:]
+    X = _sequences(model, np.random.default_rng([int(data["seed"]), 1]))
+    return "".join(_twin(row, model, _heads(directory / Path(str(row["model"])).name), X) for row in rows)
+
+
+def _heads(path: Path) -> Head | MultiHead:
+    model = load(path)
+    if not isinstance(model, Head | MultiHead):
+        raise InvalidInput(f"{path} holds a {type(model).__name__}; a head or a multihead was written there.")
+    return model
+
+
+def _sequences(model: Head | MultiHead, rng: np.random.Generator) -> list[Stack]:
+    """Gaussian sequences of many lengths, short enough for scores of order one."""
+    size = rms(model.logits(rng.normal(size=(8, 16, model.width))))
+    return [rng.normal(size=(_EACH, length, model.width)) / max(1.0, size) ** 0.5 for length in _LENGTHS]
 
 
 def _twin(row: Mapping[str, Any], model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]) -> str:
@@ -120,7 +144,8 @@ def _answers(model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack
     few = f"; output 1 of {model.outputs:,} is drawn, the difference is over all" if model.outputs > 1 else ""
     caption = f"○ model, ● twin: every dot lies inside its circle; {said}{few}"
     marks = _plot(mine[order, 0], theirs[order, 0], [lengths[k] for k in order])
-    svg = f'<svg viewBox="0 0 960 250" role="img" aria-label="answers of both: {escaped(said)}">{marks}</svg>'
+    size = 'viewBox="0 0 960 250" style="min-width:42rem"'
+    svg = wide(f'<svg {size} role="img" aria-label="answers of both: {escaped(said)}">{marks}</svg>', "answers")
     return f'<figure style="width: 100%">{svg}<figcaption><b>Answers</b>: {escaped(caption)}</figcaption></figure>'
 
 
@@ -167,7 +192,4 @@ def _certificate(data: Mapping[str, Any]) -> str:
 
 
 def _reproduce(data: Mapping[str, Any]) -> str:
-    command = shlex.join(["keyhole", "twins", str(data["model"]), "--seed", str(data["seed"])])
-    versions = f"keyhole {data['version']}, numpy {data['numpy']}, Python {data['python']}"
-    body = f'<pre tabindex="0"><code>{escaped(command)}</code></pre><p>{escaped(versions)}</p>'
-    return section("How to reproduce", body)
+    return section("How to reproduce", reproduced(command("twins", data), versions(data)))

@@ -143,6 +143,7 @@ class Recurrent:
         codes: one row per position, where positions are read as codes.
         state_bits: bits of a number of the state, which is rounded to a grid between two tokens; 64 is not rounded.
         state_range: the grid goes from minus this to this; what lies beyond is cut off.
+        passes: how often the input is read, one time after another; answers are those of the last time.
     """
 
     cell: str
@@ -153,6 +154,7 @@ class Recurrent:
     codes: Matrix | None = None
     state_bits: int = UNROUNDED
     state_range: float = 1.0
+    passes: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "Wo", frozen(self.Wo))
@@ -165,6 +167,8 @@ class Recurrent:
         check_shape("Wo", self.Wo, (len(self.bo), self.cells[-1].units))
         if not (1 <= self.state_bits <= UNROUNDED and self.state_range > 0):
             raise InvalidInput(f"state_bits lie between 1 and {UNROUNDED}, and state_range is positive.")
+        if self.passes < 1:
+            raise InvalidInput(f"a recurrent network reads its input once or more often; got {self.passes} passes.")
 
     @classmethod
     def random(
@@ -254,10 +258,10 @@ class Recurrent:
         tokens, state = encoded(X, self.z, self.codes), self.start(len(X))
         top = self.remembered - STATES[self.cell] * self.cells[-1].units
         rows: list[Array] = []
-        for t in range(X.shape[1]):
-            state = self.step(state, tokens[:, t])
+        for t in range(self.passes * X.shape[1]):
+            state = self.step(state, tokens[:, t % X.shape[1]])
             rows.append(state[:, top : top + self.cells[-1].units] @ self.Wo.T + self.bo)
-        return np.stack(rows, axis=1)
+        return np.stack(rows[-X.shape[1] :], axis=1)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -309,6 +313,7 @@ def described(model: Mlp | Recurrent) -> tuple[dict[str, str], dict[str, Array]]
     named = {f"{k}.{name}": getattr(cell, name) for k, cell in enumerate(model.cells) for name in _CELL}
     tensors = {f"rnn.{name}": part for name, part in (named | codes | {"Wo": model.Wo, "bo": model.bo}).items()}
     rounding = {"state_bits": str(model.state_bits), "state_range": repr(float(model.state_range))}
+    about |= {"passes": str(model.passes)} if model.passes > 1 else {}
     return about | rounding | {"kind": "rnn", "cell": model.cell}, tensors
 
 
@@ -333,6 +338,7 @@ def restored(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> Mlp |
         layers = (len(parts) - 2) // len(_CELL)
         cells = tuple(Cell(*(parts[f"{k}.{name}"] for name in _CELL)) for k in range(layers))
         rounding = int(metadata["state_bits"]), float(metadata["state_range"])
-        return Recurrent(metadata["cell"], cells, parts["Wo"], parts["bo"], z, codes, *rounding)
+        passes = int(metadata.get("passes", "1"))
+        return Recurrent(metadata["cell"], cells, parts["Wo"], parts["bo"], z, codes, *rounding, passes)
     except (KeyError, ValueError, TypeError) as error:
         raise InvalidInput(f"a {kind} file lacks something, or holds what makes no sense: {error}.") from error

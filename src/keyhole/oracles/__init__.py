@@ -15,6 +15,7 @@ from keyhole.oracles.wrappers import (
     Rounded,
     Signs,
     Watched,
+    watching,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "asked_again",
     "declared",
     "oracle_of",
+    "watching",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,21 @@ from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle, checked,
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+Told = Callable[[str, int], None]  # of a phase, and of sequences that were answered in it
+
+_asking: ContextVar[str | None] = ContextVar("the phase of the outermost ledger that is asking", default=None)
+_watcher: ContextVar[Told | None] = ContextVar("who hears of answers as they come", default=None)
+
+
+@contextmanager
+def watching(tell: Told) -> Generator[None]:
+    """While inside, `tell` hears of every batch that a `Watched` oracle made here answers, and of its phase."""
+    before = _watcher.set(tell)
+    try:
+        yield
+    finally:
+        _watcher.reset(before)
 
 
 @dataclass(slots=True)
@@ -59,12 +75,14 @@ class Counted(_Wrapper):
     def ask(self, X: Sequences) -> Answers:
         """Answers to a batch, counted."""
         entry, asked, start = self.ledger[self._phase], len(X), time.perf_counter()
+        before = _asking.set(_asking.get() or self._phase)
         try:
             return self.inner.ask(X)
         except BudgetSpent as spent:
             asked = spent.answered
             raise
         finally:
+            _asking.reset(before)
             entry.sequences += asked
             entry.tokens += asked * X.shape[1]
             entry.calls += 1
@@ -277,6 +295,8 @@ class Chunked(_Wrapper):
 class Watched(_Wrapper):
     """Shows progress on standard error while used as a context; silent when that is not a terminal.
 
+    Whoever is `watching` hears of it too.
+
     Args:
         inner: the oracle to watch.
         expected: how many sequences the plan foresees.
@@ -286,8 +306,10 @@ class Watched(_Wrapper):
     expected: int
     title: str = "asking"
     _progress: Progress | None = field(default=None, init=False)
+    _tell: Told | None = field(default=None, init=False)
 
     def __enter__(self) -> Watched:
+        self._tell = _watcher.get()
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -305,7 +327,16 @@ class Watched(_Wrapper):
 
     def ask(self, X: Sequences) -> Answers:
         """Answers to a batch; the bar moves when they are there."""
-        answers = self.inner.ask(X)
-        if self._progress is not None:
-            self._progress.advance(self._progress.task_ids[0], len(X))
+        try:
+            answers = self.inner.ask(X)
+        except BudgetSpent as spent:
+            self._advance(spent.answered)
+            raise
+        self._advance(len(X))
         return answers
+
+    def _advance(self, sequences: int) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._progress.task_ids[0], sequences)
+        if self._tell is not None:
+            self._tell(_asking.get() or "ask", sequences)

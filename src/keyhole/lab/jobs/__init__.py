@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob
+from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob, TrainJob
 from keyhole.lab.jobs.keeping import DemoJob, SampleJob, ServeJob, SweepJob
-from keyhole.lab.jobs.recovery import AuditJob, CompareJob, LearnJob, PlanJob, TrialJob, TwinsJob, VerifyJob
+from keyhole.lab.jobs.recovery import (
+    AuditJob,
+    CompareJob,
+    LearnJob,
+    PlanJob,
+    TransitionJob,
+    TrialJob,
+    TwinsJob,
+    VerifyJob,
+)
+from keyhole.lab.jobs.showing import ReportJob, UiJob
 
 __all__ = [
     "KINDS",
@@ -17,11 +27,15 @@ __all__ = [
     "Job",
     "LearnJob",
     "PlanJob",
+    "ReportJob",
     "SampleJob",
     "ServeJob",
     "SweepJob",
+    "TrainJob",
+    "TransitionJob",
     "TrialJob",
     "TwinsJob",
+    "UiJob",
     "VerifyJob",
 ]
 
@@ -36,11 +50,22 @@ Job = (
     | SampleJob
     | BoundJob
     | AttackJob
+    | TrainJob
+    | TransitionJob
     | TrialJob
     | SweepJob
     | DemoJob
     | ServeJob
+    | ReportJob
+    | UiJob
 )
 
 # The jobs a sweep can be made of, by name.
-KINDS: dict[str, type[Job]] = {"trial": TrialJob, "learn": LearnJob, "plan": PlanJob, "audit": AuditJob}
+KINDS: dict[str, type[Job]] = {
+    "trial": TrialJob,
+    "learn": LearnJob,
+    "plan": PlanJob,
+    "audit": AuditJob,
+    "train": TrainJob,
+    "transition": TransitionJob,
+}

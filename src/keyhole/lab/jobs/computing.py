@@ -1,4 +1,4 @@
-"""Jobs about tasks: build weights, bound sizes, attack models that are too small."""
+"""Jobs about tasks: build weights, train them, bound sizes, attack models that are too small."""
 
 from __future__ import annotations
 
@@ -111,3 +111,74 @@ class AttackJob(Posing, Attacking):
     dtype: str | None = None
     accuracy: float | None = None
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class TrainJob(Posing, Naming):
+    """Train models of TASK by gradient descent, several seeds side by side, and measure them on fresh inputs.
+
+    Args:
+        model: attention, linear-attention, third-order, mlp, gru, lstm or layers (a multi-layer Transformer); or
+            constructed, the smallest weights that are known, measured beside them.
+        embed: width of queries and keys; of a token between layers for layers.
+        heads: heads of an attention layer.
+        layers: attention layers, or hidden layers of an mlp, gru or lstm.
+        hidden: hidden units of a network.
+        codes: how positions or values are read: one-hot, orthonormal (in a random basis), random, learned or
+            resampled (random anew for every sequence); one-hot when absent.
+        code_width: numbers of a code.
+        tied: the query is the sum of the codes of the positions named, the key the own code, the value the vector.
+        places: layers read the position in the sequence too.
+        inputs: how inputs of tasks with labels are drawn: one of their kinds (random, planted, balanced, near-miss),
+            mixed, or strict (match2 and match3 modulo a prime: no 0, and no match of three that a pair shows), the
+            default where there is one.
+        samples: sequences to train on; fresh ones every step when absent.
+        steps: steps of Adam.
+        batch: sequences of a step.
+        rate: the largest learning rate; when absent 0.01 for units (on labels 0.3, and 0.02 for third-order) and 0.001
+            for others.
+        warm_up: steps in which it is reached; it then falls to zero along a cosine.
+        seeds: how many models, with the seeds SEED, SEED + 1 and so on.
+        seed: seed of every random choice of the first model.
+        tests: fresh sequences the models are measured on.
+        check_every: steps between two checks; a twentieth of all when absent.
+        patience: checks without a better one after which a seed stops; never when absent.
+        checkpoint_every: steps between two checkpoints, from which --resume goes on.
+        lengths: measure on inputs of these lengths too, with fresh codes (random or resampled ones).
+        round_trip: hide the best model behind an oracle, recover it, and score what was recovered on the task.
+        effective_bits: round the numbers people would send to run each model until it fails the task.
+        keep: write a run directory with the models and a page; jobs of a sweep write none when absent.
+        out: run directory; runs/TIME-train-TASK when absent.
+        resume: go on with the run in `out`.
+        force: overwrite the run in `out`.
+    """
+
+    _: KW_ONLY
+    model: str = "attention"
+    embed: int | None = None
+    heads: int = 1
+    layers: int = 1
+    hidden: int | None = None
+    codes: str | None = None
+    code_width: int | None = None
+    tied: bool = False
+    places: bool = False
+    inputs: str | None = None
+    samples: int | None = None
+    steps: int = 2000
+    batch: int = 32
+    rate: float | None = None
+    warm_up: int = 50
+    seeds: int = 5
+    seed: int = 0
+    tests: int = 1000
+    check_every: int | None = None
+    patience: int | None = None
+    checkpoint_every: int = 500
+    lengths: tuple[int, ...] = ()
+    round_trip: bool = False
+    effective_bits: bool = False
+    keep: bool | None = None
+    out: str | None = None
+    resume: bool = False
+    force: bool = False

@@ -147,3 +147,23 @@ class TrialJob(Hinting):
     learner: str = "auto"
     budget: int | None = None
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class TransitionJob(Keyed):
+    """How often the least nuclear norm finds a random matrix from random measurements; made for sweeps.
+
+    Args:
+        width: d, the matrix is d x d.
+        rank: r, of the matrix.
+        ratio: measurements over its degrees of freedom, r(2d - r).
+        seeds: matrices that are drawn.
+        seed: seed of every random choice.
+    """
+
+    width: int
+    rank: int
+    ratio: float
+    _: KW_ONLY
+    seeds: int = 10
+    seed: int = 0

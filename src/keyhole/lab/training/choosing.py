@@ -1,0 +1,120 @@
+"""From the words of a training job to a net."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, log
+from typing import Any
+
+from keyhole.errors import InvalidInput
+from keyhole.lab.jobs import TrainJob
+from keyhole.lab.training.flags import FlagUnit
+from keyhole.lab.training.layers import LayersNet
+from keyhole.lab.training.lessons import Lesson
+from keyhole.lab.training.nets import Net
+from keyhole.lab.training.networks import MlpNet, RecurrentNet
+from keyhole.lab.training.reading import Reading
+from keyhole.lab.training.units import ThirdOrderUnit, TiedUnit, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A net, with the sizes that were chosen where the job gave none.
+
+    Args:
+        net: the net.
+        sizes: its sizes by name.
+    """
+
+    net: Net
+    sizes: dict[str, Any]
+
+
+def reading_of(job: TrainJob, lesson: Lesson[Any], embed: int) -> Reading:
+    """How a job's net reads tokens."""
+    values = lesson.columns.values
+    kind = job.codes or "one-hot"
+    usual = {"random": ceil(1 + 2 * log(values)), "learned": embed, "resampled": 128}.get(kind, values)
+    return Reading(lesson.columns, kind, usual if job.code_width is None else job.code_width)
+
+
+def _unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+    linear, embed, task = job.model == "linear-attention", job.embed or lesson.task.length, lesson.task
+    reading = reading_of(job, lesson, embed)
+    sizes = {"embed": embed, "heads": job.heads, "tied": job.tied}
+    if lesson.labels:
+        if linear or job.tied or job.heads > 1:
+            raise InvalidInput(
+                f"on {task.name} an attention unit answers the share of one head's weight on real tokens: leave "
+                "--tied and --heads away, take --model attention or third-order, or --model layers for several heads."
+            )
+        return Choice(FlagUnit(reading, embed), sizes)
+    if job.tied:
+        return Choice(TiedUnit(reading, embed, linear), sizes)
+    return Choice(Unit(reading, task.outputs, embed, job.heads, linear), sizes)
+
+
+def _third_order(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+    embed = job.embed or lesson.task.length
+    reading = reading_of(job, lesson, embed)
+    if lesson.labels:
+        return Choice(FlagUnit(reading, embed, order=3), {"embed": embed})
+    return Choice(ThirdOrderUnit(reading, lesson.task.outputs, embed), {"embed": embed})
+
+
+def _mlp(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+    hidden, task = job.hidden or 256, lesson.task
+    reading = reading_of(job, lesson, hidden)
+    net = MlpNet(reading, task.length, task.outputs, hidden, job.layers, lesson.labels)
+    return Choice(net, {"hidden": hidden, "layers": job.layers})
+
+
+def _recurrent(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+    hidden, task = job.hidden or 128, lesson.task
+    reading = reading_of(job, lesson, hidden)
+    net = RecurrentNet(reading, task.outputs, job.model, hidden, job.layers, labels=lesson.labels)
+    return Choice(net, {"hidden": hidden, "layers": job.layers, "passes": net.passes})
+
+
+def _layers(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+    task, embed = lesson.task, job.embed or 32
+    hidden = job.hidden or 4 * embed
+    reading = reading_of(job, lesson, embed)
+    net = LayersNet(reading, task.length, task.outputs, embed, job.heads, job.layers, hidden, job.places, lesson.labels)
+    return Choice(net, {"embed": embed, "heads": job.heads, "layers": job.layers, "hidden": hidden})
+
+
+MODELS: dict[str, Callable[[TrainJob, Lesson[Any]], Choice]] = {
+    "attention": _unit,
+    "linear-attention": _unit,
+    "third-order": _third_order,
+    "mlp": _mlp,
+    "gru": _recurrent,
+    "lstm": _recurrent,
+    "layers": _layers,
+}
+_RATES = {"attention": 1e-2, "linear-attention": 1e-2, "third-order": 1e-2}  # others 1e-3
+_FLAG_RATES = {"attention": 0.3, "third-order": 0.02}  # units on labels, which a smaller rate leaves half-way
+
+
+def usual_rate(model: str, labels: bool) -> float:
+    """The learning rate of a net where the job gives none."""
+    return (_FLAG_RATES if labels else {}).get(model, _RATES.get(model, 1e-3))
+
+
+def chosen(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+    """The net a job asks for.
+
+    Raises:
+        InvalidInput: there is none of that name, or its sizes do not fit.
+    """
+    if job.model not in MODELS:
+        raise InvalidInput(f"--model is one of {', '.join(MODELS)}, constructed; got {job.model!r}.")
+    if job.tied and (lesson.labels or not job.model.endswith("attention")):
+        raise InvalidInput("--tied is for attention and linear-attention on sparse-average.")
+    if job.codes == "resampled" and (lesson.labels or job.model not in ("attention", "linear-attention")):
+        raise InvalidInput("--codes resampled is for attention and linear-attention on sparse-average.")
+    choice = MODELS[job.model](job, lesson)
+    reading = choice.net.reading
+    return Choice(choice.net, choice.sizes | {"codes": reading.kind, "code_width": reading.width})

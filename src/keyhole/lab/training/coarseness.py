@@ -1,0 +1,65 @@
+"""How coarse the numbers may be that people send to run trained models, before these fail their task."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+from keyhole.bounds.formulas import disjointness_bits
+from keyhole.bounds.protocol import effective_bits
+from keyhole.errors import InvalidInput
+from keyhole.lab.training.lessons import Lesson
+from keyhole.models.attention import SelfAttention
+from keyhole.models.stack import Transformer
+
+_WRONG = 0.05  # of the labels of a sequence that may be wrong
+_BELOW = 0.99
+_SAMPLED = 8  # inputs of each kind the task has
+
+
+def coarseness(models: list[Any], lesson: Lesson[Any], *, rng: np.random.Generator) -> dict[str, Any]:
+    """Fewest bits of a number with which each model does the task, and what its queries then carry.
+
+    A query of m numbers of b bits is a message of m b bits; deciding whether two sets meet takes `needed`. Averages
+    tell sets that meet from sets that do not where errors are below 1/q: right answers are 2/q apart.
+
+    Raises:
+        InvalidInput: the models are not Transformers of standard attention.
+    """
+    task = lesson.task
+    allowed = _WRONG if lesson.labels else _BELOW / task.q
+    numbers = [_numbers(model) for model in models]
+    streams = rng.spawn(len(models))
+    found = [
+        effective_bits(model, task, allowed=allowed, rng=one, sampled=_SAMPLED).bits
+        for model, one in zip(models, streams, strict=True)
+    ]
+    messages = [None if bits is None else bits * count for bits, count in zip(found, numbers, strict=True)]
+    return _told(found, messages, disjointness_bits(task), allowed)
+
+
+def _numbers(model: Any) -> int:
+    """Numbers of the queries of one token, over heads and layers."""
+    layers = [block.layer for block in model.blocks] if isinstance(model, Transformer) else []
+    sizes = [layer.Q.shape[0] * layer.Q.shape[2] for layer in layers if isinstance(layer, SelfAttention)]
+    if not sizes or len(sizes) < len(layers):
+        raise InvalidInput("--effective-bits is for models of standard attention: attention and layers.")
+    return sum(sizes)
+
+
+def _told(found: list[int | None], messages: list[int | None], needed: int, allowed: float) -> dict[str, Any]:
+    known = [bits for bits in messages if bits is not None]
+    data: dict[str, Any] = {
+        "bits": found,
+        "message": messages,
+        "median_message": statistics.median(known) if known else None,
+        "needed": needed,
+        "ratio": min(known) / needed if known and needed else None,
+        "allowed": allowed,
+    }
+    if not known:
+        return data | {"sentence": "no model does the task even with 40 bits a number"}
+    said = f"queries of {min(known)} to {max(known)} bits do for {len(known)} of {len(found)} models"
+    return data | {"sentence": f"{said} (error at most {allowed:.3g}); deciding disjointness takes {needed}"}

@@ -1,0 +1,50 @@
+"""Constructed weights measured as trained ones are: on the same fresh inputs, with the same errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Array
+from keyhole.constructions import build
+from keyhole.errors import InvalidInput
+from keyhole.lab.jobs import TrainJob
+from keyhole.lab.training.labelling import Labelling
+from keyhole.lab.training.lessons import Examples, Lesson
+from keyhole.lab.training.outcomes import Outcome
+from keyhole.lab.training.streams import Purpose, stream
+
+_SEEN = 200  # sequences the simple predictors are fitted to
+
+
+def constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, dict[str, Any]]:
+    """The smallest weights that are known, on the tests of every seed, and their sizes.
+
+    Raises:
+        InvalidInput: nothing is trained, so that nothing can be gone on with.
+    """
+    if job.resume:
+        raise InvalidInput("constructed weights are not trained: leave --resume away.")
+    built = build(lesson.task, rng=stream(job.seed, Purpose.WEIGHTS))
+    seeds = range(job.seed, job.seed + job.seeds)
+    tests = [_drawn(lesson, seed, Purpose.TESTS, job.tests) for seed in seeds]
+    errors = [_error(lesson, built.model(X), Y) for X, Y in tests]
+    curve = {"steps": [0], "errors": [[e] for e in errors], "aligned": [], "best_steps": [0] * job.seeds}
+    curve |= {"stopped": [None] * job.seeds}
+    lines = lesson.lines(tests[0], _drawn(lesson, job.seed, Purpose.CHECKS, _SEEN))
+    size = built.size
+    sizes = {"embed": size.embed, "heads": size.heads, "layers": size.layers, "construction": built.construction}
+    return Outcome(errors, curve, lines, None, [built.model] * job.seeds, 0, {}), sizes
+
+
+def _drawn(lesson: Lesson[Any], seed: int, purpose: Purpose, size: int) -> Examples:
+    X = lesson.draw(size, rng=stream(seed, purpose))
+    return Examples(X, lesson.targets(X))
+
+
+def _error(lesson: Lesson[Any], answers: Array, Y: Array) -> float:
+    """The share of wrong labels, or the squared error over that of answering zero."""
+    if isinstance(lesson, Labelling):
+        return float(np.not_equal(answers > 0.5, Y > 0.5).mean())
+    return float(np.square(answers - Y).sum() / np.square(Y).sum())

@@ -1,0 +1,134 @@
+"""What is trained on: inputs of a task as they are drawn for training, the loss, and what simple predictors reach."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from keyhole._arrays import Sequences, Stack
+from keyhole.tasks import SparseAverage, Task
+from keyhole.tasks.base import Labels, whole
+
+Posed = TypeVar("Posed", bound=Task)
+
+
+class Examples(NamedTuple):
+    """Inputs and their right answers."""
+
+    X: Stack
+    Y: Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How the numbers of a token are to be read.
+
+    Args:
+        plain: leading columns that are numbers as they are.
+        coded: further columns, whole numbers that stand for something.
+        values: how many different ones there are.
+    """
+
+    plain: int
+    coded: int
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson(ABC, Generic[Posed]):
+    """A task to be learned.
+
+    Args:
+        task: the task.
+    """
+
+    task: Posed
+
+    @property
+    @abstractmethod
+    def labels(self) -> bool:
+        """Whether answers are yes or no, so that the loss is logistic and errors are shares of wrong answers."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Columns:
+        """How tokens are read."""
+
+    @abstractmethod
+    def draw(self, size: int, *, rng: np.random.Generator) -> Sequences:
+        """Inputs as training and tests see them."""
+
+    def targets(self, X: Sequences) -> Labels:
+        """The truth."""
+        return self.task.target(X)
+
+    @abstractmethod
+    def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
+        """Errors of simple predictors on tests, by name; those that must be fitted are fitted to `seen`."""
+
+    def members(self, X: Sequences) -> Stack | None:
+        """Which tokens each token should attend to, as 0 and 1, where the task says so."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging(Lesson[SparseAverage]):
+    """Sparse averaging with vectors of length 1, so that no answer (zero) has a squared error of 1/q."""
+
+    @property
+    def labels(self) -> bool:
+        """Answers are vectors."""
+        return False
+
+    @property
+    def columns(self) -> Columns:
+        """The vector as it is; the positions named and the token's own as codes."""
+        return Columns(self.task.dimension, self.task.q + 1, self.task.length)
+
+    def draw(self, size: int, *, rng: np.random.Generator) -> Sequences:
+        """Vectors uniform on the sphere, sets uniform."""
+        task = self.task
+        z = rng.normal(size=(size, task.length, task.dimension))
+        z /= np.linalg.norm(z, axis=-1, keepdims=True)
+        y = _sets(task.length, task.q, (size, task.length), rng)
+        if task.at_most:
+            y = rng.permuted(y, axis=-1)
+            y = np.where(np.arange(task.q) < rng.integers(1, task.q + 1, size=(size, task.length, 1)), y, task.length)
+            y = np.sort(y, axis=-1)
+        return task.tokens(z, np.where(y == task.length, -1, y))
+
+    def targets(self, X: Sequences) -> Labels:
+        """The truth, without listing who is named by whom."""
+        task = self.task
+        y = whole(X[..., task.dimension : task.dimension + task.q])
+        there = (y >= 0)[..., None]
+        z = X[np.arange(len(X))[:, None, None], np.maximum(y, 0), : task.dimension]
+        return np.sum(z * there, axis=2) / there.sum(axis=2)
+
+    # Vectors are independent with mean zero. The mean of all answers |y|/N of the squared length of the target right;
+    # a model that reads once and cannot look ahead misses the members behind the asking token, half of all others.
+    def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
+        """Zero, the mean of all vectors, and the floor of every model that reads once: exact, relative to zero."""
+        task, sizes = self.task, np.arange(1 if self.task.at_most else self.task.q, self.task.q + 1)
+        mean = 1.0 - 1.0 / (task.length * float(np.mean(1.0 / sizes)))
+        return {"zero": 1.0, "mean_of_all": mean, "causal_floor": (task.length - 1) / (2.0 * task.length)}
+
+    def members(self, X: Sequences) -> Stack:
+        """Who is named."""
+        return self.task.members(X)
+
+
+# The k-th member is a number below N - k that counts only what is left: it goes up by one for every smaller member.
+def _sets(length: int, q: int, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    """Sets of q positions, uniform, in rising order."""
+    y = np.empty((*shape, q), dtype=np.int64)
+    for k in range(q):
+        member = rng.integers(length - k, size=shape)
+        for j in range(k):
+            member += member >= y[..., j]
+        y[..., k] = member
+        y[..., : k + 1].sort(axis=-1)
+    return y

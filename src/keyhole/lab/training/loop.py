@@ -1,0 +1,260 @@
+"""The loop: Adam with a warm-up and a cosine, seeds side by side; checked, stopped early, kept and gone on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import cos, inf, pi
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from keyhole._arrays import Array, Matrix
+from keyhole.errors import DifferentRun
+from keyhole.lab.training.adam import Adam
+from keyhole.lab.training.nets import Net
+from keyhole.lab.training.reading import Weights, tensor_of
+from keyhole.lab.training.streams import Purpose, stream
+from keyhole.lab.training.supply import Batch, Supply
+from keyhole.models.files import read_tensors, write_tensors
+
+STACKED = 16  # seeds side by side: more are not faster
+_CHUNK = 250  # sequences of a check at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How long and how fast to train.
+
+    Args:
+        steps: steps of Adam.
+        rate: the largest learning rate.
+        warm_up: steps in which it is reached; it then falls to zero along a cosine.
+        check_every: steps between two checks.
+        patience: checks without a better one after which a seed stops; never when absent.
+        checks: sequences of a check.
+        keep_every: steps between two checkpoints.
+    """
+
+    steps: int
+    rate: float
+    warm_up: int
+    check_every: int
+    patience: int | None
+    checks: int = 200
+    keep_every: int | None = None
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step."""
+        if step < self.warm_up:
+            return self.rate * (step + 1) / self.warm_up
+        return 0.5 * self.rate * (1.0 + cos(pi * (step - self.warm_up) / max(1, self.steps - self.warm_up)))
+
+
+@dataclass(slots=True)
+class Progress:
+    """What has been seen of every seed so far.
+
+    Args:
+        steps: of the checks.
+        errors: one row per check, one number per seed.
+        aligned: likewise, the share of attention on the tokens that should be attended to; empty where none is told.
+        best: the least error of each seed so far.
+        best_steps: when it was seen.
+        stopped: the step at which a seed was stopped for want of progress, or -1.
+        pictures: attention of the first seed on one input, by step.
+    """
+
+    steps: list[int] = field(default_factory=list[int])
+    errors: list[list[float]] = field(default_factory=list[list[float]])
+    aligned: list[list[float]] = field(default_factory=list[list[float]])
+    best: list[float] = field(default_factory=list[float])
+    best_steps: list[int] = field(default_factory=list[int])
+    stopped: list[int] = field(default_factory=list[int])
+    pictures: dict[int, Matrix] = field(default_factory=dict[int, Matrix])
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON, pictures apart."""
+        names = ("steps", "errors", "aligned", "best", "best_steps", "stopped")
+        return {name: getattr(self, name) for name in names}
+
+
+@contextmanager
+def one_torch_thread() -> Generator[None]:
+    """Torch inside runs on one thread: two on a busy machine are many times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Trainer:
+    """Seeds of one net, trained side by side.
+
+    Args:
+        net: the architecture.
+        supply: where batches come from.
+        course: how long and how fast.
+        identity: what a checkpoint is of; one of anything else is refused.
+    """
+
+    def __init__(self, net: Net, supply: Supply, course: Course, identity: str = "") -> None:
+        """Weights to begin with."""
+        self.net, self.supply, self.course, self.identity = net, supply, course, identity
+        starts = [net.initial(stream(seed, Purpose.WEIGHTS)) for seed in supply.seeds]
+        self.weights: Weights = {
+            name: tensor_of(np.stack([start[name] for start in starts])).float() for name in starts[0]
+        }
+        self.trained = [name for name in self.weights if name not in net.fixed]
+        for name in self.trained:
+            self.weights[name].requires_grad_()
+        self.adam = Adam({name: self.weights[name] for name in self.trained})
+        count = len(supply.seeds)
+        self.progress = Progress(best=[inf] * count, best_steps=[0] * count, stopped=[-1] * count)
+        self.best = {name: part.detach().clone() for name, part in self.weights.items()}
+        self.step = 0
+        self.checks = supply.held_out(Purpose.CHECKS, course.checks)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that are trained, of one seed."""
+        return sum(self.weights[name][0].numel() for name in self.trained)
+
+    def run(self, path: Path | None = None, shown: Callable[[int], None] = lambda step: None) -> None:
+        """Train to the end, or until every seed has stopped.
+
+        Args:
+            path: where checkpoints are written.
+            shown: told every step.
+        """
+        every = self.course.keep_every
+        while not self.ended():
+            if self.step % self.course.check_every == 0:
+                self._check()
+                if self.ended():
+                    break
+            if path is not None and every and self.step and self.step % every == 0:
+                self.keep(path)
+            self._advance()
+            shown(self.step)
+        if not self.progress.steps or self.progress.steps[-1] != self.step:
+            self._check()
+
+    def ended(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.step >= self.course.steps or all(step >= 0 for step in self.progress.stopped)
+
+    def _advance(self) -> None:
+        """One step of every seed; the loss is the sum, so that no seed feels another."""
+        batch = self.supply.at(self.step)
+        self.losses(self.weights, batch).sum().backward()  # pyright: ignore[reportUnknownMemberType]
+        self.adam.step(self.course.rate_at(self.step))
+        self.step += 1
+
+    def losses(self, w: Weights, batch: Batch) -> Tensor:
+        """The loss of each seed."""
+        answers = self.net(w, batch.X, batch.codes)
+        if self.supply.lesson.labels:
+            return functional.binary_cross_entropy_with_logits(answers, batch.Y, reduction="none").mean(dim=(1, 2, 3))
+        return (answers - batch.Y).square().sum(dim=-1).mean(dim=(1, 2))
+
+    @torch.no_grad()
+    def errors(self, w: Weights, batch: Batch) -> Array:
+        """Of each seed: the squared error over that of answering zero, or the share of wrong labels."""
+        wrong, size = np.zeros(len(batch.X)), batch.Y.square().sum(dim=-1).mean(dim=(1, 2)).double().numpy()
+        for start in range(0, batch.X.shape[1], _CHUNK):
+            part = batch.part(slice(start, start + _CHUNK))
+            answers = self.net(w, part.X, part.codes)
+            if self.supply.lesson.labels:
+                seen = ((answers > 0) != (part.Y > 0.5)).double().mean(dim=-1)
+            else:
+                seen = (answers - part.Y).square().sum(dim=-1).double()
+            wrong += seen.nan_to_num(nan=inf).sum(dim=(1, 2)).numpy()
+        wrong /= batch.X.shape[1] * batch.X.shape[2]
+        return wrong if self.supply.lesson.labels else wrong / size
+
+    def _check(self) -> None:
+        """Measure every seed, remember its best weights, and stop it where it does not get better any more."""
+        seen, progress = self.errors(self.weights, self.checks), self.progress
+        progress.steps.append(self.step)
+        progress.errors.append([float(error) for error in seen])
+        for k, error in enumerate(seen):
+            if progress.stopped[k] >= 0:
+                continue
+            if error < progress.best[k]:
+                progress.best[k], progress.best_steps[k] = float(error), self.step
+                for name, part in self.weights.items():
+                    self.best[name][k] = part.detach()[k]
+            elif self.course.patience is not None:
+                since = (self.step - progress.best_steps[k]) // self.course.check_every
+                progress.stopped[k] = self.step if since >= self.course.patience else -1
+        self._look()
+
+    @torch.no_grad()
+    def _look(self) -> None:
+        """Where attention goes, for tasks that say where it should."""
+        part = self.checks.part(slice(0, 50))
+        weights = self.net.attention(self.weights, part.X, part.codes)
+        if weights is None:
+            return
+        self._picture(_array(weights[0, 0]))
+        ideal = [self.supply.lesson.members(x.double().numpy()) for x in part.X]
+        if any(named is None for named in ideal):
+            return
+        inside = (weights * tensor_of(ideal)).sum(dim=-1).mean(dim=(1, 2))
+        self.progress.aligned.append([float(share) for share in inside])
+
+    def _picture(self, weights: Matrix) -> None:
+        """Keep the first picture, an early one and the last."""
+        held = self.progress.pictures
+        held[self.step] = weights
+        early = next((step for step in sorted(held) if step >= 0.1 * self.course.steps), self.step)
+        for step in set(held) - {min(held), early, self.step}:
+            del held[step]
+
+    def best_of(self, k: int) -> dict[str, Array]:
+        """The best weights of one seed, in float64."""
+        return {name: _array(part[k]) for name, part in self.best.items()}
+
+    def keep(self, path: Path) -> None:
+        """Write all that is needed to go on."""
+        tensors: dict[str, Array] = {}
+        for name, part in self.weights.items():
+            tensors |= {f"now.{name}": _array(part), f"best.{name}": _array(self.best[name])}
+        for name in self.trained:
+            tensors |= {f"mean.{name}": _array(self.adam.mean[name]), f"square.{name}": _array(self.adam.square[name])}
+        tensors |= {f"picture.{step}": picture for step, picture in self.progress.pictures.items()}
+        about = {"kind": "checkpoint", "identity": self.identity, "step": str(self.step)}
+        write_tensors(path, about | {"progress": json.dumps(self.progress.plain())}, tensors)
+
+    def go_on(self, path: Path) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            DifferentRun: it is of another run.
+        """
+        about, tensors = read_tensors(path)
+        if about.get("kind") != "checkpoint" or about.get("identity") != self.identity:
+            raise DifferentRun(f"{path} is a checkpoint of another training. Use --force to start anew.")
+        self.step, held = int(about["step"]), {name: tensor_of(a).float() for name, a in tensors.items()}
+        for name, part in self.weights.items():
+            part.data.copy_(held[f"now.{name}"])
+            self.best[name].copy_(held[f"best.{name}"])
+        self.adam.taken = self.step
+        for name in self.trained:
+            self.adam.mean[name], self.adam.square[name] = held[f"mean.{name}"], held[f"square.{name}"]
+        pictures = {int(name[8:]): tensors[name] for name in tensors if name.startswith("picture.")}
+        self.progress = Progress(**json.loads(about["progress"]), pictures=pictures)
+
+
+def _array(part: Tensor) -> Array:
+    """Numbers of float32 in float64, which holds them exactly."""
+    return part.detach().double().numpy()

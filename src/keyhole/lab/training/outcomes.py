@@ -1,0 +1,143 @@
+"""What came of a training, as a record and in words no stronger than the numbers."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from keyhole._arrays import Matrix
+from keyhole.lab.jobs import TrainJob
+from keyhole.lab.training.lessons import Lesson
+from keyhole.tasks import SparseAverage, sizes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a training.
+
+    Args:
+        errors: of each seed, on the tests.
+        curve: steps of the checks, errors and alignments of each seed at them.
+        lines: errors of simple predictors.
+        lengths: errors at other lengths, where asked for.
+        models: the numpy model of each seed.
+        parameters: numbers that were trained, of one seed.
+        pictures: attention of the first seed by step, with the ideal under -1 where the task tells it.
+    """
+
+    errors: list[float]
+    curve: dict[str, Any]
+    lines: dict[str, float]
+    lengths: dict[str, Any] | None
+    models: list[Any]
+    parameters: int
+    pictures: dict[int, Matrix]
+
+
+def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came: Outcome) -> dict[str, Any]:
+    """The record of a training, but for where it was written and what it took."""
+    errors = came.errors
+    spread = _spread(errors)
+    lines = came.lines | _optimum(lesson, sizes)
+    data: dict[str, Any] = {
+        "task": lesson.task.name,
+        "task_sizes": sizes_of(lesson.task),
+        "model_kind": job.model,
+        "model_name": f"{job.layers} layer{'s' * (job.layers > 1)}" if job.model == "layers" else job.model,
+        "model_sizes": sizes,
+        "parameters": came.parameters,
+        "inputs": getattr(lesson, "inputs", None),
+        "samples": job.samples,
+        "steps": job.steps,
+        "batch": job.batch,
+        "seed": job.seed,
+        "seeds": job.seeds,
+        "measure": "share of wrong labels" if lesson.labels else "squared error over that of answering zero",
+        "errors": errors,
+        "error": spread,
+        "accuracy": _right(spread) if lesson.labels else None,
+        "lines": lines,
+        "aligned": _spread([row[-1] for row in came.curve["aligned"]]),
+        "curve": came.curve | {"median": _medians(came.curve["errors"]), "alignment": _medians(came.curve["aligned"])},
+        "lengths": came.lengths,
+    }
+    return {"sentence": _sentence(data), **data}
+
+
+def _right(spread: Mapping[str, float]) -> dict[str, float]:
+    """Shares of right labels, least first."""
+    return {"min": 1.0 - spread["max"], "median": 1.0 - spread["median"], "max": 1.0 - spread["min"]}
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    """Least, middle and largest over the seeds; empty where there are none."""
+    return {"min": min(values), "median": statistics.median(values), "max": max(values)} if values else {}
+
+
+def _medians(rows: list[list[float]]) -> list[float]:
+    """Over the seeds, check by check."""
+    shortest = min((len(row) for row in rows), default=0)
+    return [statistics.median(row[k] for row in rows) for k in range(shortest)]
+
+
+# Linear attention answers M G z with G of rank m and M the sets; for random sets the best G keeps the direction of all
+# ones and m - 1 others, which are alike: of the error of the mean of all, 1 - q/N, a share (N - m)/(N - 1) stays.
+def _optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
+    """The least error of linear attention of this width, where the task has one."""
+    task, width = lesson.task, sizes.get("embed")
+    if not isinstance(task, SparseAverage) or task.at_most or width is None or task.length < 2:
+        return {}
+    kept = max(0, task.length - width) / (task.length - 1)
+    return {"linear_optimum": (1.0 - task.q / task.length) * kept}
+
+
+def _sentence(data: dict[str, Any]) -> str:
+    error, seeds, on = data["error"], data["seeds"], data["samples"]
+    taught = "fresh sequences every step" if on is None else f"{on:,} sequences"
+    kind = data["model_name"]
+    said = f"{kind[0].upper()}{kind[1:]} trained on {taught} of {data['task']} for {data['steps']:,} steps: "
+    if not data["parameters"]:
+        said = f"Constructed weights on {data['task']}: "
+    if data["accuracy"] is not None:
+        said += f"{100 * (1 - error['median']):.2f} % of labels right, the median of {seeds} seeds"
+        said += f" (from {100 * (1 - error['max']):.2f} to {100 * (1 - error['min']):.2f})"
+        return said + f"; the more frequent label is right in {100 * (1 - data['lines']['majority']):.2f} %."
+    said += f"relative error {error['median']:.2g}, the median of {seeds} seeds"
+    said += f" (from {error['min']:.2g} to {error['max']:.2g})"
+    return said + f"; answering zero has 1, the mean of all vectors {data['lines']['mean_of_all']:.3g}."
+
+
+def telling(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The record for a person."""
+    rows = [
+        ("errors", ", ".join(f"{error:.3g}" for error in data["errors"])),
+        ("parameters", f"{data['parameters']:,} a model"),
+        *[(name.replace("_", " "), f"{value:.3g}") for name, value in data["lines"].items()],
+    ]
+    if data["lengths"] is not None:
+        told = data["lengths"]
+        for k, length in enumerate(told["lengths"]):
+            grown = f", with scores times ln N {told['median_scaled'][k]:.3g}" if "scaled" in told else ""
+            rows.append((f"length {length}", f"{told['median_errors'][k]:.3g}{grown}"))
+    if "round_trip" in data:
+        rows.append(("round trip", data["round_trip"]["sentence"].removeprefix("Round trip: ")))
+    if "effective_bits" in data:
+        rows.append(("effective bits", data["effective_bits"]["sentence"]))
+    rows.append(("seconds", f"{data['seconds']['total']:.1f}"))
+    return (*rows, *([("model", data["model"]), ("page", f"{data['run']}/report.html")] if "run" in data else []))
+
+
+def command(job: TrainJob) -> str:
+    """The words that ask the same again."""
+    words = ["keyhole", "train", job.task]
+    for item in fields(job):
+        value = getattr(job, item.name)
+        if item.name in ("task", "keep", "out", "resume", "force") or value == item.default:
+            continue
+        option = f"--{item.name.replace('_', '-')}"
+        several: list[Any] = list(value) if isinstance(value, tuple) else [value]  # pyright: ignore[reportUnknownArgumentType]
+        words += [option] if value is True else [word for one in several for word in (option, str(one))]
+    return shlex.join(words)

@@ -1,0 +1,278 @@
+"""`keyhole ui`: the explorer, one page and the few answers it asks for, to this machine only."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from keyhole import __version__
+from keyhole.errors import DoesNotFit, InvalidInput
+from keyhole.lab.bounding import surroundings
+from keyhole.lab.jobs import UiJob
+from keyhole.lab.pages import escaped
+from keyhole.lab.records import Record
+from keyhole.lab.running import run
+from keyhole.web import shelf
+from keyhole.web.desk import Desk, TooMany
+from keyhole.web.showcase import computed, rehearse
+from keyhole.web.wishes import Asked, bound_wish, converted
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    from keyhole.web.guard import REPORT, Guard
+except ImportError as missing:
+    raise ImportError("the explorer needs starlette and uvicorn: pip install 'keyhole[web]'.") from missing
+
+HOST = "127.0.0.1"
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+Answer = Callable[[Mapping[str, Any]], Any]
+
+
+def files() -> dict[str, bytes]:
+    """The files of the page by name, read once."""
+    folder = resources.files("keyhole.web") / "static"
+    return {item.name: item.read_bytes() for item in folder.iterdir() if item.is_file()}
+
+
+class Explorer:
+    """The application behind the page.
+
+    Args:
+        runs: the directory of runs that is shown, and in which recoveries are kept.
+    """
+
+    def __init__(self, runs: Path) -> None:
+        self.runs, self.desk, self.files = runs, Desk(runs), files()
+        self.requests = 0
+
+    def guarded(self, port: int) -> Guard:
+        """The routes, behind a guard that knows the port."""
+        routes = [
+            Route("/", self._page),
+            Route("/static/{name}", self._file),
+            Route("/report/{name:path}", self._report),
+            Route("/api/runs", self._runs),
+            Route("/api/runs/{name:path}", self._run),
+            Route("/api/compute", self._told(_compute), methods=["POST"]),
+            Route("/api/limits", self._told(_limits), methods=["POST"]),
+            Route("/api/jobs", self._told(self._start, 202), methods=["POST"]),
+            Route("/api/jobs/{name}", self._job),
+            Route("/api/jobs/{name}/cancel", self._cancel, methods=["POST"]),
+        ]
+        guard = Guard(Starlette(routes=routes, exception_handlers={HTTPException: _unknown}), port)  # pyright: ignore[reportArgumentType]
+        self.token = guard.token
+        return guard
+
+    async def _page(self, request: Request) -> Response:
+        self.requests += 1
+        said = {"token": self.token, "version": __version__, "runs": str(self.runs)}
+        page = self.files["index.html"].decode()
+        for name, value in said.items():
+            page = page.replace(f"{{{name}}}", escaped(value))
+        return Response(page, media_type="text/html", headers={"cache-control": "no-store"})
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        kind = _TYPES.get(Path(name).suffix)
+        if name not in self.files or kind is None:
+            raise HTTPException(404)
+        return Response(self.files[name], media_type=kind, headers={"cache-control": "no-cache"})
+
+    async def _report(self, request: Request) -> Response:
+        try:
+            page = await asyncio.to_thread(shelf.report, self.runs, request.path_params["name"])
+        except shelf.NotThere as error:
+            return _json({"sentence": str(error)}, 404)
+        return Response(page, media_type="text/html", headers={"content-security-policy": REPORT})
+
+    async def _runs(self, request: Request) -> Response:
+        return _json(await asyncio.to_thread(shelf.listed, self.runs))
+
+    async def _run(self, request: Request) -> Response:
+        try:
+            return _json(await asyncio.to_thread(shelf.shown, self.runs, request.path_params["name"]))
+        except shelf.NotThere as error:
+            return _json({"sentence": str(error)}, 404)
+
+    def _told(self, work: Answer, status: int = 200) -> Any:
+        """A route that reads a JSON object and answers with what `work` makes of it, or with a sentence."""
+
+        async def tell(request: Request) -> Response:
+            self.requests += 1
+            try:
+                asked = msgspec.json.decode(await request.body(), type=dict[str, Any])
+                return _json(await asyncio.to_thread(work, asked), status)
+            except msgspec.DecodeError as error:
+                return _json({"sentence": f"The request is not a JSON object: {error}."}, 400)
+            except (InvalidInput, DoesNotFit) as error:
+                return _json({"sentence": str(error)}, 400)
+            except TooMany as error:
+                return _json({"sentence": str(error)}, 429)
+            except Exception as error:
+                sys.stderr.write(f"keyhole: the explorer failed on a request: {type(error).__name__}: {error}\n")
+                return _json({"sentence": f"The explorer failed: {type(error).__name__}: {error}."}, 500)
+
+        return tell
+
+    def _start(self, data: Mapping[str, Any]) -> Any:
+        asked = converted(Asked, data)
+        return self.desk.start(asked.kind, asked.fields).seen(0)
+
+    async def _job(self, request: Request) -> Response:
+        task = self.desk.find(request.path_params["name"])
+        after = request.query_params.get("after", "0")
+        if task is None:
+            return _json({"sentence": "This job is not known any more. Start it again."}, 404)
+        if not after.isdecimal() or len(after) > 9:
+            return _json({"sentence": "after is the number of events seen before."}, 400)
+        return _json(task.seen(int(after)))
+
+    async def _cancel(self, request: Request) -> Response:
+        task = self.desk.find(request.path_params["name"])
+        if task is None:
+            return _json({"sentence": "This job is not known any more."}, 404)
+        self.desk.cancel(task)
+        return _json(task.seen(len(task.events)))
+
+
+def _compute(data: Mapping[str, Any]) -> Any:
+    asked = converted(Asked, data)
+    return computed(asked.kind, asked.fields)
+
+
+def _limits(asked: Mapping[str, Any]) -> Any:
+    """The verdict of inequalities alone, and the plane: nothing is built, so that it is there at once."""
+    job = replace(bound_wish(asked), build=False)
+    return {"record": run(job).data, **surroundings(job)}
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    body = Record(data).json()
+    return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def _unknown(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return _json({"sentence": "There is nothing at this address." if status == 404 else "Not in this way."}, status)
+
+
+class Window(uvicorn.Server):
+    """Serves the explorer on the loopback until told to stop, by Ctrl-C or SIGTERM."""
+
+    def __init__(self, explorer: Explorer, port: int, announce: Callable[[str], Any]) -> None:
+        self.listener = _listener(port)
+        number = self.listener.getsockname()[1]
+        self.explorer, self.address, self.announce = explorer, f"http://{HOST}:{number}/", announce
+        self.ready = threading.Event()
+        super().__init__(
+            uvicorn.Config(
+                explorer.guarded(number),  # pyright: ignore[reportArgumentType]
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=64,
+                timeout_graceful_shutdown=2,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and say so."""
+        await super().startup(sockets)
+        self.announce(self.address)
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Signals stop the server; afterwards the process goes on and ends in its own way."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def serve_until_stopped(self) -> None:
+        """Serve in this thread; when it ends, so does every job."""
+        try:
+            self.explorer.desk.warm()
+            threading.Thread(target=rehearse, daemon=True).start()
+            self.run(sockets=[self.listener])
+        finally:
+            self.explorer.desk.close()
+            self.listener.close()
+
+    @contextmanager
+    def beside(self) -> Generator[str]:
+        """Serve in a thread while inside, and hand over the address."""
+        thread = threading.Thread(target=self.serve_until_stopped, daemon=True)
+        thread.start()
+        self.ready.wait(20)
+        try:
+            yield self.address
+        finally:
+            self.should_exit = True
+            thread.join(20)
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise InvalidInput(
+            f"cannot listen on {HOST}:{port} ({error}). Is another explorer there? Try --port 0."
+        ) from error
+    return listener
+
+
+def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Record:
+    """Serve the explorer until stopped; `announce` is told where it is as soon as it is there."""
+    start = time.perf_counter()
+    explorer = Explorer(Path(job.runs))
+
+    def ready(address: str) -> None:
+        sentence = f"The explorer is at {address} (Ctrl-C stops it). It shows the runs in {job.runs}."
+        record = Record({"status": "READY", "sentence": sentence, "address": address, "runs": job.runs})
+        _whisper(record) if announce is None else announce(record)
+        if job.open:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    window = Window(explorer, job.port, ready)
+    window.serve_until_stopped()
+    sentence = f"Served {explorer.requests:,} requests."
+    return Record({"sentence": sentence, "address": window.address, "seconds": time.perf_counter() - start}, 0)
+
+
+def _whisper(record: Record) -> None:
+    sys.stderr.write(record.text() + "\n")
+    sys.stderr.flush()

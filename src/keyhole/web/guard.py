@@ -1,0 +1,93 @@
+"""Who may talk to the explorer: a browser of this machine, on the page that the explorer itself served."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+BODY = 1 << 16  # bytes of a request
+TOKEN = "x-keyhole-token"  # noqa: S105
+PAGE = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# A report may be anybody's file. It gets an origin of its own, so that its script can neither read what the explorer
+# answers nor ask it for anything, and no address to fetch from.
+REPORT = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Guard:
+    """Refuses whoever has no business here, and gives every answer the headers that keep it in its place.
+
+    A page from elsewhere can make a browser send requests to this machine. It cannot give them our name as Host once
+    its own name leads here (DNS rebinding), nor a header of ours without asking first, nor read the token.
+
+    Args:
+        inner: the application.
+        port: the port it listens on.
+    """
+
+    inner: App
+    port: int
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        refused = self._refusal(scope["method"], headers)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                known = {name for name, _ in message["headers"]}
+                extra = _HEADERS | {"content-security-policy": PAGE}
+                message["headers"] += [(k.encode(), v.encode()) for k, v in extra.items() if k.encode() not in known]
+            await send(message)
+
+        answer: App = self.inner if refused is None else refused
+        await answer(scope, receive, with_headers)
+
+    def _refusal(self, method: str, headers: dict[str, str]) -> App | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if host not in self._names():
+            return _said(403, "This page is for a browser of this machine: ask for it by its own address.")
+        if method in ("GET", "HEAD"):
+            return None
+        if origin is not None and origin not in {f"http://{name}" for name in self._names()}:
+            return _said(403, "Requests of other pages are not answered.")
+        if not hmac.compare_digest(headers.get(TOKEN, "").encode(), self.token.encode()):
+            return _said(403, "This page is older than the explorer that answers it. Load it again.")
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > BODY or "transfer-encoding" in headers:
+            return _said(413, f"A request has at most {BODY:,} bytes here, and says how many.")
+        return None
+
+    def _names(self) -> set[str]:
+        return {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
+
+
+def _said(status: int, sentence: str) -> App:
+    return JSONResponse({"sentence": sentence}, status_code=status)

@@ -1,0 +1,218 @@
+"""What attention computes, on inputs a person moves about: constructed weights beside brute force, at once.
+
+Models are built by the constructions of this package, once per size; what is checked beforehand elsewhere is checked
+here on the very input that is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Stack, Vector, softmax
+from keyhole.constructions.set_queries import SetQueries
+from keyhole.constructions.sparse_average import MAX_MARGIN, ONE_HOT, TRIGONOMETRIC, SetKeys, unit
+from keyhole.constructions.wave_units import Waves
+from keyhole.errors import InvalidInput
+from keyhole.models.attention import SelfAttention
+from keyhole.models.numbers import number_format
+from keyhole.models.stack import Transformer
+from keyhole.models.tensor import TensorAttention
+from keyhole.tasks import Match2, Match3, SparseAverage
+from keyhole.web.wishes import SEED, converted, within
+
+LENGTH, SUBSET, MODULUS = 32, 6, 400  # largest
+ACCURACY = 1e-2
+POINTS = 241  # of a curve
+FAMILIES: dict[str, SetKeys] = {"trigonometric": TRIGONOMETRIC, "max-margin": MAX_MARGIN, "one-hot": ONE_HOT}
+
+
+@dataclass(frozen=True)
+class Averages:
+    """Ask for the mean of the vectors at some positions.
+
+    Args:
+        length: positions.
+        q: most positions asked for at a time.
+        members: the positions asked for.
+        keys: the family of keys.
+        seed: of the vectors.
+    """
+
+    _: KW_ONLY
+    length: int
+    q: int
+    members: tuple[int, ...]
+    keys: str = "trigonometric"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        within("length", self.length, 2, LENGTH)
+        within("q", self.q, 1, min(SUBSET, self.length))
+        within("seed", self.seed, 0, SEED)
+        if self.keys not in FAMILIES:
+            raise InvalidInput(f"keys are {', '.join(FAMILIES)}; got {self.keys!r:.80}.")
+        if not 1 <= len(self.members) <= self.q or len(set(self.members)) != len(self.members):
+            raise InvalidInput(f"choose 1 to {self.q} different positions; got {len(self.members)}.")
+        for place in self.members:
+            within("a position", place, 0, self.length - 1)
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Ask which tokens have a match.
+
+    Args:
+        modulus: M.
+        tokens: whole numbers below M.
+        query: the token whose attention is shown.
+    """
+
+    _: KW_ONLY
+    modulus: int
+    tokens: tuple[int, ...]
+    query: int = 0
+
+    def __post_init__(self) -> None:
+        within("modulus", self.modulus, 2, MODULUS)
+        within("the number of tokens", len(self.tokens), 1, LENGTH)
+        within("query", self.query, 0, len(self.tokens) - 1)
+        for token in self.tokens:
+            within("a token", token, 0, self.modulus - 1)
+
+
+@lru_cache(maxsize=64)
+def _set_unit(length: int, q: int, keys: str) -> tuple[SparseAverage, SetQueries, Transformer]:
+    task, family, rng = SparseAverage(length, q, 2, at_most=True), FAMILIES[keys], np.random.default_rng(0)
+    widths = {"trigonometric": 2 * q, "one-hot": length, "max-margin": math.ceil(2.0 * q * math.log(length))}
+    width = max(widths[keys], (length - 1).bit_length())
+    phi = SetQueries(family.keys(task, width, rng), family.solver, ACCURACY / 2, q, 2)
+    return task, phi, unit(phi)
+
+
+def averages(wish: Averages) -> dict[str, Any]:
+    """Keys seen along the query, the margin, attention, and the answer beside the truth."""
+    task, phi, model = _set_unit(wish.length, wish.q, wish.keys)
+    members = tuple(sorted(wish.members))
+    z = task.sample(1, rng=np.random.default_rng(wish.seed))[..., :2]
+    row = [*members, *[-1] * (wish.q - len(members))]
+    X = task.tokens(z, np.tile(row, (1, wish.length, 1)))
+    query = phi.query(members)
+    weights = softmax(_scores(model, X)[0])
+    answer, truth = model(X)[0, 0], task.target(X)[0, 0]
+    direction = query.scaled / (query.sharpness or 1.0)
+    return {
+        "keys": wish.keys,
+        "embed": phi.keys.shape[1],
+        "heights": phi.keys @ direction,
+        "across": _across(phi.keys, direction),
+        "curve": _curve(direction) if wish.keys == "trigonometric" else None,
+        "margin": query.margin if math.isfinite(query.margin) else None,
+        "sharpness": query.sharpness,
+        "weights": weights,
+        "vectors": z[0],
+        "answer": answer,
+        "truth": truth,
+        "error": float(np.linalg.norm(answer - truth)),
+        "accuracy": ACCURACY,
+    }
+
+
+def _scores(model: Transformer, X: Stack) -> Matrix:
+    """Scores of every token against every token of the only layer, a blank one first where there is one."""
+    block = model.blocks[0]
+    tokens, layer = block.tokens(X), block.layer
+    if isinstance(layer, TensorAttention):
+        return layer.scores(tokens)[0]
+    if not isinstance(layer, SelfAttention):
+        raise TypeError(f"{type(layer).__name__} has no scores")
+    return (tokens[0] @ layer.Q[0]) @ (tokens[0] @ layer.K[0]).T
+
+
+def _across(keys: Matrix, direction: Vector) -> Vector:
+    """Where keys lie across the query: along the widest direction at right angles to it."""
+    size = float(direction @ direction)
+    rest = keys - keys.mean(axis=0)
+    rest = rest - np.outer(rest @ direction, direction) / size if size > 0 else rest
+    left, values, _ = np.linalg.svd(rest, full_matrices=False)
+    return left[:, 0] * values[0]
+
+
+def _curve(direction: Vector) -> Vector:
+    """Heights of the whole curve that trigonometric keys lie on, from angle 0 to 2 pi."""
+    harmonics = np.outer(np.linspace(0.0, 2.0 * np.pi, POINTS), np.arange(1, len(direction) // 2 + 1))
+    return np.column_stack([np.cos(harmonics), np.sin(harmonics)]) @ direction
+
+
+@lru_cache(maxsize=64)
+def _wave_unit(order: int, length: int, modulus: int) -> tuple[Transformer, int, float, tuple[float, ...]]:
+    """A unit with its key width, its gap, and how far answers may be from 1 with a match and from 0 without."""
+    task = (Match2 if order == 2 else Match3)(length, modulus)
+    rng = np.random.default_rng(0)
+    draft = Waves(order).draft(task, form=number_format("f64"), embed=None, rng=rng)
+    return draft.model, draft.embed, draft.margin, tuple(far for _, far in draft.bounds)
+
+
+def match2(wish: Matching) -> dict[str, Any]:
+    """Scores and attention of one token over a blank token and all others; every token's answer beside the truth."""
+    task, X = Match2(len(wish.tokens), wish.modulus), _inputs(wish.tokens)
+    model, embed, gap, bounds = _wave_unit(2, len(wish.tokens), wish.modulus)
+    scores = _scores(model, X)[wish.query + 1]
+    return {"scores": scores, "weights": softmax(scores), **_judged(task, model, X), **_told(embed, gap, bounds)}
+
+
+def match3(wish: Matching) -> dict[str, Any]:
+    """The pair weights of one token, blank token first on both sides; every token's answer beside the truth."""
+    task, X = Match3(len(wish.tokens), wish.modulus), _inputs(wish.tokens)
+    model, embed, gap, bounds = _wave_unit(3, len(wish.tokens), wish.modulus)
+    scores = _scores(model, X)[wish.query + 1]
+    side = len(wish.tokens) + 1
+    weights = softmax(scores).reshape(side, side)
+    return {"weights": weights, **_judged(task, model, X), **_told(embed, gap, bounds)}
+
+
+def _inputs(tokens: Sequence[int]) -> Stack:
+    return np.array(tokens, dtype=np.float64)[None, :, None]
+
+
+def _judged(task: Match2 | Match3, model: Transformer, X: Stack) -> dict[str, Any]:
+    answers: Array = model(X)
+    truth = task.target(X)
+    wrong = int(((answers > 0.5) != (truth > 0.5)).sum())
+    return {"answers": answers[0, :, 0], "truth": truth[0, :, 0], "wrong": wrong}
+
+
+def _told(embed: int, gap: float, bounds: tuple[float, ...]) -> dict[str, Any]:
+    return {"embed": embed, "gap": gap, "bounds": bounds}
+
+
+VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "sparse-average": lambda data: averages(converted(Averages, data)),
+    "match2": lambda data: match2(converted(Matching, data)),
+    "match3": lambda data: match3(converted(Matching, data)),
+}
+
+
+def computed(task: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of a task on an input.
+
+    Raises:
+        InvalidInput: there is no such task here, or the input does not fit it.
+        DoesNotFit: the keys do not single out what was chosen.
+    """
+    if task not in VIEWS:
+        raise InvalidInput(f"the page computes {', '.join(VIEWS)}; got {task!r:.80}.")
+    return VIEWS[task](data)
+
+
+def rehearse() -> None:
+    """Ask for one small thing of each kind, so that the first person to ask does not wait for libraries to load."""
+    for keys in FAMILIES:
+        averages(Averages(length=4, q=1, members=(0,), keys=keys))
+    for view in (match2, match3):
+        view(Matching(modulus=3, tokens=(0, 1)))

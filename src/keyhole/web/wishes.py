@@ -1,0 +1,122 @@
+"""What the page may ask for: plain data, checked at the border before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, TypeVar
+
+import msgspec
+
+from keyhole.errors import InvalidInput
+from keyhole.lab.jobs import BoundJob
+
+T = TypeVar("T")
+
+WIDTH, HEADS, SEED = 64, 4, 2**31  # largest, for a page that answers at once
+SIZES = {"length": 4096, "q": 256, "width": 64, "modulus": 10**6, "radius": 16, "nodes": 64}
+_BOUNDS = {"embed": 2**20, "bits": 64, "heads": 4096, "value_width": 2**20, "layers": 64, "order": 8, "seed": SEED}
+_UNSEEN = ("out", "force", "hidden", "state_bits")  # fields of a bound that the page does not set
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request of the page.
+
+    Args:
+        kind: what is asked for.
+        fields: its particulars.
+    """
+
+    kind: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Recover:
+    """Hide a random head, or several, and recover them.
+
+    Args:
+        width: size of a token.
+        rank: rank of each W; full when absent.
+        heads: how many heads.
+        policy: what is done to answers: exact, noise, decimals, f32, f16, bf16 or labels.
+        amount: the standard deviation of noise, or the number of decimals.
+        budget: never ask more sequences than this.
+        seed: of the hidden weights; the learner draws with the next one.
+    """
+
+    _: KW_ONLY
+    width: int
+    rank: int | None = None
+    heads: int = 1
+    policy: str = "exact"
+    amount: float = 0.0
+    budget: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        within("width", self.width, 2, WIDTH)
+        within("heads", self.heads, 1, HEADS)
+        within("seed", self.seed, 0, SEED)
+        if self.rank is not None:
+            within("rank", self.rank, 1, self.width)
+        if self.budget is not None:
+            within("budget", self.budget, 0, 10**9)
+        if self.policy not in POLICIES:
+            raise InvalidInput(f"policy is one of {', '.join(POLICIES)}; got {self.policy!r:.80}.")
+        if self.policy == "noise" and not 0 < self.amount <= 1:
+            raise InvalidInput(f"noise lies above 0 and is at most 1; got {self.amount}.")
+        if self.policy == "decimals":
+            within("decimals", self.amount, 0, 15)
+
+    @property
+    def simulate(self) -> tuple[str, ...]:
+        """The same as the command line says it."""
+        form = POLICIES[self.policy]
+        return () if form is None else (form.format(amount=self.amount, whole=int(self.amount)),)
+
+
+POLICIES = {
+    "exact": None,
+    "noise": "noise={amount:g}",
+    "decimals": "decimals={whole}",
+    **{name: f"answers={name}" for name in ("f32", "f16", "bf16")},
+    "labels": "labels",
+}
+
+
+def within(name: str, value: float, least: float, most: float) -> None:
+    """Raise unless a number is whole and lies between."""
+    if isinstance(value, bool) or value != int(value) or not least <= value <= most:
+        raise InvalidInput(f"{name} is a whole number from {least:,} to {most:,}; got {value}.")
+
+
+def recover_wish(data: Mapping[str, Any]) -> Recover:
+    """A recovery from plain data."""
+    return converted(Recover, data)
+
+
+def bound_wish(data: Mapping[str, Any]) -> BoundJob:
+    """A bound from plain data; it writes nothing."""
+    if given := sorted(set(data) & set(_UNSEEN)):
+        raise InvalidInput(f"the page does not set {', '.join(given)}.")
+    job = converted(BoundJob, data)
+    for name, most in (SIZES | _BOUNDS).items():
+        value = getattr(job, name)
+        if value is not None:
+            within(name, value, 0 if name in ("seed", "radius") else 1, most)
+    return job
+
+
+def converted(kind: type[T], data: Mapping[str, Any]) -> T:
+    """Plain data as a dataclass; names it does not have, and values of another type, are refused."""
+    names = {item.name for item in fields(kind)}  # pyright: ignore[reportArgumentType]
+    if extra := sorted(set(data) - names):
+        raise InvalidInput(f"there is no {', '.join(extra)[:200]} here; there is {', '.join(sorted(names))}.")
+    try:
+        return msgspec.convert(dict(data), kind)
+    except (msgspec.ValidationError, TypeError) as error:
+        if isinstance(error.__cause__, InvalidInput):
+            raise error.__cause__ from None
+        raise InvalidInput(f"{error}.") from error

@@ -1,0 +1,66 @@
+"""Figures of sweeps: several values a row, lines that are known beforehand, and maps."""
+
+import re
+
+import pytest
+
+from keyhole.lab.sweep_maps import heat_map
+from keyhole.lab.sweep_page import page, pairs
+
+MAP = {"kind": "map", "x": "job.q", "y": "job.m", "value": "record.error"}
+DATA = {"name": "n", "sentence": "s", "about": "", "expectations": [], "failures": [], "file": "f", "run": "r"}
+
+
+def rows(table):
+    return [{"job.q": q, "job.m": m, "record.error": error} for (q, m), error in table.items()]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "points"),
+    [
+        (1, 2, [(1, 2)]),
+        (1, [2, 3], [(1, 2), (1, 3)]),
+        ([1, 2], [3, 4], [(1, 3), (2, 4)]),
+        ([1, 2], [[3, 4], [5, 6]], [(1, 3), (2, 4), (1, 5), (2, 6)]),
+        (1, None, []),
+        (1, [2, None, float("nan")], [(1, 2)]),
+        ("one", 2, []),
+    ],
+)
+def test_a_row_gives_one_point_or_several(x, y, points):
+    assert pairs(x, y) == points
+
+
+def test_known_lines_are_drawn_dashed_through_medians():
+    table = [{"a": x, "b": [x, x + 1.0], "line": 2.0 * x} for x in (1, 2, 3)]
+    text = page(DATA, table, {"x": "a", "y": "b", "lines": {"twice": "line", "nowhere": "absent"}})
+    assert text.count('class="line limit"') == 1
+    assert ">twice</text>" in text
+    assert "nowhere" not in text
+
+
+def test_a_map_has_a_cell_for_each_pair_and_a_table_with_the_same_numbers():
+    text = page(DATA, rows({(1, 2): 0.5, (1, 4): 0.25, (2, 2): 1.0, (2, 4): 0.75}), MAP)
+    assert text.count("<title>") - text.count("<title>keyhole") == 4
+    for number in ("0.5", "0.25", "0.75"):
+        assert f"median of record.error {number}</title>" in text
+        assert f">{number}</td>" in text
+
+
+def test_cells_are_medians_over_rows():
+    table = rows({(1, 2): 0.5}) + rows({(1, 2): 0.7}) + rows({(1, 2): 0.9})
+    assert ">0.7</td>" in heat_map(table, MAP)
+
+
+def _brightness(colour):
+    if colour.startswith("#"):
+        return sum(int(colour[k : k + 2], 16) for k in (1, 3, 5))
+    return sum(map(int, re.findall(r"\d+", colour)))
+
+
+def test_larger_values_are_brighter():
+    text = heat_map(rows({(1, 1): 0.0, (2, 1): 0.5, (3, 1): 1.0}), MAP)
+    found = re.findall(r'fill:(#\w+|rgb\([^)]*\))" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="[\d.]+"><title>', text)
+    colours = [_brightness(colour) for colour in found]
+    assert colours == sorted(colours)
+    assert len(set(colours)) == 3

@@ -1,0 +1,127 @@
+"""A page for each theorem, from the registry, its argument in docs/theorems.md and a certificate that is measured here.
+
+Run without arguments it writes docs/theorems/. Numbers that are rounding are not printed, so that the pages do not
+change from machine to machine.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from keyhole.bounds.formulas import Inequality
+from keyhole.claims import THEOREMS, Certificate, Theorem
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "theorems"
+_ROUNDING = 1e-8  # numbers below are different on every machine
+_LARGEST = 1e300
+
+
+def slug(theorem: str) -> str:
+    """The name of a theorem's page."""
+    return theorem.replace("/", "-").replace(".", "-").lower()
+
+
+def arguments() -> dict[str, str]:
+    """The section of docs/theorems.md on each theorem, its links made to work one folder deeper."""
+    text = (ROOT / "docs" / "theorems.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
+    return {name.strip(): _deeper(body.strip()) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _deeper(body: str) -> str:
+    return re.sub(r"\]\((?!https?:|#)([^)]+)\)", r"](../\1)", body)
+
+
+def tested(theorem: str) -> list[str]:
+    """Files of tests/theorem that name a theorem."""
+    files = sorted((ROOT / "tests" / "theorem").glob("test_*.py"))
+    return [path.name for path in files if theorem in path.read_text(encoding="utf-8")]
+
+
+def page(theorem: Theorem, argument: str, measured: str) -> str:
+    """The page of one theorem."""
+    tests = ", ".join(f"`tests/theorem/{name}`" for name in tested(theorem.id))
+    rows = f"| Standing | {theorem.standing} |\n| Tested in | {tests} |\n"
+    return (
+        f"# {theorem.id}\n\n> {theorem.statement}\n\n| Source | {theorem.source} |\n| --- | --- |\n{rows}\n"
+        f"## The argument\n\n{argument}\n\n## Measured\n\n{measured}\n\n"
+        "[All theorems](../theorems.md) · [what an outcome means](../theorems.md#theorems)\n"
+    )
+
+
+def shown(said: str, held: Certificate | Inequality) -> str:
+    """A certificate, or an inequality, as a table."""
+    if isinstance(held, Inequality):
+        verdict = "does not apply here" if not held.applies else "violated: too small" if held.violated else "satisfied"
+        rows = [f"| {_cell(held.formula)} | {_number(held.needed)} | {_number(held.available)} | {verdict} |"]
+        return _table(f"On {said}:", ("inequality", "needed", "available", ""), rows)
+    rows = [
+        f"| {part}: {_cell(check.name)} | {_number(check.measured)} | {_number(check.limit)} | {_held(check.holds)} |"
+        for part, checks in (("assumed", held.assumptions), ("concluded", held.conclusion))
+        for check in checks
+    ]
+    words = f"On {said}, the certificate says **{held.outcome.name}**:"
+    return _table(words, ("inequality", "measured", "at most", ""), rows)
+
+
+def _table(words: str, columns: tuple[str, ...], rows: list[str]) -> str:
+    head = f"| {' | '.join(columns)} |\n| {' | '.join('---' for _ in columns)} |"
+    return "\n".join([words, "", head, *rows])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _held(holds: bool) -> str:
+    return "holds" if holds else "fails"
+
+
+def _number(value: float) -> str:
+    if value == 0:
+        return "0"
+    if not abs(value) < _LARGEST:
+        return "no limit"
+    if abs(value) < _ROUNDING:
+        return "rounding" if value not in (1e-9, 1e-12) else f"{value:.0e}"
+    return f"{int(value):,}" if value == int(value) else f"{value:.2g}"
+
+
+UNMEASURED = "No run carries a certificate of this claim; the tests named above confront it with numbers."
+
+
+def pages() -> dict[str, str]:
+    """Every page by the name of its file."""
+    from certificates import examples
+
+    measured = {held.theorem: shown(said, held) for said, held in examples()}
+    return render(measured)
+
+
+def render(measured: Mapping[str, str]) -> dict[str, str]:
+    """Every page, given what was measured."""
+    argued = arguments()
+    return {
+        f"{slug(one.id)}.md": page(one, argued[one.id], measured.get(one.id, UNMEASURED)) for one in THEOREMS.values()
+    }
+
+
+def main() -> None:
+    """Write the pages, and remove those of theorems that are gone."""
+    written = pages()
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob("*.md"):
+        if old.name not in written:
+            old.unlink()
+    for name, text in written.items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    sys.stderr.write(f"{len(written)} pages of theorems written to docs/theorems\n")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main()
