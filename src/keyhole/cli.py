@@ -132,7 +132,15 @@ def report(job: Annotated[ReportJob, Flat], *, json: Json = False) -> int:
 @app.command
 def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
     """Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine; --host opens it."""
-    return _show(job, json)
+    from keyhole.lab.running import runner
+
+    def ready(record: Record) -> None:
+        if json:
+            _print(record, json)
+
+    record = runner(type(job))(job, ready)
+    _print(record, json)
+    return record.code
 
 
 @app.command

@@ -1,6 +1,9 @@
 """Through HTTP: every fault of a service is got over, or refused with a sentence; no sequence is paid for wrongly."""
 
 import importlib.util
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -120,6 +123,45 @@ def test_a_server_that_is_started_anew_in_the_middle_is_waited_for(learn):
         thread.join(60)
     assert lines[0]["verdict"] == "EXACT"
     assert lines[0]["queries"]["total"] >= service.answered >= len(set(service.seen))
+
+
+def killed_after(service, requests, arguments):
+    """`keyhole learn` in a process of its own, killed once the service has had so many requests more."""
+    command = [sys.executable, "-m", "keyhole", "learn", service.address, *arguments, "--rate", "150"]
+    wanted = service.requests + requests
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while service.requests < wanted and running.poll() is None:
+        time.sleep(0.002)
+    running.kill()
+    return running.wait()
+
+
+def test_a_client_killed_in_the_middle_asks_no_written_batch_again_and_keeps_its_budget(learn, tmp_path):
+    with Faulty().running() as quiet:
+        run(LearnJob(quiet.address, out=str(tmp_path / "quiet"), budget=400))
+    out = ["--out", str(tmp_path / "run"), "--budget", "400"]
+    with Faulty().running() as service:
+        assert killed_after(service, 3, out) == -signal.SIGKILL
+        assert killed_after(service, 4, [*out, "--resume"]) == -signal.SIGKILL
+        data = learn(service, resume=True, budget=400)
+    assert data["verdict"] == "EXACT"
+    # what no undisturbed run asks was under way when the client died, was never written down, and is paid for
+    extra, lost = Counter(service.seen) - Counter(quiet.seen), data["queries"]["by_phase"].get("lost", 0)
+    assert sum(extra.values()) <= lost < 40
+    assert quiet.answered + lost == data["queries"]["total"] <= 400
+    assert service.answered <= data["queries"]["total"] <= service.answered + lost
+
+
+def test_a_tight_budget_is_kept_to_the_sequence_over_a_kill_and_a_restart(learn, tmp_path):
+    service, out = Faulty(), ["--out", str(tmp_path / "run"), "--budget", "23"]
+    with service.running():
+        port = service.port
+        killed_after(service, 3, out)
+    with service.running(port):
+        data = learn(service, resume=True, budget=23)
+    assert data["verdict"] in ("BUDGET_SPENT", "UNVERIFIED")
+    assert data["queries"]["total"] == 23
+    assert 23 - data["queries"]["by_phase"].get("lost", 0) <= service.answered <= 23
 
 
 def test_large_requests_are_halved_until_they_fit(learn, rng):

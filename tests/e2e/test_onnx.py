@@ -1,14 +1,19 @@
 """ONNX files: our models written out answer as they do here, and files are learned as black boxes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, save_model
 
-from keyhole.errors import InvalidInput
+from keyhole import SparseAverage, build
+from keyhole.errors import InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.onnx_export import export_onnx
 from keyhole.lab.running import run
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention
+from keyhole.models.baselines import Mlp, Recurrent
+from keyhole.models.tensor import TensorAttention
 from keyhole.oracles.onnx_file import OnnxFile
 
 WIDTH = 4
@@ -40,6 +45,46 @@ def test_a_model_answers_from_its_file_as_it_does_here(name, tmp_path, rng):
     for batch, length in ((1, 1), (7, 3), (2, 20)):
         X = rng.normal(size=(batch, length, WIDTH))
         np.testing.assert_allclose(oracle.ask(X), here(X), rtol=1e-12, atol=1e-12)
+
+
+CODES = np.random.default_rng(2).normal(size=(5, 3))
+SEQUENCES = {
+    "third order": TensorAttention.random(WIDTH, order=3, embed=3, outputs=2, rng=rng),
+    "fourth order": TensorAttention.random(WIDTH, order=4, embed=2, outputs=3, rng=rng),
+    "second order": TensorAttention.random(WIDTH, order=2, embed=3, rng=rng),
+    "mlp": Mlp.random(5, q=2, dimension=1, hidden=7, rng=rng),
+    "gru": Recurrent.random("gru", q=2, dimension=1, units=3, layers=2, rng=rng),
+    "lstm": Recurrent.random("lstm", q=2, dimension=1, units=3, layers=2, rng=rng),
+    "lstm with a rounded state": Recurrent.random("lstm", q=2, dimension=1, units=3, state_bits=6, rng=rng),
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_sequence_model_answers_from_its_file_as_it_does_here_at_the_last_token(name, tmp_path, rng):
+    model = SEQUENCES[name]
+    export_onnx(model, tmp_path / "model.onnx")
+    oracle = OnnxFile(tmp_path / "model.onnx")
+    assert (oracle.width, oracle.outputs) == (model.width, model.outputs)
+    for batch, length in ((1, 5), (7, 5)) if name == "mlp" else ((1, 1), (7, 3), (2, 8)):
+        X = rng.normal(size=(batch, length, model.width))
+        np.testing.assert_allclose(oracle.ask(X), model(X)[:, -1], rtol=1e-12, atol=1e-12)
+
+
+def test_positions_read_as_codes_are_looked_up_in_the_file(tmp_path, rng):
+    coded = Recurrent.random(
+        "gru", q=8, dimension=1, units=3, rng=rng
+    )  # 1 + 9 inputs: three positions of three numbers
+    model = replace(coded, codes=CODES)
+    assert model.width == 4
+    export_onnx(model, tmp_path / "model.onnx")
+    X = np.concatenate([rng.normal(size=(6, 4, 1)), rng.integers(-1, 5, size=(6, 4, 3))], axis=2)
+    np.testing.assert_allclose(OnnxFile(tmp_path / "model.onnx").ask(X), model(X)[:, -1], rtol=1e-12, atol=1e-12)
+
+
+def test_what_a_file_was_not_made_for_is_refused_when_asked(tmp_path, rng):
+    export_onnx(SEQUENCES["mlp"], tmp_path / "model.onnx")
+    with pytest.raises(TargetFailed, match="dimension mismatch, when asked a batch of shape"):
+        OnnxFile(tmp_path / "model.onnx").ask(rng.normal(size=(2, 3, WIDTH)))
 
 
 def test_learn_recovers_a_head_from_an_onnx_file(tmp_path):
@@ -92,3 +137,14 @@ def test_what_has_no_float64_in_onnx_is_refused(tmp_path):
     net = ReluNet(np.ones((2, 2)), np.ones(2), np.ones((1, 2)), np.ones(1), "gelu")
     with pytest.raises(InvalidInput, match="GELU"):
         export_onnx(net, tmp_path / "m.onnx")
+
+
+def test_a_stack_of_token_maps_is_refused_and_its_layer_is_not(tmp_path, rng):
+    model = build(SparseAverage(length=6, q=2), rng=rng).model
+    with pytest.raises(InvalidInput, match=r"token maps \(.+\) cannot be written as ONNX"):
+        export_onnx(model, tmp_path / "m.onnx")
+    layer = model.blocks[0].layer
+    export_onnx(layer, tmp_path / "m.onnx")
+    X = rng.normal(size=(3, 4, layer.width)) / 10
+    expected = layer(X)[:, -1]
+    np.testing.assert_allclose(OnnxFile(tmp_path / "m.onnx").ask(X), expected, rtol=1e-9, atol=1e-9)

@@ -346,15 +346,22 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run_serve(job: ServeJob) -> Record:
-    """Serve a model until stopped; the record says what was served."""
+def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Record:
+    """Serve a model until stopped; the record says what was served, another one, for `tell`, that it is ready."""
     start = time.perf_counter()
     oracle = open_target(job.model, width=job.width, outputs=job.outputs)
     seed = secrets.randbits(63) if job.seed is None else job.seed
     accounts, limits = Accounts(job.budget, job.rate), Limits(request_bytes=job.request_bytes)
     token = os.environ.get(TOKEN) or None
     black = Black(simulated(oracle, job.policy, seed), job.name or label(job.model), accounts, limits, token)
-    server = Server(black, job.host, job.port, lambda address: _announce(address, job, token))
+
+    def ready(address: str) -> None:
+        _announce(address, job, token)
+        if tell is not None:
+            sizes = {"width": oracle.width, "outputs": oracle.outputs}
+            tell(Record({"ready": True, "address": address, "name": black.name, **sizes, "pid": os.getpid()}, 0))
+
+    server = Server(black, job.host, job.port, ready)
     server.serve_until_stopped()
     counts = {"requests": black.requests, "queries": black.queries, "refused": black.refused}
     sentence = f"Served {black.queries:,} queries in {black.requests:,} requests; {black.refused:,} were refused."
