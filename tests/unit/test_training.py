@@ -332,7 +332,7 @@ def test_units_with_flags_learn_labels(model):
 
 @pytest.mark.slow
 def test_attention_learns_averages_from_a_thousand_sequences():
-    data = run(TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=3000, keep=False)).data
+    data = run(TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=4000, keep=False)).data
     assert data["error"]["max"] <= 1e-4
 
 
