@@ -56,7 +56,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 # The browser tests need a Chromium; where it cannot be installed they skip, and say so.
 $(VENV)/.dev: $(VENV)/.base
 	$(PIP) -e '.[dev]'
-	command -v chromium >/dev/null || apt-get install -qq -y chromium >/dev/null 2>&1 || \
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium) >/dev/null 2>&1 || \
 		echo "no chromium: the browser tests will be skipped"
 	touch $@
 

@@ -35,7 +35,7 @@ VIEWS = {
     "match3": ("#compute/match3", "ALL 8 RIGHT"),
     "limits": ("#limits", "What a model must have"),
     "runs": ("#runs", "newest first"),
-    "sweep": ("#runs/ranks", "Share of verified recoveries"),
+    "sweep": ("#runs/ranks", "The dashed line is hidden numbers"),
     "training": ("#runs/trained", "Errors: 0.003 at steps 200, the median of 3 seeds"),
 }
 MAIN = ("recover", "averages", "match2", "match3", "limits", "runs")
@@ -48,6 +48,16 @@ model.width = 4
 [grid]
 model.rank = [1, 4]
 budget = [20, 200]
+[figure]
+kind = "map"
+title = "Two hundred queries are enough"
+x = "job.budget"
+y = "job.model.rank"
+value = "record.verdict"
+value_equals = "EXACT"
+value_name = "share exact"
+boundary = [[20, 1], [24, 4]]
+boundary_name = "hidden numbers"
 """
 
 

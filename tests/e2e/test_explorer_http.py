@@ -275,6 +275,14 @@ def test_a_bound_is_the_one_of_the_command_line(client):
     assert job["result"]["plane"]["asked"] == [4, None]
 
 
+def test_nothing_of_the_current_directory_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    hand = desk.Hand()
+    assert hand.said() == {"ready": True}
+    hand.end()
+
+
 def test_a_cancelled_job_ends_at_once_and_leaves_nothing(client):
     before = set(client.explorer.runs.iterdir())
     _, job = client.start("recover", width=64, heads=4, policy="labels")

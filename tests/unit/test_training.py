@@ -19,7 +19,7 @@ from keyhole.lab.training.choosing import chosen
 from keyhole.lab.training.labelling import lesson_of
 from keyhole.lab.training.lessons import Examples
 from keyhole.lab.training.loop import Course, Trainer
-from keyhole.lab.training.page import page
+from keyhole.lab.training.page import from_record, page
 
 AVERAGE = {"task": "sparse-average", "length": 8, "q": 3, "width": 2}
 MATCH = {"task": "match2", "length": 6, "modulus": 7}
@@ -271,6 +271,11 @@ def test_the_page_of_a_training_shows_curves_lines_and_attention_and_escapes(tmp
     assert "<script>" not in text.replace("<script>" + text.rpartition("<script>")[2], "")
 
 
+def test_the_page_is_written_again_with_its_pictures(tmp_path):
+    data = run(job(steps=5, keep=True, out=str(tmp_path / "run"))).data
+    assert from_record(data, tmp_path / "run") == (tmp_path / "run" / "report.html").read_text()
+
+
 def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text(
@@ -327,7 +332,7 @@ def test_units_with_flags_learn_labels(model):
 
 @pytest.mark.slow
 def test_attention_learns_averages_from_a_thousand_sequences():
-    data = run(TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=3000, keep=False)).data
+    data = run(TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=4000, keep=False)).data
     assert data["error"]["max"] <= 1e-4
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from typing import IO, Any, cast
 
 import msgspec
 
+import keyhole
 from keyhole.errors import InvalidInput
 from keyhole.lab.directories import new_directory
 from keyhole.web.wishes import bound_wish, recover_wish
@@ -31,12 +33,18 @@ class TooMany(Exception):
 
 
 class Hand:
-    """A process that does jobs, one after another."""
+    """A process that does jobs, one after another; it imports this package, and nothing from the current directory."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "keyhole.web.hand"]
-        self.process = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        here = str(Path(keyhole.__file__).parents[1])
+        path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "keyhole.web.hand"],
+            env=os.environ | {"PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     @property

@@ -159,6 +159,7 @@ def _group(
     if path is not None and job.resume and path.is_file():
         trainer.go_on(path)
     trainer.run(path, _shown(job, seeds))
+    trainer.progress.pictures |= _ideal(trainer, lesson)
     if path is not None:
         trainer.keep(path)
     tests = supply.held_out(Purpose.TESTS, job.tests)
@@ -170,7 +171,7 @@ def _group(
         at_lengths(job, trainer) if job.lengths else None,
         [choice.net.exported(trainer.best_of(k)) for k in range(len(seeds))],
         trainer.parameters,
-        _pictures(trainer, lesson),
+        trainer.progress.pictures,
     )
 
 
@@ -203,11 +204,11 @@ def _curve(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _pictures(trainer: Trainer, lesson: Lesson[Any]) -> dict[int, Matrix]:
-    """Attention of the first seed at a few checks, with the ideal under -1."""
+def _ideal(trainer: Trainer, lesson: Lesson[Any]) -> dict[int, Matrix]:
+    """What attention should be on the input that is shown, under -1, where the task says so."""
     shown = trainer.progress.pictures
     named = lesson.members(trainer.checks.X[0, :1].double().numpy()) if shown else None
-    return shown if named is None else shown | {-1: named[0] / named[0].sum(axis=1, keepdims=True)}
+    return {} if named is None else {-1: named[0] / named[0].sum(axis=1, keepdims=True)}
 
 
 def _written(came: Outcome, directory: Path, seed: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from keyhole._arrays import Matrix
 from keyhole.lab.pages import escaped, number, section, shell, table
 from keyhole.lab.pictures import Axes, attended
+from keyhole.models.files import read_tensors
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 330, 64, 560, 12, 280
 _AXES = Axes("asking token i", "attended token j")
@@ -17,9 +18,11 @@ _LEAST = 1e-8  # an error that is drawn
 
 
 def from_record(data: Mapping[str, Any], directory: Path) -> str:
-    """The page without pictures of attention, which the record does not hold."""
-    del directory
-    return page(data, {})
+    """The page again, with the pictures of attention that the last checkpoint holds."""
+    path = directory / f"checkpoint-{data['seed']}.safetensors"
+    held = read_tensors(path)[1] if path.is_file() else {}
+    pictures = {int(name[8:]): array for name, array in held.items() if name.startswith("picture.")}
+    return page(data, pictures)
 
 
 def page(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) -> str:

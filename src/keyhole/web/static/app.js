@@ -1,37 +1,44 @@
-// The page: four views, one at a time, chosen by the address.
+// The page: four views, one at a time, chosen by the address. The script of a view is loaded when it is first shown.
 
 import { el } from "./draw.js";
 import { here } from "./parts.js";
-import { recover } from "./recover.js";
-import { compute } from "./compute.js";
-import { limits } from "./limits.js";
-import { runs } from "./runs.js";
 
-const VIEWS = { recover, compute, limits, runs };
-const TITLES = { recover: "Recover", compute: "Compute", limits: "Limits", runs: "Runs" };
+const VIEWS = {
+  recover: () => import("./recover.js"),
+  compute: () => import("./compute.js"),
+  limits: () => import("./limits.js"),
+  runs: () => import("./runs.js"),
+};
 const main = document.getElementById("main");
 let leave = null;
 let shown = "";
 
-function show() {
+async function show() {
   const { view, path, params } = here();
-  if (view === "main") { main.focus(); return; }
+  if (view === "main") {
+    main.focus();
+    return;
+  }
   const name = VIEWS[view] ? view : "recover";
   if (name !== view) history.replaceState(null, "", `#${name}`);
+  const inside = el("div", {}),
+    module = await VIEWS[name]();
+  if (here().view !== name || here().path !== path) return; // another view was chosen meanwhile
   leave?.();
-  leave = null;
-  const inside = el("div", {});
   main.replaceChildren(inside);
   for (const link of document.querySelectorAll("[data-view]")) {
-    link.toggleAttribute("aria-current", link.dataset.view === name);
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
   }
-  document.title = `keyhole: ${TITLES[name]}`;
-  leave = VIEWS[name](inside, path, params) || null;
-  if (shown && shown !== name) { main.focus({ preventScroll: true }); scrollTo(0, 0); }
+  document.title = `keyhole: ${name[0].toUpperCase()}${name.slice(1)}`;
+  leave = module[name](inside, path, params) || null;
+  if (shown && shown !== name) {
+    main.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
   shown = name;
+  document.documentElement.dataset.ready = "yes";
 }
 
 addEventListener("hashchange", show);
 show();
-document.documentElement.dataset.ready = "yes";

@@ -1,49 +1,101 @@
-// Limits: the plane of a size against bits, with what is provably too small, what was built, and the asked point.
+// Limits: which sizes are too small for a task, enough by a construction, or open.
 
-import { MARKS, canvasOf, el, figure, number, responsive, said, svg, table } from "./draw.js";
-import { badge, button, choice, heading, recordDetails, remember, section, slider, status, whole } from "./parts.js";
+import { el, figure, number, responsive, table } from "./draw.js";
+import { badge, button, choice, heading, remember, section, slider, status, whole, recordDetails } from "./parts.js";
+import { AXES, MODEL, STEPS, drawn, nearest } from "./plane.js";
 import { cancel, follow, latest, post } from "./talk.js";
 
-const STEPS = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 768, 1024];
 const SIZES = {
-  length: { label: "tokens N", list: STEPS.slice(1), usual: 32 }, q: { label: "named positions q", list: STEPS.slice(0, 15), usual: 4 },
-  width: { label: "vectors of size d′", list: STEPS.slice(0, 12), usual: 1 }, modulus: { label: "modulus M", list: [2, 3, 5, 7, 11, 13, 17, 23, 31, 41, 53, 67, 97, 131, 199, 401, 1009], usual: 31 },
-  radius: { label: "radius K", list: [1, 2, 3, 4], usual: 1 }, nodes: { label: "nodes n", list: STEPS.slice(3, 20), usual: 16 },
+  length: { label: "tokens N", list: STEPS.slice(1), usual: 32 },
+  q: { label: "named positions q", list: STEPS.slice(0, 15), usual: 4 },
+  width: { label: "vectors of size d′", list: STEPS.slice(0, 12), usual: 1 },
+  modulus: {
+    label: "modulus M",
+    list: [2, 3, 5, 7, 11, 13, 17, 23, 31, 41, 53, 67, 97, 131, 199, 401, 1009],
+    usual: 31,
+  },
+  radius: { label: "radius K", list: [1, 2, 3, 4], usual: 1 },
+  nodes: { label: "nodes n", list: STEPS.slice(3, 20), usual: 16 },
 };
 const TASKS = {
-  "sparse-average": ["q-sparse averages", ["length", "q", "width"], {}], match2: ["Match2", ["length", "modulus"], { length: 16 }],
-  match3: ["Match3", ["length", "modulus"], { length: 64 }], "match3-bigram": ["Match3Bigram", ["length", "modulus"], { length: 12, modulus: 11 }],
-  "match3-local": ["Match3Local", ["length", "modulus", "radius"], { length: 12, modulus: 11 }], match4: ["Match4", ["length", "modulus"], { length: 6, modulus: 11 }],
-  triangles: ["triangles", ["length", "nodes"], { length: 12, nodes: 6 }], "four-cycles": ["4-cycles", ["nodes"], {}],
+  "sparse-average": ["q-sparse averages", ["length", "q", "width"], {}],
+  match2: ["Match2", ["length", "modulus"], { length: 16 }],
+  match3: ["Match3", ["length", "modulus"], { length: 64 }],
+  "match3-bigram": ["Match3Bigram", ["length", "modulus"], { length: 12, modulus: 11 }],
+  "match3-local": ["Match3Local", ["length", "modulus", "radius"], { length: 12, modulus: 11 }],
+  match4: ["Match4", ["length", "modulus"], { length: 6, modulus: 11 }],
+  triangles: ["triangles", ["length", "nodes"], { length: 12, nodes: 6 }],
+  "four-cycles": ["4-cycles", ["nodes"], {}],
 };
-const MODEL = {
-  embed: { label: "key width m", list: STEPS, usual: 6 }, value_width: { label: "value width v", list: STEPS, usual: 1 },
-  heads: { label: "heads H", list: STEPS.slice(0, 12), usual: 1 }, layers: { label: "layers D", list: [1, 2, 3, 4], usual: 1 },
-};
-const AXES = { embed: "key width m", value_width: "value width v" };
+
 const built = new Map(); // what was built in this session, by everything but the asked point
 
 export function limits(place, path, params) {
-  const task = TASKS[params.get("task")] ? params.get("task") : "sparse-average", [, sizes, usual] = TASKS[task];
+  const task = TASKS[params.get("task")] ? params.get("task") : "sparse-average",
+    [, sizes, usual] = TASKS[task];
   const state = { task, bits: params.get("bits") === "real" ? null : whole(params, "bits", 4, 1, 64) };
   for (const name of sizes) state[name] = whole(params, name, usual[name] ?? SIZES[name].usual, 1, 1e6);
   for (const name of Object.keys(MODEL)) state[name] = whole(params, name, MODEL[name].usual, 1, 1024);
-  let seen = null, record = null, job = null, following = null;
+  let seen = null,
+    record = null,
+    job = null,
+    following = null;
 
   const keep = () => remember({ ...state, bits: state.bits ?? "real" });
-  const stepped = (name, { label, list }) => slider({ label, low: 0, high: list.length - 1, value: nearest(list, state[name]), show: k => number(list[k]), id: name, hear: k => { state[name] = list[k]; changed(); } });
-  const bits = slider({ label: "bits p", low: 1, high: 65, value: state.bits ?? 65, id: "bits", show: p => p > 64 ? "real numbers" : number(p), hear: p => { state.bits = p > 64 ? null : p; changed(); } });
+  const stepped = (name, { label, list }) =>
+    slider({
+      label,
+      low: 0,
+      high: list.length - 1,
+      value: nearest(list, state[name]),
+      show: k => number(list[k]),
+      id: name,
+      hear: k => {
+        state[name] = list[k];
+        changed();
+      },
+    });
+  const bits = slider({
+    label: "bits p",
+    low: 1,
+    high: 65,
+    value: state.bits ?? 65,
+    id: "bits",
+    show: p => (p > 64 ? "real numbers" : number(p)),
+    hear: p => {
+      state.bits = p > 64 ? null : p;
+      changed();
+    },
+  });
   const models = Object.fromEntries(Object.entries(MODEL).map(([name, one]) => [name, stepped(name, one)]));
   const go = button("Build and check", () => start(), { class: "main", id: "go" });
-  const stop = button("Cancel", () => cancel(job).catch(error => words.fail(error.message)), { disabled: true, id: "stop" });
-  const words = status(), note = el("p", { class: "quiet" }), after = el("div", {}), title = el("h2", {});
+  const stop = button("Cancel", () => cancel(job).catch(error => words.fail(error.message)), {
+    disabled: true,
+    id: "stop",
+  });
+  const words = status(),
+    note = el("p", { class: "quiet" }),
+    after = el("div", {}),
+    title = el("h2", {});
   note.style.minHeight = "1.5em";
-  const plane = responsive(360, (width, height) => drawn(width, height, seen?.plane, state, known(), record, place => { moved(place); }));
-  const planeFigure = figure({
-    still: true,
-    caption: "Left of the dashed line no model of these sizes does the task, whatever its weights. Right of and above a square a model was built and checked. What lies between, shaded, is open. Click, or use the arrow keys on the picture, to ask for another point.",
-    copy: () => table([["bits", "least size that is not too small"], ...(seen?.plane?.lower || []).map(([p, m]) => [p, m ?? "none"])]),
-  }, plane);
+  const plane = responsive(360, (width, height) =>
+    drawn(width, height, seen?.plane, state, known(), record, place => {
+      moved(place);
+    }),
+  );
+  const planeFigure = figure(
+    {
+      still: true,
+      caption:
+        "Left of the dashed line no model of these sizes does the task, whatever its weights. Right of and above a square a model was built and checked. What lies between, shaded, is open. Click, or use the arrow keys on the picture, to ask for another point.",
+      copy: () =>
+        table([
+          ["bits", "least size that is not too small"],
+          ...(seen?.plane?.lower || []).map(([p, m]) => [p, m ?? "none"]),
+        ]),
+    },
+    plane,
+  );
   plane.tabIndex = 0;
   plane.setAttribute("role", "application");
   plane.setAttribute("aria-label", "The asked point: arrow keys move it");
@@ -51,14 +103,43 @@ export function limits(place, path, params) {
     const move = { ArrowLeft: ["x", -1], ArrowRight: ["x", 1], ArrowUp: ["y", 1], ArrowDown: ["y", -1] }[event.key];
     if (!move) return;
     event.preventDefault();
-    const axis = seen?.plane?.axis || "embed", list = MODEL[axis].list;
-    if (move[0] === "x") moved({ size: list[Math.max(0, Math.min(list.length - 1, nearest(list, state[axis]) + move[1]))] });
-    else { const p = (state.bits ?? 65) + move[1]; moved({ bits: p > 64 ? null : Math.max(1, p) }); }
+    const axis = seen?.plane?.axis || "embed",
+      list = MODEL[axis].list;
+    if (move[0] === "x")
+      moved({ size: list[Math.max(0, Math.min(list.length - 1, nearest(list, state[axis]) + move[1]))] });
+    else {
+      const p = (state.bits ?? 65) + move[1];
+      moved({ bits: p > 64 ? null : Math.max(1, p) });
+    }
   });
-  place.append(...heading("Is a model of these sizes enough?", "Inequalities answer at once. Whether weights of these sizes are known is found by building and checking them, which can take a while."),
-    el("div", { class: "controls" }, choice({ label: "task", options: Object.entries(TASKS).map(([name, [text]]) => [name, text]), value: task, id: "task", wide: true, hear: name => { location.hash = `#limits?task=${name}`; } }),
-      sizes.map(name => stepped(name, SIZES[name])), Object.values(models), bits, el("div", { class: "buttons" }, go, stop)),
-    words, note, el("section", {}, title, planeFigure), after);
+  place.append(
+    ...heading(
+      "Is a model of these sizes enough?",
+      "Inequalities answer at once. Whether weights of these sizes are known is found by building and checking them, which can take a while.",
+    ),
+    el(
+      "div",
+      { class: "controls" },
+      choice({
+        label: "task",
+        options: Object.entries(TASKS).map(([name, [text]]) => [name, text]),
+        value: task,
+        id: "task",
+        wide: true,
+        hear: name => {
+          location.hash = `#limits?task=${name}`;
+        },
+      }),
+      sizes.map(name => stepped(name, SIZES[name])),
+      Object.values(models),
+      bits,
+      el("div", { class: "buttons" }, go, stop),
+    ),
+    words,
+    note,
+    el("section", {}, title, planeFigure),
+    after,
+  );
 
   const ask = latest((fields, signal) => post("/api/limits", fields, signal));
   const fields = () => {
@@ -72,8 +153,14 @@ export function limits(place, path, params) {
 
   function moved({ size, bits: p }) {
     const axis = seen?.plane?.axis || "embed";
-    if (size !== undefined) { state[axis] = size; models[axis].set(nearest(MODEL[axis].list, size)); }
-    if (p !== undefined) { state.bits = p; bits.set(p ?? 65); }
+    if (size !== undefined) {
+      state[axis] = size;
+      models[axis].set(nearest(MODEL[axis].list, size));
+    }
+    if (p !== undefined) {
+      state.bits = p;
+      bits.set(p ?? 65);
+    }
     changed();
   }
 
@@ -86,18 +173,30 @@ export function limits(place, path, params) {
       record = answer.record;
       const enough = known().find(one => fits(one.size, state));
       if (record.verdict !== "TOO_SMALL" && enough) record = enough.record;
-      note.textContent = record.verdict === "OPEN" && !job ? "Nothing has been built for these sizes yet: Build and check looks for weights." : "";
+      note.textContent =
+        record.verdict === "OPEN" && !job
+          ? "Nothing has been built for these sizes yet: Build and check looks for weights."
+          : "";
       tell();
-    } catch (error) { seen = null; words.fail(error.message); title.textContent = ""; after.replaceChildren(); plane.redraw(); }
+    } catch (error) {
+      seen = null;
+      words.fail(error.message);
+      title.textContent = "";
+      after.replaceChildren();
+      plane.redraw();
+    }
   }
 
   function tell() {
     const { kind, text } = badge(record.verdict);
     words.say(text, record.sentence, kind);
     const axis = AXES[seen?.plane?.axis || "embed"];
-    title.textContent = record.verdict === "TOO_SMALL" ? `The task needs ${number(record.inequality.needed)} ${record.inequality.unit} and these sizes give ${number(record.inequality.available)}: no weights can do it`
-      : record.verdict === "ENOUGH" ? `Enough by ${record.construction}: key width ${number(record.built.size.embed)}, ${number(record.built.size.bits)} bits`
-        : openTitle(record, axis);
+    title.textContent =
+      record.verdict === "TOO_SMALL"
+        ? `The task needs ${number(record.inequality.needed)} ${record.inequality.unit} and these sizes give ${number(record.inequality.available)}: no weights can do it`
+        : record.verdict === "ENOUGH"
+          ? `Enough by ${record.construction}: key width ${number(record.built.size.embed)}, ${number(record.built.size.bits)} bits`
+          : openTitle(record, axis);
     plane.redraw();
     after.replaceChildren(inequalities(record), recordDetails(record));
   }
@@ -106,28 +205,44 @@ export function limits(place, path, params) {
     if (go.disabled) return;
     go.disabled = true;
     stop.disabled = false;
-    const key = around(), began = performance.now();
+    const key = around(),
+      began = performance.now();
     try {
       job = (await post("/api/jobs", { kind: "bound", fields: fields() })).id;
       following = new AbortController();
-      const end = await follow(job, one => {
-        if (one.state === "running") note.textContent = `Building and checking weights, ${((performance.now() - began) / 1000).toFixed(1)} s so far.`;
-      }, following.signal);
+      const end = await follow(
+        job,
+        one => {
+          if (one.state === "running")
+            note.textContent = `Building and checking weights, ${((performance.now() - began) / 1000).toFixed(1)} s so far.`;
+        },
+        following.signal,
+      );
       job = null;
-      if (end.state === "done") finished(end.result, key); else note.textContent = "";
+      if (end.state === "done") finished(end.result, key);
+      else note.textContent = "";
       if (end.state === "cancelled") note.textContent = "Cancelled: nothing is known beyond the inequalities.";
       if (end.state === "failed") words.fail(end.sentence);
-    } catch (error) { if (error.name !== "AbortError") { note.textContent = ""; words.fail(error.message); } }
+    } catch (error) {
+      if (error.name !== "AbortError") {
+        note.textContent = "";
+        words.fail(error.message);
+      }
+    }
     job = null;
     go.disabled = false;
     stop.disabled = true;
   }
 
   function finished(result, key) {
-    const made = result.record.built, list = built.get(key) || [];
+    const made = result.record.built,
+      list = built.get(key) || [];
     if (made) built.set(key, [...list, { size: made.size, record: result.record }]);
     note.textContent = "";
-    if (key !== around()) { changed(); return; }
+    if (key !== around()) {
+      changed();
+      return;
+    }
     seen = { ...seen, plane: result.plane };
     record = result.record;
     note.textContent = record.reason || "";
@@ -135,75 +250,59 @@ export function limits(place, path, params) {
   }
 
   changed();
-  return () => { following?.abort(); if (job) cancel(job).catch(() => {}); };
+  return () => {
+    following?.abort();
+    if (job) cancel(job).catch(() => {});
+  };
 }
 
 function openTitle({ gap, reason }, axis) {
   if (!gap) return `What is known of ${axis} against bits`;
   const below = gap.too_small ? `up to ${number(gap.too_small)} is too small` : "no value is provably too small";
-  return `${axis[0].toUpperCase()}${axis.slice(1)} = ${number(gap.asked)} is open: ${below}, ${gap.enough === null ? reason === "Nothing was built." ? "nothing is built yet" : "none is known to be enough" : `from ${number(gap.enough)} on is enough`}`;
+  return `${axis[0].toUpperCase()}${axis.slice(1)} = ${number(gap.asked)} is open: ${below}, ${gap.enough === null ? (reason === "Nothing was built." ? "nothing is built yet" : "none is known to be enough") : `from ${number(gap.enough)} on is enough`}`;
 }
 
-const nearest = (list, value) => list.reduce((best, v, k) => Math.abs(v - value) < Math.abs(list[best] - value) ? k : best, 0);
-const fits = (size, state) => size.embed <= state.embed && size.value_width <= state.value_width && size.heads <= state.heads && size.layers <= state.layers && (state.bits === null || size.bits <= state.bits);
-
-function drawn(width, height, plane, state, known, record, hear) {
-  if (!plane) return canvasOf(width, height, "no plane", svg("text", { class: "quiet", x: 0, y: 20, text: "There is no plane to draw for these sizes." }));
-  const left = 52, right = width - 16, top = 34, bottom = height - 46, axis = plane.axis;
-  const sure = plane.lower.map(([, least]) => least).filter(least => least !== null);
-  const gap = record?.gap?.enough, most = 2 * Math.max(16, state[axis], ...sure, ...known.map(one => one.size[axis]), gap ?? 1);
-  const x = v => left + (right - left) * Math.log2(Math.max(1, v)) / Math.log2(most);
-  const y = p => p === null ? top : bottom - (bottom - top - 22) * Math.log2(Math.min(p, 64)) / 6;
-  const parts = [];
-  for (let k = 0; k <= 6; k++) parts.push(svg("line", { class: "rule", x1: left, x2: right, y1: y(2 ** k), y2: y(2 ** k) }), svg("text", { class: "quiet", x: left - 6, y: y(2 ** k) + 4, "text-anchor": "end", text: 2 ** k }));
-  parts.push(svg("text", { class: "quiet", x: left - 6, y: top + 4, "text-anchor": "end", text: "real" }));
-  const every = Math.max(1, Math.ceil(Math.log2(most) / (width < 420 ? 5 : 10)));
-  for (let k = 0; k <= Math.log2(most); k += every) parts.push(svg("text", { class: "quiet", x: x(2 ** k), y: bottom + 17, "text-anchor": "middle", text: number(2 ** k) }));
-  parts.push(svg("text", { class: "quiet", x: (left + right) / 2, y: height - 8, "text-anchor": "middle", text: `${AXES[axis]} (log scale)` }), svg("text", { class: "quiet", x: 0, y: 14, text: "bits p of a number (log scale)" }));
-  const corners = known.map(one => [one.size[axis], one.size.bits, one.record.construction]);
-  if (gap !== null && gap !== undefined && record.verdict === "OPEN") corners.push([gap, state.bits, "the nearest construction"]);
-  parts.push(...regions(plane, corners, x, y, left, right, top, bottom, most));
-  for (const [m, p, name] of corners) {
-    parts.push(svg("path", { class: "line built", d: `M${x(m)} ${top}V${y(p)}H${right}` }));
-    parts.push(svg("g", {}, said(`${name}: ${AXES[axis]} ${number(m)}, ${p === null ? "real numbers" : `${p} bits`}`), MARKS.built(x(m), y(p))));
-    const far = x(m) > right - 130;
-    parts.push(svg("text", { class: "built", x: x(m) + (far ? -9 : 9), y: y(p) + 17, "text-anchor": far ? "end" : "start", text: `built: ${number(m)}, ${p === null ? "real" : `${p} bits`}` }));
-  }
-  const [ax, ay] = [x(state[axis]), y(state.bits)], near = ax > right - 120;
-  parts.push(svg("g", { "data-asked": true }, said(`asked: ${state[axis]}, ${state.bits ?? "real"}`), svg("circle", { class: "fill-ours", cx: ax, cy: ay, r: 6 })),
-    svg("text", { class: "ours", x: ax + (near ? -10 : 10), y: ay - 9, "text-anchor": near ? "end" : "start", text: `asked: ${number(state[axis])}, ${state.bits === null ? "real" : `${state.bits} bits`}` }));
-  const area = canvasOf(width, height, `${AXES[axis]} against bits`, parts);
-  const pick = event => {
-    const box = area.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
-    const size = 2 ** ((px - left) / (right - left) * Math.log2(most)), p = 2 ** ((bottom - py) / (bottom - top - 22) * 6);
-    hear({ size: MODEL[axis].list[nearest(MODEL[axis].list, size)], bits: p > 70 ? null : Math.max(1, Math.min(64, Math.round(p))) });
-  };
-  area.addEventListener("pointerdown", pick);
-  area.addEventListener("pointermove", event => { if (event.buttons) pick(event); });
-  return area;
-}
-
-// What is too small, what is enough, and the open ground between them.
-function regions(plane, corners, x, y, left, right, top, bottom, most) {
-  const lower = plane.lower.map(([p, least]) => [p, least ?? most]), steps = [];
-  lower.forEach(([p, least], k) => { if (k) steps.push([x(least), y(lower[k - 1][0])]); steps.push([x(least), y(p)]); });
-  const last = x(lower.at(-1)[1]), some = lower.some(([, least]) => least > 1);
-  const line = [...steps, [last, top]], text = points => points.map(point => point.map(v => v.toFixed(1)).join(",")).join(" ");
-  const parts = [svg("polygon", { class: "gap", points: text([...line, [right, top], [right, bottom], [steps[0][0], bottom]]) })];
-  for (const [m, p] of corners) parts.push(svg("rect", { class: "enough", x: x(m), y: top, width: Math.max(0, right - x(m)), height: Math.max(0, y(p) - top) }));
-  if (some) {
-    parts.push(svg("polygon", { class: "too-small", points: text([[left, bottom], ...line, [left, top]]) }), svg("polyline", { class: "line limit", points: text(line) }));
-    for (const [p, least] of lower) parts.push(svg("g", {}, said(`${p} bits: ${least >= most ? "no size is enough" : `up to ${number(least - 1)} is too small`}`), svg("circle", { class: "fill-limit", cx: x(least), cy: y(p), r: 2.5 })));
-  }
-  parts.push(svg("text", { class: "quiet", x: left + 6, y: bottom - 8, text: some ? "provably too small" : "no size is provably too small" }), svg("text", { class: "quiet", x: Math.min(last + 10, right - 40), y: top + 16, text: "open" }));
-  return parts;
-}
+const fits = (size, state) =>
+  size.embed <= state.embed &&
+  size.value_width <= state.value_width &&
+  size.heads <= state.heads &&
+  size.layers <= state.layers &&
+  (state.bits === null || size.bits <= state.bits);
 
 function inequalities(record) {
-  if (!record.inequalities.length) return section("No lower bound is known for this task", el("p", { class: "quiet", text: "Nothing is provably too small here." }));
-  const cells = one => [one.name, one.formula, number(one.needed), one.available === null ? "no limit" : number(one.available), one.applies ? one.violated ? "✕ violated" : "● satisfied" : "○ does not apply"];
-  const rows = record.inequalities.map(one => el("tr", {}, cells(one).map((text, k) => el("td", { class: k === 2 || k === 3 ? "number" : null, text }))));
-  const head = ["inequality", "formula", "needed", "there", ""].map((text, k) => el("th", { scope: "col", class: k === 2 || k === 3 ? "number" : null, text }));
-  const assumed = record.assumptions.length ? [el("p", { class: "quiet", text: `Assumed of the class of models: ${record.assumptions.join("; ")}.` })] : [];
-  return section("What a model must have", el("div", { class: "scroll" }, el("table", { class: "stack" }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows))), assumed);
+  if (!record.inequalities.length)
+    return section(
+      "No lower bound is known for this task",
+      el("p", { class: "quiet", text: "Nothing is provably too small here." }),
+    );
+  const columns = [{}, {}, { class: "number", "data-label": "needed" }, { class: "number", "data-label": "there" }, {}];
+  const cells = one => [
+    one.name,
+    one.formula,
+    number(one.needed),
+    one.available === null ? "no limit" : number(one.available),
+    one.applies ? (one.violated ? "✕ violated" : "● satisfied") : "○ does not apply",
+  ];
+  const rows = record.inequalities.map(one =>
+    el(
+      "tr",
+      {},
+      cells(one).map((text, k) => el("td", { ...columns[k], text })),
+    ),
+  );
+  const head = ["inequality", "formula", "needed", "there", ""].map((text, k) =>
+    el("th", { scope: "col", class: columns[k].class, text }),
+  );
+  const assumed = record.assumptions.length
+    ? [el("p", { class: "quiet", text: `Assumed of the class of models: ${record.assumptions.join("; ")}.` })]
+    : [];
+  return section(
+    "What a model must have",
+    el(
+      "div",
+      { class: "scroll" },
+      el("table", { class: "stack" }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)),
+    ),
+    assumed,
+  );
 }

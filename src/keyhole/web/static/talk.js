@@ -6,7 +6,11 @@ export class Refused extends Error {}
 
 async function answered(response) {
   let data;
-  try { data = await response.json(); } catch { data = {}; }
+  try {
+    data = await response.json();
+  } catch {
+    data = {};
+  }
   if (!response.ok) throw new Refused(data.sentence || `The explorer answered with ${response.status}.`);
   return data;
 }
@@ -34,7 +38,7 @@ export function latest(ask) {
   let current;
   return async (...values) => {
     current?.abort();
-    const mine = current = new AbortController();
+    const mine = (current = new AbortController());
     try {
       const answer = await ask(...values, mine.signal);
       return mine === current ? answer : undefined;
