@@ -330,7 +330,7 @@ def test_torchs_own_layer_is_recovered_exactly_as_a_layer(rng):
 
 def test_a_layer_in_single_precision_is_recovered_within_its_tolerance_and_never_exactly(rng):
     verdicts = []
-    for seed in range(10):
+    for seed in range(6):
         torch.manual_seed(seed)
         module = multihead(dtype=torch.float32)
         recovery = learn(module, rng=np.random.default_rng(seed))
@@ -341,7 +341,7 @@ def test_a_layer_in_single_precision_is_recovered_within_its_tolerance_and_never
             assert np.abs(recovery.model(X) - truth).max() < 6e-3 * np.abs(truth).max()
             assert "rounded to 6.0e-08" in recovery.detail
     assert set(verdicts) <= {"WITHIN_TOLERANCE", "UNVERIFIED"}
-    assert verdicts.count("WITHIN_TOLERANCE") >= 9
+    assert verdicts.count("WITHIN_TOLERANCE") >= 5
 
 
 def test_coarse_answers_of_several_heads_are_not_the_end(rng):
