@@ -135,8 +135,9 @@ def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
     from keyhole.lab.running import runner
 
     def ready(record: Record) -> None:
-        if json:
-            _print(record, json)
+        if json:  # standard output is for the one object at the end
+            sys.stderr.write(record.json().decode() + "\n")
+            sys.stderr.flush()
 
     record = runner(type(job))(job, ready)
     _print(record, json)
