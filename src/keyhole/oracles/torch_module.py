@@ -118,6 +118,10 @@ class TorchModule:
                 f"the module answers a sequence with a sequence, shape {tuple(answers.shape)}; keyhole.torch_block "
                 "and keyhole.torch_layer read its last token."
             )
+        if answers.dtype not in _NAMES and (answers.is_complex() or answers.is_floating_point()):
+            raise InvalidInput(f"the module answers in {answers.dtype}; keyhole reads {', '.join(map(str, _NAMES))}.")
+        if answers.ndim == 0:
+            raise InvalidInput("the module answers a whole batch with one number; an answer per sequence is needed.")
         if answers.dtype in _NAMES and _coarser(_NAMES[answers.dtype], self._format):
             name = _NAMES[answers.dtype]
             raise InvalidInput(
@@ -183,7 +187,7 @@ def _about_memory(error: Exception) -> bool:
 
 
 def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
-    """All tensors of a file that torch saved (.pt, .pth, .bin), in float64, by name; no code in the file is run.
+    """All tensors of fractions in a file that torch saved (.pt, .pth, .bin), in float64, by name; no code in it is run.
 
     torch's files are pickles, which can run anything when opened. They are opened with `weights_only=True`, which takes
     tensors and plain containers and nothing else.
