@@ -281,6 +281,12 @@ def test_a_trained_unit_is_a_target_like_any_other(tmp_path):
     assert found["rank"] == 6
 
 
+def test_a_trained_model_with_more_than_its_attention_is_not_taken_for_its_attention(tmp_path):
+    data = run(job(model="layers", steps=2, keep=True, out=str(tmp_path / "run"))).data
+    with pytest.raises(keyhole.InvalidInput, match="a residual or a network behind its attention layer"):
+        run(LearnJob(data["model"], out=str(tmp_path / "learned")))
+
+
 def test_a_narrow_trained_network_is_attacked_and_one_that_reads_twice_is_not(tmp_path):
     for model, verdict in (("mlp", "FOUND"), ("gru", "NONE_FOLLOWS")):
         out = tmp_path / model

@@ -56,9 +56,11 @@ def _in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
 def saved(path: str) -> Any:
     """A saved model as it is asked: a layer by its last row, and of a Transformer of one layer that layer.
 
-    The token map in front of a built or trained layer is not hidden: tokens are asked as it gives them.
+    The token map in front of a built or trained layer is not hidden: tokens are asked as it gives them. A layer with a
+    residual or a trained network behind it is refused: recovered alone, it would not be the model.
     """
     from keyhole.constructions import load
+    from keyhole.constructions.coded_tokens import Perceptron
     from keyhole.models.stack import Transformer
 
     model = load(path)
@@ -66,6 +68,11 @@ def saved(path: str) -> Any:
         layer = model.blocks[0].layer if len(model.blocks) == 1 else None
         if not isinstance(layer, SelfAttention):
             raise InvalidInput(f"{path} is a Transformer; only one layer of standard attention is asked as a TARGET.")
+        if model.blocks[0].residual or isinstance(model.out, Perceptron):
+            raise InvalidInput(
+                f"{path} has a residual or a network behind its attention layer, which asking the layer would leave "
+                "out. A callable of your own, package.module:NAME, can ask any part of keyhole.load(PATH)."
+            )
         model = layer
     return model.read_last() if isinstance(model, SelfAttention) else model
 
