@@ -420,6 +420,8 @@ def test_a_module_or_an_oracle_by_name_is_a_target(name, outcome, tmp_path, monk
     assert (data["verdict"], data["class"], data["width"]) == outcome
     with pytest.raises(InvalidInput, match="has tokens of width 6; --width says 5"):
         run(LearnJob("torch_targets:head", width=5, out="other"))
+    with pytest.raises(InvalidInput, match="layer answers 6 numbers; --outputs says 3"):
+        run(LearnJob("torch_targets:layer", outputs=3, out="other"))
     with pytest.raises(InvalidInput, match="Mean is a class"):
         run(LearnJob("torch_targets:Mean", out="other"))
 

@@ -36,10 +36,7 @@ def open_target(
     if target.endswith(".onnx"):
         return _onnx(target, width, outputs)
     if target.endswith(".safetensors") or (os.sep in target and ":" not in target):
-        model = saved(target)
-        if width not in (None, model.width):
-            raise InvalidInput(f"{target} has tokens of width {model.width}; --width says {width}.")
-        return Local(model)
+        return _of_sizes(target, Local(saved(target)), width, outputs)
     if ":" not in target:
         raise InvalidInput(f"TARGET must be {_FORMS}; got {target!r}.")
     return _in_process(target, width, outputs)
@@ -47,9 +44,15 @@ def open_target(
 
 def _in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
     """What `package.module:NAME` holds: a callable, a torch module, or an oracle made of a part of one."""
-    oracle = oracle_of(_named(target), width, outputs)
+    return _of_sizes(target, oracle_of(_named(target), width, outputs), width, outputs)
+
+
+def _of_sizes(target: str, oracle: Oracle, width: int | None, outputs: int | None) -> Oracle:
+    """The oracle, where it has the sizes that were said."""
     if width not in (None, oracle.width):
         raise InvalidInput(f"{target} has tokens of width {oracle.width}; --width says {width}.")
+    if None not in (outputs, oracle.outputs) and outputs != oracle.outputs:
+        raise InvalidInput(f"{target} answers {oracle.outputs} numbers; --outputs says {outputs}.")
     return oracle
 
 
