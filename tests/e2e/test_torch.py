@@ -458,6 +458,21 @@ def test_weights_are_read_and_code_in_a_file_is_not_run(tmp_path, monkeypatch):
     assert not (tmp_path / "pwned").exists()
 
 
+def test_weights_of_a_damaged_file_are_refused_wherever_the_damage_is(tmp_path, rng):
+    path = tmp_path / "w.pt"
+    torch.save({"w": torch.eye(3).to_sparse(), "v": torch.ones(2)}, tmp_path / "sparse.pt")
+    np.testing.assert_array_equal(torch_weights(tmp_path / "sparse.pt")["w"], np.eye(3))
+    torch.save({"w": torch.ones(2, 2)}, path, _use_new_zipfile_serialization=False)
+    whole, refused = path.read_bytes(), 0
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ int(rng.integers(1, 256))]) + whole[at + 1 :])
+        try:
+            torch_weights(path)
+        except InvalidInput:
+            refused += 1
+    assert refused > 20
+
+
 def test_the_widths_of_layers_are_read_from_them():
     assert WholeLayer().plan(torch_layer(multihead()).width, outputs=WIDTH).queries > 0
     assert torch_layer(Llama()).width == WIDTH
