@@ -157,6 +157,33 @@ def test_shared_keys_and_values_are_looked_through_by_their_heads(rng):
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
+def test_a_block_is_asked_in_the_order_its_attention_takes_where_nobody_says(batch_first, rng):
+    block = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=batch_first, dtype=torch.float64)
+    X, oracle = rng.normal(size=(4, 3, WIDTH)), torch_block(block)
+    np.testing.assert_allclose(oracle.ask(X), np.concatenate([oracle.ask(x[None]) for x in X]), atol=1e-14)
+
+
+class Placed(nn.Module):
+    """Positions are in its queries and keys, not in its values."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = multihead()
+
+    def forward(self, X):
+        placed = X + torch.arange(X.shape[1])[:, None]
+        return self.inner(placed, placed, X)[0]
+
+
+def test_a_layer_whose_values_are_of_other_tokens_is_not_asked_inside_its_model(rng):
+    model = Placed()
+    oracle = torch_layer(model, around=lambda batch, length: model(torch.ones(batch, length, WIDTH).double()))
+    with pytest.raises(InvalidInput, match="other tokens for queries than for keys or values"):
+        oracle.ask(rng.normal(size=(2, 3, WIDTH)))
+    assert not model.inner._forward_pre_hooks
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
 def test_a_block_and_the_attention_in_it_are_asked_inside_a_running_model(batch_first, rng):
     block = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=batch_first, dtype=torch.float64)
     X = rng.normal(size=(4, 3, WIDTH))
@@ -260,6 +287,9 @@ class Failing(nn.Module):
         (lambda X: X[:1, 0], InvalidInput, "a batch of 2 with shape \\(2,\\) or \\(2, outputs\\); got \\(1, 3\\)"),
         (lambda X: {"logits": X}, InvalidInput, "must answer with a tensor; got a dict, with logits"),
         (lambda X: X[:, 0] / 0, BadAnswer, "answers must be finite"),
+        (lambda X: X[:, 0] + 1j, InvalidInput, "answers in torch.complex128; keyhole reads torch.float64"),
+        (lambda X: X[:, 0].to(torch.float8_e5m2), InvalidInput, "answers in torch.float8_e5m2; keyhole reads"),
+        (lambda X: X.sum(), InvalidInput, "answers a whole batch with one number"),
     ],
 )
 def test_a_module_that_does_not_answer_as_it_should_is_refused_in_a_sentence(said, kind, sentence, rng):
@@ -285,11 +315,25 @@ def test_a_module_that_does_not_answer_as_it_should_is_refused_in_a_sentence(sai
         (lambda: torch_head(multihead(), head=2), "has heads 0 to 1; got 2"),
         (lambda: torch_head(multihead(), around=print), "leave out around="),
         (lambda: torch_layer(normed()), "weights besides its projections \\(q_norm\\): give around="),
+        (lambda: torch_layer(with_own_weights()), "weights besides its projections \\(temperature\\): give around="),
+        (lambda: torch_head(multihead(add_bias_kv=True)), "adds a key of its own"),
+        (lambda: torch_head(multihead(add_zero_attn=True)), "adds a key of its own"),
+        (lambda: torch_layer(of_norms()), "no attention layer was found"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(make, sentence):
     with pytest.raises(InvalidInput, match=sentence):
         make()
+
+
+def with_own_weights():
+    layer = Llama()
+    layer.temperature = nn.Parameter(torch.ones(1))
+    return layer
+
+
+def of_norms():
+    return nn.ModuleDict({name: nn.LayerNorm(8) for name in ("query", "key", "value")})
 
 
 def normed():
@@ -378,6 +422,8 @@ def test_a_module_or_an_oracle_by_name_is_a_target(name, outcome, tmp_path, monk
     assert (data["verdict"], data["class"], data["width"]) == outcome
     with pytest.raises(InvalidInput, match="has tokens of width 6; --width says 5"):
         run(LearnJob("torch_targets:head", width=5, out="other"))
+    with pytest.raises(InvalidInput, match="layer answers 6 numbers; --outputs says 3"):
+        run(LearnJob("torch_targets:layer", outputs=3, out="other"))
     with pytest.raises(InvalidInput, match="Mean is a class"):
         run(LearnJob("torch_targets:Mean", out="other"))
 
@@ -412,6 +458,21 @@ def test_weights_are_read_and_code_in_a_file_is_not_run(tmp_path, monkeypatch):
     with pytest.raises(InvalidInput, match="cannot be read"):
         torch_weights("none.pt")
     assert not (tmp_path / "pwned").exists()
+
+
+def test_weights_of_a_damaged_file_are_refused_wherever_the_damage_is(tmp_path, rng):
+    path = tmp_path / "w.pt"
+    torch.save({"w": torch.eye(3).to_sparse(), "v": torch.ones(2)}, tmp_path / "sparse.pt")
+    np.testing.assert_array_equal(torch_weights(tmp_path / "sparse.pt")["w"], np.eye(3))
+    torch.save({"w": torch.ones(2, 2)}, path, _use_new_zipfile_serialization=False)
+    whole, refused = path.read_bytes(), 0
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ int(rng.integers(1, 256))]) + whole[at + 1 :])
+        try:
+            torch_weights(path)
+        except InvalidInput:
+            refused += 1
+    assert refused > 20
 
 
 def test_the_widths_of_layers_are_read_from_them():

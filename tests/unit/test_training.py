@@ -20,6 +20,7 @@ from keyhole.lab.training.labelling import lesson_of
 from keyhole.lab.training.lessons import Examples
 from keyhole.lab.training.loop import Course, Trainer
 from keyhole.lab.training.page import from_record, page
+from keyhole.lab.training.supply import Supply
 
 AVERAGE = {"task": "sparse-average", "length": 8, "q": 3, "width": 2}
 MATCH = {"task": "match2", "length": 6, "modulus": 7}
@@ -162,6 +163,8 @@ def test_the_least_error_of_linear_attention_is_that_of_the_best_matrix_of_its_r
     values = np.linalg.eigvalsh(members.T @ members / len(members))
     lost = values[:-3].sum() / values.sum()  # of M G z with G the projection on the three largest directions
     assert data["lines"]["linear_optimum"] == pytest.approx(lost)
+    three = run(job(length=7, q=2, width=1, embed=1, heads=3, steps=1, seeds=1)).data
+    assert three["lines"]["linear_optimum"] == pytest.approx(lost)
 
 
 def test_lines_of_labels_are_fitted_to_what_was_seen_and_measured_on_tests():
@@ -174,8 +177,10 @@ def test_lines_of_labels_are_fitted_to_what_was_seen_and_measured_on_tests():
     assert 0 < lines["pairwise"] < 0.5
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
-    whole = run(job(keep=True, out=str(tmp_path / "whole"), checkpoint_every=20)).data
+@pytest.mark.parametrize("check_every", [None, 10])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(check_every, tmp_path, monkeypatch):
+    often = {"checkpoint_every": 20, "check_every": check_every}
+    whole = run(job(keep=True, out=str(tmp_path / "whole"), **often)).data
     advance, taken = Trainer._advance, []
 
     def failing(self):
@@ -185,7 +190,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, monkeypa
         advance(self)
 
     monkeypatch.setattr(Trainer, "_advance", failing)
-    half = job(keep=True, out=str(tmp_path / "half"), checkpoint_every=20)
+    half = job(keep=True, out=str(tmp_path / "half"), **often)
     with pytest.raises(KeyboardInterrupt):
         run(half)
     monkeypatch.setattr(Trainer, "_advance", advance)
@@ -202,6 +207,27 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     run(job(keep=True, out=str(tmp_path), steps=4))
     with pytest.raises(keyhole.errors.DifferentRun, match="another training"):
         run(job(keep=True, out=str(tmp_path), steps=5, resume=True))
+    with pytest.raises(keyhole.errors.DifferentRun, match="another run, none with --seed 7"):
+        run(job(keep=True, out=str(tmp_path), steps=4, seed=7, resume=True))
+    assert not list(tmp_path.glob("*-7.*"))
+
+
+def test_answers_that_are_no_numbers_are_wrong_labels():
+    asked = job(**MATCH, q=None, width=None, seeds=1)
+    lesson = lesson_of(keyhole.Match2(6, 7))
+    net = chosen(asked, lesson).net
+    trainer = Trainer(net, Supply(lesson, net.reading, (0,), 8, None), Course(1, 0.1, 0, 1, None))
+    broken = {name: torch.full_like(part, np.nan) for name, part in trainer.weights.items()}
+    assert trainer.errors(broken, trainer.checks).tolist() == [1.0]
+
+
+def test_a_training_that_runs_away_is_told_and_shown(tmp_path):
+    out = tmp_path / "run"
+    data = run(job(rate=1e30, keep=True, out=str(out))).data
+    assert data["curve"]["best_steps"] == [0, 0]
+    record = json.loads((out / "record.json").read_bytes())
+    assert record["curve"]["alignment"][-1] is None
+    assert "to not finite, median" in from_record(record, out)
 
 
 def test_a_seed_stops_when_it_gets_no_better(tmp_path):
@@ -255,6 +281,12 @@ def test_a_trained_unit_is_a_target_like_any_other(tmp_path):
     assert found["rank"] == 6
 
 
+def test_a_trained_model_with_more_than_its_attention_is_not_taken_for_its_attention(tmp_path):
+    data = run(job(model="layers", steps=2, keep=True, out=str(tmp_path / "run"))).data
+    with pytest.raises(keyhole.InvalidInput, match="a residual or a network behind its attention layer"):
+        run(LearnJob(data["model"], out=str(tmp_path / "learned")))
+
+
 def test_a_narrow_trained_network_is_attacked_and_one_that_reads_twice_is_not(tmp_path):
     for model, verdict in (("mlp", "FOUND"), ("gru", "NONE_FOLLOWS")):
         out = tmp_path / model
@@ -294,6 +326,17 @@ def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
     assert 'class="line limit"' in text
 
 
+def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'job = "train"\ngrid = {model = ["constructed", "attention"]}\n'
+        'base = {task = "match2", length = 5, modulus = 5, steps = 2, seeds = 1, tests = 20, keep = true}\n'
+    )
+    data = run(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
+    assert data["jobs"]["done"] == 2
+    assert len(list(tmp_path.rglob("model.safetensors"))) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -307,12 +350,17 @@ def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
         ({"rate": -1.0}, "--rate is a positive number"),
         ({"lengths": (4,)}, "--lengths needs attention"),
         ({"task": "match2", "q": None, "width": None, "modulus": 5, "model": "linear-attention"}, "one head's weight"),
-        ({"model": "mlp", "effective_bits": True, "steps": 1}, "--effective-bits is for models of standard attention"),
+        ({"model": "mlp", "effective_bits": True}, "--effective-bits is for models of standard attention"),
+        ({"codes": "random", "q": 3, "lengths": (6, 2)}, "at most 2 members, the length; got q = 3"),
+        ({**MATCH, "q": None, "width": None, "codes": "random", "lengths": (8,)}, "--lengths is for sparse-average"),
+        ({"model": "constructed", "resume": True}, "constructed weights are not trained"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_a_way_out(changes, said):
+def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(changes, said, tmp_path):
+    out = tmp_path / "run"
     with pytest.raises(keyhole.InvalidInput, match=said):
-        run(job(**changes))
+        run(job(keep=True, out=str(out), **changes))
+    assert not out.exists()
 
 
 def test_resampled_codes_carry_over_to_other_lengths(tmp_path):

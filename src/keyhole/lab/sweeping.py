@@ -57,6 +57,8 @@ def _place(job: Job, directory: Path) -> dict[str, Any]:
     """Where a job writes, and that it goes on with what it finds there; a training writes where it is asked to."""
     if isinstance(job, TrainJob) and not job.keep:
         return {"keep": False}
+    if isinstance(job, TrainJob) and job.model == "constructed":  # nothing is trained that could be gone on with
+        return {"out": str(directory / "jobs" / job.key), "force": True}
     return {"out": str(directory / "jobs" / job.key), "resume": True} if hasattr(job, "resume") else {}
 
 

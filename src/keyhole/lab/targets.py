@@ -36,10 +36,7 @@ def open_target(
     if target.endswith(".onnx"):
         return _onnx(target, width, outputs)
     if target.endswith(".safetensors") or (os.sep in target and ":" not in target):
-        model = saved(target)
-        if width not in (None, model.width):
-            raise InvalidInput(f"{target} has tokens of width {model.width}; --width says {width}.")
-        return Local(model)
+        return _of_sizes(target, Local(saved(target)), width, outputs)
     if ":" not in target:
         raise InvalidInput(f"TARGET must be {_FORMS}; got {target!r}.")
     return _in_process(target, width, outputs)
@@ -47,18 +44,26 @@ def open_target(
 
 def _in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
     """What `package.module:NAME` holds: a callable, a torch module, or an oracle made of a part of one."""
-    oracle = oracle_of(_named(target), width, outputs)
+    return _of_sizes(target, oracle_of(_named(target), width, outputs), width, outputs)
+
+
+def _of_sizes(target: str, oracle: Oracle, width: int | None, outputs: int | None) -> Oracle:
+    """The oracle, where it has the sizes that were said."""
     if width not in (None, oracle.width):
         raise InvalidInput(f"{target} has tokens of width {oracle.width}; --width says {width}.")
+    if None not in (outputs, oracle.outputs) and outputs != oracle.outputs:
+        raise InvalidInput(f"{target} answers {oracle.outputs} numbers; --outputs says {outputs}.")
     return oracle
 
 
 def saved(path: str) -> Any:
     """A saved model as it is asked: a layer by its last row, and of a Transformer of one layer that layer.
 
-    The token map in front of a built or trained layer is not hidden: tokens are asked as it gives them.
+    The token map in front of a built or trained layer is not hidden: tokens are asked as it gives them. A layer with a
+    residual or a trained network behind it is refused: recovered alone, it would not be the model.
     """
     from keyhole.constructions import load
+    from keyhole.constructions.coded_tokens import Perceptron
     from keyhole.models.stack import Transformer
 
     model = load(path)
@@ -66,6 +71,11 @@ def saved(path: str) -> Any:
         layer = model.blocks[0].layer if len(model.blocks) == 1 else None
         if not isinstance(layer, SelfAttention):
             raise InvalidInput(f"{path} is a Transformer; only one layer of standard attention is asked as a TARGET.")
+        if model.blocks[0].residual or isinstance(model.out, Perceptron):
+            raise InvalidInput(
+                f"{path} has a residual or a network behind its attention layer, which asking the layer would leave "
+                "out. A callable of your own, package.module:NAME, can ask any part of keyhole.load(PATH)."
+            )
         model = layer
     return model.read_last() if isinstance(model, SelfAttention) else model
 

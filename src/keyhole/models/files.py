@@ -170,7 +170,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     metadata, tensors = read_tensors(Path(path))
     if metadata.get("kind") not in _NAMES or metadata.get("format") != FORMAT:
         raise InvalidInput(
-            f"{path} must name a kind ({', '.join(_NAMES)}) and format {FORMAT} in its metadata; got {metadata}."
+            f"{path} must name a kind ({', '.join(_NAMES)}) and format {FORMAT} in its metadata; "
+            f"got {str(metadata)[:200]}."
         )
     weights = {name: array for name, array in tensors.items() if not name.endswith(".bar")}
     try:

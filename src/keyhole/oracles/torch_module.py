@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -118,6 +117,10 @@ class TorchModule:
                 f"the module answers a sequence with a sequence, shape {tuple(answers.shape)}; keyhole.torch_block "
                 "and keyhole.torch_layer read its last token."
             )
+        if answers.dtype not in _NAMES and (answers.is_complex() or answers.is_floating_point()):
+            raise InvalidInput(f"the module answers in {answers.dtype}; keyhole reads {', '.join(map(str, _NAMES))}.")
+        if answers.ndim == 0:
+            raise InvalidInput("the module answers a whole batch with one number; an answer per sequence is needed.")
         if answers.dtype in _NAMES and _coarser(_NAMES[answers.dtype], self._format):
             name = _NAMES[answers.dtype]
             raise InvalidInput(
@@ -183,7 +186,7 @@ def _about_memory(error: Exception) -> bool:
 
 
 def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
-    """All tensors of a file that torch saved (.pt, .pth, .bin), in float64, by name; no code in the file is run.
+    """All tensors of fractions in a file that torch saved (.pt, .pth, .bin), in float64, by name; no code in it is run.
 
     torch's files are pickles, which can run anything when opened. They are opened with `weights_only=True`, which takes
     tensors and plain containers and nothing else.
@@ -192,7 +195,7 @@ def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
         path: the file, or one already opened for reading bytes.
 
     Raises:
-        InvalidInput: there is no such file, or it holds more than tensors.
+        InvalidInput: there is no such file, it is damaged, or it holds more than tensors.
     """
     try:
         with warnings.catch_warnings():
@@ -200,12 +203,12 @@ def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
             held = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error}).") from error
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except Exception as error:  # what a damaged file raises in torch depends on where it is damaged
         raise InvalidInput(
             f"{path} holds more than tensors, or torch did not save it ({str(error)[:160]!r}). Opening it could run "
             "code, so it is not opened; whoever trusts it can save its tensors as .safetensors."
         ) from error
-    return {name: w.detach().to(torch.float64).numpy() for name, w in _tensors(held, "")}
+    return {name: w.detach().to_dense().to(torch.float64).numpy() for name, w in _tensors(held, "")}
 
 
 def _tensors(held: Any, name: str) -> Generator[tuple[str, Any]]:

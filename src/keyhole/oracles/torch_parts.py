@@ -153,7 +153,12 @@ def torch_layer(model: Any, name: str = "", *, heads: int | None = None, around:
 
 
 def torch_block(
-    model: Any, name: str = "", *, width: int | None = None, batch_first: bool = True, around: Around | None = None
+    model: Any,
+    name: str = "",
+    *,
+    width: int | None = None,
+    batch_first: bool | None = None,
+    around: Around | None = None,
 ) -> TorchModule:
     """Any part of a model that maps a sequence to a sequence, as an oracle, read at the last token.
 
@@ -161,13 +166,15 @@ def torch_block(
         model: the model the block is in.
         name: the block, as `model.named_modules()` has it; the model itself where empty.
         width: size of a token; read from the block where absent.
-        batch_first: whether the block takes (batch, length, width) rather than (length, batch, width).
+        batch_first: whether the block takes (batch, length, width) rather than (length, batch, width); where absent
+            what torch's own attention in it says, else yes.
         around: runs the whole model on a batch of that many sequences of that length, to ask the block inside it.
 
     Raises:
         InvalidInput: there is no such part.
     """
     block = _part(model, name)
+    batch_first = _batch_first(block) if batch_first is None else batch_first
     ask = _direct(block, batch_first)
     if around is not None:
         ask = _Hooked(around, block, block, name=name, batch_first=batch_first)
@@ -176,6 +183,10 @@ def torch_block(
 
 def _oracle(call: Callable[[Any], Any], width: int | None, outputs: int | None, model: Any) -> TorchModule:
     return TorchModule(call, width, outputs, within=model)
+
+
+def _batch_first(block: Any) -> bool:
+    return all(part.batch_first for part in block.modules() if isinstance(part, torch.nn.MultiheadAttention))
 
 
 def _direct(block: Any, batch_first: bool) -> Callable[[Any], Any]:
@@ -227,6 +238,7 @@ class _Hooked:
 
         def replaced(module: Any, args: Any, kwargs: Any) -> Any:
             old = self._input(args, kwargs, fed)
+            self._nothing_beside(module, old, args, kwargs)
             return tuple(fed if a is old else a for a in args), {k: fed if a is old else a for k, a in kwargs.items()}
 
         def catch(module: Any, args: Any, answer: Any = None) -> Any:
@@ -254,6 +266,15 @@ class _Hooked:
                 "around= must run it on that many sequences of that length."
             )
         return tensors[0]
+
+    def _nothing_beside(self, module: Any, old: Any, args: Any, kwargs: Any) -> None:
+        """Refuse torch's layer where queries, keys and values come from different tokens: one question is not all."""
+        taken = [*args[:3], *(kwargs.get(name, old) for name in ("query", "key", "value"))]
+        if isinstance(module, torch.nn.MultiheadAttention) and any(one is not old for one in taken):
+            raise InvalidInput(
+                f"the model gives {self.name or 'the layer'} other tokens for queries than for keys or values: it is "
+                "no self-attention there. Leave out around= to ask it by itself, or ask the block it is in."
+            )
 
 
 def _part(model: Any, name: str) -> Any:
@@ -294,8 +315,12 @@ def _found(below: Any, prefix: str, model: Any) -> Generator[_Attention]:
             yield _torchs(name, module)
         for triple in _TRIPLES:
             parts = [getattr(module, part, None) for part in triple]
-            if all(isinstance(part, torch.nn.Module) and hasattr(part, "weight") for part in parts):
+            if all(_matrix(part) for part in parts):
                 yield _named(name, module, parts, model)
+
+
+def _matrix(part: Any) -> bool:
+    return isinstance(part, torch.nn.Module) and getattr(getattr(part, "weight", None), "ndim", 0) == 2
 
 
 def _torchs(name: str, module: Any) -> _Attention:
@@ -338,15 +363,26 @@ def _at(place: Any, path: str) -> Any:
 def _nothing_else(layer: _Attention) -> None:
     """Refuse a layer with weights besides its projections: asking only these would ask another function."""
     if layer.fused:
+        _no_further_token(layer)
         return
     known = {id(w) for part in (*layer.project, layer.output) if part is not None for w in part.parameters()}
-    norms = [
+    others = [name for name, w in layer.module.named_parameters(recurse=False) if id(w) not in known]
+    others += [
         name
         for name, part in layer.module.named_children()
         if not name.lower().startswith("layernorm") and any(id(w) not in known for w in part.parameters())
     ]
-    if norms:
+    if others:
         raise InvalidInput(
-            f"{layer.name or 'the layer'} has weights besides its projections ({_listed(norms)}): "
+            f"{layer.name or 'the layer'} has weights besides its projections ({_listed(others)}): "
             "give around= to ask it as the model runs it."
+        )
+
+
+def _no_further_token(layer: _Attention) -> None:
+    """Refuse torch's layer where every head looks at one more key than there are tokens, which none of them shows."""
+    if layer.module.bias_k is not None or layer.module.add_zero_attn:
+        raise InvalidInput(
+            f"{layer.name or 'the layer'} adds a key of its own (add_bias_kv or add_zero_attn), so that its heads are "
+            "not the formula on their tokens. keyhole.torch_layer asks the whole layer."
         )

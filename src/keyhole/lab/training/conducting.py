@@ -13,7 +13,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix
 from keyhole.constructions import save
-from keyhole.errors import InvalidInput
+from keyhole.errors import DifferentRun, InvalidInput
 from keyhole.lab.directories import run_directory
 from keyhole.lab.jobs import TrainJob
 from keyhole.lab.learning import seeded, versions
@@ -44,6 +44,7 @@ def run_train(job: TrainJob) -> Record:
     start = time.perf_counter()
     check(job)
     lesson = lesson_of(posed(job.task, job), job.inputs)
+    _check_measures(job, lesson)
     choice = None if job.model == CONSTRUCTED else _chosen(job, lesson)
     directory = _directory(job)
     came, sizes = _came(job, lesson, choice, directory)
@@ -102,6 +103,17 @@ def check(job: TrainJob) -> None:
     seeded(job.seed)
 
 
+# Said before anything is trained: what cannot be measured afterwards would cost the whole training.
+def _check_measures(job: TrainJob, lesson: Lesson[Any]) -> None:
+    """Raise unless what is to be measured of the trained models can be."""
+    if job.effective_bits and job.model not in ("attention", "layers", CONSTRUCTED):
+        raise InvalidInput("--effective-bits is for models of standard attention: attention and layers.")
+    if job.lengths and lesson.labels:
+        raise InvalidInput("--lengths is for sparse-average: a unit on labels cannot know codes it was not trained on.")
+    for length in job.lengths:
+        replace(lesson.task, length=length)
+
+
 def _chosen(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     try:
         from keyhole.lab.training.choosing import chosen
@@ -119,7 +131,18 @@ def _torch() -> dict[str, str]:
 def _directory(job: TrainJob) -> Path | None:
     if job.keep is False:
         return None
+    if job.resume and job.model == CONSTRUCTED:
+        raise InvalidInput("constructed weights are not trained: leave --resume away.")
+    if job.resume and job.out is not None:
+        _check_going_on(Path(job.out), job.seed)
     return run_directory(f"train-{job.task}", out=job.out, resume=job.resume, force=job.force)
+
+
+def _check_going_on(directory: Path, seed: int) -> None:
+    """Raise where a directory holds a run, but none with checkpoints that begin with this seed."""
+    held = [*directory.glob("checkpoint-*.safetensors"), *directory.glob("record.json")]
+    if held and not (directory / f"checkpoint-{seed}.safetensors").is_file():
+        raise DifferentRun(f"{directory} holds another run, none with --seed {seed}. Use --force to start anew.")
 
 
 def trained(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None) -> Outcome:

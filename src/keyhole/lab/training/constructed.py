@@ -8,7 +8,6 @@ import numpy as np
 
 from keyhole._arrays import Array
 from keyhole.constructions import build
-from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import TrainJob
 from keyhole.lab.training.labelling import Labelling
 from keyhole.lab.training.lessons import Examples, Lesson
@@ -19,13 +18,7 @@ _SEEN = 200  # sequences the simple predictors are fitted to
 
 
 def constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, dict[str, Any]]:
-    """The smallest weights that are known, on the tests of every seed, and their sizes.
-
-    Raises:
-        InvalidInput: nothing is trained, so that nothing can be gone on with.
-    """
-    if job.resume:
-        raise InvalidInput("constructed weights are not trained: leave --resume away.")
+    """The smallest weights that are known, on the tests of every seed, and their sizes."""
     built = build(lesson.task, rng=stream(job.seed, Purpose.WEIGHTS))
     seeds = range(job.seed, job.seed + job.seeds)
     tests = [_drawn(lesson, seed, Purpose.TESTS, job.tests) for seed in seeds]

@@ -23,7 +23,7 @@ def at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
     grown = job.codes == "resampled" and own.lesson.task.length > 1
     rows: dict[str, list[Any]] = {"lengths": list(job.lengths), "errors": []} | ({"scaled": []} if grown else {})
     for length in job.lengths:
-        lesson = type(own.lesson)(replace(own.lesson.task, length=length))
+        lesson = replace(own.lesson, task=replace(own.lesson.task, length=length))
         reading = replace(own.reading, kind="resampled", columns=lesson.columns)
         size = max(_LEAST, job.tests * own.lesson.task.length // (5 * length))
         tests = Supply(lesson, reading, own.seeds, own.batch, None).held_out(Purpose.TESTS, size)

@@ -137,7 +137,7 @@ class Trainer:
         """
         every = self.course.keep_every
         while not self.ended():
-            if self.step % self.course.check_every == 0:
+            if self.step % self.course.check_every == 0 and not self._checked():
                 self._check()
                 if self.ended():
                     break
@@ -145,8 +145,12 @@ class Trainer:
                 self.keep(path)
             self._advance()
             shown(self.step)
-        if not self.progress.steps or self.progress.steps[-1] != self.step:
+        if not self._checked():
             self._check()
+
+    def _checked(self) -> bool:
+        """Whether the weights of this step have been measured, as those of a checkpoint may have been."""
+        return self.progress.steps[-1:] == [self.step]
 
     def ended(self) -> bool:
         """Whether there is nothing left to do."""
@@ -174,7 +178,7 @@ class Trainer:
             part = batch.part(slice(start, start + _CHUNK))
             answers = self.net(w, part.X, part.codes)
             if self.supply.lesson.labels:
-                seen = ((answers > 0) != (part.Y > 0.5)).double().mean(dim=-1)
+                seen = ((answers > 0) != (part.Y > 0.5)).logical_or(answers.isnan()).double().mean(dim=-1)
             else:
                 seen = (answers - part.Y).square().sum(dim=-1).double()
             wrong += seen.nan_to_num(nan=inf).sum(dim=(1, 2)).numpy()
@@ -205,7 +209,8 @@ class Trainer:
         weights = self.net.attention(self.weights, part.X, part.codes)
         if weights is None:
             return
-        self._picture(_array(weights[0, 0]))
+        if weights[0, 0].isfinite().all():
+            self._picture(_array(weights[0, 0]))
         ideal = [self.supply.lesson.members(x.double().numpy()) for x in part.X]
         if any(named is None for named in ideal):
             return

@@ -86,11 +86,12 @@ def _medians(rows: list[list[float]]) -> list[float]:
 # Linear attention answers M G z with G of rank m and M the sets; for random sets the best G keeps the direction of all
 # ones and m - 1 others, which are alike: of the error of the mean of all, 1 - q/N, a share (N - m)/(N - 1) stays.
 def _optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
-    """The least error of linear attention of this width, where the task has one."""
+    """The least error of linear attention of this width, where the task has one; the ranks of heads add up."""
     task, width = lesson.task, sizes.get("embed")
     if not isinstance(task, SparseAverage) or task.at_most or width is None or task.length < 2:
         return {}
-    kept = max(0, task.length - width) / (task.length - 1)
+    rank = width if "hidden" in sizes else width * sizes.get("heads", 1)  # layers divide their width among heads
+    kept = max(0, task.length - rank) / (task.length - 1)
     return {"linear_optimum": (1.0 - task.q / task.length) * kept}
 
 

@@ -126,7 +126,8 @@ def _attention(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) -> str:
     aligned = data["curve"]["alignment"]
     said = f"Attention of seed {data['seed']} on one input"
     if aligned:
-        said += f"; the share on the tokens named goes from {aligned[0]:.2f} to {aligned[-1]:.2f}, median over seeds"
+        first, last = (number(share) for share in (aligned[0], aligned[-1]))
+        said += f"; the share on the tokens named goes from {first} to {last}, median over seeds"
     return section(said, f'<div class="pictures">{"".join(figures)}</div>')
 
 
