@@ -181,6 +181,9 @@ def _run(arguments: list[str]) -> int:
         return _complain(arguments, "INVALID_INPUT", str(error).strip(), 2)
     except KeyholeError as error:
         return _complain(arguments, "ORACLE_FAILED", str(error), 3)
+    except MemoryError:
+        said = "there is not enough memory for these sizes. Choose smaller ones, or a machine with more."
+        return _complain(arguments, "INVALID_INPUT", said, 2)
     except BrokenPipeError:
         sys.stderr.close()
         return 0

@@ -196,3 +196,18 @@ def test_misuse_with_json_prints_one_object(arguments, keyhole):
     assert ran.json["sentence"]
     assert ran.json["status"]
     assert ran.json["sentence"].split()[0] in ran.err
+
+
+def test_sizes_beyond_memory_are_misuse_and_not_a_crash(keyhole):
+    ran = keyhole("sample", "head", "--width", 10**9, "--json")
+    assert ran.code == 2
+    assert "not enough memory" in ran.json["sentence"]
+    assert "Traceback" not in ran.err
+
+
+def test_built_units_are_verified_compared_and_twinned_as_they_are_asked(keyhole):
+    keyhole("build", "match2", "--length", "4", "--modulus", "5", "--out", "unit")
+    path = "unit/model.safetensors"
+    assert keyhole("verify", path, path, "--json").json["verdict"] == "EXACT"
+    assert keyhole("compare", path, path, "--json").json["largest"] == 0.0
+    assert keyhole("twins", path, "--out", "twins", "--json").code == 0

@@ -9,12 +9,13 @@ from keyhole.errors import InvalidInput
 from keyhole.identify import distance, network_distance, one_layer_distance
 from keyhole.lab.jobs import CompareJob
 from keyhole.lab.records import Record
-from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention, load
+from keyhole.lab.targets import saved
+from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet
 
 
 def run_compare(job: CompareJob) -> Record:
     """Compare two saved models."""
-    a, b = (_comparable(path) for path in (job.a, job.b))
+    a, b = (saved(path) for path in (job.a, job.b))
     names, apart = gap(a, b)
     parts = {name: getattr(apart, name) for name in names}
     of = "heads" if hasattr(apart, "heads") else "hidden"
@@ -41,8 +42,3 @@ def gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
     else:
         raise InvalidInput(f"models of one kind are compared; got {type(a).__name__} and {type(b).__name__}.")
     return tuple(item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)), gap
-
-
-def _comparable(path: str) -> Any:
-    model = load(path)
-    return model.read_last() if isinstance(model, SelfAttention) else model

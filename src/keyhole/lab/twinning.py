@@ -14,8 +14,8 @@ from keyhole.lab.directories import run_directory
 from keyhole.lab.jobs import TwinsJob
 from keyhole.lab.learning import seeded, versions
 from keyhole.lab.records import Record
-from keyhole.lab.targets import label
-from keyhole.models import Head, MultiHead, SelfAttention, load, save
+from keyhole.lab.targets import label, saved
+from keyhole.models import Head, MultiHead, save
 from keyhole.models.files import write_atomically
 
 
@@ -51,8 +51,7 @@ def _heads(path: str) -> Head | MultiHead:
     Raises:
         InvalidInput: it holds a network.
     """
-    model = load(path)
-    model = model.read_last() if isinstance(model, SelfAttention) else model
+    model = saved(path)
     if not isinstance(model, Head | MultiHead):
         raise InvalidInput(
             f"{path} holds a {type(model).__name__}: twins are known for a head, a multihead or a unit, not for a "

@@ -9,9 +9,8 @@ from keyhole.lab import records
 from keyhole.lab.jobs import VerifyJob
 from keyhole.lab.learning import REFUSED, code_of, failed, seeded
 from keyhole.lab.records import Record
-from keyhole.lab.targets import open_target, simulated, stated_by
+from keyhole.lab.targets import open_target, saved, simulated, stated_by
 from keyhole.learners.checking import verify
-from keyhole.models import SelfAttention, load
 from keyhole.models.files import load_bars
 from keyhole.oracles import Budgeted, Counted, Declared, asked_again
 
@@ -19,9 +18,7 @@ from keyhole.oracles import Budgeted, Counted, Declared, asked_again
 def run_verify(job: VerifyJob) -> Record:
     """Ask a target fresh queries and compare its answers with a saved model's."""
     start = time.perf_counter()
-    model = load(job.model)
-    if isinstance(model, SelfAttention):
-        model = model.read_last()
+    model = saved(job.model)
     target = open_target(job.target, width=job.width if job.width is not None else model.width, reaching=job)
     timed = Counted(Declared(simulated(target, job.simulate, job.seed), stated_by(job)))
     try:
