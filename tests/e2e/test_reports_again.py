@@ -233,6 +233,33 @@ def test_a_missing_or_damaged_record_is_told_in_a_sentence(tmp_path, content, sa
         run(ReportJob((str(tmp_path),)))
 
 
+@pytest.mark.parametrize(
+    ("name", "spoilt"),
+    [
+        ("learn", {"budget": "many"}),
+        ("build", {"sizes": [1]}),
+        ("bound", {"task_sizes": 3}),
+        ("train", {"curve": {"steps": [0, 10], "median": [1.0, ["x"]]}}),
+    ],
+)
+def test_what_was_asked_and_learning_curves_of_a_damaged_record_are_told_too(copied, tmp_path, name, spoilt):
+    directory = tmp_path / name if name == "train" else copied(name)
+    directory.mkdir(exist_ok=True)
+    record = TRAINED if name == "train" else json.loads((directory / "record.json").read_text())
+    (directory / "record.json").write_text(json.dumps(record | spoilt))
+    with pytest.raises(InvalidInput, match="is damaged"):
+        run(ReportJob((str(directory),)))
+    with pytest.raises(InvalidInput, match="is damaged"):
+        run(ReportJob((str(directory), str(copied("spent"))), out=str(tmp_path / "two")))
+
+
+def test_a_store_is_read_under_any_name_and_no_other_file_is_made(copied, tmp_path):
+    there = copied("sweep").rename(tmp_path / "50%20of? #é 'x\"")
+    before = set(tmp_path.iterdir())
+    assert "4 of 4" in run(ReportJob((str(there),))).text()
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_a_run_that_is_nowhere_and_no_run_at_all_are_told(tmp_path):
     with pytest.raises(InvalidInput, match="is not a directory"):
         run(ReportJob((str(tmp_path / "nowhere"),)))

@@ -83,7 +83,8 @@ def _sentence(runs: list[Run]) -> str:
 
 def _described(run: Run, rows: list[tuple[str, str]]) -> dict[str, Any]:
     said = {"sentence": run.data.get("sentence"), "verdict": run.data.get("verdict")}
-    return {"run": str(run.directory), "kind": run.kind, **said, "asked": asked(run.kind, run.data), "summary": rows}
+    question = drawn(run, asked, run.kind, run.data)
+    return {"run": str(run.directory), "kind": run.kind, **said, "asked": question, "summary": rows}
 
 
 def _said(run: Run) -> str:
