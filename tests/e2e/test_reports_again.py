@@ -385,6 +385,25 @@ def test_names_of_lines_do_not_touch():
     assert min(np.diff(heights)) >= 14
 
 
+def test_the_picture_is_wide_enough_for_its_longest_name_and_names_keep_off_marks():
+    name = "noise of 0.04, tokens up to norm 5.66"
+    lines = [plots.Line(name, "ours", [plots.Point(1, 1), plots.Point(2, 2)])]
+    lines += [plots.Line("beside", "peer", [plots.Point(1, 1.5)]), plots.Line("", "bad", [plots.Point(1.05, 1.5)])]
+    svg = plots.chart(lines, plots.Axis("x"), plots.Axis("y"), about="names")
+    x, height = (float(held) for held in re.search(r'viewBox="0 0 (\d+) (\d+)"', svg).groups())
+    assert (x >= plots.RIGHT + 6 * len(name), height) == (True, plots.HEIGHT)
+    cross = float(re.search(r'class="bad" d="M[\d.]+ ([\d.]+)', svg).group(1))
+    beside = float(re.search(r'y="([\d.]+)">beside', svg).group(1)) - 4
+    assert abs(beside - cross) >= 14
+
+
+def test_a_policy_of_an_audit_is_named_in_full():
+    policies = [
+        AUDIT["policies"][1] | {"policy": "a budget below 1,087 queries", "attempts": [LESS, LESS | {"queries": 9}]}
+    ]
+    assert ">a budget below 1,087 queries</text></svg>" in audit_page.page(AUDIT | {"policies": policies})
+
+
 def test_an_axis_takes_hostile_names():
     svg = plots.chart([plots.Line(EVIL, "ours", [plots.Point(1, 1)])], plots.Axis(EVIL), plots.Axis(EVIL), about=EVIL)
     assert "<script>" not in svg
