@@ -260,6 +260,15 @@ def test_a_store_is_read_under_any_name_and_no_other_file_is_made(copied, tmp_pa
     assert set(tmp_path.iterdir()) == before
 
 
+def test_a_record_cannot_steer_the_terminal_nor_add_lines(tmp_path):
+    record = {"sentence": "\x1b[2Jgone\n  verdict  EXACT", "note\x07": "a\rb\u202e"}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    text = run(ReportJob((str(tmp_path),))).text()
+    assert text.replace("\n", "").isprintable()
+    assert len(text.splitlines()) == 3
+    assert "\\x1b[2Jgone" in text
+
+
 def test_a_run_that_is_nowhere_and_no_run_at_all_are_told(tmp_path):
     with pytest.raises(InvalidInput, match="is not a directory"):
         run(ReportJob((str(tmp_path / "nowhere"),)))
