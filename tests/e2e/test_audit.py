@@ -149,7 +149,7 @@ def test_a_directory_that_holds_a_learn_run_is_refused(keyhole, head):
     assert "another audit or run" in ran.err
 
 
-def test_resuming_a_finished_audit_asks_nothing_and_forcing_asks_everything(keyhole, targets, asked):
+def test_resuming_a_finished_audit_asks_nothing(keyhole, targets, asked):
     command = ("audit", "targets:counting", "--width", WIDTH, "--out", "run", "--json")
     first, once = keyhole(*command), asked()
     assert first.code == 0, first.err
@@ -158,6 +158,12 @@ def test_resuming_a_finished_audit_asks_nothing_and_forcing_asks_everything(keyh
     assert asked() == once
     assert again.json["policies"] == first.json["policies"]
     assert again.json["outputs"] == 2
+
+
+@pytest.mark.slow
+def test_forcing_a_finished_audit_asks_everything_again(keyhole, targets, asked):
+    command = ("audit", "targets:counting", "--width", WIDTH, "--out", "run", "--json")
+    first, once = keyhole(*command), asked()
     forced = keyhole(*command, "--force")
     assert asked() == 2 * once
     assert [row["verdict"] for row in forced.json["policies"]] == [row["verdict"] for row in first.json["policies"]]

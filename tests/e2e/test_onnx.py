@@ -55,6 +55,7 @@ SEQUENCES = {
     "mlp": Mlp.random(5, q=2, dimension=1, hidden=7, rng=rng),
     "gru": Recurrent.random("gru", q=2, dimension=1, units=3, layers=2, rng=rng),
     "lstm": Recurrent.random("lstm", q=2, dimension=1, units=3, layers=2, rng=rng),
+    "gru that reads twice": replace(Recurrent.random("gru", q=2, dimension=1, units=3, rng=rng), passes=2),
     "lstm with a rounded state": Recurrent.random("lstm", q=2, dimension=1, units=3, state_bits=6, rng=rng),
 }
 

@@ -313,9 +313,10 @@ def test_running_the_model_in_another_way_than_the_question_is_refused(around, s
     assert not model.layers[0].o_proj._forward_hooks
 
 
-def test_torchs_own_layer_is_recovered_exactly_as_a_layer(rng):
+@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_torchs_own_layer_is_recovered_exactly_as_a_layer(seeds, rng):
     verdicts = []
-    for seed in range(5):
+    for seed in range(seeds):
         torch.manual_seed(seed)
         module = multihead(dropout=0.1)
         recovery = learn(module, rng=np.random.default_rng(seed))
@@ -325,12 +326,13 @@ def test_torchs_own_layer_is_recovered_exactly_as_a_layer(rng):
         truth = asked(lambda x, module=module: module(x, x, x)[0][:, -1], X).numpy()
         assert isinstance(recovery.model, MultiHead)
         np.testing.assert_allclose(recovery.model(X), truth, atol=1e-11)
-    assert verdicts == ["EXACT"] * 5
+    assert verdicts == ["EXACT"] * seeds
 
 
-def test_a_layer_in_single_precision_is_recovered_within_its_tolerance_and_never_exactly(rng):
+@pytest.mark.parametrize(("seeds", "least"), [(2, 1), pytest.param(20, 18, marks=pytest.mark.slow)])
+def test_a_layer_in_single_precision_is_recovered_within_its_tolerance_and_never_exactly(seeds, least, rng):
     verdicts = []
-    for seed in range(10):
+    for seed in range(seeds):
         torch.manual_seed(seed)
         module = multihead(dtype=torch.float32)
         recovery = learn(module, rng=np.random.default_rng(seed))
@@ -341,7 +343,7 @@ def test_a_layer_in_single_precision_is_recovered_within_its_tolerance_and_never
             assert np.abs(recovery.model(X) - truth).max() < 6e-3 * np.abs(truth).max()
             assert "rounded to 6.0e-08" in recovery.detail
     assert set(verdicts) <= {"WITHIN_TOLERANCE", "UNVERIFIED"}
-    assert verdicts.count("WITHIN_TOLERANCE") >= 9
+    assert verdicts.count("WITHIN_TOLERANCE") >= least
 
 
 def test_coarse_answers_of_several_heads_are_not_the_end(rng):

@@ -43,6 +43,7 @@ def recurrent(graph: Graph, model: Recurrent) -> str:
     """A scan over the tokens that carries the state; an affine map of the last top layer."""
     tokens, batch = _encoded(graph, model), graph.add("Gather", graph.add("Shape", "tokens"), graph.weight([0]), axis=0)
     size = graph.add("Concat", batch, graph.weight([model.remembered]), axis=0)
+    tokens = graph.add("Concat", *[tokens] * model.passes, axis=1) if model.passes > 1 else tokens
     zero = helper.make_tensor("zero", TensorProto.DOUBLE, [1], [0.0])
     start = graph.add("ConstantOfShape", size, value=zero)
     body = _step(model)
