@@ -446,6 +446,14 @@ def test_figures_are_written_as_svg_and_pdf_with_their_fonts_inside(runs, tmp_pa
 
 
 @pytest.mark.slow
+def test_figures_of_runs_of_one_name_do_not_replace_each_other(runs, tmp_path):
+    places = [Path(shutil.copytree(runs["twins"], tmp_path / folder / "run")) for folder in ("a", "b")]
+    record = run(ReportJob(tuple(map(str, places)), out=str(tmp_path / "both"), figures=True))
+    written = {path.name for path in (tmp_path / "both" / "figures").iterdir()}
+    assert written == {f"{k}-run-twins.{kind}" for k in (1, 2) for kind in ("svg", "pdf")}
+    assert len(record.data["figures"]) == 4
+
+
 def test_equal_runs_give_equal_figures_and_dollar_signs_are_words(copied, tmp_path):
     pytest.importorskip("matplotlib")
     directory = copied("twins")
