@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import BoundJob, LearnJob, SampleJob, UiJob
+from keyhole.lab.records import Record
 from keyhole.lab.running import run
 from keyhole.models import load
 from keyhole.web import desk, shelf, showcase
@@ -284,6 +286,7 @@ def test_nothing_of_the_current_directory_is_imported(tmp_path, monkeypatch):
 
 
 def test_a_cancelled_job_ends_at_once_and_leaves_nothing(client):
+    client.explorer.runs.mkdir(exist_ok=True)
     before = set(client.explorer.runs.iterdir())
     _, job = client.start("recover", width=64, heads=4, policy="labels")
     status, said = client.post(f"/api/jobs/{job['id']}/cancel", {})
@@ -295,6 +298,18 @@ def test_a_cancelled_job_ends_at_once_and_leaves_nothing(client):
             break
         time.sleep(0.05)
     assert set(client.explorer.runs.iterdir()) == before
+
+
+def test_a_job_cancelled_after_its_record_was_written_leaves_nothing_either(tmp_path):
+    place = tmp_path / "run"
+    place.mkdir()
+    (place / "record.json").write_text("{}")
+    task = desk.Task("a", "recover", place, desk.Hand())
+    clerk = desk.Desk(tmp_path)
+    clerk.cancel(task)
+    clerk._listen(task)
+    clerk.close()
+    assert (task.state, place.exists()) == ("cancelled", False)
 
 
 def test_two_jobs_run_at_a_time_and_a_third_is_told_to_wait(client):
@@ -447,6 +462,33 @@ def test_nothing_outside_the_directory_of_runs_is_read(held, name):
 def test_a_report_that_is_a_link_out_is_not_read(held):
     with pytest.raises(shelf.NotThere, match="no report"):
         shelf.report(held, "linked-report")
+
+
+def test_a_record_or_store_that_is_a_link_out_is_not_read(held):
+    for name, target in (("record.json", "outside/record.json"), ("store.sqlite", "outside/report.html")):
+        (held / f"linked-{name}").mkdir()
+        (held / f"linked-{name}" / name).symlink_to(held.parent / target)
+        with pytest.raises(shelf.NotThere):
+            shelf.shown(held, f"linked-{name}")
+    assert "secret" not in str(shelf.listed(held))
+
+
+def test_a_name_that_is_not_text_does_not_hide_the_other_runs(held):
+    odd = os.fsencode(held) + b"/odd\xff"
+    os.mkdir(odd)
+    Path(os.fsdecode(odd), "record.json").write_text("{}")
+    assert b'"one"' in Record(shelf.listed(held)).json()
+
+
+@pytest.mark.parametrize("rows", [[("k", "{", "done", "{}", None, "{}")], [("k", "{}", "done", "[1]", None, "{}")], []])
+def test_a_damaged_store_is_told_in_a_sentence(held, rows):
+    with sqlite3.connect(held / "one" / "store.sqlite") as base:
+        base.execute("CREATE TABLE job (key, job, state, record, reason, about)" if rows else "CREATE TABLE job (key)")
+        base.executemany("INSERT INTO job VALUES (?, ?, ?, ?, ?, ?)", rows) if rows else base.execute(
+            "INSERT INTO job VALUES (1)"
+        )
+    base.close()
+    assert "not a store" in shelf.shown(held, "one")["rows"]["sentence"]
 
 
 def test_an_absent_directory_of_runs_is_an_empty_one(tmp_path):

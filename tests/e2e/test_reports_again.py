@@ -233,6 +233,42 @@ def test_a_missing_or_damaged_record_is_told_in_a_sentence(tmp_path, content, sa
         run(ReportJob((str(tmp_path),)))
 
 
+@pytest.mark.parametrize(
+    ("name", "spoilt"),
+    [
+        ("learn", {"budget": "many"}),
+        ("build", {"sizes": [1]}),
+        ("bound", {"task_sizes": 3}),
+        ("train", {"curve": {"steps": [0, 10], "median": [1.0, ["x"]]}}),
+    ],
+)
+def test_what_was_asked_and_learning_curves_of_a_damaged_record_are_told_too(copied, tmp_path, name, spoilt):
+    directory = tmp_path / name if name == "train" else copied(name)
+    directory.mkdir(exist_ok=True)
+    record = TRAINED if name == "train" else json.loads((directory / "record.json").read_text())
+    (directory / "record.json").write_text(json.dumps(record | spoilt))
+    with pytest.raises(InvalidInput, match="is damaged"):
+        run(ReportJob((str(directory),)))
+    with pytest.raises(InvalidInput, match="is damaged"):
+        run(ReportJob((str(directory), str(copied("spent"))), out=str(tmp_path / "two")))
+
+
+def test_a_store_is_read_under_any_name_and_no_other_file_is_made(copied, tmp_path):
+    there = copied("sweep").rename(tmp_path / "50%20of? #é 'x\"")
+    before = set(tmp_path.iterdir())
+    assert "4 of 4" in run(ReportJob((str(there),))).text()
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_record_cannot_steer_the_terminal_nor_add_lines(tmp_path):
+    record = {"sentence": "\x1b[2Jgone\n  verdict  EXACT", "note\x07": "a\rb\u202e"}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    text = run(ReportJob((str(tmp_path),))).text()
+    assert text.replace("\n", "").isprintable()
+    assert len(text.splitlines()) == 3
+    assert "\\x1b[2Jgone" in text
+
+
 def test_a_run_that_is_nowhere_and_no_run_at_all_are_told(tmp_path):
     with pytest.raises(InvalidInput, match="is not a directory"):
         run(ReportJob((str(tmp_path / "nowhere"),)))
@@ -358,6 +394,25 @@ def test_names_of_lines_do_not_touch():
     assert min(np.diff(heights)) >= 14
 
 
+def test_the_picture_is_wide_enough_for_its_longest_name_and_names_keep_off_marks():
+    name = "noise of 0.04, tokens up to norm 5.66"
+    lines = [plots.Line(name, "ours", [plots.Point(1, 1), plots.Point(2, 2)])]
+    lines += [plots.Line("beside", "peer", [plots.Point(1, 1.5)]), plots.Line("", "bad", [plots.Point(1.05, 1.5)])]
+    svg = plots.chart(lines, plots.Axis("x"), plots.Axis("y"), about="names")
+    x, height = (float(held) for held in re.search(r'viewBox="0 0 (\d+) (\d+)"', svg).groups())
+    assert (x >= plots.RIGHT + 6 * len(name), height) == (True, plots.HEIGHT)
+    cross = float(re.search(r'class="bad" d="M[\d.]+ ([\d.]+)', svg).group(1))
+    beside = float(re.search(r'y="([\d.]+)">beside', svg).group(1)) - 4
+    assert abs(beside - cross) >= 14
+
+
+def test_a_policy_of_an_audit_is_named_in_full():
+    policies = [
+        AUDIT["policies"][1] | {"policy": "a budget below 1,087 queries", "attempts": [LESS, LESS | {"queries": 9}]}
+    ]
+    assert ">a budget below 1,087 queries</text></svg>" in audit_page.page(AUDIT | {"policies": policies})
+
+
 def test_an_axis_takes_hostile_names():
     svg = plots.chart([plots.Line(EVIL, "ours", [plots.Point(1, 1)])], plots.Axis(EVIL), plots.Axis(EVIL), about=EVIL)
     assert "<script>" not in svg
@@ -391,6 +446,14 @@ def test_figures_are_written_as_svg_and_pdf_with_their_fonts_inside(runs, tmp_pa
 
 
 @pytest.mark.slow
+def test_figures_of_runs_of_one_name_do_not_replace_each_other(runs, tmp_path):
+    places = [Path(shutil.copytree(runs["twins"], tmp_path / folder / "run")) for folder in ("a", "b")]
+    record = run(ReportJob(tuple(map(str, places)), out=str(tmp_path / "both"), figures=True))
+    written = {path.name for path in (tmp_path / "both" / "figures").iterdir()}
+    assert written == {f"{k}-run-twins.{kind}" for k in (1, 2) for kind in ("svg", "pdf")}
+    assert len(record.data["figures"]) == 4
+
+
 def test_equal_runs_give_equal_figures_and_dollar_signs_are_words(copied, tmp_path):
     pytest.importorskip("matplotlib")
     directory = copied("twins")

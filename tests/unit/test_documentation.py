@@ -161,3 +161,10 @@ def test_a_certificate_is_shown_with_both_sides_of_every_inequality():
     assert "| assumed: a \\| b | rounding | 2 | holds |" in text
     assert "| concluded: c | 3.2 | 3 | fails |" in text
     assert "**REFUTED**" in text
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "guides" in page])
+def test_no_sample_of_a_guide_is_written_over_another(page):
+    samples = re.findall(r"keyhole sample (\w+)([^`\n]*)", words(page))
+    files = [(re.findall(r"--out (\S+)", rest) or [f"{kind}.safetensors"])[0] for kind, rest in samples]
+    assert len(files) == len(set(files))

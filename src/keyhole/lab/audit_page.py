@@ -79,7 +79,7 @@ def _policy_line(row: Mapping[str, Any]) -> Line:
         for a in row["attempts"]
         if a["error"]
     ]
-    name = row["policy"].split(",")[0] if len(points) > 1 else ""
+    name = row["policy"] if len(points) > 1 else ""
     return Line(name, "built" if row["protects"] else "ours", points)
 
 

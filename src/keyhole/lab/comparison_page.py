@@ -49,7 +49,7 @@ def _of(named: Named, *kinds: str) -> Named:
 
 
 def _overview(named: Named) -> str:
-    return section("What was asked, and what came", "".join(_entry(name, run) for name, run in named))
+    return section("What was asked, and what came", "".join(drawn(run, _entry, name, run) for name, run in named))
 
 
 def _entry(name: str, run: Run) -> str:
@@ -118,15 +118,20 @@ def _error_lines(name: str, run: Run) -> Iterator[Line]:
         said = f"{name}: {count:,} queries, error {number(error)}"
         yield Line(_short(name), "ours" if verified(run.data) else "bad", [Point(count, error, said)])
     if run.kind == "demo" and (curve := run.data.get("curve")):
-        points = [Point(c["queries"], c["error"], f"{name}: {c['queries']:,} queries") for c in curve if c["error"]]
+        points = [_point(c["queries"], c["error"], f"{name}: {c['queries']:,} queries") for c in curve if c["error"]]
         yield Line(_short(name), "ours", points)
     if run.kind == "audit":
         tried = [(row["policy"], a) for row in run.data["policies"] for a in row["attempts"] if a["error"]]
         points = [
-            Point(a["queries"] - a["verification"], a["error"], f"{name}, {policy}: {number(a['error'])}")
+            _point(a["queries"] - a["verification"], a["error"], f"{name}, {policy}: {number(a['error'])}")
             for policy, a in tried
         ]
         yield Line(_short(name), "peer", points, joined=False)
+
+
+def _point(x: Any, y: Any, said: str) -> Point:
+    """A mark from two values of a record, which must be numbers."""
+    return Point(float(x), float(y), said)
 
 
 def _scores(run: Run) -> Matrix | None:
@@ -227,7 +232,8 @@ def _trainings(named: Named) -> str:
 
 def _training_line(name: str, data: Mapping[str, Any]) -> Line:
     steps, errors = data["curve"]["steps"], data["curve"]["median"]
-    points = [Point(step, error, f"{name}, step {step:,}") for step, error in zip(steps, errors, strict=False) if error]
+    marks = [(step, error) for step, error in zip(steps, errors, strict=False) if error]
+    points = [_point(step, error, f"{name}, step {step:,}") for step, error in marks]
     return Line(_short(name), "ours", points)
 
 

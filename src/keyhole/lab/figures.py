@@ -26,19 +26,17 @@ Paths = Iterator[Path]
 Draw = Callable[[Run, Path, str], Paths]
 
 
-def write_figures(run: Run, directory: Path, *, alone: bool) -> list[Path]:
+def write_figures(run: Run, directory: Path, prefix: str) -> list[Path]:
     """Write every plot a run of this kind has.
 
     Args:
         run: the run.
         directory: where the files go.
-        alone: whether no other run writes there; else files carry the name of the run.
+        prefix: what the names of the files begin with.
 
     Raises:
         InvalidInput: matplotlib is not installed, or the record is damaged.
     """
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in run.name)
-    prefix = "" if alone else f"{name}-"
     return [path for draw in _DRAWN.get(run.kind, ()) for path in drawn(run, list[Path], draw(run, directory, prefix))]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import count
 from typing import NamedTuple
 
 from keyhole.lab.pages import escaped, number, wide
@@ -12,6 +13,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, RIGHT = 640, 340, 70, 46, 540
 SHAPE = {"ours": "circle", "built": "square", "peer": "triangle", "limit": "circle", "bad": "cross", "truth": "ring"}
 _MOST_TICKS = 8  # values of x that are each named on the axis
 _LINE = 14  # height of a label
+_LETTER = 7  # width of a letter of a label, at most
 _DRAWN = {
     "square": "m-4 -4h8v8h-8z",
     "triangle": "m0 -5l5 9h-10z",
@@ -153,8 +155,10 @@ def chart(
     drawn += _levels(levels, across, up) + "".join(_line(one, across, up) for one in lines)
     ends = [_end(one, across, up) for one in lines if one.points and one.name]
     ends += [_Label(up.at(one.value), RIGHT + 8, "quiet", one.name) for one in levels if not one.upright]
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" style="min-width:32rem"'
-    svg = f'<svg {size} role="img" aria-label="{escaped(about)}">{drawn}{_labels(ends)}</svg>'
+    marks = [_Label(up.at(p.y), across.at(p.x) - 4, "", "o") for p in points]
+    wanted = max([WIDTH, *(math.ceil(one.x + _LETTER * len(one.name)) for one in ends)])
+    size = f'viewBox="0 0 {wanted} {HEIGHT}" width="{wanted}" style="min-width:{32 * wanted / WIDTH:.1f}rem"'
+    svg = f'<svg {size} role="img" aria-label="{escaped(about)}">{drawn}{_labels(ends, marks)}</svg>'
     return wide(svg, about)
 
 
@@ -251,17 +255,18 @@ def _end(line: Line, across: Scale, up: Scale) -> _Label:
     return _Label(up.at(last.y), x, line.kind, line.name)
 
 
-def _labels(labels: list[_Label]) -> str:
-    """Names where they should stand, moved up where they would touch another."""
-    drawn, put = "", list[_Label]()
+def _labels(labels: list[_Label], marks: list[_Label]) -> str:
+    """Names where they should stand, or at the nearest height where they touch no mark and no other name."""
+    drawn, put = "", list(marks)
     for one in sorted(labels, reverse=True):
-        while any(_touch(one, other) for other in put):
-            one = one._replace(y=one.y - 2)
+        heights = (one.y + side * away for away in count(0, 2) for side in (-1, 1))
+        places = (one._replace(y=y) for y in heights if y <= max(one.y, HEIGHT - BOTTOM - 6))
+        one = next(place for place in places if not any(_touch(place, other) for other in put))
         put.append(one)
         drawn += f'<text class="{one.kind}" x="{one.x:.1f}" y="{one.y + 4:.1f}">{escaped(one.name)}</text>'
     return drawn
 
 
 def _touch(one: _Label, other: _Label) -> bool:
-    apart = one.x > other.x + 7 * len(other.name) or other.x > one.x + 7 * len(one.name)
+    apart = one.x > other.x + _LETTER * len(other.name) or other.x > one.x + _LETTER * len(one.name)
     return not apart and abs(one.y - other.y) < _LINE

@@ -34,10 +34,15 @@ class Record:
         return msgspec.json.encode(self.data, enc_hook=_plain)
 
     def text(self) -> str:
-        """The sentence, then aligned rows."""
+        """The sentence, then aligned rows; what would steer a terminal is spelt out."""
         width = max((len(name) for name, _ in self.lines), default=0)
         rows = [f"  {name:<{width}}  {value}" for name, value in self.lines]
-        return "\n".join([str(self.data.get("sentence", "")), *rows])
+        return "\n".join(map(_spelt, [str(self.data.get("sentence", "")), *rows]))
+
+
+def _spelt(text: str) -> str:
+    """Text on one line: control characters, which a file or a target may have sent, as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _plain(value: Any) -> Any:

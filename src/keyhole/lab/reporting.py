@@ -70,7 +70,17 @@ def _several(runs: list[Run], directory: Path) -> Path:
 def _figures(runs: list[Run], directory: Path) -> list[str]:
     from keyhole.lab.figures import write_figures
 
-    return [str(path) for run in runs for path in write_figures(run, directory / "figures", alone=len(runs) == 1)]
+    named = zip(_prefixes(runs), runs, strict=True)
+    return [str(path) for prefix, run in named for path in write_figures(run, directory / "figures", prefix)]
+
+
+def _prefixes(runs: list[Run]) -> list[str]:
+    """What the figures of each run begin with: its name where there are several, and a number where names are alike."""
+    if len(runs) == 1:
+        return [""]
+    names = ["".join(c if c.isalnum() or c in "-_." else "-" for c in run.name) for run in runs]
+    alike = len(set(names)) < len(names)
+    return [f"{k}-{name}-" if alike else f"{name}-" for k, name in enumerate(names, start=1)]
 
 
 def _sentence(runs: list[Run]) -> str:
@@ -83,7 +93,8 @@ def _sentence(runs: list[Run]) -> str:
 
 def _described(run: Run, rows: list[tuple[str, str]]) -> dict[str, Any]:
     said = {"sentence": run.data.get("sentence"), "verdict": run.data.get("verdict")}
-    return {"run": str(run.directory), "kind": run.kind, **said, "asked": asked(run.kind, run.data), "summary": rows}
+    question = drawn(run, asked, run.kind, run.data)
+    return {"run": str(run.directory), "kind": run.kind, **said, "asked": question, "summary": rows}
 
 
 def _said(run: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -90,18 +91,16 @@ def read(path: Path) -> Iterator[Row]:
     """Every row of a store, in the order of keys; a driver may be writing it meanwhile.
 
     Raises:
-        InvalidInput: there is no store.
+        InvalidInput: there is no store, or its rows are damaged.
     """
     if not path.is_file():
         raise InvalidInput(f"no store at {path}. Run `keyhole sweep FILE` first.")
-    base = sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True)
     try:
-        for key, job, state, record, reason, about in base.execute("SELECT * FROM job ORDER BY key"):
-            yield Row(key, _data(job), state, None if record is None else _data(record), reason, _data(about))
-    except sqlite3.DatabaseError as error:
-        raise InvalidInput(f"{path} is not a store ({error}).") from error
-    finally:
-        base.close()
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
+            for key, job, state, record, reason, about in base.execute("SELECT * FROM job ORDER BY key"):
+                yield Row(key, _data(job), state, None if record is None else _data(record), reason, _data(about))
+    except (sqlite3.DatabaseError, msgspec.DecodeError, ValueError, TypeError) as error:
+        raise InvalidInput(f"{path} is not a store, or a damaged one ({error}).") from error
 
 
 def _alone(path: Path) -> TextIO:

@@ -180,14 +180,15 @@ class Desk:
             task.state = FAILED
         if task.state != DONE:
             self._clear(task)
-        if said is not None and self._spare is None and not self._closed:
+        if said is not None and task.state != CANCELLED and self._spare is None and not self._closed:
             self._spare = task.hand
         else:
             task.hand.end()
 
     def _clear(self, task: Task) -> None:
-        """Take away a directory that holds no record: it was made for this job alone."""
-        if task.place is not None and not (task.place / "record.json").exists():
+        """Take away the directory, made for this job alone: of a cancelled one always, of others without a record."""
+        unwanted = task.state == CANCELLED and not self._closed
+        if task.place is not None and (unwanted or not (task.place / "record.json").exists()):
             shutil.rmtree(task.place, ignore_errors=True)
 
     def find(self, name: str) -> Task | None:

@@ -34,18 +34,30 @@ def listed(runs: Path) -> dict[str, Any]:
 def _places(directory: Path, deep: int) -> Iterator[Path]:
     """Directories that hold a run or a sweep; the jobs of a sweep are not listed one by one."""
     try:
-        inside = [place for place in directory.iterdir() if place.is_dir() and not place.is_symlink()]
+        inside = [
+            place for place in filter(_nameable, directory.iterdir()) if place.is_dir() and not place.is_symlink()
+        ]
     except OSError:
         return
     for place in inside:
-        if (place / "record.json").is_file() or (place / "store.sqlite").is_file():
+        if any(_held(place, mark) for mark in _MARKS):
             yield place
         elif deep > 1:
             yield from _places(place, deep - 1)
 
 
+def _nameable(place: Path) -> bool:
+    """Whether the name is text; one that is not cannot be put into an answer, nor asked for."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in place.name)
+
+
+def _held(place: Path, name: str) -> bool:
+    """Whether a run has a file of its own, not a link that leads elsewhere."""
+    return (place / name).is_file() and not (place / name).is_symlink()
+
+
 def _when(place: Path) -> float:
-    return max(((place / name).stat().st_mtime for name in _MARKS if (place / name).exists()), default=0.0)
+    return max(((place / name).stat().st_mtime for name in _MARKS if _held(place, name)), default=0.0)
 
 
 _MARKS = ("record.json", "store.sqlite")
@@ -53,7 +65,7 @@ _MARKS = ("record.json", "store.sqlite")
 
 def _summary(runs: Path, place: Path) -> dict[str, Any]:
     record = _record(place)
-    store = (place / "store.sqlite").is_file()
+    store = _held(place, "store.sqlite")
     return {
         "name": place.relative_to(runs).as_posix(),
         "kind": "sweep" if store else "train" if "curve" in record and "queries" not in record else kind_of(record),
@@ -67,12 +79,12 @@ def _summary(runs: Path, place: Path) -> dict[str, Any]:
 def _record(place: Path) -> dict[str, Any]:
     """A record, or a sentence in its place."""
     path = place / "record.json"
+    if not _held(place, path.name):
+        return {}
     try:
         if path.stat().st_size > RECORD:
             return {"sentence": f"Its record has more than {RECORD >> 20} MiB and is not shown here."}
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        return {}
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         return {"sentence": f"Its record cannot be read: {error}."}
 
@@ -86,7 +98,7 @@ def shown(runs: Path, name: str) -> dict[str, Any]:
 
 def _rows(place: Path) -> dict[str, Any] | None:
     path = place / "store.sqlite"
-    if not path.is_file():
+    if not _held(place, path.name):
         return None
     try:
         flat = table(read(path))
@@ -129,7 +141,7 @@ def inside(runs: Path, name: str) -> Path:
     place = runs.joinpath(*parts)
     try:
         held = place.resolve(strict=True).is_relative_to(runs.resolve(strict=True))
-        known = held and any((place / mark).is_file() for mark in _MARKS)
+        known = held and any(_held(place, mark) for mark in _MARKS)
     except OSError:
         known = False
     if not known:

@@ -30,7 +30,12 @@ export function chart({ title, x, y, series, bands = [], limits = [], height = 2
       svg("text", { class: "quiet", x: (left + right) / 2, y: height - 8, "text-anchor": "middle", text: x.name }),
     );
     parts.push(svg("text", { class: "quiet", x: 0, y: 12, text: y.name }));
-    for (const limit of limits) parts.push(limitOf(limit, across, up, left, right, top, bottom, roomy));
+    let above = -Infinity; // the height of the name of the limit above
+    for (const limit of [...limits].sort((a, b) => (b.y ?? 0) - (a.y ?? 0))) {
+      const y = limit.y === undefined ? null : up(limit.y);
+      if (y !== null) above = y - 5 >= above + 14 ? y - 5 : Math.max(y, above) + 14;
+      parts.push(limitOf(limit, across, up, left, right, top, bottom, roomy ? null : above));
+    }
     for (const one of series) parts.push(seriesOf(one, across, up, hear));
     if (names) parts.push(labelsOf(series, roomy ? limits : [], across, up, roomy, left, right, top));
     return canvasOf(width, height, title, parts);
@@ -55,7 +60,7 @@ function bandOf(band, k, across, top, bottom) {
   return svg("g", {}, said(`${band.name}: queries ${number(band.from)} to ${number(band.to)}`), shade, name);
 }
 
-function limitOf(limit, across, up, left, right, top, bottom, roomy) {
+function limitOf(limit, across, up, left, right, top, bottom, height) {
   if (limit.x !== undefined) {
     const x = across(limit.x),
       far = x > (left + right) / 2;
@@ -77,7 +82,9 @@ function limitOf(limit, across, up, left, right, top, bottom, roomy) {
     "g",
     {},
     svg("line", { class: "line limit", x1: left, x2: right, y1: y, y2: y }),
-    roomy ? [] : svg("text", { class: "quiet", x: right, y: y - 5, "text-anchor": "end", text: limit.name }),
+    height === null
+      ? []
+      : svg("text", { class: "quiet", x: right, y: height, "text-anchor": "end", text: limit.name }),
   );
 }
 
