@@ -519,7 +519,8 @@ def test_a_run_is_shown_as_its_record_is_on_the_disk(client, recovered):
 
 def test_a_missing_library_is_named_with_the_way_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "keyhole.web.explorer")
+    for name in ("keyhole.web.explorer", "keyhole.lab.listening"):
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(InvalidInput, match=r"pip install 'keyhole\[web\]'"):
         run(UiJob())
 

@@ -9,13 +9,10 @@ import math
 import os
 import re
 import secrets
-import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,13 +30,14 @@ from keyhole.lab.targets import TOKEN, label, open_target, simulated
 from keyhole.oracles import Oracle, declared, wire
 
 try:
-    import uvicorn
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
     from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from keyhole.lab.listening import Listening, listener_at
 except ImportError as missing:
     raise ImportError("serving a model needs starlette and uvicorn: pip install 'keyhole[serve]'.") from missing
 
@@ -267,83 +265,23 @@ def _protocol(head_seconds: float) -> type[H11Protocol]:
     return Impatient
 
 
-class Server(uvicorn.Server):
-    """Serves a black box until told to stop, by Ctrl-C or SIGTERM; what is under way is answered first."""
+class Server(Listening):
+    """Serves a black box."""
 
     def __init__(self, black: Black, host: str, port: int, announce: Callable[[str], Any] = str) -> None:
-        limits = black.limits
+        self.black, limits, listener = black, black.limits, listener_at(host, port, what="server")
+        shown, number = listener.getsockname()[:2]
+        address = f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/v2/models/{black.name}"
         super().__init__(
-            uvicorn.Config(
-                black.application(),
-                http=_protocol(limits.head_seconds),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="critical",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                limit_concurrency=limits.connections,
-                timeout_keep_alive=math.ceil(limits.head_seconds),
-                timeout_graceful_shutdown=10,
-            )
+            black.application(),
+            listener,
+            address,
+            announce,
+            http=_protocol(limits.head_seconds),
+            limit_concurrency=limits.connections,
+            timeout_keep_alive=math.ceil(limits.head_seconds),
+            timeout_graceful_shutdown=10,
         )
-        self.black, self.listener = black, _listener(host, port)
-        shown, number = self.listener.getsockname()[:2]
-        self.address = f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/v2/models/{black.name}"
-        self.announce, self.ready = announce, threading.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and say so."""
-        await super().startup(sockets)
-        self.announce(self.address)
-        self.ready.set()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Signals stop the server; afterwards the process goes on and says what was served."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def serve_until_stopped(self) -> None:
-        """Serve in this thread."""
-        self.run(sockets=[self.listener])
-
-    @contextmanager
-    def beside(self) -> Generator[str]:
-        """Serve in a thread while inside, and hand over the address."""
-        thread = threading.Thread(target=self.serve_until_stopped, daemon=True)
-        thread.start()
-        self.ready.wait(10)
-        try:
-            yield self.address
-        finally:
-            self.should_exit = True
-            thread.join(20)
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError) as error:
-        raise InvalidInput(f"there is no address {host}:{port} to listen on ({error}).") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise InvalidInput(
-            f"cannot listen on {host}:{port} ({error}). Is another server there? Try --port 0."
-        ) from error
-    return listener
 
 
 def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Record:

@@ -180,9 +180,8 @@ class _Run:
         with self.oracle.phase("kinks"):
             values = self.ask(_FAR * probe)
             slope = float(np.abs(values).max()) / _FAR
-            S = _FAR * 2.0 ** float(
-                np.clip(np.ceil(np.log2(max(1.0, 1e16 * self.sigma / (_FAR * slope or 1.0)))), 0, 200)
-            )
+            hidden = max(1.0, 1e16 * self.sigma / (_FAR * slope or 1.0))
+            S = _FAR * 2.0 ** min(200.0, float(np.ceil(np.log2(hidden))))
         learned = learn_network(
             lambda x: self.ask(S * x) / S,
             d,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import socket
 import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -31,13 +28,13 @@ from keyhole.web.showcase import computed, rehearse
 from keyhole.web.wishes import Asked, bound_wish, converted
 
 try:
-    import uvicorn
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
 
+    from keyhole.lab.listening import Listening, listener_at
     from keyhole.web.guard import REPORT, Guard
 except ImportError as missing:
     raise ImportError("the explorer needs starlette and uvicorn: pip install 'keyhole[web]'.") from missing
@@ -176,83 +173,31 @@ def _unknown(request: Request, error: Exception) -> Response:
     return _json({"sentence": "There is nothing at this address." if status == 404 else "Not in this way."}, status)
 
 
-class Window(uvicorn.Server):
-    """Serves the explorer on the loopback until told to stop, by Ctrl-C or SIGTERM."""
+class Window(Listening):
+    """Serves the explorer on the loopback."""
 
     def __init__(self, explorer: Explorer, port: int, announce: Callable[[str], Any]) -> None:
-        self.listener = _listener(port)
-        number = self.listener.getsockname()[1]
-        self.explorer, self.address, self.announce = explorer, f"http://{HOST}:{number}/", announce
-        self.ready = threading.Event()
+        self.explorer, listener = explorer, listener_at(HOST, port, what="explorer")
+        number = listener.getsockname()[1]
         super().__init__(
-            uvicorn.Config(
-                explorer.guarded(number),  # pyright: ignore[reportArgumentType]
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="critical",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                limit_concurrency=64,
-                timeout_graceful_shutdown=2,
-            )
+            explorer.guarded(number),
+            listener,
+            f"http://{HOST}:{number}/",
+            announce,
+            http="h11",
+            limit_concurrency=64,
+            timeout_graceful_shutdown=2,
         )
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and say so."""
-        await super().startup(sockets)
-        self.announce(self.address)
-        self.ready.set()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Signals stop the server; afterwards the process goes on and ends in its own way."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def serve_until_stopped(self) -> None:
         """Serve in this thread; when it ends, so does every job."""
         try:
             self.explorer.desk.warm()
             threading.Thread(target=rehearse, daemon=True).start()
-            self.run(sockets=[self.listener])
+            super().serve_until_stopped()
         finally:
             self.explorer.desk.close()
             self.listener.close()
-
-    @contextmanager
-    def beside(self) -> Generator[str]:
-        """Serve in a thread while inside, and hand over the address."""
-        thread = threading.Thread(target=self.serve_until_stopped, daemon=True)
-        thread.start()
-        self.ready.wait(20)
-        try:
-            yield self.address
-        finally:
-            self.should_exit = True
-            thread.join(20)
-
-
-def _listener(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, port))
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise InvalidInput(
-            f"cannot listen on {HOST}:{port} ({error}). Is another explorer there? Try --port 0."
-        ) from error
-    return listener
 
 
 def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Record:

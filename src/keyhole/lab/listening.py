@@ -1,0 +1,91 @@
+"""Servers on this machine: a socket that is open before anything runs, an orderly stop, and life in a thread."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from keyhole.errors import InvalidInput
+
+
+def listener_at(host: str, port: int, *, what: str) -> socket.socket:
+    """A socket bound to an address.
+
+    Raises:
+        InvalidInput: there is no such address, or `what`, or anything else, has it already.
+    """
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, OverflowError) as error:
+        raise InvalidInput(f"there is no address {host}:{port} to listen on ({error}).") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise InvalidInput(
+            f"cannot listen on {host}:{port} ({error}). Is another {what} there? Try --port 0."
+        ) from error
+    return listener
+
+
+class Listening(uvicorn.Server):
+    """Serves an application until told to stop, by Ctrl-C or SIGTERM; what is under way is answered first.
+
+    Args:
+        application: what is served.
+        listener: where.
+        address: what is announced.
+        announce: told the address as soon as it answers.
+        settings: further settings of uvicorn.
+    """
+
+    def __init__(
+        self, application: Any, listener: socket.socket, address: str, announce: Callable[[str], Any], **settings: Any
+    ) -> None:
+        quiet: dict[str, Any] = {"log_config": None, "log_level": "critical", "access_log": False}
+        bare: dict[str, Any] = {"ws": "none", "lifespan": "off", "server_header": False, "proxy_headers": False}
+        super().__init__(uvicorn.Config(application, **quiet, **bare, **settings))
+        self.listener, self.address, self.announce, self.ready = listener, address, announce, threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and say so."""
+        await super().startup(sockets)
+        self.announce(self.address)
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Signals stop the server; afterwards the process goes on and ends in its own way."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def serve_until_stopped(self) -> None:
+        """Serve in this thread."""
+        self.run(sockets=[self.listener])
+
+    @contextmanager
+    def beside(self) -> Generator[str]:
+        """Serve in a thread while inside, and hand over the address."""
+        thread = threading.Thread(target=self.serve_until_stopped, daemon=True)
+        thread.start()
+        self.ready.wait(20)
+        try:
+            yield self.address
+        finally:
+            self.should_exit = True
+            thread.join(20)
