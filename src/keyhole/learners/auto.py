@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ from keyhole.learners.tolerant import Tolerant
 from keyhole.oracles import Budgeted, Counted, Declared, Imperfection, Oracle, declared
 
 T = TypeVar("T")
+_NOT_LOOKED = "The budget ended before other classes could be tried."
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -206,18 +208,25 @@ def _beyond_heads(target: Oracle, first: Recovery[Any], rng: np.random.Generator
     stated = declared(target)
     if first.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED) or first.status is Status.UNCHECKED:
         return first
-    looking = Counted(target)
-    try:
-        with looking.phase("recognise"):
-            bent = curved(looking, rng=rng)
-    except BudgetSpent:
+    bent, first = _look(curved, target, first, rng)
+    if bent is None:
         return first
-    first = replace(first, ledger=first.ledger.after(looking.ledger, "recognise"))
     if bent:
         exact = not stated.absolute and stated.roundoff <= EPS
         return _further(target, first, rng, ("network-in-ball",) if exact else ("noisy-network",))
     heads = first.verdict is Verdict.CLASS_REFUTED and not stated.absolute
     return _further(target, first, rng, ("heads-in-ball",)) if heads else first
+
+
+def _look(
+    recognise: Callable[..., T], target: Oracle, first: Recovery[Any], rng: np.random.Generator
+) -> tuple[T | None, Recovery[Any]]:
+    """What a few queries tell, None where the budget ends among them; and `first` with these counted."""
+    looking, told = Counted(target), None
+    with suppress(BudgetSpent), looking.phase("recognise"):
+        told = recognise(looking, rng=rng)
+    detail = first.detail if told is not None else f"{first.detail} {_NOT_LOOKED}".strip()
+    return told, replace(first, ledger=first.ledger.after(looking.ledger, "recognise"), detail=detail)
 
 
 def _after(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
@@ -231,14 +240,11 @@ def _further(
 
     Those that a few queries suggest, unless they are given. What was asked before counts as the phase `before`.
     """
-    looking = Counted(target)
     if candidates is None:
-        try:
-            with looking.phase("recognise"):
-                candidates = recognised(looking, rng=rng)
-        except BudgetSpent:
+        candidates, first = _look(recognised, target, first, rng)
+        if candidates is None:
             return first
-    spent = first.ledger.after(looking.ledger, "recognise")
+    spent = first.ledger
     tried: list[str] = []
     for name in candidates:
         asked = Counted(target)
