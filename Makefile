@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all check bench bench-art real interop docs lock clean
+.PHONY: demo test test-all check wheel bench bench-art real interop docs lock clean
 
 demo: $(VENV)/.base
 	$(BIN)/keyhole demo
@@ -20,6 +20,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+wheel: $(VENV)/.base
+	$(BIN)/python tools/smoke_wheel.py
 
 bench: $(VENV)/.dev
 	for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

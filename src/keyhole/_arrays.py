@@ -11,19 +11,19 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from keyhole.errors import InvalidInput
 
-Array = NDArray[np.float64]
+# numpy's NDArray is no class since numpy 2.5, and shapes can be told only of classes.
+Array = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]
 Sequences = Float[Array, "batch length width"]
 Answers = Float[Array, "batch outputs"]
 Matrix = Float[Array, "_ _"]
 Vector = Float[Array, "_"]
 Stack = Float[Array, "_ _ _"]
 PerSequence = Float[Array, "batch"]
-Mask = NDArray[np.bool_]
+Mask = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
 
 EPS = float(np.finfo(np.float64).eps)
 

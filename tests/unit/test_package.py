@@ -83,6 +83,27 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = keyhole.boat
 
 
+# numpy 2.5 makes NDArray an alias in the sense of PEP 695, which jaxtyping takes for no class.
+ALIASED = """
+import importlib, pkgutil, typing
+import numpy, numpy.typing, typing_extensions
+
+Scalar = typing.TypeVar("Scalar", bound=numpy.generic)
+meant = numpy.ndarray[tuple[typing.Any, ...], numpy.dtype[Scalar]]
+numpy.typing.NDArray = typing_extensions.TypeAliasType("NDArray", meant, type_params=(Scalar,))
+import keyhole
+for module in pkgutil.walk_packages(keyhole.__path__, "keyhole."):
+    if module.name != "keyhole.__main__":
+        importlib.import_module(module.name)
+"""
+
+
+def test_every_module_imports_where_ndarray_is_an_alias_as_in_numpy_2_5():
+    command = [sys.executable, "-c", ALIASED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_version_is_the_one_installed():
     from importlib.metadata import version
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Int
-from numpy.typing import NDArray
 
 from keyhole._arrays import EPS, Array, Mask, Matrix, Scratch, Sequences, Stack, Vector, power_of_two
 from keyhole.errors import BudgetSpent
@@ -28,7 +27,7 @@ _BATCH = 512  # sequences per call where tokens are long; up to four times as ma
 _NUMBERS = 1 << 19
 _SLACK = 1e-6  # how far outside [0, 1] a share may be before the class is refuted
 
-Indices = Int[NDArray[np.intp], "n"]
+Indices = Int[np.ndarray, "n"]
 
 
 class Saturated(Exception):

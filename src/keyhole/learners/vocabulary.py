@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int
-from numpy.typing import NDArray
 
 from keyhole._arrays import Array, Matrix, Vector, one_thread, rms
 from keyhole.models import Head
 
-Rows = Int[NDArray[np.int64], "_"]
-Table = Int[NDArray[np.int64], "_ _"]
+Rows = Int[np.ndarray, "_"]
+Table = Int[np.ndarray, "_ _"]
 
 _RANK = 1e-12  # share of the largest spread below which rows count as not spread
 _OFF = 1e-6  # distance of the hull from 0, relative to its tokens, from which W and V can absorb h and c
