@@ -22,6 +22,8 @@ from keyhole.oracles.base import Imperfection, Meters, checked
 
 try:
     import httpx2
+
+    from keyhole.oracles.deadline import Deadline, hold_to_deadline
 except ImportError as missing:
     raise ImportError("asking a service over HTTP needs httpx2: pip install 'keyhole[http]'.") from missing
 
@@ -94,7 +96,8 @@ class HttpService:
         count: numbers per answer, where the server does not say.
         token: sent as a bearer token.
         rate: at most so many sequences a second.
-        timeout: seconds to wait for an answer.
+        timeout: seconds one request may take in all: connecting, sending, and the whole answer; another attempt
+            has as many again.
         request_bytes: about how large a request may be; halved when the server finds it too large.
         connections: how many requests may be under way at once.
         patience: how often and how long to try again.
@@ -113,6 +116,7 @@ class HttpService:
     meters: Meters = field(init=False, repr=False, default_factory=Meters)
     _parts: _Address = field(init=False, repr=False)
     _client: httpx2.Client = field(init=False, repr=False)
+    _deadline: Deadline = field(init=False, repr=False)
     _pace: Pace = field(init=False, repr=False)
     _about: _About = field(init=False, repr=False)
     _outputs: int | None = field(init=False, repr=False, default=None)
@@ -131,6 +135,7 @@ class HttpService:
             trust_env=not self._parts.nearby,
             verify=True if self._parts.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         )
+        self._deadline = hold_to_deadline(self._client)
         weakref.finalize(self, self._client.close)
         self._about = self._discover()
         self._outputs = self._about.outputs
@@ -218,14 +223,14 @@ class HttpService:
         Raises:
             Missed: nothing, or not all of it, came back.
         """
-        until = time.monotonic() + self.timeout
+        asked = self._client.stream(method, url, content=body, headers=headers)
         try:
-            with self._client.stream(method, url, content=body, headers=headers) as response:
-                return response.status_code, response.headers, _read(response, until)
+            with self._deadline.within(self.timeout), asked as response:
+                return response.status_code, response.headers, _read(response)
         except _CERTAINLY_NOT as error:
             raise Missed(_unreachable(url, error), answered=False, again=True) from error
         except httpx2.TransportError as error:
-            raise Missed(f"{url} {_broke(error)}.", answered=True, again=True) from error
+            raise Missed(f"{url} {_broke(error, self.timeout)}.", answered=True, again=True) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise TargetFailed(f"{url} cannot be asked: {error}.") from error
 
@@ -337,14 +342,12 @@ def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _read(response: httpx2.Response, until: float) -> bytes:
+def _read(response: httpx2.Response) -> bytes:
     body = bytearray()
     for part in response.iter_bytes():
         body += part
         if len(body) > _LARGEST_ANSWER:
             raise TargetFailed(f"{response.url} answered more than {_LARGEST_ANSWER:,} bytes; no question has so many.")
-        if time.monotonic() > until:
-            raise httpx2.ReadTimeout("the answer took too long")
     return bytes(body)
 
 
@@ -375,6 +378,7 @@ def _unreachable(url: str, error: Exception) -> str:
     return f"{url} cannot be reached ({error or type(error).__name__}). Is the server running, and the address right?"
 
 
-def _broke(error: Exception) -> str:
-    late = isinstance(error, httpx2.TimeoutException)
-    return "did not answer in time" if late else f"broke off in the middle ({error or type(error).__name__})"
+def _broke(error: Exception, seconds: float) -> str:
+    if isinstance(error, httpx2.TimeoutException):
+        return f"did not answer within {seconds:g} s (--timeout)"
+    return f"broke off in the middle ({error or type(error).__name__})"

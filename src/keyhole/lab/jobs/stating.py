@@ -79,7 +79,7 @@ class Reaching(Keyed):
 
     Args:
         rate: ask at most so many sequences a second.
-        timeout: seconds to wait for an answer.
+        timeout: seconds one request may take in all, from connecting to the last byte of its answer.
     """
 
     _: KW_ONLY
