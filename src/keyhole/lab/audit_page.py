@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keyhole.lab.pages import escaped, number, reproduced, section, shell, table, wide
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, reproduced, section, shell, table, wide
 from keyhole.lab.plots import Axis, Level, Line, Point, chart
 from keyhole.lab.policies import PROTECTS
 from keyhole.lab.summaries import asked, command, versions
@@ -52,9 +52,9 @@ def _picture(data: Mapping[str, Any]) -> str:
     height = _TOP + _ROW * len(rows) + 20
     body = _axis(height) + "".join(_line(row, _TOP + _ROW * (k + 0.5)) for k, row in enumerate(rows))
     note = f"● attempt, with its number of queries; ✕ no model; the shaded side keeps {data['error_of']} back"
-    about = f'viewBox="0 0 960 {height}" role="img" aria-label="{escaped(_finding(data))}"'
-    svg = wide(f'<svg {about} style="min-width:46rem;overflow:hidden">{body}</svg>', "picture of errors")
-    return f'<figure style="width:100%">{svg}<figcaption>{escaped(note)}</figcaption></figure>'
+    size = f'viewBox="0 0 960 {height}" style="min-width:46rem;overflow:hidden"'
+    svg = draw_svg(body, size=size, label=_finding(data))
+    return frame_figure(wide(svg, "picture of errors"), escaped(note), width="100%")
 
 
 def _against_queries(data: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.claims import THEOREMS
-from keyhole.lab.pages import escaped, number, reproduced, section, shell, table, wide
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, reproduced, section, shell, table, wide
 from keyhole.lab.summaries import asked, command, versions
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 940.0, 26.0, 330.0
@@ -46,12 +46,12 @@ def plane(data: Mapping[str, Any]) -> str:
     lower = [(float(bits), most if least is None else float(least)) for bits, least in drawn["lower"]]
     marks = _frame(name, most) + _limit(lower, most) + _enough(drawn["enough"], most) + _asked(drawn["asked"], most)
     size = 'viewBox="0 0 960 380" style="min-width:42rem"'
-    svg = wide(f'<svg {size} role="img" aria-label="{escaped(data["sentence"])}">{marks}</svg>', "limits")
+    svg = wide(draw_svg(marks, size=size, label=data["sentence"]), "limits")
     caption = (
         "In the grey part no model of these sizes does the task, whatever its weights. In the green part, right of and "
         "above the square, a model was built and checked. What is not shaded is open."
     )
-    figure = f'<figure style="width: 100%">{svg}<figcaption><b>Limits</b>: {caption}</figcaption></figure>'
+    figure = frame_figure(svg, f"<b>Limits</b>: {caption}", width="100%")
     return section(f"What is known of {name} against bits", figure)
 
 
@@ -158,12 +158,12 @@ def conversation(talk: Mapping[str, Any] | None) -> str:
     against = f"; any two people need {number(needed)} bits for this task" if needed else ""
     title = f"Two people who own half of the tokens each run it with {number(total)} bits{against}"
     size = f'viewBox="0 0 960 {y:.0f}" style="min-width:42rem"'
-    svg = wide(f'<svg {size} role="img" aria-label="{escaped(title)}">{marks}</svg>', "conversation")
+    svg = wide(draw_svg(marks, size=size, label=title), "conversation")
     note = (
         f"Every number is rounded to {talk['each']} bits; the answers then differ from the model's own by "
         f"{number(talk['deviation'])}."
     )
-    return section(title, f'<figure style="width: 100%">{svg}<figcaption>{escaped(note)}</figcaption></figure>')
+    return section(title, frame_figure(svg, escaped(note), width="100%"))
 
 
 def _arrow(message: Mapping[str, Any], total: int, y: float) -> str:

@@ -14,7 +14,7 @@ from keyhole.claims import THEOREMS
 from keyhole.constructions import load
 from keyhole.constructions.set_queries import SetQueries
 from keyhole.constructions.waves import Angles
-from keyhole.lab.pages import escaped, number, reproduced, section, shell, table, wide
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, reproduced, section, shell, table, wide
 from keyhole.lab.pictures import Axes, attended, signed
 from keyhole.lab.summaries import asked, command, versions
 from keyhole.lab.task_pictures import Asked, circle, keys_and_face, slices
@@ -130,8 +130,8 @@ def _frontier(data: Mapping[str, Any]) -> str:
         marks += f'<polyline class="dashed" fill="none" points="{" ".join(shown)}"/>' if shown else ""
         said += f"; below the dashed line H (2m + v) p is less than {limit:.1f} bits, too few for any weights"
     size = 'viewBox="0 0 760 290" style="min-width:34rem"'
-    svg = wide(f'<svg {size} role="img" aria-label="sizes that were built">{marks}</svg>', "sizes")
-    figure = f'<figure style="width: 100%">{svg}<figcaption><b>m against p</b>: {escaped(said)}</figcaption></figure>'
+    svg = wide(draw_svg(marks, size=size, label="sizes that were built"), "sizes")
+    figure = frame_figure(svg, f"<b>m against p</b>: {escaped(said)}", width="100%")
     best = points[0]
     return section(f"The smallest known: m = {best['embed']}, p = {best['bits']}", figure)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix
 from keyhole.lab.other_page import fields
-from keyhole.lab.pages import escaped, number, seconds, section, shell, table, wide
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, seconds, section, shell, table, wide
 from keyhole.lab.pictures import errors, signed, verified
 from keyhole.lab.plots import Axis, Line, Point, chart
 from keyhole.lab.reading import Run, drawn
@@ -72,11 +72,10 @@ def _costs(named: Named) -> str:
     marks = "".join(_bar(k, name, asked, least, most) for k, (name, asked, least) in enumerate(cost))
     near = [asked / least for _, asked, least in cost if least]
     title = f"Queries to learn are {number(min(near))} to {number(max(near))} times their limits" if near else "Queries"
-    about = f'viewBox="0 0 960 {_ROW * len(cost) + 26:.0f}" style="min-width:40rem" role="img"'
-    svg = f'<svg {about} aria-label="{escaped(title)}">{marks}</svg>'
+    size = f'viewBox="0 0 960 {_ROW * len(cost) + 26:.0f}" style="min-width:40rem"'
+    svg = wide(draw_svg(marks, size=size, label=title), "queries by run")
     note = "Bars are queries, verification apart; the dashed mark is the fewest any learner of the class can ask."
-    caption = f"<figcaption><b>Queries</b>: {note}</figcaption>"
-    return section(title, f'<figure style="width:100%">{wide(svg, "queries by run")}{caption}</figure>')
+    return section(title, frame_figure(svg, f"<b>Queries</b>: {note}", width="100%"))
 
 
 def _bar(k: int, name: str, asked: int, least: int | None, most: int) -> str:

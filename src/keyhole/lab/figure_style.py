@@ -11,16 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.errors import InvalidInput
+from keyhole.lab import palette
 from keyhole.models.files import write_atomically
 
-COLOURS = {
-    "truth": "#1b1f24",
-    "ours": "#1f6feb",
-    "limit": "#6b7280",
-    "built": "#0f8a6c",
-    "peer": "#b7791f",
-    "bad": "#c2410c",
-}
+COLOURS = {name: light for name, (light, _) in palette.COLOURS.items()}
+COLOURS["truth"] = COLOURS["ink"]
 MARKS = {"truth": "o", "ours": "o", "limit": "o", "built": "s", "peer": "^", "bad": "x"}
 LINES = {"truth": "-", "ours": "-", "limit": "--", "built": "-", "peer": ":", "bad": "-"}
 _RULES: dict[str, Any] = {

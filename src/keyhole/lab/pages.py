@@ -8,36 +8,20 @@ import html
 import math
 from typing import Any
 
+from keyhole.lab.palette import PAGE_COLOURS, PICTURE_RULES, PICTURE_STYLE
+
 _STYLE = """
-:root { color-scheme: light dark; --page: #fcfcfa; --ink: #1b1f24; --ours: #1f6feb; --limit: #6b7280; --bad: #c2410c;
-  --built: #0f8a6c; --peer: #b7791f; --rule: #d9d9d4; }
-@media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e8e6e1; --ours: #6cb2ff; --limit: #9aa3af;
-  --bad: #ff8a5c; --built: #3fc7a2; --peer: #e0b050; --rule: #33383d; } }
 body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; margin: 1.5rem auto;
   max-width: 62rem; padding: 0 1rem; font-variant-numeric: tabular-nums; } h1, h2, p, pre { overflow-wrap: anywhere; }
 h1 { font-size: 1.3rem; line-height: 1.35; margin: .3rem 0 1rem; } h1, p { max-width: 46rem; }
 h2 { font-size: 1.05rem; margin: 2rem 0 .8rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
 .verdict { font-weight: 600; margin: 0; } .ours { color: var(--ours); } .bad { color: var(--bad); }
 .limit, figcaption, output, .axis, th { color: var(--limit); } figcaption b { color: var(--ink); }
-.pictures { display: flex; flex-wrap: wrap; gap: 1rem 1.5rem; } figure { margin: 0; width: 18rem; max-width: 100%; }
-figcaption, output { font-size: .85rem; line-height: 1.4; } output { display: block; min-height: 1.4em; }
-.map { display: grid; grid-template-columns: 1.3rem 1fr; line-height: 1.3rem; font-size: .8rem; }
-.key { writing-mode: vertical-rl; transform: rotate(180deg); text-align: right; } .query, .scale { grid-column: 2; }
-img { display: block; width: 100%; box-sizing: border-box; image-rendering: pixelated; border: 1px solid var(--rule); }
-.map > img { min-height: .8rem; } :focus-visible { outline: 2px solid var(--ours); outline-offset: 2px; }
-.scale img { height: .6rem; margin-top: .4rem; } .scale div { display: flex; justify-content: space-between; }
+.pictures { display: flex; flex-wrap: wrap; gap: 1rem 1.5rem; } .pictures + .pictures { margin-top: 1rem; }
+output { display: block; min-height: 1.4em; } :focus-visible { outline: 2px solid var(--ours); outline-offset: 2px; }
 table { border-collapse: collapse; overflow-wrap: break-word; } svg + table { margin-top: 1rem; }
 td, th { text-align: left; padding: .15rem .9rem .15rem 0; vertical-align: top; font-weight: 400; }
 thead th { border-bottom: 1px solid var(--rule); } .number { text-align: right; } td.number { white-space: nowrap; }
-svg { display: block; max-width: 100%; overflow: visible; } svg text { fill: var(--ink); font-size: 12px; }
-svg .quiet, svg .limit { fill: var(--limit); } svg .ours { fill: var(--ours); } svg .built { fill: var(--built); }
-svg .bad { fill: var(--bad); stroke: var(--bad); } svg .peer { fill: var(--peer); } svg text.bad { stroke: none; }
-svg path.line { fill: none; stroke-width: 1.5; stroke: var(--limit); } svg .line.bad { stroke: var(--bad); }
-svg .line.limit { stroke-dasharray: 5 4; } svg .line.ours { stroke: var(--ours); }
-svg .line.built { stroke: var(--built); } svg .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; }
-svg .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; } svg .rule { stroke: var(--rule); }
-.pictures + .pictures { margin-top: 1rem; } svg .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
-svg .phase { fill: var(--ours); stroke: var(--ours); } svg .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
 @media (max-width: 40rem) { table { display: block; overflow-x: auto; } }
 pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem; }
 """
@@ -65,11 +49,12 @@ def shell(title: str, body: str) -> str:
     """A page around `body`; nothing is fetched, and no script runs but the one whose hash is named."""
     known = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"
+    look = f"{PAGE_COLOURS}{PICTURE_RULES}{_STYLE}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width"><title>keyhole: {escaped(title)}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{_STYLE}</style>'
-        f"</head><body><main>{body}</main><script>{_SCRIPT}</script></body></html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{look}</style>'
+        f"</head><body><main>{body.replace(PICTURE_STYLE, '')}</main><script>{_SCRIPT}</script></body></html>\n"
     )
 
 
@@ -116,6 +101,25 @@ def section(title: str, body: str) -> str:
 def wide(body: str, name: str) -> str:
     """Something that is scrolled sideways where the page is narrow."""
     return f'<div style="overflow-x:auto" role="region" aria-label="{escaped(name)}" tabindex="0">{body}</div>'
+
+
+def draw_svg(marks: str, *, size: str, label: str) -> str:
+    """A drawing that carries its style.
+
+    Args:
+        marks: its shapes and texts, which have the classes the palette knows.
+        size: its view box, and other attributes.
+        label: what it shows, in words.
+    """
+    about = f'class="keyhole" {size} role="img" aria-label="{escaped(label)}"'
+    return f"<svg {about}>{PICTURE_STYLE}{marks}</svg>"
+
+
+def frame_figure(body: str, caption: str = "", *, width: str = "18rem") -> str:
+    """A picture with its caption under it, both marked up; what is inside need not carry the style again."""
+    below = f"<figcaption>{caption}</figcaption>" if caption else ""
+    inside = body.replace(PICTURE_STYLE, "")
+    return f'<figure class="keyhole" style="width:{width}">{PICTURE_STYLE}{inside}{below}</figure>'
 
 
 def reproduced(command: str, versions: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.claims import Verdict
-from keyhole.lab.pages import escaped, number, section
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, section
 from keyhole.models import Factored, Head, load
 
 _PIXELS = 64  # a larger matrix is shown in blocks
@@ -143,13 +143,13 @@ def _figure(
     shape = f"aspect-ratio: {x.shape[1]} / {len(x)}"
     drawn, colours = (_png((paint or _diverging)(part)) for part in (shares, scale[None]))
     marks, cells = "".join(f"<span>{end}</span>" for end in ends), " ".join(f"{v:.2g}" for v in x.ravel())
-    return (
-        f'<figure><div class="map"><span class="axis query">{escaped(axes.columns)} →</span>'
+    drawing = (
+        f'<div class="map"><span class="axis query">{escaped(axes.columns)} →</span>'
         f'<span class="axis key">{escaped(down)}</span><img data-cells="{cells}" {about} style="{shape}"'
         f' alt="{alt}" src="{drawn}">'
-        f'<div class="scale"><img alt="" src="{colours}"><div>{marks}</div></div></div>'
-        f"<output></output><figcaption><b>{escaped(title)}</b>: {escaped(note)}</figcaption></figure>"
+        f'<div class="scale"><img alt="" src="{colours}"><div>{marks}</div></div></div><output></output>'
     )
+    return frame_figure(drawing, f"<b>{escaped(title)}</b>: {escaped(note)}")
 
 
 def _diverging(shares: Matrix) -> Stack:
@@ -207,8 +207,8 @@ def _spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> str:
     note += f"; the other {found.width - count:,} are zero" if count < found.width else ""
     note += "; ✕ nearest single head" if style == "bad" else "; ● recovered" if verified(data) else "; ● as fitted"
     note += ", ○ truth" if len(true) else ""
-    svg = f'<svg viewBox="0 0 290 250" role="img" aria-label="singular values of W, {note}">{marks}</svg>'
-    return f"<figure>{svg}<figcaption><b>singular values of W</b>: {note}</figcaption></figure>"
+    svg = draw_svg(marks, size='viewBox="0 0 290 250"', label=f"singular values of W, {note}")
+    return frame_figure(svg, f"<b>singular values of W</b>: {note}")
 
 
 def log_marks(name: str, said: str, series: Mapping[str, Vector]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
-from keyhole.lab.pages import escaped, number, wide
+from keyhole.lab.pages import draw_svg, escaped, number, wide
 
 WIDTH, HEIGHT, LEFT, BOTTOM, RIGHT = 640, 340, 70, 46, 540
 SHAPE = {"ours": "circle", "built": "square", "peer": "triangle", "limit": "circle", "bad": "cross", "truth": "ring"}
@@ -158,8 +158,7 @@ def chart(
     marks = [_Label(up.at(p.y), across.at(p.x) - 4, "", "o") for p in points]
     wanted = max([WIDTH, *(math.ceil(one.x + _LETTER * len(one.name)) for one in ends)])
     size = f'viewBox="0 0 {wanted} {HEIGHT}" width="{wanted}" style="min-width:{32 * wanted / WIDTH:.1f}rem"'
-    svg = f'<svg {size} role="img" aria-label="{escaped(about)}">{drawn}{_labels(ends, marks)}</svg>'
-    return wide(svg, about)
+    return wide(draw_svg(drawn + _labels(ends, marks), size=size, label=about), about)
 
 
 def _placed(point: Point, x: Axis, y: Axis) -> bool:

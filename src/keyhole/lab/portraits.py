@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Vector
 from keyhole.claims import Verdict
-from keyhole.lab.pages import escaped, number, section
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, section
 from keyhole.lab.pictures import Axes, log_marks, matrices, signed, verified
 from keyhole.lab.switches import half_circle
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, load
@@ -97,8 +97,8 @@ def _sizes(data: Mapping[str, Any], name: str, said: str, values: Vector | list[
     kind = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
     note = f"from {number(float(sizes.min()))} to {number(float(sizes.max()))}"
     marks = log_marks(name, said, {kind: sizes})
-    svg = f'<svg viewBox="0 0 290 250" role="img" aria-label="{escaped(said)}, {note}">{marks}</svg>'
-    return f"<figure>{svg}<figcaption><b>{escaped(said.removesuffix(', log scale'))}</b>: {note}</figcaption></figure>"
+    svg = draw_svg(marks, size='viewBox="0 0 290 250"', label=f"{said}, {note}")
+    return frame_figure(svg, f"<b>{escaped(said.removesuffix(', log scale'))}</b>: {note}")
 
 
 def _spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from keyhole.claims import THEOREMS, Outcome
 from keyhole.lab import summaries
 from keyhole.lab.curves import error_curve
-from keyhole.lab.pages import escaped, number, reproduced, seconds, section, shell, table
+from keyhole.lab.pages import draw_svg, escaped, number, reproduced, seconds, section, shell, table
 from keyhole.lab.pictures import verified
 from keyhole.lab.portraits import portrait
 from keyhole.lab.reading import kind_of
@@ -143,7 +143,7 @@ def _queries(data: Mapping[str, Any]) -> str:
     bars += _segment("verify", verify, 0.0, per_cent, 90, 0.12) + (_limit_mark(limit, per_cent) if limit else "")
     bars += f'<text x="0" y="12">to learn: {asked:,}</text><text x="0" y="84">to verify: {verify:,}</text>'
     title = _query_title(data, asked, verify, limit)
-    svg = f'<svg width="100%" height="116" role="img" aria-label="{escaped(title)}">{bars}</svg>'
+    svg = draw_svg(bars, size='width="100%" height="116"', label=title)
     note = "" if data.get("curve") or limit is None else f"<p class='limit'>{_UNSEEN}</p>"
     return section(title, svg + table(rows, ("phase", "queries", "what for"), (1,)) + note)
 

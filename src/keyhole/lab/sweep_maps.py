@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keyhole.lab.exports import Table
-from keyhole.lab.pages import escaped, number, table, wide
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, table, wide
 from keyhole.lab.pictures import colour_of
 
 MAP_KEYS = {"value", "value_name", "value_equals", "value_at_most", "boundary", "boundary_name"}
@@ -97,9 +97,8 @@ def heat_map(rows: Table, figure: Mapping[str, Any]) -> str:
     )
     caption = figure.get("caption", f"Colour is the {held.name}, over all jobs of a cell; hover gives the number.")
     size = 'viewBox="0 0 640 350" width="640" style="min-width:32rem" shape-rendering="crispEdges"'
-    svg = wide(f'<svg {size} role="img" aria-label="{escaped(caption)}">{drawn}</svg>', "map")
-    figure_of = f"<figure style='width:100%'>{svg}<figcaption>{escaped(caption)}</figcaption></figure>"
-    return figure_of + _numbers(held, figure)
+    svg = wide(draw_svg(drawn, size=size, label=caption), "map")
+    return frame_figure(svg, escaped(caption), width="100%") + _numbers(held, figure)
 
 
 def _numbers(held: Cells, figure: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Vector
 from keyhole.identify import assignment
-from keyhole.lab.pages import escaped, number, section
+from keyhole.lab.pages import draw_svg, escaped, number, section
 from keyhole.lab.pictures import errors, signed
 from keyhole.models import MultiHead, load
 
@@ -35,8 +35,8 @@ def half_circle(data: Mapping[str, Any]) -> str:
         "[y + t x; y] with t large: every softmax is hard, and answers are constant but where a head changes sides. "
         "The height of a jump is V · x of its head; heads that change sides together show as one jump."
     )
-    about = f'width="580" viewBox="0 0 580 230" role="img" aria-label="{escaped(title)}"'
-    return section(title, f"<svg {about}>{_steps(angles, levels)}</svg><p>{escaped(note)}</p>")
+    svg = draw_svg(_steps(angles, levels), size='width="580" viewBox="0 0 580 230"', label=title)
+    return section(title, f"{svg}<p>{escaped(note)}</p>")
 
 
 def _steps(angles: Vector, levels: Vector) -> str:

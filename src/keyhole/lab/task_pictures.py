@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Vector
 from keyhole.constructions.set_queries import SetQueries
-from keyhole.lab.pages import escaped, number, section, wide
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, section, wide
 from keyhole.lab.pictures import colour_of
 
 _RADIUS, _CENTRE = 118.0, (170.0, 172.0)
@@ -51,14 +51,14 @@ def circle(modulus: int, asked: Asked) -> str:
     height = max(344.0, 60.0 + 22.0 * len(asked.names))
     body = _ring(modulus, asked, partner) + _bars(asked)
     size = f'viewBox="0 0 960 {height:.0f}" style="min-width:46rem"'
-    svg = f'<svg {size} role="img" aria-label="{escaped(title)}">{body}</svg>'
+    svg = draw_svg(body, size=size, label=title)
     note = (
         "Tokens stand at the angle 2π x / M. ● asks; the dashed line points to the angle of −x, where a partner would "
         "stand (○). Scores are the cosine of the angle between a token and that place, times a sharpness; the blank "
         "token scores between the best and the second best, so that it wins where no partner is."
     )
-    caption = f"<figcaption><b>Match2 circle</b>: {note}</figcaption>"
-    return section(title, f'<figure style="width:100%">{wide(svg, "Match2 circle")}{caption}</figure>')
+    caption = f"<b>Match2 circle</b>: {note}"
+    return section(title, frame_figure(wide(svg, "Match2 circle"), caption, width="100%"))
 
 
 def _spot(value: float, modulus: int, radius: float = _RADIUS) -> tuple[float, float]:
@@ -109,7 +109,7 @@ def slices(several: Sequence[Asked], modulus: int | None) -> str:
     """Third-order attention: a table over pairs with its sums for each asking token, the top pairs as triangles."""
     if not several or len(several[0].names) > _MOST:
         return ""
-    parts = "".join(f"<figure style='width:26rem'>{_slice(one)}</figure>" for one in several)
+    parts = "".join(frame_figure(_slice(one), width="26rem") for one in several)
     ring = f" modulo {modulus}" if modulus else ""
     title = f"Third-order attention looks at pairs: those whose numbers complete the asking token's to 0{ring}"
     note = (
@@ -132,7 +132,7 @@ def _slice(asked: Asked) -> str:
             drawn += f'<rect style="fill:{colour_of(float(weights[i, j]))}" {at}><title>{escaped(said)}</title></rect>'
     drawn += _sums(weights, cell) + _row(asked, weights)
     size = 'viewBox="0 0 416 330" shape-rendering="geometricPrecision"'
-    return f'<svg {size} role="img" aria-label="pairs that token {asked.token + 1} attends to">{drawn}</svg>'
+    return draw_svg(drawn, size=size, label=f"pairs that token {asked.token + 1} attends to")
 
 
 def _sums(weights: Matrix, cell: float) -> str:
@@ -190,14 +190,14 @@ def keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
     title = f"Keys of positions {names} are a face: every other key scores at least {number(top - below)} less"
     marks = _points(side, heights, chosen, (top, below))
     size = 'viewBox="0 0 640 330" width="640" style="min-width:32rem"'
-    svg = f'<svg {size} role="img" aria-label="{escaped(title)}">{marks}</svg>'
+    svg = draw_svg(marks, size=size, label=title)
     note = (
         f"Each point is the key of a position, of {phi.keys.shape[1]} numbers. Height is its product with the unit "
         "query of the set; across is the direction in which keys spread most. ● the set, ○ the others; the shaded band "
         "is the margin, which the sharpness of attention is divided by."
     )
-    caption = f"<figcaption><b>Keys and face</b>: {note}</figcaption>"
-    return section(title, f'<figure style="width:100%">{wide(svg, "keys and face")}{caption}</figure>')
+    caption = f"<b>Keys and face</b>: {note}"
+    return section(title, frame_figure(wide(svg, "keys and face"), caption, width="100%"))
 
 
 def _points(side: Vector, heights: Vector, chosen: Sequence[int], band: tuple[float, float]) -> str:

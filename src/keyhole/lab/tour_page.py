@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keyhole.lab import bounds_page, building_page, twins_page
-from keyhole.lab.pages import escaped, number, section
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, section
 from keyhole.lab.pictures import log_marks
 from keyhole.lab.plots import Axis, Line, Point, chart
 from keyhole.lab.reading import Run, read_run
@@ -67,9 +67,9 @@ def _networks(every: Stops, directory: Path) -> str:
 def _jumps(stop: Mapping[str, Any], truth: AbsAffine, found: AbsAffine) -> str:
     sizes = {kind: np.sort(np.linalg.norm(net.D, axis=1))[::-1] for kind, net in (("truth", truth), ("ours", found))}
     marks = log_marks("jump of slope at unit", "jump of slope |D|, log scale", sizes)
-    svg = f'<svg viewBox="0 0 290 250" role="img" aria-label="jumps of slope of hidden units">{marks}</svg>'
+    svg = draw_svg(marks, size='viewBox="0 0 290 250"', label="jumps of slope of hidden units")
     note = "○ true, ● recovered; a unit shows in answers by the jump of slope where it switches"
-    figure = f"<figure>{svg}<figcaption><b>jumps of slope</b>: {note}</figcaption></figure>"
+    figure = frame_figure(svg, f"<b>jumps of slope</b>: {note}")
     name = str(stop["name"])
     title = f"{name[0].upper()}{name[1:]}: {number(stop['distance'])} from the truth, whatever the order of units"
     return section(title, f'<div class="pictures">{figure}</div>')

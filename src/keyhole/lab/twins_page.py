@@ -12,7 +12,7 @@ import numpy as np
 from keyhole._arrays import Matrix, Stack, Vector, rms
 from keyhole.claims import THEOREMS
 from keyhole.errors import InvalidInput
-from keyhole.lab.pages import escaped, number, reproduced, section, shell, table, wide
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, reproduced, section, shell, table, wide
 from keyhole.lab.pictures import SCORES, SHAPES, Axes, block_means, signed
 from keyhole.lab.summaries import asked, command, versions
 from keyhole.models import Factored, Head, MultiHead, load
@@ -145,8 +145,8 @@ def _answers(model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack
     caption = f"○ model, ● twin: every dot lies inside its circle; {said}{few}"
     marks = _plot(mine[order, 0], theirs[order, 0], [lengths[k] for k in order])
     size = 'viewBox="0 0 960 250" style="min-width:42rem"'
-    svg = wide(f'<svg {size} role="img" aria-label="answers of both: {escaped(said)}">{marks}</svg>', "answers")
-    return f'<figure style="width: 100%">{svg}<figcaption><b>Answers</b>: {escaped(caption)}</figcaption></figure>'
+    svg = wide(draw_svg(marks, size=size, label=f"answers of both: {said}"), "answers")
+    return frame_figure(svg, f"<b>Answers</b>: {escaped(caption)}", width="100%")
 
 
 def _plot(mine: Vector, theirs: Vector, lengths: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole._arrays import Matrix
-from keyhole.lab.pages import escaped, number, section, shell, table
+from keyhole.lab.pages import draw_svg, escaped, frame_figure, number, section, shell, table
 from keyhole.lab.pictures import Axes, attended
 from keyhole.models.files import read_tensors
 
@@ -50,11 +50,9 @@ def _curves(data: Mapping[str, Any]) -> str:
         marks += _path(steps, row, low, high, f"seed {data['seed'] + k}: error {number(data['errors'][k])}")
     marks += _dashed(lines, low, high)
     said = f"{data['measure']} on {200} sequences kept apart, log scale; one line per seed"
-    svg = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="learning curves">{marks}</svg>'
-    figure = (
-        f'<figure style="width: 100%">{svg}<figcaption><b>learning curves</b>: {escaped(said)}</figcaption></figure>'
-    )
-    return section("How the error falls", figure)
+    svg = draw_svg(marks, size=f'viewBox="0 0 {_WIDTH} {_HEIGHT}"', label="learning curves")
+    caption = f"<b>learning curves</b>: {escaped(said)}"
+    return section("How the error falls", frame_figure(svg, caption, width="100%"))
 
 
 def _x(step: float, last: float) -> float:

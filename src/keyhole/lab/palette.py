@@ -1,0 +1,66 @@
+"""The colours of pages and pictures, and the style a picture carries with it.
+
+A picture is shown in pages of ours, in notebooks and in pages of others. So it brings its rules along, for elements
+of its own class alone, takes its ink from the text around it and follows the colour scheme of where it stands.
+"""
+
+from __future__ import annotations
+
+COLOURS = {  # on a light and on a dark ground
+    "page": ("#fcfcfa", "#14171a"),
+    "ink": ("#1b1f24", "#e8e6e1"),
+    "ours": ("#1f6feb", "#6cb2ff"),
+    "limit": ("#6b7280", "#9aa3af"),
+    "bad": ("#c2410c", "#ff8a5c"),
+    "built": ("#0f8a6c", "#3fc7a2"),
+    "peer": ("#b7791f", "#e0b050"),
+    "rule": ("#d9d9d4", "#33383d"),
+}
+
+PICTURE_RULES = """
+figure.keyhole { margin: 0; width: 18rem; max-width: 100%; }
+.keyhole figcaption, .keyhole output { font-size: .85rem; line-height: 1.4; }
+.keyhole .map { display: grid; grid-template-columns: 1.3rem 1fr; line-height: 1.3rem; font-size: .8rem; }
+.keyhole .key { writing-mode: vertical-rl; transform: rotate(180deg); text-align: right; }
+.keyhole .query, .keyhole .scale { grid-column: 2; } .keyhole .map > img { min-height: .8rem; }
+.keyhole img { display: block; width: 100%; height: auto; box-sizing: border-box; image-rendering: pixelated;
+  border: 1px solid var(--rule); }
+.keyhole .scale img { height: .6rem; margin-top: .4rem; }
+.keyhole .scale div { display: flex; justify-content: space-between; }
+svg.keyhole { display: block; max-width: 100%; overflow: visible; }
+svg.keyhole text { fill: var(--ink); font-size: 12px; } svg.keyhole .quiet, svg.keyhole .limit { fill: var(--limit); }
+svg.keyhole .ours { fill: var(--ours); } svg.keyhole .built { fill: var(--built); }
+svg.keyhole .bad { fill: var(--bad); stroke: var(--bad); } svg.keyhole .peer { fill: var(--peer); }
+svg.keyhole text.bad { stroke: none; } svg.keyhole path.line { fill: none; stroke-width: 1.5; stroke: var(--limit); }
+svg.keyhole .line.bad { stroke: var(--bad); } svg.keyhole .line.limit { stroke-dasharray: 5 4; }
+svg.keyhole .line.ours { stroke: var(--ours); } svg.keyhole .line.built { stroke: var(--built); }
+svg.keyhole .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; } svg.keyhole .rule { stroke: var(--rule); }
+svg.keyhole .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; }
+svg.keyhole .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
+svg.keyhole .phase { fill: var(--ours); stroke: var(--ours); }
+svg.keyhole .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
+"""
+
+
+def _declared(colours: dict[str, str]) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
+
+
+def _page_colours() -> str:
+    """Colours of a page of ours, which is light or dark as the system prefers."""
+    light, dark = ({name: pair[k] for name, pair in COLOURS.items()} for k in (0, 1))
+    preferred = f"@media (prefers-color-scheme: dark) {{ :root {{ {_declared(dark)} }} }}"
+    return f":root {{ color-scheme: light dark; {_declared(light)} }}\n{preferred}"
+
+
+def _picture_colours() -> str:
+    """Colours of a picture among strangers: where the browser cannot tell the scheme, those that show on both."""
+    ink = {"ink": "currentColor"}
+    light = {name: pair[0] for name, pair in COLOURS.items()} | ink
+    both = {name: f"light-dark({', '.join(pair)})" for name, pair in COLOURS.items()} | ink
+    known = f"@supports (color: light-dark(red, red)) {{ .keyhole {{ {_declared(both)} }} }}"
+    return f".keyhole {{ {_declared(light)} }}\n{known}"
+
+
+PAGE_COLOURS = _page_colours()
+PICTURE_STYLE = f"<style>{_picture_colours()}{PICTURE_RULES}</style>"
