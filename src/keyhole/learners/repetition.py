@@ -151,10 +151,14 @@ class _Run:
         try:
             found = np.linalg.solve(system, G * powers[:, -1])
         except np.linalg.LinAlgError as error:
+            self.amplified = np.inf
             raise _NoPoles("Two heads are not told apart by repetition at one pair of tokens.") from error
         roots = np.asarray(np.roots(np.append(1.0, found[self.heads :][::-1])), dtype=np.complex128)
         p = -roots.real
         if roots.imag.any() or not (p > 0).all():
+            # Without poles only the linear system is left to measure by, its columns at one scale.
+            amplified = float(np.linalg.cond(system / np.abs(system).max(axis=0)))
+            self.amplified = max(self.amplified, amplified)
             raise _NoPoles("The interpolant has poles that no heads have: rounding was amplified beyond its reach.")
         basis = u[:, None] / (u[:, None] + p)
         b = np.asarray(np.linalg.lstsq(basis, G, rcond=None)[0], dtype=np.float64)
