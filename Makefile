@@ -4,16 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all check wheel bench bench-art real interop docs lock clean
+.PHONY: demo test test-all test-kernel check wheel bench bench-art real interop docs lock clean
 
 demo: $(VENV)/.base
 	$(BIN)/keyhole demo
 
+# Two processes share the cores: one thread of linear algebra each.
+test test-all test-kernel: export OPENBLAS_NUM_THREADS := 1
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -q
+
+# Processors round differently: the theorem tests once more, with the linear algebra of another one.
+OTHER := import numpy, threadpoolctl as t; print("Nehalem" if "Haswell" in str(t.threadpool_info()) else "Haswell")
+test-kernel: $(VENV)/.dev
+	kernel=$${KERNEL:-$$($(BIN)/python -c '$(OTHER)')}; echo "theorem tests with the kernels of $$kernel"; \
+	OPENBLAS_CORETYPE=$$kernel $(BIN)/python -m pytest -n 2 -q -m "not slow" tests/theorem
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
