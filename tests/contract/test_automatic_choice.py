@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keyhole.claims import Verdict
 from keyhole.learners.auto import learn
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Bounded, Local, Noisy
@@ -55,3 +56,66 @@ def test_the_ledger_has_every_question_wherever_the_budget_ends(name, wrapper):
         recovery = learn(oracle, rng=np.random.default_rng(budget), budget=budget)
         counted = recovery.ledger.total().sequences
         assert counted == target.asked <= budget, (budget, recovery.sentence)
+
+
+# --- what the run was answered ------------------------------------------------------------------
+
+
+class Witness(Counter):
+    """A target that keeps what it was asked and what it said."""
+
+    def __init__(self, answer, width):
+        super().__init__(answer)
+        self.width, self.said = width, []
+
+    def __call__(self, X):
+        answers = super().__call__(X)
+        self.said.append((X.copy(), np.array(answers).reshape(len(X), -1)))
+        return answers
+
+    def largest_denial(self, model):
+        """The largest difference from the model, beside the answer and what the model answers."""
+        worst = 0.0
+        for X, answers in self.said:
+            told = model(X)
+            size = np.maximum(np.abs(answers), np.abs(told)) + model.magnitude(X)[:, None] + 1e-300
+            worst = max(worst, float((np.abs(told - answers) / size).max()))
+        return worst
+
+
+def least_of_forms(rng, width):
+    A = rng.normal(size=(4, width))
+    return lambda X: np.maximum((X[:, -1] @ A.T).min(axis=1) - 0.1, 0.0)
+
+
+def two_hidden_layers(rng, width):
+    first = ReluNet.random(width, hidden=6, outputs=6, rng=rng)
+    second = ReluNet.random(6, hidden=4, rng=rng)
+    return lambda X: second.points(np.maximum(first(X), 0.0))
+
+
+DEEP = {
+    "least coordinate": lambda rng, width: lambda X: np.maximum(X[:, -1].min(axis=1), 0.0),
+    "least of four forms": least_of_forms,
+    "two hidden layers": two_hidden_layers,
+    "a corner": lambda rng, width: lambda X: np.maximum(X[:, -1].sum(axis=1) - 3.0 * width, 0.0) ** 2,
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_no_model_is_vouched_for_that_an_answer_of_the_run_denies(name):
+    for width in (2, 3, 4, 6):
+        for seed in range(3):
+            target = Witness(DEEP[name](np.random.default_rng([seed, width]), width), width)
+            recovery = learn(Local(target), rng=np.random.default_rng(seed))
+            if recovery.verdict in (Verdict.EXACT, Verdict.NOT_IDENTIFIABLE):
+                assert target.largest_denial(recovery.model) < 1e-4, (width, seed)
+
+
+def test_heads_are_not_denied_by_answers_to_tokens_of_any_size():
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        W, V = rng.normal(size=(2, 4, 4)), rng.normal(size=(2, 4, 1))
+        size = 10.0 ** rng.uniform(-9, 9)
+        for model in (Head(size * W[0], V[0]), MultiHead(size * W, V)):
+            assert learn(Local(model), rng=rng).verdict is Verdict.EXACT

@@ -31,6 +31,7 @@ from keyhole.learners.one_layer import OneLayerTransformer
 from keyhole.learners.orthogonal import Orthogonal
 from keyhole.learners.pencil import HeadsInBall
 from keyhole.learners.recognise import curved, recognised
+from keyhole.learners.remembered import Remembered
 from keyhole.learners.repetition import Repetition
 from keyhole.learners.restricted import Restricted
 from keyhole.learners.several_heads import SeveralHeads
@@ -183,24 +184,25 @@ def learn(
         The recovery; `unwrap()` hands out its model only when verified.
     """
     target = as_oracle(oracle)
-    target = target if budget is None else Budgeted(target, budget)
+    target = Remembered(target if budget is None else Budgeted(target, budget))
     stated = declared(target)
     chosen = choose(learner, hints, stated) if isinstance(learner, str) else learner
-    first = chosen.run(target, rng=rng)
+    first = target.check(chosen.run(target, rng=rng), rng=rng)
     if learner != "auto" or hints.tokens is not None or stated.levels is not None:
         return first
     plain = not stated.absolute and stated.token_bound is None
     if plain and first.status is Status.INCONSISTENT:
-        target = Declared(target, Imperfection(noise=float("nan")))
+        target = Remembered(Declared(target.inner, Imperfection(noise=float("nan"))))
         first, plain = _after(UnderNoise(hints.rank, hints.repeats).run(target, rng=rng), first), False
     if plain:
         # several heads whose answers are rounded look to a reader of one like arithmetic that is too coarse
         coarse = first.status is Status.IMPRECISE and stated.format != "f64"
-        return _further(target, first, rng) if first.verdict is Verdict.CLASS_REFUTED or coarse else first
+        beyond = first.verdict is Verdict.CLASS_REFUTED or first.status is Status.CONTRADICTED
+        return _further(target, first, rng) if beyond or coarse else first
     return _beyond_heads(target, first, rng)
 
 
-def _beyond_heads(target: Oracle, first: Recovery[Any], rng: np.random.Generator) -> Recovery[Any]:
+def _beyond_heads(target: Remembered, first: Recovery[Any], rng: np.random.Generator) -> Recovery[Any]:
     """Other classes where tokens are bounded or answers carry errors, once these do not fit a single head.
 
     Single tokens tell: heads answer them with an affine map, a network does not.
@@ -234,7 +236,7 @@ def _after(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
 
 
 def _further(
-    target: Oracle, first: Recovery[Any], rng: np.random.Generator, candidates: tuple[str, ...] | None = None
+    target: Remembered, first: Recovery[Any], rng: np.random.Generator, candidates: tuple[str, ...] | None = None
 ) -> Recovery[Any]:
     """Other classes, one after the other, once a single head is refuted; the first refusal where none fits.
 
@@ -249,7 +251,7 @@ def _further(
     for name in candidates:
         asked = Counted(target)
         try:
-            found = LEARNERS[name].make(Hints()).run(asked, rng=rng)
+            found = target.check(LEARNERS[name].make(Hints()).run(asked, rng=rng), rng=rng)
         except BadAnswer:
             tried.append(f"{name}: The target does not bear its questions.")
             spent = asked.ledger.after(spent, "before")

@@ -40,6 +40,7 @@ class Status(StrEnum):
         "looked for."
     )
     INCONSISTENT = "The target answered the same question differently when asked again."
+    CONTRADICTED = "The model agrees with fresh queries, but not with answers that were given before."
     HIDDEN = "The rounding of the answers hides the attention: a constant far larger than the token values is added."
     IMPRECISE = (
         "The head was measured as closely as the answers and the tokens that can be asked allow, "

@@ -197,14 +197,14 @@ class _Run:
         size = float(np.abs(every).max(initial=0.0))
         spread = float(np.abs(every - every.mean(axis=0)).max()) if len(every) else 0.0
         grain = 64 * self.roundoff * size
-        yard = max(spread, grain / EXACT, 1e-300)
         cases = [
             Counterexample(x, y, z)
             for X, Y in zip(batches, answers, strict=False)
             for x, y, z in zip(X, Y, model(X[: len(Y)]), strict=False)
         ]
-        worst = max(cases, key=lambda c: (c.gap > EXACT * yard, -len(c.tokens), c.gap), default=None)
         largest = max((case.gap for case in cases), default=0.0)
+        yard = max(spread, grain / EXACT) or largest or 1.0
+        worst = max(cases, key=lambda c: (c.gap > EXACT * yard, -len(c.tokens), c.gap), default=None)
         lone = max((case.gap for case in cases if len(case.tokens) == 1), default=0.0) / yard
         single = [case for case in cases if len(case.tokens) == 1]
         x = np.array([case.tokens[0] for case in single]).reshape(len(single), model.width)

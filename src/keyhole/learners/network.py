@@ -166,7 +166,7 @@ class _Run:
             size, spread = float(np.abs(answers).max()), float(np.abs(answers - answers.mean(axis=0)).max())
             grain = 64 * self.roundoff * size
             hidden |= grain * 1e-4 > tolerance * spread > 0
-            yard = max(spread, grain / tolerance)
+            yard = max(spread, grain / tolerance) or max(case.gap for case in group)
             rows += [(case.gap / yard if case.gap > 0 else 0.0, case) for case in group]
         worst = max(rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None)
         fresh = Fresh(len(rows), max((c.gap for _, c in rows), default=0.0), max((r for r, _ in rows), default=0.0))

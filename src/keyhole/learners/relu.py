@@ -149,7 +149,9 @@ class _Learning:
             left = self.left(x)
             answers = left + self.model.points(x)
             spread = np.abs(answers - answers.mean(axis=0)).max() + 64 * self.roundoff * np.abs(answers).max()
-            worst = max(worst, float(np.abs(left).max() / max(spread, 1e-300)))
+            # answers that are all zero vary by nothing: what is left then is all of it
+            missed = float(np.abs(left).max())
+            worst = max(worst, missed / (float(spread) or missed or 1.0))
         return worst
 
 

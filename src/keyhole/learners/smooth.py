@@ -273,7 +273,7 @@ def _judged(cases: list[Counterexample], tolerance: float, roundoff: float) -> l
         return []
     answers = np.array([case.answer for case in cases])
     size, spread = float(np.abs(answers).max()), float(np.abs(answers - answers.mean(axis=0)).max())
-    yard = max(spread, 64 * roundoff * size / tolerance)
+    yard = max(spread, 64 * roundoff * size / tolerance) or max(case.gap for case in cases)
     return [(case.gap / yard if case.gap > 0 else 0.0, case) for case in cases]
 
 

@@ -1,0 +1,64 @@
+"""What a run was answered is kept, within its room, and held against a model."""
+
+import numpy as np
+import pytest
+
+from keyhole.errors import BudgetSpent
+from keyhole.learners.remembered import Remembered, find_contradiction
+from keyhole.models import Head, ReluNet
+from keyhole.oracles import Budgeted, Local
+
+
+def test_every_answer_is_kept_by_length_while_there_is_room(rng):
+    head = Head.random(3, rng=rng)
+    oracle = Remembered(Local(head))
+    asked = [rng.normal(size=(4, length, 3)) for length in (2, 1, 2)]
+    for X in asked:
+        oracle.ask(X.copy())
+    (lone, _), (pairs, answers) = oracle.by_length()
+    np.testing.assert_array_equal(lone, asked[1])
+    np.testing.assert_array_equal(pairs, np.concatenate([asked[0], asked[2]]))
+    np.testing.assert_allclose(answers, head(pairs), rtol=1e-12)
+
+
+def test_what_is_kept_stays_within_its_room_and_spans_the_run(rng):
+    oracle = Remembered(Local(Head.random(2, rng=rng)), room=100)
+    for i in range(200):
+        oracle.ask(np.full((3, 1, 2), float(i)))
+    ((X, answers),) = oracle.by_length()
+    assert X.size <= 100
+    assert len(X) == len(answers) >= 20
+    assert X.min() <= 20
+    assert X.max() >= 180
+
+
+def test_the_answers_before_the_budget_ended_are_kept(rng):
+    oracle = Remembered(Budgeted(Local(Head.random(2, rng=rng)), 3))
+    with pytest.raises(BudgetSpent):
+        oracle.ask(rng.normal(size=(5, 1, 2)))
+    ((X, answers),) = oracle.by_length()
+    assert len(X) == len(answers) == 3
+
+
+def test_the_shortest_question_that_denies_a_model_is_named(rng):
+    truth, other = (ReluNet(np.eye(2), np.zeros(2), np.ones((1, 2)), np.full(1, c)) for c in (0.0, 1.0))
+    kept = [(X, truth(X)) for X in (rng.normal(size=(5, length, 2)) for length in (1, 3))]
+    case = find_contradiction(other, kept, rng=rng)
+    assert case.tokens.shape == (1, 2)
+    assert case.gap == pytest.approx(1.0)
+    assert find_contradiction(truth, kept, rng=rng) is None
+
+
+def test_a_tie_between_tokens_denies_no_model(rng):
+    """Scores of 1e20 that differ in their last digit: the other token may come out ahead."""
+    head, moved = (Head(1e20 * np.eye(2), np.array([[1.0], [0.0]]), h=np.array([h, 0.0])) for h in (0, 1e8))
+    X = np.array([[[1.0, 1.0], [-1.0, 3.0], [1.0, 1.0]]])  # both score 2 against the last token
+    assert np.abs(head(X) - moved(X)).max() > 0.3
+    assert find_contradiction(moved, [(X, head(X))], rng=rng) is None
+
+
+def test_a_constant_beside_zero_denies_no_model(rng):
+    """Nothing but rounding is in an answer to zeros, whatever share of it that is."""
+    truth, near = (ReluNet(np.eye(2), np.zeros(2), np.ones((1, 2)), np.full(1, c)) for c in (0.0, 1e-14))
+    kept = [(X, truth(X)) for X in (np.zeros((1, 1, 2)), rng.normal(size=(5, 2, 2)))]
+    assert find_contradiction(near, kept, rng=rng) is None
