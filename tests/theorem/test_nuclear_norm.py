@@ -138,9 +138,9 @@ def test_constants_residuals_outputs_and_sizes_are_no_obstacle(size, outputs, rn
 
 def test_sixty_four_wide_is_a_matter_of_seconds(rng):
     truth = Head.random(64, rank=4, rng=rng)
-    start = time.perf_counter()
+    start = time.process_time()  # other work on the machine does not count
     recovery = NuclearNorm(4).run(Local(truth), rng=rng)
-    assert time.perf_counter() - start <= 20
+    assert time.process_time() - start <= 20
     assert recovery.verdict is Verdict.EXACT
     assert gap(recovery.model.W, truth.W) <= 1e-12
 
