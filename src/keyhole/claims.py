@@ -325,7 +325,7 @@ class Outcome(Enum):
     """What a certificate says of its theorem on one measured case."""
 
     HOLDS = "The assumptions hold and so does the conclusion."
-    SILENT = "An assumption fails, so the theorem promises nothing here."
+    SILENT = "An assumption fails, or only a sample was asked, so nothing is promised here."
     REFUTED = "The assumptions hold and the conclusion does not: this is a bug, please report it."
 
 
@@ -345,18 +345,28 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A theorem confronted with one case: measured assumptions, measured conclusion."""
+    """A theorem confronted with one case: measured assumptions, measured conclusion.
+
+    Args:
+        theorem: its id.
+        assumptions: what it assumes.
+        conclusion: what it concludes.
+        sampled: how much was asked, in words, where the rest is not proved; a sample may refute, but never holds.
+    """
 
     theorem: str
     assumptions: tuple[Check, ...]
     conclusion: tuple[Check, ...]
+    sampled: str = ""
 
     @property
     def outcome(self) -> Outcome:
         """HOLDS, SILENT or REFUTED."""
         if not all(check.holds for check in self.assumptions):
             return Outcome.SILENT
-        return Outcome.HOLDS if all(check.holds for check in self.conclusion) else Outcome.REFUTED
+        if not all(check.holds for check in self.conclusion):
+            return Outcome.REFUTED
+        return Outcome.SILENT if self.sampled else Outcome.HOLDS
 
 
 class Verdict(StrEnum):

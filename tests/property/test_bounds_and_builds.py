@@ -58,6 +58,25 @@ def test_enough_is_backed_by_a_model_that_was_checked(length, q, embed):
     assert task.error(told.built.model(X), X).max() <= 1 / (4 * q)
 
 
+def test_a_model_that_only_a_sample_speaks_for_leaves_the_size_open():
+    told = bound(SparseAverage(32, 3), embed=14, bits=12.0, rng=np.random.default_rng(0))
+    assert (told.verdict, told.built, told.construction) == (BoundVerdict.OPEN, None, None)
+    assert told.sampled.size.embed <= 14
+    assert f"({told.sampled.checked.inputs} of 4,960 sets)" in told.sentence
+    assert told.gap.enough == 32
+    wide = bound(SparseAverage(32, 3), embed=32, bits=12.0, rng=np.random.default_rng(0))
+    assert (wide.verdict, wide.construction, wide.sampled) == (BoundVerdict.ENOUGH, "one-hot keys", None)
+    assert "proved for every input" in wide.sentence
+
+
+def test_labels_that_only_a_sample_speaks_for_leave_the_size_open():
+    told = bound(Match2(10, 40), embed=3, number_format="bf16", rng=np.random.default_rng(0))
+    assert (told.verdict, told.gap.enough) == (BoundVerdict.OPEN, 5)
+    assert f"({told.sampled.checked.inputs:,} inputs, not every one)" in told.sentence
+    wide = bound(Match2(10, 40), embed=5, number_format="bf16", rng=np.random.default_rng(0))
+    assert (wide.verdict, wide.construction) == (BoundVerdict.ENOUGH, "match2-waves")
+
+
 @pytest.mark.slow
 def test_open_says_how_wide_would_be_enough():
     told = bound(SparseAverage(24, 2), embed=3, bits=16.0, rng=np.random.default_rng(0))

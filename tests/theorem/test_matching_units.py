@@ -16,6 +16,7 @@ from keyhole.constructions import check
 from keyhole.constructions.matching import MATCHING, recertify
 from keyhole.constructions.waves import drawn, measured, turned
 from keyhole.errors import DoesNotFit, InvalidInput
+from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
 from keyhole.tasks import FourCycles, Match2, Match3, Match3Bigram, Match3Local, Match4, Triangles
 
@@ -157,6 +158,20 @@ def test_between_proof_and_failure_the_certificate_is_silent():
     built = build(Match2(10, 40), "match2-circle", "bf16")
     assert built.certificate.outcome is Outcome.SILENT
     assert built.error_bound == math.inf
+    assert built.certificate.sampled == f"{built.checked.inputs:,} inputs, not every one"
+    assert not built.proved
+
+
+def test_a_proof_of_built_weights_is_none_of_others_of_the_same_shape():
+    built = build(Match2(10, 40), "match2-circle")
+    assert not built.checked.exhaustive
+    assert built.proved
+    block = built.model.blocks[0]
+    heavier = SelfAttention(block.layer.Q * (1 + 1e-12), block.layer.K, block.layer.V)
+    seen = recertify(built, Transformer((replace(block, layer=heavier),)), rng=np.random.default_rng(1))
+    assert seen.outcome is Outcome.SILENT
+    assert seen.sampled.endswith("inputs, not every one")
+    assert recertify(built, built.model, rng=np.random.default_rng(1)).outcome is Outcome.HOLDS
 
 
 def test_key_widths_that_are_too_small_are_refused():

@@ -257,3 +257,40 @@ def test_one_set_of_a_circle_is_singled_out_by_hand():
     w, margin = trigonometric(keys, np.arange(8) == 0)
     np.testing.assert_allclose(w, [1.0, 0.0], atol=1e-15)
     assert margin == pytest.approx(1 - np.cos(np.pi / 4))
+
+
+LARGE = SparseAverage(32, 3)  # 4,960 sets, more than are asked
+
+
+@pytest.mark.parametrize("construction", [TRIGONOMETRIC, MAX_MARGIN], ids=lambda c: c.name)
+def test_sets_that_were_neither_asked_nor_proved_leave_the_theorem_silent(construction):
+    found = built(construction, LARGE, accuracy=1e-2)
+    assert (found.checked.errors, found.checked.exhaustive, found.proved) == (0, False, False)
+    assert found.certificate.outcome is Outcome.SILENT
+    assert found.certificate.sampled == f"{found.checked.inputs} of 4,960 sets"
+    assert found.error_bound == np.inf
+    settings = {"accuracy": 1e-2, "number_format": "f64", "rng": np.random.default_rng(5)}
+    assert construction.certify(LARGE, found.model, **settings).outcome is Outcome.SILENT
+
+
+@pytest.mark.parametrize("at_most", [False, True])
+def test_one_hot_keys_prove_every_set_by_one_of_each_size(at_most):
+    task = SparseAverage(32, 3, at_most=at_most)
+    found = built(ONE_HOT, task)
+    assert (found.certificate.outcome, found.certificate.sampled) == (Outcome.HOLDS, "")
+    assert found.proved
+    assert not found.checked.exhaustive
+    sets = [y for size in ((1, 2, 3) if at_most else (3,)) for y in combinations(range(32), size)]
+    assert max(distances(found.model, sets[::7], 32)) <= found.error_bound <= 1e-3
+
+
+def test_one_hot_keys_of_which_one_is_longer_prove_nothing_of_other_sets():
+    found = built(ONE_HOT, LARGE)
+    phi, layer = found.model.blocks[0].map, found.model.blocks[0].layer
+    keys = phi.keys.copy()
+    keys[30, 30] *= 1.0 + 1e-9
+    settings = {"accuracy": 1e-3, "number_format": "f64", "rng": np.random.default_rng(0)}
+    longer = Transformer((Block(replace(phi, keys=keys), layer),))
+    assert ONE_HOT.certify(LARGE, longer, **settings).outcome is not Outcome.HOLDS
+    heavier = Transformer((Block(phi, SelfAttention(layer.Q * (1 + 1e-9), layer.K, layer.V)),))
+    assert ONE_HOT.certify(LARGE, heavier, **settings).outcome is not Outcome.HOLDS

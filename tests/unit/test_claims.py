@@ -67,3 +67,11 @@ def test_only_exact_and_within_tolerance_may_be_relied_on():
 
 def test_every_verdict_and_outcome_is_a_sentence():
     assert all(part.value.endswith(".") for part in (*Verdict, *Outcome))
+
+
+@pytest.mark.parametrize(
+    ("assumptions", "conclusion", "outcome"),
+    [((TRUE,), (TRUE,), Outcome.SILENT), ((TRUE,), (FALSE,), Outcome.REFUTED), ((FALSE,), (FALSE,), Outcome.SILENT)],
+)
+def test_a_sample_may_refute_and_never_holds(assumptions, conclusion, outcome):
+    assert Certificate("some/theorem", assumptions, conclusion, "3 of 9 sets").outcome is outcome

@@ -19,20 +19,33 @@ _ACCURATE = 1e-3  # for labels, where nothing is asked
 
 
 def planned(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
-    """The smallest construction that does a task within sizes.
+    """The smallest construction that is proved to do a task within sizes; the smallest of all where none is.
 
     Raises:
         DoesNotFit: none is known that fits.
     """
+    return _planned(task, sizes, order, False, rng)
+
+
+def provable(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
+    """The same by constructions that can be proved for every input alone, which is quicker where most cannot.
+
+    Raises:
+        DoesNotFit: none is known that fits.
+    """
+    return _planned(task, sizes, order, True, rng)
+
+
+def _planned(task: Task, sizes: Sizes, order: int, sure: bool, rng: np.random.Generator) -> Built:
     if task.length > _TOKENS:
         raise DoesNotFit(f"Inputs of more than {_TOKENS:,} tokens are not built here; use `keyhole build`.")
     room = Room(sizes.embed, sizes.value_width, sizes.heads, sizes.layers)
     accuracy = sizes.accuracy or _ACCURATE
-    found = survey(task, accuracy=accuracy, number_format=_format(sizes), room=room, rng=rng)
+    found = survey(task, accuracy=accuracy, number_format=_format(sizes), room=room, provable=sure, rng=rng)
     fitting = [built for built in found.built if _order(built) <= order]
     if found.built and not fitting:
         raise DoesNotFit(f"The construction {found.best.construction} is of order {_order(found.best)}.")
-    return fitting[0] if fitting else found.best
+    return next((built for built in fitting if built.proved), fitting[0] if fitting else found.best)
 
 
 def _format(sizes: Sizes) -> str | int | None:

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from keyhole.bounds.formulas import Inequality, Sizes, inequalities, kernel, prefixes
-from keyhole.bounds.planned import planned
+from keyhole.bounds.planned import planned, provable
 from keyhole.constructions import Built, Size
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
@@ -23,7 +23,7 @@ class BoundVerdict(StrEnum):
     """What is known of a task and sizes; the value is the sentence."""
 
     TOO_SMALL = "No model of these sizes does the task."
-    ENOUGH = "A model of these sizes does the task: it was built and checked."
+    ENOUGH = "A model of these sizes does the task: it was built, and proved or checked on every input."
     OPEN = "Neither an impossibility nor a model of these sizes is known here."
 
 
@@ -70,7 +70,8 @@ class Bound:
         built: the weights behind ENOUGH.
         gap: what lies between, along the size that matters.
         sentence: all of it in words.
-        reason: why nothing was built, where nothing was.
+        reason: why nothing was built, where nothing was, or why that is not enough.
+        sampled: weights of these sizes that answered all that was asked, where that was not every input.
     """
 
     task: Task
@@ -82,6 +83,7 @@ class Bound:
     gap: Gap | None
     sentence: str
     reason: str = ""
+    sampled: Built | None = None
 
     @property
     def construction(self) -> str | None:
@@ -149,10 +151,12 @@ def bound(
     if told is not None and told.violated:
         return Bound(task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, _too_small(told))
     built, reason = _built(task, sizes, order, builder, rng)
-    if built is not None:
+    if built is not None and built.proved:
         return Bound(task, sizes, BoundVerdict.ENOUGH, told, known, built, None, _enough(built))
     gap = _gap(task, sizes, told, builder, order, rng)
-    return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, _open(told, gap), reason)
+    reason = reason if built is None else _not_proved(built)
+    sentence = _open(told, gap) if built is None else f"{_open(told, gap)} {reason}"
+    return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, sentence, reason, built)
 
 
 def _accuracy(task: Task, accuracy: float | None) -> float:
@@ -226,8 +230,8 @@ def _gap(
     axis = axis_of(told)
     below = least_open(task, sizes, axis) - 1 if order == 2 else 0
     free = replace(sizes, **dict.fromkeys(("embed", "value_width"), LARGEST))
-    built, _ = _built(task, free, order, builder, rng)
-    enough = None if built is None else getattr(built.size, axis)
+    built, _ = _built(task, free, order, builder or provable, rng)
+    enough = None if built is None or not built.proved else getattr(built.size, axis)
     return Gap(axis, below, getattr(sizes, axis), enough)
 
 
@@ -244,11 +248,21 @@ def _too_small(told: Inequality) -> str:
 
 def _enough(built: Built) -> str:
     size, seen = built.size, built.checked
-    share = "every input" if seen.exhaustive else f"{seen.inputs:,} inputs"
+    share = "checked on every input" if seen.exhaustive else f"proved for every input, and {seen.inputs:,} were asked"
     return (
         f"These sizes are enough: the construction {built.construction} does the task with key width {size.embed}, "
         f"value width {size.value_width}, {size.heads} head{'s' * (size.heads > 1)}, {size.layers} "
-        f"layer{'s' * (size.layers > 1)} and {size.bits} bits; it was built and checked on {share} without error."
+        f"layer{'s' * (size.layers > 1)} and {format_named(built.format).bits:.0f} bits; it was built and {share}, "
+        "without error."
+    )
+
+
+def _not_proved(built: Built) -> str:
+    """What is known of weights that answered all that was asked, and no more."""
+    asked = built.certificate.sampled or f"{built.checked.inputs:,} inputs, not every one"
+    return (
+        f"Sampled: the construction {built.construction} of key width {built.size.embed} answered all that was asked "
+        f"({asked}); the rest was neither asked nor proved."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from keyhole._arrays import Stack
-from keyhole.claims import Certificate
+from keyhole.claims import Certificate, Outcome
 from keyhole.models.stack import Layer, Transformer
 from keyhole.tasks import Task
 
@@ -65,7 +65,7 @@ class Built:
         model: the weights.
         size: what they cost.
         format: the number format they were checked under.
-        margin: least gap of scores between what must and what must not be attended to, before scaling.
+        margin: least gap of scores between what must and what must not be attended to, before scaling, as measured.
         error_bound: proven for every input; inf where nothing is.
         certificate: the theorem confronted with this case.
         checked: the model against brute force.
@@ -80,6 +80,12 @@ class Built:
     error_bound: float
     certificate: Certificate
     checked: Checked
+
+    @property
+    def proved(self) -> bool:
+        """Whether no input fails: every one was asked, or a proof covers those that were not."""
+        covered = self.checked.exhaustive or self.certificate.outcome is Outcome.HOLDS
+        return self.checked.errors == 0 and covered
 
 
 @runtime_checkable

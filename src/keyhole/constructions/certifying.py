@@ -11,13 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import Stack
 from keyhole.claims import Certificate, Check
 from keyhole.constructions.base import EXHAUSTIVE, Built, Checked, Evaluate, Size
-from keyhole.constructions.holding import smallest_format
+from keyhole.constructions.holding import matrices, smallest_format
 from keyhole.constructions.rounding import evaluation
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import NumberFormat, number_format
@@ -152,9 +153,18 @@ def built(recipe: Recipe, task: Task, *, number_format: str, embed: int | None, 
         form.name,
         draft.margin,
         max(bound for _, bound in draft.bounds) if draft.proven else math.inf,
-        Certificate(recipe.theorem, draft.assumptions, conclusion(seen, draft.bounds)),
+        Certificate(
+            recipe.theorem,
+            draft.assumptions,
+            conclusion(seen, draft.bounds),
+            "" if draft.proven else _sampled(seen.checked),
+        ),
         seen.checked,
     )
+
+
+def _sampled(checked: Checked) -> str:
+    return "" if checked.exhaustive else f"{checked.inputs:,} inputs, not every one"
 
 
 def _format(name: str) -> NumberFormat:
@@ -229,6 +239,8 @@ def certified_again(
 ) -> Certificate:
     """The certificate of a construction for other weights of the same shape: REFUTED where they are not as good.
 
+    What is proven is proven of the weights that were built: of others only the inputs asked are known.
+
     Args:
         built: what a recipe gave.
         model: the weights in question.
@@ -244,4 +256,21 @@ def certified_again(
         raise InvalidInput(f"constructions that are certified again are {names}; got {built.construction}.")
     seen = ask(recipe, built.task, model, asked(recipe, built.task, model, rng=rng), form=number_format(built.format))
     bounds = [(check.name, check.limit) for check in built.certificate.conclusion[1:]]
-    return replace(built.certificate, conclusion=conclusion(seen, bounds))
+    sampled = built.certificate.sampled if same_weights(model, built.model) else _sampled(seen.checked)
+    return replace(built.certificate, conclusion=conclusion(seen, bounds), sampled=sampled)
+
+
+def same_weights(one: Transformer, other: Transformer) -> bool:
+    """Whether two models are the same numbers throughout."""
+    ours, theirs = list(_numbers(one)), list(_numbers(other))
+    return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
+
+
+def _numbers(model: Transformer) -> Iterator[Any]:
+    """Every number and word of a model, maps first."""
+    for part in [*(block.map for block in model.blocks), *([] if model.out is None else [model.out])]:
+        yield from (part.name, *sorted(part.settings.items()), *part.tensors.values())
+    for block in model.blocks:
+        yield from (type(block.layer).__name__, block.residual, block.blank is None)
+        yield from [] if block.blank is None else [block.blank]
+        yield from matrices(block.layer)

@@ -104,7 +104,7 @@ def _integer_bits(task: Task, model: Transformer, rng: np.random.Generator) -> i
     largest = [1.0]
 
     def watched(layer: Layer, tokens: Stack) -> Stack:
-        largest.extend(float(np.abs(tokens @ array).max()) for array in _matrices(layer))
+        largest.extend(float(np.abs(tokens @ array).max()) for array in matrices(layer))
         rows = layer(tokens)
         largest.append(float(np.abs(rows).max()))
         return rows
@@ -114,7 +114,7 @@ def _integer_bits(task: Task, model: Transformer, rng: np.random.Generator) -> i
     return max(0, int(np.ceil(np.log2(max(largest) + 1e-9))))
 
 
-def _matrices(layer: Any) -> Iterator[Matrix]:
+def matrices(layer: Any) -> Iterator[Matrix]:
     """Every query, key and value matrix of a layer."""
     for name in ("Q", "K", "V"):
         weight: Any = getattr(layer, name)

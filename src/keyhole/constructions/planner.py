@@ -17,6 +17,8 @@ from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import SparseAverage, Task, task_named
 
+PROVED = 1024  # tokens, up to which keys that prove every set are tried beside smaller ones that do not
+
 CONSTRUCTIONS: tuple[Construction, ...] = (*SPARSE_AVERAGES, *MATCHING)
 
 
@@ -94,6 +96,7 @@ def survey(
     accuracy: float = 1e-3,
     number_format: str | int | None = None,
     room: Room | None = None,
+    provable: bool = False,
     rng: np.random.Generator,
 ) -> Survey:
     """Try every recipe for a task.
@@ -103,6 +106,7 @@ def survey(
         accuracy: largest error of an answer that is a vector; labels are right or wrong.
         number_format: a format by name, a number of bits in fixed point, or None for f64.
         room: what the model may be at most.
+        provable: whether recipes of which only a sample could be asked are left out.
         rng: draws keys, frequencies and inputs.
 
     Raises:
@@ -116,7 +120,10 @@ def survey(
     refused: list[tuple[str, str]] = []
     suiting = [one for one in CONSTRUCTIONS if one.suits(task)]
     for one in sorted(suiting, key=lambda one: one.embed(task, accuracy)):
-        if built and _hopeless(one, task, accuracy, min(map(_area, built))):
+        if provable and not _provable(one, task):
+            refused.append((one.name, "only a sample of its inputs could be asked."))
+            continue
+        if _larger(one, task, accuracy, built):
             refused.append((one.name, "it would be larger than what was found."))
             continue
         found = _tried(one, task, accuracy, number_format, room, rng)
@@ -155,6 +162,19 @@ def _hopeless(one: Construction, task: Task, accuracy: float, area: int) -> bool
     return isinstance(one, SetKeys) and one.embed(task, accuracy) * math.floor(-math.log2(accuracy)) > area
 
 
+def _larger(one: Construction, task: Task, accuracy: float, built: list[Built]) -> bool:
+    """Whether a recipe would be larger than what was found, and prove no more."""
+    if not built or not _hopeless(one, task, accuracy, min(map(_area, built))):
+        return False
+    surer = _provable(one, task) and task.length <= PROVED
+    return not surer or any(found.proved for found in built)
+
+
+def _provable(one: Construction, task: Task) -> bool:
+    """Whether what a recipe gives can be proved for every input."""
+    return not isinstance(one, SetKeys) or not isinstance(task, SparseAverage) or one.provable(task)
+
+
 def _formats(one: Construction, form: str | int | None) -> Iterator[str]:
     """The formats to try: for a number of bits all splits before and behind the point, unless the recipe splits."""
     if not isinstance(form, int):
@@ -168,8 +188,8 @@ def _formats(one: Construction, form: str | int | None) -> Iterator[str]:
 def _tried(
     one: Construction, task: Task, accuracy: float, form: str | int | None, room: Room, rng: np.random.Generator
 ) -> Built | str:
-    """What a recipe gives, or why it gives nothing."""
-    reason = ""
+    """What a recipe gives, or why it gives nothing; the first format in which it is proved, where one is."""
+    reason, sampled = "", None
     for name in _formats(one, form):
         try:
             found = one.build(task, accuracy=accuracy, number_format=name, embed=room.embed, rng=rng)
@@ -177,10 +197,11 @@ def _tried(
             reason = str(refusal)
             continue
         refusal = room.too_small(found)
-        if refusal is None:
+        if refusal is None and found.proved:
             return found
+        sampled = sampled or (found if refusal is None else None)
         reason = f"{refusal}."
-    return reason
+    return sampled or reason
 
 
 def build(

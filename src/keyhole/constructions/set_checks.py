@@ -41,6 +41,7 @@ class Findings:
         margin: the least margin of a query before scaling.
         bound: proven in the number format, for every set that was asked.
         sequences: largest error of whole sequences.
+        sampled: how many sets of how many were asked, where the others are neither asked nor proved.
     """
 
     checked: Checked
@@ -48,6 +49,7 @@ class Findings:
     margin: float
     bound: float
     sequences: float
+    sampled: str
 
 
 def is_fixed(form: NumberFormat) -> bool:
@@ -57,7 +59,12 @@ def is_fixed(form: NumberFormat) -> bool:
 
 def count_sets(task: SparseAverage) -> int:
     """How many sets a token may name."""
-    return sum(comb(task.length, size) for size in range(1 if task.at_most else task.q, task.q + 1))
+    return sum(comb(task.length, size) for size in set_sizes(task))
+
+
+def set_sizes(task: SparseAverage) -> range:
+    """How many positions a set may hold."""
+    return range(1 if task.at_most else task.q, task.q + 1)
 
 
 def sets_to_ask(task: SparseAverage, keys: Array, *, rng: np.random.Generator) -> list[Members]:
@@ -67,9 +74,9 @@ def sets_to_ask(task: SparseAverage, keys: Array, *, rng: np.random.Generator) -
     """
     hard = [*_crowds(task, keys, rng), *_named(task, "contiguous", rng), *_named(task, "alternating", rng)]
     if count_sets(task) <= ALL:
-        sizes = range(1 if task.at_most else task.q, task.q + 1)
-        return list(dict.fromkeys([*hard, *(y for n in sizes for y in combinations(range(task.length), n))]))
-    asked = dict.fromkeys(hard)
+        every = (y for n in set_sizes(task) for y in combinations(range(task.length), n))
+        return list(dict.fromkeys([*hard, *every]))
+    asked = dict.fromkeys([*hard, *(tuple(range(n)) for n in set_sizes(task))])
     while len(asked) < ASKED:  # there are more than `ALL`
         asked |= dict.fromkeys(_named(task, "random", rng))
     return list(asked)
@@ -113,9 +120,11 @@ def examine(
     exposed = [y for y in sets if _exposed(phi, y)]
     missed = len(sets) - len(exposed)
     margin = min((phi.query(y).margin for y in exposed), default=0.0)
-    whole = count_sets(task) == len(sets)
+    whole = count_sets(task) == len(set(sets))
+    sampled = "" if whole or _alike(task, phi, layer, exposed) else _share(task, sets)
     if not exposed:
-        return Findings(Checked(len(sets), missed, math.inf, whole), missed, 0.0, math.inf, math.inf)
+        none = Checked(len(sets), missed, math.inf, whole)
+        return Findings(none, missed, 0.0, math.inf, math.inf, sampled)
     try:
         errors = _errors(phi, layer, exposed, form) + lost(task, form)
         sequences = 0.0 if rng is None else _sequences(task, model, exposed, form, rng)
@@ -124,7 +133,24 @@ def examine(
     worst = max(float(errors.max()), math.inf if missed else 0.0)
     bound = max(_bound(phi, y, form) for y in exposed) + lost(task, form)
     checked = Checked(len(sets), int((errors > accuracy).sum()) + missed, worst, whole)
-    return Findings(checked, missed, margin, bound, sequences)
+    return Findings(checked, missed, margin, bound, sequences, sampled)
+
+
+# With one coordinate for every position, exchanging positions exchanges coordinates: sets of one size
+# have the same scores in another order, in every number format, so that one of each size stands for all.
+def _alike(task: SparseAverage, phi: SetQueries, layer: SelfAttention, asked: Sequence[Members]) -> bool:
+    """Whether sets that were asked stand for all others of their size."""
+    square = phi.solver == "indicator" and np.array_equal(phi.keys, phi.keys[0, 0] * np.eye(phi.length))
+    places = np.eye(phi.layout.width)
+    value, key, query = (places[:, phi.layout[name]] for name in ("value", "key", "query"))
+    plain = all(map(np.array_equal, (layer.Q, layer.K, layer.V), (query[None], key[None], value[None])))
+    return square and plain and {len(members) for members in asked} >= set(set_sizes(task))
+
+
+def _share(task: SparseAverage, sets: Sequence[Members]) -> str:
+    count = count_sets(task)
+    there = f"{count:,}" if count < 10**9 else f"about 10^{math.log10(count):.0f}"
+    return f"{len(set(sets)):,} of {there} sets"
 
 
 def _parts(model: Transformer) -> tuple[SetQueries, SelfAttention]:

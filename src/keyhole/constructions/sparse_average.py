@@ -19,7 +19,9 @@ from keyhole.claims import Certificate, Check
 from keyhole.constructions.base import Built, Size
 from keyhole.constructions.layout import Layout, Weights
 from keyhole.constructions.set_checks import (
+    ALL,
     Findings,
+    count_sets,
     examine,
     fewest_bits,
     integer_bits,
@@ -138,6 +140,10 @@ class SetKeys:
     factors: tuple[float, ...] = ()
     half: bool = False
 
+    def provable(self, task: SparseAverage) -> bool:
+        """Whether asking proves every set: all are asked, or one of each size stands for the others."""
+        return self.keys is one_hot_keys or count_sets(task) <= ALL
+
     def suits(self, task: Task) -> bool:
         """Whether the recipe is for this task at all; sets that hold everybody have their own."""
         if not isinstance(task, SparseAverage):
@@ -192,6 +198,7 @@ class SetKeys:
         bits = min(bits, int(format_named(split).bits)) if is_fixed(format_named(split)) else bits
         size = Size(phi.keys.shape[1], task.dimension, 1, 1, bits)
         bound = min(found.bound, found.checked.worst) if found.checked.exhaustive else found.bound
+        bound = math.inf if found.sampled else bound
         certificate = self._certificate(phi, found, accuracy)
         return Built(task, self.name, model, size, split, found.margin, bound, certificate, found.checked)
 
@@ -251,7 +258,7 @@ class SetKeys:
             Check("largest error over all vectors, of sets asked", worst, accuracy),
             Check("largest error of whole sequences", found.sequences, accuracy),
         )
-        return Certificate(self.theorem, tuple(assumptions), conclusion)
+        return Certificate(self.theorem, tuple(assumptions), conclusion, found.sampled)
 
 
 _WIDE = (3.0, 4.0, 5.0, 6.0, 7.0, 8.5, 10.0, 11.5, 13.0, 16.0, 21.0, 28.0)

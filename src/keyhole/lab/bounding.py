@@ -99,6 +99,7 @@ def _record(found: Bound) -> dict[str, Any]:
         "reason": found.reason or None,
         "gap": None if found.gap is None else asdict(found.gap),
         "built": None if found.built is None else _built(found.built),
+        "sampled": None if found.sampled is None else _built(found.sampled),
     }
 
 
@@ -124,7 +125,7 @@ def _lines(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         rows += [("assumes", one) for one in found.assumptions]
     if found.inequality is not None and found.inequality.growth:
         rows.append(("growth", found.inequality.growth))
-    rows += [("not built", found.reason)] * bool(found.reason)
+    rows += [("not built" if found.sampled is None else "not proved", found.reason)] * bool(found.reason)
     return (*rows, *([("page", f"{data['run']}/report.html")] if "run" in data else []))
 
 

@@ -93,10 +93,15 @@ def _frontier(found: Survey) -> dict[str, Any]:
 
 def _sentence(best: Built, found: Survey) -> str:
     size = best.size
-    said = f"{_shape(best)} of key width {size.embed} in {size.bits}-bit numbers ({best.construction}) "
-    said += f"compute{'s' if size.layers == 1 else ''} {best.task.name}: {best.checked.errors} errors on "
+    doing = f"compute{'s' * (size.layers == 1)}" if best.proved else f"{'is' if size.layers == 1 else 'are'} meant for"
+    said = f"{_shape(best)} of key width {size.embed} in {best.format} ({best.construction}) "
+    said += f"{doing} {best.task.name}: {best.checked.errors} errors on "
     said += f"{'all' if best.checked.exhaustive else 'the'} {best.checked.inputs:,} inputs"
     said += " there are." if best.checked.exhaustive else " asked."
+    if not best.proved:
+        asked = best.certificate.sampled or f"{best.checked.inputs:,} inputs, not every one"
+        said += f" That is a sample ({asked}), and no proof covers the others."
+    said += f" Numbers of {size.bits} bits were seen to hold."
     if best.construction == "one-hot keys":
         said += " One-hot keys are the smallest known at this length."
     if found.limit is not None:
@@ -124,13 +129,17 @@ def _lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         ("margin", f"{data['margin']:.3g}"),
         ("error bound", f"{data['error_bound']:.1e}"),
         ("checked", f"{seen['inputs']:,} inputs{', all' * seen['exhaustive']}, {seen['errors']} errors"),
-        ("certificate", f"{held['theorem']} {held['outcome']}"),
+        ("certificate", f"{held['theorem']} {held['outcome']}{_sampled(held)}"),
     ]
     for point in data["frontier"]["points"]:
         rows.append(("frontier", f"m = {point['embed']}, p = {point['bits']}: {point['construction']}"))
     if "round_trip" in data:
         rows.append(("round trip", data["round_trip"]["sentence"].removeprefix("Round trip: ")))
     return (*rows, ("model", data["model"]), ("page", f"{data['run']}/report.html"))
+
+
+def _sampled(held: dict[str, Any]) -> str:
+    return f", sampled: {held['sampled']}" if held["sampled"] else ""
 
 
 def _command(job: BuildJob) -> str:

@@ -174,9 +174,9 @@ def _certificate(data: Mapping[str, Any]) -> str:
     ]
     columns = ("measured", "part", "is", "at most", "")
     statement = f"<p>{escaped(THEOREMS[held['theorem']].statement)}</p>"
-    return section(
-        f"Certificate {held['theorem']}: {held['outcome'].lower()}", statement + table(rows, columns, (2, 3))
-    )
+    sampled = f", sampled ({held['sampled']})" if held.get("sampled") else ""
+    title = f"Certificate {held['theorem']}: {held['outcome'].lower()}{sampled}"
+    return section(title, statement + table(rows, columns, (2, 3)))
 
 
 def _reproduce(data: Mapping[str, Any]) -> str:

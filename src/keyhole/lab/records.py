@@ -85,7 +85,7 @@ def of_certificate(held: Certificate) -> dict[str, Any]:
         part: [{"name": c.name, "measured": c.measured, "limit": c.limit, "holds": c.holds} for c in rows]
         for part, rows in (("assumptions", held.assumptions), ("conclusion", held.conclusion))
     }
-    return {"theorem": held.theorem, "outcome": held.outcome.name, **checks}
+    return {"theorem": held.theorem, "outcome": held.outcome.name, "sampled": held.sampled or None, **checks}
 
 
 _KINDS: dict[type, str] = {Head: "head", MultiHead: "multihead", AbsAffine: "relu", OneLayer: "onelayer"}

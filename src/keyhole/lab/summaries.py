@@ -192,7 +192,8 @@ def _other(data: Data) -> Rows:
 
 def _certificate(data: Data) -> Rows:
     if held := data.get("certificate"):
-        yield "certificate", f"{held['theorem']} {held['outcome']}"
+        sampled = f", sampled: {held['sampled']}" if held.get("sampled") else ""
+        yield "certificate", f"{held['theorem']} {held['outcome']}{sampled}"
 
 
 def _time(data: Data) -> Rows:
