@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from keyhole.identify import distance as compare
     from keyhole.lab.onnx_export import export_onnx
     from keyhole.learners.antisymmetric import Antisymmetric
-    from keyhole.learners.auto import learn
+    from keyhole.learners.auto import Hints, learn
     from keyhole.learners.balance import Balanced
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.bounded_network import NetworkInBall
@@ -124,7 +124,7 @@ _HOME = {
     "keyhole.identify": ("Distance", "Symmetry", "Twin", "canonical", "freedom", "twins"),
     "keyhole.lab.onnx_export": ("export_onnx",),
     "keyhole.learners.antisymmetric": ("Antisymmetric",),
-    "keyhole.learners.auto": ("learn",),
+    "keyhole.learners.auto": ("Hints", "learn"),
     "keyhole.learners.balance": ("Balanced",),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.checking": ("Verification", "verify"),
@@ -234,6 +234,7 @@ __all__ = [  # noqa: RUF022
     "Guarantee",
     "Head",
     "HeadsInBall",
+    "Hints",
     "HttpService",
     "Imperfection",
     "Inequality",

@@ -24,6 +24,8 @@ Vector = Float[Array, "_"]
 Stack = Float[Array, "_ _ _"]
 PerSequence = Float[Array, "batch"]
 Mask = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
+# What public functions take for `rng`; everything inside takes generators.
+Rng = np.random.Generator | int | np.integer[Any]
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -33,6 +35,20 @@ def frozen(value: Any) -> Array:
     array = np.array(value, dtype=np.float64)
     array.setflags(write=False)
     return array
+
+
+def as_generator(rng: object) -> np.random.Generator:
+    """The generator itself, or `numpy.random.default_rng` of a whole number.
+
+    Raises:
+        InvalidInput: it is neither; without a seed no run could be repeated.
+    """
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
+        return np.random.default_rng(int(cast(Any, rng)))
+    needed = "rng must be a numpy.random.Generator or a whole number from 0 on"
+    raise InvalidInput(f"{needed}; got {rng!r}. Pass rng=0, or any other number.")
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from keyhole._arrays import Array, Stack
+from keyhole._arrays import Array, Rng, Stack, as_generator
 from keyhole.bounds.collisions import SEARCHED, two_prefixes
 from keyhole.bounds.formulas import Inequality, Sizes, counting, kernel, prefixes
 from keyhole.errors import InvalidInput
@@ -84,7 +84,7 @@ def attack(
     model: Mlp | Recurrent | Transformer | SelfAttention,
     task: Task,
     *,
-    rng: np.random.Generator,
+    rng: Rng,
     number_format: str | None = None,
     accuracy: float | None = None,
 ) -> Attack:
@@ -101,6 +101,7 @@ def attack(
     Raises:
         InvalidInput: the model is not for this task.
     """
+    rng = as_generator(rng)
     if not isinstance(task, SparseAverage):
         raise InvalidInput(f"attacks are known for models of sparse-average; got {task.name}.")
     allowed = 1.0 / (4.0 * task.q) if accuracy is None else accuracy

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from keyhole._arrays import Array, Sequences, Stack
+from keyhole._arrays import Array, Rng, Sequences, Stack, as_generator
 from keyhole.bounds.formulas import disjointness_bits
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head, MultiHead, SelfAttention
@@ -318,7 +318,7 @@ def effective_bits(
     task: Task,
     *,
     allowed: float,
-    rng: np.random.Generator,
+    rng: Rng,
     sampled: int = 32,
     most: int = 40,
     parties: Sequence[Sequence[int]] | None = None,
@@ -334,6 +334,7 @@ def effective_bits(
         most: bits to begin with.
         parties: who owns which positions; halves when absent.
     """
+    rng = as_generator(rng)
     X = np.concatenate([task.sample(sampled, rng=rng, kind=kind) for kind in task.kinds])
     errors: dict[int, float] = {}
     found: Conversation | None = None

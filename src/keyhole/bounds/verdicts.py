@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from keyhole._arrays import Rng, as_generator
 from keyhole.bounds.formulas import Inequality, Sizes, inequalities, kernel, prefixes
 from keyhole.bounds.planned import planned, provable
 from keyhole.constructions import Built, Size
@@ -110,7 +111,7 @@ def bound(
     residual: bool = False,
     positional: bool = False,
     builder: Builder | None = None,
-    rng: np.random.Generator | None = None,
+    rng: Rng | None = None,
 ) -> Bound:
     """Whether attention of these sizes can do a task: TOO_SMALL, ENOUGH or OPEN.
 
@@ -132,6 +133,7 @@ def bound(
     Raises:
         InvalidInput: a size makes no sense.
     """
+    rng = None if rng is None else as_generator(rng)
     held = None if number_format is None else format_named(number_format)
     sizes = Sizes(
         embed=embed,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from keyhole._arrays import Rng, as_generator
 from keyhole.constructions.base import Built, Construction
 from keyhole.constructions.matching import MATCHING
 from keyhole.constructions.sparse_average import BITS, SPARSE_AVERAGES, SetKeys
@@ -210,7 +211,7 @@ def build(
     accuracy: float = 1e-3,
     number_format: str | int | None = None,
     embed: int | None = None,
-    rng: np.random.Generator,
+    rng: Rng,
     **sizes: Any,
 ) -> Built:
     """Explicit weights for a task, the smallest known: m p first, then m, where m counts all heads.
@@ -230,6 +231,7 @@ def build(
         DoesNotFit: nothing fits; the message gives every recipe's reason.
         InvalidInput: there is no such task or format.
     """
+    rng = as_generator(rng)
     wanted = task_named(task, **sizes) if isinstance(task, str) else task
     room = Room(embed=embed)
     return survey(wanted, accuracy=accuracy, number_format=number_format, room=room, rng=rng).best

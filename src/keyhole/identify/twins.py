@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Sequences, rms
+from keyhole._arrays import Array, Matrix, Rng, Sequences, as_generator, rms
 from keyhole.claims import Certificate, Check
 from keyhole.identify.heads import relative, score_biases
 from keyhole.models import Factored, Head, MultiHead
@@ -55,12 +55,13 @@ class Twin:
 Candidate = tuple[Head | MultiHead, Symmetry, str]
 
 
-def twins(model: Head | MultiHead, *, rng: np.random.Generator) -> tuple[Twin, ...]:
+def twins(model: Head | MultiHead, *, rng: Rng) -> tuple[Twin, ...]:
     """Distinct parameters with the function of `model`, one for each symmetry it has; certificate BSHK26/7.1.
 
     Every model without a residual has some: a head may be split, and heads that cancel or are idle may be added.
     Canonical forms are alike for all of them.
     """
+    rng = as_generator(rng)
     candidates = list(_gauges(model, rng)) if isinstance(model, Head) else []
     if not isinstance(model, Head) or model.U is None:
         candidates += _rearranged(_several(model), rng)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix
+from keyhole._arrays import EPS, Matrix, Rng, as_generator
 from keyhole.claims import Verdict
 from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
 from keyhole.learners.antisymmetric import Antisymmetric
@@ -72,7 +72,8 @@ class Hints:
 
 def _needed(value: T | None, name: str, learner: str) -> T:
     if value is None:
-        raise InvalidInput(f"the learner {learner} needs --{name}.")
+        hint = f"hints=keyhole.Hints({name.replace('-', '_')}=...)"
+        raise InvalidInput(f"the learner {learner} needs --{name}, in Python {hint}.")
     return value
 
 
@@ -165,7 +166,7 @@ def choose(name: str = "auto", hints: Hints = Hints(), stated: Imperfection = Im
 def learn(
     oracle: Oracle | Callable[[Any], Any],
     *,
-    rng: np.random.Generator,
+    rng: Rng,
     learner: str | Learner = "auto",
     hints: Hints = Hints(),  # noqa: B008
     budget: int | None = None,
@@ -174,7 +175,7 @@ def learn(
 
     Args:
         oracle: a black box, or a callable with a `width` attribute.
-        rng: source of every random choice.
+        rng: source of every random choice, or a number that seeds one.
         learner: a learner or its name; `auto` tries one head first, and goes on when answers
             scatter or refute it.
         hints: what is known of the target beforehand.
@@ -183,6 +184,7 @@ def learn(
     Returns:
         The recovery; `unwrap()` hands out its model only when verified.
     """
+    rng = as_generator(rng)
     target = as_oracle(oracle)
     target = Remembered(target if budget is None else Budgeted(target, budget))
     stated = declared(target)

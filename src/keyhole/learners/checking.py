@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, PerSequence, Sequences
+from keyhole._arrays import EPS, Array, PerSequence, Rng, Sequences, as_generator
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
 from keyhole.learners.base import Counterexample, Fresh
@@ -40,7 +40,7 @@ def verify(
     oracle: Oracle | Callable[[Any], Any],
     model: Model,
     *,
-    rng: np.random.Generator,
+    rng: Rng,
     bars: Mapping[str, Array] | None = None,
 ) -> Verification:
     """Ask fresh sequences and compare the answers with `model`.
@@ -54,6 +54,7 @@ def verify(
     Raises:
         InvalidInput: the model's width or outputs are not the target's, or the target answers with labels.
     """
+    rng = as_generator(rng)
     counted = Counted(as_oracle(oracle))
     stated = declared(counted)
     _check(counted, model, stated)

@@ -12,7 +12,9 @@ from keyhole._arrays import (
     Answers,
     Array,
     PerSequence,
+    Rng,
     Sequences,
+    as_generator,
     check_finite,
     check_sequences,
     check_shape,
@@ -130,9 +132,10 @@ class Head:
         rank: int | None = None,
         scale: float = 1.0,
         biases: bool = False,
-        rng: np.random.Generator,
+        rng: Rng,
     ) -> Head:
         """A Gaussian head: entries of W have standard deviation `scale` / sqrt(width)."""
+        rng = as_generator(rng)
         spread = scale / np.sqrt(width)
         W: Array | Factored = rng.normal(size=(width, width)) * spread
         if rank is not None:
@@ -209,9 +212,10 @@ class MultiHead:
         outputs: int = 1,
         rank: int | None = None,
         scale: float = 1.0,
-        rng: np.random.Generator,
+        rng: Rng,
     ) -> MultiHead:
         """Gaussian heads whose W and V have entries of size 1 / sqrt(width), W times `scale`."""
+        rng = as_generator(rng)
         draws = [Head.random(width, outputs=outputs, rank=rank, scale=scale, rng=rng) for _ in range(heads)]
         return cls(
             np.stack([np.asarray(head.W) for head in draws]), np.stack([head.V for head in draws]) / np.sqrt(width)

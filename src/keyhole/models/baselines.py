@@ -15,7 +15,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, check_finite, check_sequences, check_shape, frozen
+from keyhole._arrays import (
+    Array,
+    Matrix,
+    Rng,
+    Sequences,
+    Stack,
+    Vector,
+    as_generator,
+    check_finite,
+    check_sequences,
+    check_shape,
+    frozen,
+)
 from keyhole.errors import InvalidInput
 
 CELLS = {"gru": 3, "lstm": 4}  # gates
@@ -60,8 +72,9 @@ class Mlp:
             )
 
     @classmethod
-    def random(cls, length: int, *, q: int, dimension: int, hidden: int, rng: np.random.Generator) -> Mlp:
+    def random(cls, length: int, *, q: int, dimension: int, hidden: int, rng: Rng) -> Mlp:
         """One hidden layer with Gaussian weights of size 1 / sqrt(inputs)."""
+        rng = as_generator(rng)
         sizes = (length * (dimension + q + 1), hidden, length * dimension)
         W = tuple(rng.normal(size=(k, d)) / np.sqrt(max(1, d)) for d, k in pairwise(sizes))
         return cls(W, tuple(0.1 * rng.normal(size=k) for k in sizes[1:]), length, tuple(range(dimension)))
@@ -178,12 +191,13 @@ class Recurrent:
         q: int,
         dimension: int,
         units: int,
-        rng: np.random.Generator,
+        rng: Rng,
         layers: int = 1,
         state_bits: int = UNROUNDED,
         state_range: float = 1.0,
     ) -> Recurrent:
         """Gaussian weights of size 1 / sqrt(units), as frameworks begin with."""
+        rng = as_generator(rng)
         if cell not in CELLS:
             raise InvalidInput(f"a recurrent network is made of gru or lstm cells; got {cell!r}.")
         gates, widths = CELLS[cell] * units, [dimension + q + 1, *[units] * (layers - 1)]

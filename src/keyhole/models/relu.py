@@ -25,7 +25,9 @@ from keyhole._arrays import (
     Array,
     Matrix,
     PerSequence,
+    Rng,
     Sequences,
+    as_generator,
     check_finite,
     check_sequences,
     check_shape,
@@ -131,9 +133,10 @@ class ReluNet(_LastToken):
         outputs: int = 1,
         scale: float = 1.0,
         activation: str = "relu",
-        rng: np.random.Generator,
+        rng: Rng,
     ) -> ReluNet:
         """Gaussian weights of size 1/sqrt(inputs); hyperplanes pass the origin at distances of order 1 / `scale`."""
+        rng = as_generator(rng)
         W1 = scale * rng.normal(size=(hidden, width)) / np.sqrt(width)
         W2 = rng.normal(size=(outputs, hidden)) / np.sqrt(max(1, hidden))
         return cls(W1, rng.normal(size=hidden), W2, rng.normal(size=outputs), activation)
@@ -232,8 +235,9 @@ class AbsAffine(_LastToken):
                 object.__setattr__(self, name, frozen(array))
 
     @classmethod
-    def random(cls, width: int, *, hidden: int, outputs: int = 1, rng: np.random.Generator) -> AbsAffine:
+    def random(cls, width: int, *, hidden: int, outputs: int = 1, rng: Rng) -> AbsAffine:
         """Hyperplanes with Gaussian offsets, Gaussian jumps of size 1/sqrt(hidden), and any affine part."""
+        rng = as_generator(rng)
         D = rng.normal(size=(hidden, outputs)) / np.sqrt(max(1, hidden))
         n, P = rng.normal(size=(hidden, width)), rng.normal(size=(outputs, width)) / np.sqrt(width)
         n /= np.linalg.norm(n, axis=1, keepdims=True)

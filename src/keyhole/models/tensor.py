@@ -17,7 +17,18 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from keyhole._arrays import Array, Matrix, Sequences, check_finite, check_sequences, check_shape, frozen, softmax
+from keyhole._arrays import (
+    Array,
+    Matrix,
+    Rng,
+    Sequences,
+    as_generator,
+    check_finite,
+    check_sequences,
+    check_shape,
+    frozen,
+    softmax,
+)
 from keyhole.errors import InvalidInput
 
 ROOM = 2**18  # scores held at a time
@@ -106,9 +117,10 @@ class TensorAttention:
         embed: int,
         outputs: int = 1,
         scale: float = 1.0,
-        rng: np.random.Generator,
+        rng: Rng,
     ) -> TensorAttention:
         """Gaussian weights whose scores of unit Gaussian tokens have standard deviation about `scale`."""
+        rng = as_generator(rng)
         shape = (order, width, embed)
         Q, *K = rng.normal(size=shape) / np.sqrt(width)
         V = rng.normal(size=(order - 1, width, outputs)) / np.sqrt(width)

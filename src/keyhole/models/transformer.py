@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import Answers, Array, Matrix, PerSequence, Sequences, check_sequences
+from keyhole._arrays import Answers, Array, Matrix, PerSequence, Rng, Sequences, as_generator, check_sequences
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head
 from keyhole.models.relu import AbsAffine, ReluNet
@@ -64,9 +64,10 @@ class OneLayer:
         scale: float = 1.0,
         biases: bool = False,
         residual: bool = False,
-        rng: np.random.Generator,
+        rng: Rng,
     ) -> OneLayer:
         """A Gaussian layer: entries of V have size 1/sqrt(width), half that beside a residual; biases have size 1."""
+        rng = as_generator(rng)
         drawn = Head.random(width, outputs=width, rank=rank, scale=scale, biases=biases, rng=rng)
         V = drawn.V * ((0.5 if residual else 1.0) / np.sqrt(width))
         return cls(
