@@ -83,19 +83,21 @@ class Ratios:
     def _exceeds(self, i: Indices, k: Indices, at: Vector) -> Mask:
         X = np.zeros((len(i), 1, len(self.signs)))
         rows = np.arange(len(i))
-        longest = np.maximum(1.0, np.exp2(at))
-        X[rows, 0, i] = self.length * self.signs[i] / longest
-        X[rows, 0, k] = -self.length * self.signs[k] * np.exp2(at) / longest
+        # the longer of the two is of full length, so that no ratio is too large to be asked
+        X[rows, 0, i] = self.length * self.signs[i] * np.exp2(-np.maximum(at, 0.0))
+        X[rows, 0, k] = -self.length * self.signs[k] * np.exp2(np.minimum(at, 0.0))
         return self.voter.ask(X)[:, self.output] if len(i) else np.zeros(0, dtype=bool)
 
     @property
     def column(self) -> Vector:
         """The column with norm 1; zero when every sign is."""
         v = np.zeros(len(self.signs))
+        shown = self.logs.hi > _TINY
+        largest = float(self.logs.middle[shown].max(initial=0.0))  # of all entries, so that none overflows
         if self.signs.any():
-            v[self.pivot] = self.signs[self.pivot]
-        known = self.logs.middle
-        v[self.others] = self.signs[self.others] * np.where(self.logs.hi <= _TINY, 0.0, np.exp2(known))
+            v[self.pivot] = self.signs[self.pivot] * np.exp2(-largest)
+        powers = np.exp2(np.where(shown, self.logs.middle - largest, -np.inf))
+        v[self.others] = self.signs[self.others] * powers
         norm = float(np.linalg.norm(v))
         return v / norm if norm > 0 else v
 

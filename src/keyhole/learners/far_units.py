@@ -36,6 +36,8 @@ def _place(units: AbsAffine, j: int, rng: np.random.Generator) -> Vector:
 
 def meeting(ask: Ask, units: AbsAffine, *, repeats: int, rng: np.random.Generator) -> Vector:
     """Where the two lines of every unit meet along its normal: its offset."""
+    if not units.hidden:
+        return np.zeros(0)
     with one_thread():
         places = np.array([_place(units, j, rng) for j in range(units.hidden)])
     t, scale = np.zeros(units.hidden), _FIRST
@@ -91,4 +93,4 @@ def by_offsets(units: AbsAffine, x: Matrix) -> Matrix:
     """Derivatives of all outputs at points, one row each, by the offsets and the constants."""
     k, m = units.hidden, units.outputs
     slope = -np.sign(x @ units.n.T - units.t)[..., None] * units.D / 2  # point, unit, output
-    return np.hstack([slope.transpose(0, 2, 1).reshape(-1, k), np.tile(np.eye(m), (len(x), 1))])
+    return np.hstack([slope.transpose(0, 2, 1).reshape(len(x) * m, k), np.tile(np.eye(m), (len(x), 1))])

@@ -72,7 +72,7 @@ class Prober:
             except BudgetSpent as spent:
                 late = spent.forms if isinstance(spent, Cut) else out[:0]
                 raise Cut(spent, np.concatenate([out[: js.start], late]).reshape(-1, design.vectors)) from spent
-        return out.reshape(len(Y), -1)
+        return out.reshape(len(Y), design.X.shape[0] * design.X.shape[1])  # of no column too
 
     def _batches(self, columns: int, groups: int, together: int) -> Iterator[tuple[slice, slice]]:
         most = max(_BATCH, min(4 * _BATCH, _NUMBERS // ((together + 1) * self.oracle.width)))

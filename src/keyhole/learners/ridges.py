@@ -111,7 +111,10 @@ def started(ask: Map, points: Callable[[int], Matrix], radius: float, room: floa
         raise Unresolved
     every = np.stack([_hessian(ask, y, span, radius * _CURVE_STEP) for y in points(_COMBINED)])
     M = np.asarray(every @ rng.normal(size=every.shape[-1:]), dtype=np.float64)
-    weights = rng.normal(size=(2, _COMBINED)) / np.abs(M).max(axis=(1, 2))
+    sizes = np.abs(M).max(axis=(1, 2))
+    if not sizes.all():
+        raise Unresolved
+    weights = rng.normal(size=(2, _COMBINED)) / sizes
     first, second = np.tensordot(weights, M, axes=1)
     directions = span @ _eigenvectors(first, second)
     return _along(ask, directions.T, np.asarray(np.linalg.pinv(directions), dtype=np.float64), room)
