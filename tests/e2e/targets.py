@@ -1,6 +1,7 @@
 """Targets to be learned, good and bad; tests put a copy beside the command and name them as targets:NAME."""
 
 import os
+import time
 
 import numpy as np
 
@@ -106,3 +107,11 @@ def slow(X):
 
 
 number = 5
+
+
+def waiting(X):
+    """Answers a few questions, then none before there is a file `go`."""
+    calls.append(1)
+    while len(calls) > 3 and not os.path.exists("go"):
+        time.sleep(0.02)
+    return attend(X)

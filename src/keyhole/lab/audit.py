@@ -39,21 +39,22 @@ def run_audit(job: AuditJob) -> Record:
     target = Declared(open_target(job.target, width=job.width, outputs=job.outputs, reaching=job), stated_by(job))
     bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
     check_positive("--ball, the bound on tokens,", bound)
-    directory = run_directory(f"audit-{label(job.target)}", out=job.out, resume=job.resume, force=job.force)
-    _claim(job, target.width, directory)
-    try:
-        X, truth = _held_out(job, target, min(bound, job.token_bound or bound), directory, rng)
-        tried = _Tried(job, directory, X, truth)
-        rows = tried.everything(bound)
-    except OracleError as error:
-        return Record(learning.failed(error, 0) | {"target": job.target, "run": str(directory)}, learning.REFUSED)
-    except _Stopped as stopped:
-        return Record(stopped.record | {"run": str(directory)}, learning.REFUSED)
-    data = _data(job, target, rows, truth, bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
-    record = Record(data, 0, _lines(data))
-    write_atomically(directory / "record.json", record.json() + b"\n")
-    write_atomically(directory / "report.html", audit_page.page(data).encode())
-    return record
+    name = f"audit-{label(job.target)}"
+    with run_directory(name, out=job.out, resume=job.resume, force=job.force) as directory:
+        _claim(job, target.width, directory)
+        try:
+            X, truth = _held_out(job, target, min(bound, job.token_bound or bound), directory, rng)
+            tried = _Tried(job, directory, X, truth)
+            rows = tried.everything(bound)
+        except OracleError as error:
+            return Record(learning.failed(error, 0) | {"target": job.target, "run": str(directory)}, learning.REFUSED)
+        except _Stopped as stopped:
+            return Record(stopped.record | {"run": str(directory)}, learning.REFUSED)
+        data = _data(job, target, rows, truth, bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
+        record = Record(data, 0, _lines(data))
+        write_atomically(directory / "record.json", record.json() + b"\n")
+        write_atomically(directory / "report.html", audit_page.page(data).encode())
+        return record
 
 
 class _Stopped(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -35,28 +36,28 @@ def run_bound(job: BoundJob) -> Record:
     """Judge a task and sizes, write the page where one is asked for, return the record."""
     start = time.perf_counter()
     task = posed(job.task, job)
-    directory = _directory(job)
-    found = _judged(job, task)
-    data: dict[str, Any] = {
-        **_record(found),
-        "seed": job.seed,
-        "command": command_line("bound", job, "task"),
-        **versions(),
-    }
-    if directory is not None:
-        data |= {"run": str(directory), **_drawn(found, job)}
-    data["seconds"] = {"total": time.perf_counter() - start}
-    record = Record(data, 0, _lines(found, data))
-    if directory is not None:
-        write_atomically(directory / "record.json", record.json() + b"\n")
-        write_atomically(directory / "report.html", bounds_page.page(data).encode())
-    return record
+    with _directory(job) as directory:
+        found = _judged(job, task)
+        data: dict[str, Any] = {
+            **_record(found),
+            "seed": job.seed,
+            "command": command_line("bound", job, "task"),
+            **versions(),
+        }
+        if directory is not None:
+            data |= {"run": str(directory), **_drawn(found, job)}
+        data["seconds"] = {"total": time.perf_counter() - start}
+        record = Record(data, 0, _lines(found, data))
+        if directory is not None:
+            write_atomically(directory / "record.json", record.json() + b"\n")
+            write_atomically(directory / "report.html", bounds_page.page(data).encode())
+        return record
 
 
-def _directory(job: BoundJob) -> Path | None:
+def _directory(job: BoundJob) -> AbstractContextManager[Path | None]:
     """Where the page goes, if one is asked for."""
     if job.out is None:
-        return None
+        return nullcontext()
     return run_directory(f"bound-{job.task}", out=job.out, resume=None, force=job.force)
 
 

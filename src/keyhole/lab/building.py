@@ -34,20 +34,20 @@ def run_build(job: BuildJob) -> Record:
     except DoesNotFit as refusal:
         frontier = {"frontier": _frontier(found), "refused": dict(found.refused)}
         return Record({"status": "DOES_NOT_FIT", "sentence": str(refusal), **data, "model": None, **frontier}, REFUSED)
-    directory = run_directory(f"build-{task.name}", out=job.out, resume=None, force=job.force)
-    path = directory / "model.safetensors"
-    save(best.model, path)
-    data = {"status": "BUILT", "sentence": _sentence(best, found), **data, **_described(best)}
-    data |= {"model": str(path), "frontier": _frontier(found), "refused": dict(found.refused), "run": str(directory)}
-    data |= {"round_trip": round_trip(best.model, task, rng=trip)} if job.round_trip else {}
-    data |= {"seconds": {"total": time.perf_counter() - start}, "command": _command(job), **versions()}
-    record = Record(data, 0, _lines(data))
-    write_atomically(directory / "record.json", record.json() + b"\n")
-    write_tensors(
-        directory / "example.safetensors", {"kind": "input"}, {"X": _telling(best, inputs_of(best.model, task, trip))}
-    )
-    write_atomically(directory / "report.html", building_page.page(data, directory).encode())
-    return record
+    with run_directory(f"build-{task.name}", out=job.out, resume=None, force=job.force) as directory:
+        path = directory / "model.safetensors"
+        save(best.model, path)
+        data = {"status": "BUILT", "sentence": _sentence(best, found), **data, **_described(best)}
+        data |= {"model": str(path), "frontier": _frontier(found)}
+        data |= {"refused": dict(found.refused), "run": str(directory)}
+        data |= {"round_trip": round_trip(best.model, task, rng=trip)} if job.round_trip else {}
+        data |= {"seconds": {"total": time.perf_counter() - start}, "command": _command(job), **versions()}
+        record = Record(data, 0, _lines(data))
+        write_atomically(directory / "record.json", record.json() + b"\n")
+        example = _telling(best, inputs_of(best.model, task, trip))
+        write_tensors(directory / "example.safetensors", {"kind": "input"}, {"X": example})
+        write_atomically(directory / "report.html", building_page.page(data, directory).encode())
+        return record
 
 
 def _telling(best: Built, X: Stack) -> Stack:

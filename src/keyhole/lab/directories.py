@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 
 from keyhole.errors import InvalidInput
 from keyhole.lab import report
+from keyhole.lab.locks import name_holder, release_lock, take_lock
 from keyhole.lab.records import Record
 from keyhole.models.files import write_atomically
 
@@ -16,10 +20,14 @@ _RUN_FILES = (
     *("model.safetensors", "truth.safetensors", "example.safetensors", "report.html"),
 )
 _TRAINED = ("checkpoint-*.safetensors", "seed-*.safetensors")
+_LOCK = "run.lock"
 
 
-def run_directory(name: str, *, out: str | None, resume: bool | None, force: bool) -> Path:
-    """The directory of a run: a new one, or `out`, which must not hold a run unless that is to go on or be replaced.
+@contextmanager
+def run_directory(name: str, *, out: str | None, resume: bool | None, force: bool) -> Generator[Path]:
+    """The directory of a run, kept for it while inside: a new one, or `out`.
+
+    That must not hold a run unless it is to go on or be replaced, and never a live one.
 
     Args:
         name: what a new directory is called, after the time.
@@ -27,11 +35,39 @@ def run_directory(name: str, *, out: str | None, resume: bool | None, force: boo
         resume: whether to go on with the run in `out`; nothing where such a run cannot be gone on with.
         force: whether to replace the run in `out`.
     """
-    if out is None:
-        if resume:
-            raise InvalidInput("--resume needs --out DIR, the directory of the run to go on with.")
-        return new_directory(name)
-    directory = Path(out)
+    if out is None and resume:
+        raise InvalidInput("--resume needs --out DIR, the directory of the run to go on with.")
+    with hold_directory(new_directory(name) if out is None else Path(out)) as directory:
+        if out is not None:
+            _make_room(directory, resume=resume, force=force)
+        yield directory
+
+
+@contextmanager
+def hold_directory(directory: Path) -> Generator[Path]:
+    """Keep a directory, made when absent, from every other run while inside.
+
+    Raises:
+        InvalidInput: a live run has it, or it cannot be written to.
+    """
+    make(directory)
+    try:
+        lock = take_lock(directory / _LOCK)
+    except OSError as error:
+        raise InvalidInput(f"cannot write in {directory}: {error.strerror}. Choose another --out.") from error
+    if lock is None:
+        raise InvalidInput(
+            f"{directory} belongs to a run that is still going on "
+            f"({name_holder(directory / _LOCK)}). Wait for its end, or choose another --out."
+        )
+    try:
+        yield directory
+    finally:
+        release_lock(lock)
+
+
+def _make_room(directory: Path, *, resume: bool | None, force: bool) -> None:
+    """Refuse to touch a run that is neither to go on nor to be replaced; clear one that is."""
     held = [file for file in ("record.json", "transcript.sqlite") if (directory / file).exists()]
     trained = [file for pattern in _TRAINED for file in directory.glob(pattern)]
     held += [file.name for file in trained]
@@ -43,27 +79,23 @@ def run_directory(name: str, *, out: str | None, resume: bool | None, force: boo
             (directory / file).unlink(missing_ok=True)
         for file in trained:
             file.unlink()
-    make(directory)
-    return directory
 
 
 def new_directory(name: str, under: Path = Path("runs")) -> Path:
     """A directory of its own under runs/, or another, named by time and `name`."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
-    taken = under / stem
-    number = 1
-    while taken.exists():
-        number += 1
-        taken = under / f"{stem}-{number}"
-    make(taken)
-    return taken
+    names = (under / (f"{stem}-{number}" if number > 1 else stem) for number in count(1))
+    return next(place for place in names if make(place, anew=True))
 
 
-def make(directory: Path) -> None:
-    """Make a directory, with its parents."""
+def make(directory: Path, *, anew: bool = False) -> bool:
+    """Make a directory, with its parents; False where it is to be a new one and is none."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=not anew)
+        return True
     except OSError as error:
+        if anew and isinstance(error, FileExistsError):
+            return False
         raise InvalidInput(f"cannot make the directory {directory}: {error.strerror}. Choose another --out.") from error
 
 

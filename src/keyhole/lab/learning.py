@@ -53,39 +53,40 @@ def run_learn(job: LearnJob) -> Record:
     timed = Counted(Declared(target, stated_by(job)))
     hints = hints_of(job)
     learner = choose(job.learner, hints, declared(timed))
-    directory = run_directory(label(job.target), out=job.out, resume=job.resume, force=job.force)
-    with ExitStack() as stack:
-        oracle, recorded = _wrapped(job, timed, directory, stack)
-        if recorded is not None:
-            go_on(target, recorded.charged)
-        expected = learner.plan(timed.width, outputs=timed.outputs or 1).queries
-        watched = stack.enter_context(Watched(oracle, expected, title=f"learning {label(job.target)}"))
-        try:
-            recovery = learn(watched, rng=rng, learner=job.learner, hints=hints)
-        except InvalidInput:
+    place = run_directory(label(job.target), out=job.out, resume=job.resume, force=job.force)
+    with place as directory:
+        with ExitStack() as stack:
+            oracle, recorded = _wrapped(job, timed, directory, stack)
             if recorded is not None:
-                recorded.discard_if_empty()
-            raise
-        except OracleError as error:
-            lost = recorded.charged if recorded is not None else timed.ledger.total().sequences + asked_again(target)
-            data = failed(error, lost)
-        else:
-            data = records.of_recovery(recovery, lost=recorded.lost if recorded is not None else asked_again(target))
-            data |= write_model(recovery, directory)
-        spent = timed.ledger.total()
-        data |= {"width": timed.width, "outputs": watched.outputs}
-    data |= {
-        "seconds": {"total": time.perf_counter() - start, "oracle": spent.seconds},
-        "asked": spent.sequences + asked_again(target),
-        "budget": job.budget,
-        "options": _options(job),
-        "seed": job.seed,
-        "target": job.target,
-        "learner": job.learner,
-        "run": str(directory),
-        **versions(),
-    }
-    return finished(Record(data, code_of(data), learn_lines(data)), directory)
+                go_on(target, recorded.charged)
+            expected = learner.plan(timed.width, outputs=timed.outputs or 1).queries
+            watched = stack.enter_context(Watched(oracle, expected, title=f"learning {label(job.target)}"))
+            try:
+                recovery = learn(watched, rng=rng, learner=job.learner, hints=hints)
+            except InvalidInput:
+                if recorded is not None:
+                    recorded.discard_if_empty()
+                raise
+            except OracleError as error:
+                asked = timed.ledger.total().sequences + asked_again(target)
+                data = failed(error, asked if recorded is None else recorded.charged)
+            else:
+                lost = asked_again(target) if recorded is None else recorded.lost
+                data = records.of_recovery(recovery, lost=lost) | write_model(recovery, directory)
+            spent = timed.ledger.total()
+            data |= {"width": timed.width, "outputs": watched.outputs}
+        data |= {
+            "seconds": {"total": time.perf_counter() - start, "oracle": spent.seconds},
+            "asked": spent.sequences + asked_again(target),
+            "budget": job.budget,
+            "options": _options(job),
+            "seed": job.seed,
+            "target": job.target,
+            "learner": job.learner,
+            "run": str(directory),
+            **versions(),
+        }
+        return finished(Record(data, code_of(data), learn_lines(data)), directory)
 
 
 def _options(job: LearnJob) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.comparison_page import page as comparison
-from keyhole.lab.directories import make, new_directory
+from keyhole.lab.directories import hold_directory, new_directory
 from keyhole.lab.jobs.showing import ReportJob
 from keyhole.lab.reading import KEPT, Run, drawn, page_of, read_run
 from keyhole.lab.records import Record
@@ -26,30 +27,31 @@ def run_report(job: ReportJob) -> Record:
     runs = [read_run(path) for path in dict.fromkeys(job.runs)]
     room = LINES - job.figures
     summaries = [drawn(run, summary, run.kind, run.data, room) for run in runs]
-    directory = _place(job, runs)
-    path = _one(runs[0], directory) if len(runs) == 1 else _several(runs, directory)
-    figures = _figures(runs, directory) if job.figures else []
-    data: dict[str, Any] = {
-        "sentence": _sentence(runs),
-        "runs": [_described(run, rows) for run, rows in zip(runs, summaries, strict=True)],
-        "report": str(path),
-        "figures": figures,
-    }
-    rows = summaries[0] if len(runs) == 1 else [(run.name, _said(run)) for run in runs]
-    more = [("figures", f"{len(figures)} files in {directory / 'figures'}")] if figures else []
-    return Record(data, 0, (*rows, *more, ("page", str(path))))
+    with _place(job, runs) as directory:
+        path = _one(runs[0], directory) if len(runs) == 1 else _several(runs, directory)
+        figures = _figures(runs, directory) if job.figures else []
+        data: dict[str, Any] = {
+            "sentence": _sentence(runs),
+            "runs": [_described(run, rows) for run, rows in zip(runs, summaries, strict=True)],
+            "report": str(path),
+            "figures": figures,
+        }
+        rows = summaries[0] if len(runs) == 1 else [(run.name, _said(run)) for run in runs]
+        more = [("figures", f"{len(figures)} files in {directory / 'figures'}")] if figures else []
+        return Record(data, 0, (*rows, *more, ("page", str(path))))
 
 
-def _place(job: ReportJob, runs: list[Run]) -> Path:
+def _place(job: ReportJob, runs: list[Run]) -> AbstractContextManager[Path]:
     """Where to write; never over the report of another run."""
     if job.out is None:
-        return runs[0].directory if len(runs) == 1 else new_directory("report")
+        return nullcontext(runs[0].directory if len(runs) == 1 else new_directory("report"))
     directory = Path(job.out)
     own = len(runs) == 1 and directory.resolve() == runs[0].directory.resolve()
-    if not own and (directory / "record.json").exists():
+    if own:
+        return nullcontext(directory)
+    if (directory / "record.json").exists():
         raise InvalidInput(f"{directory} holds a run, whose report would be lost. Choose another --out.")
-    make(directory)
-    return directory
+    return hold_directory(directory)
 
 
 def _one(run: Run, directory: Path) -> Path:

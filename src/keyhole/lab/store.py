@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -13,6 +12,7 @@ from typing import Any, TextIO
 import msgspec
 
 from keyhole.errors import InvalidInput
+from keyhole.lab.locks import release_lock, take_lock
 
 DONE, FAILED = "done", "failed"
 _SCHEMA = """
@@ -68,7 +68,7 @@ class Store:
             self._base.execute("PRAGMA synchronous = FULL")
             self._base.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
-            self._lock.close()
+            release_lock(self._lock)
             raise InvalidInput(f"{self.path} cannot be used as a store ({error}). Choose another --out.") from error
 
     def states(self) -> dict[str, str]:
@@ -84,7 +84,7 @@ class Store:
     def close(self) -> None:
         """Close the file and let another driver in."""
         self._base.close()
-        self._lock.close()
+        release_lock(self._lock)
 
 
 def read(path: Path) -> Iterator[Row]:
@@ -107,14 +107,11 @@ def _alone(path: Path) -> TextIO:
     """A lock that ends with the process, however that ends."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_suffix(".lock").open("w")
+        lock = take_lock(path.with_suffix(".lock"))
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}. Choose another --out.") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise InvalidInput(f"another sweep is writing {path}. Wait for it, or choose another --out.") from error
+    if lock is None:
+        raise InvalidInput(f"another sweep is writing {path}. Wait for it, or choose another --out.")
     return lock
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.errors import InvalidInput
+from keyhole.lab.directories import hold_directory
 from keyhole.lab.engines import Cluster, Engine, Outcome, Payload, Pool, Serial
 from keyhole.lab.expectations import Landing, landings
 from keyhole.lab.exports import Table, check_formats, export, table
@@ -35,14 +36,21 @@ def run_sweep(job: SweepJob) -> Record:
         raise InvalidInput(f"--workers is a whole number >= 0; got {job.workers}.")
     directory = Path(job.out) if job.out is not None else Path("runs") / sweep.name
     payloads = _payloads(sweep, directory)
-    with closing(Store(directory / "store.sqlite")) as store:
+    with hold_directory(directory):
+        ran = _run_missing(job, sweep, payloads, directory / "store.sqlite")
+        rows = [row for row in read(directory / "store.sqlite") if row.key in payloads]
+        return _finished(job, sweep, directory, rows, ran)
+
+
+def _run_missing(job: SweepJob, sweep: Sweep, payloads: dict[str, Payload], path: Path) -> int:
+    """Run and keep every job that the store lacks; how many there were."""
+    with closing(Store(path)) as store:
         states = store.states()
         done = {DONE} if job.retry_failed else {DONE, FAILED}
         missing = {key: payload for key, payload in payloads.items() if states.get(key) not in done}
         if missing:
             _drive(missing, _engine(job, len(missing)), store, sweep.name)
-    rows = [row for row in read(directory / "store.sqlite") if row.key in payloads]
-    return _finished(job, sweep, directory, rows, len(missing))
+    return len(missing)
 
 
 def _payloads(sweep: Sweep, directory: Path) -> dict[str, Payload]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole.identify import distance
 from keyhole.lab import records
-from keyhole.lab.directories import finished, make, new_directory
+from keyhole.lab.directories import finished, hold_directory, new_directory
 from keyhole.lab.jobs import DemoJob
 from keyhole.lab.learning import learn_lines, seeded, versions, write_model
 from keyhole.lab.records import Record
@@ -29,28 +29,27 @@ def run_demo(job: DemoJob) -> Record:
     recovery = learn(Local(truth), rng=rng)
     found = recovery.unwrap()
     gap = distance(truth, found)
-    directory = Path(job.out) if job.out is not None else new_directory("demo")
-    make(directory)
-    save(truth, directory / "truth.safetensors")
-    data = records.of_recovery(recovery) | write_model(recovery, directory)
-    asked = recovery.ledger.total(without="verify").sequences
-    data |= {
-        "sentence": f"{asked} queries give away a hidden {truth.width} x {truth.width} head to {gap.largest:.0e}; "
-        f"the limit is {recovery.degrees_of_freedom}. {recovery.sentence}",
-        "distance": gap.largest,
-        "stops": _stops(seeded(job.seed + 1), directory, job.seed),
-        "curve": measured_curve(truth, asked, rng),
-        "seconds": {"total": time.perf_counter() - start, "oracle": recovery.ledger.total().seconds},
-        "seed": job.seed,
-        "target": str(directory / "truth.safetensors"),
-        "learner": "auto",
-        "run": str(directory),
-        **versions(),
-    }
-    tour = tuple(("also", stop["sentence"]) for stop in data["stops"])
-    page = (("error of W", f"{gap.W:.1e}"), *tour, ("page", str(directory / "report.html")))
-    lines = (*learn_lines(data)[:-1], *page)
-    return finished(Record(data, 0, lines), directory)
+    with hold_directory(Path(job.out) if job.out is not None else new_directory("demo")) as directory:
+        save(truth, directory / "truth.safetensors")
+        data = records.of_recovery(recovery) | write_model(recovery, directory)
+        asked = recovery.ledger.total(without="verify").sequences
+        data |= {
+            "sentence": f"{asked} queries give away a hidden {truth.width} x {truth.width} head to {gap.largest:.0e}; "
+            f"the limit is {recovery.degrees_of_freedom}. {recovery.sentence}",
+            "distance": gap.largest,
+            "stops": _stops(seeded(job.seed + 1), directory, job.seed),
+            "curve": measured_curve(truth, asked, rng),
+            "seconds": {"total": time.perf_counter() - start, "oracle": recovery.ledger.total().seconds},
+            "seed": job.seed,
+            "target": str(directory / "truth.safetensors"),
+            "learner": "auto",
+            "run": str(directory),
+            **versions(),
+        }
+        tour = tuple(("also", stop["sentence"]) for stop in data["stops"])
+        page = (("error of W", f"{gap.W:.1e}"), *tour, ("page", str(directory / "report.html")))
+        lines = (*learn_lines(data)[:-1], *page)
+        return finished(Record(data, 0, lines), directory)
 
 
 def _stops(rng: np.random.Generator, directory: Path, seed: int) -> list[dict[str, Any]]:

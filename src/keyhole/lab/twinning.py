@@ -24,25 +24,26 @@ def run_twins(job: TwinsJob) -> Record:
     start = time.perf_counter()
     rng = seeded(job.seed)
     model = _heads(job.model)
-    directory = run_directory(f"twins-{label(job.model)}", out=job.out, resume=None, force=job.force)
-    for old in directory.glob("twin-*.safetensors"):
-        old.unlink()
-    found = twins(model, rng=rng)
-    rows = [_row(twin, directory) for twin in found]
-    save(model, directory / "model.safetensors")
-    data = {
-        "sentence": _sentence(job.model, found),
-        "model": job.model,
-        "twins": rows,
-        "seed": job.seed,
-        "run": str(directory),
-        "seconds": {"total": time.perf_counter() - start},
-        **versions(),
-    }
-    record = Record(data, 0, _lines(data))
-    write_atomically(directory / "record.json", record.json() + b"\n")
-    write_atomically(directory / "report.html", twins_page.page(data, directory).encode())
-    return record
+    name = f"twins-{label(job.model)}"
+    with run_directory(name, out=job.out, resume=None, force=job.force) as directory:
+        for old in directory.glob("twin-*.safetensors"):
+            old.unlink()
+        found = twins(model, rng=rng)
+        rows = [_row(twin, directory) for twin in found]
+        save(model, directory / "model.safetensors")
+        data = {
+            "sentence": _sentence(job.model, found),
+            "model": job.model,
+            "twins": rows,
+            "seed": job.seed,
+            "run": str(directory),
+            "seconds": {"total": time.perf_counter() - start},
+            **versions(),
+        }
+        record = Record(data, 0, _lines(data))
+        write_atomically(directory / "record.json", record.json() + b"\n")
+        write_atomically(directory / "report.html", twins_page.page(data, directory).encode())
+        return record
 
 
 def _heads(path: str) -> Head | MultiHead:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,20 +47,20 @@ def run_train(job: TrainJob) -> Record:
     lesson = lesson_of(posed(job.task, job), job.inputs)
     _check_measures(job, lesson)
     choice = None if job.model == CONSTRUCTED else _chosen(job, lesson)
-    directory = _directory(job)
-    came, sizes = _came(job, lesson, choice, directory)
-    data = described(job, lesson, sizes, came) | _doors(job, lesson, came)
-    if directory is not None:
-        data |= {"run": str(directory), **_written(came, directory, job.seed)}
-    data |= {"seconds": {"total": time.perf_counter() - start}, "command": command(job), **versions()}
-    data |= {} if choice is None else _torch()
-    record = Record(data, 0, telling(data))
-    if directory is not None:
-        from keyhole.lab.training import page
+    with _directory(job) as directory:
+        came, sizes = _came(job, lesson, choice, directory)
+        data = described(job, lesson, sizes, came) | _doors(job, lesson, came)
+        if directory is not None:
+            data |= {"run": str(directory), **_written(came, directory, job.seed)}
+        data |= {"seconds": {"total": time.perf_counter() - start}, "command": command(job), **versions()}
+        data |= {} if choice is None else _torch()
+        record = Record(data, 0, telling(data))
+        if directory is not None:
+            from keyhole.lab.training import page
 
-        write_atomically(directory / "record.json", record.json() + b"\n")
-        write_atomically(directory / "report.html", page.page(data, came.pictures).encode())
-    return record
+            write_atomically(directory / "record.json", record.json() + b"\n")
+            write_atomically(directory / "report.html", page.page(data, came.pictures).encode())
+        return record
 
 
 def _came(
@@ -128,9 +129,9 @@ def _torch() -> dict[str, str]:
     return {"torch": str(torch.__version__).partition("+")[0]}
 
 
-def _directory(job: TrainJob) -> Path | None:
+def _directory(job: TrainJob) -> AbstractContextManager[Path | None]:
     if job.keep is False:
-        return None
+        return nullcontext()
     if job.resume and job.model == CONSTRUCTED:
         raise InvalidInput("constructed weights are not trained: leave --resume away.")
     if job.resume and job.out is not None:
