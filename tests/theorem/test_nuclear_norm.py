@@ -1,6 +1,7 @@
 """Theorem BSHK26/5.1 in its own mode: Gaussian rank-one measurements, then the least nuclear norm."""
 
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ def peer(A, B, t):
     W = cvxpy.Variable((A.shape[1], A.shape[1]))
     fits = cvxpy.sum(cvxpy.multiply(A @ W, B), axis=1) == t
     problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.normNuc(W)), [fits])
-    problem.solve(solver=cvxpy.CLARABEL)
+    with warnings.catch_warnings():  # whether its last digits converge depends on rounding; they are not compared
+        warnings.filterwarnings("ignore", "Solution may be inaccurate")
+        problem.solve(solver=cvxpy.CLARABEL)
     return problem.value, W.value
 
 

@@ -152,8 +152,10 @@ def test_a_spent_budget_is_said_and_never_exceeded(budget, rng):
 
 
 def test_a_budget_without_room_for_verification_leaves_the_model_unverified(rng):
-    oracle = Budgeted(Local(MultiHead.random(4, heads=2, rng=rng)), 180)
-    recovery = SeveralHeads().run(oracle, rng=rng)
+    hidden = MultiHead.random(4, heads=2, rng=rng)
+    full = SeveralHeads().run(Local(hidden), rng=np.random.default_rng(1))
+    budget = full.ledger.total(without="verify").sequences + 1
+    recovery = SeveralHeads().run(Budgeted(Local(hidden), budget), rng=np.random.default_rng(1))
     assert recovery.model is not None
     assert (recovery.status, recovery.verdict) == (Status.UNCHECKED, Verdict.UNVERIFIED)
 
