@@ -322,15 +322,15 @@ def test_twenty_thousand_hostile_messages_leave_no_trace(service, rng):
 
 
 def slow_line(address, sent):
-    """A connection that sends something and then nothing."""
+    """A connection that sends something and then nothing; HOST in it is the server's own name."""
     parts = urlsplit(address)
     line = socket.create_connection((parts.hostname, parts.port), timeout=20)
-    line.sendall(sent)
+    line.sendall(sent.replace(b"HOST", parts.netloc.encode()))
     return line
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"POST /v2/mod", b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\nGET /v2", b"\r\n" * 3]
+    "sent", [b"", b"POST /v2/mod", b"GET /v2/health/live HTTP/1.1\r\nHost: HOST\r\n\r\nGET /v2", b"\r\n" * 3]
 )
 def test_whoever_does_not_finish_a_head_is_hung_up_on(sent, rng):
     with serving(limits=Limits(head_seconds=0.3)) as (address, _):
@@ -344,7 +344,7 @@ def test_whoever_does_not_finish_a_head_is_hung_up_on(sent, rng):
 
 def test_whoever_does_not_finish_a_body_is_told_so_and_hung_up_on(rng):
     with serving(limits=Limits(body_seconds=0.3)) as (address, _):
-        head = b"POST /v2/models/head/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
+        head = b"POST /v2/models/head/infer HTTP/1.1\r\nHost: HOST\r\nContent-Length: 1000\r\n\r\n{"
         lines = [slow_line(address, head) for _ in range(20)]
         unharmed(address, rng)
         for line in lines:
@@ -356,7 +356,7 @@ def test_whoever_does_not_finish_a_body_is_told_so_and_hung_up_on(rng):
 
 def test_a_body_without_end_is_cut_off():
     with serving(limits=Limits(request_bytes=10_000)) as (address, _):
-        head = b"POST /v2/models/head/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = b"POST /v2/models/head/infer HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n"
         line = slow_line(address, head)
         with pytest.raises(OSError):  # noqa: PT011
             line.sendall((b"1000\r\n" + b" " * 4096 + b"\r\n") * 10_000)

@@ -21,7 +21,7 @@ _TENSOR = {
 _REFUSALS = {
     "400": "The message is no batch of finite sequences of the right width.",
     "401": "A token is wanted, and this is not it.",
-    "403": "The budget of this client is spent.",
+    "403": "The budget of this client is spent, or the request names another host or comes from another page.",
     "404": "There is no such model.",
     "408": "The body did not arrive in time.",
     "413": "The message is too large.",

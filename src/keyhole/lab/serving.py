@@ -12,9 +12,9 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -27,6 +27,7 @@ from keyhole.lab.accounts import Accounts, Denied
 from keyhole.lab.jobs import ServeJob
 from keyhole.lab.records import Record
 from keyhole.lab.targets import TOKEN, label, open_target, simulated
+from keyhole.lab.visitors import App, Doorkeeper, Names, check_names
 from keyhole.oracles import Oracle, declared, wire
 
 try:
@@ -152,6 +153,11 @@ class Black:
         if self.token is not None and not hmac.compare_digest(shown, f"Bearer {self.token}".encode()):
             raise _Refused(401, "this model wants a bearer token, and this is not it.", hang_up=True)
 
+    def refuse_foreign(self, reason: str) -> Response:
+        """What whoever has no business here is told."""
+        way_out = "Ask by the address it announced; --known-as NAME at its start adds a name."
+        return self._refusal(_Refused(403, f"{reason}. {way_out}", hang_up=True))
+
     def _refusal(self, refused: _Refused) -> Response:
         self.refused += 1
         return JSONResponse({"error": str(refused)}, status_code=refused.status, headers=refused.headers)
@@ -266,14 +272,24 @@ def _protocol(head_seconds: float) -> type[H11Protocol]:
 
 
 class Server(Listening):
-    """Serves a black box."""
+    """Serves a black box to whoever calls it by a name it goes by."""
 
-    def __init__(self, black: Black, host: str, port: int, announce: Callable[[str], Any] = str) -> None:
+    def __init__(
+        self,
+        black: Black,
+        host: str,
+        port: int,
+        announce: Callable[[str], Any] = str,
+        *,
+        known_as: Sequence[str] = (),
+    ) -> None:
+        check_names(known_as)
         self.black, limits, listener = black, black.limits, listener_at(host, port, what="server")
         shown, number = listener.getsockname()[:2]
+        names = Names.at(host, shown, number, known_as)
         address = f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/v2/models/{black.name}"
         super().__init__(
-            black.application(),
+            Doorkeeper(cast(App, black.application()), names, black.refuse_foreign),
             listener,
             address,
             announce,
@@ -299,7 +315,7 @@ def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Re
             sizes = {"width": oracle.width, "outputs": oracle.outputs}
             tell(Record({"ready": True, "address": address, "name": black.name, **sizes, "pid": os.getpid()}, 0))
 
-    server = Server(black, job.host, job.port, ready)
+    server = Server(black, job.host, job.port, ready, known_as=job.known_as)
     server.serve_until_stopped()
     counts = {"requests": black.requests, "queries": black.queries, "refused": black.refused}
     sentence = f"Served {black.queries:,} queries in {black.requests:,} requests; {black.refused:,} were refused."

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.responses import JSONResponse
+
+from keyhole.lab.visitors import App, Message, Names, Receive, Scope, Send, read_headers
 
 BODY = 1 << 16  # bytes of a request
 TOKEN = "x-keyhole-token"  # noqa: S105
@@ -30,19 +30,13 @@ _HEADERS = {
     "x-frame-options": "DENY",
 }
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 @dataclass(slots=True)
 class Guard:
     """Refuses whoever has no business here, and gives every answer the headers that keep it in its place.
 
-    A page from elsewhere can make a browser send requests to this machine. It cannot give them our name as Host once
-    its own name leads here (DNS rebinding), nor a header of ours without asking first, nor read the token.
+    A page from elsewhere can give its requests neither our name as Host nor a header of ours without asking first, and
+    cannot read the token.
 
     Args:
         inner: the application.
@@ -57,8 +51,7 @@ class Guard:
         """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refused = self._refusal(scope["method"], headers)
+        refused = self._refusal(scope["method"], read_headers(scope))
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -71,22 +64,17 @@ class Guard:
         await answer(scope, receive, with_headers)
 
     def _refusal(self, method: str, headers: dict[str, str]) -> App | None:
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if host not in self._names():
-            return _said(403, "This page is for a browser of this machine: ask for it by its own address.")
+        foreign = Names.at_loopback(self.port).refuse_foreign(method, headers)
+        if foreign is not None:
+            return _said(403, f"This page is for a browser of this machine, at its own address: {foreign}.")
         if method in ("GET", "HEAD"):
             return None
-        if origin is not None and origin not in {f"http://{name}" for name in self._names()}:
-            return _said(403, "Requests of other pages are not answered.")
         if not hmac.compare_digest(headers.get(TOKEN, "").encode(), self.token.encode()):
             return _said(403, "This page is older than the explorer that answers it. Load it again.")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > BODY or "transfer-encoding" in headers:
             return _said(413, f"A request has at most {BODY:,} bytes here, and says how many.")
         return None
-
-    def _names(self) -> set[str]:
-        return {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
 
 
 def _said(status: int, sentence: str) -> App:

@@ -71,6 +71,7 @@ class ServeJob(Keyed):
         model: a saved model, or any other TARGET.
         host: address to listen on; the loopback when absent.
         port: port to listen on; 0 takes a free one.
+        known_as: a further name of this host that requests may give, at any port; may be given several times.
         name: what the model is called; the name of its file when absent.
         policy: what to do to answers, as NAME=VALUE: noise, tolerance, decimals, answers, token-bound, or labels; may
             be given several times.
@@ -86,6 +87,7 @@ class ServeJob(Keyed):
     _: KW_ONLY
     host: str = "127.0.0.1"
     port: int = 8000
+    known_as: tuple[str, ...] = ()
     name: str | None = None
     policy: tuple[str, ...] = ()
     budget: int | None = None
