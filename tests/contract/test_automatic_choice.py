@@ -119,3 +119,58 @@ def test_heads_are_not_denied_by_answers_to_tokens_of_any_size():
         size = 10.0 ** rng.uniform(-9, 9)
         for model in (Head(size * W[0], V[0]), MultiHead(size * W, V)):
             assert learn(Local(model), rng=rng).verdict is Verdict.EXACT
+
+
+# --- the most informed verdict --------------------------------------------------------------------
+
+
+def parallel_units(rng):
+    """Two units on parallel hyperplanes are one far away, where such networks are read."""
+    w = rng.normal(size=(1, 5))
+    return ReluNet(np.concatenate([w, 2 * w]), np.array([0.0, 1.0]), np.ones((1, 2)), np.zeros(1), "silu")
+
+
+def alike_units(rng):
+    """Rows that share a direction, as training leaves them."""
+    net = ReluNet.random(6, hidden=48, activation="silu", rng=rng)
+    W1 = 0.05 * net.W1 + rng.normal(size=(1, 6))
+    return ReluNet(W1, net.b1, net.W2, net.b2, "silu")
+
+
+SMOOTH = {
+    "GELU 16-192-1": lambda rng: ReluNet.random(16, hidden=192, activation="gelu", rng=rng),
+    "SiLU 8-96-2": lambda rng: ReluNet.random(8, hidden=96, outputs=2, activation="silu", rng=rng),
+    "parallel units": parallel_units,
+    "units alike": alike_units,
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_smooth_network_that_was_not_found_is_never_refuted(name):
+    for seed in range(4):
+        target = SMOOTH[name](np.random.default_rng(seed))
+        recovery = learn(Local(target), rng=np.random.default_rng(seed))
+        assert recovery.verdict in (Verdict.EXACT, Verdict.UNVERIFIED), recovery.sentence
+        if not recovery.verdict.verified:
+            assert "smooth-network" in recovery.sentence or "GELU or SiLU" in recovery.sentence
+            assert "one head: " in recovery.sentence
+
+
+def test_relu_networks_are_never_refuted_however_their_units_lie():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        net = ReluNet.random(4, hidden=12, rng=rng)
+        b1 = net.b1 * 10.0 ** rng.uniform(-4, 7, size=12)
+        verdict = learn(Local(ReluNet(net.W1, b1, net.W2, net.b2)), rng=rng).verdict
+        assert verdict is not Verdict.CLASS_REFUTED
+
+
+def test_a_class_is_refuted_by_two_equal_questions_with_different_answers():
+    target = Witness(TARGETS["squares"](None), D)
+    recovery = learn(Local(target), rng=np.random.default_rng(0), learner="one-layer")
+    assert recovery.verdict is Verdict.CLASS_REFUTED
+    case = recovery.counterexample
+    np.testing.assert_allclose(target(case.tokens[None]), case.answer)
+    assert case.gap > 1e-3 * np.abs(case.answer).max()
+    kept = [answers for X, answers in target.said if (X.shape[1] != len(case.tokens))]
+    assert any(np.isclose(answers, case.predicted).any() for answers in kept)

@@ -216,6 +216,25 @@ def test_other_classes_are_refuted_with_a_counterexample_that_stands():
         assert case.gap > 0
 
 
+def test_a_layer_that_was_searched_for_is_not_refuted_by_a_fresh_query_alone():
+    """The third moment of a sequence is zero for one token and for two, which is all that heads are read from."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        model, u = MultiHead(*heads(6, [2, 2], 7, rng)), rng.normal(size=6)
+
+        def skewed(X, model=model, u=u):
+            z = X @ u
+            moment = ((z - z.mean(axis=1, keepdims=True)) ** 3).mean(axis=1)[:, None]
+            return model(X) + 0.01 * np.tanh(moment)
+
+        recovery = WholeLayer().run(Local(skewed, 6), rng=rng)
+        assert recovery.verdict is Verdict.UNVERIFIED, recovery.sentence
+        if recovery.status is not Status.HEADS_DISAGREE:
+            continue
+        case = recovery.counterexample
+        np.testing.assert_allclose(skewed(case.tokens[None])[0], case.answer, rtol=1e-9)
+
+
 def test_a_target_that_changes_its_mind_is_inconsistent(rng):
     model, noise = MultiHead(*heads(6, [2, 2], 7, rng)), np.random.default_rng(1)
     recovery = WholeLayer().run(Local(lambda X: model(X) + 1e-6 * noise.normal(size=(len(X), 7)), 6), rng=rng)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -240,7 +240,7 @@ def _after(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
 def _further(
     target: Remembered, first: Recovery[Any], rng: np.random.Generator, candidates: tuple[str, ...] | None = None
 ) -> Recovery[Any]:
-    """Other classes, one after the other, once a single head is refuted; the first refusal where none fits.
+    """Other classes, one after the other, once a single head is refuted; the most informed verdict where none fits.
 
     Those that a few queries suggest, unless they are given. What was asked before counts as the phase `before`.
     """
@@ -248,19 +248,37 @@ def _further(
         candidates, first = _look(recognised, target, first, rng)
         if candidates is None:
             return first
-    spent = first.ledger
-    tried: list[str] = []
+    spent, tried = first.ledger, dict[str, Recovery[Any] | None]()
     for name in candidates:
         asked = Counted(target)
         try:
             found = target.check(LEARNERS[name].make(Hints()).run(asked, rng=rng), rng=rng)
         except BadAnswer:
-            tried.append(f"{name}: The target does not bear its questions.")
-            spent = asked.ledger.after(spent, "before")
+            spent, tried[name] = asked.ledger.after(spent, "before"), None
             continue
-        spent = found.ledger.after(spent, "before")
+        spent, tried[name] = found.ledger.after(spent, "before"), found
         if found.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED):
             return replace(found, ledger=spent)
-        tried.append(f"{name}: {found.status.value}")
-    detail = " ".join([first.detail, f"No other class was found to fit ({' '.join(tried)})"])
-    return replace(first, ledger=spent, detail=detail)
+    return replace(_choose_most_informed(first, tried), ledger=spent)
+
+
+def _choose_most_informed(first: Recovery[Any], tried: Mapping[str, Recovery[Any] | None]) -> Recovery[Any]:
+    """Of what classes ended with, the nearest that is not excluded; the first refusal where all of them are."""
+    ends = {"one head": first, **tried}
+    left = {name: end for name, end in ends.items() if end and end.verdict is Verdict.UNVERIFIED}
+    nearest = min(left, key=lambda name: _measure_distance(left[name]), default="one head")
+    best = left.get(nearest, first)
+    others = [f"{name}: {_say_end(end)}" for name, end in ends.items() if name != nearest]
+    detail = f"{best.detail} No other class was found to fit ({' '.join(others)})".strip()
+    # a class that could not be asked is not excluded
+    verdict = Verdict.UNVERIFIED if None in tried.values() else best.verdict
+    return replace(best, verdict=verdict, detail=detail)
+
+
+def _measure_distance(recovery: Recovery[Any]) -> float:
+    """How far fresh answers are from a model, relatively; infinite where there is none."""
+    return np.inf if recovery.fresh is None else recovery.fresh.relative
+
+
+def _say_end(recovery: Recovery[Any] | None) -> str:
+    return "The target does not bear its questions." if recovery is None else recovery.status.value

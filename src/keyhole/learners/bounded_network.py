@@ -21,6 +21,7 @@ from keyhole.learners.chords import Peeling, in_ball
 from keyhole.learners.kinks import Smooth, Unresolved
 from keyhole.learners.levenberg import MOST, parameters
 from keyhole.learners.verify import EXACT, NO_ROOM, asked_again
+from keyhole.learners.witnesses import find_earlier_tokens_acting
 from keyhole.models import AbsAffine
 from keyhole.models.relu import freedom
 from keyhole.oracles import Counted, Oracle
@@ -249,11 +250,12 @@ class _Run:
         if gap > 0.0:
             detail = f"Two answers to one sequence differ by {gap:.1e}."
             return self.ended(Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
-        case = seen.worst
+        acting = find_earlier_tokens_acting(self.oracle, seen.worst, self.roundoff)
+        case = acting or seen.worst
         far = "" if case is None else f"On a sequence of length {len(case.tokens)} they are {case.gap:.1e} apart."
-        if why is Status.UNPEELED:
-            return self.ended(why, Verdict.UNVERIFIED, seen, detail=far)
-        return self.ended(why, Verdict.CLASS_REFUTED, seen, counterexample=case, detail=far)
+        refuted = acting is not None or why is Status.SMOOTH
+        verdict = Verdict.CLASS_REFUTED if refuted else Verdict.UNVERIFIED
+        return self.ended(why, verdict, seen, counterexample=case, detail=far)
 
     def ended(
         self,

@@ -19,7 +19,7 @@ import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix, Vector, rms
 from keyhole.learners.bends import SUSPICIOUS, smooth
-from keyhole.learners.kinks import Bends, Line, Noise, Smooth, Unresolved, middle
+from keyhole.learners.kinks import Bends, Crowded, Line, Noise, Smooth, Unresolved, middle
 
 _SLACK = 12.0  # deviations beyond this many noises are real
 _LEVELS = 80
@@ -107,6 +107,7 @@ class _Cells:
 
     def run(self) -> dict[int, float]:
         """Halve until every cell is explained."""
+        kinks = dict[int, float]()
         for _ in range(_LEVELS):
             kinks, unknown = self.explain()
             if not unknown:
@@ -115,7 +116,7 @@ class _Cells:
                 break
             self.refuse_smooth(unknown)
             self.halve(unknown)
-        raise Unresolved
+        raise Crowded if len(kinks) > self.most else Unresolved
 
     def refuse_smooth(self, unknown: list[int]) -> None:
         """Look, each time that cells have doubled, whether the function bends everywhere."""

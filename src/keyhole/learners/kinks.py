@@ -40,6 +40,10 @@ class Unresolved(Exception):
     """The function jumps, or bends more often than a network of the largest width that was allowed for."""
 
 
+class Crowded(Unresolved):
+    """More kinks were met along a line than hidden units are allowed for."""
+
+
 class Smooth(Unresolved):
     """The function bends everywhere: it is not piecewise linear."""
 
@@ -231,7 +235,8 @@ class _Search:
             t = np.array([[at - h, at + h] for _, at, h, _ in jobs])
             values = self.ask(t.ravel()).reshape(len(jobs), 2, -1)
             self._place(jobs, t, values)
-        raise Unresolved
+        met = sum(kink is not None for kink in self.kinks)
+        raise Crowded if met > self.most else Unresolved
 
     def _hear(self) -> None:
         """Terms that cancel far out are rounded all the same: as much as the steepest piece says, not as their sum."""

@@ -34,6 +34,7 @@ from keyhole.learners.readout import NotAHead, Readout, Scattered, read
 from keyhole.learners.routing import routed
 from keyhole.learners.together import Scores, Spaces, calibrate
 from keyhole.learners.verify import EXACT, QUERIES
+from keyhole.learners.witnesses import find_uneven_attention
 from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import declared
@@ -215,7 +216,17 @@ class _Session:
         """Verify; where spaces nearly meet, a declared rounding explains more."""
         leeway = 1.0 if self.scores is None else min(10.0, 1.0 / self.scores.spaces.condition)
         probe = None if self.readout is None else self.readout.probe
-        return self.ended(model, judged(self.oracle, model, probe=probe, rng=rng, leeway=leeway))
+        how = judged(self.oracle, model, probe=probe, rng=rng, leeway=leeway)
+        return self.ended(model, self._held(how, rng))
+
+    def _held(self, how: Judgement, rng: np.random.Generator) -> Judgement:
+        """The judgement; heads were searched for, so that only what no attention answers refutes the class."""
+        if how.verdict is not Verdict.CLASS_REFUTED:
+            return how
+        case = find_uneven_attention(self.oracle, self.roundoff, rng=rng)
+        if case is None:
+            return replace(how, verdict=Verdict.UNVERIFIED)
+        return replace(how, counterexample=case)
 
     def ended(self, model: MultiHead | None, how: Judgement) -> Recovery[MultiHead]:
         """The recovery, however it came to its end."""

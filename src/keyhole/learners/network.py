@@ -12,6 +12,7 @@ from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
 from keyhole.learners.relu import Learned, learn_network, typical
 from keyhole.learners.verify import EXACT, NO_ROOM, asked_again
+from keyhole.learners.witnesses import find_earlier_tokens_acting
 from keyhole.models import AbsAffine
 from keyhole.models.relu import freedom
 from keyhole.oracles import Counted, Oracle
@@ -124,7 +125,7 @@ class _Run:
             return self.ended(model, Status.RECOVERED, Verdict.EXACT if perfect else Verdict.WITHIN_TOLERANCE, seen)
         if learned.model is not None and seen.fresh.relative <= _REFUTED:
             return self.ended(model, Status.ROUGH, Verdict.UNVERIFIED, seen)
-        return self.doubted(model, why_not(learned), seen)
+        return self.doubted(model, learned, seen)
 
     def tangent(self, rng: np.random.Generator) -> AbsAffine | None:
         """The affine map through d + 1 points, as the model to refute where no line could be resolved."""
@@ -172,17 +173,21 @@ class _Run:
         fresh = Fresh(len(rows), max((c.gap for _, c in rows), default=0.0), max((r for r, _ in rows), default=0.0))
         return _Seen(fresh, worst and worst[1], fresh.relative <= tolerance, hidden, complete)
 
-    def doubted(self, model: AbsAffine, status: Status, seen: _Seen) -> Recovery[AbsAffine]:
-        """Refuse, unless the target turns out to answer the same question differently."""
+    def doubted(self, model: AbsAffine, learned: Learned, seen: _Seen) -> Recovery[AbsAffine]:
+        """Say that the model is wrong; refuse the class only for answers that none of its members gives."""
         gap = asked_again(self.oracle, None, seen.worst, self.roundoff)
         if gap is None:
             return self.ended(model, Status.UNCHECKED, Verdict.UNVERIFIED, seen, detail=NO_ROOM)
         if gap > 0.0:
             detail = f"Two answers to one sequence differ by {gap:.1e}."
             return self.ended(model, Status.INCONSISTENT, Verdict.UNVERIFIED, seen, detail=detail)
-        case = seen.worst
+        acting = find_earlier_tokens_acting(self.oracle, seen.worst, self.roundoff)
+        status = Status.NO_NETWORK if acting is not None else why_not(learned)
+        case = acting or seen.worst
         far = "" if case is None else f"On a sequence of length {len(case.tokens)} they are {case.gap:.1e} apart."
-        return self.ended(model, status, Verdict.CLASS_REFUTED, seen, counterexample=case, detail=far)
+        refuted = acting is not None or learned.impossible
+        verdict = Verdict.CLASS_REFUTED if refuted else Verdict.UNVERIFIED
+        return self.ended(model, status, verdict, seen, counterexample=case, detail=far)
 
     def ended(
         self,

@@ -269,7 +269,7 @@ class _Run:
         fresh = Fresh(sum(len(s.gap) for s in seen), max(float(s.gap.max()) for s in seen), seen[0].relative)
         worst = max(seen, key=lambda s: s.excess)
         if worst.excess > 1.0:
-            return self.doubted(found.model, worst, fresh)
+            return self.doubted(worst, fresh)
         if seen[0].mean_square > 1.0 + 4.0 * (2.0 / seen[0].gap.size) ** 0.5:
             return self.ended(Status.UNGROWN, Verdict.UNVERIFIED, fresh, detail=self._short(seen[0].rms))
         if self.scatter.hides > seen[0].spread:
@@ -292,22 +292,22 @@ class _Run:
         scale = 1.0 if self.far else d**-0.5
         return [x[:, None], *longer, *(scale * R * r * rng.normal(size=(2 * _EACH, 1, d)) for r in radii)]
 
-    def doubted(self, model: AbsAffine, seen: Judged, fresh: Fresh) -> Recovery[AbsAffine]:
-        """Refuse where longer sequences disagree, unless the target scatters more than was declared."""
+    def doubted(self, seen: Judged, fresh: Fresh) -> Recovery[AbsAffine]:
+        """Refuse where tokens before the last act, unless the target scatters more than was declared."""
         i = seen.worst
         tokens, allowed = seen.X[i], float(seen.allowed[i])
         try:
             with self.oracle.phase("verify"):
-                again = self.oracle.ask(np.repeat(tokens[None], _AGAIN, axis=0))
+                again, lone = (self.oracle.ask(np.repeat(X[None], _AGAIN, axis=0)) for X in (tokens, tokens[-1:]))
         except BudgetSpent:
             return self.ended(Status.UNCHECKED, Verdict.UNVERIFIED, fresh, detail=NO_ROOM)
         if self.scatter.lied(again):
             return self.ended(
                 Status.INCONSISTENT, Verdict.UNVERIFIED, fresh, detail=_scatters(self.scatter.lied(again))
             )
-        case = Counterexample(tokens, again.mean(axis=0), model(tokens[None])[0])
+        case = Counterexample(tokens, again.mean(axis=0), lone.mean(axis=0))
         if len(tokens) == 1 or case.gap <= allowed:
-            return self.ended(Status.UNGROWN, Verdict.UNVERIFIED, fresh, detail=self._short(case.gap))
+            return self.ended(Status.UNGROWN, Verdict.UNVERIFIED, fresh, detail=self._short(float(seen.gap[i])))
         detail = f"On a sequence of length {len(tokens)} they are {case.gap:.1e} apart."
         return self.ended(Status.NO_NETWORK, Verdict.CLASS_REFUTED, fresh, counterexample=case, detail=detail)
 

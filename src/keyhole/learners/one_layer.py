@@ -24,6 +24,7 @@ from keyhole.learners.relu import learn_network
 from keyhole.learners.scores import TOGETHER
 from keyhole.learners.spots import own_length
 from keyhole.learners.verify import EXACT, NO_ROOM, QUERIES, Examination, asked_again, examine, fresh_sequences
+from keyhole.learners.witnesses import find_uneven_attention
 from keyhole.models import AbsAffine, Head, OneLayer
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import declared
@@ -33,6 +34,7 @@ _CLOSE = 1e-6  # relative error of a network up to which attention is looked for
 _ATTEMPTS = 2  # at the network: one line in a hundred is an unlucky one
 _MIXED = 8  # times that a mixing may be measured
 BENDING = 16  # fresh pairs at the lengths at which the network bends
+_UNEVEN = "Copies of tokens, or their order, change answers, which no attention without positions does."
 _COARSE = 1e4  # roundings of coarse answers that the inversion explains
 
 
@@ -114,9 +116,12 @@ class OneLayerTransformer:
 
 
 def without_network(session: Session, status: Status, rng: np.random.Generator) -> Recovery[OneLayer]:
-    """End where lone tokens were not explained: refused with a fresh one, where the best network found is far off."""
+    """End where lone tokens were not explained: refused only for answers that no attention gives."""
     if status is Status.BUDGET_SPENT:
         return ended(session, status, Verdict.BUDGET_SPENT)
+    case = find_uneven_attention(session.oracle, session.roundoff, rng=rng)
+    if case is not None and asked_again(session.oracle, None, case, session.roundoff) == 0.0:
+        return ended(session, Status.NOT_ONE_LAYER, Verdict.CLASS_REFUTED, counterexample=case, detail=_UNEVEN)
     if session.G is None:
         return ended(session, status, Verdict.UNVERIFIED)
     return doubted(session, fresh(session, rng), status)
@@ -206,7 +211,7 @@ def judged(session: Session, seen: Examination) -> Recovery[OneLayer]:
 
 
 def doubted(session: Session, seen: Examination, status: Status = Status.NOT_ONE_LAYER) -> Recovery[OneLayer]:
-    """Refuse, unless the model is nearly right, or the target answers the same question differently."""
+    """Refuse, unless the model is nearly right, its network was not found, or the target answers differently."""
     gap = asked_again(session.oracle, None, seen.worst, session.roundoff)
     if gap is None:
         return ended(session, Status.UNCHECKED, Verdict.UNVERIFIED, seen, detail=NO_ROOM)
@@ -221,7 +226,10 @@ def doubted(session: Session, seen: Examination, status: Status = Status.NOT_ONE
         or (session.found is not None and session.found.rank < session.found.joint == 1)
     ):
         return ended(session, Status.IMPRECISE, Verdict.UNVERIFIED, seen)
-    return ended(session, status, Verdict.CLASS_REFUTED, seen, counterexample=seen.worst)
+    # behind a network that explains lone tokens attention is read, not searched for: then a longer one refutes it
+    refuted = status is Status.NOT_ONE_LAYER and seen.worst is not None and len(seen.worst.tokens) > 1
+    verdict = Verdict.CLASS_REFUTED if refuted else Verdict.UNVERIFIED
+    return ended(session, status, verdict, seen, counterexample=seen.worst)
 
 
 def _rounded(G: AbsAffine | None, case: Counterexample | None) -> bool:

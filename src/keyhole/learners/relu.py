@@ -18,7 +18,7 @@ from keyhole._arrays import EPS, Matrix, Vector, one_thread
 from keyhole.errors import BudgetSpent
 from keyhole.learners.chains import by_chains
 from keyhole.learners.gradients import Found, assembled, survey
-from keyhole.learners.kinks import Ask, Bends, Line, Noise, Smooth, Unresolved, by_pairs, listen
+from keyhole.learners.kinks import Ask, Bends, Crowded, Line, Noise, Smooth, Unresolved, by_pairs, listen
 from keyhole.learners.polish import Again, measured_again, replaced, sharpened
 from keyhole.models import AbsAffine
 
@@ -46,6 +46,7 @@ class Learned:
         roundoff: relative rounding of answers that was met.
         spent: whether the budget ran out on the way.
         smooth: whether a line bent everywhere.
+        counted: whether more kinks were told apart on a line than hidden units are allowed for.
     """
 
     model: AbsAffine | None
@@ -55,6 +56,12 @@ class Learned:
     roundoff: float
     spent: bool = False
     smooth: bool = False
+    counted: bool = False
+
+    @property
+    def impossible(self) -> bool:
+        """Whether a line showed what no network of so many units does."""
+        return self.smooth or self.counted
 
 
 def typical(model: AbsAffine) -> float:
@@ -253,7 +260,9 @@ def _learned(
             with one_thread(), np.errstate(all="ignore"):
                 _turn(state, turn, best.gap)
         except (Unresolved, np.linalg.LinAlgError) as unresolved:
-            best = replace(best, crowded=True, smooth=isinstance(unresolved, Smooth))
+            first = state.anchor is None  # later lines show the model's own kinks too
+            told = {"smooth": isinstance(unresolved, Smooth), "counted": first and isinstance(unresolved, Crowded)}
+            best = replace(best, crowded=True, **told)
             if turn > 0 or best.smooth:
                 return best
             continue  # a unit that barely acts, say, beside a kink: another line may meet it elsewhere
