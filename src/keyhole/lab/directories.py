@@ -57,7 +57,7 @@ def hold_directory(directory: Path) -> Generator[Path]:
         raise InvalidInput(f"cannot write in {directory}: {error.strerror}. Choose another --out.") from error
     if lock is None:
         raise InvalidInput(
-            f"{directory} belongs to a run that is still going on "
+            f"{directory} cannot be used, another process may be writing it: a run is still going on "
             f"({name_holder(directory / _LOCK)}). Wait for its end, or choose another --out."
         )
     try:
