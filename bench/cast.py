@@ -9,7 +9,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import keyhole
-from keyhole.learners.balance import limit
+from keyhole.learners.casts.learner import limit
 
 ERROR_BAR = 1e-12
 HEADINGS = ("answers", "d", "one shot W", "null W", "null v", "queries", "of limit", "per entry")

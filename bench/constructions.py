@@ -15,7 +15,7 @@ from math import log
 import numpy as np
 
 from keyhole.constructions import CONSTRUCTIONS, survey
-from keyhole.constructions.sparse_average import ITERATED, LEAST_SQUARES, MAX_MARGIN
+from keyhole.constructions.sparse_averages.sparse_average import ITERATED, LEAST_SQUARES, MAX_MARGIN
 from keyhole.errors import DoesNotFit
 from keyhole.tasks import Match2, Match3, SparseAverage
 

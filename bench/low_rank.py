@@ -22,7 +22,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import keyhole
-from keyhole.learners.nuclear import NuclearNorm
+from keyhole.learners.one_head.nuclear import NuclearNorm
 
 SIZES, RANKS, LARGE, FULL = (16, 32, 64), (1, 4, 8), ((768, 64),), ((768, 64), (4096, 128))
 SUCCESS = 1e-6  # relative error of W

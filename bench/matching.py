@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keyhole.constructions.matching import MATCHING
+from keyhole.constructions.matching.recipes import MATCHING
 from keyhole.errors import DoesNotFit
 from keyhole.tasks import Match2
 

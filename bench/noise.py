@@ -15,8 +15,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import keyhole
-from keyhole.learners.designs import frame
-from keyhole.learners.noisy import UnderNoise
+from keyhole.learners.noise.learner import UnderNoise
+from keyhole.learners.one_head.designs import frame
 
 SIZES = {16: 20, 64: 20, 256: 5}  # widths, and heads of each
 REPEATS = (1, 4, 16, 64)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from keyhole.lab.jobs import SweepJob
 from keyhole.lab.running import run
-from keyhole.lab.store import read
+from keyhole.lab.runs.store import read
 
 JOBS = 1000
 

@@ -13,8 +13,8 @@ from keyhole.bounds.protocol import converse
 from keyhole.bounds.verdicts import bound_network
 from keyhole.claims import Certificate, Check
 from keyhole.constructions import Room, survey
-from keyhole.constructions.sparse_average import LEAST_SQUARES
-from keyhole.learners.antisymmetric import Antisymmetric
+from keyhole.constructions.sparse_averages.sparse_average import LEAST_SQUARES
+from keyhole.learners.one_layer.antisymmetric import Antisymmetric
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Bounded, Cast, Local, Noisy, Rounded, Signs
 from keyhole.tasks import FourCycles, Match2, Match3, Match3Bigram, Match3Local, Match4, SparseAverage, Triangles

@@ -11,7 +11,7 @@ def _():
     import numpy as np
 
     import keyhole
-    from keyhole.lab.pictures import errors, signed
+    from keyhole.drawing.heatmaps import errors, signed
 
     return errors, keyhole, mo, np, signed
 

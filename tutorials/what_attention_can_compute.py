@@ -12,7 +12,7 @@ def _():
 
     import keyhole
     from keyhole._arrays import softmax
-    from keyhole.lab.task_pictures import Asked, circle, keys_and_face
+    from keyhole.lab.pages.parts.task_pictures import Asked, circle, keys_and_face
 
     return Asked, circle, keyhole, keys_and_face, mo, np, softmax
 

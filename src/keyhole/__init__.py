@@ -30,32 +30,32 @@ if TYPE_CHECKING:
     )
     from keyhole.identify import Distance, Symmetry, Twin, canonical, freedom, twins
     from keyhole.identify import distance as compare
-    from keyhole.lab.onnx_export import export_onnx
-    from keyhole.learners.antisymmetric import Antisymmetric
-    from keyhole.learners.auto import Hints, learn
-    from keyhole.learners.balance import Balanced
+    from keyhole.lab.onnx.export import export_onnx
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
-    from keyhole.learners.bounded_network import NetworkInBall
-    from keyhole.learners.checking import Verification, verify
-    from keyhole.learners.exact import Exact
-    from keyhole.learners.grid import Grid
-    from keyhole.learners.guarantees import Guarantee, guarantee, largest_tolerance
-    from keyhole.learners.label import Labels
-    from keyhole.learners.layer import WholeLayer
-    from keyhole.learners.low_rank import LowRank
-    from keyhole.learners.network import Network
-    from keyhole.learners.noisy import UnderNoise
-    from keyhole.learners.noisy_network import NetworkUnderNoise
-    from keyhole.learners.nuclear import NuclearNorm
-    from keyhole.learners.nystrom import Nystrom
-    from keyhole.learners.one_layer import OneLayerTransformer
-    from keyhole.learners.orthogonal import Orthogonal
-    from keyhole.learners.pencil import HeadsInBall
-    from keyhole.learners.repetition import Repetition
-    from keyhole.learners.restricted import Restricted
-    from keyhole.learners.several_heads import SeveralHeads
-    from keyhole.learners.smooth import SmoothNetwork
-    from keyhole.learners.tolerant import Tolerant
+    from keyhole.learners.casts.learner import Balanced
+    from keyhole.learners.choosing import Hints, learn
+    from keyhole.learners.heads_in_ball.learner import HeadsInBall
+    from keyhole.learners.labels.learner import Labels
+    from keyhole.learners.layer.learner import WholeLayer
+    from keyhole.learners.network_in_ball.learner import NetworkInBall
+    from keyhole.learners.network_under_noise.learner import NetworkUnderNoise
+    from keyhole.learners.networks.learner import Network
+    from keyhole.learners.noise.learner import UnderNoise
+    from keyhole.learners.one_head.exact import Exact
+    from keyhole.learners.one_head.grid import Grid
+    from keyhole.learners.one_head.low_rank import LowRank
+    from keyhole.learners.one_head.nuclear import NuclearNorm
+    from keyhole.learners.one_head.nystrom import Nystrom
+    from keyhole.learners.one_layer.antisymmetric import Antisymmetric
+    from keyhole.learners.one_layer.learner import OneLayerTransformer
+    from keyhole.learners.published.orthogonal import Orthogonal
+    from keyhole.learners.published.repetition import Repetition
+    from keyhole.learners.several_heads.learner import SeveralHeads
+    from keyhole.learners.smooth_network.learner import SmoothNetwork
+    from keyhole.learners.tolerance.guarantees import Guarantee, guarantee, largest_tolerance
+    from keyhole.learners.tolerance.learner import Tolerant
+    from keyhole.learners.verifying.saved_model import Verification, verify
+    from keyhole.learners.vocabulary.learner import Restricted
     from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
     from keyhole.models.baselines import Mlp, Recurrent
     from keyhole.models.linear import LinearAttention
@@ -122,32 +122,32 @@ _HOME = {
         "TargetFailed",
     ),
     "keyhole.identify": ("Distance", "Symmetry", "Twin", "canonical", "freedom", "twins"),
-    "keyhole.lab.onnx_export": ("export_onnx",),
-    "keyhole.learners.antisymmetric": ("Antisymmetric",),
-    "keyhole.learners.auto": ("Hints", "learn"),
-    "keyhole.learners.balance": ("Balanced",),
+    "keyhole.lab.onnx.export": ("export_onnx",),
+    "keyhole.learners.one_layer.antisymmetric": ("Antisymmetric",),
+    "keyhole.learners.choosing": ("Hints", "learn"),
+    "keyhole.learners.casts.learner": ("Balanced",),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
-    "keyhole.learners.checking": ("Verification", "verify"),
-    "keyhole.learners.exact": ("Exact",),
-    "keyhole.learners.grid": ("Grid",),
-    "keyhole.learners.guarantees": ("Guarantee", "guarantee", "largest_tolerance"),
-    "keyhole.learners.label": ("Labels",),
-    "keyhole.learners.layer": ("WholeLayer",),
-    "keyhole.learners.low_rank": ("LowRank",),
-    "keyhole.learners.bounded_network": ("NetworkInBall",),
-    "keyhole.learners.network": ("Network",),
-    "keyhole.learners.noisy": ("UnderNoise",),
-    "keyhole.learners.noisy_network": ("NetworkUnderNoise",),
-    "keyhole.learners.nuclear": ("NuclearNorm",),
-    "keyhole.learners.nystrom": ("Nystrom",),
-    "keyhole.learners.one_layer": ("OneLayerTransformer",),
-    "keyhole.learners.orthogonal": ("Orthogonal",),
-    "keyhole.learners.pencil": ("HeadsInBall",),
-    "keyhole.learners.repetition": ("Repetition",),
-    "keyhole.learners.restricted": ("Restricted",),
-    "keyhole.learners.several_heads": ("SeveralHeads",),
-    "keyhole.learners.smooth": ("SmoothNetwork",),
-    "keyhole.learners.tolerant": ("Tolerant",),
+    "keyhole.learners.verifying.saved_model": ("Verification", "verify"),
+    "keyhole.learners.one_head.exact": ("Exact",),
+    "keyhole.learners.one_head.grid": ("Grid",),
+    "keyhole.learners.tolerance.guarantees": ("Guarantee", "guarantee", "largest_tolerance"),
+    "keyhole.learners.labels.learner": ("Labels",),
+    "keyhole.learners.layer.learner": ("WholeLayer",),
+    "keyhole.learners.one_head.low_rank": ("LowRank",),
+    "keyhole.learners.network_in_ball.learner": ("NetworkInBall",),
+    "keyhole.learners.networks.learner": ("Network",),
+    "keyhole.learners.noise.learner": ("UnderNoise",),
+    "keyhole.learners.network_under_noise.learner": ("NetworkUnderNoise",),
+    "keyhole.learners.one_head.nuclear": ("NuclearNorm",),
+    "keyhole.learners.one_head.nystrom": ("Nystrom",),
+    "keyhole.learners.one_layer.learner": ("OneLayerTransformer",),
+    "keyhole.learners.published.orthogonal": ("Orthogonal",),
+    "keyhole.learners.heads_in_ball.learner": ("HeadsInBall",),
+    "keyhole.learners.published.repetition": ("Repetition",),
+    "keyhole.learners.vocabulary.learner": ("Restricted",),
+    "keyhole.learners.several_heads.learner": ("SeveralHeads",),
+    "keyhole.learners.smooth_network.learner": ("SmoothNetwork",),
+    "keyhole.learners.tolerance.learner": ("Tolerant",),
     "keyhole.models.attention": ("Factored", "Head", "MultiHead", "SelfAttention"),
     "keyhole.models.baselines": ("Mlp", "Recurrent"),
     "keyhole.models.linear": ("LinearAttention",),

@@ -24,6 +24,7 @@ Vector = Float[Array, "_"]
 Stack = Float[Array, "_ _ _"]
 PerSequence = Float[Array, "batch"]
 Mask = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
+Indices = np.ndarray[tuple[Any, ...], np.dtype[np.intp]]
 # What public functions take for `rng`; everything inside takes generators.
 Rng = np.random.Generator | int | np.integer[Any]
 

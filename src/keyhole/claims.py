@@ -70,7 +70,7 @@ THEOREMS = _registry(
         "A head computed in float64 whose answers are cast to f32, f16 or bf16 is recovered to 1e-12 of W from "
         "6 d^2 + 6 d + 60 queries, verification included: floats are dense near 0, and queries balanced to answer 0 "
         "multiply the error by the rounding of the format.",
-        "null balance as implemented in keyhole.learners.balance",
+        "null balance as implemented in keyhole.learners.casts.learner",
         "derived",
     ),
     Theorem(

@@ -31,7 +31,7 @@ from keyhole.lab.jobs import (
 )
 
 if TYPE_CHECKING:
-    from keyhole.lab.records import Record
+    from keyhole.lab.runs.records import Record
 
 app = App(
     name="keyhole",

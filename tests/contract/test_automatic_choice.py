@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keyhole.claims import Verdict
-from keyhole.learners.auto import learn
+from keyhole.learners.choosing import learn
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Bounded, Local, Noisy
 

@@ -7,7 +7,7 @@ import pytest
 
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
-from keyhole.learners.auto import LEARNERS, Hints, learn
+from keyhole.learners.choosing import LEARNERS, Hints, learn
 from keyhole.models import Head, ReluNet
 from keyhole.oracles import Bounded, Cast, Declared, Disturbed, Imperfection, Local, Noisy, Signs
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keyhole.lab.serving import Black, Server
+from keyhole.lab.serving.server import Black, Server
 from keyhole.models import Head, MultiHead, SelfAttention
 from keyhole.oracles import Budgeted, Chunked, Counted, Local, Oracle, Recorded, Watched
 from keyhole.oracles.http_service import HttpService

@@ -25,18 +25,7 @@ def serve():
 
 
 def _preload():
-    import keyhole.__main__
-    import keyhole.lab.attacking
-    import keyhole.lab.audit
-    import keyhole.lab.bounding
-    import keyhole.lab.building
-    import keyhole.lab.comparing
-    import keyhole.lab.learning
-    import keyhole.lab.planning
-    import keyhole.lab.sampling
-    import keyhole.lab.tour
-    import keyhole.lab.twinning
-    import keyhole.lab.verifying  # noqa: F401
+    pass
 
 
 def _command(request):

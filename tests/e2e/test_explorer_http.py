@@ -17,12 +17,14 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import BoundJob, LearnJob, SampleJob, UiJob
-from keyhole.lab.records import Record
 from keyhole.lab.running import run
+from keyhole.lab.runs.records import Record
 from keyhole.models import load
-from keyhole.web import desk, shelf, showcase
+from keyhole.web import jobs as desk
+from keyhole.web import runs as shelf
+from keyhole.web import showcase
 from keyhole.web.explorer import Explorer, Window, files
-from keyhole.web.wishes import Recover, recover_wish
+from keyhole.web.requests import Recover, recover_wish
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -519,7 +521,7 @@ def test_a_run_is_shown_as_its_record_is_on_the_disk(client, recovered):
 
 def test_a_missing_library_is_named_with_the_way_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for name in ("keyhole.web.explorer", "keyhole.lab.listening"):
+    for name in ("keyhole.web.explorer", "keyhole.lab.serving.listening"):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(InvalidInput, match=r"pip install 'keyhole\[web\]'"):
         run(UiJob())

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.lab import bounding, building, directories, tour, twinning
+from keyhole.lab.commands.computing import bound as bounding
+from keyhole.lab.commands.computing import build as building
+from keyhole.lab.commands.recovery import twins as twinning
+from keyhole.lab.demo import tour
 from keyhole.lab.jobs import BoundJob, BuildJob, DemoJob, LearnJob, TwinsJob
 from keyhole.lab.running import run
+from keyhole.lab.runs import directories
 
 TASK = ("sparse-average", "--length", 4, "--q", 1, "--width", 2)
 SWEEP = """

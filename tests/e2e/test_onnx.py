@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, save_model
 from keyhole import SparseAverage, build
 from keyhole.errors import InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
-from keyhole.lab.onnx_export import export_onnx
+from keyhole.lab.onnx.export import export_onnx
 from keyhole.lab.running import run
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent

@@ -5,10 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
-from keyhole.constructions.set_queries import SetQueries
-from keyhole.lab.pages import shell
-from keyhole.lab.pictures import errors, signed
-from keyhole.lab.task_pictures import Asked, circle, keys_and_face
+from keyhole.constructions.sparse_averages.set_queries import SetQueries
+from keyhole.drawing.heatmaps import errors, signed
+from keyhole.lab.pages.parts.task_pictures import Asked, circle, keys_and_face
+from keyhole.lab.pages.shell import shell
 
 W = np.arange(9.0).reshape(3, 3) - 4.0
 RING = Asked(0, np.array([3.0, 7.0]), ["blank ∅", "1: 3", "2: 7"], np.zeros(3), np.full(3, 1 / 3))

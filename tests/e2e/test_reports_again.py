@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keyhole.drawing import charts
 from keyhole.errors import InvalidInput
-from keyhole.lab import audit_page, pages, plots, summaries
-from keyhole.lab.commands import command_line
 from keyhole.lab.jobs import BoundJob, ReportJob
+from keyhole.lab.pages import audit_page, shell
+from keyhole.lab.pages.parts.sweep_maps import cells, heat_map, place
+from keyhole.lab.pages.sweep_page import grouped, known_lines
 from keyhole.lab.running import run
-from keyhole.lab.sweep_maps import cells, heat_map, place
-from keyhole.lab.sweep_page import grouped, known_lines
+from keyhole.lab.runs import summaries
+from keyhole.lab.runs.command_lines import command_line
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 SWEEP = """
@@ -380,15 +382,15 @@ def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
 
 @pytest.mark.parametrize(("low", "high"), [(2.0, 30.0), (1e-9, 1.0), (3.0, 3.3), (0.5, 0.5)])
 def test_a_logarithmic_axis_names_numbers_that_lie_on_it(low, high):
-    scale = plots.scale_of([low, high], 0.0, 100.0, log=True)
+    scale = charts.scale_of([low, high], 0.0, 100.0, log=True)
     ticks = scale.ticks()
     assert 2 <= len(ticks) <= 9
     assert all(low * 0.8 <= tick <= high * 1.25 for tick in ticks)
 
 
 def test_names_of_lines_do_not_touch():
-    lines = [plots.Line(f"line {k}", "ours", [plots.Point(1, 1), plots.Point(2, 1 + k / 1000)]) for k in range(4)]
-    svg = plots.chart(lines, plots.Axis("x"), plots.Axis("y"), about="four lines")
+    lines = [charts.Line(f"line {k}", "ours", [charts.Point(1, 1), charts.Point(2, 1 + k / 1000)]) for k in range(4)]
+    svg = charts.chart(lines, charts.Axis("x"), charts.Axis("y"), about="four lines")
     heights = sorted(float(y) for y in re.findall(r'class="ours" x="548.0" y="([\d.]+)"', svg))
     assert len(heights) == 4
     assert min(np.diff(heights)) >= 14
@@ -396,11 +398,11 @@ def test_names_of_lines_do_not_touch():
 
 def test_the_picture_is_wide_enough_for_its_longest_name_and_names_keep_off_marks():
     name = "noise of 0.04, tokens up to norm 5.66"
-    lines = [plots.Line(name, "ours", [plots.Point(1, 1), plots.Point(2, 2)])]
-    lines += [plots.Line("beside", "peer", [plots.Point(1, 1.5)]), plots.Line("", "bad", [plots.Point(1.05, 1.5)])]
-    svg = plots.chart(lines, plots.Axis("x"), plots.Axis("y"), about="names")
+    lines = [charts.Line(name, "ours", [charts.Point(1, 1), charts.Point(2, 2)])]
+    lines += [charts.Line("beside", "peer", [charts.Point(1, 1.5)]), charts.Line("", "bad", [charts.Point(1.05, 1.5)])]
+    svg = charts.chart(lines, charts.Axis("x"), charts.Axis("y"), about="names")
     x, height = (float(held) for held in re.search(r'viewBox="0 0 (\d+) (\d+)"', svg).groups())
-    assert (x >= plots.RIGHT + 6 * len(name), height) == (True, plots.HEIGHT)
+    assert (x >= charts.RIGHT + 6 * len(name), height) == (True, charts.HEIGHT)
     cross = float(re.search(r'class="bad" d="M[\d.]+ ([\d.]+)', svg).group(1))
     beside = float(re.search(r'y="([\d.]+)">beside', svg).group(1)) - 4
     assert abs(beside - cross) >= 14
@@ -414,9 +416,11 @@ def test_a_policy_of_an_audit_is_named_in_full():
 
 
 def test_an_axis_takes_hostile_names():
-    svg = plots.chart([plots.Line(EVIL, "ours", [plots.Point(1, 1)])], plots.Axis(EVIL), plots.Axis(EVIL), about=EVIL)
+    svg = charts.chart(
+        [charts.Line(EVIL, "ours", [charts.Point(1, 1)])], charts.Axis(EVIL), charts.Axis(EVIL), about=EVIL
+    )
     assert "<script>" not in svg
-    assert pages.escaped(EVIL) in svg
+    assert shell.escaped(EVIL) in svg
 
 
 PLOTS = {

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 from keyhole.errors import InvalidInput, TargetFailed
-from keyhole.lab.accounts import Accounts
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.running import run
-from keyhole.lab.serving import Black, Limits, Server
-from keyhole.lab.targets import simulated
+from keyhole.lab.serving.accounts import Accounts
+from keyhole.lab.serving.server import Black, Limits, Server
+from keyhole.lab.targets.opening import simulated
 from keyhole.models import Head
 from keyhole.oracles import Local
 from keyhole.oracles.http_service import HttpService

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keyhole.lab import engines
-from keyhole.lab.store import read
+from keyhole.lab.running import run, runner
+from keyhole.lab.runs.store import read
+from keyhole.lab.sweeps import engines
 
 SWEEP = """
 name = "small"
@@ -142,7 +143,7 @@ def disturbed(keyhole, tmp_path, kills, longest=1.0, least=1):
 def test_processes_that_die_before_a_job_begins_are_given_up(monkeypatch):
     monkeypatch.setattr(engines, "_prepare", partial(os._exit, 1))
     monkeypatch.setattr(engines, "STARTS", 3)
-    pool = engines.Pool(1)
+    pool = engines.Pool(engines.Work(runner, run), 1)
     pool.submit("key", {"job": "plan", "fields": {"width": 4}})
     ended = []
     for _ in range(2 * engines.STARTS):

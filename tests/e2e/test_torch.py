@@ -9,8 +9,8 @@ import pytest
 from keyhole.errors import BadAnswer, InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.running import run
-from keyhole.learners.auto import learn
-from keyhole.learners.layer import WholeLayer
+from keyhole.learners.choosing import learn
+from keyhole.learners.layer.learner import WholeLayer
 from keyhole.models import MultiHead
 from keyhole.oracles import oracle_of
 

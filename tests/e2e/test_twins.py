@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from keyhole.cli import _run
-from keyhole.lab import twins_page
 from keyhole.lab.jobs import TwinsJob
+from keyhole.lab.pages import twins_page
 from keyhole.lab.running import run
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet, SelfAttention, load, save
 

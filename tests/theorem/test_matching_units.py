@@ -13,8 +13,8 @@ import pytest
 
 from keyhole.claims import Outcome
 from keyhole.constructions import check
-from keyhole.constructions.matching import MATCHING, recertify
-from keyhole.constructions.waves import drawn, measured, turned
+from keyhole.constructions.matching.recipes import MATCHING, recertify
+from keyhole.constructions.matching.waves import drawn, measured, turned
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keyhole import Bounded, Declared, Disturbed, Head, Imperfection, Local, Noisy, Outcome, Rounded, Verdict
-from keyhole.learners.noisy import UnderNoise
+from keyhole.learners.noise.learner import UnderNoise
 
 
 def gap(found, truth):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keyhole import Bounded, Disturbed, Head, Local, Noisy, Rounded, Status, Verdict
-from keyhole.learners.noisy import UnderNoise
+from keyhole.learners.noise.learner import UnderNoise
 
 WIDTH, NOISE = 8, 1e-5
 

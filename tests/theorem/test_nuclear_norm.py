@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from keyhole import Head, InvalidInput, Local, Outcome, Verdict
-from keyhole.learners.nuclear import NuclearNorm, minimise_nuclear_norm
-from keyhole.learners.single import recover
+from keyhole.learners.one_head.learner import recover
+from keyhole.learners.one_head.nuclear import NuclearNorm, minimise_nuclear_norm
 
 
 def gap(found, truth):

@@ -17,7 +17,7 @@ from keyhole import (
     Verdict,
 )
 from keyhole.identify import one_layer_distance
-from keyhole.learners.antisymmetric import Odd
+from keyhole.learners.one_layer.antisymmetric import Odd
 
 
 def bias_free(width, rng, *, hidden=8, outputs=1, rank=None):

@@ -5,11 +5,11 @@ import pytest
 
 from keyhole import Budgeted, Local, Network, Outcome, ReluNet, Status, Verdict
 from keyhole.identify import network_distance
-from keyhole.learners.chains import by_chains
-from keyhole.learners.gradients import _spaced, assembled, survey
-from keyhole.learners.kinks import Line, Unresolved, by_pairs, listen
-from keyhole.learners.polish import clean_point, sharpened
-from keyhole.learners.relu import learn_network
+from keyhole.learners.networks.bend_runs import by_chains
+from keyhole.learners.networks.jacobians import _spaced, assembled, survey
+from keyhole.learners.networks.kinks import Line, Unresolved, by_pairs, listen
+from keyhole.learners.networks.lines import learn_network
+from keyhole.learners.networks.polish import clean_point, sharpened
 from keyhole.models import AbsAffine
 
 EPS = float(np.finfo(float).eps)

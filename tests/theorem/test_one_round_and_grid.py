@@ -6,9 +6,9 @@ import pytest
 import keyhole
 from keyhole import Head, Local, Outcome, Verdict
 from keyhole.errors import InvalidInput
-from keyhole.learners.auto import Hints, choose
-from keyhole.learners.grid import Grid
-from keyhole.learners.nystrom import Nystrom
+from keyhole.learners.choosing import Hints, choose
+from keyhole.learners.one_head.grid import Grid
+from keyhole.learners.one_head.nystrom import Nystrom
 
 
 def gap(found, truth):

@@ -5,7 +5,7 @@ import pytest
 
 from keyhole import Budgeted, Head, Local, MultiHead, Status, Verdict
 from keyhole.errors import InvalidInput
-from keyhole.learners.restricted import Restricted
+from keyhole.learners.vocabulary.learner import Restricted
 from keyhole.oracles import Declared
 from keyhole.oracles.base import Imperfection
 

@@ -18,7 +18,7 @@ from keyhole import (
     load,
     save,
 )
-from keyhole.learners.recognise import recognised
+from keyhole.learners.recognising.first_questions import recognised
 
 RADII = (0.3, 1.0, 3.0, 10.0, 1000.0)
 BOTH = pytest.mark.parametrize("activation", ["gelu", "silu"])

@@ -9,9 +9,9 @@ import pytest
 from scipy.special import softmax
 
 from keyhole.claims import Outcome
-from keyhole.constructions.enclosing import enclosed_error
-from keyhole.constructions.exposing import SOLVERS, max_margin, trigonometric
-from keyhole.constructions.sparse_average import (
+from keyhole.constructions.proofs.all_sets import enclosed_error
+from keyhole.constructions.sparse_averages.exposing import SOLVERS, max_margin, trigonometric
+from keyhole.constructions.sparse_averages.sparse_average import (
     EVERYBODY,
     ITERATED,
     LEAST_SQUARES,

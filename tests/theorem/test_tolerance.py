@@ -32,8 +32,8 @@ from keyhole import (
     guarantee,
     largest_tolerance,
 )
-from keyhole.learners.auto import Hints, choose
-from keyhole.learners.boxes import Box
+from keyhole.learners.choosing import Hints, choose
+from keyhole.learners.tolerance.answer_ranges import Box
 
 
 def drawn(width, norm, margin, seed, *, mixed=True):

@@ -3,7 +3,7 @@
 import pytest
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.accounts import Accounts, Denied
+from keyhole.lab.serving.accounts import Accounts, Denied
 
 
 def test_a_budget_is_each_clients_own_and_kept_to_the_sequence():

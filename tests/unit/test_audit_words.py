@@ -7,9 +7,9 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import PlanJob
-from keyhole.lab.policies import Policy, judgement, policies, verdict
 from keyhole.lab.running import run
-from keyhole.lab.targets import simulated, stated_by
+from keyhole.lab.targets.opening import simulated, stated_by
+from keyhole.lab.targets.policies import Policy, judgement, policies, verdict
 from keyhole.oracles import Local
 from keyhole.oracles.base import declared
 

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from keyhole.constructions.holding import in_format, smallest_format
-from keyhole.constructions.matching import MATCHING
-from keyhole.constructions.rigorous import prove_gap, prove_match2
-from keyhole.constructions.waves import drawn
+from keyhole.constructions.matching.recipes import MATCHING
+from keyhole.constructions.matching.waves import drawn
+from keyhole.constructions.proofs.match2_balls import prove_gap, prove_match2
+from keyhole.constructions.shared.holding import in_format, smallest_format
 from keyhole.errors import DoesNotFit
 from keyhole.tasks import Match2
 

@@ -8,7 +8,7 @@ import pytest
 import keyhole
 from keyhole.lab.jobs import TrainJob
 from keyhole.lab.running import run
-from keyhole.lab.training.labelling import lesson_of
+from keyhole.lab.training.inputs.labelling import lesson_of
 from keyhole.tasks import Match2, Match3, Match3Bigram, SparseAverage
 
 MATCHES = [Match2(7, 11), Match3(5, 23), Match3(7, 8), Match2(6, 9)]
@@ -47,7 +47,7 @@ def test_what_pairs_show_says_nothing_about_strict_inputs_but_much_about_random_
 
 
 def _examples(X, Y):
-    from keyhole.lab.training.lessons import Examples
+    from keyhole.lab.training.inputs.lessons import Examples
 
     return Examples(X, Y)
 

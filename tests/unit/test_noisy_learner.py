@@ -6,8 +6,8 @@ import pytest
 from keyhole import Bounded, Budgeted, Head, InvalidInput, Local, Noisy, Verdict
 from keyhole.claims import Certificate
 from keyhole.learners.base import Recovery, Status
-from keyhole.learners.noisy import UnderNoise
-from keyhole.learners.noisy_reading import Errors
+from keyhole.learners.noise.learner import UnderNoise
+from keyhole.learners.noise.noisy_readout import Errors
 from keyhole.oracles import Ledger
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from keyhole import Cast, Counted, Head, Local
-from keyhole.learners.cast_check import crossings, unit
-from keyhole.learners.cast_forms import answered, balanced, form_of
-from keyhole.learners.cast_readout import Reading, Unsuited, blur
+from keyhole.learners.casts.cast_examination import crossings, unit
+from keyhole.learners.casts.cast_readout import Reading, Unsuited, blur
+from keyhole.learners.casts.null_balance import answered, balanced, form_of
 from keyhole.oracles.base import FORMATS
 
 

@@ -23,7 +23,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_working_in_this_process_loads_nothing_optional():
-    code = "import keyhole.lab.running, keyhole.oracles, keyhole.learners.auto"
+    code = "import keyhole.lab.running, keyhole.oracles, keyhole.learners.choosing"
     assert loaded_after(code, OPTIONAL) == ""
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import keyhole
 from keyhole.constructions import CONSTRUCTIONS, Room, survey
-from keyhole.constructions.closed_walks import ClosedWalks
+from keyhole.constructions.matching.closed_walks import ClosedWalks
 from keyhole.constructions.planner import fewest_bits_sent
 from keyhole.models.numbers import number_format
 

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from keyhole.lab import report
-from keyhole.lab.portraits import portrait
+from keyhole.lab.pages import recovery_page
+from keyhole.lab.pages.parts.portraits import portrait
 from keyhole.models import AbsAffine, MultiHead, OneLayer, ReluNet, save
 
 EXACT = {"model": "model.safetensors", "verdict": "EXACT"}
@@ -96,5 +96,5 @@ def test_a_run_without_a_model_has_no_picture(tmp_path):
 
 def test_the_count_of_queries_of_several_heads_speaks_of_all_of_them():
     data = EXACT | {"width": 8, "heads": 3, "rank": 8}
-    assert report._query_title(data, 480, 134, 48).startswith("480 queries recover 3 heads of width 8;")
-    assert "a 8 x 8 head of rank 8" in report._query_title(data | {"heads": 1}, 80, 128, 72)
+    assert recovery_page._query_title(data, 480, 134, 48).startswith("480 queries recover 3 heads of width 8;")
+    assert "a 8 x 8 head of rank 8" in recovery_page._query_title(data | {"heads": 1}, 80, 128, 72)

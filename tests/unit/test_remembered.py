@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keyhole.errors import BudgetSpent
-from keyhole.learners.remembered import Remembered, find_contradiction
+from keyhole.learners.verifying.own_answers import Remembered, find_contradiction
 from keyhole.models import Head, ReluNet
 from keyhole.oracles import Budgeted, Local
 

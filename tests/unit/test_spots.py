@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from keyhole._arrays import softmax
-from keyhole.learners.behind import attention
-from keyhole.learners.mixing import mix
-from keyhole.learners.scores import Reader
-from keyhole.learners.spots import Sizes, best_spot, spot
+from keyhole.learners.one_layer.attention import attention
+from keyhole.learners.one_layer.regions import Sizes, best_spot, spot
+from keyhole.learners.one_layer.scores import Reader
+from keyhole.learners.one_layer.value_mixing import mix
 from keyhole.models import AbsAffine, OneLayer
 from keyhole.oracles import Counted, Local
 

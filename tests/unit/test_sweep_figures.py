@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from keyhole.lab.sweep_maps import heat_map
-from keyhole.lab.sweep_page import page, pairs
+from keyhole.lab.pages.parts.sweep_maps import heat_map
+from keyhole.lab.pages.sweep_page import page, pairs
 
 MAP = {"kind": "map", "x": "job.q", "y": "job.m", "value": "record.error"}
 DATA = {"name": "n", "sentence": "s", "about": "", "expectations": [], "failures": [], "file": "f", "run": "r"}

@@ -6,14 +6,14 @@ import json
 import pytest
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.expectations import landings
-from keyhole.lab.exports import export, table
 from keyhole.lab.jobs import PlanJob, TransitionJob, TrialJob
-from keyhole.lab.jobs.stating import Drawn
+from keyhole.lab.jobs.job_parts import Drawn
+from keyhole.lab.pages.sweep_page import page
 from keyhole.lab.running import run
-from keyhole.lab.store import DONE, FAILED, Row, Store, read
-from keyhole.lab.sweep_page import page
-from keyhole.lab.sweeps import job_of, read_sweep
+from keyhole.lab.runs.store import DONE, FAILED, Row, Store, read
+from keyhole.lab.runs.tables import export, table
+from keyhole.lab.sweeps.expectations import landings
+from keyhole.lab.sweeps.files import job_of, read_sweep
 
 
 def write(tmp_path, text, name="sweep.toml"):

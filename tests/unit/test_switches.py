@@ -5,8 +5,8 @@ import re
 import numpy as np
 
 from keyhole import Local, MultiHead, SeveralHeads
-from keyhole.lab import records
-from keyhole.lab.switches import against_truth, half_circle
+from keyhole.lab.pages.parts.head_switches import against_truth, half_circle
+from keyhole.lab.runs import records
 from keyhole.models import save
 
 

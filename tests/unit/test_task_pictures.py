@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from keyhole.constructions.set_queries import SetQueries
-from keyhole.lab import bounds_page
-from keyhole.lab.task_pictures import Asked, circle, keys_and_face, slices
+from keyhole.constructions.sparse_averages.set_queries import SetQueries
+from keyhole.lab.pages import bound_page
+from keyhole.lab.pages.parts.task_pictures import Asked, circle, keys_and_face, slices
 
 NAMES = ["blank ∅", "1: 3", "2: 7", "3: 3"]
 
@@ -82,7 +82,7 @@ def test_a_set_of_everybody_has_no_face_to_draw(rng):
 
 def test_a_conversation_shows_what_was_sent_beside_the_bound():
     message = {"layer": 1, "sender": "Alice", "receiver": "Bob", "content": "queries", "numbers": 4, "bits": 64}
-    drawn = bounds_page.conversation({"messages": [message, message], "each": 16, "needed": 8, "deviation": 0.0})
+    drawn = bound_page.conversation({"messages": [message, message], "each": 16, "needed": 8, "deviation": 0.0})
     assert "128 sent" in drawn
     assert "lower bound 8" in drawn
     width = float(re.search(r'fill-opacity: .5" x="140" y="[\d.]+" width="([\d.]+)"', drawn).group(1))

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import keyhole
-from keyhole.constructions.coded_tokens import CodedTokens, Perceptron
+from keyhole.constructions.shared.coded_tokens import CodedTokens, Perceptron
 from keyhole.lab.jobs import AttackJob, LearnJob, SweepJob, TrainJob
-from keyhole.lab.posing import posed
+from keyhole.lab.pages.training_page import from_record, page
 from keyhole.lab.running import run
+from keyhole.lab.targets.tasks import posed
 from keyhole.lab.training.adam import Adam
 from keyhole.lab.training.choosing import chosen
-from keyhole.lab.training.labelling import lesson_of
-from keyhole.lab.training.lessons import Examples
+from keyhole.lab.training.inputs.labelling import lesson_of
+from keyhole.lab.training.inputs.lessons import Examples
 from keyhole.lab.training.loop import Course, Trainer
-from keyhole.lab.training.page import from_record, page
 from keyhole.lab.training.supply import Supply
 
 AVERAGE = {"task": "sparse-average", "length": 8, "q": 3, "width": 2}

@@ -8,9 +8,9 @@ import pytest
 
 import keyhole
 from keyhole import InvalidInput, SelfAttention, SparseAverage, Transformer
-from keyhole.constructions.layout import Layout, Weights
-from keyhole.constructions.set_queries import SetQueries
-from keyhole.constructions.sparse_average import ONE_HOT, unit
+from keyhole.constructions.shared.layout import Layout, Weights
+from keyhole.constructions.sparse_averages.set_queries import SetQueries
+from keyhole.constructions.sparse_averages.sparse_average import ONE_HOT, unit
 from keyhole.models import files
 from keyhole.models.stack import Block
 from keyhole.models.tensor import TensorAttention

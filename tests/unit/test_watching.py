@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keyhole.errors import BudgetSpent
-from keyhole.learners.auto import learn
+from keyhole.learners.choosing import learn
 from keyhole.models import Head
 from keyhole.oracles import Budgeted, Counted, Local, Watched, watching
 

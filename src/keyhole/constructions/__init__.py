@@ -1,8 +1,8 @@
 """Explicit attention weights that solve tasks, each with a certificate."""
 
-from keyhole.constructions.base import Built, Checked, Construction, Size, check
+from keyhole.constructions.files.unit_files import load, save
 from keyhole.constructions.planner import CONSTRUCTIONS, Room, Survey, build, survey
-from keyhole.constructions.unit_files import load, save
+from keyhole.constructions.shared.base import Built, Checked, Construction, Size, check
 
 __all__ = [
     "CONSTRUCTIONS",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Rng, as_generator
-from keyhole.constructions.base import Built, Construction
-from keyhole.constructions.matching import MATCHING
-from keyhole.constructions.sparse_average import BITS, SPARSE_AVERAGES, SetKeys
+from keyhole.constructions.matching.recipes import MATCHING
+from keyhole.constructions.shared.base import Built, Construction
+from keyhole.constructions.sparse_averages.sparse_average import BITS, SPARSE_AVERAGES, SetKeys
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import SparseAverage, Task, task_named

@@ -1,1 +1,5 @@
-"""Everything impure: jobs, records, targets, run directories, reports."""
+"""Everything impure: targets, run directories, commands, pages, servers, training.
+
+Enters: a Job. Leaves: a Record.
+running.py is the one way from the first to the second.
+"""

@@ -27,29 +27,29 @@ from keyhole.lab.jobs import (
     UiJob,
     VerifyJob,
 )
-from keyhole.lab.records import Record
+from keyhole.lab.runs.records import Record
 
-# The module and function of each kind of job; a module is imported when a job of its kind comes. One with a dot in
-# front stands beside the lab, which does not know it.
+# The module and function of each kind of job; a module is imported when a job of its kind comes. The explorer stands
+# above the lab, which knows it by this name alone.
 _RUNNERS: dict[type[Job], tuple[str, str]] = {
-    AttackJob: ("attacking", "run_attack"),
-    AuditJob: ("audit", "run_audit"),
-    BoundJob: ("bounding", "run_bound"),
-    BuildJob: ("building", "run_build"),
-    CompareJob: ("comparing", "run_compare"),
-    DemoJob: ("tour", "run_demo"),
-    LearnJob: ("learning", "run_learn"),
-    PlanJob: ("planning", "run_plan"),
-    ReportJob: ("reporting", "run_report"),
-    SampleJob: ("sampling", "run_sample"),
-    ServeJob: ("serving", "run_serve"),
-    SweepJob: ("sweeping", "run_sweep"),
-    TrainJob: ("training.conducting", "run_train"),
-    TransitionJob: ("transitions", "run_transition"),
-    TrialJob: ("trials", "run_trial"),
-    TwinsJob: ("twinning", "run_twins"),
-    UiJob: (".web.explorer", "run_ui"),
-    VerifyJob: ("verifying", "run_verify"),
+    AttackJob: ("keyhole.lab.commands.computing.attack", "run_attack"),
+    AuditJob: ("keyhole.lab.commands.recovery.audit", "run_audit"),
+    BoundJob: ("keyhole.lab.commands.computing.bound", "run_bound"),
+    BuildJob: ("keyhole.lab.commands.computing.build", "run_build"),
+    CompareJob: ("keyhole.lab.commands.recovery.compare", "run_compare"),
+    DemoJob: ("keyhole.lab.demo.tour", "run_demo"),
+    LearnJob: ("keyhole.lab.commands.recovery.learn", "run_learn"),
+    PlanJob: ("keyhole.lab.commands.recovery.plan", "run_plan"),
+    ReportJob: ("keyhole.lab.commands.showing.report", "run_report"),
+    SampleJob: ("keyhole.lab.commands.showing.sample", "run_sample"),
+    ServeJob: ("keyhole.lab.commands.showing.serve", "run_serve"),
+    SweepJob: ("keyhole.lab.sweeps.sweep", "run_sweep"),
+    TrainJob: ("keyhole.lab.commands.computing.train", "run_train"),
+    TransitionJob: ("keyhole.lab.sweeps.transition", "run_transition"),
+    TrialJob: ("keyhole.lab.sweeps.trial", "run_trial"),
+    TwinsJob: ("keyhole.lab.commands.recovery.twins", "run_twins"),
+    UiJob: ("keyhole.web.explorer", "run_ui"),
+    VerifyJob: ("keyhole.lab.commands.recovery.verify", "run_verify"),
 }
 
 
@@ -61,11 +61,14 @@ def runner(kind: type[Job]) -> Callable[..., Record]:
     """
     module, name = _RUNNERS[kind]
     try:
-        return getattr(import_module(f".{module}", "keyhole.lab"), name)
+        return getattr(import_module(module), name)
     except ImportError as error:
         raise InvalidInput(str(error)) from error
 
 
 def run(job: Job) -> Record:
     """Do what a job asks and return its record."""
+    if isinstance(job, SweepJob):
+        # A sweep runs other jobs; it is handed how, since its engines stand below this table.
+        return runner(SweepJob)(job, work=(runner, run))
     return runner(type(job))(job)

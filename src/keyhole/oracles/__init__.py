@@ -1,7 +1,8 @@
 """Black boxes that answer batches of sequences, and wrappers that each add one behaviour."""
 
 from keyhole.oracles.base import Entry, Imperfection, Ledger, Oracle, asked_again, declared
-from keyhole.oracles.local import Local, oracle_of
+from keyhole.oracles.local import Local
+from keyhole.oracles.opening import oracle_of
 from keyhole.oracles.transcript import Recorded
 from keyhole.oracles.wrappers import (
     Bounded,

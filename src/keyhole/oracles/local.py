@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import InvalidInput, KeyholeError, TargetFailed
-from keyhole.oracles.base import Oracle, checked
+from keyhole.oracles.base import checked
 
 _ABOUT_SHAPES = re.compile(r"shape|dimension|broadcast|mismatch|width|size|operand", re.IGNORECASE)
 
@@ -75,28 +74,3 @@ class Local:
         if self._outputs is None and _ABOUT_SHAPES.search(str(error)):
             return InvalidInput(f"{said}, when first asked a batch of shape {X.shape}. Is --width {self.width} right?")
         return TargetFailed(f"{said}, when asked a batch of shape {X.shape}.")
-
-
-def oracle_of(found: Any, size: int | None = None, count: int | None = None) -> Oracle:
-    """An oracle as it is; a torch module or any other callable behind the oracle that asks it.
-
-    Raises:
-        InvalidInput: it is a class of modules, or its width is not known.
-    """
-    if isinstance(found, Oracle):
-        return found
-    torch = sys.modules.get("torch")  # nothing can be a torch module unless torch is loaded
-    if torch is None or not _is(found, torch.nn.Module):
-        return Local(found, size, count)
-    if isinstance(found, torch.nn.MultiheadAttention):
-        from keyhole.oracles.torch_parts import torch_layer
-
-        return torch_layer(found)
-    from keyhole.oracles.torch_module import TorchModule
-
-    return TorchModule(found, size, count)
-
-
-def _is(found: Any, kind: type) -> bool:
-    """Whether it is of that kind, or a class of it."""
-    return isinstance(found, kind) or (isinstance(found, type) and issubclass(found, kind))

@@ -16,16 +16,16 @@ from typing import Any
 import msgspec
 
 from keyhole import __version__
+from keyhole.drawing.html import escaped
 from keyhole.errors import DoesNotFit, InvalidInput
-from keyhole.lab.bounding import surroundings
+from keyhole.lab.commands.computing.bound import surroundings
 from keyhole.lab.jobs import UiJob
-from keyhole.lab.pages import escaped
-from keyhole.lab.records import Record
 from keyhole.lab.running import run
-from keyhole.web import shelf
-from keyhole.web.desk import Desk, TooMany
+from keyhole.lab.runs.records import Record
+from keyhole.web import runs as shelf
+from keyhole.web.jobs import Desk, TooMany
+from keyhole.web.requests import Asked, bound_wish, converted
 from keyhole.web.showcase import computed, rehearse
-from keyhole.web.wishes import Asked, bound_wish, converted
 
 try:
     from starlette.applications import Starlette
@@ -34,7 +34,7 @@ try:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from keyhole.lab.listening import Listening, listener_at
+    from keyhole.lab.serving.listening import Listening, listener_at
     from keyhole.web.guard import REPORT, Guard
 except ImportError as missing:
     raise ImportError("the explorer needs starlette and uvicorn: pip install 'keyhole[web]'.") from missing

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from starlette.responses import JSONResponse
 
-from keyhole.lab.visitors import App, Message, Names, Receive, Scope, Send, read_headers
+from keyhole.lab.serving.visitors import App, Message, Names, Receive, Scope, Send, read_headers
 
 BODY = 1 << 16  # bytes of a request
 TOKEN = "x-keyhole-token"  # noqa: S105

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Stack, Vector, softmax
-from keyhole.constructions.set_queries import SetQueries
-from keyhole.constructions.sparse_average import MAX_MARGIN, ONE_HOT, TRIGONOMETRIC, SetKeys, unit
-from keyhole.constructions.wave_units import Waves
+from keyhole.constructions.matching.wave_units import Waves
+from keyhole.constructions.sparse_averages.set_queries import SetQueries
+from keyhole.constructions.sparse_averages.sparse_average import MAX_MARGIN, ONE_HOT, TRIGONOMETRIC, SetKeys, unit
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import number_format
 from keyhole.models.stack import Transformer
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import Match2, Match3, SparseAverage
-from keyhole.web.wishes import SEED, converted, within
+from keyhole.web.requests import SEED, converted, within
 
 LENGTH, SUBSET, MODULUS = 32, 6, 400  # largest
 ACCURACY = 1e-2

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from keyhole.lab.jobs.computing import AttackJob, BoundJob, BuildJob, TrainJob
-from keyhole.lab.jobs.keeping import DemoJob, SampleJob, ServeJob, SweepJob
-from keyhole.lab.jobs.recovery import (
+from keyhole.lab.jobs.model_jobs import DemoJob, SampleJob, ServeJob, SweepJob
+from keyhole.lab.jobs.recovery_jobs import (
     AuditJob,
     CompareJob,
     LearnJob,
@@ -14,7 +13,8 @@ from keyhole.lab.jobs.recovery import (
     TwinsJob,
     VerifyJob,
 )
-from keyhole.lab.jobs.showing import ReportJob, UiJob
+from keyhole.lab.jobs.report_jobs import ReportJob, UiJob
+from keyhole.lab.jobs.task_jobs import AttackJob, BoundJob, BuildJob, TrainJob
 
 __all__ = [
     "KINDS",

@@ -8,7 +8,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from keyhole.lab.training.reading import Weights
+from keyhole.lab.training.nets.token_reading import Weights
 
 _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import TrainJob
-from keyhole.lab.training.flags import FlagUnit
-from keyhole.lab.training.layers import LayersNet
-from keyhole.lab.training.lessons import Lesson
-from keyhole.lab.training.nets import Net
-from keyhole.lab.training.networks import MlpNet, RecurrentNet
-from keyhole.lab.training.reading import Reading
-from keyhole.lab.training.units import ThirdOrderUnit, TiedUnit, Unit
+from keyhole.lab.training.inputs.lessons import Lesson
+from keyhole.lab.training.nets.flags import FlagUnit
+from keyhole.lab.training.nets.layers import LayersNet
+from keyhole.lab.training.nets.net import Net
+from keyhole.lab.training.nets.networks import MlpNet, RecurrentNet
+from keyhole.lab.training.nets.token_reading import Reading
+from keyhole.lab.training.nets.units import ThirdOrderUnit, TiedUnit, Unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from keyhole.bounds.formulas import disjointness_bits
 from keyhole.bounds.protocol import effective_bits
 from keyhole.errors import InvalidInput
-from keyhole.lab.training.lessons import Lesson
+from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
 

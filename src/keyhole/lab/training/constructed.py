@@ -9,10 +9,10 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.constructions import build
 from keyhole.lab.jobs import TrainJob
-from keyhole.lab.training.labelling import Labelling
-from keyhole.lab.training.lessons import Examples, Lesson
+from keyhole.lab.training.inputs.labelling import Labelling
+from keyhole.lab.training.inputs.lessons import Examples, Lesson
+from keyhole.lab.training.inputs.streams import Purpose, stream
 from keyhole.lab.training.outcomes import Outcome
-from keyhole.lab.training.streams import Purpose, stream
 
 _SEEN = 200  # sequences the simple predictors are fitted to
 

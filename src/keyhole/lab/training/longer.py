@@ -8,8 +8,8 @@ from math import log
 from typing import Any
 
 from keyhole.lab.jobs import TrainJob
+from keyhole.lab.training.inputs.streams import Purpose
 from keyhole.lab.training.loop import Trainer
-from keyhole.lab.training.streams import Purpose
 from keyhole.lab.training.supply import Supply
 
 _LEAST = 20  # sequences of a length

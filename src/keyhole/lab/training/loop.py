@@ -18,9 +18,9 @@ from torch.nn import functional
 from keyhole._arrays import Array, Matrix
 from keyhole.errors import DifferentRun
 from keyhole.lab.training.adam import Adam
-from keyhole.lab.training.nets import Net
-from keyhole.lab.training.reading import Weights, tensor_of
-from keyhole.lab.training.streams import Purpose, stream
+from keyhole.lab.training.inputs.streams import Purpose, stream
+from keyhole.lab.training.nets.net import Net
+from keyhole.lab.training.nets.token_reading import Weights, tensor_of
 from keyhole.lab.training.supply import Batch, Supply
 from keyhole.models.files import read_tensors, write_tensors
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from keyhole._arrays import Matrix
 from keyhole.lab.jobs import TrainJob
-from keyhole.lab.training.lessons import Lesson
+from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.tasks import SparseAverage, sizes_of
 
 

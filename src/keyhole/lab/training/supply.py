@@ -13,9 +13,9 @@ import numpy as np
 from torch import Tensor
 
 from keyhole._arrays import Array, Sequences
-from keyhole.lab.training.lessons import Examples, Lesson
-from keyhole.lab.training.reading import Reading, tensor_of
-from keyhole.lab.training.streams import Purpose, stream
+from keyhole.lab.training.inputs.lessons import Examples, Lesson
+from keyhole.lab.training.inputs.streams import Purpose, stream
+from keyhole.lab.training.nets.token_reading import Reading, tensor_of
 from keyhole.tasks.base import Labels
 
 _ROOM = 2**21  # numbers of a block, per seed

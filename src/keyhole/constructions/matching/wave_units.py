@@ -1,0 +1,165 @@
+r"""Matching by one attention unit of order s: Match2, Match3 and Match4 as a sum of cosines.
+
+The cosine of a sum of s angles is a signed sum of products of s cosines and sines with an even number of sines,
+
+$$\cos(a_0 + \dots + a_{s-1})
+= \sum_{|S| \text{ even}} (-1)^{|S|/2} \prod_{t \in S} \sin a_t \prod_{t \notin S} \cos a_t,$$
+
+which is $2^{s-1}$ columns of queries and keys for each frequency; one more scores the blank token. Order 2 with one
+frequency are the weights of [SHT23] for Match2 (m = 3), order 3 those for Match3 (m = 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Stack, Vector
+from keyhole.claims import Check
+from keyhole.constructions.matching.waves import Angles, Frequencies, drawn, measured, one_frequency, typical
+from keyhole.constructions.shared.base import Evaluate
+from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, label_distances
+from keyhole.constructions.shared.layout import Layout, Weights
+from keyhole.constructions.shared.rounding import Scores, moved, narrowed, scores
+from keyhole.errors import DoesNotFit
+from keyhole.models.attention import SelfAttention
+from keyhole.models.numbers import NumberFormat
+from keyhole.models.stack import Block, Layer, Transformer
+from keyhole.models.tensor import TensorAttention
+from keyhole.tasks import Match2, Match3, Match4, Task
+
+MOST = 12  # frequencies tried
+ROOM = 1.15  # times the least gap a format can do with is good enough to stop drawing
+HOPELESS = 2.2  # times the gap of random frequencies is more than any draw has
+TASKS: dict[int, type[Any]] = {2: Match2, 3: Match3, 4: Match4}
+
+
+def subsets(order: int) -> list[tuple[int, ...]]:
+    """Which of the numbers a term of the cosine of a sum takes the sine of; first the terms with the query's cosine."""
+    even = [S for size in range(0, order + 1, 2) for S in combinations(range(order), size)]
+    return sorted(even, key=lambda S: (0 in S, S))
+
+
+def wave_unit(order: int, count: int, chosen: Scores) -> Layer:
+    """The unit whose scores are cosines of sums, for tokens laid out as `Angles` does."""
+    terms = {"_".join(["sin", *map(str, S)]): S for S in subsets(order)}
+    rows = Layout.of(cos=count, sin=count, real=1, blank=1)
+    columns = Layout.of(**dict.fromkeys(terms, count), blank=1)
+    factors = [Weights.zeros(rows, columns).place("blank", "blank", 1.0) for _ in range(order)]
+    factors[0] = Weights.zeros(rows, columns).place("real", "blank", chosen.blank)
+    for column, S in terms.items():
+        for t, sign in enumerate([chosen.unit, (-1.0) ** (len(S) // 2), *[1.0] * (order - 2)]):
+            factors[t] = factors[t].place("sin" if t in S else "cos", column, sign)
+    Q, *K = (factor.array for factor in factors)
+    V = Weights.zeros(rows, Layout.of(label=1)).place("real", "label", 1.0).array
+    return SelfAttention(Q[None], K[0][None], V[None]) if order == 2 else TensorAttention(Q, tuple(K), (V,) * len(K))
+
+
+def blank_row(width: int) -> Vector:
+    """The blank token: 1 in the last place."""
+    return np.eye(width)[-1]
+
+
+def enough(chosen: Scores, form: NumberFormat) -> tuple[Check, ...]:
+    """What the proof of a unit with a blank token assumes."""
+    return (
+        Check("score margin needed", chosen.needed, chosen.margin),
+        Check("largest score", chosen.scale, form.range[1]),
+    )
+
+
+@lru_cache(maxsize=16)
+def nearest(modulus: int, frequencies: tuple[float, ...]) -> tuple[int, ...]:
+    """The residues that fall short least."""
+    values = np.array(frequencies)
+    return one_frequency(modulus).nearest if len(values) == 1 else measured(modulus, values).nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Waves(Recipe):
+    """Match_s by one unit of order s.
+
+    Args:
+        order: s.
+        several: whether there is more than one frequency.
+    """
+
+    order: int
+    several: bool = False
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"match{self.order}-{'waves' if self.several else 'circle'}"
+
+    @property
+    def theorem(self) -> str:
+        """The id of the theorem behind it."""
+        if self.several:
+            return "keyhole/several-frequencies"
+        return "SHT23/match2" if self.order == 2 else "SHT23/third-order"
+
+    def suits(self, task: Task) -> bool:
+        """Whether the recipe is for this task at all."""
+        return isinstance(task, TASKS[self.order])
+
+    def embed(self, task: Task, accuracy: float) -> int:
+        """The key width: exactly for one frequency, the least possible for several."""
+        return 2 ** (self.order - 1) * (2 if self.several else 1) + 1
+
+    def work(self, task: Task) -> float:
+        """Products of numbers that one sequence costs, about."""
+        return (task.length + 1.0) ** self.order * 2**self.order
+
+    def inputs(self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator) -> Iterator[Stack]:
+        """Inputs whose sums miss by the residues that fall short least."""
+        angles: Any = model.blocks[-1].map
+        yield task.near(size, nearest(angles.modulus, tuple(angles.frequencies)), rng=rng)
+
+    def distances(self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
+        """Answers, and their largest distances from 1 and 0."""
+        Y = model(X, evaluate)
+        return Y, label_distances(task, Y, X)
+
+    def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
+        """One frequency, or as few as the proof needs; as many as the key width allows where none suffice.
+
+        Raises:
+            DoesNotFit: the key width asked for is too small.
+        """
+        terms = 2 ** (self.order - 1)
+        most = (MOST if self.several else 1) if embed is None else (embed - 1) // terms
+        if most < (2 if self.several else 1):
+            raise DoesNotFit(f"{self.name} has key width at least {self.embed(task, 0.0)}; asked for {embed}.")
+        if not self.several:
+            return self._with(task, one_frequency(task.modulus), form)
+        tried = (self._with(task, found, form) for found in self._frequencies(task, form, min(most, MOST), rng))
+        return next((draft for draft in tried if draft.proven), None) or self._with(
+            task, drawn(task.modulus, min(most, MOST), wanted=2.0, rng=rng), form
+        )
+
+    def _frequencies(self, task: Any, form: NumberFormat, most: int, rng: np.random.Generator) -> Iterator[Frequencies]:
+        """Best draws of rising numbers of frequencies, from where the gap wanted is not hopeless."""
+        for count in range(2, most + 1):
+            wanted = 2 * moved(form, self.order, count * 2 ** (self.order - 1))
+            if HOPELESS * typical(task.modulus, count) >= wanted:
+                yield drawn(task.modulus, count, wanted=ROOM * wanted, rng=rng)
+
+    def _with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
+        order, count, n = self.order, frequencies.count, task.length
+        tuples = n ** (order - 1)
+        rho = moved(form, order, count * 2 ** (order - 1))
+        gap = narrowed(frequencies.gap, order)
+        mixed = (n + 1) ** (order - 1) - tuples - 1
+        chosen = scores(gap, tuples=tuples, mixed=mixed, factor=count, rho=rho, form=form)
+        block = Block(
+            Angles(task.modulus, frequencies.values), wave_unit(order, count, chosen), blank_row(2 * count + 2)
+        )
+        bounds = tuple(zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
+        embed = count * 2 ** (order - 1) + 1
+        return Draft(Transformer((block,)), embed, 1, 1, frequencies.gap, enough(chosen, form), bounds)

@@ -1,0 +1,293 @@
+r"""Labels from gathered tokens: attention copies what a token needs into slots, and a map behind it decides.
+
+One head attends evenly to the window of a token and adds up values in slots, so that every slot holds one token; a
+second attends to the token itself. Numbers are recovered by rounding, and the map behind tries all pairs.
+
+- Match3Local of radius K: windows of q = 2K + 1 positions; position j uses slot j mod q. A slot holds the value x_j / M
+  and a presence, both times the weight of j, and their ratio is rounded.
+- Match3: all positions, one slot each: n + 1 values, two heads.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Sequences, Stack
+from keyhole.claims import Check
+from keyhole.constructions.matching.positions import UNEVEN, Sharp, circle, fewest
+from keyhole.constructions.shared.base import Evaluate
+from keyhole.constructions.shared.certifying import Distances, Draft, Recipe
+from keyhole.constructions.shared.layout import Layout, Weights
+from keyhole.constructions.shared.rounding import answer_rounding
+from keyhole.models.attention import SelfAttention
+from keyhole.models.numbers import NumberFormat
+from keyhole.models.stack import Block, Transformer
+from keyhole.tasks import Match3, Match3Local, Task
+from keyhole.tasks.base import whole
+
+PAIRS = 2**22  # pairs tried at a time
+GATHERED = "farthest gathered number"
+EVEN = Sharp(np.zeros(1), 1.0, 0.0, 0.0)  # equal scores for all positions
+SHARE = 32.0  # attention may leak up to 1 / (SHARE M)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ValueSlots:
+    """Tokens as codes of their position, their value in a slot, their presence in a slot, and their value once more.
+
+    Args:
+        modulus: M, by which values are divided.
+        positions: of the circle the codes are taken from.
+        harmonics: of the codes.
+        slots: position j uses slot j modulo this.
+        presence: 1 where presences are kept, else 0.
+    """
+
+    modulus: int
+    positions: int
+    harmonics: int
+    slots: int
+    presence: int
+
+    @property
+    def name(self) -> str:
+        """By which it is found again when loaded."""
+        return "value-slots"
+
+    @property
+    def settings(self) -> Mapping[str, float | int | str]:
+        """Its numbers."""
+        names = ("modulus", "positions", "harmonics", "slots", "presence")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """None."""
+        return {}
+
+    def __call__(self, X: Sequences) -> Stack:
+        """The mapped tokens."""
+        batch, length, _ = X.shape
+        places = np.arange(length, dtype=np.int64)
+        codes = np.broadcast_to(circle(places, self.positions, self.harmonics), (batch, length, 2 * self.harmonics))
+        slot = in_slots(length, self.slots)
+        value = X[..., :1] / self.modulus
+        held = [value * slot, *[np.broadcast_to(slot, (batch, *slot.shape))] * self.presence]
+        return np.concatenate([codes, *held, value], axis=-1)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PairLabels:
+    """Whether own number and two gathered ones sum to zero: all pairs are tried.
+
+    Args:
+        modulus: M.
+        slots: gathered numbers.
+        presence: 1 where presences tell which slots are filled; 0 where all are, evenly.
+    """
+
+    modulus: int
+    slots: int
+    presence: int
+
+    @property
+    def name(self) -> str:
+        """By which it is found again when loaded."""
+        return "pair-labels"
+
+    @property
+    def settings(self) -> Mapping[str, float | int | str]:
+        """Its numbers."""
+        return {"modulus": self.modulus, "slots": self.slots, "presence": self.presence}
+
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """None."""
+        return {}
+
+    def __call__(self, X: Sequences) -> Stack:
+        """The labels."""
+        rows = np.nan_to_num(X.reshape(-1, X.shape[-1]))
+        step = max(1, PAIRS // self.slots**2)
+        labels = [self._labels(rows[start : start + step]) for start in range(0, len(rows), step)]
+        return np.concatenate(labels).reshape(*X.shape[:2], 1)
+
+    def _labels(self, rows: Array) -> Array:
+        value, presence, own = np.split(rows, [self.slots, self.slots * (1 + self.presence)], axis=1)
+        present = presence > 1 / (2 * self.slots) if self.presence else np.ones(value.shape, dtype=bool)
+        share = np.where(present, presence, 1.0) if self.presence else np.full(value.shape, 1 / self.slots)
+        number = whole(np.clip(value / share, -1.0, 2.0) * self.modulus)
+        sums = number[:, :, None] + number[:, None, :] + whole(own * self.modulus)[:, :, None]
+        fits = (sums % self.modulus == 0) & present[:, :, None] & present[:, None, :]
+        return fits.any(axis=(1, 2)).astype(np.float64)
+
+
+def in_slots(length: int, slots: int) -> Matrix:
+    """Whether a position uses a slot, as 0 and 1."""
+    return (np.arange(length, dtype=np.int64)[:, None] % slots == np.arange(slots)).astype(np.float64)
+
+
+def gathering_layer(window: Sharp, itself: Sharp, slots: int, own: int = 1) -> SelfAttention:
+    """One head that adds up slots over a window, one that carries the token itself."""
+    harmonics = max(len(window.weights), len(itself.weights))
+    rows, keys = Layout.of(code=2 * harmonics, slot=slots, own=own), Layout.of(code=2 * harmonics)
+    values = Layout.of(slot=slots, own=own)
+    blocks = [_diagonal(sharp.weights, harmonics) for sharp in (window, itself)]
+    Q = [Weights.zeros(rows, keys).place("code", "code", block).array for block in blocks]
+    K = [Weights.zeros(rows, keys).place("code", "code", np.sign(np.abs(block))).array for block in blocks]
+    V = [Weights.zeros(rows, values).place(name, name, 1.0).array for name in ("slot", "own")]
+    return SelfAttention(np.stack(Q), np.stack(K), np.stack(V))
+
+
+def _diagonal(weights: Array, harmonics: int) -> Array:
+    padded = np.concatenate([weights, np.zeros(harmonics - len(weights))])
+    return np.diag(np.concatenate([padded, padded]))
+
+
+# Within a window weights differ by factors up to e^{2 eta}, eta being the most that rounding moves a score, and what
+# leaks from outside is at most `leak` times a weight inside. A window of one position has only the leak.
+def gathered(sharp: Sharp, lost: float, *, alone: bool = False) -> float:
+    """How far a gathered number may be from the even average over the window."""
+    uneven = 1.0 if alone else math.exp(min(2 * sharp.moved, 20.0))
+    return uneven - 1.0 + 2 * sharp.leak * uneven + lost
+
+
+def steady(form: NumberFormat, *windows: Sharp) -> tuple[Check, ...]:
+    """What proofs about attention to positions assume; the first window has several positions, others one."""
+    largest = max(float(np.abs(one.weights).sum()) for one in windows)
+    return Check("scores moved by rounding", windows[0].moved, UNEVEN), Check("largest score", largest, form.range[1])
+
+
+class GatheredRecipe(Recipe):
+    """What recipes that gather share: the distance of gathered numbers from even averages."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def ideal(self, task: Task, X: Stack) -> Stack:
+        """What the layer should give."""
+
+    def distances(self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
+        """Answers, and the largest distance of a gathered number from the ideal."""
+        rows = model.blocks[0](X, evaluate)
+        labels = rows if model.out is None else model.out(rows)
+        return labels, (float(np.abs(rows - self.ideal(task, X)).max()),)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows(GatheredRecipe):
+    """Match3Local by one layer of two heads: one on the window, one on the token itself."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "local-windows"
+
+    @property
+    def theorem(self) -> str:
+        """The id of the theorem behind it."""
+        return "SHT23/local"
+
+    def suits(self, task: Task) -> bool:
+        """Whether the recipe is for this task at all."""
+        return isinstance(task, Match3Local)
+
+    def embed(self, task: Any, accuracy: float) -> int:
+        """The key width with the fewest harmonics."""
+        return 2 * max(1, min(task.radius + 1, (task.length + task.radius) // 2))
+
+    def work(self, task: Any) -> float:
+        """Products of numbers that one sequence costs, about."""
+        return task.length**2 * self.embed(task, 0.0) + task.length * (2.0 * task.radius + 1) ** 2
+
+    def ideal(self, task: Any, X: Stack) -> Stack:
+        """Values and presences of the window, each over the number of tokens in it, then the token's own value."""
+        places, q = np.arange(task.length, dtype=np.int64), 2 * task.radius + 1
+        near = (np.abs(places[:, None] - places) <= task.radius).astype(np.float64)
+        near /= near.sum(axis=1, keepdims=True)
+        slot = in_slots(task.length, q)
+        value = X[..., :1] / task.modulus
+        presence = np.broadcast_to(near @ slot, (len(X), task.length, q))
+        return np.concatenate([near @ (value * slot), presence, value], axis=-1)
+
+    # A slot holds (w x/M + l1) / (w + l2) with l1, l2 at most leak w. Floats round each of the two by three units of
+    # rounding at most; fixed point by half a spacing, of numbers that are at least 1 / 2q.
+    def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
+        """Windows on a circle that is longer than the sequence by the radius, so that they do not wrap around."""
+        n, K, M = task.length, task.radius, task.modulus
+        most, q, share = None if embed is None else embed // 2, 2 * task.radius + 1, 1 / (SHARE * task.modulus)
+        window = fewest(n + K, K, tokens=n, share=share, form=form, most=most)
+        itself = fewest(n + K, 0, tokens=n, share=share, form=form, most=most)
+        layer = gathering_layer(window, itself, 2 * q)
+        harmonics, lost = layer.Q.shape[2] // 2, 2 * answer_rounding(form, n)
+        off = max(window.leak + 4 * q * lost, itself.leak + lost)
+        block = Block(ValueSlots(M, n + K, harmonics, q, 1), layer)
+        model = Transformer((block,), PairLabels(M, q, 1))
+        assumptions = (*steady(form, window, itself), Check("recovered numbers, off by", M * off, 0.25))
+        bounds = ((GATHERED, max(gathered(window, lost), gathered(itself, lost, alone=True))),)
+        return Draft(model, 2 * harmonics, 2 * q + 1, 2, window.margin, assumptions, bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class GatherAll(GatheredRecipe):
+    """Match3 by one layer of ordinary attention that gathers every number: two heads, n + 1 values."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "match3-gather"
+
+    @property
+    def theorem(self) -> str:
+        """The id of the theorem behind it."""
+        return "keyhole/gather"
+
+    def suits(self, task: Task) -> bool:
+        """Whether the recipe is for this task at all."""
+        return isinstance(task, Match3)
+
+    def embed(self, task: Task, accuracy: float) -> int:
+        """The key width with one harmonic."""
+        return 2
+
+    def work(self, task: Task) -> float:
+        """Products of numbers that one sequence costs, about."""
+        return 2.0 * task.length**3
+
+    def ideal(self, task: Any, X: Stack) -> Stack:
+        """All values, each over their number, then the token's own."""
+        value = X[..., 0] / task.modulus
+        everyone = np.broadcast_to(value[:, None] / task.length, (len(X), task.length, task.length))
+        return np.concatenate([everyone, value[..., None]], axis=-1)
+
+    def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
+        """Equal scores for the first head, the token itself for the second."""
+        n, M = task.length, task.modulus
+        itself = own_position(n, M, form, embed)
+        layer = gathering_layer(EVEN, itself, n)
+        lost = 2 * answer_rounding(form, n)
+        block = Block(ValueSlots(M, n + 1, len(itself.weights), n, 0), layer)
+        model = Transformer((block,), PairLabels(M, n, 0))
+        off = M * max(n * lost, itself.leak + lost)
+        assumptions = (*steady(form, EVEN, itself), Check("recovered numbers, off by", off, 0.25))
+        return Draft(
+            model,
+            2 * len(itself.weights),
+            n + 1,
+            2,
+            itself.margin,
+            assumptions,
+            ((GATHERED, gathered(itself, lost, alone=True)),),
+        )
+
+
+def own_position(length: int, levels: int, form: NumberFormat, embed: int | None) -> Sharp:
+    """Attention to the token itself, such that numbers of so many levels are recovered."""
+    most = None if embed is None else embed // 2
+    return fewest(length + 1, 0, tokens=length + 1, share=1 / (SHARE * levels), form=form, most=most)

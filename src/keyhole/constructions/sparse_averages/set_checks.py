@@ -1,0 +1,277 @@
+r"""Weights for sparse averaging against the truth, for all vectors at once.
+
+The answer of a token that names y is $\sum_j a_j z_j$ with a the weights of attention. Over all vectors of the unit
+ball it is wrong by at most $\sum_j |a_j - 1\{j \in y\} / |y||$, and $z_j = \pm e_1$ with the signs of these differences
+reach that: the l1 distance of a from uniform on y is the largest error, for one set and every z. Rounding adds what the
+values and the answer lose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import EPS, Array, Sequences, Stack, Vector, softmax
+from keyhole.constructions.shared.base import Checked
+from keyhole.constructions.sparse_averages.set_queries import Members, SetQueries
+from keyhole.errors import DoesNotFit, InvalidInput
+from keyhole.models.attention import SelfAttention
+from keyhole.models.numbers import NumberFormat, Unrounded, evaluate, number_format
+from keyhole.models.stack import Transformer
+from keyhole.tasks import SparseAverage
+
+ALL = 2_000  # sets: every one is asked where there are no more
+ASKED = 72  # sets otherwise, at least
+EACH = 18  # of each kind
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Findings:
+    """What asking sets showed.
+
+    Args:
+        checked: the model against the truth, one input per set, with the vectors that are worst for it.
+        unexposed: sets that the keys do not single out.
+        margin: the least margin of a query before scaling.
+        bound: proven in the number format, for every set that was asked.
+        sequences: largest error of whole sequences.
+        sampled: how many sets of how many were asked, where the others are neither asked nor proved.
+    """
+
+    checked: Checked
+    unexposed: int
+    margin: float
+    bound: float
+    sequences: float
+    sampled: str
+
+
+def is_fixed(form: NumberFormat) -> bool:
+    """Whether numbers are evenly spaced."""
+    return form.name.startswith("fixed")
+
+
+def count_sets(task: SparseAverage) -> int:
+    """How many sets a token may name."""
+    return sum(comb(task.length, size) for size in set_sizes(task))
+
+
+def set_sizes(task: SparseAverage) -> range:
+    """How many positions a set may hold."""
+    return range(1 if task.at_most else task.q, task.q + 1)
+
+
+def sets_to_ask(task: SparseAverage, keys: Array, *, rng: np.random.Generator) -> list[Members]:
+    """Every set where they are few; else crowds around a key, neighbours, every other position, and random ones.
+
+    The hardest come first, so that keys that do not single out every set are found out soon.
+    """
+    hard = [*_crowds(task, keys, rng), *_named(task, "contiguous", rng), *_named(task, "alternating", rng)]
+    if count_sets(task) <= ALL:
+        every = (y for n in set_sizes(task) for y in combinations(range(task.length), n))
+        return list(dict.fromkeys([*hard, *every]))
+    asked = dict.fromkeys([*hard, *(tuple(range(n)) for n in set_sizes(task))])
+    while len(asked) < ASKED:  # there are more than `ALL`
+        asked |= dict.fromkeys(_named(task, "random", rng))
+    return list(asked)
+
+
+def _named(task: SparseAverage, kind: str, rng: np.random.Generator) -> list[Members]:
+    """Sets as the task draws them."""
+    X = task.sample(-(-EACH // task.length), rng=rng, kind=kind)
+    rows = X[..., task.dimension : task.dimension + task.q].reshape(-1, task.q)[:EACH]
+    return [tuple(sorted(int(j) for j in row if j >= 0)) for row in rows]
+
+
+def _crowds(task: SparseAverage, keys: Array, rng: np.random.Generator) -> Iterator[Members]:
+    """The keys nearest to one that is left out: sets whose hull comes closest to another key."""
+    for j in rng.choice(task.length, min(EACH, task.length) if task.q < task.length else 0, replace=False):
+        order = np.argsort(-(keys @ keys[j]), kind="stable")
+        yield tuple(sorted(int(k) for k in order[order != j][: task.q]))
+
+
+def examine(
+    task: SparseAverage,
+    model: Transformer,
+    sets: Sequence[Members],
+    *,
+    accuracy: float,
+    form: NumberFormat,
+    rng: np.random.Generator | None = None,
+) -> Findings:
+    """Ask a model about sets, in a number format; fixed point as [SHT23] counts bits, others as machines round.
+
+    Args:
+        task: the task.
+        model: a unit behind a map of set queries.
+        sets: those that tokens are to name.
+        accuracy: larger errors are counted.
+        form: the number format.
+        rng: draws the vectors of whole sequences; these are left out when absent.
+    """
+    phi, layer = _parts(model)
+    form = Unrounded() if form.name == "f64" else form  # float64 evaluates anyway
+    exposed = [y for y in sets if _exposed(phi, y)]
+    missed = len(sets) - len(exposed)
+    margin = min((phi.query(y).margin for y in exposed), default=0.0)
+    whole = count_sets(task) == len(set(sets))
+    sampled = "" if whole or _alike(task, phi, layer, exposed) else _share(task, sets)
+    if not exposed:
+        none = Checked(len(sets), missed, math.inf, whole)
+        return Findings(none, missed, 0.0, math.inf, math.inf, sampled)
+    try:
+        errors = _errors(phi, layer, exposed, form) + lost(task, form)
+        sequences = 0.0 if rng is None else _sequences(task, model, exposed, form, rng)
+    except InvalidInput:  # a number overflows the format
+        errors, sequences = np.full(len(exposed), math.inf), math.inf
+    worst = max(float(errors.max()), math.inf if missed else 0.0)
+    bound = max(_bound(phi, y, form) for y in exposed) + lost(task, form)
+    checked = Checked(len(sets), int((errors > accuracy).sum()) + missed, worst, whole)
+    return Findings(checked, missed, margin, bound, sequences, sampled)
+
+
+# With one coordinate for every position, exchanging positions exchanges coordinates: sets of one size
+# have the same scores in another order, in every number format, so that one of each size stands for all.
+def _alike(task: SparseAverage, phi: SetQueries, layer: SelfAttention, asked: Sequence[Members]) -> bool:
+    """Whether sets that were asked stand for all others of their size."""
+    square = phi.solver == "indicator" and np.array_equal(phi.keys, phi.keys[0, 0] * np.eye(phi.length))
+    places = np.eye(phi.layout.width)
+    value, key, query = (places[:, phi.layout[name]] for name in ("value", "key", "query"))
+    plain = all(map(np.array_equal, (layer.Q, layer.K, layer.V), (query[None], key[None], value[None])))
+    return square and plain and {len(members) for members in asked} >= set(set_sizes(task))
+
+
+def _share(task: SparseAverage, sets: Sequence[Members]) -> str:
+    count = count_sets(task)
+    there = f"{count:,}" if count < 10**9 else f"about 10^{math.log10(count):.0f}"
+    return f"{len(set(sets)):,} of {there} sets"
+
+
+def _parts(model: Transformer) -> tuple[SetQueries, SelfAttention]:
+    block = model.blocks[0]
+    phi, layer = block.map, block.layer
+    if not isinstance(phi, SetQueries) or not isinstance(layer, SelfAttention) or len(model.blocks) > 1:
+        raise InvalidInput("sets are asked of one self-attention unit behind a map of set queries.")
+    return phi, layer
+
+
+def _exposed(phi: SetQueries, members: Members) -> bool:
+    try:
+        phi.query(members)
+    except DoesNotFit:
+        return False
+    return True
+
+
+def sequences_of(task: SparseAverage, z: Stack, sets: Sequence[Members]) -> Sequences:
+    """Sequences whose tokens name the sets one after the other, from the first again when they run out."""
+    named = np.full((len(z) * task.length, task.q), -1)
+    for row in range(len(named)):
+        members = sets[row % len(sets)]
+        named[row, : len(members)] = members
+    return task.tokens(z, named.reshape(len(z), task.length, task.q))
+
+
+def _errors(phi: SetQueries, layer: SelfAttention, sets: Sequence[Members], form: NumberFormat) -> Vector:
+    """The largest error over all vectors, per set."""
+    inside = Unrounded() if is_fixed(form) else form
+    values, keys = np.zeros((phi.length, phi.dimension)), phi.keys
+    tokens = np.column_stack([values, keys, np.zeros_like(keys)])
+    asking = np.stack([np.concatenate([values[0], keys[0], phi.query(y).scaled]) for y in sets])
+    share = np.zeros((len(sets), phi.length))
+    for row, members in zip(share, sets, strict=True):
+        row[list(members)] = 1.0 / len(members)
+    total = -share
+    for Q, K in zip(layer.Q, layer.K, strict=True):
+        queries = form.round(inside.round(asking) @ inside.round(Q))
+        against = form.round(inside.round(tokens) @ inside.round(K))
+        total = total + inside.round(softmax(inside.round(queries @ against.T)))
+    return np.abs(total).sum(axis=1)
+
+
+# A value is rounded once and the answer once more. Evenly spaced numbers lose half a spacing a coordinate each time;
+# floating ones half a spacing of a number of size at most 1, the norm of a vector.
+def lost(task: SparseAverage, form: NumberFormat) -> float:
+    """What the rounding of values and of the answer adds to its error."""
+    return form.spacing * (math.sqrt(task.dimension) if is_fixed(form) else 1.01)
+
+
+def _sequences(
+    task: SparseAverage, model: Transformer, sets: Sequence[Members], form: NumberFormat, rng: np.random.Generator
+) -> float:
+    """Largest error of whole sequences, of random vectors and of vectors that tell the first set from all others."""
+    count = -(-len(sets) // task.length)
+    z = task.sample(count, rng=rng)[..., : task.dimension]
+    apart = np.zeros((1, task.length, task.dimension))
+    apart[0, :, 0] = -1.0
+    apart[0, list(sets[0]), 0] = 1.0
+    X = np.concatenate([sequences_of(task, z, sets), sequences_of(task, apart, sets)])
+    inner = not is_fixed(form)
+
+    def rounded(layer: Any, tokens: Stack) -> Stack:
+        return evaluate(layer, tokens, form, inner=inner)
+
+    Y = model(X, None if isinstance(form, Unrounded) else rounded)
+    return float(task.error(Y, X).max())
+
+
+# Scores s_j = <u_j, query> move by at most eta when query, key and score are rounded; a softmax whose scores move by
+# eta changes each weight by a factor within e^{2 eta}, so the l1 distance grows by at most e^{2 eta} - 1.
+def _bound(phi: SetQueries, members: Members, form: NumberFormat) -> float:
+    """The proven largest error of one set, before values are rounded."""
+    query = phi.query(members)
+    rest = phi.length - len(members)
+    if rest == 0:
+        return 0.0
+    delta = rest / len(members) * math.exp(-query.sharpness * query.margin)
+    w, keys = np.abs(query.scaled), np.abs(phi.keys)
+    if w.max() > form.range[1] or keys.max() > form.range[1]:
+        return math.inf
+    largest = float((keys @ w).max())
+    off_query = _loss(form, w) * (not _held(form, query.scaled))
+    off_keys = _loss(form, keys) * (not _held(form, phi.keys))
+    eta = float((keys @ off_query + off_keys @ (w + off_query)).max()) + (keys.shape[1] + 2) * EPS * largest
+    eta += 0.0 if is_fixed(form) else 0.5 * form.spacing * (largest + eta)
+    inner = 0.0 if is_fixed(form) else 0.5 * form.spacing
+    return 2.0 * delta / (1.0 + delta) + math.expm1(min(2.0 * eta, 700.0)) + inner
+
+
+def _loss(form: NumberFormat, sizes: Array) -> Array:
+    """The most a number of a given size loses when rounded."""
+    return 0.5 * form.spacing * (np.ones_like(sizes) if is_fixed(form) else np.maximum(sizes, 2.0**-14))
+
+
+def _held(form: NumberFormat, numbers: Array) -> bool:
+    return isinstance(form, Unrounded) or bool((form.round(numbers) == numbers).all())
+
+
+# Queries and keys need integer bits for their largest entry; fraction bits are found by halving the interval between
+# too few to write the answers and all that float64 carries.
+def fewest_bits(task: SparseAverage, model: Transformer, sets: Sequence[Members], *, accuracy: float) -> int:
+    """Bits of the smallest format in which the model was seen to hold: fixed point, or f64."""
+
+    def holds(fraction: int) -> bool:
+        form = number_format(f"fixed:{integer}.{fraction}")
+        return examine(task, model, sets, accuracy=accuracy, form=form).checked.errors == 0
+
+    integer, low = integer_bits(model, sets), max(0, math.floor(-math.log2(accuracy)) - 1)
+    high = 52 - integer
+    if low > high or not holds(high):
+        return 64
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return integer + high + 1
+
+
+def integer_bits(model: Transformer, sets: Sequence[Members]) -> int:
+    """Bits before the point that hold every query, key and value of a model."""
+    phi, _ = _parts(model)
+    largest = max(1.0, float(np.abs(phi.keys).max()), *(float(np.abs(phi.query(y).scaled).max()) for y in sets))
+    return math.floor(math.log2(largest)) + 1

@@ -1,0 +1,152 @@
+"""The build job: explicit weights for a task, written down, checked and shown."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from keyhole._arrays import Stack
+from keyhole.constructions import Built, Room, Survey, save, survey
+from keyhole.errors import DoesNotFit, InvalidInput
+from keyhole.lab.commands.shared import REFUSED, seeded, versions
+from keyhole.lab.jobs import BuildJob
+from keyhole.lab.pages import build_page
+from keyhole.lab.runs import records
+from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.records import Record
+from keyhole.lab.targets.round_trip import inputs_of, round_trip
+from keyhole.models.files import write_atomically, write_tensors
+from keyhole.models.tensor import TensorAttention
+from keyhole.tasks import Task, sizes_of, task_named
+
+_SIZES = ("length", "q", "modulus", "radius", "nodes")
+
+
+def run_build(job: BuildJob) -> Record:
+    """Find the smallest weights that hold, write them and their page, return the record."""
+    start = time.perf_counter()
+    rng, trip = seeded(job.seed).spawn(2)
+    task, form = task_of(job), _format(job)
+    room = Room(job.embed, job.value_width, job.heads, job.layers)
+    found = survey(task, accuracy=job.accuracy, number_format=form, room=room, rng=rng)
+    data: dict[str, Any] = {"task": task.name, "sizes": sizes_of(task), "accuracy": job.accuracy, "seed": job.seed}
+    try:
+        best = found.best
+    except DoesNotFit as refusal:
+        frontier = {"frontier": _frontier(found), "refused": dict(found.refused)}
+        return Record({"status": "DOES_NOT_FIT", "sentence": str(refusal), **data, "model": None, **frontier}, REFUSED)
+    with run_directory(f"build-{task.name}", out=job.out, resume=None, force=job.force) as directory:
+        path = directory / "model.safetensors"
+        save(best.model, path)
+        data = {"status": "BUILT", "sentence": _sentence(best, found), **data, **_described(best)}
+        data |= {"model": str(path), "frontier": _frontier(found)}
+        data |= {"refused": dict(found.refused), "run": str(directory)}
+        data |= {"round_trip": round_trip(best.model, task, rng=trip)} if job.round_trip else {}
+        data |= {"seconds": {"total": time.perf_counter() - start}, "command": _command(job), **versions()}
+        record = Record(data, 0, _lines(data))
+        write_atomically(directory / "record.json", record.json() + b"\n")
+        example = _telling(best, inputs_of(best.model, task, trip))
+        write_tensors(directory / "example.safetensors", {"kind": "input"}, {"X": example})
+        write_atomically(directory / "report.html", build_page.page(data, directory).encode())
+        return record
+
+
+def _telling(best: Built, X: Stack) -> Stack:
+    """The input whose tokens have the most different answers."""
+    chosen = int(best.task.target(X).std(axis=1).sum(axis=1).argmax())
+    return X[chosen : chosen + 1]
+
+
+def task_of(job: BuildJob) -> Task:
+    """The task a job names, of the sizes it gives."""
+    sizes: dict[str, Any] = {name: getattr(job, name) for name in _SIZES}
+    return task_named(job.task, dimension=job.width, at_most=True if job.at_most else None, **sizes)
+
+
+def _format(job: BuildJob) -> str | int | None:
+    if job.bits is not None and job.dtype is not None:
+        raise InvalidInput("give --bits, fixed point of so many bits, or --dtype, a format by name; not both.")
+    return job.dtype if job.bits is None else job.bits
+
+
+def _described(best: Built) -> dict[str, Any]:
+    """The chosen weights as the contract names them."""
+    size, seen = best.size, best.checked
+    return {
+        "construction": best.construction,
+        "size": {name: getattr(size, name) for name in ("embed", "value_width", "heads", "layers", "bits")},
+        "format": best.format,
+        "margin": best.margin,
+        "error_bound": best.error_bound,
+        "checked": {name: getattr(seen, name) for name in ("inputs", "errors", "worst", "exhaustive")},
+        "certificate": records.of_certificate(best.certificate),
+    }
+
+
+def _frontier(found: Survey) -> dict[str, Any]:
+    """Every point that was built, smallest first, and the bits that no smaller model can do without."""
+    points = [
+        {"construction": b.construction, "embed": b.size.embed, "bits": b.size.bits, "format": b.format}
+        for b in found.built
+    ]
+    return {"points": points, "limit_bits": found.limit, "limit": "H (2m + v) p >= limit_bits"}
+
+
+def _sentence(best: Built, found: Survey) -> str:
+    size = best.size
+    doing = f"compute{'s' * (size.layers == 1)}" if best.proved else f"{'is' if size.layers == 1 else 'are'} meant for"
+    said = f"{_shape(best)} of key width {size.embed} in {best.format} ({best.construction}) "
+    said += f"{doing} {best.task.name}: {best.checked.errors} errors on "
+    said += f"{'all' if best.checked.exhaustive else 'the'} {best.checked.inputs:,} inputs"
+    said += " there are." if best.checked.exhaustive else " asked."
+    if not best.proved:
+        asked = best.certificate.sampled or f"{best.checked.inputs:,} inputs, not every one"
+        said += f" That is a sample ({asked}), and no proof covers the others."
+    said += f" Numbers of {size.bits} bits were seen to hold."
+    if best.construction == "one-hot keys":
+        said += " One-hot keys are the smallest known at this length."
+    if found.limit is not None:
+        has = size.heads * (2 * size.embed + size.value_width) * size.bits
+        said += f" It carries {has:,} bits; fewer than {found.limit:.1f} cannot do."
+    return said
+
+
+def _shape(best: Built) -> str:
+    """Layers and heads in words."""
+    size, layer = best.size, best.model.blocks[-1].layer
+    if size.layers == size.heads == 1:
+        order = layer.order if isinstance(layer, TensorAttention) else 2
+        return f"One attention unit{f' of order {order}' * (order > 2)}"
+    heads = f" of {size.heads} heads" if size.heads > 1 else ""
+    return f"One attention layer{heads}" if size.layers == 1 else f"{size.layers} attention layers{heads}"
+
+
+def _lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    size, seen, held = data["size"], data["checked"], data["certificate"]
+    rows = [
+        ("construction", data["construction"]),
+        ("size", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in size.items())),
+        ("format", data["format"]),
+        ("margin", f"{data['margin']:.3g}"),
+        ("error bound", f"{data['error_bound']:.1e}"),
+        ("checked", f"{seen['inputs']:,} inputs{', all' * seen['exhaustive']}, {seen['errors']} errors"),
+        ("certificate", f"{held['theorem']} {held['outcome']}{_sampled(held)}"),
+    ]
+    for point in data["frontier"]["points"]:
+        rows.append(("frontier", f"m = {point['embed']}, p = {point['bits']}: {point['construction']}"))
+    if "round_trip" in data:
+        rows.append(("round trip", data["round_trip"]["sentence"].removeprefix("Round trip: ")))
+    return (*rows, ("model", data["model"]), ("page", f"{data['run']}/report.html"))
+
+
+def _sampled(held: dict[str, Any]) -> str:
+    return f", sampled: {held['sampled']}" if held["sampled"] else ""
+
+
+def _command(job: BuildJob) -> str:
+    """The command that does the same again."""
+    words = ["keyhole", "build", job.task]
+    for name in (*_SIZES, "width", "bits", "dtype", "embed", "value_width", "heads", "layers", "accuracy", "seed"):
+        value = getattr(job, name)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    return " ".join([*words, *(["--at-most"] if job.at_most else []), *(["--round-trip"] if job.round_trip else [])])

@@ -1,0 +1,246 @@
+"""The training job: seeds trained, measured on fresh inputs, written down as numpy models, and shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keyhole._arrays import Matrix
+from keyhole.constructions import save
+from keyhole.errors import DifferentRun, InvalidInput
+from keyhole.lab.commands.shared import seeded, versions
+from keyhole.lab.jobs import TrainJob
+from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.records import Record
+from keyhole.lab.targets.tasks import posed
+from keyhole.lab.training.constructed import constructed
+from keyhole.lab.training.inputs.labelling import lesson_of
+from keyhole.lab.training.inputs.lessons import Lesson
+from keyhole.lab.training.inputs.streams import Purpose
+from keyhole.lab.training.outcomes import Outcome, command, described, telling
+from keyhole.models.files import write_atomically
+
+if TYPE_CHECKING:
+    from keyhole.lab.training.choosing import Choice
+    from keyhole.lab.training.loop import Trainer
+
+NEEDED = "needs the torch extra: pip install 'keyhole[torch]'."
+CONSTRUCTED = "constructed"  # weights that are built instead of trained
+_SECONDS = 10.0  # between two lines of progress
+
+
+def run_train(job: TrainJob) -> Record:
+    """Train, measure, write where asked to, return the record.
+
+    Raises:
+        InvalidInput: torch is not installed, or sizes do not fit.
+    """
+    start = time.perf_counter()
+    check(job)
+    lesson = lesson_of(posed(job.task, job), job.inputs)
+    _check_measures(job, lesson)
+    choice = None if job.model == CONSTRUCTED else _chosen(job, lesson)
+    with _directory(job) as directory:
+        came, sizes = _came(job, lesson, choice, directory)
+        data = described(job, lesson, sizes, came) | _doors(job, lesson, came)
+        if directory is not None:
+            data |= {"run": str(directory), **_written(came, directory, job.seed)}
+        data |= {"seconds": {"total": time.perf_counter() - start}, "command": command(job), **versions()}
+        data |= {} if choice is None else _torch()
+        record = Record(data, 0, telling(data))
+        if directory is not None:
+            from keyhole.lab.pages import training_page
+
+            write_atomically(directory / "record.json", record.json() + b"\n")
+            write_atomically(directory / "report.html", training_page.page(data, came.pictures).encode())
+        return record
+
+
+def _came(
+    job: TrainJob, lesson: Lesson[Any], choice: Choice | None, directory: Path | None
+) -> tuple[Outcome, Mapping[str, Any]]:
+    if choice is None:
+        return constructed(job, lesson)
+    return trained(job, lesson, choice, directory), choice.sizes
+
+
+def _doors(job: TrainJob, lesson: Lesson[Any], came: Outcome) -> dict[str, Any]:
+    """What built models are asked too: the round trip of the best model, and effective bits of every one."""
+    best, rng = came.models[int(np.argmin(came.errors))], seeded(job.seed)
+    told: dict[str, Any] = {}
+    if job.round_trip:
+        from keyhole.lab.targets.round_trip import round_trip
+
+        told["round_trip"] = round_trip(best, lesson.task, rng=rng)
+    if job.effective_bits:
+        from keyhole.lab.training.coarseness import coarseness
+
+        told["effective_bits"] = coarseness(came.models, lesson, rng=rng)
+    return told
+
+
+def check(job: TrainJob) -> None:
+    """Raise unless the numbers of a job make sense."""
+    least = {"steps": 1, "batch": 1, "warm_up": 0, "seeds": 1, "tests": 1, "heads": 1, "layers": 1}
+    least |= dict.fromkeys(("embed", "hidden", "code_width", "samples", "check_every", "patience"), 1)
+    least |= {"checkpoint_every": 1}
+    for name, smallest in least.items():
+        value = getattr(job, name)
+        if value is not None and value < smallest:
+            raise InvalidInput(f"--{name.replace('_', '-')} is a whole number >= {smallest}; got {value}.")
+    if job.rate is not None and not 0 < job.rate < float("inf"):
+        raise InvalidInput(f"--rate is a positive number; got {job.rate}.")
+    if job.lengths and (job.codes not in ("random", "resampled") or not job.model.endswith("attention")):
+        raise InvalidInput("--lengths needs attention with --codes random or resampled, which any length can be given.")
+    if any(length < 2 for length in job.lengths):
+        raise InvalidInput(f"--lengths are whole numbers >= 2; got {', '.join(map(str, job.lengths))}.")
+    seeded(job.seed)
+
+
+# Said before anything is trained: what cannot be measured afterwards would cost the whole training.
+def _check_measures(job: TrainJob, lesson: Lesson[Any]) -> None:
+    """Raise unless what is to be measured of the trained models can be."""
+    if job.effective_bits and job.model not in ("attention", "layers", CONSTRUCTED):
+        raise InvalidInput("--effective-bits is for models of standard attention: attention and layers.")
+    if job.lengths and lesson.labels:
+        raise InvalidInput("--lengths is for sparse-average: a unit on labels cannot know codes it was not trained on.")
+    for length in job.lengths:
+        replace(lesson.task, length=length)
+
+
+def _chosen(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+    try:
+        from keyhole.lab.training.choosing import chosen
+    except ImportError as error:
+        raise InvalidInput(f"keyhole train {NEEDED}") from error
+    return chosen(job, lesson)
+
+
+def _torch() -> dict[str, str]:
+    import torch
+
+    return {"torch": str(torch.__version__).partition("+")[0]}
+
+
+def _directory(job: TrainJob) -> AbstractContextManager[Path | None]:
+    if job.keep is False:
+        return nullcontext()
+    if job.resume and job.model == CONSTRUCTED:
+        raise InvalidInput("constructed weights are not trained: leave --resume away.")
+    if job.resume and job.out is not None:
+        _check_going_on(Path(job.out), job.seed)
+    return run_directory(f"train-{job.task}", out=job.out, resume=job.resume, force=job.force)
+
+
+def _check_going_on(directory: Path, seed: int) -> None:
+    """Raise where a directory holds a run, but none with checkpoints that begin with this seed."""
+    held = [*directory.glob("checkpoint-*.safetensors"), *directory.glob("record.json")]
+    if held and not (directory / f"checkpoint-{seed}.safetensors").is_file():
+        raise DifferentRun(f"{directory} holds another run, none with --seed {seed}. Use --force to start anew.")
+
+
+def trained(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None) -> Outcome:
+    """Every seed trained, so many at a time as are fastest, and measured."""
+    from keyhole.lab.training.longer import joined
+    from keyhole.lab.training.loop import STACKED, one_torch_thread
+
+    seeds = range(job.seed, job.seed + job.seeds)
+    groups = [tuple(seeds[k : k + STACKED]) for k in range(0, len(seeds), STACKED)]
+    with one_torch_thread():
+        parts = [_group(job, lesson, choice, directory, group) for group in groups]
+    curves = [part.curve for part in parts]
+    longest = max((curve["steps"] for curve in curves), key=len)
+    curve: dict[str, Any] = {"steps": longest}
+    for name in ("errors", "aligned", "best_steps", "stopped"):
+        curve[name] = [row for one in curves for row in one[name]]
+    models, errors = [m for part in parts for m in part.models], [e for part in parts for e in part.errors]
+    return replace(
+        parts[0], errors=errors, curve=curve, models=models, lengths=joined([part.lengths for part in parts])
+    )
+
+
+def _group(
+    job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None, seeds: tuple[int, ...]
+) -> Outcome:
+    from keyhole.lab.training.choosing import usual_rate
+    from keyhole.lab.training.longer import at_lengths
+    from keyhole.lab.training.loop import Course, Trainer
+    from keyhole.lab.training.supply import Supply
+
+    rate = usual_rate(job.model, lesson.labels) if job.rate is None else job.rate
+    every = job.check_every or max(1, job.steps // 20)
+    course = Course(job.steps, rate, job.warm_up, every, job.patience, keep_every=job.checkpoint_every)
+    supply = Supply(lesson, choice.net.reading, seeds, job.batch, job.samples)
+    trainer = Trainer(choice.net, supply, course, identity=_identity(job, seeds))
+    path = None if directory is None else directory / f"checkpoint-{seeds[0]}.safetensors"
+    if path is not None and job.resume and path.is_file():
+        trainer.go_on(path)
+    trainer.run(path, _shown(job, seeds))
+    trainer.progress.pictures |= _ideal(trainer, lesson)
+    if path is not None:
+        trainer.keep(path)
+    tests = supply.held_out(Purpose.TESTS, job.tests)
+    errors = [float(error) for error in trainer.errors(trainer.best, tests)]
+    return Outcome(
+        errors,
+        _curve(trainer),
+        lesson.lines(tests.examples(0), trainer.checks.examples(0)),
+        at_lengths(job, trainer) if job.lengths else None,
+        [choice.net.exported(trainer.best_of(k)) for k in range(len(seeds))],
+        trainer.parameters,
+        trainer.progress.pictures,
+    )
+
+
+def _identity(job: TrainJob, seeds: tuple[int, ...]) -> str:
+    """What a checkpoint must be of, to be gone on with."""
+    return replace(job, keep=None, out=None, resume=False, force=False, checkpoint_every=1).key + f"-{seeds[0]}"
+
+
+def _shown(job: TrainJob, seeds: tuple[int, ...]) -> Callable[[int], None]:
+    """Progress on standard error, now and then."""
+    last = [time.monotonic()]
+
+    def tell(step: int) -> None:
+        if time.monotonic() - last[0] >= _SECONDS:
+            last[0] = time.monotonic()
+            sys.stderr.write(f"training {job.model}, seeds {seeds[0]} to {seeds[-1]}: step {step} of {job.steps}\n")
+
+    return tell if job.keep is not False else lambda step: None
+
+
+def _curve(trainer: Trainer) -> dict[str, Any]:
+    """What was seen at the checks, one row per seed."""
+    progress = trainer.progress
+    return {
+        "steps": progress.steps,
+        "errors": [list(row) for row in zip(*progress.errors, strict=True)],
+        "aligned": [list(row) for row in zip(*progress.aligned, strict=True)],
+        "best_steps": progress.best_steps,
+        "stopped": [None if step < 0 else step for step in progress.stopped],
+    }
+
+
+def _ideal(trainer: Trainer, lesson: Lesson[Any]) -> dict[int, Matrix]:
+    """What attention should be on the input that is shown, under -1, where the task says so."""
+    shown = trainer.progress.pictures
+    named = lesson.members(trainer.checks.X[0, :1].double().numpy()) if shown else None
+    return {} if named is None else {-1: named[0] / named[0].sum(axis=1, keepdims=True)}
+
+
+def _written(came: Outcome, directory: Path, seed: int) -> dict[str, Any]:
+    """The model of every seed as a file, the best one as model.safetensors."""
+    paths: list[str] = []
+    for k, model in enumerate(came.models):
+        save(model, directory / f"seed-{seed + k}.safetensors")
+        paths.append(str(directory / f"seed-{seed + k}.safetensors"))
+    best = directory / "model.safetensors"
+    save(came.models[int(np.argmin(came.errors))], best)
+    return {"model": str(best), "models": paths}

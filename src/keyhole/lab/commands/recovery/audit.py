@@ -1,0 +1,261 @@
+"""The audit job: which output policy keeps how much back, measured by an extractor against each of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from keyhole._arrays import Matrix, Stack, rms
+from keyhole.errors import DifferentRun, InvalidInput, OracleError
+from keyhole.identify import distance
+from keyhole.lab.commands.recovery.learn import failed, run_learn
+from keyhole.lab.commands.shared import REFUSED, seeded, versions
+from keyhole.lab.jobs import AuditJob, LearnJob
+from keyhole.lab.jobs.job_parts import Declaring
+from keyhole.lab.pages import audit_page
+from keyhole.lab.runs.command_lines import command_line
+from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.records import Record
+from keyhole.lab.targets.opening import digest, label, open_target, stated_by
+from keyhole.lab.targets.policies import PROTECTS, Policy, policies, verdict
+from keyhole.learners.tolerance.guarantees import check_positive
+from keyhole.learners.verifying.questions import inside
+from keyhole.models import Head, Model, SelfAttention, load
+from keyhole.models.files import write_atomically
+from keyhole.oracles import Declared, Oracle, Recorded
+
+_HELD_OUT = range(2, 18)  # lengths of sequences that no attempt sees
+_EACH = 4
+
+
+def run_audit(job: AuditJob) -> Record:
+    """Try every policy, write the page, return the record; what was done before is not asked again."""
+    start = time.perf_counter()
+    rng = seeded(job.seed).spawn(1)[0]
+    target = Declared(open_target(job.target, width=job.width, outputs=job.outputs, reaching=job), stated_by(job))
+    bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
+    check_positive("--ball, the bound on tokens,", bound)
+    name = f"audit-{label(job.target)}"
+    with run_directory(name, out=job.out, resume=job.resume, force=job.force) as directory:
+        _claim(job, target.width, directory)
+        try:
+            X, truth = _held_out(job, target, min(bound, job.token_bound or bound), directory, rng)
+            tried = _Tried(job, directory, X, truth)
+            rows = tried.everything(bound)
+        except OracleError as error:
+            return Record(failed(error, 0) | {"target": job.target, "run": str(directory)}, REFUSED)
+        except _Stopped as stopped:
+            return Record(stopped.record | {"run": str(directory)}, REFUSED)
+        data = _data(job, target, rows, truth, bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
+        record = Record(data, 0, _lines(data))
+        write_atomically(directory / "record.json", record.json() + b"\n")
+        write_atomically(directory / "report.html", audit_page.page(data).encode())
+        return record
+
+
+class _Stopped(Exception):
+    """The target failed in the middle of an attempt, whose record says how."""
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        super().__init__(record["sentence"])
+        self.record = record
+
+
+def _claim(job: AuditJob, width: int, directory: Path) -> None:
+    """Write down what the directory is for, or check it; with --force, forget what was held out there.
+
+    Raises:
+        DifferentRun: the directory holds something else.
+        InvalidInput: it holds an audit that is neither to go on nor to be replaced.
+    """
+    mine = {name: getattr(job, name) for name in ("target", "seed", "ball", *_declarations())}
+    text = msgspec.json.encode(mine | {"digest": digest(job.target), "width": width})
+    path = directory / "audit.json"
+    held = path.read_bytes() if path.exists() else None
+    if held is not None and not (job.resume or job.force):
+        raise InvalidInput(f"{directory} holds an audit. Use --resume to go on with it, or --force to replace it.")
+    if job.resume and held != text and (held is not None or (directory / "record.json").exists()):
+        raise DifferentRun(
+            f"{directory} holds another audit or run: other target, seed or options. Give another --out."
+        )
+    if not job.resume:
+        for file in directory.glob("held-out.sqlite*"):
+            file.unlink()
+    write_atomically(path, text)
+
+
+def _declarations() -> tuple[str, ...]:
+    return tuple(item.name for item in fields(Declaring))
+
+
+def _held_out(
+    job: AuditJob, target: Oracle, bound: float, directory: Path, rng: np.random.Generator
+) -> tuple[list[Stack], list[Matrix]]:
+    """Sequences that no attempt sees, with the target's own answers; asked once."""
+    drawn = (rng.normal(size=(_EACH, length, target.width)) for length in _HELD_OUT)
+    X = list(inside(drawn, bound))
+    recorded = Recorded(target, directory / "held-out.sqlite", {"target": job.target, "seed": job.seed})
+    try:
+        return X, [recorded.ask(batch.copy()) for batch in X]
+    finally:
+        recorded.close()
+
+
+class _Tried:
+    """Attempts made against the policies, each a learn job in a directory of its own."""
+
+    def __init__(self, job: AuditJob, directory: Path, X: list[Stack], truth: list[Matrix]) -> None:
+        self.job, self.directory, self.X, self.truth = job, directory, X, truth
+        self.reference: Head | None = None
+        self.made: dict[Path, dict[str, Any]] = {}
+        self.done = 0
+
+    def everything(self, bound: float) -> list[dict[str, Any]]:
+        """Every policy in turn, the first one giving what the others are compared with."""
+        first = self.attempt("full precision", (), {})
+        model = _model(first["model"]) if _verified(first) else None
+        self.reference = model if isinstance(model, Head) else None
+        listed = policies(
+            first["queries"] - first["verification"], rms(np.concatenate([t.ravel() for t in self.truth])), bound
+        )
+        return [self.policy(policy, len(listed)) for policy in listed]
+
+    def policy(self, policy: Policy, count: int) -> dict[str, Any]:
+        """All attempts against one policy, and what they come to."""
+        made = [self.attempt(policy.name, policy.simulate, dict(options)) for options in policy.attempts]
+        self.done += 1
+        said = verdict(policy, made, "answers" if self.reference is None else "W")
+        sys.stderr.write(f"{self.done}/{count} {said}\n")
+        last = made[-1]["error"]
+        return {
+            "policy": policy.name,
+            "simulate": policy.simulate,
+            "protects": None if self.reference is None else last is None or last >= PROTECTS,
+            "verdict": said,
+            "attempts": made,
+        }
+
+    def attempt(self, name: str, simulate: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+        """One learn job, taken from its record where it was finished before."""
+        about = "-".join([name, *(f"{key}-{value}" for key, value in options.items())])
+        place = self.directory / "".join(c if c.isalnum() else "-" for c in about).strip("-")
+        if place not in self.made:
+            self.made[place] = (_finished(place) if self.job.resume else None) or self._learn(place, simulate, options)
+        return self._summary(self.made[place], options)
+
+    def _learn(self, place: Path, simulate: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+        """A learn job in a directory of its own.
+
+        Raises:
+            _Stopped: the target itself failed.
+        """
+        shared = {
+            key: getattr(self.job, key)
+            for key in (*_declarations(), "width", "outputs", "seed", "resume", "rate", "timeout")
+        }
+        out = {"out": str(place), "force": not self.job.resume}
+        run_learn(LearnJob(self.job.target, simulate=simulate, **shared, **out, **options))
+        record = msgspec.json.decode((place / "record.json").read_bytes())
+        if _failed(record):
+            raise _Stopped(record)
+        return record
+
+    def _summary(self, record: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        model = _model(record.get("model"))
+        function = None if model is None else self._function_error(model)
+        error = function if self.reference is None else self._weight_error(model)
+        if model is not None and error == 0.0:
+            error = record.get("error_bar")  # the reference itself, known to its own error bar
+        kept = {key: record.get(key) for key in ("verdict", "status", "sentence", "model", "run", "seconds")}
+        return {
+            "options": options,
+            "queries": record["queries"]["total"],
+            "verification": record["queries"]["by_phase"].get("verify", 0),
+            "error": error,
+            "function_error": function,
+            **kept,
+        }
+
+    def _weight_error(self, model: Model | None) -> float | None:
+        """Relative error of W against what full precision gives away."""
+        if not isinstance(model, Head) or self.reference is None:
+            return None
+        return distance(self.reference, model).W
+
+    def _function_error(self, model: Model) -> float:
+        """Root-mean-square error on held-out sequences, relative to the answers, up to a positive factor per output."""
+        truth, said = np.concatenate(self.truth), np.concatenate([model(X) for X in self.X])
+        squares = np.maximum((said * said).sum(axis=0), 1e-300)
+        scale = np.maximum((truth * said).sum(axis=0) / squares, 0.0)
+        return rms(truth - scale * said) / max(rms(truth), 1e-300)
+
+
+def _finished(place: Path) -> dict[str, Any] | None:
+    """The record of an attempt that came to its end."""
+    path = place / "record.json"
+    record = msgspec.json.decode(path.read_bytes()) if path.exists() else None
+    return None if record is None or _failed(record) else record
+
+
+def _failed(record: dict[str, Any]) -> bool:
+    """The target raised, or answered nonsense of its own accord: a policy can push answers out of a format's range."""
+    return record["status"] == "TARGET_FAILED" or (
+        record["status"] == "BAD_ANSWER" and not record["options"].get("simulate")
+    )
+
+
+def _model(path: str | None) -> Model | None:
+    model = load(path) if path else None
+    return None if isinstance(model, SelfAttention) else model
+
+
+def _verified(attempt: dict[str, Any]) -> bool:
+    return attempt["verdict"] in ("EXACT", "WITHIN_TOLERANCE")
+
+
+def _data(
+    job: AuditJob, target: Oracle, rows: list[dict[str, Any]], truth: list[Matrix], bound: float, directory: Path
+) -> dict[str, Any]:
+    asked = sum(a["queries"] for row in rows for a in row["attempts"]) + sum(map(len, truth))
+    outputs = truth[0].shape[1]
+    keep = [row["policy"] for row in rows if row["protects"]]
+    first = rows[0]["attempts"][0]
+    said = f"{len(rows) - len(keep)} of {len(rows)} output policies do not protect this target"
+    said = f"{said}; {', '.join(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else f"{said}."
+    alone = rows[0]["protects"] is not None
+    if not alone:
+        said = "The target is learned, but is not a single head: policies are not judged, and errors are of answers."
+    if not _verified(first):
+        said = f"No class of model that was tried explains this target ({first['verdict']}): errors are of answers."
+    return {
+        "sentence": said,
+        "target": job.target,
+        "width": target.width,
+        "outputs": outputs,
+        "token_bound": bound,
+        "error_of": "W" if alone else "answers",
+        "policies": rows,
+        "queries": {"total": asked},
+        "seed": job.seed,
+        "command": command_line("audit", job, "target"),
+        "run": str(directory),
+        **versions(),
+    }
+
+
+def _lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    rows = [
+        (row["policy"], f"{_short(row['attempts'][-1]['error'])} with {row['attempts'][-1]['queries']:,} queries")
+        for row in data["policies"]
+    ]
+    return (*rows, ("cost", f"{data['queries']['total']:,} queries in all"), ("page", f"{data['run']}/report.html"))
+
+
+def _short(error: float | None) -> str:
+    return "no model" if error is None else f"error {error:.0e}"

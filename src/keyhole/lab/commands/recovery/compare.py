@@ -1,0 +1,44 @@
+"""The compare job: how far two models are apart, modulo what answers do not determine."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from keyhole.errors import InvalidInput
+from keyhole.identify import distance, network_distance, one_layer_distance
+from keyhole.lab.jobs import CompareJob
+from keyhole.lab.runs.records import Record
+from keyhole.lab.targets.opening import saved
+from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet
+
+
+def run_compare(job: CompareJob) -> Record:
+    """Compare two saved models."""
+    a, b = (saved(path) for path in (job.a, job.b))
+    names, apart = gap(a, b)
+    parts = {name: getattr(apart, name) for name in names}
+    of = "heads" if hasattr(apart, "heads") else "hidden"
+    counts = list(getattr(apart, of, ()))
+    same = len(set(counts)) <= 1
+    units = "heads" if of == "heads" else "hidden units"
+    sentence = (
+        f"The models differ by {apart.largest:.1e} at most, relatively, once the order of {units} no longer counts."
+        if same
+        else f"The models have {counts[0]} and {counts[1]} {units} that act: they are different functions."
+    )
+    data = {"sentence": sentence, "distance": parts, "largest": apart.largest, of: counts}
+    return Record(data, 0, tuple((name, f"{value:.2e}") for name, value in parts.items()))
+
+
+def gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
+    """The distance of two models of one kind, and the names of its parts."""
+    if isinstance(a, OneLayer) and isinstance(b, OneLayer):
+        gap = one_layer_distance(a, b)
+    elif isinstance(a, ReluNet | AbsAffine) and isinstance(b, ReluNet | AbsAffine):
+        gap = network_distance(a, b)
+    elif isinstance(a, Head | MultiHead) and isinstance(b, Head | MultiHead):
+        gap = distance(a, b)
+    else:
+        raise InvalidInput(f"models of one kind are compared; got {type(a).__name__} and {type(b).__name__}.")
+    return tuple(item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)), gap

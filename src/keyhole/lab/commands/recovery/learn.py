@@ -1,0 +1,170 @@
+"""The learn job: a target wrapped, a learner run, a model written, a record made."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from keyhole import __version__
+from keyhole.claims import Verdict
+from keyhole.errors import BadAnswer, InvalidInput, OracleError
+from keyhole.lab.commands.recovery.finishing import finished
+from keyhole.lab.commands.shared import code_of, seeded, versions
+from keyhole.lab.jobs import LearnJob
+from keyhole.lab.jobs.job_parts import DECLARATIONS, HINTS, Hinting
+from keyhole.lab.runs import records
+from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.records import Record
+from keyhole.lab.targets.opening import (
+    chunk,
+    digest,
+    go_on,
+    label,
+    load_bases,
+    load_tokens,
+    open_target,
+    simulated,
+    stated_by,
+)
+from keyhole.learners.base import Recovery
+from keyhole.learners.choosing import Hints, choose, learn
+from keyhole.models import save
+from keyhole.oracles import Budgeted, Chunked, Counted, Declared, Oracle, Recorded, Watched, asked_again, declared
+
+
+def run_learn(job: LearnJob) -> Record:
+    """Recover what is behind the target, write the run directory, return the record."""
+    start = time.perf_counter()
+    rng = seeded(job.seed)
+    opened = open_target(job.target, width=job.width, outputs=job.outputs, reaching=job)
+    target = simulated(opened, job.simulate, job.seed)
+    timed = Counted(Declared(target, stated_by(job)))
+    hints = hints_of(job)
+    learner = choose(job.learner, hints, declared(timed))
+    place = run_directory(label(job.target), out=job.out, resume=job.resume, force=job.force)
+    with place as directory:
+        with ExitStack() as stack:
+            oracle, recorded = _wrapped(job, timed, directory, stack)
+            if recorded is not None:
+                go_on(target, recorded.charged)
+            expected = learner.plan(timed.width, outputs=timed.outputs or 1).queries
+            watched = stack.enter_context(Watched(oracle, expected, title=f"learning {label(job.target)}"))
+            try:
+                recovery = learn(watched, rng=rng, learner=job.learner, hints=hints)
+            except InvalidInput:
+                if recorded is not None:
+                    recorded.discard_if_empty()
+                raise
+            except OracleError as error:
+                asked = timed.ledger.total().sequences + asked_again(target)
+                data = failed(error, asked if recorded is None else recorded.charged)
+            else:
+                lost = asked_again(target) if recorded is None else recorded.lost
+                data = records.of_recovery(recovery, lost=lost) | write_model(recovery, directory)
+            spent = timed.ledger.total()
+            data |= {"width": timed.width, "outputs": watched.outputs}
+        data |= {
+            "seconds": {"total": time.perf_counter() - start, "oracle": spent.seconds},
+            "asked": spent.sequences + asked_again(target),
+            "budget": job.budget,
+            "options": _options(job),
+            "seed": job.seed,
+            "target": job.target,
+            "learner": job.learner,
+            "run": str(directory),
+            **versions(),
+        }
+        return finished(Record(data, code_of(data), learn_lines(data)), directory)
+
+
+def _options(job: LearnJob) -> dict[str, Any]:
+    """Hints and declarations that were given, as the command line names them."""
+    usual = LearnJob(job.target)
+    given = {name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, "simulate", "outputs")}
+    return {name.replace("_", "-"): value for name, value in given.items() if value != getattr(usual, name)}
+
+
+def hints_of(job: Hinting) -> Hints:
+    """What the job knows of the target beforehand."""
+    known = {name: getattr(job, name) for name in HINTS if name not in ("tokens", "bases")}
+    tokens = None if job.tokens is None else load_tokens(job.tokens)
+    return Hints(**known, tokens=tokens, bases=None if job.bases is None else load_bases(job.bases))
+
+
+def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -> tuple[Oracle, Recorded | None]:
+    """Target < transcript < chunks < budget: a budget counts what a kill lost, and no chunk is asked twice."""
+    oracle: Oracle = timed
+    recorded = None
+    if job.record:
+        identity = {
+            "target": job.target,
+            "digest": digest(job.target),
+            "width": timed.width,
+            **{name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, "simulate", "learner", "seed")},
+            "tokens": None if job.tokens is None else digest(job.tokens),
+            "bases": None if job.bases is None else digest(job.bases),
+            "version": __version__,
+        }
+        oracle = recorded = Recorded(oracle, directory / "transcript.sqlite", identity)
+        stack.callback(recorded.close)
+        if job.budget is not None and job.budget < recorded.charged:
+            raise InvalidInput(
+                f"the run in {directory} has already asked {recorded.charged} queries; "
+                f"--budget {job.budget} is below that. Give at least as many."
+            )
+    oracle = Chunked(oracle, chunk(job.target))
+    if job.budget is not None:
+        oracle = Budgeted(oracle, job.budget, recorded.lost if recorded is not None else 0)
+    return oracle, recorded
+
+
+def write_model(recovery: Recovery[Any], directory: Path) -> dict[str, Any]:
+    """Save the recovered model with its error bars, where there is one."""
+    if recovery.model is None:
+        return {"model": None}
+    path = directory / "model.safetensors"
+    save(recovery.model, path, bars=recovery.bars)
+    return {"model": str(path)}
+
+
+def failed(error: OracleError, asked: int) -> dict[str, Any]:
+    """The record of a run that the target ended."""
+    status = "BAD_ANSWER" if isinstance(error, BadAnswer) else "TARGET_FAILED"
+    sentence = f"The run stopped: {error} What was answered before is kept; mend the target and use --resume."
+    keys = ("class", "reason", "determined", "counterexample", "width", "outputs", "heads", "rank", "model")
+    more = ("degrees_of_freedom", "fresh_error", "error_bar", "certificate")
+    return {
+        "status": status,
+        "verdict": Verdict.UNVERIFIED.name,
+        "sentence": sentence,
+        "queries": {"total": asked, "tokens": None, "by_phase": {}},
+        **dict.fromkeys((*keys, *more)),
+    }
+
+
+def learn_lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The record of a recovery in rows for a person."""
+    asked = data["queries"]
+    rows = [("verdict", data["verdict"])]
+    if data["class"] is not None:
+        rows.append(("class", f"{data['class']}: {data['reason']}"))
+        rows.append(("determined", data["determined"]))
+    phases = ", ".join(f"{name} {count}" for name, count in asked["by_phase"].items())
+    rows.append(("queries", f"{asked['total']:,}" + (f" ({phases})" if phases else "")))
+    if data["degrees_of_freedom"] is not None:
+        limit = -(-data["degrees_of_freedom"] // (data["outputs"] or 1))
+        rows.append(("limit", f"{limit:,} queries for {data['degrees_of_freedom']:,} degrees of freedom"))
+    if data["fresh_error"] is not None:
+        fresh = data["fresh_error"]
+        rows.append(("fresh error", f"{fresh['relative']:.1e} relative, over {fresh['sequences']} sequences"))
+    if data["error_bar"] is not None:
+        rows.append(("error bar", f"{data['error_bar']:.1e} relative, on W"))
+    if data["counterexample"] is not None:
+        case = data["counterexample"]
+        rows.append(
+            ("refuted by", f"a sequence of length {len(case['tokens'])}, in record.json; gap {case['gap']:.1e}")
+        )
+    rows.append(("seconds", f"{data['seconds']['total']:.2f}, of which {data['seconds']['oracle']:.2f} in the target"))
+    return (*rows, ("written to", data["run"]))

@@ -1,0 +1,31 @@
+"""What commands have in common: a generator from a seed, the versions a run is made with, exit codes."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numpy as np
+
+from keyhole import __version__
+from keyhole.claims import Verdict
+from keyhole.errors import InvalidInput
+
+REFUSED = 3
+
+
+def seeded(seed: int) -> np.random.Generator:
+    """A generator; seeds exist only in the lab and on the command line."""
+    if seed < 0:
+        raise InvalidInput(f"a seed is a whole number >= 0; got {seed}.")
+    return np.random.default_rng(seed)
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    return {"version": __version__, "python": platform.python_version(), "numpy": np.__version__}
+
+
+def code_of(data: dict[str, Any]) -> int:
+    """Exit code of a verdict."""
+    return 0 if Verdict[data["verdict"]].verified else REFUSED

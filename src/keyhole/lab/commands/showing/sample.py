@@ -1,0 +1,25 @@
+"""The sample job: a random model file to play with, or to attack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keyhole.errors import InvalidInput
+from keyhole.lab.commands.computing.attack import BASELINES, to_attack
+from keyhole.lab.commands.shared import seeded
+from keyhole.lab.jobs import SampleJob
+from keyhole.lab.runs.records import Record
+from keyhole.lab.targets.random_models import draw
+from keyhole.models import save
+
+
+def run_sample(job: SampleJob) -> Record:
+    """Draw a model and write it."""
+    model = to_attack(job) if job.kind in BASELINES else draw(job, rng=seeded(job.seed))
+    path = Path(job.out or f"{job.kind}.safetensors")
+    if path.exists() and not job.force:
+        raise InvalidInput(f"{path} exists. Use --force to overwrite it, or another --out.")
+    save(model, path)
+    sentence = f"A random {job.kind} of width {job.width} was written to {path}."
+    shown = {"kind": job.kind, "model": str(path), "width": job.width, "outputs": model.outputs, "seed": job.seed}
+    return Record({"sentence": sentence, **shown}, 0)

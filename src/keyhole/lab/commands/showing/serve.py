@@ -1,0 +1,48 @@
+"""The serve job: a target opened, wrapped and listened for until somebody stops it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from keyhole.lab.jobs import ServeJob
+from keyhole.lab.runs.records import Record
+from keyhole.lab.serving.accounts import Accounts
+from keyhole.lab.serving.server import Black, Limits, Server
+from keyhole.lab.targets.opening import TOKEN, label, open_target, simulated
+
+
+def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Record:
+    """Serve a model until stopped; the record says what was served, another one, for `tell`, that it is ready."""
+    start = time.perf_counter()
+    oracle = open_target(job.model, width=job.width, outputs=job.outputs)
+    seed = secrets.randbits(63) if job.seed is None else job.seed
+    accounts, limits = Accounts(job.budget, job.rate), Limits(request_bytes=job.request_bytes)
+    token = os.environ.get(TOKEN) or None
+    black = Black(simulated(oracle, job.policy, seed), job.name or label(job.model), accounts, limits, token)
+
+    def ready(address: str) -> None:
+        _announce(address, job, token)
+        if tell is not None:
+            sizes = {"width": oracle.width, "outputs": oracle.outputs}
+            tell(Record({"ready": True, "address": address, "name": black.name, **sizes, "pid": os.getpid()}, 0))
+
+    server = Server(black, job.host, job.port, ready, known_as=job.known_as)
+    server.serve_until_stopped()
+    counts = {"requests": black.requests, "queries": black.queries, "refused": black.refused}
+    sentence = f"Served {black.queries:,} queries in {black.requests:,} requests; {black.refused:,} were refused."
+    shown = {"sentence": sentence, "address": server.address, "name": black.name, "policy": job.policy, **counts}
+    return Record(shown | {"seconds": {"total": time.perf_counter() - start}}, 0)
+
+
+def _announce(address: str, job: ServeJob, token: str | None) -> None:
+    """Say on standard error where the model is, and to whom."""
+    host = urlsplit(address).hostname or ""
+    caution = "" if ipaddress.ip_address(host).is_loopback or token else f"; {TOKEN} is not set: anyone may ask"
+    sys.stderr.write(f"serving {job.model} at {address} (Ctrl-C stops it{caution})\n")
+    sys.stderr.flush()

@@ -1,0 +1,169 @@
+"""Jobs that ask a black box, or look at what was recovered from one."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from keyhole.lab.jobs.job_parts import Comparing, Declaring, Drawn, Hinting, Keyed, MaybeTargeting, Reaching, Targeting
+
+
+@dataclass(frozen=True)
+class LearnJob(Reaching, Hinting, Targeting):
+    """Recover what is behind TARGET from queries.
+
+    Args:
+        width: size of a token, where the target does not say.
+        outputs: numbers per answer, where the target does not say.
+        simulate: what to do to the target's answers, as NAME=VALUE: noise, tolerance, decimals, answers, token-bound,
+            or labels; may be given several times.
+        learner: auto, or the name of a learner.
+        budget: never ask more sequences than this, verification included.
+        seed: seed of every random choice.
+        out: run directory; runs/TIME-NAME when absent.
+        resume: go on with the run in `out`, replaying what was answered.
+        force: overwrite the run in `out`.
+        record: keep a transcript, so that the run can be resumed.
+    """
+
+    _: KW_ONLY
+    width: int | None = None
+    outputs: int | None = None
+    simulate: tuple[str, ...] = ()
+    learner: str = "auto"
+    budget: int | None = None
+    seed: int = 0
+    out: str | None = None
+    resume: bool = False
+    force: bool = False
+    record: bool = True
+
+
+@dataclass(frozen=True)
+class PlanJob(Hinting, MaybeTargeting):
+    """What a recovery would cost, before a single query.
+
+    Args:
+        width: size of a token.
+        outputs: numbers per answer.
+        accuracy: error of W that is wanted; the largest tolerance that guarantees it is printed.
+        learner: auto, or the name of a learner.
+    """
+
+    _: KW_ONLY
+    width: int | None = None
+    outputs: int | None = None
+    accuracy: float | None = None
+    learner: str = "auto"
+
+
+@dataclass(frozen=True)
+class VerifyJob(Reaching, Declaring, Comparing):
+    """Ask TARGET fresh queries and compare the answers with a saved model.
+
+    Args:
+        width: size of a token; the model's when absent.
+        simulate: what to do to the target's answers, as NAME=VALUE.
+        budget: never ask more sequences than this.
+        seed: seed of the fresh queries.
+    """
+
+    _: KW_ONLY
+    width: int | None = None
+    simulate: tuple[str, ...] = ()
+    budget: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class AuditJob(Reaching, Declaring, Targeting):
+    """Which output policy keeps how much back, measured by an extractor against each of them.
+
+    Args:
+        width: size of a token, where the target does not say.
+        outputs: numbers per answer, where the target does not say.
+        ball: the bound on tokens that policies with one impose; the square root of the width when absent.
+        seed: seed of every random choice.
+        out: run directory; runs/TIME-NAME when absent.
+        resume: go on with the audit in `out`; nothing answered is asked again.
+        force: overwrite the run in `out`.
+    """
+
+    _: KW_ONLY
+    width: int | None = None
+    outputs: int | None = None
+    ball: float | None = None
+    seed: int = 0
+    out: str | None = None
+    resume: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class CompareJob(Keyed):
+    """Distance of two saved models modulo what answers do not determine.
+
+    Args:
+        a: a saved model.
+        b: another.
+    """
+
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class TwinsJob(Keyed):
+    """Other parameters with the function of a saved model.
+
+    Args:
+        model: a saved head, multihead or unit.
+        seed: seed of every random choice.
+        out: run directory; runs/TIME-twins-NAME when absent.
+        force: overwrite the run in `out`.
+    """
+
+    model: str
+    _: KW_ONLY
+    seed: int = 0
+    out: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class TrialJob(Hinting):
+    """Draw a model, hide it, recover it, and measure the recovery against the truth; made for sweeps.
+
+    Args:
+        model: the model to draw.
+        simulate: what to do to its answers, as NAME=VALUE.
+        learner: auto, or the name of a learner.
+        budget: never ask more sequences than this, verification included.
+        seed: seed of the learner.
+    """
+
+    model: Drawn
+    _: KW_ONLY
+    simulate: tuple[str, ...] = ()
+    learner: str = "auto"
+    budget: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TransitionJob(Keyed):
+    """How often the least nuclear norm finds a random matrix from random measurements; made for sweeps.
+
+    Args:
+        width: d, the matrix is d x d.
+        rank: r, of the matrix.
+        ratio: measurements over its degrees of freedom, r(2d - r).
+        seeds: matrices that are drawn.
+        seed: seed of every random choice.
+    """
+
+    width: int
+    rank: int
+    ratio: float
+    _: KW_ONLY
+    seeds: int = 10
+    seed: int = 0

@@ -1,0 +1,39 @@
+"""Jobs that show what there is."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from keyhole.lab.jobs.job_parts import Keyed
+
+
+@dataclass(frozen=True)
+class ReportJob(Keyed):
+    """The report of a run again, or one page that compares several.
+
+    Args:
+        runs: directories of runs.
+        figures: also write the main plots as SVG and PDF, for papers.
+        out: where to write; the run itself when there is one, runs/TIME-report when there are several.
+    """
+
+    runs: tuple[str, ...]
+    _: KW_ONLY
+    figures: bool = False
+    out: str | None = None
+
+
+@dataclass(frozen=True)
+class UiJob(Keyed):
+    """The explorer: one page in a browser, served to this machine only.
+
+    Args:
+        port: port to listen on; 0 takes a free one.
+        runs: directory of runs and sweeps to show, and to keep recoveries in.
+        open: open the page in the browser of this machine.
+    """
+
+    _: KW_ONLY
+    port: int = 8765
+    runs: str = "runs"
+    open: bool = False

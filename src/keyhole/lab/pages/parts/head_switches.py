@@ -1,0 +1,97 @@
+"""Pictures of several heads: where each switches on a half circle, and recovered heads beside true ones, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Vector
+from keyhole.drawing.heatmaps import errors, signed
+from keyhole.drawing.html import draw_svg, escaped, number, section
+from keyhole.identify import assignment
+from keyhole.models import MultiHead, load
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 560.0, 24.0, 190.0
+_ROWS = 8  # heads that are drawn
+_TICKS = ((0.0, "0"), (0.5, "π/2"), (1.0, "π"))
+
+
+def half_circle(data: Mapping[str, Any]) -> str:
+    """The steps by which heads were found: answers as y goes half round a circle, the softmax hard."""
+    seen = data.get("jumps")
+    if seen is None or not len(seen["angles"]):
+        return ""
+    angles = np.asarray(seen["angles"], dtype=np.float64)
+    sizes, start = np.asarray(seen["sizes"], dtype=np.float64), np.asarray(seen["start"], dtype=np.float64)
+    order = np.argsort(angles)
+    angles, jumps = angles[order], sizes[order, 0]
+    levels = start[0] + np.append(0.0, np.cumsum(jumps))
+    count = len(angles)
+    title = f"On a half circle of y answers jump {count:,} time{'s' * (count != 1)}: one jump for each head that acts"
+    note = (
+        "[y + t x; y] with t large: every softmax is hard, and answers are constant but where a head changes sides. "
+        "The height of a jump is V · x of its head; heads that change sides together show as one jump."
+    )
+    svg = draw_svg(_steps(angles, levels), size='width="580" viewBox="0 0 580 230"', label=title)
+    return section(title, f"{svg}<p>{escaped(note)}</p>")
+
+
+def _steps(angles: Vector, levels: Vector) -> str:
+    """The step function, with a mark and the numbers of every jump."""
+    low, high = float(levels.min()), float(levels.max())
+    span = (high - low) or 1.0
+
+    def x(angle: float) -> float:
+        return _LEFT + (_RIGHT - _LEFT) * angle / np.pi
+
+    def y(level: float) -> float:
+        return _BOTTOM - (_BOTTOM - _TOP) * (level - low) / span
+
+    path = f"M{_LEFT} {y(levels[0]):.1f}"
+    for angle, level in zip(angles, levels[1:], strict=True):
+        path += f"H{x(angle):.1f}V{y(level):.1f}"
+    marks = "".join(
+        f"<g><title>angle {number(float(a))}, jump {number(float(after - before))}</title>"
+        f'<circle class="ours" cx="{x(a):.1f}" cy="{y((before + after) / 2):.1f}" r="4"/></g>'
+        for a, before, after in zip(angles, levels[:-1], levels[1:], strict=True)
+    )
+    return _frame(low, high, y) + f'<path class="step" d="{path}H{_RIGHT}"/>' + marks
+
+
+def _frame(low: float, high: float, y: Any) -> str:
+    parts = '<text class="quiet" x="0" y="12">answer over t, less that of y alone</text>'
+    for level in (low, high):
+        parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>'
+        parts += f'<text class="quiet" x="{_LEFT - 6}" y="{y(level) + 4:.1f}" text-anchor="end">{number(level)}</text>'
+    for share, name in _TICKS:
+        at = _LEFT + (_RIGHT - _LEFT) * share
+        parts += f'<text class="quiet" x="{at:.0f}" y="{_BOTTOM + 20:.0f}" text-anchor="middle">{name}</text>'
+    middle = (_LEFT + _RIGHT) / 2
+    return parts + f'<text class="quiet" x="{middle:.0f}" y="{_BOTTOM + 36:.0f}" text-anchor="middle">angle of y</text>'
+
+
+def against_truth(data: Mapping[str, Any], directory: Path) -> str:
+    """One row per head, true | recovered | difference, after matching; for stops of the tour that kept both."""
+    return "".join(_matched(stop, directory) for stop in data.get("stops") or () if _kept(stop, directory))
+
+
+def _kept(stop: Mapping[str, Any], directory: Path) -> bool:
+    """Whether both models of a stop are beside the page."""
+    return all(name in stop and (directory / stop[name]).is_file() for name in ("truth", "model"))
+
+
+def _matched(stop: Mapping[str, Any], directory: Path) -> str:
+    truth, found = (load(directory / stop[name]) for name in ("truth", "model"))
+    if not (isinstance(truth, MultiHead) and isinstance(found, MultiHead)):
+        return ""
+    pairs = assignment(truth, found)[:_ROWS]
+    rows = "".join(
+        f'<div class="pictures">{signed(f"true W of head {k}", truth.W[i])}{signed("recovered", found.W[j])}'
+        f"{errors(found.W[j] - truth.W[i], float(np.abs(truth.W[i]).max()))}</div>"
+        for k, (i, j) in enumerate(pairs, start=1)
+    )
+    title = f"{stop['name'][0].upper()}{stop['name'][1:]}: {number(stop['distance'])} from the truth once matched"
+    return section(title, rows) + half_circle(stop)

@@ -1,0 +1,174 @@
+"""The report of one recovery: the verdict in words, then pictures, then numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, cycle, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keyhole.claims import THEOREMS, Outcome
+from keyhole.drawing.html import draw_svg, escaped, number, reproduced, seconds, section, table
+from keyhole.lab.pages.parts.error_curves import error_curve
+from keyhole.lab.pages.parts.head_switches import against_truth
+from keyhole.lab.pages.parts.portraits import portrait
+from keyhole.lab.pages.parts.recovered_matrices import verified
+from keyhole.lab.pages.shell import shell
+from keyhole.lab.runs import summaries
+from keyhole.lab.runs.reading import kind_of
+
+_OUTPUTS = 6  # numbers of a counterexample's answer that are shown
+
+_UNSEEN = (
+    "Left of the limit some parameter is free, whatever the learner; the error is known only at the end, from fresh "
+    "queries. How it falls on the way is drawn where the truth is known: keyhole demo, and sweeps over --budget."
+)
+
+_PHASES = {
+    "read": "single tokens: the read-out V, constants and biases",
+    "scale": "token lengths at which attention can be read",
+    "measure": "pairs of tokens: the entries of W",
+    "rank": "directions that show the rank of W",
+    "rows": "hard pairs of tokens: how many heads, where each switches",
+    "apart": "heads that switch together, taken apart",
+    "signs": "three tokens: which of W and -W",
+    "mirror": "three tokens: mirror pairs that pairs do not show",
+    "polish": "soft sequences, to which all heads are fitted together",
+    "verify": "fresh sequences, not used for the fit",
+    "lost": "asked before a kill, answers not kept",
+}
+
+
+def page(data: Mapping[str, Any], directory: Path) -> str:
+    """The report of one run, from its record and the model files beside it."""
+    parts = (_verdict(data), _counterexample(data), portrait(data, directory), _queries(data), _certificate(data))
+    parts = (*parts[:4], error_curve(data), parts[4], against_truth(data, directory), _tour(data, directory))
+    body = "".join((*parts, section("The run", table(list(_facts(data)))), _reproduce(data)))
+    return shell(str(data["verdict"]), body)
+
+
+def _tour(data: Mapping[str, Any], directory: Path) -> str:
+    """What the stops of a tour look like; their pages are only needed here."""
+    if not data.get("stops"):
+        return ""
+    from keyhole.lab.pages.tour_page import stops
+
+    return stops(data, directory)
+
+
+def _verdict(data: Mapping[str, Any]) -> str:
+    name = str(data.get("verdict"))
+    failed = name == "CLASS_REFUTED" or data.get("status") in ("BAD_ANSWER", "TARGET_FAILED")
+    style, mark = ("bad", "✕") if failed else ("ours", "●") if verified(data) else ("limit", "○")
+    badge = f'<span aria-hidden="true">{mark}</span> {escaped(name)}'
+    question = f'<p class="limit">{escaped(summaries.asked(kind_of(data), data))}</p>'
+    return f'<p class="verdict {style}">{badge}</p><h1>{escaped(data["sentence"])}</h1>{question}'
+
+
+def _counterexample(data: Mapping[str, Any]) -> str:
+    """The refuting sequence: its length, both answers with enough digits to tell them apart, the gap."""
+    case = data.get("counterexample")
+    if case is None:
+        return ""
+    answer, predicted = (np.ravel(np.asarray(case[k], dtype=np.float64)) for k in ("answer", "predicted"))
+    order = np.argsort(-np.abs(answer - predicted), kind="stable")[:_OUTPUTS]
+    rows = [(f"output {k}", *_apart(float(answer[k]), float(predicted[k]))) for k in order]
+    answers = table(rows, ("", "target answers", "model answers", "gap"), (1, 2, 3))
+    note = f" Of {len(answer)} outputs, the {len(order)} with the largest gaps." if len(order) < len(answer) else ""
+    where = f"<p>The sequence is counterexample.tokens in record.json; ask the target again to see it.{note}</p>"
+    title = f"On a sequence of length {len(case['tokens'])} target and model differ by {number(case['gap'])}"
+    return section(title, answers + where)
+
+
+def _apart(a: float, b: float) -> tuple[str, str, str]:
+    gap = abs(a - b)
+    digits = 2 + max(1, math.ceil(math.log10(max(abs(a), abs(b)) / gap))) if 0 < gap < math.inf else 3
+    return f"{a:.{min(digits, 17)}g}", f"{b:.{min(digits, 17)}g}", number(gap)
+
+
+def _certificate(data: Mapping[str, Any]) -> str:
+    held = data.get("certificate")
+    if held is None:
+        return ""
+    rows = [
+        (f"{part}: {c['name']}", number(c["measured"]), number(c["limit"]), "holds" if c["holds"] else "fails")
+        for part, key in (("assumed", "assumptions"), ("concluded", "conclusion"))
+        for c in held[key]
+    ]
+    theorem, outcome = THEOREMS.get(held["theorem"]), Outcome[held["outcome"]]
+    said = "" if theorem is None else f"<p>{escaped(theorem.statement)}</p>"
+    body = said + table(rows, ("inequality", "measured", "at most", ""), (1, 2))
+    return section(f"Certificate {held['theorem']}: {outcome.name.lower()}. {outcome.value}", body)
+
+
+def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the record says, in words; what it leaves open is left out."""
+    words = ("verdict", "status", "class", "reason", "determined")
+    yield from ((name, str(data[name])) for name in words if data.get(name))
+    sizes = (f"{name} {data[name]:,}" for name in ("width", "rank", "heads", "outputs") if data.get(name) is not None)
+    yield "sizes", ", ".join(sizes)
+    asked = data["queries"]
+    yield "queries", f"{asked['total']:,}, verification included"
+    if data.get("degrees_of_freedom") is not None:
+        yield "limit", f"{summaries.limit(data):,}, with {data['degrees_of_freedom']:,} numbers to be learned"
+    if fresh := data.get("fresh_error"):
+        yield "fresh error", f"{number(fresh['relative'])} of the token values, over {fresh['sequences']:,} sequences"
+    if data.get("error_bar") is not None:
+        yield "error bar", f"{number(data['error_bar'])} of W, relative"
+    if spent := data.get("seconds"):
+        yield "time", f"{seconds(spent['total'])}, of which {seconds(spent['oracle'])} in the target"
+
+
+def _reproduce(data: Mapping[str, Any]) -> str:
+    lost = data.get("status") in ("BUDGET_SPENT", "UNCHECKED") and data.get("budget") is None
+    note = "This run had a budget; add the same --budget. " if lost else ""
+    return section(
+        "How to reproduce", reproduced(summaries.command(kind_of(data), data), note + summaries.versions(data))
+    )
+
+
+def _queries(data: Mapping[str, Any]) -> str:
+    """All phases but verification as one stacked bar against the counting limit, verification as a second bar."""
+    phases: dict[str, int] = dict(data["queries"].get("by_phase") or {})
+    if not phases:
+        return section(f"{data['queries']['total']:,} queries were asked before the run stopped", "")
+    verify, limit = phases.pop("verify", 0), summaries.limit(data)
+    asked = sum(phases.values())
+    per_cent = 99 / max(asked, verify, limit or 0, 1)
+    starts = (per_cent * before for before in accumulate(phases.values(), initial=0))
+    rows = [(name, f"{count:,}", _PHASES.get(name, "")) for name, count in (*phases.items(), ("verify", verify))]
+    bars = "".join(map(_segment, phases, phases.values(), starts, repeat(per_cent), repeat(18), cycle((0.45, 0.2))))
+    bars += _segment("verify", verify, 0.0, per_cent, 90, 0.12) + (_limit_mark(limit, per_cent) if limit else "")
+    bars += f'<text x="0" y="12">to learn: {asked:,}</text><text x="0" y="84">to verify: {verify:,}</text>'
+    title = _query_title(data, asked, verify, limit)
+    svg = draw_svg(bars, size='width="100%" height="116"', label=title)
+    note = "" if data.get("curve") or limit is None else f"<p class='limit'>{_UNSEEN}</p>"
+    return section(title, svg + table(rows, ("phase", "queries", "what for"), (1,)) + note)
+
+
+def _query_title(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:
+    if verified(data) and None not in (limit, data.get("rank")):
+        shape = f"a {data['width']} x {data['width']} head of rank {data['rank']}"
+        if (data.get("heads") or 1) > 1:
+            shape = f"{data['heads']:,} heads of width {data['width']:,}"
+        return f"{asked:,} queries recover {shape}; the limit is {limit:,}. {verify:,} more verify it"
+    known = f"; the limit is {limit:,}" if limit is not None else ""
+    return f"{asked:,} queries to learn, {verify:,} to verify{known}"
+
+
+def _segment(name: str, count: int, start: float, per_cent: float, row: int, shade: float) -> str:
+    """One phase, with its name inside where it is wide enough."""
+    width, inside = count * per_cent, f"{name} {count:,}"
+    label = f'<text x="{start + width / 2:.2f}%" y="{row + 16}" text-anchor="middle">{escaped(inside)}</text>'
+    rect = f'<rect class="phase" fill-opacity="{shade}" x="{start:.2f}%" y="{row}" width="{width:.2f}%" height="24"/>'
+    return f"<g><title>{escaped(inside)} queries</title>{rect}{label if width > 3 * len(inside) else ''}</g>"
+
+
+def _limit_mark(limit: int, per_cent: float) -> str:
+    x, anchor = limit * per_cent, "end" if limit * per_cent > 50 else "start"
+    line = f'<line class="dashed" x1="{x:.2f}%" x2="{x:.2f}%" y1="15" y2="51"/>'
+    label = f'<text class="quiet" x="{x:.2f}%" y="62" text-anchor="{anchor}">limit {limit:,}</text>'
+    return f"<g><title>No learner of this class can ask fewer than {limit:,}</title>{line}{label}</g>"

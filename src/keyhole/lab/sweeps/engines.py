@@ -1,0 +1,309 @@
+"""Engines: where jobs run. Each takes jobs, gives back outcomes, and outlives the death of a worker."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import platform
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+import msgspec
+
+from keyhole._arrays import one_thread
+from keyhole.errors import InvalidInput, KeyholeError
+from keyhole.lab.jobs import KINDS, Job
+from keyhole.lab.runs.records import Record
+from keyhole.lab.sweeps.files import job_of
+
+MOMENT = 0.5  # seconds an engine waits for something to finish before it lets its driver look up
+DEATHS = 3  # of a process a job was in, before the job is suspected and runs alone
+ALONE = 2  # further deaths, alone, before the job is to blame
+STARTS = 50  # deaths in a row of processes in which no job had begun, before it is given up
+
+Payload = Mapping[str, Any]
+Outcome = Mapping[str, Any]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Where jobs run."""
+
+    @property
+    def room(self) -> int:
+        """How many jobs it likes to hold at a time."""
+        ...
+
+    def submit(self, key: str, payload: Payload) -> None:
+        """Take a job."""
+        ...
+
+    def completed(self) -> Iterator[tuple[str, Outcome]]:
+        """Jobs that have ended since the last call, after a moment's wait where none has."""
+        ...
+
+    def close(self) -> None:
+        """Drop what is unfinished and let go of every process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How a job is done: handed to the engines, which do not know the commands.
+
+    Args:
+        load: imports what jobs of a kind need.
+        run: does a job.
+    """
+
+    load: Callable[[type[Job]], object]
+    run: Callable[[Job], Record]
+
+
+def perform(work: Work, payload: Payload) -> Outcome:
+    """Run one job; what it returns is plain data, and so is what it raises."""
+    start = time.perf_counter()
+    try:
+        with one_thread():
+            record = work.run(job_of(payload["job"], payload["fields"]))
+        said: dict[str, Any] = {"record": msgspec.json.decode(record.json()), "code": record.code}
+    except KeyholeError as error:
+        said = {"reason": str(error)}
+    except Exception as error:
+        said = {"reason": f"{type(error).__name__}: {error}"}
+    return said | {"about": {"seconds": time.perf_counter() - start, "host": platform.node(), "process": os.getpid()}}
+
+
+def _marked(work: Work, payload: Payload, mark: str) -> Outcome:
+    """Run one job, with a file that stands as long as the job is under way, imports apart."""
+    with suppress(KeyholeError):  # `perform` meets it again, and says so
+        work.load(KINDS[payload["job"]])
+    Path(mark).touch()
+    try:
+        return perform(work, payload)
+    finally:
+        Path(mark).unlink(missing_ok=True)
+
+
+def _died(times: int) -> Outcome:
+    if not times:
+        return {"reason": f"processes died {STARTS} times before the job began.", "about": {}}
+    return {"reason": f"the process it ran in died {times} times, the last time with nothing beside it.", "about": {}}
+
+
+@dataclass(slots=True)
+class Serial:
+    """Jobs one after another, in this process."""
+
+    work: Work
+    room: int = 1
+    _taken: list[tuple[str, Payload]] = field(default_factory=list[tuple[str, Payload]])
+
+    def submit(self, key: str, payload: Payload) -> None:
+        """Take a job."""
+        self._taken.append((key, payload))
+
+    def completed(self) -> Iterator[tuple[str, Outcome]]:
+        """The next job, run now."""
+        if self._taken:
+            key, payload = self._taken.pop(0)
+            yield key, perform(self.work, payload)
+
+    def close(self) -> None:
+        """Forget what was not run."""
+        self._taken.clear()
+
+
+def _prepare() -> None:
+    """A worker leaves Ctrl-C to its driver, and ends when that does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)
+
+
+@dataclass(slots=True)
+class Pool:
+    """Processes on this machine; when one dies they are all made anew, and what they held is run again.
+
+    A pool cannot say which job killed a process. Each job that was under way at DEATHS deaths therefore runs alone, and
+    fails when its process dies then too, ALONE times. A process that dies while it starts is no job's fault.
+
+    Args:
+        work: how a job is done.
+        workers: how many processes.
+    """
+
+    work: Work
+    workers: int
+    _pool: ProcessPoolExecutor | None = None
+    _held: dict[Future[Outcome], str] = field(default_factory=dict[Future[Outcome], str])
+    _payloads: dict[str, Payload] = field(default_factory=dict[str, Payload])
+    _deaths: Counter[str] = field(default_factory=Counter[str])
+    _processes: dict[int, Any] = field(default_factory=dict[int, Any])
+    _marks: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="keyhole-"))
+    _idle: int = 0
+
+    @property
+    def room(self) -> int:
+        """Enough that no process waits for the driver, few enough that a death concerns few jobs."""
+        return 2 * self.workers
+
+    def submit(self, key: str, payload: Payload) -> None:
+        """Take a job."""
+        self._payloads[key] = payload
+        if self._deaths[key] < DEATHS:
+            self._hand(key)
+
+    def _hand(self, key: str) -> None:
+        if self._pool is None:
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=spawn, initializer=_prepare)
+        try:
+            self._held[self._pool.submit(_marked, self.work, self._payloads[key], str(self._mark(key)))] = key
+            self._processes |= cast(Any, self._pool)._processes or {}
+        except BrokenProcessPool:
+            future: Future[Outcome] = Future()
+            future.set_exception(BrokenProcessPool())
+            self._held[future] = key
+
+    def _mark(self, key: str) -> Path:
+        return Path(self._marks, key)
+
+    def completed(self) -> Iterator[tuple[str, Outcome]]:
+        """Jobs that have ended; after a death, the others are handed to new processes."""
+        done, _ = wait(self._held, timeout=MOMENT, return_when=FIRST_COMPLETED)
+        for future in [future for future in done if future.exception() is None]:
+            self._idle = 0
+            yield self._ended(self._held.pop(future), future.result())
+        if any(future.exception() is not None for future in done):
+            yield from self._rebuilt()
+
+    def _ended(self, key: str, outcome: Outcome) -> tuple[str, Outcome]:
+        del self._payloads[key]
+        return key, outcome
+
+    def _rebuilt(self) -> Iterator[tuple[str, Outcome]]:
+        """New processes; suspects are run alone first."""
+        wait(self._held)  # those that were finished keep their outcome, the others fail at once
+        finished = {key: future.result() for future, key in self._held.items() if future.exception() is None}
+        self._shut()
+        for key, outcome in finished.items():
+            yield self._ended(key, outcome)
+        self._suspect()
+        waiting = list(self._payloads)
+        for key in [key for key in waiting if self._deaths[key] >= DEATHS]:
+            yield self._ended(key, self._alone(key))
+        for key in [key for key in waiting if self._deaths[key] < DEATHS]:
+            if self._idle < STARTS:
+                self._hand(key)
+            else:
+                yield self._ended(key, _died(0))
+
+    def _suspect(self) -> None:
+        """Count a death for every job that was under way."""
+        inside = [key for key in self._payloads if self._mark(key).exists()]
+        self._deaths.update(inside)
+        self._idle = 0 if inside else self._idle + 1
+        for key in inside:
+            self._mark(key).unlink()
+
+    def _alone(self, key: str) -> Outcome:
+        for _ in range(STARTS):
+            self._hand(key)
+            (future,) = self._held
+            error = future.exception()
+            self._shut()
+            if error is None:
+                return future.result()
+            self._suspect()
+            if self._deaths[key] >= DEATHS + ALONE:
+                break
+        return _died(self._deaths[key])
+
+    def _shut(self) -> None:
+        """End every process, and wait until it has ended: what it held, such as a transcript, is free then."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.join()
+        self._pool = None
+        self._processes.clear()
+        self._held.clear()
+
+    def close(self) -> None:
+        """Drop what is unfinished and end every process."""
+        self._shut()
+        shutil.rmtree(self._marks, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A Dask cluster that is already running; it runs again what a dead worker held.
+
+    Args:
+        work: how a job is done.
+        address: of its scheduler, such as tcp://HOST:8786.
+    """
+
+    work: Work
+    address: str
+    _client: Any = field(init=False)
+    _held: dict[Any, str] = field(default_factory=dict[Any, str])
+
+    def __post_init__(self) -> None:
+        try:
+            distributed: Any = importlib.import_module("distributed")
+        except ImportError as error:
+            raise InvalidInput("--cluster needs Dask: pip install 'keyhole[cluster]'.") from error
+        try:
+            self._client = distributed.Client(self.address, timeout=10, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise InvalidInput(f"no Dask scheduler answers at {self.address} ({error}). Start one first.") from error
+
+    @property
+    def room(self) -> int:
+        """A window of jobs, twice what its workers run at a time."""
+        return max(4, 2 * sum(self._client.nthreads().values()))
+
+    def submit(self, key: str, payload: Payload) -> None:
+        """Take a job."""
+        future = self._client.submit(
+            perform, self.work, dict(payload), key=f"keyhole-{key}-{time.time_ns()}", pure=False
+        )
+        self._held[future] = key
+
+    def completed(self) -> Iterator[tuple[str, Outcome]]:
+        """Jobs that have ended."""
+        deadline = time.monotonic() + MOMENT
+        while not (done := [future for future in self._held if future.done()]) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        for future in done:
+            key, error = self._held.pop(future), future.exception()
+            yield key, future.result() if error is None else {"reason": f"{error!r}", "about": {}}
+            future.release()
+
+    def close(self) -> None:
+        """Cancel what is unfinished and leave the cluster."""
+        self._client.cancel(list(self._held))
+        self._client.close()

@@ -1,0 +1,191 @@
+"""The sweep job: every job of a file that has not been run yet, run somewhere, and kept."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from keyhole.errors import InvalidInput
+from keyhole.lab.commands.shared import versions
+from keyhole.lab.jobs import Job, SweepJob, TrainJob
+from keyhole.lab.pages.sweep_page import page
+from keyhole.lab.runs.directories import hold_directory
+from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.store import DONE, FAILED, Row, Store, read
+from keyhole.lab.runs.tables import Table, check_formats, export, table
+from keyhole.lab.sweeps.engines import Cluster, Engine, Outcome, Payload, Pool, Serial, Work
+from keyhole.lab.sweeps.expectations import Landing, landings
+from keyhole.lab.sweeps.files import Sweep, job_of, read_sweep
+from keyhole.models.files import write_atomically
+
+REFUSED = 3
+Loader = Callable[[type[Job]], object]
+Runner = Callable[[Job], Record]
+SECONDS_BETWEEN_LINES = 10.0  # of progress, where standard error is no terminal
+
+
+def run_sweep(job: SweepJob, *, work: tuple[Loader, Runner]) -> Record:
+    """Run what is missing, keep it, draw it; `work` says how a job is loaded and done."""
+    sweep = read_sweep(job.file)
+    check_formats(job.export)
+    if job.workers < 0:
+        raise InvalidInput(f"--workers is a whole number >= 0; got {job.workers}.")
+    directory = Path(job.out) if job.out is not None else Path("runs") / sweep.name
+    payloads = _payloads(sweep, directory)
+    with hold_directory(directory):
+        ran = _run_missing(job, sweep, payloads, directory / "store.sqlite", Work(*work))
+        rows = [row for row in read(directory / "store.sqlite") if row.key in payloads]
+        return _finished(job, sweep, directory, rows, ran)
+
+
+def _run_missing(job: SweepJob, sweep: Sweep, payloads: dict[str, Payload], path: Path, work: Work) -> int:
+    """Run and keep every job that the store lacks; how many there were."""
+    with closing(Store(path)) as store:
+        states = store.states()
+        done = {DONE} if job.retry_failed else {DONE, FAILED}
+        missing = {key: payload for key, payload in payloads.items() if states.get(key) not in done}
+        if missing:
+            _drive(missing, _engine(job, len(missing), work), store, sweep.name)
+    return len(missing)
+
+
+def _payloads(sweep: Sweep, directory: Path) -> dict[str, Payload]:
+    """The jobs by their keys; equal ones are one. Those that write go on in a directory of their own."""
+    jobs = [job_of(sweep.kind, entry) for entry in sweep.entries]
+    if any(getattr(job, name, None) for job in jobs for name in ("out", "resume", "force")):
+        raise InvalidInput("a sweep gives each of its jobs a directory of its own: leave out, resume and force away.")
+    return {job.key: {"job": sweep.kind, "fields": asdict(job) | _place(job, directory)} for job in jobs}
+
+
+def _place(job: Job, directory: Path) -> dict[str, Any]:
+    """Where a job writes, and that it goes on with what it finds there; a training writes where it is asked to."""
+    if isinstance(job, TrainJob) and not job.keep:
+        return {"keep": False}
+    if isinstance(job, TrainJob) and job.model == "constructed":  # nothing is trained that could be gone on with
+        return {"out": str(directory / "jobs" / job.key), "force": True}
+    return {"out": str(directory / "jobs" / job.key), "resume": True} if hasattr(job, "resume") else {}
+
+
+def _engine(job: SweepJob, count: int, work: Work) -> Engine:
+    if job.cluster is not None:
+        return Cluster(work, job.cluster)
+    return Pool(work, min(job.workers, count)) if job.workers else Serial(work)
+
+
+def _drive(missing: dict[str, Payload], engine: Engine, store: Store, name: str) -> None:
+    """Keep the engine supplied and every outcome kept; what is in flight when this ends is run again another time."""
+    waiting, flying = iter(missing.items()), 0
+    with closing(engine), _progress(name, len(missing)) as shown:
+        left = len(missing)
+        while left:
+            while flying < engine.room and (pair := next(waiting, None)) is not None:
+                engine.submit(*pair)
+                flying += 1
+            for key, outcome in engine.completed():
+                store.put(_row(key, missing[key], outcome))
+                flying, left = flying - 1, left - 1
+                shown.advance()
+
+
+def _row(key: str, payload: Payload, outcome: Outcome) -> Row:
+    job = {"kind": payload["job"], **payload["fields"]}
+    about = {**outcome["about"], "finished": datetime.now(UTC).isoformat(timespec="seconds")}
+    if "reason" in outcome:
+        return Row(key, job, FAILED, None, outcome["reason"], about)
+    return Row(key, job, DONE, outcome["record"], None, about)
+
+
+class _Lines:
+    """Progress as a line now and then, where there is no terminal."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total, self.count = name, total, 0
+        self.start = self.last = time.monotonic()
+
+    def advance(self) -> None:
+        """One more job has ended."""
+        self.count += 1
+        now = time.monotonic()
+        if now - self.last >= SECONDS_BETWEEN_LINES or self.count == self.total:
+            left = (now - self.start) / self.count * (self.total - self.count)
+            sys.stderr.write(f"{self.name}: {self.count} of {self.total} jobs, about {left:.0f} s left\n")
+            self.last = now
+
+
+class _Bar:
+    """Progress as a bar with the time left."""
+
+    def __init__(self, bar: Any, total: int, name: str) -> None:
+        self.bar = bar
+        self.task = bar.add_task(name, total=total)
+
+    def advance(self) -> None:
+        """One more job has ended."""
+        self.bar.advance(self.task)
+
+
+def _progress(name: str, total: int) -> AbstractContextManager[_Lines | _Bar]:
+    return _bar(name, total) if sys.stderr.isatty() else _lines(name, total)
+
+
+@contextmanager
+def _lines(name: str, total: int) -> Generator[_Lines]:
+    yield _Lines(name, total)
+
+
+@contextmanager
+def _bar(name: str, total: int) -> Generator[_Bar]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Bar(bar, total, name)
+
+
+def _finished(job: SweepJob, sweep: Sweep, directory: Path, rows: list[Row], ran: int) -> Record:
+    """Exports, the page and the record, all read from the rows."""
+    flat: Table = table(rows)
+    landed = landings([row for row in flat if row["state"] == DONE], sweep.expect)
+    failed = [row for row in rows if row.state == FAILED]
+    data: dict[str, Any] = {
+        "sentence": _sentence(sweep, rows, failed, ran, landed),
+        "name": sweep.name,
+        "about": sweep.about,
+        "jobs": {"total": len(rows), "done": len(rows) - len(failed), "failed": len(failed), "run_now": ran},
+        "failures": [{"key": row.key, "reason": row.reason} for row in failed],
+        "expectations": [asdict(one) for one in landed],
+        "store": str(directory / "store.sqlite"),
+        "exports": export(flat, directory, job.export),
+        "run": str(directory),
+        "file": job.file,
+        "figure": sweep.figure,
+        **versions(),
+    }
+    lines = [("met" if one.met else "MISSED", _landing(one)) for one in landed]
+    lines += [("failed", f"{row.key}: {row.reason}") for row in failed[:5]]
+    lines += [("written to", str(directory))]
+    record = Record(data, REFUSED if failed else 0, tuple(lines))
+    write_atomically(directory / "record.json", record.json() + b"\n")
+    write_atomically(directory / "report.html", page(data, flat, sweep.figure).encode())
+    return record
+
+
+def _landing(one: Landing) -> str:
+    return f"{one.sentence}; measured {'nothing' if one.measured is None else f'{one.measured:.3g}'}"
+
+
+def _sentence(sweep: Sweep, rows: list[Row], failed: list[Row], ran: int, landed: list[Landing]) -> str:
+    said = f"{len(rows) - len(failed):,} of {len(rows):,} jobs of {sweep.name} are done, {ran:,} of them run now."
+    if failed:
+        said += f" {len(failed):,} failed; mend the cause and add --retry-failed."
+    if landed:
+        met = sum(one.met for one in landed)
+        said += f" {met} of {len(landed)} expectations are met."
+    return said

@@ -1,0 +1,238 @@
+"""From the TARGET a person names to an oracle."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Matrix
+from keyhole.errors import InvalidInput
+from keyhole.lab.jobs.job_parts import Declaring, Reaching
+from keyhole.models import SelfAttention
+from keyhole.oracles import Bounded, Cast, Disturbed, Imperfection, Local, Noisy, Oracle, Rounded, Signs, oracle_of
+
+_FORMS = "a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME"
+TOKEN = "KEYHOLE_TOKEN"  # noqa: S105
+
+
+def open_target(
+    target: str, *, width: int | None = None, outputs: int | None = None, reaching: Reaching | None = None
+) -> Oracle:
+    """The oracle a TARGET names; `reaching` says how to ask a service.
+
+    Raises:
+        InvalidInput: nothing usable is there; the message says what was looked for.
+        TargetFailed: a service does not answer.
+    """
+    if target.startswith(("http://", "https://")):
+        return _service(target, width, outputs, reaching or Reaching())
+    if target.endswith(".onnx"):
+        return _onnx(target, width, outputs)
+    if target.endswith(".safetensors") or (os.sep in target and ":" not in target):
+        return _of_sizes(target, Local(saved(target)), width, outputs)
+    if ":" not in target:
+        raise InvalidInput(f"TARGET must be {_FORMS}; got {target!r}.")
+    return _in_process(target, width, outputs)
+
+
+def _in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
+    """What `package.module:NAME` holds: a callable, a torch module, or an oracle made of a part of one."""
+    return _of_sizes(target, oracle_of(_named(target), width, outputs), width, outputs)
+
+
+def _of_sizes(target: str, oracle: Oracle, width: int | None, outputs: int | None) -> Oracle:
+    """The oracle, where it has the sizes that were said."""
+    if width not in (None, oracle.width):
+        raise InvalidInput(f"{target} has tokens of width {oracle.width}; --width says {width}.")
+    if None not in (outputs, oracle.outputs) and outputs != oracle.outputs:
+        raise InvalidInput(f"{target} answers {oracle.outputs} numbers; --outputs says {outputs}.")
+    return oracle
+
+
+def saved(path: str) -> Any:
+    """A saved model as it is asked: a layer by its last row, and of a Transformer of one layer that layer.
+
+    The token map in front of a built or trained layer is not hidden: tokens are asked as it gives them. A layer with a
+    residual or a trained network behind it is refused: recovered alone, it would not be the model.
+    """
+    from keyhole.constructions import load
+    from keyhole.constructions.shared.coded_tokens import Perceptron
+    from keyhole.models.stack import Transformer
+
+    model = load(path)
+    if isinstance(model, Transformer):
+        layer = model.blocks[0].layer if len(model.blocks) == 1 else None
+        if not isinstance(layer, SelfAttention):
+            raise InvalidInput(f"{path} is a Transformer; only one layer of standard attention is asked as a TARGET.")
+        if model.blocks[0].residual or isinstance(model.out, Perceptron):
+            raise InvalidInput(
+                f"{path} has a residual or a network behind its attention layer, which asking the layer would leave "
+                "out. A callable of your own, package.module:NAME, can ask any part of keyhole.load(PATH)."
+            )
+        model = layer
+    return model.read_last() if isinstance(model, SelfAttention) else model
+
+
+def _service(address: str, width: int | None, outputs: int | None, reaching: Reaching) -> Oracle:
+    try:
+        from keyhole.oracles.http_service import HttpService
+    except ImportError as error:
+        raise InvalidInput(str(error)) from error
+    token = os.environ.get(TOKEN) or None
+    return HttpService(address, width, outputs, rate=reaching.rate, timeout=reaching.timeout, token=token)
+
+
+def _onnx(path: str, width: int | None, outputs: int | None) -> Oracle:
+    try:
+        from keyhole.oracles.onnx_file import OnnxFile
+    except ImportError as error:
+        raise InvalidInput(str(error)) from error
+    return OnnxFile(path, width, outputs)
+
+
+def chunk(target: str) -> int:
+    """Numbers of one entry of the transcript: few where an answer lost is an answer waited for."""
+    return 1 << 19 if target.startswith(("http://", "https://")) else 1 << 22
+
+
+def _named(target: str) -> Any:
+    module, _, path = target.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidInput(f"cannot import {module} ({error}). The current directory is on the path.") from error
+    except Exception as error:
+        raise InvalidInput(f"importing {module} raised {type(error).__name__}: {error}.") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise InvalidInput(f"{module} has no {path!r}. Name a callable: {module}:NAME.")
+        found = getattr(found, name)
+    if not callable(found) and not isinstance(found, Oracle):
+        raise InvalidInput(f"{target} is a {type(found).__name__}, not a callable.")
+    return found
+
+
+def stated_by(job: Declaring) -> Imperfection:
+    """What a job declares of its target."""
+    stated = Imperfection.cast(job.answers)
+    if job.decimals is not None:
+        stated = stated.combined(Imperfection.decimals(job.decimals))
+    levels = 2 if job.labels else None
+    return stated.combined(
+        Imperfection(noise=job.noise, tolerance=job.tolerance, levels=levels, token_bound=job.token_bound)
+    )
+
+
+_POLICIES: dict[str, Callable[[Oracle, str, int], Oracle]] = {
+    "noise": lambda oracle, value, seed: Noisy(oracle, float(value), seed),
+    "tolerance": lambda oracle, value, seed: Disturbed(oracle, float(value), seed),
+    "decimals": lambda oracle, value, seed: Rounded(oracle, int(value)),
+    "answers": lambda oracle, value, seed: Cast(oracle, value),
+    "token-bound": lambda oracle, value, seed: Bounded(oracle, float(value)),
+    "labels": lambda oracle, value, seed: Signs(oracle),
+}
+
+
+def simulated(oracle: Oracle, policies: Sequence[str], seed: int) -> Oracle:
+    """The oracle behind output policies, the first one innermost; each declares itself.
+
+    Raises:
+        InvalidInput: a policy is not known, or its value makes no sense.
+    """
+    for policy in ",".join(policies).split(",") if policies else ():
+        name, _, value = policy.partition("=")
+        if name not in _POLICIES:
+            raise InvalidInput(f"--simulate takes {', '.join(_POLICIES)}, as NAME=VALUE; got {policy!r}.")
+        try:
+            oracle = _POLICIES[name](oracle, value, seed)
+        except ValueError as error:
+            raise InvalidInput(f"--simulate {name}= needs a number; got {value!r}.") from error
+    return oracle
+
+
+def go_on(oracle: Any, asked: int) -> None:
+    """Let simulated noise go on from where a run that is resumed had come to."""
+    while oracle is not None:
+        if isinstance(oracle, Noisy):
+            oracle.position = asked
+        oracle = getattr(oracle, "inner", None)
+
+
+def load_tokens(path: str) -> Matrix:
+    """A vocabulary: one token per row of a .npy, .csv (or .txt) or .safetensors file."""
+    file = Path(path)
+    if not file.is_file():
+        raise InvalidInput(f"no token file at {path}. Give a .npy, .csv or .safetensors file with one token per row.")
+    try:
+        tokens = _TOKEN_FILES[file.suffix](file) if file.suffix in _TOKEN_FILES else np.zeros(0)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInput(f"{path} cannot be read as tokens ({error}).") from error
+    if tokens.ndim != 2 or not tokens.size or not np.isfinite(tokens).all():
+        raise InvalidInput(
+            f"{path} must hold one finite matrix with one token per row (.npy, .csv, .txt or .safetensors); "
+            f"got shape {tokens.shape}."
+        )
+    return tokens
+
+
+def load_bases(path: str) -> tuple[Matrix, ...]:
+    """Bases of subspaces: the tensors of a .safetensors file in the order of their names, or a .npy of all of them."""
+    from safetensors.numpy import load
+
+    file = Path(path)
+    if not file.is_file():
+        raise InvalidInput(f"no file of bases at {path}. Give a .safetensors or .npy file with one basis per head.")
+    try:
+        found = (
+            [np.asarray(basis, dtype=np.float64) for _, basis in sorted(load(file.read_bytes()).items())]
+            if file.suffix == ".safetensors"
+            else list(np.asarray(np.load(file, allow_pickle=False), dtype=np.float64))
+        )
+    except Exception as error:
+        raise InvalidInput(f"{path} cannot be read as bases ({error}).") from error
+    if not found or any(basis.ndim != 2 for basis in found):
+        shapes = [basis.shape for basis in found]
+        raise InvalidInput(f"{path} must hold bases, one matrix per head, width x rank; got {shapes}.")
+    return tuple(found)
+
+
+def _only_tensor(file: Path) -> Matrix:
+    from safetensors.numpy import load
+
+    tensors = load(file.read_bytes())
+    if len(tensors) != 1:
+        raise ValueError(f"it holds {len(tensors)} tensors, not one")
+    return np.asarray(next(iter(tensors.values())), dtype=np.float64)
+
+
+_TOKEN_FILES: dict[str, Callable[[Path], Any]] = {
+    ".npy": lambda file: np.asarray(np.load(file, allow_pickle=False), dtype=np.float64),
+    ".csv": lambda file: np.loadtxt(file, delimiter=",", ndmin=2),
+    ".txt": lambda file: np.loadtxt(file, ndmin=2),
+    ".safetensors": _only_tensor,
+}
+
+
+def digest(target: str) -> str | None:
+    """SHA-256 of a file target, so that a changed file is not taken for the same run."""
+    path = Path(target)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def label(target: str) -> str:
+    """A short name for run directories."""
+    name = (
+        Path(target).stem
+        if os.sep in target or target.endswith((".safetensors", ".onnx"))
+        else target.rpartition(":")[2]
+    )
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "target"

@@ -1,0 +1,23 @@
+"""From the words of a job to a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyhole.lab.jobs.job_parts import Posing
+from keyhole.tasks import Task, task_named
+
+
+def posed(name: str, job: Posing, **known: Any) -> Task:
+    """The task a job names; sizes in `known` are used where the job does not give them."""
+    given = {
+        "length": job.length,
+        "q": job.q,
+        "dimension": job.width,
+        "at_most": job.at_most or None,
+        "modulus": job.modulus,
+        "radius": job.radius,
+        "nodes": job.nodes,
+    }
+    own = {"dimension" if key == "width" else key: value for key, value in known.items()}
+    return task_named(name, **{key: own.get(key) if value is None else value for key, value in given.items()})

@@ -1,0 +1,106 @@
+"""Multi-layer Transformers: attention with a residual, then a network with a residual, layer after layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from keyhole._arrays import Array
+from keyhole.constructions.shared.coded_tokens import Perceptron
+from keyhole.errors import InvalidInput
+from keyhole.lab.training.nets.net import gaussian
+from keyhole.lab.training.nets.token_reading import Numbers, Reading, Weights, affine
+from keyhole.lab.training.nets.units import in_heads
+from keyhole.models.attention import SelfAttention
+from keyhole.models.stack import Block, Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class LayersNet:
+    r"""$h \leftarrow h + \sum_h \mathrm{softmax}(h Q K^\top h^\top) h V O$, then $h \leftarrow h + \mathrm{net}(h)$.
+
+    Args:
+        reading: how tokens are read.
+        length: tokens of an input.
+        outputs: numbers of an answer.
+        embed: e, numbers of a token between layers; a head has e / heads.
+        heads: heads of a layer.
+        layers: how many.
+        hidden: units of the network of a layer.
+        places: whether the position in the sequence is read too, as a learned vector.
+        labels: whether answers are log-odds.
+    """
+
+    reading: Reading
+    length: int
+    outputs: int
+    embed: int
+    heads: int
+    layers: int
+    hidden: int
+    places: bool = False
+    labels: bool = False
+
+    def __post_init__(self) -> None:
+        if self.embed % self.heads:
+            raise InvalidInput(f"--embed {self.embed} is divided among --heads {self.heads}; give a multiple.")
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Codes, unless they are learned."""
+        return self.reading.fixed
+
+    def initial(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Gaussian weights; what is added to a token is small at first."""
+        e, m, H = self.embed, self.embed // self.heads, self.heads
+        fan = 1 if self.reading.kind == "one-hot" else self.reading.features
+        held = self.reading.initial(rng) | {"E": gaussian(rng, self.reading.features, e, fan=fan)}
+        held |= {"places": 0.5 * rng.normal(size=(self.length, e))} if self.places else {}
+        for k in range(self.layers):
+            held |= {f"Q{k}": gaussian(rng, H, e, m) / m**0.25, f"K{k}": gaussian(rng, H, e, m) / m**0.25}
+            held |= {f"V{k}": gaussian(rng, H, e, m), f"O{k}": gaussian(rng, H, m, e, fan=e)}
+            held |= {f"W1{k}": gaussian(rng, e, self.hidden) * np.sqrt(2.0), f"b1{k}": np.zeros(self.hidden)}
+            held |= {f"W2{k}": gaussian(rng, self.hidden, e), f"b2{k}": np.zeros(e)}
+        return held | {"Wo": gaussian(rng, e, self.outputs), "bo": np.zeros(self.outputs)}
+
+    def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
+        """Answers."""
+        h = self.reading.project(w, X, w["E"], codes)
+        h = h + w["places"][:, None] if self.places else h
+        for k in range(self.layers):
+            h = h + self._attended(w, h, k)
+            inner = torch.relu(affine(h, w[f"W1{k}"], w[f"b1{k}"]))
+            h = h + affine(inner, w[f"W2{k}"], w[f"b2{k}"])
+        return affine(h, w["Wo"], w["bo"])
+
+    def _attended(self, w: Weights, h: Tensor, k: int) -> Tensor:
+        """What the heads give, summed."""
+        parts = (affine(h, w[f"{name}{k}"].transpose(1, 2).flatten(2)) for name in "QKV")
+        Q, K, V = (in_heads(part, self.heads) for part in parts)
+        mixed = ((Q @ K.transpose(-1, -2)).softmax(dim=-1) @ V).transpose(2, 3).flatten(3)
+        return affine(mixed, w[f"O{k}"].flatten(1, 2))
+
+    def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
+        """None: there are several tables."""
+        return None
+
+    def exported(self, w: Numbers) -> Transformer:
+        """Token maps and layers; the network of a layer is the token map in front of the next."""
+        front: Any = self.reading.exported(w, mixing=w["E"])
+        blocks: list[Block] = []
+        for k in range(self.layers):
+            layer = SelfAttention(w[f"Q{k}"], w[f"K{k}"], w[f"V{k}"] @ w[f"O{k}"])
+            blocks.append(Block(front, layer, residual=True))
+            front = self._network(w, k)
+        return Transformer(tuple(blocks), front)
+
+    def _network(self, w: Numbers, k: int) -> Perceptron:
+        """The network of a layer; the read-out stands behind the last."""
+        parts = w[f"W1{k}"], w[f"b1{k}"], w[f"W2{k}"], w[f"b2{k}"]
+        if k < self.layers - 1:
+            return Perceptron(*parts)
+        return Perceptron(*parts, w["Wo"], w["bo"], "sigmoid" if self.labels else "none")

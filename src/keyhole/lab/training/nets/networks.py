@@ -1,0 +1,156 @@
+"""Nets without attention: a fully connected one on all tokens at once, and recurrent ones that read the input twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from keyhole._arrays import Array
+from keyhole.lab.training.nets.net import gaussian
+from keyhole.lab.training.nets.token_reading import Numbers, Reading, Weights, affine
+from keyhole.models.baselines import CELLS, Cell, Mlp, Recurrent
+
+
+@dataclass(frozen=True, slots=True)
+class MlpNet:
+    """All tokens side by side, affine maps with ReLU between them.
+
+    Args:
+        reading: how tokens are read.
+        length: tokens of an input.
+        outputs: numbers of an answer.
+        hidden: units of a hidden layer.
+        layers: hidden layers.
+        labels: whether answers are log-odds.
+    """
+
+    reading: Reading
+    length: int
+    outputs: int
+    hidden: int
+    layers: int = 1
+    labels: bool = False
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Codes, unless they are learned."""
+        return self.reading.fixed
+
+    def initial(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Gaussian weights, no biases."""
+        sizes = [self.length * self.reading.features, *[self.hidden] * self.layers, self.length * self.outputs]
+        layers = {f"W{k}": gaussian(rng, d, e) * (np.sqrt(2.0) if k else 1.0) for k, (d, e) in _counted(sizes)}
+        return self.reading.initial(rng) | layers | {f"b{k}": np.zeros(e) for k, (_, e) in _counted(sizes)}
+
+    def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
+        """Answers."""
+        x = self.reading.tokens(w, X, codes).flatten(2)
+        for k in range(self.layers + 1):
+            x = torch.baddbmm(w[f"b{k}"][:, None], torch.relu(x) if k else x, w[f"W{k}"])
+        return x.reshape(*x.shape[:2], self.length, self.outputs)
+
+    def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
+        """None."""
+        return None
+
+    def exported(self, w: Numbers) -> Mlp:
+        """The same network."""
+        W = tuple(w[f"W{k}"].T for k in range(self.layers + 1))
+        b = [w[f"b{k}"] for k in range(self.layers + 1)]
+        b[-1] = b[-1] + 0.5 * self.labels  # an answer above 1/2 is yes
+        return Mlp(W, tuple(b), self.length, tuple(range(self.reading.columns.plain)), w["codes"])
+
+
+def _counted(sizes: list[int]) -> list[tuple[int, tuple[int, int]]]:
+    return list(enumerate(pairwise(sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentNet:
+    """A GRU or LSTM that reads the whole input and then reads it again, answering the second time.
+
+    A model that reads once cannot know what comes: no answer about later tokens would be possible.
+
+    Args:
+        reading: how tokens are read.
+        outputs: numbers of an answer.
+        cell: gru or lstm.
+        hidden: units of a layer.
+        layers: how many.
+        passes: how often the input is read.
+        labels: whether answers are log-odds.
+    """
+
+    reading: Reading
+    outputs: int
+    cell: str
+    hidden: int
+    layers: int = 1
+    passes: int = 2
+    labels: bool = False
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Codes, unless they are learned."""
+        return self.reading.fixed
+
+    def initial(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Gaussian weights, no biases."""
+        gates, held = CELLS[self.cell] * self.hidden, self.reading.initial(rng)
+        for k in range(self.layers):
+            inputs = self.hidden if k else self.reading.features
+            held |= {f"Wx{k}": gaussian(rng, inputs, gates), f"Wh{k}": gaussian(rng, self.hidden, gates)}
+            held |= {f"bx{k}": np.zeros(gates), f"bh{k}": np.zeros(gates)}
+        return held | {"Wo": gaussian(rng, self.hidden, self.outputs), "bo": np.zeros(self.outputs)}
+
+    def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
+        """Answers of the last reading."""
+        rows = self.reading.tokens(w, X, codes)
+        length = rows.shape[2]
+        rows = rows.repeat(1, 1, self.passes, 1)
+        for k in range(self.layers):
+            rows = self._layer(w, rows, k)
+        return affine(rows[:, :, -length:], w["Wo"], w["bo"])
+
+    def _layer(self, w: Weights, rows: Tensor, k: int) -> Tensor:
+        """One layer over the whole sequence; what comes from the inputs is multiplied at once."""
+        Wh, bh = w[f"Wh{k}"], w[f"bh{k}"][:, None]
+        inputs = affine(rows, w[f"Wx{k}"], w[f"bx{k}"])
+        h = c = rows.new_zeros(*rows.shape[:2], self.hidden)
+        seen: list[Tensor] = []
+        for a in inputs.unbind(2):
+            b = torch.baddbmm(bh, h, Wh)
+            if self.cell == "gru":
+                h = _gru(a, b, h)
+            else:
+                h, c = _lstm(a + b, c)
+            seen.append(h)
+        return torch.stack(seen, dim=2)
+
+    def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
+        """None."""
+        return None
+
+    def exported(self, w: Numbers) -> Recurrent:
+        """The same network."""
+        names = [tuple(f"{name}{k}" for name in ("Wx", "Wh", "bx", "bh")) for k in range(self.layers)]
+        cells = tuple(Cell(w[Wx].T, w[Wh].T, w[bx], w[bh]) for Wx, Wh, bx, bh in names)
+        plain, bo = tuple(range(self.reading.columns.plain)), w["bo"] + 0.5 * self.labels
+        return Recurrent(self.cell, cells, w["Wo"].T, bo, plain, w["codes"], passes=self.passes)
+
+
+def _gru(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    (r, u, n), (rh, uh, nh) = a.chunk(3, dim=-1), b.chunk(3, dim=-1)
+    keep = torch.sigmoid(u + uh)
+    fresh = torch.tanh(n + torch.sigmoid(r + rh) * nh)
+    return fresh + keep * (h - fresh)
+
+
+def _lstm(sums: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    i, f, g, o = sums.chunk(4, dim=-1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c

@@ -1,0 +1,181 @@
+"""Attention units with free values: softmax or linear, of order two or three, queries free or tied to the keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from keyhole._arrays import Array
+from keyhole.lab.training.nets.net import gaussian
+from keyhole.lab.training.nets.token_reading import Numbers, Reading, Weights, affine
+from keyhole.models.attention import SelfAttention
+from keyhole.models.linear import LinearAttention
+from keyhole.models.stack import Block, Transformer
+from keyhole.models.tensor import TensorAttention
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    r"""One attention layer, heads summed: $\sum_h \mathrm{softmax}(X Q_h K_h^\top X^\top) X V_h$ on read tokens X.
+
+    Args:
+        reading: how tokens are read.
+        outputs: numbers of an answer.
+        embed: width of queries and keys.
+        heads: how many heads.
+        linear: scores are weights as they are, without softmax.
+    """
+
+    reading: Reading
+    outputs: int
+    embed: int
+    heads: int = 1
+    linear: bool = False
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Codes, unless they are learned."""
+        return self.reading.fixed
+
+    def initial(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Gaussian weights."""
+        w = self.reading.features
+        Q, K = (gaussian(rng, self.heads, w, self.embed) for _ in range(2))
+        return self.reading.initial(rng) | {"Q": Q, "K": K, "V": gaussian(rng, self.heads, w, self.outputs)}
+
+    def _parts(self, w: Weights, X: Tensor, codes: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Weights and values, seeds x batch x heads x length x columns."""
+        parts = [w[name].transpose(1, 2).flatten(2) for name in "QKV"]
+        projected = self.reading.project_each(w, X, parts, codes)
+        queries, keys, values = (in_heads(part, self.heads) for part in projected)
+        scores = queries @ keys.transpose(-1, -2)
+        return scores if self.linear else scores.softmax(dim=-1), values
+
+    def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
+        """Answers."""
+        weights, values = self._parts(w, X, codes)
+        return (weights @ values).sum(dim=2)
+
+    def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
+        """The mean over heads."""
+        return self._parts(w, X, codes)[0].mean(dim=2)
+
+    def exported(self, w: Numbers) -> Transformer:
+        """A token map and a layer."""
+        layer = (LinearAttention if self.linear else SelfAttention)(w["Q"], w["K"], w["V"])
+        return Transformer((Block(self.reading.exported(w), layer),))
+
+
+@dataclass(frozen=True, slots=True)
+class TiedUnit:
+    r"""A unit of sparse averaging whose query is a sum over the positions a token names, the same for each.
+
+    $$\mathrm{score}_{ij} = \sum_{k \in y_i} u_k^\top Q K^\top u_j, \qquad \mathrm{value}_j = z_j V$$
+
+    With one-hot codes u the rows of Q and K are learned codes of positions.
+
+    Args:
+        reading: how tokens are read; the last coded column is the token's own position.
+        embed: width of queries and keys.
+        linear: scores are weights as they are, without softmax.
+    """
+
+    reading: Reading
+    embed: int
+    linear: bool = False
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Codes, unless they are learned."""
+        return self.reading.fixed
+
+    def initial(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Queries and keys of length about 1, less without softmax, and V the identity."""
+        size = 0.3 if self.linear else 1.0
+        Q, K = (size * gaussian(rng, self.reading.width, self.embed, fan=self.embed) for _ in range(2))
+        return self.reading.initial(rng) | {"Q": Q, "K": K, "V": np.eye(self.reading.columns.plain)}
+
+    def _weights(self, w: Weights, X: Tensor, codes: Tensor | None) -> Tensor:
+        own = replace(self.reading, columns=replace(self.reading.columns, plain=0, coded=1))
+        plain = self.reading.columns.plain
+        named = X[..., plain:-1]
+        queries = own.project(w, named.flatten(2)[..., None], w["Q"], codes)
+        queries = queries.reshape(*named.shape, -1).sum(dim=-2)
+        scores = queries @ own.project(w, X[..., -1:], w["K"], codes).transpose(-1, -2)
+        return scores if self.linear else scores.softmax(dim=-1)
+
+    def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
+        """Answers."""
+        return affine(self._weights(w, X, codes) @ X[..., : self.reading.columns.plain], w["V"])
+
+    def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
+        """The weights."""
+        return self._weights(w, X, codes)
+
+    def exported(self, w: Numbers) -> Transformer:
+        """A token map and a layer: Q repeated for every position named, K of the token's own code, V of its vector."""
+        plain, named, width = self.reading.columns.plain, self.reading.columns.coded - 1, self.reading.width
+        Q, K = np.zeros((2, self.reading.features, self.embed))
+        Q[plain:-width], K[-width:] = np.tile(w["Q"], (named, 1)), w["K"]
+        V = np.concatenate([w["V"], np.zeros((self.reading.features - plain, plain))])
+        layer = (LinearAttention if self.linear else SelfAttention)(Q[None], K[None], V[None])
+        return Transformer((Block(self.reading.exported(w), layer),))
+
+
+@dataclass(frozen=True, slots=True)
+class ThirdOrderUnit:
+    r"""One unit that attends to pairs of tokens, with free values.
+
+    Args:
+        reading: how tokens are read.
+        outputs: numbers of an answer.
+        embed: columns of queries and keys.
+    """
+
+    reading: Reading
+    outputs: int
+    embed: int
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Codes, unless they are learned."""
+        return self.reading.fixed
+
+    def initial(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Gaussian weights."""
+        w = self.reading.features
+        keys = {name: gaussian(rng, w, self.embed) for name in ("Q", "K1", "K2")}
+        return self.reading.initial(rng) | keys | {name: gaussian(rng, w, self.outputs) for name in ("V1", "V2")}
+
+    def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
+        """Answers."""
+        parts = [w[name] for name in ("Q", "K1", "K2", "V1", "V2")]
+        Q, K1, K2, V1, V2 = self.reading.project_each(w, X, parts, codes)
+        scores = pair_scores(Q, K1, K2)
+        weights = scores.flatten(-2).softmax(dim=-1).reshape(scores.shape)
+        return torch.einsum("sbijk,sbjo,sbko->sbio", weights, V1, V2)
+
+    def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
+        """None: weights belong to pairs."""
+        return None
+
+    def exported(self, w: Numbers) -> Any:
+        """A token map and a layer of order three."""
+        layer = TensorAttention(w["Q"], (w["K1"], w["K2"]), (w["V1"], w["V2"]))
+        return Transformer((Block(self.reading.exported(w), layer),))
+
+
+def in_heads(X: Tensor, heads: int) -> Tensor:
+    """Columns split among heads: seeds x batch x heads x length x columns."""
+    return X.reshape(*X.shape[:3], heads, -1).transpose(2, 3)
+
+
+def pair_scores(Q: Tensor, K1: Tensor, K2: Tensor) -> Tensor:
+    """Scores of pairs (j, k) for each i: seeds x batch x length x length x length."""
+    length = Q.shape[2]
+    products = (Q[:, :, :, None] * K1[:, :, None]).flatten(2, 3)
+    return (products @ K2.transpose(-1, -2)).reshape(*Q.shape[:2], length, length, length)

@@ -1,0 +1,285 @@
+r"""The read-out of a head whose answers are cast to a narrow format, to more digits than any answer has.
+
+Floats are dense near 0. With v_k the largest entry and r near v_i / v_k, the single token e_i - r e_k answers
+v_i - r v_k, which is small, with as many digits as any other answer: r is known to p digits more after each such
+query, p those of the format. Tokens are as long as it takes to keep that answer in the middle of the format's range.
+Only one overall scale is left, and every query scales with it: it shows in where an answer passes from one float to
+the next, and is found by bisection, one binary digit per query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole._arrays import EPS, Array, Format, Mask, Matrix, Stack, Vector, power_of_two
+from keyhole.errors import BadAnswer
+from keyhole.learners.base import Counterexample
+from keyhole.learners.one_head.probes import Indices
+from keyhole.learners.one_head.readout import NotAHead
+from keyhole.oracles import Counted
+
+GOAL = 2.0**-46  # relative error at which refining stops
+_SCALE = 2.0**-50  # the same for the scale, which nothing after it improves
+_ROUNDS = 10
+_STEPS = 16  # of looking for a length at which answers are neither 0 nor infinite
+_LATTICE = (2.0**-6 / 3, 2.0**-14 / 3, 2.0**-28 / 3)  # how far from balance arithmetic is tried, the largest first
+_SHALLOW = -100  # a format whose smallest normal number has a larger exponent hides small entries beside large ones
+_COARSE = (2.0**-24, 2.0**-11, 2.0**-8)  # roundings of narrower arithmetic: a few answers may show less by luck
+_AGAIN = 3  # stalled tokens asked again at another length
+
+
+class Unsuited(Exception):
+    """Null balance does not apply; the message says why."""
+
+
+def blur(numbers: Array, form: Format) -> Array:
+    """Largest error of casting: |cast(a) - a| <= roundoff |a| + half the spacing of the smallest numbers."""
+    return form.roundoff * np.abs(numbers) + 2.0 ** (form.least - form.digits)
+
+
+@dataclass(eq=False, slots=True)
+class Reading:
+    """What single tokens tell, more of it as it is asked.
+
+    Args:
+        oracle: the black box, counting.
+        form: the format of its answers.
+        rng: source of random tokens.
+        V: the read-out as far as it is known, None before the first answers.
+        bar: bound on the error of each entry, given the scale.
+        inner: relative rounding of the arithmetic inside, as far as it shows.
+        stalled: tokens whose answers show that rounding.
+        edges: the last two tokens of a bisection, on both sides of the boundary.
+    """
+
+    oracle: Counted
+    form: Format
+    rng: np.random.Generator
+    V: Matrix | None = None
+    bar: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    inner: float = EPS
+    stalled: list[Stack] = field(default_factory=list[Stack])
+    edges: dict[bool, Stack] = field(default_factory=dict[bool, Stack])
+
+    @property
+    def room(self) -> float:
+        """Size up to which answers are safe from overflow, by a factor of sixteen."""
+        return 2.0 ** (self.form.largest - 4)
+
+    def run(self) -> Matrix:
+        """The read-out.
+
+        Raises:
+            Unsuited: there is no read-out, or a constant, a score bias or a residual acts.
+            NotAHead: single tokens are not answered linearly, in any arithmetic.
+        """
+        self._constant()
+        V = self.V = self._singles(self._length())
+        if not V.any():
+            raise Unsuited("Unit tokens are all answered with 0, other tokens are not.")
+        top = np.abs(V).argmax(axis=0)
+        self._scales(V, top)
+        self._ratios(V, top)
+        acts = self._bias(V) or self._residual(V)
+        if not acts:
+            self._alone(V)
+        if acts or self.stalled:
+            self._homogeneous()
+            self.inner = next((max(self.inner, u) for u in _COARSE if EPS < self.inner <= 8 * u), self.inner)
+        if acts:
+            raise Unsuited(acts)
+        return V
+
+    def _constant(self) -> None:
+        zero = np.zeros((1, 1, self.oracle.width))
+        c = self.oracle.ask(zero.copy())
+        if c.any() and (self.oracle.ask(zero.copy()) != c).any():
+            raise NotAHead(Counterexample(zero[0], c[0], np.zeros_like(c[0])))
+        if c.any():
+            raise Unsuited("A constant is added to the answers.")
+
+    def _length(self) -> float:
+        """A length of tokens at which answers are about 1."""
+        x = self.rng.normal(size=self.oracle.width)
+        x /= np.linalg.norm(x)
+        length = 1.0
+        for _ in range(_STEPS):
+            try:
+                size = float(np.abs(self.oracle.ask(length * x[None, None])).max())
+            except BadAnswer:
+                length *= 2.0**-24
+                continue
+            if size > 0:
+                return length * power_of_two(1.0 / size)
+            length *= 2.0**24
+        raise Unsuited("No single token has an answer other than 0.")
+
+    def _singles(self, length: float) -> Matrix:
+        """V to the digits of the format; entries too small to be seen beside the largest are asked at more length."""
+        d = self.oracle.width
+        for _ in range(_STEPS):
+            try:
+                answers = self.oracle.ask(length * np.eye(d)[:, None])
+                break
+            except BadAnswer:
+                length /= 2.0**4
+        else:
+            raise Unsuited("Single tokens have no finite answers at any length.")
+        V, self.bar = answers / length, blur(answers, self.form) / length
+        if self.form.least > _SHALLOW:
+            self._fainter(V, np.full(d, length))
+        return V
+
+    def _fainter(self, V: Matrix, lengths: Vector) -> None:
+        """Ask tokens again at more length, as far as their other outputs allow, where an entry is below normal size."""
+        for _ in range(2):
+            faint = (np.abs(V) * lengths[:, None] < 2.0**self.form.least).any(axis=1)
+            longer = np.minimum(2.0**20, self.room / np.maximum(np.abs(V).max(axis=1) * lengths, 2.0**-100))
+            at = np.flatnonzero(faint & (longer >= 2.0))
+            if len(at) == 0:
+                return
+            lengths[at] *= 2.0 ** np.floor(np.log2(longer[at]))
+            answers = self.oracle.ask(lengths[at, None, None] * np.eye(len(V))[at, None])
+            V[at], self.bar[at] = answers / lengths[at, None], blur(answers, self.form) / lengths[at, None]
+
+    def _scales(self, V: Matrix, top: Indices) -> None:
+        """The largest entry of every output, by bisecting the boundary between a power of two and the next float."""
+        d, outputs = V.shape
+        seen = np.flatnonzero(V[top, np.arange(outputs)])
+        k = top[seen]
+        sizes = np.abs(V[k, seen])
+        low, high = sizes - self.bar[k, seen], sizes + self.bar[k, seen]
+        beside = np.abs(V[k]).max(axis=1) / sizes
+        power = 2.0 ** np.floor(np.log2(np.minimum(1.0, self.room / beside)))
+        for _ in range(64):
+            wide = np.flatnonzero(high - low > _SCALE * low)
+            if len(wide) == 0:
+                break
+            middle = (low[wide] + high[wide]) / 2
+            lengths = power[wide] * (1.0 + self.form.roundoff) / middle
+            answers = self.oracle.ask((lengths[:, None] * np.eye(d)[k[wide]])[:, None])
+            above = np.abs(answers[np.arange(len(wide)), seen[wide]]) > power[wide]
+            self.edges[bool(above[0])] = lengths[0] * np.eye(d)[k[wide[:1]], None]
+            low[wide], high[wide] = np.where(above, middle, low[wide]), np.where(above, high[wide], middle)
+        V[k, seen] = np.copysign((low + high) / 2, V[k, seen])
+        self.bar[k, seen] = high - low
+
+    def _ratios(self, V: Matrix, top: Indices) -> None:
+        """All other entries, as ratios to the largest of their output."""
+        open_ = V != 0.0
+        open_[top, np.arange(V.shape[1])] = False
+        for _ in range(_ROUNDS):
+            open_ &= self.bar > GOAL * np.abs(V)
+            i, out = np.nonzero(open_)
+            if len(i) == 0:
+                break
+            before = self.bar[i, out]
+            stuck = self._refine(V, i, out, top[out])
+            open_[i, out] &= ~stuck & (self.bar[i, out] < before / 4)  # other outputs may forbid longer tokens
+
+    def _refine(self, V: Matrix, i: Indices, out: Indices, k: Indices) -> Mask:
+        """One query per entry; returns which entries show that the arithmetic inside is coarser than expected.
+
+        An answer of exactly 0 is either the ratio itself, or a sum that rounds to 0 inside; one more query tells.
+        """
+        r, expected = V[i, out] / V[k, out], self.bar[i, out]
+        x, lengths = self._almost(V, i, out, k, r)
+        answers = self.oracle.ask(x.copy())[np.arange(len(i)), out]
+        rest = answers / lengths
+        V[i, out] = r * V[k, out] + rest
+        sizes = np.abs(V[i, out])
+        self.bar[i, out] = blur(answers, self.form) / lengths + 2 * EPS * sizes
+        stuck = np.abs(rest) > 2 * expected + 64 * EPS * sizes
+        gaps = np.where(stuck, np.abs(rest), 0.0)
+        zero = np.flatnonzero((rest == 0.0) & (expected > GOAL * sizes))
+        if len(zero):
+            gaps[zero] = self._confirmed(V, i[zero], out[zero], k[zero])
+            stuck |= gaps > 0
+        self._stall(x[stuck], gaps[stuck] / np.maximum(sizes, gaps)[stuck])
+        self.bar[i[stuck], out[stuck]] = gaps[stuck]
+        return stuck
+
+    def _almost(self, V: Matrix, i: Indices, out: Indices, k: Indices, r: Vector) -> tuple[Stack, Vector]:
+        """Tokens e_i - r e_k, as long as it takes to be answered with about 1 if they are as believed."""
+        at = np.arange(len(i))
+        beside = np.abs(V[i] - r[:, None] * V[k])
+        beside[at, out] = 0.0
+        with np.errstate(divide="ignore", over="ignore"):
+            lengths = np.minimum(1.0 / self.bar[i, out], self.room / beside.max(axis=1))
+        lengths = 2.0 ** np.floor(np.log2(lengths))
+        x = np.zeros((len(i), 1, len(V)))
+        x[at, 0, i] = lengths
+        x[at, 0, k] = -lengths * r
+        return x, lengths
+
+    def _confirmed(self, V: Matrix, i: Indices, out: Indices, k: Indices) -> Vector:
+        """How far tokens are from answering as they should when the ratio is shifted by known amounts; 0 if they do."""
+        gaps, fine = np.zeros(len(i)), self.bar[i, out]
+        for share in _LATTICE:
+            at = np.flatnonzero(gaps == 0.0)
+            j, o, shift = i[at], out[at], share * np.abs(V[i[at], out[at]])
+            self.bar[j, o] = shift
+            x, lengths = self._almost(V, j, o, k[at], (V[j, o] - shift) / V[k[at], o])
+            answers = self.oracle.ask(x.copy())[np.arange(len(at)), o] if len(at) else shift
+            off = np.abs(answers / lengths - shift)
+            allowed = 4 * blur(answers, self.form) / lengths + 64 * EPS * np.abs(V[j, o])
+            gaps[at] = np.where(off > allowed, off, 0.0)
+        self.bar[i, out] = fine
+        return gaps
+
+    def _stall(self, x: Stack, shares: Vector) -> None:
+        """Remember what shows the rounding of the arithmetic inside, the worst first."""
+        worst = np.argsort(-shares)[:_AGAIN]
+        self.stalled += [x[[j]] for j in worst]
+        self.inner = max(self.inner, float(shares.max(initial=0.0)))
+
+    def _alone(self, V: Matrix) -> None:
+        """The arithmetic inside where one entry leaves no ratio to refine: [(1 + b) x; -x; 0] answers b x V / 3."""
+        if len(V) > 1:
+            return
+        size = float(np.abs(V).max())
+        for share in _LATTICE:
+            length = power_of_two(1.0 / (share * size))
+            x = length * np.array([[[1.0 + share], [-1.0], [0.0]]])
+            answers = self.oracle.ask(x.copy())
+            gap = float(np.abs(answers / length - share * V / 3).max()) / size
+            if gap > 4 * float(blur(answers, self.form).max()) / (length * size) + 64 * EPS:
+                self._stall(x, np.array([gap]))
+                return
+
+    def _homogeneous(self) -> None:
+        """Refuse a target whose deviations are not those of floating point, which scale with powers of two."""
+        cases = [(x, 1 / 8) for x in self.stalled[:_AGAIN]] + [(x, 32.0) for x in self.edges.values()]
+        for x, factor in cases:
+            answer, scaled = self.oracle.ask(x.copy()), self.oracle.ask(factor * x)
+            lost = 4 * 2.0 ** (self.form.least - self.form.digits) / min(factor, 1.0)
+            if (np.abs(scaled / factor - answer) > lost).any():
+                raise NotAHead(Counterexample(factor * x[0], scaled[0], factor * answer[0]))
+
+    def _bias(self, V: Matrix) -> str:
+        """[x; -x; 0] answers 0 whatever W is, unless a score bias prefers x or -x."""
+        x = self._random(V)
+        length = min(2.0**60, 2.0 * self.room) / float(np.abs(x @ V).max())
+        answer = self.oracle.ask(length * np.stack([x, -x, np.zeros_like(x)])[None])
+        seen = np.abs(answer).max() > 64 * self.inner * length * float((np.abs(x) @ np.abs(V)).max())
+        return "A score bias acts." if seen else ""
+
+    def _residual(self, V: Matrix) -> str:
+        """[x; 0] with x V = 0 answers 0, unless the read-out of single tokens is partly that of the last token."""
+        x = self._random(V)
+        R = np.linalg.svd(V, full_matrices=False)[0][:, : min(V.shape[1], len(V) - 1)]
+        across = x - R @ (R.T @ x) if len(V) > 1 else x
+        size = float((np.abs(across) @ np.abs(V)).max())
+        length = 2.0**8 / size if size > 0 else 1.0
+        answer = self.oracle.ask(length * np.stack([across, np.zeros_like(x)])[None])[0]
+        expected = length * across @ V / 2
+        slack = 64 * max(self.inner, 2.0**-44) * length * size + 2 * blur(
+            np.maximum(np.abs(expected), answer), self.form
+        )
+        return "A residual of the last token acts." if (np.abs(answer - expected) > slack).any() else ""
+
+    def _random(self, V: Matrix) -> Vector:
+        x = self.rng.normal(size=len(V))
+        return x / np.linalg.norm(x)

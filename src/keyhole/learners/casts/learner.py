@@ -1,0 +1,290 @@
+r"""Heads behind answers cast to f32, f16 or bf16: null balance.
+
+One answer has 8 to 24 binary digits, but answers near 0 have them where they matter. The read-out is refined by single
+tokens that almost cancel (`cast_readout`), the score matrix by queries whose answer would be 0 if what is believed of
+W were true (`cast_forms`), and the result is checked where the recovered model answers 0 (`cast_check`). This takes
+arithmetic inside that is finer than the answers. How fine it is shows in the first stage; where it is no finer, the
+answers hold no more than they say, and the learner for one-shot readings is used instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from keyhole._arrays import EPS, FORMATS, Array, Format, one_thread
+from keyhole.claims import Certificate, Check, Verdict
+from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
+from keyhole.identify import head_freedom, matrix_rank
+from keyhole.learners.base import Counterexample, Plan, Recovery, Status
+from keyhole.learners.casts.cast_examination import Agreement, agree, answers_otherwise
+from keyhole.learners.casts.cast_readout import Reading, Unsuited
+from keyhole.learners.casts.null_balance import Forms
+from keyhole.learners.one_head.columns import Directions
+from keyhole.learners.one_head.designs import frame
+from keyhole.learners.one_head.low_rank import LowRank
+from keyhole.learners.one_head.probes import Saturated
+from keyhole.learners.one_head.readout import NotAHead
+from keyhole.learners.verifying.ending import (
+    COARSE_ANSWERS,
+    SPENT,
+    Account,
+    Doubt,
+    Ending,
+    conclude,
+    describe_case,
+    describe_scatter,
+    resolve_doubt,
+    settle,
+    withdraw,
+)
+from keyhole.learners.verifying.examination import Examination
+from keyhole.learners.verifying.questions import QUERIES
+from keyhole.models import Head
+from keyhole.oracles import Counted, Entry, Ledger, Oracle
+from keyhole.oracles.base import declared
+
+THEOREM = "keyhole/null-balance"
+ACCURACY = 1e-12  # relative error of W and V the theorem promises
+_ROUNDS = 8  # of balancing
+_FINER = 2.0**-4  # arithmetic inside counts as finer than the answers below this share of their rounding
+_EXPLAINED = 32.0  # roundings of the answers that explain what a one-shot reading is off by
+_SHARP = 1e-3  # errors above which a one-shot reading refutes nothing
+_CLOSE = 1e-11  # agreement asked for near nulls, relative to the token values
+
+
+def limit(width: int, outputs: int = 1) -> int:
+    """Queries a recovery takes at most, verification included: 6 d^2 + 6 d + 60 for one output."""
+    return 6 * width * width + 6 * width * outputs + 60 * outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """Recovers a head to about 1e-14 from answers of any number format, if the arithmetic inside is float64.
+
+    Answers must be cast and nothing else. Where a constant, a score bias or a residual acts, or the arithmetic inside
+    is as coarse as the answers, it says so and hands over to `LowRank`.
+    """
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """About 5 queries per number and 45 for the scale of V (bf16; fewer for f32, f16), then verification."""
+        read, measure = 46 * outputs + 5 * width * outputs, 5 * width * width + width * width // 4
+        verify = max(8, min(QUERIES, limit(width, outputs) - read - measure - 4))
+        by_phase = {"read": read, "scale": 4, "measure": measure, "verify": verify}
+        most = limit(width, outputs) + width * width + 1500 + LowRank().plan(width, outputs=outputs).at_most
+        freedom = head_freedom(width, outputs=outputs)
+        return Plan(by_phase=by_phase, at_most=most, degrees_of_freedom=freedom, outputs=outputs)
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
+        """Recover a head from cast answers; certificate keyhole/null-balance.
+
+        Raises:
+            InvalidInput: the answers are declared to carry other errors than those of a cast.
+        """
+        stated = declared(oracle)
+        if stated.absolute or stated.levels is not None or stated.token_bound is not None:
+            raise InvalidInput(
+                "null balance is for answers that are cast and nothing else; these are declared noisy, rounded, "
+                "labels only or of bounded tokens. Use another learner."
+            )
+        measuring, checking = rng.spawn(2)
+        session = _Session(Counted(oracle), FORMATS[stated.format], measuring)
+        try:
+            head = session.measure()
+        except BudgetSpent:
+            return session.conclude(session.partial(), SPENT)
+        except Unsuited as reason:
+            return _one_shot(oracle, session, str(reason), checking)
+        except Saturated:
+            return _one_shot(oracle, session, "No scale was found at which answers can be balanced.", checking)
+        except BadAnswer:
+            return _one_shot(oracle, session, "An answer that should have been small was not finite.", checking)
+        except NotAHead as refusal:
+            return session.conclude(None, _refuse(session, None, refusal.counterexample))
+        return _judge(session, head, checking)
+
+
+@dataclass(slots=True)
+class _Session:
+    """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
+
+    oracle: Counted
+    form: Format
+    rng: np.random.Generator
+    reading: Reading = field(init=False)
+    forms: Forms | None = field(default=None, init=False)
+    rank: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.reading = Reading(self.oracle, self.form, self.rng)
+
+    @property
+    def asked(self) -> int:
+        """Queries so far."""
+        return self.oracle.ledger.total().sequences
+
+    @property
+    def left(self) -> int:
+        """Queries that the limit leaves."""
+        return limit(self.oracle.width, self.oracle.outputs or 1) - self.asked
+
+    def measure(self) -> Head:
+        """The head, fitted and not yet verified."""
+        with self.oracle.phase("read"):
+            V = self.reading.run()
+        if self.reading.inner > _FINER * self.form.roundoff:
+            raise Unsuited(
+                f"The arithmetic inside rounds to about {self.reading.inner:.0e}, as coarsely as the answers "
+                f"({self.form.roundoff:.0e}), so that answers near 0 hold no further digits."
+            )
+        with one_thread():
+            design = frame(V, most=1, cut=1.0)
+        Y = Directions.random(len(V), biased=False, rng=self.rng).Y
+        forms = Forms(self.oracle, self.form, V, self.reading.inner, design, Y)
+        with self.oracle.phase("scale"):
+            acts = forms.calibrate(self.rng)
+        if acts:
+            self.forms = forms
+            with self.oracle.phase("measure"):
+                forms.first()
+                forms.refine(lambda: self.left - min(QUERIES, 8 + len(V) ** 2 // 2), _ROUNDS)
+        W = forms.matrix()
+        with one_thread():
+            self.rank = matrix_rank(W) if acts else 0
+        return Head(W, V)
+
+    def partial(self) -> Head | None:
+        """What is known so far; W is zero where nothing is."""
+        V = self.reading.V
+        if V is None:
+            return None
+        return Head(np.zeros((len(V), len(V))) if self.forms is None else self.forms.matrix(), V)
+
+    def bars(self, head: Head | None) -> dict[str, Array]:
+        """Errors of W and V, one number for all entries of each."""
+        if head is None or self.rank is None:
+            return {}
+        scale, size = self.reading.bar.max(), np.abs(head.V).max()
+        bars = {"V": np.array([scale + 2 * self.reading.inner * size])}
+        if self.forms is not None:
+            bars["W"] = np.array([3 * self.forms.bar * float(np.linalg.norm(np.asarray(head.W))) / head.width])
+        return bars
+
+    def conclude(self, head: Head | None, ending: Ending, seen: Agreement | None = None) -> Recovery[Head]:
+        """The recovery."""
+        freedom = None
+        if head is not None and self.rank is not None:
+            freedom = head_freedom(
+                head.width, outputs=head.outputs, rank=self.rank, value_rank=int(np.linalg.matrix_rank(head.V))
+            )
+        linear = "Single tokens are answered linearly; no sign of a constant, a score bias or a residual."
+        return conclude(
+            self.oracle,
+            ending,
+            Account(
+                model=head,
+                reason=linear if self.rank is not None else "One head was tried first.",
+                determined=_determined(head, self.rank, ending.verdict),
+                degrees_of_freedom=freedom,
+                rank=self.rank,
+                certificate=_certificate(self, ending.verdict, seen),
+                bars=self.bars(head),
+            ),
+        )
+
+
+def _determined(head: Head | None, rank: int | None, verdict: Verdict) -> str:
+    if head is None:
+        return "Nothing was determined."
+    if verdict is Verdict.CLASS_REFUTED:
+        return "No single head has these answers; the model is the nearest one found, and nothing of it is determined."
+    if rank is None:
+        return "V is determined as far as it was read; W only as far as all its forms were."
+    return "W, V are determined; a key bias, and how W splits into queries and keys, act on no answer."
+
+
+def _certificate(session: _Session, verdict: Verdict, seen: Agreement | None) -> Certificate | None:
+    """The count and the accuracy of null balance confronted with one run."""
+    if seen is None or session.reading.V is None:
+        return None
+    d, o = session.reading.V.shape
+    refuted = verdict is Verdict.CLASS_REFUTED
+    asked = session.asked
+    return Certificate(
+        THEOREM,
+        assumptions=(
+            Check("answers that no single head gives", float(refuted), 0.0),
+            Check("rounding of the arithmetic inside", session.reading.inner, 64 * EPS),
+        ),
+        conclusion=(
+            Check("queries in all", asked, limit(d, o)),
+            Check("relative error of W", session.forms.bar if session.forms is not None else 0.0, ACCURACY),
+        ),
+    )
+
+
+def _judge(session: _Session, head: Head, rng: np.random.Generator) -> Recovery[Head]:
+    count = max(8, min(QUERIES, session.left))
+    inner, bar = session.reading.inner, session.forms.bar if session.forms is not None else 0.0
+    tolerance = min(max(_CLOSE, 256 * inner, 64 * bar), session.form.roundoff)
+    with session.oracle.phase("verify"):
+        seen = agree(session.oracle, head, session.form, count=count, tolerance=tolerance, rng=rng)
+    words = (
+        f"Answers are cast. Of the fresh ones beside a rounding boundary {seen.equal:.0%} are the model's bit for bit, "
+        f"and where it answers 0 the target agrees to {tolerance:.0e} of the token values."
+    )
+    if inner > 64 * EPS:
+        words += f" The arithmetic inside rounds to about {inner:.0e}, which ends the refinement at {bar:.0e}."
+    ending = settle(
+        session.oracle,
+        Examination(seen.fresh, seen.worst, seen.passed or seen.worst is None, False, seen.complete),
+        lines=COARSE_ANSWERS,
+        refuse=lambda: _refuse(session, head, seen.worst),
+        words=words,
+    )
+    return session.conclude(head, ending, seen)
+
+
+def _refuse(session: _Session, head: Head | None, case: Counterexample | None) -> Ending:
+    """Refuse, unless the target turns out to answer the same question differently."""
+
+    def repeat() -> str:
+        if case is None:
+            return ""
+        gap = answers_otherwise(session.oracle, case, head, session.form, session.reading.inner)
+        return describe_scatter(gap) if gap > 0.0 else ""
+
+    status = Status.DISAGREES if head is not None else Status.NOT_A_HEAD
+    doubt = Doubt(status, case, describe_case(case, "what such a head answers"))
+    return resolve_doubt(session.oracle, doubt, repeat=repeat)
+
+
+def _one_shot(oracle: Oracle, session: _Session, reason: str, rng: np.random.Generator) -> Recovery[Head]:
+    """The learner for one-shot readings, its verdict held to what rounding of the answers explains."""
+    recovery = LowRank().run(oracle, rng=rng)
+    detail = f"{reason} Null balance does not apply, and every number was read once. {recovery.detail}".strip()
+    roundoff = session.form.roundoff
+    explained = max(_EXPLAINED * roundoff, min(1e4 * roundoff, _SHARP))
+    if recovery.verdict.verified and recovery.fresh is not None and recovery.fresh.relative > explained:
+        detail += f" Fresh answers are off by {recovery.fresh.relative:.1e} of the token values, which is too much."
+        recovery = withdraw(recovery, Status.IMPRECISE, detail)
+    elif recovery.verdict is Verdict.CLASS_REFUTED and (explained > _SHARP or session.reading.inner > 4 * roundoff):
+        detail += " Answers so coarse do not refute the class."
+        recovery = withdraw(recovery, Status.IMPRECISE, detail)
+    return replace(recovery, ledger=_together(session.oracle.ledger, recovery.ledger), detail=detail)
+
+
+def _together(first: Ledger, second: Ledger) -> Ledger:
+    """Costs of both, phase by phase."""
+    merged = Ledger()
+    for ledger in (first, second):
+        for name, cost in ledger.phases.items():
+            so_far = merged[name]
+            merged.phases[name] = Entry(
+                so_far.sequences + cost.sequences,
+                so_far.tokens + cost.tokens,
+                so_far.calls + cost.calls,
+                so_far.seconds + cost.seconds,
+            )
+    return merged

@@ -1,0 +1,284 @@
+"""Which learner for which oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from keyhole._arrays import EPS, Matrix, Rng, as_generator
+from keyhole.claims import Verdict
+from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
+from keyhole.learners.base import Learner, Recovery, Status
+from keyhole.learners.casts.learner import Balanced
+from keyhole.learners.heads_in_ball.learner import HeadsInBall
+from keyhole.learners.labels.learner import Labels
+from keyhole.learners.layer.learner import WholeLayer
+from keyhole.learners.network_in_ball.learner import NetworkInBall
+from keyhole.learners.network_under_noise.learner import NetworkUnderNoise
+from keyhole.learners.networks.learner import Network
+from keyhole.learners.noise.learner import UnderNoise
+from keyhole.learners.one_head.exact import Exact
+from keyhole.learners.one_head.grid import Grid
+from keyhole.learners.one_head.low_rank import LowRank
+from keyhole.learners.one_head.nuclear import NuclearNorm
+from keyhole.learners.one_head.nystrom import Nystrom
+from keyhole.learners.one_layer.antisymmetric import Antisymmetric
+from keyhole.learners.one_layer.learner import OneLayerTransformer
+from keyhole.learners.published.orthogonal import Orthogonal
+from keyhole.learners.published.repetition import Repetition
+from keyhole.learners.recognising.first_questions import curved, recognised
+from keyhole.learners.several_heads.learner import SeveralHeads
+from keyhole.learners.smooth_network.learner import SmoothNetwork
+from keyhole.learners.tolerance.learner import Tolerant
+from keyhole.learners.verifying.own_answers import Remembered
+from keyhole.learners.verifying.saved_model import as_oracle
+from keyhole.learners.vocabulary.learner import Restricted
+from keyhole.oracles import Budgeted, Counted, Declared, Imperfection, Oracle, declared
+
+T = TypeVar("T")
+_NOT_LOOKED = "The budget ended before other classes could be tried."
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Hints:
+    """What a person knows of a target beforehand.
+
+    Args:
+        rank: the rank of W.
+        grid: W has entries that are whole multiples of this.
+        tokens: the only vectors that may be asked, one per row.
+        repeats: how often every question is asked where answers carry random errors.
+        norm_bound: largest Frobenius norm of W.
+        margin: least size of an entry of the read-out.
+        bits: binary digits of W to learn from labels.
+        heads: number of heads.
+        bases: of the subspaces heads live in, one per head.
+    """
+
+    rank: int | None = None
+    grid: float | None = None
+    tokens: Matrix | None = None
+    repeats: int = 1
+    norm_bound: float | None = None
+    margin: float | None = None
+    bits: int = 40
+    heads: int | None = None
+    bases: tuple[Matrix, ...] | None = None
+
+
+def _needed(value: T | None, name: str, learner: str) -> T:
+    if value is None:
+        hint = f"hints=keyhole.Hints({name.replace('-', '_')}=...)"
+        raise InvalidInput(f"the learner {learner} needs --{name}, in Python {hint}.")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A learner by name: how it is made from hints, and which imperfections of answers it bears."""
+
+    make: Callable[[Hints], Learner]
+    bears: frozenset[str]
+
+
+_PERFECT = frozenset[str]()
+_ROUNDED = frozenset({"rounding"})
+_ERRORS = frozenset({"rounding", "absolute errors", "a bound on tokens"})
+
+LEARNERS: dict[str, Choice] = {
+    "exact": Choice(lambda hints: Exact(), _ROUNDED),
+    "low-rank": Choice(lambda hints: LowRank(hints.rank), _ROUNDED),
+    "nystrom": Choice(lambda hints: Nystrom(_needed(hints.rank, "rank", "nystrom")), _ROUNDED),
+    "nuclear-norm": Choice(lambda hints: NuclearNorm(_needed(hints.rank, "rank", "nuclear-norm")), _ROUNDED),
+    "grid": Choice(lambda hints: Grid(_needed(hints.grid, "grid", "grid")), _ROUNDED),
+    "restricted": Choice(
+        lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")), _ROUNDED | {"a bound on tokens"}
+    ),
+    "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
+    "balanced": Choice(lambda hints: Balanced(), _ROUNDED),
+    "labels": Choice(lambda hints: Labels(hints.bits), _ERRORS | {"labels only"}),
+    "several-heads": Choice(lambda hints: SeveralHeads(), _ROUNDED),
+    "heads-in-ball": Choice(lambda hints: HeadsInBall(), _ROUNDED | {"a bound on tokens"}),
+    "layer": Choice(lambda hints: WholeLayer(), _ROUNDED),
+    "orthogonal": Choice(lambda hints: Orthogonal(_needed(hints.bases, "bases", "orthogonal")), _ROUNDED),
+    "repetition": Choice(lambda hints: Repetition(_needed(hints.heads, "heads", "repetition")), _ROUNDED),
+    "network": Choice(lambda hints: Network(), _PERFECT),
+    "network-in-ball": Choice(lambda hints: NetworkInBall(), frozenset({"a bound on tokens"})),
+    "noisy-network": Choice(lambda hints: NetworkUnderNoise(), _ERRORS),
+    "smooth-network": Choice(lambda hints: SmoothNetwork(), _ROUNDED),
+    "one-layer": Choice(lambda hints: OneLayerTransformer(), _ROUNDED),
+    "antisymmetric": Choice(lambda hints: Antisymmetric(), _ROUNDED),
+    "tolerant": Choice(
+        lambda hints: Tolerant(
+            _needed(hints.norm_bound, "norm-bound", "tolerant"), _needed(hints.margin, "margin", "tolerant")
+        ),
+        _ERRORS,
+    ),
+}
+
+
+def _imperfections(stated: Imperfection) -> set[str]:
+    """What answers or tokens lack, in words."""
+    lacks = {
+        "rounding": not stated.roundoff <= EPS,
+        "absolute errors": stated.absolute,
+        "labels only": stated.levels is not None,
+        "a bound on tokens": stated.token_bound is not None,
+    }
+    return {name for name, yes in lacks.items() if yes}
+
+
+def _automatic(hints: Hints, stated: Imperfection) -> str:
+    if hints.tokens is not None:
+        return "restricted"
+    if stated.levels is not None:
+        return "labels"
+    if stated.absolute or stated.token_bound is not None:
+        return "noisy"
+    if hints.grid is not None:
+        return "grid"
+    return "low-rank" if stated.format == "f64" else "balanced"
+
+
+def choose(name: str = "auto", hints: Hints = Hints(), stated: Imperfection = Imperfection()) -> Learner:  # noqa: B008
+    """The learner of that name; `auto` goes by the hints and by what the oracle declares.
+
+    Raises:
+        InvalidInput: there is no such learner, a hint it needs is missing, or it does not bear what is declared.
+    """
+    if hints.tokens is not None and name not in ("auto", "restricted"):
+        raise InvalidInput(f"--tokens goes with the learner restricted (or auto); got {name}.")
+    name = _automatic(hints, stated) if name == "auto" else name
+    if name not in LEARNERS:
+        raise InvalidInput(f"a learner is one of auto, {', '.join(LEARNERS)}; got {name!r}.")
+    beyond = sorted(_imperfections(stated) - LEARNERS[name].bears)
+    if beyond:
+        able = [other for other, choice in LEARNERS.items() if _imperfections(stated) <= choice.bears]
+        instead = f"take --learner {' or '.join(able)}" if able else "no learner does"
+        raise InvalidInput(f"the learner {name} does not bear {' and '.join(beyond)}, which is declared; {instead}.")
+    return LEARNERS[name].make(hints)
+
+
+def learn(
+    oracle: Oracle | Callable[[Any], Any],
+    *,
+    rng: Rng,
+    learner: str | Learner = "auto",
+    hints: Hints = Hints(),  # noqa: B008
+    budget: int | None = None,
+) -> Recovery[Any]:
+    """Recover the model behind `oracle` from queries, and verify it on fresh ones.
+
+    Args:
+        oracle: a black box, or a callable with a `width` attribute.
+        rng: source of every random choice, or a number that seeds one.
+        learner: a learner or its name; `auto` tries one head first, and goes on when answers
+            scatter or refute it.
+        hints: what is known of the target beforehand.
+        budget: never ask more sequences than this, verification included.
+
+    Returns:
+        The recovery; `unwrap()` hands out its model only when verified.
+    """
+    rng = as_generator(rng)
+    target = as_oracle(oracle)
+    target = Remembered(target if budget is None else Budgeted(target, budget))
+    stated = declared(target)
+    chosen = choose(learner, hints, stated) if isinstance(learner, str) else learner
+    first = target.check(chosen.run(target, rng=rng), rng=rng)
+    if learner != "auto" or hints.tokens is not None or stated.levels is not None:
+        return first
+    plain = not stated.absolute and stated.token_bound is None
+    if plain and first.status is Status.INCONSISTENT:
+        target = Remembered(Declared(target.inner, Imperfection(noise=float("nan"))))
+        first, plain = _after(UnderNoise(hints.rank, hints.repeats).run(target, rng=rng), first), False
+    if plain:
+        # several heads whose answers are rounded look to a reader of one like arithmetic that is too coarse
+        coarse = first.status is Status.IMPRECISE and stated.format != "f64"
+        beyond = first.verdict is Verdict.CLASS_REFUTED or first.status is Status.CONTRADICTED
+        return _further(target, first, rng) if beyond or coarse else first
+    return _beyond_heads(target, first, rng)
+
+
+def _beyond_heads(target: Remembered, first: Recovery[Any], rng: np.random.Generator) -> Recovery[Any]:
+    """Other classes where tokens are bounded or answers carry errors, once these do not fit a single head.
+
+    Single tokens tell: heads answer them with an affine map, a network does not.
+    """
+    stated = declared(target)
+    if first.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED) or first.status is Status.UNCHECKED:
+        return first
+    bent, first = _look(curved, target, first, rng)
+    if bent is None:
+        return first
+    if bent:
+        exact = not stated.absolute and stated.roundoff <= EPS
+        return _further(target, first, rng, ("network-in-ball",) if exact else ("noisy-network",))
+    heads = first.verdict is Verdict.CLASS_REFUTED and not stated.absolute
+    return _further(target, first, rng, ("heads-in-ball",)) if heads else first
+
+
+def _look(
+    recognise: Callable[..., T], target: Oracle, first: Recovery[Any], rng: np.random.Generator
+) -> tuple[T | None, Recovery[Any]]:
+    """What a few queries tell, None where the budget ends among them; and `first` with these counted."""
+    looking, told = Counted(target), None
+    with suppress(BudgetSpent), looking.phase("recognise"):
+        told = recognise(looking, rng=rng)
+    detail = first.detail if told is not None else f"{first.detail} {_NOT_LOOKED}".strip()
+    return told, replace(first, ledger=first.ledger.after(looking.ledger, "recognise"), detail=detail)
+
+
+def _after(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
+    return replace(recovery, ledger=recovery.ledger.after(earlier.ledger, "before"))
+
+
+def _further(
+    target: Remembered, first: Recovery[Any], rng: np.random.Generator, candidates: tuple[str, ...] | None = None
+) -> Recovery[Any]:
+    """Other classes, one after the other, once a single head is refuted; the most informed verdict where none fits.
+
+    Those that a few queries suggest, unless they are given. What was asked before counts as the phase `before`.
+    """
+    if candidates is None:
+        candidates, first = _look(recognised, target, first, rng)
+        if candidates is None:
+            return first
+    spent, tried = first.ledger, dict[str, Recovery[Any] | None]()
+    for name in candidates:
+        asked = Counted(target)
+        try:
+            found = target.check(LEARNERS[name].make(Hints()).run(asked, rng=rng), rng=rng)
+        except BadAnswer:
+            spent, tried[name] = asked.ledger.after(spent, "before"), None
+            continue
+        spent, tried[name] = found.ledger.after(spent, "before"), found
+        if found.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED):
+            return replace(found, ledger=spent)
+    return replace(_choose_most_informed(first, tried), ledger=spent)
+
+
+def _choose_most_informed(first: Recovery[Any], tried: Mapping[str, Recovery[Any] | None]) -> Recovery[Any]:
+    """Of what classes ended with, the nearest that is not excluded; the first refusal where all of them are."""
+    ends = {"one head": first, **tried}
+    left = {name: end for name, end in ends.items() if end and end.verdict is Verdict.UNVERIFIED}
+    nearest = min(left, key=lambda name: _measure_distance(left[name]), default="one head")
+    best = left.get(nearest, first)
+    others = [f"{name}: {_say_end(end)}" for name, end in ends.items() if name != nearest]
+    detail = f"{best.detail} No other class was found to fit ({' '.join(others)})".strip()
+    # a class that could not be asked is not excluded
+    verdict = Verdict.UNVERIFIED if None in tried.values() else best.verdict
+    return replace(best, verdict=verdict, detail=detail)
+
+
+def _measure_distance(recovery: Recovery[Any]) -> float:
+    """How far fresh answers are from a model, relatively; infinite where there is none."""
+    return np.inf if recovery.fresh is None else recovery.fresh.relative
+
+
+def _say_end(recovery: Recovery[Any] | None) -> str:
+    return "The target does not bear its questions." if recovery is None else recovery.status.value

@@ -1,0 +1,216 @@
+r"""Sums of heads on two tokens inside a ball: for fixed x a sum of ridge functions of y.
+
+With $B = \sum_h V_h$, constant c and $[y + x;\, y]$ both inside,
+$$T_x(y) = 2 (f - c - B \cdot y) - B \cdot x = \sum_h (D_h \cdot x) \tanh(u_h \cdot y / 2), \qquad u_h = W_h^\top x,$$
+where $D_h = V_h$; a head with W = 0 is not seen, and a mirror pair W, -W counts as one with D = V - V'. Both
+$D_h \cdot x$ and $u_h$ are linear in x: they are fitted at one x from the pencil of Hessians, then at d - 1 others from
+there.
+
+On three tokens a head of the wrong sign differs: let $M_h$ be the read-out of $-W_h$ and A(W) the mean of the tokens
+under W. Then
+$$f - c = \sum_h [A(W_h) \cdot (D_h + M_h) + A(-W_h) \cdot M_h] + A(0) \cdot (B - \sum_h (D_h + 2 M_h))$$
+is linear in M, which is 0 for the right sign, $-D_h$ for the wrong one, and anything else for a mirror pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Stack, Vector, rms, softmax
+from keyhole.learners.heads_in_ball.ridges import Ridges, fitted, started
+from keyhole.learners.several_heads.pairs import Pairs, Unresolved
+from keyhole.learners.several_heads.signs import assembled
+from keyhole.models import MultiHead
+from keyhole.oracles import Counted
+
+_LENGTH = 0.7  # of x, over the radius
+_INSIDE = 0.999  # of the ball, so that short steps stay in it
+_TURN = 0.35  # angle between the first x and the others
+_SHORTER = (0.12, 0.04)  # angles to go by where that turn was too far
+_ENOUGH = 1.5  # answers per unknown
+_MORE = 8
+_FIT = 1e-9  # misfit that is explained by rounding and what it is amplified by
+_SOFT = 1.4  # ratio of T at y and y / 2, below which heads are saturated
+_SHRINK = 0.7
+_SHRINKINGS = 60
+_PROBES = 6
+_SEEN = 64  # roundings
+_SIGN = 1e-3
+_NOTHING = 1e-9  # read-outs below that count as zero
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ball:
+    """Queries of tokens no longer than the radius.
+
+    Args:
+        oracle: what is asked.
+        radius: largest norm of a token.
+        B: sum of all read-outs.
+        c: constant of the answers.
+        roundoff: relative rounding of answers.
+    """
+
+    oracle: Counted
+    radius: float
+    B: Matrix
+    c: Vector
+    roundoff: float
+
+    def ask(self, x: Vector, Y: Matrix) -> Matrix:
+        """T_x at every row of Y."""
+        answers = self.oracle.ask(np.stack([Y + x, Y], axis=1))
+        return 2 * (answers - self.c - Y @ self.B) - x @ self.B
+
+    def points(self, x: Vector, count: int, rng: np.random.Generator) -> Matrix:
+        """Points y with y and y + x inside the ball, from -x/2 in random directions, at half to all of the way out."""
+        z = rng.normal(size=(count, len(x)))
+        z /= np.sqrt((z * z).sum(axis=1, keepdims=True))
+        reach = (self.radius * _INSIDE) ** 2 - x @ x / 4
+        slant = np.abs(z @ x) / 2
+        out = np.sqrt(slant**2 + reach) - slant
+        return z * (out * rng.uniform(0.5, 1.0, size=count))[:, None] - x / 2
+
+    def direction(self, rng: np.random.Generator) -> Vector:
+        """A random x."""
+        x = rng.normal(size=len(self.B))
+        return x * (_LENGTH * self.radius / np.sqrt(x @ x))
+
+    def answers(self, x: Vector, like: Ridges, rng: np.random.Generator) -> tuple[Matrix, Matrix]:
+        """Fresh points and T_x there, enough to fit as many ridges."""
+        unknowns = like.b.size + like.u.size
+        Y = self.points(x, int(_ENOUGH * unknowns / self.B.shape[1]) + _MORE, rng)
+        return Y, self.ask(x, Y)
+
+    @property
+    def fit(self) -> float:
+        """Misfit up to which ridges explain answers."""
+        return max(_FIT, 2.0**12 * self.roundoff)
+
+
+def read_ball(oracle: Counted, radius: float, roundoff: float) -> Ball:
+    """The constant and the sum of all read-outs, from single tokens."""
+    d = oracle.width
+    answers = oracle.ask(np.concatenate([np.zeros((1, d)), radius * np.eye(d)])[:, None])
+    return Ball(oracle, radius, (answers[1:] - answers[0]) / radius, answers[0], roundoff)
+
+
+def softened(ball: Ball, rng: np.random.Generator) -> Ball:
+    """The same with a radius, no longer, at which heads are not all saturated."""
+    for _ in range(_SHRINKINGS):
+        x = ball.direction(rng)
+        Y = ball.points(x, _PROBES, rng) + x / 2
+        Y *= 0.3 * ball.radius / np.sqrt((Y * Y).sum(axis=1, keepdims=True))
+        far, near = np.split(ball.ask(x, np.concatenate([Y, Y / 2])), 2)
+        if rms(far) >= _SOFT * rms(near):
+            break
+        ball = Ball(ball.oracle, ball.radius * _SHRINK, ball.B, ball.c, ball.roundoff)
+    return ball
+
+
+def measured(ball: Ball, rng: np.random.Generator) -> tuple[Stack, Stack]:
+    """W and D of every head, up to a common sign, from d values of x.
+
+    Raises:
+        Unresolved: a fit did not explain its answers.
+    """
+    x = ball.direction(rng)
+    with ball.oracle.phase("pencil"):
+        if _silent(ball, x, rng):
+            return np.zeros((0, len(x), len(x))), np.zeros((0, *ball.B.shape))
+        start = _started(ball, x, rng)
+    with ball.oracle.phase("measure"):
+        first, misfit = fitted(start, *ball.answers(x, start, rng))
+        if not misfit <= ball.fit:
+            raise Unresolved
+        turns = [(x, first), *[_turned(ball, x, q, first, rng) for q in _across(x, rng)]]
+    X = np.stack([x for x, _ in turns])
+    rows, outs = np.stack([found.u for _, found in turns]), np.stack([found.b for _, found in turns])
+    return _solved(X, rows), _solved(X, outs)
+
+
+def _started(ball: Ball, x: Vector, rng: np.random.Generator) -> Ridges:
+    room = (1 - _LENGTH) * ball.radius
+    return started(lambda Y: ball.ask(x, Y), lambda n: ball.points(x, n, rng), ball.radius, room, rng)
+
+
+def _across(x: Vector, rng: np.random.Generator) -> Matrix:
+    """Vectors orthogonal to x and to each other, as long as x."""
+    basis = np.linalg.qr(np.column_stack([x, rng.normal(size=(len(x), len(x) - 1))]))[0].T[1:]
+    return np.asarray(basis * np.sqrt(x @ x), dtype=np.float64)
+
+
+def _solved(X: Matrix, parts: Stack) -> Stack:
+    """One matrix A per head from its rows x A, given as (x, head, row)."""
+    return np.asarray(np.linalg.solve(X, parts.swapaxes(0, 1)), dtype=np.float64)
+
+
+def _silent(ball: Ball, x: Vector, rng: np.random.Generator) -> bool:
+    """Whether y has no effect beyond rounding."""
+    size = np.abs(ball.B).max() * ball.radius * len(x) + np.abs(ball.c).max()
+    return rms(ball.ask(x, ball.points(x, _PROBES, rng))) <= _SEEN * ball.roundoff * float(size)
+
+
+def _turned(ball: Ball, x: Vector, q: Vector, first: Ridges, rng: np.random.Generator) -> tuple[Vector, Ridges]:
+    """The ridges at an x turned towards q; where that is too far for the fit, by way of a shorter turn.
+
+    Ridges are linear in x, so that those of a short turn say where those of the whole turn are.
+    """
+    there = np.cos(_TURN) * x + np.sin(_TURN) * q
+    Y, T = ball.answers(there, first, rng)
+    found, misfit = fitted(first, Y, T)
+    for angle in _SHORTER:
+        if misfit <= ball.fit:
+            break
+        near, misfit = fitted(first, *ball.answers(np.cos(angle) * x + np.sin(angle) * q, first, rng))
+        if misfit <= ball.fit:
+            found, misfit = fitted(_further(first, near, angle), Y, T)
+    if not misfit <= ball.fit:
+        raise Unresolved
+    return there, found.matched(first)
+
+
+def _further(first: Ridges, near: Ridges, angle: float) -> Ridges:
+    """What the ridges of a short turn and those of none make of the whole turn."""
+    share = float(np.sin(_TURN) / np.sin(angle))
+    rest = float(np.cos(_TURN) - share * np.cos(angle))
+    return Ridges(rest * first.b + share * near.b, rest * first.u + share * near.u)
+
+
+def signed(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> MultiHead:
+    """Heads with their signs, mirror pairs taken apart, from sequences of three tokens."""
+    floor = max(_NOTHING, 2.0**12 * ball.roundoff) / 2.0**15
+    pairs = Pairs(ball.oracle, ball.B, ball.c, np.ones_like(ball.c), floor, 0.0)
+    return assembled(pairs, W, D, _mirrored(ball, W, D, rng)) if len(W) else assembled(pairs, W, D, D)
+
+
+def _mirrored(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> Stack:
+    """Read-outs of -W: nothing or all where signs explain the answers, else by least squares."""
+    bends, left = _bends(ball, W, D, len(W) + _MORE, rng)
+    effect = np.asarray(-np.einsum("nhd,hdo->noh", bends, D), dtype=np.float64)
+    share = np.asarray(np.linalg.lstsq(effect.reshape(-1, len(W)), left.ravel(), rcond=None)[0], dtype=np.float64)
+    if np.abs(share - np.round(share)).max() <= _SIGN and np.isin(np.round(share), (0, 1)).all():
+        return -np.round(share)[:, None, None] * D
+    bends, left = _bends(ball, W, D, int(_ENOUGH * W.shape[0] * W.shape[1]) + _MORE, rng)
+    solved = np.linalg.lstsq(bends.reshape(len(left), -1), left, rcond=None)[0]
+    M = np.asarray(solved, dtype=np.float64).reshape(D.shape)
+    M[np.abs(M).max(axis=(1, 2)) <= _SIGN * np.abs(D).max()] = 0.0
+    return M
+
+
+def _bends(ball: Ball, W: Stack, D: Stack, count: int, rng: np.random.Generator) -> tuple[Stack, Matrix]:
+    """A(W) + A(-W) - 2 A(0) of every head, and what D leaves of the answers."""
+    X = rng.normal(size=(count, 3, len(ball.B)))
+    X *= _INSIDE * ball.radius / np.sqrt((X * X).sum(axis=2, keepdims=True))
+    even = X.mean(axis=1)
+    plus, minus = _means(W, X), _means(-W, X)
+    known = np.einsum("nhd,hdo->no", plus, D) + even @ (ball.B - D.sum(axis=0))
+    return plus + minus - 2 * even[:, None], ball.oracle.ask(X.copy()) - ball.c - known
+
+
+def _means(W: Stack, X: Stack) -> Array:
+    """The mean of the tokens under every head, (batch, heads, width)."""
+    scores = np.einsum("bnd,hde,be->bhn", X, W, X[:, -1])
+    return softmax(scores) @ X

@@ -1,0 +1,301 @@
+r"""A whole attention layer with its output projection, as one black box: all heads at once.
+
+$$F(X) = c + \sum_h \mathrm{softmax}(X (W_h x_N + h_h))^\top X V_h$$
+where the spaces that the heads write into (the row spaces of the $V_h$) are independent, as they are in a layer whose
+output projection has full rank. Six steps, each a module or a function below:
+
+1. read: c and $V = \sum_h V_h$ from single tokens;
+2. flips: on long tokens each head is a switch; where switches flip on a half circle separates the heads;
+3. spaces: what each head writes into, roughly, and $V_h$ as the part of V in it;
+4. measure, round one: whole columns of all $W_h$ from the same answers, until no rank grows;
+5. route: one head at a time looks at x, all others away, which gives the spaces to rounding; stored answers are read
+   again;
+6. measure, round two: coordinates along the ranges found, on all other directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from keyhole._arrays import EPS, Matrix, Stack
+from keyhole.claims import Certificate, Check, Verdict
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.identify import head_freedom
+from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.layer.crossings import renewed
+from keyhole.learners.layer.flips import Dependent, Still, Unseparated, column_spaces, hard, widest
+from keyhole.learners.layer.joint_scores import Scores, Spaces, calibrate
+from keyhole.learners.layer.ranges import complete, enough, few, partial, split
+from keyhole.learners.layer.routing import routed
+from keyhole.learners.one_head.probes import Saturated
+from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, read
+from keyhole.learners.verifying.ending import SPENT, Account, Ending, conclude, end_scattered, soften
+from keyhole.learners.verifying.examination import EXACT
+from keyhole.learners.verifying.questions import QUERIES
+from keyhole.learners.verifying.sums_of_heads import CANCEL, describe_sum, judge_sum, refuse_affine
+from keyhole.learners.verifying.witnesses import find_uneven_attention
+from keyhole.models import MultiHead
+from keyhole.oracles import Budgeted, Counted, Oracle
+from keyhole.oracles.base import declared
+
+_ATTEMPTS = 3
+_MEET = 100.0  # roundings of coarse answers below which the spaces of heads count as meeting
+_FINE, _COARSE = 1e5, 1e3  # roundings, of float64 and of coarser answers, below which a singular value counts as zero
+_WORTH_ANOTHER = (
+    Status.UNSEPARATED,
+    Status.STILL,
+    Status.DEPENDENT,
+    Status.SATURATED,
+    Status.IMPRECISE,
+    Status.HEADS_DISAGREE,
+)
+_RESIDUAL = "A residual acts, which a sum of heads does not hold."
+_REASONS = {Unseparated: Status.UNSEPARATED, Dependent: Status.DEPENDENT, Still: Status.STILL}
+
+
+@dataclass(frozen=True, slots=True)
+class WholeLayer:
+    """Separates and recovers all heads of a layer with vector outputs; their number and ranks are found.
+
+    Args:
+        heads: how many heads to plan for; `run` finds their number by itself.
+        head_size: ranks of W and V to plan for, likewise.
+    """
+
+    heads: int = 12
+    head_size: int = 32
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.head_size < 1:
+            raise InvalidInput(f"heads and head_size are whole numbers >= 1; got {self.heads} and {self.head_size}.")
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """What a layer of that many heads costs, each of that size as far as width and outputs have room."""
+        rank = min(self.head_size, width, max(1, outputs // self.heads))
+        freedom = self.heads * head_freedom(width, outputs=outputs, rank=rank, value_rank=rank, score_bias=rank)
+        by_phase = expected(width, [rank] * self.heads, rank, biased=True)
+        return Plan(
+            by_phase={**by_phase, "verify": QUERIES},
+            at_most=most(width, outputs),
+            degrees_of_freedom=freedom + outputs,
+            outputs=outputs,
+        )
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
+        """Recover a layer; certificate keyhole/whole-layer."""
+        session = _Session(oracle, rng)
+        recovery = session.recover()
+        ranks = [basis.shape[1] for basis in session.scores.spaces.bases] if session.scores else []
+        return replace(recovery, certificate=certificate(recovery, ranks, session.tries))
+
+
+def expected(width: int, ranks: Sequence[int], score_rank: int, *, biased: bool) -> dict[str, int]:
+    """Queries by phase for read-outs of the given ranks and score matrices of one rank."""
+    heads, least, top = len(ranks), min(ranks), max(ranks)
+    together = max(1, int(0.875 * least))
+    groups, directions = -(-width // together), width + biased
+    columns = min(directions, max(heads, score_rank) + 2 + biased)
+    along = min(groups, -(-int(np.ceil(1.5 * score_rank)) // together))
+    return {
+        "read": width + 5,
+        "flips": 18 + 11 * heads,
+        "spaces": heads * (top + 2 + top // 8),
+        "scale": 16,
+        "measure": groups * columns + along * (directions - columns),
+        "route": sum(int(np.ceil(1.25 * rank)) + 1 for rank in ranks),
+    }
+
+
+def most(width: int, outputs: int, *, coarse: bool = False) -> int:
+    """The most that is ever asked: every form of every head singly, all of it twice, in every attempt.
+
+    Coarse answers are asked for more half circles, twice the moves, and jumps at fresh tokens.
+    """
+    separate = 18 + 11 * outputs + (outputs + 8) ** 2 // 3
+    if coarse:
+        separate = 6 * separate + 4 * (outputs + 3) * (20 + 3 * outputs)
+    measure = (width + 1) * width + 1000
+    return width + 5 + _ATTEMPTS * (2 * measure + separate + 4 * outputs + 400 + QUERIES) + 8
+
+
+class _Session:
+    """One recovery under way."""
+
+    def __init__(self, oracle: Oracle, rng: np.random.Generator) -> None:
+        self.oracle, self.rng, self.imperfection = Counted(oracle), rng, declared(oracle)
+        self.roundoff = self.imperfection.roundoff
+        self.readout: Readout | None = None
+        self.scores: Scores | None = None
+        self.ranks: list[int] | None = None
+        self.tries = 0
+
+    def recover(self) -> Recovery[MultiHead]:
+        """Read, then try to separate and measure until a try is verified; every way to stop ends in a Recovery."""
+        try:
+            with self.oracle.phase("read"):
+                readout = self.readout = read(self.oracle, roundoff=self.roundoff, rng=self.rng)
+            room = most(*readout.V.shape, coarse=self.roundoff > EPS) - self.oracle.ledger.total().sequences
+            self.oracle.inner = Budgeted(self.oracle.inner, room)
+            return self._attempts(readout)
+        except BudgetSpent:
+            return self._conclude(self._partial(), SPENT)
+        except Scattered as found:
+            return self._conclude(None, end_scattered(found.gap))
+        except NotAHead as refusal:
+            return self._conclude(None, refuse_affine(self.oracle, refusal.counterexample, rng=self.rng))
+
+    def _attempts(self, readout: Readout) -> Recovery[MultiHead]:
+        if readout.U is not None:
+            return self._conclude(None, Ending(status=Status.UNSEPARATED, detail=_RESIDUAL))
+        if readout.blind:
+            found = self._judge(self._model(readout, [], np.zeros((0, *readout.V.shape))), self.rng)
+            missed = found.status in (Status.HEADS_DISAGREE, Status.IMPRECISE)
+            return self._conclude(None, CANCEL) if missed else found
+        tried: list[Recovery[MultiHead]] = []
+        for rng in self.rng.spawn(_ATTEMPTS):
+            tried.append(self._attempt(readout, rng))
+            if tried[-1].status not in _WORTH_ANOTHER:
+                return tried[-1]
+        return tried[0]
+
+    def _attempt(self, readout: Readout, rng: np.random.Generator) -> Recovery[MultiHead]:
+        self.scores = self.ranks = None
+        self.tries += 1
+        try:
+            model = self._measured(readout, rng)
+        except Unseparated as refusal:
+            return self._conclude(None, Ending(status=_REASONS[type(refusal)], detail=str(refusal)))
+        except Saturated:
+            return self._conclude(None, Ending(status=Status.SATURATED))
+        return self._judge(model, rng)
+
+    def _measured(self, readout: Readout, rng: np.random.Generator) -> MultiHead:
+        """One try: the layer, fitted and not yet verified."""
+        spaces = self._separated(readout, rng)
+        fine = (_FINE if self.imperfection.perfect else _COARSE) * self.roundoff
+        with self.oracle.phase("scale"):
+            scores = self.scores = calibrate(self.oracle, readout, spaces, roundoff=self.roundoff, rng=rng)
+        with self.oracle.phase("measure"):
+            if self.roundoff > EPS:
+                few(scores)
+            else:
+                enough(scores, cut=max(self.roundoff ** (1 / 3), fine))
+        with self.oracle.phase("route"):
+            scores.sharpen(routed(scores, rng=rng) or spaces)
+        with self.oracle.phase("measure"):
+            enough(scores, cut=fine)
+            found, self.ranks = complete(scores, cut=fine)
+        return self._model(readout, found, scores.spaces.V)
+
+    def _separated(self, readout: Readout, rng: np.random.Generator) -> Spaces:
+        with self.oracle.phase("flips"):
+            pairs = hard(self.oracle, readout, rng=rng)
+            plateaus = widest(pairs, roundoff=self.roundoff, rng=rng)
+        with self.oracle.phase("spaces"):
+            bases = column_spaces(pairs, plateaus, roundoff=self.roundoff, rng=rng)
+            if self.roundoff > EPS:
+                bases = renewed(pairs, bases, roundoff=self.roundoff, rng=rng)
+        cut = float(np.sqrt(self.roundoff)) if self.roundoff <= EPS else _MEET * self.roundoff
+        return Spaces.of(bases, readout.V, cut=cut, roundoff=self.roundoff)
+
+    def _model(self, readout: Readout, found: Sequence[Matrix], V: Stack) -> MultiHead:
+        d, scores = readout.V.shape[0], self.scores
+        parts = [] if scores is None else [split(scores, M) for M in found]
+        W = np.array([W for W, _ in parts]).reshape(-1, d, d)
+        h = np.array([h for _, h in parts if h is not None]).reshape(-1, d)
+        return MultiHead(W, V, h if readout.biased and len(h) else None, readout.c if readout.c.any() else None)
+
+    def _partial(self) -> MultiHead | None:
+        """What is known so far: read-outs, and W on the directions measured; nothing before heads are separated."""
+        if self.readout is None or self.scores is None:
+            return None
+        return self._model(self.readout, partial(self.scores), self.scores.spaces.V)
+
+    def _judge(self, model: MultiHead, rng: np.random.Generator) -> Recovery[MultiHead]:
+        """Verify; where spaces nearly meet, a declared rounding explains more."""
+        leeway = 1.0 if self.scores is None else min(10.0, 1.0 / self.scores.spaces.condition)
+        probe = None if self.readout is None else self.readout.probe
+        ending = judge_sum(self.oracle, model, probe=probe, rng=rng, leeway=leeway)
+        return self._conclude(model, self._hold(ending, rng))
+
+    def _hold(self, ending: Ending, rng: np.random.Generator) -> Ending:
+        """The ending; heads were searched for, so that only what no attention answers refutes the class."""
+        if ending.verdict is not Verdict.CLASS_REFUTED:
+            return ending
+        case = find_uneven_attention(self.oracle, self.roundoff, rng=rng)
+        return soften(ending) if case is None else replace(ending, counterexample=case)
+
+    def _conclude(self, model: MultiHead | None, ending: Ending) -> Recovery[MultiHead]:
+        """The recovery, however it came to its end."""
+        return conclude(
+            self.oracle,
+            ending,
+            Account(
+                model=model,
+                reason=self._reason(),
+                determined=describe_sum(model, ending.verdict),
+                degrees_of_freedom=self._freedom(model),
+                rank=max(self.ranks) if self.ranks else None,
+            ),
+        )
+
+    def _reason(self) -> str:
+        if self.scores is None:
+            return "A layer of several heads was tried."
+        ranks = [basis.shape[1] for basis in self.scores.spaces.bases]
+        found = f"; their W have ranks {_listed(self.ranks)}" if self.ranks else ""
+        return f"On long tokens {len(ranks)} heads flip one by one and write into independent spaces of dimensions " + (
+            f"{_listed(ranks)}{found}."
+        )
+
+    def _freedom(self, model: MultiHead | None) -> int | None:
+        """Numbers the answers determine; a score bias found lies in the range of [W | h], and counts its rank."""
+        if model is None or self.scores is None or self.ranks is None:
+            return None
+        sizes = zip(self.ranks, self.scores.spaces.bases, strict=True)
+        heads = [
+            head_freedom(
+                model.width,
+                outputs=model.outputs,
+                rank=rank,
+                value_rank=basis.shape[1],
+                score_bias=rank if model.h is not None else 0,
+            )
+            for rank, basis in sizes
+        ]
+        return sum(heads) + (model.outputs if model.c is not None else 0)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """One number where all are equal."""
+    return str(ranks[0]) if len(set(ranks)) == 1 else ", ".join(map(str, ranks))
+
+
+def certificate(recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int) -> Certificate | None:
+    """The claim keyhole/whole-layer confronted with one run, which found read-outs of these ranks."""
+    model = recovery.model
+    if model is None or recovery.fresh is None or len(ranks) == 0:
+        return None
+    counts = expected(model.width, ranks, recovery.rank or model.width, biased=model.h is not None)
+    asked = recovery.ledger.total(without="verify").sequences
+    refused = recovery.status in (Status.HEADS_DISAGREE, Status.INCONSISTENT, Status.HIDDEN, Status.IMPRECISE)
+    return Certificate(
+        "keyhole/whole-layer",
+        assumptions=(
+            Check("answers that no such layer gives", float(refused), 0.0),
+            Check("answers coarser than float64", float(recovery.verdict is Verdict.WITHIN_TOLERANCE), 0.0),
+            Check("read-out ranks of all heads together", sum(ranks), model.outputs),
+        ),
+        conclusion=(
+            Check("queries per try, but those of verification", asked / tries, _allowed(counts)),
+            Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
+        ),
+    )
+
+
+def _allowed(counts: Mapping[str, int]) -> float:
+    """The expected count, with a tenth for what is asked again and the columns that show a rank is complete."""
+    return 1.1 * sum(counts.values()) + 50

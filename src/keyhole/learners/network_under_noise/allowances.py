@@ -1,0 +1,114 @@
+"""What fresh answers say of a network fitted to answers with errors: how far off they are, and how far they may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import EPS, Array, Matrix, Vector, one_thread
+from keyhole.learners.fitting import gradient
+from keyhole.learners.network_under_noise.far_units import by_offsets
+from keyhole.models import AbsAffine
+
+_SIGMAS = 6.0
+_INEXACT = 1e-7  # relative error of normals and jumps that were read far away, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Errors of an answer: standard deviation of all, of the random part, and the largest of those not random."""
+
+    sigma: float
+    noise: float
+    tolerance: float
+
+    @property
+    def rounding(self) -> float:
+        """Standard deviation of rounding, which grows with the answers."""
+        return max(self.sigma**2 - self.noise**2 - self.tolerance**2, 0.0) ** 0.5
+
+    @property
+    def hides(self) -> float:
+        """What cannot be told from zero."""
+        return _SIGMAS * self.sigma
+
+    def lied(self, answers: Matrix) -> float:
+        """By how much answers to one question scatter, where that is more than was declared; else 0."""
+        scatter = float(answers.std(axis=0, ddof=1).max())
+        return (
+            scatter if scatter > 2.5 * self.noise + 2.0 * self.tolerance + 1e-11 * float(np.abs(answers).max()) else 0.0
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fit:
+    """A model with the uncertainty of its answers.
+
+    Args:
+        model: the network.
+        C: covariance of the fitted parameters, for answers of variance 1.
+        offsets: whether only offsets and constants were fitted, to answers with errors.
+    """
+
+    model: AbsAffine
+    C: Matrix
+    offsets: bool
+
+    def deviation(self, x: Matrix) -> Vector:
+        """Standard deviation of the model's answers at points, the largest over outputs, for answers of variance 1."""
+        m, worst = self.model.outputs, np.zeros(len(x))
+        with one_thread():
+            if self.offsets:
+                J = by_offsets(self.model, x)
+                return np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0)).reshape(-1, m).max(axis=1)
+            for output in range(m):
+                J = gradient(self.model, x, output)
+                worst = np.maximum(worst, np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0)))
+        return worst
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Judged:
+    """Fresh answers of one length: how far off they are, and how far they may be."""
+
+    X: Array
+    gap: Vector
+    allowed: Vector
+    mean_square: float
+    rms: float
+    spread: float
+
+    @classmethod
+    def of(cls, found: Fit, X: Array, y: Matrix, scatter: Scatter, radius: float) -> Judged:
+        """Compare answers with the model's, beside errors and the uncertainty of the fit."""
+        model, x = found.model, X[:, -1]
+        off = y - model(X)
+        size = np.abs(y).max(axis=1)
+        far = np.maximum(1.0, np.linalg.norm(x, axis=1) / radius)
+        rounding = far * scatter.rounding
+        # a fit known less well than answers are is not explained by their errors
+        fit = scatter.sigma * np.minimum(found.deviation(x), far)
+        random = np.sqrt(scatter.noise**2 + rounding**2 + fit**2)
+        inexact = (_INEXACT if found.offsets else 0.0) * size + 64 * EPS * size
+        gap = np.abs(off).max(axis=1)
+        allowed = scatter.tolerance + _SIGMAS * random + inexact
+        expected = scatter.sigma**2 + fit**2 + inexact**2
+        spread = float(np.abs(model(X) - model(X).mean(axis=0)).max())
+        mean = float((off**2).mean() / max(float(expected.mean()), 1e-300))
+        return cls(X, gap, allowed, mean, float(np.sqrt((off**2).mean())), spread)
+
+    @property
+    def worst(self) -> int:
+        """The answer that is farthest off for what is allowed."""
+        return int(np.argmax(self.gap / np.maximum(self.allowed, 1e-300)))
+
+    @property
+    def excess(self) -> float:
+        """By which factor it is beyond that."""
+        return float(self.gap[self.worst] / max(float(self.allowed[self.worst]), 1e-300))
+
+    @property
+    def relative(self) -> float:
+        """Largest gap beside how much answers vary."""
+        return float(self.gap.max()) / (self.spread or 1.0)

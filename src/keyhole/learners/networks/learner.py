@@ -1,0 +1,244 @@
+"""The learner of networks with one hidden ReLU layer: plan, recovery, and what fresh queries say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Vector
+from keyhole.claims import Certificate, Check, Verdict
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
+from keyhole.learners.networks.lines import Learned, learn_network, typical
+from keyhole.learners.verifying.ending import (
+    NETWORK,
+    SPENT,
+    Account,
+    Doubt,
+    Ending,
+    conclude,
+    describe_gap,
+    resolve_doubt,
+    settle,
+)
+from keyhole.learners.verifying.examination import EXACT, Examination
+from keyhole.learners.verifying.witnesses import find_earlier_tokens_acting
+from keyhole.models import AbsAffine
+from keyhole.models.relu import freedom
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import declared
+
+LENGTHS = (1, 2, 3, 9)  # most fresh sequences have one token; a network must not see those before the last
+RADII = (1.0, 10.0, 1000.0)  # in units of the typical distance of hyperplanes; a fourth group has points of size 1
+# (of a tenth of that distance where hyperplanes are so far that the function is linear near the origin)
+_PER_LENGTH = (9, 1, 1, 1)
+QUERIES = (len(RADII) + 1) * sum(_PER_LENGTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Learner of a network with one hidden ReLU layer that reads the last token.
+
+    Args:
+        hidden: hidden units expected, for the plan only; 4 per coordinate when absent.
+        most: hidden units allowed for.
+        rounds: lines tried, at most.
+    """
+
+    hidden: int | None = None
+    most: int = 2048
+    rounds: int = 4
+
+    def __post_init__(self) -> None:
+        if min(self.most, self.rounds, 1 if self.hidden is None else self.hidden + 1) < 1:
+            raise InvalidInput(
+                f"hidden is at least 0, most and rounds at least 1; got {(self.hidden, self.most, self.rounds)}."
+            )
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """Five queries per kink (2.3 with three outputs or more), then a Jacobian for every 0.85 m kinks."""
+        k = 4 * width if self.hidden is None else self.hidden
+        block = max(1, int(0.85 * outputs))
+        slopes = (-(-k // block) + 1) * (width - 1 + (outputs > 2))
+        kinks = 30 + (5 * k if outputs < 3 else -(-23 * k // 10))
+        polish = int(0.07 * (kinks + slopes)) if outputs < 3 else 0
+        by_phase = {"kinks": kinks, "slopes": slopes, "polish": polish, "check": 18, "verify": QUERIES}
+        worst = 3 * self.rounds * (64 + 20 * self.most + 8 * (self.most + 1) * width)
+        count = freedom(width, hidden=k, outputs=outputs)
+        return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AbsAffine]:
+        """Recover the network behind the oracle; certificate keyhole/one-line."""
+        measuring, checking = rng.spawn(2)
+        run = _Run(Counted(oracle), declared(oracle).roundoff)
+        try:
+            learned = run.learn(self, measuring)
+        except BudgetSpent:
+            return run.conclude(None, SPENT)
+        return run.judge(learned, checking)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One recovery under way."""
+
+    oracle: Counted
+    roundoff: float
+    learned: Learned | None = field(default=None, init=False)
+
+    def ask(self, x: Matrix) -> Matrix:
+        return self.oracle.ask(x[:, None])
+
+    def learn(self, options: Network, rng: np.random.Generator) -> Learned:
+        """The network, fitted and not yet verified; an affine map where no line could be resolved."""
+        width = self.oracle.width
+        with self.oracle.phase("kinks"):
+            outputs = self.oracle.outputs or self.ask(np.zeros((1, width))).shape[1]
+        self.learned = learn_network(
+            self.ask,
+            width,
+            outputs,
+            rng=rng,
+            roundoff=self.roundoff,
+            most=options.most,
+            rounds=options.rounds,
+            phase=self.oracle.phase,
+        )
+        return self.learned
+
+    def judge(self, learned: Learned, rng: np.random.Generator) -> Recovery[AbsAffine]:
+        """What fresh queries say of the network."""
+        if learned.spent:
+            return self.conclude(learned.model, SPENT)
+        model = self.tangent(rng) if learned.model is None else learned.model
+        if model is None:
+            return self.conclude(None, SPENT)
+        with self.oracle.phase("verify"):
+            seen = self.examine(model, NETWORK.tolerance(self.oracle), rng)
+        ending = settle(self.oracle, seen, lines=NETWORK, refuse=lambda: self._refuse(learned, seen))
+        return self.conclude(model, ending, seen)
+
+    def _refuse(self, learned: Learned, seen: Examination) -> Ending:
+        if learned.model is not None and seen.fresh.relative <= NETWORK.near:
+            return Ending(status=Status.ROUGH)
+        doubt = Doubt(why_not(learned), seen.worst, describe_gap(seen.worst), refutes=learned.impossible)
+        return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
+
+    def _weigh(self, doubt: Doubt) -> Doubt:
+        """What tokens before the last do to answers refutes every network of the last token."""
+        acting = find_earlier_tokens_acting(self.oracle, doubt.case, self.roundoff)
+        return doubt if acting is None else Doubt(Status.NO_NETWORK, acting, describe_gap(acting))
+
+    def tangent(self, rng: np.random.Generator) -> AbsAffine | None:
+        """The affine map through d + 1 points, as the model to refute where no line could be resolved."""
+        d = self.oracle.width
+        x = np.concatenate([np.zeros((1, d)), rng.normal(size=(d, d))])
+        try:
+            with self.oracle.phase("check"):
+                values = self.ask(x.copy())
+        except BudgetSpent:
+            return None
+        P: Matrix = (np.linalg.inv(x[1:]) @ (values[1:] - values[0])).T
+        return AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, values.shape[1])), P, values[0])
+
+    def examine(self, model: AbsAffine, tolerance: float, rng: np.random.Generator) -> Examination:
+        """Ask fresh sequences; errors are relative to how answers vary at their radius, rounding aside."""
+        unit = typical(model)
+        scales = np.array([*(unit * r for r in RADII), 1.0 if unit <= 100 else unit / 10])
+        cases: list[list[Counterexample]] = [[] for _ in scales]
+        complete = True
+        for length, count in zip(LENGTHS, _PER_LENGTH, strict=True):
+            X = rng.normal(size=(len(scales), count, length, model.width)) * scales[:, None, None, None]
+            X = X.reshape(-1, length, model.width)
+            try:
+                answers = self.oracle.ask(X.copy())
+            except BudgetSpent as spent:
+                complete, answers = False, np.zeros((0, model.outputs)) if spent.answers is None else spent.answers
+            predicted = model(X[: len(answers)])
+            for i, case in enumerate(zip(X, answers, predicted, strict=False)):
+                cases[i // count].append(Counterexample(*case))
+            if not complete:
+                break
+        return self._compare([group for group in cases if group], tolerance, complete)
+
+    def _compare(self, groups: list[list[Counterexample]], tolerance: float, complete: bool) -> Examination:
+        rows: list[tuple[float, Counterexample]] = []
+        hidden = False
+        for group in groups:
+            answers = np.array([case.answer for case in group])
+            size, spread = float(np.abs(answers).max()), float(np.abs(answers - answers.mean(axis=0)).max())
+            grain = 64 * self.roundoff * size
+            hidden |= grain * 1e-4 > tolerance * spread > 0
+            yard = max(spread, grain / tolerance) or max(case.gap for case in group)
+            rows += [(case.gap / yard if case.gap > 0 else 0.0, case) for case in group]
+        worst = max(rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None)
+        fresh = Fresh(len(rows), max((c.gap for _, c in rows), default=0.0), max((r for r, _ in rows), default=0.0))
+        return Examination(fresh, worst and worst[1], fresh.relative <= tolerance, hidden, complete)
+
+    def conclude(self, model: AbsAffine | None, ending: Ending, seen: Examination | None = None) -> Recovery[AbsAffine]:
+        """The recovery."""
+        bars = self.learned.bars if self.learned is not None else np.zeros(0)
+        return conclude(
+            self.oracle,
+            ending,
+            Account(
+                model=model,
+                reason=_reason(model),
+                determined=_determined(model, ending.verdict),
+                degrees_of_freedom=None if model is None else model.degrees_of_freedom,
+                certificate=_certificate(self, model, ending.status, seen),
+                bars=_bars(model, bars),
+            ),
+        )
+
+
+def why_not(learned: Learned) -> Status:
+    """Why a network was not found."""
+    if learned.smooth:
+        return Status.SMOOTH
+    return Status.CROWDED if learned.crowded else Status.NO_NETWORK
+
+
+def _reason(model: AbsAffine | None) -> str:
+    if model is None:
+        return "A network with one hidden ReLU layer was tried."
+    return f"Along a line the answers are piecewise linear, with a kink for each of {model.hidden} hyperplanes."
+
+
+def _determined(model: AbsAffine | None, verdict: Verdict) -> str:
+    if model is None:
+        return "Nothing was determined."
+    if not verdict.verified:
+        return "The model is the best one found; nothing of it is certain."
+    flips = model.unfold().flips
+    sides = "the side each unit is active on follows" if flips else "the side each unit is active on does not"
+    return (
+        f"{model.hidden} hyperplanes n, t with their jumps D, and the affine part P, q, are determined up to order and "
+        f"signs of (n, t); {sides}. Units whose jump is below rounding are not seen."
+    )
+
+
+def _bars(model: AbsAffine | None, bars: Vector) -> dict[str, Array]:
+    """Standard errors by hyperplane: of its normal, of its offset, of its jump."""
+    if model is None or len(bars) != model.hidden or not len(bars):
+        return {}
+    return {"n": bars, "t": bars * typical(model), "D": bars * np.linalg.norm(model.D, axis=1)}
+
+
+def _certificate(run: _Run, model: AbsAffine | None, status: Status, seen: Examination | None) -> Certificate | None:
+    """The claim of one line, confronted with one run."""
+    if model is None or seen is None:
+        return None
+    k, m, d = model.hidden, model.outputs, model.width
+    jacobians = (-(-k // max(1, int(0.85 * m))) + 3) * d
+    allowed = 1.25 * (jacobians if m > 2 else k * d) + (7 if m < 3 else 3) * k + 200
+    asked = run.oracle.ledger.total(without="verify").sequences
+    return Certificate(
+        "keyhole/one-line",
+        assumptions=(Check("answers that no such network gives", float(status is not Status.RECOVERED), 0.0),),
+        conclusion=(
+            Check("queries used", asked, allowed),
+            Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),
+        ),
+    )

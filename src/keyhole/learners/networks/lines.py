@@ -1,0 +1,287 @@
+r"""Networks with one hidden ReLU layer from value queries, hidden width unknown.
+
+One line shows every hidden unit as a kink (kinks, chains); slopes across it give the hyperplanes (gradients); those
+poorly known are measured again at places of their own (polish). What is then wrong or missing is what the target leaves
+beside the model, which is a small network again: the next round works on that, along another line. The model is
+$g(x) = \tfrac12 \sum_j D_j |n_j x - t_j| + P x + q$, which is what values determine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from keyhole._arrays import EPS, Matrix, Vector, one_thread
+from keyhole.errors import BudgetSpent
+from keyhole.learners.networks.bend_runs import by_chains
+from keyhole.learners.networks.jacobians import Found, assembled, survey
+from keyhole.learners.networks.kinks import Ask, Bends, Crowded, Line, Noise, Smooth, Unresolved, by_pairs, listen
+from keyhole.learners.networks.polish import Again, measured_again, replaced, sharpened
+from keyhole.models import AbsAffine
+
+Phase = Callable[[str], AbstractContextManager[None]]
+_CHECKS = (1.0, 10.0, 1000.0)  # radii, in units of the typical distance of hyperplanes from the origin
+_MISSING = 1e-7  # a larger error means that hyperplanes are missing or wrong, not that they are imprecise
+_PER_RADIUS = 6
+_FINE = 5e-10  # relative error of the function that needs no further round
+_POLISHED = 0.07  # queries for polishing, as a share of those asked before
+_WORTH = 1e-12  # a hyperplane is measured again when its error matters more than this
+_NEAR, _FAR, _FARTHER = 1e-4, 1e6, 1e12  # hyperplanes at other distances are measured at their own scale
+_RESCALED = 2  # how often
+_SAME = 1e-5  # hyperplanes of two rounds closer than this are one
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Learned:
+    """A network as it was learned, not yet verified by anyone else.
+
+    Args:
+        model: the normal form; None when nothing could be resolved.
+        bars: standard error of each normal.
+        gap: relative error on the points of the last check.
+        crowded: whether a line bent more often than the hidden units allowed for.
+        roundoff: relative rounding of answers that was met.
+        spent: whether the budget ran out on the way.
+        smooth: whether a line bent everywhere.
+        counted: whether more kinks were told apart on a line than hidden units are allowed for.
+    """
+
+    model: AbsAffine | None
+    bars: Vector
+    gap: float
+    crowded: bool
+    roundoff: float
+    spent: bool = False
+    smooth: bool = False
+    counted: bool = False
+
+    @property
+    def impossible(self) -> bool:
+        """Whether a line showed what no network of so many units does."""
+        return self.smooth or self.counted
+
+
+def typical(model: AbsAffine) -> float:
+    """Typical distance of hyperplanes from the origin; 1 where there are none or all pass through it."""
+    middle = float(np.median(np.abs(model.t))) if model.hidden else 0.0
+    return middle if middle > 1e-10 else 1.0
+
+
+@dataclass(slots=True)
+class _Learning:
+    """One recovery under way: the model so far, the error of each normal, where its affine piece is known best."""
+
+    ask: Ask
+    width: int
+    outputs: int
+    roundoff: float
+    most: int
+    phase: Phase
+    rng: np.random.Generator
+    model: AbsAffine
+    bars: Vector
+    noise: Noise = field(default_factory=lambda: Noise(EPS, 1.0, 1.0))
+    anchor: Vector | None = None
+    asked: int = 0
+
+    def whole(self, x: Matrix) -> Matrix:
+        """What the target answers."""
+        if not np.isfinite(x).all():
+            raise Unresolved
+        self.asked += len(x)
+        return self.ask(x)
+
+    def left(self, x: Matrix) -> Matrix:
+        """What the target has beside the model."""
+        return self.whole(x) - self.model.points(x)
+
+    def round(self, coarse: float) -> None:
+        """Find what the model lacks along one more line, and add it."""
+        # Gaussian weights put hyperplanes at a distance of about 1, the usual start of training at 1 / sqrt(width). On
+        # a line near the origin an error of a normal counts little in its offset; kinks of both are spread well enough.
+        lengths = self.width ** np.array([[-0.5], [-0.125]])
+        line = Line(self.left, *(lengths * self.rng.normal(size=(2, self.width))))
+        with self.phase("kinks"):
+            bends = self._bends(line, coarse)
+        with self.phase("slopes"):
+            surveyed = survey(bends, rng=self.rng)
+        found = assembled(surveyed)
+        if self.outputs > 2:
+            with self.phase("polish"):
+                found = sharpened(surveyed, found, radius=typical(found.model()), rng=self.rng)
+        radius = typical(found.model())
+        bars = found.bars * (1.0 + np.linalg.norm(found.where, axis=1) / (radius * self.width**0.5))
+        self.model, self.bars = joined(self.model, self.bars, replace(found, bars=bars))
+        if self.anchor is None:
+            self.anchor, self.noise = found.anchor, bends.noise
+
+    def _bends(self, line: Line, coarse: float) -> Bends:
+        hidden = self._sizes if self.anchor is not None else None
+        noise, places, values = listen(line, roundoff=max(self.roundoff, coarse), hidden=hidden)
+        resolve = by_pairs if self.outputs < 3 else by_chains
+        return resolve(line, noise, places, values, most=self.most)
+
+    def _sizes(self, x: Matrix) -> Matrix:
+        return self.model.terms(x)[:, None]
+
+    def polish(self, share: float) -> None:
+        """Measure the hyperplanes again whose errors matter most, with a share of the queries asked so far."""
+        radius, size = typical(self.model), np.linalg.norm(self.model.D, axis=1)
+        effect = size * self.bars
+        worst = np.argsort(-effect)[: int(share * self.asked / (2 * self.width + 2))]
+        changes: dict[int, Again] = {}
+        for j in (int(j) for j in worst if effect[j] > _WORTH * np.linalg.norm(size)):
+            new = measured_again(self.whole, self.model, j, radius=radius, rng=self.rng)
+            bar = self._bar(new, radius)
+            if bar < self.bars[j] and abs(new.n @ self.model.n[j]) > 0.99:
+                changes[j], self.bars[j] = new, bar
+        if changes and self.anchor is not None:
+            self.model = replaced(self.model, changes, self.anchor)
+
+    def _bar(self, new: Again, radius: float) -> float:
+        """Standard error of a normal measured again, as far as it matters near the origin."""
+        far = float(np.linalg.norm(new.at)) / self.width**0.5
+        rough = self.noise.share * (self.noise.level + self.noise.slope * far)
+        shown = max(new.step * float(np.linalg.norm(new.D)), 1e-300)  # nothing, where there is no such hyperplane
+        return 2 * rough * self.width**0.5 / shown * (1.0 + far / radius)
+
+    def check(self) -> float:
+        """Relative error on a few points at every radius."""
+        radius, worst = typical(self.model), 0.0
+        for scale in _CHECKS:
+            x = radius * scale * self.rng.normal(size=(_PER_RADIUS, self.width))
+            left = self.left(x)
+            answers = left + self.model.points(x)
+            spread = np.abs(answers - answers.mean(axis=0)).max() + 64 * self.roundoff * np.abs(answers).max()
+            # answers that are all zero vary by nothing: what is left then is all of it
+            missed = float(np.abs(left).max())
+            worst = max(worst, missed / (float(spread) or missed or 1.0))
+        return worst
+
+
+def joined(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsAffine, Vector]:
+    """A model with the hyperplanes of another round added: equal ones become one, and go when they cancel."""
+    n, t, D = (np.concatenate(pair) for pair in ((model.n, found.n), (model.t, found.t), (model.D, found.D)))
+    bars, keep = np.concatenate([bars, found.bars]), np.ones(len(n), dtype=np.bool_)
+    reach = typical(model)
+    for j in range(model.hidden, len(n)):
+        sign = np.sign(n[: model.hidden] @ n[j])
+        near = np.abs(n[: model.hidden] - sign[:, None] * n[j]).max(axis=1, initial=0.0)
+        near += np.abs(t[: model.hidden] - sign * t[j]) / (reach + abs(t[j]))
+        i = int(np.argmin(near)) if len(near) else -1
+        if i >= 0 and near[i] < _SAME and keep[i]:
+            both = D[i] + D[j]
+            keep[j], keep[i] = False, np.linalg.norm(both) > 1e-6 * np.linalg.norm(D[i])
+            D[i] = both
+    return AbsAffine(n[keep], t[keep], D[keep], model.P + found.P, model.q + found.q), bars[keep]
+
+
+def learn_network(
+    ask: Ask,
+    width: int,
+    outputs: int,
+    *,
+    rng: np.random.Generator,
+    roundoff: float = EPS,
+    most: int = 2048,
+    rounds: int = 4,
+    phase: Phase = lambda name: nullcontext(),
+) -> Learned:
+    """A network with one hidden ReLU layer from its values at points.
+
+    Args:
+        ask: answers (batch, outputs) to points (batch, width).
+        width: size of a point.
+        outputs: numbers per answer.
+        rng: source of every random choice.
+        roundoff: relative rounding of answers.
+        most: hidden units allowed for.
+        rounds: lines tried, at most.
+        phase: books what is asked inside it under a name.
+
+    Returns:
+        The best model over the rounds, with its own check; verify it on fresh points.
+    """
+
+    def at(scale: float) -> Learned:
+        found = _learned(lambda y: ask(scale * y), width, outputs, roundoff, most, rounds, phase, rng)
+        return found if found.model is None else replace(found, model=_scaled(found.model, scale))
+
+    best = at(1.0)
+    for _ in range(_RESCALED):
+        if best.model is None or best.spent or best.smooth:
+            break
+        scale = typical(best.model) if best.model.hidden else _FARTHER
+        imprecise = _fine(roundoff) < best.gap <= _MISSING
+        if best.model.hidden and _NEAR < scale < _FAR and not imprecise:
+            break
+        other = at(scale)
+        if other.model is None or (
+            other.gap > best.gap if imprecise else other.model.hidden < max(1, best.model.hidden)
+        ):
+            break
+        best = other
+    return best
+
+
+def _fine(roundoff: float) -> float:
+    """The relative error of the function that needs no further round."""
+    return max(_FINE, 1e3 * roundoff)
+
+
+def _scaled(model: AbsAffine, scale: float) -> AbsAffine:
+    """The model of g where `model` is that of g(scale y)."""
+    if scale == 1.0:
+        return model
+    return AbsAffine(model.n, scale * model.t, model.D / scale, model.P / scale, model.q)
+
+
+def _learned(
+    ask: Ask,
+    width: int,
+    outputs: int,
+    roundoff: float,
+    most: int,
+    rounds: int,
+    phase: Phase,
+    rng: np.random.Generator,
+) -> Learned:
+    """The best model over the rounds, at one scale of points."""
+    nothing = AbsAffine(
+        np.zeros((0, width)), np.zeros(0), np.zeros((0, outputs)), np.zeros((outputs, width)), np.zeros(outputs)
+    )
+    state = _Learning(ask, width, outputs, roundoff, most, phase, rng, nothing, np.zeros(0))
+    best = Learned(None, np.zeros(0), np.inf, False, roundoff)
+    for turn in range(rounds):
+        try:
+            with one_thread(), np.errstate(all="ignore"):
+                _turn(state, turn, best.gap)
+        except (Unresolved, np.linalg.LinAlgError) as unresolved:
+            first = state.anchor is None  # later lines show the model's own kinks too
+            told = {"smooth": isinstance(unresolved, Smooth), "counted": first and isinstance(unresolved, Crowded)}
+            best = replace(best, crowded=True, **told)
+            if turn > 0 or best.smooth:
+                return best
+            continue  # a unit that barely acts, say, beside a kink: another line may meet it elsewhere
+        except BudgetSpent:
+            if state.anchor is None:
+                raise
+            return Learned(state.model, state.bars, best.gap, False, roundoff, spent=True)
+        with phase("check"):
+            gap = state.check()
+        if best.model is None or gap < best.gap:
+            best = Learned(state.model, state.bars, gap, False, state.noise.share)
+        if gap <= _fine(roundoff):
+            break
+    return best
+
+
+def _turn(state: _Learning, turn: int, gap: float) -> None:
+    """Another line while something large is missing, then only more precision."""
+    if turn == 0 or gap > _MISSING:
+        state.round(0.0 if state.anchor is None else 1e-11)
+    with state.phase("polish"):
+        state.polish(_POLISHED if turn == 0 else 2 * _POLISHED)

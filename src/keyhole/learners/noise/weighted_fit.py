@@ -1,0 +1,234 @@
+r"""From answers with errors to W and h, with standard errors.
+
+All of W: its columns along an orthonormal basis, measured one by one. Low rank: k columns $C = W Y$ show the rank, r of
+the singular values standing above the noise edge $1.15\,s(\sqrt d + \sqrt k)$; then $B = Q^\top W$ on the other
+directions, Q the range of C, gives the row space V of W; then $C_2 = W V$ is measured and $W = C_2 V^\top$. To first
+order its error is that of $C_2$ and of V, about $\sqrt{2r/d}$ of what measuring all of W gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Stack, Vector, one_thread, rms
+from keyhole.learners.noise.bounded_probes import Block, NoisyProber, aimed
+from keyhole.learners.noise.noisy_readout import Errors, Reading
+from keyhole.learners.one_head.columns import Directions
+from keyhole.learners.one_head.designs import Design, frame, within
+from keyhole.learners.one_head.readout import Readout
+from keyhole.models import Factored, Head
+from keyhole.oracles import Counted
+
+_WORTH = 0.38  # share of the columns beyond which measuring all of them costs no more
+_SMALL = 12  # width below which all columns are measured
+_EDGE = 1.15  # share of the largest singular value that noise alone has, above which one counts
+_CLEAR = 4.0  # times the edge that the least of them has; else others may hide below it, and all of W is measured
+_SPARE = 3  # singular values below the edge that show that the range is complete
+_DIRECTIONS = 8  # columns measured at a time
+_TOGETHER = 8  # vectors asked together, where errors count for nothing
+_CUT = 1e-3  # directions V sees less than this share of its best are not used for reading
+_DRAWS = 100  # fits with errors drawn anew
+_ANSWERED = 20  # of them, those whose answers are compared: a spread need not be known as closely as an error bar
+_WORK = 60 * 256**3  # entries a matrix product may cost over all of them
+
+Weights = tuple[Matrix | Factored, Vector | None]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Whole:
+    """Columns along the first directions, the others being taken for zero."""
+
+    directions: Directions
+    sy: float
+
+    def weights(self, blocks: list[Block], readout: Readout, answers: list[Stack]) -> Weights:
+        """W and h from the columns."""
+        C = _columns(blocks, readout, answers) / self.directions.weight
+        M = C.T @ self.directions.O[: len(C)]
+        return (M[:, :-1] * (np.sqrt(len(M)) / self.sy), M[:, -1]) if readout.biased else (M, None)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Low:
+    """W = C2 V^T: the last block holds C2, measured along V; those before it show the rows of W, and so V.
+
+    Errors of V come in through its projector, by which the measured rows are multiplied.
+    """
+
+    Q: Matrix
+    V: Matrix
+    directions: Directions
+
+    def weights(self, blocks: list[Block], readout: Readout, answers: list[Stack]) -> Weights:
+        """The factors of W."""
+        V = rows(blocks[:-1], readout, answers[:-1], self.Q, self.directions)
+        C2 = blocks[-1].columns(readout, answers[-1])
+        return Factored(C2.T, V @ (V.T @ self.V)), None
+
+
+def _columns(blocks: list[Block], readout: Readout, answers: list[Stack]) -> Matrix:
+    return np.concatenate([b.columns(readout, a) for b, a in zip(blocks, answers, strict=True)])
+
+
+def rows(blocks: list[Block], readout: Readout, answers: list[Stack], Q: Matrix, directions: Directions) -> Matrix:
+    """An orthonormal basis of the rows of W: whole columns first, then, in the last block, their part along Q."""
+    B = np.concatenate([_columns(blocks[:-1], readout, answers[:-1]) @ Q, blocks[-1].columns(readout, answers[-1])])
+    return np.linalg.svd(B.T @ directions.O, full_matrices=False)[2].T
+
+
+@dataclass(slots=True)
+class Fit:
+    """What was measured of W, and how weights follow from it.
+
+    Args:
+        prober: how forms are measured.
+        assembly: how weights follow from what was measured.
+        design: vectors that measure whole columns.
+    """
+
+    prober: NoisyProber
+    assembly: _Whole | _Low
+    design: Design
+    blocks: list[Block] = field(default_factory=list[Block], init=False)
+    rank: int | None = field(default=None, init=False)
+
+    @property
+    def whole(self) -> bool:
+        """Whether W is put together from whole columns."""
+        return isinstance(self.assembly, _Whole)
+
+    def weights(self) -> Weights:
+        """W and h from what was measured; zero along directions that were not."""
+        with one_thread():
+            return self._weights(self.prober.reading.readout, [block.answers for block in self.blocks])
+
+    def _weights(self, readout: Readout, answers: list[Stack]) -> Weights:
+        d = len(readout.V)
+        return self.assembly.weights(self.blocks, readout, answers) if answers else (np.zeros((d, d)), None)
+
+    def drawn(self, rng: np.random.Generator) -> tuple[Readout, Weights]:
+        """Read-out and weights as they might have come out, had the errors fallen differently."""
+        readout = self.prober.reading.drawn(rng)
+        answers = [b.answers + self.prober.deviation(b) * rng.normal(size=b.answers.shape) for b in self.blocks]
+        return readout, self._weights(readout, answers)
+
+
+def begun(
+    oracle: Counted, reading: Reading, errors: Errors, *, repeats: int, bounded: bool, rng: np.random.Generator
+) -> Fit:
+    """Nothing measured yet: the design and the lengths of tokens are chosen."""
+    readout = reading.readout
+    most = 1 if bounded or readout.biased else min(_TOGETHER, readout.V.shape[1])
+    design = frame(readout.V, most=most, cut=_CUT)
+    prober = aimed(oracle, reading, design, errors, repeats=repeats, bounded=bounded, rng=rng)
+    return Fit(prober, _Whole(Directions.random(oracle.width, biased=readout.biased, rng=rng), prober.ly), design)
+
+
+def measure(fit: Fit, rank: int | None, rng: np.random.Generator) -> None:
+    """Measure W, as far as its rank asks for."""
+    if fit.prober.ly == 0.0:
+        fit.rank = 0
+        return
+    low = _range(fit, rank, rng)
+    if low is None:
+        fit.rank = _visible(fit, rng)
+    else:
+        _refine(fit, low)
+
+
+def _range(fit: Fit, rank: int | None, rng: np.random.Generator) -> Matrix | None:
+    """Whole columns until their range is complete: a basis of it, or None when all columns were measured.
+
+    Where no singular value stands clear of the edge, more of W may hide below it, so all of it is measured.
+    """
+    directions = fit.assembly.directions
+    d, known = directions.Y.shape[1], 0
+    whole = directions.weight != 1.0 or d < _SMALL
+    while known < len(directions.Y):
+        count = 4 if rank is None else rank + 4 - known
+        whole = whole or known + count > _WORTH * d
+        count = _DIRECTIONS if whole else count
+        fit.blocks.append(fit.prober.block(fit.design, directions.Y[known : known + count]))
+        known = min(known + count, len(directions.Y))
+        if not whole:
+            U, S = _spectrum(fit)
+            edge = _edge(fit, known, rng)
+            above = int((edge < S).sum()) if rank is None else rank
+            if above <= known - _SPARE:
+                whole = rank is None and (above == 0 or S[above - 1] < _CLEAR * edge)
+                if not whole:
+                    return U[:, :above]
+    return None
+
+
+def _spectrum(fit: Fit) -> tuple[Matrix, Vector]:
+    with one_thread():
+        readout = fit.prober.reading.readout
+        C = _columns(fit.blocks, readout, [block.answers for block in fit.blocks])
+        U, S, _ = np.linalg.svd(C.T, full_matrices=False)
+        return U, S
+
+
+def _edge(fit: Fit, known: int, rng: np.random.Generator) -> float:
+    """Largest singular value that errors alone give so many columns, with a margin."""
+    readout, last = fit.prober.reading.readout, fit.blocks[-1]
+    shaken = last.answers + fit.prober.deviation(last) * rng.normal(size=last.answers.shape)
+    with one_thread():
+        deviation = rms(last.columns(readout, shaken) - last.columns(readout, last.answers))
+    return _EDGE * deviation * float(np.sqrt(len(readout.V)) + np.sqrt(known))
+
+
+def _visible(fit: Fit, rng: np.random.Generator) -> int:
+    """How many singular values of W stand above the noise edge, W being measured whole."""
+    W = np.asarray(fit.weights()[0])
+    with one_thread():
+        deviation = rms(np.asarray(fit.drawn(rng)[1][0]) - W)
+        return int((np.linalg.svd(W, compute_uv=False) > 2.0 * _EDGE * deviation * np.sqrt(len(W))).sum())
+
+
+def _refine(fit: Fit, Q: Matrix) -> None:
+    """The rows of W along Q, then its columns along those rows."""
+    directions, known = fit.assembly.directions, sum(len(b.Y) for b in fit.blocks)
+    readout = fit.prober.reading.readout
+    if Q.shape[1] == 0:
+        fit.rank = 0
+        return
+    inner = within(readout.V, Q, most=fit.design.X.shape[1], cut=_CUT)
+    blocks = [*fit.blocks, fit.prober.block(inner, directions.Y[known:])]
+    with one_thread():
+        V = rows(blocks, readout, [b.answers for b in blocks], Q, directions)
+    blocks.append(fit.prober.block(fit.design, np.ascontiguousarray(V.T)))
+    fit.blocks, fit.assembly, fit.rank = blocks, _Low(Q, V, directions), Q.shape[1]
+
+
+# --- standard errors --------------------------------------------------------------------------------------------
+
+
+def replicates(
+    fit: Fit | None, reading: Reading, head: Head, asked: list[Stack], rng: np.random.Generator
+) -> tuple[dict[str, Array], list[Array]]:
+    """Standard errors of the tensors, and of the head's answers to sequences, from fits with errors drawn anew."""
+    draws = int(np.clip(_WORK // head.width**3, _ANSWERED, _DRAWS))
+    sums = {name: np.zeros(np.shape(t)) for name, t in _tensors(head).items()}
+    spread = [np.zeros(len(X)) for X in asked]
+    centre = [head(X) for X in asked]
+    for draw in range(draws):
+        other = _drawn(fit, reading, head, rng)
+        for name, tensor in _tensors(other).items():
+            sums[name] += (tensor - _tensors(head)[name]) ** 2
+        for at, X in enumerate(asked if draw < _ANSWERED else []):
+            spread[at] += ((other(X) - centre[at]) ** 2).max(axis=1) / _ANSWERED
+    more = 1.0 + 1.2 / draws  # so few draws make 95 % intervals a little short
+    return {name: more * np.sqrt(total / draws) for name, total in sums.items()}, [np.sqrt(s) for s in spread]
+
+
+def _drawn(fit: Fit | None, reading: Reading, head: Head, rng: np.random.Generator) -> Head:
+    readout, (W, h) = (reading.drawn(rng), (head.W, head.h)) if fit is None else fit.drawn(rng)
+    return Head(W, readout.V, h, None if head.c is None else readout.c, readout.U)
+
+
+def _tensors(head: Head) -> dict[str, Array]:
+    named = {"W": np.asarray(head.W), "V": head.V, "h": head.h, "c": head.c, "U": head.U}
+    return {name: tensor for name, tensor in named.items() if tensor is not None}

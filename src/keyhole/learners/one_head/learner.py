@@ -1,0 +1,247 @@
+"""The road every learner of a single head takes: read out, find scales, measure, assemble, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Vector
+from keyhole.claims import Verdict
+from keyhole.errors import BudgetSpent
+from keyhole.identify import head_freedom
+from keyhole.learners.base import Counterexample, Fresh, Recovery, Status
+from keyhole.learners.one_head.columns import Columns, Directions
+from keyhole.learners.one_head.designs import full_design, scattered
+from keyhole.learners.one_head.probes import Saturated
+from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, read
+from keyhole.learners.one_head.scales import calibrate
+from keyhole.learners.verifying.ending import (
+    ONE_HEAD,
+    SPENT,
+    Account,
+    Doubt,
+    Ending,
+    conclude,
+    describe_case,
+    describe_rounding,
+    end_scattered,
+    resolve_doubt,
+    settle,
+)
+from keyhole.learners.verifying.examination import EXACT, examine, rounded_hint
+from keyhole.models import Factored, Head
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import declared
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Measured:
+    """Attention weights as a strategy returns them."""
+
+    W: Matrix | Factored
+    h: Vector | None
+    rank: int
+    bias_free: bool = False  # whether h lies outside the column space of W
+
+
+Strategy = Callable[[Columns, np.random.Generator], Measured]
+
+
+@dataclass(slots=True)
+class Session:
+    """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
+
+    oracle: Counted
+    roundoff: float
+    rng: np.random.Generator
+    readout: Readout | None = field(default=None, init=False)
+    columns: Columns | None = field(default=None, init=False)
+    rank: int | None = field(default=None, init=False)
+    bias_freedom: int = field(default=0, init=False)
+
+    def measure(self, strategy: Strategy) -> Head:
+        """The head, fitted and not yet verified."""
+        with self.oracle.phase("read"):
+            readout = self.readout = read(self.oracle, roundoff=self.roundoff, rng=self.rng)
+        if readout.blind:
+            self.rank = 0
+            return self.head(np.zeros((self.oracle.width,) * 2), None)
+        design = full_design(readout.V, roundoff=self.roundoff)
+        with self.oracle.phase("scale"):
+            probes = design if design.sparse is None else scattered(readout.V, 8, rng=self.rng)
+            prober = calibrate(self.oracle, readout, probes, roundoff=self.roundoff, rng=self.rng)
+        directions = Directions.random(self.oracle.width, biased=readout.biased, rng=self.rng)
+        self.columns = Columns(prober, design, directions)
+        measured = self._no_scores(self.columns) if prober.sy == 0.0 else strategy(self.columns, self.rng)
+        self.rank = measured.rank
+        self.bias_freedom = 0 if measured.h is None else self.oracle.width if measured.bias_free else measured.rank
+        return self.head(measured.W, measured.h)
+
+    def _no_scores(self, columns: Columns) -> Measured:
+        """W = 0; a score bias is still measured, with y = 0."""
+        d = self.oracle.width
+        h = None
+        if columns.directions.weight != 1.0:
+            with self.oracle.phase("measure"):
+                h = columns.design.solve(columns.prober.forms(columns.design, np.zeros((1, d))))[0]
+        return Measured(np.zeros((d, d)), h, 0, bias_free=True)
+
+    def head(self, W: Matrix | Factored, h: Vector | None) -> Head:
+        """A head from measured scores and what was read out."""
+        readout = self.readout
+        if readout is None:
+            raise BudgetSpent("nothing was read yet.")
+        return Head(W, readout.V, h, readout.c if readout.c.any() else None, readout.U)
+
+    def partial(self) -> Head | None:
+        """What is known of the head so far; W is zero along directions that were not measured."""
+        if self.readout is None:
+            return None
+        d = self.oracle.width
+        if self.columns is None or not self.columns.C:
+            return self.head(np.zeros((d, d)), None)
+        return self.head(*self.columns.split(self.columns.matrix()))
+
+
+def recover(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator) -> Recovery[Head]:
+    """Run one strategy and verify its head on fresh queries; every way to stop ends in a Recovery."""
+    measuring, checking = rng.spawn(2)
+    session = Session(Counted(oracle), declared(oracle).roundoff, measuring)
+    try:
+        head = session.measure(strategy)
+    except BudgetSpent:
+        return _conclude_head(session, session.partial(), SPENT)
+    except Saturated:
+        return _conclude_head(session, None, _refuse_head(session, Status.SATURATED, None))
+    except Scattered as found:
+        return _conclude_head(session, None, end_scattered(found.gap))
+    except NotAHead as refusal:
+        return _conclude_head(session, None, _refuse_head(session, Status.NOT_A_HEAD, refusal.counterexample))
+    return _conclude_head(session, head, _judge_head(session, head, checking))
+
+
+def _judge_head(session: Session, head: Head, rng: np.random.Generator) -> Ending:
+    tolerance = EXACT if declared(session.oracle).perfect else _tolerance(session, head)
+    with session.oracle.phase("verify"):
+        seen = examine(session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng)
+    near = seen.fresh.relative <= _reach(session, head)
+    return settle(
+        session.oracle,
+        seen,
+        lines=ONE_HEAD,
+        refuse=lambda: _refuse_head(session, Status.DISAGREES, seen.worst, near=near),
+        blind=not head.V.any(),
+        words=describe_rounding(session.oracle, tolerance),
+    )
+
+
+def _acted(session: Session, head: Head) -> float:
+    """Size of the scores that W gave the probes: a large score bias keeps it small, and W imprecise."""
+    if session.columns is None or head.h is None:
+        return 1.0
+    prober = session.columns.prober
+    return prober.sx * prober.sy * float(np.linalg.norm(np.asarray(head.W))) / head.width**0.5
+
+
+def _tolerance(session: Session, head: Head) -> float:
+    """What a declared rounding explains: four decimal digits for the inversion, more where W acted weakly."""
+    return 1e4 * session.roundoff * float(np.clip(0.25 / max(_acted(session, head), 1e-6), 1.0, 30.0))
+
+
+def _reach(session: Session, head: Head) -> float:
+    """Relative error that rounding alone explains when W acts on probes only weakly; 0 when it acts well."""
+    acted = _acted(session, head)
+    return 1e4 * session.roundoff / acted if 0 < acted < 1e-2 else 0.0
+
+
+def _refuse_head(session: Session, status: Status, case: Counterexample | None, *, near: bool = False) -> Ending:
+    """Refuse, unless the target turns out to answer the same question differently."""
+    if near:
+        return Ending(status=Status.IMPRECISE, detail="A score bias far larger than the scores keeps tokens short.")
+    probe = session.readout.probe if session.readout is not None else None
+    answers = [a for a in (probe and probe[1], case and case.answer[None]) if a is not None]
+    words = (describe_case(case, "what such a head can answer"), rounded_hint(answers))
+    detail = " ".join(part for part in words if part)
+    return resolve_doubt(session.oracle, Doubt(status, case, detail), probe=probe)
+
+
+def _conclude_head(session: Session, head: Head | None, ending: Ending) -> Recovery[Head]:
+    return conclude(
+        session.oracle,
+        ending,
+        Account(
+            model=head,
+            reason=_reason(session),
+            determined=_determined(session, head, ending.verdict is Verdict.CLASS_REFUTED),
+            degrees_of_freedom=_freedom(session),
+            rank=session.rank,
+            bars=_bars(session, ending.fresh) if session.rank is not None else {},
+        ),
+    )
+
+
+def _freedom(session: Session) -> int | None:
+    if session.readout is None or session.rank is None:
+        return None
+    readout = session.readout
+    d, o = readout.V.shape
+    return head_freedom(
+        d,
+        outputs=o,
+        rank=session.rank,
+        value_rank=int(np.linalg.matrix_rank(readout.V)),
+        score_bias=session.bias_freedom,
+        constant=bool(readout.c.any()),
+        residual=readout.U is not None,
+    )
+
+
+def _reason(session: Session) -> str:
+    readout = session.readout
+    if readout is None:
+        return "One head was tried first."
+    acts = {"a score bias": readout.biased, "a constant": bool(readout.c.any()), "a residual": readout.U is not None}
+    there = [name for name, yes in acts.items() if yes]
+    absent = [name for name, yes in acts.items() if not yes]
+    parts = ["Single tokens are answered by an affine map"]
+    parts += [f"{' and '.join(there)} acts" if len(there) == 1 else f"{' and '.join(there)} act"] if there else []
+    parts += [f"no sign of {' or '.join(absent)}"] if absent else []
+    parts += [f"W has rank {session.rank}"] if session.rank is not None else []
+    return "; ".join(parts) + "."
+
+
+def _determined(session: Session, head: Head | None, refuted: bool) -> str:
+    readout = session.readout
+    if readout is None or head is None:
+        return "Nothing was determined."
+    extra = [name for name, tensor in (("h", head.h), ("c", head.c), ("U", head.U)) if tensor is not None]
+    if not head.V.any():
+        known = "c + x_N U" if readout.U is not None else f"the constant {readout.c.tolist()}"
+        return f"The answers are {known} for every sequence; V = 0 is determined, W and h are not: any values fit."
+    if refuted:
+        return "No single head has these answers; the model is the nearest one found, and nothing of it is determined."
+    if session.rank is None:
+        columns = session.columns.known if session.columns is not None else 0
+        return f"V is determined; W along {columns} of {session.oracle.width} directions, zero elsewhere."
+    names = ", ".join(["W", "V", *extra])
+    return f"{names} are determined; a key bias, and how W splits into queries and keys, act on no answer."
+
+
+def _bars(session: Session, fresh: Fresh | None) -> dict[str, Array]:
+    """One standard error per tensor, holding for each of its entries.
+
+    A share is read to about the noise of an answer, a logit to four times that at the target size, a form
+    to that over sx, and an entry of W to that over sx sy, with a factor of three for the inversion.
+    """
+    readout, columns = session.readout, session.columns
+    if readout is None or readout.blind:
+        return {}
+    noise = max(4 * session.roundoff, fresh.relative if fresh is not None else 0.0)
+    bars = {"V": np.array([noise * (np.abs(readout.V).max() + np.abs(readout.c).max())])}
+    if columns is not None and columns.prober.sy > 0:
+        bars["W"] = np.array([6 * noise / (columns.prober.sx * columns.prober.sy)])
+    if columns is not None and readout.biased:
+        bars["h"] = np.array([6 * noise / columns.prober.sx])
+    return bars

@@ -1,0 +1,159 @@
+r"""The paper's reduction of a bias-free one-layer Transformer to a single head, BSHK26/one-layer.
+
+Scores are quadratic in the tokens, so X and -X have the same weights; and $\max(t, 0) - \max(-t, 0) = t$. So without
+biases
+
+$$f(X) - f(-X) = w_o^\top A^\top z = \sum_i \alpha_i\, x_i \cdot v, \qquad v = V A w_o :$$
+
+a single head with the same W, learned as one, at two questions each. Lone tokens give the network. Where the network
+has biases the difference is no head, and where v = 0 it is zero: both are found and said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from keyhole._arrays import EPS, Answers, Matrix, Sequences
+from keyhole.claims import Certificate, Check
+from keyhole.errors import BudgetSpent
+from keyhole.identify import matrix_rank, one_layer_freedom
+from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.networks.learner import Network
+from keyhole.learners.one_head.exact import Exact, every_column
+from keyhole.learners.one_head.learner import Session as HeadSession
+from keyhole.learners.one_head.probes import Saturated
+from keyhole.learners.one_head.readout import NotAHead, Scattered
+from keyhole.learners.one_layer.attention import Attention
+from keyhole.learners.one_layer.learner import (
+    Session,
+    conclude_layer,
+    fresh,
+    judge_layer,
+    network,
+    without_network,
+    worst,
+)
+from keyhole.learners.verifying.ending import SPENT, Doubt, Ending, repeat_case, resolve_doubt
+from keyhole.learners.verifying.examination import EXACT
+from keyhole.learners.verifying.questions import QUERIES
+from keyhole.models import OneLayer
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import declared
+
+_ROUNDINGS = 64.0
+_BIASED = (
+    "The answer of the counterexample is f(X) - f(-X), which is a head's where no bias acts; "
+    "the general learner allows for biases."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """The odd part of an oracle, f(X) - f(-X), at two questions each."""
+
+    inner: Oracle
+
+    @property
+    def width(self) -> int:
+        """Size of a token."""
+        return self.inner.width
+
+    @property
+    def outputs(self) -> int | None:
+        """Numbers per answer."""
+        return self.inner.outputs
+
+    def ask(self, X: Sequences) -> Answers:
+        """Differences of answers; where the budget ends, those of whole pairs go with `BudgetSpent`."""
+        pairs = np.stack([X, -X], axis=1).reshape(-1, *X.shape[1:])
+        try:
+            answers = self.inner.ask(pairs)
+        except BudgetSpent as spent:
+            whole = None if spent.answers is None else spent.answers[: spent.answered // 2 * 2]
+            raise BudgetSpent(str(spent), None if whole is None else _difference(whole)) from spent
+        return _difference(answers)
+
+
+def _difference(answers: Matrix) -> Matrix:
+    """Even rows minus odd rows, zero where that is no more than rounding of both."""
+    plus, minus = answers[::2], answers[1::2]
+    rounding = _ROUNDINGS * EPS * np.maximum(np.abs(plus), np.abs(minus))
+    return np.where(np.abs(plus - minus) > rounding, plus - minus, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Antisymmetric:
+    """The paper's mode for one-layer Transformers without biases: the odd part as a head, lone tokens as a network.
+
+    Args:
+        hidden: hidden units expected, for the plan only; 4 per coordinate when absent.
+    """
+
+    hidden: int | None = None
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """Two queries for each of a head's, those of the network learner, then verification."""
+        head, network = Exact().plan(width, outputs=outputs), Network(self.hidden).plan(width, outputs=outputs)
+        odd = 2 * (head.queries - head.by_phase["verify"])
+        hidden = 4 * width if self.hidden is None else self.hidden
+        return Plan(
+            by_phase={**network.by_phase, "odd": odd, "verify": QUERIES},
+            at_most=2 * network.at_most + 2 * head.at_most + QUERIES,
+            degrees_of_freedom=one_layer_freedom(width, hidden=hidden, outputs=outputs),
+            outputs=outputs,
+        )
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[OneLayer]:
+        """Recover a layer without biases; certificate BSHK26/one-layer."""
+        recovery = self._recovered(oracle, rng)
+        return replace(recovery, certificate=certificate(recovery, oracle.width))
+
+    def _recovered(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
+        measuring, learning, checking = rng.spawn(3)
+        session = Session(Counted(oracle), declared(oracle).roundoff)
+        odd = HeadSession(Counted(Odd(session.oracle)), session.roundoff, measuring)
+        try:
+            with session.oracle.phase("odd"):
+                head = odd.measure(every_column)
+            if not head.V.any():
+                return conclude_layer(session, Ending(status=Status.NO_ODD_PART))
+            dead_end = network(session, learning)
+        except BudgetSpent:
+            return conclude_layer(session, SPENT)
+        except Saturated:
+            return conclude_layer(session, Ending(status=Status.SATURATED))
+        except Scattered:
+            return conclude_layer(session, Ending(status=Status.INCONSISTENT))
+        except NotAHead as refusal:
+            return _no_head(session, odd.oracle, refusal)
+        if dead_end is not None:
+            return without_network(session, dead_end, checking)
+        rank = matrix_rank(head.W)
+        session.found = Attention(head.W, None, None, rank, rank)
+        return judge_layer(session, fresh(session, checking))
+
+
+def _no_head(session: Session, odd: Counted, refusal: NotAHead) -> Recovery[OneLayer]:
+    """Refuse a target whose odd part is no head, once that was asked again and answered the same."""
+    case = refusal.counterexample
+    repeat = partial(repeat_case, odd, case)
+    ending = resolve_doubt(session.oracle, Doubt(Status.NOT_A_HEAD, case, _BIASED), repeat=repeat)
+    return conclude_layer(session, ending)
+
+
+def certificate(recovery: Recovery[OneLayer], width: int) -> Certificate:
+    """The paper's reduction confronted with one run."""
+    return Certificate(
+        "BSHK26/one-layer",
+        assumptions=(
+            Check("odd part that shows no attention", float(recovery.status is Status.NO_ODD_PART), 0.0),
+            Check("answers that were not explained", float(recovery.status is not Status.RECOVERED), 0.0),
+        ),
+        conclusion=(
+            Check("queries for W", recovery.ledger["odd"].sequences, 2.2 * (width * width + width) + 60),
+            Check("worst relative disagreement on fresh queries", worst(recovery), EXACT),
+        ),
+    )

@@ -1,0 +1,190 @@
+r"""Attention behind a known network: W, h and M from spots inside its linear regions.
+
+Columns $W z_j + h$ at d + 1 spots give W and h by one linear solve. The spots lie along an orthonormal basis and
+against its sum, each at the length where it is worth most; of a few random bases the one with the least error to be
+expected is taken. Once a column adds nothing to the span of those before, the range Q is complete, and at the spots
+left only the coordinates along Q are asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import EPS, Matrix, Vector, one_thread
+from keyhole.identify import matrix_rank
+from keyhole.learners.one_head.designs import within
+from keyhole.learners.one_layer.pilots import BLIND, Outlook, Pilots
+from keyhole.learners.one_layer.regions import Sizes, Spot, best_spot, own_length, spot
+from keyhole.learners.one_layer.scores import CUT, Reader
+from keyhole.learners.one_layer.value_mixing import mix, sight, spanning, spread
+from keyhole.models import AbsAffine, Factored
+from keyhole.oracles import Counted
+
+_BASES = 4  # random bases looked at, without asking
+_NOTHING = 1e-6  # share of a column that must be new for the range to grow
+_ALIKE = 1e-4  # least singular value of the slopes at which spots do not tell M
+_MORE = 8  # spots to choose from, per spot
+_NO_BIAS = 1e-8  # size of h, relative to the columns, that counts as none
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Attention:
+    """What is known of the attention.
+
+    Args:
+        W: score matrix.
+        h: score bias, or None where none shows.
+        M: mixing map, or None for the identity.
+        rank: rank of W.
+        joint: rank of [W | h].
+        lost: forms that no step could read.
+        short: whether coordinates along a range were asked instead of whole columns.
+    """
+
+    W: Matrix | Factored
+    h: Vector | None
+    M: Matrix | None
+    rank: int
+    joint: int
+    lost: int = 0
+    short: bool = False
+
+
+def attention(
+    oracle: Counted, G: AbsAffine, *, roundoff: float = EPS, whole: bool = False, rng: np.random.Generator
+) -> Attention:
+    """Measure the attention behind G.
+
+    Args:
+        oracle: the black box, counting.
+        G: the network a lone token meets.
+        roundoff: relative rounding of the answers.
+        whole: whether to measure whole columns even where W seems to have low rank.
+        rng: source of every random choice.
+    """
+    reader = Reader(oracle, G, Sizes(0.0, 0.0), roundoff)
+    with oracle.phase("scale"):
+        seen = Pilots.random(reader, rng).outlook()
+    d = oracle.width
+    if seen.sizes is None:
+        with oracle.phase("measure"):
+            M = _mixing_alone(reader, seen, rng)
+            return Attention(np.zeros((d, d)), None, M, 0, 0, reader.lost)
+    reader.sizes = seen.sizes
+    spots = _spots(G, seen.sizes, rng)
+    with oracle.phase("measure"):
+        columns = _columns(reader, spots, seen, whole, rng)
+    return _assembled(reader, spots, *columns)
+
+
+def _spots(G: AbsAffine, sizes: Sizes, rng: np.random.Generator) -> list[Spot]:
+    """The spots of the random basis that promises the least error of W."""
+    draws = [_along(G, sizes, rng) for _ in range(_BASES)]
+    return min(draws, key=lambda pair: pair[1])[0]
+
+
+def _along(G: AbsAffine, sizes: Sizes, rng: np.random.Generator) -> tuple[list[Spot], float]:
+    d = G.width
+    with one_thread():
+        U = np.linalg.qr(rng.normal(size=(d, d)))[0]
+        found = [best_spot(G, u, sizes) for u in U]
+        against = -np.sum([place.z / np.linalg.norm(place.z) for place, _ in found], axis=0) / np.sqrt(d)
+        found.append(_last(G, against, sizes, rng))
+        spots = [place for place, _ in found]
+        bars = np.array([np.linalg.norm(place.z) / max(worth, 1e-300) for place, worth in found])
+        return spots, float(np.linalg.norm(np.linalg.pinv(_system(spots)[0], rcond=0.0)[:-1] * bars))
+
+
+def _last(G: AbsAffine, against: Vector, sizes: Sizes, rng: np.random.Generator) -> tuple[Spot, float]:
+    """A spot ahead of `against`, or where the network is flat there a shorter one along any line."""
+    ahead = best_spot(G, against, sizes, backwards=False)
+    u = rng.normal(size=len(against))
+    return ahead if ahead[1] > 0.0 else best_spot(G, u / np.linalg.norm(u), Sizes(4.0 * sizes.W, sizes.h))
+
+
+def _system(spots: list[Spot]) -> tuple[Matrix, float]:
+    """Rows (z, L) with L the typical length of z, for the unknowns W and h / L."""
+    Z = np.array([place.z for place in spots])
+    L = float(np.median(np.linalg.norm(Z, axis=1)))
+    return np.hstack([Z, np.full((len(Z), 1), L)]), L
+
+
+def _columns(
+    reader: Reader, spots: list[Spot], seen: Outlook, whole: bool, rng: np.random.Generator
+) -> tuple[Matrix, Matrix | None]:
+    """Columns W z + h at all spots, as rows, and a basis of their range where one was used."""
+    directions = sight(reader.G)
+    first = spanning(spots, directions, rng=rng) if seen.residual else []
+    if seen.residual and spread([spots[i] for i in first], directions) < _ALIKE:
+        first = []
+        _mix_elsewhere(reader, seen, rng)
+    bases = reader.bases(spots)
+    C = np.zeros((len(spots), reader.G.width))
+    if first:
+        C[first] = mix(reader, [spots[i] for i in first], bases[first], seen.mixing, rng=rng)
+    done, Q = list(first), None
+    for i in (i for i in range(len(spots)) if i not in first):
+        if Q is None and not whole:
+            Q = _range(C[done])
+        C[i] = _column(reader, spots[i], bases[i], Q)
+        done.append(i)
+    return C, Q
+
+
+def _mixing_alone(reader: Reader, seen: Outlook, rng: np.random.Generator) -> Matrix | None:
+    """M where no score acts: zero where nothing before the last token does."""
+    if seen.residual and seen.mixing < BLIND:
+        return np.zeros((reader.G.width,) * 2)
+    if seen.residual:
+        _mix_elsewhere(reader, seen, rng)
+    return reader.M
+
+
+def _mix_elsewhere(reader: Reader, seen: Outlook, rng: np.random.Generator) -> None:
+    """Measure M where regions differ, when scores are best read where they do not; what stays open counts as lost."""
+    G, d = reader.G, reader.G.width
+    octaves = 1.0 + np.log2(max(1.0, float(np.abs(G.t).max(initial=0.0)) / own_length(G)))
+    lengths = own_length(G) * 2.0 ** rng.uniform(0.0, octaves + 1.0, size=_MORE * (d + 1))
+    spots = [spot(G, z) for z in rng.normal(size=(len(lengths), d)) * lengths[:, None]]
+    chosen = [spots[i] for i in spanning(spots, sight(G), rng=rng)]
+    reader.lost += int(spread(chosen, sight(G)) < _ALIKE)
+    mix(reader, chosen, reader.bases(chosen), seen.mixing, scores=False, rng=rng)
+
+
+def _column(reader: Reader, place: Spot, base: Vector, Q: Matrix | None) -> Vector:
+    V = reader.readout(place)
+    design = reader.design(place) if Q is None else within(V, Q, most=V.shape[1], cut=CUT)
+    forms = reader.forms(place, base, design)
+    with one_thread():
+        column = design.solve(forms[None])[0]
+        return column if Q is None else Q @ column
+
+
+def _range(C: Matrix) -> Matrix | None:
+    """An orthonormal basis of the span of the rows, once the last of them adds nothing to it."""
+    if len(C) < 2 or len(C) > C.shape[1]:
+        return None
+    with one_thread():
+        size = np.linalg.norm(C, axis=1, keepdims=True)
+        _, S, Z = np.linalg.svd(C / np.where(size > 0, size, 1.0), full_matrices=False)
+        rank = int((_NOTHING * S[0] < S).sum())
+        return Z[:rank].T if rank < len(C) and rank > 0 else None
+
+
+def _assembled(reader: Reader, spots: list[Spot], C: Matrix, Q: Matrix | None) -> Attention:
+    """W and h from their columns; h is dropped, and W solved for alone, where it is no more than an error."""
+    A, L = _system(spots)
+    with one_thread():
+        joint = min(C.shape) if Q is None else Q.shape[1]
+        if reader.sizes.W == 0.0:
+            return Attention(np.zeros((len(C[0]),) * 2), C.mean(axis=0), reader.M, 0, 1, reader.lost)
+        solved: Matrix = np.asarray(np.linalg.lstsq(A, C, rcond=None)[0].T, dtype=np.float64)
+        W, h = solved[:, :-1], L * solved[:, -1]
+        if np.linalg.norm(h) <= _NO_BIAS * np.linalg.norm(C) / np.sqrt(len(C)):
+            W, h = np.asarray(np.linalg.lstsq(A[:, :-1], C, rcond=None)[0].T, dtype=np.float64), None
+        rank = matrix_rank(W, _NOTHING)
+        if Q is not None and 2 * Q.shape[1] < len(Q):
+            W = Factored(Q, W.T @ Q)
+    return Attention(W, h, reader.M, rank, min(joint, rank + (h is not None)), reader.lost, Q is not None)

@@ -1,0 +1,332 @@
+r"""A one-layer Transformer from queries: the network from lone tokens, then the attention behind it.
+
+A sequence of one token has nothing to attend to, so lone tokens are answered by a network G and any learner of
+networks finds it. Inside each linear region of G the target is a single head, whose scores are read as such a head's
+are: no oddness is needed, so biases anywhere and a residual are no obstacle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+
+import numpy as np
+
+from keyhole._arrays import Sequences, rms
+from keyhole.claims import Certificate, Check, Verdict
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.identify import one_layer_freedom
+from keyhole.learners.base import Counterexample, Plan, Recovery, Status
+from keyhole.learners.networks.learner import Network, why_not
+from keyhole.learners.networks.lines import learn_network
+from keyhole.learners.one_head.probes import Saturated
+from keyhole.learners.one_layer.attention import Attention, attention
+from keyhole.learners.one_layer.regions import own_length
+from keyhole.learners.one_layer.scores import TOGETHER
+from keyhole.learners.verifying.ending import (
+    ONE_LAYER,
+    SPENT,
+    Account,
+    Doubt,
+    Ending,
+    conclude,
+    repeat_case,
+    resolve_doubt,
+    settle,
+)
+from keyhole.learners.verifying.examination import EXACT, Examination, examine
+from keyhole.learners.verifying.questions import QUERIES, fresh_sequences
+from keyhole.learners.verifying.witnesses import find_uneven_attention
+from keyhole.models import AbsAffine, Head, OneLayer
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import declared
+
+_CLOSE = 1e-6  # relative error of a network up to which attention is looked for behind it
+_ATTEMPTS = 2  # at the network: one line in a hundred is an unlucky one
+_MIXED = 8  # times that a mixing may be measured
+_UNEVEN = "Copies of tokens, or their order, change answers, which no attention without positions does."
+BENDING = 16  # fresh pairs at the lengths at which the network bends
+
+
+@dataclass(slots=True)
+class Session:
+    """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
+
+    oracle: Counted
+    roundoff: float
+    G: AbsAffine | None = field(default=None, init=False)
+    found: Attention | None = field(default=None, init=False)
+
+    @property
+    def unseen(self) -> bool:
+        """Whether nothing that comes before the last token acts on any answer."""
+        return self.flat or (self.found is not None and self.found.M is not None and not self.found.M.any())
+
+    @property
+    def flat(self) -> bool:
+        """Whether all lone tokens are answered alike."""
+        G = self.G
+        return G is not None and max(rms(G.D), rms(G.P)) <= 1e-13 * rms(G.q)
+
+    def model(self) -> OneLayer | None:
+        """What is known of the layer; W is zero where it was not measured."""
+        if self.G is None:
+            return None
+        d = self.G.width
+        found = self.found or Attention(np.zeros((d, d)), None, None, 0, 0)
+        if found.M is None:
+            return OneLayer(Head(found.W, np.eye(d), found.h), self.G)
+        return OneLayer(Head(found.W, found.M.T, found.h, U=-found.M.T), self.G, residual=True)
+
+
+@dataclass(frozen=True, slots=True)
+class OneLayerTransformer:
+    """Recovers softmax attention followed by a network with one hidden ReLU layer, biases and a residual included.
+
+    Args:
+        hidden: hidden units expected, for the plan only; 4 per coordinate when absent.
+    """
+
+    hidden: int | None = None
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """Queries of the network learner, d + 1 columns of scores as with a head, then verification."""
+        network = Network(self.hidden).plan(width, outputs=outputs)
+        together = min(width, outputs, TOGETHER)
+        measure = (width + 1) * (1 + -(-width // together))
+        by_phase = {**network.by_phase, "scale": 24, "measure": measure, "verify": QUERIES + BENDING}
+        hidden = 4 * width if self.hidden is None else self.hidden
+        mixing = 2 * width * (1 + -(-width // min(width, outputs)))
+        return Plan(
+            by_phase=by_phase,
+            at_most=_ATTEMPTS * network.at_most + 4 * measure + _MIXED * mixing + QUERIES + 2048,
+            degrees_of_freedom=one_layer_freedom(width, hidden=hidden, outputs=outputs),
+            outputs=outputs,
+        )
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[OneLayer]:
+        """Recover a layer; certificate keyhole/local-affine."""
+        recovery = self._recovered(oracle, rng)
+        return replace(recovery, certificate=certificate(recovery, oracle.width))
+
+    def _recovered(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
+        learning, measuring, checking = rng.spawn(3)
+        session = Session(Counted(oracle), declared(oracle).roundoff)
+        try:
+            dead_end = network(session, learning)
+            if dead_end is not None:
+                return without_network(session, dead_end, checking)
+            if session.G is not None and not session.flat:
+                session.found = attention(session.oracle, session.G, roundoff=session.roundoff, rng=measuring)
+        except BudgetSpent:
+            return conclude_layer(session, SPENT)
+        except Saturated:
+            return conclude_layer(session, Ending(status=Status.SATURATED))
+        return _verified(session, checking, measuring)
+
+
+def without_network(session: Session, status: Status, rng: np.random.Generator) -> Recovery[OneLayer]:
+    """End where lone tokens were not explained: refused only for answers that no attention gives."""
+    if status is Status.BUDGET_SPENT:
+        return conclude_layer(session, SPENT)
+    case = find_uneven_attention(session.oracle, session.roundoff, rng=rng)
+    ending = resolve_doubt(session.oracle, Doubt(Status.NOT_ONE_LAYER, case, _UNEVEN)) if case is not None else None
+    if ending is not None and ending.verdict is Verdict.CLASS_REFUTED:
+        return conclude_layer(session, ending)
+    if session.G is None:
+        return conclude_layer(session, Ending(status=status))
+    seen = fresh(session, rng)
+    ending = _refuse_layer(session, seen, status)
+    return conclude_layer(session, replace(ending, fresh=seen.fresh if seen.fresh.sequences else None))
+
+
+def network(session: Session, rng: np.random.Generator) -> Status | None:
+    """Learn what lone tokens meet; a status where that is too far off to look for attention behind it."""
+    oracle = session.oracle
+    with oracle.phase("kinks"):
+        outputs = oracle.outputs or oracle.ask(np.zeros((1, 1, oracle.width))).shape[1]
+    status = None
+    for child in rng.spawn(_ATTEMPTS):
+        learned = learn_network(
+            lambda x: oracle.ask(x[:, None]),
+            oracle.width,
+            outputs,
+            rng=child,
+            roundoff=session.roundoff,
+            phase=oracle.phase,
+        )
+        session.G = learned.model
+        if learned.spent:
+            return Status.BUDGET_SPENT
+        if learned.gap <= _CLOSE:
+            return None
+        status = why_not(learned)
+        if learned.smooth:
+            break
+    return status
+
+
+def _verified(session: Session, checking: np.random.Generator, measuring: np.random.Generator) -> Recovery[OneLayer]:
+    """Judge the model by fresh sequences; where W was taken for one of low rank, whole columns are measured first."""
+    seen = fresh(session, checking)
+    if not seen.passed and seen.complete and session.G and session.found and session.found.short:
+        short = session.found
+        try:
+            session.found = attention(session.oracle, session.G, roundoff=session.roundoff, whole=True, rng=measuring)
+            seen = fresh(session, checking)
+        except (BudgetSpent, Saturated):
+            session.found = short
+    return judge_layer(session, seen)
+
+
+def fresh(session: Session, rng: np.random.Generator) -> Examination:
+    """The model of the session on sequences it was not fitted on."""
+    model = session.model()
+    if model is None:
+        raise InvalidInput("there is no model to verify.")
+    with session.oracle.phase("verify"):
+        tolerance = ONE_LAYER.tolerance(session.oracle)
+        batches = chain([bending(model, rng=rng)], fresh_sequences(model, rng=rng))
+        return examine(session.oracle, model, tolerance=tolerance, roundoff=session.roundoff, rng=rng, batches=batches)
+
+
+def bending(model: OneLayer, *, rng: np.random.Generator) -> Sequences:
+    r"""Pairs [z + x; z] of the lengths at which the network bends, where scores may be too large for other tests.
+
+    x is tilted towards $Wz + h$, so that the first token has the larger score: what a large one leaves of the other
+    share is nothing, and no error of W is magnified.
+    """
+    unit, farthest = 1.0, 1.0
+    if isinstance(model.net, AbsAffine):
+        unit, farthest = own_length(model.net), float(np.abs(model.net.t).max(initial=0.0))
+    lengths = np.geomspace(unit, 4.0 * max(unit, farthest), BENDING)[:, None]
+    z, x = rng.normal(size=(2, BENDING, model.width))
+    towards = model.head.queries(lengths * z)
+    size = np.linalg.norm(towards, axis=1, keepdims=True)
+    x = x * np.sign((x * towards).sum(axis=1, keepdims=True) + 1e-300) + towards / np.where(size > 0, size, 1.0)
+    return np.stack([lengths * (z + x), lengths * z], axis=1)
+
+
+def judge_layer(session: Session, seen: Examination) -> Recovery[OneLayer]:
+    """The recovery that fresh sequences allow."""
+    perfect = declared(session.oracle).perfect
+    ending = settle(
+        session.oracle,
+        seen,
+        lines=ONE_LAYER,
+        refuse=lambda: _refuse_layer(session, seen, Status.NOT_ONE_LAYER),
+        blind=session.unseen,
+        words="" if perfect else f"Answers are declared to be rounded to {session.roundoff:.1e}.",
+    )
+    return conclude_layer(session, ending)
+
+
+def _refuse_layer(session: Session, seen: Examination, status: Status) -> Ending:
+    """Refuse, unless the model is nearly right, or the target answers the same question differently."""
+    repeat = partial(repeat_case, session.oracle, seen.worst)
+    return resolve_doubt(session.oracle, _doubt_layer(session, seen, status), repeat=repeat)
+
+
+def _doubt_layer(session: Session, seen: Examination, status: Status) -> Doubt:
+    found = session.found
+    if found is not None and found.lost:
+        return Doubt(Status.SATURATED)
+    one_column = found is not None and found.rank < found.joint == 1
+    if _rounded(session.G, seen.worst) or seen.fresh.relative <= ONE_LAYER.near or one_column:
+        return Doubt(Status.IMPRECISE)
+    # Behind a network that explains lone tokens attention is read, not searched for: a longer sequence refutes it then.
+    refutes = status is Status.NOT_ONE_LAYER and seen.worst is not None and len(seen.worst.tokens) > 1
+    return Doubt(status, seen.worst, refutes=refutes)
+
+
+def _rounded(G: AbsAffine | None, case: Counterexample | None) -> bool:
+    """Whether a gap is small beside what a token's answer is a sum of: far hyperplanes cancel, their errors do not."""
+    return G is not None and case is not None and case.gap <= _CLOSE * float(G.terms(case.tokens).max())
+
+
+def conclude_layer(session: Session, ending: Ending) -> Recovery[OneLayer]:
+    """A recovery that says what is known."""
+    return conclude(
+        session.oracle,
+        ending,
+        Account(
+            model=session.model(),
+            reason=_reason(session),
+            determined=_determined(session, ending.verdict),
+            degrees_of_freedom=_freedom(session),
+            rank=session.found.rank if session.found is not None else None,
+        ),
+    )
+
+
+def _reason(session: Session) -> str:
+    G, found = session.G, session.found
+    if G is None:
+        return "A one-layer Transformer was tried: lone tokens were to show its network."
+    bends = f"Lone tokens are answered by a network with {G.hidden} hyperplanes"
+    parts = [bends if G.hidden else "Lone tokens are answered by an affine map, so that this is a single head"]
+    if session.unseen and not session.flat:
+        parts += ["tokens before the last act on no answer: it is that network alone"]
+    elif found is not None:
+        parts += ["a residual acts" if found.M is not None else "no residual acts"]
+        parts += ["a score bias acts" if found.h is not None else "no sign of a score bias"]
+        parts += [f"W has rank {found.rank}"]
+    return "; ".join(parts) + "."
+
+
+def _determined(session: Session, verdict: Verdict) -> str:
+    if session.G is None:
+        return "Nothing was determined."
+    if session.flat:
+        return "Every lone token has the same answer; the network is constant, and W and h are not determined."
+    if session.unseen:
+        return "The network is determined, and that only the last token meets it; W and h are not: any values fit."
+    if verdict is Verdict.CLASS_REFUTED:
+        return "No one-layer Transformer that was found has these answers; nothing of the model is determined."
+    if session.found is None:
+        return "The network a lone token meets is determined; W is not, and zero in the model."
+    parts = {"h": session.found.h, "the mixing M": session.found.M}
+    names = ", ".join(["W", *(name for name, part in parts.items() if part is not None)])
+    return (
+        f"{names} and the network G(x) = g(Tx + c) that a lone token meets are determined; how G splits into values "
+        "and network, a key bias, and how W splits into queries and keys are not."
+    )
+
+
+def _freedom(session: Session) -> int | None:
+    G, found = session.G, session.found
+    if G is None or found is None:
+        return None
+    bias = 0 if found.h is None else G.width if found.joint > found.rank else found.rank
+    return one_layer_freedom(
+        G.width,
+        hidden=G.hidden,
+        outputs=G.outputs,
+        rank=found.rank,
+        score_bias=bias,
+        residual=found.M is not None,
+    )
+
+
+def certificate(recovery: Recovery[OneLayer], width: int) -> Certificate:
+    """The general reduction confronted with one run: scores cost what a head's do, and a mixing as much again."""
+    model, outputs = recovery.model, 1 if recovery.model is None else min(width, recovery.model.outputs)
+    residual = model is not None and model.residual
+    full = (width + 1) * (1 + -(-width // min(outputs, TOGETHER))) + residual * 2 * width * (1 + -(-width // outputs))
+    return Certificate(
+        "keyhole/local-affine",
+        assumptions=(
+            Check("network that is constant", float(recovery.status is Status.NO_READOUT), 0.0),
+            Check("answers that were not explained", float(recovery.status is not Status.RECOVERED), 0.0),
+        ),
+        conclusion=(
+            Check("queries that measure scores and mixing", recovery.ledger["measure"].sequences, 3 * full + 1000),
+            Check("worst relative disagreement on fresh queries", worst(recovery), EXACT),
+        ),
+    )
+
+
+def worst(recovery: Recovery[OneLayer]) -> float:
+    """The largest relative disagreement seen; infinite where nothing was asked."""
+    return np.inf if recovery.fresh is None else recovery.fresh.relative

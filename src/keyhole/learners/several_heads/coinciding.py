@@ -1,0 +1,225 @@
+r"""Heads whose boundaries coincide, nearly or wholly: one step on every circle, and yet two heads.
+
+Where $W_2 = W_1 + \delta E$ the two steps are an angle of order $\delta$ apart. At a softness far below $\delta$ there
+is a plateau between them, which bisection meets; its height tells the two read-outs apart, for each of d vectors x.
+With the read-outs known and both W equal to begin with, what is left is linear in $\delta$, and Gauss-Newton solves it.
+
+Where $W_2 = \lambda W_1$, or $W_1 = p r^\top$ and $W_2 = q r^\top$, the steps coincide for every x. Along a line across
+the boundary answers follow $\sum_j (D_j \cdot x)\, s(\mu_j \ell)$, $\ell$ the logit of the merged head, and a fit of
+two sigmoids gives both slopes and both steps at each of d vectors x: $W_j^\top x = \mu_j(x)\, W^\top x$.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Stack, Vector
+from keyhole.learners.several_heads.circle import Brackets, Circle, bisected
+from keyhole.learners.several_heads.isolation import Isolation
+from keyhole.learners.several_heads.pairs import Unresolved, own_part, unit
+from keyhole.learners.several_heads.rows import clear_of, inner, steepness
+
+_MOVE = 0.01  # of x
+_WINDOW = 2.0**-5  # angles to both sides of a boundary
+_GOALS = (2.0**-20, 2.0**-36)  # widths of brackets, one after the other
+_MOST = 4  # heads that share a boundary
+_LOGITS = np.outer([-1.0, 1.0], 2.0 ** np.arange(-2.0, 3.6, 0.5)).ravel()  # of the merged head, where a profile is read
+_SINGLE = 1e-7  # misfit of a profile to one sigmoid
+_TWO = 1e-6  # misfit of a profile to two
+_UNLIKE = 0.05  # least difference of slopes, and least step, over the larger
+_OFF = 0.5  # of a boundary from where it was foretold, as a logit
+_SLOPES = 2.0 ** np.arange(-4.0, 4.1, 0.5)
+_STARTS = [np.array([a, b, 0.0]) for i, a in enumerate(_SLOPES) for b in _SLOPES[i + 1 :]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Family:
+    """Heads that were found as one: their W and their read-outs, and whether their W are still to be told apart."""
+
+    W: Stack
+    D: Stack
+    near: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Look:
+    """What one x shows of a merged head: a point of its boundary, the steps across it, and the profile of one step."""
+
+    z: Vector
+    steps: Matrix
+    profile: Profile | None
+
+    @property
+    def parallel(self) -> bool:
+        """Whether it is one step with a profile that one head does not have."""
+        return self.profile is not None and self.profile.misfit > _SINGLE
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is one head, or several that this x tells apart well."""
+        if self.profile is None or not self.parallel:
+            return True
+        (one, two, off), sizes = self.profile.numbers, np.abs(self.profile.steps).max(axis=1)
+        apart = min(one, two) > 0 and abs(one - two) > _UNLIKE * max(one, two)
+        return bool(apart and abs(off) < _OFF and sizes.min() > _UNLIKE * sizes.max() and self.profile.rest <= _TWO)
+
+
+def looked(near: Isolation, rng: np.random.Generator) -> list[Look]:
+    """A look at every head, at the x whose rows are known.
+
+    Raises:
+        Unresolved: a step is neither that of one head, nor of several that this x tells apart.
+    """
+    looks: list[Look] = []
+    for h, row in enumerate(near.rows.w):
+        Y, margin = clear_of(near.rows.w, h, row, rng)
+        spot = _spot(near, near.rows.w, h, near.rows.x, Y[int(np.argmax(margin))])
+        steps = _steps(spot)
+        looks.append(Look(spot.z, steps, _profile(near, spot) if len(steps) == 1 else None))
+        if not looks[-1].clear:
+            raise Unresolved
+    return looks
+
+
+def families(near: Isolation, W: Stack, looks: list[Look]) -> list[Family]:
+    """Every merged head as the heads it is made of.
+
+    Raises:
+        Unresolved: at some x near by a boundary is not as it was at the first.
+    """
+    return [_family(near, W, h, look) for h, look in enumerate(looks)]
+
+
+def _family(near: Isolation, W: Stack, h: int, look: Look) -> Family:
+    if look.profile is not None and not look.parallel:
+        return Family(W[h : h + 1], near.D[h : h + 1])
+    X = near.rows.x + _MOVE * near.q
+    X[0] = near.rows.x
+    spots = [_spot(near, x @ W, h, x, look.z) for x in X[1:]]
+    if look.profile is None:
+        return _nearly_equal(near, W[h], [look.steps, *map(_steps, spots)])
+    profiles = [look.profile, *(_profile(near, spot, look.profile.numbers) for spot in spots)]
+    return _parallel(near, np.stack([near.rows.w[h], *(spot.row for spot in spots)]), X, profiles)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Spot:
+    """The boundary of one merged head at one x: a point z of it, the row, and how far other boundaries are."""
+
+    h: int
+    circle: Circle
+    row: Vector
+    rows: Matrix
+    reach: float
+
+    @property
+    def z(self) -> Vector:
+        """The point."""
+        return self.circle.Y[0]
+
+
+def _spot(near: Isolation, rows: Matrix, h: int, x: Vector, z: Vector) -> Spot:
+    """The boundary of head h at x, near z."""
+    own = unit(rows[h])
+    z = unit(z - (z @ own) * own)
+    others = np.delete(rows, h, axis=0)
+    reach = float((np.abs(others @ z) / np.linalg.norm(others, axis=1)).min(initial=1.0))
+    circle = Circle(near.pairs, x, np.stack([z, own]), near.rows.hard, 0.0, _MOST)
+    return Spot(h, circle, rows[h], rows, reach)
+
+
+def _steps(spot: Spot) -> Matrix:
+    """The steps across a boundary, in order, however close they are.
+
+    Raises:
+        Unresolved: there is none where the boundary was thought to be.
+    """
+    window = min(_WINDOW, spot.reach / 4)
+    ends = spot.circle.values(np.array([-window, window]), spot.circle.hard)
+    size = float(np.abs(ends).max())
+    found = Brackets(np.array([-window]), np.array([window]), ends[:1], ends[1:], np.full(1, _GOALS[0]))
+    for goal in _GOALS:
+        found = bisected(spot.circle, replace(found, goal=np.full(len(found.lo), goal)), size)
+    if not len(found.lo):
+        raise Unresolved
+    apart = np.flatnonzero(found.lo[1:] > found.hi[:-1]) + 1  # brackets that touch hold one step
+    return np.add.reduceat(found.jumps, np.append(0, apart), axis=0)
+
+
+def _nearly_equal(near: Isolation, W: Matrix, steps: list[Matrix]) -> Family:
+    """Read-outs from the steps at d vectors x; W is that of the merged head for all."""
+    if len({len(step) for step in steps}) > 1:
+        raise Unresolved
+    D = _from_values(near, np.stack(steps))
+    return Family(np.broadcast_to(W, (len(D), *W.shape)), D, near=True)
+
+
+def _from_values(near: Isolation, values: Stack) -> Stack:
+    """D_j from D_j.x at x and at its moves along the basis."""
+    along = (values - values[:1]) / _MOVE
+    along[0] = values[0]
+    return np.einsum("kd,kjo->jdo", near.q, along)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Profile:
+    """Two sigmoids across a boundary: slopes over that of the merged head, steps, and misfits to one and to two.
+
+    The third of the numbers fitted is how far off the boundary is, as a logit of the merged head.
+    """
+
+    numbers: Vector
+    steps: Matrix
+    misfit: float
+    rest: float
+
+
+def _profile(near: Isolation, spot: Spot, start: Vector | None = None) -> Profile:
+    """Answers along the line z + l w, decoded."""
+    norm = float(np.linalg.norm(spot.row))
+    margin = np.array([np.abs(np.delete(spot.rows @ spot.z, spot.h)).min(initial=np.inf)])
+    tau = float(steepness(near.pairs, margin, norm / np.sqrt(len(spot.z)))[0])
+    count = len(_LOGITS)
+    Y: Matrix = spot.z + (_LOGITS / (tau * norm))[:, None] * spot.circle.Y[1]
+    X = np.broadcast_to(spot.circle.x, Y.shape)
+    G, h = near.pairs.ask(X, Y, tau), np.full(count, spot.h)
+    b = inner(X, near.D)
+    J = b[0, spot.h]
+    values = own_part(G, X @ near.pairs.B, b, Y @ spot.rows.T > 0, h) - J / 2
+    size = float(np.abs(J).max())
+    one = np.outer(np.tanh(_LOGITS / 2), J / 2)
+    numbers, steps, rest = _two_sigmoids(values, start)
+    return Profile(numbers, steps, float(np.abs(values - one).max()) / size, rest / size)
+
+
+def _two_sigmoids(values: Matrix, start: Vector | None) -> tuple[Vector, Matrix, float]:
+    """Two slopes and an offset, and the steps, of two sigmoids through a profile; steps are linear."""
+    from scipy.optimize import least_squares
+
+    def solved(numbers: Vector) -> tuple[Matrix, Vector]:
+        shapes = np.tanh(np.outer(_LOGITS + numbers[2], numbers[:2]) / 2) / 2
+        steps: Matrix = np.linalg.lstsq(shapes, values, rcond=1e-14)[0].astype(np.float64)
+        return steps, (shapes @ steps - values).ravel()
+
+    if start is None:
+        start = min(_STARTS, key=lambda numbers: float(np.abs(solved(numbers)[1]).sum()))
+    fit = least_squares(lambda numbers: solved(numbers)[1], start, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=60)
+    numbers = np.asarray(fit.x, dtype=np.float64)
+    steps, rest = solved(numbers)
+    return numbers, steps, float(np.abs(rest).max())
+
+
+def _parallel(near: Isolation, rows: Matrix, X: Matrix, profiles: list[Profile]) -> Family:
+    """Two heads whose rows are parallel at every x.
+
+    Raises:
+        Unresolved: some profile is not that of two heads.
+    """
+    if max(profile.rest for profile in profiles) > _TWO:
+        raise Unresolved
+    slopes = np.stack([profile.numbers[:2] for profile in profiles])
+    own: Array = slopes.T[:, :, None] * rows
+    W: Stack = np.linalg.solve(X, own).astype(np.float64)
+    return Family(W, _from_values(near, np.stack([profile.steps for profile in profiles])))

@@ -1,0 +1,129 @@
+r"""Gauss-Newton on all heads at once, for models that fresh queries almost confirm.
+
+Isolating one head while another is nearly equal to it, or a thousand times weaker, costs digits that soft answers of
+both still hold. With weights $\alpha_i$ and token values $v_i = V^\top x_i$ of a head, and $f = \sum_i \alpha_i v_i$,
+$$\partial f / \partial W = \sum_i \alpha_i (v_i - f)\, x_i x_N^\top, \qquad
+\partial f / \partial V = \sum_i \alpha_i x_i.$$
+The least-squares steps are truncated: what answers do not determine is left as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import Matrix, Stack, Vector, softmax
+from keyhole.learners.verifying.questions import inside, token_scales
+from keyhole.models import Head, MultiHead
+from keyhole.oracles import Counted
+
+LARGEST = 1200  # parameters; beyond that the dense step is slow
+_LENGTHS = (2, 3, 4, 6)
+_STEPS = 30
+_DAMPINGS = 10.0 ** np.arange(-8, 1)  # of the largest singular value, tried in turn
+
+
+def polished(
+    oracle: Counted, model: MultiHead, roundoff: float, rng: np.random.Generator, *, bound: float | None = None
+) -> MultiHead:
+    """The model fitted to fresh sequences, with tokens within the bound."""
+    return fitted(model, soft_answers(oracle, model, rng, bound=bound), roundoff)
+
+
+def soft_answers(
+    oracle: Counted, model: MultiHead, rng: np.random.Generator, *, bound: float | None = None
+) -> list[tuple[Stack, Matrix]]:
+    """Fresh sequences at which every head is soft in turn, half as many again as there are parameters."""
+    parameters = model.W.size + model.V.size
+    fresh = _sequences(model, -(-3 * parameters // (2 * model.outputs)) + 16, rng)
+    return [(X, oracle.ask(X.copy())) for X in inside(fresh, bound)]
+
+
+def fitted(model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float) -> MultiHead:
+    """The model after damped least-squares steps, as long as they help."""
+    best, misfit = model, _misfit(model, asked)
+    for _ in range(_STEPS):
+        steps = _Steps.at(best, asked, misfit)
+        for damping in (64 * roundoff, *_DAMPINGS):
+            candidate = steps.taken(damping)
+            now = _misfit(candidate, asked)
+            if np.linalg.norm(now) < 0.9 * np.linalg.norm(misfit):
+                break
+        else:
+            break
+        best, misfit = candidate, now
+    return best
+
+
+def _sequences(model: MultiHead, count: int, rng: np.random.Generator) -> list[Stack]:
+    """Batches of every length and of the scale of every head in turn."""
+    scales = np.array([s for W, V in zip(model.W, model.V, strict=True) for s in token_scales(Head(W, V), rng=rng)[:3]])
+    share = -(-count // len(_LENGTHS))
+    lengths = rng.permutation(np.resize(scales, share))[:, None, None] / np.sqrt(model.width)
+    return [lengths * rng.normal(size=(share, length, model.width)) for length in _LENGTHS]
+
+
+def _misfit(model: MultiHead, asked: list[tuple[Stack, Matrix]]) -> Vector:
+    """Answers less those of the model, in units of token values."""
+    parts = [(answers - model(X)) / _unit(model, X)[:, None] for X, answers in asked]
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def _unit(model: MultiHead, X: Stack) -> Vector:
+    size = model.magnitude(X)
+    return np.where(size > 0, size, 1.0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Steps:
+    """All damped steps from one model; W is measured by its own size, so is V."""
+
+    model: MultiHead
+    sizes: tuple[Stack, Stack]
+    along: Vector
+    values: Vector
+    basis: Matrix
+
+    @classmethod
+    def at(cls, model: MultiHead, asked: list[tuple[Stack, Matrix]], misfit: Vector) -> _Steps:
+        """From the singular values of the derivatives."""
+        w, v = (np.abs(part).max(axis=(1, 2), keepdims=True) for part in (model.W, model.V))
+        blocks = [_slopes(model, X, w, v) / _unit(model, X)[:, None, None] for X, _ in asked]
+        J = np.concatenate([block.reshape(-1, block.shape[2]) for block in blocks])
+        left, values, basis = np.linalg.svd(J, full_matrices=False)
+        return cls(model, (w, v), left.T @ misfit, values, basis)
+
+    def taken(self, damping: float) -> MultiHead:
+        """The model after the step; what answers determine less than the damping stays as it was."""
+        (w, v), s, (_, d, _) = self.sizes, self.values, self.model.V.shape
+        share = np.where(s > damping * s.max(initial=0.0), s / (s * s + (damping * s.max(initial=0.0)) ** 2), 0.0)
+        change = (self.basis.T @ (share * self.along)).reshape(len(w), d, -1)
+        return MultiHead(self.model.W + w * change[..., :d], self.model.V + v * change[..., d:], None, self.model.c)
+
+
+def _slopes(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
+    """Derivatives of every answer by every scaled parameter, (batch, outputs, parameters)."""
+    n, o = len(X), model.outputs
+    parts: list[np.ndarray] = []
+    for h, (W, V) in enumerate(zip(model.W, model.V, strict=True)):
+        alpha = softmax(np.einsum("bnd,bd->bn", X, X[:, -1] @ W.T))
+        mean = np.einsum("bn,bnd->bd", alpha, X)
+        values = X @ V
+        spread = np.einsum("bn,bno,bnd->bod", alpha, values - (mean @ V)[:, None], X)
+        by_W = w[h] * spread[..., None] * X[:, None, None, -1]
+        by_V = v[h] * np.einsum("bd,op->bodp", mean, np.eye(o))
+        parts.append(np.concatenate([by_W, by_V], axis=3).reshape(n, o, -1))
+    return np.concatenate(parts, axis=2)
+
+
+def acting(model: MultiHead, faint: float = 1e-12) -> MultiHead:
+    """The heads that act beyond rounding; a fit may have moved all of one head's read-out to another."""
+    sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
+    kept = sizes > faint * sizes.max(initial=0.0)
+    return MultiHead(model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c)
+
+
+def small(model: MultiHead | None) -> bool:
+    """Whether there are few enough parameters to fit all of them at once."""
+    return model is not None and model.W.size + model.V.size <= LARGEST

@@ -1,0 +1,216 @@
+"""The desk: jobs of the page under way, each in a process of its own that can be ended at any moment."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+import msgspec
+
+import keyhole
+from keyhole.errors import InvalidInput
+from keyhole.lab.runs.directories import new_directory
+from keyhole.web.requests import bound_wish, recover_wish
+
+AT_ONCE = 2  # jobs under way
+KEPT = 32  # jobs remembered
+
+RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
+_CHECKS = {"recover": recover_wish, "bound": bound_wish}
+
+
+class TooMany(Exception):
+    """As many jobs are under way as may be."""
+
+
+class Hand:
+    """A process that does jobs, one after another; it imports this package, and nothing from the current directory."""
+
+    def __init__(self) -> None:
+        here = str(Path(keyhole.__file__).parents[1])
+        path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "keyhole.web.worker"],
+            env=os.environ | {"PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be given something to do."""
+        return self.process.poll() is None
+
+    def give(self, line: Mapping[str, Any]) -> None:
+        """Hand over a job."""
+        into = cast(IO[bytes], self.process.stdin)
+        into.write(msgspec.json.encode(line) + b"\n")
+        into.flush()
+
+    def said(self) -> dict[str, Any] | None:
+        """The next line; None where the process has ended."""
+        line = cast(IO[bytes], self.process.stdout).readline()
+        return msgspec.json.decode(line, type=dict[str, Any]) if line.endswith(b"\n") else None
+
+    def end(self) -> None:
+        """End the process now, whatever it does."""
+        self.process.kill()
+        self.process.wait()
+        for end in (self.process.stdin, self.process.stdout):
+            with suppress(BrokenPipeError):
+                cast(IO[bytes], end).close()
+
+
+@dataclass(slots=True)
+class Task:
+    """One job of the page.
+
+    Args:
+        name: by which the page asks for it.
+        kind: what kind of job.
+        place: the directory it writes to, if it does.
+        hand: the process that does it.
+    """
+
+    name: str
+    kind: str
+    place: Path | None
+    hand: Hand
+    state: str = RUNNING
+    events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    result: dict[str, Any] | None = None
+    sentence: str | None = None
+    listener: threading.Thread | None = None
+
+    def seen(self, after: int) -> dict[str, Any]:
+        """What there is to know, with the events from number `after` on."""
+        return {
+            "id": self.name,
+            "kind": self.kind,
+            "state": self.state,
+            "sentence": self.sentence,
+            "next": len(self.events),
+            "events": self.events[after:],
+            "result": self.result,
+        }
+
+
+@dataclass(slots=True)
+class Desk:
+    """Starts jobs, listens to them, ends them. One process is kept warm, so that a job begins at once.
+
+    Args:
+        runs: the directory under which recoveries are kept.
+    """
+
+    runs: Path
+    _tasks: dict[str, Task] = field(default_factory=dict[str, Task], init=False)
+    _spare: Hand | None = field(default=None, init=False)
+    _closed: bool = field(default=False, init=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+
+    def warm(self) -> None:
+        """Have a process ready."""
+        with self._lock:
+            if self._spare is None and not self._closed:
+                self._spare = Hand()
+
+    def start(self, kind: str, fields: Mapping[str, Any]) -> Task:
+        """Begin a job.
+
+        Raises:
+            InvalidInput: there is no such job, or what it is given makes no sense.
+            TooMany: it has to wait for others.
+        """
+        if kind not in _CHECKS:
+            raise InvalidInput(f"a job of the page is one of {', '.join(_CHECKS)}; got {kind!r:.80}.")
+        _CHECKS[kind](fields)
+        with self._lock:
+            if sum(task.state == RUNNING for task in self._tasks.values()) >= AT_ONCE:
+                raise TooMany(f"{AT_ONCE} jobs are under way. Wait for one of them, or cancel it.")
+            task = Task(secrets.token_hex(6), kind, self._place(kind), self._hand())
+            self._keep(task)
+        place = None if task.place is None else str(task.place)
+        task.listener = threading.Thread(target=self._listen, args=(task,), daemon=True)
+        task.listener.start()
+        with suppress(OSError):  # a process that has died says so by its silence
+            task.hand.give({"kind": kind, "fields": dict(fields), "place": place})
+        return task
+
+    def _place(self, kind: str) -> Path | None:
+        return new_directory("recover", self.runs) if kind == "recover" else None
+
+    def _hand(self) -> Hand:
+        taken, self._spare = self._spare, None
+        return taken if taken is not None and taken.alive else Hand()
+
+    def _keep(self, task: Task) -> None:
+        ended = [name for name, one in self._tasks.items() if one.state != RUNNING]
+        for name in ended[: max(0, len(self._tasks) + 1 - KEPT)]:
+            del self._tasks[name]
+        self._tasks[task.name] = task
+
+    def _listen(self, task: Task) -> None:
+        """Hear a job to its end; then its process is kept for the next one, or ended."""
+        while (said := task.hand.said()) is not None:
+            if "result" in said or "failed" in said:
+                break
+            if "ready" not in said:
+                task.events.append(said)
+        with self._lock:
+            self._conclude(task, said)
+        self.warm()
+
+    def _conclude(self, task: Task, said: dict[str, Any] | None) -> None:
+        if task.state == RUNNING and said is not None and "result" in said:
+            task.result, task.state = said["result"], DONE
+        elif task.state == RUNNING:
+            task.sentence = "The process of this job died. Try a smaller size." if said is None else said["failed"]
+            task.state = FAILED
+        if task.state != DONE:
+            self._clear(task)
+        if said is not None and task.state != CANCELLED and self._spare is None and not self._closed:
+            self._spare = task.hand
+        else:
+            task.hand.end()
+
+    def _clear(self, task: Task) -> None:
+        """Take away the directory, made for this job alone: of a cancelled one always, of others without a record."""
+        unwanted = task.state == CANCELLED and not self._closed
+        if task.place is not None and (unwanted or not (task.place / "record.json").exists()):
+            shutil.rmtree(task.place, ignore_errors=True)
+
+    def find(self, name: str) -> Task | None:
+        """A job by name, if it is remembered."""
+        return self._tasks.get(name)
+
+    def cancel(self, task: Task) -> None:
+        """End a job; nothing of it is kept."""
+        with self._lock:
+            if task.state == RUNNING:
+                task.state, task.sentence = CANCELLED, "Cancelled."
+                task.hand.process.kill()
+
+    def close(self) -> None:
+        """End every process, and wait until what they leave behind is cleared."""
+        with self._lock:
+            self._closed = True
+            tasks, spare, self._spare = list(self._tasks.values()), self._spare, None
+        for task in tasks:
+            self.cancel(task)
+        for task in tasks:
+            if task.listener is not None:
+                task.listener.join(5)
+        if spare is not None:
+            spare.end()

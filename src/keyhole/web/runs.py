@@ -1,0 +1,149 @@
+"""The shelf: what a directory of runs holds, read as it is on the disk. Nothing outside it is ever read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from keyhole.errors import InvalidInput
+from keyhole.lab.runs.reading import kind_of
+from keyhole.lab.runs.store import read
+from keyhole.lab.runs.tables import table
+
+DEEP = 3  # levels that are looked through
+LISTED = 500  # runs that are listed
+RECORD = 16 << 20  # bytes of a record that is read
+ROWS = 5000  # rows of a sweep that are handed out
+_HEAVY = ("counterexample", "jumps", "certificate", "stops")
+
+
+class NotThere(Exception):
+    """Nothing of that name is on the shelf."""
+
+
+def listed(runs: Path) -> dict[str, Any]:
+    """Every run and sweep, newest first, with its verdict and sentence."""
+    found = sorted(_places(runs, DEEP), key=_when, reverse=True)
+    rows = [_summary(runs, place) for place in found[:LISTED]]
+    return {"directory": str(runs), "runs": rows, "left_out": max(0, len(found) - LISTED)}
+
+
+def _places(directory: Path, deep: int) -> Iterator[Path]:
+    """Directories that hold a run or a sweep; the jobs of a sweep are not listed one by one."""
+    try:
+        inside = [
+            place for place in filter(_nameable, directory.iterdir()) if place.is_dir() and not place.is_symlink()
+        ]
+    except OSError:
+        return
+    for place in inside:
+        if any(_held(place, mark) for mark in _MARKS):
+            yield place
+        elif deep > 1:
+            yield from _places(place, deep - 1)
+
+
+def _nameable(place: Path) -> bool:
+    """Whether the name is text; one that is not cannot be put into an answer, nor asked for."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in place.name)
+
+
+def _held(place: Path, name: str) -> bool:
+    """Whether a run has a file of its own, not a link that leads elsewhere."""
+    return (place / name).is_file() and not (place / name).is_symlink()
+
+
+def _when(place: Path) -> float:
+    return max(((place / name).stat().st_mtime for name in _MARKS if _held(place, name)), default=0.0)
+
+
+_MARKS = ("record.json", "store.sqlite")
+
+
+def _summary(runs: Path, place: Path) -> dict[str, Any]:
+    record = _record(place)
+    store = _held(place, "store.sqlite")
+    return {
+        "name": place.relative_to(runs).as_posix(),
+        "kind": "sweep" if store else "train" if "curve" in record and "queries" not in record else kind_of(record),
+        "verdict": record.get("verdict") or record.get("status"),
+        "sentence": record.get("sentence") or ("A sweep that is not finished." if store else ""),
+        "report": (place / "report.html").is_file(),
+        "when": _when(place),
+    }
+
+
+def _record(place: Path) -> dict[str, Any]:
+    """A record, or a sentence in its place."""
+    path = place / "record.json"
+    if not _held(place, path.name):
+        return {}
+    try:
+        if path.stat().st_size > RECORD:
+            return {"sentence": f"Its record has more than {RECORD >> 20} MiB and is not shown here."}
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        return {"sentence": f"Its record cannot be read: {error}."}
+
+
+def shown(runs: Path, name: str) -> dict[str, Any]:
+    """One run: its record as `--json` printed it, and the rows of its store where it is a sweep."""
+    place = inside(runs, name)
+    summary = _summary(runs, place)
+    return {**summary, "record": _record(place), "rows": _rows(place)}
+
+
+def _rows(place: Path) -> dict[str, Any] | None:
+    path = place / "store.sqlite"
+    if not _held(place, path.name):
+        return None
+    try:
+        flat = table(read(path))
+    except InvalidInput as error:
+        return {"columns": [], "rows": [], "left_out": 0, "sentence": str(error)}
+    names = dict.fromkeys(name for row in flat for name in row if not _heavy(name))
+    kept = {name: [_plain(row.get(name)) for row in flat[:ROWS]] for name in names}
+    return {"columns": kept, "count": len(flat), "left_out": max(0, len(flat) - ROWS), "sentence": None}
+
+
+def _heavy(name: str) -> bool:
+    return any(part in _HEAVY for part in name.split("."))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and words as they are, anything else as text."""
+    return value if value is None or isinstance(value, int | float | str) else msgspec.json.encode(value).decode()
+
+
+def report(runs: Path, name: str) -> bytes:
+    """The report of a run."""
+    path = inside(runs, name) / "report.html"
+    try:
+        if path.resolve(strict=True).is_relative_to(runs.resolve(strict=True)):
+            return path.read_bytes()
+    except OSError:
+        pass
+    raise NotThere("This run has no report.")
+
+
+def inside(runs: Path, name: str) -> Path:
+    """The directory of a run.
+
+    Raises:
+        NotThere: it leads out of the directory of runs, through a link or otherwise, or holds no run.
+    """
+    parts = name.split("/")
+    if not name or len(parts) > DEEP or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+        raise NotThere("There is no such run.")
+    place = runs.joinpath(*parts)
+    try:
+        held = place.resolve(strict=True).is_relative_to(runs.resolve(strict=True))
+        known = held and any(_held(place, mark) for mark in _MARKS)
+    except OSError:
+        known = False
+    if not known:
+        raise NotThere("There is no such run.")
+    return place

@@ -1,0 +1,81 @@
+"""The process behind a job of the page: takes one line of JSON, tells what happens line by line, waits for the next.
+
+It runs beside the server so that a job can be ended at any moment by ending its process. Standard input closes when
+the server is gone, and then this process ends too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+
+from keyhole._arrays import one_thread
+from keyhole.errors import InvalidInput, KeyholeError
+from keyhole.lab.commands.computing.bound import surroundings
+from keyhole.lab.running import run
+from keyhole.web.recovery import recovered
+from keyhole.web.requests import bound_wish, recover_wish
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+def _recover(data: Mapping[str, Any], place: Path | None, tell: Tell) -> Mapping[str, Any]:
+    if place is None:
+        raise InvalidInput("a recovery needs a directory to write to.")
+    return recovered(recover_wish(data), place, tell)
+
+
+def _bound(data: Mapping[str, Any], place: Path | None, tell: Tell) -> Mapping[str, Any]:
+    job = bound_wish(data)
+    tell({"doing": "building and checking weights" if job.build else "comparing sizes"})
+    return {"record": msgspec.json.decode(run(job).json()), **surroundings(job)}
+
+
+WORK: dict[str, Callable[[Mapping[str, Any], Path | None, Tell], Mapping[str, Any]]] = {
+    "recover": _recover,
+    "bound": _bound,
+}
+
+
+def performed(line: Mapping[str, Any], tell: Tell) -> Mapping[str, Any]:
+    """What becomes of one job: its result, or the sentence why there is none."""
+    place = None if line["place"] is None else Path(line["place"])
+    try:
+        with one_thread():
+            return {"result": WORK[line["kind"]](line["fields"], place, tell)}
+    except KeyholeError as error:
+        return {"failed": str(error)}
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}. Please report this."}
+
+
+def main() -> None:
+    """Do jobs until standard input ends."""
+    lines: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    out = sys.stdout.buffer
+
+    def tell(said: Mapping[str, Any]) -> None:
+        out.write(msgspec.json.encode(said) + b"\n")
+        out.flush()
+
+    tell({"ready": True})
+    while True:
+        tell(performed(msgspec.json.decode(lines.get()), tell))
+
+
+def _read(lines: SimpleQueue[bytes]) -> None:
+    for line in sys.stdin.buffer:
+        lines.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
