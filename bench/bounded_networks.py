@@ -10,7 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import keyhole
-from keyhole.models.relu import freedom
+from keyhole.models.relu import network_freedom
 
 BALL = {(10, 20, 1, 3.0): 20, (8, 32, 8, 3.0): 10, (32, 128, 1, 6.0): 3}
 NOISE = {(1e-6, None): 10, (1e-4, None): 10, (1e-3, None): 10, (1e-4, 6.0): 3}
@@ -36,7 +36,10 @@ def in_ball(size: tuple[int, int, int, float], seeds: int, seed: int) -> bool:
             off = np.abs(recovery.unwrap().points(x) - y).max(axis=1)
             shares.append(float(np.mean(off > 1e-9 * np.abs(y - y.mean(axis=0)).max())))
             good += 1
-    ratio, each = np.median(queries) * m / freedom(d, hidden=k, outputs=m), (time.perf_counter() - start) / seeds
+    ratio, each = (
+        np.median(queries) * m / network_freedom(d, hidden=k, outputs=m),
+        (time.perf_counter() - start) / seeds,
+    )
     print(
         f"{d},{k},{m} R={radius:g}: EXACT {good}/{seeds}, queries {np.median(queries):.0f} ({ratio:.2f} of the limit), "
         f"largest wrong volume {max(shares, default=0.0):.4f} (stated 0.02), {each:.1f} s",

@@ -9,7 +9,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import keyhole
-from keyhole.learners.casts.learner import limit
+from keyhole.learners.casts.learner import count_most_queries
 
 ERROR_BAR = 1e-12
 HEADINGS = ("answers", "d", "one shot W", "null W", "null v", "queries", "of limit", "per entry")
@@ -39,9 +39,9 @@ def row(name: str, width: int, seeds: int) -> tuple[tuple[str, ...], bool]:
         read.append(relative(head.V, truth.V))
         asked.append(recovery.ledger.total().sequences)
         measured.append(recovery.ledger["measure"].sequences / width**2)
-    met = max(*twice, *read) <= ERROR_BAR and max(asked) <= limit(width)
+    met = max(*twice, *read) <= ERROR_BAR and max(asked) <= count_most_queries(width)
     cells = (name, str(width), f"{np.median(once):.1e}", f"{max(twice):.1e}", f"{max(read):.1e}", str(max(asked)))
-    return (*cells, f"{max(asked) / limit(width):.2f}", f"{np.mean(measured):.2f}"), met
+    return (*cells, f"{max(asked) / count_most_queries(width):.2f}", f"{np.mean(measured):.2f}"), met
 
 
 def line(cells: tuple[str, ...]) -> str:

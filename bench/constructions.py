@@ -14,7 +14,7 @@ from math import log
 
 import numpy as np
 
-from keyhole.constructions import CONSTRUCTIONS, survey
+from keyhole.constructions import CONSTRUCTIONS, survey_recipes
 from keyhole.constructions.sparse_averages.sparse_average import ITERATED, LEAST_SQUARES, MAX_MARGIN
 from keyhole.errors import DoesNotFit
 from keyhole.tasks import Match2, Match3, SparseAverage
@@ -66,7 +66,7 @@ def beside_a_compiler():
         if not any(construction.suits(task) for construction in CONSTRUCTIONS):
             continue
         start = time.perf_counter()
-        size = survey(task, rng=np.random.default_rng(0)).best.size
+        size = survey_recipes(task, rng=np.random.default_rng(0)).best.size
         ours = f"key width {size.embed}, {size.layers} layer(s), {size.heads} head(s), {size.bits} bits"
         print(f"  {task.name} N = {task.length}, M = {task.modulus}: {ours} ({time.perf_counter() - start:.1f} s)")
         print(f"    tracr: {theirs}")

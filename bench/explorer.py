@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from keyhole.web.explorer import Explorer, Window, files
+from keyhole.web.explorer import Explorer, Window, read_page_files
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 INTERACTIONS = {
@@ -79,7 +79,7 @@ def main() -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         sys.exit("no chromium here: apt-get install chromium")
-    held = files()
+    held = read_page_files()
     print(f"page files: {sum(map(len, held.values())):,} bytes in {len(held)} files (limit 6,000,000)")
     with tempfile.TemporaryDirectory() as place, Window(Explorer(Path(place) / "runs"), 0, str).beside() as address:
         time.sleep(2)  # the libraries have loaded

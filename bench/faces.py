@@ -8,7 +8,7 @@ bits, and the upper bound N - 1 of a simplex.
 import time
 from math import ceil, log2
 
-from keyhole.bounds.faces import largest, neighbourly
+from keyhole.bounds.faces import find_most_keys, is_neighbourly
 
 CASES = [
     (1, 1, (1, 2, 3, 4)),
@@ -27,8 +27,8 @@ def main():
     for bits, q, dimensions in CASES:
         for m0 in dimensions:
             start = time.perf_counter()
-            found = largest(m0, q, bits=bits, limit=LIMITS.get((bits, q, m0), 20_000))
-            assert neighbourly(found.keys, q), "a linear programme disagrees with the search"
+            found = find_most_keys(m0, q, bits=bits, limit=LIMITS.get((bits, q, m0), 20_000))
+            assert is_neighbourly(found.keys, q), "a linear programme disagrees with the search"
             complete = found.proven or (m0 < 2 * q and len(found.keys) == m0 + 1)  # only simplices below 2q
             most[bits, q, m0] = len(found.keys), complete
             spent = time.perf_counter() - start

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import keyhole
 from keyhole.learners.noise.learner import UnderNoise
-from keyhole.learners.one_head.designs import frame
+from keyhole.learners.one_head.designs import build_frame_design
 
 SIZES = {16: 20, 64: 20, 256: 5}  # widths, and heads of each
 REPEATS = (1, 4, 16, 64)
@@ -54,7 +54,7 @@ def householder(v: np.ndarray) -> tuple[np.ndarray, Solved]:
 
 def simplex(v: np.ndarray) -> tuple[np.ndarray, Solved]:
     """The v-tilted simplex."""
-    design = frame(v, most=1, cut=1e-3)
+    design = build_frame_design(v, most=1, cut=1e-3)
     return design.X[:, 0], design.solve
 
 

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from keyhole.lab.jobs import SweepJob
-from keyhole.lab.running import run
-from keyhole.lab.runs.store import read
+from keyhole.lab.running import run_job
+from keyhole.lab.runs.store import read_rows
 
 JOBS = 1000
 
@@ -19,9 +19,9 @@ def main() -> None:
         for workers in (0, 2):
             out = Path(place) / str(workers)
             start = time.perf_counter()
-            run(SweepJob(str(file), workers=workers, out=str(out)))
+            run_job(SweepJob(str(file), workers=workers, out=str(out)))
             spent = time.perf_counter() - start
-            inside = sum(row.about["seconds"] for row in read(out / "store.sqlite"))
+            inside = sum(row.about["seconds"] for row in read_rows(out / "store.sqlite"))
             over = (spent * max(1, workers) - inside) / JOBS
             print(f"workers {workers}: {spent:.2f} s for jobs of {inside / JOBS:.1e} s, {over:.1e} s over per job")
 

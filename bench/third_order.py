@@ -20,7 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import keyhole
-from keyhole.models import circle_features
+from keyhole.models import build_circle_features
 
 AGREE, FASTER = 1e-9, 50.0
 PEER = Path(__file__).parents[1] / "build" / "simplicial" / "bin" / "python"
@@ -73,7 +73,7 @@ def circle_row(modulus: int, length: int, rows: int) -> bool:
     """One line for Match3; whether answers agree and the ratio is met."""
     rng = np.random.default_rng(modulus)
     x = rng.integers(modulus, size=(1, length))
-    unit, X = match3_unit(modulus, length), circle_features(x, modulus)
+    unit, X = match3_unit(modulus, length), build_circle_features(x, modulus)
     fast, quick = timed(lambda: keyhole.on_circle(unit, x, modulus=modulus))
     dense, slow = timed(lambda: unit.rows(X[:, -rows:], X))
     slow *= length / rows

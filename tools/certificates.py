@@ -12,7 +12,7 @@ from keyhole.bounds.formulas import Inequality
 from keyhole.bounds.protocol import converse
 from keyhole.bounds.verdicts import bound_network
 from keyhole.claims import Certificate, Check
-from keyhole.constructions import Room, survey
+from keyhole.constructions import Room, survey_recipes
 from keyhole.constructions.sparse_averages.sparse_average import LEAST_SQUARES
 from keyhole.learners.one_layer.antisymmetric import Antisymmetric
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet
@@ -126,7 +126,7 @@ def built() -> Iterator[Example]:
         "4-cycles on 4 nodes": FourCycles(4),
     }
     for said, task in tasks.items():
-        found = survey(task, accuracy=1e-3, number_format="f64", room=Room(), rng=np.random.default_rng(0))
+        found = survey_recipes(task, accuracy=1e-3, number_format="f64", room=Room(), rng=np.random.default_rng(0))
         for one in found.built:
             yield f"{said}, {one.construction}", one.certificate
     paper = LEAST_SQUARES.build(

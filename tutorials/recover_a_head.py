@@ -11,9 +11,9 @@ def _():
     import numpy as np
 
     import keyhole
-    from keyhole.drawing.heatmaps import errors, signed
+    from keyhole.drawing.heatmaps import draw_error_heatmap, draw_signed_heatmap
 
-    return errors, keyhole, mo, np, signed
+    return draw_error_heatmap, keyhole, mo, np, draw_signed_heatmap
 
 
 @app.cell
@@ -102,9 +102,9 @@ def _(asked, error, mo, recovery):
 
 
 @app.cell
-def _(errors, found, hidden, mo, np, signed):
+def _(draw_error_heatmap, draw_signed_heatmap, found, hidden, mo, np):
     true_W, W = np.asarray(hidden.W), np.asarray(found.W)
-    figures = (signed("true W", true_W), signed("recovered W", W), errors(W - true_W, float(np.abs(true_W).max())))
+    figures = (draw_signed_heatmap("true W", true_W), draw_signed_heatmap("recovered W", W), draw_error_heatmap(W - true_W, float(np.abs(true_W).max())))
     mo.hstack([mo.Html(figure) for figure in figures])
     return
 

@@ -12,9 +12,9 @@ def _():
 
     import keyhole
     from keyhole._arrays import softmax
-    from keyhole.lab.pages.parts.task_pictures import Asked, circle, keys_and_face
+    from keyhole.lab.pages.parts.task_pictures import Asked, draw_keys_and_face, draw_match_circle
 
-    return Asked, circle, keyhole, keys_and_face, mo, np, softmax
+    return Asked, draw_match_circle, keyhole, draw_keys_and_face, mo, np, softmax
 
 
 @app.cell
@@ -51,8 +51,8 @@ def _(built, mo, worst):
 
 
 @app.cell
-def _(built, keys_and_face, mo):
-    face = keys_and_face(built.model.blocks[0].map, [2, 7])
+def _(built, draw_keys_and_face, mo):
+    face = draw_keys_and_face(built.model.blocks[0].map, [2, 7])
     mo.Html(face)
     return (face,)
 
@@ -80,12 +80,12 @@ def _(keyhole, np, rng):
 
 
 @app.cell
-def _(Asked, circle, mo, numbers, softmax, unit):
+def _(Asked, draw_match_circle, mo, numbers, softmax, unit):
     block = unit.model.blocks[0]
     tokens = block.tokens(numbers[None])[0]
     scores = (tokens @ block.layer.Q[0]) @ (tokens @ block.layer.K[0]).T
     names = ["blank ∅", *(f"{i + 1}: {x:g}" for i, x in enumerate(numbers[:, 0]))]
-    ring = circle(12, Asked(0, numbers[:, 0], names, scores[1], softmax(scores)[1]))
+    ring = draw_match_circle(12, Asked(0, numbers[:, 0], names, scores[1], softmax(scores)[1]))
     mo.Html(ring)
     return (ring,)
 

@@ -31,7 +31,7 @@ Rng = np.random.Generator | int | np.integer[Any]
 EPS = float(np.finfo(np.float64).eps)
 
 
-def frozen(value: Any) -> Array:
+def freeze_array(value: Any) -> Array:
     """A read-only float64 copy of `value`."""
     array = np.array(value, dtype=np.float64)
     array.setflags(write=False)
@@ -53,13 +53,13 @@ def as_generator(rng: object) -> np.random.Generator:
 
 
 @cache
-def _pools() -> ThreadpoolController:
+def _find_thread_pools() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def one_thread() -> AbstractContextManager[Any]:
+def pin_one_thread() -> AbstractContextManager[Any]:
     """Linear algebra inside runs on one thread, so that its rounding, and what is asked next, is the same each time."""
-    return cast(Any, _pools()).limit(limits=1, user_api="blas")
+    return cast(Any, _find_thread_pools()).limit(limits=1, user_api="blas")
 
 
 class Scratch:
@@ -127,7 +127,7 @@ def rms(values: Array) -> float:
     return largest * float(np.sqrt(np.mean((values / largest) ** 2)))
 
 
-def power_of_two(value: float) -> float:
+def find_power_of_two(value: float) -> float:
     """The power of two nearest to `value` (0 for 0), so that scaling by it rounds nothing."""
     return 2.0 ** round(math.log2(value)) if value > 0 else 0.0
 

@@ -23,11 +23,11 @@ class Theorem:
     standing: str
 
 
-def _registry(*theorems: Theorem) -> dict[str, Theorem]:
+def _register_theorems(*theorems: Theorem) -> dict[str, Theorem]:
     return {theorem.id: theorem for theorem in theorems}
 
 
-THEOREMS = _registry(
+THEOREMS = _register_theorems(
     Theorem(
         "BSHK26/4.1",
         "A softmax head with a read-out that is not zero is recovered exactly from d^2 + d value queries.",

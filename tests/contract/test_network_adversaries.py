@@ -5,7 +5,7 @@ import pytest
 
 from keyhole import AbsAffine, Head, Local, ReluNet, Status, Verdict
 from keyhole.errors import BadAnswer
-from keyhole.learners.networks.bends import smooth as bends_everywhere
+from keyhole.learners.networks.bends import is_smooth as bends_everywhere
 from keyhole.learners.networks.learner import Network
 
 D = 6

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keyhole.cli import _run
+from keyhole.cli import _run_command_line
 from keyhole.lab.pages import bound_page
 from keyhole.models import load
 from keyhole.tasks import SparseAverage
@@ -16,7 +16,7 @@ def said(capsys):
     """`said("bound", ...)` is the exit code and the object that was printed."""
 
     def run(*words):
-        code = _run([*map(str, words), "--json"])
+        code = _run_command_line([*map(str, words), "--json"])
         return code, json.loads(capsys.readouterr().out)
 
     return run
@@ -117,7 +117,7 @@ def test_a_conversation_is_drawn_with_its_running_total():
         {"layer": 1, "sender": a, "receiver": b, "content": what, "numbers": 4, "bits": 96}
         for a, b, what in (("Alice", "Bob", "queries"), ("Bob", "Alice", "log-partitions and averages"))
     ]
-    drawn = bound_page.conversation({"messages": messages, "each": 24, "needed": 7, "deviation": 1e-6})
+    drawn = bound_page.draw_conversation({"messages": messages, "each": 24, "needed": 7, "deviation": 1e-6})
     assert "192 so far" in drawn
     assert "any two people need 7 bits" in drawn
-    assert bound_page.conversation(None) == ""
+    assert bound_page.draw_conversation(None) == ""

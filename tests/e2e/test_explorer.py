@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from keyhole.lab.jobs import LearnJob, SampleJob, SweepJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.web.explorer import Explorer, Window
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
@@ -65,10 +65,10 @@ def shelved(runs):
     """A directory of runs: a recovery of a file with a hostile name, a sweep, a training, a run that is hostile."""
     runs.mkdir()
     model = runs.parent / f"{HOSTILE}.safetensors"
-    run(SampleJob("head", width=4, out=str(model)))
-    run(LearnJob(str(model), out=str(runs / "learned")))
+    run_job(SampleJob("head", width=4, out=str(model)))
+    run_job(LearnJob(str(model), out=str(runs / "learned")))
     (runs.parent / "ranks.toml").write_text(SWEEP)
-    run(SweepJob(str(runs.parent / "ranks.toml"), workers=0, out=str(runs / "ranks")))
+    run_job(SweepJob(str(runs.parent / "ranks.toml"), workers=0, out=str(runs / "ranks")))
     curve = {"steps": [0, 100, 200], "errors": [[0.7, 0.04, 0.002], [0.8, 0.05, 0.004], [0.6, 0.1, 0.003]]}
     for name, record in {
         "trained": {"sentence": "A unit learned it.", "status": "TRAINED", "curve": curve, "lines": {"zero": 1.0}},

@@ -17,14 +17,14 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import BoundJob, LearnJob, SampleJob, UiJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.lab.runs.records import Record
 from keyhole.models import load
 from keyhole.web import jobs as desk
 from keyhole.web import runs as shelf
 from keyhole.web import showcase
-from keyhole.web.explorer import Explorer, Window, files
-from keyhole.web.requests import Recover, recover_wish
+from keyhole.web.explorer import Explorer, Window, read_page_files
+from keyhole.web.requests import Recover, read_recover_wish
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -84,7 +84,7 @@ def recovered(client):
 
 
 def test_the_page_is_small_and_names_no_other_host(client):
-    held = files()
+    held = read_page_files()
     assert sum(map(len, held.values())) < 200_000
     for name, body in held.items():
         assert set(re.findall(rb"https?://[^\"'\s)]+", body)) <= {b"http://www.w3.org/2000/svg"}, name
@@ -103,7 +103,7 @@ def test_the_page_comes_with_a_policy_that_forbids_all_but_its_own_files(client)
 @pytest.mark.parametrize("name", ["app.js", "style.css", "icon.svg"])
 def test_files_of_the_page_are_served_with_their_kind(client, name):
     status, headers, body = client.ask("GET", f"/static/{name}")
-    assert (status, body) == (200, files()[name])
+    assert (status, body) == (200, read_page_files()[name])
     assert headers["content-type"].split(";")[0] in ("text/javascript", "text/css", "image/svg+xml")
 
 
@@ -214,8 +214,8 @@ def test_a_bound_that_makes_no_sense_is_refused_with_its_reason(client, fields, 
 
 def test_a_recovery_is_the_one_of_the_command_line(recovered, tmp_path):
     result = recovered["result"]
-    run(SampleJob("head", width=6, rank=2, seed=3, out=str(tmp_path / "truth.safetensors")))
-    record = run(LearnJob(str(tmp_path / "truth.safetensors"), seed=4, out=str(tmp_path / "run"))).data
+    run_job(SampleJob("head", width=6, rank=2, seed=3, out=str(tmp_path / "truth.safetensors")))
+    record = run_job(LearnJob(str(tmp_path / "truth.safetensors"), seed=4, out=str(tmp_path / "run"))).data
     for name in ("status", "verdict", "sentence", "rank", "queries", "degrees_of_freedom"):
         assert result["record"][name] == record[name]
     assert result["record"]["verdict"] == "EXACT"
@@ -272,7 +272,7 @@ def test_a_spent_budget_is_a_verdict_and_not_an_error(client):
 def test_a_bound_is_the_one_of_the_command_line(client):
     sizes = {"task": "sparse-average", "length": 4, "q": 1, "embed": 4}
     job = client.finished("bound", **sizes)
-    record = json.loads(run(BoundJob(**sizes)).json())
+    record = json.loads(run_job(BoundJob(**sizes)).json())
     for name in ("verdict", "sentence", "construction", "inequalities", "built"):
         assert job["result"]["record"][name] == record[name]
     assert record["verdict"] == "ENOUGH"
@@ -431,7 +431,7 @@ def held(tmp_path):
 
 
 def test_the_shelf_lists_what_is_there_and_follows_no_link(held):
-    names = {row["name"]: row["sentence"] for row in shelf.listed(held)["runs"]}
+    names = {row["name"]: row["sentence"] for row in shelf.list_runs(held)["runs"]}
     assert set(names) == {"one", "deep/two", "broken", "linked-report"}
     assert names["one"] == HOSTILE
     assert "cannot be read" in names["broken"]
@@ -456,14 +456,14 @@ def test_the_shelf_lists_what_is_there_and_follows_no_link(held):
 )
 def test_nothing_outside_the_directory_of_runs_is_read(held, name):
     with pytest.raises(shelf.NotThere):
-        shelf.shown(held, name)
+        shelf.show_run(held, name)
     with pytest.raises(shelf.NotThere):
-        shelf.report(held, name)
+        shelf.read_run_report(held, name)
 
 
 def test_a_report_that_is_a_link_out_is_not_read(held):
     with pytest.raises(shelf.NotThere, match="no report"):
-        shelf.report(held, "linked-report")
+        shelf.read_run_report(held, "linked-report")
 
 
 def test_a_record_or_store_that_is_a_link_out_is_not_read(held):
@@ -471,15 +471,15 @@ def test_a_record_or_store_that_is_a_link_out_is_not_read(held):
         (held / f"linked-{name}").mkdir()
         (held / f"linked-{name}" / name).symlink_to(held.parent / target)
         with pytest.raises(shelf.NotThere):
-            shelf.shown(held, f"linked-{name}")
-    assert "secret" not in str(shelf.listed(held))
+            shelf.show_run(held, f"linked-{name}")
+    assert "secret" not in str(shelf.list_runs(held))
 
 
 def test_a_name_that_is_not_text_does_not_hide_the_other_runs(held):
     odd = os.fsencode(held) + b"/odd\xff"
     os.mkdir(odd)
     Path(os.fsdecode(odd), "record.json").write_text("{}")
-    assert b'"one"' in Record(shelf.listed(held)).json()
+    assert b'"one"' in Record(shelf.list_runs(held)).json()
 
 
 @pytest.mark.parametrize("rows", [[("k", "{", "done", "{}", None, "{}")], [("k", "{}", "done", "[1]", None, "{}")], []])
@@ -490,11 +490,11 @@ def test_a_damaged_store_is_told_in_a_sentence(held, rows):
             "INSERT INTO job VALUES (1)"
         )
     base.close()
-    assert "not a store" in shelf.shown(held, "one")["rows"]["sentence"]
+    assert "not a store" in shelf.show_run(held, "one")["rows"]["sentence"]
 
 
 def test_an_absent_directory_of_runs_is_an_empty_one(tmp_path):
-    assert shelf.listed(tmp_path / "none")["runs"] == []
+    assert shelf.list_runs(tmp_path / "none")["runs"] == []
 
 
 @pytest.mark.parametrize("name", ["../secret", "%2e%2e%2fsecret", "..%2f..%2fetc%2fpasswd", "x/../../y"])
@@ -524,12 +524,12 @@ def test_a_missing_library_is_named_with_the_way_to_install_it(monkeypatch):
     for name in ("keyhole.web.explorer", "keyhole.lab.serving.listening"):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(InvalidInput, match=r"pip install 'keyhole\[web\]'"):
-        run(UiJob())
+        run_job(UiJob())
 
 
 def test_a_port_that_is_taken_is_misuse(client):
     with pytest.raises(InvalidInput, match="--port 0"):
-        run(UiJob(port=client.place.port))
+        run_job(UiJob(port=client.place.port))
 
 
 def test_the_command_says_where_it_is_in_one_line_and_stops_in_good_order(tmp_path):
@@ -571,4 +571,4 @@ def test_policies_are_said_as_the_command_line_says_them():
         for name, amount in (("noise", 1e-4), ("decimals", 3), ("bf16", 0))
     }
     assert said == {"noise": ("noise=0.0001",), "decimals": ("decimals=3",), "bf16": ("answers=bf16",)}
-    assert recover_wish({"width": 4}).simulate == ()
+    assert read_recover_wish({"width": 4}).simulate == ()

@@ -14,7 +14,7 @@ import pytest
 
 from keyhole.errors import BudgetSpent, InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.models import load
 from keyhole.oracles import Budgeted, Chunked, Recorded
 from keyhole.oracles.attempts import Patience
@@ -30,7 +30,7 @@ QUICK = Patience(attempts=3, first=0.01)
 @pytest.fixture
 def learn(tmp_path):
     def learning(service, **options):
-        return run(LearnJob(service.address, out=str(tmp_path / "run"), **options)).data
+        return run_job(LearnJob(service.address, out=str(tmp_path / "run"), **options)).data
 
     return learning
 
@@ -92,7 +92,7 @@ def test_a_service_that_is_not_there_is_refused_at_once(tmp_path):
         address = service.address
     start = time.monotonic()
     with pytest.raises(TargetFailed, match=r"cannot be reached .* Is the server running"):
-        run(LearnJob(address, out=str(tmp_path / "run")))
+        run_job(LearnJob(address, out=str(tmp_path / "run")))
     assert time.monotonic() - start < 5
 
 
@@ -138,7 +138,7 @@ def killed_after(service, requests, arguments):
 
 def test_a_client_killed_in_the_middle_asks_no_written_batch_again_and_keeps_its_budget(learn, tmp_path):
     with Faulty().running() as quiet:
-        run(LearnJob(quiet.address, out=str(tmp_path / "quiet"), budget=400))
+        run_job(LearnJob(quiet.address, out=str(tmp_path / "quiet"), budget=400))
     out = ["--out", str(tmp_path / "run"), "--budget", "400"]
     with Faulty().running() as service:
         assert killed_after(service, 3, out) == -signal.SIGKILL

@@ -10,7 +10,7 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import ServeJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.lab.serving import Black, Server
 from keyhole.models import Head
 from keyhole.oracles import Local
@@ -140,7 +140,7 @@ def test_our_own_client_is_at_home(served, name, binary):
 @pytest.mark.parametrize("name", ["http://model.example", "model.example:80", "a b", "", "x/y"])
 def test_a_name_that_can_be_no_host_is_misuse(name, head):
     with pytest.raises(InvalidInput, match="--known-as is the name of a host"):
-        run(ServeJob("head.safetensors", known_as=(name,)))
+        run_job(ServeJob("head.safetensors", known_as=(name,)))
 
 
 @pytest.fixture

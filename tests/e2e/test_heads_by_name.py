@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from keyhole.cli import _run
+from keyhole.cli import _run_command_line
 from keyhole.lab.jobs import LearnJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.models import MultiHead, load, save
 
 
@@ -22,7 +22,7 @@ def orthogonal_heads(rng):
 def learned(model, tmp_path, **options):
     save(model, tmp_path / "m.safetensors")
     job = LearnJob(str(tmp_path / "m.safetensors"), out=str(tmp_path / "run"), **options)
-    record = run(job)
+    record = run_job(job)
     assert record.code == 0
     return record.data, load(tmp_path / "run" / "model.safetensors")
 
@@ -75,5 +75,5 @@ def test_missing_or_unreadable_bases_are_misuse(tmp_path, rng, capsys):
     np.save(tmp_path / "line.npy", np.ones(4))
     for bases in ([], ["--bases", "none.npy"], ["--bases", tmp_path / "flat.npy"], ["--bases", tmp_path / "line.npy"]):
         arguments = ["learn", tmp_path / "m.safetensors", "--learner", "orthogonal", "--out", tmp_path / "r", *bases]
-        assert _run(list(map(str, arguments))) == 2, bases
+        assert _run_command_line(list(map(str, arguments))) == 2, bases
         assert "bases" in capsys.readouterr().err

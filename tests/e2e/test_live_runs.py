@@ -14,7 +14,7 @@ from keyhole.lab.commands.computing import build as building
 from keyhole.lab.commands.recovery import twins as twinning
 from keyhole.lab.demo import tour
 from keyhole.lab.jobs import BoundJob, BuildJob, DemoJob, LearnJob, TwinsJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.lab.runs import directories
 
 TASK = ("sparse-average", "--length", 4, "--q", 1, "--width", 2)
@@ -122,17 +122,17 @@ def test_a_quick_command_has_its_directory_until_its_record_is_written(kind, hea
 
     def interfere(*given):
         with pytest.raises(directories.InvalidInput, match="still going on"):
-            run(LearnJob("head.safetensors", out="run", force=True))
+            run_job(LearnJob("head.safetensors", out="run", force=True))
         refused.append(kind)
         return write(*given)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, name, interfere)
-    run(replace(job, out="run"))
+    run_job(replace(job, out="run"))
     assert refused
 
 
 def test_two_runs_of_one_moment_get_directories_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "exists", lambda self, **_: False)  # both have looked, neither has begun
-    first, second = (directories.new_directory("x", tmp_path / "runs") for _ in range(2))
+    first, second = (directories.make_new_directory("x", tmp_path / "runs") for _ in range(2))
     assert first != second

@@ -10,7 +10,7 @@ from keyhole import SparseAverage, build
 from keyhole.errors import InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.onnx.export import export_onnx
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent
 from keyhole.models.tensor import TensorAttention
@@ -90,7 +90,7 @@ def test_what_a_file_was_not_made_for_is_refused_when_asked(tmp_path, rng):
 
 def test_learn_recovers_a_head_from_an_onnx_file(tmp_path):
     export_onnx(MODELS["head"], tmp_path / "head.onnx")
-    data = run(LearnJob(str(tmp_path / "head.onnx"), out=str(tmp_path / "run"))).data
+    data = run_job(LearnJob(str(tmp_path / "head.onnx"), out=str(tmp_path / "run"))).data
     assert (data["verdict"], data["width"]) == ("EXACT", WIDTH)
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_file_or_no_model_is_refused(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"hello")
     for name, sentence in (("m.onnx", "cannot be loaded as ONNX"), ("n.onnx", "no file at")):
         with pytest.raises(InvalidInput, match=sentence):
-            run(LearnJob(str(tmp_path / name), out=str(tmp_path / "run")))
+            run_job(LearnJob(str(tmp_path / name), out=str(tmp_path / "run")))
 
 
 def test_what_has_no_float64_in_onnx_is_refused(tmp_path):

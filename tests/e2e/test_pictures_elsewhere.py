@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
-from keyhole.drawing.heatmaps import errors, signed
-from keyhole.lab.pages.parts.task_pictures import Asked, circle, keys_and_face
-from keyhole.lab.pages.shell import shell
+from keyhole.drawing.heatmaps import draw_error_heatmap, draw_signed_heatmap
+from keyhole.lab.pages.parts.task_pictures import Asked, draw_keys_and_face, draw_match_circle
+from keyhole.lab.pages.shell import wrap_page
 
 W = np.arange(9.0).reshape(3, 3) - 4.0
 RING = Asked(0, np.array([3.0, 7.0]), ["blank ∅", "1: 3", "2: 7"], np.zeros(3), np.full(3, 1 / 3))
@@ -50,7 +50,9 @@ def look(page, selector, name):
     return page.locator(selector).first.evaluate(f"e => getComputedStyle(e).getPropertyValue('{name}')")
 
 
-@pytest.mark.parametrize("figure", [signed("W", W), errors(W, 4.0)], ids=["matrix", "difference"])
+@pytest.mark.parametrize(
+    "figure", [draw_signed_heatmap("W", W), draw_error_heatmap(W, 4.0)], ids=["matrix", "difference"]
+)
 def test_a_matrix_is_no_speck(sheet, figure):
     page = sheet(LIGHT + figure)
     box = page.locator("img").first.bounding_box()
@@ -59,7 +61,7 @@ def test_a_matrix_is_no_speck(sheet, figure):
 
 
 def test_the_scale_of_a_matrix_stands_below_it_with_its_ends_apart(sheet):
-    page = sheet(LIGHT + signed("W", W))
+    page = sheet(LIGHT + draw_signed_heatmap("W", W))
     drawn, scale = (page.locator("img").nth(k).bounding_box() for k in (0, 1))
     assert drawn["y"] + drawn["height"] <= scale["y"]
     assert scale["width"] == pytest.approx(drawn["width"], abs=1)
@@ -74,7 +76,7 @@ def test_the_scale_of_a_matrix_stands_below_it_with_its_ends_apart(sheet):
     ids=["light sheet", "dark sheet"],
 )
 def test_a_drawing_takes_its_colours_from_the_sheet_it_stands_on(sheet, around, ink, ours, scheme):
-    page = sheet(around + circle(10, RING), scheme)
+    page = sheet(around + draw_match_circle(10, RING), scheme)
     assert look(page, "svg circle", "fill") == "none"
     assert look(page, "svg circle.truth", "stroke") == ink
     assert look(page, "svg text:not([class])", "fill") == ink
@@ -84,7 +86,10 @@ def test_a_drawing_takes_its_colours_from_the_sheet_it_stands_on(sheet, around, 
 def test_a_drawing_changes_nothing_around_it(sheet):
     mine = "<figure id='mine'><svg><text class='ours'>a</text></svg><figcaption>b</figcaption></figure>"
     phi = SetQueries(np.eye(4), "least-squares", 0.01, 2)
-    bare, beside = sheet(LIGHT + mine), sheet(LIGHT + mine + keys_and_face(phi, [0, 1]) + signed("W", W))
+    bare, beside = (
+        sheet(LIGHT + mine),
+        sheet(LIGHT + mine + draw_keys_and_face(phi, [0, 1]) + draw_signed_heatmap("W", W)),
+    )
     for selector, name in (
         ("#mine", "width"),
         ("#mine", "margin"),
@@ -99,7 +104,7 @@ def test_a_drawing_changes_nothing_around_it(sheet):
     [("light", "rgb(27, 31, 36)", "rgb(252, 252, 250)"), ("dark", "rgb(232, 230, 225)", "rgb(20, 23, 26)")],
 )
 def test_a_page_of_ours_is_light_or_dark_as_the_system_prefers(sheet, scheme, ink, ground):
-    page = sheet(shell("a page", signed("W", W) + circle(10, RING)), scheme)
+    page = sheet(wrap_page("a page", draw_signed_heatmap("W", W) + draw_match_circle(10, RING)), scheme)
     assert look(page, "body", "background-color") == ground
     assert look(page, "svg text:not([class])", "fill") == ink
     assert look(page, "svg circle.truth", "stroke") == ink
@@ -107,6 +112,6 @@ def test_a_page_of_ours_is_light_or_dark_as_the_system_prefers(sheet, scheme, in
 
 
 def test_a_page_of_ours_states_how_pictures_look_once():
-    pictures = signed("W", W) + circle(10, RING)
+    pictures = draw_signed_heatmap("W", W) + draw_match_circle(10, RING)
     assert pictures.count("<style>") == 2
-    assert shell("a page", pictures).count("<style>") == 1
+    assert wrap_page("a page", pictures).count("<style>") == 1

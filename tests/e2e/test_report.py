@@ -201,7 +201,7 @@ def test_answers_that_differ_late_are_printed_far_enough_to_tell_them_apart(lear
     run = learned("refuted")
     record = run.record
     record["counterexample"] |= {"answer": [0.25], "predicted": [0.2500000001], "gap": 1e-10}
-    page = recovery_page.page(record, run.directory)
+    page = recovery_page.draw_recovery_page(record, run.directory)
     assert "<td" in page
     assert "0.2500000001</td>" in page
     assert "1e-10" in page
@@ -213,7 +213,7 @@ def test_a_counterexample_of_any_size_has_a_page(learned, answers):
     record = run.record
     record["counterexample"] |= {"answer": answers[0], "predicted": answers[1], "gap": None}
     with np.errstate(over="ignore"):
-        assert Walk(recovery_page.page(record, run.directory)).errors == []
+        assert Walk(recovery_page.draw_recovery_page(record, run.directory)).errors == []
 
 
 def test_the_pictures_hold_the_entries_of_the_saved_matrix(learned):
@@ -283,7 +283,7 @@ def test_the_error_of_the_demo_falls_with_its_last_queries_and_not_before_the_li
 
 
 def test_the_summary_of_the_demo_counts_its_stops(demo):
-    rows = dict(summaries.summary("demo", demo.record))
+    rows = dict(summaries.summarise_record("demo", demo.record))
     assert rows["stops"] == "14 of 14 came out as they should"
     assert rows["again"] == "keyhole demo --seed 3"
 
@@ -291,7 +291,7 @@ def test_the_summary_of_the_demo_counts_its_stops(demo):
 def test_a_demo_whose_stops_are_gone_keeps_their_sentences(demo, tmp_path):
     for name in ("record.json", "model.safetensors", "truth.safetensors"):
         shutil.copy(demo.directory / name, tmp_path)
-    walk = Walk(recovery_page.page(demo.record, tmp_path))
+    walk = Walk(recovery_page.draw_recovery_page(demo.record, tmp_path))
     assert walk.errors == []
     assert demo.record["stops"][-1]["sentence"] in walk.text
 
@@ -302,7 +302,7 @@ def test_matrices_of_any_size_have_a_page(demo, tmp_path, rng, largest, dense):
     root = np.sqrt(largest)
     save(Head(largest * W if dense else Factored(root * W, root * W), np.ones((4, 1))), tmp_path / "model.safetensors")
     record = {key: value for key, value in demo.record.items() if key != "distance"}
-    walk = Walk(recovery_page.page(record, tmp_path))
+    walk = Walk(recovery_page.draw_recovery_page(record, tmp_path))
     assert (walk.errors, len(shown(walk))) == ([], 1)
     assert len([a for a in walk.all("path") if a["class"] == "ours"]) == 4
 
@@ -337,7 +337,7 @@ def test_a_target_with_blanks_and_quotes_can_be_pasted(keyhole, head, tmp_path):
 
 def test_options_that_the_record_names_are_part_of_the_command(learned):
     run = learned("exact")
-    page = recovery_page.page(
+    page = recovery_page.draw_recovery_page(
         run.record | {"budget": 900, "options": {"answers": "f32", "tokens": "my tokens.npy"}}, run.directory
     )
     words = shlex.split(html.unescape(re.findall("<code>(.*?)</code>", page)[0]))
@@ -363,7 +363,7 @@ def test_everything_from_the_record_is_escaped(learned, kind):
     bad["queries"]["by_phase"][evil] = 7
     bad["certificate"]["theorem"] += evil
     bad["certificate"]["assumptions"][0]["name"] += evil
-    page = recovery_page.page(bad, run.directory)
+    page = recovery_page.draw_recovery_page(bad, run.directory)
     walk = Walk(page)
     assert (walk.errors, walk.open) == ([], [])
     assert len(walk.all("script")) == 1
@@ -381,8 +381,10 @@ def test_the_one_script_is_the_one_the_page_allows(demo):
 
 def test_versions_are_named_where_the_record_has_them(demo):
     bare = {name: value for name, value in demo.record.items() if name not in ("python", "numpy")}
-    plain = Walk(recovery_page.page(bare, demo.directory)).text
-    more = Walk(recovery_page.page(demo.record | {"python": "3.99.1", "numpy": "9.8.7"}, demo.directory)).text
+    plain = Walk(recovery_page.draw_recovery_page(bare, demo.directory)).text
+    more = Walk(
+        recovery_page.draw_recovery_page(demo.record | {"python": "3.99.1", "numpy": "9.8.7"}, demo.directory)
+    ).text
     assert f"keyhole {demo.record['version']}" in plain
     assert "Python" not in plain
     assert f"keyhole {demo.record['version']}, numpy 9.8.7, Python 3.99.1" in more
@@ -390,7 +392,7 @@ def test_versions_are_named_where_the_record_has_them(demo):
 
 def test_a_page_made_again_from_record_json_is_the_same(learned):
     run = learned("exact")
-    again = recovery_page.page(json.loads((run.directory / "record.json").read_text()), run.directory)
+    again = recovery_page.draw_recovery_page(json.loads((run.directory / "record.json").read_text()), run.directory)
     assert again == run.page
     assert len(run.page) < 100_000
 

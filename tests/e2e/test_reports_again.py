@@ -15,11 +15,11 @@ from keyhole.drawing import charts
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import BoundJob, ReportJob
 from keyhole.lab.pages import audit_page, shell
-from keyhole.lab.pages.parts.sweep_maps import cells, heat_map, place
-from keyhole.lab.pages.sweep_page import grouped, known_lines
-from keyhole.lab.running import run
+from keyhole.lab.pages.parts.sweep_maps import draw_sweep_map, measure_cells, place_value
+from keyhole.lab.pages.sweep_page import group_values, trace_known_lines
+from keyhole.lab.running import run_job
 from keyhole.lab.runs import summaries
-from keyhole.lab.runs.command_lines import command_line
+from keyhole.lab.runs.command_lines import format_command_line
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 SWEEP = """
@@ -80,17 +80,17 @@ def walked(path):
 MAKE = """
 import numpy as np
 from keyhole.lab.jobs import BoundJob, BuildJob, LearnJob, SweepJob, TwinsJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.models import Head, MultiHead, save
 rng = np.random.default_rng(5)
 save(Head.random(3, rng=rng), "head.safetensors")
 save(MultiHead.random(3, heads=2, rng=rng), "heads.safetensors")
-run(LearnJob("head.safetensors", out="learn"))
-run(LearnJob("head.safetensors", out="spent", budget=7, simulate=("noise=1e-4", "token-bound=2")))
-run(TwinsJob("heads.safetensors", out="twins"))
-run(BuildJob("match2", length=4, modulus=5, out="build"))
-run(BoundJob("sparse-average", length=6, q=1, embed=6, bits=12, out="bound"))
-run(SweepJob("small.toml", workers=0, out="sweep"))
+run_job(LearnJob("head.safetensors", out="learn"))
+run_job(LearnJob("head.safetensors", out="spent", budget=7, simulate=("noise=1e-4", "token-bound=2")))
+run_job(TwinsJob("heads.safetensors", out="twins"))
+run_job(BuildJob("match2", length=4, modulus=5, out="build"))
+run_job(BoundJob("sparse-average", length=6, q=1, embed=6, bits=12, out="bound"))
+run_job(SweepJob("small.toml", workers=0, out="sweep"))
 """
 ATTEMPT = {"options": {}, "queries": 151, "verification": 128, "error": 7e-15, "function_error": 4e-15}
 ATTEMPT |= {"verdict": "EXACT", "status": "RECOVERED", "sentence": "done", "model": None, "run": None, "seconds": None}
@@ -124,7 +124,7 @@ def runs(tmp_path_factory):
     subprocess.run([sys.executable, "-c", MAKE], cwd=folder, check=True, capture_output=True, timeout=120)
     (folder / "audit").mkdir()
     (folder / "audit" / "record.json").write_text(json.dumps(AUDIT))
-    (folder / "audit" / "report.html").write_text(audit_page.page(AUDIT))
+    (folder / "audit" / "report.html").write_text(audit_page.draw_audit_page(AUDIT))
     return {name: str(folder / name) for name in KINDS}
 
 
@@ -143,7 +143,7 @@ def test_a_report_made_again_is_the_same_page(copied, name):
     directory = copied(name)
     before = (directory / "report.html").read_text()
     (directory / "report.html").unlink()
-    record = run(ReportJob((str(directory),)))
+    record = run_job(ReportJob((str(directory),)))
     walked(directory / "report.html")
     assert (directory / "report.html").read_text() == before
     assert record.data["runs"][0]["kind"] == ("learn" if name == "spent" else name)
@@ -152,7 +152,7 @@ def test_a_report_made_again_is_the_same_page(copied, name):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_summary_has_at_most_ten_lines_and_says_how_to_do_it_again(runs, tmp_path, name):
-    text = run(ReportJob((runs[name],), out=str(tmp_path))).text()
+    text = run_job(ReportJob((runs[name],), out=str(tmp_path))).text()
     assert 4 <= len(text.splitlines()) <= 10
     assert re.search(r"again +keyhole (learn|audit|twins|build|bound|sweep)", text)
     assert "report.html" in text.splitlines()[-1]
@@ -169,7 +169,7 @@ def test_every_page_says_what_was_asked_and_how_to_reproduce_it(runs, name):
 
 
 def test_all_kinds_of_runs_are_compared_on_one_page(runs, tmp_path):
-    record = run(ReportJob(tuple(runs.values()), out=str(tmp_path / "all")))
+    record = run_job(ReportJob(tuple(runs.values()), out=str(tmp_path / "all")))
     walk, _ = walked(tmp_path / "all" / "report.html")
     text = " ".join(walk.words)
     assert record.data["report"] == str(tmp_path / "all" / "report.html")
@@ -185,7 +185,7 @@ def test_all_kinds_of_runs_are_compared_on_one_page(runs, tmp_path):
 def test_runs_of_one_name_are_told_apart(runs, tmp_path):
     for folder in ("a", "b"):
         shutil.copytree(runs["learn"], tmp_path / folder / "run")
-    run(ReportJob((str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run")), out=str(tmp_path / "both")))
+    run_job(ReportJob((str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run")), out=str(tmp_path / "both")))
     text = " ".join(walked(tmp_path / "both" / "report.html")[0].words)
     assert str(tmp_path / "a" / "run") in text
     assert "differ by 0 at most" in text
@@ -208,8 +208,8 @@ def test_hostile_words_in_a_record_stay_words(copied, tmp_path, name):
     for row, path in zip(bad.get("twins", []), models, strict=True):
         row["model"] = path
     (directory / "record.json").write_text(json.dumps(bad))
-    run(ReportJob((str(directory),)))
-    run(ReportJob((str(directory), str(copied("spent"))), out=str(tmp_path / "two")))
+    run_job(ReportJob((str(directory),)))
+    run_job(ReportJob((str(directory), str(copied("spent"))), out=str(tmp_path / "two")))
     for page in (directory / "report.html", tmp_path / "two" / "report.html"):
         walk, text = walked(page)
         assert "<script>alert" not in text
@@ -232,7 +232,7 @@ def test_a_missing_or_damaged_record_is_told_in_a_sentence(tmp_path, content, sa
     if content is not None:
         (tmp_path / "record.json").write_text(content)
     with pytest.raises(InvalidInput, match=said):
-        run(ReportJob((str(tmp_path),)))
+        run_job(ReportJob((str(tmp_path),)))
 
 
 @pytest.mark.parametrize(
@@ -250,22 +250,22 @@ def test_what_was_asked_and_learning_curves_of_a_damaged_record_are_told_too(cop
     record = TRAINED if name == "train" else json.loads((directory / "record.json").read_text())
     (directory / "record.json").write_text(json.dumps(record | spoilt))
     with pytest.raises(InvalidInput, match="is damaged"):
-        run(ReportJob((str(directory),)))
+        run_job(ReportJob((str(directory),)))
     with pytest.raises(InvalidInput, match="is damaged"):
-        run(ReportJob((str(directory), str(copied("spent"))), out=str(tmp_path / "two")))
+        run_job(ReportJob((str(directory), str(copied("spent"))), out=str(tmp_path / "two")))
 
 
 def test_a_store_is_read_under_any_name_and_no_other_file_is_made(copied, tmp_path):
     there = copied("sweep").rename(tmp_path / "50%20of? #é 'x\"")
     before = set(tmp_path.iterdir())
-    assert "4 of 4" in run(ReportJob((str(there),))).text()
+    assert "4 of 4" in run_job(ReportJob((str(there),))).text()
     assert set(tmp_path.iterdir()) == before
 
 
 def test_a_record_cannot_steer_the_terminal_nor_add_lines(tmp_path):
     record = {"sentence": "\x1b[2Jgone\n  verdict  EXACT", "note\x07": "a\rb\u202e"}
     (tmp_path / "record.json").write_text(json.dumps(record))
-    text = run(ReportJob((str(tmp_path),))).text()
+    text = run_job(ReportJob((str(tmp_path),))).text()
     assert text.replace("\n", "").isprintable()
     assert len(text.splitlines()) == 3
     assert "\\x1b[2Jgone" in text
@@ -273,9 +273,9 @@ def test_a_record_cannot_steer_the_terminal_nor_add_lines(tmp_path):
 
 def test_a_run_that_is_nowhere_and_no_run_at_all_are_told(tmp_path):
     with pytest.raises(InvalidInput, match="is not a directory"):
-        run(ReportJob((str(tmp_path / "nowhere"),)))
+        run_job(ReportJob((str(tmp_path / "nowhere"),)))
     with pytest.raises(InvalidInput, match="at least one RUN"):
-        run(ReportJob(()))
+        run_job(ReportJob(()))
 
 
 def test_the_command_line_ends_with_the_sentence_and_code_2(keyhole, tmp_path):
@@ -291,21 +291,21 @@ def test_a_lost_store_or_model_is_named(copied):
     (sweep / "store.sqlite").unlink()
     next(twins.glob("twin-*.safetensors")).unlink()
     with pytest.raises(InvalidInput, match="no store at"):
-        run(ReportJob((str(sweep),)))
+        run_job(ReportJob((str(sweep),)))
     with pytest.raises(InvalidInput, match="no model file at"):
-        run(ReportJob((str(twins),)))
+        run_job(ReportJob((str(twins),)))
 
 
 def test_a_run_of_an_unknown_kind_is_shown_as_a_table_and_keeps_its_own_page(tmp_path):
     record = {"sentence": f"made {EVIL}", "loss": {"last": 0.25, "first": None}, "steps": 1000, "tags": [1, 2]}
     (tmp_path / "record.json").write_text(json.dumps(record))
-    run(ReportJob((str(tmp_path),)))
+    run_job(ReportJob((str(tmp_path),)))
     walk, page = walked(tmp_path / "report.html")
     text = " ".join(walk.words)
     assert all(word in text for word in ("loss.last", "0.25", "1,000", "[1, 2]", "none"))
     assert "<script>alert" not in page
     (tmp_path / "report.html").write_text("its own")
-    run(ReportJob((str(tmp_path),)))
+    run_job(ReportJob((str(tmp_path),)))
     assert (tmp_path / "report.html").read_text() == "its own"
 
 
@@ -333,56 +333,60 @@ TRAINED["curve"] |= {"alignment": [], "best_steps": [20, 20]}
 def test_a_training_is_drawn_from_its_record_and_beside_other_runs(runs, tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "record.json").write_text(json.dumps(TRAINED))
-    text = run(ReportJob((str(tmp_path / "train"),))).text()
+    text = run_job(ReportJob((str(tmp_path / "train"),))).text()
     assert "0.15, from 0.1 to 0.2: squared error" in text
-    run(ReportJob((str(tmp_path / "train"), runs["learn"]), out=str(tmp_path / "two")))
+    run_job(ReportJob((str(tmp_path / "train"), runs["learn"]), out=str(tmp_path / "two")))
     for page in (tmp_path / "train" / "report.html", tmp_path / "two" / "report.html"):
         walk, drawn = walked(page)
         assert "step of training" in " ".join(walk.words)
         assert "<script>alert" not in drawn
     (tmp_path / "train" / "report.html").write_text("with pictures")
-    run(ReportJob((str(tmp_path / "train"),)))
+    run_job(ReportJob((str(tmp_path / "train"),)))
     assert (tmp_path / "train" / "report.html").read_text() == "with pictures"
 
 
 def test_figures_of_lines_take_columns_of_lists_and_lines_that_are_known():
     rows = [{"x": [1, 2], "y": [[1.0, 2.0], [3.0, 4.0]], "known": [5.0, 6.0]}]
     figure = {"x": "x", "y": "y", "lines": {"theory": "known"}}
-    assert grouped(rows, figure) == {"": {1.0: [1.0, 3.0], 2.0: [2.0, 4.0]}}
-    (line,) = known_lines(rows, figure)
+    assert group_values(rows, figure) == {"": {1.0: [1.0, 3.0], 2.0: [2.0, 4.0]}}
+    (line,) = trace_known_lines(rows, figure)
     assert [(p.x, p.y) for p in line.points] == [(1.0, 5.0), (2.0, 6.0)]
 
 
 def test_the_report_of_another_run_is_not_overwritten(runs):
     with pytest.raises(InvalidInput, match="would be lost"):
-        run(ReportJob((runs["learn"],), out=runs["audit"]))
+        run_job(ReportJob((runs["learn"],), out=runs["audit"]))
 
 
 def test_the_command_of_a_run_names_every_option_once(runs):
     record = json.loads((Path(runs["spent"]) / "record.json").read_text())
-    again = summaries.command("learn", record)
+    again = summaries.restore_command("learn", record)
     assert again.endswith("--simulate noise=1e-4 --simulate token-bound=2")
     job = BoundJob("match2", length=4, modulus=5, embed=3, build=False, out="there")
-    assert command_line("bound", job, "task") == "keyhole bound match2 --length 4 --modulus 5 --embed 3 --no-build"
+    assert (
+        format_command_line("bound", job, "task") == "keyhole bound match2 --length 4 --modulus 5 --embed 3 --no-build"
+    )
 
 
 def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
     rows = [{"a": x, "b": y, "c": "yes" if x > y else "no"} for x in (1, 2, 4) for y in (1, 3) for _ in range(2)]
     figure = {"x": "a", "y": "b", "value": "c", "value_equals": "yes", "boundary": [[1, 1], [3, 2], [9, 9]]}
-    held = cells(rows, figure)
+    held = measure_cells(rows, figure)
     assert held.z == {(1, 1): 0, (1, 3): 0, (2, 1): 1, (2, 3): 0, (4, 1): 1, (4, 3): 1}
-    assert place(held.x, 3) == pytest.approx(2 / 3)  # half-way between the middles of the second and third of three
-    drawn = heat_map(rows, figure)
+    assert place_value(held.x, 3) == pytest.approx(
+        2 / 3
+    )  # half-way between the middles of the second and third of three
+    drawn = draw_sweep_map(rows, figure)
     assert drawn.count("<title>") == 6
     assert re.search(
         r'class="dashed" [^>]* points="[\d.]+,[\d.]+ [\d.]+,[\d.]+"', drawn
     )  # what lies outside is left out
-    assert "No row" in heat_map(rows, figure | {"value": "nothing"})
+    assert "No row" in draw_sweep_map(rows, figure | {"value": "nothing"})
 
 
 @pytest.mark.parametrize(("low", "high"), [(2.0, 30.0), (1e-9, 1.0), (3.0, 3.3), (0.5, 0.5)])
 def test_a_logarithmic_axis_names_numbers_that_lie_on_it(low, high):
-    scale = charts.scale_of([low, high], 0.0, 100.0, log=True)
+    scale = charts.fit_scale([low, high], 0.0, 100.0, log=True)
     ticks = scale.ticks()
     assert 2 <= len(ticks) <= 9
     assert all(low * 0.8 <= tick <= high * 1.25 for tick in ticks)
@@ -390,7 +394,7 @@ def test_a_logarithmic_axis_names_numbers_that_lie_on_it(low, high):
 
 def test_names_of_lines_do_not_touch():
     lines = [charts.Line(f"line {k}", "ours", [charts.Point(1, 1), charts.Point(2, 1 + k / 1000)]) for k in range(4)]
-    svg = charts.chart(lines, charts.Axis("x"), charts.Axis("y"), about="four lines")
+    svg = charts.draw_chart(lines, charts.Axis("x"), charts.Axis("y"), about="four lines")
     heights = sorted(float(y) for y in re.findall(r'class="ours" x="548.0" y="([\d.]+)"', svg))
     assert len(heights) == 4
     assert min(np.diff(heights)) >= 14
@@ -400,7 +404,7 @@ def test_the_picture_is_wide_enough_for_its_longest_name_and_names_keep_off_mark
     name = "noise of 0.04, tokens up to norm 5.66"
     lines = [charts.Line(name, "ours", [charts.Point(1, 1), charts.Point(2, 2)])]
     lines += [charts.Line("beside", "peer", [charts.Point(1, 1.5)]), charts.Line("", "bad", [charts.Point(1.05, 1.5)])]
-    svg = charts.chart(lines, charts.Axis("x"), charts.Axis("y"), about="names")
+    svg = charts.draw_chart(lines, charts.Axis("x"), charts.Axis("y"), about="names")
     x, height = (float(held) for held in re.search(r'viewBox="0 0 (\d+) (\d+)"', svg).groups())
     assert (x >= charts.RIGHT + 6 * len(name), height) == (True, charts.HEIGHT)
     cross = float(re.search(r'class="bad" d="M[\d.]+ ([\d.]+)', svg).group(1))
@@ -412,11 +416,11 @@ def test_a_policy_of_an_audit_is_named_in_full():
     policies = [
         AUDIT["policies"][1] | {"policy": "a budget below 1,087 queries", "attempts": [LESS, LESS | {"queries": 9}]}
     ]
-    assert ">a budget below 1,087 queries</text></svg>" in audit_page.page(AUDIT | {"policies": policies})
+    assert ">a budget below 1,087 queries</text></svg>" in audit_page.draw_audit_page(AUDIT | {"policies": policies})
 
 
 def test_an_axis_takes_hostile_names():
-    svg = charts.chart(
+    svg = charts.draw_chart(
         [charts.Line(EVIL, "ours", [charts.Point(1, 1)])], charts.Axis(EVIL), charts.Axis(EVIL), about=EVIL
     )
     assert "<script>" not in svg
@@ -437,7 +441,7 @@ PLOTS = {
 @pytest.mark.parametrize("names", [("spent", "bound"), pytest.param(KINDS, marks=pytest.mark.slow)])
 def test_figures_are_written_as_svg_and_pdf_with_their_fonts_inside(runs, tmp_path, names):
     pytest.importorskip("matplotlib")
-    record = run(ReportJob(tuple(runs[name] for name in names), out=str(tmp_path), figures=True))
+    record = run_job(ReportJob(tuple(runs[name] for name in names), out=str(tmp_path), figures=True))
     written = sorted(path.name for path in (tmp_path / "figures").iterdir())
     assert len(written) == len(record.data["figures"])
     assert set(written) == {
@@ -452,7 +456,7 @@ def test_figures_are_written_as_svg_and_pdf_with_their_fonts_inside(runs, tmp_pa
 @pytest.mark.slow
 def test_figures_of_runs_of_one_name_do_not_replace_each_other(runs, tmp_path):
     places = [Path(shutil.copytree(runs["twins"], tmp_path / folder / "run")) for folder in ("a", "b")]
-    record = run(ReportJob(tuple(map(str, places)), out=str(tmp_path / "both"), figures=True))
+    record = run_job(ReportJob(tuple(map(str, places)), out=str(tmp_path / "both"), figures=True))
     written = {path.name for path in (tmp_path / "both" / "figures").iterdir()}
     assert written == {f"{k}-run-twins.{kind}" for k in (1, 2) for kind in ("svg", "pdf")}
     assert len(record.data["figures"]) == 4
@@ -464,7 +468,7 @@ def test_equal_runs_give_equal_figures_and_dollar_signs_are_words(copied, tmp_pa
     record = json.loads((directory / "record.json").read_text()) | {"sentence": f"costs $5 and $x^ {EVIL}"}
     (directory / "record.json").write_text(json.dumps(record))
     for out in ("a", "b"):
-        run(ReportJob((str(directory),), out=str(tmp_path / out), figures=True))
+        run_job(ReportJob((str(directory),), out=str(tmp_path / out), figures=True))
     one, two = ((tmp_path / out / "figures" / "twins.svg").read_bytes() for out in ("a", "b"))
     assert one == two
     assert b"<script>" not in one
@@ -473,7 +477,7 @@ def test_equal_runs_give_equal_figures_and_dollar_signs_are_words(copied, tmp_pa
 def test_without_matplotlib_a_sentence_says_how_to_get_it(runs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InvalidInput, match=r"pip install 'keyhole\[figures\]'"):
-        run(ReportJob((runs["learn"],), out=str(tmp_path), figures=True))
+        run_job(ReportJob((runs["learn"],), out=str(tmp_path), figures=True))
 
 
 def test_pages_open_in_a_browser_with_everything_outside_blocked(runs, tmp_path):
@@ -482,7 +486,7 @@ def test_pages_open_in_a_browser_with_everything_outside_blocked(runs, tmp_path)
     if chromium is None:
         pytest.skip("there is no chromium")
     shutil.copytree(runs["learn"], tmp_path / "other")
-    run(ReportJob((*runs.values(), str(tmp_path / "other")), out=str(tmp_path)))
+    run_job(ReportJob((*runs.values(), str(tmp_path / "other")), out=str(tmp_path)))
     said, asked = [], []
     with playwright.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])

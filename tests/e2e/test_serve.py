@@ -21,10 +21,10 @@ import pytest
 
 from keyhole.errors import InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.lab.serving.accounts import Accounts
 from keyhole.lab.serving.server import Black, Limits, Server
-from keyhole.lab.targets.opening import simulated
+from keyhole.lab.targets.opening import simulate_policies
 from keyhole.models import Head
 from keyhole.oracles import Local
 from keyhole.oracles.http_service import HttpService
@@ -37,7 +37,7 @@ HEAD = Head.random(WIDTH, outputs=2, rng=np.random.default_rng(3))
 def serving(oracle=None, policies=(), token=None, limits=None, **accounts):
     """The head behind policies, served in a thread."""
     black = Black(
-        simulated(oracle or Local(HEAD), policies, 5), "head", Accounts(**accounts), limits or Limits(), token
+        simulate_policies(oracle or Local(HEAD), policies, 5), "head", Accounts(**accounts), limits or Limits(), token
     )
     server = Server(black, "127.0.0.1", 0)
     with server.beside() as address:
@@ -132,13 +132,13 @@ def test_health_metadata_and_the_page_are_there(service):
 
 
 def test_a_head_is_recovered_through_http(service, tmp_path):
-    data = run(LearnJob(service, out=str(tmp_path / "run"))).data
+    data = run_job(LearnJob(service, out=str(tmp_path / "run"))).data
     assert (data["verdict"], data["width"], data["outputs"]) == ("EXACT", WIDTH, 2)
 
 
 def test_a_budget_per_client_is_kept_to_the_sequence(tmp_path):
     with serving(budget=30) as (address, black):
-        data = run(LearnJob(address, out=str(tmp_path / "run"))).data
+        data = run_job(LearnJob(address, out=str(tmp_path / "run"))).data
         assert "the budget of 30 queries per client" in data["sentence"]
         assert data["queries"]["total"] == black.queries <= 30
         oracle = HttpService(address)

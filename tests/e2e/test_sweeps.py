@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keyhole.lab.running import run, runner
-from keyhole.lab.runs.store import read
+from keyhole.lab.running import find_runner, run_job
+from keyhole.lab.runs.store import read_rows
 from keyhole.lab.sweeps import engines
 
 SWEEP = """
@@ -52,7 +52,7 @@ def sweep(tmp_path):
 
 
 def records(path):
-    return {row.key: (row.job, row.state, row.record, row.reason) for row in read(path / "store.sqlite")}
+    return {row.key: (row.job, row.state, row.record, row.reason) for row in read_rows(path / "store.sqlite")}
 
 
 def test_every_engine_gives_the_same_records_and_nothing_is_run_twice(keyhole, sweep, tmp_path):
@@ -141,9 +141,9 @@ def disturbed(keyhole, tmp_path, kills, longest=1.0, least=1):
 
 
 def test_processes_that_die_before_a_job_begins_are_given_up(monkeypatch):
-    monkeypatch.setattr(engines, "_prepare", partial(os._exit, 1))
+    monkeypatch.setattr(engines, "_prepare_worker", partial(os._exit, 1))
     monkeypatch.setattr(engines, "STARTS", 3)
-    pool = engines.Pool(engines.Work(runner, run), 1)
+    pool = engines.Pool(engines.Work(find_runner, run_job), 1)
     pool.submit("key", {"job": "plan", "fields": {"width": 4}})
     ended = []
     for _ in range(2 * engines.STARTS):
@@ -180,7 +180,7 @@ def test_ctrl_c_leaves_everything_finished_on_disk(sweep, tmp_path, keyhole):
 
 def _rows(tmp_path):
     with suppress(Exception):
-        return list(read(tmp_path / "hurt" / "store.sqlite"))
+        return list(read_rows(tmp_path / "hurt" / "store.sqlite"))
     return []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from keyhole.errors import BadAnswer, InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.learners.choosing import learn
 from keyhole.learners.layer.learner import WholeLayer
 from keyhole.models import MultiHead
@@ -418,14 +418,14 @@ def test_a_module_or_an_oracle_by_name_is_a_target(name, outcome, tmp_path, monk
     (tmp_path / "torch_targets.py").write_text(TARGETS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    data = run(LearnJob(f"torch_targets:{name}", out="run")).data
+    data = run_job(LearnJob(f"torch_targets:{name}", out="run")).data
     assert (data["verdict"], data["class"], data["width"]) == outcome
     with pytest.raises(InvalidInput, match="has tokens of width 6; --width says 5"):
-        run(LearnJob("torch_targets:head", width=5, out="other"))
+        run_job(LearnJob("torch_targets:head", width=5, out="other"))
     with pytest.raises(InvalidInput, match="layer answers 6 numbers; --outputs says 3"):
-        run(LearnJob("torch_targets:layer", outputs=3, out="other"))
+        run_job(LearnJob("torch_targets:layer", outputs=3, out="other"))
     with pytest.raises(InvalidInput, match="Mean is a class"):
-        run(LearnJob("torch_targets:Mean", out="other"))
+        run_job(LearnJob("torch_targets:Mean", out="other"))
 
 
 def test_a_callable_that_is_no_module_is_asked_with_arrays(rng):

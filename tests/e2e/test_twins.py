@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from keyhole.cli import _run
+from keyhole.cli import _run_command_line
 from keyhole.lab.jobs import TwinsJob
 from keyhole.lab.pages import twins_page
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet, SelfAttention, load, save
 
 MODELS = {
@@ -58,7 +58,7 @@ def twinned(tmp_path, rng):
     def do(name):
         path = tmp_path / f"{name}.safetensors"
         save(MODELS[name](rng), path)
-        data = run(TwinsJob(str(path), out=str(tmp_path / "run"), seed=3)).data
+        data = run_job(TwinsJob(str(path), out=str(tmp_path / "run"), seed=3)).data
         page = (tmp_path / "run" / "report.html").read_text()
         return SimpleNamespace(data=data, page=page, walk=Walk(page), path=path)
 
@@ -118,7 +118,7 @@ def test_what_is_left_out_is_said(twinned):
 def test_a_head_with_a_residual_has_none_and_the_page_says_so(tmp_path, rng):
     head = Head(rng.normal(size=(3, 3)), rng.normal(size=(3, 1)), U=rng.normal(size=(3, 1)))
     save(head, tmp_path / "head.safetensors")
-    made = run(TwinsJob(str(tmp_path / "head.safetensors"), out=str(tmp_path / "run")))
+    made = run_job(TwinsJob(str(tmp_path / "head.safetensors"), out=str(tmp_path / "run")))
     assert (made.code, made.data["twins"]) == (0, [])
     assert "No twin" in (tmp_path / "run" / "report.html").read_text()
 
@@ -127,7 +127,7 @@ def test_networks_are_refused_in_words(tmp_path, rng, capsys):
     for kind in (ReluNet, OneLayer):
         path = tmp_path / f"{kind.__name__}.safetensors"
         save(kind.random(3, hidden=4, rng=rng), path)
-        assert _run(["twins", str(path), "--out", str(tmp_path / "run")]) == 2
+        assert _run_command_line(["twins", str(path), "--out", str(tmp_path / "run")]) == 2
         assert f"holds a {kind.__name__}" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -136,13 +136,13 @@ def test_a_run_is_replaced_only_by_force_and_its_old_twins_go(tmp_path, rng, cap
     many, one, out = (str(tmp_path / name) for name in ("many.safetensors", "one.safetensors", "run"))
     save(MultiHead.random(3, heads=2, rng=rng), many)
     save(Head.random(3, rng=rng), one)
-    assert _run(["twins", many, "--out", out]) == 0
+    assert _run_command_line(["twins", many, "--out", out]) == 0
     capsys.readouterr()
-    assert _run(["twins", one, "--out", out]) == 2
+    assert _run_command_line(["twins", one, "--out", out]) == 2
     said = capsys.readouterr().err
     assert "--force" in said
     assert "--resume" not in said
-    assert _run(["twins", one, "--out", out, "--force"]) == 0
+    assert _run_command_line(["twins", one, "--out", out, "--force"]) == 0
     assert not (tmp_path / "run" / "twin-order.safetensors").exists()
 
 
@@ -154,7 +154,7 @@ def test_the_command_prints_one_object_and_a_person_reads_the_sentence(keyhole, 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 0.0), (2.5, 2.5), (-3e-9, 4e-9), (1e8, 3e8)])
 def test_ticks_are_few_and_enclose_the_numbers(low, high):
-    ticks = twins_page._ticks(low, high)
+    ticks = twins_page._choose_round_ticks(low, high)
     assert 2 <= len(ticks) <= 8
     assert ticks[0] <= low
     assert ticks[-1] >= high

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole.bounds.verdicts import BoundVerdict, bound
-from keyhole.constructions import survey
+from keyhole.constructions import survey_recipes
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import FourCycles, Match2, Match3, Match3Bigram, Match3Local, Match4, SparseAverage, Triangles
 
@@ -27,7 +27,7 @@ GRID = [*FEW, *[pytest.param(*case, marks=pytest.mark.slow) for case in MANY]]
 
 @pytest.mark.parametrize(("task", "form"), GRID, ids=str)
 def test_what_was_built_is_never_too_small(task, form, rng):
-    found = survey(task, accuracy=0.01, number_format=form, rng=rng)
+    found = survey_recipes(task, accuracy=0.01, number_format=form, rng=rng)
     for built in found.built:
         size = built.size
         order = max(len(b.layer.K) + 1 if isinstance(b.layer, TensorAttention) else 2 for b in built.model.blocks)

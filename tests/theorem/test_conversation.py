@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from keyhole.bounds.channel import sign_channel
-from keyhole.bounds.disjointness import random_pairs, reduction
-from keyhole.bounds.protocol import constant, converse, effective_bits
+from keyhole.bounds.disjointness import draw_random_pairs, reduction
+from keyhole.bounds.protocol import converse, effective_bits, evaluate_deviation_constant
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head, MultiHead, SelfAttention
 from keyhole.models.stack import Block, Transformer
@@ -67,7 +67,7 @@ def test_the_deviation_keeps_its_bound(bits, rng):
         X = rng.normal(size=(4, 12, 6))
         talk = converse(unit, X, bits=bits)
         values = np.einsum("bnd,hdo->hbno", X, unit.V)
-        C = constant(12, talk.score_range, float(np.ptp(values, axis=(1, 2)).max()), heads=2)
+        C = evaluate_deviation_constant(12, talk.score_range, float(np.ptp(values, axis=(1, 2)).max()), heads=2)
         assert talk.deviation <= talk.promised
         if bits >= 16:
             assert talk.promised <= 1.01 * C * 2.0**-bits * talk.score_range + 1e-11
@@ -95,7 +95,7 @@ def test_recovered_heads_can_be_run_too(rng):
 def test_no_fewer_bits_are_sent_than_disjointness_takes(rng):
     task = SparseAverage(9, 4)
     found = reduction(task)
-    a, b = random_pairs(4, 32, rng=rng)
+    a, b = draw_random_pairs(4, 32, rng=rng)
     X = found.inputs(a, b)
     owned = [[8], list(range(8))]
     talk = converse(sign_channel(4), X, bits=6, parties=owned)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from keyhole.claims import Outcome
-from keyhole.constructions import check
-from keyhole.constructions.matching.recipes import MATCHING, recertify
-from keyhole.constructions.matching.waves import drawn, measured, turned
+from keyhole.constructions import check_model
+from keyhole.constructions.matching.recipes import MATCHING, recertify_weights
+from keyhole.constructions.matching.waves import draw_frequencies, measure_frequencies, rotate_residues
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
@@ -61,8 +61,8 @@ def test_small_sizes_are_right_on_every_input_and_refuted_once_a_sign_is_flipped
     built = build(task, name)
     assert built.certificate.outcome is Outcome.HOLDS
     assert (built.checked.errors, built.checked.exhaustive) == (0, task.count <= 20_000)
-    assert recertify(built, built.model, rng=np.random.default_rng(1)).outcome is Outcome.HOLDS
-    outcomes = [recertify(built, model, rng=np.random.default_rng(1)).outcome for model in flipped(built.model)]
+    assert recertify_weights(built, built.model, rng=np.random.default_rng(1)).outcome is Outcome.HOLDS
+    outcomes = [recertify_weights(built, model, rng=np.random.default_rng(1)).outcome for model in flipped(built.model)]
     assert set(outcomes) == {Outcome.REFUTED}
 
 
@@ -84,7 +84,7 @@ def test_float64_has_no_error_at_large_sizes(task, name, embed):
     assert built.certificate.outcome is Outcome.HOLDS
     assert built.size.embed == embed
     assert built.checked.errors == 0
-    fresh = check(task, built.model, allowed=0.0, rng=np.random.default_rng(7), sampled=20)
+    fresh = check_model(task, built.model, allowed=0.0, rng=np.random.default_rng(7), sampled=20)
     assert fresh.errors == 0
 
 
@@ -97,13 +97,16 @@ def test_bf16_is_error_free_at_a_million_with_key_width_13():
 
 def test_the_gap_of_drawn_frequencies_is_the_least_over_all_residues():
     for modulus, count in ((997, 2), (1000, 3), (64, 4)):
-        found = drawn(modulus, count, wanted=2.0, rng=np.random.default_rng(3))
+        found = draw_frequencies(modulus, count, wanted=2.0, rng=np.random.default_rng(3))
         residues = np.arange(1, modulus)
         cosines = np.cos(2 * np.pi * found.values[:, None] * residues / modulus)
         short = 1 - cosines.mean(axis=0)
         assert found.gap == pytest.approx(short.min(), rel=1e-9)
         assert short[found.nearest[0] - 1] == pytest.approx(short.min(), rel=1e-9)
-    assert drawn(10**4, 3, wanted=2.0, rng=np.random.default_rng(0)).gap > measured(10**4, np.arange(1.0, 4.0)).gap
+    assert (
+        draw_frequencies(10**4, 3, wanted=2.0, rng=np.random.default_rng(0)).gap
+        > measure_frequencies(10**4, np.arange(1.0, 4.0)).gap
+    )
 
 
 def test_scores_are_those_of_the_paper_up_to_a_power_of_two():
@@ -168,10 +171,10 @@ def test_a_proof_of_built_weights_is_none_of_others_of_the_same_shape():
     assert built.proved
     block = built.model.blocks[0]
     heavier = SelfAttention(block.layer.Q * (1 + 1e-12), block.layer.K, block.layer.V)
-    seen = recertify(built, Transformer((replace(block, layer=heavier),)), rng=np.random.default_rng(1))
+    seen = recertify_weights(built, Transformer((replace(block, layer=heavier),)), rng=np.random.default_rng(1))
     assert seen.outcome is Outcome.SILENT
     assert seen.sampled.endswith("inputs, not every one")
-    assert recertify(built, built.model, rng=np.random.default_rng(1)).outcome is Outcome.HOLDS
+    assert recertify_weights(built, built.model, rng=np.random.default_rng(1)).outcome is Outcome.HOLDS
 
 
 def test_key_widths_that_are_too_small_are_refused():
@@ -187,14 +190,14 @@ def test_key_widths_that_are_too_small_are_refused():
 def test_weights_of_another_recipe_are_not_certified():
     built = build(Match2(3, 5), "match2-circle")
     with pytest.raises(InvalidInput, match="match2-circle"):
-        recertify(replace(built, construction="other"), built.model, rng=np.random.default_rng(0))
+        recertify_weights(replace(built, construction="other"), built.model, rng=np.random.default_rng(0))
 
 
 def test_opposite_numbers_have_opposite_angles_exactly():
     for modulus in (2, 8, 97, 10**6):
         residues = np.arange(1, min(modulus, 500))
-        cos, sin = turned(residues, modulus)
-        back_cos, back_sin = turned(modulus - residues, modulus)
+        cos, sin = rotate_residues(residues, modulus)
+        back_cos, back_sin = rotate_residues(modulus - residues, modulus)
         np.testing.assert_array_equal(cos, back_cos)
         np.testing.assert_array_equal(sin, -back_sin)
         np.testing.assert_allclose(cos, np.cos(2 * np.pi * residues / modulus), atol=1e-15)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keyhole import Head, InvalidInput, Local, Outcome, Verdict
-from keyhole.learners.one_head.learner import recover
+from keyhole.learners.one_head.learner import recover_head
 from keyhole.learners.one_head.nuclear import NuclearNorm, minimise_nuclear_norm
 
 
@@ -176,7 +176,7 @@ def test_saturated_measurements_are_asked_again(rng):
         columns.prober.sx *= 256.0
         return learner._measure(columns, rng)
 
-    recovery = recover(Local(truth), with_tokens_too_long, rng=rng)
+    recovery = recover_head(Local(truth), with_tokens_too_long, rng=rng)
     assert recovery.ledger["measure"].sequences > 4 * 19
     assert recovery.verdict is Verdict.EXACT
     assert gap(recovery.model.W, truth.W) <= 1e-12

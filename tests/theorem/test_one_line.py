@@ -5,11 +5,11 @@ import pytest
 
 from keyhole import Budgeted, Local, Network, Outcome, ReluNet, Status, Verdict
 from keyhole.identify import network_distance
-from keyhole.learners.networks.bend_runs import by_chains
-from keyhole.learners.networks.jacobians import _spaced, assembled, survey
-from keyhole.learners.networks.kinks import Line, Unresolved, by_pairs, listen
+from keyhole.learners.networks.bend_runs import resolve_line_by_runs
+from keyhole.learners.networks.jacobians import _space_regions, assemble_hyperplanes, survey_line
+from keyhole.learners.networks.kinks import Line, Unresolved, measure_line_noise, resolve_line_by_pairs
 from keyhole.learners.networks.lines import learn_network
-from keyhole.learners.networks.polish import clean_point, sharpened
+from keyhole.learners.networks.polish import find_clean_point, sharpen_jumps
 from keyhole.models import AbsAffine
 
 EPS = float(np.finfo(float).eps)
@@ -81,8 +81,8 @@ def line_of(function, d=1):
 
 def resolved(function, most=512):
     line = line_of(function)
-    noise, places, values = listen(line, roundoff=EPS)
-    search = by_pairs if values.shape[1] < 3 else by_chains
+    noise, places, values = measure_line_noise(line, roundoff=EPS)
+    search = resolve_line_by_pairs if values.shape[1] < 3 else resolve_line_by_runs
     return search(line, noise, places, values, most=most)
 
 
@@ -169,8 +169,8 @@ def test_steps_that_cross_a_hyperplane_are_taken_again(rng):
     b1 = np.append(truth.b1, -W1[-1] @ (start + 0.37 * along))
     net = ReluNet(W1, b1, np.append(truth.W2, [[0.01]], axis=1), truth.b2)
     line = Line(net.points, start, along)
-    noise, places, values = listen(line, roundoff=EPS)
-    found = assembled(survey(by_pairs(line, noise, places, values, most=64), rng=rng))
+    noise, places, values = measure_line_noise(line, roundoff=EPS)
+    found = assemble_hyperplanes(survey_line(resolve_line_by_pairs(line, noise, places, values, most=64), rng=rng))
     assert network_distance(net, found.model()).n <= 1e-6
 
 
@@ -185,28 +185,28 @@ def test_two_kinks_close_together_do_not_spoil_the_normals_of_their_block():
         b1[j] = -truth.W1[j] @ (start + t * along)
     net = ReluNet(truth.W1, b1, truth.W2, truth.b2)
     line = Line(net.points, start, along)
-    noise, places, values = listen(line, roundoff=EPS)
-    surveyed = survey(by_chains(line, noise, places, values, most=64), rng=rng)
-    rough = assembled(surveyed)
-    sharp = sharpened(surveyed, rough, radius=1.0, rng=rng)
+    noise, places, values = measure_line_noise(line, roundoff=EPS)
+    surveyed = survey_line(resolve_line_by_runs(line, noise, places, values, most=64), rng=rng)
+    rough = assemble_hyperplanes(surveyed)
+    sharp = sharpen_jumps(surveyed, rough, radius=1.0, rng=rng)
     assert network_distance(net, rough.model()).largest >= 1e-9
     assert network_distance(net, sharp.model()).largest <= 1e-10
 
 
 def test_stations_stand_in_the_widest_gaps_that_blocks_allow():
     """By hand: six kinks, blocks of three; two blocks are the fewest, and only region 3 can part them."""
-    assert _spaced(np.ones(7), 3) == [0, 3, 6]
+    assert _space_regions(np.ones(7), 3) == [0, 3, 6]
     # five kinks, blocks of three: region 2 or 3, whichever is wider
-    assert _spaced(np.array([1.0, 9.0, 0.1, 0.2, 9.0, 1.0]), 3) == [0, 3, 5]
-    assert _spaced(np.array([1.0, 9.0, 0.2, 0.1, 9.0, 1.0]), 3) == [0, 2, 5]
-    assert _spaced(np.ones(1), 3) == [0]
-    assert _spaced(np.ones(4), 1) == [0, 1, 2, 3]
+    assert _space_regions(np.array([1.0, 9.0, 0.1, 0.2, 9.0, 1.0]), 3) == [0, 3, 5]
+    assert _space_regions(np.array([1.0, 9.0, 0.2, 0.1, 9.0, 1.0]), 3) == [0, 2, 5]
+    assert _space_regions(np.ones(1), 3) == [0]
+    assert _space_regions(np.ones(4), 1) == [0, 1, 2, 3]
 
 
 def test_a_clean_point_lies_on_its_hyperplane_and_away_from_others(rng):
     model = AbsAffine.random(12, hidden=40, rng=rng)
     for j in (0, 7, 39):
-        point, room = clean_point(model, j, radius=1.0, rng=rng)
+        point, room = find_clean_point(model, j, radius=1.0, rng=rng)
         assert abs(model.n[j] @ point - model.t[j]) <= 1e-12 * np.linalg.norm(point)
         others = np.delete(np.abs(model.n @ point - model.t), j)
         assert room <= others.min() + 1e-12

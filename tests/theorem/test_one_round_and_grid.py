@@ -6,7 +6,7 @@ import pytest
 import keyhole
 from keyhole import Head, Local, Outcome, Verdict
 from keyhole.errors import InvalidInput
-from keyhole.learners.choosing import Hints, choose
+from keyhole.learners.choosing import Hints, choose_learner
 from keyhole.learners.one_head.grid import Grid
 from keyhole.learners.one_head.nystrom import Nystrom
 
@@ -78,10 +78,10 @@ def test_levels_that_are_given_too_small_are_never_believed(rng):
 @pytest.mark.parametrize(("name", "hints"), [("nystrom", Hints()), ("grid", Hints()), ("wizard", Hints())])
 def test_a_learner_that_lacks_its_hint_says_so(name, hints):
     with pytest.raises(InvalidInput, match=r"needs --|a learner is one of"):
-        choose(name, hints)
+        choose_learner(name, hints)
 
 
 def test_hints_choose_the_learner(rng):
-    assert isinstance(choose("auto", Hints(grid=0.1)), Grid)
-    assert choose("auto", Hints(rank=3)).rank == 3
+    assert isinstance(choose_learner("auto", Hints(grid=0.1)), Grid)
+    assert choose_learner("auto", Hints(rank=3)).rank == 3
     assert keyhole.learn(Head.random(4, rng=rng), rng=rng, learner="exact").verdict is Verdict.EXACT

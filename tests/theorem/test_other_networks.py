@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keyhole.bounds.attacks import Attacked, attack
-from keyhole.bounds.formulas import kernel, prefixes
+from keyhole.bounds.formulas import bound_by_kernel, bound_by_prefixes
 from keyhole.bounds.verdicts import BoundVerdict, bound_network
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
@@ -99,7 +99,7 @@ def test_a_state_that_remembers_every_token_is_declined(rng):
 
 
 def test_beyond_the_search_the_pigeonhole_is_stated(rng, monkeypatch):
-    monkeypatch.setattr("keyhole.bounds.attacks.two_prefixes", lambda *given, **named: None)
+    monkeypatch.setattr("keyhole.bounds.attacks.find_two_prefixes", lambda *given, **named: None)
     model = Recurrent.random("gru", q=2, dimension=1, units=8, state_bits=6, rng=rng)
     found = attack(model, SparseAverage(60, 2), rng=rng)
     assert found.status is Attacked.PIGEONHOLE
@@ -150,13 +150,13 @@ def test_queries_that_all_differ_are_declined(rng):
 
 def test_the_bounds_are_the_numbers_of_the_theorems():
     task = SparseAverage(20, 5, 4)
-    assert kernel(task, 63, 0.1).needed == 64
-    assert kernel(task, 63, 0.1).violated
-    assert not kernel(task, 64, 0.1).violated
-    assert not kernel(task, 1, 0.2).applies
-    assert prefixes(task, 18, 0.1).violated
-    assert not prefixes(task, 19, 0.1).violated
-    assert not prefixes(SparseAverage(20, 19), 1, 0.01).applies
+    assert bound_by_kernel(task, 63, 0.1).needed == 64
+    assert bound_by_kernel(task, 63, 0.1).violated
+    assert not bound_by_kernel(task, 64, 0.1).violated
+    assert not bound_by_kernel(task, 1, 0.2).applies
+    assert bound_by_prefixes(task, 18, 0.1).violated
+    assert not bound_by_prefixes(task, 19, 0.1).violated
+    assert not bound_by_prefixes(SparseAverage(20, 19), 1, 0.01).applies
     assert bound_network(task, hidden=63).verdict is BoundVerdict.TOO_SMALL
     assert bound_network(task, state_bits=19).verdict is BoundVerdict.OPEN
 

@@ -18,7 +18,7 @@ from keyhole import (
     load,
     save,
 )
-from keyhole.learners.recognising.first_questions import recognised
+from keyhole.learners.recognising.first_questions import suggest_learners
 
 RADII = (0.3, 1.0, 3.0, 10.0, 1000.0)
 BOTH = pytest.mark.parametrize("activation", ["gelu", "silu"])
@@ -231,7 +231,7 @@ def test_a_few_queries_tell_smooth_units_from_those_that_bend(d, k, m, activatio
     for seed in range(5):
         net, rng = hidden_network(d, k, m, activation, seed)
         oracle = Counted(Local(net))
-        assert recognised(oracle, rng=rng)[0] == first
+        assert suggest_learners(oracle, rng=rng)[0] == first
         assert oracle.ledger.total().sequences <= 100
 
 

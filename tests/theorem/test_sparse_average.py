@@ -9,8 +9,8 @@ import pytest
 from scipy.special import softmax
 
 from keyhole.claims import Outcome
-from keyhole.constructions.proofs.all_sets import enclosed_error
-from keyhole.constructions.sparse_averages.exposing import SOLVERS, max_margin, trigonometric
+from keyhole.constructions.proofs.all_sets import enclose_error
+from keyhole.constructions.sparse_averages.exposing import SOLVERS, expose_by_max_margin, expose_by_trigonometry
 from keyhole.constructions.sparse_averages.sparse_average import (
     EVERYBODY,
     ITERATED,
@@ -20,8 +20,8 @@ from keyhole.constructions.sparse_averages.sparse_average import (
     ONE_HOT,
     SPARSE_AVERAGES,
     TRIGONOMETRIC,
-    circle_keys,
-    sign_keys,
+    build_circle_keys,
+    draw_sign_keys,
 )
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
@@ -82,22 +82,22 @@ def test_one_flipped_sign_is_refuted_and_untouched_weights_never_are(constructio
 def test_every_set_is_enclosed_without_rounding(construction):
     """A proof for all inputs of a size; float64 agrees with it."""
     found = built(construction)
-    proven = enclosed_error(SMALL, found.model)
+    proven = enclose_error(SMALL, found.model)
     assert proven <= 1e-3
     assert proven == pytest.approx(found.checked.worst, rel=1e-9)
     layer = found.model.blocks[0].layer
     V = layer.V.copy()
     V[0, 0, 0] *= -1
     turned = Transformer((Block(found.model.blocks[0].map, SelfAttention(layer.Q, layer.K, V)),))
-    assert enclosed_error(SMALL, turned) == np.inf
+    assert enclose_error(SMALL, turned) == np.inf
     Q = layer.Q * np.where(np.arange(layer.Q.shape[2]) == 0, -1.0, 1.0)
     turned = Transformer((Block(found.model.blocks[0].map, SelfAttention(Q, layer.K, layer.V)),))
-    assert enclosed_error(SMALL, turned) > 1e-3
+    assert enclose_error(SMALL, turned) > 1e-3
 
 
 def test_only_few_sets_are_enclosed():
     with pytest.raises(InvalidInput, match="at most 2,000"):
-        enclosed_error(SparseAverage(64, 4), built(ONE_HOT).model)
+        enclose_error(SparseAverage(64, 4), built(ONE_HOT).model)
 
 
 def test_a_key_moved_off_its_place_is_refuted():
@@ -159,19 +159,19 @@ def test_the_program_finds_a_query_exactly_where_one_exists():
     """Corners of a square and its centre: no query singles out a diagonal, nor the centre."""
     keys = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [0, 0]], dtype=float)
     for members, exposed in (((0,), True), ((0, 1), True), ((0, 2), False), ((4,), False), ((0, 1, 2), False)):
-        w, margin = max_margin(keys, np.isin(np.arange(5), members))
+        w, margin = expose_by_max_margin(keys, np.isin(np.arange(5), members))
         assert (margin > 0) is exposed
         if exposed:
             scores = keys @ w
             assert np.ptp(scores[list(members)]) < 1e-12
     doubled = np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, 1.0]])
-    assert max_margin(doubled, np.array([True, False, False])).margin == 0.0
+    assert expose_by_max_margin(doubled, np.array([True, False, False])).margin == 0.0
 
 
 def test_the_largest_margin_is_that_of_the_face():
     """The two corners of an edge of a square: w = (1, 0), the margin 2."""
     keys = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [-1.0, 1.0]])
-    w, margin = max_margin(keys, np.array([True, True, False, False]))
+    w, margin = expose_by_max_margin(keys, np.array([True, True, False, False]))
     np.testing.assert_allclose(w, [1.0, 0.0], atol=1e-9)
     assert margin == pytest.approx(2.0)
 
@@ -244,17 +244,17 @@ def test_a_width_too_small_is_refused_with_what_is_needed():
 
 def test_keys_are_distinct_even_where_nearly_all_are_taken():
     for length, width in ((16, 4), (15, 4), (100, 7)):
-        keys = sign_keys(SparseAverage(length, 2), width, np.random.default_rng(0))
+        keys = draw_sign_keys(SparseAverage(length, 2), width, np.random.default_rng(0))
         assert len(np.unique(keys, axis=0)) == length
         assert set(np.unique(keys)) == {-1.0, 1.0}
     with pytest.raises(DoesNotFit, match="distinct rows"):
-        sign_keys(SparseAverage(17, 2), 4, np.random.default_rng(0))
+        draw_sign_keys(SparseAverage(17, 2), 4, np.random.default_rng(0))
 
 
 def test_one_set_of_a_circle_is_singled_out_by_hand():
     """One point at angle 0: 1 - cos(theta) is singled out by w = (1, 0), the margin 1 - cos(2 pi / 8)."""
-    keys = circle_keys(SparseAverage(8, 1), 2, np.random.default_rng(0))
-    w, margin = trigonometric(keys, np.arange(8) == 0)
+    keys = build_circle_keys(SparseAverage(8, 1), 2, np.random.default_rng(0))
+    w, margin = expose_by_trigonometry(keys, np.arange(8) == 0)
     np.testing.assert_allclose(w, [1.0, 0.0], atol=1e-15)
     assert margin == pytest.approx(1 - np.cos(np.pi / 4))
 

@@ -32,7 +32,7 @@ from keyhole import (
     guarantee,
     largest_tolerance,
 )
-from keyhole.learners.choosing import Hints, choose
+from keyhole.learners.choosing import Hints, choose_learner
 from keyhole.learners.tolerance.answer_ranges import Box
 
 
@@ -479,11 +479,11 @@ def test_misuse_is_refused_with_a_sentence(rng):
 
 
 def test_the_learner_is_chosen_by_name_with_both_bounds():
-    assert choose("tolerant", Hints(norm_bound=2.0, margin=0.1)) == Tolerant(2.0, 0.1)
+    assert choose_learner("tolerant", Hints(norm_bound=2.0, margin=0.1)) == Tolerant(2.0, 0.1)
     with pytest.raises(InvalidInput, match="tolerant needs --norm-bound"):
-        choose("tolerant", Hints(margin=0.1))
+        choose_learner("tolerant", Hints(margin=0.1))
     with pytest.raises(InvalidInput, match="tolerant needs --margin"):
-        choose("tolerant", Hints(norm_bound=0.1))
+        choose_learner("tolerant", Hints(norm_bound=0.1))
 
 
 def test_the_front_door_takes_the_learner(rng):

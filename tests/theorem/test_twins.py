@@ -91,11 +91,11 @@ def test_proofs_are_sentences():
 
 
 def test_a_pair_that_answers_differently_would_refute_the_certificate(rng):
-    from keyhole.identify.twins import _confront
+    from keyhole.identify.twins import _confront_twin
 
     a, b = MultiHead.random(3, heads=2, rng=rng), MultiHead.random(3, heads=2, rng=rng)
-    assert _confront(a, b, rng).outcome is Outcome.REFUTED
-    assert _confront(a, a, rng).outcome is Outcome.REFUTED
+    assert _confront_twin(a, b, rng).outcome is Outcome.REFUTED
+    assert _confront_twin(a, a, rng).outcome is Outcome.REFUTED
     assert isinstance(keyhole.twins(a, rng=rng)[0], Twin)
 
 

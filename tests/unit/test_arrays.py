@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from keyhole._arrays import check_finite, check_sequences, check_shape, frozen, power_of_two, rms, softmax
+from keyhole._arrays import check_finite, check_sequences, check_shape, find_power_of_two, freeze_array, rms, softmax
 from keyhole.errors import InvalidInput
 
 
 def test_a_frozen_array_is_a_float64_copy_nobody_can_write():
     given = np.array([1.0, 2.0, 3.0])
-    kept = frozen(given)
+    kept = freeze_array(given)
     given[0] = 9.0
     assert kept.tolist() == [1.0, 2.0, 3.0]
-    assert frozen(given.astype(np.float32)).dtype == np.float64
+    assert freeze_array(given.astype(np.float32)).dtype == np.float64
     with pytest.raises(ValueError, match="read-only"):
         kept[0] = 5.0
 
@@ -59,7 +59,7 @@ def test_rms_neither_overflows_nor_underflows(size):
 
 @pytest.mark.parametrize(("value", "nearest"), [(1.0, 1.0), (3.1, 4.0), (2.5, 2.0), (0.3, 0.25), (0.0, 0.0)])
 def test_the_nearest_power_of_two_is_found(value, nearest):
-    assert power_of_two(value) == nearest
+    assert find_power_of_two(value) == nearest
 
 
 def test_a_batch_of_sequences_passes():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keyhole.errors import BadAnswer, BudgetSpent, TargetFailed
-from keyhole.oracles import Budgeted, Recorded, asked_again
+from keyhole.oracles import Budgeted, Recorded, count_asked_again
 from keyhole.oracles.attempts import Asking, Missed, Pace, Patience
 from keyhole.oracles.base import Meters
 
@@ -58,7 +58,7 @@ def batch(count):
 def test_answers_come_back_in_order_and_what_is_asked_again_is_counted(plan, connections):
     service = Service(plan, connections=connections)
     np.testing.assert_array_equal(service.ask(batch(9))[:, 0], np.arange(9))
-    assert service.asked == 9 + asked_again(service)
+    assert service.asked == 9 + count_asked_again(service)
 
 
 @pytest.mark.parametrize("fault", [BROKEN, REFUSED])

@@ -7,11 +7,11 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import PlanJob
-from keyhole.lab.running import run
-from keyhole.lab.targets.opening import simulated, stated_by
-from keyhole.lab.targets.policies import Policy, judgement, policies, verdict
+from keyhole.lab.running import run_job
+from keyhole.lab.targets.opening import read_declarations, simulate_policies
+from keyhole.lab.targets.policies import Policy, describe_policy, judge_error, list_policies
 from keyhole.oracles import Local
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 POLICY = Policy("labels only", ("labels",), "a label is one bit")
 
@@ -35,62 +35,64 @@ def attempt(queries, error):
     ],
 )
 def test_an_error_of_w_is_judged_in_words(error, said):
-    assert judgement(error) == said
+    assert judge_error(error) == said
 
 
 def test_a_verdict_names_the_policy_the_first_and_the_last_attempt_and_the_reason():
-    said = verdict(POLICY, [attempt(1000, 1e-3), attempt(2000, 1e-5), attempt(4000, 1e-13)], "W")
+    said = describe_policy(POLICY, [attempt(1000, 1e-3), attempt(2000, 1e-5), attempt(4000, 1e-13)], "W")
     assert said == (
         "Labels only: no protection. 1,000 queries give W to 1e-03, 4,000 queries give W to 1e-13: a label is one bit."
     )
 
 
 def test_a_single_attempt_is_told_once_and_one_without_a_model_in_its_own_words():
-    assert verdict(POLICY, [attempt(7, 0.1)], "W").count("queries") == 1
-    said = verdict(POLICY, [attempt(7, None)], "W")
+    assert describe_policy(POLICY, [attempt(7, 0.1)], "W").count("queries") == 1
+    said = describe_policy(POLICY, [attempt(7, None)], "W")
     assert "got no model. 7 queries ended with BUDGET_SPENT. It ran out." in said
 
 
 def test_no_policy_is_called_a_protection_where_no_model_explains_the_target():
-    said = verdict(POLICY, [attempt(7, 0.9)], "answers")
+    said = describe_policy(POLICY, [attempt(7, 0.9)], "answers")
     assert "protection" not in said
     assert "not judged" in said
 
 
 def test_budgets_are_shares_of_what_learning_costs():
-    (policy,) = (policy for policy in policies(40, 1.0, 2.0) if "budget" in policy.name)
+    (policy,) = (policy for policy in list_policies(40, 1.0, 2.0) if "budget" in policy.name)
     assert policy.name == "a budget below 40 queries"
     assert [options["budget"] for options in policy.attempts] == [10, 20, 30]
 
 
 def test_what_a_job_declares_is_combined():
-    stated = stated_by(PlanJob(answers="bf16", decimals=3, noise=0.1, tolerance=1e-4, token_bound=2.0, labels=True))
+    stated = read_declarations(
+        PlanJob(answers="bf16", decimals=3, noise=0.1, tolerance=1e-4, token_bound=2.0, labels=True)
+    )
     assert stated.tolerance == pytest.approx(1e-4 + 5e-4)
     assert (stated.noise, stated.token_bound, stated.levels, stated.format) == (0.1, 2.0, 2, "bf16")
-    assert stated_by(PlanJob()).perfect
+    assert read_declarations(PlanJob()).perfect
 
 
 def test_simulated_policies_act_in_order_and_declare_themselves():
     X = np.random.default_rng(0).normal(size=(50, 2, 3))
-    oracle = simulated(Local(mean, 3), ("decimals=1,token-bound=9", "answers=f16"), 0)
+    oracle = simulate_policies(Local(mean, 3), ("decimals=1,token-bound=9", "answers=f16"), 0)
     np.testing.assert_array_equal(oracle.ask(X.copy())[:, 0], np.round(mean(X), 1).astype(np.float16))
-    stated = declared(oracle)
+    stated = read_imperfection(oracle)
     assert (stated.tolerance, stated.token_bound, stated.format) == (pytest.approx(0.05), 9.0, "f16")
-    assert set(simulated(Local(mean, 3), ("labels",), 0).ask(X.copy()).ravel()) == {-1.0, 1.0}
+    assert set(simulate_policies(Local(mean, 3), ("labels",), 0).ask(X.copy()).ravel()) == {-1.0, 1.0}
 
 
 @pytest.mark.parametrize("wrong", ["fog=1", "noise=lots", "decimals=", "answers=int8"])
 def test_a_policy_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(InvalidInput):
-        simulated(Local(mean, 3), (wrong,), 0)
+        simulate_policies(Local(mean, 3), (wrong,), 0)
 
 
 def test_the_largest_tolerance_for_an_accuracy_guarantees_just_that_accuracy():
     bounds = {"width": 4, "norm_bound": 2.0, "margin": 0.5}
-    there = run(PlanJob(accuracy=0.1, **bounds))
+    there = run_job(PlanJob(accuracy=0.1, **bounds))
     assert there.data["learner"] == "tolerant"
     assert "largest tolerance" in there.text()
-    back = run(PlanJob(tolerance=there.data["tolerance"], **bounds))
+    back = run_job(PlanJob(tolerance=there.data["tolerance"], **bounds))
     assert back.data["guarantee"]["W"] == pytest.approx(0.1)
     # 2 L d B (1.5 B + sigma(1/2)) tau / (mu - tau), written out with numbers
     tau = there.data["tolerance"]
@@ -99,19 +101,19 @@ def test_the_largest_tolerance_for_an_accuracy_guarantees_just_that_accuracy():
 
 
 def test_a_tolerance_above_the_margin_guarantees_nothing():
-    record = run(PlanJob(width=4, norm_bound=2.0, margin=0.5, tolerance=0.5))
+    record = run_job(PlanJob(width=4, norm_bound=2.0, margin=0.5, tolerance=0.5))
     assert b'"guarantee":{"W":null' in record.json()
 
 
 def test_noise_in_a_ball_is_planned_with_a_standard_error_that_repeats_shrink():
-    once, often = (run(PlanJob(width=4, noise=1e-3, token_bound=2.0, repeats=count)).data for count in (1, 4))
+    once, often = (run_job(PlanJob(width=4, noise=1e-3, token_bound=2.0, repeats=count)).data for count in (1, 4))
     assert once["standard_error"] == pytest.approx(12 * math.sqrt(3) * 1e-3 / 8)
     assert often["standard_error"] == pytest.approx(once["standard_error"] / 2)
-    assert run(PlanJob(width=4)).data["standard_error"] is None
+    assert run_job(PlanJob(width=4)).data["standard_error"] is None
 
 
 def test_labels_are_planned_by_bits():
-    ten, twenty = (run(PlanJob(width=8, labels=True, bits=bits)).data["queries"]["by_phase"] for bits in (10, 20))
+    ten, twenty = (run_job(PlanJob(width=8, labels=True, bits=bits)).data["queries"]["by_phase"] for bits in (10, 20))
     assert twenty["measure"] - ten["measure"] == 10 * 64
 
 
@@ -127,4 +129,4 @@ def test_labels_are_planned_by_bits():
 )
 def test_an_accuracy_that_cannot_be_promised_is_refused(wrong):
     with pytest.raises(InvalidInput):
-        run(PlanJob(width=4, **wrong))
+        run_job(PlanJob(width=4, **wrong))

@@ -5,7 +5,7 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.models import load, save
-from keyhole.models.baselines import Cell, Mlp, Recurrent, encoded
+from keyhole.models.baselines import Cell, Mlp, Recurrent, encode_tokens
 from keyhole.tasks import SparseAverage
 
 TASK = SparseAverage(5, 2, 2)
@@ -50,7 +50,7 @@ def test_a_rounded_state_has_as_many_values_as_its_bits_say(rng):
 def test_positions_are_read_as_codes():
     codes = np.array([[10.0, 11.0], [20.0, 21.0], [30.0, 31.0]])
     X = np.array([[[0.5, 2.0, -1.0, 1.0]]])
-    np.testing.assert_array_equal(encoded(X, (0,), codes), [[[0.5, 30.0, 31.0, 0.0, 0.0, 20.0, 21.0]]])
+    np.testing.assert_array_equal(encode_tokens(X, (0,), codes), [[[0.5, 30.0, 31.0, 0.0, 0.0, 20.0, 21.0]]])
 
 
 def models(rng):

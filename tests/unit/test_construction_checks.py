@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole.constructions import check
+from keyhole.constructions import check_model
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import Match2
@@ -31,7 +31,7 @@ def model(function):
 
 def test_the_truth_passes_and_one_wrong_label_is_counted_once():
     task = Match2(2, 3)
-    right = check(task, model(task.target), allowed=0.0, rng=np.random.default_rng(0))
+    right = check_model(task, model(task.target), allowed=0.0, rng=np.random.default_rng(0))
     assert (right.inputs, right.errors, right.exhaustive, right.worst) == (9, 0, True, 0.0)
 
     def once(X):
@@ -39,12 +39,15 @@ def test_the_truth_passes_and_one_wrong_label_is_counted_once():
         Y[(X[..., 0] == [1, 1]).all(axis=1), 0] = 1.0
         return Y
 
-    wrong = check(task, model(once), allowed=0.0, rng=np.random.default_rng(0))
+    wrong = check_model(task, model(once), allowed=0.0, rng=np.random.default_rng(0))
     assert (wrong.errors, wrong.worst) == (1, 0.5)
 
 
 def test_long_lists_are_sampled_from_every_kind():
     task = Match2(10, 1000)
-    seen = check(task, model(task.target), allowed=0.0, rng=np.random.default_rng(0), sampled=5)
+    seen = check_model(task, model(task.target), allowed=0.0, rng=np.random.default_rng(0), sampled=5)
     assert (seen.inputs, seen.exhaustive) == (5 * len(task.kinds), False)
-    assert check(task, model(lambda X: 1.0 - task.target(X)), allowed=0.0, rng=np.random.default_rng(0)).errors == 256
+    assert (
+        check_model(task, model(lambda X: 1.0 - task.target(X)), allowed=0.0, rng=np.random.default_rng(0)).errors
+        == 256
+    )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from keyhole import InvalidInput, TensorAttention
-from keyhole.models import Blank, circle_features, in_pairs, on_circle, pairwise_sum, shift_invariant
-from keyhole.models.tensor_sums import Circle
+from keyhole.models import Blank, build_circle_features, in_pairs, on_circle, pairwise_sum, shift_invariant
+from keyhole.models.tensor_sums import CircleRows
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_match3_by_pair_sums_is_the_unit_itself(modulus, length, rng):
     unit = match3_unit(modulus, length)
     x = rng.integers(modulus, size=(4, length))
     x[0, 0] = -x[0, -1] - x[0, -2 % length]
-    expected = unit.dense(circle_features(x, modulus))[:, 1:]
+    expected = unit.dense(build_circle_features(x, modulus))[:, 1:]
     np.testing.assert_allclose(on_circle(unit, x, modulus=modulus), expected, rtol=0, atol=1e-9)
 
 
@@ -89,7 +89,7 @@ def test_long_sequences_with_marked_sums_agree_with_single_rows(rng):
     length, modulus = 400, 10**6
     unit = match3_unit(modulus, length)
     x = rng.integers(modulus, size=(1, length))
-    X = circle_features(x, modulus)
+    X = build_circle_features(x, modulus)
     expected = unit.rows(X[:, -5:], X)
     np.testing.assert_allclose(on_circle(unit, x, modulus=modulus)[:, -5:], expected, rtol=0, atol=1e-9)
 
@@ -99,7 +99,7 @@ def test_several_frequencies_are_one_kernel(frequencies, rng):
     modulus, length = 1009, 12
     unit = several_waves(modulus, length, frequencies, scale=200.0)
     x = rng.integers(modulus, size=(2, length))
-    expected = unit.dense(circle_features(x, modulus, frequencies))[:, 1:]
+    expected = unit.dense(build_circle_features(x, modulus, frequencies))[:, 1:]
     answers = on_circle(unit, x, modulus=modulus, frequencies=frequencies)
     np.testing.assert_allclose(answers, expected, rtol=0, atol=1e-9)
 
@@ -111,7 +111,7 @@ def test_a_phase_moves_the_peak(rng):
     turned[:2, :2] = [[np.cos(1.0), -np.sin(1.0)], [np.sin(1.0), np.cos(1.0)]]
     turned = TensorAttention(turned @ unit.Q, unit.K, unit.V)
     x = rng.integers(modulus, size=(2, length))
-    X = circle_features(x, modulus)
+    X = build_circle_features(x, modulus)
     answers = on_circle(turned, x, modulus=modulus)
     np.testing.assert_allclose(answers, turned.dense(X)[:, 1:], rtol=0, atol=1e-9)
     assert np.abs(answers - unit.dense(X)[:, 1:]).max() > 0.1
@@ -140,7 +140,7 @@ def test_long_sequences_over_few_residues_use_transforms_where_these_are_sure(sc
 
 
 def test_a_transform_alone_serves_flat_kernels(rng, monkeypatch):
-    monkeypatch.setattr(Circle, "_one_by_one", None)
+    monkeypatch.setattr(CircleRows, "_one_by_one", None)
     kernel, x = rng.normal(size=300), rng.integers(300, size=(2, 50))
     first, second = rng.normal(size=(2, 2, 50, 2))
     answers = shift_invariant(kernel, x, (first, second))

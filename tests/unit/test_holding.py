@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from keyhole.constructions.matching.recipes import MATCHING
-from keyhole.constructions.matching.waves import drawn
+from keyhole.constructions.matching.waves import draw_frequencies
 from keyhole.constructions.proofs.match2_balls import prove_gap, prove_match2
-from keyhole.constructions.shared.holding import in_format, smallest_format
+from keyhole.constructions.shared.holding import check_in_format, find_smallest_format
 from keyhole.errors import DoesNotFit
 from keyhole.tasks import Match2
 
@@ -26,7 +26,7 @@ def unit(task):
 
 def test_the_smallest_format_grows_with_the_modulus():
     rng = np.random.default_rng(1)
-    held = [smallest_format(Match2(8, M), unit(Match2(8, M)), rng=rng) for M in (7, 2000)]
+    held = [find_smallest_format(Match2(8, M), unit(Match2(8, M)), rng=rng) for M in (7, 2000)]
     assert [one.checked.errors for one in held] == [0, 0]
     assert held[0].bits < 16 < held[1].bits <= 32
 
@@ -34,9 +34,9 @@ def test_the_smallest_format_grows_with_the_modulus():
 def test_a_format_that_is_too_coarse_has_errors():
     task = Match2(8, 5000)
     rng = np.random.default_rng(2)
-    assert in_format(task, unit(task), "bf16", rng=rng).errors > 0
-    assert in_format(task, unit(task), "f16", rng=rng).errors > 0
-    assert in_format(task, unit(task), "f64", rng=rng).errors == 0
+    assert check_in_format(task, unit(task), "bf16", rng=rng).errors > 0
+    assert check_in_format(task, unit(task), "f16", rng=rng).errors > 0
+    assert check_in_format(task, unit(task), "f64", rng=rng).errors == 0
 
 
 @needs_flint
@@ -52,7 +52,7 @@ def test_ball_arithmetic_proves_every_input_of_a_size():
 @needs_flint
 def test_gaps_are_proven_over_all_residues():
     assert prove_gap(100, [1]) == pytest.approx(2 * math.sin(math.pi / 100) ** 2, rel=1e-12)
-    found = drawn(500, 3, wanted=2.0, rng=np.random.default_rng(0))
+    found = draw_frequencies(500, 3, wanted=2.0, rng=np.random.default_rng(0))
     assert prove_gap(500, [int(f) for f in found.values]) == pytest.approx(found.gap, rel=1e-9)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import keyhole
 from keyhole.lab.jobs import TrainJob
-from keyhole.lab.running import run
-from keyhole.lab.training.inputs.labelling import lesson_of
+from keyhole.lab.running import run_job
+from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.tasks import Match2, Match3, Match3Bigram, SparseAverage
 
 MATCHES = [Match2(7, 11), Match3(5, 23), Match3(7, 8), Match2(6, 9)]
@@ -17,13 +17,13 @@ MATCHES = [Match2(7, 11), Match3(5, 23), Match3(7, 8), Match2(6, 9)]
 @pytest.mark.parametrize("task", MATCHES, ids=str)
 @pytest.mark.parametrize("inputs", ["random", "planted", "near-miss", "mixed"])
 def test_answers_are_those_of_the_task(task, inputs, rng):
-    lesson = lesson_of(task, inputs)
+    lesson = choose_lesson(task, inputs)
     X = lesson.draw(60, rng=rng)
     np.testing.assert_array_equal(lesson.targets(X), task.target(X))
 
 
 def test_every_match_of_a_strict_input_takes_three_different_tokens(rng):
-    lesson = lesson_of(Match3(7, 23))
+    lesson = choose_lesson(Match3(7, 23))
     X = lesson.draw(200, rng=rng)
     Y = lesson.targets(X)
     assert lesson.inputs == "strict"
@@ -38,7 +38,7 @@ def test_every_match_of_a_strict_input_takes_three_different_tokens(rng):
 def test_what_pairs_show_says_nothing_about_strict_inputs_but_much_about_random_ones(rng):
     lines = {}
     for inputs in ("strict", "random"):
-        lesson = lesson_of(Match3(7, 23), inputs)
+        lesson = choose_lesson(Match3(7, 23), inputs)
         X = lesson.draw(400, rng=rng)
         seen = (X, lesson.targets(X))
         lines[inputs] = lesson.lines(_examples(*seen), _examples(*seen))
@@ -54,13 +54,13 @@ def _examples(X, Y):
 
 def lesson_rate(task):
     """How many strict labels are yes, which a guesser that never says yes gets wrong."""
-    lesson = lesson_of(task)
+    lesson = choose_lesson(task)
     return lesson.targets(lesson.draw(2000, rng=np.random.default_rng(5))).mean()
 
 
 @pytest.mark.parametrize("task", [Match2(16, 23), Match2(9, 101)], ids=str)
 def test_strict_pairs_have_no_zero_and_both_labels(task, rng):
-    lesson = lesson_of(task)
+    lesson = choose_lesson(task)
     X = lesson.draw(500, rng=rng)
     assert lesson.inputs == "strict"
     assert X.min() >= 1
@@ -79,27 +79,29 @@ def test_strict_pairs_have_no_zero_and_both_labels(task, rng):
 )
 def test_inputs_a_task_does_not_have_are_refused(task, inputs, said):
     with pytest.raises(keyhole.InvalidInput, match=said):
-        lesson_of(task, inputs)
+        choose_lesson(task, inputs)
 
 
 def test_strict_inputs_that_hardly_exist_are_refused(rng):
     with pytest.raises(keyhole.InvalidInput, match="larger --modulus"):
-        lesson_of(Match3(40, 11)).draw(10, rng=rng)
+        choose_lesson(Match3(40, 11)).draw(10, rng=rng)
 
 
 def test_constructed_weights_are_measured_on_the_same_inputs_and_make_no_error(tmp_path):
-    said = run(TrainJob("match2", length=8, modulus=11, model="constructed", seeds=2, out=str(tmp_path / "run"))).data
+    said = run_job(
+        TrainJob("match2", length=8, modulus=11, model="constructed", seeds=2, out=str(tmp_path / "run"))
+    ).data
     assert said["errors"] == [0.0, 0.0]
     assert said["model_sizes"]["embed"] == 3
     assert said["lines"]["majority"] > 0.2
     assert (tmp_path / "run" / "report.html").is_file()
-    model, X = keyhole.load(said["model"]), lesson_of(Match2(8, 11)).draw(50, rng=np.random.default_rng(3))
+    model, X = keyhole.load(said["model"]), choose_lesson(Match2(8, 11)).draw(50, rng=np.random.default_rng(3))
     assert Match2(8, 11).error(model(X), X).max() == 0.0
 
 
 def test_the_least_accuracy_is_that_of_the_worst_seed():
     job = TrainJob("match2", length=8, modulus=11, embed=2, steps=30, seeds=3, tests=100, keep=False)
-    said = run(job).data
+    said = run_job(job).data
     rates = [1 - error for error in said["errors"]]
     assert len(set(rates)) > 1
     assert (said["accuracy"]["min"], said["accuracy"]["max"]) == (min(rates), max(rates))
@@ -107,4 +109,4 @@ def test_the_least_accuracy_is_that_of_the_worst_seed():
 
 def test_a_unit_of_width_six_learns_match2_without_an_error():
     job = TrainJob("match2", length=8, modulus=11, embed=6, steps=400, seeds=3, tests=200, keep=False)
-    assert run(job).data["errors"] == [0.0, 0.0, 0.0]
+    assert run_job(job).data["errors"] == [0.0, 0.0, 0.0]

@@ -11,7 +11,7 @@ import keyhole
 from keyhole import Head, Verdict
 from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput, TargetFailed
 from keyhole.oracles import Budgeted, Chunked, Counted, Ledger, Local, Oracle, Watched
-from keyhole.oracles.base import Imperfection, declared
+from keyhole.oracles.base import Imperfection, read_imperfection
 
 
 class Last:
@@ -399,9 +399,9 @@ class Coarse(Last):
 
 
 def test_a_declared_imperfection_is_found_through_wrappers():
-    assert declared(Counted(Chunked(Coarse()))).roundoff == 2.0**-24
-    assert not declared(Counted(Chunked(Coarse()))).perfect
+    assert read_imperfection(Counted(Chunked(Coarse()))).roundoff == 2.0**-24
+    assert not read_imperfection(Counted(Chunked(Coarse()))).perfect
 
 
 def test_a_target_that_declares_nothing_is_perfect():
-    assert declared(Counted(Last())).perfect
+    assert read_imperfection(Counted(Last())).perfect

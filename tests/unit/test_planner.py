@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole.constructions import CONSTRUCTIONS, Room, survey
+from keyhole.constructions import CONSTRUCTIONS, Room, survey_recipes
 from keyhole.constructions.matching.closed_walks import ClosedWalks
-from keyhole.constructions.planner import fewest_bits_sent
+from keyhole.constructions.planner import bound_bits_sent
 from keyhole.models.numbers import number_format
 
 TASK = keyhole.SparseAverage(7, 2)
@@ -17,7 +17,7 @@ def rng():
 
 
 def test_the_smallest_is_first_and_is_what_build_gives():
-    found = survey(TASK, rng=rng())
+    found = survey_recipes(TASK, rng=rng())
     areas = [b.size.embed * b.size.bits for b in found.built]
     assert areas == sorted(areas)
     assert len(areas) >= 2
@@ -27,13 +27,13 @@ def test_the_smallest_is_first_and_is_what_build_gives():
 
 
 def test_every_point_lies_above_the_lower_bound():
-    found = survey(TASK, rng=rng())
+    found = survey_recipes(TASK, rng=rng())
     for b in found.built:
         assert b.size.heads * (2 * b.size.embed + b.size.value_width) * b.size.bits >= found.limit
     assert found.limit == pytest.approx(np.log2(15))
-    assert fewest_bits_sent(keyhole.SparseAverage(1024, 16), 1e-3) == pytest.approx(115.6, abs=0.1)
-    assert fewest_bits_sent(TASK, 0.6) is None
-    assert fewest_bits_sent(keyhole.Match2(4, 5), 1e-3) is None
+    assert bound_bits_sent(keyhole.SparseAverage(1024, 16), 1e-3) == pytest.approx(115.6, abs=0.1)
+    assert bound_bits_sent(TASK, 0.6) is None
+    assert bound_bits_sent(keyhole.Match2(4, 5), 1e-3) is None
 
 
 def test_one_hot_keys_win_where_bits_are_few():
@@ -51,7 +51,7 @@ def test_nothing_fits_is_said_with_every_reason():
     with pytest.raises(keyhole.DoesNotFit, match="rounding to bf16 alone"):
         keyhole.build(TASK, number_format="bf16", rng=rng())
     with pytest.raises(keyhole.DoesNotFit, match="value width 3; 2 was allowed"):
-        survey(keyhole.SparseAverage(6, 6, 3), room=Room(value_width=2), rng=rng()).best  # noqa: B018
+        survey_recipes(keyhole.SparseAverage(6, 6, 3), room=Room(value_width=2), rng=rng()).best  # noqa: B018
 
 
 def test_arguments_that_mean_nothing_are_misuse():

@@ -21,7 +21,7 @@ from keyhole import (
     Signs,
     TargetFailed,
 )
-from keyhole.oracles.base import FORMATS, declared
+from keyhole.oracles.base import FORMATS, read_imperfection
 
 
 def mean(X):
@@ -94,7 +94,7 @@ def test_a_batch_cut_by_a_budget_is_still_changed():
 
 def test_what_nested_oracles_declare_is_combined():
     inner = Declared(Local(mean, 3), Imperfection(tolerance=1e-3, noise=3e-3, token_bound=2.0))
-    stated = declared(Counted(Cast(Noisy(Bounded(Rounded(inner, 2), 1.5), 4e-3), "bf16")))
+    stated = read_imperfection(Counted(Cast(Noisy(Bounded(Rounded(inner, 2), 1.5), 4e-3), "bf16")))
     assert stated.tolerance == pytest.approx(6e-3)
     assert stated.noise == pytest.approx(5e-3)
     assert (stated.token_bound, stated.format, stated.roundoff) == (1.5, "bf16", 2.0**-8)
@@ -103,9 +103,9 @@ def test_what_nested_oracles_declare_is_combined():
 
 
 def test_labels_are_declared_as_two_levels_and_a_plain_oracle_as_perfect():
-    assert declared(Signs(Local(mean, 3))).levels == 2
-    assert not declared(Signs(Local(mean, 3))).perfect
-    assert declared(Local(mean, 3)).perfect
+    assert read_imperfection(Signs(Local(mean, 3))).levels == 2
+    assert not read_imperfection(Signs(Local(mean, 3))).perfect
+    assert read_imperfection(Local(mean, 3)).perfect
 
 
 @pytest.mark.parametrize("wrong", [{"tolerance": -1.0}, {"noise": np.inf}, {"token_bound": 0.0}, {"format": "int8"}])

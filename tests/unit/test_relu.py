@@ -8,7 +8,7 @@ import pytest
 from keyhole.errors import InvalidInput
 from keyhole.identify import network_distance
 from keyhole.models import AbsAffine, Model, ReluNet, load, save
-from keyhole.models.relu import freedom
+from keyhole.models.relu import network_freedom
 
 
 def net(d, k, m, rng, activation="relu"):
@@ -90,7 +90,7 @@ def test_a_skip_connection_is_unfolded_into_pairs_of_units(rng):
 
 @pytest.mark.parametrize(("count", "d", "k", "m"), [(231, 10, 20, 1), (4257, 32, 128, 1), (9248, 32, 128, 32)])
 def test_degrees_of_freedom_by_hand(count, d, k, m):
-    assert freedom(d, hidden=k, outputs=m) == count  # 20*11 + 11; 128*33 + 33; 128*64 + 32*33
+    assert network_freedom(d, hidden=k, outputs=m) == count  # 20*11 + 11; 128*33 + 33; 128*64 + 32*33
 
 
 def test_the_slopes_are_those_of_small_steps(rng):

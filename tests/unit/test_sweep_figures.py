@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from keyhole.lab.pages.parts.sweep_maps import heat_map
-from keyhole.lab.pages.sweep_page import page, pairs
+from keyhole.lab.pages.parts.sweep_maps import draw_sweep_map
+from keyhole.lab.pages.sweep_page import draw_sweep_page, pair_values
 
 MAP = {"kind": "map", "x": "job.q", "y": "job.m", "value": "record.error"}
 DATA = {"name": "n", "sentence": "s", "about": "", "expectations": [], "failures": [], "file": "f", "run": "r"}
@@ -28,19 +28,19 @@ def rows(table):
     ],
 )
 def test_a_row_gives_one_point_or_several(x, y, points):
-    assert pairs(x, y) == points
+    assert pair_values(x, y) == points
 
 
 def test_known_lines_are_drawn_dashed_through_medians():
     table = [{"a": x, "b": [x, x + 1.0], "line": 2.0 * x} for x in (1, 2, 3)]
-    text = page(DATA, table, {"x": "a", "y": "b", "lines": {"twice": "line", "nowhere": "absent"}})
+    text = draw_sweep_page(DATA, table, {"x": "a", "y": "b", "lines": {"twice": "line", "nowhere": "absent"}})
     assert text.count('class="line limit"') == 1
     assert ">twice</text>" in text
     assert "nowhere" not in text
 
 
 def test_a_map_has_a_cell_for_each_pair_and_a_table_with_the_same_numbers():
-    text = page(DATA, rows({(1, 2): 0.5, (1, 4): 0.25, (2, 2): 1.0, (2, 4): 0.75}), MAP)
+    text = draw_sweep_page(DATA, rows({(1, 2): 0.5, (1, 4): 0.25, (2, 2): 1.0, (2, 4): 0.75}), MAP)
     assert text.count("<title>") - text.count("<title>keyhole") == 4
     for number in ("0.5", "0.25", "0.75"):
         assert f"median of record.error {number}</title>" in text
@@ -49,7 +49,7 @@ def test_a_map_has_a_cell_for_each_pair_and_a_table_with_the_same_numbers():
 
 def test_cells_are_medians_over_rows():
     table = rows({(1, 2): 0.5}) + rows({(1, 2): 0.7}) + rows({(1, 2): 0.9})
-    assert ">0.7</td>" in heat_map(table, MAP)
+    assert ">0.7</td>" in draw_sweep_map(table, MAP)
 
 
 def _brightness(colour):
@@ -59,7 +59,7 @@ def _brightness(colour):
 
 
 def test_larger_values_are_brighter():
-    text = heat_map(rows({(1, 1): 0.0, (2, 1): 0.5, (3, 1): 1.0}), MAP)
+    text = draw_sweep_map(rows({(1, 1): 0.0, (2, 1): 0.5, (3, 1): 1.0}), MAP)
     found = re.findall(r'fill:(#\w+|rgb\([^)]*\))" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="[\d.]+"><title>', text)
     colours = [_brightness(colour) for colour in found]
     assert colours == sorted(colours)

@@ -7,13 +7,13 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import PlanJob, TransitionJob, TrialJob
-from keyhole.lab.jobs.job_parts import Drawn
-from keyhole.lab.pages.sweep_page import page
-from keyhole.lab.running import run
-from keyhole.lab.runs.store import DONE, FAILED, Row, Store, read
-from keyhole.lab.runs.tables import export, table
-from keyhole.lab.sweeps.expectations import landings
-from keyhole.lab.sweeps.files import job_of, read_sweep
+from keyhole.lab.jobs.job_parts import RandomModel
+from keyhole.lab.pages.sweep_page import draw_sweep_page
+from keyhole.lab.running import run_job
+from keyhole.lab.runs.store import DONE, FAILED, Store, StoredRow, read_rows
+from keyhole.lab.runs.tables import export_rows, tabulate_rows
+from keyhole.lab.sweeps.expectations import judge_expectations
+from keyhole.lab.sweeps.files import parse_job, read_sweep
 
 
 def write(tmp_path, text, name="sweep.toml"):
@@ -30,9 +30,9 @@ def test_base_list_and_grid_are_combined_and_later_ones_override(tmp_path):
             'model.kind = "multihead"\n[grid]\n"model.width" = [4, 8]\nseed.range = [0, 2]\n',
         )
     )
-    jobs = [job_of(sweep.kind, entry) for entry in sweep.entries]
+    jobs = [parse_job(sweep.kind, entry) for entry in sweep.entries]
     expected = [
-        TrialJob(Drawn(kind, width=width, rank=rank), seed=seed)
+        TrialJob(RandomModel(kind, width=width, rank=rank), seed=seed)
         for kind, rank in (("head", 1), ("multihead", None))
         for width in (4, 8)
         for seed in (0, 1)
@@ -45,7 +45,7 @@ def test_json_says_the_same_as_toml(tmp_path):
     toml = read_sweep(write(tmp_path, 'name = "a"\njob = "plan"\n[grid]\nwidth = [2, 3]\n'))
     data = {"name": "a", "job": "plan", "grid": {"width": [2, 3]}}
     assert read_sweep(write(tmp_path, json.dumps(data), "sweep.json")) == toml
-    assert [job_of("plan", entry) for entry in toml.entries] == [PlanJob(width=2), PlanJob(width=3)]
+    assert [parse_job("plan", entry) for entry in toml.entries] == [PlanJob(width=2), PlanJob(width=3)]
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_a_missing_file_says_what_was_looked_for():
 
 
 ROWS = [
-    Row("a", {"width": 1, "tags": ["x"]}, DONE, {"error": 1e-3, "verdict": "EXACT"}, None, {"seconds": 1.0}),
-    Row("b", {"width": 2, "tags": []}, DONE, {"error": 3e-3, "verdict": "EXACT"}, None, {"seconds": 2.0}),
-    Row("c", {"width": 2, "tags": []}, FAILED, None, "it fell over", {}),
+    StoredRow("a", {"width": 1, "tags": ["x"]}, DONE, {"error": 1e-3, "verdict": "EXACT"}, None, {"seconds": 1.0}),
+    StoredRow("b", {"width": 2, "tags": []}, DONE, {"error": 3e-3, "verdict": "EXACT"}, None, {"seconds": 2.0}),
+    StoredRow("c", {"width": 2, "tags": []}, FAILED, None, "it fell over", {}),
 ]
 
 
@@ -90,31 +90,31 @@ def test_a_store_keeps_rows_and_lets_one_driver_in(tmp_path):
     store = Store(path)
     for row in reversed(ROWS):
         store.put(row)
-    assert list(read(path)) == ROWS
+    assert list(read_rows(path)) == ROWS
     assert store.states() == {"a": DONE, "b": DONE, "c": FAILED}
     with pytest.raises(InvalidInput, match="another sweep is writing"):
         Store(path)
-    mended = Row("c", ROWS[2].job, DONE, {"error": 0.0}, None, {})
+    mended = StoredRow("c", ROWS[2].job, DONE, {"error": 0.0}, None, {})
     store.put(mended)
     store.close()
     again = Store(path)
     assert again.states()["c"] == DONE
     again.close()
-    assert list(read(path))[2] == mended
+    assert list(read_rows(path))[2] == mended
 
 
 def test_what_is_no_store_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="no store at"):
-        list(read(tmp_path / "store.sqlite"))
+        list(read_rows(tmp_path / "store.sqlite"))
     (tmp_path / "store.sqlite").write_bytes(b"something else entirely" * 100)
     with pytest.raises(InvalidInput, match="is not a store"):
-        list(read(tmp_path / "store.sqlite"))
+        list(read_rows(tmp_path / "store.sqlite"))
     with pytest.raises(InvalidInput, match="cannot be used as a store"):
         Store(tmp_path / "store.sqlite")
 
 
 def test_rows_are_exported_flat(tmp_path):
-    names = export(table(ROWS), tmp_path, ["csv", "json"])
+    names = export_rows(tabulate_rows(ROWS), tmp_path, ["csv", "json"])
     assert names == [str(tmp_path / "rows.csv"), str(tmp_path / "rows.json")]
     with (tmp_path / "rows.csv").open() as file:
         first, _, last = csv.DictReader(file)
@@ -126,13 +126,13 @@ def test_rows_are_exported_flat(tmp_path):
 
 def test_rows_are_exported_to_parquet(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install 'keyhole[parquet]'")
-    export(table(ROWS), tmp_path, ["parquet"])
+    export_rows(tabulate_rows(ROWS), tmp_path, ["parquet"])
     back = parquet.read_table(tmp_path / "rows.parquet").to_pylist()
     assert [row["record.error"] for row in back] == [1e-3, 3e-3, None]
 
 
 def test_expectations_are_statistics_of_the_rows_they_name():
-    rows = table(ROWS[:2])
+    rows = tabulate_rows(ROWS[:2])
     cases = [
         ({"value": "record.error", "statistic": "median", "at_most": 2e-3}, 2e-3, True),
         ({"value": "record.error", "statistic": "max", "at_most": 2e-3}, 3e-3, False),
@@ -141,7 +141,7 @@ def test_expectations_are_statistics_of_the_rows_they_name():
         ({"value": "record.nothing", "statistic": "max", "at_most": 1.0}, None, False),
     ]
     for one, measured, met in cases:
-        (landing,) = landings(rows, (one,))
+        (landing,) = judge_expectations(rows, (one,))
         assert landing.measured == pytest.approx(measured) if measured is not None else landing.measured is None
         assert landing.met is met
 
@@ -157,17 +157,17 @@ def test_a_page_draws_rows_and_keeps_hostile_words_inert():
         "run": "runs/a",
     }
     figure = {"x": "job.width", "y": "record.error", "series": "record.verdict", "log": "y", "limit": 1e-2}
-    drawn = page(data, table(ROWS), figure)
+    drawn = draw_sweep_page(data, tabulate_rows(ROWS), figure)
     assert "<script>alert" not in drawn
     assert "<img src=x" not in drawn
     assert drawn.count("<circle") == 2
     assert "stroke" in drawn
-    empty = page(data, table(ROWS), {"x": "job.nothing", "y": "record.error"})
+    empty = draw_sweep_page(data, tabulate_rows(ROWS), {"x": "job.nothing", "y": "record.error"})
     assert "No row has numbers" in empty
 
 
 def test_a_transition_counts_the_matrices_that_come_back():
-    many, few = (run(TransitionJob(8, 1, ratio, seeds=4)).data for ratio in (5.0, 0.5))
+    many, few = (run_job(TransitionJob(8, 1, ratio, seeds=4)).data for ratio in (5.0, 0.5))
     assert many["success"] == 1.0
     assert many["measurements"] == 75
     assert few["success"] == 0.0
@@ -175,4 +175,4 @@ def test_a_transition_counts_the_matrices_that_come_back():
 
 def test_a_transition_of_no_rank_is_refused():
     with pytest.raises(InvalidInput, match="1 <= rank <= width"):
-        run(TransitionJob(8, 0, 2.0))
+        run_job(TransitionJob(8, 0, 2.0))

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from keyhole import Local, MultiHead, SeveralHeads
-from keyhole.lab.pages.parts.head_switches import against_truth, half_circle
+from keyhole.lab.pages.parts.head_switches import draw_half_circle, draw_heads_against_truth
 from keyhole.lab.runs import records
 from keyhole.models import save
 
@@ -23,17 +23,17 @@ def test_jumps_are_those_of_the_hidden_heads(rng):
 
 def test_every_jump_is_drawn_with_its_numbers():
     data = {"jumps": {"angles": [2.0, 0.5], "sizes": [[-3.0], [1.0]], "start": [0.25]}}
-    page = half_circle(data)
+    page = draw_half_circle(data)
     assert "answers jump 2 times" in page
     assert re.findall(r"<title>(.*?)</title>", page) == ["angle 0.5, jump 1", "angle 2, jump -3"]
     assert "angle of y" in page
 
 
 def test_nothing_is_drawn_where_nothing_jumped():
-    assert half_circle({"jumps": None}) == half_circle({}) == ""
+    assert draw_half_circle({"jumps": None}) == draw_half_circle({}) == ""
     none = {"angles": [], "sizes": [], "start": [0.0]}
-    assert half_circle({"jumps": none}) == ""
-    assert records.jumps(None) is None
+    assert draw_half_circle({"jumps": none}) == ""
+    assert records.record_jumps(None) is None
 
 
 def test_heads_stand_beside_the_true_ones_they_match(tmp_path, rng):
@@ -42,7 +42,7 @@ def test_heads_stand_beside_the_true_ones_they_match(tmp_path, rng):
     save(truth, tmp_path / "t.safetensors")
     save(found, tmp_path / "f.safetensors")
     stop = {"name": "two heads", "truth": "t.safetensors", "model": "f.safetensors", "distance": 1e-12, "jumps": None}
-    page = against_truth({"stops": [stop, {"name": "another"}]}, tmp_path)
+    page = draw_heads_against_truth({"stops": [stop, {"name": "another"}]}, tmp_path)
     assert "true W of head 2" in page
     largest = [float(value) for value in re.findall(r"largest ([0-9.e-]+)", page)]
     assert largest

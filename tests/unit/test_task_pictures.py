@@ -7,7 +7,7 @@ import pytest
 
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.lab.pages import bound_page
-from keyhole.lab.pages.parts.task_pictures import Asked, circle, keys_and_face, slices
+from keyhole.lab.pages.parts.task_pictures import Asked, draw_keys_and_face, draw_match_circle, draw_pair_slices
 
 NAMES = ["blank ∅", "1: 3", "2: 7", "3: 3"]
 
@@ -18,7 +18,7 @@ def row(weights, values=(3.0, 7.0, 3.0), token=1):
 
 
 def test_the_circle_lights_the_place_opposite_and_names_who_stands_there():
-    drawn = circle(10, row([0.0, 0.5, 0.0, 0.5]))
+    drawn = draw_match_circle(10, row([0.0, 0.5, 0.0, 0.5]))
     assert "token 2 (x = 7) looks opposite for 3 modulo 10: it finds token 1, 3" in drawn
     turn = 2 * np.pi * 3 / 10
     place = f'<circle class="truth" cx="{170 + 118 * np.cos(turn):.1f}" cy="{172 - 118 * np.sin(turn):.1f}" r="11">'
@@ -32,20 +32,20 @@ def test_the_circle_lights_the_place_opposite_and_names_who_stands_there():
 
 
 def test_a_token_that_nobody_matches_is_answered_by_the_blank_one():
-    drawn = circle(10, row([1.0, 0.0, 0.0, 0.0], values=(1.0, 7.0, 2.0)))
+    drawn = draw_match_circle(10, row([1.0, 0.0, 0.0, 0.0], values=(1.0, 7.0, 2.0)))
     assert "nobody is there, and the blank token answers" in drawn
 
 
 def test_inputs_too_long_to_be_read_are_not_drawn():
     long = Asked(0, np.zeros(40), ["x"] * 40, np.zeros(40), np.full(40, 1 / 40))
-    assert circle(10, long) == slices([long], 10) == ""
+    assert draw_match_circle(10, long) == draw_pair_slices([long], 10) == ""
 
 
 def test_a_slice_has_a_cell_per_pair_the_sums_of_its_sides_and_a_triangle_for_each_pair():
     weights = np.zeros((4, 4))
     weights[1, 3] = weights[3, 1] = 0.3
     weights[2, 2] = 0.4
-    drawn = slices([row(weights)], 10)
+    drawn = draw_pair_slices([row(weights)], 10)
     assert drawn.count("<rect style=") == 16
     right = [float(w) for w in re.findall(r'<rect class="ours" x="216" y="[\d.]+" width="([\d.]+)"', drawn)]
     np.testing.assert_allclose(right, 40 * weights.sum(axis=1), atol=0.05)
@@ -61,7 +61,7 @@ def test_a_slice_has_a_cell_per_pair_the_sums_of_its_sides_and_a_triangle_for_ea
 def test_the_set_is_on_top_and_the_margin_is_the_gap_to_the_best_of_the_others(members, rng):
     keys = rng.normal(size=(8, 7))
     phi = SetQueries(keys, "max-margin", 0.01, 3)
-    drawn = keys_and_face(phi, [*members, -1])
+    drawn = draw_keys_and_face(phi, [*members, -1])
     w = phi.query(members).scaled
     scores = keys @ w / np.linalg.norm(w)
     gap = scores[list(members)].min() - np.delete(scores, members).max()
@@ -77,12 +77,12 @@ def test_the_set_is_on_top_and_the_margin_is_the_gap_to_the_best_of_the_others(m
 
 
 def test_a_set_of_everybody_has_no_face_to_draw(rng):
-    assert keys_and_face(SetQueries(rng.normal(size=(3, 4)), "least-squares", 0.01, 3), [0, 1, 2]) == ""
+    assert draw_keys_and_face(SetQueries(rng.normal(size=(3, 4)), "least-squares", 0.01, 3), [0, 1, 2]) == ""
 
 
 def test_a_conversation_shows_what_was_sent_beside_the_bound():
     message = {"layer": 1, "sender": "Alice", "receiver": "Bob", "content": "queries", "numbers": 4, "bits": 64}
-    drawn = bound_page.conversation({"messages": [message, message], "each": 16, "needed": 8, "deviation": 0.0})
+    drawn = bound_page.draw_conversation({"messages": [message, message], "each": 16, "needed": 8, "deviation": 0.0})
     assert "128 sent" in drawn
     assert "lower bound 8" in drawn
     width = float(re.search(r'fill-opacity: .5" x="140" y="[\d.]+" width="([\d.]+)"', drawn).group(1))

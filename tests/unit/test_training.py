@@ -12,12 +12,12 @@ import torch
 import keyhole
 from keyhole.constructions.shared.coded_tokens import CodedTokens, Perceptron
 from keyhole.lab.jobs import AttackJob, LearnJob, SweepJob, TrainJob
-from keyhole.lab.pages.training_page import from_record, page
-from keyhole.lab.running import run
-from keyhole.lab.targets.tasks import posed
+from keyhole.lab.pages.training_page import draw_training_page, draw_training_run
+from keyhole.lab.running import run_job
+from keyhole.lab.targets.tasks import pose_task
 from keyhole.lab.training.adam import Adam
-from keyhole.lab.training.choosing import chosen
-from keyhole.lab.training.inputs.labelling import lesson_of
+from keyhole.lab.training.choosing import choose_net
+from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.lab.training.inputs.lessons import Examples
 from keyhole.lab.training.loop import Course, Trainer
 from keyhole.lab.training.supply import Supply
@@ -65,8 +65,8 @@ def answers_of(net, weights, X):
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_a_net_answers_like_its_numpy_model_after_a_round_trip_through_a_file(case, tmp_path):
     asked, rng = TrainJob(**case), np.random.default_rng(0)
-    lesson = lesson_of(posed(asked.task, asked))
-    net = chosen(asked, lesson).net
+    lesson = choose_lesson(pose_task(asked.task, asked))
+    net = choose_net(asked, lesson).net
     weights, X = [perturbed(net, rng) for _ in range(2)], lesson.draw(4, rng=rng)
     odds = answers_of(net, weights, X)
     for k, w in enumerate(weights):
@@ -82,16 +82,16 @@ def _probability(model, odds):
 
 
 def test_a_seed_learns_beside_others_what_it_learns_alone():
-    both = run(TINY).data
+    both = run_job(TINY).data
     for k, seed in enumerate((0, 1)):
-        alone = run(job(seed=seed, seeds=1)).data
+        alone = run_job(job(seed=seed, seeds=1)).data
         np.testing.assert_allclose(alone["errors"], both["errors"][k : k + 1], rtol=1e-3)
         np.testing.assert_allclose(alone["curve"]["errors"][0], both["curve"]["errors"][k], rtol=1e-3)
 
 
 def test_a_model_that_is_unknown_is_refused_with_the_names_of_those_that_are_known():
     with pytest.raises(keyhole.InvalidInput, match="attention, linear-attention, third-order, mlp, gru, lstm, layers"):
-        run(job(model="perceptron"))
+        run_job(job(model="perceptron"))
 
 
 def test_training_without_torch_says_how_to_get_it(monkeypatch):
@@ -99,7 +99,7 @@ def test_training_without_torch_says_how_to_get_it(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(keyhole.InvalidInput, match=r"needs the torch extra: pip install 'keyhole\[torch\]'"):
-        run(TINY)
+        run_job(TINY)
 
 
 def test_adam_takes_the_steps_of_its_formula():
@@ -125,7 +125,7 @@ def test_the_rate_rises_in_the_warm_up_and_falls_to_zero():
 
 
 def test_sets_are_drawn_uniformly_and_without_repetition():
-    lesson = lesson_of(keyhole.SparseAverage(5, 3))
+    lesson = choose_lesson(keyhole.SparseAverage(5, 3))
     X = lesson.draw(4000, rng=np.random.default_rng(0))
     sets, counts = np.unique(X[..., 1:4].reshape(-1, 3), axis=0, return_counts=True)
     assert len(sets) == 10
@@ -136,7 +136,7 @@ def test_sets_are_drawn_uniformly_and_without_repetition():
 @pytest.mark.parametrize("at_most", [False, True])
 def test_lessons_on_averages_have_vectors_of_length_one_and_the_right_answers(at_most):
     task = keyhole.SparseAverage(6, 3, 2, at_most)
-    lesson = lesson_of(task)
+    lesson = choose_lesson(task)
     X = lesson.draw(50, rng=np.random.default_rng(0))
     np.testing.assert_allclose(np.linalg.norm(X[..., :2], axis=-1), 1.0)
     np.testing.assert_allclose(lesson.targets(X), task.target(X), atol=1e-14)
@@ -145,7 +145,7 @@ def test_lessons_on_averages_have_vectors_of_length_one_and_the_right_answers(at
 @pytest.mark.parametrize("at_most", [False, True])
 def test_the_lines_of_averages_are_what_the_predictors_reach(at_most):
     task = keyhole.SparseAverage(8, 3, 2, at_most)
-    lesson = lesson_of(task)
+    lesson = choose_lesson(task)
     X = lesson.draw(4000, rng=np.random.default_rng(0))
     Y, z = lesson.targets(X), X[..., :2]
     mean = np.broadcast_to(z.mean(axis=1, keepdims=True), Y.shape)
@@ -158,17 +158,17 @@ def test_the_lines_of_averages_are_what_the_predictors_reach(at_most):
 
 
 def test_the_least_error_of_linear_attention_is_that_of_the_best_matrix_of_its_rank():
-    data = run(job(length=7, q=2, width=1, embed=3, steps=1, seeds=1)).data
+    data = run_job(job(length=7, q=2, width=1, embed=3, steps=1, seeds=1)).data
     members = np.array([[i in y for i in range(7)] for y in combinations(range(7), 2)], dtype=float)
     values = np.linalg.eigvalsh(members.T @ members / len(members))
     lost = values[:-3].sum() / values.sum()  # of M G z with G the projection on the three largest directions
     assert data["lines"]["linear_optimum"] == pytest.approx(lost)
-    three = run(job(length=7, q=2, width=1, embed=1, heads=3, steps=1, seeds=1)).data
+    three = run_job(job(length=7, q=2, width=1, embed=1, heads=3, steps=1, seeds=1)).data
     assert three["lines"]["linear_optimum"] == pytest.approx(lost)
 
 
 def test_lines_of_labels_are_fitted_to_what_was_seen_and_measured_on_tests():
-    lesson = lesson_of(keyhole.Match3(5, 11))
+    lesson = choose_lesson(keyhole.Match3(5, 11))
     rng = np.random.default_rng(0)
     seen, tests = (Examples(X, lesson.targets(X)) for X in (lesson.draw(200, rng=rng), lesson.draw(200, rng=rng)))
     lines = lesson.lines(tests, seen)
@@ -180,7 +180,7 @@ def test_lines_of_labels_are_fitted_to_what_was_seen_and_measured_on_tests():
 @pytest.mark.parametrize("check_every", [None, 10])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(check_every, tmp_path, monkeypatch):
     often = {"checkpoint_every": 20, "check_every": check_every}
-    whole = run(job(keep=True, out=str(tmp_path / "whole"), **often)).data
+    whole = run_job(job(keep=True, out=str(tmp_path / "whole"), **often)).data
     advance, taken = Trainer._advance, []
 
     def failing(self):
@@ -192,11 +192,11 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(check_every, tmp_p
     monkeypatch.setattr(Trainer, "_advance", failing)
     half = job(keep=True, out=str(tmp_path / "half"), **often)
     with pytest.raises(KeyboardInterrupt):
-        run(half)
+        run_job(half)
     monkeypatch.setattr(Trainer, "_advance", advance)
     with pytest.raises(keyhole.InvalidInput, match="already holds a run"):
-        run(half)
-    went_on = run(replace(half, resume=True)).data
+        run_job(half)
+    went_on = run_job(replace(half, resume=True)).data
     assert went_on["curve"] == whole["curve"]
     assert went_on["errors"] == whole["errors"]
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "half")]
@@ -204,18 +204,18 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(check_every, tmp_p
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    run(job(keep=True, out=str(tmp_path), steps=4))
+    run_job(job(keep=True, out=str(tmp_path), steps=4))
     with pytest.raises(keyhole.errors.DifferentRun, match="another training"):
-        run(job(keep=True, out=str(tmp_path), steps=5, resume=True))
+        run_job(job(keep=True, out=str(tmp_path), steps=5, resume=True))
     with pytest.raises(keyhole.errors.DifferentRun, match="another run, none with --seed 7"):
-        run(job(keep=True, out=str(tmp_path), steps=4, seed=7, resume=True))
+        run_job(job(keep=True, out=str(tmp_path), steps=4, seed=7, resume=True))
     assert not list(tmp_path.glob("*-7.*"))
 
 
 def test_answers_that_are_no_numbers_are_wrong_labels():
     asked = job(**MATCH, q=None, width=None, seeds=1)
-    lesson = lesson_of(keyhole.Match2(6, 7))
-    net = chosen(asked, lesson).net
+    lesson = choose_lesson(keyhole.Match2(6, 7))
+    net = choose_net(asked, lesson).net
     trainer = Trainer(net, Supply(lesson, net.reading, (0,), 8, None), Course(1, 0.1, 0, 1, None))
     broken = {name: torch.full_like(part, np.nan) for name, part in trainer.weights.items()}
     assert trainer.errors(broken, trainer.checks).tolist() == [1.0]
@@ -223,21 +223,21 @@ def test_answers_that_are_no_numbers_are_wrong_labels():
 
 def test_a_training_that_runs_away_is_told_and_shown(tmp_path):
     out = tmp_path / "run"
-    data = run(job(rate=1e30, keep=True, out=str(out))).data
+    data = run_job(job(rate=1e30, keep=True, out=str(out))).data
     assert data["curve"]["best_steps"] == [0, 0]
     record = json.loads((out / "record.json").read_bytes())
     assert record["curve"]["alignment"][-1] is None
-    assert "to not finite, median" in from_record(record, out)
+    assert "to not finite, median" in draw_training_run(record, out)
 
 
 def test_a_seed_stops_when_it_gets_no_better(tmp_path):
-    data = run(job(rate=1e-12, steps=1000, check_every=5, patience=3, seeds=2)).data
+    data = run_job(job(rate=1e-12, steps=1000, check_every=5, patience=3, seeds=2)).data
     assert all(step is not None and step <= 100 for step in data["curve"]["stopped"])
     assert data["curve"]["steps"][-1] == max(data["curve"]["stopped"])
 
 
 def test_a_model_is_the_best_of_its_checks_and_measured_on_other_sequences():
-    data = run(job(model="mlp", samples=20, steps=200, rate=0.01, hidden=32)).data
+    data = run_job(job(model="mlp", samples=20, steps=200, rate=0.01, hidden=32)).data
     for errors, best in zip(data["curve"]["errors"], data["curve"]["best_steps"], strict=True):
         assert data["curve"]["steps"][int(np.argmin(errors))] == best
         assert min(errors) < 0.97 * errors[-1]
@@ -245,7 +245,7 @@ def test_a_model_is_the_best_of_its_checks_and_measured_on_other_sequences():
 
 def test_a_small_training_learns_its_task_and_tells_what_it_did(tmp_path):
     out = str(tmp_path / "run")
-    record = run(job(steps=300, samples=None, keep=True, out=out, round_trip=True, effective_bits=True))
+    record = run_job(job(steps=300, samples=None, keep=True, out=out, round_trip=True, effective_bits=True))
     data = json.loads(record.json())
     assert data["error"]["max"] < 0.01
     assert data["error"]["min"] <= data["error"]["median"] <= data["error"]["max"]
@@ -265,7 +265,7 @@ def test_a_small_training_learns_its_task_and_tells_what_it_did(tmp_path):
     assert {"record.json", "report.html", "model.safetensors", "seed-0.safetensors", "seed-1.safetensors"} <= saved
     task, X = (
         keyhole.SparseAverage(6, 2, 2),
-        lesson_of(keyhole.SparseAverage(6, 2, 2)).draw(50, rng=np.random.default_rng(1)),
+        choose_lesson(keyhole.SparseAverage(6, 2, 2)).draw(50, rng=np.random.default_rng(1)),
     )
     for k in (0, 1):
         answers = keyhole.load(data["models"][k])(X)
@@ -274,38 +274,38 @@ def test_a_small_training_learns_its_task_and_tells_what_it_did(tmp_path):
 
 
 def test_a_trained_unit_is_a_target_like_any_other(tmp_path):
-    run(job(keep=True, out=str(tmp_path / "run")))
+    run_job(job(keep=True, out=str(tmp_path / "run")))
     model = str(tmp_path / "run" / "model.safetensors")
-    found = run(LearnJob(model, out=str(tmp_path / "learned"))).data
+    found = run_job(LearnJob(model, out=str(tmp_path / "learned"))).data
     assert found["verdict"] == "EXACT"
     assert found["rank"] == 6
 
 
 def test_a_trained_model_with_more_than_its_attention_is_not_taken_for_its_attention(tmp_path):
-    data = run(job(model="layers", steps=2, keep=True, out=str(tmp_path / "run"))).data
+    data = run_job(job(model="layers", steps=2, keep=True, out=str(tmp_path / "run"))).data
     with pytest.raises(keyhole.InvalidInput, match="a residual or a network behind its attention layer"):
-        run(LearnJob(data["model"], out=str(tmp_path / "learned")))
+        run_job(LearnJob(data["model"], out=str(tmp_path / "learned")))
 
 
 def test_a_narrow_trained_network_is_attacked_and_one_that_reads_twice_is_not(tmp_path):
     for model, verdict in (("mlp", "FOUND"), ("gru", "NONE_FOLLOWS")):
         out = tmp_path / model
-        run(job(model=model, hidden=4, steps=5, keep=True, out=str(out)))
-        told = run(AttackJob(str(out / "model.safetensors"), "sparse-average", length=6, q=2, width=2)).data
+        run_job(job(model=model, hidden=4, steps=5, keep=True, out=str(out)))
+        told = run_job(AttackJob(str(out / "model.safetensors"), "sparse-average", length=6, q=2, width=2)).data
         assert told["status"] == verdict
 
 
 def test_the_page_of_a_training_shows_curves_lines_and_attention_and_escapes(tmp_path):
-    data = dict(run(job(keep=True, out=str(tmp_path / "run"))).data)
-    text = page(data | {"sentence": "<script>"}, {0: np.eye(6), -1: np.eye(6)})
+    data = dict(run_job(job(keep=True, out=str(tmp_path / "run"))).data)
+    text = draw_training_page(data | {"sentence": "<script>"}, {0: np.eye(6), -1: np.eye(6)})
     assert text.count('class="line ours"') == 2
     assert all(word in text for word in ("mean of all z", "answering zero", "ideal", "step 0"))
     assert "<script>" not in text.replace("<script>" + text.rpartition("<script>")[2], "")
 
 
 def test_the_page_is_written_again_with_its_pictures(tmp_path):
-    data = run(job(steps=5, keep=True, out=str(tmp_path / "run"))).data
-    assert from_record(data, tmp_path / "run") == (tmp_path / "run" / "report.html").read_text()
+    data = run_job(job(steps=5, keep=True, out=str(tmp_path / "run"))).data
+    assert draw_training_run(data, tmp_path / "run") == (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
@@ -316,7 +316,7 @@ def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
         'figure = {x = "job.embed", y = "record.errors", series = "job.model", lines = {mean = "record.lines.zero"}}\n'
         'expect = [{value = "record.errors", statistic = "max", at_most = 5.0}]\n'
     )
-    data = run(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
+    data = run_job(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
     assert data["jobs"] == {"total": 4, "done": 4, "failed": 0, "run_now": 4}
     assert data["expectations"][0]["met"]
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -332,7 +332,7 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
         'job = "train"\ngrid = {model = ["constructed", "attention"]}\n'
         'base = {task = "match2", length = 5, modulus = 5, steps = 2, seeds = 1, tests = 20, keep = true}\n'
     )
-    data = run(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
+    data = run_job(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
     assert data["jobs"]["done"] == 2
     assert len(list(tmp_path.rglob("model.safetensors"))) == 2
 
@@ -359,19 +359,19 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
 def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(changes, said, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(keyhole.InvalidInput, match=said):
-        run(job(keep=True, out=str(out), **changes))
+        run_job(job(keep=True, out=str(out), **changes))
     assert not out.exists()
 
 
 def test_resampled_codes_carry_over_to_other_lengths(tmp_path):
-    data = run(job(codes="resampled", code_width=32, tied=True, steps=150, samples=None, lengths=(6, 12))).data
+    data = run_job(job(codes="resampled", code_width=32, tied=True, steps=150, samples=None, lengths=(6, 12))).data
     assert data["lengths"]["median_errors"][0] == pytest.approx(data["error"]["median"], rel=0.5)
     assert data["lengths"]["last_scaled"] < data["lengths"]["last_errors"] < 1.0
 
 
 @pytest.mark.parametrize("model", ["attention", "third-order"])
 def test_units_with_flags_learn_labels(model):
-    data = run(
+    data = run_job(
         job(task="match2", length=5, q=None, width=None, modulus=5, model=model, steps=200, rate=0.05, embed=5)
     ).data
     assert data["accuracy"]["max"] > 1 - 0.5 * data["lines"]["majority"]
@@ -380,13 +380,13 @@ def test_units_with_flags_learn_labels(model):
 
 @pytest.mark.slow
 def test_attention_learns_averages_from_a_thousand_sequences():
-    data = run(TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=4000, keep=False)).data
+    data = run_job(TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=4000, keep=False)).data
     assert data["error"]["max"] <= 1e-4
 
 
 @pytest.mark.slow
 def test_a_network_without_attention_stays_at_the_mean_of_all():
-    data = run(
+    data = run_job(
         TrainJob("sparse-average", length=20, q=3, width=4, samples=50_000, model="mlp", codes="random", keep=False)
     ).data
     assert abs(data["error"]["median"] - data["lines"]["mean_of_all"]) < 0.03
@@ -396,7 +396,7 @@ def test_a_network_without_attention_stays_at_the_mean_of_all():
 @pytest.mark.parametrize(("model", "embed", "usual"), [("attention", 16, 0.317), ("linear-attention", 16, 0.726)])
 def test_softmax_needs_less_width_than_linear_attention(model, embed, usual):
     sizes = {"length": 64, "q": 3, "width": 4, "tied": True, "steps": 800, "rate": 0.03, "seeds": 3}
-    data = run(
+    data = run_job(
         TrainJob("sparse-average", **sizes, model=model, embed=embed, tests=500, check_every=200, keep=False)
     ).data
     assert abs(data["error"]["median"] - usual) < 0.03

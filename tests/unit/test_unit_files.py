@@ -10,7 +10,7 @@ import keyhole
 from keyhole import InvalidInput, SelfAttention, SparseAverage, Transformer
 from keyhole.constructions.shared.layout import Layout, Weights
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
-from keyhole.constructions.sparse_averages.sparse_average import ONE_HOT, unit
+from keyhole.constructions.sparse_averages.sparse_average import ONE_HOT, build_set_unit
 from keyhole.models import files
 from keyhole.models.stack import Block
 from keyhole.models.tensor import TensorAttention
@@ -19,7 +19,7 @@ TASK = SparseAverage(6, 2, 2)
 
 
 def one_hot():
-    return unit(SetQueries(np.eye(6), "indicator", 1e-3, 2, 2))
+    return build_set_unit(SetQueries(np.eye(6), "indicator", 1e-3, 2, 2))
 
 
 def described(path):

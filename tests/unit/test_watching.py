@@ -6,7 +6,7 @@ import pytest
 from keyhole.errors import BudgetSpent
 from keyhole.learners.choosing import learn
 from keyhole.models import Head
-from keyhole.oracles import Budgeted, Counted, Local, Watched, watching
+from keyhole.oracles import Budgeted, Counted, Local, Watched, watch_batches
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def tell(heard):
 
 
 def test_a_learner_is_heard_phase_by_phase(heard, tell, rng):
-    with watching(tell), Watched(Local(Head.random(4, rng=rng)), 100) as oracle:
+    with watch_batches(tell), Watched(Local(Head.random(4, rng=rng)), 100) as oracle:
         found = learn(oracle, rng=rng)
     assert heard == {name: entry.sequences for name, entry in found.ledger.phases.items()}
 
 
 def test_the_outermost_phase_is_told_whatever_counts_inside(heard, tell, rng):
     inner = Counted(Local(Head.random(3, rng=rng)))
-    with watching(tell), Watched(inner, 10) as oracle:
+    with watch_batches(tell), Watched(inner, 10) as oracle:
         outer = Counted(oracle)
         with outer.phase("measure"):
             outer.ask(np.zeros((5, 2, 3)))
@@ -40,13 +40,13 @@ def test_the_outermost_phase_is_told_whatever_counts_inside(heard, tell, rng):
 
 def test_what_a_budget_still_answers_is_heard(heard, tell, rng):
     four = Budgeted(Local(Head.random(3, rng=rng)), 4)
-    with watching(tell), Watched(four, 10) as oracle, pytest.raises(BudgetSpent):
+    with watch_batches(tell), Watched(four, 10) as oracle, pytest.raises(BudgetSpent):
         oracle.ask(np.zeros((6, 2, 3)))
     assert heard == {"ask": 4}
 
 
 def test_nobody_hears_what_was_made_outside(heard, tell, rng):
-    with watching(tell):
+    with watch_batches(tell):
         pass
     with Watched(Local(Head.random(3, rng=rng)), 10) as oracle:
         oracle.ask(np.zeros((6, 2, 3)))

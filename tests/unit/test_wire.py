@@ -11,14 +11,14 @@ from keyhole.oracles import wire
 
 
 def test_a_question_in_json_is_what_the_protocol_says():
-    body, headers = wire.question(np.array([[[0.1, -2.0]]]), "x", "FP64", binary=False, wanted="y")
+    body, headers = wire.write_question(np.array([[[0.1, -2.0]]]), "x", "FP64", binary=False, wanted="y")
     assert headers == {"Content-Type": "application/json"}
     tensor = {"name": "x", "shape": [1, 1, 2], "datatype": "FP64", "data": [0.1, -2.0]}
     assert json.loads(body) == {"inputs": [tensor], "outputs": [{"name": "y"}]}
 
 
 def test_a_question_in_bytes_is_a_head_and_little_endian_numbers():
-    body, headers = wire.question(np.array([[[0.5, -2.0]]]), "x", "FP32", binary=True, wanted=None)
+    body, headers = wire.write_question(np.array([[[0.5, -2.0]]]), "x", "FP32", binary=True, wanted=None)
     end = int(headers["Inference-Header-Content-Length"])
     tensor = {"name": "x", "shape": [1, 1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}
     assert json.loads(body[:end]) == {"inputs": [tensor], "parameters": {"binary_data_output": True}}
@@ -28,7 +28,7 @@ def test_a_question_in_bytes_is_a_head_and_little_endian_numbers():
 def read(outputs, name=None, behind=b""):
     head = json.dumps({"outputs": outputs}).encode()
     headers = {"inference-header-content-length": str(len(head))} if behind else {}
-    message, rest = wire.opened(head + behind, headers, wire.Reply)
+    message, rest = wire.open_message(head + behind, headers, wire.Reply)
     return wire.numbers_of(message.outputs, name, rest).tolist()
 
 
@@ -82,4 +82,4 @@ def test_what_is_no_tensor_of_numbers_is_refused(outputs, name, behind, sentence
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff", b'{"outputs": 3}', b"[" * 100_000])
 def test_what_is_no_message_is_refused(body):
     with pytest.raises(InvalidInput, match="not a message of the V2 protocol"):
-        wire.opened(body, {}, wire.Reply)
+        wire.open_message(body, {}, wire.Reply)

@@ -16,11 +16,11 @@ from typing import Any, cast
 import numpy as np
 
 from keyhole._arrays import Array, Rng, Stack, as_generator
-from keyhole.bounds.collisions import SEARCHED, two_prefixes
-from keyhole.bounds.formulas import Inequality, Sizes, counting, kernel, prefixes
+from keyhole.bounds.collisions import SEARCHED, find_two_prefixes
+from keyhole.bounds.formulas import Inequality, Sizes, bound_by_counting, bound_by_kernel, bound_by_prefixes
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
-from keyhole.models.baselines import Mlp, Recurrent, encoded
+from keyhole.models.baselines import Mlp, Recurrent, encode_tokens
 from keyhole.models.numbers import NumberFormat, evaluate
 from keyhole.models.numbers import number_format as format_named
 from keyhole.models.stack import Transformer
@@ -106,10 +106,12 @@ def attack(
         raise InvalidInput(f"attacks are known for models of sparse-average; got {task.name}.")
     allowed = 1.0 / (4.0 * task.q) if accuracy is None else accuracy
     if isinstance(model, Mlp):
-        return _on_mlp(model, task, allowed)
+        return _attack_mlp(model, task, allowed)
     if isinstance(model, Recurrent):
-        return _on_recurrent(model, task, allowed, rng)
-    return _on_attention(model, task, allowed, rng, format_named("exact" if number_format is None else number_format))
+        return _attack_recurrent(model, task, allowed, rng)
+    return _attack_attention(
+        model, task, allowed, rng, format_named("exact" if number_format is None else number_format)
+    )
 
 
 def _check_width(model: Any, task: SparseAverage) -> None:
@@ -120,7 +122,7 @@ def _check_width(model: Any, task: SparseAverage) -> None:
         )
 
 
-def _replayed(task: SparseAverage, inputs: Stack, row: int, run: Callable[[Stack], Stack], **told: Any) -> Attack:
+def _replay_inputs(task: SparseAverage, inputs: Stack, row: int, run: Callable[[Stack], Stack], **told: Any) -> Attack:
     """Put both inputs to the model."""
     answers, targets = run(inputs)[:, row], task.target(inputs)[:, row]
     gap, apart = float(np.abs(answers[0] - answers[1]).max()), float(np.linalg.norm(targets[0] - targets[1]))
@@ -133,13 +135,13 @@ def _replayed(task: SparseAverage, inputs: Stack, row: int, run: Callable[[Stack
 
 # The first layer sees z only through its columns for z. Those of the first N - q + 1 tokens have a kernel as soon as
 # there are more of them than units; the token of the kernel vector with the largest norm is scaled to norm 1.
-def _on_mlp(model: Mlp, task: SparseAverage, accuracy: float) -> Attack:
+def _attack_mlp(model: Mlp, task: SparseAverage, accuracy: float) -> Attack:
     _check_width(model, task)
     if model.length != task.length:
         raise InvalidInput(f"the model reads {model.length} tokens; this task has {task.length}. Check --length.")
-    told = kernel(task, model.hidden, accuracy)
+    told = bound_by_kernel(task, model.hidden, accuracy)
     free = task.length - task.q + 1
-    delta = _unseen(model, free)
+    delta = _find_unseen_vectors(model, free)
     if delta is None:
         sentence = (
             f"The first layer has {model.hidden} units and sees every direction of the {told.needed:.0f} z-coordinates "
@@ -153,12 +155,12 @@ def _on_mlp(model: Mlp, task: SparseAverage, accuracy: float) -> Attack:
     inputs = task.tokens(z, y)
     seen = model.first_layer(inputs)
     why = f"Its {model.hidden} first-layer units do not see the difference; {told.needed:.0f} would be needed."
-    return _replayed(
+    return _replay_inputs(
         task, inputs, 0, model, inequality=told, hidden_gap=float(np.abs(seen[0] - seen[1]).max()), why=why
     )
 
 
-def _unseen(model: Mlp, free: int) -> Array | None:
+def _find_unseen_vectors(model: Mlp, free: int) -> Array | None:
     """Vectors for the first tokens that the first layer does not see, the longest of norm 1; None where it sees all."""
     columns = model.W[0].reshape(model.hidden, model.length, model.inputs)[:, :free, list(model.z)]
     columns = columns.reshape(model.hidden, -1)
@@ -170,29 +172,29 @@ def _unseen(model: Mlp, free: int) -> Array | None:
     return delta / np.linalg.norm(delta, axis=1).max()
 
 
-def _on_recurrent(model: Recurrent, task: SparseAverage, accuracy: float, rng: np.random.Generator) -> Attack:
+def _attack_recurrent(model: Recurrent, task: SparseAverage, accuracy: float, rng: np.random.Generator) -> Attack:
     _check_width(model, task)
-    told = prefixes(task, model.bits, accuracy)
+    told = bound_by_prefixes(task, model.bits, accuracy)
     if model.passes > 1:
         sentence = f"The model reads its input {model.passes} times, and knows what is asked when it reads it again: "
         return Attack(Attacked.NONE_FOLLOWS, f"{sentence}nothing follows.", told)
     if task.q > task.length - 2:
         sentence = f"With q = {task.q} of {task.length} positions every prefix may be asked the same: nothing follows."
         return Attack(Attacked.NONE_FOLLOWS, sentence, told)
-    pair = two_prefixes(model, task, rng=rng)
+    pair = find_two_prefixes(model, task, rng=rng)
     if pair is None:
-        return _pigeonhole(model, task, told)
-    z, y = pair, _separating(pair, task.q)
-    inputs = task.tokens(np.concatenate([z, np.zeros((2, 1, task.dimension))], axis=1), _asked(task, y))
-    states = _states(model, inputs[:, :-1])
+        return _report_pigeonhole(model, task, told)
+    z, y = pair, _find_separating_positions(pair, task.q)
+    inputs = task.tokens(np.concatenate([z, np.zeros((2, 1, task.dimension))], axis=1), _name_last_set(task, y))
+    states = _run_states(model, inputs[:, :-1])
     why = f"Its state of {model.bits} bits is the same behind both prefixes; " + (
         f"{told.needed:.0f} bits would be needed." if told.violated else "its bits would do, but it uses them badly."
     )
     gap = float(np.abs(states[0] - states[1]).max())
-    return _replayed(task, inputs, task.length - 1, model, inequality=told, hidden_gap=gap, why=why)
+    return _replay_inputs(task, inputs, task.length - 1, model, inequality=told, hidden_gap=gap, why=why)
 
 
-def _pigeonhole(model: Recurrent, task: SparseAverage, told: Inequality) -> Attack:
+def _report_pigeonhole(model: Recurrent, task: SparseAverage, told: Inequality) -> Attack:
     if told.violated:
         sentence = (
             f"{task.length - 1} bits of prefix meet {model.bits} bits of state: two prefixes share a state by the "
@@ -207,21 +209,21 @@ def _pigeonhole(model: Recurrent, task: SparseAverage, told: Inequality) -> Atta
     return Attack(Attacked.NONE_FOLLOWS, sentence, told)
 
 
-def _states(model: Recurrent, X: Stack) -> Array:
-    tokens, state = encoded(X, model.z, model.codes), model.start(len(X))
+def _run_states(model: Recurrent, X: Stack) -> Array:
+    tokens, state = encode_tokens(X, model.z, model.codes), model.start(len(X))
     for t in range(X.shape[1]):
         state = model.step(state, tokens[:, t])
     return state
 
 
-def _asked(task: SparseAverage, y: Any) -> Any:
+def _name_last_set(task: SparseAverage, y: Any) -> Any:
     """The set the last token names; the others name the first positions, as where prefixes were grown."""
     every = np.broadcast_to(np.arange(task.q), (2, task.length, task.q)).copy()
     every[:, -1] = np.sort(y)
     return every
 
 
-def _separating(z: Stack, q: int) -> Any:
+def _find_separating_positions(z: Stack, q: int) -> Any:
     """Positions over which two prefixes of +-1 have different sums: the q largest differences, or the q smallest."""
     order = np.argsort(z[0, :, 0] - z[1, :, 0], kind="stable")
     least, most = order[:q], order[-q:]
@@ -230,7 +232,7 @@ def _separating(z: Stack, q: int) -> Any:
 
 
 # Two sets whose query, key and value are the same numbers once rounded get the same answers, whatever the vectors are.
-def _on_attention(
+def _attack_attention(
     model: Transformer | SelfAttention,
     task: SparseAverage,
     accuracy: float,
@@ -241,35 +243,41 @@ def _on_attention(
         raise InvalidInput("attacks on attention need a Transformer with a token map in front of standard attention.")
     block, layer = model.blocks[0], model.blocks[0].layer
     heads, _, m = layer.Q.shape
-    told = counting(
+    told = bound_by_counting(
         task,
         Sizes(
             embed=m, bits=held.bits, heads=heads, value_width=layer.outputs, accuracy=accuracy, residual=block.residual
         ),
     )
-    pair = None if block.residual else _two_sets(model, task, held, rng)
+    pair = None if block.residual else _find_two_sets(model, task, held, rng)
     if pair is None:
         tried = min(SETS, comb(task.length - 1, task.q))
         sentence = (
-            f"The messages of {tried:,} sets, {_size(told.available)}, are all different; "
+            f"The messages of {tried:,} sets, {_describe_message_size(told.available)}, are all different; "
             f"{told.needed:,.1f} bits are needed"
             + (": two sets share one, but were not met." if told.violated else ".")
         )
         return Attack(Attacked.PIGEONHOLE if told.violated else Attacked.NONE_FOLLOWS, sentence, told)
-    inputs = _told_apart(task, *pair)
-    first, second = (_message(model, task, np.array([y]), held)[0] for y in pair)
+    inputs = _build_telling_inputs(task, *pair)
+    first, second = (_read_messages(model, task, np.array([y]), held)[0] for y in pair)
     why = "Query, key and value of its last token are the same numbers for two sets."
     gap = float(np.abs(first - second).max())
-    return _replayed(
-        task, inputs, task.length - 1, lambda X: _evaluated(model, X, held), inequality=told, hidden_gap=gap, why=why
+    return _replay_inputs(
+        task,
+        inputs,
+        task.length - 1,
+        lambda X: _evaluate_rounded(model, X, held),
+        inequality=told,
+        hidden_gap=gap,
+        why=why,
     )
 
 
-def _size(bits: float) -> str:
+def _describe_message_size(bits: float) -> str:
     return f"{bits:,.0f} bits each" if isfinite(bits) else "not rounded"
 
 
-def _message(model: Transformer, task: SparseAverage, sets: Any, held: NumberFormat) -> Array:
+def _read_messages(model: Transformer, task: SparseAverage, sets: Any, held: NumberFormat) -> Array:
     """All that attention sees of the last token, for each of its sets, all other tokens being the same."""
     z = np.zeros((len(sets), task.length, task.dimension))
     z[..., 0] = -1.0
@@ -280,20 +288,20 @@ def _message(model: Transformer, task: SparseAverage, sets: Any, held: NumberFor
     return np.concatenate([held.round(tokens @ P) for part in (layer.Q, layer.K, layer.V) for P in part], axis=1)
 
 
-def _two_sets(
+def _find_two_sets(
     model: Transformer, task: SparseAverage, held: NumberFormat, rng: np.random.Generator
 ) -> tuple[Any, Any] | None:
     """Two sets with the same message, all sets being tried where they are few, else random ones."""
     seen: dict[bytes, Any] = {}
-    for sets in _batches(task, rng):
-        for y, told in zip(sets, _message(model, task, sets, held) + 0.0, strict=True):
+    for sets in _list_set_batches(task, rng):
+        for y, told in zip(sets, _read_messages(model, task, sets, held) + 0.0, strict=True):
             other = seen.setdefault(told.tobytes(), y)
             if not np.array_equal(other, y):
                 return other, y
     return None
 
 
-def _batches(task: SparseAverage, rng: np.random.Generator) -> Any:
+def _list_set_batches(task: SparseAverage, rng: np.random.Generator) -> Any:
     others, size = task.length - 1, max(1, 200_000 // (task.length * task.width))
     if comb(others, task.q) <= SETS:
         every = combinations(range(others), task.q)
@@ -304,7 +312,7 @@ def _batches(task: SparseAverage, rng: np.random.Generator) -> Any:
         yield np.sort(np.stack([rng.choice(others, task.q, replace=False) for _ in range(size)]), axis=1)
 
 
-def _told_apart(task: SparseAverage, first: Any, second: Any) -> Stack:
+def _build_telling_inputs(task: SparseAverage, first: Any, second: Any) -> Stack:
     """Inputs that differ in the last token's set only, with +e_1 at a position that the first set has and -e_1 else."""
     z = np.zeros((2, task.length, task.dimension))
     z[..., 0] = -1.0
@@ -314,6 +322,6 @@ def _told_apart(task: SparseAverage, first: Any, second: Any) -> Stack:
     return task.tokens(z, y)
 
 
-def _evaluated(model: Transformer, X: Stack, held: NumberFormat) -> Stack:
+def _evaluate_rounded(model: Transformer, X: Stack, held: NumberFormat) -> Stack:
     """The model with XQ, XK, XV and head outputs rounded."""
     return model(X, lambda layer, tokens: evaluate(cast(Any, layer), tokens, held, inner=False))

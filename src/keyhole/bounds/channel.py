@@ -18,7 +18,7 @@ from jaxtyping import Int
 from keyhole._arrays import Array, Sequences, Stack
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Block, Transformer
-from keyhole.tasks.base import whole
+from keyhole.tasks.base import round_to_whole
 
 Signs = Int[np.ndarray, "batch q"]
 
@@ -52,7 +52,7 @@ class SlotCodes:
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""
-        place = whole(X[..., -1])
+        place = round_to_whole(X[..., -1])
         keys = np.zeros((*X.shape[:2], self.q))
         slot = place < 2 * self.q
         keys[(*np.nonzero(slot), place[slot] // 2)] = 2.0 * (place[slot] % 2) - 1.0
@@ -62,7 +62,7 @@ class SlotCodes:
     @staticmethod
     def signs(y: Array) -> Array:
         """A set with one slot of each pair as signs."""
-        return 2.0 * (np.sort(whole(y), axis=-1) % 2) - 1.0
+        return 2.0 * (np.sort(round_to_whole(y), axis=-1) % 2) - 1.0
 
 
 def sign_channel(q: int, dimension: int = 1) -> Transformer:
@@ -79,12 +79,12 @@ def sign_channel(q: int, dimension: int = 1) -> Transformer:
     return Transformer((Block(SlotCodes(q, dimension), SelfAttention(Q[None], K[None], V[None])),))
 
 
-def message(X: Sequences, q: int, dimension: int = 1) -> Signs:
+def encode_message(X: Sequences, q: int, dimension: int = 1) -> Signs:
     """What crosses from Alice to Bob: one bit per pair of slots."""
     return (SlotCodes.signs(X[:, 2 * q, dimension : dimension + q]) > 0).astype(np.int64)
 
 
-def answer(bits: Signs, z: Array, q: int) -> Array:
+def answer_from_bits(bits: Signs, z: Array, q: int) -> Array:
     """Bob's side: the unit's answer to the asking token, from q bits and the first numbers of his own vectors."""
     scores = log(8.0 * q) * np.repeat(2.0 * bits - 1.0, 2, axis=1) * np.tile([-1.0, 1.0], q)
     weights = np.exp(scores)

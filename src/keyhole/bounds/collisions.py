@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Array, Stack
-from keyhole.models.baselines import UNROUNDED, Recurrent, encoded
+from keyhole.models.baselines import UNROUNDED, Recurrent, encode_tokens
 from keyhole.tasks import SparseAverage
 
 SEARCHED = 1 << 21  # states that are compared at a time
@@ -19,7 +19,7 @@ _CHUNK = 1 << 16
 _HISTORY = 62  # tokens that are varied: their signs fit one integer
 
 
-def two_prefixes(
+def find_two_prefixes(
     model: Recurrent, task: SparseAverage, *, rng: np.random.Generator, limit: int = SEARCHED
 ) -> Stack | None:
     """Two different sequences of N - 1 vectors +-e_1 behind which the state is the same; None where none was met.
@@ -32,7 +32,7 @@ def two_prefixes(
     """
     others = task.length - 1
     varied = min(others, _HISTORY)
-    tokens = _tokens(model, task)
+    tokens = _encode_prefix_tokens(model, task)
     states = model.start(1)
     for t in range(others - varied):
         states = model.step(states, tokens[1, t][None])
@@ -41,38 +41,38 @@ def two_prefixes(
         if 2 * len(states) > limit:
             kept = rng.choice(len(states), limit // 2, replace=False)
             states, history = states[kept], history[kept]
-        states = np.concatenate([_stepped(model, states, token) for token in tokens[:, t]])
+        states = np.concatenate([_step_states(model, states, token) for token in tokens[:, t]])
         history = np.concatenate([history << 1, (history << 1) | 1])
-        pair = _equal(model, states)
+        pair = _find_equal_rows(model, states)
         if pair is not None:
-            return _signs(history[list(pair)], t + 1 - (others - varied), others - varied, task)
+            return _decode_histories(history[list(pair)], t + 1 - (others - varied), others - varied, task)
     return None
 
 
-def _tokens(model: Recurrent, task: SparseAverage) -> Array:
+def _encode_prefix_tokens(model: Recurrent, task: SparseAverage) -> Array:
     """The encoded token of every position, with -e_1 and with +e_1, naming the first q positions."""
     z = np.zeros((2, task.length, task.dimension))
     z[0, :, 0], z[1, :, 0] = -1.0, 1.0
     y = np.broadcast_to(np.arange(task.q), (2, task.length, task.q))
-    return encoded(task.tokens(z, y), model.z, model.codes)
+    return encode_tokens(task.tokens(z, y), model.z, model.codes)
 
 
-def _stepped(model: Recurrent, states: Array, token: Array) -> Array:
+def _step_states(model: Recurrent, states: Array, token: Array) -> Array:
     """One more token, some states at a time."""
     parts = [states[k : k + _CHUNK] for k in range(0, len(states), _CHUNK)]
     return np.concatenate([model.step(part, np.broadcast_to(token, (len(part), len(token)))) for part in parts])
 
 
-def _equal(model: Recurrent, states: Array) -> tuple[int, int] | None:
+def _find_equal_rows(model: Recurrent, states: Array) -> tuple[int, int] | None:
     """Two equal rows."""
     rows = np.ascontiguousarray(states + 0.0 if model.state_bits == UNROUNDED else model.grid(states))
     words: Any = rows.view([("", rows.dtype)] * rows.shape[1])[:, 0]
-    order = np.argsort(_mixed(rows), kind="stable")
+    order = np.argsort(_hash_rows(rows), kind="stable")
     same = np.flatnonzero(words[order[1:]] == words[order[:-1]])
     return None if not len(same) else (int(order[same[0]]), int(order[same[0] + 1]))
 
 
-def _mixed(rows: Any) -> Any:
+def _hash_rows(rows: Any) -> Any:
     """A 64-bit hash of every row."""
     mixed = np.zeros(len(rows), dtype=np.uint64)
     for column in rows.view(np.uint64).T:
@@ -81,7 +81,7 @@ def _mixed(rows: Any) -> Any:
     return mixed
 
 
-def _signs(history: Any, grown: int, fixed: int, task: SparseAverage) -> Stack:
+def _decode_histories(history: Any, grown: int, fixed: int, task: SparseAverage) -> Stack:
     """Histories as vectors: +e_1 before and after what was varied."""
     z = np.zeros((2, task.length - 1, task.dimension))
     z[..., 0] = 1.0

@@ -90,13 +90,13 @@ def _(task: SparseAverage) -> Reduction | None:
 # Bob's M - 1 - v_i where b_i = 1, with v = 0, 2, 3, .., n. A sum 1 + x + x' is 0 modulo M only for x = v_i and
 # x' = M - 1 - v_i: with neutral ones it is 3, v + 2 or 1 - v, where v is neither 1 nor as large as M - 2; two of
 # Alice's give at most 2n + 1 < M, two of Bob's 2M - 1 - v - v' with v + v' <= 2n < M - 1. So M >= 2n + 2 is enough.
-def _matching(task: Any, size: int, alice: list[int], bob: list[int], row: int) -> Reduction | None:
+def _reduce_matching(task: Any, size: int, alice: list[int], bob: list[int], row: int) -> Reduction | None:
     size = min(size, (task.modulus - 2) // 2)
     v = np.where(np.arange(size) == 0, 0, np.arange(size) + 1)
-    return _pairs(task, v, task.modulus - 1 - v, alice[:size], bob[:size], row)
+    return _reduce_pairs(task, v, task.modulus - 1 - v, alice[:size], bob[:size], row)
 
 
-def _pairs(task: Any, mine: Any, yours: Any, alice: list[int], bob: list[int], row: int) -> Reduction | None:
+def _reduce_pairs(task: Any, mine: Any, yours: Any, alice: list[int], bob: list[int], row: int) -> Reduction | None:
     """Alice's and Bob's values at their positions where their bits are 1, and 1 everywhere else."""
     if len(mine) < 1:
         return None
@@ -113,7 +113,7 @@ def _pairs(task: Any, mine: Any, yours: Any, alice: list[int], bob: list[int], r
 @reduction.register
 def _(task: Match3) -> Reduction | None:
     size = (task.length - 1) // 2
-    return _matching(task, size, list(range(1, size + 1)), list(range(size + 1, 2 * size + 1)), 0)
+    return _reduce_matching(task, size, list(range(1, size + 1)), list(range(size + 1, 2 * size + 1)), 0)
 
 
 @reduction.register
@@ -121,7 +121,7 @@ def _(task: Match3Local) -> Reduction | None:
     centre = min(task.radius, (task.length - 1) // 2)
     inside = [j for j in range(max(0, centre - task.radius), min(task.length, centre + task.radius + 1)) if j != centre]
     size = len(inside) // 2
-    return _matching(task, size, inside[:size], inside[size : 2 * size], centre)
+    return _reduce_matching(task, size, inside[:size], inside[size : 2 * size], centre)
 
 
 # Neighbours are one of Alice's and one of Bob's, in turn. With v_i alternating between 0 and 2, Bob's token i and
@@ -130,7 +130,7 @@ def _(task: Match3Local) -> Reduction | None:
 def _(task: Match3Bigram) -> Reduction | None:
     size = (task.length - 1) // 2 if task.modulus >= 5 else 0
     v = 2 * (np.arange(size) % 2)
-    return _pairs(task, v, task.modulus - 1 - v, list(range(1, 2 * size, 2)), list(range(2, 2 * size + 1, 2)), 0)
+    return _reduce_pairs(task, v, task.modulus - 1 - v, list(range(1, 2 * size, 2)), list(range(2, 2 * size + 1, 2)), 0)
 
 
 # One partner may be a neutral 1, so that v_i and M - 2 - v_i match. All v even, at most 2n - 2: sums of four with one,
@@ -139,7 +139,9 @@ def _(task: Match3Bigram) -> Reduction | None:
 def _(task: Match4) -> Reduction | None:
     size = min((task.length - 1) // 2, task.modulus // 6)
     v = 2 * np.arange(size)
-    return _pairs(task, v, task.modulus - 2 - v, list(range(1, size + 1)), list(range(size + 1, 2 * size + 1)), 0)
+    return _reduce_pairs(
+        task, v, task.modulus - 2 - v, list(range(1, size + 1)), list(range(size + 1, 2 * size + 1)), 0
+    )
 
 
 # The public edge is 0 -> 1; Alice's edges lead 1 -> i + 2, Bob's i + 2 -> 0, and an edge nobody needs is 0 -> 1 again.
@@ -184,13 +186,13 @@ def _(task: FourCycles) -> Reduction | None:
     return Reduction(task, k * k, tuple(range(2 * k)), tuple(range(2 * k, 4 * k)), tuple(range(k)), 0.5, write)
 
 
-def every_pair(size: int) -> tuple[Bits, Bits]:
+def list_every_pair(size: int) -> tuple[Bits, Bits]:
     """All pairs of sets of so many bits: 4^size rows."""
     rows = np.array(list(product((0, 1), repeat=size)), dtype=np.int64)
     return np.repeat(rows, len(rows), axis=0), np.tile(rows, (len(rows), 1))
 
 
-def random_pairs(size: int, count: int, *, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def draw_random_pairs(size: int, count: int, *, rng: np.random.Generator) -> tuple[Bits, Bits]:
     """Pairs of sets half of which meet, in one element: the hard ones."""
     a, b = rng.integers(2, size=(2, count, size))
     b = b * (1 - a)

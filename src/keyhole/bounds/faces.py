@@ -22,7 +22,7 @@ LIMIT = 20_000  # sets of keys that a search looks at
 
 
 # Maximise g over w in [-1, 1]^m, b, g with <u_j, w> = b on y and <u_j, w> <= b - g elsewhere.
-def face(keys: Matrix, y: Iterable[int]) -> tuple[float, Vector]:
+def find_face(keys: Matrix, y: Iterable[int]) -> tuple[float, Vector]:
     """The margin by which a set of keys can be told from the others, 0 where it is no face, and the query that does."""
     on = sorted(y)
     off = sorted(set(range(len(keys))) - set(on))
@@ -40,9 +40,9 @@ def face(keys: Matrix, y: Iterable[int]) -> tuple[float, Vector]:
     return float(max(0.0, -solved.fun)), query
 
 
-def neighbourly(keys: Matrix, q: int) -> bool:
+def is_neighbourly(keys: Matrix, q: int) -> bool:
     """Whether every q of the keys are exactly the keys on a face."""
-    return all(face(keys, y)[0] > _THIN for y in combinations(range(len(keys)), min(q, len(keys))))
+    return all(find_face(keys, y)[0] > _THIN for y in combinations(range(len(keys)), min(q, len(keys))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Largest:
     looked: int
 
 
-class _Search:
+class _FaceSearch:
     """Keys added one by one in a fixed order; the property is inherited by subsets, so that a failure ends a branch."""
 
     def __init__(self, points: Matrix, q: int, limit: int, wanted: int) -> None:
@@ -103,7 +103,7 @@ class _Search:
         held = self.queries.get(y)
         if held is not None and (off @ held < -_THIN).all():
             return True
-        query = _separating(self.points[list(y)] - self.points[y[0]], off)
+        query = _find_separating_direction(self.points[list(y)] - self.points[y[0]], off)
         if query is not None:
             self.queries[y] = query
         return query is not None
@@ -112,7 +112,7 @@ class _Search:
 # A set is a face iff its affine hull misses the hull of the other keys. With the differences inside the set projected
 # out, the others P_j must not have 0 in their hull: least squares over mu >= 0 of (sum mu_j P_j, sum mu_j) against
 # (0, 1) leaves a residual (w, r) with <P_j, w> + r <= 0 and r > 0, unless it leaves none.
-def _separating(inside: Matrix, off: Matrix) -> Vector | None:
+def _find_separating_direction(inside: Matrix, off: Matrix) -> Vector | None:
     """A direction that is 0 on differences inside a set and negative towards all others; None where there is none."""
     if not len(off):
         return 0.0 * inside[0]
@@ -129,13 +129,13 @@ def _separating(inside: Matrix, off: Matrix) -> Vector | None:
     return query / float(np.abs(query).max())
 
 
-def grid(dimension: int, bits: int) -> Matrix:
+def list_grid_keys(dimension: int, bits: int) -> Matrix:
     """All keys whose entries are numbers of so many bits; signs for one bit."""
     levels = np.linspace(-1.0, 1.0, 2**bits)
     return np.array(list(product(levels, repeat=dimension)))
 
 
-def largest(dimension: int, q: int, *, bits: int = 1, limit: int = LIMIT, wanted: int = 1 << 30) -> Largest:
+def find_most_keys(dimension: int, q: int, *, bits: int = 1, limit: int = LIMIT, wanted: int = 1 << 30) -> Largest:
     """The most keys of p-bit entries of which every q are a face.
 
     Of signs, reflections and exchanges of coordinates take two nearest keys to (-1, .., -1) and to the key that differs
@@ -150,14 +150,16 @@ def largest(dimension: int, q: int, *, bits: int = 1, limit: int = LIMIT, wanted
     """
     if min(dimension, q, bits) < 1:
         raise InvalidInput(f"dimension, q and bits are whole numbers >= 1; got {dimension}, {q} and {bits}.")
-    points = grid(dimension, bits)
-    search = _Search(points, q, limit, wanted)
-    starts = _nearest_pairs(dimension) if bits == 1 else (((k,), range(k + 1, len(points))) for k in range(len(points)))
+    points = list_grid_keys(dimension, bits)
+    search = _FaceSearch(points, q, limit, wanted)
+    starts = (
+        _list_nearest_pairs(dimension) if bits == 1 else (((k,), range(k + 1, len(points))) for k in range(len(points)))
+    )
     seen = [search.run(*start) for start in starts]
     return Largest(points[list(search.best)], all(seen) and len(search.best) < wanted, search.looked)
 
 
-def _nearest_pairs(dimension: int) -> Iterable[tuple[tuple[int, ...], list[int]]]:
+def _list_nearest_pairs(dimension: int) -> Iterable[tuple[tuple[int, ...], list[int]]]:
     """Two keys k apart, with all keys no nearer to either, for every k; the bits of a number are the signs of a key."""
     for k in range(1, dimension + 1):
         second = 2**k - 1
@@ -179,7 +181,7 @@ class Least:
     real: int
 
 
-def least_dimension(length: int, q: int, *, bits: int = 1, most: int = 8, limit: int = LIMIT) -> Least:
+def find_least_dimension(length: int, q: int, *, bits: int = 1, most: int = 8, limit: int = LIMIT) -> Least:
     """The least dimension in which N keys of p-bit entries have every q of them as a face.
 
     Dimensions below the real answer, or with fewer than N keys at all, need no search; one-hot keys end it at N.
@@ -189,7 +191,7 @@ def least_dimension(length: int, q: int, *, bits: int = 1, most: int = 8, limit:
     for dimension in range(max(1, real), min(most, length) + 1):
         if 2 ** (bits * dimension) < length:
             continue
-        found = largest(dimension, q, bits=bits, limit=limit, wanted=length)
+        found = find_most_keys(dimension, q, bits=bits, limit=limit, wanted=length)
         if len(found.keys) >= length:
             return Least(dimension, exact, real)
         exact &= found.proven

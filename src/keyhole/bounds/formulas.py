@@ -98,7 +98,7 @@ class Inequality:
 # messages, two sets y != y' send the same message and get the same answer whatever the vectors are. Take j in y but
 # not in y', z_j = +e_1 and -e_1 elsewhere: the answers should be (-1 + 2/q) e_1 and -e_1, so that one of them is wrong
 # by 1/q at least. Sets of at most q positions only add messages that must differ: means over y lie 2/|y| >= 2/q apart.
-def counting(task: SparseAverage, sizes: Sizes) -> Inequality:
+def bound_by_counting(task: SparseAverage, sizes: Sizes) -> Inequality:
     """Sparse averaging needs as many messages as there are sets: H (2m + v) p >= log2 C(N - 1, q)."""
     message = sizes.heads * (2 * sizes.embed + sizes.value_width)
     return Inequality(
@@ -107,7 +107,7 @@ def counting(task: SparseAverage, sizes: Sizes) -> Inequality:
         log_sets(task.length - 1, task.q, at_most=task.at_most),
         message * sizes.bits,
         "bits",
-        (_accurate(task, sizes, 1.0), Check("residual", float(sizes.residual), 0.0)),
+        (_check_accuracy(task, sizes, 1.0), Check("residual", float(sizes.residual), 0.0)),
         (_STANDARD, _ENTRIES, _STREAM),
         "log2 C(N-1, q) <= H (2m + v) p",
         "SHT23/4: m p >= c q for some constant c > 0, where N >= 2q + 1",
@@ -124,7 +124,7 @@ def log_sets(positions: int, q: int, *, at_most: bool = False) -> float:
 # and all others can still run the model: per layer the owner of the token sends its query, key and value and is sent
 # back the head outputs, H (2m + v) + H v numbers of p bits. On the inputs of the reduction that decides whether two
 # sets of q bits meet, which takes q bits of talk however it is done (the q-bit fooling set a, not a).
-def disjointness(task: SparseAverage, sizes: Sizes) -> Inequality:
+def bound_by_disjointness(task: SparseAverage, sizes: Sizes) -> Inequality:
     """Sparse averaging decides disjointness: 2 D H (m + v) p >= q, with residuals too."""
     return Inequality(
         "disjointness",
@@ -132,7 +132,7 @@ def disjointness(task: SparseAverage, sizes: Sizes) -> Inequality:
         float(task.q),
         2.0 * sizes.layers * sizes.heads * (sizes.embed + sizes.value_width) * sizes.bits,
         "bits",
-        (_accurate(task, sizes, 1.0), Check("2q + 1 tokens", 2.0 * task.q + 1.0, float(task.length))),
+        (_check_accuracy(task, sizes, 1.0), Check("2q + 1 tokens", 2.0 * task.q + 1.0, float(task.length))),
         (_STANDARD, _ENTRIES),
         "q <= 2 D H (m + v) p",
         "SHT23/4: m p >= c q for some constant c > 0",
@@ -145,7 +145,7 @@ def disjointness(task: SparseAverage, sizes: Sizes) -> Inequality:
 # the keys of y from the others. By Radon, m + 2 points of R^m split into two parts whose hulls meet, the smaller of at
 # most (m + 2)/2 points. If m <= 2q - 1 that part has at most q points; fill it up to q with further positions,
 # m + 2 + q - 1 <= 3q in all, and no hyperplane separates that set. Hence m >= 2q, at any precision.
-def radon(task: SparseAverage, sizes: Sizes) -> Inequality:
+def bound_by_radon(task: SparseAverage, sizes: Sizes) -> Inequality:
     """One head with keys from positions alone needs m >= 2q, at any precision."""
     return Inequality(
         "radon",
@@ -154,7 +154,7 @@ def radon(task: SparseAverage, sizes: Sizes) -> Inequality:
         float(sizes.embed),
         "dimensions",
         (
-            _accurate(task, sizes, 0.5),
+            _check_accuracy(task, sizes, 0.5),
             Check("3q tokens", 3.0 * task.q, float(task.length)),
             Check("heads", float(sizes.heads), 1.0),
             Check("layers", float(sizes.layers), 1.0),
@@ -169,7 +169,7 @@ def radon(task: SparseAverage, sizes: Sizes) -> Inequality:
 # All vectors equal z make z the right answer, so that answers must come within eps of every point of the unit ball of
 # R^d'. The last layer gives H v numbers of p bits, from which the map behind it makes at most 2^(H v p) answers; balls
 # of radius eps around them cover the unit ball only if there are (1/eps)^d' of them, by volume.
-def answers(task: SparseAverage, sizes: Sizes) -> Inequality:
+def bound_by_answers(task: SparseAverage, sizes: Sizes) -> Inequality:
     """Answers must come near every point of a ball: H v p >= d' log2(1/eps)."""
     needed = -task.dimension * log2(sizes.accuracy) if 0 < sizes.accuracy < 1 else 0.0
     return Inequality(
@@ -192,13 +192,13 @@ def answers(task: SparseAverage, sizes: Sizes) -> Inequality:
 # that and the output by |A - B| / 4 of it, less than 2^(-F-1). So Bob has every head output to less than 2^-F. Scores
 # within 2^I leave L_A a range of 2^(I+1) + ln n. The answer decides disjointness of n bits, for which no one-way
 # message is shorter than n bits. Neither the key width nor M enters.
-def partition_message(task: Task, sizes: Sizes) -> Inequality | None:
+def bound_by_partition_message(task: Task, sizes: Sizes) -> Inequality | None:
     """One layer that decides disjointness in a public row: H (v p + b_L) >= n."""
     found = None if isinstance(task, SparseAverage | FourCycles) else reduction(task)
     if found is None:
         return None
-    split = sizes.fixed or _worst_split(sizes.bits)
-    sent = inf if split is None else sizes.value_width * (sum(split) + 1.0) + partition_bits(found.size, *split)
+    split = sizes.fixed or _find_worst_split(sizes.bits)
+    sent = inf if split is None else sizes.value_width * (sum(split) + 1.0) + count_partition_bits(found.size, *split)
     match3 = task.name == "match3"
     return Inequality(
         "partition-message",
@@ -217,13 +217,13 @@ def partition_message(task: Task, sizes: Sizes) -> Inequality | None:
     )
 
 
-def partition_bits(size: int, integer: int, fraction: int) -> int:
+def count_partition_bits(size: int, integer: int, fraction: int) -> int:
     """Bits of a log-partition over `size` scores within 2^I, in steps of 2^(1 - I - F)."""
     steps = (Fraction(2) ** (integer + 1) + Fraction(log(size))) * Fraction(2) ** (integer + fraction - 1) + 2
     return (ceil(steps) - 1).bit_length()
 
 
-def _worst_split(bits: float) -> tuple[int, int] | None:
+def _find_worst_split(bits: float) -> tuple[int, int] | None:
     """All of p bits before the point: (2^(I+1) + ln n) 2^(p-2) steps are most where I is largest."""
     return (int(bits) - 1, 0) if isfinite(bits) else None
 
@@ -231,7 +231,7 @@ def _worst_split(bits: float) -> tuple[int, int] | None:
 # Alice owns half of the rows, Bob the other half. Per layer everybody tells the keys and values of his rows, H (m + v)
 # numbers of p bits each, n rows in all; then each can compute the outputs of his own rows, residuals included. After D
 # layers they know whether k^2 = floor(n/4)^2 bits meet.
-def exchanged_rows(task: FourCycles, sizes: Sizes) -> Inequality:
+def bound_by_exchanged_rows(task: FourCycles, sizes: Sizes) -> Inequality:
     """Directed 4-cycles need D n H (m + v) p >= floor(n/4)^2, at any depth and with residuals."""
     return Inequality(
         "exchanged-rows",
@@ -250,7 +250,7 @@ def exchanged_rows(task: FourCycles, sizes: Sizes) -> Inequality:
 # its weights on these coordinates. Scaled so that its longest token vector, at j*, has norm 1, +it and -it look the
 # same behind the first layer. All tokens name j* and the q - 1 tokens left over, whose vectors are zero: the answers
 # should be +-delta/q, 2/q apart.
-def kernel(task: SparseAverage, hidden: int, accuracy: float) -> Inequality:
+def bound_by_kernel(task: SparseAverage, hidden: int, accuracy: float) -> Inequality:
     """A fully connected network needs (N - q + 1) d' units in its first layer."""
     return Inequality(
         "kernel",
@@ -269,7 +269,7 @@ def kernel(task: SparseAverage, hidden: int, accuracy: float) -> Inequality:
 # leave the same state get the same answer, whatever is asked. Some q positions have different sums of z and z': if
 # z - z' is the same everywhere any will do, otherwise exchange a position in the set for one where z - z' differs
 # (q < N - 1 leaves one). Sums of +-1 that differ do so by 2 at least, hence the answers by 2/q.
-def prefixes(task: SparseAverage, state_bits: float, accuracy: float) -> Inequality:
+def bound_by_prefixes(task: SparseAverage, state_bits: float, accuracy: float) -> Inequality:
     """A recurrent network that reads left to right needs N - 1 bits of state."""
     return Inequality(
         "prefixes",
@@ -291,23 +291,28 @@ def prefixes(task: SparseAverage, state_bits: float, accuracy: float) -> Inequal
     )
 
 
-def _accurate(task: SparseAverage, sizes: Sizes, share: float) -> Check:
+def _check_accuracy(task: SparseAverage, sizes: Sizes, share: float) -> Check:
     return Check(f"accuracy times q, over {share:g}", sizes.accuracy * task.q / share, BELOW_ONE)
 
 
-def inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
+def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
     """Everything known that a Transformer of this class must satisfy to do a task, the most telling first."""
     if isinstance(task, SparseAverage):
-        found = (counting(task, sizes), radon(task, sizes), answers(task, sizes), disjointness(task, sizes))
+        found = (
+            bound_by_counting(task, sizes),
+            bound_by_radon(task, sizes),
+            bound_by_answers(task, sizes),
+            bound_by_disjointness(task, sizes),
+        )
     elif isinstance(task, FourCycles):
-        found = (exchanged_rows(task, sizes),)
+        found = (bound_by_exchanged_rows(task, sizes),)
     else:
-        message = partition_message(task, sizes)
+        message = bound_by_partition_message(task, sizes)
         found = () if message is None else (message,)
     return tuple(sorted(found, key=lambda one: (not one.applies, one.available / one.needed if one.needed else inf)))
 
 
-def disjointness_bits(task: Task) -> int:
+def count_disjointness_bits(task: Task) -> int:
     """Bits that any two people must exchange to do a task, by the reduction known for it; 0 where none is."""
     found = reduction(task)
     return 0 if found is None else found.size
@@ -316,16 +321,16 @@ def disjointness_bits(task: Task) -> int:
 __all__ = [
     "Inequality",
     "Sizes",
-    "answers",
-    "counting",
-    "disjointness",
-    "disjointness_bits",
-    "exchanged_rows",
-    "inequalities",
-    "kernel",
+    "bound_by_answers",
+    "bound_by_counting",
+    "bound_by_disjointness",
+    "bound_by_exchanged_rows",
+    "bound_by_kernel",
+    "bound_by_partition_message",
+    "bound_by_prefixes",
+    "bound_by_radon",
+    "count_disjointness_bits",
+    "count_partition_bits",
+    "list_inequalities",
     "log_sets",
-    "partition_bits",
-    "partition_message",
-    "prefixes",
-    "radon",
 ]

@@ -7,7 +7,7 @@ from math import isfinite
 import numpy as np
 
 from keyhole.bounds.formulas import Sizes
-from keyhole.constructions import Built, Room, survey
+from keyhole.constructions import Built, Room, survey_recipes
 from keyhole.errors import DoesNotFit
 from keyhole.models.attention import SelfAttention
 from keyhole.models.tensor import TensorAttention
@@ -18,7 +18,7 @@ _TOKENS = 4096  # longer inputs are not built: their keys are searched for minut
 _ACCURATE = 1e-3  # for labels, where nothing is asked
 
 
-def planned(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
+def build_within_sizes(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
     """The smallest construction that is proved to do a task within sizes; the smallest of all where none is.
 
     Raises:
@@ -41,14 +41,16 @@ def _planned(task: Task, sizes: Sizes, order: int, sure: bool, rng: np.random.Ge
         raise DoesNotFit(f"Inputs of more than {_TOKENS:,} tokens are not built here; use `keyhole build`.")
     room = Room(sizes.embed, sizes.value_width, sizes.heads, sizes.layers)
     accuracy = sizes.accuracy or _ACCURATE
-    found = survey(task, accuracy=accuracy, number_format=_format(sizes), room=room, provable=sure, rng=rng)
-    fitting = [built for built in found.built if _order(built) <= order]
+    found = survey_recipes(
+        task, accuracy=accuracy, number_format=_name_format(sizes), room=room, provable=sure, rng=rng
+    )
+    fitting = [built for built in found.built if _find_largest_order(built) <= order]
     if found.built and not fitting:
-        raise DoesNotFit(f"The construction {found.best.construction} is of order {_order(found.best)}.")
+        raise DoesNotFit(f"The construction {found.best.construction} is of order {_find_largest_order(found.best)}.")
     return next((built for built in fitting if built.proved), fitting[0] if fitting else found.best)
 
 
-def _format(sizes: Sizes) -> str | int | None:
+def _name_format(sizes: Sizes) -> str | int | None:
     """The number format as constructions name it: a word, bits of fixed point, or f64."""
     if sizes.format is not None:
         return sizes.format
@@ -59,12 +61,12 @@ def _format(sizes: Sizes) -> str | int | None:
     return min(int(sizes.bits), MOST)
 
 
-def _order(built: Built) -> int:
+def _find_largest_order(built: Built) -> int:
     """The largest order of attention in a model."""
     layers = [block.layer for block in built.model.blocks]
     return max(len(one.K) + 1 if isinstance(one, TensorAttention) else 2 for one in layers)
 
 
-def standard(built: Built) -> bool:
+def is_standard(built: Built) -> bool:
     """Whether a model is made of standard attention alone."""
     return all(isinstance(block.layer, SelfAttention) for block in built.model.blocks)

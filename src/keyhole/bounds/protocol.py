@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from keyhole._arrays import Array, Rng, Sequences, Stack, as_generator
-from keyhole.bounds.formulas import disjointness_bits
+from keyhole.bounds.formulas import count_disjointness_bits
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head, MultiHead, SelfAttention
 from keyhole.models.stack import Block, Transformer
@@ -87,7 +87,7 @@ class Conversation:
 
     def against(self, task: Task) -> float:
         """Bits sent over bits that deciding disjointness takes; infinite where the task decides none."""
-        needed = disjointness_bits(task)
+        needed = count_disjointness_bits(task)
         return self.bits / needed if needed else float("inf")
 
 
@@ -111,15 +111,15 @@ def converse(
     """
     if not 1 <= bits <= MOST_BITS:
         raise InvalidInput(f"a number is sent in 1 to {MOST_BITS} bits; got {bits}.")
-    blocks, out = _parts(model)
-    owner = _owners(X.shape[1], parties)
+    blocks, out = _list_blocks(model)
+    owner = _assign_owners(X.shape[1], parties)
     tokens, direct = X, X
     messages: list[Message] = []
     rounds: list[_Round] = []
     for number, block in enumerate(blocks, start=1):
-        done = _layer(block, tokens, owner, bits)
+        done = _run_layer(block, tokens, owner, bits)
         rounds.append(done)
-        messages += _said(number, done.layer, owner, bits)
+        messages += _list_messages(number, done.layer, owner, bits)
         tokens = done.rows
         direct = block(direct) if isinstance(block, Block) else done.layer(direct)
     final: Callable[[Stack], Stack] = (lambda rows: rows) if out is None else out
@@ -137,7 +137,7 @@ def converse(
     )
 
 
-def _parts(model: Any) -> tuple[tuple[Block | SelfAttention, ...], Any]:
+def _list_blocks(model: Any) -> tuple[tuple[Block | SelfAttention, ...], Any]:
     """Blocks and the last map of a model."""
     if isinstance(model, Transformer):
         return model.blocks, model.out
@@ -158,7 +158,7 @@ def _layer_of(model: Any) -> SelfAttention:
     return SelfAttention(np.broadcast_to(np.eye(W.shape[1]), W.shape), W, V)
 
 
-def _owners(length: int, parties: Sequence[Sequence[int]] | None) -> Owners:
+def _assign_owners(length: int, parties: Sequence[Sequence[int]] | None) -> Owners:
     """Who owns each position."""
     half = length // 2
     split = [range(half), range(half, length)] if parties is None else [list(p) for p in parties]
@@ -183,24 +183,24 @@ class _Round:
     score_range: float
 
 
-def _layer(block: Block | SelfAttention, X: Stack, owner: Owners, bits: int) -> _Round:
+def _run_layer(block: Block | SelfAttention, X: Stack, owner: Owners, bits: int) -> _Round:
     """One attention layer: queries out, partitions and averages back, merged by who owns the row."""
-    layer, tokens, blank = _opened(block, X)
+    layer, tokens, blank = _open_block(block, X)
     mine = np.concatenate([np.full(len(tokens[0]) - len(owner), -1), owner])  # -1: the blank, which is public
     queries, keys, values = (np.einsum("bnd,hdm->hbnm", tokens, P) for P in (layer.Q, layer.K, layer.V))
-    sent, query_error = _sent(queries, bits)
+    sent, query_error = _round_sent_numbers(queries, bits)
     rows = np.zeros((*queries.shape[:3], values.shape[-1]))
     errors = _Errors(query_error, 0.0, 0.0)
     for k in range(int(owner.max()) + 1):
         at = np.flatnonzero(mine == k)
-        rows[:, :, at], told = _merged(queries[:, :, at], sent[:, :, at], keys, values, mine, k, bits)
+        rows[:, :, at], told = _merge_outputs(queries[:, :, at], sent[:, :, at], keys, values, mine, k, bits)
         errors = errors.worse(told)
     given = rows.sum(axis=0) + (tokens if isinstance(block, Block) and block.residual else 0.0)
-    promised, spread = _promise(keys, values, queries, errors)
+    promised, spread = _bound_deviation(keys, values, queries, errors)
     return _Round(layer, given[:, 1:] if blank else given, promised, spread)
 
 
-def _opened(block: Block | SelfAttention, X: Stack) -> tuple[SelfAttention, Stack, bool]:
+def _open_block(block: Block | SelfAttention, X: Stack) -> tuple[SelfAttention, Stack, bool]:
     """The layer, what it is given, and whether a blank stands in front."""
     if isinstance(block, SelfAttention):
         return block, X, False
@@ -223,7 +223,7 @@ class _Errors:
         )
 
 
-def _merged(
+def _merge_outputs(
     queries: Array, sent: Array, keys: Array, values: Array, mine: Any, k: int, bits: int
 ) -> tuple[Heads4, _Errors]:
     """The head outputs of person k's rows: own tokens and the blank exactly, the others' from rounded numbers."""
@@ -239,7 +239,7 @@ def _merged(
         total = weights.sum(axis=-1, keepdims=True)
         partition, average = top + np.log(total), weights / total @ values[:, :, held]
         if not near:
-            (partition, a), (average, b) = _sent(partition, bits), _sent(average, bits)
+            (partition, a), (average, b) = _round_sent_numbers(partition, bits), _round_sent_numbers(average, bits)
             errors = errors.worse(_Errors(0.0, a, b))
         partitions.append(partition)
         averages.append(average)
@@ -249,7 +249,7 @@ def _merged(
     return (shares * np.stack(averages)).sum(axis=0), errors
 
 
-def _sent(numbers: Array, bits: int) -> tuple[Array, float]:
+def _round_sent_numbers(numbers: Array, bits: int) -> tuple[Array, float]:
     """Numbers rounded to a grid of 2^b points over the range of each head, and the largest error that allows."""
     axes = tuple(range(1, numbers.ndim))
     low, high = numbers.min(axis=axes, keepdims=True), numbers.max(axis=axes, keepdims=True)
@@ -264,7 +264,7 @@ def _sent(numbers: Array, bits: int) -> tuple[Array, float]:
 # moves by half of that times their distance. Rounded averages add their own error. Heads are summed. To first order,
 # with S = max_j |k_j|_1 (range of a query number), b bits and values within V of each other, this is
 # 2^-b V (S + (ln N)/2 + 1/2) for every head: C 2^-b S with C = V (1 + (1 + ln N)/(2 S)).
-def _promise(keys: Heads4, values: Heads4, queries: Heads4, errors: _Errors) -> tuple[float, float]:
+def _bound_deviation(keys: Heads4, values: Heads4, queries: Heads4, errors: _Errors) -> tuple[float, float]:
     """A bound on the deviation of a layer's rows, and the spread of scores S in it."""
     size = float(np.abs(keys).sum(axis=-1).max())
     moved = size * errors.query + errors.partition
@@ -274,12 +274,12 @@ def _promise(keys: Heads4, values: Heads4, queries: Heads4, errors: _Errors) -> 
     return float(each.sum()) + rounding, size * float(np.ptp(queries, axis=(1, 2, 3)).max())
 
 
-def constant(length: int, score_range: float, value_range: float, heads: int = 1) -> float:
+def evaluate_deviation_constant(length: int, score_range: float, value_range: float, heads: int = 1) -> float:
     r"""C of the bound $C\, 2^{-b} S$ on the deviation: $H V (1 + (1 + \ln N) / (2 S))$, to first order in $2^{-b}$."""
     return heads * value_range * (1.0 + (1.0 + log(length)) / (2.0 * score_range))
 
 
-def _said(number: int, layer: SelfAttention, owner: Owners, bits: int) -> list[Message]:
+def _list_messages(number: int, layer: SelfAttention, owner: Owners, bits: int) -> list[Message]:
     """The messages of a layer: everybody's queries, then what the others answer."""
     heads, _, m = layer.Q.shape
     people = range(int(owner.max()) + 1)
@@ -344,5 +344,5 @@ def effective_bits(
         if not errors[bits] <= allowed:
             break
         found = talk
-    needed = disjointness_bits(task)
+    needed = count_disjointness_bits(task)
     return EffectiveBits(*((None, None) if found is None else (found.each, found.bits)), needed, errors)

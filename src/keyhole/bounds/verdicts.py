@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from keyhole._arrays import Rng, as_generator
-from keyhole.bounds.formulas import Inequality, Sizes, inequalities, kernel, prefixes
-from keyhole.bounds.planned import planned, provable
+from keyhole.bounds.formulas import Inequality, Sizes, bound_by_kernel, bound_by_prefixes, list_inequalities
+from keyhole.bounds.planned import build_within_sizes, provable
 from keyhole.constructions import Built, Size
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
@@ -143,31 +143,31 @@ def bound(
         layers=layers,
         fixed=None if held is None else held.fixed,
         format=number_format,
-        accuracy=_accuracy(task, accuracy),
+        accuracy=_choose_accuracy(task, accuracy),
         residual=residual,
         positional=positional,
     )
-    _check(sizes, order)
-    known = inequalities(task, sizes) if order == 2 else ()
+    _check_asked_sizes(sizes, order)
+    known = list_inequalities(task, sizes) if order == 2 else ()
     told = next((one for one in known if one.applies), None)
     if told is not None and told.violated:
-        return Bound(task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, _too_small(told))
-    built, reason = _built(task, sizes, order, builder, rng)
+        return Bound(task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, _explain_too_small(told))
+    built, reason = _try_builder(task, sizes, order, builder, rng)
     if built is not None and built.proved:
-        return Bound(task, sizes, BoundVerdict.ENOUGH, told, known, built, None, _enough(built))
-    gap = _gap(task, sizes, told, builder, order, rng)
+        return Bound(task, sizes, BoundVerdict.ENOUGH, told, known, built, None, _explain_enough(built))
+    gap = _find_gap(task, sizes, told, builder, order, rng)
     reason = reason if built is None else _not_proved(built)
-    sentence = _open(told, gap) if built is None else f"{_open(told, gap)} {reason}"
+    sentence = _explain_open(told, gap) if built is None else f"{_explain_open(told, gap)} {reason}"
     return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, sentence, reason, built)
 
 
-def _accuracy(task: Task, accuracy: float | None) -> float:
+def _choose_accuracy(task: Task, accuracy: float | None) -> float:
     if accuracy is not None:
         return accuracy
     return 1.0 / (4.0 * task.q) if isinstance(task, SparseAverage) else 0.0
 
 
-def _check(sizes: Sizes, order: int) -> None:
+def _check_asked_sizes(sizes: Sizes, order: int) -> None:
     for name in ("embed", "heads", "value_width", "layers"):
         if getattr(sizes, name) < 1:
             raise InvalidInput(f"--{name.replace('_', '-')} is a whole number >= 1; got {getattr(sizes, name)}.")
@@ -177,17 +177,17 @@ def _check(sizes: Sizes, order: int) -> None:
         raise InvalidInput(f"--accuracy is at least 0 and --order at least 2; got {sizes.accuracy} and {order}.")
 
 
-def _built(
+def _try_builder(
     task: Task, sizes: Sizes, order: int, builder: Builder | None, rng: np.random.Generator | None
 ) -> tuple[Built | None, str]:
     """A checked model within the sizes, or why there is none."""
     if rng is None:
         return None, "Nothing was built."
     try:
-        built = (builder or planned)(task, sizes, order=order, rng=rng)
+        built = (builder or build_within_sizes)(task, sizes, order=order, rng=rng)
     except DoesNotFit as error:
         return None, str(error)
-    over = exceeding(built.size, sizes)
+    over = describe_excess(built.size, sizes)
     if over:
         return None, f"The construction {built.construction} needs {over}."
     if built.checked.errors:
@@ -195,7 +195,7 @@ def _built(
     return built, ""
 
 
-def exceeding(size: Size, sizes: Sizes) -> str:
+def describe_excess(size: Size, sizes: Sizes) -> str:
     """Which sizes of a built model are larger than allowed, in words; empty where it fits."""
     allowed = {name: getattr(sizes, name) for name in ("embed", "value_width", "heads", "layers", "bits")}
     over = [
@@ -205,22 +205,22 @@ def exceeding(size: Size, sizes: Sizes) -> str:
 
 
 # Every inequality is monotone in the sizes, so that bisection finds where it stops to bite.
-def least_open(task: Task, sizes: Sizes, axis: str) -> int:
+def find_least_open(task: Task, sizes: Sizes, axis: str) -> int:
     """The least value of a size at which no inequality is violated, all others as asked; LARGEST where none is."""
     low, high = 0, LARGEST
     while high - low > 1:
         middle = (low + high) // 2
-        small = any(one.violated for one in inequalities(task, replace(sizes, **{axis: middle})))
+        small = any(one.violated for one in list_inequalities(task, replace(sizes, **{axis: middle})))
         low, high = (middle, high) if small else (low, middle)
     return high
 
 
-def axis_of(told: Inequality | None) -> str:
+def choose_axis(told: Inequality | None) -> str:
     """The size an inequality is drawn against: values where keys do not enter, else keys."""
     return "value_width" if told is not None and told.name == "partition-message" else "embed"
 
 
-def _gap(
+def _find_gap(
     task: Task,
     sizes: Sizes,
     told: Inequality | None,
@@ -229,26 +229,26 @@ def _gap(
     rng: np.random.Generator | None,
 ) -> Gap:
     """What is known on either side of what was asked."""
-    axis = axis_of(told)
-    below = least_open(task, sizes, axis) - 1 if order == 2 else 0
+    axis = choose_axis(told)
+    below = find_least_open(task, sizes, axis) - 1 if order == 2 else 0
     free = replace(sizes, **dict.fromkeys(("embed", "value_width"), LARGEST))
-    built, _ = _built(task, free, order, builder or provable, rng)
+    built, _ = _try_builder(task, free, order, builder or provable, rng)
     enough = None if built is None or not built.proved else getattr(built.size, axis)
     return Gap(axis, below, getattr(sizes, axis), enough)
 
 
-def _amount(value: float) -> str:
+def _format_amount(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:,.1f}"
 
 
-def _too_small(told: Inequality) -> str:
+def _explain_too_small(told: Inequality) -> str:
     return (
-        f"No model of these sizes does the task: it needs {_amount(told.needed)} {told.unit} and there are "
-        f"{_amount(told.available)} ({told.name}: {told.formula})."
+        f"No model of these sizes does the task: it needs {_format_amount(told.needed)} {told.unit} and there are "
+        f"{_format_amount(told.available)} ({told.name}: {told.formula})."
     )
 
 
-def _enough(built: Built) -> str:
+def _explain_enough(built: Built) -> str:
     size, seen = built.size, built.checked
     share = "checked on every input" if seen.exhaustive else f"proved for every input, and {seen.inputs:,} were asked"
     return (
@@ -268,16 +268,20 @@ def _not_proved(built: Built) -> str:
     )
 
 
-def _open(told: Inequality | None, gap: Gap) -> str:
+def _explain_open(told: Inequality | None, gap: Gap) -> str:
     axis = gap.axis.replace("_", " ").replace("embed", "key width")
     below = f"up to {gap.too_small:,} too small" if gap.too_small else "none known to be too small"
     above = f"from {gap.enough:,} on enough" if gap.enough is not None else "none known to be enough"
-    near = "" if told is None else f" ({told.name}: {_amount(told.needed)} {told.unit} needed, {_some(told.available)})"
+    near = (
+        ""
+        if told is None
+        else f" ({told.name}: {_format_amount(told.needed)} {told.unit} needed, {_format_available(told.available)})"
+    )
     return f"Open: of {axis}s, other sizes as asked, {below}, {above}; {gap.asked:,} was asked{near}."
 
 
-def _some(available: float) -> str:
-    return f"{_amount(available)} available" if isfinite(available) else "no limit on bits"
+def _format_available(available: float) -> str:
+    return f"{_format_amount(available)} available" if isfinite(available) else "no limit on bits"
 
 
 def bound_network(
@@ -293,9 +297,15 @@ def bound_network(
     """
     if not isinstance(task, SparseAverage) or (hidden is None) == (state_bits is None):
         raise InvalidInput("bounds on other networks are for sparse-average, with --hidden or --state-bits.")
-    eps = _accuracy(task, accuracy)
-    told = kernel(task, hidden, eps) if hidden is not None else prefixes(task, float(state_bits or 0), eps)
+    eps = _choose_accuracy(task, accuracy)
+    told = (
+        bound_by_kernel(task, hidden, eps)
+        if hidden is not None
+        else bound_by_prefixes(task, float(state_bits or 0), eps)
+    )
     if told.violated:
-        return Bound(task, None, BoundVerdict.TOO_SMALL, told, (told,), None, None, _too_small(told))
-    sentence = f"Open: {_amount(told.needed)} {told.unit} are needed and there are {_amount(told.available)}."
+        return Bound(task, None, BoundVerdict.TOO_SMALL, told, (told,), None, None, _explain_too_small(told))
+    sentence = (
+        f"Open: {_format_amount(told.needed)} {told.unit} are needed and there are {_format_amount(told.available)}."
+    )
     return Bound(task, None, BoundVerdict.OPEN, told, (told,), None, None, sentence)

@@ -1,8 +1,8 @@
 """Explicit attention weights that solve tasks, each with a certificate."""
 
 from keyhole.constructions.files.unit_files import load, save
-from keyhole.constructions.planner import CONSTRUCTIONS, Room, Survey, build, survey
-from keyhole.constructions.shared.base import Built, Checked, Construction, Size, check
+from keyhole.constructions.planner import CONSTRUCTIONS, Room, Survey, build, survey_recipes
+from keyhole.constructions.shared.base import Built, Checked, Construction, Size, check_model
 
 __all__ = [
     "CONSTRUCTIONS",
@@ -13,8 +13,8 @@ __all__ = [
     "Size",
     "Survey",
     "build",
-    "check",
+    "check_model",
     "load",
     "save",
-    "survey",
+    "survey_recipes",
 ]

@@ -84,14 +84,14 @@ class Survey:
 # Two sets y != y' must be told apart: with z = +e_1 on one member of y that is not in y' and -e_1 elsewhere, their
 # answers are 2/q apart. All that the others learn of y is the token's query, key and value, (2m + v)p bits a head: for
 # an accuracy below 1/q fewer bits than log2 of the number of sets that spare the token itself are too few.
-def fewest_bits_sent(task: Task, accuracy: float) -> float | None:
+def bound_bits_sent(task: Task, accuracy: float) -> float | None:
     """Bits that H (2m + v) p must reach, where a bound is known."""
     if not isinstance(task, SparseAverage) or accuracy >= 1 / task.q or task.q >= task.length:
         return None
     return math.log2(comb(task.length - 1, task.q))
 
 
-def survey(
+def survey_recipes(
     task: Task,
     *,
     accuracy: float = 1e-3,
@@ -127,13 +127,13 @@ def survey(
         if _larger(one, task, accuracy, built):
             refused.append((one.name, "it would be larger than what was found."))
             continue
-        found = _tried(one, task, accuracy, number_format, room, rng)
+        found = _try_recipe(one, task, accuracy, number_format, room, rng)
         if isinstance(found, str):
             refused.append((one.name, found))
         else:
             built.append(found)
-    order = sorted(built, key=lambda b: _cost(b, number_format))
-    return Survey(tuple(order), tuple(refused), fewest_bits_sent(task, accuracy))
+    order = sorted(built, key=lambda b: _measure_cost(b, number_format))
+    return Survey(tuple(order), tuple(refused), bound_bits_sent(task, accuracy))
 
 
 def _check_format(form: str | int | None) -> None:
@@ -143,29 +143,29 @@ def _check_format(form: str | int | None) -> None:
         format_named(form)
 
 
-def _area(built: Built) -> int:
+def _measure_area(built: Built) -> int:
     """Heads times the wider of keys and values times bits."""
-    return _wider(built) * built.size.bits
+    return _measure_width(built) * built.size.bits
 
 
-def _wider(built: Built) -> int:
+def _measure_width(built: Built) -> int:
     return built.size.heads * max(built.size.embed, built.size.value_width)
 
 
-def _cost(built: Built, form: str | int | None) -> tuple[int, int, int]:
+def _measure_cost(built: Built, form: str | int | None) -> tuple[int, int, int]:
     """Size times bits, then size; where a format is given its bits are the same for all."""
     bits = built.size.bits if form is None else 1
-    return _wider(built) * bits, built.size.embed, built.size.bits
+    return _measure_width(built) * bits, built.size.embed, built.size.bits
 
 
-def _hopeless(one: Construction, task: Task, accuracy: float, area: int) -> bool:
+def _is_hopeless(one: Construction, task: Task, accuracy: float, area: int) -> bool:
     """Whether even the fewest bits that write an answer make a recipe of sparse averages larger than what is known."""
     return isinstance(one, SetKeys) and one.embed(task, accuracy) * math.floor(-math.log2(accuracy)) > area
 
 
 def _larger(one: Construction, task: Task, accuracy: float, built: list[Built]) -> bool:
     """Whether a recipe would be larger than what was found, and prove no more."""
-    if not built or not _hopeless(one, task, accuracy, min(map(_area, built))):
+    if not built or not _is_hopeless(one, task, accuracy, min(map(_measure_area, built))):
         return False
     surer = _provable(one, task) and task.length <= PROVED
     return not surer or any(found.proved for found in built)
@@ -176,7 +176,7 @@ def _provable(one: Construction, task: Task) -> bool:
     return not isinstance(one, SetKeys) or not isinstance(task, SparseAverage) or one.provable(task)
 
 
-def _formats(one: Construction, form: str | int | None) -> Iterator[str]:
+def _list_formats(one: Construction, form: str | int | None) -> Iterator[str]:
     """The formats to try: for a number of bits all splits before and behind the point, unless the recipe splits."""
     if not isinstance(form, int):
         yield "f64" if form is None else form
@@ -186,12 +186,12 @@ def _formats(one: Construction, form: str | int | None) -> Iterator[str]:
         yield from (f"fixed:{integer}.{form - 1 - integer}" for integer in range(1, form))
 
 
-def _tried(
+def _try_recipe(
     one: Construction, task: Task, accuracy: float, form: str | int | None, room: Room, rng: np.random.Generator
 ) -> Built | str:
     """What a recipe gives, or why it gives nothing; the first format in which it is proved, where one is."""
     reason, sampled = "", None
-    for name in _formats(one, form):
+    for name in _list_formats(one, form):
         try:
             found = one.build(task, accuracy=accuracy, number_format=name, embed=room.embed, rng=rng)
         except DoesNotFit as refusal:
@@ -234,4 +234,4 @@ def build(
     rng = as_generator(rng)
     wanted = task_named(task, **sizes) if isinstance(task, str) else task
     room = Room(embed=embed)
-    return survey(wanted, accuracy=accuracy, number_format=number_format, room=room, rng=rng).best
+    return survey_recipes(wanted, accuracy=accuracy, number_format=number_format, room=room, rng=rng).best

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
-from keyhole.drawing.html import draw_svg, escaped, number, wide
+from keyhole.drawing.html import draw_svg, escape_text, format_number, make_scrollable
 
 WIDTH, HEIGHT, LEFT, BOTTOM, RIGHT = 640, 340, 70, 46, 540
 SHAPE = {"ours": "circle", "built": "square", "peer": "triangle", "limit": "circle", "bad": "cross", "truth": "ring"}
@@ -107,7 +107,7 @@ class Level(NamedTuple):
     upright: bool = False
 
 
-def scale_of(values: Sequence[float], start: float, end: float, log: bool) -> Scale:
+def fit_scale(values: Sequence[float], start: float, end: float, log: bool) -> Scale:
     """The axis on which all values have room."""
     low, high = min(values), max(values)
     if log:
@@ -116,7 +116,7 @@ def scale_of(values: Sequence[float], start: float, end: float, log: bool) -> Sc
     return Scale(low - room, high + room, start, end, False)
 
 
-def chart(
+def draw_chart(
     lines: Sequence[Line],
     x: Axis,
     y: Axis,
@@ -135,61 +135,64 @@ def chart(
         levels: dashed lines of theory.
         bands: ranges of x that are shaded in turn.
     """
-    lines = [one._replace(points=[p for p in one.points if _placed(p, x, y)]) for one in lines]
+    lines = [one._replace(points=[p for p in one.points if _is_placeable(p, x, y)]) for one in lines]
     points = [p for one in lines for p in one.points]
     if not points:
         return ""
     edges = [edge for band in bands for edge in (band.low, band.high) if edge > 0 or not x.log]
     spreads = [end for p in points if p.spread for end in p.spread if end > 0 or not y.log]
-    across = scale_of(
+    across = fit_scale(
         [*(p.x for p in points), *edges, *(one.value for one in levels if one.upright)], LEFT, RIGHT, x.log
     )
-    up = scale_of(
+    up = fit_scale(
         [*(p.y for p in points), *spreads, *(one.value for one in levels if not one.upright)],
         HEIGHT - BOTTOM,
         14,
         y.log,
     )
     named = sorted({p.x for p in points})
-    drawn = _bands(bands, across) + _axes(across, up, x, y, named if len(named) <= _MOST_TICKS else across.ticks())
-    drawn += _levels(levels, across, up) + "".join(_line(one, across, up) for one in lines)
-    ends = [_end(one, across, up) for one in lines if one.points and one.name]
+    drawn = _draw_bands(bands, across) + _draw_chart_axes(
+        across, up, x, y, named if len(named) <= _MOST_TICKS else across.ticks()
+    )
+    drawn += _draw_levels(levels, across, up) + "".join(_draw_line(one, across, up) for one in lines)
+    ends = [_label_line_end(one, across, up) for one in lines if one.points and one.name]
     ends += [_Label(up.at(one.value), RIGHT + 8, "quiet", one.name) for one in levels if not one.upright]
     marks = [_Label(up.at(p.y), across.at(p.x) - 4, "", "o") for p in points]
     wanted = max([WIDTH, *(math.ceil(one.x + _LETTER * len(one.name)) for one in ends)])
     size = f'viewBox="0 0 {wanted} {HEIGHT}" width="{wanted}" style="min-width:{32 * wanted / WIDTH:.1f}rem"'
-    return wide(draw_svg(drawn + _labels(ends, marks), size=size, label=about), about)
+    return make_scrollable(draw_svg(drawn + _draw_labels(ends, marks), size=size, label=about), about)
 
 
-def _placed(point: Point, x: Axis, y: Axis) -> bool:
+def _is_placeable(point: Point, x: Axis, y: Axis) -> bool:
     finite = math.isfinite(point.x) and math.isfinite(point.y)
     return finite and (point.x > 0 or not x.log) and (point.y > 0 or not y.log)
 
 
-def _axes(across: Scale, up: Scale, x: Axis, y: Axis, named: Sequence[float]) -> str:
+def _draw_chart_axes(across: Scale, up: Scale, x: Axis, y: Axis, named: Sequence[float]) -> str:
     floor = HEIGHT - BOTTOM
     drawn = f'<path class="rule" fill="none" d="M{LEFT} 10V{floor}H{RIGHT}"/>'
     last = -math.inf
     for value in named:
-        at, said = across.at(value), number(value)
+        at, said = across.at(value), format_number(value)
         if at - last > 6 * len(said) + 6:
             drawn += f'<text class="quiet" x="{at:.1f}" y="{floor + 16}" text-anchor="middle">{said}</text>'
             last = at
     for value in up.ticks():
-        drawn += (
-            f'<text class="quiet" x="{LEFT - 6}" y="{up.at(value) + 4:.1f}" text-anchor="end">{number(value)}</text>'
-        )
-    drawn += f'<text x="{(LEFT + RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escaped(x.name)}</text>'
+        drawn += f'<text class="quiet" x="{LEFT - 6}" y="{up.at(value) + 4:.1f}" text-anchor="end">{format_number(value)}</text>'
+    drawn += f'<text x="{(LEFT + RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape_text(x.name)}</text>'
     middle = floor / 2
-    return drawn + f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escaped(y.name)}</text>'
+    return (
+        drawn
+        + f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escape_text(y.name)}</text>'
+    )
 
 
-def _bands(bands: Sequence[Band], across: Scale) -> str:
+def _draw_bands(bands: Sequence[Band], across: Scale) -> str:
     """Ranges of x, every other one a shade darker, named where there is room."""
     drawn = ""
     for k, band in enumerate(bands):
         a, b = across.at(band.low), across.at(band.high)
-        shade, name = (0.16, 0.07)[k % 2], escaped(band.name)
+        shade, name = (0.16, 0.07)[k % 2], escape_text(band.name)
         drawn += f'<g><title>{name}</title><rect class="phase" style="stroke:none" fill-opacity="{shade}" '
         drawn += f'x="{a:.1f}" y="14" width="{b - a:.1f}" height="{HEIGHT - BOTTOM - 14}"/>'
         if b - a > 6.5 * len(band.name):
@@ -199,7 +202,7 @@ def _bands(bands: Sequence[Band], across: Scale) -> str:
     return drawn
 
 
-def _levels(levels: Sequence[Level], across: Scale, up: Scale) -> str:
+def _draw_levels(levels: Sequence[Level], across: Scale, up: Scale) -> str:
     drawn = ""
     for one in levels:
         if not one.upright:
@@ -210,11 +213,11 @@ def _levels(levels: Sequence[Level], across: Scale, up: Scale) -> str:
         side = -6 if anchor == "end" else 6
         drawn += f'<path class="dashed" d="M{at:.1f} 14V{floor}"/>'
         drawn += f'<text class="quiet" x="{at + side:.1f}" y="{floor - 8}" text-anchor="{anchor}">'
-        drawn += f"{escaped(one.name)}</text>"
+        drawn += f"{escape_text(one.name)}</text>"
     return drawn
 
 
-def _line(line: Line, across: Scale, up: Scale) -> str:
+def _draw_line(line: Line, across: Scale, up: Scale) -> str:
     places = [(across.at(p.x), up.at(p.y), p) for p in line.points]
     drawn = ""
     if line.joined and len(places) > 1:
@@ -224,18 +227,18 @@ def _line(line: Line, across: Scale, up: Scale) -> str:
         if point.spread is not None:
             low, high = (up.at(end) for end in point.spread)
             drawn += f'<path class="line {line.kind}" d="M{x:.1f} {low:.1f}V{high:.1f}"/>'
-        drawn += mark(x, y, line.kind, point.said or line.name) if line.marked else ""
+        drawn += draw_mark(x, y, line.kind, point.said or line.name) if line.marked else ""
     return drawn
 
 
-def mark(x: float, y: float, kind: str, said: str) -> str:
+def draw_mark(x: float, y: float, kind: str, said: str) -> str:
     """One mark, its shape by its meaning, with words on hover."""
     shape = SHAPE[kind]
     if shape in ("circle", "ring"):
         drawn = f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{4 if shape == "circle" else 4.5}"/>'
     else:
         drawn = f'<path class="{kind}" d="M{x:.1f} {y:.1f}{_DRAWN[shape]}"/>'
-    return f"<g><title>{escaped(said)}</title>{drawn}</g>"
+    return f"<g><title>{escape_text(said)}</title>{drawn}</g>"
 
 
 class _Label(NamedTuple):
@@ -247,25 +250,25 @@ class _Label(NamedTuple):
     name: str
 
 
-def _end(line: Line, across: Scale, up: Scale) -> _Label:
+def _label_line_end(line: Line, across: Scale, up: Scale) -> _Label:
     """The name of a line stands right of the picture, that of a single mark beside it."""
     last = line.points[-1]
     x = across.at(last.x) + 8 if len(line.points) == 1 else RIGHT + 8
     return _Label(up.at(last.y), x, line.kind, line.name)
 
 
-def _labels(labels: list[_Label], marks: list[_Label]) -> str:
+def _draw_labels(labels: list[_Label], marks: list[_Label]) -> str:
     """Names where they should stand, or at the nearest height where they touch no mark and no other name."""
     drawn, put = "", list(marks)
     for one in sorted(labels, reverse=True):
         heights = (one.y + side * away for away in count(0, 2) for side in (-1, 1))
         places = (one._replace(y=y) for y in heights if y <= max(one.y, HEIGHT - BOTTOM - 6))
-        one = next(place for place in places if not any(_touch(place, other) for other in put))
+        one = next(place for place in places if not any(_is_touching(place, other) for other in put))
         put.append(one)
-        drawn += f'<text class="{one.kind}" x="{one.x:.1f}" y="{one.y + 4:.1f}">{escaped(one.name)}</text>'
+        drawn += f'<text class="{one.kind}" x="{one.x:.1f}" y="{one.y + 4:.1f}">{escape_text(one.name)}</text>'
     return drawn
 
 
-def _touch(one: _Label, other: _Label) -> bool:
+def _is_touching(one: _Label, other: _Label) -> bool:
     apart = one.x > other.x + _LETTER * len(other.name) or other.x > one.x + _LETTER * len(one.name)
     return not apart and abs(one.y - other.y) < _LINE

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
-from keyhole.drawing.html import escaped, frame_figure, number
+from keyhole.drawing.html import escape_text, format_number, frame_figure
 
 _PIXELS = 64  # a larger matrix is shown in blocks
 
@@ -33,7 +33,7 @@ class Axes(NamedTuple):
 SCORES = Axes("key side, row i", "query side, column j")
 
 
-def signed(
+def draw_signed_heatmap(
     title: str, W: Matrix, *, name: str = "W", axes: Axes = SCORES, limit: float = 0.0, pixels: int = _PIXELS
 ) -> str:
     """A diverging picture, blue below zero, white at zero, orange above; block means where W is large.
@@ -46,53 +46,57 @@ def signed(
         limit: the number that gets the full colour; the largest that is shown when zero.
         pixels: most cells to a side.
     """
-    step, x = block_means(W, pixels)
+    step, x = average_blocks(W, pixels)
     limit = limit or float(np.abs(x).max()) or 1.0
-    note, name = f"limits ±{number(limit)}", name if step == 1 else f"mean of {name}"
+    note, name = f"limits ±{format_number(limit)}", name if step == 1 else f"mean of {name}"
     if step > 1:
-        note = f"means over {step} x {step} blocks, {note}; the largest entry is {number(float(np.abs(W).max()))}"
-    ends = (f"−{number(limit)}", "0", number(limit))
-    return _figure(title, note, x / limit, np.linspace(-1, 1, 65), ends, x, _about(W, step, name), axes)
+        note = (
+            f"means over {step} x {step} blocks, {note}; the largest entry is {format_number(float(np.abs(W).max()))}"
+        )
+    ends = (f"−{format_number(limit)}", "0", format_number(limit))
+    return _draw_heatmap(
+        title, note, x / limit, np.linspace(-1, 1, 65), ends, x, _format_cell_attributes(W, step, name), axes
+    )
 
 
-def attended(title: str, A: Matrix, *, axes: Axes) -> str:
+def draw_attention_heatmap(title: str, A: Matrix, *, axes: Axes) -> str:
     """Attention weights, from 0 (dark) to 1 (bright); block means where there are many."""
-    step, x = block_means(A)
+    step, x = average_blocks(A)
     note = f"means over {step} x {step} blocks, from 0 to 1" if step > 1 else "from 0 to 1"
-    about, ends = _about(A, step, "weight"), ("0", "0.5", "1")
-    return _figure(title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, sequential)
+    about, ends = _format_cell_attributes(A, step, "weight"), ("0", "0.5", "1")
+    return _draw_heatmap(title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, paint_sequential)
 
 
-def block_means(W: Matrix, pixels: int = _PIXELS) -> tuple[int, Matrix]:
+def average_blocks(W: Matrix, pixels: int = _PIXELS) -> tuple[int, Matrix]:
     """How many rows and columns go into one cell of a picture, and the means over them."""
-    step, sums = _blocks(np.add, W, pixels)
-    return step, sums / _blocks(np.add, np.ones_like(W), pixels)[1]
+    step, sums = _reduce_blocks(np.add, W, pixels)
+    return step, sums / _reduce_blocks(np.add, np.ones_like(W), pixels)[1]
 
 
-def _about(W: Matrix, step: int, name: str) -> str:
+def _format_cell_attributes(W: Matrix, step: int, name: str) -> str:
     """What the page's script is told of a picture."""
     rows, columns = W.shape
-    return f'data-step="{step}" data-width="{columns}" data-height="{rows}" data-name="{escaped(name)}"'
+    return f'data-step="{step}" data-width="{columns}" data-height="{rows}" data-name="{escape_text(name)}"'
 
 
-def errors(E: Matrix, size: float, title: str = "difference") -> str:
+def draw_error_heatmap(E: Matrix, size: float, title: str = "difference") -> str:
     """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry; the largest of each block."""
-    step, x = _blocks(np.maximum, np.abs(E), _PIXELS)
+    step, x = _reduce_blocks(np.maximum, np.abs(E), _PIXELS)
     share = np.clip((np.log10(np.maximum(x / (size or 1.0), 1e-16)) + 16) / 16, 0, 1)
-    note = f"largest {number(float(x.max()))}; log scale, in units of the largest true entry"
+    note = f"largest {format_number(float(x.max()))}; log scale, in units of the largest true entry"
     note += f"; the largest of each {step} x {step} block" if step > 1 else ""
-    about, ends = _about(E, step, "|difference|"), ("1e-16", "1e-8", "1")
-    return _figure(title, note, share, np.linspace(0, 1, 65), ends, x, about, SCORES)
+    about, ends = _format_cell_attributes(E, step, "|difference|"), ("1e-16", "1e-8", "1")
+    return _draw_heatmap(title, note, share, np.linspace(0, 1, 65), ends, x, about, SCORES)
 
 
-def _blocks(ufunc: np.ufunc, W: Matrix, pixels: int) -> tuple[int, Matrix]:
+def _reduce_blocks(ufunc: np.ufunc, W: Matrix, pixels: int) -> tuple[int, Matrix]:
     """Sums or maxima over square blocks, as few entries to a side as fit the picture."""
     step = -(-max(len(W), len(W.T)) // pixels)
     rows, columns = np.arange(0, len(W), step), np.arange(0, len(W.T), step)
     return step, ufunc.reduceat(ufunc.reduceat(W, rows, axis=0), columns, axis=1)
 
 
-def _figure(
+def _draw_heatmap(
     title: str,
     note: str,
     shares: Matrix,
@@ -104,28 +108,28 @@ def _figure(
     paint: Callable[[Matrix], Stack] | None = None,
 ) -> str:
     """A matrix with its axes named, its colours explained, and its numbers to be read by pointing or by arrow keys."""
-    alt = escaped(f"{title}, rows {axes.rows.split(',')[0]}, columns {axes.columns.split(',')[0]}, {note}")
+    alt = escape_text(f"{title}, rows {axes.rows.split(',')[0]}, columns {axes.columns.split(',')[0]}, {note}")
     down = f"← {axes.rows}" if 3 * len(x) > x.shape[1] else ""  # no room beside a thin strip
     shape = f"aspect-ratio: {x.shape[1]} / {len(x)}"
-    drawn, colours = (_png((paint or _diverging)(part)) for part in (shares, scale[None]))
+    drawn, colours = (_encode_png((paint or _paint_diverging)(part)) for part in (shares, scale[None]))
     marks, cells = "".join(f"<span>{end}</span>" for end in ends), " ".join(f"{v:.2g}" for v in x.ravel())
     drawing = (
-        f'<div class="map"><span class="axis query">{escaped(axes.columns)} →</span>'
-        f'<span class="axis key">{escaped(down)}</span><img data-cells="{cells}" {about} style="{shape}"'
+        f'<div class="map"><span class="axis query">{escape_text(axes.columns)} →</span>'
+        f'<span class="axis key">{escape_text(down)}</span><img data-cells="{cells}" {about} style="{shape}"'
         f' alt="{alt}" src="{drawn}">'
         f'<div class="scale"><img alt="" src="{colours}"><div>{marks}</div></div></div><output></output>'
     )
-    return frame_figure(drawing, f"<b>{escaped(title)}</b>: {escaped(note)}")
+    return frame_figure(drawing, f"<b>{escape_text(title)}</b>: {escape_text(note)}")
 
 
-def _diverging(shares: Matrix) -> Stack:
+def _paint_diverging(shares: Matrix) -> Stack:
     """Colours of numbers from -1 (blue) over 0 (white) to 1 (orange)."""
     cold, white, warm = (np.array(c, dtype=np.float64) for c in ((31, 111, 235), (252, 252, 250), (194, 65, 12)))
     x = shares[..., None]
     return white + np.abs(x) * (np.where(x < 0, cold, warm) - white)
 
 
-def sequential(shares: Matrix) -> Stack:
+def paint_sequential(shares: Matrix) -> Stack:
     """Colours of numbers from 0 to 1 that grow brighter all the way: violet, blue, green, yellow."""
     stops = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
     places = np.linspace(0, 1, len(stops))
@@ -135,11 +139,11 @@ def sequential(shares: Matrix) -> Stack:
 
 def colour_of(share: float) -> str:
     """The colour of one number from 0 to 1, as a page writes it."""
-    r, g, b = (int(channel) for channel in sequential(np.array([[share]]))[0, 0].round())
+    r, g, b = (int(channel) for channel in paint_sequential(np.array([[share]]))[0, 0].round())
     return f"rgb({r},{g},{b})"
 
 
-def _png(colours: Stack) -> str:
+def _encode_png(colours: Stack) -> str:
     """Colours as a picture, in an address that holds it."""
     pixels = colours.round().astype(np.uint8)
     rows, columns, _ = pixels.shape
@@ -150,7 +154,7 @@ def _png(colours: Stack) -> str:
     return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(body)).decode()
 
 
-def log_marks(name: str, said: str, series: Mapping[str, Vector]) -> str:
+def draw_log_marks(name: str, said: str, series: Mapping[str, Vector]) -> str:
     """Numbers against their index on a log scale, each with its value on hover; zeros stand at the bottom.
 
     Args:
@@ -161,20 +165,23 @@ def log_marks(name: str, said: str, series: Mapping[str, Vector]) -> str:
     every, count = np.concatenate(list(series.values())), max(map(len, series.values()))
     low = math.floor(math.log10(max(every.min(), 1e-18 * every.max(), 1e-320)))
     high = math.floor(math.log10(every.max())) + 1
-    marks = _axes(said, low, high, count)
+    marks = _draw_log_axes(said, low, high, count)
     for kind, numbers in series.items():
         for k, value in enumerate(map(float, numbers)):
             y = 24 + 206 * min(1.0, (high - math.log10(max(value, 1e-320))) / (high - low))
             path = f'<path class="{kind}" d="M{44 + 244 * (k + 0.5) / count:.1f} {y:.1f}{SHAPES[kind]}"/>'
-            marks += f"<g><title>{name} {k + 1}: {number(value)}</title>{path}</g>"
+            marks += f"<g><title>{name} {k + 1}: {format_number(value)}</title>{path}</g>"
     return marks
 
 
-def _axes(said: str, low: int, high: int, count: int) -> str:
+def _draw_log_axes(said: str, low: int, high: int, count: int) -> str:
     """Rules at powers of ten, at most seven, and the ends of the index."""
     parts = f'<text class="quiet" x="44" y="10">{said}</text>'
     for power in range(high, low - 1, -max(1, -(-(high - low) // 6))):
-        y, tick = 24 + 206 * (high - power) / (high - low), f"1e{power}" if abs(power) > 3 else number(10.0**power)
+        y, tick = (
+            24 + 206 * (high - power) / (high - low),
+            f"1e{power}" if abs(power) > 3 else format_number(10.0**power),
+        )
         parts += f'<line class="rule" x1="44" x2="288" y1="{y:.1f}" y2="{y:.1f}"/>'
         parts += f'<text class="quiet" x="38" y="{y + 4:.1f}" text-anchor="end">{tick}</text>'
     for x, anchor, tick in ((48, "start", "1"), (166, "middle", "index"), (288, "end", f"{count:,}")):

@@ -9,12 +9,12 @@ from typing import Any
 from keyhole.drawing.palette import PICTURE_STYLE
 
 
-def escaped(value: Any) -> str:
+def escape_text(value: Any) -> str:
     """Text that is safe inside a page."""
     return html.escape(str(value))
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """A number for a person: whole ones with separators, others to two or three digits."""
     if value is None or not math.isfinite(value):
         return "not finite"
@@ -26,37 +26,37 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """A time for a person."""
     if value < 0.995:
-        return f"{number(float(f'{1000 * value:.2g}'))} ms"
+        return f"{format_number(float(f'{1000 * value:.2g}'))} ms"
     return f"{value:.1f} s" if value < 120 else f"{int(value // 60):,} min {value % 60:.0f} s"
 
 
-def table(rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()) -> str:
+def format_table(rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()) -> str:
     """Rows of text, the first cell of each its name; columns of `numbers` are set flush right."""
     kinds = [' class="number"' if i in numbers else "" for i in range(max(33, len(columns)))]
     lines = ""
     for first, *rest in rows:
-        cells = "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds[1:], rest, strict=False))
-        lines += f'<tr><th scope="row">{escaped(first)}</th>{cells}</tr>'
-    head = "".join(f'<th scope="col"{kind}>{escaped(c)}</th>' for kind, c in zip(kinds, columns, strict=False))
+        cells = "".join(f"<td{kind}>{escape_text(cell)}</td>" for kind, cell in zip(kinds[1:], rest, strict=False))
+        lines += f'<tr><th scope="row">{escape_text(first)}</th>{cells}</tr>'
+    head = "".join(f'<th scope="col"{kind}>{escape_text(c)}</th>' for kind, c in zip(kinds, columns, strict=False))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
-def section(title: str, body: str) -> str:
+def format_section(title: str, body: str) -> str:
     """A part of a page; its title is the finding in a sentence."""
-    return f"<section><h2>{escaped(title)}</h2>{body}</section>"
+    return f"<section><h2>{escape_text(title)}</h2>{body}</section>"
 
 
-def wide(body: str, name: str) -> str:
+def make_scrollable(body: str, name: str) -> str:
     """Something that is scrolled sideways where the page is narrow."""
-    return f'<div style="overflow-x:auto" role="region" aria-label="{escaped(name)}" tabindex="0">{body}</div>'
+    return f'<div style="overflow-x:auto" role="region" aria-label="{escape_text(name)}" tabindex="0">{body}</div>'
 
 
-def reproduced(command: str, versions: str) -> str:
+def format_command(command: str, versions: str) -> str:
     """A command to be copied, and what it was run with."""
-    return f'<pre tabindex="0"><code>{escaped(command)}</code></pre><p>{escaped(versions)}</p>'
+    return f'<pre tabindex="0"><code>{escape_text(command)}</code></pre><p>{escape_text(versions)}</p>'
 
 
 def draw_svg(marks: str, *, size: str, label: str) -> str:
@@ -67,7 +67,7 @@ def draw_svg(marks: str, *, size: str, label: str) -> str:
         size: its view box, and other attributes.
         label: what it shows, in words.
     """
-    about = f'class="keyhole" {size} role="img" aria-label="{escaped(label)}"'
+    about = f'class="keyhole" {size} role="img" aria-label="{escape_text(label)}"'
     return f"<svg {about}>{PICTURE_STYLE}{marks}</svg>"
 
 

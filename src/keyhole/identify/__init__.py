@@ -1,6 +1,6 @@
 """What answers determine: degrees of freedom, symmetries, distance modulo symmetry."""
 
-from keyhole.identify.heads import Distance, assignment, canonical, distance, freedom, head_freedom, matrix_rank
+from keyhole.identify.heads import Distance, assign_heads, canonical, distance, freedom, head_freedom, matrix_rank
 from keyhole.identify.networks import (
     NetworkDistance,
     OneLayerDistance,
@@ -16,7 +16,7 @@ __all__ = [
     "OneLayerDistance",
     "Symmetry",
     "Twin",
-    "assignment",
+    "assign_heads",
     "canonical",
     "distance",
     "freedom",

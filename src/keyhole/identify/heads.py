@@ -50,8 +50,10 @@ def freedom(model: Head | MultiHead) -> int:
     in the column space of $W_h$, d for any other. A constant adds o, a residual d o.
     """
     form, U = canonical(model), getattr(model, "U", None)
-    total = form.outputs * bool(_constant(form).any()) + form.width * form.outputs * (U is not None and bool(U.any()))
-    for W, V, h in zip(form.W, form.V, score_biases(form), strict=True):
+    total = form.outputs * bool(_fill_constant(form).any()) + form.width * form.outputs * (
+        U is not None and bool(U.any())
+    )
+    for W, V, h in zip(form.W, form.V, fill_score_biases(form), strict=True):
         rank = matrix_rank(W)
         total += head_freedom(
             form.width,
@@ -109,19 +111,19 @@ def canonical(model: Head | MultiHead) -> MultiHead:
     for head in heads:
         W, h = np.asarray(head.W), np.zeros(head.width) if head.h is None else head.h
         for at, (W2, V2, h2) in enumerate(merged):
-            if relative(W, W2) < SAME and relative(h, h2) < SAME:
+            if relative_distance(W, W2) < SAME and relative_distance(h, h2) < SAME:
                 merged[at] = (W2, V2 + head.V, h2)
                 break
         else:
             merged.append((W, np.array(head.V), h))
     scale = max((float(np.abs(head.V).max(initial=0.0)) for head in heads), default=0.0)
-    kept = sorted((m for m in merged if np.abs(m[1]).max(initial=0.0) > SAME * scale), key=_order)
+    kept = sorted((m for m in merged if np.abs(m[1]).max(initial=0.0) > SAME * scale), key=_build_sort_key)
     shape = (0, model.width, model.width), (0, model.width, model.outputs), (0, model.width)
     W, V, h = (np.array([m[i] for m in kept]).reshape(-1, *s[1:]) for i, s in enumerate(shape))
     return MultiHead(W, V, h, np.zeros(model.outputs) if model.c is None else model.c)
 
 
-def _order(head: tuple[Array, Array, Array]) -> tuple[float, ...]:
+def _build_sort_key(head: tuple[Array, Array, Array]) -> tuple[float, ...]:
     """What heads are sorted by: largest W first, and entries of W, h and V where sizes are equal."""
     W, V, h = head
     return (-float(np.linalg.norm(W)), *W.ravel().tolist(), *h.tolist(), *V.ravel().tolist())
@@ -138,30 +140,30 @@ def distance(a: Head | MultiHead, b: Head | MultiHead) -> Distance:
             f"{(a.width, a.outputs)} and {(b.width, b.outputs)}."
         )
     first, second = canonical(a), canonical(b)
-    pairs = assignment(first, second)
+    pairs = assign_heads(first, second)
     worst = {
-        name: max((relative(x[i], y[j]) for i, j in pairs), default=0.0)
+        name: max((relative_distance(x[i], y[j]) for i, j in pairs), default=0.0)
         for name, x, y in (
             ("W", first.W, second.W),
             ("V", first.V, second.V),
-            ("h", score_biases(first), score_biases(second)),
+            ("h", fill_score_biases(first), fill_score_biases(second)),
         )
     }
     return Distance(
         **worst,
-        c=relative(_constant(first), _constant(second)),
-        U=_residual_gap(a, b),
+        c=relative_distance(_fill_constant(first), _fill_constant(second)),
+        U=_measure_residual_gap(a, b),
         heads=(len(first.W), len(second.W)),
     )
 
 
-def assignment(a: MultiHead, b: MultiHead) -> list[tuple[int, int]]:
+def assign_heads(a: MultiHead, b: MultiHead) -> list[tuple[int, int]]:
     """Heads of one model and those of another, matched so that the sum of relative distances of W and V is least."""
     from scipy.optimize import linear_sum_assignment
 
     cost = np.array(
         [
-            [relative(W, X) + relative(V, Y) for X, Y in zip(b.W, b.V, strict=True)]
+            [relative_distance(W, X) + relative_distance(V, Y) for X, Y in zip(b.W, b.V, strict=True)]
             for W, V in zip(a.W, a.V, strict=True)
         ]
     ).reshape(len(a.W), len(b.W))
@@ -169,22 +171,22 @@ def assignment(a: MultiHead, b: MultiHead) -> list[tuple[int, int]]:
     return [(int(i), int(j)) for i, j in zip(rows, columns, strict=True)]
 
 
-def score_biases(model: MultiHead) -> Array:
+def fill_score_biases(model: MultiHead) -> Array:
     """Score biases of all heads, zeros where there are none."""
     return np.zeros(model.W.shape[:2]) if model.h is None else model.h
 
 
-def _constant(model: MultiHead) -> Array:
+def _fill_constant(model: MultiHead) -> Array:
     return np.zeros(model.outputs) if model.c is None else model.c
 
 
-def _residual_gap(a: Head | MultiHead, b: Head | MultiHead) -> float:
+def _measure_residual_gap(a: Head | MultiHead, b: Head | MultiHead) -> float:
     zero = np.zeros((a.width, a.outputs))
     U, T = (getattr(model, "U", None) for model in (a, b))
-    return relative(zero if U is None else U, zero if T is None else T)
+    return relative_distance(zero if U is None else U, zero if T is None else T)
 
 
-def relative(x: Array, y: Array) -> float:
+def relative_distance(x: Array, y: Array) -> float:
     """Frobenius distance over the larger norm."""
     size = max(float(np.linalg.norm(x)), float(np.linalg.norm(y)))
     return float(np.linalg.norm(x - y)) / size if size > 0 else 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole.errors import InvalidInput
-from keyhole.identify.heads import relative
+from keyhole.identify.heads import relative_distance
 from keyhole.models import AbsAffine, OneLayer, ReluNet
 
 
@@ -87,19 +87,19 @@ def one_layer_distance(a: OneLayer, b: OneLayer) -> OneLayerDistance:
 
     Directions that the network ignores do not count in M.
     """
-    f, g = (_lone_form(model) for model in (a, b))
+    f, g = (_find_lone_form(model) for model in (a, b))
     seen = np.concatenate([f.n * np.linalg.norm(f.D, axis=1, keepdims=True), f.P])
     h, k = (np.zeros(m.width) if m.head.h is None else m.head.h for m in (a, b))
     W = np.asarray(a.head.W)
     return OneLayerDistance(
-        W=relative(W, np.asarray(b.head.W)),
+        W=relative_distance(W, np.asarray(b.head.W)),
         h=float(np.linalg.norm(h - k)) / (max(map(float, map(np.linalg.norm, (h, k, W)))) or 1.0),
-        M=relative(seen @ a.mixing, seen @ b.mixing),
+        M=relative_distance(seen @ a.mixing, seen @ b.mixing),
         net=network_distance(f, g),
     )
 
 
-def _lone_form(model: OneLayer) -> AbsAffine:
+def _find_lone_form(model: OneLayer) -> AbsAffine:
     lone = model.lone()
     return lone.normal_form() if isinstance(lone, ReluNet) else lone
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Array, Matrix, Rng, Sequences, as_generator, rms
 from keyhole.claims import Certificate, Check
-from keyhole.identify.heads import relative, score_biases
+from keyhole.identify.heads import fill_score_biases, relative_distance
 from keyhole.models import Factored, Head, MultiHead
 
 _ROUNDING = 1e-11  # answers that differ by less than this, relatively, count as the same
@@ -62,51 +62,56 @@ def twins(model: Head | MultiHead, *, rng: Rng) -> tuple[Twin, ...]:
     Canonical forms are alike for all of them.
     """
     rng = as_generator(rng)
-    candidates = list(_gauges(model, rng)) if isinstance(model, Head) else []
+    candidates = list(_change_gauge(model, rng)) if isinstance(model, Head) else []
     if not isinstance(model, Head) or model.U is None:
-        candidates += _rearranged(_several(model), rng)
-    found = [(twin, why, changed, _confront(model, twin, rng)) for twin, why, changed in candidates]
+        candidates += _rearrange_heads(_expand_heads(model), rng)
+    found = [(twin, why, changed, _confront_twin(model, twin, rng)) for twin, why, changed in candidates]
     return tuple(Twin(*parts) for parts in found)
 
 
-def _several(model: Head | MultiHead) -> MultiHead:
+def _expand_heads(model: Head | MultiHead) -> MultiHead:
     """The model as a sum of heads, every part present."""
     if isinstance(model, Head):
         model = MultiHead(np.asarray(model.W)[None], model.V[None], None if model.h is None else model.h[None], model.c)
-    return replace(model, h=score_biases(model))
+    return replace(model, h=fill_score_biases(model))
 
 
-def _gauges(head: Head, rng: np.random.Generator) -> Iterator[Candidate]:
+def _change_gauge(head: Head, rng: np.random.Generator) -> Iterator[Candidate]:
     if isinstance(head.W, Factored) and head.W.A.shape[1] > 0:
         G = np.linalg.qr(rng.normal(size=(head.W.A.shape[1],) * 2))[0] * 2.0
         other = Factored(head.W.A @ G, head.W.B @ np.linalg.inv(G).T)
         yield replace(head, W=other), Symmetry.GAUGE, "A became A G and B became B G^-T."
 
 
-def _rearranged(model: MultiHead, rng: np.random.Generator) -> list[Candidate]:
+def _rearrange_heads(model: MultiHead, rng: np.random.Generator) -> list[Candidate]:
     """Twins of a sum of heads; what may be anything is drawn of the size of the model's own entries."""
     W = rng.normal(size=model.W.shape[1:]) * (rms(model.W) or 1.0)
     V = rng.normal(size=model.V.shape[1:]) * (rms(model.V) or 1.0)
-    built = (_reordered(model), _split(model, V), _cancelling(model, W, V), _idle(model, W))
+    built = (
+        _reorder_heads(model),
+        _split_values(model, V),
+        _add_cancelling_heads(model, W, V),
+        _change_idle_head(model, W),
+    )
     return [candidate for candidate in built if candidate is not None]
 
 
-def _reordered(model: MultiHead) -> Candidate | None:
+def _reorder_heads(model: MultiHead) -> Candidate | None:
     moved = np.roll(np.arange(len(model.W)), 1)
-    parts = {"W": model.W[moved], "V": model.V[moved], "h": score_biases(model)[moved]}
+    parts = {"W": model.W[moved], "V": model.V[moved], "h": fill_score_biases(model)[moved]}
     if all(np.array_equal(part, getattr(model, name)) for name, part in parts.items()):
         return None
     return replace(model, **parts), Symmetry.ORDER, "Every head moved one place, the last to the front."
 
 
-def _split(model: MultiHead, share: Matrix) -> Candidate | None:
+def _split_values(model: MultiHead, share: Matrix) -> Candidate | None:
     """Another split of V among two heads of one W; where there are no such two, of one head into two."""
     if len(model.W) == 0:
         return None
-    alike, moved = _alike(model), model.V.copy()
+    alike, moved = _find_alike_heads(model), model.V.copy()
     if alike is None:
         moved[0] -= share
-        twin = _added(replace(model, V=moved), model.W[:1], share[None], score_biases(model)[:1])
+        twin = _append_heads(replace(model, V=moved), model.W[:1], share[None], fill_score_biases(model)[:1])
         return twin, Symmetry.SPLIT, "Head 1 became two heads of its W whose V add up to its own."
     moved[alike[0]] -= share
     moved[alike[1]] += share
@@ -114,58 +119,62 @@ def _split(model: MultiHead, share: Matrix) -> Candidate | None:
     return replace(model, V=moved), Symmetry.SPLIT, changed
 
 
-def _cancelling(model: MultiHead, W: Matrix, V: Matrix) -> Candidate:
-    twin = _added(model, np.stack([W, W]), np.stack([V, -V]), np.zeros((2, model.width)))
+def _add_cancelling_heads(model: MultiHead, W: Matrix, V: Matrix) -> Candidate:
+    twin = _append_heads(model, np.stack([W, W]), np.stack([V, -V]), np.zeros((2, model.width)))
     return twin, Symmetry.CANCEL, "Two heads of one random W were added, with V and -V."
 
 
-def _idle(model: MultiHead, W: Matrix) -> Candidate:
+def _change_idle_head(model: MultiHead, W: Matrix) -> Candidate:
     """Another W for a head with V = 0; where there is none, such a head."""
     idle = [at for at, V in enumerate(model.V) if not V.any()]
     if not idle:
-        twin = _added(model, W[None], np.zeros((1, *model.V.shape[1:])), np.zeros((1, model.width)))
+        twin = _append_heads(model, W[None], np.zeros((1, *model.V.shape[1:])), np.zeros((1, model.width)))
         return twin, Symmetry.IDLE, "A head with V = 0 and a random W was added."
     changed = model.W.copy()
     changed[idle[0]] = W
     return replace(model, W=changed), Symmetry.IDLE, f"Head {idle[0] + 1} has V = 0 and got a random W."
 
 
-def _added(model: MultiHead, W: Array, V: Array, h: Array) -> MultiHead:
-    parts = ((model.W, W), (model.V, V), (score_biases(model), h))
+def _append_heads(model: MultiHead, W: Array, V: Array, h: Array) -> MultiHead:
+    parts = ((model.W, W), (model.V, V), (fill_score_biases(model), h))
     all_W, all_V, all_h = (np.concatenate(pair) for pair in parts)
     return MultiHead(all_W, all_V, all_h, model.c)
 
 
-def _alike(model: MultiHead) -> tuple[int, int] | None:
+def _find_alike_heads(model: MultiHead) -> tuple[int, int] | None:
     """Two heads of one W and one h, if there are any."""
     for a in range(len(model.W)):
         for b in range(a):
             if np.array_equal(model.W[a], model.W[b]) and np.array_equal(
-                score_biases(model)[a], score_biases(model)[b]
+                fill_score_biases(model)[a], fill_score_biases(model)[b]
             ):
                 return b, a
     return None
 
 
-def _confront(model: Head | MultiHead, twin: Head | MultiHead, rng: np.random.Generator) -> Certificate:
+def _confront_twin(model: Head | MultiHead, twin: Head | MultiHead, rng: np.random.Generator) -> Certificate:
     """Proposition 7.1 on one pair: how far parameters are apart, and how far answers are."""
-    gap = max(_disagreement(model, twin, X) for X in _asked(model, rng))
+    gap = max(_measure_disagreement(model, twin, X) for X in _draw_twin_sequences(model, rng))
     return Certificate(
         "BSHK26/7.1",
         assumptions=(),
         conclusion=(
-            Check("agreement of the parameters, 1 being the same", 1.0 - min(1.0, _apart(model, twin)), 1.0 - 1e-6),
+            Check(
+                "agreement of the parameters, 1 being the same",
+                1.0 - min(1.0, _measure_parameter_distance(model, twin)),
+                1.0 - 1e-6,
+            ),
             Check("worst relative disagreement of the answers", gap, _ROUNDING),
         ),
     )
 
 
-def _disagreement(model: Head | MultiHead, twin: Head | MultiHead, X: Sequences) -> float:
+def _measure_disagreement(model: Head | MultiHead, twin: Head | MultiHead, X: Sequences) -> float:
     values = np.maximum(model.magnitude(X), twin.magnitude(X)) + np.abs(model(X)).max(axis=1)
     return float((np.abs(model(X) - twin(X)).max(axis=1) / np.where(values > 0, values, 1.0)).max())
 
 
-def _asked(model: Head | MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
+def _draw_twin_sequences(model: Head | MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
     """Gaussian sequences of lengths 1 to 16, short enough for scores of order one."""
     unit = rng.normal(size=(8, 16, model.width))
     size = rms(model.logits(unit))
@@ -173,21 +182,25 @@ def _asked(model: Head | MultiHead, rng: np.random.Generator) -> Iterator[Sequen
         yield rng.normal(size=(4, length, model.width)) / max(1.0, size) ** 0.5
 
 
-def _apart(model: Head | MultiHead, twin: Head | MultiHead) -> float:
+def _measure_parameter_distance(model: Head | MultiHead, twin: Head | MultiHead) -> float:
     """Relative distance of the parameters as they stand, an absent head counting as zeros."""
     factored = [m for m in (model, twin) if isinstance(m, Head) and isinstance(m.W, Factored)]
-    a, b = (_factors(m) for m in factored) if len(factored) == 2 else (_numbers(m) for m in (model, twin))
+    a, b = (
+        (_stack_factors(m) for m in factored)
+        if len(factored) == 2
+        else (_list_head_parameters(m) for m in (model, twin))
+    )
     rows = max(len(a), len(b))
-    return relative(*(np.concatenate([x, np.zeros((rows - len(x), x.shape[1]))]) for x in (a, b)))
+    return relative_distance(*(np.concatenate([x, np.zeros((rows - len(x), x.shape[1]))]) for x in (a, b)))
 
 
-def _factors(head: Head) -> Matrix:
+def _stack_factors(head: Head) -> Matrix:
     W = head.W
     return np.concatenate([W.A, W.B]) if isinstance(W, Factored) else W
 
 
-def _numbers(model: Head | MultiHead) -> Matrix:
+def _list_head_parameters(model: Head | MultiHead) -> Matrix:
     """One row of parameters per head."""
-    form = _several(model)
-    parts = (form.W, form.V, score_biases(form))
+    form = _expand_heads(model)
+    parts = (form.W, form.V, fill_score_biases(form))
     return np.concatenate([part.reshape(len(part), int(np.prod(part.shape[1:]))) for part in parts], axis=1)

@@ -53,7 +53,7 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
 }
 
 
-def runner(kind: type[Job]) -> Callable[..., Record]:
+def find_runner(kind: type[Job]) -> Callable[..., Record]:
     """The function that does jobs of one kind; its module is imported now.
 
     Raises:
@@ -66,9 +66,9 @@ def runner(kind: type[Job]) -> Callable[..., Record]:
         raise InvalidInput(str(error)) from error
 
 
-def run(job: Job) -> Record:
+def run_job(job: Job) -> Record:
     """Do what a job asks and return its record."""
     if isinstance(job, SweepJob):
         # A sweep runs other jobs; it is handed how, since its engines stand below this table.
-        return runner(SweepJob)(job, work=(runner, run))
-    return runner(type(job))(job)
+        return find_runner(SweepJob)(job, work=(find_runner, run_job))
+    return find_runner(type(job))(job)

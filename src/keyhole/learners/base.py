@@ -101,7 +101,7 @@ class Plan:
         return -(-self.degrees_of_freedom // self.outputs)
 
 
-def at_most(by_phase: Mapping[str, int]) -> int:
+def bound_queries(by_phase: Mapping[str, int]) -> int:
     """The most a learner of one head ever asks: biases triple the read-out and add a column, probes are asked twice.
 
     Finding scales takes at most 600 queries, re-asking 1000 above one per query, doubts 8.

@@ -30,14 +30,14 @@ from keyhole.learners.one_layer.antisymmetric import Antisymmetric
 from keyhole.learners.one_layer.learner import OneLayerTransformer
 from keyhole.learners.published.orthogonal import Orthogonal
 from keyhole.learners.published.repetition import Repetition
-from keyhole.learners.recognising.first_questions import curved, recognised
+from keyhole.learners.recognising.first_questions import is_curved, suggest_learners
 from keyhole.learners.several_heads.learner import SeveralHeads
 from keyhole.learners.smooth_network.learner import SmoothNetwork
 from keyhole.learners.tolerance.learner import Tolerant
 from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.learners.verifying.saved_model import as_oracle
 from keyhole.learners.vocabulary.learner import Restricted
-from keyhole.oracles import Budgeted, Counted, Declared, Imperfection, Oracle, declared
+from keyhole.oracles import Budgeted, Counted, Declared, Imperfection, Oracle, read_imperfection
 
 T = TypeVar("T")
 _NOT_LOOKED = "The budget ended before other classes could be tried."
@@ -70,7 +70,7 @@ class Hints:
     bases: tuple[Matrix, ...] | None = None
 
 
-def _needed(value: T | None, name: str, learner: str) -> T:
+def _require_hint(value: T | None, name: str, learner: str) -> T:
     if value is None:
         hint = f"hints=keyhole.Hints({name.replace('-', '_')}=...)"
         raise InvalidInput(f"the learner {learner} needs --{name}, in Python {hint}.")
@@ -92,11 +92,11 @@ _ERRORS = frozenset({"rounding", "absolute errors", "a bound on tokens"})
 LEARNERS: dict[str, Choice] = {
     "exact": Choice(lambda hints: Exact(), _ROUNDED),
     "low-rank": Choice(lambda hints: LowRank(hints.rank), _ROUNDED),
-    "nystrom": Choice(lambda hints: Nystrom(_needed(hints.rank, "rank", "nystrom")), _ROUNDED),
-    "nuclear-norm": Choice(lambda hints: NuclearNorm(_needed(hints.rank, "rank", "nuclear-norm")), _ROUNDED),
-    "grid": Choice(lambda hints: Grid(_needed(hints.grid, "grid", "grid")), _ROUNDED),
+    "nystrom": Choice(lambda hints: Nystrom(_require_hint(hints.rank, "rank", "nystrom")), _ROUNDED),
+    "nuclear-norm": Choice(lambda hints: NuclearNorm(_require_hint(hints.rank, "rank", "nuclear-norm")), _ROUNDED),
+    "grid": Choice(lambda hints: Grid(_require_hint(hints.grid, "grid", "grid")), _ROUNDED),
     "restricted": Choice(
-        lambda hints: Restricted(_needed(hints.tokens, "tokens", "restricted")), _ROUNDED | {"a bound on tokens"}
+        lambda hints: Restricted(_require_hint(hints.tokens, "tokens", "restricted")), _ROUNDED | {"a bound on tokens"}
     ),
     "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
     "balanced": Choice(lambda hints: Balanced(), _ROUNDED),
@@ -104,8 +104,8 @@ LEARNERS: dict[str, Choice] = {
     "several-heads": Choice(lambda hints: SeveralHeads(), _ROUNDED),
     "heads-in-ball": Choice(lambda hints: HeadsInBall(), _ROUNDED | {"a bound on tokens"}),
     "layer": Choice(lambda hints: WholeLayer(), _ROUNDED),
-    "orthogonal": Choice(lambda hints: Orthogonal(_needed(hints.bases, "bases", "orthogonal")), _ROUNDED),
-    "repetition": Choice(lambda hints: Repetition(_needed(hints.heads, "heads", "repetition")), _ROUNDED),
+    "orthogonal": Choice(lambda hints: Orthogonal(_require_hint(hints.bases, "bases", "orthogonal")), _ROUNDED),
+    "repetition": Choice(lambda hints: Repetition(_require_hint(hints.heads, "heads", "repetition")), _ROUNDED),
     "network": Choice(lambda hints: Network(), _PERFECT),
     "network-in-ball": Choice(lambda hints: NetworkInBall(), frozenset({"a bound on tokens"})),
     "noisy-network": Choice(lambda hints: NetworkUnderNoise(), _ERRORS),
@@ -114,14 +114,14 @@ LEARNERS: dict[str, Choice] = {
     "antisymmetric": Choice(lambda hints: Antisymmetric(), _ROUNDED),
     "tolerant": Choice(
         lambda hints: Tolerant(
-            _needed(hints.norm_bound, "norm-bound", "tolerant"), _needed(hints.margin, "margin", "tolerant")
+            _require_hint(hints.norm_bound, "norm-bound", "tolerant"), _require_hint(hints.margin, "margin", "tolerant")
         ),
         _ERRORS,
     ),
 }
 
 
-def _imperfections(stated: Imperfection) -> set[str]:
+def _list_imperfections(stated: Imperfection) -> set[str]:
     """What answers or tokens lack, in words."""
     lacks = {
         "rounding": not stated.roundoff <= EPS,
@@ -132,7 +132,7 @@ def _imperfections(stated: Imperfection) -> set[str]:
     return {name for name, yes in lacks.items() if yes}
 
 
-def _automatic(hints: Hints, stated: Imperfection) -> str:
+def _choose_name(hints: Hints, stated: Imperfection) -> str:
     if hints.tokens is not None:
         return "restricted"
     if stated.levels is not None:
@@ -144,7 +144,7 @@ def _automatic(hints: Hints, stated: Imperfection) -> str:
     return "low-rank" if stated.format == "f64" else "balanced"
 
 
-def choose(name: str = "auto", hints: Hints = Hints(), stated: Imperfection = Imperfection()) -> Learner:  # noqa: B008
+def choose_learner(name: str = "auto", hints: Hints = Hints(), stated: Imperfection = Imperfection()) -> Learner:  # noqa: B008
     """The learner of that name; `auto` goes by the hints and by what the oracle declares.
 
     Raises:
@@ -152,12 +152,12 @@ def choose(name: str = "auto", hints: Hints = Hints(), stated: Imperfection = Im
     """
     if hints.tokens is not None and name not in ("auto", "restricted"):
         raise InvalidInput(f"--tokens goes with the learner restricted (or auto); got {name}.")
-    name = _automatic(hints, stated) if name == "auto" else name
+    name = _choose_name(hints, stated) if name == "auto" else name
     if name not in LEARNERS:
         raise InvalidInput(f"a learner is one of auto, {', '.join(LEARNERS)}; got {name!r}.")
-    beyond = sorted(_imperfections(stated) - LEARNERS[name].bears)
+    beyond = sorted(_list_imperfections(stated) - LEARNERS[name].bears)
     if beyond:
-        able = [other for other, choice in LEARNERS.items() if _imperfections(stated) <= choice.bears]
+        able = [other for other, choice in LEARNERS.items() if _list_imperfections(stated) <= choice.bears]
         instead = f"take --learner {' or '.join(able)}" if able else "no learner does"
         raise InvalidInput(f"the learner {name} does not bear {' and '.join(beyond)}, which is declared; {instead}.")
     return LEARNERS[name].make(hints)
@@ -187,39 +187,39 @@ def learn(
     rng = as_generator(rng)
     target = as_oracle(oracle)
     target = Remembered(target if budget is None else Budgeted(target, budget))
-    stated = declared(target)
-    chosen = choose(learner, hints, stated) if isinstance(learner, str) else learner
+    stated = read_imperfection(target)
+    chosen = choose_learner(learner, hints, stated) if isinstance(learner, str) else learner
     first = target.check(chosen.run(target, rng=rng), rng=rng)
     if learner != "auto" or hints.tokens is not None or stated.levels is not None:
         return first
     plain = not stated.absolute and stated.token_bound is None
     if plain and first.status is Status.INCONSISTENT:
         target = Remembered(Declared(target.inner, Imperfection(noise=float("nan"))))
-        first, plain = _after(UnderNoise(hints.rank, hints.repeats).run(target, rng=rng), first), False
+        first, plain = _add_earlier_costs(UnderNoise(hints.rank, hints.repeats).run(target, rng=rng), first), False
     if plain:
         # several heads whose answers are rounded look to a reader of one like arithmetic that is too coarse
         coarse = first.status is Status.IMPRECISE and stated.format != "f64"
         beyond = first.verdict is Verdict.CLASS_REFUTED or first.status is Status.CONTRADICTED
-        return _further(target, first, rng) if beyond or coarse else first
-    return _beyond_heads(target, first, rng)
+        return _try_further_classes(target, first, rng) if beyond or coarse else first
+    return _learn_beyond_heads(target, first, rng)
 
 
-def _beyond_heads(target: Remembered, first: Recovery[Any], rng: np.random.Generator) -> Recovery[Any]:
+def _learn_beyond_heads(target: Remembered, first: Recovery[Any], rng: np.random.Generator) -> Recovery[Any]:
     """Other classes where tokens are bounded or answers carry errors, once these do not fit a single head.
 
     Single tokens tell: heads answer them with an affine map, a network does not.
     """
-    stated = declared(target)
+    stated = read_imperfection(target)
     if first.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED) or first.status is Status.UNCHECKED:
         return first
-    bent, first = _look(curved, target, first, rng)
+    bent, first = _look(is_curved, target, first, rng)
     if bent is None:
         return first
     if bent:
         exact = not stated.absolute and stated.roundoff <= EPS
-        return _further(target, first, rng, ("network-in-ball",) if exact else ("noisy-network",))
+        return _try_further_classes(target, first, rng, ("network-in-ball",) if exact else ("noisy-network",))
     heads = first.verdict is Verdict.CLASS_REFUTED and not stated.absolute
-    return _further(target, first, rng, ("heads-in-ball",)) if heads else first
+    return _try_further_classes(target, first, rng, ("heads-in-ball",)) if heads else first
 
 
 def _look(
@@ -233,11 +233,11 @@ def _look(
     return told, replace(first, ledger=first.ledger.after(looking.ledger, "recognise"), detail=detail)
 
 
-def _after(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
+def _add_earlier_costs(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
     return replace(recovery, ledger=recovery.ledger.after(earlier.ledger, "before"))
 
 
-def _further(
+def _try_further_classes(
     target: Remembered, first: Recovery[Any], rng: np.random.Generator, candidates: tuple[str, ...] | None = None
 ) -> Recovery[Any]:
     """Other classes, one after the other, once a single head is refuted; the most informed verdict where none fits.
@@ -245,7 +245,7 @@ def _further(
     Those that a few queries suggest, unless they are given. What was asked before counts as the phase `before`.
     """
     if candidates is None:
-        candidates, first = _look(recognised, target, first, rng)
+        candidates, first = _look(suggest_learners, target, first, rng)
         if candidates is None:
             return first
     spent, tried = first.ledger, dict[str, Recovery[Any] | None]()

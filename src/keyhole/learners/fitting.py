@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Vector, one_thread, rms
+from keyhole._arrays import Array, Matrix, Vector, pin_one_thread, rms
 from keyhole.models import AbsAffine
 
 MOST = 5_000  # parameters at most: the normal matrix takes 8 bytes for each pair
@@ -24,7 +24,7 @@ _CHUNK = 1024
 _STEPS = 12
 
 
-def parameters(width: int, *, hidden: int, outputs: int) -> int:
+def count_parameters(width: int, *, hidden: int, outputs: int) -> int:
     """Numbers that are fitted, the free length of every normal included."""
     return hidden * (width + 1 + outputs) + outputs * (width + 1)
 
@@ -44,7 +44,7 @@ class Normal:
     left: float
 
 
-def gradient(model: AbsAffine, x: Matrix, output: int) -> Matrix:
+def differentiate_output(model: AbsAffine, x: Matrix, output: int) -> Matrix:
     """Derivatives of one output by all parameters, one row per point."""
     k, d, m = model.hidden, model.width, model.outputs
     offset = x @ model.n.T - model.t
@@ -58,21 +58,21 @@ def gradient(model: AbsAffine, x: Matrix, output: int) -> Matrix:
     return np.hstack([bent.reshape(len(x), -1), flat.reshape(len(x), -1)])
 
 
-def normal(model: AbsAffine, x: Matrix, y: Matrix) -> Normal:
+def build_normal_equations(model: AbsAffine, x: Matrix, y: Matrix) -> Normal:
     """Normal equations of a model at points with their answers."""
     from scipy.linalg.blas import dsyrk
 
-    size = parameters(model.width, hidden=model.hidden, outputs=model.outputs)
+    size = count_parameters(model.width, hidden=model.hidden, outputs=model.outputs)
     H, g, left = np.zeros((size, size), order="F"), np.zeros(size), y - model.points(x)
     for i in range(0, len(x), _CHUNK):
         for output in range(model.outputs):
-            J = gradient(model, x[i : i + _CHUNK], output)
+            J = differentiate_output(model, x[i : i + _CHUNK], output)
             H = dsyrk(1.0, J.T, 1.0, H, overwrite_c=1)
             g += J.T @ left[i : i + _CHUNK, output]
     return Normal(np.triu(H) + np.triu(H, 1).T, g, rms(left))
 
 
-def moved(model: AbsAffine, step: Vector) -> AbsAffine:
+def move_parameters(model: AbsAffine, step: Vector) -> AbsAffine:
     """The model with its parameters changed."""
     k, d, m = model.hidden, model.width, model.outputs
     bent, flat = step[: k * (d + 1 + m)].reshape(k, d + 1 + m), step[k * (d + 1 + m) :].reshape(m, d + 1)
@@ -80,7 +80,7 @@ def moved(model: AbsAffine, step: Vector) -> AbsAffine:
     return AbsAffine(n, t, D, model.P + flat[:, :d], model.q + flat[:, d])
 
 
-def solve(H: Matrix, g: Array, damping: float) -> Array:
+def solve_damped_equations(H: Matrix, g: Array, damping: float) -> Array:
     """H^-1 g with every diagonal entry raised by its share `damping`.
 
     Raises:
@@ -95,7 +95,7 @@ def solve(H: Matrix, g: Array, damping: float) -> Array:
     return cho_solve(cho_factor(scaled, check_finite=False), g / scale.reshape(shape)) / scale.reshape(shape)
 
 
-def fitted(
+def fit_parameters(
     model: AbsAffine, x: Matrix, y: Matrix, *, steps: int = _STEPS, damping: float = 1e-12, enough: float = 0.0
 ) -> tuple[AbsAffine, float]:
     """The best model met from here, and the root mean square of what it leaves.
@@ -108,14 +108,14 @@ def fitted(
         damping: of the first step.
         enough: residual at which to stop.
     """
-    with one_thread(), np.errstate(all="ignore"):
+    with pin_one_thread(), np.errstate(all="ignore"):
         left, here = rms(y - model.points(x)), None
         for _ in range(steps):
             if left <= enough or damping > 1e3:
                 break
-            here = normal(model, x, y) if here is None else here
+            here = build_normal_equations(model, x, y) if here is None else here
             try:
-                trial = moved(model, solve(here.H, here.g, damping))
+                trial = move_parameters(model, solve_damped_equations(here.H, here.g, damping))
                 after = rms(y - trial.points(x))
             except (np.linalg.LinAlgError, ValueError):
                 trial, after = model, np.inf

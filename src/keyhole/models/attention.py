@@ -18,7 +18,7 @@ from keyhole._arrays import (
     check_finite,
     check_sequences,
     check_shape,
-    frozen,
+    freeze_array,
     softmax,
 )
 from keyhole.errors import InvalidInput
@@ -59,8 +59,8 @@ class Factored:
     B: Float[Array, "width rank"]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "A", frozen(self.A))
-        object.__setattr__(self, "B", frozen(self.B))
+        object.__setattr__(self, "A", freeze_array(self.A))
+        object.__setattr__(self, "B", freeze_array(self.B))
         check_shape("A", self.A, (None, None))
         check_shape("B", self.B, (len(self.A), self.A.shape[1]))
         for name in ("A", "B"):
@@ -105,10 +105,10 @@ class Head:
 
     def __post_init__(self) -> None:
         if not isinstance(self.W, Factored):
-            object.__setattr__(self, "W", frozen(self.W))
+            object.__setattr__(self, "W", freeze_array(self.W))
         for name in ("V", "h", "c", "U"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, frozen(getattr(self, name)))
+                object.__setattr__(self, name, freeze_array(getattr(self, name)))
         self._check()
 
     def _check(self) -> None:
@@ -195,7 +195,7 @@ class MultiHead:
     def __post_init__(self) -> None:
         for name in ("W", "V", "h", "c"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, frozen(getattr(self, name)))
+                object.__setattr__(self, name, freeze_array(getattr(self, name)))
                 check_finite(name, getattr(self, name))
         check_shape("V", self.V, (None, None, None))
         heads, d, o = self.V.shape
@@ -271,8 +271,8 @@ class SelfAttention:
 
     def __post_init__(self) -> None:
         for name in ("Q", "K", "V"):
-            array = frozen(getattr(self, name))
-            object.__setattr__(self, name, frozen(array[None]) if array.ndim == 2 else array)
+            array = freeze_array(getattr(self, name))
+            object.__setattr__(self, name, freeze_array(array[None]) if array.ndim == 2 else array)
             check_finite(name, getattr(self, name))
         check_shape("Q", self.Q, (None, None, None))
         check_shape("K", self.K, self.Q.shape)

@@ -26,7 +26,7 @@ from keyhole._arrays import (
     check_finite,
     check_sequences,
     check_shape,
-    frozen,
+    freeze_array,
 )
 from keyhole.errors import InvalidInput
 
@@ -57,7 +57,7 @@ class Mlp:
 
     def __post_init__(self) -> None:
         for name in ("W", "b"):
-            object.__setattr__(self, name, tuple(frozen(part) for part in getattr(self, name)))
+            object.__setattr__(self, name, tuple(freeze_array(part) for part in getattr(self, name)))
         _freeze_codes(self)
         if not self.W or len(self.W) != len(self.b):
             raise InvalidInput(f"an mlp has as many W as b, at least one; got {len(self.W)} and {len(self.b)}.")
@@ -87,7 +87,7 @@ class Mlp:
     @property
     def width(self) -> int:
         """Numbers of a token."""
-        return _plain_width(self.inputs, self.z, self.codes)
+        return _find_plain_width(self.inputs, self.z, self.codes)
 
     @property
     def outputs(self) -> int:
@@ -103,7 +103,7 @@ class Mlp:
         """What enters the first activation."""
         check_sequences(X, self.width)
         check_shape("an input", X, (None, self.length, None))
-        return encoded(X, self.z, self.codes).reshape(len(X), -1) @ self.W[0].T + self.b[0]
+        return encode_tokens(X, self.z, self.codes).reshape(len(X), -1) @ self.W[0].T + self.b[0]
 
     def __call__(self, X: Sequences) -> Stack:
         """The answers, one row per token."""
@@ -131,7 +131,7 @@ class Cell:
 
     def __post_init__(self) -> None:
         for name in ("Wx", "Wh", "bx", "bh"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+            object.__setattr__(self, name, freeze_array(getattr(self, name)))
             check_finite(name, getattr(self, name))
         check_shape("Wx", self.Wx, (len(self.bx), None))
         check_shape("Wh", self.Wh, (len(self.bx), None))
@@ -170,8 +170,8 @@ class Recurrent:
     passes: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "Wo", frozen(self.Wo))
-        object.__setattr__(self, "bo", frozen(self.bo))
+        object.__setattr__(self, "Wo", freeze_array(self.Wo))
+        object.__setattr__(self, "bo", freeze_array(self.bo))
         _freeze_codes(self)
         if self.cell not in CELLS or not self.cells:
             raise InvalidInput(f"a recurrent network is made of gru or lstm cells, at least one; got {self.cell!r}.")
@@ -220,7 +220,7 @@ class Recurrent:
     @property
     def width(self) -> int:
         """Numbers of a token."""
-        return _plain_width(self.inputs, self.z, self.codes)
+        return _find_plain_width(self.inputs, self.z, self.codes)
 
     @property
     def outputs(self) -> int:
@@ -246,7 +246,7 @@ class Recurrent:
         parts: list[Array] = []
         x = tokens
         for held, part in zip(self._split(state), self.cells, strict=True):
-            after = (_gru if self.cell == "gru" else _lstm)(part, held, x)
+            after = (_step_gru if self.cell == "gru" else _step_lstm)(part, held, x)
             x = after[:, : part.units]
             parts.append(after)
         return self.rounded(np.concatenate(parts, axis=1))
@@ -269,7 +269,7 @@ class Recurrent:
     def __call__(self, X: Sequences) -> Stack:
         """The answers, one row per token."""
         check_sequences(X, self.width)
-        tokens, state = encoded(X, self.z, self.codes), self.start(len(X))
+        tokens, state = encode_tokens(X, self.z, self.codes), self.start(len(X))
         top = self.remembered - STATES[self.cell] * self.cells[-1].units
         rows: list[Array] = []
         for t in range(self.passes * X.shape[1]):
@@ -282,21 +282,21 @@ def _sigmoid(x: Array) -> Array:
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
-def _gru(cell: Cell, h: Hidden, x: Hidden) -> Hidden:
+def _step_gru(cell: Cell, h: Hidden, x: Hidden) -> Hidden:
     a, b = x @ cell.Wx.T + cell.bx, h @ cell.Wh.T + cell.bh
     (r, u, n), (rh, uh, nh) = np.split(a, 3, axis=1), np.split(b, 3, axis=1)
     keep = _sigmoid(u + uh)
     return (1.0 - keep) * np.tanh(n + _sigmoid(r + rh) * nh) + keep * h
 
 
-def _lstm(cell: Cell, state: Hidden, x: Hidden) -> Hidden:
+def _step_lstm(cell: Cell, state: Hidden, x: Hidden) -> Hidden:
     h, c = state[:, : cell.units], state[:, cell.units :]
     i, f, g, o = np.split(x @ cell.Wx.T + cell.bx + h @ cell.Wh.T + cell.bh, 4, axis=1)
     c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
     return np.concatenate([_sigmoid(o) * np.tanh(c), c], axis=1)
 
 
-def encoded(X: Sequences, z: tuple[int, ...], codes: Matrix | None) -> Stack:
+def encode_tokens(X: Sequences, z: tuple[int, ...], codes: Matrix | None) -> Stack:
     """Tokens as a model reads them: positions as codes where it has codes (none, written -1, is zeros)."""
     if codes is None:
         return X
@@ -306,17 +306,17 @@ def encoded(X: Sequences, z: tuple[int, ...], codes: Matrix | None) -> Stack:
     return np.concatenate([X[..., list(z)], coded.reshape(*X.shape[:2], -1)], axis=-1)
 
 
-def _plain_width(inputs: int, z: tuple[int, ...], codes: Matrix | None) -> int:
+def _find_plain_width(inputs: int, z: tuple[int, ...], codes: Matrix | None) -> int:
     return inputs if codes is None else len(z) + (inputs - len(z)) // codes.shape[1]
 
 
 def _freeze_codes(model: Any) -> None:
     if model.codes is not None:
-        object.__setattr__(model, "codes", frozen(model.codes))
+        object.__setattr__(model, "codes", freeze_array(model.codes))
         check_shape("codes", model.codes, (None, None))
 
 
-def described(model: Mlp | Recurrent) -> tuple[dict[str, str], dict[str, Array]]:
+def describe_baseline(model: Mlp | Recurrent) -> tuple[dict[str, str], dict[str, Array]]:
     """Metadata and tensors of a baseline, for its file."""
     codes = {} if model.codes is None else {"codes": model.codes}
     about = {"z": json.dumps(list(model.z))}
@@ -334,7 +334,7 @@ def described(model: Mlp | Recurrent) -> tuple[dict[str, str], dict[str, Array]]
 _CELL = ("Wx", "Wh", "bx", "bh")
 
 
-def restored(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> Mlp | Recurrent:
+def restore_baseline(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> Mlp | Recurrent:
     """A baseline from its file.
 
     Raises:

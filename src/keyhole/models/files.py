@@ -15,7 +15,7 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
-from keyhole.models.baselines import Mlp, Recurrent, described, restored
+from keyhole.models.baselines import Mlp, Recurrent, describe_baseline, restore_baseline
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention
 from keyhole.models.transformer import OneLayer
@@ -36,13 +36,13 @@ class _Kind:
     settings: tuple[str, ...] = ()  # words kept in the metadata
 
 
-def _fields(*names: str) -> Callable[[Any], dict[str, Array | None]]:
+def _pick_fields(*names: str) -> Callable[[Any], dict[str, Array | None]]:
     return lambda model: {name: getattr(model, name) for name in names}
 
 
 def _write_head(head: Head) -> dict[str, Array | None]:
     W = {"A": head.W.A, "B": head.W.B} if isinstance(head.W, Factored) else {"W": head.W}
-    return {**W, **_fields("V", "h", "c", "U")(head)}
+    return {**W, **_pick_fields("V", "h", "c", "U")(head)}
 
 
 def _read_head(tensors: Mapping[str, Array]) -> Head:
@@ -70,9 +70,11 @@ def _read_tensor(tensors: Mapping[str, Array]) -> TensorAttention:
 _KINDS = {
     "head": _Kind(Head, frozenset("WV"), frozenset("hcU"), _write_head, _read_head),
     "multihead": _Kind(
-        MultiHead, frozenset("WV"), frozenset("hc"), _fields("W", "V", "h", "c"), lambda t: MultiHead(**t)
+        MultiHead, frozenset("WV"), frozenset("hc"), _pick_fields("W", "V", "h", "c"), lambda t: MultiHead(**t)
     ),
-    "unit": _Kind(SelfAttention, frozenset("QKV"), frozenset(), _fields("Q", "K", "V"), lambda t: SelfAttention(**t)),
+    "unit": _Kind(
+        SelfAttention, frozenset("QKV"), frozenset(), _pick_fields("Q", "K", "V"), lambda t: SelfAttention(**t)
+    ),
     "tensor": _Kind(
         TensorAttention,
         frozenset({"Q", "K1", "V1"}),
@@ -84,12 +86,12 @@ _KINDS = {
         ReluNet,
         frozenset({"W1", "b1", "W2", "b2"}),
         frozenset(),
-        _fields("W1", "b1", "W2", "b2"),
+        _pick_fields("W1", "b1", "W2", "b2"),
         lambda t: ReluNet(**t),
         ("activation",),
     ),
     "absaffine": _Kind(
-        AbsAffine, frozenset("ntDPq"), frozenset(), _fields("n", "t", "D", "P", "q"), lambda t: AbsAffine(**t)
+        AbsAffine, frozenset("ntDPq"), frozenset(), _pick_fields("n", "t", "D", "P", "q"), lambda t: AbsAffine(**t)
     ),
 }
 _NAMES = (*_KINDS, "onelayer", "mlp", "rnn")
@@ -104,7 +106,7 @@ def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
     """
-    metadata, tensors = _described(model)
+    metadata, tensors = _describe_model(model)
     write_tensors(Path(path), metadata, tensors | {f"{name}.bar": bar for name, bar in (bars or {}).items()})
 
 
@@ -113,15 +115,15 @@ def write_tensors(path: Path, metadata: Mapping[str, str], tensors: Mapping[str,
     from safetensors.numpy import save as encode
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    write_atomically(path, _sorted(encode(contiguous, {**metadata, "format": FORMAT})))
+    write_atomically(path, _sort_header(encode(contiguous, {**metadata, "format": FORMAT})))
 
 
-def _described(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
+def _describe_model(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
     """Metadata and tensors of a model; those of a one-layer Transformer are its parts', named head.* and net.*."""
     if isinstance(model, Mlp | Recurrent):
-        return described(model)
+        return describe_baseline(model)
     if isinstance(model, OneLayer):
-        (_, head), (about, net) = _described(model.head), _described(model.net)
+        (_, head), (about, net) = _describe_model(model.head), _describe_model(model.net)
         tensors = {f"head.{name}": a for name, a in head.items()} | {f"net.{name}": a for name, a in net.items()}
         residual = {"kind": "onelayer", "residual": "true" if model.residual else "false"}
         return about | residual | {"net_kind": about["kind"]}, tensors
@@ -132,7 +134,7 @@ def _described(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
     return metadata, {name: a for name, a in _KINDS[kind].write(model).items() if a is not None}
 
 
-def _sorted(content: bytes) -> bytes:
+def _sort_header(content: bytes) -> bytes:
     """The same file with its header in sorted order, so that equal models are equal files."""
     size = int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
@@ -176,20 +178,20 @@ def load(path: str | os.PathLike[str]) -> Any:
     weights = {name: array for name, array in tensors.items() if not name.endswith(".bar")}
     try:
         if metadata["kind"] in ("mlp", "rnn"):
-            return restored(metadata, weights)
-        return (_layer if metadata["kind"] == "onelayer" else _built)(metadata, weights)
+            return restore_baseline(metadata, weights)
+        return (_restore_one_layer if metadata["kind"] == "onelayer" else _restore_model)(metadata, weights)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
 
 
-def _built(metadata: Mapping[str, str], weights: Mapping[str, Array]) -> Any:
+def _restore_model(metadata: Mapping[str, str], weights: Mapping[str, Array]) -> Any:
     """A model of the kind the metadata name."""
     kind = _KINDS[metadata["kind"]]
     _check_names(metadata["kind"], kind, set(weights))
     return kind.read({**weights, **{name: metadata[name] for name in kind.settings if name in metadata}})
 
 
-def _layer(metadata: Mapping[str, str], weights: Mapping[str, Array]) -> OneLayer:
+def _restore_one_layer(metadata: Mapping[str, str], weights: Mapping[str, Array]) -> OneLayer:
     """A one-layer Transformer from the parts head.* and net.*."""
     kind, residual = metadata.get("net_kind"), metadata.get("residual")
     if kind not in ("relu", "absaffine") or residual not in ("true", "false"):
@@ -197,14 +199,14 @@ def _layer(metadata: Mapping[str, str], weights: Mapping[str, Array]) -> OneLaye
             "a onelayer file says net_kind (relu or absaffine) and residual (true or false) in its metadata; "
             f"got {kind!r} and {residual!r}."
         )
-    parts = {part: _part(weights, part) for part in ("head", "net")}
+    parts = {part: _take_part(weights, part) for part in ("head", "net")}
     if extra := set(weights) - {f"{part}.{name}" for part, named in parts.items() for name in named}:
         raise InvalidInput(f"a onelayer file holds head.* and net.*; unknown {sorted(extra)}.")
-    net = _built({**metadata, "kind": kind}, parts["net"])
-    return OneLayer(_built({"kind": "head"}, parts["head"]), net, residual == "true")
+    net = _restore_model({**metadata, "kind": kind}, parts["net"])
+    return OneLayer(_restore_model({"kind": "head"}, parts["head"]), net, residual == "true")
 
 
-def _part(weights: Mapping[str, Array], part: str) -> dict[str, Array]:
+def _take_part(weights: Mapping[str, Array], part: str) -> dict[str, Array]:
     return {name.removeprefix(f"{part}."): a for name, a in weights.items() if name.startswith(f"{part}.")}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import Array, Sequences, check_finite, check_sequences, check_shape, frozen
+from keyhole._arrays import Array, Sequences, check_finite, check_sequences, check_shape, freeze_array
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -25,7 +25,7 @@ class LinearAttention:
 
     def __post_init__(self) -> None:
         for name in ("Q", "K", "V"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+            object.__setattr__(self, name, freeze_array(getattr(self, name)))
             check_finite(name, getattr(self, name))
         check_shape("Q", self.Q, (None, None, None))
         check_shape("K", self.K, self.Q.shape)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from keyhole._arrays import FORMATS, Array, Sequences, check_sequences
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
-from keyhole.models.tensor import Partial, TensorAttention, groups, joined, taken
+from keyhole.models.tensor import Partial, TensorAttention, group_sequences, join_partials, multiply_rows
 
 
 @runtime_checkable
@@ -212,30 +212,32 @@ def evaluate(
     check_sequences(X, layer.width)
     form = number_format(form)
     inside = form if inner else Unrounded()
-    outputs = [form.round(_output(unit, inside.round(X), form, inside)) for unit in _units(layer)]
+    outputs = [form.round(_evaluate_unit(unit, inside.round(X), form, inside)) for unit in _list_units(layer)]
     return form.round(np.sum(outputs, axis=0))
 
 
-def _units(layer: SelfAttention | TensorAttention) -> list[TensorAttention]:
+def _list_units(layer: SelfAttention | TensorAttention) -> list[TensorAttention]:
     """The heads of a layer, each as a unit."""
     if isinstance(layer, TensorAttention):
         return [layer]
     return [TensorAttention(Q, (K,), (V,)) for Q, K, V in zip(layer.Q, layer.K, layer.V, strict=True)]
 
 
-def _output(unit: TensorAttention, X: Sequences, form: NumberFormat, inside: NumberFormat) -> Array:
+def _evaluate_unit(unit: TensorAttention, X: Sequences, form: NumberFormat, inside: NumberFormat) -> Array:
     """One unit's output before it is rounded; a first pass finds the partitions, a second adds up rounded weights."""
     queries, *keys = (form.round(X @ inside.round(P)) for P in (unit.Q, *unit.K))
     values = [form.round(X @ inside.round(V)) for V in unit.V]
     output = np.zeros((*X.shape[:2], unit.outputs))
-    for chosen, blocks in groups(X.shape[1], len(X), X.shape[1] ** len(keys)):
+    for chosen, blocks in group_sequences(X.shape[1], len(X), X.shape[1] ** len(keys)):
 
         def scores(block: range, chosen: slice = chosen) -> Array:
-            products = inside.round(taken(keys, chosen, block))
+            products = inside.round(multiply_rows(keys, chosen, block))
             return inside.round(queries[chosen] @ products.swapaxes(-1, -2))
 
-        whole = joined(Partial.of(scores(block), taken(values, chosen, block)[..., :0]) for block in blocks())
+        whole = join_partials(
+            Partial.of(scores(block), multiply_rows(values, chosen, block)[..., :0]) for block in blocks()
+        )
         for block in blocks():
             weights = inside.round(np.exp(scores(block) - whole.top[..., None]) / whole.total[..., None])
-            output[chosen] += weights @ inside.round(taken(values, chosen, block))
+            output[chosen] += weights @ inside.round(multiply_rows(values, chosen, block))
     return output

@@ -31,7 +31,7 @@ from keyhole._arrays import (
     check_finite,
     check_sequences,
     check_shape,
-    frozen,
+    freeze_array,
     rms,
 )
 from keyhole.errors import InvalidInput
@@ -91,9 +91,9 @@ class _LastToken(ABC):
         return self.points(X[:, -1])
 
 
-def _freeze(model: Any, *names: str) -> None:
+def _freeze_arrays(model: Any, *names: str) -> None:
     for name in names:
-        object.__setattr__(model, name, frozen(getattr(model, name)))
+        object.__setattr__(model, name, freeze_array(getattr(model, name)))
         check_finite(name, getattr(model, name))
 
 
@@ -116,7 +116,7 @@ class ReluNet(_LastToken):
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        _freeze(self, "W1", "b1", "W2", "b2")
+        _freeze_arrays(self, "W1", "b1", "W2", "b2")
         check_shape("W1", self.W1, (None, None))
         check_shape("b1", self.b1, (len(self.W1),))
         check_shape("W2", self.W2, (None, len(self.W1)))
@@ -218,7 +218,7 @@ class AbsAffine(_LastToken):
     q: Float[Array, "outputs"]
 
     def __post_init__(self) -> None:
-        _freeze(self, "n", "t", "D", "P", "q")
+        _freeze_arrays(self, "n", "t", "D", "P", "q")
         check_shape("P", self.P, (None, None))
         m, d = self.P.shape
         check_shape("n", self.n, (None, d))
@@ -232,7 +232,7 @@ class AbsAffine(_LastToken):
             raise InvalidInput(f"normals must not be zero; {int((size == 0).sum())} of {len(size)} are.")
         if (np.abs(size - 1) > 1e-14).any():
             for name, array in {"n": self.n / size[:, None], "t": self.t / size, "D": self.D * size[:, None]}.items():
-                object.__setattr__(self, name, frozen(array))
+                object.__setattr__(self, name, freeze_array(array))
 
     @classmethod
     def random(cls, width: int, *, hidden: int, outputs: int = 1, rng: Rng) -> AbsAffine:
@@ -261,7 +261,7 @@ class AbsAffine(_LastToken):
     @property
     def degrees_of_freedom(self) -> int:
         """Numbers that values determine, $k(d + m) + m(d + 1)$."""
-        return freedom(self.width, hidden=self.hidden, outputs=self.outputs)
+        return network_freedom(self.width, hidden=self.hidden, outputs=self.outputs)
 
     def points(self, x: Points) -> Answers:
         """Answers to points."""
@@ -281,8 +281,8 @@ class AbsAffine(_LastToken):
 
         Every normal points to the side of one fixed generic direction.
         """
-        sign = np.where(self.n @ _generic(self.width) < 0, -1.0, 1.0)
-        n, t, D = _merged(self.n * sign[:, None], self.t * sign, self.D)
+        sign = np.where(self.n @ _choose_generic_direction(self.width) < 0, -1.0, 1.0)
+        n, t, D = _merge_hyperplanes(self.n * sign[:, None], self.t * sign, self.D)
         size = np.linalg.norm(D, axis=1)
         order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] > _SAME * size.max(initial=0.0)]
         return AbsAffine(n[order], t[order], D[order], self.P, self.q)
@@ -294,7 +294,7 @@ class AbsAffine(_LastToken):
         determine all of them the network has k units; otherwise every unit is active on the far side, and what P
         then lacks is added as ReLU(v x) - ReLU(-v x), two units per rank of it, at most 2 min(m, d).
         """
-        flips = _flips(self)
+        flips = _find_active_sides(self)
         s = np.ones(self.hidden) if flips is None else flips
         W1, b1, W2 = s[:, None] * self.n, -s * self.t, self.D.T
         lacking = self.P - W2 @ W1 / 2
@@ -310,17 +310,17 @@ class AbsAffine(_LastToken):
         return Unfolded(net, flips is not None, 2 * rank)
 
 
-def freedom(width: int, *, hidden: int, outputs: int) -> int:
+def network_freedom(width: int, *, hidden: int, outputs: int) -> int:
     """Numbers that the values of a network with one hidden ReLU layer determine, $k(d + m) + m(d + 1)$."""
     return hidden * (width + outputs) + outputs * (width + 1)
 
 
-def _generic(width: int) -> Array:
+def _choose_generic_direction(width: int) -> Array:
     """A fixed direction that no hyperplane found in practice is parallel to."""
     return np.cos(1.0 + np.arange(width) ** 2 * np.sqrt(2.0))
 
 
-def _merged(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, Matrix]:
+def _merge_hyperplanes(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, Matrix]:
     """Jumps of equal hyperplanes added up, in the place of the first of them."""
     kept: list[int] = []
     sums: list[Array] = []
@@ -335,7 +335,7 @@ def _merged(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, Matrix]:
     return n[kept], t[kept], np.array(sums).reshape(len(kept), D.shape[1])
 
 
-def _flips(model: AbsAffine) -> Array | None:
+def _find_active_sides(model: AbsAffine) -> Array | None:
     """The sides on which units are active, where the linear part determines them: one sign each, else None."""
     k = model.hidden
     if k == 0:

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import Array, Sequences, Stack, check_finite, check_shape, frozen
+from keyhole._arrays import Array, Sequences, Stack, check_finite, check_shape, freeze_array
 from keyhole.errors import InvalidInput
 
 
@@ -80,7 +80,7 @@ class Block:
 
     def __post_init__(self) -> None:
         if self.blank is not None:
-            object.__setattr__(self, "blank", frozen(self.blank))
+            object.__setattr__(self, "blank", freeze_array(self.blank))
             check_shape("blank", self.blank, (self.layer.width,))
             check_finite("blank", self.blank)
         if self.residual and self.layer.width != self.layer.outputs:

@@ -26,7 +26,7 @@ from keyhole._arrays import (
     check_finite,
     check_sequences,
     check_shape,
-    frozen,
+    freeze_array,
     softmax,
 )
 from keyhole.errors import InvalidInput
@@ -87,9 +87,9 @@ class TensorAttention:
     V: tuple[Matrix, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "Q", frozen(self.Q))
+        object.__setattr__(self, "Q", freeze_array(self.Q))
         for name in ("K", "V"):
-            object.__setattr__(self, name, tuple(frozen(array) for array in getattr(self, name)))
+            object.__setattr__(self, name, tuple(freeze_array(array) for array in getattr(self, name)))
         self._check()
 
     def _check(self) -> None:
@@ -161,7 +161,7 @@ class TensorAttention:
         """What the tokens `x` answer when they attend to tuples of tokens of `X`."""
         with np.errstate(over="ignore", invalid="ignore"):  # checked in `averages`
             queries, keys, values = x @ self.Q, [X @ K for K in self.K], [X @ V for V in self.V]
-            return averages(queries, keys, values)
+            return average_tuples(queries, keys, values)
 
     def scores(self, X: Sequences) -> Float[Array, "batch length tuples"]:
         """All scores at once, tuples in lexicographic order; the table has length^order numbers."""
@@ -189,7 +189,7 @@ def khatri_rao(factors: Sequence[Float[Array, "batch length columns"]]) -> Float
 # Where one factor of a product is huge and another tiny, a partial product may overflow though the whole does not.
 # Dividing every column of the keys by a power of two, its largest entry's, rounds nothing and bounds every partial
 # product by 1; what was divided out is multiplied into the queries, where it overflows only if a score does.
-def averages(
+def average_tuples(
     queries: Float[Array, "batch rows embed"],
     keys: Sequence[Float[Array, "batch length embed"]],
     values: Sequence[Float[Array, "batch length outputs"]],
@@ -199,26 +199,26 @@ def averages(
     Raises:
         InvalidInput: a score is not finite.
     """
-    keys, of_keys = scaled(keys)
-    values, of_values = scaled(values)
+    keys, of_keys = scale_factors(keys)
+    values, of_values = scale_factors(values)
     with np.errstate(over="ignore", invalid="ignore"):
         queries = np.ldexp(queries, of_keys)
     if not all(np.isfinite(array).all() for array in (queries, *keys, *values)):
         raise InvalidInput("scores or values go beyond the largest float64; scale the tokens or the weights down.")
     means = np.empty((*queries.shape[:2], values[0].shape[-1]))
-    for chosen, blocks in groups(queries.shape[1], len(queries), keys[0].shape[1] ** len(keys)):
+    for chosen, blocks in group_sequences(queries.shape[1], len(queries), keys[0].shape[1] ** len(keys)):
         parts = (
             Partial.of(
-                queries[chosen] @ taken(keys, chosen, block).swapaxes(-1, -2),
-                taken(values, chosen, block),
+                queries[chosen] @ multiply_rows(keys, chosen, block).swapaxes(-1, -2),
+                multiply_rows(values, chosen, block),
             )
             for block in blocks()
         )
-        means[chosen] = joined(parts).mean
+        means[chosen] = join_partials(parts).mean
     return np.ldexp(means, of_values)
 
 
-def joined(parts: Iterator[Partial]) -> Partial:
+def join_partials(parts: Iterator[Partial]) -> Partial:
     """The average over the terms of all parts, of which there is at least one."""
     whole = next(parts)
     for part in parts:
@@ -226,7 +226,7 @@ def joined(parts: Iterator[Partial]) -> Partial:
     return whole
 
 
-def groups(rows: int, batch: int, tuples: int) -> Iterator[tuple[slice, Callable[[], Iterator[range]]]]:
+def group_sequences(rows: int, batch: int, tuples: int) -> Iterator[tuple[slice, Callable[[], Iterator[range]]]]:
     """Groups of sequences, each with its blocks of tuples, such that about `ROOM` scores are held at a time."""
     step = min(tuples, max(1, ROOM // rows))
     size = max(1, ROOM // (rows * step))
@@ -234,7 +234,7 @@ def groups(rows: int, batch: int, tuples: int) -> Iterator[tuple[slice, Callable
         yield slice(start, start + size), lambda: (range(a, min(a + step, tuples)) for a in range(0, tuples, step))
 
 
-def taken(factors: Sequence[Array], chosen: slice, block: range) -> Array:
+def multiply_rows(factors: Sequence[Array], chosen: slice, block: range) -> Array:
     """Products of the rows that a block of tuples names."""
     length = factors[0].shape[1]
     places: Any = np.unravel_index(np.arange(block.start, block.stop), (length,) * len(factors))
@@ -244,7 +244,7 @@ def taken(factors: Sequence[Array], chosen: slice, block: range) -> Array:
     return product
 
 
-def scaled(factors: Sequence[Array]) -> tuple[list[Array], NDArray[np.intc]]:
+def scale_factors(factors: Sequence[Array]) -> tuple[list[Array], NDArray[np.intc]]:
     """Factors with every column divided by a power of two to at most 1, and the sum of the exponents by column."""
     exponents = [np.frexp(np.abs(factor).max(axis=1, keepdims=True))[1] for factor in factors]
     scaled = [np.ldexp(factor, -exponent) for factor, exponent in zip(factors, exponents, strict=True)]

@@ -26,8 +26,17 @@ from keyhole._arrays import (
     check_shape,
 )
 from keyhole.errors import InvalidInput
-from keyhole.models.tensor import Partial, TensorAttention, scaled
-from keyhole.models.tensor_sums import WINDOW, Circle, Kernel, Whole, binned, finite, in_sides, summed
+from keyhole.models.tensor import Partial, TensorAttention, scale_factors
+from keyhole.models.tensor_sums import (
+    WINDOW,
+    CircleRows,
+    Kernel,
+    Whole,
+    average_sides,
+    bin_pairs,
+    require_finite,
+    sum_terms,
+)
 
 Beside = Callable[[int], tuple[Matrix, Whole]]  # of one sequence: scores of pairs with a blank by kind, and the kinds
 Rows = Callable[[int, Matrix, Matrix, Partial | None], Matrix]  # answers of one sequence
@@ -65,10 +74,10 @@ def shift_invariant(kernel: Vector, tokens: NDArray[Any], values: Values, *, bla
         InvalidInput: tokens are not whole numbers, shapes do not fit, or the kernel is not finite.
     """
     check_finite("kernel", kernel)
-    x = _whole(tokens, len(kernel))
-    circle = Circle(kernel.__getitem__, len(kernel), x.shape[1])
-    worth, beside = _constant(blank, values, x.shape)
-    return _answers(worth, beside, lambda n, v, w, part: circle.rows(x[n], v, w, part))
+    x = _take_residues(tokens, len(kernel))
+    circle = CircleRows(kernel.__getitem__, len(kernel), x.shape[1])
+    worth, beside = _prepend_blank(blank, values, x.shape)
+    return _answer_sequences(worth, beside, lambda n, v, w, part: circle.rows(x[n], v, w, part))
 
 
 def pairwise_sum(a: Stack, b: Stack, c: Stack, values: Values, *, blank: Blank | None = None) -> Stack:
@@ -89,8 +98,8 @@ def pairwise_sum(a: Stack, b: Stack, c: Stack, values: Values, *, blank: Blank |
     for name, side in {"a": a, "b": b, "c": c}.items():
         check_finite(name, side)
         check_shape(name, side, (len(a), a.shape[1], a.shape[1]))
-    worth, beside = _constant(blank, values, a.shape[:2])
-    return _answers(worth, beside, lambda n, v, w, part: in_sides(a[n], b[n], c[n], v, w, part))
+    worth, beside = _prepend_blank(blank, values, a.shape[:2])
+    return _answer_sequences(worth, beside, lambda n, v, w, part: average_sides(a[n], b[n], c[n], v, w, part))
 
 
 def on_circle(unit: TensorAttention, tokens: NDArray[Any], *, modulus: int, frequencies: Sequence[int] = (1,)) -> Stack:
@@ -108,13 +117,17 @@ def on_circle(unit: TensorAttention, tokens: NDArray[Any], *, modulus: int, freq
     Raises:
         InvalidInput: the unit is of another order or width, or its scores depend on more than the sum.
     """
-    waves = _waves(unit, len(frequencies))
-    x = _whole(tokens, modulus)
-    X = circle_features(x, modulus, frequencies)
-    kernel, top = _kernel(waves, modulus, frequencies)
-    circle = Circle(kernel, modulus, x.shape[1], _around_peak(waves, modulus) if tuple(frequencies) == (1,) else None)
-    beside = _beside(unit, X, top)
-    return _answers((X @ unit.V[0], X @ unit.V[1]), beside, lambda n, v, w, part: circle.rows(x[n], v, w, part))
+    waves = _find_waves(unit, len(frequencies))
+    x = _take_residues(tokens, modulus)
+    X = build_circle_features(x, modulus, frequencies)
+    kernel, top = _build_kernel(waves, modulus, frequencies)
+    circle = CircleRows(
+        kernel, modulus, x.shape[1], _list_peak_residues(waves, modulus) if tuple(frequencies) == (1,) else None
+    )
+    beside = _score_blank_pairs(unit, X, top)
+    return _answer_sequences(
+        (X @ unit.V[0], X @ unit.V[1]), beside, lambda n, v, w, part: circle.rows(x[n], v, w, part)
+    )
 
 
 def in_pairs(unit: TensorAttention, X: Sequences, *, blank: bool = False) -> Stack:
@@ -132,35 +145,35 @@ def in_pairs(unit: TensorAttention, X: Sequences, *, blank: bool = False) -> Sta
     """
     _check_order(unit)
     check_sequences(X, unit.width)
-    a, b, c = _sides(unit, X[:, 1:] if blank else X)
-    beside = _beside(unit, X, 0.0) if blank else None
-    return _answers(
-        (X @ unit.V[0], X @ unit.V[1]), beside, lambda n, v, w, part: in_sides(a[n], b[n], c[n], v, w, part)
+    a, b, c = _score_sides(unit, X[:, 1:] if blank else X)
+    beside = _score_blank_pairs(unit, X, 0.0) if blank else None
+    return _answer_sequences(
+        (X @ unit.V[0], X @ unit.V[1]), beside, lambda n, v, w, part: average_sides(a[n], b[n], c[n], v, w, part)
     )
 
 
-def circle_features(tokens: NDArray[Any], modulus: int, frequencies: Sequence[int] = (1,)) -> Stack:
+def build_circle_features(tokens: NDArray[Any], modulus: int, frequencies: Sequence[int] = (1,)) -> Stack:
     """The tokens as `on_circle` gives them to a unit, the blank in front."""
-    x = _whole(tokens, modulus)
-    angles = [_centred(f * x, modulus) * (2 * np.pi / modulus) for f in frequencies]
+    x = _take_residues(tokens, modulus)
+    angles = [_centre_residues(f * x, modulus) * (2 * np.pi / modulus) for f in frequencies]
     real = np.stack([*map(np.cos, angles), *map(np.sin, angles), np.ones(x.shape), np.zeros(x.shape)], axis=-1)
     blank = np.broadcast_to(np.eye(real.shape[-1])[-1], (len(x), 1, real.shape[-1]))
     return np.concatenate([blank, real], axis=1)
 
 
-def _answers(values: Values, beside: Beside | None, rows: Rows) -> Stack:
+def _answer_sequences(values: Values, beside: Beside | None, rows: Rows) -> Stack:
     """Rows of one sequence after another; the first token is a blank where scores of pairs with it stand beside."""
-    (first, second), exponents = scaled(values)
+    (first, second), exponents = scale_factors(values)
     answers: list[Matrix] = []
     for n, (v, w) in enumerate(zip(first, second, strict=True)):
         if beside is None:
             answers.append(rows(n, v, w, None))
         else:
-            answers.append(rows(n, v[1:], w[1:], _averaged(*beside(n), v, w)))
+            answers.append(rows(n, v[1:], w[1:], _average_blank_pairs(*beside(n), v, w)))
     return np.ldexp(np.stack(answers), exponents)
 
 
-def _constant(blank: Blank | None, values: Values, shape: tuple[int, ...]) -> tuple[Values, Beside | None]:
+def _prepend_blank(blank: Blank | None, values: Values, shape: tuple[int, ...]) -> tuple[Values, Beside | None]:
     """Values with those of the blank in front, and the scores of the pairs that contain it."""
     for name, array in zip(("values[0]", "values[1]"), values, strict=True):
         check_shape(name, array, (*shape, values[0].shape[-1]))
@@ -177,7 +190,7 @@ def _constant(blank: Blank | None, values: Values, shape: tuple[int, ...]) -> tu
     return (first, second), lambda n: (scores, kinds)
 
 
-def _beside(unit: TensorAttention, X: Sequences, top: float) -> Beside:
+def _score_blank_pairs(unit: TensorAttention, X: Sequences, top: float) -> Beside:
     """Scores, less `top`, of the pairs that contain the first token; pairs of equal keys are one kind."""
 
     def scores(n: int) -> tuple[Matrix, Whole]:
@@ -188,22 +201,22 @@ def _beside(unit: TensorAttention, X: Sequences, top: float) -> Beside:
     return scores
 
 
-def _averaged(scores: Matrix, kinds: Whole, first: Matrix, second: Matrix) -> Partial:
+def _average_blank_pairs(scores: Matrix, kinds: Whole, first: Matrix, second: Matrix) -> Partial:
     """The average over the pairs (blank, any) and then (token, blank), given the kind of each and scores by kind."""
     v, w = np.repeat(first[:1], len(second), axis=0), np.repeat(second[:1], len(first) - 1, axis=0)
-    found = binned(kinds, np.concatenate([v, first[1:]]), np.concatenate([second, w]), scores.shape[1])
-    top = finite(scores).max(axis=1)
-    return summed(top, np.exp(scores - top[:, None]), found)
+    found = bin_pairs(kinds, np.concatenate([v, first[1:]]), np.concatenate([second, w]), scores.shape[1])
+    top = require_finite(scores).max(axis=1)
+    return sum_terms(top, np.exp(scores - top[:, None]), found)
 
 
-def _whole(tokens: NDArray[Any], modulus: int) -> Whole:
+def _take_residues(tokens: NDArray[Any], modulus: int) -> Whole:
     x = np.asarray(tokens)
     if x.ndim != 2 or not x.shape[1] or not (x == np.rint(x)).all():
         raise InvalidInput(f"tokens must be whole numbers, batch x length >= 1; got shape {x.shape} of {x.dtype}.")
     return x.astype(np.int64) % modulus
 
 
-def _centred(x: Whole, modulus: int) -> Whole:
+def _centre_residues(x: Whole, modulus: int) -> Whole:
     """The same residues from -M/2 to M/2, whose angles are small where they are near 0."""
     return (x + modulus // 2) % modulus - modulus // 2
 
@@ -215,7 +228,7 @@ def _check_order(unit: TensorAttention) -> None:
 
 # cos(a + b + c) = ccc - css - scs - ssc and sin(a + b + c) = scc + csc + ccs - sss, so scores that depend on the sum
 # have these coefficients of the products of three features, A_f and B_f times, a constant, and no others.
-def _waves(unit: TensorAttention, count: int) -> tuple[Vector, Vector, float]:
+def _find_waves(unit: TensorAttention, count: int) -> tuple[Vector, Vector, float]:
     """A_f, B_f and D of scores sum_f A_f cos f(a + b + c) + B_f sin f(a + b + c) + D."""
     _check_order(unit)
     if unit.width != 2 * count + 2:
@@ -235,26 +248,31 @@ def _waves(unit: TensorAttention, count: int) -> tuple[Vector, Vector, float]:
     return A, B, D
 
 
-def _kernel(waves: tuple[Vector, Vector, float], modulus: int, frequencies: Sequence[int]) -> tuple[Kernel, float]:
+def _build_kernel(
+    waves: tuple[Vector, Vector, float], modulus: int, frequencies: Sequence[int]
+) -> tuple[Kernel, float]:
     """Scores of residues below their upper bound, and that bound: near it differences keep all their digits."""
     A, B, D = waves
     parts = list(zip(frequencies, np.hypot(A, B), np.arctan2(B, A) / 2, strict=True))
 
     def score(residues: Whole) -> Array:
-        waves = [r * np.sin(_centred(f * residues, modulus) * (np.pi / modulus) - shift) ** 2 for f, r, shift in parts]
+        waves = [
+            r * np.sin(_centre_residues(f * residues, modulus) * (np.pi / modulus) - shift) ** 2
+            for f, r, shift in parts
+        ]
         return -2 * np.sum(waves, axis=0)
 
     return score, float(np.hypot(A, B).sum() + D)
 
 
-def _around_peak(waves: tuple[Vector, Vector, float], modulus: int) -> Whole:
+def _list_peak_residues(waves: tuple[Vector, Vector, float], modulus: int) -> Whole:
     """The residues of largest score of a single wave."""
     peak = round(float(np.arctan2(waves[1], waves[0])[0]) * modulus / (2 * np.pi))
     size = min(WINDOW, modulus)
     return (peak - size // 2 + np.arange(size)) % modulus
 
 
-def _sides(unit: TensorAttention, X: Sequences) -> tuple[Stack, Stack, Stack]:
+def _score_sides(unit: TensorAttention, X: Sequences) -> tuple[Stack, Stack, Stack]:
     """Scores of (i, j), (j, k) and (k, i), every column with the two tokens it depends on."""
     q, k, l = X @ unit.Q, X @ unit.K[0], X @ unit.K[1]
     same = [(factor == factor[:, :1]).all(axis=(0, 1)) for factor in (l, q, k)]

@@ -31,7 +31,7 @@ CORRELATED = 1e-11  # largest relative error accepted from a Fourier transform
 TINY = 1e-290  # a sum of products above it has lost nothing to underflow
 
 
-def finite(scores: Matrix) -> Matrix:
+def require_finite(scores: Matrix) -> Matrix:
     """The scores, if none of them overflowed."""
     if not np.isfinite(scores).all():
         raise InvalidInput("scores go beyond the largest float64; scale the tokens or the weights down.")
@@ -48,17 +48,17 @@ class _Sums:
     @classmethod
     def of(cls, x: Whole, first: Matrix, second: Matrix, modulus: int, wanted: Whole | None = None) -> _Sums:
         """Sums of all pairs, or at least those among the wanted ones."""
-        marks = _marked(wanted, modulus) if len(x) ** 2 > 2**16 else None
-        blocks = _pair_sums(x, modulus, marks)
+        marks = _mark_residues(wanted, modulus) if len(x) ** 2 > 2**16 else None
+        blocks = _list_pair_sums(x, modulus, marks)
         if marks is None and modulus <= len(x) ** 2:
             table = np.zeros((modulus, 1 + first.shape[1]))
             for j, k, sums in blocks:
-                table += binned(sums, first[j], second[k], modulus)
+                table += bin_pairs(sums, first[j], second[k], modulus)
             present = np.flatnonzero(table[:, 0])
             return cls(present, table[present])
         j, k, sums = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         present, place = np.unique(sums, return_inverse=True)
-        return cls(present, binned(place, first[j], second[k], len(present)))
+        return cls(present, bin_pairs(place, first[j], second[k], len(present)))
 
     def at(self, residues: Whole) -> Array:
         """Number and worth of the pairs with these sums, along a last axis."""
@@ -68,7 +68,7 @@ class _Sums:
         return self.found[place] * (self.present[place] == residues)[..., None]
 
 
-def _marked(wanted: Whole | None, modulus: int) -> Mask | None:
+def _mark_residues(wanted: Whole | None, modulus: int) -> Mask | None:
     if wanted is None or not 4 * wanted.size < modulus < 2**28:
         return None
     marks = np.zeros(modulus, dtype=np.bool_)
@@ -76,7 +76,7 @@ def _marked(wanted: Whole | None, modulus: int) -> Mask | None:
     return marks
 
 
-def _pair_sums(x: Whole, modulus: int, marks: Mask | None) -> Iterator[tuple[Whole, Whole, Whole]]:
+def _list_pair_sums(x: Whole, modulus: int, marks: Mask | None) -> Iterator[tuple[Whole, Whole, Whole]]:
     """Pairs (j, k) and their sums, some j at a time; only pairs with marked sums where there are marks."""
     step = max(1, ROOM // len(x))
     for start in range(0, len(x), step):
@@ -86,7 +86,7 @@ def _pair_sums(x: Whole, modulus: int, marks: Mask | None) -> Iterator[tuple[Who
         yield j + start, k, sums[j, k]
 
 
-def binned(places: Whole, first: Matrix, second: Matrix, size: int) -> Matrix:
+def bin_pairs(places: Whole, first: Matrix, second: Matrix, size: int) -> Matrix:
     """Number and worth of pairs by place."""
     binned = np.empty((size, 1 + first.shape[1]))
     binned[:, 0] = np.bincount(places, minlength=size)
@@ -95,7 +95,7 @@ def binned(places: Whole, first: Matrix, second: Matrix, size: int) -> Matrix:
     return binned
 
 
-def _highest(numbers: Vector, count: int) -> Whole:
+def _find_highest(numbers: Vector, count: int) -> Whole:
     """Places of the `count` largest numbers, by way of the largest of every stretch, which is much quicker."""
     if len(numbers) > 1024 * count:
         stretches = np.maximum.reduceat(numbers, np.arange(0, len(numbers), 512))
@@ -110,7 +110,7 @@ def _highest(numbers: Vector, count: int) -> Whole:
 # ln N^2 + 40, nothing outside counts. Other rows are a correlation, e^kappa with the counts, by Fourier transform;
 # its error is about eps log2(M) |e^kappa| |counts|, which must be small beside the row's own sum. What is left is
 # summed over the residues that pairs attain, each row from its own maximum.
-class Circle:
+class CircleRows:
     """Rows of one sequence after another under one kernel.
 
     Args:
@@ -123,7 +123,7 @@ class Circle:
     def __init__(self, score: Kernel, modulus: int, length: int, window: Whole | None = None) -> None:
         self.score, self.modulus = score, modulus
         self.margin = 2 * np.log(length) + LEFT_OUT
-        self.window = _highest(score(np.arange(modulus)), min(WINDOW, modulus)) if window is None else window
+        self.window = _find_highest(score(np.arange(modulus)), min(WINDOW, modulus)) if window is None else window
         self.near = score(self.window)
         self.outside = self.near.min() if len(self.window) < modulus else -np.inf
 
@@ -135,7 +135,9 @@ class Circle:
         for attempt, wanted in ((self._in_window, near), (self._by_transform, None), (self._one_by_one, None)):
             sums = _Sums.of(x, first, second, self.modulus, wanted)
             part, sure = attempt(sums, x[left], floor[left])
-            means[left[sure]] = _mean(_rows(part, sure), None if beside is None else _rows(beside, left[sure]))
+            means[left[sure]] = _join_and_average(
+                _select_rows(part, sure), None if beside is None else _select_rows(beside, left[sure])
+            )
             left = left[~sure]
             if not len(left):
                 break
@@ -147,7 +149,7 @@ class Circle:
         sure = (top > -np.inf) & (self.outside <= top - self.margin)
         top = np.where(sure, top, np.inf)
         weights = np.exp(np.minimum(self.near - top[:, None], 0.0))  # above 0 only where no pair is
-        return summed(top, weights, found), sure
+        return sum_terms(top, weights, found), sure
 
     def _by_transform(self, sums: _Sums, x: Whole, floor: Vector) -> tuple[Partial, Mask]:
         M = self.modulus
@@ -169,20 +171,20 @@ class Circle:
     def _row(self, sums: _Sums, row: int) -> Partial:
         scores = self.score((row + sums.present) % self.modulus)[None]
         top = scores.max(axis=1)
-        return summed(top, np.exp(scores - top), sums.found)
+        return sum_terms(top, np.exp(scores - top), sums.found)
 
 
-def summed(top: Vector, weights: Matrix, found: Array) -> Partial:
+def sum_terms(top: Vector, weights: Matrix, found: Array) -> Partial:
     """The average over terms, each with its number and its worth, the same for all rows or not."""
     rows = np.einsum("nr,nrc->nc", weights, np.broadcast_to(found, (len(weights), *found.shape[-2:])))
     return Partial(top, rows[:, 0], rows[:, 1:])
 
 
-def _rows(part: Partial, chosen: Any) -> Partial:
+def _select_rows(part: Partial, chosen: Any) -> Partial:
     return Partial(part.top[chosen], part.total[chosen], part.weighted[chosen])
 
 
-def _mean(part: Partial, beside: Partial | None) -> Matrix:
+def _join_and_average(part: Partial, beside: Partial | None) -> Matrix:
     return (part if beside is None else part.joined(beside)).mean
 
 
@@ -191,11 +193,11 @@ def _mean(part: Partial, beside: Partial | None) -> Matrix:
 # has entries at most N, and row i is a softmax over k of a*_i + ln P_ik + c_ki. An entry above TINY has lost nothing
 # to underflow. One below is at most 2 TINY, and its row stands if even that is e^-(ln N + 40) of the row. Where it
 # is not, as at large scales, the row is summed over its N^2 pairs from its true maximum.
-def in_sides(a: Matrix, b: Matrix, c: Matrix, first: Matrix, second: Matrix, beside: Partial | None) -> Matrix:
+def average_sides(a: Matrix, b: Matrix, c: Matrix, first: Matrix, second: Matrix, beside: Partial | None) -> Matrix:
     """Averages of all rows of a sequence with scores a_ij + b_jk + c_ki, together with the pairs that stand beside."""
     floor = np.full(len(a), -np.inf) if beside is None else beside.top
     with np.errstate(over="ignore", invalid="ignore"):
-        base, left, right = _factors(a, b, c)
+        base, left, right = _factor_sides(a, b, c)
     P = left @ right
     kept = P > TINY
     top = np.where(kept, np.log(np.where(kept, P, 1.0)) + base, -np.inf).max(axis=1)
@@ -205,31 +207,31 @@ def in_sides(a: Matrix, b: Matrix, c: Matrix, first: Matrix, second: Matrix, bes
     means = np.empty((len(a), first.shape[1]))
     if sure.any():
         factor = np.exp(np.where(kept[sure], base[sure] - top[sure, None], -np.inf))
-        part = _contracted(top[sure], left[sure], right, factor, first, second)
-        means[sure] = _mean(part, None if beside is None else _rows(beside, sure))
+        part = _contract_pairs(top[sure], left[sure], right, factor, first, second)
+        means[sure] = _join_and_average(part, None if beside is None else _select_rows(beside, sure))
     for i in np.flatnonzero(~sure):
-        part = _from_maximum(a[i], b, c[:, i], first, second)
-        means[i] = _mean(part, None if beside is None else _rows(beside, slice(i, i + 1)))[0]
+        part = _sum_from_maximum(a[i], b, c[:, i], first, second)
+        means[i] = _join_and_average(part, None if beside is None else _select_rows(beside, slice(i, i + 1)))[0]
     return means
 
 
-def _factors(a: Matrix, b: Matrix, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+def _factor_sides(a: Matrix, b: Matrix, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     """a*_i + c_ki, and the two factors of P."""
     above = b.max(axis=1)
     highest = (a + above).max(axis=1)
-    base = finite(highest[:, None] + c.T)
+    base = require_finite(highest[:, None] + c.T)
     return base, np.exp(a + above - highest[:, None]), np.exp(b - above[:, None])
 
 
-def _contracted(top: Vector, left: Matrix, right: Matrix, factor: Matrix, first: Matrix, second: Matrix) -> Partial:
+def _contract_pairs(top: Vector, left: Matrix, right: Matrix, factor: Matrix, first: Matrix, second: Matrix) -> Partial:
     total = ((left @ right) * factor).sum(axis=1)
     weighted = [np.einsum("ik,ik,k->i", (left * v) @ right, factor, w) for v, w in zip(first.T, second.T, strict=True)]
     return Partial(top, total, np.stack(weighted, axis=1))
 
 
-def _from_maximum(a: Vector, b: Matrix, c: Vector, first: Matrix, second: Matrix) -> Partial:
+def _sum_from_maximum(a: Vector, b: Matrix, c: Vector, first: Matrix, second: Matrix) -> Partial:
     """One row from its true maximum, over the pairs whose weight is not 0."""
-    scores = finite(a[:, None] + b + c)
+    scores = require_finite(a[:, None] + b + c)
     top = scores.max(keepdims=True)[0]
     j, k = np.nonzero(scores > top - 746.0)
     weights = np.exp(scores[j, k] - top)

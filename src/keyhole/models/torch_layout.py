@@ -54,14 +54,14 @@ def torch_multihead(layer: SelfAttention) -> TorchLayout:
     # The width must hold tokens and answers, and be the heads' dimensions together.
     size = max(embed, layer.outputs, -(-inputs // heads))
     width = heads * size
-    Q, K, V = (_stacked(P, size, width) for P in (layer.Q * np.sqrt(size), layer.K, layer.V))
+    Q, K, V = (_stack_heads(P, size, width) for P in (layer.Q * np.sqrt(size), layer.K, layer.V))
     out = np.zeros((width, width))
     for h in range(heads):
         out[: layer.outputs, h * size : h * size + layer.outputs] = np.eye(layer.outputs)
     return TorchLayout(np.concatenate([Q, K, V]), out, heads, inputs, layer.outputs)
 
 
-def _stacked(P: Stack, size: int, width: int) -> Array:
+def _stack_heads(P: Stack, size: int, width: int) -> Array:
     """Matrices of all heads, padded, as rows of one: torch multiplies by the transpose."""
     heads, inputs, columns = P.shape
     padded = np.zeros((heads, size, width))

@@ -98,7 +98,7 @@ class OneLayer:
     def lone(self) -> Network:
         """G, the network as a lone token meets it."""
         c = np.zeros(self.head.outputs) if self.head.c is None else self.head.c
-        return _after(self.net, self.carry, c)
+        return _compose_network(self.net, self.carry, c)
 
     def logits(self, X: Sequences) -> Float[Array, "batch heads length"]:
         """Attention scores before the softmax, as one row."""
@@ -107,7 +107,7 @@ class OneLayer:
     def magnitude(self, X: Sequences) -> PerSequence:
         """Largest sum of the sizes of what a token adds to the terms of its own answer, constants aside."""
         batch, length, width = X.shape
-        return _added(self.lone(), X.reshape(-1, width)).reshape(batch, length).max(axis=1)
+        return _bound_change(self.lone(), X.reshape(-1, width)).reshape(batch, length).max(axis=1)
 
     def __call__(self, X: Sequences) -> Answers:
         """Answers to a batch."""
@@ -116,14 +116,14 @@ class OneLayer:
         return self.net.points(inputs + X[:, -1] if self.residual else inputs)
 
 
-def _added(net: Network, x: Float[Array, "points width"]) -> PerSequence:
+def _bound_change(net: Network, x: Float[Array, "points width"]) -> PerSequence:
     """A bound on |G(x) - G(0)|: the sizes of the slopes' terms, summed, of the largest output."""
     if isinstance(net, ReluNet):
         return (np.abs(x @ net.W1.T) @ np.abs(net.W2).T).max(axis=1)
     return (np.abs(x @ net.n.T) @ np.abs(net.D) / 2 + np.abs(x @ net.P.T)).max(axis=1)
 
 
-def _after(net: Network, T: Matrix, c: Array) -> Network:
+def _compose_network(net: Network, T: Matrix, c: Array) -> Network:
     """The network x -> net(T x + c)."""
     if isinstance(net, ReluNet):
         return ReluNet(net.W1 @ T, net.b1 + net.W1 @ c, net.W2, net.b2, net.activation)

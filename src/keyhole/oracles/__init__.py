@@ -1,6 +1,6 @@
 """Black boxes that answer batches of sequences, and wrappers that each add one behaviour."""
 
-from keyhole.oracles.base import Entry, Imperfection, Ledger, Oracle, asked_again, declared
+from keyhole.oracles.base import Entry, Imperfection, Ledger, Oracle, count_asked_again, read_imperfection
 from keyhole.oracles.local import Local
 from keyhole.oracles.opening import oracle_of
 from keyhole.oracles.transcript import Recorded
@@ -16,7 +16,7 @@ from keyhole.oracles.wrappers import (
     Rounded,
     Signs,
     Watched,
-    watching,
+    watch_batches,
 )
 
 __all__ = [
@@ -37,8 +37,8 @@ __all__ = [
     "Rounded",
     "Signs",
     "Watched",
-    "asked_again",
-    "declared",
+    "count_asked_again",
     "oracle_of",
-    "watching",
+    "read_imperfection",
+    "watch_batches",
 ]

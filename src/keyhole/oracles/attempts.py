@@ -184,7 +184,7 @@ class _Flight:
         wait = self.asking.patience.wait(piece.tries, missed)
         if wait is None:
             self.unpaid += 0 if missed.answered else len(piece)
-            raise TargetFailed(_advice(piece, missed)) from missed
+            raise TargetFailed(_describe_miss(piece, missed)) from missed
         if missed.answered:
             self.asking.meters.charge(len(piece))
         self.waiting.appendleft(piece)
@@ -205,7 +205,7 @@ class _Flight:
             self.asking.meters.total += len(self.X)  # nobody else counts a batch that ended so
 
 
-def _advice(piece: _Piece, missed: Missed) -> str:
+def _describe_miss(piece: _Piece, missed: Missed) -> str:
     if missed.too_large:
         return f"{missed} One sequence is as little as can be asked: bound the length, or raise the service's limit."
     if missed.again and missed.after is not None:

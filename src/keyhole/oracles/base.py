@@ -69,7 +69,7 @@ class Ledger:
         return Ledger({name: earlier.total(), **self.phases})
 
 
-def checked(answers: Any, *, batch: int, outputs: int | None) -> Answers:
+def check_answers(answers: Any, *, batch: int, outputs: int | None) -> Answers:
     """`answers` as a finite (batch, outputs) array; (batch,) becomes one output.
 
     Raises:
@@ -162,16 +162,16 @@ class Imperfection:
         )
 
 
-def declared(oracle: Any) -> Imperfection:
+def read_imperfection(oracle: Any) -> Imperfection:
     """What an oracle and all oracles it wraps declare, combined."""
     stated = Imperfection()
-    for part in _nested(oracle):
+    for part in _walk_wrapped(oracle):
         own = getattr(part, "imperfection", None)
         stated = stated.combined(own) if isinstance(own, Imperfection) else stated
     return stated
 
 
-def _nested(oracle: Any) -> Generator[Any]:
+def _walk_wrapped(oracle: Any) -> Generator[Any]:
     """An oracle and those it wraps, from the outside in."""
     for _ in range(64):
         if oracle is None:
@@ -204,9 +204,9 @@ class Meters:
 
 
 @contextmanager
-def metered(oracle: Any, charge: Callable[[int], None]) -> Generator[None]:
+def meter_oracle(oracle: Any, charge: Callable[[int], None]) -> Generator[None]:
     """While inside, `charge` hears of sequences that the oracle inside asks again or hands back."""
-    meters = _meters(oracle)
+    meters = _find_meters(oracle)
     if meters is None:
         yield
         return
@@ -217,12 +217,12 @@ def metered(oracle: Any, charge: Callable[[int], None]) -> Generator[None]:
         meters.listening.remove(charge)
 
 
-def asked_again(oracle: Any) -> int:
+def count_asked_again(oracle: Any) -> int:
     """Sequences an oracle asked beyond those it was asked, less those it never asked."""
-    meters = _meters(oracle)
+    meters = _find_meters(oracle)
     return 0 if meters is None else meters.total
 
 
-def _meters(oracle: Any) -> Meters | None:
-    found = (getattr(part, "meters", None) for part in _nested(oracle))
+def _find_meters(oracle: Any) -> Meters | None:
+    found = (getattr(part, "meters", None) for part in _walk_wrapped(oracle))
     return next((meters for meters in found if isinstance(meters, Meters)), None)

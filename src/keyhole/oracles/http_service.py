@@ -18,7 +18,7 @@ from keyhole._arrays import Answers, Matrix, Sequences, Stack
 from keyhole.errors import BadAnswer, InvalidInput, TargetFailed
 from keyhole.oracles import wire
 from keyhole.oracles.attempts import Asking, Missed, Pace, Patience
-from keyhole.oracles.base import Imperfection, Meters, checked
+from keyhole.oracles.base import Imperfection, Meters, check_answers
 
 try:
     import httpx2
@@ -63,7 +63,7 @@ class _Address:
             return host == "localhost"
 
 
-def _address(text: str) -> _Address:
+def _parse_address(text: str) -> _Address:
     try:
         parts = urlsplit(text)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -123,13 +123,13 @@ class HttpService:
     _heard: bool = field(init=False, repr=False, default=False)
 
     def __post_init__(self) -> None:
-        self._parts = _address(self.address)
+        self._parts = _parse_address(self.address)
         for name, value in (("rate", self.rate), ("timeout", self.timeout)):
             if value is not None and not (value > 0 and np.isfinite(value)):
                 raise InvalidInput(f"a {name} is a finite number > 0; got {value}.")
         self._pace = Pace(self.rate)
         self._client = httpx2.Client(
-            headers={"Accept-Encoding": "identity", "User-Agent": "keyhole"} | _bearer(self.token),
+            headers={"Accept-Encoding": "identity", "User-Agent": "keyhole"} | _write_bearer_header(self.token),
             timeout=httpx2.Timeout(self.timeout, connect=min(self.timeout, 10.0)),
             limits=httpx2.Limits(max_connections=self.connections, max_keepalive_connections=self.connections),
             trust_env=not self._parts.nearby,
@@ -183,12 +183,12 @@ class HttpService:
 
     def _send(self, X: Stack) -> Matrix:
         about = self._about
-        body, headers = wire.question(X, about.input, about.input_type, binary=about.binary, wanted=about.output)
+        body, headers = wire.write_question(X, about.input, about.input_type, binary=about.binary, wanted=about.output)
         status, said, received = self._request("POST", f"{self._parts.url}/infer", body, headers)
         if status != 200:
             raise self._refusal(status, said, received)
         try:
-            message, behind = wire.opened(received, said, wire.Reply)
+            message, behind = wire.open_message(received, said, wire.Reply)
             numbers = wire.numbers_of(message.outputs, about.output, behind)
         except InvalidInput as error:
             raise TargetFailed(f"{self._parts.url} answered something else than the V2 protocol: {error}") from error
@@ -201,14 +201,16 @@ class HttpService:
         if len(numbers) == 0 or len(numbers) % batch:
             problem = BadAnswer if self._heard else InvalidInput
             raise problem(f"{self._parts.url} answered {len(numbers)} numbers to a batch of {batch} sequences.")
-        return checked(numbers.reshape(batch, -1), batch=batch, outputs=self._outputs)
+        return check_answers(numbers.reshape(batch, -1), batch=batch, outputs=self._outputs)
 
     def _refusal(self, status: int, said: Any, received: bytes) -> Exception:
         """What a status other than 200 means: to be tried again, to be split, or final."""
-        reason = _reason(received)
+        reason = _read_refusal(received)
         sentence = f"{self._parts.url} answered {status}{reason}."
         if status in _BUSY:
-            return Missed(sentence, answered=status != 429, again=True, after=_seconds(said.get("Retry-After")))
+            return Missed(
+                sentence, answered=status != 429, again=True, after=_parse_retry_after(said.get("Retry-After"))
+            )
         if status == 401 or (status == 403 and not reason):
             sentence = f"{sentence} A token is taken from the environment variable KEYHOLE_TOKEN."
         if status in (400, 422) and not self._heard:
@@ -226,11 +228,11 @@ class HttpService:
         asked = self._client.stream(method, url, content=body, headers=headers)
         try:
             with self._deadline.within(self.timeout), asked as response:
-                return response.status_code, response.headers, _read(response)
+                return response.status_code, response.headers, _read_body(response)
         except _CERTAINLY_NOT as error:
-            raise Missed(_unreachable(url, error), answered=False, again=True) from error
+            raise Missed(_explain_unreachable(url, error), answered=False, again=True) from error
         except httpx2.TransportError as error:
-            raise Missed(f"{url} {_broke(error, self.timeout)}.", answered=True, again=True) from error
+            raise Missed(f"{url} {_explain_break(error, self.timeout)}.", answered=True, again=True) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise TargetFailed(f"{url} cannot be asked: {error}.") from error
 
@@ -254,7 +256,7 @@ class HttpService:
         if status != 200:
             return None
         try:
-            return wire.parsed(body, kind)
+            return wire.parse_message(body, kind)
         except InvalidInput as error:
             raise InvalidInput(f"{url} does not speak the V2 protocol of model servers: {error}") from error
 
@@ -291,9 +293,9 @@ class _About:
         Raises:
             InvalidInput: they contradict each other, or the model is not one that can be asked sequences.
         """
-        taken = _chosen(told.inputs, parts.input, "input", parts.url)
-        given = _chosen(told.outputs, parts.output, "output", parts.url)
-        width, outputs = _last(taken, 3), _last(given, 2)
+        taken = _choose_tensor(told.inputs, parts.input, "input", parts.url)
+        given = _choose_tensor(told.outputs, parts.output, "output", parts.url)
+        width, outputs = _find_last_size(taken, 3), _find_last_size(given, 2)
         if size is not None and width not in (None, size):
             raise InvalidInput(f"{parts.url} has tokens of width {width}; --width says {size}.")
         if count is not None and outputs not in (None, count):
@@ -315,7 +317,7 @@ class _About:
         )
 
 
-def _chosen(tensors: list[wire.Tensor], name: str | None, what: str, url: str) -> wire.Tensor | None:
+def _choose_tensor(tensors: list[wire.Tensor], name: str | None, what: str, url: str) -> wire.Tensor | None:
     """The tensor that is meant; None where the server lists none."""
     fitting = [tensor for tensor in tensors if name in (None, tensor.name)]
     if len(fitting) == 1 or not tensors:
@@ -324,7 +326,7 @@ def _chosen(tensors: list[wire.Tensor], name: str | None, what: str, url: str) -
     raise InvalidInput(f"{url} has the {what}s {names}: name one of them with ?{what}=NAME.")
 
 
-def _last(tensor: wire.Tensor | None, axes: int) -> int | None:
+def _find_last_size(tensor: wire.Tensor | None, axes: int) -> int | None:
     """Size of the last axis, where it is told."""
     if tensor is None or not tensor.shape or (axes == 2 and len(tensor.shape) == 1):
         return None
@@ -334,7 +336,7 @@ def _last(tensor: wire.Tensor | None, axes: int) -> int | None:
     return tensor.shape[-1] if tensor.shape[-1] > 0 else None
 
 
-def _bearer(token: str | None) -> dict[str, str]:
+def _write_bearer_header(token: str | None) -> dict[str, str]:
     if token is None:
         return {}
     if not token.isascii() or not token.isprintable() or " " in token or not token:
@@ -342,7 +344,7 @@ def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _read(response: httpx2.Response) -> bytes:
+def _read_body(response: httpx2.Response) -> bytes:
     body = bytearray()
     for part in response.iter_bytes():
         body += part
@@ -351,10 +353,10 @@ def _read(response: httpx2.Response) -> bytes:
     return bytes(body)
 
 
-def _reason(body: bytes) -> str:
+def _read_refusal(body: bytes) -> str:
     """What a server says of a refusal, without anything a terminal would obey."""
     try:
-        said = wire.parsed(body, wire.Refusal)
+        said = wire.parse_message(body, wire.Refusal)
         told = str(said.error or said.detail or "")
     except InvalidInput:
         told = body.decode("utf-8", "replace")
@@ -362,7 +364,7 @@ def _reason(body: bytes) -> str:
     return f": {text.rstrip('.')}" if text else ""
 
 
-def _seconds(text: str | None) -> float | None:
+def _parse_retry_after(text: str | None) -> float | None:
     """The wait a Retry-After header asks for, in seconds or until a date."""
     if text is None:
         return None
@@ -374,11 +376,11 @@ def _seconds(text: str | None) -> float | None:
         return None
 
 
-def _unreachable(url: str, error: Exception) -> str:
+def _explain_unreachable(url: str, error: Exception) -> str:
     return f"{url} cannot be reached ({error or type(error).__name__}). Is the server running, and the address right?"
 
 
-def _broke(error: Exception, seconds: float) -> str:
+def _explain_break(error: Exception, seconds: float) -> str:
     if isinstance(error, httpx2.TimeoutException):
         return f"did not answer within {seconds:g} s (--timeout)"
     return f"broke off in the middle ({error or type(error).__name__})"

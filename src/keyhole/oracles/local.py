@@ -10,12 +10,12 @@ from typing import Any, SupportsIndex
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import InvalidInput, KeyholeError, TargetFailed
-from keyhole.oracles.base import checked
+from keyhole.oracles.base import check_answers
 
 _ABOUT_SHAPES = re.compile(r"shape|dimension|broadcast|mismatch|width|size|operand", re.IGNORECASE)
 
 
-def _countable(value: Any) -> bool:
+def _is_countable(value: Any) -> bool:
     return isinstance(value, SupportsIndex) and operator.index(value) >= 1
 
 
@@ -37,13 +37,13 @@ class Local:
 
     def __post_init__(self) -> None:
         width: Any = self.size if self.size is not None else getattr(self.answer, "width", None)
-        if not _countable(width):
+        if not _is_countable(width):
             raise InvalidInput(
                 f"the width of a token must be a whole number >= 1; got {width!r}. "
                 "Give it (--width on the command line), or give the callable a `width` attribute."
             )
         outputs: Any = self.count if self.count is not None else getattr(self.answer, "outputs", None)
-        if outputs is not None and not _countable(outputs):
+        if outputs is not None and not _is_countable(outputs):
             raise InvalidInput(f"outputs must be a whole number >= 1; got {outputs!r}.")
         self._width, self._outputs = int(width), None if outputs is None else int(outputs)
 
@@ -65,7 +65,7 @@ class Local:
             raise
         except Exception as error:
             raise self._failure(X, error) from error
-        answers = checked(raw, batch=len(X), outputs=self._outputs)
+        answers = check_answers(raw, batch=len(X), outputs=self._outputs)
         self._outputs = answers.shape[1]
         return answers
 

@@ -44,12 +44,12 @@ class OnnxFile:
     _session: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._session = _session(Path(self.path))
-        self._taken = _only(self._session.get_inputs(), "input", self.path)
-        self._given = _only(self._session.get_outputs(), "output", self.path)
+        self._session = _open_session(Path(self.path))
+        self._taken = _require_one(self._session.get_inputs(), "input", self.path)
+        self._given = _require_one(self._session.get_outputs(), "output", self.path)
         if self._taken.type not in _DTYPES:
             raise InvalidInput(f"{self.path} takes {self._taken.type}; keyhole asks {', '.join(_DTYPES)}.")
-        batch, length, width = _axes(self._taken, self.path)
+        batch, length, width = _read_axes(self._taken, self.path)
         if isinstance(batch, int) or isinstance(length, int):
             raise InvalidInput(
                 f"{self.path} takes shape {self._taken.shape} only: export it with dynamic batch and length."
@@ -85,7 +85,7 @@ class OnnxFile:
         return self._session.run([self._given.name], {self._taken.name: numbers})[0]
 
 
-def _session(path: Path) -> Any:
+def _open_session(path: Path) -> Any:
     if not path.is_file():
         raise InvalidInput(f"no file at {path}.")
     runtime: Any = onnxruntime
@@ -97,14 +97,14 @@ def _session(path: Path) -> Any:
         raise InvalidInput(f"{path} cannot be loaded as ONNX: {str(error)[:300]}") from error
 
 
-def _only(ends: list[Any], what: str, path: str | Path) -> Any:
+def _require_one(ends: list[Any], what: str, path: str | Path) -> Any:
     if len(ends) != 1:
         names = ", ".join(end.name for end in ends)
         raise InvalidInput(f"{path} has {len(ends)} {what}s ({names}); keyhole asks models with one.")
     return ends[0]
 
 
-def _axes(taken: Any, path: str | Path) -> Any:
+def _read_axes(taken: Any, path: str | Path) -> Any:
     if len(taken.shape or ()) != 3:
         raise InvalidInput(f"{path} takes shape {taken.shape}; keyhole asks (batch, length, width).")
     return taken.shape

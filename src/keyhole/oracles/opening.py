@@ -18,7 +18,7 @@ def oracle_of(found: Any, size: int | None = None, count: int | None = None) -> 
     if isinstance(found, Oracle):
         return found
     torch = sys.modules.get("torch")  # nothing can be a torch module unless torch is loaded
-    if torch is None or not _is(found, torch.nn.Module):
+    if torch is None or not _is_kind(found, torch.nn.Module):
         return Local(found, size, count)
     if isinstance(found, torch.nn.MultiheadAttention):
         from keyhole.oracles.torch_parts import torch_layer
@@ -29,6 +29,6 @@ def oracle_of(found: Any, size: int | None = None, count: int | None = None) -> 
     return TorchModule(found, size, count)
 
 
-def _is(found: Any, kind: type) -> bool:
+def _is_kind(found: Any, kind: type) -> bool:
     """Whether it is of that kind, or a class of it."""
     return isinstance(found, kind) or (isinstance(found, type) and issubclass(found, kind))

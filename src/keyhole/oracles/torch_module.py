@@ -62,13 +62,13 @@ class TorchModule:
         self.within = self.module if self.within is None else self.within
         if self.dtype is not None and self.dtype not in _DTYPES:
             raise InvalidInput(f"the type of questions is one of {', '.join(_DTYPES)}; got {self.dtype!r}.")
-        weights = _weights(self.within)
+        weights = _list_weights(self.within)
         self._asked = _DTYPES[self.dtype] if self.dtype else next((w.dtype for w in weights), torch.float64)
-        self._format = _narrowest([self._asked, *(w.dtype for w in weights)])
+        self._format = _find_narrowest_format([self._asked, *(w.dtype for w in weights)])
         self._device = next((w.device for w in weights), torch.device("cpu"))
         if self._device.type == "meta":
             raise InvalidInput("the weights of the module are on the device `meta`, which holds none: load them first.")
-        width = self.size if self.size is not None else found_width(self.within)
+        width = self.size if self.size is not None else find_width(self.within)
         count = self.count if self.count is not None else getattr(self.module, "outputs", None)
         self.inner = Local(self._answer, width, count)
 
@@ -96,7 +96,7 @@ class TorchModule:
             return np.zeros((0, self.outputs))
         _, length, width = X.shape
         step = max(1, self.numbers // max(1, length * (length + width)))
-        with evaluating(self.within), torch.no_grad():
+        with hold_evaluation_mode(self.within), torch.no_grad():
             return np.concatenate([self._part(X[i : i + step]) for i in range(0, max(1, len(X)), step)])
 
     def _part(self, X: Any) -> Any:
@@ -104,7 +104,7 @@ class TorchModule:
         try:
             return self._called(X)
         except (RuntimeError, MemoryError) as error:
-            if len(X) < 2 or not _about_memory(error):
+            if len(X) < 2 or not _is_about_memory(error):
                 raise
         half = len(X) // 2
         return np.concatenate([self._part(X[:half]), self._part(X[half:])])
@@ -121,7 +121,7 @@ class TorchModule:
             raise InvalidInput(f"the module answers in {answers.dtype}; keyhole reads {', '.join(map(str, _NAMES))}.")
         if answers.ndim == 0:
             raise InvalidInput("the module answers a whole batch with one number; an answer per sequence is needed.")
-        if answers.dtype in _NAMES and _coarser(_NAMES[answers.dtype], self._format):
+        if answers.dtype in _NAMES and _is_coarser(_NAMES[answers.dtype], self._format):
             name = _NAMES[answers.dtype]
             raise InvalidInput(
                 f"the module answers in {name}, but its weights and questions are {self._format}: "
@@ -142,7 +142,7 @@ def tensor_of(answer: Any) -> Any:
 
 
 @contextmanager
-def evaluating(module: Any) -> Generator[None]:
+def hold_evaluation_mode(module: Any) -> Generator[None]:
     """The module and all in it in evaluation mode while inside, and as before afterwards."""
     training = [part for part in module.modules() if part.training] if isinstance(module, torch.nn.Module) else []
     for part in training:
@@ -154,7 +154,7 @@ def evaluating(module: Any) -> Generator[None]:
             part.training = True
 
 
-def found_width(module: Any) -> int | None:
+def find_width(module: Any) -> int | None:
     """The size of a token, from what modules usually say of themselves; None where nothing does."""
     parts = [module, getattr(module, "config", None)]
     parts += list(module.modules()) if isinstance(module, torch.nn.Module) else []
@@ -162,25 +162,25 @@ def found_width(module: Any) -> int | None:
     return next((size for size in sizes if isinstance(size, int) and size >= 1), None)
 
 
-def _weights(module: Any) -> list[Any]:
+def _list_weights(module: Any) -> list[Any]:
     """Parameters and buffers that hold fractions."""
     if not isinstance(module, torch.nn.Module):
         return []
     return [w for w in [*module.parameters(), *module.buffers()] if w.is_floating_point()]
 
 
-def _narrowest(dtypes: list[Any]) -> str:
+def _find_narrowest_format(dtypes: list[Any]) -> str:
     unknown = [dtype for dtype in dtypes if dtype not in _NAMES]
     if unknown:
         raise InvalidInput(f"the module has weights of {unknown[0]}; keyhole asks {', '.join(map(str, _NAMES))}.")
     return max((_NAMES[dtype] for dtype in dtypes), key=lambda name: FORMATS[name].roundoff)
 
 
-def _coarser(name: str, other: str) -> bool:
+def _is_coarser(name: str, other: str) -> bool:
     return FORMATS[name].roundoff > FORMATS[other].roundoff
 
 
-def _about_memory(error: Exception) -> bool:
+def _is_about_memory(error: Exception) -> bool:
     said = str(error).lower()
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or ("memory" in said and "alloc" in said)
 
@@ -208,14 +208,14 @@ def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
             f"{path} holds more than tensors, or torch did not save it ({str(error)[:160]!r}). Opening it could run "
             "code, so it is not opened; whoever trusts it can save its tensors as .safetensors."
         ) from error
-    return {name: w.detach().to_dense().to(torch.float64).numpy() for name, w in _tensors(held, "")}
+    return {name: w.detach().to_dense().to(torch.float64).numpy() for name, w in _walk_tensors(held, "")}
 
 
-def _tensors(held: Any, name: str) -> Generator[tuple[str, Any]]:
+def _walk_tensors(held: Any, name: str) -> Generator[tuple[str, Any]]:
     """Tensors in nested containers, with the way to each."""
     if isinstance(held, torch.Tensor):
         if held.is_floating_point():
             yield name, held
     elif issubclass(type(held), Mapping | list | tuple):
         for key, value in held.items() if issubclass(type(held), Mapping) else enumerate(held):
-            yield from _tensors(value, f"{name}.{key}" if name else str(key))
+            yield from _walk_tensors(value, f"{name}.{key}" if name else str(key))

@@ -21,7 +21,7 @@ from keyhole.errors import InvalidInput
 from keyhole.oracles.torch_agreement import check_formula
 from keyhole.oracles.torch_found import Attention, listed, only_layer, part_of
 from keyhole.oracles.torch_hooks import Around, Hooked
-from keyhole.oracles.torch_module import TorchModule, found_width, tensor_of, torch
+from keyhole.oracles.torch_module import TorchModule, find_width, tensor_of, torch
 
 
 def torch_head(
@@ -44,15 +44,15 @@ def torch_head(
     if not 0 <= head < (layer.heads or 0):
         raise InvalidInput(f"{layer.name or 'the layer'} has heads 0 to {(layer.heads or 0) - 1}; got {head}.")
     if around is None:
-        _nothing_else(layer)
+        _refuse_other_weights(layer)
         check_formula(model, layer, head=head)
-        return _oracle(lambda tokens: layer.mixed(tokens)[:, head], layer.width, size, model)
+        return _wrap_call(lambda tokens: layer.mixed(tokens)[:, head], layer.width, size, model)
     if layer.fused or layer.output is None:
         raise InvalidInput(
             f"{layer.name or 'the layer'} has no projection behind its heads that could be hooked; leave out around=."
         )
     hooked = Hooked(around, layer.module, layer.output, name=layer.name, before=True)
-    return _oracle(lambda tokens: hooked(tokens).unflatten(-1, (-1, size))[:, -1, head], layer.width, size, model)
+    return _wrap_call(lambda tokens: hooked(tokens).unflatten(-1, (-1, size))[:, -1, head], layer.width, size, model)
 
 
 def torch_layer(model: Any, name: str = "", *, heads: int | None = None, around: Around | None = None) -> TorchModule:
@@ -74,12 +74,12 @@ def torch_layer(model: Any, name: str = "", *, heads: int | None = None, around:
     layer = only_layer(model, name, heads)
     if around is not None:
         hooked = Hooked(around, layer.module, layer.end, name=layer.name, batch_first=layer.batch_first)
-        return _oracle(lambda tokens: hooked(tokens)[:, -1], layer.width, None, model)
+        return _wrap_call(lambda tokens: hooked(tokens)[:, -1], layer.width, None, model)
     if layer.fused:
-        return _oracle(lambda tokens: _fused(layer.module, tokens), layer.width, layer.width, model)
-    _nothing_else(layer)
+        return _wrap_call(lambda tokens: _run_fused_layer(layer.module, tokens), layer.width, layer.width, model)
+    _refuse_other_weights(layer)
     check_formula(model, layer)
-    return _oracle(layer.answer, layer.width, None, model)
+    return _wrap_call(layer.answer, layer.width, None, model)
 
 
 def torch_block(
@@ -104,34 +104,34 @@ def torch_block(
         InvalidInput: there is no such part.
     """
     block = part_of(model, name)
-    batch_first = _batch_first(block) if batch_first is None else batch_first
-    ask = _direct(block, batch_first)
+    batch_first = _is_batch_first(block) if batch_first is None else batch_first
+    ask = _build_direct_call(block, batch_first)
     if around is not None:
         ask = Hooked(around, block, block, name=name, batch_first=batch_first)
-    return _oracle(lambda tokens: _last(ask(tokens)), width or found_width(block), None, model)
+    return _wrap_call(lambda tokens: _take_last_row(ask(tokens)), width or find_width(block), None, model)
 
 
-def _oracle(call: Callable[[Any], Any], width: int | None, outputs: int | None, model: Any) -> TorchModule:
+def _wrap_call(call: Callable[[Any], Any], width: int | None, outputs: int | None, model: Any) -> TorchModule:
     return TorchModule(call, width, outputs, within=model)
 
 
-def _batch_first(block: Any) -> bool:
+def _is_batch_first(block: Any) -> bool:
     return all(part.batch_first for part in block.modules() if isinstance(part, torch.nn.MultiheadAttention))
 
 
-def _direct(block: Any, batch_first: bool) -> Callable[[Any], Any]:
+def _build_direct_call(block: Any, batch_first: bool) -> Callable[[Any], Any]:
     if batch_first:
         return lambda tokens: tensor_of(block(tokens))
     return lambda tokens: tensor_of(block(tokens.transpose(0, 1))).transpose(0, 1)
 
 
-def _last(answers: Any) -> Any:
+def _take_last_row(answers: Any) -> Any:
     if answers.ndim != 3:
         raise InvalidInput(f"a block answers (batch, length, outputs); got shape {tuple(answers.shape)}.")
     return answers[:, -1]
 
 
-def _fused(module: Any, tokens: Any) -> Any:
+def _run_fused_layer(module: Any, tokens: Any) -> Any:
     """The layer of torch at its last token; only torch's own way is known to need no other query."""
     across = tokens if module.batch_first else tokens.transpose(0, 1)
     own = getattr(module.forward, "__func__", None) is torch.nn.MultiheadAttention.forward
@@ -140,10 +140,10 @@ def _fused(module: Any, tokens: Any) -> Any:
     return answers[:, -1] if module.batch_first else answers[-1]
 
 
-def _nothing_else(layer: Attention) -> None:
+def _refuse_other_weights(layer: Attention) -> None:
     """Refuse a layer with weights besides its projections: asking only these would ask another function."""
     if layer.fused:
-        _no_further_token(layer)
+        _refuse_further_token(layer)
         return
     known = {id(w) for part in (*layer.project, layer.output) if part is not None for w in part.parameters()}
     others = [name for name, w in layer.module.named_parameters(recurse=False) if id(w) not in known]
@@ -159,7 +159,7 @@ def _nothing_else(layer: Attention) -> None:
         )
 
 
-def _no_further_token(layer: Attention) -> None:
+def _refuse_further_token(layer: Attention) -> None:
     """Refuse torch's layer where every head looks at one more key than there are tokens, which none of them shows."""
     if layer.module.bias_k is not None or layer.module.add_zero_attn:
         raise InvalidInput(

@@ -14,7 +14,7 @@ import numpy as np
 
 from keyhole._arrays import Answers, Matrix, Sequences, Stack
 from keyhole.errors import BadAnswer, DifferentRun, InvalidInput
-from keyhole.oracles.base import Oracle, metered
+from keyhole.oracles.base import Oracle, meter_oracle
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS run (field TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS batch (
 """
 
 
-def checksum(X: Sequences) -> int:
+def take_checksum(X: Sequences) -> int:
     """A cheap fingerprint of a batch: CRC-32 of its shape and of the bit sums of its tokens."""
     bits = np.ascontiguousarray(X).view(np.uint64).sum(axis=2)
     return zlib.crc32(bits.tobytes(), zlib.crc32(str(X.shape[1:]).encode()))
@@ -146,7 +146,7 @@ class Recorded:
         if len(X) == 0 or row is None or (row[3] is None and not survived):
             return self._ask(X)
         sequences, expected, outputs, answers, failure = row
-        if sequences > len(X) or checksum(X[:sequences]) != expected:
+        if sequences > len(X) or take_checksum(X[:sequences]) != expected:
             raise DifferentRun(
                 f"the transcript {self.path} holds other questions from batch {self._next} on, though its settings "
                 "are the same: the library or the machine's arithmetic has changed. Choose another --out."
@@ -163,10 +163,10 @@ class Recorded:
         self._store.execute(
             "INSERT INTO batch (number, sequences, checksum, charged) VALUES (:n, :s, :c, :s) ON CONFLICT (number) "
             "DO UPDATE SET sequences = :s, checksum = :c, charged = charged + :s",
-            {"n": self._next, "s": len(X), "c": checksum(X)},
+            {"n": self._next, "s": len(X), "c": take_checksum(X)},
         )
         try:
-            with metered(self.inner, self._charge):
+            with meter_oracle(self.inner, self._charge):
                 answers = self.inner.ask(X)
         except BadAnswer as error:
             self._store.execute("UPDATE batch SET failure = ? WHERE number = ?", (str(error), self._next))

@@ -98,7 +98,7 @@ class Service(msgspec.Struct):
 T = TypeVar("T")
 
 
-def parsed(body: bytes, kind: type[T]) -> T:
+def parse_message(body: bytes, kind: type[T]) -> T:
     """A JSON message.
 
     Raises:
@@ -110,23 +110,25 @@ def parsed(body: bytes, kind: type[T]) -> T:
         raise InvalidInput(f"not a message of the V2 protocol: {error}") from error
 
 
-def question(
+def write_question(
     X: Sequences, name: str, datatype: str, *, binary: bool, wanted: str | None
 ) -> tuple[bytes, dict[str, str]]:
     """The body and headers that ask a batch."""
     tensor = Tensor(name, list(X.shape), datatype)
     outputs = [] if wanted is None else [Wanted(wanted, {"binary_data": True} if binary else None)]
     message = Question([tensor], outputs, {"binary_data_output": True} if binary else None)
-    return _written(message, tensor, np.asarray(X, dtype=FLOATS[datatype]), binary)
+    return _write_message(message, tensor, np.asarray(X, dtype=FLOATS[datatype]), binary)
 
 
-def reply(Y: Matrix, name: str, *, model: str, number: str | None, binary: bool) -> tuple[bytes, dict[str, str]]:
+def write_reply(Y: Matrix, name: str, *, model: str, number: str | None, binary: bool) -> tuple[bytes, dict[str, str]]:
     """The body and headers that answer a batch."""
     tensor = Tensor(name, list(Y.shape))
-    return _written(Reply([tensor], model, number), tensor, Y, binary)
+    return _write_message(Reply([tensor], model, number), tensor, Y, binary)
 
 
-def _written(message: Question | Reply, tensor: Tensor, numbers: Any, binary: bool) -> tuple[bytes, dict[str, str]]:
+def _write_message(
+    message: Question | Reply, tensor: Tensor, numbers: Any, binary: bool
+) -> tuple[bytes, dict[str, str]]:
     if not binary:
         tensor.data = numbers.ravel().tolist()
         return msgspec.json.encode(message), {"Content-Type": JSON_TYPE}
@@ -136,7 +138,7 @@ def _written(message: Question | Reply, tensor: Tensor, numbers: Any, binary: bo
     return head + raw, {"Content-Type": BINARY_TYPE, HEAD_LENGTH: str(len(head))}
 
 
-def opened(body: bytes, headers: Mapping[str, str], kind: type[T]) -> tuple[T, bytes]:
+def open_message(body: bytes, headers: Mapping[str, str], kind: type[T]) -> tuple[T, bytes]:
     """A message, and the bytes behind its head.
 
     Raises:
@@ -144,11 +146,11 @@ def opened(body: bytes, headers: Mapping[str, str], kind: type[T]) -> tuple[T, b
     """
     length = headers.get(HEAD_LENGTH) or headers.get(HEAD_LENGTH.lower())
     if length is None:
-        return parsed(body, kind), b""
+        return parse_message(body, kind), b""
     end = int(length) if length.isascii() and length.isdigit() and len(length) < 12 else -1
     if not 0 < end <= len(body):
         raise InvalidInput(f"{HEAD_LENGTH} is {length[:20]!r} in a message of {len(body)} bytes.")
-    return parsed(body[:end], kind), body[end:]
+    return parse_message(body[:end], kind), body[end:]
 
 
 def numbers_of(tensors: list[Tensor], name: str | None, behind: bytes) -> Vector:
@@ -163,10 +165,10 @@ def numbers_of(tensors: list[Tensor], name: str | None, behind: bytes) -> Vector
         raise InvalidInput(f"one tensor {wanted} is wanted; there are: {there}.")
     tensor, before = tensors[found[0]], tensors[: found[0]]
     size, start = tensor.bytes_behind, sum(max(t.bytes_behind or 0, 0) for t in before)
-    return _listed(tensor) if size is None else _raw(tensor, behind[start : start + size], size)
+    return _decode_list(tensor) if size is None else _decode_raw(tensor, behind[start : start + size], size)
 
 
-def _raw(tensor: Tensor, raw: bytes, size: int) -> Vector:
+def _decode_raw(tensor: Tensor, raw: bytes, size: int) -> Vector:
     known = FLOATS | _WHOLE | {"BF16": "<u2"}
     if tensor.datatype not in known:
         raise InvalidInput(f"datatype {tensor.datatype[:20]!r} does not hold numbers; {', '.join(known)} do.")
@@ -180,7 +182,7 @@ def _raw(tensor: Tensor, raw: bytes, size: int) -> Vector:
         return values.astype(np.float64)
 
 
-def _listed(tensor: Tensor) -> Vector:
+def _decode_list(tensor: Tensor) -> Vector:
     """Numbers of a JSON list, nested or flat, in order; null is NaN.
 
     Raises:
@@ -205,7 +207,7 @@ def _listed(tensor: Tensor) -> Vector:
         raise InvalidInput("a whole number in `data` is too large for a float64.") from error
 
 
-def questions(message: Question, behind: bytes, width: int) -> Stack:
+def read_questions(message: Question, behind: bytes, width: int) -> Stack:
     """The batch a message asks, checked as by a server that trusts nothing.
 
     Raises:

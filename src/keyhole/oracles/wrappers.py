@@ -14,7 +14,7 @@ import numpy as np
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import BudgetSpent, InvalidInput, TargetFailed
-from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle, checked, metered
+from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle, check_answers, meter_oracle
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -26,7 +26,7 @@ _watcher: ContextVar[Told | None] = ContextVar("who hears of answers as they com
 
 
 @contextmanager
-def watching(tell: Told) -> Generator[None]:
+def watch_batches(tell: Told) -> Generator[None]:
     """While inside, `tell` hears of every batch that a `Watched` oracle made here answers, and of its phase."""
     before = _watcher.set(tell)
     try:
@@ -193,7 +193,7 @@ class Cast(_Policy):
 
     def changed(self, answers: Answers) -> Answers:
         """Cast answers; one beyond the format's range is not finite, and refused like any other such answer."""
-        return checked(FORMATS[self.format].cast(answers), batch=len(answers), outputs=answers.shape[1])
+        return check_answers(FORMATS[self.format].cast(answers), batch=len(answers), outputs=answers.shape[1])
 
 
 @dataclass(slots=True)
@@ -253,7 +253,7 @@ class Budgeted(_Wrapper):
         """Answers to a batch, or `BudgetSpent` with the answers that still fitted."""
         room = 0 if self._closed else max(0, min(len(X), self.budget - self.spent))
         self.spent += room
-        with metered(self.inner, self._charge):
+        with meter_oracle(self.inner, self._charge):
             if room == len(X):
                 return self.inner.ask(X)
             raise BudgetSpent(self._sentence, self.inner.ask(X[:room]) if room else None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.tasks.averaging import SparseAverage
-from keyhole.tasks.base import Task, option, sizes_of
+from keyhole.tasks.base import Task, sizes_of, spell_option
 from keyhole.tasks.graphs import FourCycles, Triangles
 from keyhole.tasks.matching import Match2, Match3, Match3Bigram, Match3Local, Match4
 
@@ -35,14 +35,14 @@ def task_named(name: str, **sizes: Any) -> Task:
     given = {key: value for key, value in sizes.items() if value is not None}
     known = {item.name: item.default is MISSING for item in fields(TASKS[name])}
     if extra := sorted(set(given) - set(known)):
-        raise InvalidInput(f"{name} has no {_options(extra)}; its sizes are {_options(known)}.")
+        raise InvalidInput(f"{name} has no {_spell_options(extra)}; its sizes are {_spell_options(known)}.")
     if missing := [key for key, needed in known.items() if needed and key not in given]:
-        raise InvalidInput(f"{name} needs {_options(missing)}.")
+        raise InvalidInput(f"{name} needs {_spell_options(missing)}.")
     return TASKS[name](**given)
 
 
-def _options(names: Iterable[str]) -> str:
-    return ", ".join(option(name) for name in names)
+def _spell_options(names: Iterable[str]) -> str:
+    return ", ".join(spell_option(name) for name in names)
 
 
 __all__ = [

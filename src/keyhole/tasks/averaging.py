@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from keyhole._arrays import Array, PerSequence, Sequences, Stack
 from keyhole.errors import InvalidInput
-from keyhole.tasks.base import Labels, check_inputs, check_kind, check_sizes, whole
+from keyhole.tasks.base import Labels, check_inputs, check_kind, check_sizes, round_to_whole
 
 Sets = Float[Array, "batch length length"]
 
@@ -125,7 +125,7 @@ class SparseAverage:
 
     def members(self, X: Sequences) -> Sets:
         """Whether token i names position j, as 0 and 1."""
-        y = whole(X[..., self.dimension : self.dimension + self.q])
+        y = round_to_whole(X[..., self.dimension : self.dimension + self.q])
         return (y[..., None] == np.arange(self.length)).any(axis=2).astype(np.float64)
 
     def target(self, X: Sequences) -> Labels:

@@ -69,24 +69,24 @@ class Task(Protocol):
         ...
 
 
-def wrong_labels(task: Task, Y: Labels, X: Sequences) -> PerSequence:
+def measure_wrong_labels(task: Task, Y: Labels, X: Sequences) -> PerSequence:
     """The share of tokens whose answer lies on the wrong side of 1/2; an answer that is not a number is wrong."""
     right = np.where(task.target(X) > 0.5, Y > 0.5, Y < 0.5)
     return 1.0 - right.mean(axis=(1, 2))
 
 
-def whole(X: Array) -> Any:
+def round_to_whole(X: Array) -> Any:
     """Numbers that stand for integers, as integers."""
     return np.rint(X).astype(np.int64)
 
 
-def in_batches(rows: Iterator[Any], size: int = BATCH) -> Iterator[Array]:
+def batch_rows(rows: Iterator[Any], size: int = BATCH) -> Iterator[Array]:
     """Rows from an iterator, stacked so many at a time."""
     while batch := list(islice(rows, size)):
         yield np.asarray(batch, dtype=np.float64)
 
 
-def tuples(values: int, length: int) -> Iterator[tuple[int, ...]]:
+def list_tuples(values: int, length: int) -> Iterator[tuple[int, ...]]:
     """Every sequence of that length over 0 .. values - 1."""
     return product(range(values), repeat=length)
 
@@ -96,10 +96,10 @@ def check_sizes(task: Any, **least: int) -> None:
     for name, smallest in least.items():
         size = getattr(task, name)
         if isinstance(size, bool) or not isinstance(size, int) or size < smallest:
-            raise InvalidInput(f"{option(name)} of {task.name} is a whole number >= {smallest}; got {size!r}.")
+            raise InvalidInput(f"{spell_option(name)} of {task.name} is a whole number >= {smallest}; got {size!r}.")
 
 
-def option(name: str) -> str:
+def spell_option(name: str) -> str:
     """How the command line spells a size."""
     return f"--{'width' if name == 'dimension' else name.replace('_', '-')}"
 

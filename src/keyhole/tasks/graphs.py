@@ -9,7 +9,16 @@ import numpy as np
 from jaxtyping import Float
 
 from keyhole._arrays import Array, PerSequence, Sequences, Stack
-from keyhole.tasks.base import Labels, check_inputs, check_kind, check_sizes, in_batches, tuples, whole, wrong_labels
+from keyhole.tasks.base import (
+    Labels,
+    batch_rows,
+    check_inputs,
+    check_kind,
+    check_sizes,
+    list_tuples,
+    measure_wrong_labels,
+    round_to_whole,
+)
 
 Adjacency = Float[Array, "batch nodes nodes"]
 
@@ -61,7 +70,7 @@ class Triangles:
 
     def exhaustive(self) -> Iterator[Stack]:
         """Every sequence of edges."""
-        for batch in in_batches(iter(tuples(self.nodes, 2 * self.length))):
+        for batch in batch_rows(iter(list_tuples(self.nodes, 2 * self.length))):
             yield batch.reshape(len(batch), self.length, 2)
 
     def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
@@ -79,14 +88,14 @@ class Triangles:
     def target(self, X: Sequences) -> Labels:
         """The truth: two edges lead from the head back to the tail."""
         check_inputs(self, X)
-        tail, head = np.moveaxis(whole(X), -1, 0)
+        tail, head = np.moveaxis(round_to_whole(X), -1, 0)
         follows = (head[:, :, None] == tail[:, None, :]).astype(np.float64)
         closed = (follows @ follows) * follows.swapaxes(1, 2)
         return (closed.sum(axis=-1) > 0).astype(np.float64)[..., None]
 
     def error(self, Y: Labels, X: Sequences) -> PerSequence:
         """The share of edges labelled wrongly, per sequence."""
-        return wrong_labels(self, Y, X)
+        return measure_wrong_labels(self, Y, X)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +150,7 @@ class FourCycles:
 
     def exhaustive(self) -> Iterator[Stack]:
         """Every graph."""
-        for batch in in_batches(iter(tuples(2, self.nodes**2))):
+        for batch in batch_rows(iter(list_tuples(2, self.nodes**2))):
             yield self.tokens(batch.reshape(len(batch), self.nodes, self.nodes))
 
     def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
@@ -173,4 +182,4 @@ class FourCycles:
 
     def error(self, Y: Labels, X: Sequences) -> PerSequence:
         """The share of nodes labelled wrongly, per sequence."""
-        return wrong_labels(self, Y, X)
+        return measure_wrong_labels(self, Y, X)

@@ -18,13 +18,13 @@ from keyhole._arrays import PerSequence, Sequences, Stack
 from keyhole.errors import InvalidInput
 from keyhole.tasks.base import (
     Labels,
+    batch_rows,
     check_inputs,
     check_kind,
     check_sizes,
-    in_batches,
-    tuples,
-    whole,
-    wrong_labels,
+    list_tuples,
+    measure_wrong_labels,
+    round_to_whole,
 )
 
 LARGEST_MODULUS = 2**50  # sums of four tokens stay exact
@@ -76,7 +76,7 @@ class _Match(ABC):
 
     def exhaustive(self) -> Iterator[Stack]:
         """Every input."""
-        return (batch[..., None] for batch in in_batches(iter(tuples(self.modulus, self.length))))
+        return (batch[..., None] for batch in batch_rows(iter(list_tuples(self.modulus, self.length))))
 
     def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
         """Inputs of one kind."""
@@ -113,7 +113,7 @@ class _Match(ABC):
     def target(self, X: Sequences) -> Labels:
         """The truth."""
         check_inputs(self, X)
-        x = whole(X[..., 0])
+        x = round_to_whole(X[..., 0])
         return np.stack([self._matched(row) for row in x])[..., None].astype(np.float64)
 
     @abstractmethod
@@ -122,7 +122,7 @@ class _Match(ABC):
 
     def error(self, Y: Labels, X: Sequences) -> PerSequence:
         """The share of tokens labelled wrongly, per sequence."""
-        return wrong_labels(self, Y, X)
+        return measure_wrong_labels(self, Y, X)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Match3(_Match):
         _plant_last(x, off, self.modulus, 2, rng)
 
     def _matched(self, x: Any) -> Any:
-        return np.isin(-x % self.modulus, _pair_sums(x, self.modulus))
+        return np.isin(-x % self.modulus, _find_pair_sums(x, self.modulus))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Match4(_Match):
 
     def _matched(self, x: Any) -> Any:
         own = (x[:, None] + np.unique(x)) % self.modulus
-        return np.isin(-own % self.modulus, _pair_sums(x, self.modulus)).any(axis=1)
+        return np.isin(-own % self.modulus, _find_pair_sums(x, self.modulus)).any(axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Match3Local(_Match):
         return ((sums % self.modulus == 0) & there[:, :, None] & there[:, None, :]).any(axis=(1, 2))
 
 
-def _pair_sums(x: Any, modulus: int) -> Any:
+def _find_pair_sums(x: Any, modulus: int) -> Any:
     values = np.unique(x)
     return np.unique((values[:, None] + values) % modulus)
 

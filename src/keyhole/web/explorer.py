@@ -16,16 +16,16 @@ from typing import Any
 import msgspec
 
 from keyhole import __version__
-from keyhole.drawing.html import escaped
+from keyhole.drawing.html import escape_text
 from keyhole.errors import DoesNotFit, InvalidInput
-from keyhole.lab.commands.computing.bound import surroundings
+from keyhole.lab.commands.computing.bound import measure_job_plane
 from keyhole.lab.jobs import UiJob
-from keyhole.lab.running import run
+from keyhole.lab.running import run_job
 from keyhole.lab.runs.records import Record
 from keyhole.web import runs as shelf
 from keyhole.web.jobs import Desk, TooMany
-from keyhole.web.requests import Asked, bound_wish, converted
-from keyhole.web.showcase import computed, rehearse
+from keyhole.web.requests import Asked, convert_request, read_bound_wish
+from keyhole.web.showcase import rehearse_views, show_task
 
 try:
     from starlette.applications import Starlette
@@ -34,7 +34,7 @@ try:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from keyhole.lab.serving.listening import Listening, listener_at
+    from keyhole.lab.serving.listening import Listening, open_listener
     from keyhole.web.guard import REPORT, Guard
 except ImportError as missing:
     raise ImportError("the explorer needs starlette and uvicorn: pip install 'keyhole[web]'.") from missing
@@ -45,7 +45,7 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 Answer = Callable[[Mapping[str, Any]], Any]
 
 
-def files() -> dict[str, bytes]:
+def read_page_files() -> dict[str, bytes]:
     """The files of the page by name, read once."""
     folder = resources.files("keyhole.web") / "static"
     return {item.name: item.read_bytes() for item in folder.iterdir() if item.is_file()}
@@ -59,7 +59,7 @@ class Explorer:
     """
 
     def __init__(self, runs: Path) -> None:
-        self.runs, self.desk, self.files = runs, Desk(runs), files()
+        self.runs, self.desk, self.files = runs, Desk(runs), read_page_files()
         self.requests = 0
 
     def guarded(self, port: int) -> Guard:
@@ -70,13 +70,13 @@ class Explorer:
             Route("/report/{name:path}", self._report),
             Route("/api/runs", self._runs),
             Route("/api/runs/{name:path}", self._run),
-            Route("/api/compute", self._told(_compute), methods=["POST"]),
-            Route("/api/limits", self._told(_limits), methods=["POST"]),
+            Route("/api/compute", self._told(_answer_task), methods=["POST"]),
+            Route("/api/limits", self._told(_answer_limits), methods=["POST"]),
             Route("/api/jobs", self._told(self._start, 202), methods=["POST"]),
             Route("/api/jobs/{name}", self._job),
             Route("/api/jobs/{name}/cancel", self._cancel, methods=["POST"]),
         ]
-        guard = Guard(Starlette(routes=routes, exception_handlers={HTTPException: _unknown}), port)  # pyright: ignore[reportArgumentType]
+        guard = Guard(Starlette(routes=routes, exception_handlers={HTTPException: _answer_unknown}), port)  # pyright: ignore[reportArgumentType]
         self.token = guard.token
         return guard
 
@@ -85,7 +85,7 @@ class Explorer:
         said = {"token": self.token, "version": __version__, "runs": str(self.runs)}
         page = self.files["index.html"].decode()
         for name, value in said.items():
-            page = page.replace(f"{{{name}}}", escaped(value))
+            page = page.replace(f"{{{name}}}", escape_text(value))
         return Response(page, media_type="text/html", headers={"cache-control": "no-store"})
 
     async def _file(self, request: Request) -> Response:
@@ -97,19 +97,19 @@ class Explorer:
 
     async def _report(self, request: Request) -> Response:
         try:
-            page = await asyncio.to_thread(shelf.report, self.runs, request.path_params["name"])
+            page = await asyncio.to_thread(shelf.read_run_report, self.runs, request.path_params["name"])
         except shelf.NotThere as error:
-            return _json({"sentence": str(error)}, 404)
+            return _answer_json({"sentence": str(error)}, 404)
         return Response(page, media_type="text/html", headers={"content-security-policy": REPORT})
 
     async def _runs(self, request: Request) -> Response:
-        return _json(await asyncio.to_thread(shelf.listed, self.runs))
+        return _answer_json(await asyncio.to_thread(shelf.list_runs, self.runs))
 
     async def _run(self, request: Request) -> Response:
         try:
-            return _json(await asyncio.to_thread(shelf.shown, self.runs, request.path_params["name"]))
+            return _answer_json(await asyncio.to_thread(shelf.show_run, self.runs, request.path_params["name"]))
         except shelf.NotThere as error:
-            return _json({"sentence": str(error)}, 404)
+            return _answer_json({"sentence": str(error)}, 404)
 
     def _told(self, work: Answer, status: int = 200) -> Any:
         """A route that reads a JSON object and answers with what `work` makes of it, or with a sentence."""
@@ -118,66 +118,68 @@ class Explorer:
             self.requests += 1
             try:
                 asked = msgspec.json.decode(await request.body(), type=dict[str, Any])
-                return _json(await asyncio.to_thread(work, asked), status)
+                return _answer_json(await asyncio.to_thread(work, asked), status)
             except msgspec.DecodeError as error:
-                return _json({"sentence": f"The request is not a JSON object: {error}."}, 400)
+                return _answer_json({"sentence": f"The request is not a JSON object: {error}."}, 400)
             except (InvalidInput, DoesNotFit) as error:
-                return _json({"sentence": str(error)}, 400)
+                return _answer_json({"sentence": str(error)}, 400)
             except TooMany as error:
-                return _json({"sentence": str(error)}, 429)
+                return _answer_json({"sentence": str(error)}, 429)
             except Exception as error:
                 sys.stderr.write(f"keyhole: the explorer failed on a request: {type(error).__name__}: {error}\n")
-                return _json({"sentence": f"The explorer failed: {type(error).__name__}: {error}."}, 500)
+                return _answer_json({"sentence": f"The explorer failed: {type(error).__name__}: {error}."}, 500)
 
         return tell
 
     def _start(self, data: Mapping[str, Any]) -> Any:
-        asked = converted(Asked, data)
+        asked = convert_request(Asked, data)
         return self.desk.start(asked.kind, asked.fields).seen(0)
 
     async def _job(self, request: Request) -> Response:
         task = self.desk.find(request.path_params["name"])
         after = request.query_params.get("after", "0")
         if task is None:
-            return _json({"sentence": "This job is not known any more. Start it again."}, 404)
+            return _answer_json({"sentence": "This job is not known any more. Start it again."}, 404)
         if not after.isdecimal() or len(after) > 9:
-            return _json({"sentence": "after is the number of events seen before."}, 400)
-        return _json(task.seen(int(after)))
+            return _answer_json({"sentence": "after is the number of events seen before."}, 400)
+        return _answer_json(task.seen(int(after)))
 
     async def _cancel(self, request: Request) -> Response:
         task = self.desk.find(request.path_params["name"])
         if task is None:
-            return _json({"sentence": "This job is not known any more."}, 404)
+            return _answer_json({"sentence": "This job is not known any more."}, 404)
         self.desk.cancel(task)
-        return _json(task.seen(len(task.events)))
+        return _answer_json(task.seen(len(task.events)))
 
 
-def _compute(data: Mapping[str, Any]) -> Any:
-    asked = converted(Asked, data)
-    return computed(asked.kind, asked.fields)
+def _answer_task(data: Mapping[str, Any]) -> Any:
+    asked = convert_request(Asked, data)
+    return show_task(asked.kind, asked.fields)
 
 
-def _limits(asked: Mapping[str, Any]) -> Any:
+def _answer_limits(asked: Mapping[str, Any]) -> Any:
     """The verdict of inequalities alone, and the plane: nothing is built, so that it is there at once."""
-    job = replace(bound_wish(asked), build=False)
-    return {"record": run(job).data, **surroundings(job)}
+    job = replace(read_bound_wish(asked), build=False)
+    return {"record": run_job(job).data, **measure_job_plane(job)}
 
 
-def _json(data: Any, status: int = 200) -> Response:
+def _answer_json(data: Any, status: int = 200) -> Response:
     body = Record(data).json()
     return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _unknown(request: Request, error: Exception) -> Response:
+def _answer_unknown(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return _json({"sentence": "There is nothing at this address." if status == 404 else "Not in this way."}, status)
+    return _answer_json(
+        {"sentence": "There is nothing at this address." if status == 404 else "Not in this way."}, status
+    )
 
 
 class Window(Listening):
     """Serves the explorer on the loopback."""
 
     def __init__(self, explorer: Explorer, port: int, announce: Callable[[str], Any]) -> None:
-        self.explorer, listener = explorer, listener_at(HOST, port, what="explorer")
+        self.explorer, listener = explorer, open_listener(HOST, port, what="explorer")
         number = listener.getsockname()[1]
         super().__init__(
             explorer.guarded(number),
@@ -193,7 +195,7 @@ class Window(Listening):
         """Serve in this thread; when it ends, so does every job."""
         try:
             self.explorer.desk.warm()
-            threading.Thread(target=rehearse, daemon=True).start()
+            threading.Thread(target=rehearse_views, daemon=True).start()
             super().serve_until_stopped()
         finally:
             self.explorer.desk.close()
@@ -208,7 +210,7 @@ def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Reco
     def ready(address: str) -> None:
         sentence = f"The explorer is at {address} (Ctrl-C stops it). It shows the runs in {job.runs}."
         record = Record({"status": "READY", "sentence": sentence, "address": address, "runs": job.runs})
-        _whisper(record) if announce is None else announce(record)
+        _announce_record(record) if announce is None else announce(record)
         if job.open:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
@@ -218,6 +220,6 @@ def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Reco
     return Record({"sentence": sentence, "address": window.address, "seconds": time.perf_counter() - start}, 0)
 
 
-def _whisper(record: Record) -> None:
+def _announce_record(record: Record) -> None:
     sys.stderr.write(record.text() + "\n")
     sys.stderr.flush()

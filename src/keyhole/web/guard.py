@@ -66,16 +66,16 @@ class Guard:
     def _refusal(self, method: str, headers: dict[str, str]) -> App | None:
         foreign = Names.at_loopback(self.port).refuse_foreign(method, headers)
         if foreign is not None:
-            return _said(403, f"This page is for a browser of this machine, at its own address: {foreign}.")
+            return _refuse_request(403, f"This page is for a browser of this machine, at its own address: {foreign}.")
         if method in ("GET", "HEAD"):
             return None
         if not hmac.compare_digest(headers.get(TOKEN, "").encode(), self.token.encode()):
-            return _said(403, "This page is older than the explorer that answers it. Load it again.")
+            return _refuse_request(403, "This page is older than the explorer that answers it. Load it again.")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > BODY or "transfer-encoding" in headers:
-            return _said(413, f"A request has at most {BODY:,} bytes here, and says how many.")
+            return _refuse_request(413, f"A request has at most {BODY:,} bytes here, and says how many.")
         return None
 
 
-def _said(status: int, sentence: str) -> App:
+def _refuse_request(status: int, sentence: str) -> App:
     return JSONResponse({"sentence": sentence}, status_code=status)

@@ -18,14 +18,14 @@ import msgspec
 
 import keyhole
 from keyhole.errors import InvalidInput
-from keyhole.lab.runs.directories import new_directory
-from keyhole.web.requests import bound_wish, recover_wish
+from keyhole.lab.runs.directories import make_new_directory
+from keyhole.web.requests import read_bound_wish, read_recover_wish
 
 AT_ONCE = 2  # jobs under way
 KEPT = 32  # jobs remembered
 
 RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
-_CHECKS = {"recover": recover_wish, "bound": bound_wish}
+_CHECKS = {"recover": read_recover_wish, "bound": read_bound_wish}
 
 
 class TooMany(Exception):
@@ -149,7 +149,7 @@ class Desk:
         return task
 
     def _place(self, kind: str) -> Path | None:
-        return new_directory("recover", self.runs) if kind == "recover" else None
+        return make_new_directory("recover", self.runs) if kind == "recover" else None
 
     def _hand(self) -> Hand:
         taken, self._spare = self._spare, None

@@ -14,14 +14,14 @@ import numpy as np
 
 from keyhole._arrays import Array, Matrix
 from keyhole.errors import KeyholeError
-from keyhole.identify import assignment, canonical, distance, freedom
-from keyhole.lab.commands.shared import seeded
+from keyhole.identify import assign_heads, canonical, distance, freedom
+from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import LearnJob, SampleJob
-from keyhole.lab.running import run
-from keyhole.lab.targets.opening import simulated
+from keyhole.lab.running import run_job
+from keyhole.lab.targets.opening import simulate_policies
 from keyhole.learners.choosing import learn
 from keyhole.models import Head, MultiHead, load
-from keyhole.oracles import Budgeted, Chunked, Local, watching
+from keyhole.oracles import Budgeted, Chunked, Local, watch_batches
 from keyhole.web.requests import Recover
 
 PARTS = (0.5, 0.25, 0.75, 0.9, 0.1, 0.6, 0.35, 0.98, 0.82, 0.17, 0.67, 0.43, 0.04)  # of all queries, halves first
@@ -32,25 +32,29 @@ Tell = Callable[[Mapping[str, Any]], None]
 Heads = Head | MultiHead
 
 
-def recovered(wish: Recover, directory: Path, tell: Tell) -> dict[str, Any]:
+def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> dict[str, Any]:
     """Hide a model in `directory`, recover it there, and compare; `tell` hears of phases and queries on the way."""
     hidden = directory / "truth.safetensors"
     kind = "head" if wish.heads == 1 else "multihead"
-    run(SampleJob(kind, width=wish.width, rank=wish.rank, heads=wish.heads, seed=wish.seed, out=str(hidden)))
+    run_job(SampleJob(kind, width=wish.width, rank=wish.rank, heads=wish.heads, seed=wish.seed, out=str(hidden)))
     truth: Any = load(hidden)
-    tell({"limit": freedom(truth), "hidden": [packed(W) for W in canonical(truth).W]})
+    tell({"limit": freedom(truth), "hidden": [pack_numbers(W) for W in canonical(truth).W]})
     job = LearnJob(str(hidden), simulate=wish.simulate, budget=wish.budget, seed=wish.seed + 1, out=str(directory))
-    with _counting(tell) as count, watching(count):
-        record: dict[str, Any] = msgspec.json.decode(run(job).json())
+    with _count_phase_queries(tell) as count, watch_batches(count):
+        record: dict[str, Any] = msgspec.json.decode(run_job(job).json())
     model: Any = None if record["model"] is None else load(record["model"])
     found = model if isinstance(model, Head | MultiHead) else None
     tell({"doing": "asking again with smaller budgets"})
-    shown = {"record": record, "heads": portraits(truth, found), "course": course(truth, found, wish, record)}
-    return {**shown, "error": error_of(truth, found), "run": directory.name}
+    shown = {
+        "record": record,
+        "heads": pack_portraits(truth, found),
+        "course": trace_error_course(truth, found, wish, record),
+    }
+    return {**shown, "error": measure_relative_error(truth, found), "run": directory.name}
 
 
 @contextmanager
-def _counting(tell: Tell) -> Generator[Callable[[str, int], None]]:
+def _count_phase_queries(tell: Tell) -> Generator[Callable[[str, int], None]]:
     """Queries by phase, added up and told now and then, and once more at the end."""
     asked: dict[str, int] = {}
     last = 0.0
@@ -68,61 +72,72 @@ def _counting(tell: Tell) -> Generator[Callable[[str, int], None]]:
         tell({"asked": asked})
 
 
-def error_of(truth: Heads, found: Heads | None) -> float | None:
+def measure_relative_error(truth: Heads, found: Heads | None) -> float | None:
     """Relative error of W, of the worst head; none where the models have different numbers of heads."""
     gap = None if found is None else distance(truth, found)
     return None if gap is None or gap.heads[0] != gap.heads[1] else gap.W
 
 
-def portraits(truth: Heads, found: Heads | None) -> list[dict[str, Any]]:
+def pack_portraits(truth: Heads, found: Heads | None) -> list[dict[str, Any]]:
     """The matrices of each true head beside those of the recovered head that matches it, where one does."""
     hidden = canonical(truth)
     seen = None if found is None else canonical(found)
-    pairs = {} if seen is None else dict(assignment(hidden, seen))
-    return [_portrait(W, None if seen is None or i not in pairs else seen.W[pairs[i]]) for i, W in enumerate(hidden.W)]
+    pairs = {} if seen is None else dict(assign_heads(hidden, seen))
+    return [
+        _pack_portrait(W, None if seen is None or i not in pairs else seen.W[pairs[i]]) for i, W in enumerate(hidden.W)
+    ]
 
 
-def _portrait(W: Matrix, found: Matrix | None) -> dict[str, Any]:
-    shown = {"truth": packed(W), "values": _singular(W)}
+def _pack_portrait(W: Matrix, found: Matrix | None) -> dict[str, Any]:
+    shown = {"truth": pack_numbers(W), "values": _list_singular_values(W)}
     if found is None:
         return {**shown, "found": None}
-    return {**shown, "found": packed(found), "difference": packed(found - W), "found_values": _singular(found)}
+    return {
+        **shown,
+        "found": pack_numbers(found),
+        "difference": pack_numbers(found - W),
+        "found_values": _list_singular_values(found),
+    }
 
 
-def _singular(W: Matrix) -> list[float]:
+def _list_singular_values(W: Matrix) -> list[float]:
     return np.linalg.svd(W, compute_uv=False).tolist()
 
 
-def packed(W: Array) -> str:
+def pack_numbers(W: Array) -> str:
     """Numbers as little-endian float32, in base 64."""
     return base64.b64encode(np.ascontiguousarray(W, dtype="<f4").tobytes()).decode()
 
 
 # A learner has no model while it measures. What it would hand out at an earlier moment is what it hands out with a
 # budget that ends there: the same seed asks the same questions and, where they carry noise, draws the same noise.
-def course(truth: Heads, found: Heads | None, wish: Recover, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def trace_error_course(
+    truth: Heads, found: Heads | None, wish: Recover, record: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """The error of W that smaller budgets reach, and the matrices of single heads."""
     asked = record["queries"]["total"] - record["queries"]["by_phase"].get("verify", 0)
-    until, points = time.monotonic() + PATIENCE, [_point(asked, truth, found)]
+    until, points = time.monotonic() + PATIENCE, [_pack_course_point(asked, truth, found)]
     for part in PARTS:
         if time.monotonic() < until and 0 < round(asked * part) < asked:
-            points.append(_point(round(asked * part), truth, _cut(truth, wish, round(asked * part))))
+            points.append(
+                _pack_course_point(round(asked * part), truth, _rerun_with_budget(truth, wish, round(asked * part)))
+            )
     return sorted(points, key=lambda point: point["queries"])
 
 
-def _cut(truth: Heads, wish: Recover, budget: int) -> Heads | None:
+def _rerun_with_budget(truth: Heads, wish: Recover, budget: int) -> Heads | None:
     """What the same run has with a smaller budget."""
-    oracle = Budgeted(Chunked(simulated(Local(truth), wish.simulate, wish.seed + 1)), budget)
+    oracle = Budgeted(Chunked(simulate_policies(Local(truth), wish.simulate, wish.seed + 1)), budget)
     try:
-        model: Any = learn(oracle, rng=seeded(wish.seed + 1)).model
+        model: Any = learn(oracle, rng=seed_generator(wish.seed + 1)).model
     except KeyholeError:
         return None
     return model if isinstance(model, Head | MultiHead) else None
 
 
-def _point(queries: int, truth: Heads, found: Heads | None) -> dict[str, Any]:
-    point: dict[str, Any] = {"queries": queries, "error": error_of(truth, found)}
+def _pack_course_point(queries: int, truth: Heads, found: Heads | None) -> dict[str, Any]:
+    point: dict[str, Any] = {"queries": queries, "error": measure_relative_error(truth, found)}
     if isinstance(truth, Head) and isinstance(found, Head):
         W, T = np.asarray(found.W), np.asarray(truth.W)
-        point |= {"found": packed(W), "difference": packed(W - T)}
+        point |= {"found": pack_numbers(W), "difference": pack_numbers(W - T)}
     return point

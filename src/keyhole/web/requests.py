@@ -56,19 +56,19 @@ class Recover:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        within("width", self.width, 2, WIDTH)
-        within("heads", self.heads, 1, HEADS)
-        within("seed", self.seed, 0, SEED)
+        check_within("width", self.width, 2, WIDTH)
+        check_within("heads", self.heads, 1, HEADS)
+        check_within("seed", self.seed, 0, SEED)
         if self.rank is not None:
-            within("rank", self.rank, 1, self.width)
+            check_within("rank", self.rank, 1, self.width)
         if self.budget is not None:
-            within("budget", self.budget, 0, 10**9)
+            check_within("budget", self.budget, 0, 10**9)
         if self.policy not in POLICIES:
             raise InvalidInput(f"policy is one of {', '.join(POLICIES)}; got {self.policy!r:.80}.")
         if self.policy == "noise" and not 0 < self.amount <= 1:
             raise InvalidInput(f"noise lies above 0 and is at most 1; got {self.amount}.")
         if self.policy == "decimals":
-            within("decimals", self.amount, 0, 15)
+            check_within("decimals", self.amount, 0, 15)
 
     @property
     def simulate(self) -> tuple[str, ...]:
@@ -86,30 +86,30 @@ POLICIES = {
 }
 
 
-def within(name: str, value: float, least: float, most: float) -> None:
+def check_within(name: str, value: float, least: float, most: float) -> None:
     """Raise unless a number is whole and lies between."""
     if isinstance(value, bool) or value != int(value) or not least <= value <= most:
         raise InvalidInput(f"{name} is a whole number from {least:,} to {most:,}; got {value}.")
 
 
-def recover_wish(data: Mapping[str, Any]) -> Recover:
+def read_recover_wish(data: Mapping[str, Any]) -> Recover:
     """A recovery from plain data."""
-    return converted(Recover, data)
+    return convert_request(Recover, data)
 
 
-def bound_wish(data: Mapping[str, Any]) -> BoundJob:
+def read_bound_wish(data: Mapping[str, Any]) -> BoundJob:
     """A bound from plain data; it writes nothing."""
     if given := sorted(set(data) & set(_UNSEEN)):
         raise InvalidInput(f"the page does not set {', '.join(given)}.")
-    job = converted(BoundJob, data)
+    job = convert_request(BoundJob, data)
     for name, most in (SIZES | _BOUNDS).items():
         value = getattr(job, name)
         if value is not None:
-            within(name, value, 0 if name in ("seed", "radius") else 1, most)
+            check_within(name, value, 0 if name in ("seed", "radius") else 1, most)
     return job
 
 
-def converted(kind: type[T], data: Mapping[str, Any]) -> T:
+def convert_request(kind: type[T], data: Mapping[str, Any]) -> T:
     """Plain data as a dataclass; names it does not have, and values of another type, are refused."""
     names = {item.name for item in fields(kind)}  # pyright: ignore[reportArgumentType]
     if extra := sorted(set(data) - names):

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.runs.reading import kind_of
-from keyhole.lab.runs.store import read
-from keyhole.lab.runs.tables import table
+from keyhole.lab.runs.reading import recognise_kind
+from keyhole.lab.runs.store import read_rows
+from keyhole.lab.runs.tables import tabulate_rows
 
 DEEP = 3  # levels that are looked through
 LISTED = 500  # runs that are listed
@@ -24,62 +24,66 @@ class NotThere(Exception):
     """Nothing of that name is on the shelf."""
 
 
-def listed(runs: Path) -> dict[str, Any]:
+def list_runs(runs: Path) -> dict[str, Any]:
     """Every run and sweep, newest first, with its verdict and sentence."""
-    found = sorted(_places(runs, DEEP), key=_when, reverse=True)
-    rows = [_summary(runs, place) for place in found[:LISTED]]
+    found = sorted(_find_run_directories(runs, DEEP), key=_read_modified_time, reverse=True)
+    rows = [_summarise_run(runs, place) for place in found[:LISTED]]
     return {"directory": str(runs), "runs": rows, "left_out": max(0, len(found) - LISTED)}
 
 
-def _places(directory: Path, deep: int) -> Iterator[Path]:
+def _find_run_directories(directory: Path, deep: int) -> Iterator[Path]:
     """Directories that hold a run or a sweep; the jobs of a sweep are not listed one by one."""
     try:
         inside = [
-            place for place in filter(_nameable, directory.iterdir()) if place.is_dir() and not place.is_symlink()
+            place for place in filter(_is_nameable, directory.iterdir()) if place.is_dir() and not place.is_symlink()
         ]
     except OSError:
         return
     for place in inside:
-        if any(_held(place, mark) for mark in _MARKS):
+        if any(_has_own_file(place, mark) for mark in _MARKS):
             yield place
         elif deep > 1:
-            yield from _places(place, deep - 1)
+            yield from _find_run_directories(place, deep - 1)
 
 
-def _nameable(place: Path) -> bool:
+def _is_nameable(place: Path) -> bool:
     """Whether the name is text; one that is not cannot be put into an answer, nor asked for."""
     return not any("\ud800" <= letter <= "\udfff" for letter in place.name)
 
 
-def _held(place: Path, name: str) -> bool:
+def _has_own_file(place: Path, name: str) -> bool:
     """Whether a run has a file of its own, not a link that leads elsewhere."""
     return (place / name).is_file() and not (place / name).is_symlink()
 
 
-def _when(place: Path) -> float:
-    return max(((place / name).stat().st_mtime for name in _MARKS if _held(place, name)), default=0.0)
+def _read_modified_time(place: Path) -> float:
+    return max(((place / name).stat().st_mtime for name in _MARKS if _has_own_file(place, name)), default=0.0)
 
 
 _MARKS = ("record.json", "store.sqlite")
 
 
-def _summary(runs: Path, place: Path) -> dict[str, Any]:
-    record = _record(place)
-    store = _held(place, "store.sqlite")
+def _summarise_run(runs: Path, place: Path) -> dict[str, Any]:
+    record = _read_run_record(place)
+    store = _has_own_file(place, "store.sqlite")
     return {
         "name": place.relative_to(runs).as_posix(),
-        "kind": "sweep" if store else "train" if "curve" in record and "queries" not in record else kind_of(record),
+        "kind": "sweep"
+        if store
+        else "train"
+        if "curve" in record and "queries" not in record
+        else recognise_kind(record),
         "verdict": record.get("verdict") or record.get("status"),
         "sentence": record.get("sentence") or ("A sweep that is not finished." if store else ""),
         "report": (place / "report.html").is_file(),
-        "when": _when(place),
+        "when": _read_modified_time(place),
     }
 
 
-def _record(place: Path) -> dict[str, Any]:
+def _read_run_record(place: Path) -> dict[str, Any]:
     """A record, or a sentence in its place."""
     path = place / "record.json"
-    if not _held(place, path.name):
+    if not _has_own_file(place, path.name):
         return {}
     try:
         if path.stat().st_size > RECORD:
@@ -89,38 +93,38 @@ def _record(place: Path) -> dict[str, Any]:
         return {"sentence": f"Its record cannot be read: {error}."}
 
 
-def shown(runs: Path, name: str) -> dict[str, Any]:
+def show_run(runs: Path, name: str) -> dict[str, Any]:
     """One run: its record as `--json` printed it, and the rows of its store where it is a sweep."""
-    place = inside(runs, name)
-    summary = _summary(runs, place)
-    return {**summary, "record": _record(place), "rows": _rows(place)}
+    place = find_run_directory(runs, name)
+    summary = _summarise_run(runs, place)
+    return {**summary, "record": _read_run_record(place), "rows": _read_sweep_rows(place)}
 
 
-def _rows(place: Path) -> dict[str, Any] | None:
+def _read_sweep_rows(place: Path) -> dict[str, Any] | None:
     path = place / "store.sqlite"
-    if not _held(place, path.name):
+    if not _has_own_file(place, path.name):
         return None
     try:
-        flat = table(read(path))
+        flat = tabulate_rows(read_rows(path))
     except InvalidInput as error:
         return {"columns": [], "rows": [], "left_out": 0, "sentence": str(error)}
-    names = dict.fromkeys(name for row in flat for name in row if not _heavy(name))
-    kept = {name: [_plain(row.get(name)) for row in flat[:ROWS]] for name in names}
+    names = dict.fromkeys(name for row in flat for name in row if not _is_heavy(name))
+    kept = {name: [_simplify_value(row.get(name)) for row in flat[:ROWS]] for name in names}
     return {"columns": kept, "count": len(flat), "left_out": max(0, len(flat) - ROWS), "sentence": None}
 
 
-def _heavy(name: str) -> bool:
+def _is_heavy(name: str) -> bool:
     return any(part in _HEAVY for part in name.split("."))
 
 
-def _plain(value: Any) -> Any:
+def _simplify_value(value: Any) -> Any:
     """Numbers and words as they are, anything else as text."""
     return value if value is None or isinstance(value, int | float | str) else msgspec.json.encode(value).decode()
 
 
-def report(runs: Path, name: str) -> bytes:
+def read_run_report(runs: Path, name: str) -> bytes:
     """The report of a run."""
-    path = inside(runs, name) / "report.html"
+    path = find_run_directory(runs, name) / "report.html"
     try:
         if path.resolve(strict=True).is_relative_to(runs.resolve(strict=True)):
             return path.read_bytes()
@@ -129,7 +133,7 @@ def report(runs: Path, name: str) -> bytes:
     raise NotThere("This run has no report.")
 
 
-def inside(runs: Path, name: str) -> Path:
+def find_run_directory(runs: Path, name: str) -> Path:
     """The directory of a run.
 
     Raises:
@@ -141,7 +145,7 @@ def inside(runs: Path, name: str) -> Path:
     place = runs.joinpath(*parts)
     try:
         held = place.resolve(strict=True).is_relative_to(runs.resolve(strict=True))
-        known = held and any(_held(place, mark) for mark in _MARKS)
+        known = held and any(_has_own_file(place, mark) for mark in _MARKS)
     except OSError:
         known = False
     if not known:

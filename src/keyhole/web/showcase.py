@@ -17,14 +17,20 @@ import numpy as np
 from keyhole._arrays import Array, Matrix, Stack, Vector, softmax
 from keyhole.constructions.matching.wave_units import Waves
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
-from keyhole.constructions.sparse_averages.sparse_average import MAX_MARGIN, ONE_HOT, TRIGONOMETRIC, SetKeys, unit
+from keyhole.constructions.sparse_averages.sparse_average import (
+    MAX_MARGIN,
+    ONE_HOT,
+    TRIGONOMETRIC,
+    SetKeys,
+    build_set_unit,
+)
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import number_format
 from keyhole.models.stack import Transformer
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import Match2, Match3, SparseAverage
-from keyhole.web.requests import SEED, converted, within
+from keyhole.web.requests import SEED, check_within, convert_request
 
 LENGTH, SUBSET, MODULUS = 32, 6, 400  # largest
 ACCURACY = 1e-2
@@ -52,15 +58,15 @@ class Averages:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        within("length", self.length, 2, LENGTH)
-        within("q", self.q, 1, min(SUBSET, self.length))
-        within("seed", self.seed, 0, SEED)
+        check_within("length", self.length, 2, LENGTH)
+        check_within("q", self.q, 1, min(SUBSET, self.length))
+        check_within("seed", self.seed, 0, SEED)
         if self.keys not in FAMILIES:
             raise InvalidInput(f"keys are {', '.join(FAMILIES)}; got {self.keys!r:.80}.")
         if not 1 <= len(self.members) <= self.q or len(set(self.members)) != len(self.members):
             raise InvalidInput(f"choose 1 to {self.q} different positions; got {len(self.members)}.")
         for place in self.members:
-            within("a position", place, 0, self.length - 1)
+            check_within("a position", place, 0, self.length - 1)
 
 
 @dataclass(frozen=True)
@@ -79,39 +85,39 @@ class Matching:
     query: int = 0
 
     def __post_init__(self) -> None:
-        within("modulus", self.modulus, 2, MODULUS)
-        within("the number of tokens", len(self.tokens), 1, LENGTH)
-        within("query", self.query, 0, len(self.tokens) - 1)
+        check_within("modulus", self.modulus, 2, MODULUS)
+        check_within("the number of tokens", len(self.tokens), 1, LENGTH)
+        check_within("query", self.query, 0, len(self.tokens) - 1)
         for token in self.tokens:
-            within("a token", token, 0, self.modulus - 1)
+            check_within("a token", token, 0, self.modulus - 1)
 
 
 @lru_cache(maxsize=64)
-def _set_unit(length: int, q: int, keys: str) -> tuple[SparseAverage, SetQueries, Transformer]:
+def _build_set_unit(length: int, q: int, keys: str) -> tuple[SparseAverage, SetQueries, Transformer]:
     task, family, rng = SparseAverage(length, q, 2, at_most=True), FAMILIES[keys], np.random.default_rng(0)
     widths = {"trigonometric": 2 * q, "one-hot": length, "max-margin": math.ceil(2.0 * q * math.log(length))}
     width = max(widths[keys], (length - 1).bit_length())
     phi = SetQueries(family.keys(task, width, rng), family.solver, ACCURACY / 2, q, 2)
-    return task, phi, unit(phi)
+    return task, phi, build_set_unit(phi)
 
 
-def averages(wish: Averages) -> dict[str, Any]:
+def show_averages(wish: Averages) -> dict[str, Any]:
     """Keys seen along the query, the margin, attention, and the answer beside the truth."""
-    task, phi, model = _set_unit(wish.length, wish.q, wish.keys)
+    task, phi, model = _build_set_unit(wish.length, wish.q, wish.keys)
     members = tuple(sorted(wish.members))
     z = task.sample(1, rng=np.random.default_rng(wish.seed))[..., :2]
     row = [*members, *[-1] * (wish.q - len(members))]
     X = task.tokens(z, np.tile(row, (1, wish.length, 1)))
     query = phi.query(members)
-    weights = softmax(_scores(model, X)[0])
+    weights = softmax(_score_tokens(model, X)[0])
     answer, truth = model(X)[0, 0], task.target(X)[0, 0]
     direction = query.scaled / (query.sharpness or 1.0)
     return {
         "keys": wish.keys,
         "embed": phi.keys.shape[1],
         "heights": phi.keys @ direction,
-        "across": _across(phi.keys, direction),
-        "curve": _curve(direction) if wish.keys == "trigonometric" else None,
+        "across": _place_keys_across(phi.keys, direction),
+        "curve": _trace_key_curve(direction) if wish.keys == "trigonometric" else None,
         "margin": query.margin if math.isfinite(query.margin) else None,
         "sharpness": query.sharpness,
         "weights": weights,
@@ -123,7 +129,7 @@ def averages(wish: Averages) -> dict[str, Any]:
     }
 
 
-def _scores(model: Transformer, X: Stack) -> Matrix:
+def _score_tokens(model: Transformer, X: Stack) -> Matrix:
     """Scores of every token against every token of the only layer, a blank one first where there is one."""
     block = model.blocks[0]
     tokens, layer = block.tokens(X), block.layer
@@ -134,7 +140,7 @@ def _scores(model: Transformer, X: Stack) -> Matrix:
     return (tokens[0] @ layer.Q[0]) @ (tokens[0] @ layer.K[0]).T
 
 
-def _across(keys: Matrix, direction: Vector) -> Vector:
+def _place_keys_across(keys: Matrix, direction: Vector) -> Vector:
     """Where keys lie across the query: along the widest direction at right angles to it."""
     size = float(direction @ direction)
     rest = keys - keys.mean(axis=0)
@@ -143,14 +149,14 @@ def _across(keys: Matrix, direction: Vector) -> Vector:
     return left[:, 0] * values[0]
 
 
-def _curve(direction: Vector) -> Vector:
+def _trace_key_curve(direction: Vector) -> Vector:
     """Heights of the whole curve that trigonometric keys lie on, from angle 0 to 2 pi."""
     harmonics = np.outer(np.linspace(0.0, 2.0 * np.pi, POINTS), np.arange(1, len(direction) // 2 + 1))
     return np.column_stack([np.cos(harmonics), np.sin(harmonics)]) @ direction
 
 
 @lru_cache(maxsize=64)
-def _wave_unit(order: int, length: int, modulus: int) -> tuple[Transformer, int, float, tuple[float, ...]]:
+def _build_wave_unit(order: int, length: int, modulus: int) -> tuple[Transformer, int, float, tuple[float, ...]]:
     """A unit with its key width, its gap, and how far answers may be from 1 with a match and from 0 without."""
     task = (Match2 if order == 2 else Match3)(length, modulus)
     rng = np.random.default_rng(0)
@@ -158,47 +164,52 @@ def _wave_unit(order: int, length: int, modulus: int) -> tuple[Transformer, int,
     return draft.model, draft.embed, draft.margin, tuple(far for _, far in draft.bounds)
 
 
-def match2(wish: Matching) -> dict[str, Any]:
+def show_match2(wish: Matching) -> dict[str, Any]:
     """Scores and attention of one token over a blank token and all others; every token's answer beside the truth."""
-    task, X = Match2(len(wish.tokens), wish.modulus), _inputs(wish.tokens)
-    model, embed, gap, bounds = _wave_unit(2, len(wish.tokens), wish.modulus)
-    scores = _scores(model, X)[wish.query + 1]
-    return {"scores": scores, "weights": softmax(scores), **_judged(task, model, X), **_told(embed, gap, bounds)}
+    task, X = Match2(len(wish.tokens), wish.modulus), _stack_tokens(wish.tokens)
+    model, embed, gap, bounds = _build_wave_unit(2, len(wish.tokens), wish.modulus)
+    scores = _score_tokens(model, X)[wish.query + 1]
+    return {
+        "scores": scores,
+        "weights": softmax(scores),
+        **_judge_task_answers(task, model, X),
+        **_describe_unit(embed, gap, bounds),
+    }
 
 
-def match3(wish: Matching) -> dict[str, Any]:
+def show_match3(wish: Matching) -> dict[str, Any]:
     """The pair weights of one token, blank token first on both sides; every token's answer beside the truth."""
-    task, X = Match3(len(wish.tokens), wish.modulus), _inputs(wish.tokens)
-    model, embed, gap, bounds = _wave_unit(3, len(wish.tokens), wish.modulus)
-    scores = _scores(model, X)[wish.query + 1]
+    task, X = Match3(len(wish.tokens), wish.modulus), _stack_tokens(wish.tokens)
+    model, embed, gap, bounds = _build_wave_unit(3, len(wish.tokens), wish.modulus)
+    scores = _score_tokens(model, X)[wish.query + 1]
     side = len(wish.tokens) + 1
     weights = softmax(scores).reshape(side, side)
-    return {"weights": weights, **_judged(task, model, X), **_told(embed, gap, bounds)}
+    return {"weights": weights, **_judge_task_answers(task, model, X), **_describe_unit(embed, gap, bounds)}
 
 
-def _inputs(tokens: Sequence[int]) -> Stack:
+def _stack_tokens(tokens: Sequence[int]) -> Stack:
     return np.array(tokens, dtype=np.float64)[None, :, None]
 
 
-def _judged(task: Match2 | Match3, model: Transformer, X: Stack) -> dict[str, Any]:
+def _judge_task_answers(task: Match2 | Match3, model: Transformer, X: Stack) -> dict[str, Any]:
     answers: Array = model(X)
     truth = task.target(X)
     wrong = int(((answers > 0.5) != (truth > 0.5)).sum())
     return {"answers": answers[0, :, 0], "truth": truth[0, :, 0], "wrong": wrong}
 
 
-def _told(embed: int, gap: float, bounds: tuple[float, ...]) -> dict[str, Any]:
+def _describe_unit(embed: int, gap: float, bounds: tuple[float, ...]) -> dict[str, Any]:
     return {"embed": embed, "gap": gap, "bounds": bounds}
 
 
 VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "sparse-average": lambda data: averages(converted(Averages, data)),
-    "match2": lambda data: match2(converted(Matching, data)),
-    "match3": lambda data: match3(converted(Matching, data)),
+    "sparse-average": lambda data: show_averages(convert_request(Averages, data)),
+    "match2": lambda data: show_match2(convert_request(Matching, data)),
+    "match3": lambda data: show_match3(convert_request(Matching, data)),
 }
 
 
-def computed(task: str, data: Mapping[str, Any]) -> dict[str, Any]:
+def show_task(task: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """What is shown of a task on an input.
 
     Raises:
@@ -210,9 +221,9 @@ def computed(task: str, data: Mapping[str, Any]) -> dict[str, Any]:
     return VIEWS[task](data)
 
 
-def rehearse() -> None:
+def rehearse_views() -> None:
     """Ask for one small thing of each kind, so that the first person to ask does not wait for libraries to load."""
     for keys in FAMILIES:
-        averages(Averages(length=4, q=1, members=(0,), keys=keys))
-    for view in (match2, match3):
+        show_averages(Averages(length=4, q=1, members=(0,), keys=keys))
+    for view in (show_match2, show_match3):
         view(Matching(modulus=3, tokens=(0, 1)))

@@ -16,39 +16,39 @@ from typing import Any
 
 import msgspec
 
-from keyhole._arrays import one_thread
+from keyhole._arrays import pin_one_thread
 from keyhole.errors import InvalidInput, KeyholeError
-from keyhole.lab.commands.computing.bound import surroundings
-from keyhole.lab.running import run
-from keyhole.web.recovery import recovered
-from keyhole.web.requests import bound_wish, recover_wish
+from keyhole.lab.commands.computing.bound import measure_job_plane
+from keyhole.lab.running import run_job
+from keyhole.web.recovery import recover_hidden_model
+from keyhole.web.requests import read_bound_wish, read_recover_wish
 
 Tell = Callable[[Mapping[str, Any]], None]
 
 
-def _recover(data: Mapping[str, Any], place: Path | None, tell: Tell) -> Mapping[str, Any]:
+def _perform_recovery(data: Mapping[str, Any], place: Path | None, tell: Tell) -> Mapping[str, Any]:
     if place is None:
         raise InvalidInput("a recovery needs a directory to write to.")
-    return recovered(recover_wish(data), place, tell)
+    return recover_hidden_model(read_recover_wish(data), place, tell)
 
 
-def _bound(data: Mapping[str, Any], place: Path | None, tell: Tell) -> Mapping[str, Any]:
-    job = bound_wish(data)
+def _perform_bound(data: Mapping[str, Any], place: Path | None, tell: Tell) -> Mapping[str, Any]:
+    job = read_bound_wish(data)
     tell({"doing": "building and checking weights" if job.build else "comparing sizes"})
-    return {"record": msgspec.json.decode(run(job).json()), **surroundings(job)}
+    return {"record": msgspec.json.decode(run_job(job).json()), **measure_job_plane(job)}
 
 
 WORK: dict[str, Callable[[Mapping[str, Any], Path | None, Tell], Mapping[str, Any]]] = {
-    "recover": _recover,
-    "bound": _bound,
+    "recover": _perform_recovery,
+    "bound": _perform_bound,
 }
 
 
-def performed(line: Mapping[str, Any], tell: Tell) -> Mapping[str, Any]:
+def perform_job(line: Mapping[str, Any], tell: Tell) -> Mapping[str, Any]:
     """What becomes of one job: its result, or the sentence why there is none."""
     place = None if line["place"] is None else Path(line["place"])
     try:
-        with one_thread():
+        with pin_one_thread():
             return {"result": WORK[line["kind"]](line["fields"], place, tell)}
     except KeyholeError as error:
         return {"failed": str(error)}
@@ -59,7 +59,7 @@ def performed(line: Mapping[str, Any], tell: Tell) -> Mapping[str, Any]:
 def main() -> None:
     """Do jobs until standard input ends."""
     lines: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    threading.Thread(target=_read_job_lines, args=(lines,), daemon=True).start()
     out = sys.stdout.buffer
 
     def tell(said: Mapping[str, Any]) -> None:
@@ -68,10 +68,10 @@ def main() -> None:
 
     tell({"ready": True})
     while True:
-        tell(performed(msgspec.json.decode(lines.get()), tell))
+        tell(perform_job(msgspec.json.decode(lines.get()), tell))
 
 
-def _read(lines: SimpleQueue[bytes]) -> None:
+def _read_job_lines(lines: SimpleQueue[bytes]) -> None:
     for line in sys.stdin.buffer:
         lines.put(line)
     os._exit(0)

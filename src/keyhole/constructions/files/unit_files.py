@@ -58,17 +58,17 @@ def save(model: Any, path: str | os.PathLike[str], *, bars: Mapping[str, Array] 
     metadata: dict[str, str] = {"kind": "unit", "layers": str(len(model.blocks))}
     tensors: dict[str, Array] = {}
     for i, block in enumerate(model.blocks):
-        tensors |= {f"layer.{i}.{name}": array for name, array in _written(block.layer).items()}
+        tensors |= {f"layer.{i}.{name}": array for name, array in _list_layer_tensors(block.layer).items()}
         tensors |= {} if block.blank is None else {f"layer.{i}.blank": block.blank}
         metadata[f"layer.{i}.residual"] = "true" if block.residual else "false"
         metadata |= {f"layer.{i}.weights": "linear"} if isinstance(block.layer, LinearAttention) else {}
-        _describe(f"map.{i}", block.map, metadata, tensors)
+        _describe_map(f"map.{i}", block.map, metadata, tensors)
     if model.out is not None:
-        _describe("out", model.out, metadata, tensors)
+        _describe_map("out", model.out, metadata, tensors)
     return files.write_tensors(Path(path), metadata, tensors)
 
 
-def _written(layer: Layer) -> dict[str, Array]:
+def _list_layer_tensors(layer: Layer) -> dict[str, Array]:
     if isinstance(layer, SelfAttention | LinearAttention):
         return {"Q": layer.Q, "K": layer.K, "V": layer.V}
     if isinstance(layer, TensorAttention):
@@ -78,7 +78,7 @@ def _written(layer: Layer) -> dict[str, Array]:
     raise InvalidInput(f"layers of files are self-attention, linear or of higher order; got {type(layer).__name__}.")
 
 
-def _describe(place: str, token_map: TokenMap, metadata: dict[str, str], tensors: dict[str, Array]) -> None:
+def _describe_map(place: str, token_map: TokenMap, metadata: dict[str, str], tensors: dict[str, Array]) -> None:
     if token_map.name not in TOKEN_MAPS:
         raise InvalidInput(f"token maps of files are {', '.join(TOKEN_MAPS)}; got {token_map.name!r}.")
     metadata[place] = token_map.name
@@ -96,42 +96,42 @@ def load(path: str | os.PathLike[str]) -> Any:
     if metadata.get("kind") != "unit" or "layers" not in metadata or metadata.get("format") != files.FORMAT:
         return files.load(path)
     try:
-        return _stack(metadata, dict(tensors))
+        return _read_transformer(metadata, dict(tensors))
     except (InvalidInput, DoesNotFit) as error:
         raise InvalidInput(f"{path}: {error}") from error
 
 
-def _stack(metadata: Mapping[str, str], tensors: dict[str, Array]) -> Transformer:
+def _read_transformer(metadata: Mapping[str, str], tensors: dict[str, Array]) -> Transformer:
     count = metadata["layers"]
     if not count.isascii() or not count.isdecimal() or not 1 <= int(count[:4]) <= _MOST:
         raise InvalidInput(f"a unit has 1 to {_MOST} layers; got {count[:40]!r}.")
-    blocks = tuple(_block(i, metadata, tensors) for i in range(int(count)))
-    out = _map("out", metadata, tensors) if "out" in metadata else None
+    blocks = tuple(_read_block(i, metadata, tensors) for i in range(int(count)))
+    out = _read_token_map("out", metadata, tensors) if "out" in metadata else None
     if tensors:
         raise InvalidInput(f"a unit holds layer.I.* and the arrays of its maps; unknown {sorted(tensors)[:8]}.")
     return Transformer(blocks, out)
 
 
-def _block(i: int, metadata: Mapping[str, str], tensors: dict[str, Array]) -> Block:
+def _read_block(i: int, metadata: Mapping[str, str], tensors: dict[str, Array]) -> Block:
     residual = metadata.get(f"layer.{i}.residual", "false")
     if residual not in ("true", "false"):
         raise InvalidInput(f"layer.{i}.residual is true or false; got {residual!r}.")
     weights = metadata.get(f"layer.{i}.weights", "softmax")
     if weights not in ("softmax", "linear"):
         raise InvalidInput(f"layer.{i}.weights is softmax or linear; got {weights!r}.")
-    parts = _taken(f"layer.{i}", tensors)
+    parts = _take_arrays(f"layer.{i}", tensors)
     blank = parts.pop("blank", None)
-    layer = _layer(i, parts, weights == "linear")
-    return Block(_map(f"map.{i}", metadata, tensors), layer, blank, residual == "true")
+    layer = _read_layer(i, parts, weights == "linear")
+    return Block(_read_token_map(f"map.{i}", metadata, tensors), layer, blank, residual == "true")
 
 
-def _taken(place: str, tensors: dict[str, Array]) -> dict[str, Array]:
+def _take_arrays(place: str, tensors: dict[str, Array]) -> dict[str, Array]:
     """The arrays of one place, by their own names; they are removed from the others."""
     names = [name for name in tensors if name.startswith(f"{place}.")]
     return {name.removeprefix(f"{place}."): tensors.pop(name) for name in names}
 
 
-def _layer(i: int, parts: dict[str, Array], linear: bool) -> Layer:
+def _read_layer(i: int, parts: dict[str, Array], linear: bool) -> Layer:
     order = (len(parts) + 1) // 2
     several = {"Q", *(f"{name}{t}" for name in "KV" for t in range(1, order))}
     if set(parts) == {"Q", "K", "V"}:
@@ -155,12 +155,12 @@ def _check_axes(i: int, parts: Mapping[str, Array], axes: int) -> None:
             raise InvalidInput(f"layer.{i}.{name} has {axes} axes; got shape {array.shape}.")
 
 
-def _map(place: str, metadata: Mapping[str, str], tensors: dict[str, Array]) -> TokenMap:
+def _read_token_map(place: str, metadata: Mapping[str, str], tensors: dict[str, Array]) -> TokenMap:
     name = metadata.get(place)
     if name not in TOKEN_MAPS:
         raise InvalidInput(f"{place} names one of {', '.join(TOKEN_MAPS)}; got {name!r}.")
-    settings = _settings(place, metadata)
-    arrays = _taken(place, tensors)
+    settings = _read_settings(place, metadata)
+    arrays = _take_arrays(place, tensors)
     if both := set(settings) & set(arrays):
         raise InvalidInput(f"{place} has {sorted(both)} both as settings and as arrays.")
     try:
@@ -172,7 +172,7 @@ def _map(place: str, metadata: Mapping[str, str], tensors: dict[str, Array]) -> 
     return made
 
 
-def _settings(place: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+def _read_settings(place: str, metadata: Mapping[str, str]) -> dict[str, Any]:
     """Numbers and words of a map, from JSON."""
     text = metadata.get(f"{place}.settings", "{}")
     try:
@@ -182,12 +182,12 @@ def _settings(place: str, metadata: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise InvalidInput(f"{place}.settings is an object of numbers and words; got {text[:40]!r}.")
     values = cast(dict[str, Any], settings)
-    if not all(map(_plain, values.values())):
+    if not all(map(_is_plain, values.values())):
         raise InvalidInput(f"{place}.settings is an object of numbers and words; got {text[:40]!r}.")
     return values
 
 
-def _plain(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     """Whether a setting is a word, or a number of a size that computing with it can bear."""
     return isinstance(value, str) or (
         isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST

@@ -14,22 +14,22 @@ import numpy as np
 
 from keyhole._arrays import Array, Sequences, Stack
 from keyhole.claims import Check
-from keyhole.constructions.matching.positions import circle
+from keyhole.constructions.matching.positions import encode_positions
 from keyhole.constructions.matching.windows import (
     EVEN,
     GATHERED,
     GatheredRecipe,
-    gathered,
-    gathering_layer,
-    own_position,
-    steady,
+    bound_gathered_error,
+    build_gathering_layer,
+    sharpen_own_position,
+    state_position_assumptions,
 )
 from keyhole.constructions.shared.certifying import Draft
-from keyhole.constructions.shared.rounding import answer_rounding
+from keyhole.constructions.shared.rounding import bound_answer_rounding
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import FourCycles, Task
-from keyhole.tasks.base import whole
+from keyhole.tasks.base import round_to_whole
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -61,8 +61,8 @@ class RowSlots:
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""
-        number = whole(X[..., -1])
-        codes = circle(np.arange(self.nodes), self.nodes + 1, self.harmonics)[number]
+        number = round_to_whole(X[..., -1])
+        codes = encode_positions(np.arange(self.nodes), self.nodes + 1, self.harmonics)[number]
         slot = (number[..., None] == np.arange(self.nodes)).astype(np.float64)
         rows = (slot[..., None] * X[..., None, :-1]).reshape(*X.shape[:2], -1)
         return np.concatenate([codes, rows, X[..., -1:] / self.nodes], axis=-1)
@@ -98,7 +98,7 @@ class CycleLabels:
         """The labels."""
         n = self.nodes
         edges = (X[..., :-1].reshape(-1, n, n) > 1 / (2 * n)) & ~np.eye(n, dtype=bool)
-        own = np.clip(whole(np.nan_to_num(X[..., -1]).ravel() * n), 0, n - 1)
+        own = np.clip(round_to_whole(np.nan_to_num(X[..., -1]).ravel() * n), 0, n - 1)
         step, both = edges.astype(np.float64), (edges & edges.swapaxes(1, 2)).astype(np.float64)
         there, back = step @ step, both @ both
         rows = np.arange(len(own))
@@ -142,11 +142,11 @@ class GatherRows(GatheredRecipe):
     def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
         """Equal scores for the first head, the node itself for the second."""
         n = task.nodes
-        itself = own_position(n, n, form, embed)
-        layer = gathering_layer(EVEN, itself, n * n)
-        lost = 2 * answer_rounding(form, n)
+        itself = sharpen_own_position(n, n, form, embed)
+        layer = build_gathering_layer(EVEN, itself, n * n)
+        lost = 2 * bound_answer_rounding(form, n)
         model = Transformer((Block(RowSlots(n, len(itself.weights)), layer),), CycleLabels(n))
         off = n * max(lost, itself.leak + lost)
-        assumptions = (*steady(form, EVEN, itself), Check("recovered numbers, off by", off, 0.25))
-        bounds = ((GATHERED, gathered(itself, lost, alone=True)),)
+        assumptions = (*state_position_assumptions(form, EVEN, itself), Check("recovered numbers, off by", off, 0.25))
+        bounds = ((GATHERED, bound_gathered_error(itself, lost, alone=True)),)
         return Draft(model, 2 * len(itself.weights), n * n + 1, 2, itself.margin, assumptions, bounds)

@@ -19,18 +19,24 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Sequences, Stack
-from keyhole.constructions.matching.wave_units import MOST, blank_row, enough
-from keyhole.constructions.matching.waves import Frequencies, Wavy, drawn, one_frequency, waves
+from keyhole.constructions.matching.wave_units import MOST, build_blank_row, state_score_assumptions
+from keyhole.constructions.matching.waves import (
+    Frequencies,
+    Wavy,
+    draw_frequencies,
+    evaluate_waves,
+    use_single_frequency,
+)
 from keyhole.constructions.shared.base import Evaluate
-from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, label_distances
+from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, measure_label_distances
 from keyhole.constructions.shared.layout import Layout, Weights
-from keyhole.constructions.shared.rounding import Scores, moved, narrowed, scores
+from keyhole.constructions.shared.rounding import Scores, bound_moved_score, choose_scores, narrow_gap
 from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import Task, Triangles
-from keyhole.tasks.base import whole
+from keyhole.tasks.base import round_to_whole
 
 SIDES = 3
 
@@ -46,13 +52,13 @@ class EdgeAngles(Wavy):
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""
-        cos, sin = waves(whole(X) % self.modulus, self.modulus, self.frequencies)
+        cos, sin = evaluate_waves(round_to_whole(X) % self.modulus, self.modulus, self.frequencies)
         codes = np.concatenate([cos, sin], axis=-1).reshape(*X.shape[:2], -1)
         real = np.ones((*X.shape[:2], 1))
         return np.concatenate([codes, real, np.zeros_like(real)], axis=-1)
 
 
-def walk_unit(count: int, chosen: Scores) -> TensorAttention:
+def build_walk_unit(count: int, chosen: Scores) -> TensorAttention:
     """The unit whose scores add up the three agreements."""
     size = 2 * count
     rows = Layout.of(tail=size, head=size, real=1, blank=1)
@@ -106,7 +112,7 @@ class ClosedWalks(Recipe):
     def distances(self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
         """Answers, and their largest distances from 1 and 0."""
         Y = model(X, evaluate)
-        return Y, label_distances(task, Y, X)
+        return Y, measure_label_distances(task, Y, X)
 
     def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
         """As few frequencies as the proof needs.
@@ -117,21 +123,21 @@ class ClosedWalks(Recipe):
         most = MOST if embed is None else min(MOST, (embed - 1) // (2 * SIDES))
         if most < 1:
             raise DoesNotFit(f"{self.name} has key width at least {2 * SIDES + 1}; asked for {embed}.")
-        draft = self._with(task, one_frequency(max(2, task.nodes)), form)
+        draft = self._with(task, use_single_frequency(max(2, task.nodes)), form)
         for count in range(2, most + 1):
             if draft.proven:
                 break
-            wanted = 2.5 * SIDES * moved(form, 2, 2 * SIDES * count)
-            draft = self._with(task, drawn(max(2, task.nodes), count, wanted=wanted, rng=rng), form)
+            wanted = 2.5 * SIDES * bound_moved_score(form, 2, 2 * SIDES * count)
+            draft = self._with(task, draw_frequencies(max(2, task.nodes), count, wanted=wanted, rng=rng), form)
         return draft
 
     def _with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
         count, n = frequencies.count, task.length
-        rho = moved(form, 2, 2 * SIDES * count)
-        gap = narrowed(frequencies.gap, 2) / SIDES
-        chosen = scores(gap, tuples=n**2, mixed=2 * n, factor=SIDES * count, rho=rho, form=form)
+        rho = bound_moved_score(form, 2, 2 * SIDES * count)
+        gap = narrow_gap(frequencies.gap, 2) / SIDES
+        chosen = choose_scores(gap, tuples=n**2, mixed=2 * n, factor=SIDES * count, rho=rho, form=form)
         angles = EdgeAngles(frequencies.modulus, frequencies.values)
-        block = Block(angles, walk_unit(count, chosen), blank_row(4 * count + 2))
+        block = Block(angles, build_walk_unit(count, chosen), build_blank_row(4 * count + 2))
         bounds = tuple(zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
         embed = 2 * SIDES * count + 1
-        return Draft(Transformer((block,)), embed, 1, 1, frequencies.gap, enough(chosen, form), bounds)
+        return Draft(Transformer((block,)), embed, 1, 1, frequencies.gap, state_score_assumptions(chosen, form), bounds)

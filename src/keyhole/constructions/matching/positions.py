@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keyhole._arrays import Matrix, Vector
-from keyhole.constructions.matching.waves import Whole, turned
-from keyhole.constructions.shared.rounding import U, is_fixed, rounds
+from keyhole.constructions.matching.waves import Whole, rotate_residues
+from keyhole.constructions.shared.rounding import U, is_fixed, is_rounding
 from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import NumberFormat
 
@@ -45,13 +45,13 @@ class Sharp(NamedTuple):
     leak: float
 
 
-def circle(positions: Whole, length: int, harmonics: int) -> Matrix:
+def encode_positions(positions: Whole, length: int, harmonics: int) -> Matrix:
     """Cosines, then sines, of the first multiples of the positions' angles."""
     multiples = positions[:, None] * np.arange(1, harmonics + 1) % length
-    return np.concatenate(turned(multiples, length), axis=-1)
+    return np.concatenate(rotate_residues(multiples, length), axis=-1)
 
 
-def window(length: int, radius: int, harmonics: int) -> Window:
+def find_window(length: int, radius: int, harmonics: int) -> Window:
     r"""The widest margin of scores equal within a radius on a circle of so many positions.
 
     $$\max g \quad \text{s.t.} \quad p(\delta) = b\ (\delta \le K), \quad p(\delta) \le b - g\ (\delta > K),
@@ -60,15 +60,15 @@ def window(length: int, radius: int, harmonics: int) -> Window:
     beyond = range(radius + 1, length // 2 + 1)
     if not beyond:
         return Window(np.zeros(harmonics), 1.0)
-    cosines = circle(np.arange(length // 2 + 1), length, harmonics)[:, :harmonics]
+    cosines = encode_positions(np.arange(length // 2 + 1), length, harmonics)[:, :harmonics]
     inside, outside = cosines[: radius + 1], cosines[radius + 1 :]
-    weights = _levelled(_program(inside, outside), inside)
+    weights = _level_weights(_solve_window_program(inside, outside), inside)
     return Window(weights, float((inside @ weights).min() - (outside @ weights).max()))
 
 
 # A linear program is exact to 1e-7 only: weights of that size are none, and the others are moved, as little as can be,
 # until the scores inside are equal.
-def _levelled(weights: Vector, inside: Matrix) -> Vector:
+def _level_weights(weights: Vector, inside: Matrix) -> Vector:
     steps = (inside[1:] - inside[0]) * (np.abs(weights) > 1e-6)
     weights = weights * (np.abs(weights) > 1e-6)
     for _ in range(2):
@@ -76,7 +76,7 @@ def _levelled(weights: Vector, inside: Matrix) -> Vector:
     return np.asarray(weights / (float(np.abs(weights).sum()) or 1.0), dtype=np.float64)
 
 
-def _program(inside: Matrix, outside: Matrix) -> Vector:
+def _solve_window_program(inside: Matrix, outside: Matrix) -> Vector:
     """Variables: positive and negative parts of the weights, then b, then g."""
     from scipy.optimize import linprog
 
@@ -95,22 +95,22 @@ def _program(inside: Matrix, outside: Matrix) -> Vector:
 
 # Floats round the two positions' codes, the weight, the query and the score; fixed point codes and query; float64 each
 # factor and each sum.
-def position_rounding(form: NumberFormat, harmonics: int) -> float:
+def bound_position_rounding(form: NumberFormat, harmonics: int) -> float:
     """The most that rounding moves a score whose weights add up to 1."""
     own = (2 * harmonics + 12) * U
-    if not rounds(form):
+    if not is_rounding(form):
         return own
     half = form.spacing / 2
     return own + (2.1 * math.sqrt(2) * half if is_fixed(form) else 5.05 * half)
 
 
-def sharp(length: int, radius: int, harmonics: int, *, tokens: int, share: float, form: NumberFormat) -> Sharp:
+def sharpen_window(length: int, radius: int, harmonics: int, *, tokens: int, share: float, form: NumberFormat) -> Sharp:
     r"""The scale at which attention outside a window is at most `share` of that on any position inside.
 
     With scores moved by at most rho each, $\mathrm{leak} \le n e^{-c (g - 2 \rho)}$ for n tokens outside.
     """
-    found = window(length, radius, harmonics)
-    rho = position_rounding(form, harmonics)
+    found = find_window(length, radius, harmonics)
+    rho = bound_position_rounding(form, harmonics)
     left = found.margin - 2 * rho
     if found.margin <= 0:
         return Sharp(found.weights, found.margin, math.inf, math.inf)
@@ -119,7 +119,9 @@ def sharp(length: int, radius: int, harmonics: int, *, tokens: int, share: float
     return Sharp(scale * found.weights, found.margin, scale * rho, leak)
 
 
-def fewest(length: int, radius: int, *, tokens: int, share: float, form: NumberFormat, most: int | None) -> Sharp:
+def find_fewest_harmonics(
+    length: int, radius: int, *, tokens: int, share: float, form: NumberFormat, most: int | None
+) -> Sharp:
     """The fewest harmonics that rounding leaves sharp, and even inside; the most there are where none suffice.
 
     Raises:
@@ -130,16 +132,16 @@ def fewest(length: int, radius: int, *, tokens: int, share: float, form: NumberF
     least = min(radius + 1, full)
     if limit < least:
         raise DoesNotFit(f"windows of radius {radius} need key width {2 * least}; asked for {2 * limit}.")
-    first, *more = _rising(max(1, least), max(1, limit))
-    found = sharp(length, radius, first, tokens=tokens, share=share, form=form)
+    first, *more = _list_rising_counts(max(1, least), max(1, limit))
+    found = sharpen_window(length, radius, first, tokens=tokens, share=share, form=form)
     for harmonics in more:
         if found.leak <= share and (radius == 0 or found.moved <= UNEVEN):
             break
-        found = sharp(length, radius, harmonics, tokens=tokens, share=share, form=form)
+        found = sharpen_window(length, radius, harmonics, tokens=tokens, share=share, form=form)
     return found
 
 
-def _rising(least: int, most: int) -> list[int]:
+def _list_rising_counts(least: int, most: int) -> list[int]:
     """Numbers that grow by about a quarter, the ends included."""
     numbers = [least]
     while numbers[-1] < most:

@@ -11,7 +11,7 @@ from keyhole.constructions.matching.successors import Bigrams
 from keyhole.constructions.matching.wave_units import Waves
 from keyhole.constructions.matching.windows import GatherAll, Windows
 from keyhole.constructions.shared.base import Built
-from keyhole.constructions.shared.certifying import Recipe, certified_again
+from keyhole.constructions.shared.certifying import Recipe, certify_other_weights
 from keyhole.models.stack import Transformer
 
 MATCHING: tuple[Recipe, ...] = (
@@ -29,7 +29,7 @@ MATCHING: tuple[Recipe, ...] = (
 )
 
 
-def recertify(built: Built, model: Transformer, *, rng: np.random.Generator) -> Certificate:
+def recertify_weights(built: Built, model: Transformer, *, rng: np.random.Generator) -> Certificate:
     """The certificate of a construction for other weights of the same shape.
 
     Assumptions and proven bounds are those of the construction; the conclusion is measured on the weights in question,
@@ -43,4 +43,4 @@ def recertify(built: Built, model: Transformer, *, rng: np.random.Generator) -> 
     Raises:
         InvalidInput: none of `MATCHING` built it.
     """
-    return certified_again(built, model, MATCHING, rng=rng)
+    return certify_other_weights(built, model, MATCHING, rng=rng)

@@ -15,23 +15,35 @@ import numpy as np
 
 from keyhole._arrays import Array, Sequences, Stack
 from keyhole.claims import Check
-from keyhole.constructions.matching.positions import Sharp, circle
-from keyhole.constructions.matching.wave_units import blank_row, enough, nearest
-from keyhole.constructions.matching.waves import Wavy, one_frequency, waves
-from keyhole.constructions.matching.windows import EVEN, GATHERED, gathered, own_position, steady
+from keyhole.constructions.matching.positions import Sharp, encode_positions
+from keyhole.constructions.matching.wave_units import build_blank_row, find_nearest_residues, state_score_assumptions
+from keyhole.constructions.matching.waves import Wavy, evaluate_waves, use_single_frequency
+from keyhole.constructions.matching.windows import (
+    EVEN,
+    GATHERED,
+    bound_gathered_error,
+    sharpen_own_position,
+    state_position_assumptions,
+)
 from keyhole.constructions.shared.base import Evaluate
-from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, label_distances
+from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, measure_label_distances
 from keyhole.constructions.shared.layout import Layout, Weights
-from keyhole.constructions.shared.rounding import Scores, answer_rounding, moved, narrowed, scores
+from keyhole.constructions.shared.rounding import (
+    Scores,
+    bound_answer_rounding,
+    bound_moved_score,
+    choose_scores,
+    narrow_gap,
+)
 from keyhole.errors import DoesNotFit
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import Match3Bigram, Task
-from keyhole.tasks.base import whole
+from keyhole.tasks.base import round_to_whole
 
 
-def fetching_rows(harmonics: int) -> Layout:
+def lay_out_fetching_rows(harmonics: int) -> Layout:
     """Tokens of the first layer; what is fetched comes last."""
     return Layout.of(key=2 * harmonics, query=2 * harmonics, own=1, real=1, value=1, present=1)
 
@@ -68,7 +80,7 @@ class Successors:
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""
         places = np.arange(X.shape[1], dtype=np.int64)
-        codes = [circle(places + step, self.positions, self.harmonics) for step in (0, 1)]
+        codes = [encode_positions(places + step, self.positions, self.harmonics) for step in (0, 1)]
         codes = np.broadcast_to(np.concatenate(codes, axis=1), (*X.shape[:2], 4 * self.harmonics))
         real = np.ones((*X.shape[:2], 1))
         return np.concatenate([codes, X[..., :1] / self.modulus, real, np.zeros((*X.shape[:2], 2))], axis=-1)
@@ -86,16 +98,19 @@ class PairAngles(Wavy):
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""
         own, value, present = X[..., -4], X[..., -2], X[..., -1:] > 0.5
-        number, following = (whole(np.clip(part, -1.0, 2.0) * self.modulus) for part in (own, value))
-        asking = waves(number % self.modulus, self.modulus, self.frequencies)
-        found = [present * part for part in waves((number + following) % self.modulus, self.modulus, self.frequencies)]
+        number, following = (round_to_whole(np.clip(part, -1.0, 2.0) * self.modulus) for part in (own, value))
+        asking = evaluate_waves(number % self.modulus, self.modulus, self.frequencies)
+        found = [
+            present * part
+            for part in evaluate_waves((number + following) % self.modulus, self.modulus, self.frequencies)
+        ]
         real = np.ones((*X.shape[:2], 1))
         return np.concatenate([*asking, *found, real, present * real, np.zeros_like(real)], axis=-1)
 
 
-def fetching_layer(sharp: Sharp) -> SelfAttention:
+def build_fetching_layer(sharp: Sharp) -> SelfAttention:
     """The layer that adds the next token's value and presence to a token."""
-    rows = fetching_rows(len(sharp.weights))
+    rows = lay_out_fetching_rows(len(sharp.weights))
     codes = Layout.of(code=2 * len(sharp.weights))
     weights = np.diag(np.concatenate([sharp.weights, sharp.weights]))
     Q = Weights.zeros(rows, codes).place("query", "code", weights).array
@@ -104,7 +119,7 @@ def fetching_layer(sharp: Sharp) -> SelfAttention:
     return SelfAttention(Q[None], K[None], V[None])
 
 
-def pairing_layer(count: int, chosen: Scores) -> SelfAttention:
+def build_pairing_layer(count: int, chosen: Scores) -> SelfAttention:
     """The Match2 unit whose queries are numbers and whose keys are sums of pairs."""
     rows = Layout.of(cos=count, sin=count, pair_cos=count, pair_sin=count, real=1, present=1, blank=1)
     columns = Layout.of(cos=count, sin=count, blank=1)
@@ -144,7 +159,7 @@ class Bigrams(Recipe):
     def inputs(self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator) -> Iterator[Stack]:
         """Inputs whose sums miss by the residues that fall short least."""
         angles: Any = model.blocks[-1].map
-        yield task.near(size, nearest(angles.modulus, tuple(angles.frequencies)), rng=rng)
+        yield task.near(size, find_nearest_residues(angles.modulus, tuple(angles.frequencies)), rng=rng)
 
     def distances(self, task: Any, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
         """Answers; how far what is fetched is from the next number; how far answers are from 1 and 0."""
@@ -153,7 +168,7 @@ class Bigrams(Recipe):
         following = np.concatenate([X[:, 1:, :1] / task.modulus, np.ones_like(X[:, 1:, :1])], axis=-1)
         ideal = np.concatenate([following, np.zeros((len(X), 1, 2))], axis=1)
         Y = second(rows, evaluate)
-        return Y, (float(np.abs(rows[..., -2:] - ideal).max()), *label_distances(task, Y, X))
+        return Y, (float(np.abs(rows[..., -2:] - ideal).max()), *measure_label_distances(task, Y, X))
 
     def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
         """A sharp shift, then a Match2 unit.
@@ -163,20 +178,20 @@ class Bigrams(Recipe):
         """
         if embed is not None and embed < 3:
             raise DoesNotFit(f"{self.name} has key width 3; asked for {embed}.")
-        n, M, single = task.length, task.modulus, one_frequency(task.modulus)
-        shift = own_position(n, M, form, embed)
-        lost = 2 * answer_rounding(form, n + 1)
-        gap, rho = narrowed(single.gap, 2), moved(form, 2, 2)
-        chosen = scores(gap, tuples=n, mixed=1, factor=1, rho=rho, form=form)
-        blank = np.zeros(fetching_rows(len(shift.weights)).width)
-        blank[: 2 * len(shift.weights)] = circle(np.array([n]), n + 1, len(shift.weights))[0]
-        first = Block(Successors(M, n + 1, len(shift.weights)), fetching_layer(shift), blank, residual=True)
-        second = Block(PairAngles(M, single.values), pairing_layer(1, chosen), blank_row(7))
-        fetched = gathered(shift, lost, alone=True)
+        n, M, single = task.length, task.modulus, use_single_frequency(task.modulus)
+        shift = sharpen_own_position(n, M, form, embed)
+        lost = 2 * bound_answer_rounding(form, n + 1)
+        gap, rho = narrow_gap(single.gap, 2), bound_moved_score(form, 2, 2)
+        chosen = choose_scores(gap, tuples=n, mixed=1, factor=1, rho=rho, form=form)
+        blank = np.zeros(lay_out_fetching_rows(len(shift.weights)).width)
+        blank[: 2 * len(shift.weights)] = encode_positions(np.array([n]), n + 1, len(shift.weights))[0]
+        first = Block(Successors(M, n + 1, len(shift.weights)), build_fetching_layer(shift), blank, residual=True)
+        second = Block(PairAngles(M, single.values), build_pairing_layer(1, chosen), build_blank_row(7))
+        fetched = bound_gathered_error(shift, lost, alone=True)
         assumptions = (
-            *steady(form, EVEN, shift),
+            *state_position_assumptions(form, EVEN, shift),
             Check("recovered numbers, off by", M * (2 * shift.leak + lost), 0.25),
-            *enough(chosen, form),
+            *state_score_assumptions(chosen, form),
         )
         bounds = ((GATHERED, fetched), *zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
         embed = max(3, 2 * len(shift.weights))

@@ -21,11 +21,18 @@ import numpy as np
 
 from keyhole._arrays import Stack, Vector
 from keyhole.claims import Check
-from keyhole.constructions.matching.waves import Angles, Frequencies, drawn, measured, one_frequency, typical
+from keyhole.constructions.matching.waves import (
+    Angles,
+    Frequencies,
+    draw_frequencies,
+    estimate_typical_gap,
+    measure_frequencies,
+    use_single_frequency,
+)
 from keyhole.constructions.shared.base import Evaluate
-from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, label_distances
+from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, measure_label_distances
 from keyhole.constructions.shared.layout import Layout, Weights
-from keyhole.constructions.shared.rounding import Scores, moved, narrowed, scores
+from keyhole.constructions.shared.rounding import Scores, bound_moved_score, choose_scores, narrow_gap
 from keyhole.errors import DoesNotFit
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import NumberFormat
@@ -39,15 +46,15 @@ HOPELESS = 2.2  # times the gap of random frequencies is more than any draw has
 TASKS: dict[int, type[Any]] = {2: Match2, 3: Match3, 4: Match4}
 
 
-def subsets(order: int) -> list[tuple[int, ...]]:
+def list_sine_subsets(order: int) -> list[tuple[int, ...]]:
     """Which of the numbers a term of the cosine of a sum takes the sine of; first the terms with the query's cosine."""
     even = [S for size in range(0, order + 1, 2) for S in combinations(range(order), size)]
     return sorted(even, key=lambda S: (0 in S, S))
 
 
-def wave_unit(order: int, count: int, chosen: Scores) -> Layer:
+def build_wave_unit(order: int, count: int, chosen: Scores) -> Layer:
     """The unit whose scores are cosines of sums, for tokens laid out as `Angles` does."""
-    terms = {"_".join(["sin", *map(str, S)]): S for S in subsets(order)}
+    terms = {"_".join(["sin", *map(str, S)]): S for S in list_sine_subsets(order)}
     rows = Layout.of(cos=count, sin=count, real=1, blank=1)
     columns = Layout.of(**dict.fromkeys(terms, count), blank=1)
     factors = [Weights.zeros(rows, columns).place("blank", "blank", 1.0) for _ in range(order)]
@@ -60,12 +67,12 @@ def wave_unit(order: int, count: int, chosen: Scores) -> Layer:
     return SelfAttention(Q[None], K[0][None], V[None]) if order == 2 else TensorAttention(Q, tuple(K), (V,) * len(K))
 
 
-def blank_row(width: int) -> Vector:
+def build_blank_row(width: int) -> Vector:
     """The blank token: 1 in the last place."""
     return np.eye(width)[-1]
 
 
-def enough(chosen: Scores, form: NumberFormat) -> tuple[Check, ...]:
+def state_score_assumptions(chosen: Scores, form: NumberFormat) -> tuple[Check, ...]:
     """What the proof of a unit with a blank token assumes."""
     return (
         Check("score margin needed", chosen.needed, chosen.margin),
@@ -74,10 +81,10 @@ def enough(chosen: Scores, form: NumberFormat) -> tuple[Check, ...]:
 
 
 @lru_cache(maxsize=16)
-def nearest(modulus: int, frequencies: tuple[float, ...]) -> tuple[int, ...]:
+def find_nearest_residues(modulus: int, frequencies: tuple[float, ...]) -> tuple[int, ...]:
     """The residues that fall short least."""
     values = np.array(frequencies)
-    return one_frequency(modulus).nearest if len(values) == 1 else measured(modulus, values).nearest
+    return use_single_frequency(modulus).nearest if len(values) == 1 else measure_frequencies(modulus, values).nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +126,12 @@ class Waves(Recipe):
     def inputs(self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator) -> Iterator[Stack]:
         """Inputs whose sums miss by the residues that fall short least."""
         angles: Any = model.blocks[-1].map
-        yield task.near(size, nearest(angles.modulus, tuple(angles.frequencies)), rng=rng)
+        yield task.near(size, find_nearest_residues(angles.modulus, tuple(angles.frequencies)), rng=rng)
 
     def distances(self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
         """Answers, and their largest distances from 1 and 0."""
         Y = model(X, evaluate)
-        return Y, label_distances(task, Y, X)
+        return Y, measure_label_distances(task, Y, X)
 
     def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
         """One frequency, or as few as the proof needs; as many as the key width allows where none suffice.
@@ -137,29 +144,31 @@ class Waves(Recipe):
         if most < (2 if self.several else 1):
             raise DoesNotFit(f"{self.name} has key width at least {self.embed(task, 0.0)}; asked for {embed}.")
         if not self.several:
-            return self._with(task, one_frequency(task.modulus), form)
+            return self._with(task, use_single_frequency(task.modulus), form)
         tried = (self._with(task, found, form) for found in self._frequencies(task, form, min(most, MOST), rng))
         return next((draft for draft in tried if draft.proven), None) or self._with(
-            task, drawn(task.modulus, min(most, MOST), wanted=2.0, rng=rng), form
+            task, draw_frequencies(task.modulus, min(most, MOST), wanted=2.0, rng=rng), form
         )
 
     def _frequencies(self, task: Any, form: NumberFormat, most: int, rng: np.random.Generator) -> Iterator[Frequencies]:
         """Best draws of rising numbers of frequencies, from where the gap wanted is not hopeless."""
         for count in range(2, most + 1):
-            wanted = 2 * moved(form, self.order, count * 2 ** (self.order - 1))
-            if HOPELESS * typical(task.modulus, count) >= wanted:
-                yield drawn(task.modulus, count, wanted=ROOM * wanted, rng=rng)
+            wanted = 2 * bound_moved_score(form, self.order, count * 2 ** (self.order - 1))
+            if HOPELESS * estimate_typical_gap(task.modulus, count) >= wanted:
+                yield draw_frequencies(task.modulus, count, wanted=ROOM * wanted, rng=rng)
 
     def _with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
         order, count, n = self.order, frequencies.count, task.length
         tuples = n ** (order - 1)
-        rho = moved(form, order, count * 2 ** (order - 1))
-        gap = narrowed(frequencies.gap, order)
+        rho = bound_moved_score(form, order, count * 2 ** (order - 1))
+        gap = narrow_gap(frequencies.gap, order)
         mixed = (n + 1) ** (order - 1) - tuples - 1
-        chosen = scores(gap, tuples=tuples, mixed=mixed, factor=count, rho=rho, form=form)
+        chosen = choose_scores(gap, tuples=tuples, mixed=mixed, factor=count, rho=rho, form=form)
         block = Block(
-            Angles(task.modulus, frequencies.values), wave_unit(order, count, chosen), blank_row(2 * count + 2)
+            Angles(task.modulus, frequencies.values),
+            build_wave_unit(order, count, chosen),
+            build_blank_row(2 * count + 2),
         )
         bounds = tuple(zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
         embed = count * 2 ** (order - 1) + 1
-        return Draft(Transformer((block,)), embed, 1, 1, frequencies.gap, enough(chosen, form), bounds)
+        return Draft(Transformer((block,)), embed, 1, 1, frequencies.gap, state_score_assumptions(chosen, form), bounds)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from keyhole._arrays import Array, Sequences, Stack, Vector
 from keyhole.errors import DoesNotFit
-from keyhole.tasks.base import whole
+from keyhole.tasks.base import round_to_whole
 
 Whole = NDArray[np.int64]
 
@@ -33,7 +33,7 @@ LEAST_DRAWS, MOST_DRAWS = 8, 200
 # Every angle is a multiple of pi / (2M), and whole numbers fold it into the first eighth of the circle. Numbers that
 # are opposite modulo M get exactly opposite sines and equal cosines, the four quarters get exact zeros, and the error
 # of an angle is at most 4 units of rounding.
-def turned(residues: Whole, modulus: int) -> tuple[Array, Array]:
+def rotate_residues(residues: Whole, modulus: int) -> tuple[Array, Array]:
     """Cosine and sine of 2 pi r / M for whole numbers r from 0 to M - 1."""
     below = 2 * residues > modulus
     angle = 2 * np.where(below, modulus - residues, residues)  # of pi / M, up to M
@@ -45,9 +45,9 @@ def turned(residues: Whole, modulus: int) -> tuple[Array, Array]:
     return np.where(left, -cos, cos), np.where(below, -sin, sin)
 
 
-def waves(x: Whole, modulus: int, frequencies: Vector) -> tuple[Array, Array]:
+def evaluate_waves(x: Whole, modulus: int, frequencies: Vector) -> tuple[Array, Array]:
     """Cosines and sines of whole numbers x at every frequency, on a new last axis."""
-    return turned(x[..., None] * whole(frequencies) % modulus, modulus)
+    return rotate_residues(x[..., None] * round_to_whole(frequencies) % modulus, modulus)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -84,7 +84,7 @@ class Angles(Wavy):
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""
-        cos, sin = waves(whole(X[..., 0]) % self.modulus, self.modulus, self.frequencies)
+        cos, sin = evaluate_waves(round_to_whole(X[..., 0]) % self.modulus, self.modulus, self.frequencies)
         real = np.ones((*X.shape[:2], 1))
         return np.concatenate([cos, sin, real, np.zeros_like(real)], axis=-1)
 
@@ -111,7 +111,7 @@ class Frequencies:
         return len(self.values)
 
 
-def scanned(modulus: int, frequencies: Vector, below: float) -> Iterator[tuple[Whole, Vector]]:
+def scan_residues(modulus: int, frequencies: Vector, below: float) -> Iterator[tuple[Whole, Vector]]:
     r"""Residues up to M / 2 whose shortfall is below a limit, with it, from an exact scan of all of them.
 
     The first frequency is 1, so its share alone, $2 \sin^2(\pi r/M) / k$, leaves out all but the smallest residues;
@@ -123,7 +123,7 @@ def scanned(modulus: int, frequencies: Vector, below: float) -> Iterator[tuple[W
     for start in range(1, last + 1, CHUNK):
         residues = np.arange(start, min(start + CHUNK, last + 1))
         total = np.zeros(len(residues))
-        for f in whole(frequencies):
+        for f in round_to_whole(frequencies):
             half = f * residues % modulus
             total = total + 2.0 * np.sin(np.pi * np.minimum(half, modulus - half) / modulus) ** 2 / k
             kept = total < below
@@ -132,16 +132,16 @@ def scanned(modulus: int, frequencies: Vector, below: float) -> Iterator[tuple[W
             yield residues, total
 
 
-def one_frequency(modulus: int) -> Frequencies:
+def use_single_frequency(modulus: int) -> Frequencies:
     """The single frequency 1, whose gap needs no scan."""
     return Frequencies(modulus, np.ones(1), 2.0 * math.sin(math.pi / modulus) ** 2, (1,))
 
 
-def measured(modulus: int, values: Vector) -> Frequencies:
+def measure_frequencies(modulus: int, values: Vector) -> Frequencies:
     """Frequencies with their gap over all residues."""
-    below = typical(modulus, len(values))
+    below = estimate_typical_gap(modulus, len(values))
     while True:  # ends: every shortfall is below 2.1
-        found = list(scanned(modulus, values, below))
+        found = list(scan_residues(modulus, values, below))
         if found:
             residues, short = (np.concatenate(parts) for parts in zip(*found, strict=True))
             order = np.argsort(short, kind="stable")
@@ -150,13 +150,13 @@ def measured(modulus: int, values: Vector) -> Frequencies:
         below *= 2.0
 
 
-def typical(modulus: int, count: int) -> float:
+def estimate_typical_gap(modulus: int, count: int) -> float:
     """About the gap that random frequencies have: a ball of that radius holds one residue out of M."""
     volume = math.pi ** (count / 2) / math.gamma(count / 2 + 1)
     return min(2.1, (2 * math.pi) ** 2 / (2 * count) * (volume * modulus) ** (-2.0 / count))
 
 
-def drawn(modulus: int, count: int, *, wanted: float, rng: np.random.Generator) -> Frequencies:
+def draw_frequencies(modulus: int, count: int, *, wanted: float, rng: np.random.Generator) -> Frequencies:
     """The best of many draws of so many frequencies, the first of which is 1; the first draw that is good enough.
 
     Raises:
@@ -164,12 +164,12 @@ def drawn(modulus: int, count: int, *, wanted: float, rng: np.random.Generator) 
     """
     if modulus > LARGEST and count > 1:
         raise DoesNotFit(f"several frequencies need a modulus up to 2^31, so that their products are exact; {modulus}.")
-    best = measured(modulus, np.arange(1.0, count + 1.0))
-    scan = max(1, int(modulus * math.sqrt(2 * count * typical(modulus, count)) / math.pi))
+    best = measure_frequencies(modulus, np.arange(1.0, count + 1.0))
+    scan = max(1, int(modulus * math.sqrt(2 * count * estimate_typical_gap(modulus, count)) / math.pi))
     for _ in range(min(MOST_DRAWS, max(LEAST_DRAWS, SCANNED // scan))):
         if best.gap >= wanted:
             break
         values = np.concatenate([[1.0], rng.integers(1, max(2, modulus), size=count - 1).astype(np.float64)])
-        if not any(True for _ in scanned(modulus, values, best.gap)):
-            best = measured(modulus, values)
+        if not any(True for _ in scan_residues(modulus, values, best.gap)):
+            best = measure_frequencies(modulus, values)
     return best

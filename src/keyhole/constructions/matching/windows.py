@@ -20,16 +20,16 @@ import numpy as np
 
 from keyhole._arrays import Array, Matrix, Sequences, Stack
 from keyhole.claims import Check
-from keyhole.constructions.matching.positions import UNEVEN, Sharp, circle, fewest
+from keyhole.constructions.matching.positions import UNEVEN, Sharp, encode_positions, find_fewest_harmonics
 from keyhole.constructions.shared.base import Evaluate
 from keyhole.constructions.shared.certifying import Distances, Draft, Recipe
 from keyhole.constructions.shared.layout import Layout, Weights
-from keyhole.constructions.shared.rounding import answer_rounding
+from keyhole.constructions.shared.rounding import bound_answer_rounding
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import Match3, Match3Local, Task
-from keyhole.tasks.base import whole
+from keyhole.tasks.base import round_to_whole
 
 PAIRS = 2**22  # pairs tried at a time
 GATHERED = "farthest gathered number"
@@ -75,8 +75,10 @@ class ValueSlots:
         """The mapped tokens."""
         batch, length, _ = X.shape
         places = np.arange(length, dtype=np.int64)
-        codes = np.broadcast_to(circle(places, self.positions, self.harmonics), (batch, length, 2 * self.harmonics))
-        slot = in_slots(length, self.slots)
+        codes = np.broadcast_to(
+            encode_positions(places, self.positions, self.harmonics), (batch, length, 2 * self.harmonics)
+        )
+        slot = mark_slots(length, self.slots)
         value = X[..., :1] / self.modulus
         held = [value * slot, *[np.broadcast_to(slot, (batch, *slot.shape))] * self.presence]
         return np.concatenate([codes, *held, value], axis=-1)
@@ -122,43 +124,43 @@ class PairLabels:
         value, presence, own = np.split(rows, [self.slots, self.slots * (1 + self.presence)], axis=1)
         present = presence > 1 / (2 * self.slots) if self.presence else np.ones(value.shape, dtype=bool)
         share = np.where(present, presence, 1.0) if self.presence else np.full(value.shape, 1 / self.slots)
-        number = whole(np.clip(value / share, -1.0, 2.0) * self.modulus)
-        sums = number[:, :, None] + number[:, None, :] + whole(own * self.modulus)[:, :, None]
+        number = round_to_whole(np.clip(value / share, -1.0, 2.0) * self.modulus)
+        sums = number[:, :, None] + number[:, None, :] + round_to_whole(own * self.modulus)[:, :, None]
         fits = (sums % self.modulus == 0) & present[:, :, None] & present[:, None, :]
         return fits.any(axis=(1, 2)).astype(np.float64)
 
 
-def in_slots(length: int, slots: int) -> Matrix:
+def mark_slots(length: int, slots: int) -> Matrix:
     """Whether a position uses a slot, as 0 and 1."""
     return (np.arange(length, dtype=np.int64)[:, None] % slots == np.arange(slots)).astype(np.float64)
 
 
-def gathering_layer(window: Sharp, itself: Sharp, slots: int, own: int = 1) -> SelfAttention:
+def build_gathering_layer(window: Sharp, itself: Sharp, slots: int, own: int = 1) -> SelfAttention:
     """One head that adds up slots over a window, one that carries the token itself."""
     harmonics = max(len(window.weights), len(itself.weights))
     rows, keys = Layout.of(code=2 * harmonics, slot=slots, own=own), Layout.of(code=2 * harmonics)
     values = Layout.of(slot=slots, own=own)
-    blocks = [_diagonal(sharp.weights, harmonics) for sharp in (window, itself)]
+    blocks = [_build_diagonal(sharp.weights, harmonics) for sharp in (window, itself)]
     Q = [Weights.zeros(rows, keys).place("code", "code", block).array for block in blocks]
     K = [Weights.zeros(rows, keys).place("code", "code", np.sign(np.abs(block))).array for block in blocks]
     V = [Weights.zeros(rows, values).place(name, name, 1.0).array for name in ("slot", "own")]
     return SelfAttention(np.stack(Q), np.stack(K), np.stack(V))
 
 
-def _diagonal(weights: Array, harmonics: int) -> Array:
+def _build_diagonal(weights: Array, harmonics: int) -> Array:
     padded = np.concatenate([weights, np.zeros(harmonics - len(weights))])
     return np.diag(np.concatenate([padded, padded]))
 
 
 # Within a window weights differ by factors up to e^{2 eta}, eta being the most that rounding moves a score, and what
 # leaks from outside is at most `leak` times a weight inside. A window of one position has only the leak.
-def gathered(sharp: Sharp, lost: float, *, alone: bool = False) -> float:
+def bound_gathered_error(sharp: Sharp, lost: float, *, alone: bool = False) -> float:
     """How far a gathered number may be from the even average over the window."""
     uneven = 1.0 if alone else math.exp(min(2 * sharp.moved, 20.0))
     return uneven - 1.0 + 2 * sharp.leak * uneven + lost
 
 
-def steady(form: NumberFormat, *windows: Sharp) -> tuple[Check, ...]:
+def state_position_assumptions(form: NumberFormat, *windows: Sharp) -> tuple[Check, ...]:
     """What proofs about attention to positions assume; the first window has several positions, others one."""
     largest = max(float(np.abs(one.weights).sum()) for one in windows)
     return Check("scores moved by rounding", windows[0].moved, UNEVEN), Check("largest score", largest, form.range[1])
@@ -211,7 +213,7 @@ class Windows(GatheredRecipe):
         places, q = np.arange(task.length, dtype=np.int64), 2 * task.radius + 1
         near = (np.abs(places[:, None] - places) <= task.radius).astype(np.float64)
         near /= near.sum(axis=1, keepdims=True)
-        slot = in_slots(task.length, q)
+        slot = mark_slots(task.length, q)
         value = X[..., :1] / task.modulus
         presence = np.broadcast_to(near @ slot, (len(X), task.length, q))
         return np.concatenate([near @ (value * slot), presence, value], axis=-1)
@@ -222,15 +224,18 @@ class Windows(GatheredRecipe):
         """Windows on a circle that is longer than the sequence by the radius, so that they do not wrap around."""
         n, K, M = task.length, task.radius, task.modulus
         most, q, share = None if embed is None else embed // 2, 2 * task.radius + 1, 1 / (SHARE * task.modulus)
-        window = fewest(n + K, K, tokens=n, share=share, form=form, most=most)
-        itself = fewest(n + K, 0, tokens=n, share=share, form=form, most=most)
-        layer = gathering_layer(window, itself, 2 * q)
-        harmonics, lost = layer.Q.shape[2] // 2, 2 * answer_rounding(form, n)
+        window = find_fewest_harmonics(n + K, K, tokens=n, share=share, form=form, most=most)
+        itself = find_fewest_harmonics(n + K, 0, tokens=n, share=share, form=form, most=most)
+        layer = build_gathering_layer(window, itself, 2 * q)
+        harmonics, lost = layer.Q.shape[2] // 2, 2 * bound_answer_rounding(form, n)
         off = max(window.leak + 4 * q * lost, itself.leak + lost)
         block = Block(ValueSlots(M, n + K, harmonics, q, 1), layer)
         model = Transformer((block,), PairLabels(M, q, 1))
-        assumptions = (*steady(form, window, itself), Check("recovered numbers, off by", M * off, 0.25))
-        bounds = ((GATHERED, max(gathered(window, lost), gathered(itself, lost, alone=True))),)
+        assumptions = (
+            *state_position_assumptions(form, window, itself),
+            Check("recovered numbers, off by", M * off, 0.25),
+        )
+        bounds = ((GATHERED, max(bound_gathered_error(window, lost), bound_gathered_error(itself, lost, alone=True))),)
         return Draft(model, 2 * harmonics, 2 * q + 1, 2, window.margin, assumptions, bounds)
 
 
@@ -269,13 +274,13 @@ class GatherAll(GatheredRecipe):
     def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
         """Equal scores for the first head, the token itself for the second."""
         n, M = task.length, task.modulus
-        itself = own_position(n, M, form, embed)
-        layer = gathering_layer(EVEN, itself, n)
-        lost = 2 * answer_rounding(form, n)
+        itself = sharpen_own_position(n, M, form, embed)
+        layer = build_gathering_layer(EVEN, itself, n)
+        lost = 2 * bound_answer_rounding(form, n)
         block = Block(ValueSlots(M, n + 1, len(itself.weights), n, 0), layer)
         model = Transformer((block,), PairLabels(M, n, 0))
         off = M * max(n * lost, itself.leak + lost)
-        assumptions = (*steady(form, EVEN, itself), Check("recovered numbers, off by", off, 0.25))
+        assumptions = (*state_position_assumptions(form, EVEN, itself), Check("recovered numbers, off by", off, 0.25))
         return Draft(
             model,
             2 * len(itself.weights),
@@ -283,11 +288,11 @@ class GatherAll(GatheredRecipe):
             2,
             itself.margin,
             assumptions,
-            ((GATHERED, gathered(itself, lost, alone=True)),),
+            ((GATHERED, bound_gathered_error(itself, lost, alone=True)),),
         )
 
 
-def own_position(length: int, levels: int, form: NumberFormat, embed: int | None) -> Sharp:
+def sharpen_own_position(length: int, levels: int, form: NumberFormat, embed: int | None) -> Sharp:
     """Attention to the token itself, such that numbers of so many levels are recovered."""
     most = None if embed is None else embed // 2
-    return fewest(length + 1, 0, tokens=length + 1, share=1 / (SHARE * levels), form=form, most=most)
+    return find_fewest_harmonics(length + 1, 0, tokens=length + 1, share=1 / (SHARE * levels), form=form, most=most)

@@ -28,7 +28,7 @@ _FAR = -1000  # exponentials below e to this are counted as e to this, which onl
 Row = dict[int, Fraction]
 
 
-def enclosed_error(task: SparseAverage, model: Transformer) -> float:
+def enclose_error(task: SparseAverage, model: Transformer) -> float:
     """An upper bound on the error of a unit in exact arithmetic, over every set and all vectors of the unit ball.
 
     Args:
@@ -49,25 +49,25 @@ def enclosed_error(task: SparseAverage, model: Transformer) -> float:
     if not isinstance(phi, SetQueries) or not isinstance(layer, SelfAttention) or len(layer.Q) != 1:
         raise InvalidInput("sets are enclosed for one self-attention head behind a map of set queries.")
     own = slice(0, phi.dimension + phi.keys.shape[1])  # a token's own vector and key must not enter its query
-    if layer.Q[0][own].any() or layer.K[0][: phi.dimension].any() or not _passed_on(layer.V[0]):
+    if layer.Q[0][own].any() or layer.K[0][: phi.dimension].any() or not _is_passed_on(layer.V[0]):
         return float("inf")
-    keys = _projected(np.column_stack([np.zeros((phi.length, phi.dimension)), phi.keys, 0 * phi.keys]), layer.K[0])
+    keys = _project_rows(np.column_stack([np.zeros((phi.length, phi.dimension)), phi.keys, 0 * phi.keys]), layer.K[0])
     sizes = range(1 if task.at_most else task.q, task.q + 1)
     sets = (members for size in sizes for members in combinations(range(task.length), size))
     with localcontext(Context(prec=DIGITS)):
-        worst = max(_distance(_scores(phi, layer.Q[0], members, keys), members) for members in sets)
+        worst = max(_measure_softmax_distance(_score_keys(phi, layer.Q[0], members, keys), members) for members in sets)
         return float(np.nextafter(float(worst + SLACK), np.inf))
 
 
-def _passed_on(V: Matrix) -> bool:
+def _is_passed_on(V: Matrix) -> bool:
     """Whether values are the vectors themselves."""
     return np.array_equal(V, np.eye(*V.shape))
 
 
-def _projected(tokens: Matrix, weights: Matrix) -> list[Row]:
+def _project_rows(tokens: Matrix, weights: Matrix) -> list[Row]:
     """Exact products of rows with a matrix, zeros left out."""
-    columns = [[(int(k), Fraction(float(w))) for k, w in _nonzero(column)] for column in weights.T]
-    rows = [{k: Fraction(float(x)) for k, x in _nonzero(row)} for row in tokens]
+    columns = [[(int(k), Fraction(float(w))) for k, w in _list_nonzero(column)] for column in weights.T]
+    rows = [{k: Fraction(float(x)) for k, x in _list_nonzero(row)} for row in tokens]
     return [{c: _dot(row, column) for c, column in enumerate(columns)} for row in rows]
 
 
@@ -75,17 +75,17 @@ def _dot(row: Row, column: Sequence[tuple[int, Fraction]]) -> Fraction:
     return sum((row.get(k, Fraction(0)) * w for k, w in column), Fraction(0))
 
 
-def _nonzero(numbers: Array) -> list[tuple[int, float]]:
+def _list_nonzero(numbers: Array) -> list[tuple[int, float]]:
     return [(int(k), float(numbers[k])) for k in np.flatnonzero(numbers)]
 
 
-def _scores(phi: SetQueries, Q: Matrix, members: Members, keys: Sequence[Row]) -> list[Fraction]:
+def _score_keys(phi: SetQueries, Q: Matrix, members: Members, keys: Sequence[Row]) -> list[Fraction]:
     token = np.concatenate([np.zeros(phi.dimension), phi.keys[0], phi.query(members).scaled])
-    (query,) = _projected(token[None], Q)
+    (query,) = _project_rows(token[None], Q)
     return [sum((query[c] * value for c, value in key.items()), Fraction(0)) for key in keys]
 
 
-def _distance(scores: Sequence[Fraction], members: Members) -> Decimal:
+def _measure_softmax_distance(scores: Sequence[Fraction], members: Members) -> Decimal:
     """The l1 distance of the softmax from uniform on a set."""
     top = max(scores)
     powers = [max(s - top, Fraction(_FAR)) for s in scores]

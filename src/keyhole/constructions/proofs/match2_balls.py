@@ -44,7 +44,7 @@ class Proof:
         return self.unmatched < 0.5 < self.matched
 
 
-def _flint() -> Any:
+def _import_flint() -> Any:
     try:
         flint: Any = import_module("flint")
     except ImportError as error:
@@ -59,7 +59,7 @@ def prove_gap(modulus: int, frequencies: Sequence[int]) -> float:
     Raises:
         DoesNotFit: python-flint is not installed.
     """
-    flint = _flint()
+    flint = _import_flint()
     least = flint.arb(2)
     for residue in range(1, modulus // 2 + 1):
         total = flint.arb(0)
@@ -77,10 +77,10 @@ def prove_match2(task: Match2, model: Transformer) -> Proof:
         DoesNotFit: python-flint is not installed, or there are too many pairs.
         InvalidInput: the model is not one self-attention unit.
     """
-    flint = _flint()
+    flint = _import_flint()
     if task.modulus > LARGEST:
         raise DoesNotFit(f"all pairs are enclosed for a modulus up to {LARGEST}; got {task.modulus}.")
-    queries, keys, blank = _exact(task, model, flint)
+    queries, keys, blank = _project_residues(task, model, flint)
     lowest: list[Any] = []
     highest: list[Any] = []
     for x, query in enumerate(queries):
@@ -92,14 +92,14 @@ def prove_match2(task: Match2, model: Transformer) -> Proof:
     above, below = min(lowest), max(highest)
     matched = (1 / (1 + (-above).exp())).lower()
     leak = task.length * flint.arb(below).exp()
-    return Proof(float(above), float(below), _down(matched), _up((leak / (1 + leak)).upper()))
+    return Proof(float(above), float(below), _round_down(matched), _round_up((leak / (1 + leak)).upper()))
 
 
-def _down(bound: Any) -> float:
+def _round_down(bound: Any) -> float:
     return float(np.nextafter(float(bound), -np.inf))
 
 
-def _up(bound: Any) -> float:
+def _round_up(bound: Any) -> float:
     return float(np.nextafter(float(bound), np.inf))
 
 
@@ -107,18 +107,20 @@ def _dot(a: Sequence[Any], b: Sequence[Any]) -> Any:
     return sum((p * q for p, q in zip(a, b, strict=True)), start=a[0] * 0)
 
 
-def _exact(task: Match2, model: Transformer, flint: Any) -> tuple[list[list[Any]], list[list[Any]], list[Any]]:
+def _project_residues(
+    task: Match2, model: Transformer, flint: Any
+) -> tuple[list[list[Any]], list[list[Any]], list[Any]]:
     """Queries and keys of all residues, and the blank's key, as exact sums of products of float64 numbers."""
     block, layer = model.blocks[0], model.blocks[0].layer
     if len(model.blocks) != 1 or not isinstance(layer, SelfAttention) or len(layer.Q) != 1 or block.blank is None:
         raise InvalidInput("proofs are about one self-attention unit of one head with a blank token.")
     tokens = block.map(np.arange(task.modulus, dtype=np.float64)[None, :, None])[0]
-    Q, K = (_balls(weights, flint) for weights in (layer.Q[0].T, layer.K[0].T))
-    rows = _balls(tokens, flint)
+    Q, K = (_convert_to_balls(weights, flint) for weights in (layer.Q[0].T, layer.K[0].T))
+    rows = _convert_to_balls(tokens, flint)
     queries, keys = ([[_dot(row, column) for column in matrix] for row in rows] for matrix in (Q, K))
-    (blank,) = _balls(block.blank[None], flint)
+    (blank,) = _convert_to_balls(block.blank[None], flint)
     return queries, keys, [_dot(blank, column) for column in K]
 
 
-def _balls(matrix: Any, flint: Any) -> list[list[Any]]:
+def _convert_to_balls(matrix: Any, flint: Any) -> list[list[Any]]:
     return [[flint.arb(float(entry)) for entry in row] for row in matrix]

@@ -121,7 +121,7 @@ class Construction(Protocol):
         ...
 
 
-def check(
+def check_model(
     task: Task,
     model: Transformer,
     *,
@@ -143,11 +143,11 @@ def check(
         sampled: sequences of each kind, where the list is longer.
     """
     whole = task.count <= limit
-    batches = task.exhaustive() if whole else _samples(task, sampled, rng)
+    batches = task.exhaustive() if whole else _draw_samples(task, sampled, rng)
     errors = np.concatenate([task.error(model(X, evaluate), X) for X in batches])
     return Checked(len(errors), int((errors > allowed).sum()), float(errors.max()), whole)
 
 
-def _samples(task: Task, size: int, rng: np.random.Generator) -> Iterator[Stack]:
+def _draw_samples(task: Task, size: int, rng: np.random.Generator) -> Iterator[Stack]:
     for kind in task.kinds:
         yield task.sample(size, rng=rng, kind=kind)

@@ -18,8 +18,8 @@ import numpy as np
 from keyhole._arrays import Stack
 from keyhole.claims import Certificate, Check
 from keyhole.constructions.shared.base import EXHAUSTIVE, Built, Checked, Evaluate, Size
-from keyhole.constructions.shared.holding import matrices, smallest_format
-from keyhole.constructions.shared.rounding import evaluation
+from keyhole.constructions.shared.holding import find_smallest_format, matrices
+from keyhole.constructions.shared.rounding import choose_evaluation
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import NumberFormat, number_format
 from keyhole.models.stack import Transformer
@@ -62,7 +62,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenLabels:
     """What asking a model showed.
 
     Args:
@@ -128,22 +128,26 @@ class Recipe(ABC):
         Raises:
             DoesNotFit: with the reason.
         """
-        return built(self, task, number_format=number_format, embed=embed, rng=rng)
+        return build_from_recipe(self, task, number_format=number_format, embed=embed, rng=rng)
 
 
-def built(recipe: Recipe, task: Task, *, number_format: str, embed: int | None, rng: np.random.Generator) -> Built:
+def build_from_recipe(
+    recipe: Recipe, task: Task, *, number_format: str, embed: int | None, rng: np.random.Generator
+) -> Built:
     """Weights drafted, checked and certified."""
-    form = _format(number_format)
+    form = _parse_format(number_format)
     draft = recipe.draft(task, form=form, embed=embed, rng=rng)
-    seen = ask(recipe, task, draft.model, asked(recipe, task, draft.model, rng=rng), form=form)
+    seen = ask_model(recipe, task, draft.model, choose_inputs(recipe, task, draft.model, rng=rng), form=form)
     if seen.checked.errors and not draft.proven:
         failed = next(check for check in draft.assumptions if not check.holds)
         raise DoesNotFit(
             f"{recipe.name} does not fit into {form.name} here: {failed.name} is {failed.measured:.3g}, which must not "
             f"exceed {failed.limit:.3g}, and {seen.checked.errors} of {seen.checked.inputs} inputs came out wrong."
         )
-    trials = asked(recipe, task, draft.model, rng=rng, sampled=FEWER, limit=FEWER * FEWER)
-    held = smallest_format(task, draft.model, rng=rng, trial=partial(_tried, recipe, task, draft.model, trials))
+    trials = choose_inputs(recipe, task, draft.model, rng=rng, sampled=FEWER, limit=FEWER * FEWER)
+    held = find_smallest_format(
+        task, draft.model, rng=rng, trial=partial(_check_labels, recipe, task, draft.model, trials)
+    )
     bits = min(int(min(form.bits, 64)), held.bits if held is not None else 64)
     return Built(
         task,
@@ -156,7 +160,7 @@ def built(recipe: Recipe, task: Task, *, number_format: str, embed: int | None, 
         Certificate(
             recipe.theorem,
             draft.assumptions,
-            conclusion(seen, draft.bounds),
+            conclude_from_labels(seen, draft.bounds),
             "" if draft.proven else _sampled(seen.checked),
         ),
         seen.checked,
@@ -167,7 +171,7 @@ def _sampled(checked: Checked) -> str:
     return "" if checked.exhaustive else f"{checked.inputs:,} inputs, not every one"
 
 
-def _format(name: str) -> NumberFormat:
+def _parse_format(name: str) -> NumberFormat:
     return number_format(name)
 
 
@@ -179,7 +183,7 @@ class Inputs:
     exhaustive: bool
 
 
-def asked(
+def choose_inputs(
     recipe: Recipe,
     task: Task,
     model: Transformer,
@@ -196,23 +200,25 @@ def asked(
     return Inputs((*drawn, *recipe.inputs(task, model, size, rng=rng)), False)
 
 
-def _tried(recipe: Recipe, task: Task, model: Transformer, inputs: Inputs, form: NumberFormat) -> Checked:
-    return ask(recipe, task, model, inputs, form=form).checked
+def _check_labels(recipe: Recipe, task: Task, model: Transformer, inputs: Inputs, form: NumberFormat) -> Checked:
+    return ask_model(recipe, task, model, inputs, form=form).checked
 
 
-def ask(recipe: Recipe, task: Task, model: Transformer, inputs: Inputs, *, form: NumberFormat) -> Seen:
+def ask_model(recipe: Recipe, task: Task, model: Transformer, inputs: Inputs, *, form: NumberFormat) -> SeenLabels:
     """A model on inputs in a number format; a number that overflows counts as an error of every sequence."""
-    evaluate = evaluation(form)
+    evaluate = choose_evaluation(form)
     errors: list[float] = []
     farthest: Distances = ()
     for X in inputs.batches:
-        wrong, far = _one(recipe, task, model, X, evaluate)
+        wrong, far = _ask_batch(recipe, task, model, X, evaluate)
         errors += wrong
         farthest = far if not farthest else tuple(max(pair) for pair in zip(farthest, far, strict=False))
-    return Seen(Checked(len(errors), sum(error > 0 for error in errors), max(errors), inputs.exhaustive), farthest)
+    return SeenLabels(
+        Checked(len(errors), sum(error > 0 for error in errors), max(errors), inputs.exhaustive), farthest
+    )
 
 
-def _one(
+def _ask_batch(
     recipe: Recipe, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None
 ) -> tuple[list[float], Distances]:
     try:
@@ -222,19 +228,19 @@ def _one(
     return [float(error) for error in task.error(Y, X)], tuple(math.inf if math.isnan(d) else d for d in far)
 
 
-def conclusion(seen: Seen, bounds: Sequence[tuple[str, float]]) -> tuple[Check, ...]:
+def conclude_from_labels(seen: SeenLabels, bounds: Sequence[tuple[str, float]]) -> tuple[Check, ...]:
     """No sequence answered wrongly, and no number farther from the ideal than proven."""
     far = [Check(name, distance, bound) for (name, bound), distance in zip(bounds, seen.distances, strict=False)]
     return (Check("sequences answered wrongly", seen.checked.errors, 0), *far)
 
 
-def label_distances(task: Task, Y: Stack, X: Stack) -> tuple[float, float]:
+def measure_label_distances(task: Task, Y: Stack, X: Stack) -> tuple[float, float]:
     """Largest distance of an answer from 1 where there is a match, and from 0 where there is none."""
     matched, off = task.target(X) > 0.5, np.abs(Y - task.target(X))
     return float(np.max(off, where=matched, initial=0.0)), float(np.max(off, where=~matched, initial=0.0))
 
 
-def certified_again(
+def certify_other_weights(
     built: Built, model: Transformer, recipes: Sequence[Recipe], *, rng: np.random.Generator
 ) -> Certificate:
     """The certificate of a construction for other weights of the same shape: REFUTED where they are not as good.
@@ -254,10 +260,12 @@ def certified_again(
     if recipe is None:
         names = ", ".join(recipe.name for recipe in recipes)
         raise InvalidInput(f"constructions that are certified again are {names}; got {built.construction}.")
-    seen = ask(recipe, built.task, model, asked(recipe, built.task, model, rng=rng), form=number_format(built.format))
+    seen = ask_model(
+        recipe, built.task, model, choose_inputs(recipe, built.task, model, rng=rng), form=number_format(built.format)
+    )
     bounds = [(check.name, check.limit) for check in built.certificate.conclusion[1:]]
     sampled = built.certificate.sampled if same_weights(model, built.model) else _sampled(seen.checked)
-    return replace(built.certificate, conclusion=conclusion(seen, bounds), sampled=sampled)
+    return replace(built.certificate, conclusion=conclude_from_labels(seen, bounds), sampled=sampled)
 
 
 def same_weights(one: Transformer, other: Transformer) -> bool:

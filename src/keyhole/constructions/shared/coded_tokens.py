@@ -8,9 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, check_finite, check_sequences, check_shape, frozen
+from keyhole._arrays import (
+    Array,
+    Matrix,
+    Sequences,
+    Stack,
+    Vector,
+    check_finite,
+    check_sequences,
+    check_shape,
+    freeze_array,
+)
 from keyhole.errors import InvalidInput
-from keyhole.models.baselines import encoded
+from keyhole.models.baselines import encode_tokens
 
 SQUASHES = ("none", "sigmoid")
 
@@ -40,7 +50,7 @@ class CodedTokens:
     def __post_init__(self) -> None:
         for name in ("codes", "mixing", "places"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, frozen(getattr(self, name)))
+                object.__setattr__(self, name, freeze_array(getattr(self, name)))
                 check_shape(name, getattr(self, name), (None, None))
                 check_finite(name, getattr(self, name))
         if self.plain < 0 or self.coded < 0 or self.flagged not in (0, 1) or not len(self.codes):
@@ -71,15 +81,15 @@ class CodedTokens:
         check_sequences(X, self.plain + self.coded)
         if not (X[..., self.plain :] < len(self.codes) - 0.5).all():
             raise InvalidInput(f"columns that are read as codes hold whole numbers below {len(self.codes)}.")
-        x = encoded(X, tuple(range(self.plain)), self.codes)
+        x = encode_tokens(X, tuple(range(self.plain)), self.codes)
         x = x if self.mixing is None else x @ self.mixing
         if self.places is not None:
             check_shape("an input", X, (None, len(self.places), None))
             return x + self.places
-        return np.concatenate([x, _flags(x)], axis=-1) if self.flagged else x
+        return np.concatenate([x, _build_flags(x)], axis=-1) if self.flagged else x
 
 
-def _flags(x: Stack) -> Stack:
+def _build_flags(x: Stack) -> Stack:
     return np.broadcast_to([1.0, 0.0], (*x.shape[:2], 2))
 
 
@@ -110,7 +120,7 @@ class Perceptron:
     def __post_init__(self) -> None:
         for name in ("W1", "b1", "W2", "b2", "Wo", "bo"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, frozen(getattr(self, name)))
+                object.__setattr__(self, name, freeze_array(getattr(self, name)))
                 check_finite(name, getattr(self, name))
         check_shape("W1", self.W1, (None, None))
         width, hidden = self.W1.shape

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack
-from keyhole.constructions.shared.base import Checked, check
-from keyhole.constructions.shared.rounding import evaluation
+from keyhole.constructions.shared.base import Checked, check_model
+from keyhole.constructions.shared.rounding import choose_evaluation
 from keyhole.errors import InvalidInput
 from keyhole.models.numbers import FixedPoint, NumberFormat, number_format
 from keyhole.models.stack import Layer, Transformer
@@ -38,18 +38,20 @@ class Held:
     checked: Checked
 
 
-def in_format(
+def check_in_format(
     task: Task, model: Transformer, form: str | NumberFormat, *, allowed: float = 0.0, rng: np.random.Generator
 ) -> Checked:
     """A model against the truth in a number format; a number that overflows is an error."""
     form = number_format(form)
     try:
-        return check(task, model, allowed=allowed, rng=rng, evaluate=evaluation(form), limit=1_000, sampled=SAMPLED)
+        return check_model(
+            task, model, allowed=allowed, rng=rng, evaluate=choose_evaluation(form), limit=1_000, sampled=SAMPLED
+        )
     except InvalidInput:  # overflow
         return Checked(1, 1, float("inf"), False)
 
 
-def smallest_format(
+def find_smallest_format(
     task: Task,
     model: Transformer,
     *,
@@ -73,33 +75,33 @@ def smallest_format(
     """
 
     def usual(form: NumberFormat) -> Checked:
-        return in_format(task, model, form, allowed=allowed, rng=rng)
+        return check_in_format(task, model, form, allowed=allowed, rng=rng)
 
     trial = usual if trial is None else trial
-    floats = next(_held(map(number_format, FLOATS), trial), None)
-    points = _least_fixed(_integer_bits(task, model, rng), trial) if fixed and floats is not None else None
+    floats = next(_try_formats(map(number_format, FLOATS), trial), None)
+    points = _find_least_fixed(_count_integer_bits(task, model, rng), trial) if fixed and floats is not None else None
     return min((one for one in (floats, points) if one is not None), key=lambda one: one.bits, default=None)
 
 
-def _held(forms: Iterator[NumberFormat], trial: Trial) -> Iterator[Held]:
+def _try_formats(forms: Iterator[NumberFormat], trial: Trial) -> Iterator[Held]:
     for form in forms:
         checked = trial(form)
         if checked.errors == 0:
             yield Held(form.name, int(form.bits), checked)
 
 
-def _least_fixed(integer: int, trial: Trial) -> Held | None:
+def _find_least_fixed(integer: int, trial: Trial) -> Held | None:
     """Bisection on the bits behind the point."""
     low, high = 0, WIDEST - integer
-    if high < 1 or next(_held(iter([FixedPoint(integer, high)]), trial), None) is None:
+    if high < 1 or next(_try_formats(iter([FixedPoint(integer, high)]), trial), None) is None:
         return None
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if trial(FixedPoint(integer, middle)).errors == 0 else (middle + 1, high)
-    return next(_held(iter([FixedPoint(integer, high)]), trial), None)
+    return next(_try_formats(iter([FixedPoint(integer, high)]), trial), None)
 
 
-def _integer_bits(task: Task, model: Transformer, rng: np.random.Generator) -> int:
+def _count_integer_bits(task: Task, model: Transformer, rng: np.random.Generator) -> int:
     """Bits before the point of the largest query, key, value or answer on some inputs."""
     largest = [1.0]
 

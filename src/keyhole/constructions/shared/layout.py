@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, frozen
+from keyhole._arrays import Array, Matrix, freeze_array
 from keyhole.errors import InvalidInput
 
 
@@ -61,7 +61,7 @@ class Weights:
     @classmethod
     def zeros(cls, rows: Layout, columns: Layout) -> Weights:
         """No block placed yet."""
-        return cls(rows, columns, frozen(np.zeros((rows.width, columns.width))))
+        return cls(rows, columns, freeze_array(np.zeros((rows.width, columns.width))))
 
     def place(self, row: str, column: str, block: Any) -> Weights:
         """The same with one block filled: by a matrix, or by a number as that multiple of the identity."""
@@ -71,4 +71,4 @@ class Weights:
             raise InvalidInput(f"the block {row}, {column} has shape {shape}; got {filled.shape}.")
         array = self.array.copy()
         array[self.rows[row], self.columns[column]] = filled
-        return Weights(self.rows, self.columns, frozen(array))
+        return Weights(self.rows, self.columns, freeze_array(array))

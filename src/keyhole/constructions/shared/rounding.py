@@ -32,23 +32,23 @@ def is_fixed(form: NumberFormat) -> bool:
     return form.name.startswith("fixed")
 
 
-def rounds(form: NumberFormat) -> bool:
+def is_rounding(form: NumberFormat) -> bool:
     """Whether the format rounds more than float64 arithmetic does."""
     return form.name not in ("f64", "exact")
 
 
-def evaluation(form: NumberFormat) -> Evaluate | None:
+def choose_evaluation(form: NumberFormat) -> Evaluate | None:
     """How layers are evaluated in a format: fixed point as [SHT23] counts bits, others as machines round."""
-    if not rounds(form):
+    if not is_rounding(form):
         return None
 
     def rounded(layer: Layer, tokens: Stack) -> Stack:
-        return evaluate(_known(layer), tokens, form, inner=not is_fixed(form))
+        return evaluate(_untype_layer(layer), tokens, form, inner=not is_fixed(form))
 
     return rounded
 
 
-def _known(layer: Any) -> Any:
+def _untype_layer(layer: Any) -> Any:
     return layer
 
 
@@ -58,7 +58,7 @@ def _known(layer: Any) -> Any:
 # score; the terms of one score add up to at most 2^{order/2 - 1} in modulus. Scales are powers of two and round
 # nothing. Float64 itself rounds each of the factors and each of the sums.
 # An angle wrong by tau moves the cosine of a sum that falls short by s by at most order tau sqrt(2 s): see `narrowed`.
-def moved(form: NumberFormat, order: int, terms: int) -> float:
+def bound_moved_score(form: NumberFormat, order: int, terms: int) -> float:
     """The most that rounding moves a score, in units of the scale.
 
     Args:
@@ -68,7 +68,7 @@ def moved(form: NumberFormat, order: int, terms: int) -> float:
     """
     spread = 2.0 ** (order / 2 - 1)
     own = (order + spread * (order - 1 + terms)) * U * 1.01
-    if not rounds(form):
+    if not is_rounding(form):
         return own
     half = form.spacing / 2
     if is_fixed(form):
@@ -77,7 +77,7 @@ def moved(form: NumberFormat, order: int, terms: int) -> float:
     return ((1 + half) ** order - 1 + products + half) * 1.01 + own
 
 
-def narrowed(gap: float, order: int) -> float:
+def narrow_gap(gap: float, order: int) -> float:
     """The gap that is left when angles are wrong by a few units of rounding."""
     return gap - order * ANGLE * math.sqrt(2 * gap)
 
@@ -110,7 +110,7 @@ class Scores:
         return self.margin >= self.needed
 
 
-def scores(
+def choose_scores(
     gap: float, *, tuples: int, mixed: int, factor: int, rho: float, form: NumberFormat, lost: float | None = None
 ) -> Scores:
     """The least scale, a power of two times `factor`, whose margin suffices; the least of all where none does.
@@ -125,14 +125,16 @@ def scores(
         lost: what the rounding of weights and answers takes; as many as the tuples when None.
     """
     needed = math.log(8 * tuples)
-    lost = answer_rounding(form, tuples) if lost is None else lost
+    lost = bound_answer_rounding(form, tuples) if lost is None else lost
     first = math.ceil(math.log2(2 * needed / (gap * factor)))
-    tried = [_at(2.0**power, gap, tuples, mixed, factor, rho, form, lost) for power in range(first, first + 24)]
+    tried = [
+        _build_scores(2.0**power, gap, tuples, mixed, factor, rho, form, lost) for power in range(first, first + 24)
+    ]
     fitting = [one for one in tried if one.scale <= form.range[1]]
     return next((one for one in fitting if one.proven), tried[0])
 
 
-def _at(
+def _build_scores(
     unit: float, gap: float, tuples: int, mixed: int, factor: int, rho: float, form: NumberFormat, lost: float
 ) -> Scores:
     scale = unit * factor
@@ -149,9 +151,9 @@ def _exp(power: float) -> float:
     return math.exp(min(power, 700.0))
 
 
-def answer_rounding(form: NumberFormat, tuples: int) -> float:
+def bound_answer_rounding(form: NumberFormat, tuples: int) -> float:
     """How far the rounding of weights and of the answer moves an answer between 0 and 1."""
     own = (tuples + 8) * U
-    if not rounds(form):
+    if not is_rounding(form):
         return own
     return own + (form.spacing / 2 if is_fixed(form) else 1.01 * form.spacing)

@@ -33,36 +33,36 @@ class Direction(NamedTuple):
 Solver = Callable[[Matrix, Mask], Direction]
 
 
-def _measured(keys: Matrix, on: Mask, w: Vector) -> Direction:
+def _measure_margin(keys: Matrix, on: Mask, w: Vector) -> Direction:
     """The margin as the scores have it, none where it drowns in their rounding."""
     scores = keys @ w
     gap = float(scores[on].min() - scores[~on].max())
     return Direction(w, gap if gap > LEAST * float(np.abs(scores).max()) else 0.0)
 
 
-def _solved(A: Matrix, b: Vector) -> Vector:
+def _solve_shortest(A: Matrix, b: Vector) -> Vector:
     """The shortest solution of A w = b, or the nearest to one."""
     return np.asarray(np.linalg.lstsq(A, b, rcond=None)[0], dtype=np.float64)
 
 
-def _levelled(keys: Matrix, on: Mask, w: Vector) -> Vector:
+def _level_scores(keys: Matrix, on: Mask, w: Vector) -> Vector:
     """The nearest vector whose scores on the set are equal, which a linear program leaves at 1e-7 or so."""
     for _ in range(2):
         scores = keys[on] @ w
-        w = w - _solved(keys[on], scores - scores.mean())
+        w = w - _solve_shortest(keys[on], scores - scores.mean())
     return w
 
 
-def least_squares(keys: Matrix, on: Mask) -> Direction:
+def expose_by_least_squares(keys: Matrix, on: Mask) -> Direction:
     r"""The shortest w with scores 1 on the set, $w = U_y^\top (U_y U_y^\top)^{-1} 1$ (Theorem 2 of [SHT23])."""
-    return _measured(keys, on, _levelled(keys, on, _solved(keys[on], np.ones(int(on.sum())))))
+    return _measure_margin(keys, on, _level_scores(keys, on, _solve_shortest(keys[on], np.ones(int(on.sum())))))
 
 
 # Candes and Tao (2005): scores that are too large off the set are brought to 0 by the shortest correction that keeps
 # those on the set. The correction disturbs others, by less each time while keys are nearly orthogonal.
-def iterated(keys: Matrix, on: Mask) -> Direction:
+def expose_by_iteration(keys: Matrix, on: Mask) -> Direction:
     """Least squares, repaired until no score off the set is larger than 1/2, or as often as is allowed."""
-    w = _solved(keys[on], np.ones(int(on.sum())))
+    w = _solve_shortest(keys[on], np.ones(int(on.sum())))
     held = on.copy()
     for _ in range(REPAIRS):
         scores = keys @ w
@@ -70,11 +70,11 @@ def iterated(keys: Matrix, on: Mask) -> Direction:
         held |= large
         if not large.any() or held.sum() > keys.shape[1]:
             break
-        w = w + _solved(keys[held], np.where(on, 1.0, 0.0)[held] - scores[held])
-    return _measured(keys, on, _levelled(keys, on, w))
+        w = w + _solve_shortest(keys[held], np.where(on, 1.0, 0.0)[held] - scores[held])
+    return _measure_margin(keys, on, _level_scores(keys, on, w))
 
 
-def max_margin(keys: Matrix, on: Mask) -> Direction:
+def expose_by_max_margin(keys: Matrix, on: Mask) -> Direction:
     r"""The w of entries at most 1 with the largest margin, by a linear program.
 
     $$\max g \quad \text{s.t.} \quad U_y w = b 1, \quad U_{\bar y} w \le (b - g) 1, \quad |w|_\infty \le 1$$
@@ -92,23 +92,23 @@ def max_margin(keys: Matrix, on: Mask) -> Direction:
     found: Any = linprog(cost, below, np.zeros(outside), equal, np.zeros(inside), bounds, method="highs")
     if found.x is None or not np.isfinite(found.x).all():
         return Direction(np.zeros(width), 0.0)
-    return _measured(keys, on, _levelled(keys, on, np.asarray(found.x[:width], dtype=np.float64)))
+    return _measure_margin(keys, on, _level_scores(keys, on, np.asarray(found.x[:width], dtype=np.float64)))
 
 
 # P(t) = prod (t - t_i)^2 over the set is 0 on it and positive off it, and a linear function of (t, .., t^2q) up to its
 # constant: minus its other coefficients is a query whose score falls short of the common one by P(t_j).
-def monomial(keys: Matrix, on: Mask) -> Direction:
+def expose_by_monomials(keys: Matrix, on: Mask) -> Direction:
     """The query of the polynomial that vanishes twice at every point of the set; keys are powers of t."""
     t = keys[:, 0]
     rising = np.polynomial.polynomial.polyfromroots(np.repeat(t[on], 2))[1:]
     w = np.zeros(keys.shape[1])
     w[: len(rising)] = -rising
-    return _scaled(w, np.prod((t[:, None] - t[on]) ** 2, axis=1)[~on])
+    return _scale_query(w, np.prod((t[:, None] - t[on]) ** 2, axis=1)[~on])
 
 
 # prod (1 - cos(theta - theta_i)) over the set likewise, a trigonometric polynomial of degree q: each factor is
 # [-e^{i theta_i}/2, 1, -e^{-i theta_i}/2] in powers of e^{i theta}, and products are convolutions.
-def trigonometric(keys: Matrix, on: Mask) -> Direction:
+def expose_by_trigonometry(keys: Matrix, on: Mask) -> Direction:
     """The query of the product of 1 - cos over the set; keys are cosines and sines of multiples of an angle."""
     degree = keys.shape[1] // 2
     points = keys[:, 0] + 1j * keys[:, degree]
@@ -120,25 +120,25 @@ def trigonometric(keys: Matrix, on: Mask) -> Direction:
     w = np.zeros(keys.shape[1])
     w[:inside], w[degree : degree + inside] = -2.0 * rising.real, 2.0 * rising.imag
     gaps = 0.5 * np.abs(points[:, None] - points[on]) ** 2  # 1 - cos without cancellation
-    return _scaled(w, np.prod(gaps, axis=1)[~on])
+    return _scale_query(w, np.prod(gaps, axis=1)[~on])
 
 
-def _scaled(w: Vector, gaps: Array) -> Direction:
+def _scale_query(w: Vector, gaps: Array) -> Direction:
     """A query with largest entry 1 whose margin is known without cancellation."""
     size = float(np.abs(w).max()) or 1.0
     return Direction(w / size, float(gaps.min()) / size)
 
 
-def indicator(keys: Matrix, on: Mask) -> Direction:
+def expose_by_indicator(keys: Matrix, on: Mask) -> Direction:
     """The query that is 1 on the set, for keys that are one-hot."""
-    return _measured(keys, on, on.astype(np.float64))
+    return _measure_margin(keys, on, on.astype(np.float64))
 
 
 SOLVERS: dict[str, Solver] = {
-    "least-squares": least_squares,
-    "iterated": iterated,
-    "max-margin": max_margin,
-    "monomial": monomial,
-    "trigonometric": trigonometric,
-    "indicator": indicator,
+    "least-squares": expose_by_least_squares,
+    "iterated": expose_by_iteration,
+    "max-margin": expose_by_max_margin,
+    "monomial": expose_by_monomials,
+    "trigonometric": expose_by_trigonometry,
+    "indicator": expose_by_indicator,
 }

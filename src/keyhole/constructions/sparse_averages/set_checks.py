@@ -67,36 +67,40 @@ def set_sizes(task: SparseAverage) -> range:
     return range(1 if task.at_most else task.q, task.q + 1)
 
 
-def sets_to_ask(task: SparseAverage, keys: Array, *, rng: np.random.Generator) -> list[Members]:
+def choose_sets(task: SparseAverage, keys: Array, *, rng: np.random.Generator) -> list[Members]:
     """Every set where they are few; else crowds around a key, neighbours, every other position, and random ones.
 
     The hardest come first, so that keys that do not single out every set are found out soon.
     """
-    hard = [*_crowds(task, keys, rng), *_named(task, "contiguous", rng), *_named(task, "alternating", rng)]
+    hard = [
+        *_list_crowds(task, keys, rng),
+        *_draw_named_sets(task, "contiguous", rng),
+        *_draw_named_sets(task, "alternating", rng),
+    ]
     if count_sets(task) <= ALL:
         every = (y for n in set_sizes(task) for y in combinations(range(task.length), n))
         return list(dict.fromkeys([*hard, *every]))
     asked = dict.fromkeys([*hard, *(tuple(range(n)) for n in set_sizes(task))])
     while len(asked) < ASKED:  # there are more than `ALL`
-        asked |= dict.fromkeys(_named(task, "random", rng))
+        asked |= dict.fromkeys(_draw_named_sets(task, "random", rng))
     return list(asked)
 
 
-def _named(task: SparseAverage, kind: str, rng: np.random.Generator) -> list[Members]:
+def _draw_named_sets(task: SparseAverage, kind: str, rng: np.random.Generator) -> list[Members]:
     """Sets as the task draws them."""
     X = task.sample(-(-EACH // task.length), rng=rng, kind=kind)
     rows = X[..., task.dimension : task.dimension + task.q].reshape(-1, task.q)[:EACH]
     return [tuple(sorted(int(j) for j in row if j >= 0)) for row in rows]
 
 
-def _crowds(task: SparseAverage, keys: Array, rng: np.random.Generator) -> Iterator[Members]:
+def _list_crowds(task: SparseAverage, keys: Array, rng: np.random.Generator) -> Iterator[Members]:
     """The keys nearest to one that is left out: sets whose hull comes closest to another key."""
     for j in rng.choice(task.length, min(EACH, task.length) if task.q < task.length else 0, replace=False):
         order = np.argsort(-(keys @ keys[j]), kind="stable")
         yield tuple(sorted(int(k) for k in order[order != j][: task.q]))
 
 
-def examine(
+def examine_sets(
     task: SparseAverage,
     model: Transformer,
     sets: Sequence[Members],
@@ -115,9 +119,9 @@ def examine(
         form: the number format.
         rng: draws the vectors of whole sequences; these are left out when absent.
     """
-    phi, layer = _parts(model)
+    phi, layer = _split_unit(model)
     form = Unrounded() if form.name == "f64" else form  # float64 evaluates anyway
-    exposed = [y for y in sets if _exposed(phi, y)]
+    exposed = [y for y in sets if _is_exposed(phi, y)]
     missed = len(sets) - len(exposed)
     margin = min((phi.query(y).margin for y in exposed), default=0.0)
     whole = count_sets(task) == len(set(sets))
@@ -126,12 +130,12 @@ def examine(
         none = Checked(len(sets), missed, math.inf, whole)
         return Findings(none, missed, 0.0, math.inf, math.inf, sampled)
     try:
-        errors = _errors(phi, layer, exposed, form) + lost(task, form)
-        sequences = 0.0 if rng is None else _sequences(task, model, exposed, form, rng)
+        errors = _measure_set_errors(phi, layer, exposed, form) + bound_rounding_loss(task, form)
+        sequences = 0.0 if rng is None else _measure_sequence_error(task, model, exposed, form, rng)
     except InvalidInput:  # a number overflows the format
         errors, sequences = np.full(len(exposed), math.inf), math.inf
     worst = max(float(errors.max()), math.inf if missed else 0.0)
-    bound = max(_bound(phi, y, form) for y in exposed) + lost(task, form)
+    bound = max(_bound_set_error(phi, y, form) for y in exposed) + bound_rounding_loss(task, form)
     checked = Checked(len(sets), int((errors > accuracy).sum()) + missed, worst, whole)
     return Findings(checked, missed, margin, bound, sequences, sampled)
 
@@ -153,7 +157,7 @@ def _share(task: SparseAverage, sets: Sequence[Members]) -> str:
     return f"{len(set(sets)):,} of {there} sets"
 
 
-def _parts(model: Transformer) -> tuple[SetQueries, SelfAttention]:
+def _split_unit(model: Transformer) -> tuple[SetQueries, SelfAttention]:
     block = model.blocks[0]
     phi, layer = block.map, block.layer
     if not isinstance(phi, SetQueries) or not isinstance(layer, SelfAttention) or len(model.blocks) > 1:
@@ -161,7 +165,7 @@ def _parts(model: Transformer) -> tuple[SetQueries, SelfAttention]:
     return phi, layer
 
 
-def _exposed(phi: SetQueries, members: Members) -> bool:
+def _is_exposed(phi: SetQueries, members: Members) -> bool:
     try:
         phi.query(members)
     except DoesNotFit:
@@ -169,7 +173,7 @@ def _exposed(phi: SetQueries, members: Members) -> bool:
     return True
 
 
-def sequences_of(task: SparseAverage, z: Stack, sets: Sequence[Members]) -> Sequences:
+def build_set_sequences(task: SparseAverage, z: Stack, sets: Sequence[Members]) -> Sequences:
     """Sequences whose tokens name the sets one after the other, from the first again when they run out."""
     named = np.full((len(z) * task.length, task.q), -1)
     for row in range(len(named)):
@@ -178,7 +182,7 @@ def sequences_of(task: SparseAverage, z: Stack, sets: Sequence[Members]) -> Sequ
     return task.tokens(z, named.reshape(len(z), task.length, task.q))
 
 
-def _errors(phi: SetQueries, layer: SelfAttention, sets: Sequence[Members], form: NumberFormat) -> Vector:
+def _measure_set_errors(phi: SetQueries, layer: SelfAttention, sets: Sequence[Members], form: NumberFormat) -> Vector:
     """The largest error over all vectors, per set."""
     inside = Unrounded() if is_fixed(form) else form
     values, keys = np.zeros((phi.length, phi.dimension)), phi.keys
@@ -197,12 +201,12 @@ def _errors(phi: SetQueries, layer: SelfAttention, sets: Sequence[Members], form
 
 # A value is rounded once and the answer once more. Evenly spaced numbers lose half a spacing a coordinate each time;
 # floating ones half a spacing of a number of size at most 1, the norm of a vector.
-def lost(task: SparseAverage, form: NumberFormat) -> float:
+def bound_rounding_loss(task: SparseAverage, form: NumberFormat) -> float:
     """What the rounding of values and of the answer adds to its error."""
     return form.spacing * (math.sqrt(task.dimension) if is_fixed(form) else 1.01)
 
 
-def _sequences(
+def _measure_sequence_error(
     task: SparseAverage, model: Transformer, sets: Sequence[Members], form: NumberFormat, rng: np.random.Generator
 ) -> float:
     """Largest error of whole sequences, of random vectors and of vectors that tell the first set from all others."""
@@ -211,7 +215,7 @@ def _sequences(
     apart = np.zeros((1, task.length, task.dimension))
     apart[0, :, 0] = -1.0
     apart[0, list(sets[0]), 0] = 1.0
-    X = np.concatenate([sequences_of(task, z, sets), sequences_of(task, apart, sets)])
+    X = np.concatenate([build_set_sequences(task, z, sets), build_set_sequences(task, apart, sets)])
     inner = not is_fixed(form)
 
     def rounded(layer: Any, tokens: Stack) -> Stack:
@@ -223,7 +227,7 @@ def _sequences(
 
 # Scores s_j = <u_j, query> move by at most eta when query, key and score are rounded; a softmax whose scores move by
 # eta changes each weight by a factor within e^{2 eta}, so the l1 distance grows by at most e^{2 eta} - 1.
-def _bound(phi: SetQueries, members: Members, form: NumberFormat) -> float:
+def _bound_set_error(phi: SetQueries, members: Members, form: NumberFormat) -> float:
     """The proven largest error of one set, before values are rounded."""
     query = phi.query(members)
     rest = phi.length - len(members)
@@ -234,33 +238,33 @@ def _bound(phi: SetQueries, members: Members, form: NumberFormat) -> float:
     if w.max() > form.range[1] or keys.max() > form.range[1]:
         return math.inf
     largest = float((keys @ w).max())
-    off_query = _loss(form, w) * (not _held(form, query.scaled))
-    off_keys = _loss(form, keys) * (not _held(form, phi.keys))
+    off_query = _bound_number_loss(form, w) * (not _is_representable(form, query.scaled))
+    off_keys = _bound_number_loss(form, keys) * (not _is_representable(form, phi.keys))
     eta = float((keys @ off_query + off_keys @ (w + off_query)).max()) + (keys.shape[1] + 2) * EPS * largest
     eta += 0.0 if is_fixed(form) else 0.5 * form.spacing * (largest + eta)
     inner = 0.0 if is_fixed(form) else 0.5 * form.spacing
     return 2.0 * delta / (1.0 + delta) + math.expm1(min(2.0 * eta, 700.0)) + inner
 
 
-def _loss(form: NumberFormat, sizes: Array) -> Array:
+def _bound_number_loss(form: NumberFormat, sizes: Array) -> Array:
     """The most a number of a given size loses when rounded."""
     return 0.5 * form.spacing * (np.ones_like(sizes) if is_fixed(form) else np.maximum(sizes, 2.0**-14))
 
 
-def _held(form: NumberFormat, numbers: Array) -> bool:
+def _is_representable(form: NumberFormat, numbers: Array) -> bool:
     return isinstance(form, Unrounded) or bool((form.round(numbers) == numbers).all())
 
 
 # Queries and keys need integer bits for their largest entry; fraction bits are found by halving the interval between
 # too few to write the answers and all that float64 carries.
-def fewest_bits(task: SparseAverage, model: Transformer, sets: Sequence[Members], *, accuracy: float) -> int:
+def find_fewest_bits(task: SparseAverage, model: Transformer, sets: Sequence[Members], *, accuracy: float) -> int:
     """Bits of the smallest format in which the model was seen to hold: fixed point, or f64."""
 
     def holds(fraction: int) -> bool:
         form = number_format(f"fixed:{integer}.{fraction}")
-        return examine(task, model, sets, accuracy=accuracy, form=form).checked.errors == 0
+        return examine_sets(task, model, sets, accuracy=accuracy, form=form).checked.errors == 0
 
-    integer, low = integer_bits(model, sets), max(0, math.floor(-math.log2(accuracy)) - 1)
+    integer, low = count_integer_bits(model, sets), max(0, math.floor(-math.log2(accuracy)) - 1)
     high = 52 - integer
     if low > high or not holds(high):
         return 64
@@ -270,8 +274,8 @@ def fewest_bits(task: SparseAverage, model: Transformer, sets: Sequence[Members]
     return integer + high + 1
 
 
-def integer_bits(model: Transformer, sets: Sequence[Members]) -> int:
+def count_integer_bits(model: Transformer, sets: Sequence[Members]) -> int:
     """Bits before the point that hold every query, key and value of a model."""
-    phi, _ = _parts(model)
+    phi, _ = _split_unit(model)
     largest = max(1.0, float(np.abs(phi.keys).max()), *(float(np.abs(phi.query(y).scaled).max()) for y in sets))
     return math.floor(math.log2(largest)) + 1

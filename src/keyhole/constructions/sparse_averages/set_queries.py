@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import Array, Sequences, Stack, Vector, check_finite, check_sequences, check_shape, frozen
+from keyhole._arrays import Array, Sequences, Stack, Vector, check_finite, check_sequences, check_shape, freeze_array
 from keyhole.constructions.shared.layout import Layout
 from keyhole.constructions.sparse_averages.exposing import SOLVERS
 from keyhole.errors import DoesNotFit, InvalidInput
@@ -62,7 +62,7 @@ class SetQueries:
     _found: dict[Members, Query] = field(default_factory=dict[Members, Query], init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", frozen(self.keys))
+        object.__setattr__(self, "keys", freeze_array(self.keys))
         check_shape("keys", self.keys, (None, None))
         check_finite("keys", self.keys)
         if self.solver not in SOLVERS:
@@ -146,7 +146,7 @@ class SetQueries:
         if (at < 0).any():
             raise InvalidInput(f"a token's position lies between 0 and {self.length - 1}; got {int(at.min())}.")
         rows, back = np.unique(self._positions(y).reshape(-1, self.q), axis=0, return_inverse=True)
-        queries = np.stack([self.query(_members(row)).scaled for row in rows])[back.reshape(at.shape)]
+        queries = np.stack([self.query(_read_members(row)).scaled for row in rows])[back.reshape(at.shape)]
         return np.concatenate([z, self.keys[at], queries], axis=-1)
 
     def _positions(self, numbers: Array) -> Any:
@@ -157,7 +157,7 @@ class SetQueries:
         return whole.astype(np.int64)
 
 
-def _members(row: Any) -> Members:
+def _read_members(row: Any) -> Members:
     """The set a row of positions names."""
     members = tuple(sorted({int(j) for j in row if j >= 0}))
     if not members:

@@ -21,13 +21,13 @@ from keyhole.constructions.shared.layout import Layout, Weights
 from keyhole.constructions.sparse_averages.set_checks import (
     ALL,
     Findings,
+    bound_rounding_loss,
+    choose_sets,
+    count_integer_bits,
     count_sets,
-    examine,
-    fewest_bits,
-    integer_bits,
+    examine_sets,
+    find_fewest_bits,
     is_fixed,
-    lost,
-    sets_to_ask,
 )
 from keyhole.constructions.sparse_averages.set_queries import Members, SetQueries
 from keyhole.errors import DoesNotFit, InvalidInput
@@ -45,7 +45,7 @@ SHARE = 0.5  # of the accuracy that exact arithmetic may use; rounding has the r
 Keys = Callable[[SparseAverage, int, np.random.Generator], Matrix]  # of a width, one row per position
 
 
-def sign_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
+def draw_sign_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
     """Random distinct rows of +1 and -1; equal ones are drawn again.
 
     Raises:
@@ -53,42 +53,42 @@ def sign_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matr
     """
     if width < 63 and 2**width < task.length:
         raise DoesNotFit(f"{task.length} distinct rows of signs need a width of {(task.length - 1).bit_length()}.")
-    keys = _signs(task.length, width, rng)
+    keys = _draw_signs(task.length, width, rng)
     for _ in range(64):
         again = np.setdiff1d(np.arange(task.length), np.unique(keys, axis=0, return_index=True)[1])
         if not len(again):
             return keys
-        keys[again] = _signs(len(again), width, rng)
+        keys[again] = _draw_signs(len(again), width, rng)
     order = rng.permutation(2**width)[: task.length]  # nearly all rows are taken: deal them out
     return np.where((order[:, None] >> np.arange(width)) & 1, 1.0, -1.0)
 
 
-def _signs(count: int, width: int, rng: np.random.Generator) -> Matrix:
+def _draw_signs(count: int, width: int, rng: np.random.Generator) -> Matrix:
     return np.where(rng.integers(2, size=(count, width)), 1.0, -1.0)
 
 
-def circle_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
+def build_circle_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
     """Cosines and sines of the multiples of evenly spaced angles: vertices of a cyclic polytope."""
     angles = 2.0 * np.pi * np.outer(np.arange(task.length), np.arange(1, width // 2 + 1)) / task.length
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
-def moment_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
+def build_moment_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
     """Powers of evenly spaced points of [-1, 1]: vertices of a cyclic polytope, on the moment curve."""
     return np.linspace(-1.0, 1.0, task.length)[:, None] ** np.arange(1, width + 1)
 
 
-def one_hot_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
+def build_one_hot_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
     """A coordinate for every position, of a size that splits a usual sharpness evenly between keys and queries."""
     return 3.0 * np.eye(task.length)
 
 
-def zero_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
+def build_zero_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
     """Keys that tell nobody apart, for sets that hold everybody."""
     return np.zeros((task.length, 1))
 
 
-def unit(phi: SetQueries) -> Transformer:
+def build_set_unit(phi: SetQueries) -> Transformer:
     """The unit behind a map, its weights written by blocks."""
     tokens, embed, value = phi.layout, Layout.of(embed=phi.keys.shape[1]), Layout.of(value=phi.dimension)
     Q = Weights.zeros(tokens, embed).place("query", "embed", 1.0).array
@@ -97,16 +97,16 @@ def unit(phi: SetQueries) -> Transformer:
     return Transformer((Block(phi, SelfAttention(Q[None], K[None], V[None])),))
 
 
-def _check_written(task: SparseAverage, accuracy: float, form: str) -> None:
+def _check_answers_written(task: SparseAverage, accuracy: float, form: str) -> None:
     """Refuse a format in which the answers themselves cannot be written."""
     spacing = 2.0 ** (1 - int(form.removeprefix(BITS))) if form.startswith(BITS) else 0.0
-    rounding = spacing / 2 if spacing else lost(task, format_named(form))
+    rounding = spacing / 2 if spacing else bound_rounding_loss(task, format_named(form))
     if rounding > accuracy:
         said = f"{form.removeprefix(BITS)} bits" if spacing else form
         raise DoesNotFit(f"rounding to {said} alone moves answers by {rounding:.1e}, more than {accuracy:g}.")
 
 
-def _split(form: str, model: Transformer, sets: list[Members]) -> str:
+def _choose_split(form: str, model: Transformer, sets: list[Members]) -> str:
     """A format by name; where only a number of bits is given, fixed point that holds the largest query.
 
     Raises:
@@ -114,7 +114,7 @@ def _split(form: str, model: Transformer, sets: list[Members]) -> str:
     """
     if not form.startswith(BITS):
         return form
-    bits, integer = int(form.removeprefix(BITS)), integer_bits(model, sets)
+    bits, integer = int(form.removeprefix(BITS)), count_integer_bits(model, sets)
     if bits <= integer:
         raise DoesNotFit(f"queries up to {2**integer:,} need more than {integer + 1} bits; {bits} were allowed.")
     return f"fixed:{integer}.{bits - 1 - integer}"
@@ -142,13 +142,13 @@ class SetKeys:
 
     def provable(self, task: SparseAverage) -> bool:
         """Whether asking proves every set: all are asked, or one of each size stands for the others."""
-        return self.keys is one_hot_keys or count_sets(task) <= ALL
+        return self.keys is build_one_hot_keys or count_sets(task) <= ALL
 
     def suits(self, task: Task) -> bool:
         """Whether the recipe is for this task at all; sets that hold everybody have their own."""
         if not isinstance(task, SparseAverage):
             return False
-        return (self.keys is zero_keys) == (task.q == task.length and not task.at_most)
+        return (self.keys is build_zero_keys) == (task.q == task.length and not task.at_most)
 
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width; the least that is tried where it is found by trying."""
@@ -158,7 +158,7 @@ class SetKeys:
         """Widths to try, rising, none above `most`."""
         if not isinstance(task, SparseAverage):
             raise InvalidInput(f"{self.name} is for sparse averages; got {task.name}.")
-        fixed = 1 if self.keys is zero_keys else task.length if self.keys is one_hot_keys else 2 * task.q
+        fixed = 1 if self.keys is build_zero_keys else task.length if self.keys is build_one_hot_keys else 2 * task.q
         least = max(1, (task.length - 1).bit_length())
         unit = task.q * math.log(max(2, task.length))
         widths = [max(least, math.ceil(factor * unit)) for factor in self.factors] or [fixed]
@@ -176,7 +176,7 @@ class SetKeys:
         """
         if not isinstance(task, SparseAverage) or not self.suits(task):
             raise DoesNotFit(f"{self.name} is not for this {task.name}.")
-        _check_written(task, accuracy, number_format)
+        _check_answers_written(task, accuracy, number_format)
         reason = f"{self.name} needs a key width of {self.embed(task, accuracy)} at least; {embed} was allowed."
         for width in self._widths(task, embed):
             for _ in range(REDRAWS if self.factors else 1):
@@ -189,12 +189,12 @@ class SetKeys:
     def _at(self, task: SparseAverage, width: int, accuracy: float, form: str, rng: np.random.Generator) -> Built:
         """Weights of one width and one draw of keys."""
         phi = SetQueries(self.keys(task, width, rng), self.solver, SHARE * accuracy, task.q, task.dimension)
-        sets, model = sets_to_ask(task, phi.keys, rng=rng), unit(phi)
+        sets, model = choose_sets(task, phi.keys, rng=rng), build_set_unit(phi)
         for asked in (sets[:HARDEST], sets):
             self._check_exposed(phi, asked)
-            split = _split(form, model, asked)
+            split = _choose_split(form, model, asked)
             found = self._held(task, model, asked, accuracy, split, rng)
-        bits = fewest_bits(task, model, sets, accuracy=accuracy)
+        bits = find_fewest_bits(task, model, sets, accuracy=accuracy)
         bits = min(bits, int(format_named(split).bits)) if is_fixed(format_named(split)) else bits
         size = Size(phi.keys.shape[1], task.dimension, 1, 1, bits)
         bound = min(found.bound, found.checked.worst) if found.checked.exhaustive else found.bound
@@ -220,10 +220,10 @@ class SetKeys:
         Raises:
             DoesNotFit: an answer is wrong by more than is allowed.
         """
-        found = examine(task, model, sets, accuracy=accuracy, form=format_named(form), rng=rng)
+        found = examine_sets(task, model, sets, accuracy=accuracy, form=format_named(form), rng=rng)
         worst = max(found.checked.worst, found.sequences)
         if worst > accuracy:
-            queries = 2 ** integer_bits(model, sets)
+            queries = 2 ** count_integer_bits(model, sets)
             raise DoesNotFit(
                 f"{self.name} of width {model.blocks[0].map.tensors['keys'].shape[1]}, with queries up to {queries:,} "
                 f"in size, are wrong by {worst:.1e} in {form}, more than {accuracy:g}."
@@ -241,8 +241,8 @@ class SetKeys:
         phi = model.blocks[0].map
         if not isinstance(task, SparseAverage) or not isinstance(phi, SetQueries):
             raise InvalidInput(f"{self.name} is for a unit that averages sets; got {task.name}.")
-        sets = sets_to_ask(task, phi.keys, rng=rng)
-        found = examine(task, model, sets, accuracy=accuracy, form=format_named(number_format), rng=rng)
+        sets = choose_sets(task, phi.keys, rng=rng)
+        found = examine_sets(task, model, sets, accuracy=accuracy, form=format_named(number_format), rng=rng)
         return self._certificate(phi, found, accuracy)
 
     def _certificate(self, phi: SetQueries, found: Findings, accuracy: float) -> Certificate:
@@ -263,14 +263,14 @@ class SetKeys:
 
 _WIDE = (3.0, 4.0, 5.0, 6.0, 7.0, 8.5, 10.0, 11.5, 13.0, 16.0, 21.0, 28.0)
 
-EVERYBODY = SetKeys("uniform", "keyhole/one-hot-keys", "least-squares", zero_keys)
+EVERYBODY = SetKeys("uniform", "keyhole/one-hot-keys", "least-squares", build_zero_keys)
 MAX_MARGIN = SetKeys(
-    "max-margin keys", "keyhole/max-margin-keys", "max-margin", sign_keys, tuple(1 + k / 10 for k in range(11))
+    "max-margin keys", "keyhole/max-margin-keys", "max-margin", draw_sign_keys, tuple(1 + k / 10 for k in range(11))
 )
-TRIGONOMETRIC = SetKeys("trigonometric keys", "SHT23/3", "trigonometric", circle_keys)
-MONOMIAL = SetKeys("monomial keys", "SHT23/3", "monomial", moment_keys)
-ONE_HOT = SetKeys("one-hot keys", "keyhole/one-hot-keys", "indicator", one_hot_keys)
-ITERATED = SetKeys("iterated keys", "SHT23/2", "iterated", sign_keys, _WIDE, True)
-LEAST_SQUARES = SetKeys("least-squares keys", "SHT23/2", "least-squares", sign_keys, _WIDE, True)
+TRIGONOMETRIC = SetKeys("trigonometric keys", "SHT23/3", "trigonometric", build_circle_keys)
+MONOMIAL = SetKeys("monomial keys", "SHT23/3", "monomial", build_moment_keys)
+ONE_HOT = SetKeys("one-hot keys", "keyhole/one-hot-keys", "indicator", build_one_hot_keys)
+ITERATED = SetKeys("iterated keys", "SHT23/2", "iterated", draw_sign_keys, _WIDE, True)
+LEAST_SQUARES = SetKeys("least-squares keys", "SHT23/2", "least-squares", draw_sign_keys, _WIDE, True)
 
 SPARSE_AVERAGES = (EVERYBODY, TRIGONOMETRIC, MONOMIAL, MAX_MARGIN, ONE_HOT, ITERATED, LEAST_SQUARES)

@@ -14,18 +14,18 @@ from keyhole.errors import InvalidInput
 REFUSED = 3
 
 
-def seeded(seed: int) -> np.random.Generator:
+def seed_generator(seed: int) -> np.random.Generator:
     """A generator; seeds exist only in the lab and on the command line."""
     if seed < 0:
         raise InvalidInput(f"a seed is a whole number >= 0; got {seed}.")
     return np.random.default_rng(seed)
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """What the run was made with."""
     return {"version": __version__, "python": platform.python_version(), "numpy": np.__version__}
 
 
-def code_of(data: dict[str, Any]) -> int:
+def choose_exit_code(data: dict[str, Any]) -> int:
     """Exit code of a verdict."""
     return 0 if Verdict[data["verdict"]].verified else REFUSED

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keyhole.identify import distance
-from keyhole.lab.commands.recovery.compare import gap
+from keyhole.lab.commands.recovery.compare import measure_model_gap
 from keyhole.lab.runs import records
 from keyhole.learners.base import Recovery
 from keyhole.learners.choosing import learn
@@ -21,26 +21,26 @@ Hidden = Head | MultiHead | ReluNet | OneLayer
 Stop = dict[str, Any]
 
 
-def exact_stops(rng: np.random.Generator, directory: Path) -> list[Stop]:
+def visit_exact_stops(rng: np.random.Generator, directory: Path) -> list[Stop]:
     """Heads of low rank, with biases, and several of them; what is kept for pictures is written beside the page."""
     hidden: dict[str, Head | MultiHead] = {
         "a head of rank 3, the rank unknown": Head.random(48, rank=3, rng=rng),
         "a head with 8 outputs, a score bias and a constant": Head.random(32, outputs=8, biases=True, rng=rng),
         "two heads, their number unknown": MultiHead.random(8, heads=2, rng=rng),
     }
-    return [_stop(name, model, rng, directory) for name, model in hidden.items()]
+    return [_visit_recovery_stop(name, model, rng, directory) for name, model in hidden.items()]
 
 
-def network_stops(rng: np.random.Generator, directory: Path) -> list[Stop]:
+def visit_network_stops(rng: np.random.Generator, directory: Path) -> list[Stop]:
     """A network with one hidden layer, and attention in front of one."""
     hidden: dict[str, Hidden] = {
         "a ReLU network of 8 hidden units": ReluNet.random(6, hidden=8, rng=rng),
         "a one-layer Transformer, 6 hidden units": OneLayer.random(4, hidden=6, rng=rng),
     }
-    return [_stop(name, model, rng, directory) for name, model in hidden.items()]
+    return [_visit_recovery_stop(name, model, rng, directory) for name, model in hidden.items()]
 
 
-def imperfect_stops(model: Head, rng: np.random.Generator) -> list[Stop]:
+def visit_imperfect_stops(model: Head, rng: np.random.Generator) -> list[Stop]:
     """What output policies leave to be found: W within its error, V up to a factor where there are only labels."""
     target, count = Local(model), model.width**2 + model.width
     behind: dict[str, tuple[Oracle, int]] = {
@@ -48,10 +48,10 @@ def imperfect_stops(model: Head, rng: np.random.Generator) -> list[Stop]:
         "answers in bf16": (Cast(target, "bf16"), count),
         "labels only": (Signs(target), _DIGITS * (count - 1)),  # a bit each, V up to a factor
     }
-    return [_policy_stop(name, model, oracle, limit, rng) for name, (oracle, limit) in behind.items()]
+    return [_visit_policy_stop(name, model, oracle, limit, rng) for name, (oracle, limit) in behind.items()]
 
 
-def _policy_stop(name: str, model: Head, oracle: Oracle, limit: int, rng: np.random.Generator) -> Stop:
+def _visit_policy_stop(name: str, model: Head, oracle: Oracle, limit: int, rng: np.random.Generator) -> Stop:
     found = learn(oracle, rng=rng)
     asked = found.ledger.total(without="verify").sequences
     off = None if found.model is None else distance(model, found.model).W
@@ -63,19 +63,22 @@ def _policy_stop(name: str, model: Head, oracle: Oracle, limit: int, rng: np.ran
     return {"name": name, "verdict": found.verdict.name, **kept, "sentence": sentence}
 
 
-def _stop(name: str, model: Hidden, rng: np.random.Generator, directory: Path) -> Stop:
+def _visit_recovery_stop(name: str, model: Hidden, rng: np.random.Generator, directory: Path) -> Stop:
     found = learn(Local(model), rng=rng)
     asked = found.ledger.total(without="verify").sequences
     data: Stop = {"name": name, "verdict": found.verdict.name, "queries": asked, "limit": None, "error": None}
     if found.model is not None and found.verdict.verified and found.degrees_of_freedom is not None:
-        data |= {"limit": -(-found.degrees_of_freedom // model.outputs), "error": gap(model, found.model)[1].largest}
+        data |= {
+            "limit": -(-found.degrees_of_freedom // model.outputs),
+            "error": measure_model_gap(model, found.model)[1].largest,
+        }
         said = f"{asked:,} queries, limit {data['limit']:,}, error {data['error']:.0e}"
     else:
         said = found.status.value
-    return data | {"sentence": f"{name}: {found.verdict.name}, {said}"} | _kept(model, found, directory)
+    return data | {"sentence": f"{name}: {found.verdict.name}, {said}"} | _keep_models(model, found, directory)
 
 
-def _kept(model: Hidden, found: Recovery[Any], directory: Path) -> Stop:
+def _keep_models(model: Hidden, found: Recovery[Any], directory: Path) -> Stop:
     """What the page compares, as files: several heads, and a network; with what was made of them."""
     stem = "heads" if isinstance(model, MultiHead) else "network" if isinstance(model, ReluNet) else ""
     made: Any = found.model
@@ -84,11 +87,11 @@ def _kept(model: Hidden, found: Recovery[Any], directory: Path) -> Stop:
     files = {"truth": f"{stem}-truth.safetensors", "model": f"{stem}-model.safetensors"}
     save(model, directory / files["truth"])
     save(made, directory / files["model"])
-    seen = {"distance": gap(model, made)[1].largest}
-    return {**files, **seen, **({"jumps": records.jumps(found.jumps)} if stem == "heads" else {})}
+    seen = {"distance": measure_model_gap(model, made)[1].largest}
+    return {**files, **seen, **({"jumps": records.record_jumps(found.jumps)} if stem == "heads" else {})}
 
 
-def measured_curve(truth: Head, asked: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+def measure_error_curve(truth: Head, asked: int, rng: np.random.Generator) -> list[dict[str, Any]]:
     """Error of W after so many queries: the learner stopped by budgets up to all it asks, nothing of it verified.
 
     Args:
@@ -98,10 +101,10 @@ def measured_curve(truth: Head, asked: int, rng: np.random.Generator) -> list[di
     """
     seed = int(rng.integers(2**32))
     budgets = sorted({max(1, round(asked * k / _STEPS)) for k in range(1, _STEPS + 1)})
-    return [_stopped(truth, budget, np.random.default_rng(seed)) for budget in budgets]
+    return [_measure_error_at_budget(truth, budget, np.random.default_rng(seed)) for budget in budgets]
 
 
-def _stopped(truth: Head, budget: int, rng: np.random.Generator) -> dict[str, Any]:
+def _measure_error_at_budget(truth: Head, budget: int, rng: np.random.Generator) -> dict[str, Any]:
     found = learn(Budgeted(Local(truth), budget), rng=rng)
     error = distance(truth, found.model).W if isinstance(found.model, Head) else 1.0  # no model: W is not known
     return {"queries": found.ledger.total().sequences, "error": float(error), "status": found.status.name}

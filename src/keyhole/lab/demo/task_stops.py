@@ -14,7 +14,7 @@ from keyhole.lab.jobs import BoundJob, BuildJob, TwinsJob
 Stop = dict[str, Any]
 
 
-def twin_stop(model: str, directory: Path, seed: int) -> Stop:
+def visit_twin_stop(model: str, directory: Path, seed: int) -> Stop:
     """Other parameters with the answers of a saved model."""
     out = directory / "twins"
     data = run_twins(TwinsJob(model, seed=seed, out=str(out), force=True)).data
@@ -29,23 +29,23 @@ def twin_stop(model: str, directory: Path, seed: int) -> Stop:
     return {"name": "twins of two heads", "verdict": verdict, "run": out.name, "sentence": sentence}
 
 
-def task_stops(directory: Path, seed: int) -> list[Stop]:
+def visit_task_stops(directory: Path, seed: int) -> list[Stop]:
     """Weights for three tasks, what the answers of one give away, and a bound with its conversation."""
     average = BuildJob("sparse-average", length=10, q=2, round_trip=True, seed=seed)
-    built = _built("averages of 2 of 10 tokens", average, directory / "sparse-average")
+    built = _visit_build_stop("averages of 2 of 10 tokens", average, directory / "sparse-average")
     trip = built.pop("round_trip") | {"accuracy": average.accuracy}
     match2 = BuildJob("match2", length=8, modulus=12, seed=seed)
     match3 = BuildJob("match3", length=6, modulus=8, embed=5, seed=seed)
     return [
         built,
-        _built("Match2 modulo 12", match2, directory / "match2"),
-        _built("Match3 modulo 8, third order", match3, directory / "match3"),
-        _round_trip(trip),
-        _bound(directory / "bound", seed),
+        _visit_build_stop("Match2 modulo 12", match2, directory / "match2"),
+        _visit_build_stop("Match3 modulo 8, third order", match3, directory / "match3"),
+        _describe_round_trip(trip),
+        _visit_bound_stop(directory / "bound", seed),
     ]
 
 
-def _built(name: str, job: BuildJob, out: Path) -> Stop:
+def _visit_build_stop(name: str, job: BuildJob, out: Path) -> Stop:
     data = run_build(replace(job, out=str(out), force=True)).data
     size, held, seen = data["size"], data["certificate"], data["checked"]
     tight = held["assumptions"][0]
@@ -55,7 +55,7 @@ def _built(name: str, job: BuildJob, out: Path) -> Stop:
     return stop | ({"round_trip": data["round_trip"]} if "round_trip" in data else {})
 
 
-def _round_trip(trip: dict[str, Any]) -> Stop:
+def _describe_round_trip(trip: dict[str, Any]) -> Stop:
     """Weights built for a task, hidden, recovered and scored on the task again."""
     errors = f"error on the task {trip['error_before']:.0e} before, {trip['error_after']:.0e} after"
     told = f"{trip['verdict']}, {trip['queries']:,} queries, {errors}, limit {trip['accuracy']:.0e}"
@@ -63,7 +63,7 @@ def _round_trip(trip: dict[str, Any]) -> Stop:
     return {"name": "round trip", "verdict": trip["verdict"], "queries": trip["queries"], "sentence": sentence}
 
 
-def _bound(out: Path, seed: int) -> Stop:
+def _visit_bound_stop(out: Path, seed: int) -> Stop:
     job = BoundJob("sparse-average", length=8, q=2, embed=4, bits=24, seed=seed, out=str(out), force=True)
     data = run_bound(job).data
     talk = data["conversation"]

@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 
 from keyhole.identify import distance
-from keyhole.lab.commands.recovery.finishing import finished
-from keyhole.lab.commands.recovery.learn import learn_lines, write_model
-from keyhole.lab.commands.shared import seeded, versions
-from keyhole.lab.demo.recovery_stops import exact_stops, imperfect_stops, measured_curve, network_stops
-from keyhole.lab.demo.task_stops import task_stops, twin_stop
+from keyhole.lab.commands.recovery.finishing import finish_recovery_run
+from keyhole.lab.commands.recovery.learn import list_recovery_rows, write_model
+from keyhole.lab.commands.shared import list_versions, seed_generator
+from keyhole.lab.demo.recovery_stops import (
+    measure_error_curve,
+    visit_exact_stops,
+    visit_imperfect_stops,
+    visit_network_stops,
+)
+from keyhole.lab.demo.task_stops import visit_task_stops, visit_twin_stop
 from keyhole.lab.jobs import DemoJob
 from keyhole.lab.runs import records
-from keyhole.lab.runs.directories import hold_directory, new_directory
+from keyhole.lab.runs.directories import hold_directory, make_new_directory
 from keyhole.lab.runs.records import Record
 from keyhole.learners.choosing import learn
 from keyhole.models import Head, save
@@ -26,41 +31,41 @@ from keyhole.oracles import Local
 def run_demo(job: DemoJob) -> Record:
     """Recover, build and bound models of every kind, write the page, return the record."""
     start = time.perf_counter()
-    hidden, rng = seeded(job.seed).spawn(2)
+    hidden, rng = seed_generator(job.seed).spawn(2)
     truth = Head.random(16, rng=hidden)
     recovery = learn(Local(truth), rng=rng)
     found = recovery.unwrap()
     gap = distance(truth, found)
-    with hold_directory(Path(job.out) if job.out is not None else new_directory("demo")) as directory:
+    with hold_directory(Path(job.out) if job.out is not None else make_new_directory("demo")) as directory:
         save(truth, directory / "truth.safetensors")
-        data = records.of_recovery(recovery) | write_model(recovery, directory)
+        data = records.record_recovery(recovery) | write_model(recovery, directory)
         asked = recovery.ledger.total(without="verify").sequences
         data |= {
             "sentence": f"{asked} queries give away a hidden {truth.width} x {truth.width} head to {gap.largest:.0e}; "
             f"the limit is {recovery.degrees_of_freedom}. {recovery.sentence}",
             "distance": gap.largest,
-            "stops": _stops(seeded(job.seed + 1), directory, job.seed),
-            "curve": measured_curve(truth, asked, rng),
+            "stops": _visit_further_stops(seed_generator(job.seed + 1), directory, job.seed),
+            "curve": measure_error_curve(truth, asked, rng),
             "seconds": {"total": time.perf_counter() - start, "oracle": recovery.ledger.total().seconds},
             "seed": job.seed,
             "target": str(directory / "truth.safetensors"),
             "learner": "auto",
             "run": str(directory),
-            **versions(),
+            **list_versions(),
         }
         tour = tuple(("also", stop["sentence"]) for stop in data["stops"])
         page = (("error of W", f"{gap.W:.1e}"), *tour, ("page", str(directory / "report.html")))
-        lines = (*learn_lines(data)[:-1], *page)
-        return finished(Record(data, 0, lines), directory)
+        lines = (*list_recovery_rows(data)[:-1], *page)
+        return finish_recovery_run(Record(data, 0, lines), directory)
 
 
-def _stops(rng: np.random.Generator, directory: Path, seed: int) -> list[dict[str, Any]]:
+def _visit_further_stops(rng: np.random.Generator, directory: Path, seed: int) -> list[dict[str, Any]]:
     """Further stops of the tour: what answers give away, what they do not, what attention can compute and cannot."""
-    exact = exact_stops(rng, directory)
+    exact = visit_exact_stops(rng, directory)
     return [
         *exact,
-        *imperfect_stops(Head.random(8, rng=rng), rng),
-        twin_stop(str(directory / exact[-1]["truth"]), directory, seed),
-        *network_stops(rng, directory),
-        *task_stops(directory, seed),
+        *visit_imperfect_stops(Head.random(8, rng=rng), rng),
+        visit_twin_stop(str(directory / exact[-1]["truth"]), directory, seed),
+        *visit_network_stops(rng, directory),
+        *visit_task_stops(directory, seed),
     ]

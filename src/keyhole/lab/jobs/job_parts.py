@@ -122,7 +122,7 @@ HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLA
 
 
 @dataclass(frozen=True)
-class Drawn(Keyed):
+class RandomModel(Keyed):
     """A random model.
 
     Args:
@@ -150,7 +150,7 @@ class Drawn(Keyed):
 
 
 @dataclass(frozen=True)
-class Posing(Keyed):
+class TaskSizing(Keyed):
     """The sizes of a task, each where the task has it.
 
     Args:

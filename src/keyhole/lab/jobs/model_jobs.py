@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from keyhole.lab.jobs.job_parts import Drawn, Keyed
+from keyhole.lab.jobs.job_parts import Keyed, RandomModel
 
 
 @dataclass(frozen=True)
-class SampleJob(Drawn):
+class SampleJob(RandomModel):
     """Write a random model file to play with.
 
     Args:

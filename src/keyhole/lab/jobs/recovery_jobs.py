@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from keyhole.lab.jobs.job_parts import Comparing, Declaring, Drawn, Hinting, Keyed, MaybeTargeting, Reaching, Targeting
+from keyhole.lab.jobs.job_parts import (
+    Comparing,
+    Declaring,
+    Hinting,
+    Keyed,
+    MaybeTargeting,
+    RandomModel,
+    Reaching,
+    Targeting,
+)
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,7 @@ class TrialJob(Hinting):
         seed: seed of the learner.
     """
 
-    model: Drawn
+    model: RandomModel
     _: KW_ONLY
     simulate: tuple[str, ...] = ()
     learner: str = "auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from keyhole.lab.jobs.job_parts import Attacking, Keyed, Naming, Posing
+from keyhole.lab.jobs.job_parts import Attacking, Keyed, Naming, TaskSizing
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class BuildJob(Keyed):
 
 
 @dataclass(frozen=True)
-class BoundJob(Posing, Naming):
+class BoundJob(TaskSizing, Naming):
     """Whether a model of given sizes can do TASK: too small, enough or open.
 
     Args:
@@ -98,7 +98,7 @@ class BoundJob(Posing, Naming):
 
 
 @dataclass(frozen=True)
-class AttackJob(Posing, Attacking):
+class AttackJob(TaskSizing, Attacking):
     """An input on which a MODEL that is too small for TASK fails.
 
     Args:
@@ -114,7 +114,7 @@ class AttackJob(Posing, Attacking):
 
 
 @dataclass(frozen=True)
-class TrainJob(Posing, Naming):
+class TrainJob(TaskSizing, Naming):
     """Train models of TASK by gradient descent, several seeds side by side, and measure them on fresh inputs.
 
     Args:

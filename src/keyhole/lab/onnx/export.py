@@ -10,7 +10,7 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
 from keyhole.lab.onnx.graph import Graph, TensorProto, checker, helper
-from keyhole.lab.onnx.sequences import mlp, recurrent, tensor_attention
+from keyhole.lab.onnx.sequences import add_mlp, add_recurrent, add_tensor_attention
 from keyhole.models import AbsAffine, Factored, Head, MultiHead, OneLayer, ReluNet, SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent
 from keyhole.models.files import write_atomically
@@ -20,29 +20,29 @@ from keyhole.models.tensor import TensorAttention
 _OPSET, _FILE_VERSION = 17, 9
 
 
-def _attention(graph: Graph, last: str, W: Array, V: Array, h: Array | None) -> str:
+def _add_attention(graph: Graph, last: str, W: Array, V: Array, h: Array | None) -> str:
     """softmax(X (W x_N + h))^T X V."""
     scores = graph.add("Einsum", "tokens", graph.affine(last, W.T, h), equation="bnd,bd->bn")
     weights = graph.add("Softmax", scores, axis=-1)
     return graph.affine(graph.add("Einsum", weights, "tokens", equation="bn,bnd->bd"), V)
 
 
-def _head(graph: Graph, last: str, head: Head) -> str:
+def _add_head(graph: Graph, last: str, head: Head) -> str:
     W = head.W.A @ head.W.B.T if isinstance(head.W, Factored) else head.W
-    answers = _attention(graph, last, W, head.V, head.h)
+    answers = _add_attention(graph, last, W, head.V, head.h)
     if head.U is not None:
         answers = graph.add("Add", answers, graph.affine(last, head.U))
     return answers if head.c is None else graph.add("Add", answers, graph.weight(head.c))
 
 
-def _heads(graph: Graph, last: str, heads: MultiHead) -> str:
+def _add_heads(graph: Graph, last: str, heads: MultiHead) -> str:
     biases = [None] * len(heads.W) if heads.h is None else heads.h
-    each = [_attention(graph, last, W, V, h) for W, V, h in zip(heads.W, heads.V, biases, strict=True)]
+    each = [_add_attention(graph, last, W, V, h) for W, V, h in zip(heads.W, heads.V, biases, strict=True)]
     answers = graph.add("Sum", *each)
     return answers if heads.c is None else graph.add("Add", answers, graph.weight(heads.c))
 
 
-def _network(graph: Graph, x: str, net: ReluNet | AbsAffine) -> str:
+def _add_network(graph: Graph, x: str, net: ReluNet | AbsAffine) -> str:
     if isinstance(net, AbsAffine):
         bends = graph.affine(graph.add("Abs", graph.affine(x, net.n.T, -net.t)), net.D / 2)
         return graph.add("Add", bends, graph.affine(x, net.P.T, net.q))
@@ -55,26 +55,26 @@ def _network(graph: Graph, x: str, net: ReluNet | AbsAffine) -> str:
     return graph.affine(active, net.W2.T, net.b2)
 
 
-def _one_layer(graph: Graph, last: str, layer: OneLayer) -> str:
-    inputs = _head(graph, last, layer.head)
-    return _network(graph, graph.add("Add", inputs, last) if layer.residual else inputs, layer.net)
+def _add_one_layer(graph: Graph, last: str, layer: OneLayer) -> str:
+    inputs = _add_head(graph, last, layer.head)
+    return _add_network(graph, graph.add("Add", inputs, last) if layer.residual else inputs, layer.net)
 
 
-def _answers(graph: Graph, last: str, model: Any) -> str:
+def _add_model(graph: Graph, last: str, model: Any) -> str:
     if isinstance(model, Head):
-        return _head(graph, last, model)
+        return _add_head(graph, last, model)
     if isinstance(model, MultiHead):
-        return _heads(graph, last, model)
+        return _add_heads(graph, last, model)
     if isinstance(model, OneLayer):
-        return _one_layer(graph, last, model)
+        return _add_one_layer(graph, last, model)
     if isinstance(model, ReluNet | AbsAffine):
-        return _network(graph, last, model)
+        return _add_network(graph, last, model)
     if isinstance(model, TensorAttention):
-        return tensor_attention(graph, last, model)
+        return add_tensor_attention(graph, last, model)
     if isinstance(model, Mlp):
-        return mlp(graph, model)
+        return add_mlp(graph, model)
     if isinstance(model, Recurrent):
-        return recurrent(graph, model)
+        return add_recurrent(graph, model)
     raise InvalidInput(f"a {type(model).__name__} cannot be written as ONNX.")
 
 
@@ -98,7 +98,7 @@ def export_onnx(model: Any, path: str | Path) -> None:
     model = model.read_last() if isinstance(model, SelfAttention) else model
     graph = Graph()
     last = graph.add("Gather", "tokens", graph.weight(np.array(-1)), axis=1)
-    graph.add("Identity", _answers(graph, last, model))
+    graph.add("Identity", _add_model(graph, last, model))
     graph.nodes[-1].output[0] = "answers"
     taken = helper.make_tensor_value_info("tokens", TensorProto.DOUBLE, ["batch", "length", model.width])
     given = helper.make_tensor_value_info("answers", TensorProto.DOUBLE, ["batch", model.outputs])

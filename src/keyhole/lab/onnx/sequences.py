@@ -13,7 +13,7 @@ from keyhole.models.tensor import TensorAttention
 _LETTERS = "nkpqrstuvw"  # one for every position of a tuple
 
 
-def tensor_attention(graph: Graph, last: str, unit: TensorAttention) -> str:
+def add_tensor_attention(graph: Graph, last: str, unit: TensorAttention) -> str:
     """One softmax over all tuples of positions, and the average of their products of values."""
     if len(unit.K) > len(_LETTERS):
         raise InvalidInput(
@@ -30,31 +30,34 @@ def tensor_attention(graph: Graph, last: str, unit: TensorAttention) -> str:
     return graph.add("Einsum", shares, *values, equation=f"b{at},{tuples}->bo")
 
 
-def mlp(graph: Graph, model: Mlp) -> str:
+def add_mlp(graph: Graph, model: Mlp) -> str:
     """All tokens side by side through the network; the rows of the last token."""
-    x = graph.add("Flatten", _encoded(graph, model), axis=1)
+    x = graph.add("Flatten", _encode_tokens(graph, model), axis=1)
     for k, (W, b) in enumerate(zip(model.W, model.b, strict=True)):
         last = slice(-model.outputs, None) if k + 1 == len(model.W) else slice(None)
         x = graph.affine(x if k == 0 else graph.add("Relu", x), W[last].T, b[last])
     return x
 
 
-def recurrent(graph: Graph, model: Recurrent) -> str:
+def add_recurrent(graph: Graph, model: Recurrent) -> str:
     """A scan over the tokens that carries the state; an affine map of the last top layer."""
-    tokens, batch = _encoded(graph, model), graph.add("Gather", graph.add("Shape", "tokens"), graph.weight([0]), axis=0)
+    tokens, batch = (
+        _encode_tokens(graph, model),
+        graph.add("Gather", graph.add("Shape", "tokens"), graph.weight([0]), axis=0),
+    )
     size = graph.add("Concat", batch, graph.weight([model.remembered]), axis=0)
     tokens = graph.add("Concat", *[tokens] * model.passes, axis=1) if model.passes > 1 else tokens
     zero = helper.make_tensor("zero", TensorProto.DOUBLE, [1], [0.0])
     start = graph.add("ConstantOfShape", size, value=zero)
-    body = _step(model)
+    body = _make_scan_body(model)
     ends = {"num_scan_inputs": 1, "scan_input_axes": [1], "body": body}
     state = graph.add("Scan", start, tokens, **ends)
     units = model.cells[-1].units
     top = model.remembered - STATES[model.cell] * units
-    return graph.affine(_part(graph, state, top, top + units), model.Wo.T, model.bo)
+    return graph.affine(_slice_columns(graph, state, top, top + units), model.Wo.T, model.bo)
 
 
-def _encoded(graph: Graph, model: Mlp | Recurrent) -> str:
+def _encode_tokens(graph: Graph, model: Mlp | Recurrent) -> str:
     """Tokens as the model reads them: positions as codes where it has codes (none, written -1, is zeros)."""
     if model.codes is None:
         return "tokens"
@@ -68,48 +71,48 @@ def _encoded(graph: Graph, model: Mlp | Recurrent) -> str:
     return graph.add("Concat", graph.add("Gather", "tokens", graph.weight(list(model.z)), axis=2), flat, axis=2)
 
 
-def _part(graph: Graph, x: str, start: int, end: int) -> str:
+def _slice_columns(graph: Graph, x: str, start: int, end: int) -> str:
     return graph.add("Slice", x, graph.weight([start]), graph.weight([end]), graph.weight([1]))
 
 
-def _step(model: Recurrent) -> Any:
+def _make_scan_body(model: Recurrent) -> Any:
     """The body of the scan: the state behind one more token."""
     graph, x, after, start = Graph(prefix="step_"), "token", list[str](), 0
     for cell in model.cells:
-        held = _part(graph, "state", start, start + STATES[model.cell] * cell.units)
-        parts = _gru(graph, cell, held, x) if model.cell == "gru" else _lstm(graph, cell, held, x)
+        held = _slice_columns(graph, "state", start, start + STATES[model.cell] * cell.units)
+        parts = _add_gru(graph, cell, held, x) if model.cell == "gru" else _add_lstm(graph, cell, held, x)
         after += parts
         x, start = parts[0], start + STATES[model.cell] * cell.units
     state = graph.add("Concat", *after, axis=1) if len(after) > 1 else after[0]
-    graph.add("Identity", _rounded(graph, model, state))
+    graph.add("Identity", _round_state(graph, model, state))
     graph.nodes[-1].output[0] = "next"
     sizes = {"state": model.remembered, "token": model.inputs, "next": model.remembered}
     ends = {name: helper.make_tensor_value_info(name, TensorProto.DOUBLE, [None, size]) for name, size in sizes.items()}
     return helper.make_graph(graph.nodes, "step", [ends["state"], ends["token"]], [ends["next"]], graph.weights)
 
 
-def _gates(graph: Graph, x: str, units: int, count: int) -> Sequence[str]:
-    return [_part(graph, x, k * units, (k + 1) * units) for k in range(count)]
+def _split_gates(graph: Graph, x: str, units: int, count: int) -> Sequence[str]:
+    return [_slice_columns(graph, x, k * units, (k + 1) * units) for k in range(count)]
 
 
-def _gru(graph: Graph, cell: Cell, h: str, x: str) -> list[str]:
-    r, u, n = _gates(graph, graph.affine(x, cell.Wx.T, cell.bx), cell.units, 3)
-    rh, uh, nh = _gates(graph, graph.affine(h, cell.Wh.T, cell.bh), cell.units, 3)
+def _add_gru(graph: Graph, cell: Cell, h: str, x: str) -> list[str]:
+    r, u, n = _split_gates(graph, graph.affine(x, cell.Wx.T, cell.bx), cell.units, 3)
+    rh, uh, nh = _split_gates(graph, graph.affine(h, cell.Wh.T, cell.bh), cell.units, 3)
     keep, let = (graph.add("Sigmoid", graph.add("Add", a, b)) for a, b in ((u, uh), (r, rh)))
     new = graph.add("Tanh", graph.add("Add", n, graph.add("Mul", let, nh)))
     return [graph.add("Add", new, graph.add("Mul", keep, graph.add("Sub", h, new)))]
 
 
-def _lstm(graph: Graph, cell: Cell, held: str, x: str) -> list[str]:
-    h, c = _gates(graph, held, cell.units, 2)
+def _add_lstm(graph: Graph, cell: Cell, held: str, x: str) -> list[str]:
+    h, c = _split_gates(graph, held, cell.units, 2)
     both = graph.add("Add", graph.affine(x, cell.Wx.T, cell.bx), graph.affine(h, cell.Wh.T, cell.bh))
-    i, f, g, o = _gates(graph, both, cell.units, 4)
+    i, f, g, o = _split_gates(graph, both, cell.units, 4)
     kept = graph.add("Mul", graph.add("Sigmoid", f), c)
     c = graph.add("Add", kept, graph.add("Mul", graph.add("Sigmoid", i), graph.add("Tanh", g)))
     return [graph.add("Mul", graph.add("Sigmoid", o), graph.add("Tanh", c)), c]
 
 
-def _rounded(graph: Graph, model: Recurrent, state: str) -> str:
+def _round_state(graph: Graph, model: Recurrent, state: str) -> str:
     """The nearest state on the grid."""
     if model.state_bits == UNROUNDED:
         return state

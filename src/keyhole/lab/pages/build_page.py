@@ -14,11 +14,20 @@ from keyhole.claims import THEOREMS
 from keyhole.constructions import load
 from keyhole.constructions.matching.waves import Angles
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
-from keyhole.drawing.heatmaps import Axes, attended, signed
-from keyhole.drawing.html import draw_svg, escaped, frame_figure, number, reproduced, section, table, wide
-from keyhole.lab.pages.parts.task_pictures import Asked, circle, keys_and_face, slices
-from keyhole.lab.pages.shell import shell
-from keyhole.lab.runs.summaries import asked, command, versions
+from keyhole.drawing.heatmaps import Axes, draw_attention_heatmap, draw_signed_heatmap
+from keyhole.drawing.html import (
+    draw_svg,
+    escape_text,
+    format_command,
+    format_number,
+    format_section,
+    format_table,
+    frame_figure,
+    make_scrollable,
+)
+from keyhole.lab.pages.parts.task_pictures import Asked, draw_keys_and_face, draw_match_circle, draw_pair_slices
+from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.models.attention import SelfAttention
 from keyhole.models.files import read_tensors
 from keyhole.models.stack import Block, Transformer
@@ -30,7 +39,7 @@ _SQUARE = "m-4 -4h8v8h-8z"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 600, 30, 250
 
 
-def page(data: Mapping[str, Any], directory: Path) -> str:
+def draw_build_page(data: Mapping[str, Any], directory: Path) -> str:
     """A self-contained page, from the record, the weights and the input beside it.
 
     Args:
@@ -38,13 +47,17 @@ def page(data: Mapping[str, Any], directory: Path) -> str:
         directory: where model.safetensors and example.safetensors are.
     """
     trip = data.get("round_trip")
-    head = f"<h1>{escaped(data['sentence'])}</h1><p class='limit'>{escaped(asked('build', data))}</p>"
-    parts = [head, pictures(directory), _frontier(data)]
-    parts += [section("What its answers give away", f"<p>{escaped(trip['sentence'])}</p>")] if trip else []
-    return shell("build", "".join([*parts, _tried(data), _certificate(data), _reproduce(data)]))
+    head = (
+        f"<h1>{escape_text(data['sentence'])}</h1><p class='limit'>{escape_text(describe_question('build', data))}</p>"
+    )
+    parts = [head, draw_attention_pictures(directory), _draw_frontier(data)]
+    parts += [format_section("What its answers give away", f"<p>{escape_text(trip['sentence'])}</p>")] if trip else []
+    return wrap_page(
+        "build", "".join([*parts, _list_constructions(data), _show_build_certificate(data), _show_build_command(data)])
+    )
 
 
-def pictures(directory: Path, *, tables: bool = True) -> str:
+def draw_attention_pictures(directory: Path, *, tables: bool = True) -> str:
     """What the last layer does on one input: the picture its task is known by, and tables of scores and weights."""
     model, path = load(directory / "model.safetensors"), directory / "example.safetensors"
     if not isinstance(model, Transformer) or not path.is_file():
@@ -57,27 +70,29 @@ def pictures(directory: Path, *, tables: bool = True) -> str:
     order = layer.order if isinstance(layer, TensorAttention) else 2
     if tokens.shape[1] ** order > _TABLE or not isinstance(layer, SelfAttention | TensorAttention):
         return ""
-    scores = _scores(layer, tokens)
-    own = _own(block, X[0], scores, softmax(scores), order)
-    return own + _maps(block, scores, order) if tables else own
+    scores = _score_tokens(layer, tokens)
+    own = _draw_task_picture(block, X[0], scores, softmax(scores), order)
+    return own + _draw_attention_maps(block, scores, order) if tables else own
 
 
-def _maps(block: Block, scores: Matrix, order: int) -> str:
+def _draw_attention_maps(block: Block, scores: Matrix, order: int) -> str:
     """Scores and weights as tables, those of pairs added up."""
     weights = softmax(scores).reshape(len(scores), len(scores), -1).sum(axis=-1)
-    figures = [attended("attention weights", weights, axes=_AXES)]
+    figures = [draw_attention_heatmap("attention weights", weights, axes=_AXES)]
     if order == 2:
-        figures.insert(0, signed("scores, the largest of each row 0", _lowered(scores), name="score", axes=_AXES))
+        figures.insert(
+            0, draw_signed_heatmap("scores, the largest of each row 0", _lower_scores(scores), name="score", axes=_AXES)
+        )
     said = "Attention on one input" + ("; token 0 is the blank one" if block.blank is not None else "")
     said += "; weights of pairs are added up over the second partner" if order > 2 else ""
-    return section(said, f'<div class="pictures">{"".join(figures)}</div>')
+    return format_section(said, f'<div class="pictures">{"".join(figures)}</div>')
 
 
-def _own(block: Block, X: Matrix, scores: Matrix, weights: Matrix, order: int) -> str:
+def _draw_task_picture(block: Block, X: Matrix, scores: Matrix, weights: Matrix, order: int) -> str:
     """The picture the task is known by: keys and a face, the circle of Match2, slices and triangles of third order."""
     phi = block.map
     if isinstance(phi, SetQueries):
-        return keys_and_face(phi, [int(i) for i in X[0, phi.dimension : phi.dimension + phi.q]])
+        return draw_keys_and_face(phi, [int(i) for i in X[0, phi.dimension : phi.dimension + phi.q]])
     if not isinstance(phi, Angles) or order > 3:
         return ""
     blank = block.blank is not None
@@ -87,11 +102,11 @@ def _own(block: Block, X: Matrix, scores: Matrix, weights: Matrix, order: int) -
         for i in range(len(X))
     ]
     if order == 2:
-        return circle(phi.modulus, min(rows, key=lambda row: float(row.weights[0]))) if blank else ""
-    return slices(_telling(rows, blank), phi.modulus)
+        return draw_match_circle(phi.modulus, min(rows, key=lambda row: float(row.weights[0]))) if blank else ""
+    return draw_pair_slices(_choose_asking_tokens(rows, blank), phi.modulus)
 
 
-def _telling(rows: list[Asked], blank: bool) -> list[Asked]:
+def _choose_asking_tokens(rows: list[Asked], blank: bool) -> list[Asked]:
     """The token whose pairs stand out most, and one that the blank token answers."""
     alone = [row for row in rows if blank and np.asarray(row.weights)[0, 0] > 0.5]
     others = {row.token for row in alone}
@@ -100,85 +115,87 @@ def _telling(rows: list[Asked], blank: bool) -> list[Asked]:
     return best[:1] + alone[:1]
 
 
-def _scores(layer: SelfAttention | TensorAttention, tokens: Array) -> Matrix:
+def _score_tokens(layer: SelfAttention | TensorAttention, tokens: Array) -> Matrix:
     if isinstance(layer, TensorAttention):
         return layer.scores(tokens)[0]
     return (tokens[0] @ layer.Q[0]) @ (tokens[0] @ layer.K[0]).T
 
 
-def _lowered(scores: Matrix) -> Matrix:
+def _lower_scores(scores: Matrix) -> Matrix:
     return scores - scores.max(axis=1, keepdims=True)
 
 
-def _frontier(data: Mapping[str, Any]) -> str:
+def _draw_frontier(data: Mapping[str, Any]) -> str:
     """Key width against bits, both on log scales: what was built, and what is provably too small."""
     points, limit = data["frontier"]["points"], data["frontier"]["limit_bits"]
     v, heads = data["size"]["value_width"], data["size"]["heads"]
     widths = [p["embed"] for p in points]
     low, high = min(1.0, *widths), 2.0 * max(widths)
     top = 2.0 * max(p["bits"] for p in points)
-    marks = _ticks(low, high, top)
+    marks = _draw_frontier_ticks(low, high, top)
     for point in points:
-        x, y = _x(point["embed"], low, high), _y(point["bits"], top)
+        x, y = _place_key_width(point["embed"], low, high), _place_number_bits(point["bits"], top)
         about = f"{point['construction']}: m = {point['embed']}, p = {point['bits']}"
-        marks += f'<g><title>{escaped(about)}</title><path class="built" d="M{x:.1f} {y:.1f}{_SQUARE}"/>'
-        marks += f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{escaped(point["construction"])}</text></g>'
+        marks += f'<g><title>{escape_text(about)}</title><path class="built" d="M{x:.1f} {y:.1f}{_SQUARE}"/>'
+        marks += f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{escape_text(point["construction"])}</text></g>'
     said = "squares were built and checked"
     if limit is not None:
         steps = [low * (high / low) ** (k / 60) for k in range(61)]
         line = [(m, limit / (heads * (2 * m + v))) for m in steps]
-        shown = [f"{_x(m, low, high):.1f},{_y(p, top):.1f}" for m, p in line if 1.0 <= p <= top]
+        shown = [
+            f"{_place_key_width(m, low, high):.1f},{_place_number_bits(p, top):.1f}" for m, p in line if 1.0 <= p <= top
+        ]
         marks += f'<polyline class="dashed" fill="none" points="{" ".join(shown)}"/>' if shown else ""
         said += f"; below the dashed line H (2m + v) p is less than {limit:.1f} bits, too few for any weights"
     size = 'viewBox="0 0 760 290" style="min-width:34rem"'
-    svg = wide(draw_svg(marks, size=size, label="sizes that were built"), "sizes")
-    figure = frame_figure(svg, f"<b>m against p</b>: {escaped(said)}", width="100%")
+    svg = make_scrollable(draw_svg(marks, size=size, label="sizes that were built"), "sizes")
+    figure = frame_figure(svg, f"<b>m against p</b>: {escape_text(said)}", width="100%")
     best = points[0]
-    return section(f"The smallest known: m = {best['embed']}, p = {best['bits']}", figure)
+    return format_section(f"The smallest known: m = {best['embed']}, p = {best['bits']}", figure)
 
 
-def _x(m: float, low: float, high: float) -> float:
+def _place_key_width(m: float, low: float, high: float) -> float:
     return _LEFT + (_RIGHT - _LEFT) * math.log(m / low) / math.log(high / low)
 
 
-def _y(p: float, top: float) -> float:
+def _place_number_bits(p: float, top: float) -> float:
     return _BOTTOM - (_BOTTOM - _TOP) * math.log(p) / math.log(top)
 
 
-def _ticks(low: float, high: float, top: float) -> str:
+def _draw_frontier_ticks(low: float, high: float, top: float) -> str:
     """Rules at powers of two of the bits, and of the key width below."""
     parts = f'<text class="quiet" x="{_LEFT}" y="14">bits p of a number, log scale</text>'
     for power in range(int(math.log2(top)) + 1):
-        y = _y(2.0**power, top)
+        y = _place_number_bits(2.0**power, top)
         parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         parts += f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{2**power}</text>'
     for power in range(math.ceil(math.log2(low)), int(math.log2(high)) + 1):
-        x = _x(2.0**power, low, high)
+        x = _place_key_width(2.0**power, low, high)
         parts += f'<text class="quiet" x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{2**power:,}</text>'
     at = (_LEFT + _RIGHT) / 2
     return f'{parts}<text class="quiet" x="{at}" y="{_BOTTOM + 34}" text-anchor="middle">key width m, log scale</text>'
 
 
-def _tried(data: Mapping[str, Any]) -> str:
+def _list_constructions(data: Mapping[str, Any]) -> str:
     rows = [(p["construction"], f"m = {p['embed']}, p = {p['bits']}") for p in data["frontier"]["points"]]
     rows += list(data["refused"].items())
-    return section("Every construction that was tried", table(rows, ("construction", "what came of it")))
+    return format_section("Every construction that was tried", format_table(rows, ("construction", "what came of it")))
 
 
-def _certificate(data: Mapping[str, Any]) -> str:
+def _show_build_certificate(data: Mapping[str, Any]) -> str:
     held = data["certificate"]
     parts = (("assumption", "assumptions"), ("conclusion", "conclusion"))
     rows = [
-        (c["name"], kind, number(c["measured"]), number(c["limit"]), "holds" if c["holds"] else "fails")
+        (c["name"], kind, format_number(c["measured"]), format_number(c["limit"]), "holds" if c["holds"] else "fails")
         for kind, part in parts
         for c in held[part]
     ]
     columns = ("measured", "part", "is", "at most", "")
-    statement = f"<p>{escaped(THEOREMS[held['theorem']].statement)}</p>"
+    statement = f"<p>{escape_text(THEOREMS[held['theorem']].statement)}</p>"
     sampled = f", sampled ({held['sampled']})" if held.get("sampled") else ""
     title = f"Certificate {held['theorem']}: {held['outcome'].lower()}{sampled}"
-    return section(title, statement + table(rows, columns, (2, 3)))
+    return format_section(title, statement + format_table(rows, columns, (2, 3)))
 
 
-def _reproduce(data: Mapping[str, Any]) -> str:
-    return section("How to reproduce", reproduced(command("build", data), versions(data)))
+def _show_build_command(data: Mapping[str, Any]) -> str:
+    return format_section("How to reproduce", format_command(restore_command("build", data), describe_versions(data)))

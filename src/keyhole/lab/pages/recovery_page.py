@@ -11,14 +11,22 @@ from typing import Any
 import numpy as np
 
 from keyhole.claims import THEOREMS, Outcome
-from keyhole.drawing.html import draw_svg, escaped, number, reproduced, seconds, section, table
-from keyhole.lab.pages.parts.error_curves import error_curve
-from keyhole.lab.pages.parts.head_switches import against_truth
-from keyhole.lab.pages.parts.portraits import portrait
-from keyhole.lab.pages.parts.recovered_matrices import verified
-from keyhole.lab.pages.shell import shell
+from keyhole.drawing.html import (
+    draw_svg,
+    escape_text,
+    format_command,
+    format_number,
+    format_seconds,
+    format_section,
+    format_table,
+)
+from keyhole.lab.pages.parts.error_curves import draw_error_curve
+from keyhole.lab.pages.parts.head_switches import draw_heads_against_truth
+from keyhole.lab.pages.parts.portraits import draw_portrait
+from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
+from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs import summaries
-from keyhole.lab.runs.reading import kind_of
+from keyhole.lab.runs.reading import recognise_kind
 
 _OUTPUTS = 6  # numbers of a counterexample's answer that are shown
 
@@ -42,69 +50,88 @@ _PHASES = {
 }
 
 
-def page(data: Mapping[str, Any], directory: Path) -> str:
+def draw_recovery_page(data: Mapping[str, Any], directory: Path) -> str:
     """The report of one run, from its record and the model files beside it."""
-    parts = (_verdict(data), _counterexample(data), portrait(data, directory), _queries(data), _certificate(data))
-    parts = (*parts[:4], error_curve(data), parts[4], against_truth(data, directory), _tour(data, directory))
-    body = "".join((*parts, section("The run", table(list(_facts(data)))), _reproduce(data)))
-    return shell(str(data["verdict"]), body)
+    parts = (
+        _draw_verdict(data),
+        _show_counterexample(data),
+        draw_portrait(data, directory),
+        _draw_query_phases(data),
+        _show_recovery_certificate(data),
+    )
+    parts = (
+        *parts[:4],
+        draw_error_curve(data),
+        parts[4],
+        draw_heads_against_truth(data, directory),
+        _draw_tour(data, directory),
+    )
+    body = "".join(
+        (*parts, format_section("The run", format_table(list(_list_facts(data)))), _show_recovery_command(data))
+    )
+    return wrap_page(str(data["verdict"]), body)
 
 
-def _tour(data: Mapping[str, Any], directory: Path) -> str:
+def _draw_tour(data: Mapping[str, Any], directory: Path) -> str:
     """What the stops of a tour look like; their pages are only needed here."""
     if not data.get("stops"):
         return ""
-    from keyhole.lab.pages.tour_page import stops
+    from keyhole.lab.pages.tour_page import draw_stops
 
-    return stops(data, directory)
+    return draw_stops(data, directory)
 
 
-def _verdict(data: Mapping[str, Any]) -> str:
+def _draw_verdict(data: Mapping[str, Any]) -> str:
     name = str(data.get("verdict"))
     failed = name == "CLASS_REFUTED" or data.get("status") in ("BAD_ANSWER", "TARGET_FAILED")
-    style, mark = ("bad", "✕") if failed else ("ours", "●") if verified(data) else ("limit", "○")
-    badge = f'<span aria-hidden="true">{mark}</span> {escaped(name)}'
-    question = f'<p class="limit">{escaped(summaries.asked(kind_of(data), data))}</p>'
-    return f'<p class="verdict {style}">{badge}</p><h1>{escaped(data["sentence"])}</h1>{question}'
+    style, mark = ("bad", "✕") if failed else ("ours", "●") if has_verified_model(data) else ("limit", "○")
+    badge = f'<span aria-hidden="true">{mark}</span> {escape_text(name)}'
+    question = f'<p class="limit">{escape_text(summaries.describe_question(recognise_kind(data), data))}</p>'
+    return f'<p class="verdict {style}">{badge}</p><h1>{escape_text(data["sentence"])}</h1>{question}'
 
 
-def _counterexample(data: Mapping[str, Any]) -> str:
+def _show_counterexample(data: Mapping[str, Any]) -> str:
     """The refuting sequence: its length, both answers with enough digits to tell them apart, the gap."""
     case = data.get("counterexample")
     if case is None:
         return ""
     answer, predicted = (np.ravel(np.asarray(case[k], dtype=np.float64)) for k in ("answer", "predicted"))
     order = np.argsort(-np.abs(answer - predicted), kind="stable")[:_OUTPUTS]
-    rows = [(f"output {k}", *_apart(float(answer[k]), float(predicted[k]))) for k in order]
-    answers = table(rows, ("", "target answers", "model answers", "gap"), (1, 2, 3))
+    rows = [(f"output {k}", *_format_apart(float(answer[k]), float(predicted[k]))) for k in order]
+    answers = format_table(rows, ("", "target answers", "model answers", "gap"), (1, 2, 3))
     note = f" Of {len(answer)} outputs, the {len(order)} with the largest gaps." if len(order) < len(answer) else ""
     where = f"<p>The sequence is counterexample.tokens in record.json; ask the target again to see it.{note}</p>"
-    title = f"On a sequence of length {len(case['tokens'])} target and model differ by {number(case['gap'])}"
-    return section(title, answers + where)
+    title = f"On a sequence of length {len(case['tokens'])} target and model differ by {format_number(case['gap'])}"
+    return format_section(title, answers + where)
 
 
-def _apart(a: float, b: float) -> tuple[str, str, str]:
+def _format_apart(a: float, b: float) -> tuple[str, str, str]:
     gap = abs(a - b)
     digits = 2 + max(1, math.ceil(math.log10(max(abs(a), abs(b)) / gap))) if 0 < gap < math.inf else 3
-    return f"{a:.{min(digits, 17)}g}", f"{b:.{min(digits, 17)}g}", number(gap)
+    return f"{a:.{min(digits, 17)}g}", f"{b:.{min(digits, 17)}g}", format_number(gap)
 
 
-def _certificate(data: Mapping[str, Any]) -> str:
+def _show_recovery_certificate(data: Mapping[str, Any]) -> str:
     held = data.get("certificate")
     if held is None:
         return ""
     rows = [
-        (f"{part}: {c['name']}", number(c["measured"]), number(c["limit"]), "holds" if c["holds"] else "fails")
+        (
+            f"{part}: {c['name']}",
+            format_number(c["measured"]),
+            format_number(c["limit"]),
+            "holds" if c["holds"] else "fails",
+        )
         for part, key in (("assumed", "assumptions"), ("concluded", "conclusion"))
         for c in held[key]
     ]
     theorem, outcome = THEOREMS.get(held["theorem"]), Outcome[held["outcome"]]
-    said = "" if theorem is None else f"<p>{escaped(theorem.statement)}</p>"
-    body = said + table(rows, ("inequality", "measured", "at most", ""), (1, 2))
-    return section(f"Certificate {held['theorem']}: {outcome.name.lower()}. {outcome.value}", body)
+    said = "" if theorem is None else f"<p>{escape_text(theorem.statement)}</p>"
+    body = said + format_table(rows, ("inequality", "measured", "at most", ""), (1, 2))
+    return format_section(f"Certificate {held['theorem']}: {outcome.name.lower()}. {outcome.value}", body)
 
 
-def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What the record says, in words; what it leaves open is left out."""
     words = ("verdict", "status", "class", "reason", "determined")
     yield from ((name, str(data[name])) for name in words if data.get(name))
@@ -113,44 +140,55 @@ def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     asked = data["queries"]
     yield "queries", f"{asked['total']:,}, verification included"
     if data.get("degrees_of_freedom") is not None:
-        yield "limit", f"{summaries.limit(data):,}, with {data['degrees_of_freedom']:,} numbers to be learned"
+        yield (
+            "limit",
+            f"{summaries.count_fewest_queries(data):,}, with {data['degrees_of_freedom']:,} numbers to be learned",
+        )
     if fresh := data.get("fresh_error"):
-        yield "fresh error", f"{number(fresh['relative'])} of the token values, over {fresh['sequences']:,} sequences"
+        yield (
+            "fresh error",
+            f"{format_number(fresh['relative'])} of the token values, over {fresh['sequences']:,} sequences",
+        )
     if data.get("error_bar") is not None:
-        yield "error bar", f"{number(data['error_bar'])} of W, relative"
+        yield "error bar", f"{format_number(data['error_bar'])} of W, relative"
     if spent := data.get("seconds"):
-        yield "time", f"{seconds(spent['total'])}, of which {seconds(spent['oracle'])} in the target"
+        yield "time", f"{format_seconds(spent['total'])}, of which {format_seconds(spent['oracle'])} in the target"
 
 
-def _reproduce(data: Mapping[str, Any]) -> str:
+def _show_recovery_command(data: Mapping[str, Any]) -> str:
     lost = data.get("status") in ("BUDGET_SPENT", "UNCHECKED") and data.get("budget") is None
     note = "This run had a budget; add the same --budget. " if lost else ""
-    return section(
-        "How to reproduce", reproduced(summaries.command(kind_of(data), data), note + summaries.versions(data))
+    return format_section(
+        "How to reproduce",
+        format_command(summaries.restore_command(recognise_kind(data), data), note + summaries.describe_versions(data)),
     )
 
 
-def _queries(data: Mapping[str, Any]) -> str:
+def _draw_query_phases(data: Mapping[str, Any]) -> str:
     """All phases but verification as one stacked bar against the counting limit, verification as a second bar."""
     phases: dict[str, int] = dict(data["queries"].get("by_phase") or {})
     if not phases:
-        return section(f"{data['queries']['total']:,} queries were asked before the run stopped", "")
-    verify, limit = phases.pop("verify", 0), summaries.limit(data)
+        return format_section(f"{data['queries']['total']:,} queries were asked before the run stopped", "")
+    verify, limit = phases.pop("verify", 0), summaries.count_fewest_queries(data)
     asked = sum(phases.values())
     per_cent = 99 / max(asked, verify, limit or 0, 1)
     starts = (per_cent * before for before in accumulate(phases.values(), initial=0))
     rows = [(name, f"{count:,}", _PHASES.get(name, "")) for name, count in (*phases.items(), ("verify", verify))]
-    bars = "".join(map(_segment, phases, phases.values(), starts, repeat(per_cent), repeat(18), cycle((0.45, 0.2))))
-    bars += _segment("verify", verify, 0.0, per_cent, 90, 0.12) + (_limit_mark(limit, per_cent) if limit else "")
+    bars = "".join(
+        map(_draw_phase_segment, phases, phases.values(), starts, repeat(per_cent), repeat(18), cycle((0.45, 0.2)))
+    )
+    bars += _draw_phase_segment("verify", verify, 0.0, per_cent, 90, 0.12) + (
+        _draw_limit_mark(limit, per_cent) if limit else ""
+    )
     bars += f'<text x="0" y="12">to learn: {asked:,}</text><text x="0" y="84">to verify: {verify:,}</text>'
-    title = _query_title(data, asked, verify, limit)
+    title = _title_queries(data, asked, verify, limit)
     svg = draw_svg(bars, size='width="100%" height="116"', label=title)
     note = "" if data.get("curve") or limit is None else f"<p class='limit'>{_UNSEEN}</p>"
-    return section(title, svg + table(rows, ("phase", "queries", "what for"), (1,)) + note)
+    return format_section(title, svg + format_table(rows, ("phase", "queries", "what for"), (1,)) + note)
 
 
-def _query_title(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:
-    if verified(data) and None not in (limit, data.get("rank")):
+def _title_queries(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:
+    if has_verified_model(data) and None not in (limit, data.get("rank")):
         shape = f"a {data['width']} x {data['width']} head of rank {data['rank']}"
         if (data.get("heads") or 1) > 1:
             shape = f"{data['heads']:,} heads of width {data['width']:,}"
@@ -159,15 +197,15 @@ def _query_title(data: Mapping[str, Any], asked: int, verify: int, limit: int | 
     return f"{asked:,} queries to learn, {verify:,} to verify{known}"
 
 
-def _segment(name: str, count: int, start: float, per_cent: float, row: int, shade: float) -> str:
+def _draw_phase_segment(name: str, count: int, start: float, per_cent: float, row: int, shade: float) -> str:
     """One phase, with its name inside where it is wide enough."""
     width, inside = count * per_cent, f"{name} {count:,}"
-    label = f'<text x="{start + width / 2:.2f}%" y="{row + 16}" text-anchor="middle">{escaped(inside)}</text>'
+    label = f'<text x="{start + width / 2:.2f}%" y="{row + 16}" text-anchor="middle">{escape_text(inside)}</text>'
     rect = f'<rect class="phase" fill-opacity="{shade}" x="{start:.2f}%" y="{row}" width="{width:.2f}%" height="24"/>'
-    return f"<g><title>{escaped(inside)} queries</title>{rect}{label if width > 3 * len(inside) else ''}</g>"
+    return f"<g><title>{escape_text(inside)} queries</title>{rect}{label if width > 3 * len(inside) else ''}</g>"
 
 
-def _limit_mark(limit: int, per_cent: float) -> str:
+def _draw_limit_mark(limit: int, per_cent: float) -> str:
     x, anchor = limit * per_cent, "end" if limit * per_cent > 50 else "start"
     line = f'<line class="dashed" x1="{x:.2f}%" x2="{x:.2f}%" y1="15" y2="51"/>'
     label = f'<text class="quiet" x="{x:.2f}%" y="62" text-anchor="{anchor}">limit {limit:,}</text>'

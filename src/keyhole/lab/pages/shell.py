@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 
-from keyhole.drawing.html import escaped
+from keyhole.drawing.html import escape_text
 from keyhole.drawing.palette import PAGE_COLOURS, PICTURE_RULES, PICTURE_STYLE
 
 _STYLE = """
@@ -43,14 +43,14 @@ for (const picture of document.querySelectorAll("[data-cells]")) {
 """
 
 
-def shell(title: str, body: str) -> str:
+def wrap_page(title: str, body: str) -> str:
     """A page around `body`; nothing is fetched, and no script runs but the one whose hash is named."""
     known = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"
     look = f"{PAGE_COLOURS}{PICTURE_RULES}{_STYLE}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width"><title>keyhole: {escaped(title)}</title>'
+        f'content="width=device-width"><title>keyhole: {escape_text(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{look}</style>'
         f"</head><body><main>{body.replace(PICTURE_STYLE, '')}</main><script>{_SCRIPT}</script></body></html>\n"
     )

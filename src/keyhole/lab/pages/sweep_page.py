@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from keyhole.drawing.charts import Axis, Level, Line, Point, chart
-from keyhole.drawing.html import escaped, number, reproduced, section, table
+from keyhole.drawing.charts import Axis, Level, Line, Point, draw_chart
+from keyhole.drawing.html import escape_text, format_command, format_number, format_section, format_table
 from keyhole.errors import InvalidInput
-from keyhole.lab.pages.parts.sweep_maps import MAP_KEYS, heat_map
-from keyhole.lab.pages.shell import shell
-from keyhole.lab.runs.store import read
-from keyhole.lab.runs.summaries import command, versions
+from keyhole.lab.pages.parts.sweep_maps import MAP_KEYS, draw_sweep_map
+from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.store import read_rows
+from keyhole.lab.runs.summaries import describe_versions, restore_command
 from keyhole.lab.runs.tables import Table
-from keyhole.lab.runs.tables import table as flat_table
+from keyhole.lab.runs.tables import tabulate_rows as flat_table
 
 _CLASSES = ("ours", "built", "peer")
 _KEYS = {"x", "y", "series", "series_names", "log", "limit", "title", "caption", "x_name", "y_name", "limit_name"}
@@ -34,93 +34,97 @@ def check_figure(figure: Mapping[str, Any]) -> None:
         raise InvalidInput("a figure's kind is lines or map, and a map names the column of its cells as value.")
 
 
-def from_directory(data: Mapping[str, Any], directory: Path) -> str:
+def draw_sweep_run(data: Mapping[str, Any], directory: Path) -> str:
     """The page of a finished sweep, from its record and the store beside it."""
-    return page(data, flat_table(read(directory / "store.sqlite")), data.get("figure"))
+    return draw_sweep_page(data, flat_table(read_rows(directory / "store.sqlite")), data.get("figure"))
 
 
-def page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None) -> str:
+def draw_sweep_page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None) -> str:
     """The page, from the record of a sweep and its rows."""
-    body = f'<p class="verdict">{escaped(data["name"])}</p><h1>{escaped(data["sentence"])}</h1>'
-    body += f"<p>{escaped(data['about'])}</p>" if data["about"] else ""
+    body = f'<p class="verdict">{escape_text(data["name"])}</p><h1>{escape_text(data["sentence"])}</h1>'
+    body += f"<p>{escape_text(data['about'])}</p>" if data["about"] else ""
     if figure is not None:
-        drawn = heat_map(rows, figure) if figure.get("kind") == "map" else _picture(rows, figure)
-        body += section(figure.get("title", "What came"), drawn)
+        drawn = draw_sweep_map(rows, figure) if figure.get("kind") == "map" else _draw_sweep_chart(rows, figure)
+        body += format_section(figure.get("title", "What came"), drawn)
     if data["expectations"]:
-        body += section("Where it should land", _expectations(data))
+        body += format_section("Where it should land", _list_expectations(data))
     if data["failures"]:
-        body += section(
-            "What failed", table([(one["key"], one["reason"]) for one in data["failures"]], ("job", "reason"))
+        body += format_section(
+            "What failed", format_table([(one["key"], one["reason"]) for one in data["failures"]], ("job", "reason"))
         )
-    made = f"Seeds are fields of the jobs, in the file. {versions(data)}".strip()
-    return shell(data["name"], body + section("How to run it again", reproduced(command("sweep", data), made)))
+    made = f"Seeds are fields of the jobs, in the file. {describe_versions(data)}".strip()
+    return wrap_page(
+        data["name"], body + format_section("How to run it again", format_command(restore_command("sweep", data), made))
+    )
 
 
-def _expectations(data: Mapping[str, Any]) -> str:
+def _list_expectations(data: Mapping[str, Any]) -> str:
     rows = [
-        ("met" if one["met"] else "missed", one["sentence"], number(one["measured"])) for one in data["expectations"]
+        ("met" if one["met"] else "missed", one["sentence"], format_number(one["measured"]))
+        for one in data["expectations"]
     ]
-    return table(rows, ("", "expected", "measured"), (2,))
+    return format_table(rows, ("", "expected", "measured"), (2,))
 
 
-def _picture(rows: Table, figure: Mapping[str, Any]) -> str:
-    series, log = grouped(rows, figure), figure.get("log", "")
+def _draw_sweep_chart(rows: Table, figure: Mapping[str, Any]) -> str:
+    series, log = group_values(rows, figure), figure.get("log", "")
     x = Axis(figure.get("x_name", figure["x"]), "x" in log)
     y = Axis(figure.get("y_name", figure["y"]), "y" in log)
     levels = [Level(figure.get("limit_name", "limit"), float(figure["limit"]))] if "limit" in figure else []
-    lines = [_line(name, values, k, y.log) for k, (name, values) in enumerate(series.items())]
+    lines = [_trace_series(name, values, k, y.log) for k, (name, values) in enumerate(series.items())]
     caption = figure.get("caption", "Marks are medians; bars reach from the least to the largest value.")
-    svg = chart([*known_lines(rows, figure), *lines], x, y, about=caption, levels=levels) if series else ""
+    svg = draw_chart([*trace_known_lines(rows, figure), *lines], x, y, about=caption, levels=levels) if series else ""
     if not svg:
         return "<p>No row has numbers in both columns of the figure.</p>"
-    return f"{svg}<p class='limit'>{escaped(caption)}</p>{_numbers(series, figure)}"
+    return f"{svg}<p class='limit'>{escape_text(caption)}</p>{_tabulate_series(series, figure)}"
 
 
-def grouped(rows: Table, figure: Mapping[str, Any]) -> Grouped:
+def group_values(rows: Table, figure: Mapping[str, Any]) -> Grouped:
     """Values of y by series and x."""
     found: Grouped = {}
     for row in rows:
-        for x, y in pairs(row.get(figure["x"]), row.get(figure["y"])):
-            found.setdefault(_name(row, figure), {}).setdefault(x, []).append(y)
+        for x, y in pair_values(row.get(figure["x"]), row.get(figure["y"])):
+            found.setdefault(_name_series(row, figure), {}).setdefault(x, []).append(y)
     return {name: dict(sorted(values.items())) for name, values in sorted(found.items())}
 
 
-def pairs(x: Any, y: Any) -> list[tuple[float, float]]:
+def pair_values(x: Any, y: Any) -> list[tuple[float, float]]:
     """Points of a row: a number or several for one x, or one or several rows of them for a list of x."""
     if isinstance(x, list) and isinstance(y, list):
         xs, ys = cast(list[Any], x), cast(list[Any], y)
         if ys and isinstance(ys[0], list):
-            return [point for each in ys for point in pairs(xs, each)]
-        return [point for one, other in zip(xs, ys, strict=False) for point in pairs(one, other)]
+            return [point for each in ys for point in pair_values(xs, each)]
+        return [point for one, other in zip(xs, ys, strict=False) for point in pair_values(one, other)]
     if isinstance(y, list):
-        return [point for each in cast(list[Any], y) for point in pairs(x, each)]
-    return [(float(cast(float, x)), float(cast(float, y)))] if _finite(x) and _finite(y) else []
+        return [point for each in cast(list[Any], y) for point in pair_values(x, each)]
+    return [(float(cast(float, x)), float(cast(float, y)))] if _is_finite_number(x) and _is_finite_number(y) else []
 
 
-def _finite(value: Any) -> bool:
+def _is_finite_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def known_lines(rows: Table, figure: Mapping[str, Any]) -> list[Line]:
+def trace_known_lines(rows: Table, figure: Mapping[str, Any]) -> list[Line]:
     """What is known beforehand, by name: medians of a column over x, over all series, dashed."""
     columns: Mapping[str, str] = figure.get("lines", {})
     lines: list[Line] = []
     for name, column in columns.items():
-        found = grouped(rows, {"x": figure["x"], "y": column}).get("", {})
+        found = group_values(rows, {"x": figure["x"], "y": column}).get("", {})
         points = [
-            Point(x, statistics.median(ys), f"{name}: {number(statistics.median(ys))}") for x, ys in found.items()
+            Point(x, statistics.median(ys), f"{name}: {format_number(statistics.median(ys))}")
+            for x, ys in found.items()
         ]
         lines.append(Line(name, "limit", points, marked=False))
     return lines
 
 
-def _name(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
+def _name_series(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     """What a row's series is called."""
     name = str(row.get(figure["series"])) if "series" in figure else ""
     return str(figure.get("series_names", {}).get(name, name))
 
 
-def _line(name: str, values: Mapping[float, list[float]], k: int, log: bool) -> Line:
+def _trace_series(name: str, values: Mapping[float, list[float]], k: int, log: bool) -> Line:
     """One series: medians, and how far values spread; on a log scale what is not above zero is left out."""
     points: list[Point] = []
     for x, every in values.items():
@@ -131,12 +135,19 @@ def _line(name: str, values: Mapping[float, list[float]], k: int, log: bool) -> 
     return Line(name, _CLASSES[k % len(_CLASSES)], points)
 
 
-def _numbers(series: Grouped, figure: Mapping[str, Any]) -> str:
+def _tabulate_series(series: Grouped, figure: Mapping[str, Any]) -> str:
     """The same numbers as a table, to read and to copy."""
     rows = [
-        (name, number(x), str(len(ys)), number(statistics.median(ys)), number(min(ys)), number(max(ys)))
+        (
+            name,
+            format_number(x),
+            str(len(ys)),
+            format_number(statistics.median(ys)),
+            format_number(min(ys)),
+            format_number(max(ys)),
+        )
         for name, values in series.items()
         for x, ys in values.items()
     ]
     names = (figure.get("series", ""), figure.get("x_name", figure["x"]), "runs", "median", "least", "largest")
-    return table(rows, names, (1, 2, 3, 4, 5))
+    return format_table(rows, names, (1, 2, 3, 4, 5))

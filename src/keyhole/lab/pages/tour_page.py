@@ -8,33 +8,40 @@ from typing import Any
 
 import numpy as np
 
-from keyhole.drawing.charts import Axis, Line, Point, chart
-from keyhole.drawing.heatmaps import log_marks
-from keyhole.drawing.html import draw_svg, escaped, frame_figure, number, section
+from keyhole.drawing.charts import Axis, Line, Point, draw_chart
+from keyhole.drawing.heatmaps import draw_log_marks
+from keyhole.drawing.html import draw_svg, escape_text, format_number, format_section, frame_figure
 from keyhole.lab.pages import bound_page, build_page, twins_page
-from keyhole.lab.runs.reading import Run, read_run
+from keyhole.lab.runs.reading import SavedRun, read_run
 from keyhole.models import AbsAffine, ReluNet, load
 
 Stops = Sequence[Mapping[str, Any]]
 
 
-def stops(data: Mapping[str, Any], directory: Path) -> str:
+def draw_stops(data: Mapping[str, Any], directory: Path) -> str:
     """Sections for every stop; a stop whose files are gone keeps its sentence."""
     every: Stops = data["stops"]
-    runs = [read_run(str(directory / str(stop["run"]))) for stop in every if _there(stop, directory)]
-    return _told(every) + _costs(every) + _networks(every, directory) + "".join(_picture(run) for run in runs)
+    runs = [read_run(str(directory / str(stop["run"]))) for stop in every if _has_record(stop, directory)]
+    return (
+        _list_stops(every)
+        + _draw_stop_costs(every)
+        + _draw_recovered_networks(every, directory)
+        + "".join(_draw_stop_picture(run) for run in runs)
+    )
 
 
-def _there(stop: Mapping[str, Any], directory: Path) -> bool:
+def _has_record(stop: Mapping[str, Any], directory: Path) -> bool:
     return bool(stop.get("run")) and (directory / str(stop["run"]) / "record.json").is_file()
 
 
-def _told(every: Stops) -> str:
-    rows = "".join(f"<li>{escaped(stop['sentence'])}</li>" for stop in every)
-    return section(f"The tour: {len(every)} further stops, each with its figure and its limit", f"<ul>{rows}</ul>")
+def _list_stops(every: Stops) -> str:
+    rows = "".join(f"<li>{escape_text(stop['sentence'])}</li>" for stop in every)
+    return format_section(
+        f"The tour: {len(every)} further stops, each with its figure and its limit", f"<ul>{rows}</ul>"
+    )
 
 
-def _costs(every: Stops) -> str:
+def _draw_stop_costs(every: Stops) -> str:
     """Queries of each recovery against its limit, on log scales."""
     asked = [stop for stop in every if stop.get("queries") and stop.get("limit")]
     if not asked:
@@ -47,12 +54,12 @@ def _costs(every: Stops) -> str:
     ]
     x, y = Axis("limit: the fewest queries any learner can ask", True), Axis("queries asked", True)
     ratios = [s["queries"] / s["limit"] for s in asked]
-    title = f"Recoveries cost {number(min(ratios))} to {number(max(ratios))} times the least any learner could ask"
+    title = f"Recoveries cost {format_number(min(ratios))} to {format_number(max(ratios))} times the least any learner could ask"
     note = "Each mark is a stop; on the grey line nothing is asked in vain. Labels are bits, of which 40 make a number."
-    return section(title, chart(lines, x, y, about=title) + f"<p class='limit'>{note}</p>")
+    return format_section(title, draw_chart(lines, x, y, about=title) + f"<p class='limit'>{note}</p>")
 
 
-def _networks(every: Stops, directory: Path) -> str:
+def _draw_recovered_networks(every: Stops, directory: Path) -> str:
     """Jumps of slope of a hidden network, true and recovered, after sorting."""
     drawn = ""
     for stop in every:
@@ -60,27 +67,29 @@ def _networks(every: Stops, directory: Path) -> str:
         if len(files) == 2 and all(file.is_file() for file in files):
             truth, found = (load(file) for file in files)
             if isinstance(truth, ReluNet) and isinstance(found, AbsAffine):
-                drawn += _jumps(stop, truth.normal_form(), found)
+                drawn += _draw_slope_jumps(stop, truth.normal_form(), found)
     return drawn
 
 
-def _jumps(stop: Mapping[str, Any], truth: AbsAffine, found: AbsAffine) -> str:
+def _draw_slope_jumps(stop: Mapping[str, Any], truth: AbsAffine, found: AbsAffine) -> str:
     sizes = {kind: np.sort(np.linalg.norm(net.D, axis=1))[::-1] for kind, net in (("truth", truth), ("ours", found))}
-    marks = log_marks("jump of slope at unit", "jump of slope |D|, log scale", sizes)
+    marks = draw_log_marks("jump of slope at unit", "jump of slope |D|, log scale", sizes)
     svg = draw_svg(marks, size='viewBox="0 0 290 250"', label="jumps of slope of hidden units")
     note = "○ true, ● recovered; a unit shows in answers by the jump of slope where it switches"
     figure = frame_figure(svg, f"<b>jumps of slope</b>: {note}")
     name = str(stop["name"])
-    title = f"{name[0].upper()}{name[1:]}: {number(stop['distance'])} from the truth, whatever the order of units"
-    return section(title, f'<div class="pictures">{figure}</div>')
+    title = (
+        f"{name[0].upper()}{name[1:]}: {format_number(stop['distance'])} from the truth, whatever the order of units"
+    )
+    return format_section(title, f'<div class="pictures">{figure}</div>')
 
 
-def _picture(run: Run) -> str:
+def _draw_stop_picture(run: SavedRun) -> str:
     """The picture a run of the tour is known by."""
     if run.kind == "twins":
-        return twins_page.first(run.data, run.directory)
+        return twins_page.draw_first_twin(run.data, run.directory)
     if run.kind == "build":
-        return build_page.pictures(run.directory, tables=False)
+        return build_page.draw_attention_pictures(run.directory, tables=False)
     if run.kind == "bound":
-        return bound_page.plane(run.data) + bound_page.conversation(run.data.get("conversation"))
+        return bound_page.draw_plane(run.data) + bound_page.draw_conversation(run.data.get("conversation"))
     return ""

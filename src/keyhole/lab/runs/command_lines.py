@@ -9,7 +9,7 @@ from typing import Any
 _PLACES = ("out", "force", "resume")  # where a run is written is nobody's business but the machine's
 
 
-def command_line(command: str, job: Any, *named: str) -> str:
+def format_command_line(command: str, job: Any, *named: str) -> str:
     """The words that ask the same again, quoted for a shell.
 
     Args:
@@ -21,11 +21,11 @@ def command_line(command: str, job: Any, *named: str) -> str:
     for item in fields(job):
         value = getattr(job, item.name)
         if item.name not in (*named, *_PLACES) and value != item.default:
-            words += option(item.name.replace("_", "-"), value)
+            words += format_option(item.name.replace("_", "-"), value)
     return shlex.join(words)
 
 
-def option(name: str, value: Any) -> list[str]:
+def format_option(name: str, value: Any) -> list[str]:
     """An option with its value; a flag has none, and what may be given several times is."""
     if isinstance(value, bool):
         return [f"--{'no-' * (not value)}{name}"]

@@ -21,7 +21,7 @@ _LOCK = "run.lock"
 
 
 @contextmanager
-def run_directory(name: str, *, out: str | None, resume: bool | None, force: bool) -> Generator[Path]:
+def open_run_directory(name: str, *, out: str | None, resume: bool | None, force: bool) -> Generator[Path]:
     """The directory of a run, kept for it while inside: a new one, or `out`.
 
     That must not hold a run unless it is to go on or be replaced, and never a live one.
@@ -34,7 +34,7 @@ def run_directory(name: str, *, out: str | None, resume: bool | None, force: boo
     """
     if out is None and resume:
         raise InvalidInput("--resume needs --out DIR, the directory of the run to go on with.")
-    with hold_directory(new_directory(name) if out is None else Path(out)) as directory:
+    with hold_directory(make_new_directory(name) if out is None else Path(out)) as directory:
         if out is not None:
             _make_room(directory, resume=resume, force=force)
         yield directory
@@ -47,7 +47,7 @@ def hold_directory(directory: Path) -> Generator[Path]:
     Raises:
         InvalidInput: a live run has it, or it cannot be written to.
     """
-    make(directory)
+    make_directory(directory)
     try:
         lock = take_lock(directory / _LOCK)
     except OSError as error:
@@ -78,14 +78,14 @@ def _make_room(directory: Path, *, resume: bool | None, force: bool) -> None:
             file.unlink()
 
 
-def new_directory(name: str, under: Path = Path("runs")) -> Path:
+def make_new_directory(name: str, under: Path = Path("runs")) -> Path:
     """A directory of its own under runs/, or another, named by time and `name`."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
     names = (under / (f"{stem}-{number}" if number > 1 else stem) for number in count(1))
-    return next(place for place in names if make(place, anew=True))
+    return next(place for place in names if make_directory(place, anew=True))
 
 
-def make(directory: Path, *, anew: bool = False) -> bool:
+def make_directory(directory: Path, *, anew: bool = False) -> bool:
     """Make a directory, with its parents; False where it is to be a new one and is none."""
     try:
         directory.mkdir(parents=True, exist_ok=not anew)

@@ -26,7 +26,7 @@ _SIGNS: dict[str, tuple[str, ...]] = {
 _UNDRAWN = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
 
-class Run(NamedTuple):
+class SavedRun(NamedTuple):
     """A run as its directory holds it.
 
     Args:
@@ -45,7 +45,7 @@ class Run(NamedTuple):
         return self.directory.name or str(self.directory)
 
 
-def read_run(path: str) -> Run:
+def read_run(path: str) -> SavedRun:
     """The run in a directory, or the one whose record.json is named.
 
     Raises:
@@ -64,15 +64,15 @@ def read_run(path: str) -> Run:
     if not isinstance(data, dict):
         raise InvalidInput(f"{file} holds no JSON object. Run the command that wrote it again.")
     held = cast(dict[str, Any], data)
-    return Run(directory, kind_of(held), held)
+    return SavedRun(directory, recognise_kind(held), held)
 
 
-def kind_of(data: Mapping[str, Any]) -> str:
+def recognise_kind(data: Mapping[str, Any]) -> str:
     """What kind of run a record is of."""
     return next((kind for kind, names in _SIGNS.items() if all(name in data for name in names)), OTHER)
 
 
-def drawn(run: Run, draw: Callable[..., T], *arguments: Any) -> T:
+def guard_drawing(run: SavedRun, draw: Callable[..., T], *arguments: Any) -> T:
     """What a function makes of a run; a damaged record ends in a sentence, not in a traceback.
 
     Raises:

@@ -31,55 +31,55 @@ class Record:
 
     def json(self) -> bytes:
         """One line of JSON; non-finite numbers are null."""
-        return msgspec.json.encode(self.data, enc_hook=_plain)
+        return msgspec.json.encode(self.data, enc_hook=_encode_array)
 
     def text(self) -> str:
         """The sentence, then aligned rows; what would steer a terminal is spelt out."""
         width = max((len(name) for name, _ in self.lines), default=0)
         rows = [f"  {name:<{width}}  {value}" for name, value in self.lines]
-        return "\n".join(map(_spelt, [str(self.data.get("sentence", "")), *rows]))
+        return "\n".join(map(_escape_controls, [str(self.data.get("sentence", "")), *rows]))
 
 
-def _spelt(text: str) -> str:
+def _escape_controls(text: str) -> str:
     """Text on one line: control characters, which a file or a target may have sent, as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _plain(value: Any) -> Any:
+def _encode_array(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return cast(Any, value.tolist())
     raise TypeError(f"{type(value).__name__} has no place in a record")
 
 
-def queries(ledger: Ledger, lost: int = 0) -> dict[str, Any]:
+def record_queries(ledger: Ledger, lost: int = 0) -> dict[str, Any]:
     """Costs as the contract names them; what a kill lost is a phase of its own."""
     phases = {name: entry.sequences for name, entry in ledger.phases.items()} | ({"lost": lost} if lost else {})
     return {"total": sum(phases.values()), "tokens": ledger.total().tokens, "by_phase": phases}
 
 
-def fresh_error(fresh: Fresh | None) -> dict[str, Any] | None:
+def record_fresh_error(fresh: Fresh | None) -> dict[str, Any] | None:
     """Agreement on fresh queries, as the contract names it."""
     return None if fresh is None else {"max": fresh.max, "relative": fresh.relative, "sequences": fresh.sequences}
 
 
-def counterexample(case: Counterexample | None) -> dict[str, Any] | None:
+def record_counterexample(case: Counterexample | None) -> dict[str, Any] | None:
     """A refuting sequence with the target's answer and the model's."""
     if case is None:
         return None
     return {"tokens": case.tokens, "answer": case.answer, "predicted": case.predicted, "gap": case.gap}
 
 
-def jumps(seen: Jumps | None) -> dict[str, Any] | None:
+def record_jumps(seen: Jumps | None) -> dict[str, Any] | None:
     """Steps on a half circle as data."""
     return None if seen is None else {"angles": seen.angles, "sizes": seen.sizes, "start": seen.start}
 
 
-def certificate(recovery: Recovery[Any]) -> dict[str, Any] | None:
+def record_recovery_certificate(recovery: Recovery[Any]) -> dict[str, Any] | None:
     """The certificate of a recovery as data, where it has one."""
-    return None if recovery.certificate is None else of_certificate(recovery.certificate)
+    return None if recovery.certificate is None else record_certificate(recovery.certificate)
 
 
-def of_certificate(held: Certificate) -> dict[str, Any]:
+def record_certificate(held: Certificate) -> dict[str, Any]:
     """A certificate as data."""
     checks = {
         part: [{"name": c.name, "measured": c.measured, "limit": c.limit, "holds": c.holds} for c in rows]
@@ -91,7 +91,7 @@ def of_certificate(held: Certificate) -> dict[str, Any]:
 _KINDS: dict[type, str] = {Head: "head", MultiHead: "multihead", AbsAffine: "relu", OneLayer: "onelayer"}
 
 
-def _kind(recovery: Recovery[Any]) -> str:
+def _name_model_class(recovery: Recovery[Any]) -> str:
     """The class of model that was decided on; a single head where there is none."""
     held = recovery.certificate
     if held is not None and held.theorem == "keyhole/whole-layer":
@@ -100,7 +100,7 @@ def _kind(recovery: Recovery[Any]) -> str:
     return _KINDS.get(type(model), "head")
 
 
-def _error_bar(recovery: Recovery[Any]) -> float | None:
+def _measure_error_bar(recovery: Recovery[Any]) -> float | None:
     """Frobenius norm of the standard errors of W, given for each entry or for all alike, over that of W."""
     bar, W = recovery.bars.get("W"), getattr(recovery.model, "W", None)
     if bar is None or W is None or not np.asarray(W).any():
@@ -109,25 +109,25 @@ def _error_bar(recovery: Recovery[Any]) -> float | None:
     return float(np.linalg.norm(np.broadcast_to(bar, W.shape))) / float(np.linalg.norm(W))
 
 
-def of_recovery(recovery: Recovery[Any], *, lost: int = 0) -> dict[str, Any]:
+def record_recovery(recovery: Recovery[Any], *, lost: int = 0) -> dict[str, Any]:
     """The part of a learn record that comes from the recovery itself."""
     model = recovery.model
     return {
         "status": recovery.status.name,
         "verdict": recovery.verdict.name,
         "sentence": recovery.sentence,
-        "class": _kind(recovery),
+        "class": _name_model_class(recovery),
         "reason": recovery.reason,
         "determined": recovery.determined,
-        "counterexample": counterexample(recovery.counterexample),
+        "counterexample": record_counterexample(recovery.counterexample),
         "width": None if model is None else model.width,
         "outputs": None if model is None else model.outputs,
         "heads": len(model.W) if isinstance(model, MultiHead) else 1 if isinstance(model, Head | OneLayer) else None,
         "rank": recovery.rank,
-        "queries": queries(recovery.ledger, lost),
+        "queries": record_queries(recovery.ledger, lost),
         "degrees_of_freedom": recovery.degrees_of_freedom,
-        "fresh_error": fresh_error(recovery.fresh),
-        "error_bar": _error_bar(recovery),
-        "certificate": certificate(recovery),
-        "jumps": jumps(recovery.jumps),
+        "fresh_error": record_fresh_error(recovery.fresh),
+        "error_bar": _measure_error_bar(recovery),
+        "certificate": record_recovery_certificate(recovery),
+        "jumps": record_jumps(recovery.jumps),
     }

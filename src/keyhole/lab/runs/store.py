@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS job (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRow:
     """One job and what became of it.
 
     Args:
@@ -61,7 +61,7 @@ class Store:
     _lock: TextIO = field(init=False)
 
     def __post_init__(self) -> None:
-        self._lock = _alone(self.path)
+        self._lock = _lock_store(self.path)
         try:
             self._base = sqlite3.connect(self.path, isolation_level=None)
             self._base.execute("PRAGMA journal_mode = WAL")
@@ -75,10 +75,10 @@ class Store:
         """What became of each job that is here, by key."""
         return dict(self._base.execute("SELECT key, state FROM job"))
 
-    def put(self, row: Row) -> None:
+    def put(self, row: StoredRow) -> None:
         """Keep a row; it is on disk when this returns. A later row of the same job replaces it."""
-        record = None if row.record is None else _text(row.record)
-        values = (row.key, _text(row.job), row.state, record, row.reason, _text(row.about))
+        record = None if row.record is None else _encode_json(row.record)
+        values = (row.key, _encode_json(row.job), row.state, record, row.reason, _encode_json(row.about))
         self._base.execute("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?, ?, ?)", values)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Store:
         release_lock(self._lock)
 
 
-def read(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[StoredRow]:
     """Every row of a store, in the order of keys; a driver may be writing it meanwhile.
 
     Raises:
@@ -98,12 +98,19 @@ def read(path: Path) -> Iterator[Row]:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
             for key, job, state, record, reason, about in base.execute("SELECT * FROM job ORDER BY key"):
-                yield Row(key, _data(job), state, None if record is None else _data(record), reason, _data(about))
+                yield StoredRow(
+                    key,
+                    _decode_json(job),
+                    state,
+                    None if record is None else _decode_json(record),
+                    reason,
+                    _decode_json(about),
+                )
     except (sqlite3.DatabaseError, msgspec.DecodeError, ValueError, TypeError) as error:
         raise InvalidInput(f"{path} is not a store, or a damaged one ({error}).") from error
 
 
-def _alone(path: Path) -> TextIO:
+def _lock_store(path: Path) -> TextIO:
     """A lock that ends with the process, however that ends."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,9 +122,9 @@ def _alone(path: Path) -> TextIO:
     return lock
 
 
-def _text(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     return msgspec.json.encode(value, order="sorted").decode()
 
 
-def _data(text: str) -> dict[str, Any]:
+def _decode_json(text: str) -> dict[str, Any]:
     return msgspec.json.decode(text, type=dict[str, Any])

@@ -11,67 +11,67 @@ from typing import Any
 
 import msgspec
 
-from keyhole.drawing.html import number
+from keyhole.drawing.html import format_number
 from keyhole.errors import InvalidInput
-from keyhole.lab.runs.store import Row
+from keyhole.lab.runs.store import StoredRow
 from keyhole.models.files import write_atomically
 
 Table = list[dict[str, Any]]
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one, with dotted keys."""
     if not isinstance(table, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"base, grid and the entries of list are tables; got {table!r}.")
     rows: dict[str, Any] = {}
     for key, value in table.items():
-        rows |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}  # pyright: ignore[reportUnknownArgumentType]
+        rows |= flatten_table(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}  # pyright: ignore[reportUnknownArgumentType]
     return rows
 
 
-def table(rows: Iterable[Row]) -> Table:
+def tabulate_rows(rows: Iterable[StoredRow]) -> Table:
     """One flat dictionary per row, with dotted names: key, state, reason, job.*, record.* and about.*."""
     return [
         {"key": row.key, "state": row.state, "reason": row.reason}
-        | flat({"job": row.job, "record": row.record or {}, "about": row.about})
+        | flatten_table({"job": row.job, "record": row.record or {}, "about": row.about})
         for row in rows
     ]
 
 
-def _columns(rows: Table) -> list[str]:
+def _list_columns(rows: Table) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _cell(value: Any) -> Any:
+def _encode_cell(value: Any) -> Any:
     return msgspec.json.encode(value).decode() if isinstance(value, list) else value
 
 
-def _csv(rows: Table) -> bytes:
+def _encode_csv(rows: Table) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
+    writer = csv.DictWriter(text, _list_columns(rows), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: _encode_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode()
 
 
-def _json(rows: Table) -> bytes:
+def _encode_json_lines(rows: Table) -> bytes:
     return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
-def _parquet(rows: Table) -> bytes:
+def _encode_parquet(rows: Table) -> bytes:
     try:
         arrow: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise InvalidInput("--export parquet needs pyarrow: pip install 'keyhole[parquet]'.") from error
-    names = _columns(rows)
-    columns = {name: _alike([_cell(row.get(name)) for row in rows]) for name in names}
+    names = _list_columns(rows)
+    columns = {name: _unify_types([_encode_cell(row.get(name)) for row in rows]) for name in names}
     held = io.BytesIO()
     parquet.write_table(arrow.table(columns), held)
     return held.getvalue()
 
 
-def _alike(values: list[Any]) -> list[Any]:
+def _unify_types(values: list[Any]) -> list[Any]:
     """A column of one type: numbers stay numbers, anything mixed becomes text."""
     kinds: set[type[Any]] = {type(value) for value in values if value is not None}
     if kinds <= {int, float}:
@@ -79,7 +79,11 @@ def _alike(values: list[Any]) -> list[Any]:
     return values if len(kinds) <= 1 else [value if value is None else str(value) for value in values]
 
 
-FORMATS: dict[str, Callable[[Table], bytes]] = {"csv": _csv, "json": _json, "parquet": _parquet}
+FORMATS: dict[str, Callable[[Table], bytes]] = {
+    "csv": _encode_csv,
+    "json": _encode_json_lines,
+    "parquet": _encode_parquet,
+}
 
 
 def check_formats(names: Iterable[str]) -> None:
@@ -89,7 +93,7 @@ def check_formats(names: Iterable[str]) -> None:
             raise InvalidInput(f"--export takes {', '.join(FORMATS)}; got {name!r}.")
 
 
-def export(rows: Table, directory: Path, names: Iterable[str]) -> list[str]:
+def export_rows(rows: Table, directory: Path, names: Iterable[str]) -> list[str]:
     """Write rows to rows.NAME for each format, and say where."""
     paths = [(directory / f"rows.{name}", FORMATS[name](rows)) for name in names]
     for path, content in paths:
@@ -100,9 +104,9 @@ def export(rows: Table, directory: Path, names: Iterable[str]) -> list[str]:
 _LONGEST = 160  # characters of a value that are shown
 
 
-def said(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value of a record for a person."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = "none" if value is None else str(value)
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text):,} characters)"
-    return number(value)
+    return format_number(value)

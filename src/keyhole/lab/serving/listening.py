@@ -14,7 +14,7 @@ import uvicorn
 from keyhole.errors import InvalidInput
 
 
-def listener_at(host: str, port: int, *, what: str) -> socket.socket:
+def open_listener(host: str, port: int, *, what: str) -> socket.socket:
     """A socket bound to an address.
 
     Raises:

@@ -31,15 +31,15 @@ _REFUSALS = {
 }
 
 
-def _answers(text: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _describe_success(text: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"200": {"description": text, "content": {"application/json": {"schema": schema}}}}
 
 
-def _tensors(side: str) -> dict[str, Any]:
+def _describe_tensors(side: str) -> dict[str, Any]:
     return {"type": "object", "required": [side], "properties": {side: {"type": "array", "items": _TENSOR}}}
 
 
-def document(name: str, width: int, outputs: int | None, *, token: bool) -> dict[str, Any]:
+def describe_api(name: str, width: int, outputs: int | None, *, token: bool) -> dict[str, Any]:
     """The OpenAPI document of a served model."""
     plain = {"type": "object"}
     model = f"/v2/models/{name}"
@@ -47,19 +47,26 @@ def document(name: str, width: int, outputs: int | None, *, token: bool) -> dict
     batch += f"{outputs or 'a fixed number of'} numbers each. Bytes may follow the JSON head instead of `data`, with "
     batch += "its length in the header Inference-Header-Content-Length."
     refusals = {code: {"description": text} for code, text in _REFUSALS.items()}
-    content = {kind: {"schema": _tensors("inputs")} for kind in ("application/json", "application/octet-stream")}
+    content = {
+        kind: {"schema": _describe_tensors("inputs")} for kind in ("application/json", "application/octet-stream")
+    }
     paths: dict[str, Any] = {
-        "/v2": {"get": {"summary": "The server", "responses": _answers("Its name, version, extensions.", plain)}},
-        "/v2/health/live": {"get": {"summary": "Is it running?", "responses": _answers("It is.", plain)}},
-        "/v2/health/ready": {"get": {"summary": "Does it answer?", "responses": _answers("It does.", plain)}},
-        model: {"get": {"summary": "The model", "responses": _answers("Its inputs and outputs.", plain)}},
-        f"{model}/ready": {"get": {"summary": "Does the model answer?", "responses": _answers("It does.", plain)}},
+        "/v2": {
+            "get": {"summary": "The server", "responses": _describe_success("Its name, version, extensions.", plain)}
+        },
+        "/v2/health/live": {"get": {"summary": "Is it running?", "responses": _describe_success("It is.", plain)}},
+        "/v2/health/ready": {"get": {"summary": "Does it answer?", "responses": _describe_success("It does.", plain)}},
+        model: {"get": {"summary": "The model", "responses": _describe_success("Its inputs and outputs.", plain)}},
+        f"{model}/ready": {
+            "get": {"summary": "Does the model answer?", "responses": _describe_success("It does.", plain)}
+        },
         f"{model}/infer": {
             "post": {
                 "summary": "Ask a batch",
                 "description": batch,
                 "requestBody": {"required": True, "content": content},
-                "responses": _answers("One row of answers per sequence.", _tensors("outputs")) | refusals,
+                "responses": _describe_success("One row of answers per sequence.", _describe_tensors("outputs"))
+                | refusals,
             }
         },
     }
@@ -71,12 +78,12 @@ def document(name: str, width: int, outputs: int | None, *, token: bool) -> dict
     return made
 
 
-def page(described: dict[str, Any]) -> str:
+def draw_api_page(described: dict[str, Any]) -> str:
     """The document as a page."""
     rows = "".join(
         f"<h2>{method.upper()} {escape(path)}</h2>"
         f"<p>{escape(work['summary'])}. {escape(work.get('description', ''))}</p>"
-        f"<ul>{''.join(_line(code, said) for code, said in work['responses'].items())}</ul>"
+        f"<ul>{''.join(_format_response(code, said) for code, said in work['responses'].items())}</ul>"
         for path, methods in described["paths"].items()
         for method, work in methods.items()
     )
@@ -88,5 +95,5 @@ def page(described: dict[str, Any]) -> str:
     )
 
 
-def _line(code: str, said: dict[str, Any]) -> str:
+def _format_response(code: str, said: dict[str, Any]) -> str:
     return f"<li><b>{code}</b> {escape(said['description'])}</li>"

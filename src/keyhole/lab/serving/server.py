@@ -20,7 +20,7 @@ from keyhole.errors import BadAnswer, InvalidInput, KeyholeError
 from keyhole.lab.serving import openapi
 from keyhole.lab.serving.accounts import Accounts, Denied
 from keyhole.lab.serving.visitors import App, Doorkeeper, Names, check_names
-from keyhole.oracles import Oracle, declared, wire
+from keyhole.oracles import Oracle, read_imperfection, wire
 
 try:
     from starlette.applications import Starlette
@@ -30,7 +30,7 @@ try:
     from starlette.routing import Route
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    from keyhole.lab.serving.listening import Listening, listener_at
+    from keyhole.lab.serving.listening import Listening, open_listener
 except ImportError as missing:
     raise ImportError("serving a model needs starlette and uvicorn: pip install 'keyhole[serve]'.") from missing
 
@@ -96,7 +96,7 @@ class Black:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.name):
             raise InvalidInput(f"the name of a served model has letters, digits, '.', '_' and '-'; got {self.name!r}.")
-        self._bound = declared(self.oracle).token_bound
+        self._bound = read_imperfection(self.oracle).token_bound
         self._places = asyncio.Semaphore(self.limits.at_once)
 
     def application(self) -> Starlette:
@@ -108,7 +108,7 @@ class Black:
         routes = [Route(path, self._told(said, guarded=False)) for path, said in open_to_all.items()]
         routes += [Route(path, self._told(said, guarded=True)) for path, said in closed.items()]
         routes += [Route("/", self._guarded(self._page)), Route(f"{model}/infer", self._infer, methods=["POST"])]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
+        return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_unknown_address})
 
     def _server(self) -> dict[str, Any]:
         return {"name": "keyhole", "version": __version__, "extensions": ["binary_tensor_data"]}
@@ -119,10 +119,10 @@ class Black:
         return {"name": self.name, "versions": ["1"], "platform": "keyhole", "inputs": [taken], "outputs": [given]}
 
     def _described(self) -> dict[str, Any]:
-        return openapi.document(self.name, self.oracle.width, self.oracle.outputs, token=self.token is not None)
+        return openapi.describe_api(self.name, self.oracle.width, self.oracle.outputs, token=self.token is not None)
 
     async def _page(self, request: Request) -> Response:
-        return HTMLResponse(openapi.page(self._described()))
+        return HTMLResponse(openapi.draw_api_page(self._described()))
 
     def _told(self, said: Any, *, guarded: bool) -> Callable[[Request], Awaitable[Response]]:
         async def tell(request: Request) -> Response:
@@ -191,14 +191,14 @@ class Black:
     def _answered(self, body: bytes, headers: dict[str, str], client: str) -> tuple[bytes, dict[str, str]]:
         """The answer to a body; runs beside the event loop."""
         try:
-            message, behind = wire.opened(body, headers, wire.Question)
-            X = wire.questions(message, behind, self.oracle.width)
+            message, behind = wire.open_message(body, headers, wire.Question)
+            X = wire.read_questions(message, behind, self.oracle.width)
         except InvalidInput as error:
             raise _Refused(400, str(error)) from error
         if unknown := [wanted.name for wanted in message.outputs if wanted.name != _OUTPUT]:
             raise _Refused(400, f"the only output is {_OUTPUT!r}; {unknown[0][:80]!r} is not there.")
         Y = self._ask(X, client)
-        return wire.reply(Y, _OUTPUT, model=self.name, number=message.id, binary=message.binary)
+        return wire.write_reply(Y, _OUTPUT, model=self.name, number=message.id, binary=message.binary)
 
     def _ask(self, X: Stack, client: str) -> Matrix:
         if self._bound is not None and np.sqrt(np.einsum("bld,bld->bl", X, X).max()) > self._bound * (1 + 1e-9):
@@ -217,13 +217,13 @@ class Black:
                 raise _Refused(500, str(error)) from error
 
 
-def _unknown(request: Request, error: Exception) -> Response:
+def _refuse_unknown_address(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     sentence = "there is nothing at this address; / lists what there is." if status == 404 else "not in this way."
     return JSONResponse({"error": sentence}, status_code=status)
 
 
-def _protocol(head_seconds: float) -> type[H11Protocol]:
+def _make_impatient_protocol(head_seconds: float) -> type[H11Protocol]:
     """The HTTP protocol that hangs up on whoever does not send the head of a request in time."""
 
     class Impatient(H11Protocol):
@@ -276,7 +276,7 @@ class Server(Listening):
         known_as: Sequence[str] = (),
     ) -> None:
         check_names(known_as)
-        self.black, limits, listener = black, black.limits, listener_at(host, port, what="server")
+        self.black, limits, listener = black, black.limits, open_listener(host, port, what="server")
         shown, number = listener.getsockname()[:2]
         names = Names.at(host, shown, number, known_as)
         address = f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/v2/models/{black.name}"
@@ -285,7 +285,7 @@ class Server(Listening):
             listener,
             address,
             announce,
-            http=_protocol(limits.head_seconds),
+            http=_make_impatient_protocol(limits.head_seconds),
             limit_concurrency=limits.connections,
             timeout_keep_alive=math.ceil(limits.head_seconds),
             timeout_graceful_shutdown=10,

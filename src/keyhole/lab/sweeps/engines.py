@@ -23,11 +23,11 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from keyhole._arrays import one_thread
+from keyhole._arrays import pin_one_thread
 from keyhole.errors import InvalidInput, KeyholeError
 from keyhole.lab.jobs import KINDS, Job
 from keyhole.lab.runs.records import Record
-from keyhole.lab.sweeps.files import job_of
+from keyhole.lab.sweeps.files import parse_job
 
 MOMENT = 0.5  # seconds an engine waits for something to finish before it lets its driver look up
 DEATHS = 3  # of a process a job was in, before the job is suspected and runs alone
@@ -73,12 +73,12 @@ class Work:
     run: Callable[[Job], Record]
 
 
-def perform(work: Work, payload: Payload) -> Outcome:
+def perform_job(work: Work, payload: Payload) -> Outcome:
     """Run one job; what it returns is plain data, and so is what it raises."""
     start = time.perf_counter()
     try:
-        with one_thread():
-            record = work.run(job_of(payload["job"], payload["fields"]))
+        with pin_one_thread():
+            record = work.run(parse_job(payload["job"], payload["fields"]))
         said: dict[str, Any] = {"record": msgspec.json.decode(record.json()), "code": record.code}
     except KeyholeError as error:
         said = {"reason": str(error)}
@@ -87,18 +87,18 @@ def perform(work: Work, payload: Payload) -> Outcome:
     return said | {"about": {"seconds": time.perf_counter() - start, "host": platform.node(), "process": os.getpid()}}
 
 
-def _marked(work: Work, payload: Payload, mark: str) -> Outcome:
+def _perform_marked_job(work: Work, payload: Payload, mark: str) -> Outcome:
     """Run one job, with a file that stands as long as the job is under way, imports apart."""
     with suppress(KeyholeError):  # `perform` meets it again, and says so
         work.load(KINDS[payload["job"]])
     Path(mark).touch()
     try:
-        return perform(work, payload)
+        return perform_job(work, payload)
     finally:
         Path(mark).unlink(missing_ok=True)
 
 
-def _died(times: int) -> Outcome:
+def _report_deaths(times: int) -> Outcome:
     if not times:
         return {"reason": f"processes died {STARTS} times before the job began.", "about": {}}
     return {"reason": f"the process it ran in died {times} times, the last time with nothing beside it.", "about": {}}
@@ -120,22 +120,22 @@ class Serial:
         """The next job, run now."""
         if self._taken:
             key, payload = self._taken.pop(0)
-            yield key, perform(self.work, payload)
+            yield key, perform_job(self.work, payload)
 
     def close(self) -> None:
         """Forget what was not run."""
         self._taken.clear()
 
 
-def _prepare() -> None:
+def _prepare_worker() -> None:
     """A worker leaves Ctrl-C to its driver, and ends when that does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=_exit_with_driver, args=(parent.sentinel,), daemon=True).start()
 
 
-def _end_with(sentinel: int) -> None:
+def _exit_with_driver(sentinel: int) -> None:
     connection.wait([sentinel])
     os._exit(1)
 
@@ -176,9 +176,11 @@ class Pool:
     def _hand(self, key: str) -> None:
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=spawn, initializer=_prepare)
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=spawn, initializer=_prepare_worker)
         try:
-            self._held[self._pool.submit(_marked, self.work, self._payloads[key], str(self._mark(key)))] = key
+            self._held[self._pool.submit(_perform_marked_job, self.work, self._payloads[key], str(self._mark(key)))] = (
+                key
+            )
             self._processes |= cast(Any, self._pool)._processes or {}
         except BrokenProcessPool:
             future: Future[Outcome] = Future()
@@ -216,7 +218,7 @@ class Pool:
             if self._idle < STARTS:
                 self._hand(key)
             else:
-                yield self._ended(key, _died(0))
+                yield self._ended(key, _report_deaths(0))
 
     def _suspect(self) -> None:
         """Count a death for every job that was under way."""
@@ -237,7 +239,7 @@ class Pool:
             self._suspect()
             if self._deaths[key] >= DEATHS + ALONE:
                 break
-        return _died(self._deaths[key])
+        return _report_deaths(self._deaths[key])
 
     def _shut(self) -> None:
         """End every process, and wait until it has ended: what it held, such as a transcript, is free then."""
@@ -289,7 +291,7 @@ class Cluster:
     def submit(self, key: str, payload: Payload) -> None:
         """Take a job."""
         future = self._client.submit(
-            perform, self.work, dict(payload), key=f"keyhole-{key}-{time.time_ns()}", pure=False
+            perform_job, self.work, dict(payload), key=f"keyhole-{key}-{time.time_ns()}", pure=False
         )
         self._held[future] = key
 

@@ -34,9 +34,9 @@ class Landing:
     met: bool
 
 
-def landings(rows: Table, expected: tuple[Mapping[str, Any], ...]) -> list[Landing]:
+def judge_expectations(rows: Table, expected: tuple[Mapping[str, Any], ...]) -> list[Landing]:
     """Each expectation against the rows that are there."""
-    return [_landing(rows, one) for one in expected]
+    return [_judge_expectation(rows, one) for one in expected]
 
 
 def check_expectation(one: Mapping[str, Any]) -> None:
@@ -51,19 +51,19 @@ def check_expectation(one: Mapping[str, Any]) -> None:
         )
 
 
-def _landing(rows: Table, one: Mapping[str, Any]) -> Landing:
+def _judge_expectation(rows: Table, one: Mapping[str, Any]) -> Landing:
     where: Mapping[str, Any] = one.get("where", {})
-    found = [row[one["value"]] for row in rows if one["value"] in row and _among(row, where)]
-    measured = _measure(found, one)
+    found = [row[one["value"]] for row in rows if one["value"] in row and _is_among(row, where)]
+    measured = _measure_statistic(found, one)
     low, high = one.get("at_least", float("-inf")), one.get("at_most", float("inf"))
-    return Landing(_said(one, where), measured, measured is not None and low <= measured <= high)
+    return Landing(_describe_expectation(one, where), measured, measured is not None and low <= measured <= high)
 
 
-def _among(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
+def _is_among(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
     return all(row.get(name) == value for name, value in where.items())
 
 
-def _measure(found: list[Any], one: Mapping[str, Any]) -> float | None:
+def _measure_statistic(found: list[Any], one: Mapping[str, Any]) -> float | None:
     if "equals" in one:
         return statistics.fmean(value == one["equals"] for value in found) if found else None
     each = [one for value in found for one in (cast(list[Any], value) if isinstance(value, list) else [value])]
@@ -71,7 +71,7 @@ def _measure(found: list[Any], one: Mapping[str, Any]) -> float | None:
     return STATISTICS[one["statistic"]](numbers) if numbers else None
 
 
-def _said(one: Mapping[str, Any], where: Mapping[str, Any]) -> str:
+def _describe_expectation(one: Mapping[str, Any], where: Mapping[str, Any]) -> str:
     what = f"share of {one['value']} = {one['equals']}" if "equals" in one else f"{one['statistic']} of {one['value']}"
     among = "".join(f", {name} = {value}" for name, value in where.items())
     bounds = [f"{name.replace('_', ' ')} {one[name]:g}" for name in ("at_least", "at_most") if name in one]

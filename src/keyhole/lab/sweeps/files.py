@@ -15,7 +15,7 @@ import msgspec
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import KINDS, Job
 from keyhole.lab.pages.sweep_page import check_figure
-from keyhole.lab.runs.tables import flat
+from keyhole.lab.runs.tables import flatten_table
 from keyhole.lab.sweeps.expectations import check_expectation
 
 MOST = 100_000  # jobs of one sweep
@@ -58,12 +58,12 @@ def read_sweep(path: str) -> Sweep:
     except (tomllib.TOMLDecodeError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read as {'TOML' if toml else 'JSON'}: {error}.") from error
     try:
-        return _sweep(data, file.stem)
+        return _parse_sweep(data, file.stem)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
 
 
-def _sweep(data: Any, stem: str) -> Sweep:
+def _parse_sweep(data: Any, stem: str) -> Sweep:
     if not isinstance(data, dict) or "job" not in data:
         raise InvalidInput(f"a sweep names its job, one of {', '.join(KINDS)}.")
     table: dict[str, Any] = dict(data)  # pyright: ignore[reportUnknownArgumentType]
@@ -72,9 +72,9 @@ def _sweep(data: Any, stem: str) -> Sweep:
     name = str(table.get("name", stem))
     if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
         raise InvalidInput(f"the name of a sweep has letters, digits, '-', '_' and '.'; got {name!r}.")
-    entries = tuple(_nested(entry) for entry in _entries(table))
+    entries = tuple(_nest_keys(entry) for entry in _expand_entries(table))
     for entry in entries:
-        job_of(table["job"], entry)
+        parse_job(table["job"], entry)
     expect, figure = tuple(table.get("expect", ())), table.get("figure")
     for one in expect:
         check_expectation(one)
@@ -83,13 +83,13 @@ def _sweep(data: Any, stem: str) -> Sweep:
     return Sweep(name, str(table.get("about", "")), table["job"], entries, figure, expect)
 
 
-def _entries(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _expand_entries(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Base, then an entry of the list, then a point of the grid, each overriding what came before."""
-    base, grid = flat(table.get("base", {})), _ranges(flat(table.get("grid", {})))
+    base, grid = flatten_table(table.get("base", {})), _expand_ranges(flatten_table(table.get("grid", {})))
     entries: Any = table.get("list", [{}])
     if not isinstance(entries, list):
         raise InvalidInput(f"list holds tables, each [[list]]; got {entries!r}.")
-    listed = [flat(entry) for entry in cast(list[Any], entries)]
+    listed = [flatten_table(entry) for entry in cast(list[Any], entries)]
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InvalidInput(f"a grid gives a list of values for each key; {key} has {values!r}.")
@@ -101,7 +101,7 @@ def _entries(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield base | entry | dict(zip(grid, point, strict=True))
 
 
-def _ranges(grid: dict[str, Any]) -> dict[str, Any]:
+def _expand_ranges(grid: dict[str, Any]) -> dict[str, Any]:
     """Keys such as `seed.range = [0, 20]` as the list of whole numbers they stand for."""
     return {
         key.removesuffix(".range"): list(range(*values)) if key.endswith(".range") else values
@@ -109,7 +109,7 @@ def _ranges(grid: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _nested(rows: Mapping[str, Any]) -> dict[str, Any]:
+def _nest_keys(rows: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys as nested tables."""
     tree: dict[str, Any] = {}
     for key, value in rows.items():
@@ -121,18 +121,18 @@ def _nested(rows: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def job_of(kind: str, entry: Mapping[str, Any]) -> Job:
+def parse_job(kind: str, entry: Mapping[str, Any]) -> Job:
     """A job from plain data; names it does not have, and values of another type, are refused."""
     if kind not in KINDS:
         raise InvalidInput(f"a job is one of {', '.join(KINDS)}; got {kind!r}.")
-    _known(KINDS[kind], entry, kind)
+    _check_field_names(KINDS[kind], entry, kind)
     try:
         return msgspec.convert(dict(entry), KINDS[kind])
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidInput(f"{error} in a {kind} job {dict(entry)}.") from error
 
 
-def _known(cls: type[Any], entry: Mapping[str, Any], where: str) -> None:
+def _check_field_names(cls: type[Any], entry: Mapping[str, Any], where: str) -> None:
     hints = get_type_hints(cls)
     names = {item.name for item in fields(cls)}
     if extra := sorted(set(entry) - names):
@@ -140,4 +140,4 @@ def _known(cls: type[Any], entry: Mapping[str, Any], where: str) -> None:
     for name, value in entry.items():
         inner = next((t for t in (hints[name], *get_args(hints[name])) if is_dataclass(t)), None)
         if isinstance(inner, type) and isinstance(value, Mapping):
-            _known(inner, value, f"{where}.{name}")  # pyright: ignore[reportUnknownArgumentType]
+            _check_field_names(inner, value, f"{where}.{name}")  # pyright: ignore[reportUnknownArgumentType]

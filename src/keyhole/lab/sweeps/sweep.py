@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.commands.shared import versions
+from keyhole.lab.commands.shared import list_versions
 from keyhole.lab.jobs import Job, SweepJob, TrainJob
-from keyhole.lab.pages.sweep_page import page
+from keyhole.lab.pages.sweep_page import draw_sweep_page
 from keyhole.lab.runs.directories import hold_directory
 from keyhole.lab.runs.records import Record
-from keyhole.lab.runs.store import DONE, FAILED, Row, Store, read
-from keyhole.lab.runs.tables import Table, check_formats, export, table
+from keyhole.lab.runs.store import DONE, FAILED, Store, StoredRow, read_rows
+from keyhole.lab.runs.tables import Table, check_formats, export_rows, tabulate_rows
 from keyhole.lab.sweeps.engines import Cluster, Engine, Outcome, Payload, Pool, Serial, Work
-from keyhole.lab.sweeps.expectations import Landing, landings
-from keyhole.lab.sweeps.files import Sweep, job_of, read_sweep
+from keyhole.lab.sweeps.expectations import Landing, judge_expectations
+from keyhole.lab.sweeps.files import Sweep, parse_job, read_sweep
 from keyhole.models.files import write_atomically
 
 REFUSED = 3
@@ -37,11 +37,11 @@ def run_sweep(job: SweepJob, *, work: tuple[Loader, Runner]) -> Record:
     if job.workers < 0:
         raise InvalidInput(f"--workers is a whole number >= 0; got {job.workers}.")
     directory = Path(job.out) if job.out is not None else Path("runs") / sweep.name
-    payloads = _payloads(sweep, directory)
+    payloads = _collect_payloads(sweep, directory)
     with hold_directory(directory):
         ran = _run_missing(job, sweep, payloads, directory / "store.sqlite", Work(*work))
-        rows = [row for row in read(directory / "store.sqlite") if row.key in payloads]
-        return _finished(job, sweep, directory, rows, ran)
+        rows = [row for row in read_rows(directory / "store.sqlite") if row.key in payloads]
+        return _finish_sweep(job, sweep, directory, rows, ran)
 
 
 def _run_missing(job: SweepJob, sweep: Sweep, payloads: dict[str, Payload], path: Path, work: Work) -> int:
@@ -51,19 +51,19 @@ def _run_missing(job: SweepJob, sweep: Sweep, payloads: dict[str, Payload], path
         done = {DONE} if job.retry_failed else {DONE, FAILED}
         missing = {key: payload for key, payload in payloads.items() if states.get(key) not in done}
         if missing:
-            _drive(missing, _engine(job, len(missing), work), store, sweep.name)
+            _drive_engine(missing, _choose_engine(job, len(missing), work), store, sweep.name)
     return len(missing)
 
 
-def _payloads(sweep: Sweep, directory: Path) -> dict[str, Payload]:
+def _collect_payloads(sweep: Sweep, directory: Path) -> dict[str, Payload]:
     """The jobs by their keys; equal ones are one. Those that write go on in a directory of their own."""
-    jobs = [job_of(sweep.kind, entry) for entry in sweep.entries]
+    jobs = [parse_job(sweep.kind, entry) for entry in sweep.entries]
     if any(getattr(job, name, None) for job in jobs for name in ("out", "resume", "force")):
         raise InvalidInput("a sweep gives each of its jobs a directory of its own: leave out, resume and force away.")
-    return {job.key: {"job": sweep.kind, "fields": asdict(job) | _place(job, directory)} for job in jobs}
+    return {job.key: {"job": sweep.kind, "fields": asdict(job) | _place_job(job, directory)} for job in jobs}
 
 
-def _place(job: Job, directory: Path) -> dict[str, Any]:
+def _place_job(job: Job, directory: Path) -> dict[str, Any]:
     """Where a job writes, and that it goes on with what it finds there; a training writes where it is asked to."""
     if isinstance(job, TrainJob) and not job.keep:
         return {"keep": False}
@@ -72,33 +72,33 @@ def _place(job: Job, directory: Path) -> dict[str, Any]:
     return {"out": str(directory / "jobs" / job.key), "resume": True} if hasattr(job, "resume") else {}
 
 
-def _engine(job: SweepJob, count: int, work: Work) -> Engine:
+def _choose_engine(job: SweepJob, count: int, work: Work) -> Engine:
     if job.cluster is not None:
         return Cluster(work, job.cluster)
     return Pool(work, min(job.workers, count)) if job.workers else Serial(work)
 
 
-def _drive(missing: dict[str, Payload], engine: Engine, store: Store, name: str) -> None:
+def _drive_engine(missing: dict[str, Payload], engine: Engine, store: Store, name: str) -> None:
     """Keep the engine supplied and every outcome kept; what is in flight when this ends is run again another time."""
     waiting, flying = iter(missing.items()), 0
-    with closing(engine), _progress(name, len(missing)) as shown:
+    with closing(engine), _show_progress(name, len(missing)) as shown:
         left = len(missing)
         while left:
             while flying < engine.room and (pair := next(waiting, None)) is not None:
                 engine.submit(*pair)
                 flying += 1
             for key, outcome in engine.completed():
-                store.put(_row(key, missing[key], outcome))
+                store.put(_make_stored_row(key, missing[key], outcome))
                 flying, left = flying - 1, left - 1
                 shown.advance()
 
 
-def _row(key: str, payload: Payload, outcome: Outcome) -> Row:
+def _make_stored_row(key: str, payload: Payload, outcome: Outcome) -> StoredRow:
     job = {"kind": payload["job"], **payload["fields"]}
     about = {**outcome["about"], "finished": datetime.now(UTC).isoformat(timespec="seconds")}
     if "reason" in outcome:
-        return Row(key, job, FAILED, None, outcome["reason"], about)
-    return Row(key, job, DONE, outcome["record"], None, about)
+        return StoredRow(key, job, FAILED, None, outcome["reason"], about)
+    return StoredRow(key, job, DONE, outcome["record"], None, about)
 
 
 class _Lines:
@@ -130,17 +130,17 @@ class _Bar:
         self.bar.advance(self.task)
 
 
-def _progress(name: str, total: int) -> AbstractContextManager[_Lines | _Bar]:
-    return _bar(name, total) if sys.stderr.isatty() else _lines(name, total)
+def _show_progress(name: str, total: int) -> AbstractContextManager[_Lines | _Bar]:
+    return _show_progress_bar(name, total) if sys.stderr.isatty() else _show_progress_lines(name, total)
 
 
 @contextmanager
-def _lines(name: str, total: int) -> Generator[_Lines]:
+def _show_progress_lines(name: str, total: int) -> Generator[_Lines]:
     yield _Lines(name, total)
 
 
 @contextmanager
-def _bar(name: str, total: int) -> Generator[_Bar]:
+def _show_progress_bar(name: str, total: int) -> Generator[_Bar]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -149,39 +149,41 @@ def _bar(name: str, total: int) -> Generator[_Bar]:
         yield _Bar(bar, total, name)
 
 
-def _finished(job: SweepJob, sweep: Sweep, directory: Path, rows: list[Row], ran: int) -> Record:
+def _finish_sweep(job: SweepJob, sweep: Sweep, directory: Path, rows: list[StoredRow], ran: int) -> Record:
     """Exports, the page and the record, all read from the rows."""
-    flat: Table = table(rows)
-    landed = landings([row for row in flat if row["state"] == DONE], sweep.expect)
+    flat: Table = tabulate_rows(rows)
+    landed = judge_expectations([row for row in flat if row["state"] == DONE], sweep.expect)
     failed = [row for row in rows if row.state == FAILED]
     data: dict[str, Any] = {
-        "sentence": _sentence(sweep, rows, failed, ran, landed),
+        "sentence": _describe_sweep(sweep, rows, failed, ran, landed),
         "name": sweep.name,
         "about": sweep.about,
         "jobs": {"total": len(rows), "done": len(rows) - len(failed), "failed": len(failed), "run_now": ran},
         "failures": [{"key": row.key, "reason": row.reason} for row in failed],
         "expectations": [asdict(one) for one in landed],
         "store": str(directory / "store.sqlite"),
-        "exports": export(flat, directory, job.export),
+        "exports": export_rows(flat, directory, job.export),
         "run": str(directory),
         "file": job.file,
         "figure": sweep.figure,
-        **versions(),
+        **list_versions(),
     }
-    lines = [("met" if one.met else "MISSED", _landing(one)) for one in landed]
+    lines = [("met" if one.met else "MISSED", _describe_landing(one)) for one in landed]
     lines += [("failed", f"{row.key}: {row.reason}") for row in failed[:5]]
     lines += [("written to", str(directory))]
     record = Record(data, REFUSED if failed else 0, tuple(lines))
     write_atomically(directory / "record.json", record.json() + b"\n")
-    write_atomically(directory / "report.html", page(data, flat, sweep.figure).encode())
+    write_atomically(directory / "report.html", draw_sweep_page(data, flat, sweep.figure).encode())
     return record
 
 
-def _landing(one: Landing) -> str:
+def _describe_landing(one: Landing) -> str:
     return f"{one.sentence}; measured {'nothing' if one.measured is None else f'{one.measured:.3g}'}"
 
 
-def _sentence(sweep: Sweep, rows: list[Row], failed: list[Row], ran: int, landed: list[Landing]) -> str:
+def _describe_sweep(
+    sweep: Sweep, rows: list[StoredRow], failed: list[StoredRow], ran: int, landed: list[Landing]
+) -> str:
     said = f"{len(rows) - len(failed):,} of {len(rows):,} jobs of {sweep.name} are done, {ran:,} of them run now."
     if failed:
         said += f" {len(failed):,} failed; mend the cause and add --retry-failed."

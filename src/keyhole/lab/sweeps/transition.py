@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.commands.shared import seeded
+from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import TransitionJob
 from keyhole.lab.runs.records import Record
 from keyhole.learners.one_head.nuclear import minimise_nuclear_norm
@@ -25,7 +25,7 @@ def run_transition(job: TransitionJob) -> Record:
         )
     freedom = r * (2 * d - r)
     count = math.ceil(job.ratio * freedom)
-    errors = [_error(d, r, count, rng) for rng in seeded(job.seed).spawn(job.seeds)]
+    errors = [_measure_recovery_error(d, r, count, rng) for rng in seed_generator(job.seed).spawn(job.seeds)]
     success = sum(error <= _FOUND for error in errors) / job.seeds
     sentence = (
         f"{count} measurements of matrices {d} x {d} of rank {r}: {100 * success:.0f} % of {job.seeds} come back."
@@ -34,7 +34,7 @@ def run_transition(job: TransitionJob) -> Record:
     return Record({**data, "success": success, "errors": errors})
 
 
-def _error(width: int, rank: int, count: int, rng: np.random.Generator) -> float:
+def _measure_recovery_error(width: int, rank: int, count: int, rng: np.random.Generator) -> float:
     """Relative distance of the matrix of least nuclear norm from the one that was measured."""
     W = rng.normal(size=(width, rank)) @ rng.normal(size=(rank, width))
     A, B = rng.normal(size=(2, count, width))

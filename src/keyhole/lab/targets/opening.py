@@ -32,22 +32,22 @@ def open_target(
         TargetFailed: a service does not answer.
     """
     if target.startswith(("http://", "https://")):
-        return _service(target, width, outputs, reaching or Reaching())
+        return _open_service(target, width, outputs, reaching or Reaching())
     if target.endswith(".onnx"):
-        return _onnx(target, width, outputs)
+        return _open_onnx_file(target, width, outputs)
     if target.endswith(".safetensors") or (os.sep in target and ":" not in target):
-        return _of_sizes(target, Local(saved(target)), width, outputs)
+        return _check_oracle_sizes(target, Local(load_askable_model(target)), width, outputs)
     if ":" not in target:
         raise InvalidInput(f"TARGET must be {_FORMS}; got {target!r}.")
-    return _in_process(target, width, outputs)
+    return _open_in_process(target, width, outputs)
 
 
-def _in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
+def _open_in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
     """What `package.module:NAME` holds: a callable, a torch module, or an oracle made of a part of one."""
-    return _of_sizes(target, oracle_of(_named(target), width, outputs), width, outputs)
+    return _check_oracle_sizes(target, oracle_of(_import_target(target), width, outputs), width, outputs)
 
 
-def _of_sizes(target: str, oracle: Oracle, width: int | None, outputs: int | None) -> Oracle:
+def _check_oracle_sizes(target: str, oracle: Oracle, width: int | None, outputs: int | None) -> Oracle:
     """The oracle, where it has the sizes that were said."""
     if width not in (None, oracle.width):
         raise InvalidInput(f"{target} has tokens of width {oracle.width}; --width says {width}.")
@@ -56,7 +56,7 @@ def _of_sizes(target: str, oracle: Oracle, width: int | None, outputs: int | Non
     return oracle
 
 
-def saved(path: str) -> Any:
+def load_askable_model(path: str) -> Any:
     """A saved model as it is asked: a layer by its last row, and of a Transformer of one layer that layer.
 
     The token map in front of a built or trained layer is not hidden: tokens are asked as it gives them. A layer with a
@@ -80,7 +80,7 @@ def saved(path: str) -> Any:
     return model.read_last() if isinstance(model, SelfAttention) else model
 
 
-def _service(address: str, width: int | None, outputs: int | None, reaching: Reaching) -> Oracle:
+def _open_service(address: str, width: int | None, outputs: int | None, reaching: Reaching) -> Oracle:
     try:
         from keyhole.oracles.http_service import HttpService
     except ImportError as error:
@@ -89,7 +89,7 @@ def _service(address: str, width: int | None, outputs: int | None, reaching: Rea
     return HttpService(address, width, outputs, rate=reaching.rate, timeout=reaching.timeout, token=token)
 
 
-def _onnx(path: str, width: int | None, outputs: int | None) -> Oracle:
+def _open_onnx_file(path: str, width: int | None, outputs: int | None) -> Oracle:
     try:
         from keyhole.oracles.onnx_file import OnnxFile
     except ImportError as error:
@@ -97,12 +97,12 @@ def _onnx(path: str, width: int | None, outputs: int | None) -> Oracle:
     return OnnxFile(path, width, outputs)
 
 
-def chunk(target: str) -> int:
+def choose_chunk_size(target: str) -> int:
     """Numbers of one entry of the transcript: few where an answer lost is an answer waited for."""
     return 1 << 19 if target.startswith(("http://", "https://")) else 1 << 22
 
 
-def _named(target: str) -> Any:
+def _import_target(target: str) -> Any:
     module, _, path = target.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -121,7 +121,7 @@ def _named(target: str) -> Any:
     return found
 
 
-def stated_by(job: Declaring) -> Imperfection:
+def read_declarations(job: Declaring) -> Imperfection:
     """What a job declares of its target."""
     stated = Imperfection.cast(job.answers)
     if job.decimals is not None:
@@ -142,7 +142,7 @@ _POLICIES: dict[str, Callable[[Oracle, str, int], Oracle]] = {
 }
 
 
-def simulated(oracle: Oracle, policies: Sequence[str], seed: int) -> Oracle:
+def simulate_policies(oracle: Oracle, policies: Sequence[str], seed: int) -> Oracle:
     """The oracle behind output policies, the first one innermost; each declares itself.
 
     Raises:
@@ -159,7 +159,7 @@ def simulated(oracle: Oracle, policies: Sequence[str], seed: int) -> Oracle:
     return oracle
 
 
-def go_on(oracle: Any, asked: int) -> None:
+def resume_noise(oracle: Any, asked: int) -> None:
     """Let simulated noise go on from where a run that is resumed had come to."""
     while oracle is not None:
         if isinstance(oracle, Noisy):
@@ -205,7 +205,7 @@ def load_bases(path: str) -> tuple[Matrix, ...]:
     return tuple(found)
 
 
-def _only_tensor(file: Path) -> Matrix:
+def _load_only_tensor(file: Path) -> Matrix:
     from safetensors.numpy import load
 
     tensors = load(file.read_bytes())
@@ -218,17 +218,17 @@ _TOKEN_FILES: dict[str, Callable[[Path], Any]] = {
     ".npy": lambda file: np.asarray(np.load(file, allow_pickle=False), dtype=np.float64),
     ".csv": lambda file: np.loadtxt(file, delimiter=",", ndmin=2),
     ".txt": lambda file: np.loadtxt(file, ndmin=2),
-    ".safetensors": _only_tensor,
+    ".safetensors": _load_only_tensor,
 }
 
 
-def digest(target: str) -> str | None:
+def hash_file(target: str) -> str | None:
     """SHA-256 of a file target, so that a changed file is not taken for the same run."""
     path = Path(target)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
-def label(target: str) -> str:
+def label_target(target: str) -> str:
     """A short name for run directories."""
     name = (
         Path(target).stem

@@ -39,7 +39,7 @@ _ROUNDED = "with tokens bounded rounding hides what is below the last decimal, a
 _COUNT = "what was not asked for is not known: there are fewer answers than parameters"
 
 
-def policies(cost: int, size: float, bound: float) -> list[Policy]:
+def list_policies(cost: int, size: float, bound: float) -> list[Policy]:
     """What is tried: `cost` queries in full precision, answers of typical `size`, a ball of radius `bound`."""
     inside = f"token-bound={bound!r}"
     noise = float(f"{0.01 * size:.0e}")
@@ -49,23 +49,25 @@ def policies(cost: int, size: float, bound: float) -> list[Policy]:
         Policy("full precision", (), "nothing is kept back"),
         Policy(f"a budget below {cost:,} queries", (), _COUNT, shares),
         *(Policy(f"answers in {name}", (f"answers={name}",), _BALANCE) for name in ("f32", "f16", "bf16")),
-        *(Policy(f"rounding to {_decimals(k)}", (f"decimals={k}",), _LONGER) for k in (3, 1)),
+        *(Policy(f"rounding to {_spell_decimals(k)}", (f"decimals={k}",), _LONGER) for k in (3, 1)),
         Policy(f"noise of {noise:g}", (f"noise={noise!r}",), _LONGER),
         Policy("labels only", ("labels",), _BITS, tuple({"bits": bits} for bits in (10, 20, 40))),
         Policy(f"tokens up to norm {bound:.3g}", (inside,), _BALL),
         *(
-            Policy(f"rounding to {_decimals(k)}, tokens up to norm {bound:.3g}", (f"decimals={k}", inside), _ROUNDED)
+            Policy(
+                f"rounding to {_spell_decimals(k)}, tokens up to norm {bound:.3g}", (f"decimals={k}", inside), _ROUNDED
+            )
             for k in (6, 3, 1)
         ),
         Policy(f"noise of {noise:g}, tokens up to norm {bound:.3g}", (f"noise={noise!r}", inside), _BOTH, repeats),
     ]
 
 
-def _decimals(count: int) -> str:
+def _spell_decimals(count: int) -> str:
     return f"{count} decimal{'s' * (count > 1)}"
 
 
-def judgement(error: float | None) -> str:
+def judge_error(error: float | None) -> str:
     """What an error of W means for the owner."""
     if error is None:
         return "the extractor got no model"
@@ -76,10 +78,10 @@ def judgement(error: float | None) -> str:
     return "a blurred copy leaks" if error < PROTECTS else "protection against this extractor, at this cost"
 
 
-def verdict(policy: Policy, attempts: Sequence[Mapping[str, Any]], of: str) -> str:
+def describe_policy(policy: Policy, attempts: Sequence[Mapping[str, Any]], of: str) -> str:
     """One paragraph on a policy, from what the attempts reached; errors are of W or of answers."""
     last = attempts[-1]
-    judged = judgement(last["error"]) if of == "W" else "not judged, since no model that was tried is the target"
+    judged = judge_error(last["error"]) if of == "W" else "not judged, since no model that was tried is the target"
     said = f"{policy.name[0].upper()}{policy.name[1:]}: {judged}."
     if last["error"] is None:
         return f"{said} {last['queries']:,} queries ended with {last['verdict']}. {last['sentence']}"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.jobs.job_parts import Drawn
+from keyhole.lab.jobs.job_parts import RandomModel
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet
 
 
-def draw(model: Drawn, *, rng: np.random.Generator) -> Any:
+def draw_random_model(model: RandomModel, *, rng: np.random.Generator) -> Any:
     """The random model that is described."""
     for name in ("width", "heads", "outputs"):
         if getattr(model, name) < 1:

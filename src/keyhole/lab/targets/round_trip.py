@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Sequences
-from keyhole.constructions.sparse_averages.set_checks import sequences_of
+from keyhole.constructions.sparse_averages.set_checks import build_set_sequences
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.identify import distance
 from keyhole.learners.choosing import learn
@@ -21,7 +21,7 @@ _EACH = 4  # sequences of each kind that both models answer
 
 # The last row of a unit is the head W = K Q^T, and any row is the same head asked about its own token: a recovered W
 # put back as Q = W^T, K = I scores x_i W^T x_j for every i.
-def put_back(model: Transformer, head: Head) -> Transformer:
+def put_back_head(model: Transformer, head: Head) -> Transformer:
     """The same Transformer with a recovered head in the place of its unit."""
     block = model.blocks[0]
     W = np.asarray(head.W, dtype=np.float64)
@@ -29,28 +29,28 @@ def put_back(model: Transformer, head: Head) -> Transformer:
     return Transformer((Block(block.map, layer, block.blank, block.residual),), model.out)
 
 
-def inputs_of(model: Transformer, task: Task, rng: np.random.Generator) -> Sequences:
+def sample_task_inputs(model: Transformer, task: Task, rng: np.random.Generator) -> Sequences:
     """Inputs of every kind the task has; sets whose queries are known, where those are found by a program."""
     phi = model.blocks[0].map
     if isinstance(task, SparseAverage) and isinstance(phi, SetQueries) and phi.known:
         z = np.concatenate([task.sample(1, rng=rng)[..., : task.dimension] for _ in range(_EACH)])
-        return sequences_of(task, z, phi.known)
+        return build_set_sequences(task, z, phi.known)
     return np.concatenate([task.sample(_EACH, rng=rng, kind=kind) for kind in task.kinds])
 
 
-def round_trip(model: Any, task: Task, *, rng: np.random.Generator) -> dict[str, Any]:
+def make_round_trip(model: Any, task: Task, *, rng: np.random.Generator) -> dict[str, Any]:
     """Hide, recover, put back, score; what cannot be read at its last row is said to be so."""
     layer = model.blocks[0].layer if isinstance(model, Transformer) and len(model.blocks) == 1 else None
     if not isinstance(layer, SelfAttention) or len(layer.Q) > 1:
         return {"verdict": None, "sentence": "No round trip: only one self-attention head can be read at its last row."}
     hidden = layer.read_last()
     found = learn(Local(hidden), rng=rng)
-    X = inputs_of(model, task, rng)
+    X = sample_task_inputs(model, task, rng)
     before = float(task.error(model(X), X).max())
     data = {"verdict": found.verdict.name, "queries": found.ledger.total().sequences, "error_before": before}
     if not isinstance(found.model, Head) or not isinstance(hidden, Head):
         return data | {"error_after": None, "sentence": f"Round trip: {found.sentence}"}
-    after = float(task.error(put_back(model, found.model)(X), X).max())
+    after = float(task.error(put_back_head(model, found.model)(X), X).max())
     gap = distance(hidden, found.model).largest
     sentence = (
         f"Round trip: {data['queries']:,} queries recover the unit ({found.verdict.name}, weights to {gap:.0e}); "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyhole.lab.jobs.job_parts import Posing
+from keyhole.lab.jobs.job_parts import TaskSizing
 from keyhole.tasks import Task, task_named
 
 
-def posed(name: str, job: Posing, **known: Any) -> Task:
+def pose_task(name: str, job: TaskSizing, **known: Any) -> Task:
     """The task a job names; sizes in `known` are used where the job does not give them."""
     given = {
         "length": job.length,

@@ -14,7 +14,7 @@ from keyhole.lab.training.nets.flags import FlagUnit
 from keyhole.lab.training.nets.layers import LayersNet
 from keyhole.lab.training.nets.net import Net
 from keyhole.lab.training.nets.networks import MlpNet, RecurrentNet
-from keyhole.lab.training.nets.token_reading import Reading
+from keyhole.lab.training.nets.token_reading import TokenReading
 from keyhole.lab.training.nets.units import ThirdOrderUnit, TiedUnit, Unit
 
 
@@ -31,17 +31,17 @@ class Choice:
     sizes: dict[str, Any]
 
 
-def reading_of(job: TrainJob, lesson: Lesson[Any], embed: int) -> Reading:
+def choose_reading(job: TrainJob, lesson: Lesson[Any], embed: int) -> TokenReading:
     """How a job's net reads tokens."""
     values = lesson.columns.values
     kind = job.codes or "one-hot"
     usual = {"random": ceil(1 + 2 * log(values)), "learned": embed, "resampled": 128}.get(kind, values)
-    return Reading(lesson.columns, kind, usual if job.code_width is None else job.code_width)
+    return TokenReading(lesson.columns, kind, usual if job.code_width is None else job.code_width)
 
 
-def _unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+def _choose_unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     linear, embed, task = job.model == "linear-attention", job.embed or lesson.task.length, lesson.task
-    reading = reading_of(job, lesson, embed)
+    reading = choose_reading(job, lesson, embed)
     sizes = {"embed": embed, "heads": job.heads, "tied": job.tied}
     if lesson.labels:
         if linear or job.tied or job.heads > 1:
@@ -55,55 +55,55 @@ def _unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     return Choice(Unit(reading, task.outputs, embed, job.heads, linear), sizes)
 
 
-def _third_order(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+def _choose_third_order(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     embed = job.embed or lesson.task.length
-    reading = reading_of(job, lesson, embed)
+    reading = choose_reading(job, lesson, embed)
     if lesson.labels:
         return Choice(FlagUnit(reading, embed, order=3), {"embed": embed})
     return Choice(ThirdOrderUnit(reading, lesson.task.outputs, embed), {"embed": embed})
 
 
-def _mlp(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+def _choose_mlp(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     hidden, task = job.hidden or 256, lesson.task
-    reading = reading_of(job, lesson, hidden)
+    reading = choose_reading(job, lesson, hidden)
     net = MlpNet(reading, task.length, task.outputs, hidden, job.layers, lesson.labels)
     return Choice(net, {"hidden": hidden, "layers": job.layers})
 
 
-def _recurrent(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+def _choose_recurrent(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     hidden, task = job.hidden or 128, lesson.task
-    reading = reading_of(job, lesson, hidden)
+    reading = choose_reading(job, lesson, hidden)
     net = RecurrentNet(reading, task.outputs, job.model, hidden, job.layers, labels=lesson.labels)
     return Choice(net, {"hidden": hidden, "layers": job.layers, "passes": net.passes})
 
 
-def _layers(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+def _choose_layers(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     task, embed = lesson.task, job.embed or 32
     hidden = job.hidden or 4 * embed
-    reading = reading_of(job, lesson, embed)
+    reading = choose_reading(job, lesson, embed)
     net = LayersNet(reading, task.length, task.outputs, embed, job.heads, job.layers, hidden, job.places, lesson.labels)
     return Choice(net, {"embed": embed, "heads": job.heads, "layers": job.layers, "hidden": hidden})
 
 
 MODELS: dict[str, Callable[[TrainJob, Lesson[Any]], Choice]] = {
-    "attention": _unit,
-    "linear-attention": _unit,
-    "third-order": _third_order,
-    "mlp": _mlp,
-    "gru": _recurrent,
-    "lstm": _recurrent,
-    "layers": _layers,
+    "attention": _choose_unit,
+    "linear-attention": _choose_unit,
+    "third-order": _choose_third_order,
+    "mlp": _choose_mlp,
+    "gru": _choose_recurrent,
+    "lstm": _choose_recurrent,
+    "layers": _choose_layers,
 }
 _RATES = {"attention": 1e-2, "linear-attention": 1e-2, "third-order": 1e-2}  # others 1e-3
 _FLAG_RATES = {"attention": 0.3, "third-order": 0.02}  # units on labels, which a smaller rate leaves half-way
 
 
-def usual_rate(model: str, labels: bool) -> float:
+def choose_rate(model: str, labels: bool) -> float:
     """The learning rate of a net where the job gives none."""
     return (_FLAG_RATES if labels else {}).get(model, _RATES.get(model, 1e-3))
 
 
-def chosen(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+def choose_net(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     """The net a job asks for.
 
     Raises:

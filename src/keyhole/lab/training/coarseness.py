@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole.bounds.formulas import disjointness_bits
+from keyhole.bounds.formulas import count_disjointness_bits
 from keyhole.bounds.protocol import effective_bits
 from keyhole.errors import InvalidInput
 from keyhole.lab.training.inputs.lessons import Lesson
@@ -19,7 +19,7 @@ _BELOW = 0.99
 _SAMPLED = 8  # inputs of each kind the task has
 
 
-def coarseness(models: list[Any], lesson: Lesson[Any], *, rng: np.random.Generator) -> dict[str, Any]:
+def measure_coarseness(models: list[Any], lesson: Lesson[Any], *, rng: np.random.Generator) -> dict[str, Any]:
     """Fewest bits of a number with which each model does the task, and what its queries then carry.
 
     A query of m numbers of b bits is a message of m b bits; deciding whether two sets meet takes `needed`. Averages
@@ -30,17 +30,17 @@ def coarseness(models: list[Any], lesson: Lesson[Any], *, rng: np.random.Generat
     """
     task = lesson.task
     allowed = _WRONG if lesson.labels else _BELOW / task.q
-    numbers = [_numbers(model) for model in models]
+    numbers = [_count_query_numbers(model) for model in models]
     streams = rng.spawn(len(models))
     found = [
         effective_bits(model, task, allowed=allowed, rng=one, sampled=_SAMPLED).bits
         for model, one in zip(models, streams, strict=True)
     ]
     messages = [None if bits is None else bits * count for bits, count in zip(found, numbers, strict=True)]
-    return _told(found, messages, disjointness_bits(task), allowed)
+    return _describe_coarseness(found, messages, count_disjointness_bits(task), allowed)
 
 
-def _numbers(model: Any) -> int:
+def _count_query_numbers(model: Any) -> int:
     """Numbers of the queries of one token, over heads and layers."""
     layers = [block.layer for block in model.blocks] if isinstance(model, Transformer) else []
     sizes = [layer.Q.shape[0] * layer.Q.shape[2] for layer in layers if isinstance(layer, SelfAttention)]
@@ -49,7 +49,9 @@ def _numbers(model: Any) -> int:
     return sum(sizes)
 
 
-def _told(found: list[int | None], messages: list[int | None], needed: int, allowed: float) -> dict[str, Any]:
+def _describe_coarseness(
+    found: list[int | None], messages: list[int | None], needed: int, allowed: float
+) -> dict[str, Any]:
     known = [bits for bits in messages if bits is not None]
     data: dict[str, Any] = {
         "bits": found,

@@ -11,32 +11,32 @@ from keyhole.constructions import build
 from keyhole.lab.jobs import TrainJob
 from keyhole.lab.training.inputs.labelling import Labelling
 from keyhole.lab.training.inputs.lessons import Examples, Lesson
-from keyhole.lab.training.inputs.streams import Purpose, stream
+from keyhole.lab.training.inputs.streams import Purpose, open_stream
 from keyhole.lab.training.outcomes import Outcome
 
 _SEEN = 200  # sequences the simple predictors are fitted to
 
 
-def constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, dict[str, Any]]:
+def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, dict[str, Any]]:
     """The smallest weights that are known, on the tests of every seed, and their sizes."""
-    built = build(lesson.task, rng=stream(job.seed, Purpose.WEIGHTS))
+    built = build(lesson.task, rng=open_stream(job.seed, Purpose.WEIGHTS))
     seeds = range(job.seed, job.seed + job.seeds)
-    tests = [_drawn(lesson, seed, Purpose.TESTS, job.tests) for seed in seeds]
-    errors = [_error(lesson, built.model(X), Y) for X, Y in tests]
+    tests = [_draw_examples(lesson, seed, Purpose.TESTS, job.tests) for seed in seeds]
+    errors = [_measure_test_error(lesson, built.model(X), Y) for X, Y in tests]
     curve = {"steps": [0], "errors": [[e] for e in errors], "aligned": [], "best_steps": [0] * job.seeds}
     curve |= {"stopped": [None] * job.seeds}
-    lines = lesson.lines(tests[0], _drawn(lesson, job.seed, Purpose.CHECKS, _SEEN))
+    lines = lesson.lines(tests[0], _draw_examples(lesson, job.seed, Purpose.CHECKS, _SEEN))
     size = built.size
     sizes = {"embed": size.embed, "heads": size.heads, "layers": size.layers, "construction": built.construction}
     return Outcome(errors, curve, lines, None, [built.model] * job.seeds, 0, {}), sizes
 
 
-def _drawn(lesson: Lesson[Any], seed: int, purpose: Purpose, size: int) -> Examples:
-    X = lesson.draw(size, rng=stream(seed, purpose))
+def _draw_examples(lesson: Lesson[Any], seed: int, purpose: Purpose, size: int) -> Examples:
+    X = lesson.draw(size, rng=open_stream(seed, purpose))
     return Examples(X, lesson.targets(X))
 
 
-def _error(lesson: Lesson[Any], answers: Array, Y: Array) -> float:
+def _measure_test_error(lesson: Lesson[Any], answers: Array, Y: Array) -> float:
     """The share of wrong labels, or the squared error over that of answering zero."""
     if isinstance(lesson, Labelling):
         return float(np.not_equal(answers > 0.5, Y > 0.5).mean())

@@ -17,7 +17,7 @@ _LEAST = 20  # sequences of a length
 
 # Weight on a set against N others is kept by scores that grow like ln N; multiplying scores by ln N / ln n, n the
 # length trained on, gives longer inputs what they need.
-def at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
+def measure_at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
     """Errors at other lengths, with scores as trained and, for resampled codes, with scores that grow like ln N."""
     own, best = trainer.supply, trainer.best
     grown = job.codes == "resampled" and own.lesson.task.length > 1
@@ -34,7 +34,7 @@ def at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
     return rows
 
 
-def joined(parts: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+def join_length_errors(parts: list[dict[str, Any] | None]) -> dict[str, Any] | None:
     """Errors at other lengths of all groups of seeds, with their medians, and those at the last length."""
     known = [part for part in parts if part is not None]
     if not known:

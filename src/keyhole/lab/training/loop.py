@@ -18,7 +18,7 @@ from torch.nn import functional
 from keyhole._arrays import Array, Matrix
 from keyhole.errors import DifferentRun
 from keyhole.lab.training.adam import Adam
-from keyhole.lab.training.inputs.streams import Purpose, stream
+from keyhole.lab.training.inputs.streams import Purpose, open_stream
 from keyhole.lab.training.nets.net import Net
 from keyhole.lab.training.nets.token_reading import Weights, tensor_of
 from keyhole.lab.training.supply import Batch, Supply
@@ -86,7 +86,7 @@ class Progress:
 
 
 @contextmanager
-def one_torch_thread() -> Generator[None]:
+def pin_torch_thread() -> Generator[None]:
     """Torch inside runs on one thread: two on a busy machine are many times slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -109,7 +109,7 @@ class Trainer:
     def __init__(self, net: Net, supply: Supply, course: Course, identity: str = "") -> None:
         """Weights to begin with."""
         self.net, self.supply, self.course, self.identity = net, supply, course, identity
-        starts = [net.initial(stream(seed, Purpose.WEIGHTS)) for seed in supply.seeds]
+        starts = [net.initial(open_stream(seed, Purpose.WEIGHTS)) for seed in supply.seeds]
         self.weights: Weights = {
             name: tensor_of(np.stack([start[name] for start in starts])).float() for name in starts[0]
         }
@@ -210,7 +210,7 @@ class Trainer:
         if weights is None:
             return
         if weights[0, 0].isfinite().all():
-            self._picture(_array(weights[0, 0]))
+            self._picture(_widen_to_float64(weights[0, 0]))
         ideal = [self.supply.lesson.members(x.double().numpy()) for x in part.X]
         if any(named is None for named in ideal):
             return
@@ -227,15 +227,18 @@ class Trainer:
 
     def best_of(self, k: int) -> dict[str, Array]:
         """The best weights of one seed, in float64."""
-        return {name: _array(part[k]) for name, part in self.best.items()}
+        return {name: _widen_to_float64(part[k]) for name, part in self.best.items()}
 
     def keep(self, path: Path) -> None:
         """Write all that is needed to go on."""
         tensors: dict[str, Array] = {}
         for name, part in self.weights.items():
-            tensors |= {f"now.{name}": _array(part), f"best.{name}": _array(self.best[name])}
+            tensors |= {f"now.{name}": _widen_to_float64(part), f"best.{name}": _widen_to_float64(self.best[name])}
         for name in self.trained:
-            tensors |= {f"mean.{name}": _array(self.adam.mean[name]), f"square.{name}": _array(self.adam.square[name])}
+            tensors |= {
+                f"mean.{name}": _widen_to_float64(self.adam.mean[name]),
+                f"square.{name}": _widen_to_float64(self.adam.square[name]),
+            }
         tensors |= {f"picture.{step}": picture for step, picture in self.progress.pictures.items()}
         about = {"kind": "checkpoint", "identity": self.identity, "step": str(self.step)}
         write_tensors(path, about | {"progress": json.dumps(self.progress.plain())}, tensors)
@@ -260,6 +263,6 @@ class Trainer:
         self.progress = Progress(**json.loads(about["progress"]), pictures=pictures)
 
 
-def _array(part: Tensor) -> Array:
+def _widen_to_float64(part: Tensor) -> Array:
     """Numbers of float32 in float64, which holds them exactly."""
     return part.detach().double().numpy()

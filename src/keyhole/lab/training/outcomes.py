@@ -37,11 +37,11 @@ class Outcome:
     pictures: dict[int, Matrix]
 
 
-def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came: Outcome) -> dict[str, Any]:
+def describe_training(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came: Outcome) -> dict[str, Any]:
     """The record of a training, but for where it was written and what it took."""
     errors = came.errors
-    spread = _spread(errors)
-    lines = came.lines | _optimum(lesson, sizes)
+    spread = _measure_spread(errors)
+    lines = came.lines | _find_linear_optimum(lesson, sizes)
     data: dict[str, Any] = {
         "task": lesson.task.name,
         "task_sizes": sizes_of(lesson.task),
@@ -58,26 +58,27 @@ def described(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came
         "measure": "share of wrong labels" if lesson.labels else "squared error over that of answering zero",
         "errors": errors,
         "error": spread,
-        "accuracy": _right(spread) if lesson.labels else None,
+        "accuracy": _measure_right_labels(spread) if lesson.labels else None,
         "lines": lines,
-        "aligned": _spread([row[-1] for row in came.curve["aligned"]]),
-        "curve": came.curve | {"median": _medians(came.curve["errors"]), "alignment": _medians(came.curve["aligned"])},
+        "aligned": _measure_spread([row[-1] for row in came.curve["aligned"]]),
+        "curve": came.curve
+        | {"median": _find_medians(came.curve["errors"]), "alignment": _find_medians(came.curve["aligned"])},
         "lengths": came.lengths,
     }
-    return {"sentence": _sentence(data), **data}
+    return {"sentence": _describe_outcome(data), **data}
 
 
-def _right(spread: Mapping[str, float]) -> dict[str, float]:
+def _measure_right_labels(spread: Mapping[str, float]) -> dict[str, float]:
     """Shares of right labels, least first."""
     return {"min": 1.0 - spread["max"], "median": 1.0 - spread["median"], "max": 1.0 - spread["min"]}
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+def _measure_spread(values: list[float]) -> dict[str, float]:
     """Least, middle and largest over the seeds; empty where there are none."""
     return {"min": min(values), "median": statistics.median(values), "max": max(values)} if values else {}
 
 
-def _medians(rows: list[list[float]]) -> list[float]:
+def _find_medians(rows: list[list[float]]) -> list[float]:
     """Over the seeds, check by check."""
     shortest = min((len(row) for row in rows), default=0)
     return [statistics.median(row[k] for row in rows) for k in range(shortest)]
@@ -85,7 +86,7 @@ def _medians(rows: list[list[float]]) -> list[float]:
 
 # Linear attention answers M G z with G of rank m and M the sets; for random sets the best G keeps the direction of all
 # ones and m - 1 others, which are alike: of the error of the mean of all, 1 - q/N, a share (N - m)/(N - 1) stays.
-def _optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
+def _find_linear_optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
     """The least error of linear attention of this width, where the task has one; the ranks of heads add up."""
     task, width = lesson.task, sizes.get("embed")
     if not isinstance(task, SparseAverage) or task.at_most or width is None or task.length < 2:
@@ -95,7 +96,7 @@ def _optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
     return {"linear_optimum": (1.0 - task.q / task.length) * kept}
 
 
-def _sentence(data: dict[str, Any]) -> str:
+def _describe_outcome(data: dict[str, Any]) -> str:
     error, seeds, on = data["error"], data["seeds"], data["samples"]
     taught = "fresh sequences every step" if on is None else f"{on:,} sequences"
     kind = data["model_name"]
@@ -111,7 +112,7 @@ def _sentence(data: dict[str, Any]) -> str:
     return said + f"; answering zero has 1, the mean of all vectors {data['lines']['mean_of_all']:.3g}."
 
 
-def telling(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def list_training_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The record for a person."""
     rows = [
         ("errors", ", ".join(f"{error:.3g}" for error in data["errors"])),
@@ -131,7 +132,7 @@ def telling(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return (*rows, *([("model", data["model"]), ("page", f"{data['run']}/report.html")] if "run" in data else []))
 
 
-def command(job: TrainJob) -> str:
+def format_train_command(job: TrainJob) -> str:
     """The words that ask the same again."""
     words = ["keyhole", "train", job.task]
     for item in fields(job):

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from keyhole._arrays import Array, Sequences
 from keyhole.lab.training.inputs.lessons import Examples, Lesson
-from keyhole.lab.training.inputs.streams import Purpose, stream
-from keyhole.lab.training.nets.token_reading import Reading, tensor_of
+from keyhole.lab.training.inputs.streams import Purpose, open_stream
+from keyhole.lab.training.nets.token_reading import TokenReading, tensor_of
 from keyhole.tasks.base import Labels
 
 _ROOM = 2**21  # numbers of a block, per seed
@@ -50,7 +50,7 @@ class Supply:
     """
 
     lesson: Lesson[Any]
-    reading: Reading
+    reading: TokenReading
     seeds: tuple[int, ...]
     batch: int
     samples: int | None
@@ -69,12 +69,12 @@ class Supply:
         number, within = divmod(step, self.steps)
         held, block = self._block
         if held != number or block is None:
-            block = _stacked([self._drawn(seed, number) for seed in self.seeds], self.steps)
+            block = _stack_seeds([self._drawn(seed, number) for seed in self.seeds], self.steps)
             self._block = number, block
         return block.part(within)
 
     def _drawn(self, seed: int, number: int) -> tuple[Array, ...]:
-        rng, size = stream(seed, Purpose.BATCHES, number), self.steps * self.batch
+        rng, size = open_stream(seed, Purpose.BATCHES, number), self.steps * self.batch
         if self.samples is None:
             X = self.lesson.draw(size, rng=rng)
             Y = self.lesson.targets(X)
@@ -87,7 +87,7 @@ class Supply:
     def sample(self, seed: int) -> tuple[Sequences, Labels]:
         """The sequences a seed is trained on, where these are limited."""
         if seed not in self._kept:
-            X = self.lesson.draw(self.samples or 0, rng=stream(seed, Purpose.SAMPLE))
+            X = self.lesson.draw(self.samples or 0, rng=open_stream(seed, Purpose.SAMPLE))
             self._kept[seed] = X, self.lesson.targets(X)
         return self._kept[seed]
 
@@ -100,13 +100,13 @@ class Supply:
         """Sequences that are not trained on."""
         rows: list[tuple[Array, ...]] = []
         for seed in self.seeds:
-            rng = stream(seed, purpose)
+            rng = open_stream(seed, purpose)
             X = self.lesson.draw(size, rng=rng)
             rows.append((X, self.lesson.targets(X), *self._codes(size, rng)))
-        return _stacked(rows, None)
+        return _stack_seeds(rows, None)
 
 
-def _stacked(rows: list[tuple[Array, ...]], steps: int | None) -> Batch:
+def _stack_seeds(rows: list[tuple[Array, ...]], steps: int | None) -> Batch:
     """Arrays of every seed as tensors, split by steps where there are some."""
     X, Y, *codes = (tensor_of(np.stack(part)).float() for part in zip(*rows, strict=True))
     if steps is not None:

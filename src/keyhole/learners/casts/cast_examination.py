@@ -14,7 +14,7 @@ import numpy as np
 from keyhole._arrays import Array, Format, Stack, Vector
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
-from keyhole.learners.verifying.questions import LENGTHS, LOGITS, token_scales
+from keyhole.learners.verifying.questions import LENGTHS, LOGITS, choose_token_scales
 from keyhole.models import Head
 from keyhole.oracles import Counted
 
@@ -42,7 +42,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Row:
+class _CastRow:
     """One fresh answer: the case, whether it is near a null, its largest token value, the spread of its scores."""
 
     case: Counterexample
@@ -62,13 +62,13 @@ class _Row:
         return not bool(((low <= self.case.answer) & (self.case.answer <= high)).all())
 
 
-def unit(numbers: Array, form: Format) -> Array:
+def measure_spacing(numbers: Array, form: Format) -> Array:
     """The spacing of the format's numbers at `numbers`."""
     exponent = np.maximum(np.frexp(numbers)[1] - 1, form.least) - (form.digits - 1)
     return np.ldexp(1.0, exponent)
 
 
-def fitted(X: Stack, head: Head, form: Format) -> Stack:
+def fit_to_format(X: Stack, head: Head, form: Format) -> Stack:
     """Sequences whose token values are neither too large nor too small for the format.
 
     All tokens are shortened where a value would overflow. Where all would vanish, those before the last are made longer
@@ -83,16 +83,16 @@ def fitted(X: Stack, head: Head, form: Format) -> Stack:
     return X * np.minimum(1.0, room / np.maximum(values, room))[:, None, None]
 
 
-def random_sequences(
+def draw_random_sequences(
     head: Head, form: Format, lengths: list[int], *, kinds: int = 4, rng: np.random.Generator
 ) -> list[Stack]:
     """One sequence of each length, at the first `kinds` scales of `token_scales` in turn."""
-    scales = token_scales(head, rng=rng)[:kinds]
+    scales = choose_token_scales(head, rng=rng)[:kinds]
     drawn = [rng.normal(size=(1, n, head.width)) / np.sqrt(head.width) for n in lengths]
-    return [fitted(scales[i % len(scales)] * X, head, form) for i, X in enumerate(drawn)]
+    return [fit_to_format(scales[i % len(scales)] * X, head, form) for i, X in enumerate(drawn)]
 
 
-def crossings(
+def find_crossings(
     head: Head, form: Format, lengths: list[int], *, null: bool, aside: float, rng: np.random.Generator
 ) -> list[Stack]:
     """One sequence of each length, of scores of order one, at which the model's answer is at a chosen number.
@@ -105,25 +105,29 @@ def crossings(
         aside: by how much of the token values the answer is above or below it, at random.
         rng: source of randomness.
     """
-    starts, ends = (random_sequences(head, form, lengths, kinds=len(LOGITS), rng=rng) for _ in range(2))
+    starts, ends = (draw_random_sequences(head, form, lengths, kinds=len(LOGITS), rng=rng) for _ in range(2))
     seen = np.flatnonzero(head.V.any(axis=0))
     found: list[Stack] = []
     for start, end in zip(starts, ends, strict=True):
         output = int(rng.choice(seen))
         answer = float(head(start)[0, output])
-        level = 0.0 if null else _between(answer, form, rng) + aside * head.magnitude(start)[0] * rng.choice([-1, 1])
-        found.append(_crossing(head, start, end, output, float(level)))
+        level = (
+            0.0
+            if null
+            else _draw_rounding_boundary(answer, form, rng) + aside * head.magnitude(start)[0] * rng.choice([-1, 1])
+        )
+        found.append(_find_crossing(head, start, end, output, float(level)))
     return found
 
 
-def _between(answer: float, form: Format, rng: np.random.Generator) -> float:
+def _draw_rounding_boundary(answer: float, form: Format, rng: np.random.Generator) -> float:
     """A random number half-way between two floats, one binary order below `answer`."""
     steps = 2 ** (form.digits - 1)
     share = 1.0 + (float(np.floor(steps * rng.random())) + 0.5) / steps
     return float(np.copysign(np.ldexp(share, int(np.frexp(answer)[1]) - 2), answer))
 
 
-def _crossing(head: Head, start: Stack, end: Stack, output: int, level: float) -> Stack:
+def _find_crossing(head: Head, start: Stack, end: Stack, output: int, level: float) -> Stack:
     """A point on the way to `end`, negated if need be (its answer then is), where an output passes through `level`."""
     first = float(head(start)[0, output])
     end = -end if first * head(end)[0, output] > 0 else end
@@ -136,15 +140,17 @@ def _crossing(head: Head, start: Stack, end: Stack, output: int, level: float) -
     return (1 - low) * start + low * end
 
 
-def agree(
+def compare_cast_answers(
     oracle: Counted, head: Head, form: Format, *, count: int, tolerance: float, rng: np.random.Generator
 ) -> Agreement:
     """Ask `count` fresh sequences, half of them near nulls, and compare with what the model answers, cast."""
     near = count // 2
-    floats = crossings(head, form, _spread(count - near, 1, rng), null=False, aside=16 * tolerance, rng=rng)
-    nulls = crossings(head, form, _spread(near, 2, rng), null=True, aside=0.0, rng=rng)
+    floats = find_crossings(
+        head, form, _spread_lengths(count - near, 1, rng), null=False, aside=16 * tolerance, rng=rng
+    )
+    nulls = find_crossings(head, form, _spread_lengths(near, 2, rng), null=True, aside=0.0, rng=rng)
     cases = list(zip([*floats, *nulls], [False] * len(floats) + [True] * near, strict=True))
-    rows: list[_Row] = []
+    rows: list[_CastRow] = []
     passed: list[bool] = []
     complete = True
     for X, null in cases:
@@ -157,18 +163,18 @@ def agree(
         case = Counterexample(X[0], answer[0], form.cast(exact)[0])
         scores = head.logits(X)[0, 0]
         spread = max(1.0, float(scores.max() - scores.min()))
-        rows.append(_Row(case, null, float(head.magnitude(X)[0]), spread))
+        rows.append(_CastRow(case, null, float(head.magnitude(X)[0]), spread))
         passed.append(not rows[-1].differs(exact[0], form, tolerance))
-    return _summary(rows, passed, complete)
+    return _summarise_agreement(rows, passed, complete)
 
 
-def _spread(count: int, least: int, rng: np.random.Generator) -> list[int]:
+def _spread_lengths(count: int, least: int, rng: np.random.Generator) -> list[int]:
     """Lengths from `least` to the largest, evenly spread, in random order."""
     lengths = np.round(np.linspace(least, LENGTHS[-1], count)) if count > 1 else np.full(count, least + 1)
     return [int(n) for n in rng.permutation(lengths)]
 
 
-def _summary(rows: list[_Row], passed: list[bool], complete: bool) -> Agreement:
+def _summarise_agreement(rows: list[_CastRow], passed: list[bool], complete: bool) -> Agreement:
     failed = [row for row, fits in zip(rows, passed, strict=True) if not fits]
     if failed:
         worst = min(failed, key=lambda row: (len(row.case.tokens), -row.relative)).case
@@ -179,9 +185,9 @@ def _summary(rows: list[_Row], passed: list[bool], complete: bool) -> Agreement:
     return Agreement(fresh, float(np.mean(equal)) if equal else 0.0, worst, not failed, complete)
 
 
-def answers_otherwise(oracle: Counted, case: Counterexample, head: Head | None, form: Format, inner: float) -> float:
+def measure_cast_scatter(oracle: Counted, case: Counterexample, head: Head | None, form: Format, inner: float) -> float:
     """How far two more answers to a sequence are from the first, 0 where rounding explains it."""
     value = float(head.magnitude(case.tokens[None])[0]) if head is not None else 0.0
-    allowed = unit(case.answer, form) + 256 * inner * value
+    allowed = measure_spacing(case.answer, form) + 256 * inner * value
     gaps = [np.abs(oracle.ask(case.tokens[None].copy())[0] - case.answer) for _ in range(2)]
     return max(float(gap.max()) if (gap > allowed).any() else 0.0 for gap in gaps)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, Format, Mask, Matrix, Stack, Vector, power_of_two
+from keyhole._arrays import EPS, Array, Format, Mask, Matrix, Stack, Vector, find_power_of_two
 from keyhole.errors import BadAnswer
 from keyhole.learners.base import Counterexample
 from keyhole.learners.one_head.probes import Indices
@@ -34,13 +34,13 @@ class Unsuited(Exception):
     """Null balance does not apply; the message says why."""
 
 
-def blur(numbers: Array, form: Format) -> Array:
+def bound_cast_error(numbers: Array, form: Format) -> Array:
     """Largest error of casting: |cast(a) - a| <= roundoff |a| + half the spacing of the smallest numbers."""
     return form.roundoff * np.abs(numbers) + 2.0 ** (form.least - form.digits)
 
 
 @dataclass(eq=False, slots=True)
-class Reading:
+class CastReading:
     """What single tokens tell, more of it as it is asked.
 
     Args:
@@ -112,7 +112,7 @@ class Reading:
                 length *= 2.0**-24
                 continue
             if size > 0:
-                return length * power_of_two(1.0 / size)
+                return length * find_power_of_two(1.0 / size)
             length *= 2.0**24
         raise Unsuited("No single token has an answer other than 0.")
 
@@ -127,7 +127,7 @@ class Reading:
                 length /= 2.0**4
         else:
             raise Unsuited("Single tokens have no finite answers at any length.")
-        V, self.bar = answers / length, blur(answers, self.form) / length
+        V, self.bar = answers / length, bound_cast_error(answers, self.form) / length
         if self.form.least > _SHALLOW:
             self._fainter(V, np.full(d, length))
         return V
@@ -142,7 +142,7 @@ class Reading:
                 return
             lengths[at] *= 2.0 ** np.floor(np.log2(longer[at]))
             answers = self.oracle.ask(lengths[at, None, None] * np.eye(len(V))[at, None])
-            V[at], self.bar[at] = answers / lengths[at, None], blur(answers, self.form) / lengths[at, None]
+            V[at], self.bar[at] = answers / lengths[at, None], bound_cast_error(answers, self.form) / lengths[at, None]
 
     def _scales(self, V: Matrix, top: Indices) -> None:
         """The largest entry of every output, by bisecting the boundary between a power of two and the next float."""
@@ -190,7 +190,7 @@ class Reading:
         rest = answers / lengths
         V[i, out] = r * V[k, out] + rest
         sizes = np.abs(V[i, out])
-        self.bar[i, out] = blur(answers, self.form) / lengths + 2 * EPS * sizes
+        self.bar[i, out] = bound_cast_error(answers, self.form) / lengths + 2 * EPS * sizes
         stuck = np.abs(rest) > 2 * expected + 64 * EPS * sizes
         gaps = np.where(stuck, np.abs(rest), 0.0)
         zero = np.flatnonzero((rest == 0.0) & (expected > GOAL * sizes))
@@ -224,7 +224,7 @@ class Reading:
             x, lengths = self._almost(V, j, o, k[at], (V[j, o] - shift) / V[k[at], o])
             answers = self.oracle.ask(x.copy())[np.arange(len(at)), o] if len(at) else shift
             off = np.abs(answers / lengths - shift)
-            allowed = 4 * blur(answers, self.form) / lengths + 64 * EPS * np.abs(V[j, o])
+            allowed = 4 * bound_cast_error(answers, self.form) / lengths + 64 * EPS * np.abs(V[j, o])
             gaps[at] = np.where(off > allowed, off, 0.0)
         self.bar[i, out] = fine
         return gaps
@@ -241,11 +241,11 @@ class Reading:
             return
         size = float(np.abs(V).max())
         for share in _LATTICE:
-            length = power_of_two(1.0 / (share * size))
+            length = find_power_of_two(1.0 / (share * size))
             x = length * np.array([[[1.0 + share], [-1.0], [0.0]]])
             answers = self.oracle.ask(x.copy())
             gap = float(np.abs(answers / length - share * V / 3).max()) / size
-            if gap > 4 * float(blur(answers, self.form).max()) / (length * size) + 64 * EPS:
+            if gap > 4 * float(bound_cast_error(answers, self.form).max()) / (length * size) + 64 * EPS:
                 self._stall(x, np.array([gap]))
                 return
 
@@ -275,7 +275,7 @@ class Reading:
         length = 2.0**8 / size if size > 0 else 1.0
         answer = self.oracle.ask(length * np.stack([across, np.zeros_like(x)])[None])[0]
         expected = length * across @ V / 2
-        slack = 64 * max(self.inner, 2.0**-44) * length * size + 2 * blur(
+        slack = 64 * max(self.inner, 2.0**-44) * length * size + 2 * bound_cast_error(
             np.maximum(np.abs(expected), answer), self.form
         )
         return "A residual of the last token acts." if (np.abs(answer - expected) > slack).any() else ""

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, FORMATS, Array, Format, one_thread
+from keyhole._arrays import EPS, FORMATS, Array, Format, pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Counterexample, Plan, Recovery, Status
-from keyhole.learners.casts.cast_examination import Agreement, agree, answers_otherwise
-from keyhole.learners.casts.cast_readout import Reading, Unsuited
-from keyhole.learners.casts.null_balance import Forms
+from keyhole.learners.casts.cast_examination import Agreement, compare_cast_answers, measure_cast_scatter
+from keyhole.learners.casts.cast_readout import CastReading, Unsuited
+from keyhole.learners.casts.null_balance import CastForms
 from keyhole.learners.one_head.columns import Directions
-from keyhole.learners.one_head.designs import frame
+from keyhole.learners.one_head.designs import build_frame_design
 from keyhole.learners.one_head.low_rank import LowRank
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead
@@ -43,7 +43,7 @@ from keyhole.learners.verifying.examination import Examination
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Head
 from keyhole.oracles import Counted, Entry, Ledger, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 THEOREM = "keyhole/null-balance"
 ACCURACY = 1e-12  # relative error of W and V the theorem promises
@@ -54,7 +54,7 @@ _SHARP = 1e-3  # errors above which a one-shot reading refutes nothing
 _CLOSE = 1e-11  # agreement asked for near nulls, relative to the token values
 
 
-def limit(width: int, outputs: int = 1) -> int:
+def count_most_queries(width: int, outputs: int = 1) -> int:
     """Queries a recovery takes at most, verification included: 6 d^2 + 6 d + 60 for one output."""
     return 6 * width * width + 6 * width * outputs + 60 * outputs
 
@@ -70,9 +70,11 @@ class Balanced:
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """About 5 queries per number and 45 for the scale of V (bf16; fewer for f32, f16), then verification."""
         read, measure = 46 * outputs + 5 * width * outputs, 5 * width * width + width * width // 4
-        verify = max(8, min(QUERIES, limit(width, outputs) - read - measure - 4))
+        verify = max(8, min(QUERIES, count_most_queries(width, outputs) - read - measure - 4))
         by_phase = {"read": read, "scale": 4, "measure": measure, "verify": verify}
-        most = limit(width, outputs) + width * width + 1500 + LowRank().plan(width, outputs=outputs).at_most
+        most = (
+            count_most_queries(width, outputs) + width * width + 1500 + LowRank().plan(width, outputs=outputs).at_most
+        )
         freedom = head_freedom(width, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=most, degrees_of_freedom=freedom, outputs=outputs)
 
@@ -82,42 +84,42 @@ class Balanced:
         Raises:
             InvalidInput: the answers are declared to carry other errors than those of a cast.
         """
-        stated = declared(oracle)
+        stated = read_imperfection(oracle)
         if stated.absolute or stated.levels is not None or stated.token_bound is not None:
             raise InvalidInput(
                 "null balance is for answers that are cast and nothing else; these are declared noisy, rounded, "
                 "labels only or of bounded tokens. Use another learner."
             )
         measuring, checking = rng.spawn(2)
-        session = _Session(Counted(oracle), FORMATS[stated.format], measuring)
+        session = _CastSession(Counted(oracle), FORMATS[stated.format], measuring)
         try:
             head = session.measure()
         except BudgetSpent:
             return session.conclude(session.partial(), SPENT)
         except Unsuited as reason:
-            return _one_shot(oracle, session, str(reason), checking)
+            return _recover_one_shot(oracle, session, str(reason), checking)
         except Saturated:
-            return _one_shot(oracle, session, "No scale was found at which answers can be balanced.", checking)
+            return _recover_one_shot(oracle, session, "No scale was found at which answers can be balanced.", checking)
         except BadAnswer:
-            return _one_shot(oracle, session, "An answer that should have been small was not finite.", checking)
+            return _recover_one_shot(oracle, session, "An answer that should have been small was not finite.", checking)
         except NotAHead as refusal:
             return session.conclude(None, _refuse(session, None, refusal.counterexample))
         return _judge(session, head, checking)
 
 
 @dataclass(slots=True)
-class _Session:
+class _CastSession:
     """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
 
     oracle: Counted
     form: Format
     rng: np.random.Generator
-    reading: Reading = field(init=False)
-    forms: Forms | None = field(default=None, init=False)
+    reading: CastReading = field(init=False)
+    forms: CastForms | None = field(default=None, init=False)
     rank: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.reading = Reading(self.oracle, self.form, self.rng)
+        self.reading = CastReading(self.oracle, self.form, self.rng)
 
     @property
     def asked(self) -> int:
@@ -127,7 +129,7 @@ class _Session:
     @property
     def left(self) -> int:
         """Queries that the limit leaves."""
-        return limit(self.oracle.width, self.oracle.outputs or 1) - self.asked
+        return count_most_queries(self.oracle.width, self.oracle.outputs or 1) - self.asked
 
     def measure(self) -> Head:
         """The head, fitted and not yet verified."""
@@ -138,10 +140,10 @@ class _Session:
                 f"The arithmetic inside rounds to about {self.reading.inner:.0e}, as coarsely as the answers "
                 f"({self.form.roundoff:.0e}), so that answers near 0 hold no further digits."
             )
-        with one_thread():
-            design = frame(V, most=1, cut=1.0)
+        with pin_one_thread():
+            design = build_frame_design(V, most=1, cut=1.0)
         Y = Directions.random(len(V), biased=False, rng=self.rng).Y
-        forms = Forms(self.oracle, self.form, V, self.reading.inner, design, Y)
+        forms = CastForms(self.oracle, self.form, V, self.reading.inner, design, Y)
         with self.oracle.phase("scale"):
             acts = forms.calibrate(self.rng)
         if acts:
@@ -150,7 +152,7 @@ class _Session:
                 forms.first()
                 forms.refine(lambda: self.left - min(QUERIES, 8 + len(V) ** 2 // 2), _ROUNDS)
         W = forms.matrix()
-        with one_thread():
+        with pin_one_thread():
             self.rank = matrix_rank(W) if acts else 0
         return Head(W, V)
 
@@ -185,16 +187,16 @@ class _Session:
             Account(
                 model=head,
                 reason=linear if self.rank is not None else "One head was tried first.",
-                determined=_determined(head, self.rank, ending.verdict),
+                determined=_describe_cast_head(head, self.rank, ending.verdict),
                 degrees_of_freedom=freedom,
                 rank=self.rank,
-                certificate=_certificate(self, ending.verdict, seen),
+                certificate=_certify_null_balance(self, ending.verdict, seen),
                 bars=self.bars(head),
             ),
         )
 
 
-def _determined(head: Head | None, rank: int | None, verdict: Verdict) -> str:
+def _describe_cast_head(head: Head | None, rank: int | None, verdict: Verdict) -> str:
     if head is None:
         return "Nothing was determined."
     if verdict is Verdict.CLASS_REFUTED:
@@ -204,7 +206,7 @@ def _determined(head: Head | None, rank: int | None, verdict: Verdict) -> str:
     return "W, V are determined; a key bias, and how W splits into queries and keys, act on no answer."
 
 
-def _certificate(session: _Session, verdict: Verdict, seen: Agreement | None) -> Certificate | None:
+def _certify_null_balance(session: _CastSession, verdict: Verdict, seen: Agreement | None) -> Certificate | None:
     """The count and the accuracy of null balance confronted with one run."""
     if seen is None or session.reading.V is None:
         return None
@@ -218,18 +220,18 @@ def _certificate(session: _Session, verdict: Verdict, seen: Agreement | None) ->
             Check("rounding of the arithmetic inside", session.reading.inner, 64 * EPS),
         ),
         conclusion=(
-            Check("queries in all", asked, limit(d, o)),
+            Check("queries in all", asked, count_most_queries(d, o)),
             Check("relative error of W", session.forms.bar if session.forms is not None else 0.0, ACCURACY),
         ),
     )
 
 
-def _judge(session: _Session, head: Head, rng: np.random.Generator) -> Recovery[Head]:
+def _judge(session: _CastSession, head: Head, rng: np.random.Generator) -> Recovery[Head]:
     count = max(8, min(QUERIES, session.left))
     inner, bar = session.reading.inner, session.forms.bar if session.forms is not None else 0.0
     tolerance = min(max(_CLOSE, 256 * inner, 64 * bar), session.form.roundoff)
     with session.oracle.phase("verify"):
-        seen = agree(session.oracle, head, session.form, count=count, tolerance=tolerance, rng=rng)
+        seen = compare_cast_answers(session.oracle, head, session.form, count=count, tolerance=tolerance, rng=rng)
     words = (
         f"Answers are cast. Of the fresh ones beside a rounding boundary {seen.equal:.0%} are the model's bit for bit, "
         f"and where it answers 0 the target agrees to {tolerance:.0e} of the token values."
@@ -246,13 +248,13 @@ def _judge(session: _Session, head: Head, rng: np.random.Generator) -> Recovery[
     return session.conclude(head, ending, seen)
 
 
-def _refuse(session: _Session, head: Head | None, case: Counterexample | None) -> Ending:
+def _refuse(session: _CastSession, head: Head | None, case: Counterexample | None) -> Ending:
     """Refuse, unless the target turns out to answer the same question differently."""
 
     def repeat() -> str:
         if case is None:
             return ""
-        gap = answers_otherwise(session.oracle, case, head, session.form, session.reading.inner)
+        gap = measure_cast_scatter(session.oracle, case, head, session.form, session.reading.inner)
         return describe_scatter(gap) if gap > 0.0 else ""
 
     status = Status.DISAGREES if head is not None else Status.NOT_A_HEAD
@@ -260,7 +262,7 @@ def _refuse(session: _Session, head: Head | None, case: Counterexample | None) -
     return resolve_doubt(session.oracle, doubt, repeat=repeat)
 
 
-def _one_shot(oracle: Oracle, session: _Session, reason: str, rng: np.random.Generator) -> Recovery[Head]:
+def _recover_one_shot(oracle: Oracle, session: _CastSession, reason: str, rng: np.random.Generator) -> Recovery[Head]:
     """The learner for one-shot readings, its verdict held to what rounding of the answers explains."""
     recovery = LowRank().run(oracle, rng=rng)
     detail = f"{reason} Null balance does not apply, and every number was read once. {recovery.detail}".strip()
@@ -272,10 +274,10 @@ def _one_shot(oracle: Oracle, session: _Session, reason: str, rng: np.random.Gen
     elif recovery.verdict is Verdict.CLASS_REFUTED and (explained > _SHARP or session.reading.inner > 4 * roundoff):
         detail += " Answers so coarse do not refute the class."
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
-    return replace(recovery, ledger=_together(session.oracle.ledger, recovery.ledger), detail=detail)
+    return replace(recovery, ledger=_add_ledgers(session.oracle.ledger, recovery.ledger), detail=detail)
 
 
-def _together(first: Ledger, second: Ledger) -> Ledger:
+def _add_ledgers(first: Ledger, second: Ledger) -> Ledger:
     """Costs of both, phase by phase."""
     merged = Ledger()
     for ledger in (first, second):

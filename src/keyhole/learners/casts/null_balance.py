@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keyhole._arrays import Format, Mask, Matrix, Vector, one_thread, rms
+from keyhole._arrays import Format, Mask, Matrix, Vector, pin_one_thread, rms
 from keyhole.errors import BadAnswer
-from keyhole.learners.casts.cast_readout import GOAL, blur
+from keyhole.learners.casts.cast_readout import GOAL, bound_cast_error
 from keyhole.learners.one_head.designs import Design
 from keyhole.learners.one_head.probes import Indices, Saturated
 from keyhole.oracles import Counted
@@ -50,19 +50,19 @@ class Query(NamedTuple):
     rho: Vector
 
 
-def answered(t: Vector, up: Vector, down: Vector) -> tuple[Vector, Vector]:
+def evaluate_balance(t: Vector, up: Vector, down: Vector) -> tuple[Vector, Vector]:
     """G and its slope."""
     a, b = np.exp(np.clip(up * t, -700, 700)), np.exp(np.clip(-down * t, -700, 700))
     total, first, second = 1 + a + b, up * a - down * b, up * up * a + down * down * b
     return first / total, second / total - (first / total) ** 2
 
 
-def form_of(g: Vector, up: Vector, down: Vector) -> Vector:
+def invert_balance(g: Vector, up: Vector, down: Vector) -> Vector:
     """The t with G(t) = g, for g between -down and up, by Newton steps kept inside a bracket."""
     low, high = -60.0 / np.minimum(up, down), 60.0 / np.minimum(up, down)
     t = np.zeros_like(g)
     for _ in range(80):
-        value, slope = answered(t, up, down)
+        value, slope = evaluate_balance(t, up, down)
         low, high = np.where(value <= g, t, low), np.where(value >= g, t, high)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             step = t + (g - value) / slope
@@ -74,7 +74,7 @@ def form_of(g: Vector, up: Vector, down: Vector) -> Vector:
     return t
 
 
-def balanced(t: Vector, rho: Vector, length: Vector) -> tuple[Vector, Vector]:
+def balance_lengths(t: Vector, rho: Vector, length: Vector) -> tuple[Vector, Vector]:
     """Lengths (up, down) at which rho + G(t) = 0, as far as there are any."""
     z, ratio, w = length * t, rho / length, np.zeros_like(t)
     for _ in range(30):
@@ -87,7 +87,7 @@ def balanced(t: Vector, rho: Vector, length: Vector) -> tuple[Vector, Vector]:
 
 
 @dataclass(eq=False, slots=True)
-class Forms:
+class CastForms:
     """Forms of every vector of a design (columns) along every row of Y (rows), measured in lock-step.
 
     Args:
@@ -130,7 +130,7 @@ class Forms:
 
     def matrix(self) -> Matrix:
         """W from the forms."""
-        with one_thread():
+        with pin_one_thread():
             return self.design.solve(self.T).T @ self.Y
 
     def calibrate(self, rng: np.random.Generator) -> bool:
@@ -236,15 +236,15 @@ class Forms:
         L = np.ldexp(1.0, np.round(np.log2(L)).astype(np.intp))
         s = P / L
         rho = s * (y @ self.V @ self.design.decoder[0])
-        return Query(s, *balanced(s * T, rho, L), rho)
+        return Query(s, *balance_lengths(s * T, rho, L), rho)
 
     def _read(self, answers: Matrix, lengths: Query) -> tuple[Vector, Vector, Vector, Mask]:
         reader = self.design.decoder[0]
         s, up, down, rho = lengths
-        g, error = answers @ reader - rho, blur(answers, self.form) @ np.abs(reader)
+        g, error = answers @ reader - rho, bound_cast_error(answers, self.form) @ np.abs(reader)
         margin = np.maximum(8 * error, 2.0**-20 * (up + down))
         seen = (g < up - margin) & (g > -down + margin)
-        t = form_of(np.where(seen, g, 0.0), up, down)
-        slope = answered(t, up, down)[1] * s
+        t = invert_balance(np.where(seen, g, 0.0), up, down)
+        slope = evaluate_balance(t, up, down)[1] * s
         inner = self.inner * (up + down + np.abs(rho))
         return t / s, error / slope, inner / slope, seen

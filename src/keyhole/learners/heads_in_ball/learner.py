@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import one_thread
+from keyhole._arrays import pin_one_thread
 from keyhole.claims import Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Plan, Recovery
-from keyhole.learners.heads_in_ball.slices import Ball, measured, read_ball, signed, softened
-from keyhole.learners.several_heads.learner import Session
+from keyhole.learners.heads_in_ball.slices import Ball, measure_heads_in_ball, read_ball, sign_heads, soften_ball
+from keyhole.learners.several_heads.learner import SeveralHeadsSession
 from keyhole.learners.several_heads.pairs import Unresolved
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _ATTEMPTS = 8
 _PER_PARAMETER = 10
@@ -70,18 +70,18 @@ class HeadsInBall:
         Raises:
             InvalidInput: no bound is given and none is declared.
         """
-        stated = declared(oracle)
+        stated = read_imperfection(oracle)
         bounds = [bound for bound in (self.bound, stated.token_bound) if bound is not None]
         if not bounds:
             raise InvalidInput("heads in a ball need a bound on tokens, given or declared.")
         cap = Budgeted(oracle, self.plan(oracle.width).at_most)
         session = BallSession(Counted(cap), oracle.width, stated.roundoff, cap, float(min(bounds)))
-        with one_thread():
+        with pin_one_thread():
             return session.recover(rng)
 
 
 @dataclass(slots=True)
-class BallSession(Session):
+class BallSession(SeveralHeadsSession):
     """One recovery under way, all of whose tokens keep the bound."""
 
     @property
@@ -107,10 +107,10 @@ class BallSession(Session):
         """The model of one attempt; then, where fresh queries almost confirm it, one fitted to them."""
         with suppress(Unresolved):
             with self.oracle.phase("scale"):
-                ball = softened(ball, rng)
-            W, D = measured(ball, rng)
+                ball = soften_ball(ball, rng)
+            W, D = measure_heads_in_ball(ball, rng)
             with self.oracle.phase("signs"):
-                model = signed(ball, W, D, rng)
+                model = sign_heads(ball, W, D, rng)
             yield model
             if self.almost:
                 yield self.polished(rng)

@@ -67,12 +67,12 @@ class Ridges:
         return Ridges(sign * self.b[order], sign * self.u[order])
 
 
-def fitted(start: Ridges, Y: Matrix, T: Matrix) -> tuple[Ridges, float]:
+def fit_ridges(start: Ridges, Y: Matrix, T: Matrix) -> tuple[Ridges, float]:
     """Levenberg-Marquardt from a start; the best ridges and their root-mean-square misfit over that of T."""
     best, misfit, damping = start, T - start(Y), 1e-3
     size = max(float(np.linalg.norm(T)), 1e-300)
     for _ in range(_STEPS):
-        candidate = best.moved(_step(best.slopes(Y), misfit.ravel(), damping))
+        candidate = best.moved(_solve_damped_step(best.slopes(Y), misfit.ravel(), damping))
         now = T - candidate(Y)
         before, after = float(np.linalg.norm(misfit)), float(np.linalg.norm(now))
         if after < before:
@@ -84,7 +84,7 @@ def fitted(start: Ridges, Y: Matrix, T: Matrix) -> tuple[Ridges, float]:
     return best, float(np.linalg.norm(misfit)) / size
 
 
-def _step(J: Matrix, misfit: Vector, damping: float) -> Vector:
+def _solve_damped_step(J: Matrix, misfit: Vector, damping: float) -> Vector:
     size = np.sqrt((J * J).sum(axis=0))
     size = np.where(size > 0, size, 1.0)
     damped = np.concatenate([J / size, np.sqrt(max(damping, _LEAST)) * np.eye(J.shape[1])])
@@ -93,7 +93,9 @@ def _step(J: Matrix, misfit: Vector, damping: float) -> Vector:
     return np.asarray(step / size, dtype=np.float64)
 
 
-def started(ask: Map, points: Callable[[int], Matrix], radius: float, room: float, rng: np.random.Generator) -> Ridges:
+def start_ridges(
+    ask: Map, points: Callable[[int], Matrix], radius: float, room: float, rng: np.random.Generator
+) -> Ridges:
     """Ridges to a few digits, their number found as the rank of gradients.
 
     Args:
@@ -106,21 +108,21 @@ def started(ask: Map, points: Callable[[int], Matrix], radius: float, room: floa
     Raises:
         Unresolved: there is no ridge, or the pencil has no real eigenvectors.
     """
-    span = _span(ask, points, radius * _SLOPE_STEP)
+    span = _span_gradients(ask, points, radius * _SLOPE_STEP)
     if not span.shape[1]:
         raise Unresolved
-    every = np.stack([_hessian(ask, y, span, radius * _CURVE_STEP) for y in points(_COMBINED)])
+    every = np.stack([_measure_hessian(ask, y, span, radius * _CURVE_STEP) for y in points(_COMBINED)])
     M = np.asarray(every @ rng.normal(size=every.shape[-1:]), dtype=np.float64)
     sizes = np.abs(M).max(axis=(1, 2))
     if not sizes.all():
         raise Unresolved
     weights = rng.normal(size=(2, _COMBINED)) / sizes
     first, second = np.tensordot(weights, M, axes=1)
-    directions = span @ _eigenvectors(first, second)
-    return _along(ask, directions.T, np.asarray(np.linalg.pinv(directions), dtype=np.float64), room)
+    directions = span @ _find_pencil_eigenvectors(first, second)
+    return _measure_ridge_steepness(ask, directions.T, np.asarray(np.linalg.pinv(directions), dtype=np.float64), room)
 
 
-def _eigenvectors(first: Matrix, second: Matrix) -> Matrix:
+def _find_pencil_eigenvectors(first: Matrix, second: Matrix) -> Matrix:
     """Eigenvectors of first second^-1, for symmetric matrices."""
     try:
         _, vectors = np.linalg.eig(np.linalg.solve(second, first).T)
@@ -132,7 +134,7 @@ def _eigenvectors(first: Matrix, second: Matrix) -> Matrix:
     return np.asarray(np.real(vectors), dtype=np.float64)
 
 
-def _span(ask: Map, points: Callable[[int], Matrix], step: float) -> Matrix:
+def _span_gradients(ask: Map, points: Callable[[int], Matrix], step: float) -> Matrix:
     """An orthonormal basis of the space of gradients, one column per direction."""
     d = points(1).shape[1]
     gradients, span = np.zeros((0, d)), np.zeros((d, 0))
@@ -147,7 +149,7 @@ def _span(ask: Map, points: Callable[[int], Matrix], step: float) -> Matrix:
     return span
 
 
-def _hessian(ask: Map, y: Vector, span: Matrix, step: float) -> Stack:
+def _measure_hessian(ask: Map, y: Vector, span: Matrix, step: float) -> Stack:
     """Second derivatives along the columns of span, (rank, rank, outputs), by central differences."""
     rank = span.shape[1]
     i, j = np.triu_indices(rank)
@@ -162,7 +164,7 @@ def _hessian(ask: Map, y: Vector, span: Matrix, step: float) -> Stack:
     return M
 
 
-def _along(ask: Map, directions: Matrix, duals: Matrix, room: float) -> Ridges:
+def _measure_ridge_steepness(ask: Map, directions: Matrix, duals: Matrix, room: float) -> Ridges:
     """Steepness and coefficient of each ridge from two points along its dual vector."""
     tau = room / 2 / np.sqrt((duals * duals).sum(axis=1))
     moves = duals * tau[:, None]

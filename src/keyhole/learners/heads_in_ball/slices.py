@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Stack, Vector, rms, softmax
-from keyhole.learners.heads_in_ball.ridges import Ridges, fitted, started
+from keyhole.learners.heads_in_ball.ridges import Ridges, fit_ridges, start_ridges
 from keyhole.learners.several_heads.pairs import Pairs, Unresolved
-from keyhole.learners.several_heads.signs import assembled
+from keyhole.learners.several_heads.signs import assemble_heads
 from keyhole.models import MultiHead
 from keyhole.oracles import Counted
 
@@ -97,7 +97,7 @@ def read_ball(oracle: Counted, radius: float, roundoff: float) -> Ball:
     return Ball(oracle, radius, (answers[1:] - answers[0]) / radius, answers[0], roundoff)
 
 
-def softened(ball: Ball, rng: np.random.Generator) -> Ball:
+def soften_ball(ball: Ball, rng: np.random.Generator) -> Ball:
     """The same with a radius, no longer, at which heads are not all saturated."""
     for _ in range(_SHRINKINGS):
         x = ball.direction(rng)
@@ -110,7 +110,7 @@ def softened(ball: Ball, rng: np.random.Generator) -> Ball:
     return ball
 
 
-def measured(ball: Ball, rng: np.random.Generator) -> tuple[Stack, Stack]:
+def measure_heads_in_ball(ball: Ball, rng: np.random.Generator) -> tuple[Stack, Stack]:
     """W and D of every head, up to a common sign, from d values of x.
 
     Raises:
@@ -118,99 +118,103 @@ def measured(ball: Ball, rng: np.random.Generator) -> tuple[Stack, Stack]:
     """
     x = ball.direction(rng)
     with ball.oracle.phase("pencil"):
-        if _silent(ball, x, rng):
+        if _is_silent(ball, x, rng):
             return np.zeros((0, len(x), len(x))), np.zeros((0, *ball.B.shape))
-        start = _started(ball, x, rng)
+        start = _start_ridges_at(ball, x, rng)
     with ball.oracle.phase("measure"):
-        first, misfit = fitted(start, *ball.answers(x, start, rng))
+        first, misfit = fit_ridges(start, *ball.answers(x, start, rng))
         if not misfit <= ball.fit:
             raise Unresolved
-        turns = [(x, first), *[_turned(ball, x, q, first, rng) for q in _across(x, rng)]]
+        turns = [(x, first), *[_turn_ridges(ball, x, q, first, rng) for q in _draw_turn_directions(x, rng)]]
     X = np.stack([x for x, _ in turns])
     rows, outs = np.stack([found.u for _, found in turns]), np.stack([found.b for _, found in turns])
-    return _solved(X, rows), _solved(X, outs)
+    return _solve_head_matrices(X, rows), _solve_head_matrices(X, outs)
 
 
-def _started(ball: Ball, x: Vector, rng: np.random.Generator) -> Ridges:
+def _start_ridges_at(ball: Ball, x: Vector, rng: np.random.Generator) -> Ridges:
     room = (1 - _LENGTH) * ball.radius
-    return started(lambda Y: ball.ask(x, Y), lambda n: ball.points(x, n, rng), ball.radius, room, rng)
+    return start_ridges(lambda Y: ball.ask(x, Y), lambda n: ball.points(x, n, rng), ball.radius, room, rng)
 
 
-def _across(x: Vector, rng: np.random.Generator) -> Matrix:
+def _draw_turn_directions(x: Vector, rng: np.random.Generator) -> Matrix:
     """Vectors orthogonal to x and to each other, as long as x."""
     basis = np.linalg.qr(np.column_stack([x, rng.normal(size=(len(x), len(x) - 1))]))[0].T[1:]
     return np.asarray(basis * np.sqrt(x @ x), dtype=np.float64)
 
 
-def _solved(X: Matrix, parts: Stack) -> Stack:
+def _solve_head_matrices(X: Matrix, parts: Stack) -> Stack:
     """One matrix A per head from its rows x A, given as (x, head, row)."""
     return np.asarray(np.linalg.solve(X, parts.swapaxes(0, 1)), dtype=np.float64)
 
 
-def _silent(ball: Ball, x: Vector, rng: np.random.Generator) -> bool:
+def _is_silent(ball: Ball, x: Vector, rng: np.random.Generator) -> bool:
     """Whether y has no effect beyond rounding."""
     size = np.abs(ball.B).max() * ball.radius * len(x) + np.abs(ball.c).max()
     return rms(ball.ask(x, ball.points(x, _PROBES, rng))) <= _SEEN * ball.roundoff * float(size)
 
 
-def _turned(ball: Ball, x: Vector, q: Vector, first: Ridges, rng: np.random.Generator) -> tuple[Vector, Ridges]:
+def _turn_ridges(ball: Ball, x: Vector, q: Vector, first: Ridges, rng: np.random.Generator) -> tuple[Vector, Ridges]:
     """The ridges at an x turned towards q; where that is too far for the fit, by way of a shorter turn.
 
     Ridges are linear in x, so that those of a short turn say where those of the whole turn are.
     """
     there = np.cos(_TURN) * x + np.sin(_TURN) * q
     Y, T = ball.answers(there, first, rng)
-    found, misfit = fitted(first, Y, T)
+    found, misfit = fit_ridges(first, Y, T)
     for angle in _SHORTER:
         if misfit <= ball.fit:
             break
-        near, misfit = fitted(first, *ball.answers(np.cos(angle) * x + np.sin(angle) * q, first, rng))
+        near, misfit = fit_ridges(first, *ball.answers(np.cos(angle) * x + np.sin(angle) * q, first, rng))
         if misfit <= ball.fit:
-            found, misfit = fitted(_further(first, near, angle), Y, T)
+            found, misfit = fit_ridges(_extrapolate_ridges(first, near, angle), Y, T)
     if not misfit <= ball.fit:
         raise Unresolved
     return there, found.matched(first)
 
 
-def _further(first: Ridges, near: Ridges, angle: float) -> Ridges:
+def _extrapolate_ridges(first: Ridges, near: Ridges, angle: float) -> Ridges:
     """What the ridges of a short turn and those of none make of the whole turn."""
     share = float(np.sin(_TURN) / np.sin(angle))
     rest = float(np.cos(_TURN) - share * np.cos(angle))
     return Ridges(rest * first.b + share * near.b, rest * first.u + share * near.u)
 
 
-def signed(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> MultiHead:
+def sign_heads(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> MultiHead:
     """Heads with their signs, mirror pairs taken apart, from sequences of three tokens."""
     floor = max(_NOTHING, 2.0**12 * ball.roundoff) / 2.0**15
     pairs = Pairs(ball.oracle, ball.B, ball.c, np.ones_like(ball.c), floor, 0.0)
-    return assembled(pairs, W, D, _mirrored(ball, W, D, rng)) if len(W) else assembled(pairs, W, D, D)
+    return (
+        assemble_heads(pairs, W, D, _solve_mirror_readouts(ball, W, D, rng))
+        if len(W)
+        else assemble_heads(pairs, W, D, D)
+    )
 
 
-def _mirrored(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> Stack:
+def _solve_mirror_readouts(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> Stack:
     """Read-outs of -W: nothing or all where signs explain the answers, else by least squares."""
-    bends, left = _bends(ball, W, D, len(W) + _MORE, rng)
+    bends, left = _measure_mirror_bends(ball, W, D, len(W) + _MORE, rng)
     effect = np.asarray(-np.einsum("nhd,hdo->noh", bends, D), dtype=np.float64)
     share = np.asarray(np.linalg.lstsq(effect.reshape(-1, len(W)), left.ravel(), rcond=None)[0], dtype=np.float64)
     if np.abs(share - np.round(share)).max() <= _SIGN and np.isin(np.round(share), (0, 1)).all():
         return -np.round(share)[:, None, None] * D
-    bends, left = _bends(ball, W, D, int(_ENOUGH * W.shape[0] * W.shape[1]) + _MORE, rng)
+    bends, left = _measure_mirror_bends(ball, W, D, int(_ENOUGH * W.shape[0] * W.shape[1]) + _MORE, rng)
     solved = np.linalg.lstsq(bends.reshape(len(left), -1), left, rcond=None)[0]
     M = np.asarray(solved, dtype=np.float64).reshape(D.shape)
     M[np.abs(M).max(axis=(1, 2)) <= _SIGN * np.abs(D).max()] = 0.0
     return M
 
 
-def _bends(ball: Ball, W: Stack, D: Stack, count: int, rng: np.random.Generator) -> tuple[Stack, Matrix]:
+def _measure_mirror_bends(ball: Ball, W: Stack, D: Stack, count: int, rng: np.random.Generator) -> tuple[Stack, Matrix]:
     """A(W) + A(-W) - 2 A(0) of every head, and what D leaves of the answers."""
     X = rng.normal(size=(count, 3, len(ball.B)))
     X *= _INSIDE * ball.radius / np.sqrt((X * X).sum(axis=2, keepdims=True))
     even = X.mean(axis=1)
-    plus, minus = _means(W, X), _means(-W, X)
+    plus, minus = _average_tokens_by_head(W, X), _average_tokens_by_head(-W, X)
     known = np.einsum("nhd,hdo->no", plus, D) + even @ (ball.B - D.sum(axis=0))
     return plus + minus - 2 * even[:, None], ball.oracle.ask(X.copy()) - ball.c - known
 
 
-def _means(W: Stack, X: Stack) -> Array:
+def _average_tokens_by_head(W: Stack, X: Stack) -> Array:
     """The mean of the tokens under every head, (batch, heads, width)."""
     scores = np.einsum("bnd,hde,be->bhn", X, W, X[:, -1])
     return softmax(scores) @ X

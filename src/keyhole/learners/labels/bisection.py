@@ -72,7 +72,7 @@ class Voter:
         return int(np.minimum(ayes, times - ayes).sum()), times * ayes.size
 
 
-def votes_for(flips: int, asked: int, chance: float = 1e-4) -> int | None:
+def count_votes(flips: int, asked: int, chance: float = 1e-4) -> int | None:
     """The least odd number of votes whose majority errs with less than `chance`; None beyond `MOST_VOTES`.
 
     The rate of flips is taken two standard errors above what was seen.
@@ -199,18 +199,18 @@ class Brackets:
 # step multiplies by sqrt 2, and for Gaussian numbers the medians cost little more than those of their own prior.
 
 
-def likely_middle(lo: Vector, hi: Vector, scale: float) -> Vector:
+def find_likely_middle(lo: Vector, hi: Vector, scale: float) -> Vector:
     """The number that is as likely below as above, for brackets wide beside `scale`; the middle for others."""
     mirrored = hi <= 0
     near, far = np.where(mirrored, -hi, lo), np.where(mirrored, -lo, hi)
-    tail = (_tail(near / scale) + _tail(far / scale)) / 2
+    tail = (_tail_probability(near / scale) + _tail_probability(far / scale)) / 2
     guess = scale * (1 - 2 * tail) / np.sqrt(2 * tail * (1 - tail))
     narrow = far - near <= scale / 4
     middle = np.where(narrow, np.where(narrow, near, 0.0) + np.where(narrow, far - near, 0.0) / 2, guess)
     return np.where(mirrored, -middle, middle)
 
 
-def _tail(x: Vector) -> Vector:
+def _tail_probability(x: Vector) -> Vector:
     """Probability above x, exact to rounding in the upper tail, where brackets are mirrored to."""
     size = np.minimum(np.abs(x), 1e150)
     h = np.sqrt(2 + size**2)

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Mask, Matrix, Sequences, Stack, Vector, one_thread, softmax
+from keyhole._arrays import Mask, Matrix, Sequences, Stack, Vector, pin_one_thread, softmax
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
 from keyhole.learners.labels.bisection import Indices, Voter
 from keyhole.learners.verifying.questions import QUERIES as _PLAIN
-from keyhole.learners.verifying.questions import fresh_sequences
+from keyhole.learners.verifying.questions import draw_fresh_sequences
 from keyhole.models import Head
 
 _NEAREST = 1.5  # the smallest margins aimed at, in units of the resolution
@@ -47,69 +47,71 @@ class Resolution:
 
     def of(self, head: Head, X: Sequences) -> Matrix:
         """The least margin at which a label is sure, per sequence and output; infinite where scores are not known."""
-        longest = _longest(X)[:, None]
+        longest = _measure_longest_tokens(X)[:, None]
         doubt = longest * np.linalg.norm(X[:, -1:], axis=2)
         doubt *= 2 * self.W + 16 * self.roundoff * float(np.linalg.norm(np.asarray(head.W)))
         spread = np.abs(X @ head.V - head(X)[:, None]) * softmax(head.scores(X))[..., None]
-        least = 2 * doubt * _over(spread.sum(axis=1), longest) + self.V + 16 * self.roundoff
+        least = 2 * doubt * _divide_by_lengths(spread.sum(axis=1), longest) + self.V + 16 * self.roundoff
         return np.where(doubt < 0.1, least, np.inf)
 
 
-def _longest(X: Sequences) -> Vector:
+def _measure_longest_tokens(X: Sequences) -> Vector:
     return np.linalg.norm(X, axis=2).max(axis=1)
 
 
-def _over(numbers: Matrix, lengths: Matrix) -> Matrix:
+def _divide_by_lengths(numbers: Matrix, lengths: Matrix) -> Matrix:
     """Quotients, 0 where the length is."""
     return np.divide(numbers, lengths, out=np.zeros_like(numbers), where=lengths > 0)
 
 
-def margins(head: Head, X: Sequences) -> Matrix:
+def measure_margins(head: Head, X: Sequences) -> Matrix:
     """|f| over the longest token, per sequence and output; 0 for sequences of zeros."""
-    return _over(np.abs(head(X)), _longest(X)[:, None])
+    return _divide_by_lengths(np.abs(head(X)), _measure_longest_tokens(X)[:, None])
 
 
-def approach(head: Head, X: Sequences, output: int, wanted: Vector, *, rng: np.random.Generator) -> Stack:
+def approach_boundary(head: Head, X: Sequences, output: int, wanted: Vector, *, rng: np.random.Generator) -> Stack:
     """Sequences like `X` whose margin is about `wanted`, on a random side.
 
     f(-X) = -f(X), so one of two drawn sequences can be turned to have a positive and the other a negative answer;
     the place between them is found with the model, by cutting the segment into parts again and again.
     """
-    with one_thread():
+    with pin_one_thread():
         other = rng.permutation(X, axis=1) @ np.linalg.qr(rng.normal(size=(head.width,) * 2))[0]
     ends = [Z * np.where(head(Z)[:, output] > 0, sign, -sign)[:, None, None] for Z, sign in ((X, 1.0), (other, -1.0))]
-    level = wanted * _longest(X) * rng.choice([-1.0, 1.0], size=len(X))
+    level = wanted * _measure_longest_tokens(X) * rng.choice([-1.0, 1.0], size=len(X))
     at, step = np.zeros(len(X)), 1.0
     for _ in range(_STEPS):
         step /= _PARTS
         cuts = at[:, None] + step * np.arange(1, _PARTS)
-        tried = _between([np.repeat(end, _PARTS - 1, axis=0) for end in ends], cuts.ravel())
+        tried = _interpolate_ends([np.repeat(end, _PARTS - 1, axis=0) for end in ends], cuts.ravel())
         above = head(tried)[:, output].reshape(cuts.shape) > level[:, None]
         at = at + step * np.cumprod(above, axis=1).sum(axis=1)
-    return _between(ends, at)
+    return _interpolate_ends(ends, at)
 
 
-def _between(ends: list[Stack], at: Vector) -> Stack:
+def _interpolate_ends(ends: list[Stack], at: Vector) -> Stack:
     return (1 - at)[:, None, None] * ends[0] + at[:, None, None] * ends[1]
 
 
-def _within(X: Sequences, bound: float) -> Stack:
-    longest = _longest(X)
+def _shorten_tokens(X: Sequences, bound: float) -> Stack:
+    longest = _measure_longest_tokens(X)
     return X * np.minimum(1.0, bound / np.where(longest > 0, longest, 1.0))[:, None, None]
 
 
-def questions(head: Head, resolution: Resolution, bound: float, *, rng: np.random.Generator) -> Iterator[Stack]:
+def draw_label_questions(
+    head: Head, resolution: Resolution, bound: float, *, rng: np.random.Generator
+) -> Iterator[Stack]:
     """Fresh sequences of every length and scale, every other one near the boundary, then very short single tokens."""
     seeing = np.flatnonzero(head.V.any(axis=0))
     scale = 1.0
-    for X in fresh_sequences(head, rng=rng):
-        Y, length = _within(X, bound), X.shape[1]
+    for X in draw_fresh_sequences(head, rng=rng):
+        Y, length = _shorten_tokens(X, bound), X.shape[1]
         near = (np.arange(len(Y)) + length) % 2 == 0
         if seeing.size:
             output = int(seeing[length % seeing.size])
             least = np.clip(_NEAREST * resolution.of(head, Y[near])[:, output], 1e-15, 1e-2)
             wanted = least * (1e-2 / least) ** (rng.random(len(least)) ** 3)
-            Y[near] = _within(approach(head, Y[near], output, wanted, rng=rng), bound)
+            Y[near] = _shorten_tokens(approach_boundary(head, Y[near], output, wanted, rng=rng), bound)
         scale = min(scale, float(np.abs(Y).max()))
         yield Y
     x = rng.normal(size=(_SMALL // 2, 1, head.width)) * scale * 2.0**-40
@@ -141,14 +143,14 @@ class Sighting:
     def look(self, bound: float, *, rng: np.random.Generator) -> None:
         """Ask fresh labels of tokens up to a norm, and compare, as far as the budget goes."""
         try:
-            for X in questions(self.head, self.resolution, bound, rng=rng):
+            for X in draw_label_questions(self.head, self.resolution, bound, rng=rng):
                 self._compare(X)
             self.complete = True
         except BudgetSpent:
             pass
 
     def _compare(self, X: Stack) -> None:
-        margin, blind = margins(self.head, X), ~self.head.V.any(axis=0)
+        margin, blind = measure_margins(self.head, X), ~self.head.V.any(axis=0)
         predicted = np.where(blind, self.rest, self.head(X) > 0)
         counts = (margin > self.resolution.of(self.head, X)) | blind
         labels = self.voter.ask(X)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Mask, one_thread
+from keyhole._arrays import Array, Mask, pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
-from keyhole.learners.labels.bisection import MOST_VOTES, Unsteady, Voter, votes_for
+from keyhole.learners.labels.bisection import MOST_VOTES, Unsteady, Voter, count_votes
 from keyhole.learners.labels.fresh_labels import QUERIES, Resolution, Sighting
-from keyhole.learners.labels.thresholds import Forms, Measurement, Ratios, Unread, basis
+from keyhole.learners.labels.thresholds import LabelForms, Measurement, Ratios, Unread, draw_label_basis
 from keyhole.learners.one_head.readout import NotAHead
 from keyhole.learners.verifying.ending import (
     COARSE_ANSWERS,
@@ -29,7 +29,7 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import Examination
 from keyhole.models import Head
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _AGAIN = 32  # single tokens asked again to see whether labels are flipped
 _RATE = 1024  # labels from which the rate of flips is told
@@ -61,8 +61,8 @@ class Labels:
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """One label per bit: (d - 1)(bits + 6) per output, d^2 (bits + 2), and a few to find scales and to verify."""
         per = self.votes // 2 + 1
-        ratios = outputs * (width - 1) * (1 + _ratio_bits(self.bits, width))
-        again = 2 * width * _times(width) if self.votes == 1 else 0
+        ratios = outputs * (width - 1) * (1 + _count_ratio_bits(self.bits, width))
+        again = 2 * width * _count_repeats(width) if self.votes == 1 else 0
         mending = (per * 2 * (outputs * (width - 1)), per * 2 * width**2) if self.votes > 1 else (0, 0)
         by_phase = {
             "read": per * (2 * width + 1 + ratios) + again + mending[0],
@@ -76,21 +76,21 @@ class Labels:
 
     def most(self, width: int, outputs: int) -> int:
         """The most that is ever asked with one vote each, at all rounds that bisections and mending are allowed."""
-        numbers = outputs * (width - 1) * (_ratio_bits(46, width) + 16) + width**2 * (self.bits + 160)
+        numbers = outputs * (width - 1) * (_count_ratio_bits(46, width) + 16) + width**2 * (self.bits + 160)
         return 4 * numbers + 200 * (width**2 + outputs * width) + 400 + _RATE + 2 * QUERIES
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head from labels; certificate BSHK26/membership."""
         first, second = rng.spawn(2)
-        session = Session(Voter(Counted(oracle), self.votes), self.bits, first)
+        session = LabelSession(Voter(Counted(oracle), self.votes), self.bits, first)
         try:
             try:
-                return _attempt(session)
+                return _attempt_recovery(session)
             except Unsteady:
                 voter = session.steadier()
             if voter is not None:
-                session = Session(voter, self.bits, second)
-                return _attempt(session)
+                session = LabelSession(voter, self.bits, second)
+                return _attempt_recovery(session)
         except BudgetSpent:
             return _conclude(session, SPENT, session.partial())
         except Unsteady:
@@ -101,18 +101,18 @@ class Labels:
 _UNSTEADY = "Labels change from one time to the next, more often than votes can outweigh."
 
 
-def _ratio_bits(bits: int, width: int) -> int:
+def _count_ratio_bits(bits: int, width: int) -> int:
     """Bits of ratios in v: enough more than those of W that their errors do not count."""
     return bits + 4 + math.ceil(math.log2(width) / 2)
 
 
-def _times(width: int) -> int:
+def _count_repeats(width: int) -> int:
     """How often all single tokens are asked again."""
     return -(-_AGAIN // (2 * width))
 
 
 @dataclass(slots=True)
-class Session:
+class LabelSession:
     """One recovery under way: what is known so far, so that a spent budget leaves a partial model.
 
     A bound on tokens may keep scores small; `lack` is by how many binary digits they fall short of one.
@@ -126,12 +126,12 @@ class Session:
     lengths: float = field(init=False)
     rest: Mask = field(init=False)
     ratios: list[Ratios] = field(default_factory=list[Ratios], init=False)
-    forms: Forms | None = field(default=None, init=False)
+    forms: LabelForms | None = field(default=None, init=False)
     measurement: Measurement | None = field(default=None, init=False)
     lack: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        stated = declared(self.oracle)
+        stated = read_imperfection(self.oracle)
         self.bound = math.inf if stated.token_bound is None else stated.token_bound
         self.roundoff = stated.roundoff
         self.lengths = min(1.0, self.bound / 2)
@@ -157,7 +157,7 @@ class Session:
         X = self.tokens()
         labels = self.voter.ask(np.concatenate([np.zeros_like(X[:1]), X]))
         if self.voter.votes == 1 and any(
-            (self.voter.once(X) != labels[1:]).any() for _ in range(_times(self.oracle.width))
+            (self.voter.once(X) != labels[1:]).any() for _ in range(_count_repeats(self.oracle.width))
         ):
             raise Unsteady
         self.rest, plus, minus = labels[0], *np.split(labels[1:], 2)
@@ -171,7 +171,7 @@ class Session:
         for ratios in self.ratios:
             if ratios.signs.any():
                 ratios.seek()
-                ratios.refine(min(_ratio_bits(self.bits, len(X) // 2), self.digits - 2))
+                ratios.refine(min(_count_ratio_bits(self.bits, len(X) // 2), self.digits - 2))
 
     def tokens(self) -> Array:
         """Sequences of one token, e_i and then -e_i."""
@@ -193,7 +193,7 @@ class Session:
         self.lack = max(0, math.ceil(-math.log2(scale * forms.least)))
         if self.lack > 0:
             with self.oracle.phase("read"):
-                ratios.refine(min(_ratio_bits(self.bits, len(forms.v)) + self.lack, self.digits - 2))
+                ratios.refine(min(_count_ratio_bits(self.bits, len(forms.v)) + self.lack, self.digits - 2))
             forms = self._forms(ratios)
             forms.scale = scale
         self.bits = max(1, min(self.bits, self.digits - _LOSS - self.lack))
@@ -201,9 +201,9 @@ class Session:
         with self.oracle.phase("measure"):
             self.measurement.run()
 
-    def _forms(self, ratios: Ratios) -> Forms:
+    def _forms(self, ratios: Ratios) -> LabelForms:
         v = ratios.column
-        self.forms = Forms(self.voter, ratios.output, v, basis(v, rng=self.rng), self.bound)
+        self.forms = LabelForms(self.voter, ratios.output, v, draw_label_basis(v, rng=self.rng), self.bound)
         return self.forms
 
     @property
@@ -245,11 +245,11 @@ class Session:
         X = self.tokens()
         with self.oracle.phase("read"):
             flips, asked = self.voter.flips(X, max(9, -(-_RATE // len(X)) | 1))
-        votes = votes_for(flips, asked) if flips else 1
+        votes = count_votes(flips, asked) if flips else 1
         return None if votes is None else Voter(self.oracle, votes, steady=flips == 0)
 
 
-def _attempt(session: Session) -> Recovery[Head]:
+def _attempt_recovery(session: LabelSession) -> Recovery[Head]:
     """Read, measure and verify once.
 
     Raises:
@@ -280,12 +280,12 @@ def _attempt(session: Session) -> Recovery[Head]:
         refuse=lambda: _refuse(session, Status.DISAGREES, seen.worst),
         blind=not head.V.any(),
         reservation=Ending(status=Status.IMPRECISE) if vague else None,
-        words=_reached(session),
+        words=_describe_reach(session),
     )
     return _conclude(session, ending, head)
 
 
-def _refuse(session: Session, status: Status, case: Counterexample | None) -> Ending:
+def _refuse(session: LabelSession, status: Status, case: Counterexample | None) -> Ending:
     """Refuse, unless labels turn out to change: the case is asked again, and so are the ends of all brackets.
 
     Raises:
@@ -293,7 +293,7 @@ def _refuse(session: Session, status: Status, case: Counterexample | None) -> En
     """
 
     def repeat() -> str:
-        same = case is None or all(_answered(session, case) for _ in range(2))
+        same = case is None or all(_is_label_repeated(session, case) for _ in range(2))
         if not same or (not session.voter.steady and session.doubtful()):
             raise Unsteady
         return ""
@@ -303,12 +303,12 @@ def _refuse(session: Session, status: Status, case: Counterexample | None) -> En
     return resolve_doubt(session.oracle, Doubt(status, case, detail if case is not None else ""), repeat=repeat)
 
 
-def _answered(session: Session, case: Counterexample) -> bool:
+def _is_label_repeated(session: LabelSession, case: Counterexample) -> bool:
     labels = session.voter.ask(case.tokens[None])[0]
     return bool((labels == (case.answer > 0)).all())
 
 
-def _reached(session: Session) -> str:
+def _describe_reach(session: LabelSession) -> str:
     """What the labels told, in numbers."""
     size = float(np.linalg.norm(np.asarray(session.head.W)))
     if size == 0.0:
@@ -320,44 +320,44 @@ def _reached(session: Session) -> str:
     return f"{detail}{bounded}{voted}."
 
 
-def _conclude(session: Session, ending: Ending, head: Head | None = None) -> Recovery[Head]:
+def _conclude(session: LabelSession, ending: Ending, head: Head | None = None) -> Recovery[Head]:
     known = head is not None and ending.status in (Status.RECOVERED, Status.NO_READOUT)
-    rank = _rank(session, head) if head is not None and known else None
+    rank = _measure_rank(session, head) if head is not None and known else None
     recovery = conclude(
         session.oracle,
         ending,
         Account(
             model=head,
             reason="Answers are labels: a single head without biases is what they can tell.",
-            determined=_determined(head, ending.verdict),
-            degrees_of_freedom=None if head is None or rank is None else _freedom(head, rank),
+            determined=_describe_label_head(head, ending.verdict),
+            degrees_of_freedom=None if head is None or rank is None else _count_label_freedom(head, rank),
             rank=rank,
-            bars=_bars(session) if known else {},
+            bars=_list_label_bars(session) if known else {},
         ),
     )
-    return replace(recovery, certificate=certificate(recovery, session))
+    return replace(recovery, certificate=certify_labels(recovery, session))
 
 
-def _rank(session: Session, head: Head) -> int:
+def _measure_rank(session: LabelSession, head: Head) -> int:
     W = np.asarray(head.W)
-    with one_thread():
+    with pin_one_thread():
         size = float(np.linalg.norm(W, 2))
         return matrix_rank(W, min(1.0, session.resolution.W / size)) if size > 0 else 0
 
 
-def _freedom(head: Head, rank: int) -> int:
+def _count_label_freedom(head: Head, rank: int) -> int:
     """Numbers that labels determine: those of a head less one factor per column of V."""
     value_rank = int(np.linalg.matrix_rank(head.V)) if head.V.any() else 0
     scales = int(head.V.any(axis=0).sum())
     return head_freedom(head.width, outputs=head.outputs, rank=rank, value_rank=value_rank) - scales
 
 
-def _bars(session: Session) -> dict[str, Array]:
+def _list_label_bars(session: LabelSession) -> dict[str, Array]:
     resolution, d = session.resolution, session.oracle.width
     return {"V": np.array([resolution.V]), "W": np.array([resolution.W / d])}
 
 
-def _determined(head: Head | None, verdict: Verdict) -> str:
+def _describe_label_head(head: Head | None, verdict: Verdict) -> str:
     if head is None:
         return "Nothing was determined."
     if verdict is Verdict.NOT_IDENTIFIABLE:
@@ -372,13 +372,13 @@ def _determined(head: Head | None, verdict: Verdict) -> str:
     )
 
 
-def certificate(recovery: Recovery[Head], session: Session) -> Certificate | None:
+def certify_labels(recovery: Recovery[Head], session: LabelSession) -> Certificate | None:
     """What labels tell, confronted with one run: as many labels as bits, and a head that fresh labels agree with."""
     head = recovery.model
     if head is None or recovery.fresh is None:
         return None
     d, o, votes = head.width, head.outputs, session.voter.votes
-    ratios = o * (d - 1) * (_ratio_bits(session.bits, d) + 14)
+    ratios = o * (d - 1) * (_count_ratio_bits(session.bits, d) + 14)
     allowed = votes * (ratios + d * d * (session.bits + 8) + 8 * d + 100) + (_RATE + 10 * d if votes > 1 else 0)
     is_head = recovery.status in (Status.RECOVERED, Status.NO_READOUT)
     size = float(np.linalg.norm(np.asarray(head.W)))

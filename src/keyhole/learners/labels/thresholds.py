@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Mask, Matrix, Vector, one_thread
-from keyhole.learners.labels.bisection import Brackets, Indices, Voter, likely_middle
+from keyhole._arrays import Mask, Matrix, Vector, pin_one_thread
+from keyhole.learners.labels.bisection import Brackets, Indices, Voter, find_likely_middle
 
 _ROOM = 1 << 20  # numbers in one batch
 _TINY = -900.0  # log2 of ratios below which an entry of v counts as zero
@@ -74,7 +74,7 @@ class Ratios:
         def enough(logs: Brackets) -> Mask:
             return (logs.width <= 2.0 ** (1 - bits)) | (logs.hi <= _TINY)
 
-        self.logs.find(self.above, enough, _halved, bits + 16, mending=not self.voter.steady)
+        self.logs.find(self.above, enough, _halve_brackets, bits + 16, mending=not self.voter.steady)
 
     def above(self, which: Indices, at: Vector) -> Mask:
         """Whether the ratios of these entries exceed 2^at."""
@@ -108,13 +108,13 @@ class Ratios:
         return 0.36 * float(shown.max(initial=0.0))  # ln 2 / 2, and a little more
 
 
-def _halved(lo: Vector, hi: Vector) -> Vector:
+def _halve_brackets(lo: Vector, hi: Vector) -> Vector:
     """The middle; while there is no lower end, twice as far down each time."""
     down = np.where(hi < 0, 2 * hi, -1.0)
     return np.where(np.isfinite(lo), hi - (hi - np.where(np.isfinite(lo), lo, hi)) / 2, down)
 
 
-def basis(v: Vector, *, rng: np.random.Generator) -> Matrix:
+def draw_label_basis(v: Vector, *, rng: np.random.Generator) -> Matrix:
     r"""Random orthonormal rows u with $u \cdot v = |v| / \sqrt d$ for every one.
 
     With orthogonal P and Q whose first columns are $1/\sqrt d$ and v, it is $P Q^\top$. The rest of both is random, so
@@ -123,7 +123,7 @@ def basis(v: Vector, *, rng: np.random.Generator) -> Matrix:
     d = len(v)
     draws = rng.normal(size=(2, d, d))
     draws[0, :, 0], draws[1, :, 0] = 1.0, v
-    with one_thread():
+    with pin_one_thread():
         (P, R), (Q, S) = (np.linalg.qr(draw) for draw in draws)
         P[:, 0] *= np.sign(R[0, 0])
         Q[:, 0] *= np.sign(S[0, 0])
@@ -131,7 +131,7 @@ def basis(v: Vector, *, rng: np.random.Generator) -> Matrix:
 
 
 @dataclass(slots=True)
-class Forms:
+class LabelForms:
     """Comparisons of forms u_i^T W u_j with thresholds.
 
     Args:
@@ -231,7 +231,7 @@ class Measurement:
         bits: each is known to within 2^-bits of their root mean square in the end.
     """
 
-    forms: Forms
+    forms: LabelForms
     bits: int
     rms: float = field(init=False)
     found: Brackets = field(init=False)
@@ -262,13 +262,13 @@ class Measurement:
         return found.width <= np.maximum(width, 2.0**-50 * np.abs(found.middle))
 
     def _split(self, lo: Vector, hi: Vector) -> Vector:
-        return likely_middle(lo, hi, self.rms)
+        return find_likely_middle(lo, hi, self.rms)
 
     @property
     def W(self) -> Matrix:
         """The matrix as far as it is known; forms of which nothing is known count as 0."""
         d = len(self.forms.U)
-        with one_thread():
+        with pin_one_thread():
             return -self.forms.U.T @ self.found.middle.reshape(d, d) @ self.forms.U
 
     def error(self, ratio_error: float) -> float:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Vector, one_thread
-from keyhole.learners.layer.flips import Circle, Long, jumps_along
+from keyhole._arrays import Matrix, Vector, pin_one_thread
+from keyhole.learners.layer.flips import HalfCircle, Long, find_jumps
 
 _SPARE = 1.25  # vectors per rank
 _HALVINGS = 3  # of an interval of the first grid with a jump in it
@@ -19,24 +19,26 @@ _OWN = 0.15  # largest part of a jump outside the space of its head
 _TRIES = 3  # half circles per vector wanted
 
 
-def renewed(pairs: Long, rough: tuple[Matrix, ...], *, roundoff: float, rng: np.random.Generator) -> tuple[Matrix, ...]:
+def renew_spaces(
+    pairs: Long, rough: tuple[Matrix, ...], *, roundoff: float, rng: np.random.Generator
+) -> tuple[Matrix, ...]:
     """The spaces anew, of the same ranks; a head that hardly ever flips alone keeps its rough one."""
     wanted = [int(np.ceil(_SPARE * basis.shape[1])) + 1 for basis in rough]
     found: list[list[Vector]] = [[] for _ in rough]
     for _ in range(_TRIES * max(wanted)):
-        circle = Circle.random(pairs.oracle.width, rng)
-        jumps = jumps_along(pairs, circle, roundoff=roundoff, halvings=_HALVINGS)
-        for which, jump in _owned(jumps, rough):
+        circle = HalfCircle.random(pairs.oracle.width, rng)
+        jumps = find_jumps(pairs, circle, roundoff=roundoff, halvings=_HALVINGS)
+        for which, jump in _assign_jumps(jumps, rough):
             found[which].append(jump)
         if all(len(jumps) >= many for jumps, many in zip(found, wanted, strict=True)):
             break
-    return tuple(_space(jumps, basis) for jumps, basis in zip(found, rough, strict=True))
+    return tuple(_span_jumps(jumps, basis) for jumps, basis in zip(found, rough, strict=True))
 
 
-def _owned(jumps: Matrix, rough: tuple[Matrix, ...]) -> list[tuple[int, Vector]]:
+def _assign_jumps(jumps: Matrix, rough: tuple[Matrix, ...]) -> list[tuple[int, Vector]]:
     """Jumps of single heads, each with the number of its head."""
     sizes = np.linalg.norm(jumps, axis=1)
-    with one_thread():
+    with pin_one_thread():
         inside = np.stack([np.linalg.norm(jumps @ basis, axis=1) for basis in rough])
     outside = np.sqrt(np.maximum(0.0, sizes**2 - inside**2))
     heads = outside.argmin(axis=0)
@@ -44,9 +46,9 @@ def _owned(jumps: Matrix, rough: tuple[Matrix, ...]) -> list[tuple[int, Vector]]
     return [(int(head), jump) for head, jump, own in zip(heads, jumps, clear, strict=True) if own]
 
 
-def _space(jumps: list[Vector], rough: Matrix) -> Matrix:
+def _span_jumps(jumps: list[Vector], rough: Matrix) -> Matrix:
     rank = rough.shape[1]
     if len(jumps) <= rank:
         return rough
-    with one_thread():
+    with pin_one_thread():
         return np.linalg.svd(np.stack(jumps).T, full_matrices=False)[0][:, :rank]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Mask, Matrix, Stack, Vector, one_thread
+from keyhole._arrays import EPS, Mask, Matrix, Stack, Vector, pin_one_thread
 from keyhole.errors import BadAnswer
 from keyhole.learners.one_head.readout import Readout
 from keyhole.oracles import Counted
@@ -66,16 +66,16 @@ class Long:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Circle:
+class HalfCircle:
     """A half circle of last tokens, and the token they are paired with."""
 
     x: Vector
     y: Matrix
 
     @classmethod
-    def random(cls, width: int, rng: np.random.Generator) -> Circle:
+    def random(cls, width: int, rng: np.random.Generator) -> HalfCircle:
         """A random one: x of length 1, two orthonormal y (one y where there is but one direction)."""
-        with one_thread():
+        with pin_one_thread():
             turn = np.linalg.qr(rng.normal(size=(width, min(2, width))))[0].T
         x = rng.normal(size=width)
         return cls(x / np.linalg.norm(x), turn if width > 1 else np.vstack([turn, 0 * turn]))
@@ -89,14 +89,14 @@ class Circle:
 class Plateaus:
     """Angles in the middle of every plateau but the last, which is the first seen from the other side."""
 
-    circle: Circle
+    circle: HalfCircle
     middles: Vector
     half: float  # half width of the narrowest
 
 
-def hard(oracle: Counted, readout: Readout, *, rng: np.random.Generator) -> Long:
+def find_hard_pairs(oracle: Counted, readout: Readout, *, rng: np.random.Generator) -> Long:
     """Pairs at the largest length the target bears."""
-    circle = Circle.random(oracle.width, rng)
+    circle = HalfCircle.random(oracle.width, rng)
     for length in _LENGTHS:
         pairs = Long(oracle, readout, length)
         try:
@@ -107,7 +107,7 @@ def hard(oracle: Counted, readout: Readout, *, rng: np.random.Generator) -> Long
     raise Unseparated("The target does not bear tokens long enough to make every softmax hard.")
 
 
-def scan(pairs: Long, circle: Circle, *, roundoff: float) -> Plateaus:
+def scan_plateaus(pairs: Long, circle: HalfCircle, *, roundoff: float) -> Plateaus:
     """Find the plateaus of G by bisecting every interval over which it changes.
 
     Raises:
@@ -116,14 +116,14 @@ def scan(pairs: Long, circle: Circle, *, roundoff: float) -> Plateaus:
         Unseparated: two jumps are closer than a bisection tells apart.
     """
     zero = _JUMP * pairs.rounding(roundoff)
-    angles, values = _bisected(pairs, circle, zero, _HALVINGS)
+    angles, values = _bisect_jumps(pairs, circle, zero, _HALVINGS)
     whole = pairs.readout.V.T @ circle.x
     if not np.linalg.norm(values[0] + values[-1] - whole) <= zero:
         raise Still("A head looks the same way whatever the last token is: it has W = 0, and a score bias.")
-    return _plateaus(circle, angles, np.linalg.norm(np.diff(values, axis=0), axis=1) > zero)
+    return _cut_plateaus(circle, angles, np.linalg.norm(np.diff(values, axis=0), axis=1) > zero)
 
 
-def _bisected(pairs: Long, circle: Circle, zero: float, halvings: int) -> tuple[Vector, Matrix]:
+def _bisect_jumps(pairs: Long, circle: HalfCircle, zero: float, halvings: int) -> tuple[Vector, Matrix]:
     """Angles and values of G, closer together around its jumps."""
     angles = np.linspace(0.0, np.pi, _GRID + 1)
     values = pairs.ask(np.tile(circle.x, (len(angles), 1)), circle.at(angles))
@@ -137,14 +137,14 @@ def _bisected(pairs: Long, circle: Circle, zero: float, halvings: int) -> tuple[
     return angles, values
 
 
-def jumps_along(pairs: Long, circle: Circle, *, roundoff: float, halvings: int) -> Matrix:
+def find_jumps(pairs: Long, circle: HalfCircle, *, roundoff: float, halvings: int) -> Matrix:
     """Jumps of G along a half circle after few halvings, as rows; two heads may share one."""
     zero = _JUMP * pairs.rounding(roundoff)
-    changes = np.diff(_bisected(pairs, circle, zero, halvings)[1], axis=0)
+    changes = np.diff(_bisect_jumps(pairs, circle, zero, halvings)[1], axis=0)
     return changes[np.linalg.norm(changes, axis=1) > zero]
 
 
-def _plateaus(circle: Circle, angles: Vector, jumps: Mask) -> Plateaus:
+def _cut_plateaus(circle: HalfCircle, angles: Vector, jumps: Mask) -> Plateaus:
     cuts = np.flatnonzero(jumps)
     if len(cuts) == 0:
         raise Still("No head moves with the last token: every one has W = 0.")
@@ -156,7 +156,7 @@ def _plateaus(circle: Circle, angles: Vector, jumps: Mask) -> Plateaus:
     return Plateaus(circle, (starts + ends) / 2, float((ends - starts).min()) / 2)
 
 
-def widest(pairs: Long, *, roundoff: float, rng: np.random.Generator) -> Plateaus:
+def find_widest_plateaus(pairs: Long, *, roundoff: float, rng: np.random.Generator) -> Plateaus:
     """Plateaus on a half circle; of several where answers are coarse, those whose narrowest is widest.
 
     x may move by a share of that width, and rounding is divided by the move.
@@ -167,7 +167,7 @@ def widest(pairs: Long, *, roundoff: float, rng: np.random.Generator) -> Plateau
     found: list[Plateaus] = []
     for left in reversed(range(1 if roundoff <= EPS else _CIRCLES)):
         try:
-            found.append(scan(pairs, Circle.random(pairs.oracle.width, rng), roundoff=roundoff))
+            found.append(scan_plateaus(pairs, HalfCircle.random(pairs.oracle.width, rng), roundoff=roundoff))
         except Unseparated:
             if not left and not found:
                 raise
@@ -175,7 +175,9 @@ def widest(pairs: Long, *, roundoff: float, rng: np.random.Generator) -> Plateau
     return max((plateaus for plateaus in found if len(plateaus.middles) == heads), key=lambda one: one.half)
 
 
-def column_spaces(pairs: Long, plateaus: Plateaus, *, roundoff: float, rng: np.random.Generator) -> tuple[Matrix, ...]:
+def find_column_spaces(
+    pairs: Long, plateaus: Plateaus, *, roundoff: float, rng: np.random.Generator
+) -> tuple[Matrix, ...]:
     """An orthonormal basis, as columns, of what each head writes, found with as many moves of x as its rank asks for.
 
     Coarse answers are asked twice as many: the least singular value of a few random columns more than the rank is much
@@ -189,7 +191,7 @@ def column_spaces(pairs: Long, plateaus: Plateaus, *, roundoff: float, rng: np.r
     rounding = moved.noise() if coarse else _RANK * pairs.rounding(roundoff) / moved.step
     outputs = len(moved.still[0])
     while True:
-        bases = tuple(_basis(columns, rounding) for columns in moved.columns(steady=coarse))
+        bases = tuple(_span_columns(columns, rounding) for columns in moved.columns(steady=coarse))
         ranks = [basis.shape[1] for basis in bases]
         if sum(ranks) > outputs:
             raise Dependent(f"The read-outs of {len(ranks)} heads have ranks that add up to more than {outputs}.")
@@ -198,7 +200,7 @@ def column_spaces(pairs: Long, plateaus: Plateaus, *, roundoff: float, rng: np.r
         moved.more(max(2, moved.count // 8), rng)
 
 
-def _jumps(pairs: Long, x: Matrix, y: Matrix) -> Stack:
+def _measure_jumps(pairs: Long, x: Matrix, y: Matrix) -> Stack:
     """Differences of neighbouring plateaus, heads by moves by outputs, up to sign."""
     many = len(y)
     G = pairs.ask(np.repeat(x, many, axis=0), np.tile(y, (len(x), 1))).reshape(len(x), many, -1)
@@ -212,7 +214,7 @@ class _Moved:
     def __init__(self, pairs: Long, plateaus: Plateaus, step: float) -> None:
         self.pairs, self.x, self.step = pairs, plateaus.circle.x, step
         self.y = plateaus.circle.at(plateaus.middles)
-        self.still = _jumps(pairs, self.x[None], self.y)[:, 0]
+        self.still = _measure_jumps(pairs, self.x[None], self.y)[:, 0]
         self.changes = np.zeros((len(self.still), 0, self.still.shape[1]))
 
     @property
@@ -224,13 +226,13 @@ class _Moved:
         """Move x along so many more random directions."""
         xi = rng.normal(size=(count, len(self.x)))
         xi /= np.linalg.norm(xi, axis=1, keepdims=True)
-        changes = (_jumps(self.pairs, self.x + self.step * xi, self.y) - self.still[:, None]) / self.step
+        changes = (_measure_jumps(self.pairs, self.x + self.step * xi, self.y) - self.still[:, None]) / self.step
         self.changes = np.concatenate([self.changes, changes], axis=1)
 
     def noise(self) -> float:
         """Norm of the rounding of a change, which all changes share: the same jumps at another length tell it."""
         pairs, y = replace(self.pairs, length=_SHORTER * self.pairs.length), self.y
-        again = _jumps(pairs, self.x[None], y)[:, 0]
+        again = _measure_jumps(pairs, self.x[None], y)[:, 0]
         return float(np.linalg.norm(again - self.still, axis=1).max()) / self.step
 
     def columns(self, *, steady: bool = False) -> Stack:
@@ -242,7 +244,7 @@ class _Moved:
         return np.concatenate([self.still[:, None], changes], axis=1).swapaxes(1, 2)
 
 
-def _basis(columns: Matrix, rounding: float) -> Matrix:
-    with one_thread():
+def _span_columns(columns: Matrix, rounding: float) -> Matrix:
+    with pin_one_thread():
         U, S, _ = np.linalg.svd(columns, full_matrices=False)
     return U[:, : max(1, int((rounding * np.sqrt(columns.shape[1]) < S).sum()))]

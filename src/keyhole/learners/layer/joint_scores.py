@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Sequences, Stack, Vector, one_thread, power_of_two
+from keyhole._arrays import EPS, Matrix, Sequences, Stack, Vector, find_power_of_two, pin_one_thread
 from keyhole.errors import BadAnswer
 from keyhole.learners.layer.flips import Dependent, Still, Unseparated
 from keyhole.learners.one_head.columns import Directions
 from keyhole.learners.one_head.probes import REASK_ABOVE, SPARE_REASKS, TARGET, Indices, Saturated
 from keyhole.learners.one_head.readout import Readout
-from keyhole.learners.one_head.scales import find
+from keyhole.learners.one_head.scales import find_scale
 from keyhole.oracles import Counted
 
 _SPARE = 0.875  # of the least read-out rank: vectors asked together
@@ -66,7 +66,7 @@ class Spaces:
             Dependent: the spaces are not independent to the given cut.
             Still: a part of V lies in none of them.
         """
-        with one_thread():
+        with pin_one_thread():
             B = np.concatenate(bases, axis=1)
             U, S, Z = np.linalg.svd(B, full_matrices=False)
             if S[-1] <= cut or B.shape[1] > len(B):
@@ -100,7 +100,7 @@ class Group:
     @classmethod
     def of(cls, spaces: Spaces, X: Matrix) -> Group:
         """Least squares over the outputs: with rows^T = Q R, shares are E Q R^-T."""
-        with one_thread():
+        with pin_one_thread():
             rows = spaces.rows(X)
             Q, R = np.linalg.qr(rows.T)
             if len(rows) > rows.shape[1] or not np.diagonal(R).all():
@@ -118,7 +118,7 @@ class Group:
         Raises:
             Unseparated: an answer has a part that no shares explain.
         """
-        with one_thread():
+        with pin_one_thread():
             flat = E @ self.reader
             misfit = np.linalg.norm(E - flat @ self.rows, axis=1)
         if not (misfit <= fit * scales * self.size + 64 * noise).all():
@@ -139,7 +139,7 @@ class Table:
     noise: Vector
 
 
-def _sequences(table: Table, which: Indices) -> Sequences:
+def _build_table_sequences(table: Table, which: Indices) -> Sequences:
     """[y + x_1; ..; y] for some rows of a table."""
     x = table.scales[which, None, None] * table.x
     return np.concatenate([x, np.zeros_like(x[:, :1])], axis=1) + table.y[which, None]
@@ -221,7 +221,7 @@ class Scores:
         self.asked += len(which)
         for _ in range(_ROUNDS):
             y = table.y[which]
-            table.E[which] = self.oracle.ask(_sequences(table, which)) - self.readout.base(y)
+            table.E[which] = self.oracle.ask(_build_table_sequences(table, which)) - self.readout.base(y)
             t = group.logits(table.E[which], table.scales[which], table.noise[which], self.fit)
             largest = np.abs(t).max(axis=(1, 2))
             bad = ~(largest <= REASK_ABOVE)
@@ -247,11 +247,11 @@ class Scores:
     def columns(self) -> Stack:
         """M_h o_j for the directions measured in full: heads by width by directions."""
         T = np.concatenate([self.forms(at)[: self.known] for at in range(self.groups)], axis=2)
-        with one_thread():
+        with pin_one_thread():
             return (T @ self.basis).transpose(1, 2, 0)
 
 
-def calibrate(
+def calibrate_scores(
     oracle: Counted, readout: Readout, spaces: Spaces, *, roundoff: float, rng: np.random.Generator
 ) -> Scores:
     """Scores ready to be measured, at token lengths for which logits are of order one.
@@ -262,18 +262,18 @@ def calibrate(
     probe = _Probe(oracle, readout, spaces, roundoff, rng)
     sx, sy = probe.biased() if readout.biased else probe.plain()
     d = oracle.width
-    basis = _well_read(spaces, d, rng)
+    basis = _choose_well_read_basis(spaces, d, rng)
     directions = Directions.random(d, biased=readout.biased, rng=rng)
-    sx, sy = power_of_two(sx), power_of_two(sy)
+    sx, sy = find_power_of_two(sx), find_power_of_two(sy)
     if roundoff <= EPS:
         return Scores(oracle, readout, spaces, basis, directions, sx, sy, spaces.together, roundoff)
     together = min(_COARSE, spaces.together)
     return Scores(oracle, readout, spaces, basis, directions, sx, sy, together, roundoff, _ROUGH)
 
 
-def _well_read(spaces: Spaces, width: int, rng: np.random.Generator) -> Matrix:
+def _choose_well_read_basis(spaces: Spaces, width: int, rng: np.random.Generator) -> Matrix:
     """Of a few random orthonormal bases the one whose worst group reads best; groups of many all read well."""
-    with one_thread():
+    with pin_one_thread():
         best, most = np.linalg.qr(rng.normal(size=(width, width)))[0].T, 0.0
         for _ in range(0 if spaces.together >= 8 else _BASES):
             turn = np.linalg.qr(rng.normal(size=(width, width)))[0].T
@@ -307,7 +307,7 @@ class _Probe:
         noise = self.roundoff * np.linalg.norm(self.readout.size(y[None]), axis=1)
         fit = _FIT if self.roundoff <= EPS else _ROUGH
         t = group.logits(self.oracle.ask(X) - self.readout.base(y[None]), np.full(1, sx), noise, fit).ravel()
-        with one_thread():
+        with pin_one_thread():
             hidden = _HIDDEN * noise[0] * np.linalg.norm(group.reader, axis=0) / sx
         return np.where(np.abs(t) <= hidden, 0.0, t)
 
@@ -319,19 +319,19 @@ class _Probe:
             sx = max(float(np.sqrt(product / _RATIO)), 2.0**6 * c / V)
             return sx, product / sx
 
-        product = find(lambda s: self.logits(*lengths(s)), largest=_LARGEST)
+        product = find_scale(lambda s: self.logits(*lengths(s)), largest=_LARGEST)
         if product is None:
             raise Unseparated("No score acts on pairs of random tokens.")
         return lengths(product)
 
     def biased(self) -> tuple[float, float]:
         """Lengths where a score bias acts: x so that x.h is of order one, then y so that x.Wy is."""
-        sx = find(lambda s: self.logits(s, 0.0), largest=_LARGEST)
+        sx = find_scale(lambda s: self.logits(s, 0.0), largest=_LARGEST)
         if sx is None:
             raise Saturated
         still = self.logits(sx, 0.0)
         floor = min(TARGET / 2, max(1e-9, 1e7 * self.roundoff))
-        sy = find(lambda s: self.logits(sx, s) - still, largest=2.0**13 * sx, floor=floor)
+        sy = find_scale(lambda s: self.logits(sx, s) - still, largest=2.0**13 * sx, floor=floor)
         if sy is None:
             raise Unseparated("A score bias hides every other score.")
         return sx, sy

@@ -25,13 +25,26 @@ from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.layer.crossings import renewed
-from keyhole.learners.layer.flips import Dependent, Still, Unseparated, column_spaces, hard, widest
-from keyhole.learners.layer.joint_scores import Scores, Spaces, calibrate
-from keyhole.learners.layer.ranges import complete, enough, few, partial, split
-from keyhole.learners.layer.routing import routed
+from keyhole.learners.layer.crossings import renew_spaces
+from keyhole.learners.layer.flips import (
+    Dependent,
+    Still,
+    Unseparated,
+    find_column_spaces,
+    find_hard_pairs,
+    find_widest_plateaus,
+)
+from keyhole.learners.layer.joint_scores import Scores, Spaces, calibrate_scores
+from keyhole.learners.layer.ranges import (
+    assemble_partial_matrices,
+    complete_score_matrices,
+    measure_enough_columns,
+    measure_few_columns,
+    split_score_bias,
+)
+from keyhole.learners.layer.routing import route_heads
 from keyhole.learners.one_head.probes import Saturated
-from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, read
+from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, measure_readout
 from keyhole.learners.verifying.ending import SPENT, Account, Ending, conclude, end_scattered, soften
 from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
@@ -39,7 +52,7 @@ from keyhole.learners.verifying.sums_of_heads import CANCEL, describe_sum, judge
 from keyhole.learners.verifying.witnesses import find_uneven_attention
 from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _ATTEMPTS = 3
 _MEET = 100.0  # roundings of coarse answers below which the spaces of heads count as meeting
@@ -76,23 +89,23 @@ class WholeLayer:
         """What a layer of that many heads costs, each of that size as far as width and outputs have room."""
         rank = min(self.head_size, width, max(1, outputs // self.heads))
         freedom = self.heads * head_freedom(width, outputs=outputs, rank=rank, value_rank=rank, score_bias=rank)
-        by_phase = expected(width, [rank] * self.heads, rank, biased=True)
+        by_phase = estimate_queries(width, [rank] * self.heads, rank, biased=True)
         return Plan(
             by_phase={**by_phase, "verify": QUERIES},
-            at_most=most(width, outputs),
+            at_most=limit_queries(width, outputs),
             degrees_of_freedom=freedom + outputs,
             outputs=outputs,
         )
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Recover a layer; certificate keyhole/whole-layer."""
-        session = _Session(oracle, rng)
+        session = _LayerSession(oracle, rng)
         recovery = session.recover()
         ranks = [basis.shape[1] for basis in session.scores.spaces.bases] if session.scores else []
-        return replace(recovery, certificate=certificate(recovery, ranks, session.tries))
+        return replace(recovery, certificate=certify_whole_layer(recovery, ranks, session.tries))
 
 
-def expected(width: int, ranks: Sequence[int], score_rank: int, *, biased: bool) -> dict[str, int]:
+def estimate_queries(width: int, ranks: Sequence[int], score_rank: int, *, biased: bool) -> dict[str, int]:
     """Queries by phase for read-outs of the given ranks and score matrices of one rank."""
     heads, least, top = len(ranks), min(ranks), max(ranks)
     together = max(1, int(0.875 * least))
@@ -109,7 +122,7 @@ def expected(width: int, ranks: Sequence[int], score_rank: int, *, biased: bool)
     }
 
 
-def most(width: int, outputs: int, *, coarse: bool = False) -> int:
+def limit_queries(width: int, outputs: int, *, coarse: bool = False) -> int:
     """The most that is ever asked: every form of every head singly, all of it twice, in every attempt.
 
     Coarse answers are asked for more half circles, twice the moves, and jumps at fresh tokens.
@@ -121,11 +134,11 @@ def most(width: int, outputs: int, *, coarse: bool = False) -> int:
     return width + 5 + _ATTEMPTS * (2 * measure + separate + 4 * outputs + 400 + QUERIES) + 8
 
 
-class _Session:
+class _LayerSession:
     """One recovery under way."""
 
     def __init__(self, oracle: Oracle, rng: np.random.Generator) -> None:
-        self.oracle, self.rng, self.imperfection = Counted(oracle), rng, declared(oracle)
+        self.oracle, self.rng, self.imperfection = Counted(oracle), rng, read_imperfection(oracle)
         self.roundoff = self.imperfection.roundoff
         self.readout: Readout | None = None
         self.scores: Scores | None = None
@@ -136,8 +149,8 @@ class _Session:
         """Read, then try to separate and measure until a try is verified; every way to stop ends in a Recovery."""
         try:
             with self.oracle.phase("read"):
-                readout = self.readout = read(self.oracle, roundoff=self.roundoff, rng=self.rng)
-            room = most(*readout.V.shape, coarse=self.roundoff > EPS) - self.oracle.ledger.total().sequences
+                readout = self.readout = measure_readout(self.oracle, roundoff=self.roundoff, rng=self.rng)
+            room = limit_queries(*readout.V.shape, coarse=self.roundoff > EPS) - self.oracle.ledger.total().sequences
             self.oracle.inner = Budgeted(self.oracle.inner, room)
             return self._attempts(readout)
         except BudgetSpent:
@@ -177,33 +190,33 @@ class _Session:
         spaces = self._separated(readout, rng)
         fine = (_FINE if self.imperfection.perfect else _COARSE) * self.roundoff
         with self.oracle.phase("scale"):
-            scores = self.scores = calibrate(self.oracle, readout, spaces, roundoff=self.roundoff, rng=rng)
+            scores = self.scores = calibrate_scores(self.oracle, readout, spaces, roundoff=self.roundoff, rng=rng)
         with self.oracle.phase("measure"):
             if self.roundoff > EPS:
-                few(scores)
+                measure_few_columns(scores)
             else:
-                enough(scores, cut=max(self.roundoff ** (1 / 3), fine))
+                measure_enough_columns(scores, cut=max(self.roundoff ** (1 / 3), fine))
         with self.oracle.phase("route"):
-            scores.sharpen(routed(scores, rng=rng) or spaces)
+            scores.sharpen(route_heads(scores, rng=rng) or spaces)
         with self.oracle.phase("measure"):
-            enough(scores, cut=fine)
-            found, self.ranks = complete(scores, cut=fine)
+            measure_enough_columns(scores, cut=fine)
+            found, self.ranks = complete_score_matrices(scores, cut=fine)
         return self._model(readout, found, scores.spaces.V)
 
     def _separated(self, readout: Readout, rng: np.random.Generator) -> Spaces:
         with self.oracle.phase("flips"):
-            pairs = hard(self.oracle, readout, rng=rng)
-            plateaus = widest(pairs, roundoff=self.roundoff, rng=rng)
+            pairs = find_hard_pairs(self.oracle, readout, rng=rng)
+            plateaus = find_widest_plateaus(pairs, roundoff=self.roundoff, rng=rng)
         with self.oracle.phase("spaces"):
-            bases = column_spaces(pairs, plateaus, roundoff=self.roundoff, rng=rng)
+            bases = find_column_spaces(pairs, plateaus, roundoff=self.roundoff, rng=rng)
             if self.roundoff > EPS:
-                bases = renewed(pairs, bases, roundoff=self.roundoff, rng=rng)
+                bases = renew_spaces(pairs, bases, roundoff=self.roundoff, rng=rng)
         cut = float(np.sqrt(self.roundoff)) if self.roundoff <= EPS else _MEET * self.roundoff
         return Spaces.of(bases, readout.V, cut=cut, roundoff=self.roundoff)
 
     def _model(self, readout: Readout, found: Sequence[Matrix], V: Stack) -> MultiHead:
         d, scores = readout.V.shape[0], self.scores
-        parts = [] if scores is None else [split(scores, M) for M in found]
+        parts = [] if scores is None else [split_score_bias(scores, M) for M in found]
         W = np.array([W for W, _ in parts]).reshape(-1, d, d)
         h = np.array([h for _, h in parts if h is not None]).reshape(-1, d)
         return MultiHead(W, V, h if readout.biased and len(h) else None, readout.c if readout.c.any() else None)
@@ -212,7 +225,7 @@ class _Session:
         """What is known so far: read-outs, and W on the directions measured; nothing before heads are separated."""
         if self.readout is None or self.scores is None:
             return None
-        return self._model(self.readout, partial(self.scores), self.scores.spaces.V)
+        return self._model(self.readout, assemble_partial_matrices(self.scores), self.scores.spaces.V)
 
     def _judge(self, model: MultiHead, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Verify; where spaces nearly meet, a declared rounding explains more."""
@@ -246,9 +259,9 @@ class _Session:
         if self.scores is None:
             return "A layer of several heads was tried."
         ranks = [basis.shape[1] for basis in self.scores.spaces.bases]
-        found = f"; their W have ranks {_listed(self.ranks)}" if self.ranks else ""
+        found = f"; their W have ranks {_list_ranks(self.ranks)}" if self.ranks else ""
         return f"On long tokens {len(ranks)} heads flip one by one and write into independent spaces of dimensions " + (
-            f"{_listed(ranks)}{found}."
+            f"{_list_ranks(ranks)}{found}."
         )
 
     def _freedom(self, model: MultiHead | None) -> int | None:
@@ -269,17 +282,17 @@ class _Session:
         return sum(heads) + (model.outputs if model.c is not None else 0)
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _list_ranks(ranks: Sequence[int]) -> str:
     """One number where all are equal."""
     return str(ranks[0]) if len(set(ranks)) == 1 else ", ".join(map(str, ranks))
 
 
-def certificate(recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int) -> Certificate | None:
+def certify_whole_layer(recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int) -> Certificate | None:
     """The claim keyhole/whole-layer confronted with one run, which found read-outs of these ranks."""
     model = recovery.model
     if model is None or recovery.fresh is None or len(ranks) == 0:
         return None
-    counts = expected(model.width, ranks, recovery.rank or model.width, biased=model.h is not None)
+    counts = estimate_queries(model.width, ranks, recovery.rank or model.width, biased=model.h is not None)
     asked = recovery.ledger.total(without="verify").sequences
     refused = recovery.status in (Status.HEADS_DISAGREE, Status.INCONSISTENT, Status.HIDDEN, Status.IMPRECISE)
     return Certificate(
@@ -290,12 +303,12 @@ def certificate(recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int)
             Check("read-out ranks of all heads together", sum(ranks), model.outputs),
         ),
         conclusion=(
-            Check("queries per try, but those of verification", asked / tries, _allowed(counts)),
+            Check("queries per try, but those of verification", asked / tries, _allow_queries(counts)),
             Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
         ),
     )
 
 
-def _allowed(counts: Mapping[str, int]) -> float:
+def _allow_queries(counts: Mapping[str, int]) -> float:
     """The expected count, with a tenth for what is asked again and the columns that show a rank is complete."""
     return 1.1 * sum(counts.values()) + 50

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Stack, Vector, one_thread
+from keyhole._arrays import Matrix, Stack, Vector, pin_one_thread
 from keyhole.learners.layer.joint_scores import Scores
 
 _ALONG = 1.5  # vectors per rank in round two
 
 
-def enough(scores: Scores, *, cut: float) -> None:
+def measure_enough_columns(scores: Scores, *, cut: float) -> None:
     """Round one: measure whole columns until those of every head are dependent, or none is left.
 
     The first look comes after as many columns as there are heads, the second where every head would have the rank of
@@ -27,37 +27,40 @@ def enough(scores: Scores, *, cut: float) -> None:
     wanted = max(scores.known, min(n, heads + spare))
     while True:
         scores.measure(wanted - scores.known)
-        ranks = [_range(C, cut).shape[1] for C in scores.columns()]
+        ranks = [_find_column_range(C, cut).shape[1] for C in scores.columns()]
         if scores.known == n or max(ranks) < scores.known:
             return
         wanted = min(n, size + spare if scores.known < size + spare else scores.known + max(2, scores.known // 8))
 
 
-def few(scores: Scores) -> None:
+def measure_few_columns(scores: Scores) -> None:
     """Whole columns along twice as many directions as there are heads: enough to route with, however coarse."""
     spare = 2 + scores.readout.biased
     scores.measure(max(0, min(len(scores.directions.Y), 2 * len(scores.spaces.bases) + spare) - scores.known))
 
 
-def complete(scores: Scores, *, cut: float) -> tuple[list[Matrix], list[int]]:
+def complete_score_matrices(scores: Scores, *, cut: float) -> tuple[list[Matrix], list[int]]:
     """Round two: M_h of all heads, and their ranks."""
     n = len(scores.directions.Y)
-    ranges = [_range(C, cut) for C in scores.columns()]
+    ranges = [_find_column_range(C, cut) for C in scores.columns()]
     many = _ALONG * max(Q.shape[1] for Q in ranges)
     along = min(scores.groups, int(np.ceil(many / scores.together)))
     if along == scores.groups:
         scores.measure(n - scores.known)
-        ranges = [_range(C, cut) for C in scores.columns()]
+        ranges = [_find_column_range(C, cut) for C in scores.columns()]
     scores.along(along)
     columns = scores.columns()
     T = np.concatenate([scores.forms(at)[scores.known :] for at in range(along)], axis=2)
     X = scores.basis[: T.shape[2]]
-    with one_thread():
-        found = [_assembled(scores, Q, C, T[:, at], X) for at, (Q, C) in enumerate(zip(ranges, columns, strict=True))]
+    with pin_one_thread():
+        found = [
+            _assemble_score_matrix(scores, Q, C, T[:, at], X)
+            for at, (Q, C) in enumerate(zip(ranges, columns, strict=True))
+        ]
     return found, [Q.shape[1] for Q in ranges]
 
 
-def _assembled(scores: Scores, Q: Matrix, C: Matrix, T: Matrix, X: Matrix) -> Matrix:
+def _assemble_score_matrix(scores: Scores, Q: Matrix, C: Matrix, T: Matrix, X: Matrix) -> Matrix:
     """M = Q G from the columns C measured in full and the forms T of the others along X."""
     G = Q.T @ C
     if len(T):
@@ -65,14 +68,14 @@ def _assembled(scores: Scores, Q: Matrix, C: Matrix, T: Matrix, X: Matrix) -> Ma
     return Q @ (G @ scores.directions.O)
 
 
-def _range(C: Matrix, cut: float) -> Matrix:
+def _find_column_range(C: Matrix, cut: float) -> Matrix:
     """An orthonormal basis of the columns of C to the given relative cut."""
-    with one_thread():
+    with pin_one_thread():
         U, S, _ = np.linalg.svd(C, full_matrices=False)
     return U[:, : int((cut * S[0] < S).sum())]
 
 
-def split(scores: Scores, M: Matrix) -> tuple[Matrix, Vector | None]:
+def split_score_bias(scores: Scores, M: Matrix) -> tuple[Matrix, Vector | None]:
     """(W, h) of one head from its M."""
     d = len(M)
     if M.shape[1] == d:
@@ -80,7 +83,7 @@ def split(scores: Scores, M: Matrix) -> tuple[Matrix, Vector | None]:
     return M[:, :-1] * (np.sqrt(d) / scores.sy), M[:, -1]
 
 
-def partial(scores: Scores) -> list[Matrix]:
+def assemble_partial_matrices(scores: Scores) -> list[Matrix]:
     """M_h as far as whole columns tell: zero on directions not measured."""
     if scores.known == 0:
         return [np.zeros((len(scores.basis), scores.directions.O.shape[1]))] * len(scores.spaces.bases)

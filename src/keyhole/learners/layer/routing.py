@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, Vector, one_thread
+from keyhole._arrays import Matrix, Sequences, Vector, pin_one_thread
 from keyhole.learners.layer.joint_scores import Scores, Spaces
 
 _MARGIN = 60.0
@@ -20,7 +20,7 @@ _SPARE = 1.25  # vectors per rank
 _LONGER = 4.0  # |x| / |y|
 
 
-def routed(scores: Scores, *, rng: np.random.Generator) -> Spaces | None:
+def route_heads(scores: Scores, *, rng: np.random.Generator) -> Spaces | None:
     """Spaces of all heads anew, each from answers in which that head alone looked at x.
 
     None where no last token routes so: there are more heads than directions, or scores of two heads that depend.
@@ -28,8 +28,8 @@ def routed(scores: Scores, *, rng: np.random.Generator) -> Spaces | None:
     ranks = [basis.shape[1] for basis in scores.spaces.bases]
     x = rng.normal(size=(int(np.ceil(_SPARE * max(ranks))) + 1, len(scores.readout.V)))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    with one_thread():
-        X, lengths = _routes(scores, x)
+    with pin_one_thread():
+        X, lengths = _plan_routes(scores, x)
         if X is None:
             return None
         seen = scores.oracle.ask(X.copy()) - scores.readout.base(X[:, 1])
@@ -38,7 +38,7 @@ def routed(scores: Scores, *, rng: np.random.Generator) -> Spaces | None:
     return Spaces.of(tuple(bases), scores.readout.V, cut=0.0, roundoff=scores.roundoff)
 
 
-def _routes(scores: Scores, x: Matrix) -> tuple[Sequences | None, Vector]:
+def _plan_routes(scores: Scores, x: Matrix) -> tuple[Sequences | None, Vector]:
     r"""Pairs $[y + \ell x; y]$, heads by x, in which one head alone looks at the first token, and the lengths $\ell$.
 
     With P the inverse of the equations at length one, $\beta = P m / \ell + p$, p what the bias asks for. The length

@@ -17,8 +17,8 @@ from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
-from keyhole.learners.fitting import MOST, parameters
-from keyhole.learners.networks.chords import Peeling, in_ball
+from keyhole.learners.fitting import MOST, count_parameters
+from keyhole.learners.networks.chords import Peeling, draw_in_ball
 from keyhole.learners.networks.kinks import Smooth, Unresolved
 from keyhole.learners.verifying.ending import (
     NETWORK_IN_BALL,
@@ -34,9 +34,9 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import EXACT, Examination
 from keyhole.learners.verifying.witnesses import find_earlier_tokens_acting
 from keyhole.models import AbsAffine
-from keyhole.models.relu import freedom
+from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _ATTEMPTS = 6
 _CALM = 100  # points in a row that are right before fresh ones are asked
@@ -46,7 +46,7 @@ _BATCH = 60
 _PRECISE = 0.2 * EXACT  # errors above this, beside how answers vary, make a fit worth its time
 
 
-def fresh_points(points: int, attempt: int) -> int:
+def count_fresh_points(points: int, attempt: int) -> int:
     """How many fresh points an attempt asks, the first one being 1."""
     return int(np.ceil(points * (np.log(20.0) + attempt * np.log(2.0)) / 3.0))
 
@@ -86,10 +86,10 @@ class NetworkInBall:
             "slopes": jacobians * (width + 1),
             "try": 9 * k // 2,
             "mend": k // 8 * (2 * width + 2),
-            "verify": fresh_points(self.points, 1) + _EACH * len(_LONGER),
+            "verify": count_fresh_points(self.points, 1) + _EACH * len(_LONGER),
         }
-        last = sum(fresh_points(self.points, i + 1) + _EACH * len(_LONGER) + 2 for i in range(_ATTEMPTS))
-        count = freedom(width, hidden=k, outputs=outputs)
+        last = sum(count_fresh_points(self.points, i + 1) + _EACH * len(_LONGER) + 2 for i in range(_ATTEMPTS))
+        count = network_freedom(width, hidden=k, outputs=outputs)
         worst = self.cap(width) + last
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
 
@@ -99,16 +99,16 @@ class NetworkInBall:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AbsAffine]:
         """Recover the network inside the ball; certificate keyhole/chords."""
-        radius = self.radius or declared(oracle).token_bound
+        radius = self.radius or read_imperfection(oracle).token_bound
         if radius is None:
             raise InvalidInput("a bound on the tokens is needed: declare it (--token-bound R), or give the radius.")
         measuring, checking = rng.spawn(2)
-        run = _Run(self, Counted(oracle), radius, declared(oracle).roundoff)
+        run = _BallRun(self, Counted(oracle), radius, read_imperfection(oracle).roundoff)
         return run.learn(measuring, checking)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Seen:
+class _BallAnswers:
     """Fresh answers: agreement, points with answers and errors, the worst case, whether rounding hides everything."""
 
     fresh: Fresh
@@ -121,7 +121,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class _Run:
+class _BallRun:
     """One recovery under way."""
 
     options: NetworkInBall
@@ -172,12 +172,12 @@ class _Run:
             return Status.CROWDED if peeling.model.hidden > self.options.most else Status.UNPEELED
         return None
 
-    def _examined(self, peeling: Peeling, rng: np.random.Generator) -> _Seen:
+    def _examined(self, peeling: Peeling, rng: np.random.Generator) -> _BallAnswers:
         """Ask fresh points and a few longer sequences, no more of them once a hyperplane turns out to be missing."""
-        count, d = fresh_points(self.options.points, self.attempt), peeling.width
-        lone = in_ball(count + count % 2, d, self.radius, rng=rng)[:count, None]
+        count, d = count_fresh_points(self.options.points, self.attempt), peeling.width
+        lone = draw_in_ball(count + count % 2, d, self.radius, rng=rng)[:count, None]
         batches: list[Stack] = [lone[i : i + _BATCH] for i in range(0, count, _BATCH)]
-        batches += [in_ball(_EACH * n, d, self.radius, rng=rng).reshape(_EACH, n, d) for n in _LONGER]
+        batches += [draw_in_ball(_EACH * n, d, self.radius, rng=rng).reshape(_EACH, n, d) for n in _LONGER]
         answers: list[Matrix] = []
         complete, missing = True, peeling.missing
         with self.oracle.phase("verify"):
@@ -200,11 +200,11 @@ class _Run:
         Fresh answers have no part in it, nor in whether it is made: they stay fresh.
         """
         model = peeling.model
-        size = parameters(model.width, hidden=model.hidden, outputs=model.outputs)
+        size = count_parameters(model.width, hidden=model.hidden, outputs=model.outputs)
         if size <= MOST and peeling.errors().max() > _PRECISE * peeling.spread:
             peeling.refit()
 
-    def _compared(self, model: AbsAffine, batches: list[Stack], answers: list[Matrix], complete: bool) -> _Seen:
+    def _compared(self, model: AbsAffine, batches: list[Stack], answers: list[Matrix], complete: bool) -> _BallAnswers:
         every = np.concatenate([*answers, np.zeros((0, model.outputs))])
         size = float(np.abs(every).max(initial=0.0))
         spread = float(np.abs(every - every.mean(axis=0)).max()) if len(every) else 0.0
@@ -222,9 +222,9 @@ class _Run:
         x = np.array([case.tokens[0] for case in single]).reshape(len(single), model.width)
         hidden = bool(grain * 1e-4 > EXACT * spread > 0)
         fresh = Fresh(len(cases), largest, largest / yard)
-        return _Seen(fresh, x, every[: len(x)], worst, lone, hidden, complete)
+        return _BallAnswers(fresh, x, every[: len(x)], worst, lone, hidden, complete)
 
-    def _judge(self, peeling: Peeling, seen: _Seen, why: Status | None) -> Ending | None:
+    def _judge(self, peeling: Peeling, seen: _BallAnswers, why: Status | None) -> Ending | None:
         """How it ended, or None where peeling should go on from what fresh points show."""
         passed = seen.fresh.relative <= EXACT
         # Lone tokens that disagree show hyperplanes still missing; longer sequences alone show another class.
@@ -239,7 +239,7 @@ class _Run:
             words=self._said(),
         )
 
-    def _search_on(self, peeling: Peeling, seen: _Seen) -> Ending | None:
+    def _search_on(self, peeling: Peeling, seen: _BallAnswers) -> Ending | None:
         """Keep what fresh points show; an ending where a lack of precision is all they show."""
         before = peeling.missing
         peeling.keep(seen.x, seen.y)
@@ -251,13 +251,13 @@ class _Run:
     def _sharper(self, peeling: Peeling) -> bool:
         """Whether a fit to all answers, those to fresh points included, is possible; it is then made."""
         model = peeling.model
-        if parameters(model.width, hidden=model.hidden, outputs=model.outputs) > MOST:
+        if count_parameters(model.width, hidden=model.hidden, outputs=model.outputs) > MOST:
             return False
         peeling.asked.append((peeling.x, peeling.y))
         peeling.refit()
         return True
 
-    def _refuse(self, seen: _Seen, why: Status) -> Ending:
+    def _refuse(self, seen: _BallAnswers, why: Status) -> Ending:
         """Refuse where lone tokens bend everywhere or earlier ones act; chords that found nothing prove nothing."""
         doubt = Doubt(why, seen.worst, describe_gap(seen.worst), refutes=why is Status.SMOOTH)
         return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
@@ -267,7 +267,7 @@ class _Run:
         acting = find_earlier_tokens_acting(self.oracle, doubt.case, self.roundoff)
         return doubt if acting is None else Doubt(doubt.status, acting, describe_gap(acting))
 
-    def _conclude(self, ending: Ending, seen: _Seen | None = None) -> Recovery[AbsAffine]:
+    def _conclude(self, ending: Ending, seen: _BallAnswers | None = None) -> Recovery[AbsAffine]:
         model = self.model
         return conclude(
             self.oracle,
@@ -285,7 +285,7 @@ class _Run:
     @property
     def share(self) -> float:
         """The share of the ball, and of its surface, on which a model that passed may be wrong."""
-        n = fresh_points(self.options.points, self.attempt)
+        n = count_fresh_points(self.options.points, self.attempt)
         return 2.0 * (np.log(20.0) + self.attempt * np.log(2.0)) / n
 
     def _said(self) -> str:
@@ -319,7 +319,7 @@ class _Run:
             return {}
         return {"n": bars / self.radius, "t": bars, "D": bars / self.radius * np.linalg.norm(model.D, axis=1)}
 
-    def _certificate(self, model: AbsAffine, verdict: Verdict, seen: _Seen) -> Certificate:
+    def _certificate(self, model: AbsAffine, verdict: Verdict, seen: _BallAnswers) -> Certificate:
         """The claim of chords, confronted with one run."""
         k, m, d = model.hidden, model.outputs, model.width
         jacobians = (-(-k // max(1, int(0.85 * m))) + k // 2) * (d + 1) if m > 2 else k * (d + 1)

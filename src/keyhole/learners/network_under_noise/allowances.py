@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, Matrix, Vector, one_thread
-from keyhole.learners.fitting import gradient
-from keyhole.learners.network_under_noise.far_units import by_offsets
+from keyhole._arrays import EPS, Array, Matrix, Vector, pin_one_thread
+from keyhole.learners.fitting import differentiate_output
+from keyhole.learners.network_under_noise.far_units import differentiate_by_offsets
 from keyhole.models import AbsAffine
 
 _SIGMAS = 6.0
@@ -42,7 +42,7 @@ class Scatter:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Fit:
+class UncertainFit:
     """A model with the uncertainty of its answers.
 
     Args:
@@ -58,18 +58,18 @@ class Fit:
     def deviation(self, x: Matrix) -> Vector:
         """Standard deviation of the model's answers at points, the largest over outputs, for answers of variance 1."""
         m, worst = self.model.outputs, np.zeros(len(x))
-        with one_thread():
+        with pin_one_thread():
             if self.offsets:
-                J = by_offsets(self.model, x)
+                J = differentiate_by_offsets(self.model, x)
                 return np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0)).reshape(-1, m).max(axis=1)
             for output in range(m):
-                J = gradient(self.model, x, output)
+                J = differentiate_output(self.model, x, output)
                 worst = np.maximum(worst, np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0)))
         return worst
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Judged:
+class FreshComparison:
     """Fresh answers of one length: how far off they are, and how far they may be."""
 
     X: Array
@@ -80,7 +80,7 @@ class Judged:
     spread: float
 
     @classmethod
-    def of(cls, found: Fit, X: Array, y: Matrix, scatter: Scatter, radius: float) -> Judged:
+    def of(cls, found: UncertainFit, X: Array, y: Matrix, scatter: Scatter, radius: float) -> FreshComparison:
         """Compare answers with the model's, beside errors and the uncertainty of the fit."""
         model, x = found.model, X[:, -1]
         off = y - model(X)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Vector, one_thread, rms
+from keyhole._arrays import Matrix, Vector, pin_one_thread, rms
 from keyhole.learners.networks.kinks import Ask
 from keyhole.models import AbsAffine
 
@@ -25,7 +25,7 @@ _DRAWS = 64
 _STEPS = 20
 
 
-def _place(units: AbsAffine, j: int, rng: np.random.Generator) -> Vector:
+def _choose_far_place(units: AbsAffine, j: int, rng: np.random.Generator) -> Vector:
     """A point of size 1 on hyperplane j through the origin, far from the others."""
     draws = rng.normal(size=(_DRAWS, units.width))
     draws -= np.outer(draws @ units.n[j], units.n[j])
@@ -34,15 +34,15 @@ def _place(units: AbsAffine, j: int, rng: np.random.Generator) -> Vector:
     return draws[int(np.argmax(others.min(axis=1, initial=np.inf)))]
 
 
-def meeting(ask: Ask, units: AbsAffine, *, repeats: int, rng: np.random.Generator) -> Vector:
+def find_offsets(ask: Ask, units: AbsAffine, *, repeats: int, rng: np.random.Generator) -> Vector:
     """Where the two lines of every unit meet along its normal: its offset."""
     if not units.hidden:
         return np.zeros(0)
-    with one_thread():
-        places = np.array([_place(units, j, rng) for j in range(units.hidden)])
+    with pin_one_thread():
+        places = np.array([_choose_far_place(units, j, rng) for j in range(units.hidden)])
     t, scale = np.zeros(units.hidden), _FIRST
     for look in range(_LOOKS):
-        t = _met(ask, units, places * scale * _REACH, t if look else 0 * t, scale, repeats)
+        t = _meet_lines(ask, units, places * scale * _REACH, t if look else 0 * t, scale, repeats)
         largest = float(np.abs(t).max(initial=0.0))
         if largest > scale / 4:
             t, scale = 0 * t, scale * 2.0**20
@@ -53,7 +53,7 @@ def meeting(ask: Ask, units: AbsAffine, *, repeats: int, rng: np.random.Generato
     return t
 
 
-def _met(ask: Ask, units: AbsAffine, places: Matrix, t: Vector, h: float, repeats: int) -> Vector:
+def _meet_lines(ask: Ask, units: AbsAffine, places: Matrix, t: Vector, h: float, repeats: int) -> Vector:
     """Two points on either side of every hyperplane, and where the lines through them meet."""
     r = np.tile(np.array([-2.0, -1.0, 1.0, 2.0]) * h, (repeats, 1)).ravel()
     x = places[:, None] + (t[:, None] + r)[..., None] * units.n[:, None]
@@ -67,29 +67,31 @@ def _met(ask: Ask, units: AbsAffine, places: Matrix, t: Vector, h: float, repeat
     return t + (a - b)
 
 
-def settled(units: AbsAffine, x: Matrix, y: Matrix) -> tuple[AbsAffine, Matrix]:
+def settle_offsets(units: AbsAffine, x: Matrix, y: Matrix) -> tuple[AbsAffine, Matrix]:
     """Offsets and constant that leave least at given points, with their covariance for answers of variance 1."""
     left = rms(y - units.points(x))
-    with one_thread():
+    with pin_one_thread():
         for _ in range(_STEPS):
             rest = (y - units.points(x)).ravel()
-            step = np.asarray(np.linalg.lstsq(by_offsets(units, x), rest, rcond=None)[0], dtype=np.float64)
-            trials = [_moved(units, share * step) for share in (1.0, 0.5, 0.25)]
+            step = np.asarray(
+                np.linalg.lstsq(differentiate_by_offsets(units, x), rest, rcond=None)[0], dtype=np.float64
+            )
+            trials = [_move_offsets(units, share * step) for share in (1.0, 0.5, 0.25)]
             after = [rms(y - trial.points(x)) for trial in trials]
             best = int(np.argmin(after))
             if not after[best] < left:
                 break
             units, left = trials[best], after[best]
-        A = by_offsets(units, x)
+        A = differentiate_by_offsets(units, x)
         return units, np.asarray(np.linalg.pinv(A.T @ A), dtype=np.float64)
 
 
-def _moved(units: AbsAffine, step: Vector) -> AbsAffine:
+def _move_offsets(units: AbsAffine, step: Vector) -> AbsAffine:
     k = units.hidden
     return replace(units, t=units.t + step[:k], q=units.q + step[k:])
 
 
-def by_offsets(units: AbsAffine, x: Matrix) -> Matrix:
+def differentiate_by_offsets(units: AbsAffine, x: Matrix) -> Matrix:
     """Derivatives of all outputs at points, one row each, by the offsets and the constants."""
     k, m = units.hidden, units.outputs
     slope = -np.sign(x @ units.n.T - units.t)[..., None] * units.D / 2  # point, unit, output

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Indices, Mask, Matrix, Vector, one_thread, rms
-from keyhole.learners.fitting import fitted, normal, parameters, solve
+from keyhole._arrays import Indices, Mask, Matrix, Vector, pin_one_thread, rms
+from keyhole.learners.fitting import build_normal_equations, count_parameters, fit_parameters, solve_damped_equations
 from keyhole.models import AbsAffine
 
 LARGEST = 800  # parameters at most; beyond, fits take too long
@@ -61,14 +61,14 @@ class Growing:
 
     def explained(self, model: AbsAffine, left: float) -> bool:
         """Whether errors explain what is left, given how many numbers were fitted."""
-        count, used = self.y.size, parameters(model.width, hidden=model.hidden, outputs=model.outputs)
+        count, used = self.y.size, count_parameters(model.width, hidden=model.hidden, outputs=model.outputs)
         room = max(1, count - used)
         return left**2 * count <= self.sigma**2 * room * (1.0 + 4.0 * (2.0 / room) ** 0.5)
 
     def run(self, start: AbsAffine) -> AbsAffine:
         """The smallest network met that errors explain, else the one that leaves least."""
         best, least = start, np.inf
-        with one_thread(), np.errstate(all="ignore"):
+        with pin_one_thread(), np.errstate(all="ignore"):
             for _ in range(_STARTS):
                 model, left = self._grown(start)
                 if left < least:
@@ -83,25 +83,25 @@ class Growing:
         stuck, history = 0, list[float]()
         model, left = self._fit(model, 1e-4)
         while not self.explained(model, left) and stuck < _STUCK and model.hidden < self.most:
-            size = parameters(model.width, hidden=model.hidden + 1, outputs=model.outputs)
+            size = count_parameters(model.width, hidden=model.hidden + 1, outputs=model.outputs)
             if size > LARGEST or self.work > _WORK:
                 break
             self._enough(size)
-            model = _joined(model, self._proposed(model))
+            model = _join_networks(model, self._proposed(model))
             model, left = self._fit(model, 1e-4)
             history.append(left)
             if len(history) > _WAIT and left > _LESS * history[-1 - _WAIT] and not self.explained(model, left):
                 self.look(model)
                 needed = np.argsort(saliency(model, self.x, self.y))[max(2, model.hidden // _CUT) :]
-                model, stuck, history = _part(model, np.sort(needed)), stuck + 1, []
+                model, stuck, history = _select_hyperplanes(model, np.sort(needed)), stuck + 1, []
                 model, left = self._fit(model, 1e-2)
         return model, left
 
     def _fit(self, model: AbsAffine, damping: float) -> tuple[AbsAffine, float]:
         """Fit everything, at a cost that is booked."""
-        size = parameters(model.width, hidden=model.hidden, outputs=model.outputs)
+        size = count_parameters(model.width, hidden=model.hidden, outputs=model.outputs)
         self.work += _FITS * float(size) ** 2 * self.y.size
-        return fitted(model, self.x, self.y, steps=_FITS, damping=damping, enough=0.5 * self.sigma)
+        return fit_parameters(model, self.x, self.y, steps=_FITS, damping=damping, enough=0.5 * self.sigma)
 
     def _enough(self, size: int) -> None:
         """Ask more points where there are few for so many parameters."""
@@ -137,7 +137,7 @@ class Growing:
         for j in np.argsort(-np.linalg.norm(explains, axis=1))[:_CHOSEN]:
             D = (2 * explains[j] / size[j])[None]
             one = AbsAffine(n[j : j + 1], t[j : j + 1], D, np.zeros_like(model.P), np.zeros_like(model.q))
-            one, left = fitted(one, x, rest, steps=_ALONE, damping=1e-3)
+            one, left = fit_parameters(one, x, rest, steps=_ALONE, damping=1e-3)
             tries.append((left, one))
         return min(tries, key=lambda pair: pair[0])[1]
 
@@ -146,7 +146,7 @@ class Growing:
         for _ in range(model.hidden):
             needs = saliency(model, self.x, self.y)
             for j in np.argsort(needs)[:_LEAST]:
-                fewer = _part(model, np.arange(model.hidden) != j)
+                fewer = _select_hyperplanes(model, np.arange(model.hidden) != j)
                 fewer, after = self._fit(fewer, 1e-4)
                 if self.explained(fewer, after):
                     model, left = fewer, after
@@ -169,12 +169,12 @@ def saliency(model: AbsAffine, x: Matrix, y: Matrix) -> Vector:
 
 def covariance(model: AbsAffine, x: Matrix, y: Matrix) -> Matrix:
     """The inverse of the normal matrix: covariance of the parameters where answers have variance 1."""
-    with one_thread():
-        H = normal(model, x, y).H
-        return np.asarray(solve(H, np.eye(len(H)), 1e-9))
+    with pin_one_thread():
+        H = build_normal_equations(model, x, y).H
+        return np.asarray(solve_damped_equations(H, np.eye(len(H)), 1e-9))
 
 
-def affine_fit(x: Matrix, y: Matrix) -> tuple[AbsAffine, float]:
+def fit_affine_map(x: Matrix, y: Matrix) -> tuple[AbsAffine, float]:
     """The affine map that leaves least, as a model, and what it leaves."""
     A = np.column_stack([x, np.ones(len(x))])
     B = np.asarray(np.linalg.lstsq(A, y, rcond=None)[0], dtype=np.float64)
@@ -182,10 +182,10 @@ def affine_fit(x: Matrix, y: Matrix) -> tuple[AbsAffine, float]:
     return AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, m)), B[:-1].T, B[-1]), rms(y - A @ B)
 
 
-def _part(model: AbsAffine, which: Mask | Indices) -> AbsAffine:
+def _select_hyperplanes(model: AbsAffine, which: Mask | Indices) -> AbsAffine:
     return AbsAffine(model.n[which], model.t[which], model.D[which], model.P, model.q)
 
 
-def _joined(a: AbsAffine, b: AbsAffine) -> AbsAffine:
+def _join_networks(a: AbsAffine, b: AbsAffine) -> AbsAffine:
     parts = [np.concatenate(pair) for pair in ((a.n, b.n), (a.t, b.t), (a.D, b.D))]
     return AbsAffine(parts[0], parts[1], parts[2], a.P + b.P, a.q + b.q)

@@ -16,12 +16,12 @@ from keyhole._arrays import EPS, Array, Matrix
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
-from keyhole.learners.network_under_noise.allowances import Fit, Judged, Scatter
-from keyhole.learners.network_under_noise.far_units import meeting, settled
-from keyhole.learners.network_under_noise.growth import Growing, affine_fit, covariance
-from keyhole.learners.networks.chords import in_ball
+from keyhole.learners.network_under_noise.allowances import FreshComparison, Scatter, UncertainFit
+from keyhole.learners.network_under_noise.far_units import find_offsets, settle_offsets
+from keyhole.learners.network_under_noise.growth import Growing, covariance, fit_affine_map
+from keyhole.learners.networks.chords import draw_in_ball
 from keyhole.learners.networks.learner import Network
-from keyhole.learners.networks.lines import learn_network, typical
+from keyhole.learners.networks.lines import learn_network, measure_typical_distance
 from keyhole.learners.verifying.ending import (
     COARSE_ANSWERS,
     NO_ROOM,
@@ -36,9 +36,9 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import Examination
 from keyhole.models import AbsAffine
-from keyhole.models.relu import freedom
+from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Imperfection, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 POINTS = 2_000  # fresh points
 _LENGTHS, _EACH = (2, 3, 9), 16
@@ -77,7 +77,7 @@ class NetworkUnderNoise:
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """About twelve answers per parameter to grow a network from, and 2,000 fresh ones."""
         k = 2 * width if self.hidden is None else self.hidden
-        count = freedom(width, hidden=k, outputs=outputs)
+        count = network_freedom(width, hidden=k, outputs=outputs)
         fresh = self.points + _EACH * len(_LENGTHS)
         by_phase = {"read": 200, "grow": 1000 + 12 * count // outputs, "verify": fresh + _AGAIN}
         far = Network(k, self.most).plan(width, outputs=outputs)
@@ -87,7 +87,7 @@ class NetworkUnderNoise:
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AbsAffine]:
         """Recover the network as far as errors allow; certificate keyhole/grown-network."""
         measuring, checking = rng.spawn(2)
-        run = _Run(self, Counted(oracle), declared(oracle), measuring, checking)
+        run = _NoisyNetworkRun(self, Counted(oracle), read_imperfection(oracle), measuring, checking)
         try:
             return run.learn()
         except BudgetSpent:
@@ -95,7 +95,7 @@ class NetworkUnderNoise:
 
 
 @dataclass(slots=True)
-class _Run:
+class _NoisyNetworkRun:
     """One recovery under way."""
 
     options: NetworkUnderNoise
@@ -106,7 +106,7 @@ class _Run:
     sigma: float = field(default=0.0, init=False)  # standard deviation of an answer
     noise: float = field(default=0.0, init=False)  # the random part of it
     radius: float = field(default=1.0, init=False)  # of the ball that was looked at
-    found: Fit | None = field(default=None, init=False)
+    found: UncertainFit | None = field(default=None, init=False)
     far: bool = field(default=False, init=False)  # whether tokens of any length were asked
     asked: tuple[Matrix, Matrix] = field(init=False)  # the last fresh points with their answers
     outside: bool = field(default=False, init=False)  # whether only points beyond the ball disagreed
@@ -130,7 +130,7 @@ class _Run:
         """How much answers scatter: as declared, or as two answers to one question do, and by rounding."""
         self.noise = self.stated.noise
         if np.isnan(self.noise):
-            x = in_ball(2 * _PLACES, self.oracle.width, self.radius, rng=self.rng)
+            x = draw_in_ball(2 * _PLACES, self.oracle.width, self.radius, rng=self.rng)
             self.noise = float(np.sqrt(((self.ask(x) - self.ask(x)) ** 2).mean() / 2))
         rounding = self._rounding() if self.stated.roundoff > EPS else 0.0
         self.sigma = float(np.hypot(np.hypot(self.noise, self.stated.tolerance), rounding))
@@ -138,7 +138,7 @@ class _Run:
     def _rounding(self) -> float:
         """Standard deviation of rounding: second differences along short lines, few of which meet a hyperplane."""
         d = self.oracle.width
-        x = in_ball(_PLACES, d, 0.9 * self.radius, rng=self.rng)
+        x = draw_in_ball(_PLACES, d, 0.9 * self.radius, rng=self.rng)
         u = self.rng.normal(size=(_PLACES, d))
         u *= 1e-3 * self.radius / np.linalg.norm(u, axis=1, keepdims=True)
         line = x[:, None] + np.arange(_WINDOW)[:, None] * u[:, None]
@@ -171,14 +171,14 @@ class _Run:
             return None
         k, m, d = units.hidden, units.outputs, units.width
         with self.oracle.phase("offsets"):
-            t = meeting(self.ask, units, repeats=2, rng=self.rng)
+            t = find_offsets(self.ask, units, repeats=2, rng=self.rng)
             units = replace(units, t=t)
-            scale = typical(units) if k else self.radius
+            scale = measure_typical_distance(units) if k else self.radius
             x = scale * self.rng.normal(size=(_PER_OFFSET * (k + m) + 200, d))
             x[::2] *= 3.0
             y = self.ask(x)
-        model, C = settled(units, x, y)
-        self.found, self.far, before = Fit(model, C, offsets=True), True, self.radius
+        model, C = settle_offsets(units, x, y)
+        self.found, self.far, before = UncertainFit(model, C, offsets=True), True, self.radius
         self.radius = scale
         ended = self.judge()
         if ended.verdict.verified or ended.status in (Status.UNCHECKED, Status.INCONSISTENT):
@@ -214,10 +214,10 @@ class _Run:
         """Grow a network inside the ball; fresh points that disagree become points to grow from."""
         x, y = self._more(1000 + 120 * self.oracle.width, None)
         growing = Growing(self._more, self.sigma, self.options.most, self.rng, x, y)
-        start, ended = affine_fit(x, y)[0], None
+        start, ended = fit_affine_map(x, y)[0], None
         for _ in range(_ATTEMPTS):
             start = growing.run(start)
-            self.found = Fit(start, covariance(start, growing.x, growing.y), offsets=False)
+            self.found = UncertainFit(start, covariance(start, growing.x, growing.y), offsets=False)
             if not growing.explained(start, growing.left):
                 return self._unexplained(growing)
             ended = self.judge()
@@ -243,7 +243,7 @@ class _Run:
         with self.oracle.phase("verify"):
             lied = self.scatter.lied(self.ask(np.repeat(growing.x[:1], _AGAIN, axis=0)))
         if lied:
-            return self.conclude(Ending(status=Status.INCONSISTENT, detail=_scatters(lied)))
+            return self.conclude(Ending(status=Status.INCONSISTENT, detail=_describe_scatter(lied)))
         return self.conclude(Ending(status=Status.UNGROWN, detail=self._short(growing.left)))
 
     @property
@@ -254,7 +254,7 @@ class _Run:
     def _more(self, count: int, near: Matrix | None) -> tuple[Matrix, Matrix]:
         """New points of the ball, some of them near given ones."""
         d, R = self.oracle.width, self.radius
-        x = in_ball(count, d, R, rng=self.rng)
+        x = draw_in_ball(count, d, R, rng=self.rng)
         if near is not None:
             x = near[np.arange(count) % len(near)] + 0.15 * R * self.rng.normal(size=(count, d)) / np.sqrt(d)
             x *= np.minimum(1.0, (1.0 - 1e-12) * R / np.linalg.norm(x, axis=1, keepdims=True))
@@ -275,7 +275,7 @@ class _Run:
                     cases.append((X, self.oracle.ask(X.copy())))
             except BudgetSpent:
                 return self.conclude(Ending(status=Status.UNCHECKED))
-        seen = [Judged.of(found, X, y, self.scatter, self.radius) for X, y in cases]
+        seen = [FreshComparison.of(found, X, y, self.scatter, self.radius) for X, y in cases]
         self.asked = cases[0][0][:, 0], cases[0][1]
         self.outside = seen[0].excess <= 1.0 and max(s.excess for s in seen[1 + len(_LENGTHS) :] or seen[:1]) > 1.0
         fresh = Fresh(sum(len(s.gap) for s in seen), max(float(s.gap.max()) for s in seen), seen[0].relative)
@@ -290,7 +290,7 @@ class _Run:
         )
         return self.conclude(ending, seen[0].mean_square if ending.verdict.verified else 0.0)
 
-    def _reservation(self, seen: Judged) -> Ending | None:
+    def _reservation(self, seen: FreshComparison) -> Ending | None:
         """Why agreement within the allowed errors is not enough, where it is not."""
         if seen.mean_square > 1.0 + 4.0 * (2.0 / seen.gap.size) ** 0.5:
             return Ending(status=Status.UNGROWN, detail=self._short(seen.rms))
@@ -301,7 +301,7 @@ class _Run:
     def _fresh(self) -> list[Array]:
         """Fresh points first, then longer sequences and, where tokens may be of any length, points far away."""
         d, rng, R = self.oracle.width, self.checking, self.radius
-        x = in_ball(self.options.points, d, R, rng=rng)
+        x = draw_in_ball(self.options.points, d, R, rng=rng)
         if self.far:
             x = (
                 R
@@ -310,11 +310,11 @@ class _Run:
             )
         bounded = self.stated.token_bound is not None
         radii = () if bounded else _BEYOND if self.far else _NEARBY
-        longer = [in_ball(_EACH * n, d, R, rng=rng).reshape(_EACH, n, d) for n in _LENGTHS]
+        longer = [draw_in_ball(_EACH * n, d, R, rng=rng).reshape(_EACH, n, d) for n in _LENGTHS]
         scale = 1.0 if self.far else d**-0.5
         return [x[:, None], *longer, *(scale * R * r * rng.normal(size=(2 * _EACH, 1, d)) for r in radii)]
 
-    def _refuse(self, seen: Judged) -> Ending:
+    def _refuse(self, seen: FreshComparison) -> Ending:
         """Refuse where tokens before the last act, unless the target scatters more than was declared."""
         i = seen.worst
         tokens, allowed = seen.X[i], float(seen.allowed[i])
@@ -329,7 +329,7 @@ class _Run:
         if len(tokens) == 1 or case.gap <= allowed:
             doubt = Doubt(Status.UNGROWN, detail=self._short(float(seen.gap[i])))
         lied = self.scatter.lied(again)
-        return resolve_doubt(self.oracle, doubt, repeat=lambda: _scatters(lied) if lied else "")
+        return resolve_doubt(self.oracle, doubt, repeat=lambda: _describe_scatter(lied) if lied else "")
 
     def _short(self, left: float) -> str:
         return f"It leaves {left:.1e}, and the errors explain {self.sigma:.1e}."
@@ -406,5 +406,5 @@ class _Run:
         )
 
 
-def _scatters(by: float) -> str:
+def _describe_scatter(by: float) -> str:
     return f"Answers to one sequence scatter by {by:.1e}, which is more than was declared."

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix, Vector, rms
-from keyhole.learners.networks.bends import SUSPICIOUS, smooth
-from keyhole.learners.networks.kinks import Bends, Crowded, Line, Noise, Smooth, Unresolved, middle
+from keyhole.learners.networks.bends import SUSPICIOUS, is_smooth
+from keyhole.learners.networks.kinks import Bends, Crowded, Line, Noise, Smooth, Unresolved, find_middle
 
 _SLACK = 12.0  # deviations beyond this many noises are real
 _LEVELS = 80
@@ -52,7 +52,7 @@ class _Cells:
     def halve(self, cells: list[int]) -> None:
         """One more sample in each of these cells."""
         at = np.array(cells)
-        t = middle(self.t[at], self.t[at + 1])
+        t = find_middle(self.t[at], self.t[at + 1])
         if not (np.minimum(t - self.t[at], self.t[at + 1] - t) > 8 * EPS * (1 + np.abs(t))).all():
             raise Unresolved
         F = self.line(t)
@@ -72,12 +72,12 @@ class _Cells:
         for u in range(1, steps.shape[1]):
             if size[u - 1] <= _SLACK * rough[u] or abs(R[u - 1, u - 1]) < 1e-9:
                 return None
-            a = _upper(R[:u, :u], R[:u, u : u + 1])[:, 0] * size[u] / size[:u]
+            a = _solve_upper(R[:u, :u], R[:u, u : u + 1])[:, 0] * size[u] / size[:u]
             bar = rough[u + 1] + np.abs(a) @ rough[1 : u + 1] + abs(1 - a.sum()) * rough[0]
             if abs(R[u, u]) * size[u] <= _SLACK * bar * len(steps) ** 0.5 and bar * 1e3 <= size[u]:
                 # Two linear cells after a crooked one fit a chain of one kink at the edge; so may an empty cell that
                 # hides a crowded one. Only from a cell known to be linear may a kink lie at the edge of the next.
-                mu = _peeled(a, -1e-9 if sure and u == 1 else _EDGE)
+                mu = _peel_kink_shares(a, -1e-9 if sure and u == 1 else _EDGE)
                 if mu is not None:
                     return mu
         return None
@@ -124,11 +124,11 @@ class _Cells:
             return
         self.suspicious *= 2
         at = np.array(unknown)
-        if smooth(self.line, self.noise.at, self.t[at], self.t[at + 1]):
+        if is_smooth(self.line, self.noise.at, self.t[at], self.t[at + 1]):
             raise Smooth
 
 
-def _peeled(a: Array, edge: float) -> Array | None:
+def _peel_kink_shares(a: Array, edge: float) -> Array | None:
     """The mu of a chain from its affine combination, last one first; None unless each kink lies inside its cell."""
     mu, rest = np.empty(len(a)), 1.0
     for i in reversed(range(len(a))):
@@ -137,25 +137,25 @@ def _peeled(a: Array, edge: float) -> Array | None:
     return np.maximum(mu, 1.0) if (mu >= 1 + edge).all() else None
 
 
-def by_chains(line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int) -> Bends:
+def resolve_line_by_runs(line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int) -> Bends:
     """Resolve a line whose answers have three numbers or more; `places` are the rungs of the ladder."""
     cells = _Cells(line, noise, most, places, values)
     mu = cells.run()
     at = np.array(sorted(mu), dtype=np.intp)
     t = cells.t[at + 1] - np.diff(cells.t)[at] / np.array([mu[i] for i in at])
-    bends = refined(line, noise, t, cells.t, cells.F)
+    bends = refine_bends(line, noise, t, cells.t, cells.F)
     for _ in range(_CLOSER):
-        more = _doubtful(bends)
+        more = _find_doubtful_places(bends)
         if not len(more):
             break
         places = np.concatenate([bends.places, more])
         order = np.argsort(places)
         values = np.concatenate([bends.values, line(more)])
-        bends = refined(line, noise, bends.t, places[order], values[order])
+        bends = refine_bends(line, noise, bends.t, places[order], values[order])
     return bends
 
 
-def _doubtful(bends: Bends) -> Vector:
+def _find_doubtful_places(bends: Bends) -> Vector:
     """One more place in each region whose slope a chain left poorly known: away from the samples it has."""
     t = bends.t
     if len(t) < 2:
@@ -166,11 +166,11 @@ def _doubtful(bends: Bends) -> Vector:
     error = bends.bars[1:-1] * spread / rms(jumps)
     worst = np.argsort(-error)[: max(1, len(t) // 8)]
     chosen = np.sort(worst[error[worst] > _DOUBT * bends.noise.share])
-    places = [_emptiest(bends.places, float(a[i]), float(b[i])) for i in chosen]
+    places = [_find_emptiest_place(bends.places, float(a[i]), float(b[i])) for i in chosen]
     return np.array(places)
 
 
-def _emptiest(places: Vector, a: float, b: float) -> float:
+def _find_emptiest_place(places: Vector, a: float, b: float) -> float:
     """The place of (a, b), not too near its ends, that is farthest from every sample."""
     ahead = np.linspace(a, b, 42)[2:-2]
     inside = places[(places > a) & (places < b)]
@@ -179,7 +179,7 @@ def _emptiest(places: Vector, a: float, b: float) -> float:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Fit:
+class _SlopeFit:
     """Slopes for given kinks, and the shift of the kinks that would fit better.
 
     Args:
@@ -195,51 +195,51 @@ class _Fit:
     shift: Vector
 
 
-def _fit(t: Vector, places: Vector, F: Matrix, weight: Vector) -> _Fit:
+def _fit_slopes(t: Vector, places: Vector, F: Matrix, weight: Vector) -> _SlopeFit:
     """The linear problem for given kinks, and the first-order change of its rest when they move.
 
     A shift of kink j by e changes values beyond it by -e jump_j. What slopes cannot make up for is
     the sum of e_j z_j (x) jump_j, with z_j the part of its column outside the column space: k normal equations.
     """
-    A = _basis(places, t) * weight[:, None]
+    A = _build_hinge_basis(places, t) * weight[:, None]
     size = np.linalg.norm(A, axis=0)
     Q, R = np.linalg.qr(A / size)
     solve: Matrix = np.linalg.inv(R) @ Q.T / size[:, None]
-    C = _upper(R, Q.T @ F) / size[:, None]
+    C = _solve_upper(R, Q.T @ F) / size[:, None]
     jumps, beyond = C[2:], (places[:, None] > t) * weight[:, None]
     z = beyond - Q @ (Q.T @ beyond)
     normal = (z.T @ z) * (jumps @ jumps.T)
     scale = np.sqrt(np.diag(normal)) + 1e-300
-    root = _inverse_root(normal / scale / scale[:, None]) / scale[:, None]
+    root = _take_inverse_root(normal / scale / scale[:, None]) / scale[:, None]
     right = np.einsum("nk,nm,km->k", z, F - Q @ (Q.T @ F), jumps, optimize=True)
     typical = np.linalg.norm(jumps, axis=1) / F.shape[1] ** 0.5
-    return _Fit(C, solve, (solve @ beyond * typical) @ root, -root @ (root.T @ right))
+    return _SlopeFit(C, solve, (solve @ beyond * typical) @ root, -root @ (root.T @ right))
 
 
-def _upper(R: Matrix, right: Matrix) -> Matrix:
+def _solve_upper(R: Matrix, right: Matrix) -> Matrix:
     """Back substitution."""
     from scipy.linalg import solve_triangular
 
     return np.asarray(solve_triangular(R, right, check_finite=False), dtype=np.float64)
 
 
-def _inverse_root(matrix: Matrix) -> Matrix:
+def _take_inverse_root(matrix: Matrix) -> Matrix:
     """A factor L with L L^T the pseudo-inverse of a positive semidefinite matrix."""
     values, vectors = np.linalg.eigh(matrix)
     return vectors / np.sqrt(np.where(values > 1e-15, values, np.inf))
 
 
-def refined(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix) -> Bends:
+def refine_bends(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix) -> Bends:
     """Kinks and slopes that fit every sample best, by Gauss-Newton steps.
 
     Rows are weighted by the rounding of their answers.
     """
     weight = noise.near(0.0) / noise.at(places)
     F = values * weight[:, None]
-    fit = _fit(t, places, F, weight)
+    fit = _fit_slopes(t, places, F, weight)
     for _ in range(3):
         t = np.sort(t + fit.shift)
-        fit = _fit(t, places, F, weight)
+        fit = _fit_slopes(t, places, F, weight)
     # slope r is the first slope and the jumps up to r
     sums = np.tri(len(t) + 1, len(fit.C), 1)
     sums[:, 0] = 0.0
@@ -247,6 +247,6 @@ def refined(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix)
     return Bends(line, noise, t, sums @ fit.C, places, values, noise.near(0.0) * np.sqrt(spread))
 
 
-def _basis(places: Vector, t: Vector) -> Matrix:
+def _build_hinge_basis(places: Vector, t: Vector) -> Matrix:
     """Columns 1, t and the hinges max(t - t_j, 0)."""
     return np.column_stack([np.ones_like(places), places, np.maximum(places[:, None] - t, 0.0)])

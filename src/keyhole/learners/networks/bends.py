@@ -21,7 +21,7 @@ _AGREEING = 3  # places at least that look smooth, and half of those that tell
 _CLEAR = 50.0  # roundings that a second difference is larger than
 
 
-def smooth(ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], a: Vector, b: Vector) -> bool:
+def is_smooth(ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], a: Vector, b: Vector) -> bool:
     """Whether the function is smooth inside most of a few shorter ones of the intervals still open; 7 queries for each.
 
     Args:

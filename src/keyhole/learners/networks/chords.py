@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Mask, Matrix, Vector, one_thread
-from keyhole.learners.fitting import fitted
-from keyhole.learners.networks.jacobians import Found, assembled, survey
-from keyhole.learners.networks.kinks import Ask, Line, Noise, Smooth, Unresolved, on_segment
-from keyhole.learners.networks.lines import Phase, joined
-from keyhole.learners.networks.polish import Again, both_sides, replaced
+from keyhole._arrays import Mask, Matrix, Vector, pin_one_thread
+from keyhole.learners.fitting import fit_parameters
+from keyhole.learners.networks.jacobians import Found, assemble_hyperplanes, survey_line
+from keyhole.learners.networks.kinks import Ask, Line, Noise, Smooth, Unresolved, resolve_segment
+from keyhole.learners.networks.lines import Phase, join_hyperplanes
+from keyhole.learners.networks.polish import Again, measure_both_sides, replace_hyperplanes
 from keyhole.models import AbsAffine
 
 _START = 3e-4  # length of steps round the first point, beside the radius
@@ -43,7 +43,7 @@ _ROUGHEST = 3  # hyperplanes measured again where a chord shows nothing
 _FAILURES = 24  # chords in a row that added nothing
 
 
-def in_ball(count: int, width: int, radius: float, *, rng: np.random.Generator) -> Matrix:
+def draw_in_ball(count: int, width: int, radius: float, *, rng: np.random.Generator) -> Matrix:
     """Points of a ball, uniform in it (even rows) and on its surface (odd rows)."""
     x = rng.normal(size=(count, width))
     x *= (1.0 - 1e-12) * radius / np.linalg.norm(x, axis=1, keepdims=True)
@@ -97,7 +97,10 @@ class Peeling:
         """
         with self.phase("start"):
             for attempt in range(6):
-                x, h = in_ball(1, self.width, 0.98 * self.radius, rng=self.rng)[0], _START * self.radius * 8.0**-attempt
+                x, h = (
+                    draw_in_ball(1, self.width, 0.98 * self.radius, rng=self.rng)[0],
+                    _START * self.radius * 8.0**-attempt,
+                )
                 if self._tangent(x, h):
                     return
         raise Unresolved
@@ -159,7 +162,7 @@ class Peeling:
     def search(self, calm: int) -> bool:
         """Peel until so many new points in a row are right; whether that came to pass."""
         quiet = failures = 0
-        with one_thread(), np.errstate(all="ignore"):
+        with pin_one_thread(), np.errstate(all="ignore"):
             for _ in range(64 + 4 * self.most):
                 errors = self.errors()
                 if errors.max() > self.missing:
@@ -174,7 +177,7 @@ class Peeling:
 
     def _draw(self, count: int) -> int:
         with self.phase("search"):
-            x = in_ball(count, self.width, self.radius, rng=self.rng)
+            x = draw_in_ball(count, self.width, self.radius, rng=self.rng)
             if len(self.x) == 1:  # a chord through the centre meets the most hyperplanes
                 x = -self.x * self.radius * (1.0 - 1e-12) / np.linalg.norm(self.x)
             self.keep(x, self.ask(x))
@@ -214,7 +217,7 @@ class Peeling:
         line, R = Line(self.left, start, end - start), self.radius
         length = float(np.linalg.norm(end - start))
         with self.phase("kinks"):
-            bends = on_segment(line, self.noise, most=self.most)
+            bends = resolve_segment(line, self.noise, most=self.most)
         if not len(bends.t) or np.abs(bends.slopes[0]).max() > 100 * bends.bars[0] + self.missing:
             return None
 
@@ -227,7 +230,7 @@ class Peeling:
         self.step = min(_STEP * length / (1 + len(bends.t)), _LONGEST * R)
 
         with self.phase("slopes"):
-            return assembled(survey(bends, rng=self.rng, longest=longest, level=1))
+            return assemble_hyperplanes(survey_line(bends, rng=self.rng, longest=longest, level=1))
 
     def _with(self, found: Found, good: Mask, start: Vector) -> tuple[AbsAffine, Vector]:
         """The model with hyperplanes added that leave it as it is round the start of their chord."""
@@ -236,7 +239,7 @@ class Peeling:
         P: Matrix = -(D * side[:, None]).T @ n / 2
         q: Vector = (side * t) @ D / 2
         added = Found(n, t, D, P, q, found.bars[good], found.where[good], start)
-        return joined(self.model, self.bars, added)
+        return join_hyperplanes(self.model, self.bars, added)
 
     def _tried(self, found: Found, start: Vector) -> Mask:
         """Which hyperplanes are where they should be, each tried at a place of its own; others are measured again."""
@@ -274,7 +277,7 @@ class Peeling:
     def _again(self, rest: AbsAffine, p: Vector, n: Vector, h: float) -> Again | None:
         """A hyperplane near p from slopes on both its sides, where the rest of the model is taken off."""
         h = min(h, (self.radius - float(np.linalg.norm(p))) / 2.5)
-        new = both_sides(lambda x: self.ask(x) - rest.points(x), p, n, h, self.rng)
+        new = measure_both_sides(lambda x: self.ask(x) - rest.points(x), p, n, h, self.rng)
         known = np.isfinite(new.n).all() and np.isfinite(new.t) and np.linalg.norm(new.D) > 0
         return new if known else None
 
@@ -289,7 +292,7 @@ class Peeling:
                 new = self._again(rest, self.places(model.n[one], model.t[one])[0], model.n[j], self.step)
             if new is None or not abs(new.n @ model.n[j]) > 0.999:
                 continue
-            better = replaced(model, {int(j): new}, self.x[0])
+            better = replace_hyperplanes(model, {int(j): new}, self.x[0])
             with self.phase("try"):
                 off = float(self._offline(better, new.n[None], np.array([new.t]))[0] / np.linalg.norm(new.D))
             if off < self.bars[j]:
@@ -299,7 +302,7 @@ class Peeling:
         """Fit all parameters to all answers given that the model explains, where that leaves less."""
         x, y = (np.concatenate(part) for part in zip(*self.asked, strict=True))
         clear = np.abs(y - self.model.points(x)).max(axis=1) <= 100 * self.missing
-        self.model = fitted(self.model, x[clear], y[clear], steps=1)[0]
+        self.model = fit_parameters(self.model, x[clear], y[clear], steps=1)[0]
 
     def _offline(self, model: AbsAffine, n: Matrix, t: Vector) -> Vector:
         """How far the inner two of four points across each hyperplane are from the line through the outer two."""

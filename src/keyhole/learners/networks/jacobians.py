@@ -77,7 +77,7 @@ class Found:
         return AbsAffine(self.n, self.t, self.D, self.P, self.q)
 
 
-def _gaps(bends: Bends) -> tuple[Vector, Vector]:
+def _centre_regions(bends: Bends) -> tuple[Vector, Vector]:
     """A central place of every region, and its distance in theta from the nearest kink."""
     t = bends.t
     if not len(t):
@@ -91,17 +91,17 @@ def _gaps(bends: Bends) -> tuple[Vector, Vector]:
     return at, near.min(axis=1)
 
 
-def _regions(bends: Bends) -> list[int]:
+def _choose_regions(bends: Bends) -> list[int]:
     """Which regions get a station: all with one output, else as few as blocks of 0.85 m kinks allow, at wide gaps."""
     block = max(1, int(_SHARE * bends.values.shape[1]))
-    at, gap = _gaps(bends)
+    at, gap = _centre_regions(bends)
     near = np.flatnonzero(np.abs(at) <= _REMOTE)
     # beyond a remote hyperplane answers are large, and so is their rounding, which is not to spoil a block
     ends = {int(near[0]), int(near[-1])} if block > 1 and len(near) else set[int]()
-    return _strengthened(bends, sorted({*_spaced(gap, block), *ends}), gap)
+    return _strengthen_blocks(bends, sorted({*_space_regions(gap, block), *ends}), gap)
 
 
-def _spaced(gap: Vector, block: int) -> list[int]:
+def _space_regions(gap: Vector, block: int) -> list[int]:
     """As few regions as possible, at most `block` apart, from the first to the last: those with the widest gaps.
 
     Of all choices with the least number the one with the least sum of 1/gap^2, by dynamic programming.
@@ -120,7 +120,7 @@ def _spaced(gap: Vector, block: int) -> list[int]:
     return chosen[::-1]
 
 
-def _strengthened(bends: Bends, chosen: list[int], gap: Vector) -> list[int]:
+def _strengthen_blocks(bends: Bends, chosen: list[int], gap: Vector) -> list[int]:
     """One more station inside every block whose jumps are nearly dependent."""
     unit = bends.jumps / np.linalg.norm(bends.jumps, axis=1, keepdims=True)
     added: list[int] = []
@@ -131,10 +131,10 @@ def _strengthened(bends: Bends, chosen: list[int], gap: Vector) -> list[int]:
     return sorted({*chosen, *added})
 
 
-def stations(bends: Bends) -> Stations:
+def choose_stations(bends: Bends) -> Stations:
     """Where Jacobians are taken; with several outputs, or on a segment, answers there are asked, else read off it."""
-    region = np.array(_regions(bends))
-    at = _gaps(bends)[0][region]
+    region = np.array(_choose_regions(bends))
+    at = _centre_regions(bends)[0][region]
     if bends.values.shape[1] > 2 or not bends.whole:
         return Stations(region, at, bends.line(at))
     places = zip(region.tolist(), at.tolist(), strict=True)
@@ -187,7 +187,7 @@ class Survey:
         """What each kink adds to slopes (station, direction, output), in units of its jump."""
         rows = [np.zeros((0, slopes.shape[1]))]
         for (a, b), change in zip(pairwise(self.stations.region.tolist()), np.diff(slopes, axis=0), strict=True):
-            rows.append(_inverse(self.jumps[a:b]) @ change.T)
+            rows.append(_invert_jumps(self.jumps[a:b]) @ change.T)
         return np.concatenate(rows)
 
     def step(self, done: int) -> Vector:
@@ -255,14 +255,14 @@ class Survey:
             self.ask(np.tile(todo[:, None], (1, len(self.V))), self.steps / _SHORTER)
 
 
-def _inverse(jumps: Matrix) -> Matrix:
+def _invert_jumps(jumps: Matrix) -> Matrix:
     """The pseudo-inverse of jumps^T, with every jump scaled to length one on the way."""
     size = np.linalg.norm(jumps, axis=1)
     U, S, Z = np.linalg.svd((jumps / size[:, None]).T, full_matrices=False)
     return (Z.T / np.maximum(S, 1e-14)) @ U.T / size[:, None]
 
 
-def survey(
+def survey_line(
     bends: Bends, *, rng: np.random.Generator, longest: Callable[[Vector], Vector] | None = None, level: int = 0
 ) -> Survey:
     """Measure Jacobians along a line.
@@ -277,7 +277,7 @@ def survey(
     d, m = len(u), bends.values.shape[1]
     Q = np.linalg.qr(np.column_stack([u, rng.normal(size=(d, d - 1))]))[0]
     V: Matrix = Q[:, 1:].T * float(np.linalg.norm(u))
-    where = stations(bends)
+    where = choose_stations(bends)
     G, steps = np.zeros((len(where.at), d - 1, m)), np.ones((len(where.at), d - 1))
     own = np.zeros(len(bends.t), dtype=np.bool_)
     limit = np.inf if longest is None else longest(where.at)
@@ -288,7 +288,7 @@ def survey(
     return state
 
 
-def assembled(state: Survey) -> Found:
+def assemble_hyperplanes(state: Survey) -> Found:
     """The hyperplanes that the line of a survey meets."""
     bends, u, V = state.bends, state.bends.line.along, state.V
     size = float(u @ u)
@@ -297,29 +297,29 @@ def assembled(state: Survey) -> Found:
     length = np.linalg.norm(N, axis=1)
     n, D = N / length[:, None], state.jumps * length[:, None]
     t = (bends.t * (N @ u) + N @ bends.line.start) / length
-    P, q = _affine(state, n, t, D)
-    bars = _bars(state) / (length * size**0.5)
+    P, q = _fit_affine_part(state, n, t, D)
+    bars = _estimate_normal_bars(state) / (length * size**0.5)
     if not all(np.isfinite(array).all() for array in (n, t, D, P, q)):
         raise Unresolved
-    best = int(np.argmin(_errors(state).max(axis=1, initial=0.0)))
+    best = int(np.argmin(_estimate_slope_errors(state).max(axis=1, initial=0.0)))
     return Found(n, t, D, P, q, bars, bends.line.at(bends.t), bends.line.at(state.stations.at)[best])
 
 
-def _errors(state: Survey) -> Matrix:
+def _estimate_slope_errors(state: Survey) -> Matrix:
     """Standard error of each slope measured."""
     return state.bends.noise.at(state.stations.at)[:, None] * 1.5 / state.steps
 
 
-def _bars(state: Survey) -> Vector:
+def _estimate_normal_bars(state: Survey) -> Vector:
     """Standard error of each scaled normal across the line, as a length."""
-    rough, rows, region = _errors(state), [np.zeros(0)], state.stations.region
+    rough, rows, region = _estimate_slope_errors(state), [np.zeros(0)], state.stations.region
     for i, (a, b) in enumerate(pairwise(region.tolist())):
-        gain = np.linalg.norm(_inverse(state.jumps[a:b]), axis=1)
+        gain = np.linalg.norm(_invert_jumps(state.jumps[a:b]), axis=1)
         rows.append(gain * np.sqrt((rough[i] ** 2 + rough[i + 1] ** 2).sum()))
     return np.concatenate(rows)
 
 
-def _affine(state: Survey, n: Matrix, t: Vector, D: Matrix) -> tuple[Matrix, Vector]:
+def _fit_affine_part(state: Survey, n: Matrix, t: Vector, D: Matrix) -> tuple[Matrix, Vector]:
     """Linear and constant part: what the Jacobians and values at stations leave, the best measured counting most."""
     bends, u, V = state.bends, state.bends.line.along, state.V
     size, at = float(u @ u), state.stations.at
@@ -327,7 +327,7 @@ def _affine(state: Survey, n: Matrix, t: Vector, D: Matrix) -> tuple[Matrix, Vec
     along = bends.slopes[state.stations.region]
     rows = np.concatenate([along[:, None], state.G], axis=1)  # station, direction, output
     bent = np.einsum("sk,km,kp->spm", side, D, n @ np.vstack([u, V]).T, optimize=True) / 2
-    rough = np.column_stack([bends.noise.at(at) / np.hypot(1.0, at), _errors(state)]) + 1e-300
+    rough = np.column_stack([bends.noise.at(at) / np.hypot(1.0, at), _estimate_slope_errors(state)]) + 1e-300
     weight = (rough.min() / rough) ** 2
     lines = ((rows - bent) * weight[..., None]).sum(axis=0) / weight.sum(axis=0)[:, None]
     P = lines.T @ np.vstack([u, V]) / size

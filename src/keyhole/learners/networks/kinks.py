@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Indices, Matrix, Vector
-from keyhole.learners.networks.bends import SUSPICIOUS, smooth
+from keyhole.learners.networks.bends import SUSPICIOUS, is_smooth
 
 Ask = Callable[[Matrix], Matrix]
 LADDER = (1e4, 1e8, 1e12)  # where the line is looked at from outside; each rung is readable from the next
@@ -122,7 +122,7 @@ class Bends:
         return self.values[at] + self.slopes[region] * (t - self.places[at])
 
 
-def listen(line: Line, *, roundoff: float, hidden: Ask | None = None) -> tuple[Noise, Vector, Matrix]:
+def measure_line_noise(line: Line, *, roundoff: float, hidden: Ask | None = None) -> tuple[Noise, Vector, Matrix]:
     """The rounding of answers, from a window too small to bend in, and the rungs of the ladder on both sides.
 
     Args:
@@ -141,20 +141,21 @@ def listen(line: Line, *, roundoff: float, hidden: Ask | None = None) -> tuple[N
     share = max(4 * roundoff, 2 * rough / level if level > 0 else 0.0)
     # terms of an answer may be larger than their sum: far out, three samples of one line show how much
     far = max(
-        _off_line(places[i], values[i]) / max(float(size[i].max()), _LEAST) for i in (slice(0, 3), slice(-3, None))
+        _measure_line_gap(places[i], values[i]) / max(float(size[i].max()), _LEAST)
+        for i in (slice(0, 3), slice(-3, None))
     )
     share = max(share, 2 * far) if far < _BENT else share
     keep = np.r_[0, 2 : len(rungs) + 1, len(rungs) + 7 : len(places) - 2, len(places) - 1]
     return Noise(share, level, float(slope)), places[keep], values[keep]
 
 
-def _off_line(t: Vector, values: Matrix) -> float:
+def _measure_line_gap(t: Vector, values: Matrix) -> float:
     """How far the middle one of three samples is from the line through the others."""
     share = (t[1] - t[0]) / (t[2] - t[0])
     return float(np.abs(values[1] - (1 - share) * values[0] - share * values[2]).max())
 
 
-def middle(a: Array, b: Array) -> Array:
+def find_middle(a: Array, b: Array) -> Array:
     """The places half way between a and b in theta = arctan t."""
     # tan of the mean of two angles is (sin + sin)/(cos + cos), which stays exact far out.
     ra, rb = np.hypot(1.0, a), np.hypot(1.0, b)
@@ -198,7 +199,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class _Search:
+class _KinkSearch:
     """Pieces in order, and what is known of the interval after each: None when open, else its kink."""
 
     line: Line
@@ -251,7 +252,7 @@ class _Search:
         self.suspicious *= 2
         a = np.array([self.pieces[i].b for i in still_open])
         b = np.array([self.pieces[i + 1].a for i in still_open])
-        if smooth(self.line, self.noise.at, a, b):
+        if is_smooth(self.line, self.noise.at, a, b):
             raise Smooth
 
     def _drop_empty(self) -> None:
@@ -283,7 +284,7 @@ class _Search:
     def _probe(self, i: int) -> tuple[float, float, bool]:
         """Where to ask next inside an interval, half the window, and whether a kink is expected there."""
         L, R = self.pieces[i], self.pieces[i + 1]
-        mid = float(middle(np.array([L.b]), np.array([R.a]))[0])
+        mid = float(find_middle(np.array([L.b]), np.array([R.a]))[0])
         width = self.window * (np.arctan(R.a) - np.arctan(L.b))
         turn = L.slope - R.slope
         steep = float(turn @ turn)
@@ -330,7 +331,7 @@ class _Search:
         return not p.sure and tight and p.b - p.a > 64 * EPS * (1 + abs(p.a))
 
 
-def by_pairs(line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int) -> Bends:
+def resolve_line_by_pairs(line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int) -> Bends:
     """Resolve a line whose answers have one or two numbers; `places` are the rungs of the ladder."""
     inner = (np.abs(places) < LADDER[-1]) & (np.abs(places) > 1)
     beside = places[inner] + _WINDOW * np.abs(places[inner])
@@ -338,32 +339,34 @@ def by_pairs(line: Line, noise: Noise, places: Vector, values: Matrix, *, most: 
     pairs = zip(places[inner].tolist(), beside.tolist(), values[inner], extra, strict=True)
     first = Piece(float(places[0]), float(places[1]), values[0], values[1])
     last = Piece(float(places[-2]), float(places[-1]), values[-2], values[-1])
-    search = _Search(line, noise, most, [first, *(Piece(*pair) for pair in pairs), last])
-    return _searched(search, [(places, values), (beside, extra)])
+    search = _KinkSearch(line, noise, most, [first, *(Piece(*pair) for pair in pairs), last])
+    return _run_kink_search(search, [(places, values), (beside, extra)])
 
 
-def on_segment(line: Line, noise: Noise, *, most: int) -> Bends:
+def resolve_segment(line: Line, noise: Noise, *, most: int) -> Bends:
     """Resolve the part of a line from t = 0 to 1, by pairs whatever the number of outputs."""
     places = np.array([0.0, _WIDER, 1.0 - _WIDER, 1.0])
     values = line(places)
     first, last = (Piece(*places[i : i + 2].tolist(), *values[i : i + 2]) for i in (0, 2))
-    return replace(_searched(_Search(line, noise, most, [first, last], _WIDER), [(places, values)]), whole=False)
+    return replace(
+        _run_kink_search(_KinkSearch(line, noise, most, [first, last], _WIDER), [(places, values)]), whole=False
+    )
 
 
-def _searched(search: _Search, before: list[tuple[Array, Matrix]]) -> Bends:
+def _run_kink_search(search: _KinkSearch, before: list[tuple[Array, Matrix]]) -> Bends:
     """The bends that a search finds, from its samples and those asked before."""
     search.run()
     t = np.array([k for k in search.kinks if k is not None])
     places, values = (np.concatenate(part) for part in zip(*before, *search.asked, strict=True))
-    return _settled(search.line, search.noise, t, places, values)
+    return _settle_kinks(search.line, search.noise, t, places, values)
 
 
-def _settled(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix) -> Bends:
+def _settle_kinks(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix) -> Bends:
     """Slopes from the outermost samples of every region, kinks where the lines meet."""
     order = np.argsort(places, kind="stable")
     places, values = places[order], values[order]
     for _ in range(2):
-        slopes, first, last = _slopes(t, places, values)
+        slopes, first, last = _measure_region_slopes(t, places, values)
         turn, a, b = np.diff(slopes, axis=0), last[:-1], first[1:]
         # left line at b against the right one: (right - left)(b) = turn (b - t)
         rise = values[b] - values[a] - slopes[:-1] * (places[b] - places[a])[:, None]
@@ -371,12 +374,12 @@ def _settled(line: Line, noise: Noise, t: Vector, places: Vector, values: Matrix
         t = np.clip(
             t, places[a], np.nextafter(places[b], -np.inf)
         )  # weak kinks are known poorly, but which samples they part
-    slopes, first, last = _slopes(t, places, values)
+    slopes, first, last = _measure_region_slopes(t, places, values)
     bars = (noise.at(places[first]) + noise.at(places[last])) / (places[last] - places[first])
     return Bends(line, noise, t, slopes, places, values, bars)
 
 
-def _slopes(t: Vector, places: Vector, values: Matrix) -> tuple[Matrix, Indices, Indices]:
+def _measure_region_slopes(t: Vector, places: Vector, values: Matrix) -> tuple[Matrix, Indices, Indices]:
     """Slope of every region, from its first and last sample."""
     region, every = np.searchsorted(t, places), np.arange(len(t) + 1)
     first, last = np.searchsorted(region, every), np.searchsorted(region, every, "right") - 1

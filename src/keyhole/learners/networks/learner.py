@@ -10,7 +10,7 @@ from keyhole._arrays import Array, Matrix, Vector
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
-from keyhole.learners.networks.lines import Learned, learn_network, typical
+from keyhole.learners.networks.lines import Learned, learn_network, measure_typical_distance
 from keyhole.learners.verifying.ending import (
     NETWORK,
     SPENT,
@@ -25,9 +25,9 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import EXACT, Examination
 from keyhole.learners.verifying.witnesses import find_earlier_tokens_acting
 from keyhole.models import AbsAffine
-from keyhole.models.relu import freedom
+from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 LENGTHS = (1, 2, 3, 9)  # most fresh sequences have one token; a network must not see those before the last
 RADII = (1.0, 10.0, 1000.0)  # in units of the typical distance of hyperplanes; a fourth group has points of size 1
@@ -65,13 +65,13 @@ class Network:
         polish = int(0.07 * (kinks + slopes)) if outputs < 3 else 0
         by_phase = {"kinks": kinks, "slopes": slopes, "polish": polish, "check": 18, "verify": QUERIES}
         worst = 3 * self.rounds * (64 + 20 * self.most + 8 * (self.most + 1) * width)
-        count = freedom(width, hidden=k, outputs=outputs)
+        count = network_freedom(width, hidden=k, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AbsAffine]:
         """Recover the network behind the oracle; certificate keyhole/one-line."""
         measuring, checking = rng.spawn(2)
-        run = _Run(Counted(oracle), declared(oracle).roundoff)
+        run = _NetworkRun(Counted(oracle), read_imperfection(oracle).roundoff)
         try:
             learned = run.learn(self, measuring)
         except BudgetSpent:
@@ -80,7 +80,7 @@ class Network:
 
 
 @dataclass(slots=True)
-class _Run:
+class _NetworkRun:
     """One recovery under way."""
 
     oracle: Counted
@@ -122,7 +122,9 @@ class _Run:
     def _refuse(self, learned: Learned, seen: Examination) -> Ending:
         if learned.model is not None and seen.fresh.relative <= NETWORK.near:
             return Ending(status=Status.ROUGH)
-        doubt = Doubt(why_not(learned), seen.worst, describe_gap(seen.worst), refutes=learned.impossible)
+        doubt = Doubt(
+            explain_missing_network(learned), seen.worst, describe_gap(seen.worst), refutes=learned.impossible
+        )
         return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
 
     def _weigh(self, doubt: Doubt) -> Doubt:
@@ -144,7 +146,7 @@ class _Run:
 
     def examine(self, model: AbsAffine, tolerance: float, rng: np.random.Generator) -> Examination:
         """Ask fresh sequences; errors are relative to how answers vary at their radius, rounding aside."""
-        unit = typical(model)
+        unit = measure_typical_distance(model)
         scales = np.array([*(unit * r for r in RADII), 1.0 if unit <= 100 else unit / 10])
         cases: list[list[Counterexample]] = [[] for _ in scales]
         complete = True
@@ -184,29 +186,29 @@ class _Run:
             ending,
             Account(
                 model=model,
-                reason=_reason(model),
-                determined=_determined(model, ending.verdict),
+                reason=_explain_network_found(model),
+                determined=_describe_determined_network(model, ending.verdict),
                 degrees_of_freedom=None if model is None else model.degrees_of_freedom,
-                certificate=_certificate(self, model, ending.status, seen),
-                bars=_bars(model, bars),
+                certificate=_certify_one_line(self, model, ending.status, seen),
+                bars=_scale_network_bars(model, bars),
             ),
         )
 
 
-def why_not(learned: Learned) -> Status:
+def explain_missing_network(learned: Learned) -> Status:
     """Why a network was not found."""
     if learned.smooth:
         return Status.SMOOTH
     return Status.CROWDED if learned.crowded else Status.NO_NETWORK
 
 
-def _reason(model: AbsAffine | None) -> str:
+def _explain_network_found(model: AbsAffine | None) -> str:
     if model is None:
         return "A network with one hidden ReLU layer was tried."
     return f"Along a line the answers are piecewise linear, with a kink for each of {model.hidden} hyperplanes."
 
 
-def _determined(model: AbsAffine | None, verdict: Verdict) -> str:
+def _describe_determined_network(model: AbsAffine | None, verdict: Verdict) -> str:
     if model is None:
         return "Nothing was determined."
     if not verdict.verified:
@@ -219,14 +221,16 @@ def _determined(model: AbsAffine | None, verdict: Verdict) -> str:
     )
 
 
-def _bars(model: AbsAffine | None, bars: Vector) -> dict[str, Array]:
+def _scale_network_bars(model: AbsAffine | None, bars: Vector) -> dict[str, Array]:
     """Standard errors by hyperplane: of its normal, of its offset, of its jump."""
     if model is None or len(bars) != model.hidden or not len(bars):
         return {}
-    return {"n": bars, "t": bars * typical(model), "D": bars * np.linalg.norm(model.D, axis=1)}
+    return {"n": bars, "t": bars * measure_typical_distance(model), "D": bars * np.linalg.norm(model.D, axis=1)}
 
 
-def _certificate(run: _Run, model: AbsAffine | None, status: Status, seen: Examination | None) -> Certificate | None:
+def _certify_one_line(
+    run: _NetworkRun, model: AbsAffine | None, status: Status, seen: Examination | None
+) -> Certificate | None:
     """The claim of one line, confronted with one run."""
     if model is None or seen is None:
         return None

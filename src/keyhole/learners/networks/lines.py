@@ -14,12 +14,22 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector, one_thread
+from keyhole._arrays import EPS, Matrix, Vector, pin_one_thread
 from keyhole.errors import BudgetSpent
-from keyhole.learners.networks.bend_runs import by_chains
-from keyhole.learners.networks.jacobians import Found, assembled, survey
-from keyhole.learners.networks.kinks import Ask, Bends, Crowded, Line, Noise, Smooth, Unresolved, by_pairs, listen
-from keyhole.learners.networks.polish import Again, measured_again, replaced, sharpened
+from keyhole.learners.networks.bend_runs import resolve_line_by_runs
+from keyhole.learners.networks.jacobians import Found, assemble_hyperplanes, survey_line
+from keyhole.learners.networks.kinks import (
+    Ask,
+    Bends,
+    Crowded,
+    Line,
+    Noise,
+    Smooth,
+    Unresolved,
+    measure_line_noise,
+    resolve_line_by_pairs,
+)
+from keyhole.learners.networks.polish import Again, remeasure_hyperplane, replace_hyperplanes, sharpen_jumps
 from keyhole.models import AbsAffine
 
 Phase = Callable[[str], AbstractContextManager[None]]
@@ -64,7 +74,7 @@ class Learned:
         return self.smooth or self.counted
 
 
-def typical(model: AbsAffine) -> float:
+def measure_typical_distance(model: AbsAffine) -> float:
     """Typical distance of hyperplanes from the origin; 1 where there are none or all pass through it."""
     middle = float(np.median(np.abs(model.t))) if model.hidden else 0.0
     return middle if middle > 1e-10 else 1.0
@@ -107,21 +117,21 @@ class _Learning:
         with self.phase("kinks"):
             bends = self._bends(line, coarse)
         with self.phase("slopes"):
-            surveyed = survey(bends, rng=self.rng)
-        found = assembled(surveyed)
+            surveyed = survey_line(bends, rng=self.rng)
+        found = assemble_hyperplanes(surveyed)
         if self.outputs > 2:
             with self.phase("polish"):
-                found = sharpened(surveyed, found, radius=typical(found.model()), rng=self.rng)
-        radius = typical(found.model())
+                found = sharpen_jumps(surveyed, found, radius=measure_typical_distance(found.model()), rng=self.rng)
+        radius = measure_typical_distance(found.model())
         bars = found.bars * (1.0 + np.linalg.norm(found.where, axis=1) / (radius * self.width**0.5))
-        self.model, self.bars = joined(self.model, self.bars, replace(found, bars=bars))
+        self.model, self.bars = join_hyperplanes(self.model, self.bars, replace(found, bars=bars))
         if self.anchor is None:
             self.anchor, self.noise = found.anchor, bends.noise
 
     def _bends(self, line: Line, coarse: float) -> Bends:
         hidden = self._sizes if self.anchor is not None else None
-        noise, places, values = listen(line, roundoff=max(self.roundoff, coarse), hidden=hidden)
-        resolve = by_pairs if self.outputs < 3 else by_chains
+        noise, places, values = measure_line_noise(line, roundoff=max(self.roundoff, coarse), hidden=hidden)
+        resolve = resolve_line_by_pairs if self.outputs < 3 else resolve_line_by_runs
         return resolve(line, noise, places, values, most=self.most)
 
     def _sizes(self, x: Matrix) -> Matrix:
@@ -129,17 +139,17 @@ class _Learning:
 
     def polish(self, share: float) -> None:
         """Measure the hyperplanes again whose errors matter most, with a share of the queries asked so far."""
-        radius, size = typical(self.model), np.linalg.norm(self.model.D, axis=1)
+        radius, size = measure_typical_distance(self.model), np.linalg.norm(self.model.D, axis=1)
         effect = size * self.bars
         worst = np.argsort(-effect)[: int(share * self.asked / (2 * self.width + 2))]
         changes: dict[int, Again] = {}
         for j in (int(j) for j in worst if effect[j] > _WORTH * np.linalg.norm(size)):
-            new = measured_again(self.whole, self.model, j, radius=radius, rng=self.rng)
+            new = remeasure_hyperplane(self.whole, self.model, j, radius=radius, rng=self.rng)
             bar = self._bar(new, radius)
             if bar < self.bars[j] and abs(new.n @ self.model.n[j]) > 0.99:
                 changes[j], self.bars[j] = new, bar
         if changes and self.anchor is not None:
-            self.model = replaced(self.model, changes, self.anchor)
+            self.model = replace_hyperplanes(self.model, changes, self.anchor)
 
     def _bar(self, new: Again, radius: float) -> float:
         """Standard error of a normal measured again, as far as it matters near the origin."""
@@ -150,7 +160,7 @@ class _Learning:
 
     def check(self) -> float:
         """Relative error on a few points at every radius."""
-        radius, worst = typical(self.model), 0.0
+        radius, worst = measure_typical_distance(self.model), 0.0
         for scale in _CHECKS:
             x = radius * scale * self.rng.normal(size=(_PER_RADIUS, self.width))
             left = self.left(x)
@@ -162,11 +172,11 @@ class _Learning:
         return worst
 
 
-def joined(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsAffine, Vector]:
+def join_hyperplanes(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsAffine, Vector]:
     """A model with the hyperplanes of another round added: equal ones become one, and go when they cancel."""
     n, t, D = (np.concatenate(pair) for pair in ((model.n, found.n), (model.t, found.t), (model.D, found.D)))
     bars, keep = np.concatenate([bars, found.bars]), np.ones(len(n), dtype=np.bool_)
-    reach = typical(model)
+    reach = measure_typical_distance(model)
     for j in range(model.hidden, len(n)):
         sign = np.sign(n[: model.hidden] @ n[j])
         near = np.abs(n[: model.hidden] - sign[:, None] * n[j]).max(axis=1, initial=0.0)
@@ -207,15 +217,15 @@ def learn_network(
     """
 
     def at(scale: float) -> Learned:
-        found = _learned(lambda y: ask(scale * y), width, outputs, roundoff, most, rounds, phase, rng)
-        return found if found.model is None else replace(found, model=_scaled(found.model, scale))
+        found = _learn_at_scale(lambda y: ask(scale * y), width, outputs, roundoff, most, rounds, phase, rng)
+        return found if found.model is None else replace(found, model=_rescale_model(found.model, scale))
 
     best = at(1.0)
     for _ in range(_RESCALED):
         if best.model is None or best.spent or best.smooth:
             break
-        scale = typical(best.model) if best.model.hidden else _FARTHER
-        imprecise = _fine(roundoff) < best.gap <= _MISSING
+        scale = measure_typical_distance(best.model) if best.model.hidden else _FARTHER
+        imprecise = _choose_fine_error(roundoff) < best.gap <= _MISSING
         if best.model.hidden and _NEAR < scale < _FAR and not imprecise:
             break
         other = at(scale)
@@ -227,19 +237,19 @@ def learn_network(
     return best
 
 
-def _fine(roundoff: float) -> float:
+def _choose_fine_error(roundoff: float) -> float:
     """The relative error of the function that needs no further round."""
     return max(_FINE, 1e3 * roundoff)
 
 
-def _scaled(model: AbsAffine, scale: float) -> AbsAffine:
+def _rescale_model(model: AbsAffine, scale: float) -> AbsAffine:
     """The model of g where `model` is that of g(scale y)."""
     if scale == 1.0:
         return model
     return AbsAffine(model.n, scale * model.t, model.D / scale, model.P / scale, model.q)
 
 
-def _learned(
+def _learn_at_scale(
     ask: Ask,
     width: int,
     outputs: int,
@@ -257,8 +267,8 @@ def _learned(
     best = Learned(None, np.zeros(0), np.inf, False, roundoff)
     for turn in range(rounds):
         try:
-            with one_thread(), np.errstate(all="ignore"):
-                _turn(state, turn, best.gap)
+            with pin_one_thread(), np.errstate(all="ignore"):
+                _improve_model(state, turn, best.gap)
         except (Unresolved, np.linalg.LinAlgError) as unresolved:
             first = state.anchor is None  # later lines show the model's own kinks too
             told = {"smooth": isinstance(unresolved, Smooth), "counted": first and isinstance(unresolved, Crowded)}
@@ -274,12 +284,12 @@ def _learned(
             gap = state.check()
         if best.model is None or gap < best.gap:
             best = Learned(state.model, state.bars, gap, False, state.noise.share)
-        if gap <= _fine(roundoff):
+        if gap <= _choose_fine_error(roundoff):
             break
     return best
 
 
-def _turn(state: _Learning, turn: int, gap: float) -> None:
+def _improve_model(state: _Learning, turn: int, gap: float) -> None:
     """Another line while something large is missing, then only more precision."""
     if turn == 0 or gap > _MISSING:
         state.round(0.0 if state.anchor is None else 1e-11)

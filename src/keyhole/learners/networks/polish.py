@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Indices, Mask, Matrix, Vector
-from keyhole.learners.networks.jacobians import Found, Survey, assembled
+from keyhole.learners.networks.jacobians import Found, Survey, assemble_hyperplanes
 from keyhole.learners.networks.kinks import Ask
 from keyhole.models import AbsAffine
 
@@ -31,31 +31,31 @@ _SHARP = 1e-10  # a jump known less well than this, beside the jumps of the netw
 _PAIRS, _BLUNT = 4, 8  # at most four jumps and one in eight: close kinks come in pairs
 
 
-def clean_point(model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator) -> tuple[Vector, float]:
+def find_clean_point(model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator) -> tuple[Vector, float]:
     """A point of hyperplane j far from all others for its distance from the origin, and how far it is."""
     n, t = model.n[j], float(model.t[j])
     others = np.arange(model.hidden) != j
     x = rng.normal(size=(_TRIES, model.width)) * (radius * 3.0 ** rng.integers(-1, 3, size=_TRIES))[:, None]
     x -= np.outer(x @ n - t, n)
-    margin = _margins(model, others, x)
-    best: Vector = x[int(np.argmax(margin / _reach(x, radius)))]
-    return _climbed(model, others, best, n, radius)
+    margin = _measure_plane_margins(model, others, x)
+    best: Vector = x[int(np.argmax(margin / _measure_reach(x, radius)))]
+    return _climb_margin(model, others, best, n, radius)
 
 
-def _reach(x: Matrix, radius: float) -> Vector:
+def _measure_reach(x: Matrix, radius: float) -> Vector:
     return radius + np.linalg.norm(x, axis=1)
 
 
-def _margins(model: AbsAffine, others: Mask, x: Matrix) -> Vector:
+def _measure_plane_margins(model: AbsAffine, others: Mask, x: Matrix) -> Vector:
     """Distance from the nearest of the other hyperplanes."""
     return np.abs(x @ model.n[others].T - model.t[others]).min(axis=1, initial=1e300)
 
 
-def _climbed(model: AbsAffine, others: Mask, x: Vector, n: Vector, radius: float) -> tuple[Vector, float]:
+def _climb_margin(model: AbsAffine, others: Mask, x: Vector, n: Vector, radius: float) -> tuple[Vector, float]:
     """Step away from the nearest hyperplane, within hyperplane n, as long as that helps."""
     N, T = model.n[others], model.t[others]
     if not len(N):
-        return x, float(_reach(x[None], radius)[0])
+        return x, float(_measure_reach(x[None], radius)[0])
     margin = float(np.abs(N @ x - T).min())
     for _ in range(_CLIMBS):
         offset = N @ x - T
@@ -63,12 +63,12 @@ def _climbed(model: AbsAffine, others: Mask, x: Vector, n: Vector, radius: float
         away = np.sign(offset[near]) * (N[near] - (N[near] @ n) * n)
         trial: Matrix = x + (margin * np.array([0.3, 1.0, 3.0]))[:, None] * away
         margins = np.abs(trial @ N.T - T).min(axis=1)
-        gain = margins / _reach(trial, radius)
-        if gain.max() <= margin / _reach(x[None], radius)[0]:
+        gain = margins / _measure_reach(trial, radius)
+        if gain.max() <= margin / _measure_reach(x[None], radius)[0]:
             break
         best = int(np.argmax(gain))
         x, margin = trial[best], float(margins[best])
-    return x, min(margin, float(_reach(x[None], radius)[0]))
+    return x, min(margin, float(_measure_reach(x[None], radius)[0]))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -82,13 +82,13 @@ class Again:
     step: float
 
 
-def measured_again(ask: Ask, model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator) -> Again:
+def remeasure_hyperplane(ask: Ask, model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator) -> Again:
     """Hyperplane j from 2d + 2 queries at a place far from all others; the rest of the model need not be precise."""
-    p, room = clean_point(model, j, radius=radius, rng=rng)
-    return both_sides(ask, p, model.n[j], room / 3, rng)
+    p, room = find_clean_point(model, j, radius=radius, rng=rng)
+    return measure_both_sides(ask, p, model.n[j], room / 3, rng)
 
 
-def replaced(model: AbsAffine, changes: Mapping[int, Again], anchor: Vector) -> AbsAffine:
+def replace_hyperplanes(model: AbsAffine, changes: Mapping[int, Again], anchor: Vector) -> AbsAffine:
     """The model with some hyperplanes exchanged, and an affine part that leaves it as it was round the anchor."""
     n, t, D = model.n.copy(), model.t.copy(), model.D.copy()
     for j, new in changes.items():
@@ -99,27 +99,27 @@ def replaced(model: AbsAffine, changes: Mapping[int, Again], anchor: Vector) -> 
     return AbsAffine(n, t, D, P, q)
 
 
-def sharpened(survey: Survey, found: Found, *, radius: float, rng: np.random.Generator) -> Found:
+def sharpen_jumps(survey: Survey, found: Found, *, radius: float, rng: np.random.Generator) -> Found:
     """The hyperplanes of a survey with the jumps measured again that the line shows worst, four queries each."""
-    chosen, error = _blunt(survey, found)
+    chosen, error = _find_blunt_jumps(survey, found)
     model, line = found.model(), survey.bends.line
-    spots = [clean_point(model, int(j), radius=radius, rng=rng) for j in chosen]
+    spots = [find_clean_point(model, int(j), radius=radius, rng=rng) for j in chosen]
     # beside its near double a hyperplane has room nowhere, and is known better than it would be
     wider = [room * size > 2.2 * survey.bends.noise.near(0.0) for (_, room), size in zip(spots, error, strict=True)]
     chosen, spots = chosen[wider], [spot for spot, better in zip(spots, wider, strict=True) if better]
     if not len(chosen):
         return found
     p, h = np.array([at for at, _ in spots]), np.array([room for _, room in spots]) / 2.2
-    D, gap = _across(line.ask, p, model.n[chosen], h)
+    D, gap = _measure_jumps_across(line.ask, p, model.n[chosen], h)
     jumps, own = survey.jumps.copy(), survey.own.copy()
     jumps[chosen], own[chosen] = D * (model.n[chosen] @ line.along)[:, None], True
     better = replace(survey, jumps=jumps, own=own)
-    n, t = assembled(better).n[chosen], survey.bends.t.copy()
+    n, t = assemble_hyperplanes(better).n[chosen], survey.bends.t.copy()
     t[chosen] = (np.einsum("kd,kd->k", n, p - line.start) - gap) / (n @ line.along)
-    return assembled(replace(better, bends=replace(survey.bends, t=t)))
+    return assemble_hyperplanes(replace(better, bends=replace(survey.bends, t=t)))
 
 
-def _blunt(survey: Survey, found: Found) -> tuple[Indices, Vector]:
+def _find_blunt_jumps(survey: Survey, found: Found) -> tuple[Indices, Vector]:
     """The kinks whose jumps are known worst, for their size across the hyperplane, and how well they are known."""
     bars, size = survey.bends.bars, np.linalg.norm(found.D, axis=1)
     error = np.hypot(bars[1:], bars[:-1]) * size / np.linalg.norm(survey.jumps, axis=1)
@@ -128,7 +128,7 @@ def _blunt(survey: Survey, found: Found) -> tuple[Indices, Vector]:
     return chosen, error[chosen]
 
 
-def _across(ask: Ask, p: Matrix, n: Matrix, h: Vector) -> tuple[Matrix, Vector]:
+def _measure_jumps_across(ask: Ask, p: Matrix, n: Matrix, h: Vector) -> tuple[Matrix, Vector]:
     """Jumps of slope along normals at points of hyperplanes, and how far beyond the hyperplanes the points are."""
     ahead = np.array([-2.0, -0.25, 0.25, 2.0])[:, None] * h  # four places by points
     values = ask((p + ahead[..., None] * n).reshape(-1, p.shape[1])).reshape(4, len(p), -1)
@@ -138,7 +138,7 @@ def _across(ask: Ask, p: Matrix, n: Matrix, h: Vector) -> tuple[Matrix, Vector]:
     return D, np.einsum("km,km->k", apart, D) / np.einsum("km,km->k", D, D)
 
 
-def both_sides(ask: Ask, p: Vector, n: Vector, h: float, rng: np.random.Generator) -> Again:
+def measure_both_sides(ask: Ask, p: Vector, n: Vector, h: float, rng: np.random.Generator) -> Again:
     """Slopes on both sides of the hyperplane through p, and what they say of it."""
     d = len(p)
     Q = np.linalg.qr(np.column_stack([n, rng.normal(size=(d, d - 1))]))[0].T

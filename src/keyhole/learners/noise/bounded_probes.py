@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keyhole._arrays import Array, Mask, Matrix, Sequences, Stack
-from keyhole.learners.noise.noisy_readout import Errors, Reading
+from keyhole.learners.noise.noisy_readout import Errors, NoisyReading
 from keyhole.learners.one_head.designs import Design
 from keyhole.learners.one_head.probes import TARGET, Saturated
 from keyhole.learners.one_head.readout import Readout
@@ -87,7 +87,7 @@ class NoisyProber:
     """
 
     oracle: Counted
-    reading: Reading
+    reading: NoisyReading
     errors: Errors
     repeats: int
     ly: float
@@ -131,8 +131,8 @@ class NoisyProber:
         raise Saturated
 
     def _fill(self, block: Block, at: Places) -> None:
-        for rows, groups in _batches(at):
-            X = _sequences(block, rows, groups)
+        for rows, groups in _split_places(at):
+            X = _build_block_sequences(block, rows, groups)
             block.answers[rows, groups] = self._mean(X)
 
     def _mean(self, X: Sequences) -> Matrix:
@@ -166,21 +166,21 @@ class NoisyProber:
         return self.deviation(block).max(axis=2) * decoder / block.lx
 
 
-def _batches(at: Places) -> Iterator[tuple[Places, Places]]:
+def _split_places(at: Places) -> Iterator[tuple[Places, Places]]:
     for i in range(0, at.shape[1], _BATCH):
         yield at[0, i : i + _BATCH], at[1, i : i + _BATCH]
 
 
-def _sequences(block: Block, rows: Places, groups: Places) -> Sequences:
+def _build_block_sequences(block: Block, rows: Places, groups: Places) -> Sequences:
     """[y + x_1; ..; y] for every pair of a direction and a group."""
     x = block.lx[rows, groups][:, None, None] * block.design.X[groups]
     y = block.ly[rows, groups][:, None] * block.Y[rows]
     return np.concatenate([x, np.zeros_like(x[:, :1])], axis=1) + y[:, None]
 
 
-def aimed(
+def aim_prober(
     oracle: Counted,
-    reading: Reading,
+    reading: NoisyReading,
     design: Design,
     errors: Errors,
     *,
@@ -196,8 +196,8 @@ def aimed(
         Saturated: logits stay out of reach however short y is.
     """
     for _ in range(_ROUNDS):
-        prober = NoisyProber(oracle, reading, errors, repeats, _weak(reading, design))
-        size = _aim(prober, design, rng)
+        prober = NoisyProber(oracle, reading, errors, repeats, _choose_weak_length(reading, design))
+        size = _shorten_directions(prober, design, rng)
         if bounded or reading.readout.biased or size > 0.25 * TARGET:
             return prober
         if reading.length**2 > _NOWHERE:
@@ -207,25 +207,25 @@ def aimed(
     raise Saturated
 
 
-def _weak(reading: Reading, design: Design) -> float:
+def _choose_weak_length(reading: NoisyReading, design: Design) -> float:
     """Length of y that reads weak scores best."""
     alone = design.X.shape[1] == 1 and not reading.readout.biased
     return reading.length / (np.sqrt(3.0) if alone else 3.0)
 
 
-def _aim(prober: NoisyProber, design: Design, rng: np.random.Generator) -> float:
+def _shorten_directions(prober: NoisyProber, design: Design, rng: np.random.Generator) -> float:
     """Shorten y until logits are of order one; return their size, 0 where the errors hide them.
 
     Between a length at which they are too large and one at which they are hidden the search bisects geometrically.
     """
     hidden, large = 0.0, np.inf
     for _ in range(_ROUNDS):
-        t, error = _look(prober, design, rng)
+        t, error = _sample_logits(prober, design, rng)
         size = max(float(np.sqrt(np.mean(t * t))), float(np.abs(t).max()) / 3.0)
         if np.abs(t).max() >= _LARGEST and error <= _LOST:
             large = prober.ly
         elif size > 8.0 * error:
-            prober.ly = min(prober.ly * TARGET / size, _weak(prober.reading, design))
+            prober.ly = min(prober.ly * TARGET / size, _choose_weak_length(prober.reading, design))
             return size
         elif large == np.inf:
             return 0.0
@@ -235,7 +235,7 @@ def _aim(prober: NoisyProber, design: Design, rng: np.random.Generator) -> float
     raise Saturated
 
 
-def _look(prober: NoisyProber, design: Design, rng: np.random.Generator) -> tuple[Array, float]:
+def _sample_logits(prober: NoisyProber, design: Design, rng: np.random.Generator) -> tuple[Array, float]:
     """Logits that y adds, for a few groups along a few random directions, and the standard error of one."""
     Y = rng.normal(size=(_LOOKS, design.X.shape[2]))
     groups = rng.permutation(len(design.X))[:_LOOKS]

@@ -13,14 +13,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Stack, one_thread
+from keyhole._arrays import Array, Stack, pin_one_thread
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
-from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, at_most
-from keyhole.learners.noise.noisy_readout import Errors, Reading, estimated, read, reads
-from keyhole.learners.noise.tilted_simplex import certificate
-from keyhole.learners.noise.weighted_fit import Fit, begun, measure, replicates
+from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, bound_queries
+from keyhole.learners.noise.noisy_readout import (
+    Errors,
+    NoisyReading,
+    count_reads,
+    estimate_noise,
+    measure_noisy_readout,
+)
+from keyhole.learners.noise.tilted_simplex import certify_tilted_simplex
+from keyhole.learners.noise.weighted_fit import WeightedFit, begin_fit, measure_weights, replicate_fits
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.verifying.ending import (
     DECLARED_ERRORS,
@@ -37,9 +43,9 @@ from keyhole.learners.verifying.ending import (
     withdraw,
 )
 from keyhole.learners.verifying.examination import EXACT, Examination
-from keyhole.learners.verifying.questions import QUERIES, fresh_sequences, inside
+from keyhole.learners.verifying.questions import QUERIES, draw_fresh_sequences, shorten_to_bound
 from keyhole.models import Head
-from keyhole.oracles import Counted, Imperfection, Oracle, declared
+from keyhole.oracles import Counted, Imperfection, Oracle, read_imperfection
 
 _SIGMAS = 6.0  # standard deviations that a fresh answer may be off
 _AGAIN = 8  # times a doubtful question is asked again
@@ -71,16 +77,16 @@ class UnderNoise:
         k = min(r + 4, width)
         low = width * k + r * (width - k) + r * width
         measure = self.repeats * min(width * width, low)
-        by_phase = {"read": reads(width) * width * self.repeats + _READING, "measure": measure, "verify": QUERIES}
+        by_phase = {"read": count_reads(width) * width * self.repeats + _READING, "measure": measure, "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs, rank=r)
-        return Plan(by_phase=by_phase, at_most=3 * at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(by_phase=by_phase, at_most=3 * bound_queries(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head, verify it within what the errors explain; certificate keyhole/tilted-simplex."""
         if self.rank is not None and self.rank > oracle.width:
             raise InvalidInput(f"the rank is at most the width {oracle.width}; got {self.rank}.")
         measuring, drawing, checking = rng.spawn(3)
-        work = _Work(self, Counted(oracle), declared(oracle), measuring)
+        work = _Work(self, Counted(oracle), read_imperfection(oracle), measuring)
         try:
             work.measure()
         except BudgetSpent:
@@ -101,8 +107,8 @@ class _Work:
     full: bool = False
     errors: Errors = field(init=False)
     guessed: bool = field(default=False, init=False)
-    reading: Reading | None = field(default=None, init=False)
-    fit: Fit | None = field(default=None, init=False)
+    reading: NoisyReading | None = field(default=None, init=False)
+    fit: WeightedFit | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.errors = Errors.of(self.stated)
@@ -112,15 +118,19 @@ class _Work:
         repeats = self.options.repeats
         with self.oracle.phase("read"):
             if np.isnan(self.stated.noise):
-                self.guessed, self.errors = True, replace(self.errors, noise=estimated(self.oracle, rng=self.rng))
+                self.guessed, self.errors = True, replace(self.errors, noise=estimate_noise(self.oracle, rng=self.rng))
             bound = self.stated.token_bound
-            self.reading = read(self.oracle, self.errors, bound=bound, repeats=repeats, rng=self.rng, full=self.full)
+            self.reading = measure_noisy_readout(
+                self.oracle, self.errors, bound=bound, repeats=repeats, rng=self.rng, full=self.full
+            )
         if self.reading is not None and not self.reading.readout.blind:
             with self.oracle.phase("scale"):
                 limited = bound is not None
-                self.fit = begun(self.oracle, self.reading, self.errors, repeats=repeats, bounded=limited, rng=self.rng)
+                self.fit = begin_fit(
+                    self.oracle, self.reading, self.errors, repeats=repeats, bounded=limited, rng=self.rng
+                )
             with self.oracle.phase("measure"):
-                measure(self.fit, self.options.rank, self.rng)
+                measure_weights(self.fit, self.options.rank, self.rng)
 
     @property
     def lost(self) -> bool:
@@ -141,7 +151,7 @@ class _Work:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Row:
+class _NoisyRow:
     """A fresh answer: the case, the token values it mixes, and the standard deviation that errors explain."""
 
     case: Counterexample
@@ -156,53 +166,53 @@ def _judge(work: _Work, drawing: np.random.Generator, checking: np.random.Genera
     asked: list[tuple[Stack, Array]] = []
     complete = True
     with work.oracle.phase("verify"):
-        for X in _sequences(work, head, checking):
+        for X in _draw_bounded_sequences(work, head, checking):
             try:
                 asked.append((X, work.oracle.ask(X.copy())))
             except BudgetSpent:
                 complete = False
                 break
-    bars, rows = _compared(work, head, asked, drawing)
-    failed = [row for row in rows if row.case.gap > _allowed(work, row)] if complete else []
+    bars, rows = _compare_fresh_answers(work, head, asked, drawing)
+    failed = [row for row in rows if row.case.gap > _bound_allowed_gap(work, row)] if complete else []
     worst = min(failed, key=lambda row: len(row.case.tokens), default=None)
     ending = settle(
         work.oracle,
-        Examination(_fresh(rows), worst and worst.case, worst is None, False, complete),
+        Examination(_summarise_fresh(rows), worst and worst.case, worst is None, False, complete),
         lines=DECLARED_ERRORS,
         refuse=lambda: Ending(status=Status.DISAGREES) if worst is None else _refuse(work, worst),
         blind=not head.V.any(),
         reservation=_reservation(work, rows),
-        words=_detail(work, head, bars),
+        words=_describe_accuracy(work, head, bars),
     )
     if ending.verdict is Verdict.CLASS_REFUTED and not work.full:
-        return _fuller(work, _conclude(work, ending, bars), drawing, checking)
+        return _measure_all_biases(work, _conclude(work, ending, bars), drawing, checking)
     return _conclude(work, ending, bars)
 
 
-def _reservation(work: _Work, rows: list[_Row]) -> Ending | None:
+def _reservation(work: _Work, rows: list[_NoisyRow]) -> Ending | None:
     """Why agreement is worth nothing, where declared errors hide most answers or exact ones are not met exactly."""
     if 2 * sum(_SIGMAS * row.deviation > row.value for row in rows) > len(rows):
         return Ending(status=Status.IMPRECISE, detail=_VAGUE)
-    if work.stated.perfect and _fresh(rows).relative > EXACT:
+    if work.stated.perfect and _summarise_fresh(rows).relative > EXACT:
         return Ending(status=Status.IMPRECISE)
     return None
 
 
-def _sequences(work: _Work, head: Head, rng: np.random.Generator) -> Iterator[Stack]:
+def _draw_bounded_sequences(work: _Work, head: Head, rng: np.random.Generator) -> Iterator[Stack]:
     """Fresh sequences inside the bound; where there is none, half of them so long that errors hide nothing.
 
     Tokens before the last are made longer and the last one shorter by the same factor, which keeps the scores (tokens
     of even lengths are orthogonal to a score bias). Errors would hide a class nearly right beside tokens of order one.
     """
     bound, reach = work.stated.token_bound, 0.0 if work.reading is None else work.reading.reach
-    for X in inside(fresh_sequences(head, rng=rng), bound):
+    for X in shorten_to_bound(draw_fresh_sequences(head, rng=rng), bound):
         longest = np.sqrt((X**2).sum(axis=2).max(axis=1))
         longer = np.maximum(1.0, reach / np.maximum(longest, 1e-300))[:, None, None]
         stretched = bound is None and X.shape[1] % 2 == 0
         yield np.concatenate([X[:, :-1] * longer, X[:, -1:] / longer], axis=1) if stretched else X
 
 
-def _fuller(
+def _measure_all_biases(
     work: _Work, doubt: Recovery[Head], drawing: np.random.Generator, checking: np.random.Generator
 ) -> Recovery[Head]:
     """Measure again with all biases, those that errors seemed to explain included, before the class is refused."""
@@ -216,36 +226,36 @@ def _fuller(
     return _judge(fuller, drawing, checking)
 
 
-def _compared(
+def _compare_fresh_answers(
     work: _Work, head: Head, asked: list[tuple[Stack, Array]], rng: np.random.Generator
-) -> tuple[dict[str, Array], list[_Row]]:
+) -> tuple[dict[str, Array], list[_NoisyRow]]:
     """Error bars, and every fresh answer beside the model's."""
     if work.reading is None:
         return {}, []
-    with one_thread():
-        bars, spread = replicates(work.fit, work.reading, head, [X for X, _ in asked], rng)
-    rows: list[_Row] = []
+    with pin_one_thread():
+        bars, spread = replicate_fits(work.fit, work.reading, head, [X for X, _ in asked], rng)
+    rows: list[_NoisyRow] = []
     for (X, answers), off in zip(asked, spread, strict=True):
         predicted, values = head(X), head.magnitude(X)
         noise = work.errors.deviation(8.0 * np.maximum(values, np.abs(answers).max(axis=1)))
         for i, x in enumerate(X):
             case = Counterexample(x, answers[i], predicted[i])
-            rows.append(_Row(case, float(values[i]), float(np.hypot(noise[i], off[i]))))
+            rows.append(_NoisyRow(case, float(values[i]), float(np.hypot(noise[i], off[i]))))
     return bars, rows
 
 
-def _allowed(work: _Work, row: _Row) -> float:
+def _bound_allowed_gap(work: _Work, row: _NoisyRow) -> float:
     exact = EXACT * row.value if work.stated.perfect else 0.0
     return work.errors.tolerance + max(_SIGMAS * row.deviation, exact)
 
 
-def _fresh(rows: list[_Row]) -> Fresh:
+def _summarise_fresh(rows: list[_NoisyRow]) -> Fresh:
     largest = max((np.abs(row.case.answer).max() for row in rows), default=0.0)
     relative = max((row.case.gap / (row.value or largest or 1.0) for row in rows), default=0.0)
     return Fresh(len(rows), max((row.case.gap for row in rows), default=0.0), float(relative))
 
 
-def _refuse(work: _Work, row: _Row) -> Ending:
+def _refuse(work: _Work, row: _NoisyRow) -> Ending:
     """Refuse, unless the target scatters more than was declared."""
     X = np.repeat(row.case.tokens[None], _AGAIN, axis=0)
     try:
@@ -257,7 +267,7 @@ def _refuse(work: _Work, row: _Row) -> Ending:
     doubt = Doubt(Status.DISAGREES, case, describe_case(case, "such a head"))
     if work.lost:
         doubt = Doubt(Status.IMPRECISE, detail=_VAGUE)
-    elif case.gap <= _allowed(work, row) and work.full:
+    elif case.gap <= _bound_allowed_gap(work, row) and work.full:
         doubt = Doubt(Status.INCONSISTENT, detail="One fresh answer was far off, and was not when asked again.")
     return resolve_doubt(work.oracle, doubt, repeat=lambda: _describe_excess(work, answers))
 
@@ -276,15 +286,19 @@ def _describe_excess(work: _Work, answers: Array) -> str:
 def _conclude(work: _Work, ending: Ending, bars: dict[str, Array] | None = None) -> Recovery[Head]:
     rank = None if work.fit is None else work.fit.rank
     bars = bars or {}
-    claimed = None if work.fit is None else certificate(work.fit, bars, bounded=work.stated.token_bound is not None)
+    claimed = (
+        None
+        if work.fit is None
+        else certify_tilted_simplex(work.fit, bars, bounded=work.stated.token_bound is not None)
+    )
     return conclude(
         work.oracle,
         ending,
         Account(
             model=work.head,
-            reason=_reason(work),
-            determined=_determined(work, ending.verdict),
-            degrees_of_freedom=_freedom(work, rank),
+            reason=_explain_noisy_head(work),
+            determined=_describe_known_weights(work, ending.verdict),
+            degrees_of_freedom=_count_noisy_freedom(work, rank),
             rank=rank,
             certificate=claimed,
             bars=bars,
@@ -292,7 +306,7 @@ def _conclude(work: _Work, ending: Ending, bars: dict[str, Array] | None = None)
     )
 
 
-def _freedom(work: _Work, rank: int | None) -> int | None:
+def _count_noisy_freedom(work: _Work, rank: int | None) -> int | None:
     if work.reading is None or rank is None:
         return None
     readout = work.reading.readout
@@ -307,7 +321,7 @@ def _freedom(work: _Work, rank: int | None) -> int | None:
     )
 
 
-def _stated(work: _Work) -> str:
+def _describe_errors(work: _Work) -> str:
     errors = work.errors
     said = "estimated" if work.guessed else "declared"
     parts = [f"random errors of standard deviation {errors.noise:.1e}"] if errors.noise else []
@@ -316,7 +330,7 @@ def _stated(work: _Work) -> str:
     return f"{' and '.join(parts)} ({said})" if parts else "no errors"
 
 
-def _tokens(work: _Work) -> str:
+def _describe_tokens(work: _Work) -> str:
     bound = work.stated.token_bound
     if bound is not None:
         return f"tokens up to norm {bound:.3g}"
@@ -324,18 +338,18 @@ def _tokens(work: _Work) -> str:
     return f"tokens of any norm (up to {longest:.1e} was asked)"
 
 
-def _reason(work: _Work) -> str:
-    return f"One head was tried; answers carry {_stated(work)}; {_tokens(work)}."
+def _explain_noisy_head(work: _Work) -> str:
+    return f"One head was tried; answers carry {_describe_errors(work)}; {_describe_tokens(work)}."
 
 
-def _detail(work: _Work, head: Head, bars: dict[str, Array]) -> str:
+def _describe_accuracy(work: _Work, head: Head, bars: dict[str, Array]) -> str:
     size, error = (float(np.linalg.norm(np.asarray(a))) for a in (head.W, bars.get("W", np.zeros(1))))
     known = f"W is known to {error / size:.1e} of its norm" if size > 0 else f"W is zero to within {error:.1e}"
     known = known if size > 2.0 * error else f"W cannot be told from zero, its standard error being {error:.1e}"
-    return f"Answers carry {_stated(work)}, with {_tokens(work)}; {known}."
+    return f"Answers carry {_describe_errors(work)}, with {_describe_tokens(work)}; {known}."
 
 
-def _determined(work: _Work, verdict: Verdict) -> str:
+def _describe_known_weights(work: _Work, verdict: Verdict) -> str:
     if work.reading is None:
         return "No answer depends on the tokens beyond its errors; nothing is determined of W."
     if work.reading.readout.blind:

@@ -50,22 +50,22 @@ class Errors:
         return np.asarray(np.sqrt(self.noise**2 / repeats + self.tolerance**2 + rounded**2))
 
 
-def estimated(oracle: Counted, *, rng: np.random.Generator) -> float:
+def estimate_noise(oracle: Counted, *, rng: np.random.Generator) -> float:
     """Noise as the spread of two answers to each of sixteen sequences."""
-    bound = _bound(oracle)
-    X = _unit(rng, 16, oracle.width)[:, None] * (1.0 if bound is None else bound)
+    bound = _read_token_bound(oracle)
+    X = _draw_unit_tokens(rng, 16, oracle.width)[:, None] * (1.0 if bound is None else bound)
     first, second = oracle.ask(X.copy()), oracle.ask(X.copy())
     return rms(first - second) / float(np.sqrt(2.0))
 
 
-def _bound(oracle: Counted) -> float | None:
-    from keyhole.oracles import declared
+def _read_token_bound(oracle: Counted) -> float | None:
+    from keyhole.oracles import read_imperfection
 
-    return declared(oracle).token_bound
+    return read_imperfection(oracle).token_bound
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Reading:
+class NoisyReading:
     """What was read, and how well.
 
     Args:
@@ -101,45 +101,45 @@ class Reading:
         return error - (1.0 - self.share) * np.outer(self.best, self.best @ error)
 
 
-def read(
+def measure_noisy_readout(
     oracle: Counted, errors: Errors, *, bound: float | None, repeats: int, rng: np.random.Generator, full: bool = False
-) -> Reading | None:
+) -> NoisyReading | None:
     """Read c, V and U; None where no answer depends on the tokens, beyond the errors.
 
     A constant, a bias or a residual that the errors explain is left out, unless `full` asks for all of them.
     """
-    c, constant = _constant(oracle, errors, full)
-    length = bound if bound is not None else _length(oracle, c, errors, rng)
+    c, constant = _read_constant(oracle, errors, full)
+    length = bound if bound is not None else _find_token_length(oracle, c, errors, rng)
     if length is None:
         return None
-    x = _unit(rng, _PROBES, oracle.width)
+    x = _draw_unit_tokens(rng, _PROBES, oracle.width)
     alone = oracle.ask((length * x)[:, None])
-    half, middle = _pair(oracle, length * x, c)
+    half, middle = _halve_opposite_pair(oracle, length * x, c)
     error = float(errors.deviation(rms(alone))) + constant
-    biased = full or _significant(middle, error)
-    residual = full or _significant(alone - c - 2.0 * half, 1.8 * error)
-    reach = _reach(oracle, x, c, length, half, middle) if biased else length
-    V, U, deviation = _matrices(oracle, c, length, errors, repeats, residual=residual)
+    biased = full or _is_significant(middle, error)
+    residual = full or _is_significant(alone - c - 2.0 * half, 1.8 * error)
+    reach = _find_reach(oracle, x, c, length, half, middle) if biased else length
+    V, U, deviation = _read_noisy_matrices(oracle, c, length, errors, repeats, residual=residual)
     best, share = np.linalg.svd(V, full_matrices=False)[0][:, 0], 1.0
     if errors.noise > 0 and V.any() and not residual:
-        V, share = _sharpened(oracle, V, c, length, best, repeats)
+        V, share = _sharpen_readout(oracle, V, c, length, best, repeats)
     readout = Readout(V, U, c, biased, (length * x[:1, None], alone[:1]))
-    return Reading(readout, length, reach, deviation, best, share, constant if c.any() else 0.0)
+    return NoisyReading(readout, length, reach, deviation, best, share, constant if c.any() else 0.0)
 
 
-def _unit(rng: np.random.Generator, count: int, width: int) -> Matrix:
+def _draw_unit_tokens(rng: np.random.Generator, count: int, width: int) -> Matrix:
     x = rng.normal(size=(count, width))
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def _significant(values: Matrix, deviation: float) -> bool:
+def _is_significant(values: Matrix, deviation: float) -> bool:
     """Whether normal errors of that deviation would hardly ever be as large, by the sum of squares."""
     from scipy.special import chdtri
 
     return bool((values**2).sum() > deviation**2 * float(chdtri(values.size, _FALSE_ALARM)))
 
 
-def _constant(oracle: Counted, errors: Errors, full: bool) -> tuple[Vector, float]:
+def _read_constant(oracle: Counted, errors: Errors, full: bool) -> tuple[Vector, float]:
     """c and its standard error; zero where the errors explain what was answered, unless `full`."""  # noqa: D403
     count = _PROBES if errors.noise > 0 else 1
     c: Vector = oracle.ask(np.zeros((count, 1, oracle.width))).mean(axis=0)
@@ -147,71 +147,74 @@ def _constant(oracle: Counted, errors: Errors, full: bool) -> tuple[Vector, floa
     return (c if full or np.abs(c).max() > 4.0 * error else np.zeros_like(c)), error
 
 
-def _length(oracle: Counted, c: Vector, errors: Errors, rng: np.random.Generator) -> float | None:
+def _find_token_length(oracle: Counted, c: Vector, errors: Errors, rng: np.random.Generator) -> float | None:
     """A token norm at which absolute errors are negligible beside the token values, where any norm may be asked."""
     length = 1.0
     while length < _LONGEST:
-        x = length * _unit(rng, 4, oracle.width)
-        size = max(rms(oracle.ask(x[:, None]) - c), rms(_pair(oracle, x, c)[0]))
+        x = length * _draw_unit_tokens(rng, 4, oracle.width)
+        size = max(rms(oracle.ask(x[:, None]) - c), rms(_halve_opposite_pair(oracle, x, c)[0]))
         if size > 100.0 * errors.absolute:
             return max(1.0, length * errors.absolute / (_NEGLIGIBLE * size))
         length *= 2.0**10
     return None
 
 
-def _with_zero(x: Matrix) -> Sequences:
+def _append_zero_token(x: Matrix) -> Sequences:
     return np.stack([x, np.zeros_like(x)], axis=1)
 
 
-def _pair(oracle: Counted, x: Matrix, c: Vector) -> tuple[Matrix, Matrix]:
+def _halve_opposite_pair(oracle: Counted, x: Matrix, c: Vector) -> tuple[Matrix, Matrix]:
     """Half the difference and half the sum, c taken off, of f([x;0]) and f([-x;0])."""
-    plus, minus = oracle.ask(_with_zero(x)), oracle.ask(_with_zero(-x))
+    plus, minus = oracle.ask(_append_zero_token(x)), oracle.ask(_append_zero_token(-x))
     return (plus - minus) / 2.0, (plus + minus) / 2.0 - c
 
 
-def _reach(oracle: Counted, x: Matrix, c: Vector, length: float, half: Matrix, middle: Matrix) -> float:
+def _find_reach(oracle: Counted, x: Matrix, c: Vector, length: float, half: Matrix, middle: Matrix) -> float:
     """The largest length at which x . h is of order one at most: middle / half is tanh(x . h / 2)."""
     for _ in range(200):
         share = np.abs((middle * half).sum(axis=1)) / np.maximum((half * half).sum(axis=1), 1e-300)
         if share.max() < 0.6:
             break
         length /= 4.0
-        half, middle = _pair(oracle, length * x, c)
+        half, middle = _halve_opposite_pair(oracle, length * x, c)
     return length
 
 
-def _matrices(
+def _read_noisy_matrices(
     oracle: Counted, c: Vector, length: float, errors: Errors, repeats: int, *, residual: bool
 ) -> tuple[Matrix, Matrix | None, float]:
     """V (zero where the errors explain all of it), U, and the standard error of the entries of V + U."""
     basis = length * np.eye(oracle.width)
-    again = reads(oracle.width) * repeats if errors.noise > 0 else 1
-    answers = _mean(oracle, basis[:, None], again)
+    again = count_reads(oracle.width) * repeats if errors.noise > 0 else 1
+    answers = _average_answers(oracle, basis[:, None], again)
     total, deviation = (answers - c) / length, float(errors.deviation(rms(answers), again)) / length
     if not residual:
-        return (total if _significant(total, deviation) else np.zeros_like(total)), None, deviation
-    plus, minus = _mean(oracle, _with_zero(basis), again), _mean(oracle, _with_zero(-basis), again)
+        return (total if _is_significant(total, deviation) else np.zeros_like(total)), None, deviation
+    plus, minus = (
+        _average_answers(oracle, _append_zero_token(basis), again),
+        _average_answers(oracle, _append_zero_token(-basis), again),
+    )
     V = (plus - minus) / length
-    V = V if _significant(V, 1.5 * deviation) else np.zeros_like(V)
+    V = V if _is_significant(V, 1.5 * deviation) else np.zeros_like(V)
     return V, total - V, deviation
 
 
-def _sharpened(
+def _sharpen_readout(
     oracle: Counted, V: Matrix, c: Vector, length: float, best: Vector, repeats: int
 ) -> tuple[Matrix, float]:
     """V with its error along `best`, which every share is divided by, averaged over more answers."""
     more = _PROBES * repeats
-    seen = (_mean(oracle, length * best[None, None], more)[0] - c) / length
-    weight = more / (more + reads(len(V)) * repeats)
+    seen = (_average_answers(oracle, length * best[None, None], more)[0] - c) / length
+    weight = more / (more + count_reads(len(V)) * repeats)
     correction = best[:, None] * (weight * (seen - best @ V))
     return V + correction, float(np.sqrt(1.0 - weight))
 
 
-def reads(width: int) -> int:
+def count_reads(width: int) -> int:
     """How often V is read where errors are random: its error is in every form, and reading it costs little."""
     return 4 if width <= 64 else 2
 
 
-def _mean(oracle: Counted, X: Sequences, repeats: int) -> Answers:
+def _average_answers(oracle: Counted, X: Sequences, repeats: int) -> Answers:
     """The mean of several answers to the same questions."""
     return sum((oracle.ask(X.copy()) for _ in range(repeats - 1)), oracle.ask(X.copy())) / repeats

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Stack, Vector, one_thread, rms
-from keyhole.learners.noise.bounded_probes import Block, NoisyProber, aimed
-from keyhole.learners.noise.noisy_readout import Errors, Reading
+from keyhole._arrays import Array, Matrix, Stack, Vector, pin_one_thread, rms
+from keyhole.learners.noise.bounded_probes import Block, NoisyProber, aim_prober
+from keyhole.learners.noise.noisy_readout import Errors, NoisyReading
 from keyhole.learners.one_head.columns import Directions
-from keyhole.learners.one_head.designs import Design, frame, within
+from keyhole.learners.one_head.designs import Design, build_frame_design, choose_span_design
 from keyhole.learners.one_head.readout import Readout
 from keyhole.models import Factored, Head
 from keyhole.oracles import Counted
@@ -45,7 +45,7 @@ class _Whole:
 
     def weights(self, blocks: list[Block], readout: Readout, answers: list[Stack]) -> Weights:
         """W and h from the columns."""
-        C = _columns(blocks, readout, answers) / self.directions.weight
+        C = _join_block_columns(blocks, readout, answers) / self.directions.weight
         M = C.T @ self.directions.O[: len(C)]
         return (M[:, :-1] * (np.sqrt(len(M)) / self.sy), M[:, -1]) if readout.biased else (M, None)
 
@@ -63,23 +63,27 @@ class _Low:
 
     def weights(self, blocks: list[Block], readout: Readout, answers: list[Stack]) -> Weights:
         """The factors of W."""
-        V = rows(blocks[:-1], readout, answers[:-1], self.Q, self.directions)
+        V = find_row_basis(blocks[:-1], readout, answers[:-1], self.Q, self.directions)
         C2 = blocks[-1].columns(readout, answers[-1])
         return Factored(C2.T, V @ (V.T @ self.V)), None
 
 
-def _columns(blocks: list[Block], readout: Readout, answers: list[Stack]) -> Matrix:
+def _join_block_columns(blocks: list[Block], readout: Readout, answers: list[Stack]) -> Matrix:
     return np.concatenate([b.columns(readout, a) for b, a in zip(blocks, answers, strict=True)])
 
 
-def rows(blocks: list[Block], readout: Readout, answers: list[Stack], Q: Matrix, directions: Directions) -> Matrix:
+def find_row_basis(
+    blocks: list[Block], readout: Readout, answers: list[Stack], Q: Matrix, directions: Directions
+) -> Matrix:
     """An orthonormal basis of the rows of W: whole columns first, then, in the last block, their part along Q."""
-    B = np.concatenate([_columns(blocks[:-1], readout, answers[:-1]) @ Q, blocks[-1].columns(readout, answers[-1])])
+    B = np.concatenate(
+        [_join_block_columns(blocks[:-1], readout, answers[:-1]) @ Q, blocks[-1].columns(readout, answers[-1])]
+    )
     return np.linalg.svd(B.T @ directions.O, full_matrices=False)[2].T
 
 
 @dataclass(slots=True)
-class Fit:
+class WeightedFit:
     """What was measured of W, and how weights follow from it.
 
     Args:
@@ -101,7 +105,7 @@ class Fit:
 
     def weights(self) -> Weights:
         """W and h from what was measured; zero along directions that were not."""
-        with one_thread():
+        with pin_one_thread():
             return self._weights(self.prober.reading.readout, [block.answers for block in self.blocks])
 
     def _weights(self, readout: Readout, answers: list[Stack]) -> Weights:
@@ -115,30 +119,32 @@ class Fit:
         return readout, self._weights(readout, answers)
 
 
-def begun(
-    oracle: Counted, reading: Reading, errors: Errors, *, repeats: int, bounded: bool, rng: np.random.Generator
-) -> Fit:
+def begin_fit(
+    oracle: Counted, reading: NoisyReading, errors: Errors, *, repeats: int, bounded: bool, rng: np.random.Generator
+) -> WeightedFit:
     """Nothing measured yet: the design and the lengths of tokens are chosen."""
     readout = reading.readout
     most = 1 if bounded or readout.biased else min(_TOGETHER, readout.V.shape[1])
-    design = frame(readout.V, most=most, cut=_CUT)
-    prober = aimed(oracle, reading, design, errors, repeats=repeats, bounded=bounded, rng=rng)
-    return Fit(prober, _Whole(Directions.random(oracle.width, biased=readout.biased, rng=rng), prober.ly), design)
+    design = build_frame_design(readout.V, most=most, cut=_CUT)
+    prober = aim_prober(oracle, reading, design, errors, repeats=repeats, bounded=bounded, rng=rng)
+    return WeightedFit(
+        prober, _Whole(Directions.random(oracle.width, biased=readout.biased, rng=rng), prober.ly), design
+    )
 
 
-def measure(fit: Fit, rank: int | None, rng: np.random.Generator) -> None:
+def measure_weights(fit: WeightedFit, rank: int | None, rng: np.random.Generator) -> None:
     """Measure W, as far as its rank asks for."""
     if fit.prober.ly == 0.0:
         fit.rank = 0
         return
-    low = _range(fit, rank, rng)
+    low = _find_visible_range(fit, rank, rng)
     if low is None:
-        fit.rank = _visible(fit, rng)
+        fit.rank = _count_visible_values(fit, rng)
     else:
-        _refine(fit, low)
+        _measure_along_range(fit, low)
 
 
-def _range(fit: Fit, rank: int | None, rng: np.random.Generator) -> Matrix | None:
+def _find_visible_range(fit: WeightedFit, rank: int | None, rng: np.random.Generator) -> Matrix | None:
     """Whole columns until their range is complete: a basis of it, or None when all columns were measured.
 
     Where no singular value stands clear of the edge, more of W may hide below it, so all of it is measured.
@@ -153,8 +159,8 @@ def _range(fit: Fit, rank: int | None, rng: np.random.Generator) -> Matrix | Non
         fit.blocks.append(fit.prober.block(fit.design, directions.Y[known : known + count]))
         known = min(known + count, len(directions.Y))
         if not whole:
-            U, S = _spectrum(fit)
-            edge = _edge(fit, known, rng)
+            U, S = _decompose_columns(fit)
+            edge = _estimate_noise_edge(fit, known, rng)
             above = int((edge < S).sum()) if rank is None else rank
             if above <= known - _SPARE:
                 whole = rank is None and (above == 0 or S[above - 1] < _CLEAR * edge)
@@ -163,42 +169,42 @@ def _range(fit: Fit, rank: int | None, rng: np.random.Generator) -> Matrix | Non
     return None
 
 
-def _spectrum(fit: Fit) -> tuple[Matrix, Vector]:
-    with one_thread():
+def _decompose_columns(fit: WeightedFit) -> tuple[Matrix, Vector]:
+    with pin_one_thread():
         readout = fit.prober.reading.readout
-        C = _columns(fit.blocks, readout, [block.answers for block in fit.blocks])
+        C = _join_block_columns(fit.blocks, readout, [block.answers for block in fit.blocks])
         U, S, _ = np.linalg.svd(C.T, full_matrices=False)
         return U, S
 
 
-def _edge(fit: Fit, known: int, rng: np.random.Generator) -> float:
+def _estimate_noise_edge(fit: WeightedFit, known: int, rng: np.random.Generator) -> float:
     """Largest singular value that errors alone give so many columns, with a margin."""
     readout, last = fit.prober.reading.readout, fit.blocks[-1]
     shaken = last.answers + fit.prober.deviation(last) * rng.normal(size=last.answers.shape)
-    with one_thread():
+    with pin_one_thread():
         deviation = rms(last.columns(readout, shaken) - last.columns(readout, last.answers))
     return _EDGE * deviation * float(np.sqrt(len(readout.V)) + np.sqrt(known))
 
 
-def _visible(fit: Fit, rng: np.random.Generator) -> int:
+def _count_visible_values(fit: WeightedFit, rng: np.random.Generator) -> int:
     """How many singular values of W stand above the noise edge, W being measured whole."""
     W = np.asarray(fit.weights()[0])
-    with one_thread():
+    with pin_one_thread():
         deviation = rms(np.asarray(fit.drawn(rng)[1][0]) - W)
         return int((np.linalg.svd(W, compute_uv=False) > 2.0 * _EDGE * deviation * np.sqrt(len(W))).sum())
 
 
-def _refine(fit: Fit, Q: Matrix) -> None:
+def _measure_along_range(fit: WeightedFit, Q: Matrix) -> None:
     """The rows of W along Q, then its columns along those rows."""
     directions, known = fit.assembly.directions, sum(len(b.Y) for b in fit.blocks)
     readout = fit.prober.reading.readout
     if Q.shape[1] == 0:
         fit.rank = 0
         return
-    inner = within(readout.V, Q, most=fit.design.X.shape[1], cut=_CUT)
+    inner = choose_span_design(readout.V, Q, most=fit.design.X.shape[1], cut=_CUT)
     blocks = [*fit.blocks, fit.prober.block(inner, directions.Y[known:])]
-    with one_thread():
-        V = rows(blocks, readout, [b.answers for b in blocks], Q, directions)
+    with pin_one_thread():
+        V = find_row_basis(blocks, readout, [b.answers for b in blocks], Q, directions)
     blocks.append(fit.prober.block(fit.design, np.ascontiguousarray(V.T)))
     fit.blocks, fit.assembly, fit.rank = blocks, _Low(Q, V, directions), Q.shape[1]
 
@@ -206,29 +212,29 @@ def _refine(fit: Fit, Q: Matrix) -> None:
 # --- standard errors --------------------------------------------------------------------------------------------
 
 
-def replicates(
-    fit: Fit | None, reading: Reading, head: Head, asked: list[Stack], rng: np.random.Generator
+def replicate_fits(
+    fit: WeightedFit | None, reading: NoisyReading, head: Head, asked: list[Stack], rng: np.random.Generator
 ) -> tuple[dict[str, Array], list[Array]]:
     """Standard errors of the tensors, and of the head's answers to sequences, from fits with errors drawn anew."""
     draws = int(np.clip(_WORK // head.width**3, _ANSWERED, _DRAWS))
-    sums = {name: np.zeros(np.shape(t)) for name, t in _tensors(head).items()}
+    sums = {name: np.zeros(np.shape(t)) for name, t in _name_tensors(head).items()}
     spread = [np.zeros(len(X)) for X in asked]
     centre = [head(X) for X in asked]
     for draw in range(draws):
-        other = _drawn(fit, reading, head, rng)
-        for name, tensor in _tensors(other).items():
-            sums[name] += (tensor - _tensors(head)[name]) ** 2
+        other = _draw_replicate(fit, reading, head, rng)
+        for name, tensor in _name_tensors(other).items():
+            sums[name] += (tensor - _name_tensors(head)[name]) ** 2
         for at, X in enumerate(asked if draw < _ANSWERED else []):
             spread[at] += ((other(X) - centre[at]) ** 2).max(axis=1) / _ANSWERED
     more = 1.0 + 1.2 / draws  # so few draws make 95 % intervals a little short
     return {name: more * np.sqrt(total / draws) for name, total in sums.items()}, [np.sqrt(s) for s in spread]
 
 
-def _drawn(fit: Fit | None, reading: Reading, head: Head, rng: np.random.Generator) -> Head:
+def _draw_replicate(fit: WeightedFit | None, reading: NoisyReading, head: Head, rng: np.random.Generator) -> Head:
     readout, (W, h) = (reading.drawn(rng), (head.W, head.h)) if fit is None else fit.drawn(rng)
     return Head(W, readout.V, h, None if head.c is None else readout.c, readout.U)
 
 
-def _tensors(head: Head) -> dict[str, Array]:
+def _name_tensors(head: Head) -> dict[str, Array]:
     named = {"W": np.asarray(head.W), "V": head.V, "h": head.h, "c": head.c, "U": head.U}
     return {name: tensor for name, tensor in named.items() if tensor is not None}

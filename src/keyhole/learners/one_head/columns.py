@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import Array, Matrix, Vector, one_thread
+from keyhole._arrays import Array, Matrix, Vector, pin_one_thread
 from keyhole.learners.one_head.designs import Design
 from keyhole.learners.one_head.probes import TARGET, Cut, Prober
 
@@ -35,8 +35,8 @@ class Directions:
     @classmethod
     def random(cls, width: int, *, biased: bool, rng: np.random.Generator) -> Directions:
         """A random orthonormal basis, or a randomly turned simplex when a score bias acts."""
-        with one_thread():
-            turn = np.linalg.qr(rng.normal(size=(width, _drawn(width))), mode="complete")[0].T
+        with pin_one_thread():
+            turn = np.linalg.qr(rng.normal(size=(width, _count_random_directions(width))), mode="complete")[0].T
             if not biased:
                 return cls(turn, turn, 1.0)
             n = width + 1
@@ -47,7 +47,7 @@ class Directions:
             return cls(O, O[:, :-1] * np.sqrt(n / width), float(np.sqrt(n)))
 
 
-def _drawn(width: int) -> int:
+def _count_random_directions(width: int) -> int:
     """How many directions are drawn at random; the others, only needed beyond that rank, complete the basis."""
     return width if width <= 512 else max(256, width // 8)
 
@@ -97,13 +97,13 @@ class Columns:
         return self._keep(T)
 
     def _keep(self, T: Matrix) -> Matrix:
-        with one_thread():
+        with pin_one_thread():
             self.C.append(self.design.solve(T) / self.directions.weight)
         return self.C[-1]
 
     def matrix(self) -> Matrix:
         """M as far as the measured columns tell: zero on directions not measured."""
-        with one_thread():
+        with pin_one_thread():
             C = np.concatenate([*self.C, np.zeros((0, self.directions.Y.shape[1]))])
             return C.T @ self.directions.O[: len(C)]
 

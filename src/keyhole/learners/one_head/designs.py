@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import EPS, Array, Matrix, Vector, one_thread
+from keyhole._arrays import EPS, Array, Matrix, Vector, pin_one_thread
 
 _WIDE = 256  # width from which building queries takes a share of the time worth saving
 _COARSE = 8  # logits per query where answers are coarser than float64: more would each be too small a share
@@ -43,14 +43,14 @@ class Design:
         return self.X.shape[0] * self.X.shape[1]
 
 
-def _readable(V: Matrix, most: int, cut: float) -> tuple[Matrix, Matrix]:
+def _find_readable_directions(V: Matrix, most: int, cut: float) -> tuple[Matrix, Matrix]:
     """Orthonormal directions R that V sees well, and the map from V^T x to R^T x."""
     R, S, Z = np.linalg.svd(V, full_matrices=False)
     seen = max(1, min(most, int((cut * S[0] < S).sum())))
     return R[:, :seen], Z[:seen] / S[:seen, None]
 
 
-def _tight(R: Matrix) -> Matrix:
+def _build_tight_frame(R: Matrix) -> Matrix:
     """A tight frame F of R^size in groups, F^T F = I, with F R the same in every group, orthogonal / sqrt(groups).
 
     With B an orthogonal completion of R, padded with zero rows to whole groups, it is (H (x) I) B^T, H the
@@ -70,7 +70,7 @@ def _tight(R: Matrix) -> Matrix:
     return F
 
 
-def frame(V: Matrix, Q: Matrix | None = None, *, most: int, cut: float) -> Design:
+def build_frame_design(V: Matrix, Q: Matrix | None = None, *, most: int, cut: float) -> Design:
     r"""Vectors that span span(Q), every group of which sees V alike.
 
     With R the directions of span(Q) that V sees and F a tight frame with $F^\top F = I$ and equal blocks F R,
@@ -83,12 +83,12 @@ def frame(V: Matrix, Q: Matrix | None = None, *, most: int, cut: float) -> Desig
         most: at most so many vectors together.
         cut: directions V sees less than this share of its best are not used for reading.
     """
-    with one_thread():
-        R, decoder = _readable(V if Q is None else Q.T @ V, most, cut)
-        return _tilted(_tight(R), R, decoder, Q)
+    with pin_one_thread():
+        R, decoder = _find_readable_directions(V if Q is None else Q.T @ V, most, cut)
+        return _build_tilted_design(_build_tight_frame(R), R, decoder, Q)
 
 
-def _tilted(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None) -> Design:
+def _build_tilted_design(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None) -> Design:
     together = R.shape[1]
     groups = len(F) // together
     share = 0.5 if groups > 1 else 1.0
@@ -109,7 +109,7 @@ def _tilted(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None) -> Design:
     return Design((X if Q is None else X @ Q.T).reshape(groups, together, -1), reader, solve)
 
 
-def pairs(V: Matrix) -> Design:
+def build_pair_design(V: Matrix) -> Design:
     """Vectors of two entries, for one output: quick to ask, since few numbers differ from query to query.
 
     With p the entry of v that is largest, x_i = c_i (s_i e_i + e_p), s_i = sign(v_i v_p) and
@@ -132,20 +132,20 @@ def pairs(V: Matrix) -> Design:
     return Design(X[:, None], Z[:1] / v[p], solve, sparse=p)
 
 
-def outside(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design | None:
+def build_outside_design(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design | None:
     r"""Vectors $q_i + P b_i$ with P orthogonal to Q, so that exactly rank many of them are needed.
 
     P is the part of V's directions R outside span(Q); $b_i$ makes $R^\top x = e_k$ in every group. It adds
     nothing to $x^\top W y$ when span(Q) is the range of W. None when V's directions lie too much inside and there is
     more than one group.
     """
-    with one_thread():
-        R, decoder = _readable(V, most, cut)
+    with pin_one_thread():
+        R, decoder = _find_readable_directions(V, most, cut)
         inside = Q.T @ R
         P = R - Q @ inside
         rank, together = inside.shape
         if rank <= together:
-            return _turned(Q, P, inside, decoder)
+            return _build_turned_design(Q, P, inside, decoder)
         if np.linalg.svd(P, compute_uv=False)[-1] < _CAN_SEE:
             return None
         groups = -(-rank // together)
@@ -155,7 +155,7 @@ def outside(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design | None:
     return Design(X.reshape(groups, together, -1), decoder, lambda T: T[:, :rank])
 
 
-def _turned(Q: Matrix, P: Matrix, inside: Matrix, decoder: Matrix) -> Design:
+def _build_turned_design(Q: Matrix, P: Matrix, inside: Matrix, decoder: Matrix) -> Design:
     r"""The same in one group, the basis Q turned to V's directions so that nothing is divided by what is outside.
 
     With $Q^\top R = U C Z^\top$ (C the cosines between both spaces) and $F = Z U^\top$, the vectors
@@ -168,33 +168,33 @@ def _turned(Q: Matrix, P: Matrix, inside: Matrix, decoder: Matrix) -> Design:
     return Design(X[None], decoder, lambda T: T @ F)
 
 
-def scattered(V: Matrix, count: int, *, rng: np.random.Generator) -> Design:
+def draw_scattered_design(V: Matrix, count: int, *, rng: np.random.Generator) -> Design:
     """Random dense vectors (vhat + w) / sqrt 2 with w orthogonal to what V sees best: no entry of W escapes them."""
-    R, decoder = _readable(V, 1, 1.0)
+    R, decoder = _find_readable_directions(V, 1, 1.0)
     w = rng.normal(size=(count, len(V)))
     w -= (w @ R) @ R.T
     X = (R.T + w / np.linalg.norm(w, axis=1, keepdims=True)) / math.sqrt(2.0)
     return Design(X[:, None], math.sqrt(2.0) * decoder, lambda T: T)
 
 
-def alone(V: Matrix, x: Vector) -> Design:
+def build_lone_design(V: Matrix, x: Vector) -> Design:
     """A single vector, which V must see."""
     seen = V.T @ x
     return Design(x[None, None], (seen / (seen @ seen))[None], lambda T: T)
 
 
-def full_design(V: Matrix, *, roundoff: float) -> Design:
+def choose_full_design(V: Matrix, *, roundoff: float) -> Design:
     """The design that measures whole columns: two entries per vector where one output and a large width allow it."""
     if V.shape[1] == 1 and len(V) >= _WIDE and roundoff <= EPS:
-        return pairs(V)
-    return frame(V, most=V.shape[1] if roundoff <= EPS else _COARSE, cut=roundoff**0.25)
+        return build_pair_design(V)
+    return build_frame_design(V, most=V.shape[1] if roundoff <= EPS else _COARSE, cut=roundoff**0.25)
 
 
-def within(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design:
+def choose_span_design(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design:
     """The cheapest design that measures coordinates along Q of vectors known to lie in span(Q)."""
-    design = outside(V, Q, most=most, cut=cut)
+    design = build_outside_design(V, Q, most=most, cut=cut)
     if design is not None:
         return design
-    inside = np.linalg.svd(Q.T @ _readable(V, most, cut)[0], compute_uv=False)
+    inside = np.linalg.svd(Q.T @ _find_readable_directions(V, most, cut)[0], compute_uv=False)
     most = min(most, int((inside >= _CAN_SEE).sum()))
-    return frame(V, Q, most=max(1, most), cut=cut)
+    return build_frame_design(V, Q, most=max(1, most), cut=cut)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import one_thread
+from keyhole._arrays import pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.identify import head_freedom, matrix_rank
-from keyhole.learners.base import Plan, Recovery, Status, at_most
+from keyhole.learners.base import Plan, Recovery, Status, bound_queries
 from keyhole.learners.one_head.columns import Columns
-from keyhole.learners.one_head.learner import Measured, recover
+from keyhole.learners.one_head.learner import Measured, recover_head
 from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Head
@@ -28,26 +28,26 @@ class Exact:
         measure = width * -(-width // together)
         by_phase = {"read": width + 5, "scale": 6, "measure": measure, "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs)
-        return Plan(by_phase=by_phase, at_most=at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(by_phase=by_phase, at_most=bound_queries(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head of any rank; certificate BSHK26/4.1."""
-        recovery = recover(oracle, every_column, rng=rng)
-        return replace(recovery, certificate=certificate(recovery, oracle.width))
+        recovery = recover_head(oracle, measure_every_column, rng=rng)
+        return replace(recovery, certificate=certify_every_column(recovery, oracle.width))
 
 
-def every_column(columns: Columns, rng: np.random.Generator) -> Measured:
+def measure_every_column(columns: Columns, rng: np.random.Generator) -> Measured:
     """Strategy that measures all of M."""
     columns.measure(1)  # the scale is steered by what the first column shows
     columns.measure(len(columns.directions.Y))
     M = columns.matrix()
     W, h = columns.split(M)
-    with one_thread():
+    with pin_one_thread():
         rank = matrix_rank(W)
         return Measured(W, h, rank, bias_free=h is not None and matrix_rank(M) > rank)
 
 
-def certificate(recovery: Recovery[Head], width: int) -> Certificate | None:
+def certify_every_column(recovery: Recovery[Head], width: int) -> Certificate | None:
     """Theorem 4.1 confronted with one run."""
     head = recovery.model
     if head is None or recovery.fresh is None:

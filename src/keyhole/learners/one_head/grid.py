@@ -13,10 +13,10 @@ import numpy as np
 from keyhole._arrays import EPS, Matrix
 from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
-from keyhole.learners.base import Plan, Recovery, at_most
+from keyhole.learners.base import Plan, Recovery, bound_queries
 from keyhole.learners.one_head.columns import Columns
-from keyhole.learners.one_head.exact import every_column
-from keyhole.learners.one_head.learner import Measured, recover
+from keyhole.learners.one_head.exact import measure_every_column
+from keyhole.learners.one_head.learner import Measured, recover_head
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Head
 from keyhole.oracles import Oracle
@@ -44,27 +44,27 @@ class Grid:
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """D ceil(d / K) queries to measure, K the columns that one logit carries."""
         together = min(width, outputs)
-        packed = -(-width // _digits(self.levels or 1, width))
+        packed = -(-width // _count_digits(self.levels or 1, width))
         by_phase = {"read": width + 5, "scale": 6, "measure": (packed + 1) * -(-width // together), "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs)
-        return Plan(by_phase=by_phase, at_most=at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(by_phase=by_phase, at_most=bound_queries(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover W exactly as grid points; a score bias, or digits that do not decode, cost the full number."""
-        return recover(oracle, self._measure, rng=rng)
+        return recover_head(oracle, self._measure, rng=rng)
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
         if columns.directions.weight != 1.0 or columns.prober.roundoff > EPS:
-            return every_column(columns, rng)
+            return measure_every_column(columns, rng)
         width = columns.design.X.shape[2]
         levels = self.levels or self._levels(columns)
         for _ in range(_TRIES):
-            digits = _digits(levels, width)
+            digits = _count_digits(levels, width)
             N = None if digits < 2 else self._decoded(columns, levels, digits)
             if N is not None:
                 return Measured(self.step * N, None, matrix_rank(N))
             levels *= 4
-        return every_column(columns, rng)
+        return measure_every_column(columns, rng)
 
     def _levels(self, columns: Columns) -> int:
         """Twice the largest multiple in one column."""
@@ -95,6 +95,6 @@ class Grid:
         return None if whole.any() else N[:width].T
 
 
-def _digits(levels: int, width: int) -> int:
+def _count_digits(levels: int, width: int) -> int:
     """How many digits to the base 2 levels + 1 a column can carry and still be read to a quarter."""
     return max(1, min(width, int(np.log(1.0 / (_CARRIES * EPS * np.sqrt(width))) / np.log(2 * levels + 1))))

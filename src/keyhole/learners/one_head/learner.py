@@ -13,10 +13,10 @@ from keyhole.errors import BudgetSpent
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Fresh, Recovery, Status
 from keyhole.learners.one_head.columns import Columns, Directions
-from keyhole.learners.one_head.designs import full_design, scattered
+from keyhole.learners.one_head.designs import choose_full_design, draw_scattered_design
 from keyhole.learners.one_head.probes import Saturated
-from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, read
-from keyhole.learners.one_head.scales import calibrate
+from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, measure_readout
+from keyhole.learners.one_head.scales import calibrate_prober
 from keyhole.learners.verifying.ending import (
     ONE_HEAD,
     SPENT,
@@ -30,10 +30,10 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import EXACT, examine, rounded_hint
+from keyhole.learners.verifying.examination import EXACT, examine_model, hint_at_rounding
 from keyhole.models import Factored, Head
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,7 +50,7 @@ Strategy = Callable[[Columns, np.random.Generator], Measured]
 
 
 @dataclass(slots=True)
-class Session:
+class HeadSession:
     """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
 
     oracle: Counted
@@ -64,14 +64,14 @@ class Session:
     def measure(self, strategy: Strategy) -> Head:
         """The head, fitted and not yet verified."""
         with self.oracle.phase("read"):
-            readout = self.readout = read(self.oracle, roundoff=self.roundoff, rng=self.rng)
+            readout = self.readout = measure_readout(self.oracle, roundoff=self.roundoff, rng=self.rng)
         if readout.blind:
             self.rank = 0
             return self.head(np.zeros((self.oracle.width,) * 2), None)
-        design = full_design(readout.V, roundoff=self.roundoff)
+        design = choose_full_design(readout.V, roundoff=self.roundoff)
         with self.oracle.phase("scale"):
-            probes = design if design.sparse is None else scattered(readout.V, 8, rng=self.rng)
-            prober = calibrate(self.oracle, readout, probes, roundoff=self.roundoff, rng=self.rng)
+            probes = design if design.sparse is None else draw_scattered_design(readout.V, 8, rng=self.rng)
+            prober = calibrate_prober(self.oracle, readout, probes, roundoff=self.roundoff, rng=self.rng)
         directions = Directions.random(self.oracle.width, biased=readout.biased, rng=self.rng)
         self.columns = Columns(prober, design, directions)
         measured = self._no_scores(self.columns) if prober.sy == 0.0 else strategy(self.columns, self.rng)
@@ -105,10 +105,10 @@ class Session:
         return self.head(*self.columns.split(self.columns.matrix()))
 
 
-def recover(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator) -> Recovery[Head]:
+def recover_head(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator) -> Recovery[Head]:
     """Run one strategy and verify its head on fresh queries; every way to stop ends in a Recovery."""
     measuring, checking = rng.spawn(2)
-    session = Session(Counted(oracle), declared(oracle).roundoff, measuring)
+    session = HeadSession(Counted(oracle), read_imperfection(oracle).roundoff, measuring)
     try:
         head = session.measure(strategy)
     except BudgetSpent:
@@ -122,11 +122,11 @@ def recover(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator) -> 
     return _conclude_head(session, head, _judge_head(session, head, checking))
 
 
-def _judge_head(session: Session, head: Head, rng: np.random.Generator) -> Ending:
-    tolerance = EXACT if declared(session.oracle).perfect else _tolerance(session, head)
+def _judge_head(session: HeadSession, head: Head, rng: np.random.Generator) -> Ending:
+    tolerance = EXACT if read_imperfection(session.oracle).perfect else _allow_declared_rounding(session, head)
     with session.oracle.phase("verify"):
-        seen = examine(session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng)
-    near = seen.fresh.relative <= _reach(session, head)
+        seen = examine_model(session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng)
+    near = seen.fresh.relative <= _bound_weak_error(session, head)
     return settle(
         session.oracle,
         seen,
@@ -137,7 +137,7 @@ def _judge_head(session: Session, head: Head, rng: np.random.Generator) -> Endin
     )
 
 
-def _acted(session: Session, head: Head) -> float:
+def _measure_probe_scores(session: HeadSession, head: Head) -> float:
     """Size of the scores that W gave the probes: a large score bias keeps it small, and W imprecise."""
     if session.columns is None or head.h is None:
         return 1.0
@@ -145,44 +145,44 @@ def _acted(session: Session, head: Head) -> float:
     return prober.sx * prober.sy * float(np.linalg.norm(np.asarray(head.W))) / head.width**0.5
 
 
-def _tolerance(session: Session, head: Head) -> float:
+def _allow_declared_rounding(session: HeadSession, head: Head) -> float:
     """What a declared rounding explains: four decimal digits for the inversion, more where W acted weakly."""
-    return 1e4 * session.roundoff * float(np.clip(0.25 / max(_acted(session, head), 1e-6), 1.0, 30.0))
+    return 1e4 * session.roundoff * float(np.clip(0.25 / max(_measure_probe_scores(session, head), 1e-6), 1.0, 30.0))
 
 
-def _reach(session: Session, head: Head) -> float:
+def _bound_weak_error(session: HeadSession, head: Head) -> float:
     """Relative error that rounding alone explains when W acts on probes only weakly; 0 when it acts well."""
-    acted = _acted(session, head)
+    acted = _measure_probe_scores(session, head)
     return 1e4 * session.roundoff / acted if 0 < acted < 1e-2 else 0.0
 
 
-def _refuse_head(session: Session, status: Status, case: Counterexample | None, *, near: bool = False) -> Ending:
+def _refuse_head(session: HeadSession, status: Status, case: Counterexample | None, *, near: bool = False) -> Ending:
     """Refuse, unless the target turns out to answer the same question differently."""
     if near:
         return Ending(status=Status.IMPRECISE, detail="A score bias far larger than the scores keeps tokens short.")
     probe = session.readout.probe if session.readout is not None else None
     answers = [a for a in (probe and probe[1], case and case.answer[None]) if a is not None]
-    words = (describe_case(case, "what such a head can answer"), rounded_hint(answers))
+    words = (describe_case(case, "what such a head can answer"), hint_at_rounding(answers))
     detail = " ".join(part for part in words if part)
     return resolve_doubt(session.oracle, Doubt(status, case, detail), probe=probe)
 
 
-def _conclude_head(session: Session, head: Head | None, ending: Ending) -> Recovery[Head]:
+def _conclude_head(session: HeadSession, head: Head | None, ending: Ending) -> Recovery[Head]:
     return conclude(
         session.oracle,
         ending,
         Account(
             model=head,
-            reason=_reason(session),
-            determined=_determined(session, head, ending.verdict is Verdict.CLASS_REFUTED),
-            degrees_of_freedom=_freedom(session),
+            reason=_explain_why_head(session),
+            determined=_describe_determined_head(session, head, ending.verdict is Verdict.CLASS_REFUTED),
+            degrees_of_freedom=_count_head_freedom(session),
             rank=session.rank,
-            bars=_bars(session, ending.fresh) if session.rank is not None else {},
+            bars=_estimate_head_bars(session, ending.fresh) if session.rank is not None else {},
         ),
     )
 
 
-def _freedom(session: Session) -> int | None:
+def _count_head_freedom(session: HeadSession) -> int | None:
     if session.readout is None or session.rank is None:
         return None
     readout = session.readout
@@ -198,7 +198,7 @@ def _freedom(session: Session) -> int | None:
     )
 
 
-def _reason(session: Session) -> str:
+def _explain_why_head(session: HeadSession) -> str:
     readout = session.readout
     if readout is None:
         return "One head was tried first."
@@ -212,7 +212,7 @@ def _reason(session: Session) -> str:
     return "; ".join(parts) + "."
 
 
-def _determined(session: Session, head: Head | None, refuted: bool) -> str:
+def _describe_determined_head(session: HeadSession, head: Head | None, refuted: bool) -> str:
     readout = session.readout
     if readout is None or head is None:
         return "Nothing was determined."
@@ -229,7 +229,7 @@ def _determined(session: Session, head: Head | None, refuted: bool) -> str:
     return f"{names} are determined; a key bias, and how W splits into queries and keys, act on no answer."
 
 
-def _bars(session: Session, fresh: Fresh | None) -> dict[str, Array]:
+def _estimate_head_bars(session: HeadSession, fresh: Fresh | None) -> dict[str, Array]:
     """One standard error per tensor, holding for each of its entries.
 
     A share is read to about the noise of an answer, a logit to four times that at the target size, a form

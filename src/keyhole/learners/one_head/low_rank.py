@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector, one_thread, power_of_two
+from keyhole._arrays import EPS, Matrix, Vector, find_power_of_two, pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
-from keyhole.learners.base import Plan, Recovery, Status, at_most
+from keyhole.learners.base import Plan, Recovery, Status, bound_queries
 from keyhole.learners.one_head.columns import Columns
-from keyhole.learners.one_head.designs import alone, within
-from keyhole.learners.one_head.learner import Measured, recover
+from keyhole.learners.one_head.designs import build_lone_design, choose_span_design
+from keyhole.learners.one_head.learner import Measured, recover_head
 from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Factored, Head
@@ -28,7 +28,7 @@ from keyhole.oracles import Oracle
 _SPARE = 15.0  # queries that finding the rank may cost, above a share of all forms
 
 
-def _waste(width: int) -> float:
+def _allow_waste(width: int) -> float:
     """Share of all forms that finding the rank may cost: the larger the matrix, the less."""
     return 0.018 if width <= 256 else 0.009
 
@@ -63,17 +63,17 @@ class LowRank:
         checks = 0 if self.rank is not None else min(r, width - 1) + 1
         by_phase = {"read": width + 5, "scale": 6, "measure": measure, "rank": checks, "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs, rank=r)
-        return Plan(by_phase=by_phase, at_most=at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(by_phase=by_phase, at_most=bound_queries(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head; certificate BSHK26/5.1."""
         if self.rank is not None and self.rank > oracle.width:
             raise InvalidInput(f"the rank is at most the width {oracle.width}; got {self.rank}.")
-        recovery = recover(oracle, self._measure, rng=rng)
-        return replace(recovery, certificate=certificate(recovery, oracle.width))
+        recovery = recover_head(oracle, self._measure, rng=rng)
+        return replace(recovery, certificate=certify_low_rank(recovery, oracle.width))
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
-        return _assemble(columns, _range(columns, self.rank, rng))
+        return _assemble_weights(columns, _find_range_basis(columns, self.rank, rng))
 
 
 class _Basis:
@@ -93,7 +93,7 @@ class _Basis:
         """Take what is new in `columns` (given as rows, a well readable one of norm `readable`); return how many."""
         before = self.size
         self.typical = max(self.typical, readable)
-        with one_thread():
+        with pin_one_thread():
             rest = self.outside(columns)
             for column, part in zip(columns, rest, strict=True):
                 self.typical = max(self.typical, float(np.linalg.norm(column)))
@@ -121,7 +121,7 @@ class _Basis:
         return rows - (rows @ self.Q) @ self.Q.T
 
 
-def _range(columns: Columns, rank: int | None, rng: np.random.Generator) -> Matrix:
+def _find_range_basis(columns: Columns, rank: int | None, rng: np.random.Generator) -> Matrix:
     """Round one: an orthonormal basis of the range of M."""
     d, n = columns.design.X.shape[2], len(columns.directions.Y)
     basis = _Basis(d, columns.prober.roundoff, 0.0 if columns.prober.roundoff <= EPS else _SIGMAS * columns.noise())
@@ -131,18 +131,18 @@ def _range(columns: Columns, rank: int | None, rng: np.random.Generator) -> Matr
         return basis.Q
     checks = 0
     while columns.known < n and basis.size < d:
-        block = _affordable(columns, _waste(d), checks) if columns.known else 1
+        block = _count_affordable_columns(columns, _allow_waste(d), checks) if columns.known else 1
         if block == 0:
             checks += 1
-            if _complete(columns, basis, rng):
+            if _is_complete(columns, basis, rng):
                 break
         asked = columns.measure(max(1, block))
         if basis.add(asked, columns.readable) < len(asked):
             break
-    return _reinforced(columns, basis, checks)
+    return _reinforce_basis(columns, basis, checks)
 
 
-def _affordable(columns: Columns, waste: float, checks: int) -> int:
+def _count_affordable_columns(columns: Columns, waste: float, checks: int) -> int:
     """How many more columns may be measured unchecked: if they all add nothing, what they waste is small.
 
     If the rank is k, the number known, the whole costs k columns and the other directions along k vectors; a
@@ -155,7 +155,7 @@ def _affordable(columns: Columns, waste: float, checks: int) -> int:
     return min(max(1, k // 8), max(0, int(spare / max(1, groups - along))))
 
 
-def _reinforced(columns: Columns, basis: _Basis, checks: int) -> Matrix:
+def _reinforce_basis(columns: Columns, basis: _Basis, checks: int) -> Matrix:
     """The basis, after one or two columns more where the measured ones happen to be nearly dependent.
 
     Errors of the range grow with the condition of the measured columns; a few superfluous ones cure it. They
@@ -165,16 +165,16 @@ def _reinforced(columns: Columns, basis: _Basis, checks: int) -> Matrix:
     for extra in range(3):
         if rank == 0 or rank == d or columns.known == n:
             break
-        with one_thread():
+        with pin_one_thread():
             U, S, _ = np.linalg.svd(np.concatenate(columns.C).T, full_matrices=False)
-        none_yet = columns.known == rank and _affordable(columns, _waste(d), checks) > 0
+        none_yet = columns.known == rank and _count_affordable_columns(columns, _allow_waste(d), checks) > 0
         if extra == 2 or S[rank - 1] > (_POOR if none_yet else _BAD) * S[0]:
             return U[:, :rank]
         columns.measure(1)
     return basis.Q
 
 
-def _complete(columns: Columns, basis: _Basis, rng: np.random.Generator) -> bool:
+def _is_complete(columns: Columns, basis: _Basis, rng: np.random.Generator) -> bool:
     """Whether two fresh directions see nothing outside the basis."""
     fresh = columns.directions.Y[columns.known : columns.known + 2]
     if basis.size == len(basis.Q):
@@ -190,43 +190,45 @@ def _sees_nothing(columns: Columns, basis: _Basis, y: Vector, rng: np.random.Gen
     Where there is hardly such a part, q inside the basis is seen instead, and z is read as (q + z) - q.
     """
     V, prober = columns.prober.readout.V, columns.prober
-    with one_thread():
+    with pin_one_thread():
         seen = np.linalg.svd(V, full_matrices=False)[0][:, 0]
         inside = basis.Q @ (basis.Q.T @ seen)
         tilt, g = seen - inside, basis.outside(rng.normal(size=(1, len(seen))))[0]
     z = g / np.linalg.norm(g)
     visible = float(np.linalg.norm(tilt)) > _VISIBLE
     probes = [z * np.copysign(1.0, z @ tilt) + tilt / np.linalg.norm(tilt)] if visible else [inside + z, inside]
-    forms = [prober.forms(alone(V, x), y[None])[0, 0] for x in probes]
+    forms = [prober.forms(build_lone_design(V, x), y[None])[0, 0] for x in probes]
     size = forms[0] if visible else forms[0] - forms[1]
     typical = basis.typical * columns.directions.weight / np.sqrt(len(seen))
     zero = basis.floor / np.sqrt(len(seen)) * columns.directions.weight or _FORM * basis.noise * typical
     return bool(abs(size) <= zero)
 
 
-def _assemble(columns: Columns, Q: Matrix) -> Measured:
+def _assemble_weights(columns: Columns, Q: Matrix) -> Measured:
     """Round two, where columns are left, and the product of both."""
     rank, n = Q.shape[1], len(columns.directions.Y)
     if columns.known == n:
         W, h = columns.split(columns.matrix())
-        return ranked(W, h, rank)
+        return attach_rank(W, h, rank)
     if rank == 0:
         return Measured(np.zeros((len(Q), len(Q))), None, 0)
     known = columns.known
-    design = within(columns.prober.readout.V, Q, most=columns.design.X.shape[1], cut=columns.prober.roundoff**0.25)
+    design = choose_span_design(
+        columns.prober.readout.V, Q, most=columns.design.X.shape[1], cut=columns.prober.roundoff**0.25
+    )
     # along Q the forms are larger than along arbitrary vectors, by the square root of d over the rank
-    columns.prober.sx = power_of_two(columns.prober.sx * np.sqrt(max(1, rank) / len(Q)))
+    columns.prober.sx = find_power_of_two(columns.prober.sx * np.sqrt(max(1, rank) / len(Q)))
     with columns.prober.oracle.phase("measure"):
         T = columns.prober.forms(design, columns.directions.Y[known:])
-    with one_thread():
+    with pin_one_thread():
         G = np.concatenate(columns.C) @ Q
         G = np.concatenate([G, design.solve(T) / columns.directions.weight]).T @ columns.directions.O
         B, h = columns.split(G)
         W = Factored(Q, B.T) if 2 * rank < len(Q) else Q @ B
-        return ranked(W, None if h is None else Q @ h, rank)
+        return attach_rank(W, None if h is None else Q @ h, rank)
 
 
-def ranked(W: Matrix | Factored, h: Vector | None, joint: int) -> Measured:
+def attach_rank(W: Matrix | Factored, h: Vector | None, joint: int) -> Measured:
     """The rank of W alone, from that of [W | h]."""
     if h is None:
         return Measured(W, h, joint)
@@ -234,7 +236,7 @@ def ranked(W: Matrix | Factored, h: Vector | None, joint: int) -> Measured:
     return Measured(W, h, rank, bias_free=rank < joint)
 
 
-def certificate(recovery: Recovery[Head], width: int, allowed: float | None = None) -> Certificate | None:
+def certify_low_rank(recovery: Recovery[Head], width: int, allowed: float | None = None) -> Certificate | None:
     """Theorem 5.1 confronted with one run, by default with the count of the two-round range finder."""
     head, rank = recovery.model, recovery.rank
     if head is None or rank is None or recovery.fresh is None:

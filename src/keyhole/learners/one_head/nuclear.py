@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector, check_finite, check_shape, one_thread
+from keyhole._arrays import EPS, Matrix, Vector, check_finite, check_shape, pin_one_thread
 from keyhole.claims import Certificate, Check
 from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom
-from keyhole.learners.base import Plan, Recovery, Status, at_most
+from keyhole.learners.base import Plan, Recovery, Status, bound_queries
 from keyhole.learners.one_head.columns import Columns
 from keyhole.learners.one_head.designs import Design
-from keyhole.learners.one_head.learner import Measured, recover
+from keyhole.learners.one_head.learner import Measured, recover_head
 from keyhole.learners.one_head.probes import REASK_ABOVE, TARGET, Prober, Saturated
 from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
@@ -72,7 +72,7 @@ class Minimum:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Forms:
+class _RankOneForms:
     """The measurements a_k . W b_k = t_k, with vectors of unit length."""
 
     A: Matrix
@@ -80,7 +80,7 @@ class _Forms:
     t: Vector
 
     @classmethod
-    def unit(cls, A: Matrix, B: Matrix, t: Vector) -> _Forms:
+    def unit(cls, A: Matrix, B: Matrix, t: Vector) -> _RankOneForms:
         """The same measurements with every vector divided by its length."""
         a, b = (np.linalg.norm(X, axis=1) for X in (A, B))
         if not (a.all() and b.all()):
@@ -130,13 +130,13 @@ def minimise_nuclear_norm(
     d, size = A.shape[1], float(np.abs(t).max(initial=0.0))
     if size == 0.0:
         return Minimum(np.zeros((d, d)), 0, 0.0, 0.0, 0)
-    with one_thread():
-        forms = _Forms.unit(A, B, t / size)
-        found = _minimum(forms, tolerance, iterations) if len(A) < d * d else _determined(forms)
+    with pin_one_thread():
+        forms = _RankOneForms.unit(A, B, t / size)
+        found = _minimise_by_splitting(forms, tolerance, iterations) if len(A) < d * d else _fit_least_squares(forms)
     return replace(found, W=size * found.W)
 
 
-def _inverse(H: Matrix) -> Callable[[Vector], Vector]:
+def _prepare_solver(H: Matrix) -> Callable[[Vector], Vector]:
     """Solves H z = r, H factored once."""
     from scipy.linalg import cho_factor, cho_solve
 
@@ -147,19 +147,19 @@ def _inverse(H: Matrix) -> Callable[[Vector], Vector]:
     return lambda r: cho_solve(factor, r, check_finite=False)
 
 
-def _determined(forms: _Forms) -> Minimum:
+def _fit_least_squares(forms: _RankOneForms) -> Minimum:
     """As many measurements as entries or more: least squares, two corrections making up for the normal equations."""
     d = forms.A.shape[1]
     rows = (forms.A[:, :, None] * forms.B[:, None, :]).reshape(-1, d * d)
-    solve, W = _inverse(rows.T @ rows), np.zeros((d, d))
+    solve, W = _prepare_solver(rows.T @ rows), np.zeros((d, d))
     for _ in range(3):
         W = W + solve(forms.adjoint(forms.t - forms.of_matrix(W)).ravel()).reshape(d, d)
     S = np.linalg.svd(W, compute_uv=False)
     return Minimum(W, 0, forms.residual(W), 0.0, int((S[0] * _ZERO < S).sum()))
 
 
-def _minimum(forms: _Forms, tolerance: float, iterations: int) -> Minimum:
-    solve = _inverse(forms.gram)
+def _minimise_by_splitting(forms: _RankOneForms, tolerance: float, iterations: int) -> Minimum:
+    solve = _prepare_solver(forms.gram)
     start = forms.adjoint(solve(forms.t))
     size = float(np.linalg.norm(start, 2))
     forms = replace(forms, t=forms.t / size)
@@ -172,14 +172,14 @@ def _minimum(forms: _Forms, tolerance: float, iterations: int) -> Minimum:
             if gap <= tolerance:
                 break
             split.balance(1.0 / (1.0 + done / _SETTLE))
-    W, rank = _polished(forms, split.Z, split.rank)
+    W, rank = _polish_minimum(forms, split.Z, split.rank)
     return Minimum(size * W, done, forms.residual(W), gap, rank)
 
 
 class _Splitting:
     """State of the splitting: Z fits the measurements, U = A*(w) is the scaled multiplier, tau the step."""
 
-    def __init__(self, forms: _Forms, solve: Callable[[Vector], Vector], start: Matrix) -> None:
+    def __init__(self, forms: _RankOneForms, solve: Callable[[Vector], Vector], start: Matrix) -> None:
         self.forms, self.solve, self.Z, self.tau = forms, solve, start, _STEP
         self.U, self.w = np.zeros_like(start), np.zeros_like(forms.t)
         self.rank, self.apart, self.moved = 0, 0.0, 0.0
@@ -211,21 +211,21 @@ class _Splitting:
             self.w *= factor
 
 
-def _polished(forms: _Forms, W: Matrix, rank: int) -> tuple[Matrix, int]:
+def _polish_minimum(forms: _RankOneForms, W: Matrix, rank: int) -> tuple[Matrix, int]:
     """W, replaced by a matrix of low rank that fits exactly and is as short, where there is one; and the rank."""
     P, S, Q = np.linalg.svd(W)
     d, value = len(W), float(S.sum())
     for r in sorted({int((cut * S[0] < S).sum()) for cut in _CUTS} | {rank}):
         if max(r * (2 * d - r), 2 * d * r / _WORTH) > len(forms.t):
             break
-        L, R = _fitted(forms, P[:, :r] * np.sqrt(S[:r]), Q[:r].T * np.sqrt(S[:r]))
+        L, R = _fit_factors(forms, P[:, :r] * np.sqrt(S[:r]), Q[:r].T * np.sqrt(S[:r]))
         M = L @ R.T
         if forms.residual(M) <= _FITS and np.linalg.svd(M, compute_uv=False).sum() <= (1.0 + _EQUAL) * value:
             return M, r
     return W, rank
 
 
-def _fitted(forms: _Forms, L: Matrix, R: Matrix) -> tuple[Matrix, Matrix]:
+def _fit_factors(forms: _RankOneForms, L: Matrix, R: Matrix) -> tuple[Matrix, Matrix]:
     """Factors after Gauss-Newton steps on a_k . L R^T b_k = t_k, as long as they help.
 
     Normal equations do: what rounding spoils in a step, the next one sees in the residual. The tiny ridge settles
@@ -279,7 +279,7 @@ class NuclearNorm:
         by_phase = {"read": width + 5, "scale": 6, "measure": self.measurements(width), "verify": QUERIES}
         most = by_phase | {"measure": self.measurements(width, _MORE ** (_TRIES - 1))}
         freedom = head_freedom(width, outputs=outputs, rank=min(self.rank, width))
-        return Plan(by_phase=by_phase, at_most=at_most(most), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(by_phase=by_phase, at_most=bound_queries(most), degrees_of_freedom=freedom, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head without score bias; certificate BSHK26/5.1.
@@ -291,8 +291,8 @@ class NuclearNorm:
             raise InvalidInput(f"the rank is at most the width {oracle.width}; got {self.rank}.")
         if (m := self.measurements(oracle.width)) > _MOST:
             raise InvalidInput(f"{m} measurements make a program too large to solve; at most {_MOST}. Use LowRank.")
-        recovery = recover(oracle, self._measure, rng=rng)
-        return replace(recovery, certificate=_certificate(recovery, self, oracle.width))
+        recovery = recover_head(oracle, self._measure, rng=rng)
+        return replace(recovery, certificate=_certify_nuclear_norm(recovery, self, oracle.width))
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
         if columns.prober.readout.biased:
@@ -304,7 +304,7 @@ class NuclearNorm:
             count = min(_MOST, self.measurements(d, _MORE**attempt)) - len(t)
             if count <= 0:
                 break
-            more = _gaussian_forms(columns.prober, count, rng)
+            more = _measure_gaussian_forms(columns.prober, count, rng)
             A, B, t = (np.concatenate(both) for both in zip((A, B, t), more, strict=True))
             found = minimise_nuclear_norm(A, B, t)
             if found.rank <= self.rank and found.residual <= 10 * _FITS:
@@ -312,14 +312,14 @@ class NuclearNorm:
         return Measured(columns.split(found.W)[0], None, found.rank)
 
 
-def _gaussian_forms(prober: Prober, count: int, rng: np.random.Generator) -> tuple[Matrix, Matrix, Vector]:
+def _measure_gaussian_forms(prober: Prober, count: int, rng: np.random.Generator) -> tuple[Matrix, Matrix, Vector]:
     """Gaussian vectors a and b, and what was measured of them: a . W (sy b).
 
     The part of a along the direction u that the read-out sees best is |c| for a Gaussian c; it is raised to
     sqrt(c^2 + tilt^2), so that no measurement is blind. The sign of a changes nothing but that of t.
     """
     V = prober.readout.V
-    with one_thread():
+    with pin_one_thread():
         R, S, Z = np.linalg.svd(V, full_matrices=False)
         A, B = rng.normal(size=(2, count, len(V))) / np.sqrt(len(V))
         c = A @ R[:, 0]
@@ -327,10 +327,10 @@ def _gaussian_forms(prober: Prober, count: int, rng: np.random.Generator) -> tup
         A = np.where(c < 0, -1.0, 1.0)[:, None] * A + np.outer(seen - np.abs(c), R[:, 0])
     design = Design((A / seen[:, None])[:, None], Z[:1] / S[0], lambda T: T)
     with prober.oracle.phase("measure"):
-        return A, B, seen * _read(prober, design, prober.sy * B, prober.sx * seen)
+        return A, B, seen * _read_forms(prober, design, prober.sy * B, prober.sx * seen)
 
 
-def _read(prober: Prober, design: Design, y: Matrix, scales: Vector) -> Vector:
+def _read_forms(prober: Prober, design: Design, y: Matrix, scales: Vector) -> Vector:
     """x_k . W y_k for every group k of the design; what is saturated is asked again with a shorter x."""
     t, scales, bad = np.full(len(y), np.inf), scales.copy(), np.arange(len(y), dtype=np.intp)
     for _ in range(_ROUNDS):
@@ -345,7 +345,7 @@ def _read(prober: Prober, design: Design, y: Matrix, scales: Vector) -> Vector:
     raise Saturated
 
 
-def _certificate(recovery: Recovery[Head], learner: NuclearNorm, width: int) -> Certificate | None:
+def _certify_nuclear_norm(recovery: Recovery[Head], learner: NuclearNorm, width: int) -> Certificate | None:
     """Theorem 5.1, with the constant of the learner, confronted with one run."""
     if recovery.model is None or recovery.rank is None or recovery.fresh is None:
         return None

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Matrix, one_thread
+from keyhole._arrays import Matrix, pin_one_thread
 from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom
-from keyhole.learners.base import Plan, Recovery, at_most
+from keyhole.learners.base import Plan, Recovery, bound_queries
 from keyhole.learners.one_head.columns import Columns
-from keyhole.learners.one_head.designs import frame
-from keyhole.learners.one_head.learner import Measured, recover
-from keyhole.learners.one_head.low_rank import certificate, ranked
+from keyhole.learners.one_head.designs import build_frame_design
+from keyhole.learners.one_head.learner import Measured, recover_head
+from keyhole.learners.one_head.low_rank import attach_rank, certify_low_rank
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Factored, Head
 from keyhole.oracles import Oracle
@@ -55,35 +55,35 @@ class Nystrom:
         measure = k * -(-width // together) + (width - k) * -(-rows // min(together, rows))
         by_phase = {"read": width + 5, "scale": 6, "measure": measure, "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs, rank=min(self.rank, width))
-        return Plan(by_phase=by_phase, at_most=at_most(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(by_phase=by_phase, at_most=bound_queries(by_phase), degrees_of_freedom=freedom, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head of low rank without adapting to answers."""
-        recovery = recover(oracle, self._measure, rng=rng)
+        recovery = recover_head(oracle, self._measure, rng=rng)
         planned = self.plan(oracle.width, outputs=oracle.outputs or 1).by_phase["measure"]
-        return replace(recovery, certificate=certificate(recovery, oracle.width, allowed=1.1 * planned + 60))
+        return replace(recovery, certificate=certify_low_rank(recovery, oracle.width, allowed=1.1 * planned + 60))
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
         width = columns.design.X.shape[2]
         k, rows = self._sizes(width)
-        with one_thread():
+        with pin_one_thread():
             Q = np.linalg.qr(rng.normal(size=(width, rows)))[0]
         C = columns.measure(k).T
         with columns.prober.oracle.phase("measure"):
-            design = frame(
+            design = build_frame_design(
                 columns.prober.readout.V, Q, most=columns.design.X.shape[1], cut=columns.prober.roundoff**0.25
             )
             T = columns.prober.forms(design, columns.directions.Y[k:])
-        with one_thread():
+        with pin_one_thread():
             R = np.concatenate([C.T @ Q, design.solve(T) / columns.directions.weight]).T @ columns.directions.O
-            return _product(columns, C, Q.T @ C, R)
+            return _multiply_factors(columns, C, Q.T @ C, R)
 
 
-def _product(columns: Columns, C: Matrix, core: Matrix, R: Matrix) -> Measured:
+def _multiply_factors(columns: Columns, C: Matrix, core: Matrix, R: Matrix) -> Measured:
     """C core^+ R, cut where the core is rounding."""
     U, S, Z = np.linalg.svd(core, full_matrices=False)
     rank = int((_CUT * S[0] < S).sum())
     A, G = C @ (Z[:rank].T / S[:rank]), U[:, :rank].T @ R
     B, h = columns.split(G)
     W = Factored(A, B.T) if 2 * rank < len(C) else A @ B
-    return ranked(W, None if h is None else A @ h, rank)
+    return attach_rank(W, None if h is None else A @ h, rank)

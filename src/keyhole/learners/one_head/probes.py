@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Int
 
-from keyhole._arrays import EPS, Array, Mask, Matrix, Scratch, Sequences, Stack, Vector, power_of_two
+from keyhole._arrays import EPS, Array, Mask, Matrix, Scratch, Sequences, Stack, Vector, find_power_of_two
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample
 from keyhole.learners.one_head.designs import Design
@@ -106,7 +106,7 @@ class Prober:
             raise Cut(spent, self._rescued(design, spent.answers, y, groups)) from spent
         which, group = np.divmod(np.arange(len(scales)), groups)
         t = self._checked(design, answers, y, which, group + gs.start, scales)
-        bad = np.flatnonzero(unreadable(t))
+        bad = np.flatnonzero(mark_unreadable_rows(t))
         if len(bad):
             t[bad], scales[bad] = self._again(design, group[bad] + gs.start, y[which[bad]], t[bad])
         self._steer(t * (self.sx / scales)[:, None])
@@ -120,14 +120,14 @@ class Prober:
         scales = np.full(whole * groups, self.sx)
         base = np.repeat(self.readout.base(y[:whole]), groups, axis=0)
         t = log_ratio(self._shares(design, answers[: len(scales)], base, scales))
-        t[unreadable(t)] = 0.0  # there is no budget to ask these again
+        t[mark_unreadable_rows(t)] = 0.0  # there is no budget to ask these again
         return t.reshape(whole, groups, -1) / self.sx
 
     def _again(self, design: Design, groups: Indices, y: Matrix, t: Matrix) -> tuple[Matrix, Vector]:
         """Ask single queries again at smaller scales until their shares can be read."""
         t, scales = t.copy(), np.full(len(t), self.sx)
         for _ in range(_ROUNDS):
-            bad = np.flatnonzero(unreadable(t))
+            bad = np.flatnonzero(mark_unreadable_rows(t))
             if len(bad) == 0:
                 return t, scales
             self._extra += len(bad)
@@ -141,20 +141,20 @@ class Prober:
 
     def single(self, design: Design, groups: Indices, y: Matrix, scales: Vector) -> Matrix:
         """Logits of single queries, each with a group, a last token and a length of its own."""
-        answers = self.oracle.ask(sequences(scales[:, None, None] * design.X[groups], y))
+        answers = self.oracle.ask(build_probe_sequences(scales[:, None, None] * design.X[groups], y))
         return self._checked(design, answers, y, np.arange(len(y)), groups, scales)
 
     def even(self, design: Design, group: int, y: Vector, sx: float) -> NotAHead:
         """A refusal of the class by one query whose tokens are so short that every head takes their even mean."""
         x = sx * design.X[group]
-        answer = self.oracle.ask(sequences(x[None], y[None]))[0]
+        answer = self.oracle.ask(build_probe_sequences(x[None], y[None]))[0]
         return self._impossible(x, y, answer, np.full(len(x), 1.0 / (len(x) + 1)))
 
     def _steer(self, t: Matrix) -> None:
         """Shorten x when logits are large; never lengthen it, since one small column promises nothing of the next."""
         size = float(np.sqrt(np.mean(t * t)))
         if size > 1.5 * TARGET:
-            self.sx = power_of_two(self.sx * TARGET / size)
+            self.sx = find_power_of_two(self.sx * TARGET / size)
 
     def _checked(
         self, design: Design, answers: Matrix, y: Matrix, which: Indices, groups: Indices, scales: Vector
@@ -182,10 +182,10 @@ class Prober:
         nearest = np.clip(shares, 0.0, 1.0)
         nearest /= max(1.0, nearest.sum())
         predicted = self.readout.base(y[None])[0] + nearest @ x @ self.readout.V
-        return NotAHead(Counterexample(sequences(x[None], y[None])[0], answer, predicted))
+        return NotAHead(Counterexample(build_probe_sequences(x[None], y[None])[0], answer, predicted))
 
 
-def sequences(x: Stack, y: Matrix) -> Sequences:
+def build_probe_sequences(x: Stack, y: Matrix) -> Sequences:
     """[y + x_1; ..; y] for every row."""
     return np.concatenate([x, np.zeros_like(x[:, :1])], axis=1) + y[:, None]
 
@@ -196,6 +196,6 @@ def log_ratio(shares: Matrix) -> Matrix:
         return np.log(shares / (1.0 - shares.sum(axis=1, keepdims=True)))
 
 
-def unreadable(t: Matrix) -> Mask:
+def mark_unreadable_rows(t: Matrix) -> Mask:
     """Whether a row of logits has one that is too large to be read well, or none at all."""
     return np.logical_not((np.abs(t) <= REASK_ABOVE).all(axis=1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import EPS, Answers, Array, Matrix, Sequences, Vector, power_of_two
+from keyhole._arrays import EPS, Answers, Array, Matrix, Sequences, Vector, find_power_of_two
 from keyhole.errors import BadAnswer
 from keyhole.learners.base import Counterexample
 from keyhole.oracles import Counted
@@ -72,22 +72,22 @@ class Readout:
         return y @ self.total + self.c
 
 
-def _with_zero(x: Matrix) -> Sequences:
+def _append_zero_token(x: Matrix) -> Sequences:
     return np.stack([x, np.zeros_like(x)], axis=1)
 
 
-def _pair(oracle: Counted, x: Vector) -> tuple[Vector, Vector, float]:
+def _ask_opposite_pair(oracle: Counted, x: Vector) -> tuple[Vector, Vector, float]:
     """f([Lx;0]), f([-Lx;0]) and L, for the largest L the target bears."""
     both = np.stack([x, -x])
     for L in _LARGE[:-1]:
         try:
-            return *oracle.ask(_with_zero(L * both)), L
+            return *oracle.ask(_append_zero_token(L * both)), L
         except BadAnswer:
             continue
-    return *oracle.ask(_with_zero(_LARGE[-1] * both)), _LARGE[-1]
+    return *oracle.ask(_append_zero_token(_LARGE[-1] * both)), _LARGE[-1]
 
 
-def read(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) -> Readout:
+def measure_readout(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) -> Readout:
     """Read c, V and U from d queries (2d with a residual, 3d with a residual and a score bias) and five more.
 
     Raises:
@@ -98,24 +98,24 @@ def read(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) ->
     c = oracle.ask(np.zeros((1, 1, d)))[0]
     x = rng.normal(size=d)
     x /= np.linalg.norm(x)
-    plus, minus, L = _pair(oracle, x)
+    plus, minus, L = _ask_opposite_pair(oracle, x)
     along, floor = (plus - minus) / L, 64 * roundoff * (np.abs(plus).max() + np.abs(minus).max()) / L
     seen = float(np.abs(along).max())
     biased = (
         bool(np.abs((plus + minus) / 2 - c).max() / L > max(floor, 1e4 * roundoff * seen)) if seen > floor else False
     )
     size = float(np.abs(c).max())
-    s = max(1.0, power_of_two(size / seen)) if seen > floor and size > 0 else 1.0
-    alone = _twice(oracle, s * x, roundoff)
+    s = max(1.0, find_power_of_two(size / seen)) if seen > floor and size > 0 else 1.0
+    alone = _ask_twice(oracle, s * x, roundoff)
     gap = np.abs((alone[0] - c) / s - along).max()
     residual = bool(gap > 1e4 * roundoff * seen + 64 * roundoff * size / s)
-    V, U = _matrices(oracle, c, s, blind=not seen > floor, biased=biased, residual=residual)
+    V, U = _read_matrices(oracle, c, s, blind=not seen > floor, biased=biased, residual=residual)
     readout = Readout(V, U, c, biased, (s * x[None, None], alone))
     _check_affine(readout, roundoff)
     return readout
 
 
-def _twice(oracle: Counted, x: Vector, roundoff: float) -> Answers:
+def _ask_twice(oracle: Counted, x: Vector, roundoff: float) -> Answers:
     """The answer to a single token, asked twice in one call.
 
     Raises:
@@ -128,7 +128,7 @@ def _twice(oracle: Counted, x: Vector, roundoff: float) -> Answers:
     return first[None]
 
 
-def _matrices(
+def _read_matrices(
     oracle: Counted, c: Vector, s: float, *, blind: bool, biased: bool, residual: bool
 ) -> tuple[Matrix, Matrix | None]:
     basis = s * np.eye(oracle.width)
@@ -137,8 +137,8 @@ def _matrices(
         return np.zeros_like(total), total if total.any() else None
     if not residual:
         return total, None
-    plus = oracle.ask(_with_zero(basis))
-    V = (plus - oracle.ask(_with_zero(-basis))) / s if biased else 2 * (plus - c) / s
+    plus = oracle.ask(_append_zero_token(basis))
+    V = (plus - oracle.ask(_append_zero_token(-basis))) / s if biased else 2 * (plus - c) / s
     return V, total - V
 
 

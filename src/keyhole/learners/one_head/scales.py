@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector, power_of_two
+from keyhole._arrays import EPS, Matrix, Vector, find_power_of_two
 from keyhole.errors import BadAnswer
 from keyhole.learners.one_head.designs import Design
 from keyhole.learners.one_head.probes import TARGET, Indices, Prober, Saturated
@@ -24,7 +24,7 @@ _SMALLEST = 1e-60  # a product at which saturation means that no finite W is beh
 Probe = Callable[[float], Vector]
 
 
-def find(probe: Probe, *, largest: float, floor: float = 1e-9) -> float | None:
+def find_scale(probe: Probe, *, largest: float, floor: float = 1e-9) -> float | None:
     """The scale at which the largest logit of `probe` is TARGET, or None when nothing acts up to `largest`.
 
     A logit is proportional to the scale; a saturated probe is a step of 1e-12 down, an invisible one 1e12 up,
@@ -80,21 +80,21 @@ class _Calibration:
         return self.prober.even(self.design, group, y, sx)
 
 
-def calibrate(
+def calibrate_prober(
     oracle: Counted, readout: Readout, design: Design, *, roundoff: float = EPS, rng: np.random.Generator
 ) -> Prober:
     """A prober whose logits have root mean square of about TARGET; sy = 0 when W has no effect at any scale."""
     prober = Prober(oracle, readout, 1.0, 1.0, roundoff)
     search = _Calibration(prober, design, rng)
     try:
-        sx, sy = _biased(search) if readout.biased else _plain(search)
+        sx, sy = _find_biased_lengths(search) if readout.biased else _find_plain_lengths(search)
     except Saturated:
         raise search.refusal() from None
-    prober.sx, prober.sy = power_of_two(sx), power_of_two(sy)
+    prober.sx, prober.sy = find_power_of_two(sx), find_power_of_two(sy)
     return prober
 
 
-def _plain(search: _Calibration) -> tuple[float, float]:
+def _find_plain_lengths(search: _Calibration) -> tuple[float, float]:
     """Lengths for a head without score bias: only the product matters to the logits."""
     readout = search.prober.readout
     V, total, c = (float(np.abs(a).max()) for a in (readout.V, readout.total, readout.c))
@@ -106,14 +106,14 @@ def _plain(search: _Calibration) -> tuple[float, float]:
 
     first = min(2, search.enough)
     groups, Y = search.draw(first)
-    product = find(lambda s: search.logits(groups, Y, *lengths(s)), largest=_LARGEST)
+    product = find_scale(lambda s: search.logits(groups, Y, *lengths(s)), largest=_LARGEST)
     if product is not None and search.enough > first:
         groups, Y = search.draw(search.enough - first)
-        product = _confirmed(lambda s: search.logits(groups, Y, *lengths(s)), product)
+        product = _confirm_scale(lambda s: search.logits(groups, Y, *lengths(s)), product)
     return (1.0, 0.0) if product is None else lengths(product)
 
 
-def _confirmed(probe: Probe, scale: float) -> float:
+def _confirm_scale(probe: Probe, scale: float) -> float:
     """The smaller of `scale` and what further probes ask for."""
     for _ in range(_PROBES):
         size = float(np.abs(probe(scale)).max())
@@ -123,17 +123,17 @@ def _confirmed(probe: Probe, scale: float) -> float:
     return scale
 
 
-def _biased(search: _Calibration) -> tuple[float, float]:
+def _find_biased_lengths(search: _Calibration) -> tuple[float, float]:
     """Lengths for a head with a score bias: x so that x.h is of order one, then y so that x.Wy is."""
     readout = search.prober.readout
     V, total = (float(np.abs(a).max()) for a in (readout.V, readout.total))
     groups, Y = search.draw(search.enough)
-    sx = find(lambda s: search.logits(groups, Y, s, 0.0), largest=_LARGEST)
+    sx = find_scale(lambda s: search.logits(groups, Y, s, 0.0), largest=_LARGEST)
     if sx is None:
         raise Saturated
     still = search.logits(groups, Y, sx, 0.0)
     # y itself is answered too: rounding of y.(V + U) hides x.V when y is much longer than x.
     level = sx * V / total
     floor = max(1e-9, 1e7 * search.prober.roundoff)
-    sy = find(lambda s: search.logits(groups, Y, sx, s) - still, largest=1e4 * level, floor=floor)
+    sy = find_scale(lambda s: search.logits(groups, Y, sx, s) - still, largest=1e4 * level, floor=floor)
     return (sx, 0.0) if sy is None else (sx, min(sy, level))

@@ -22,26 +22,26 @@ from keyhole.errors import BudgetSpent
 from keyhole.identify import matrix_rank, one_layer_freedom
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.networks.learner import Network
-from keyhole.learners.one_head.exact import Exact, every_column
-from keyhole.learners.one_head.learner import Session as HeadSession
+from keyhole.learners.one_head.exact import Exact, measure_every_column
+from keyhole.learners.one_head.learner import HeadSession
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead, Scattered
 from keyhole.learners.one_layer.attention import Attention
 from keyhole.learners.one_layer.learner import (
-    Session,
+    OneLayerSession,
     conclude_layer,
-    fresh,
+    end_without_network,
+    examine_one_layer,
+    find_worst_disagreement,
     judge_layer,
-    network,
-    without_network,
-    worst,
+    learn_lone_network,
 )
 from keyhole.learners.verifying.ending import SPENT, Doubt, Ending, repeat_case, resolve_doubt
 from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import OneLayer
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _ROUNDINGS = 64.0
 _BIASED = (
@@ -73,11 +73,11 @@ class Odd:
             answers = self.inner.ask(pairs)
         except BudgetSpent as spent:
             whole = None if spent.answers is None else spent.answers[: spent.answered // 2 * 2]
-            raise BudgetSpent(str(spent), None if whole is None else _difference(whole)) from spent
-        return _difference(answers)
+            raise BudgetSpent(str(spent), None if whole is None else _subtract_pairs(whole)) from spent
+        return _subtract_pairs(answers)
 
 
-def _difference(answers: Matrix) -> Matrix:
+def _subtract_pairs(answers: Matrix) -> Matrix:
     """Even rows minus odd rows, zero where that is no more than rounding of both."""
     plus, minus = answers[::2], answers[1::2]
     rounding = _ROUNDINGS * EPS * np.maximum(np.abs(plus), np.abs(minus))
@@ -109,18 +109,18 @@ class Antisymmetric:
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[OneLayer]:
         """Recover a layer without biases; certificate BSHK26/one-layer."""
         recovery = self._recovered(oracle, rng)
-        return replace(recovery, certificate=certificate(recovery, oracle.width))
+        return replace(recovery, certificate=certify_antisymmetric(recovery, oracle.width))
 
     def _recovered(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
         measuring, learning, checking = rng.spawn(3)
-        session = Session(Counted(oracle), declared(oracle).roundoff)
+        session = OneLayerSession(Counted(oracle), read_imperfection(oracle).roundoff)
         odd = HeadSession(Counted(Odd(session.oracle)), session.roundoff, measuring)
         try:
             with session.oracle.phase("odd"):
-                head = odd.measure(every_column)
+                head = odd.measure(measure_every_column)
             if not head.V.any():
                 return conclude_layer(session, Ending(status=Status.NO_ODD_PART))
-            dead_end = network(session, learning)
+            dead_end = learn_lone_network(session, learning)
         except BudgetSpent:
             return conclude_layer(session, SPENT)
         except Saturated:
@@ -128,15 +128,15 @@ class Antisymmetric:
         except Scattered:
             return conclude_layer(session, Ending(status=Status.INCONSISTENT))
         except NotAHead as refusal:
-            return _no_head(session, odd.oracle, refusal)
+            return _refuse_odd_part(session, odd.oracle, refusal)
         if dead_end is not None:
-            return without_network(session, dead_end, checking)
+            return end_without_network(session, dead_end, checking)
         rank = matrix_rank(head.W)
         session.found = Attention(head.W, None, None, rank, rank)
-        return judge_layer(session, fresh(session, checking))
+        return judge_layer(session, examine_one_layer(session, checking))
 
 
-def _no_head(session: Session, odd: Counted, refusal: NotAHead) -> Recovery[OneLayer]:
+def _refuse_odd_part(session: OneLayerSession, odd: Counted, refusal: NotAHead) -> Recovery[OneLayer]:
     """Refuse a target whose odd part is no head, once that was asked again and answered the same."""
     case = refusal.counterexample
     repeat = partial(repeat_case, odd, case)
@@ -144,7 +144,7 @@ def _no_head(session: Session, odd: Counted, refusal: NotAHead) -> Recovery[OneL
     return conclude_layer(session, ending)
 
 
-def certificate(recovery: Recovery[OneLayer], width: int) -> Certificate:
+def certify_antisymmetric(recovery: Recovery[OneLayer], width: int) -> Certificate:
     """The paper's reduction confronted with one run."""
     return Certificate(
         "BSHK26/one-layer",
@@ -154,6 +154,6 @@ def certificate(recovery: Recovery[OneLayer], width: int) -> Certificate:
         ),
         conclusion=(
             Check("queries for W", recovery.ledger["odd"].sequences, 2.2 * (width * width + width) + 60),
-            Check("worst relative disagreement on fresh queries", worst(recovery), EXACT),
+            Check("worst relative disagreement on fresh queries", find_worst_disagreement(recovery), EXACT),
         ),
     )

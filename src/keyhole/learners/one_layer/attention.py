@@ -12,13 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector, one_thread
+from keyhole._arrays import EPS, Matrix, Vector, pin_one_thread
 from keyhole.identify import matrix_rank
-from keyhole.learners.one_head.designs import within
+from keyhole.learners.one_head.designs import choose_span_design
 from keyhole.learners.one_layer.pilots import BLIND, Outlook, Pilots
-from keyhole.learners.one_layer.regions import Sizes, Spot, best_spot, own_length, spot
+from keyhole.learners.one_layer.regions import Sizes, Spot, find_best_spot, locate_spot, measure_own_length
 from keyhole.learners.one_layer.scores import CUT, Reader
-from keyhole.learners.one_layer.value_mixing import mix, sight, spanning, spread
+from keyhole.learners.one_layer.value_mixing import (
+    choose_spanning_spots,
+    find_seen_directions,
+    measure_mixing,
+    measure_slope_spread,
+)
 from keyhole.models import AbsAffine, Factored
 from keyhole.oracles import Counted
 
@@ -52,7 +57,7 @@ class Attention:
     short: bool = False
 
 
-def attention(
+def measure_attention(
     oracle: Counted, G: AbsAffine, *, roundoff: float = EPS, whole: bool = False, rng: np.random.Generator
 ) -> Attention:
     """Measure the attention behind G.
@@ -70,113 +75,113 @@ def attention(
     d = oracle.width
     if seen.sizes is None:
         with oracle.phase("measure"):
-            M = _mixing_alone(reader, seen, rng)
+            M = _measure_mixing_alone(reader, seen, rng)
             return Attention(np.zeros((d, d)), None, M, 0, 0, reader.lost)
     reader.sizes = seen.sizes
-    spots = _spots(G, seen.sizes, rng)
+    spots = _choose_spots(G, seen.sizes, rng)
     with oracle.phase("measure"):
-        columns = _columns(reader, spots, seen, whole, rng)
-    return _assembled(reader, spots, *columns)
+        columns = _measure_spot_columns(reader, spots, seen, whole, rng)
+    return _assemble_attention(reader, spots, *columns)
 
 
-def _spots(G: AbsAffine, sizes: Sizes, rng: np.random.Generator) -> list[Spot]:
+def _choose_spots(G: AbsAffine, sizes: Sizes, rng: np.random.Generator) -> list[Spot]:
     """The spots of the random basis that promises the least error of W."""
-    draws = [_along(G, sizes, rng) for _ in range(_BASES)]
+    draws = [_draw_basis_spots(G, sizes, rng) for _ in range(_BASES)]
     return min(draws, key=lambda pair: pair[1])[0]
 
 
-def _along(G: AbsAffine, sizes: Sizes, rng: np.random.Generator) -> tuple[list[Spot], float]:
+def _draw_basis_spots(G: AbsAffine, sizes: Sizes, rng: np.random.Generator) -> tuple[list[Spot], float]:
     d = G.width
-    with one_thread():
+    with pin_one_thread():
         U = np.linalg.qr(rng.normal(size=(d, d)))[0]
-        found = [best_spot(G, u, sizes) for u in U]
+        found = [find_best_spot(G, u, sizes) for u in U]
         against = -np.sum([place.z / np.linalg.norm(place.z) for place, _ in found], axis=0) / np.sqrt(d)
-        found.append(_last(G, against, sizes, rng))
+        found.append(_find_last_spot(G, against, sizes, rng))
         spots = [place for place, _ in found]
         bars = np.array([np.linalg.norm(place.z) / max(worth, 1e-300) for place, worth in found])
-        return spots, float(np.linalg.norm(np.linalg.pinv(_system(spots)[0], rcond=0.0)[:-1] * bars))
+        return spots, float(np.linalg.norm(np.linalg.pinv(_build_spot_system(spots)[0], rcond=0.0)[:-1] * bars))
 
 
-def _last(G: AbsAffine, against: Vector, sizes: Sizes, rng: np.random.Generator) -> tuple[Spot, float]:
+def _find_last_spot(G: AbsAffine, against: Vector, sizes: Sizes, rng: np.random.Generator) -> tuple[Spot, float]:
     """A spot ahead of `against`, or where the network is flat there a shorter one along any line."""
-    ahead = best_spot(G, against, sizes, backwards=False)
+    ahead = find_best_spot(G, against, sizes, backwards=False)
     u = rng.normal(size=len(against))
-    return ahead if ahead[1] > 0.0 else best_spot(G, u / np.linalg.norm(u), Sizes(4.0 * sizes.W, sizes.h))
+    return ahead if ahead[1] > 0.0 else find_best_spot(G, u / np.linalg.norm(u), Sizes(4.0 * sizes.W, sizes.h))
 
 
-def _system(spots: list[Spot]) -> tuple[Matrix, float]:
+def _build_spot_system(spots: list[Spot]) -> tuple[Matrix, float]:
     """Rows (z, L) with L the typical length of z, for the unknowns W and h / L."""
     Z = np.array([place.z for place in spots])
     L = float(np.median(np.linalg.norm(Z, axis=1)))
     return np.hstack([Z, np.full((len(Z), 1), L)]), L
 
 
-def _columns(
+def _measure_spot_columns(
     reader: Reader, spots: list[Spot], seen: Outlook, whole: bool, rng: np.random.Generator
 ) -> tuple[Matrix, Matrix | None]:
     """Columns W z + h at all spots, as rows, and a basis of their range where one was used."""
-    directions = sight(reader.G)
-    first = spanning(spots, directions, rng=rng) if seen.residual else []
-    if seen.residual and spread([spots[i] for i in first], directions) < _ALIKE:
+    directions = find_seen_directions(reader.G)
+    first = choose_spanning_spots(spots, directions, rng=rng) if seen.residual else []
+    if seen.residual and measure_slope_spread([spots[i] for i in first], directions) < _ALIKE:
         first = []
-        _mix_elsewhere(reader, seen, rng)
+        _measure_mixing_elsewhere(reader, seen, rng)
     bases = reader.bases(spots)
     C = np.zeros((len(spots), reader.G.width))
     if first:
-        C[first] = mix(reader, [spots[i] for i in first], bases[first], seen.mixing, rng=rng)
+        C[first] = measure_mixing(reader, [spots[i] for i in first], bases[first], seen.mixing, rng=rng)
     done, Q = list(first), None
     for i in (i for i in range(len(spots)) if i not in first):
         if Q is None and not whole:
-            Q = _range(C[done])
-        C[i] = _column(reader, spots[i], bases[i], Q)
+            Q = _find_complete_range(C[done])
+        C[i] = _measure_spot_column(reader, spots[i], bases[i], Q)
         done.append(i)
     return C, Q
 
 
-def _mixing_alone(reader: Reader, seen: Outlook, rng: np.random.Generator) -> Matrix | None:
+def _measure_mixing_alone(reader: Reader, seen: Outlook, rng: np.random.Generator) -> Matrix | None:
     """M where no score acts: zero where nothing before the last token does."""
     if seen.residual and seen.mixing < BLIND:
         return np.zeros((reader.G.width,) * 2)
     if seen.residual:
-        _mix_elsewhere(reader, seen, rng)
+        _measure_mixing_elsewhere(reader, seen, rng)
     return reader.M
 
 
-def _mix_elsewhere(reader: Reader, seen: Outlook, rng: np.random.Generator) -> None:
+def _measure_mixing_elsewhere(reader: Reader, seen: Outlook, rng: np.random.Generator) -> None:
     """Measure M where regions differ, when scores are best read where they do not; what stays open counts as lost."""
     G, d = reader.G, reader.G.width
-    octaves = 1.0 + np.log2(max(1.0, float(np.abs(G.t).max(initial=0.0)) / own_length(G)))
-    lengths = own_length(G) * 2.0 ** rng.uniform(0.0, octaves + 1.0, size=_MORE * (d + 1))
-    spots = [spot(G, z) for z in rng.normal(size=(len(lengths), d)) * lengths[:, None]]
-    chosen = [spots[i] for i in spanning(spots, sight(G), rng=rng)]
-    reader.lost += int(spread(chosen, sight(G)) < _ALIKE)
-    mix(reader, chosen, reader.bases(chosen), seen.mixing, scores=False, rng=rng)
+    octaves = 1.0 + np.log2(max(1.0, float(np.abs(G.t).max(initial=0.0)) / measure_own_length(G)))
+    lengths = measure_own_length(G) * 2.0 ** rng.uniform(0.0, octaves + 1.0, size=_MORE * (d + 1))
+    spots = [locate_spot(G, z) for z in rng.normal(size=(len(lengths), d)) * lengths[:, None]]
+    chosen = [spots[i] for i in choose_spanning_spots(spots, find_seen_directions(G), rng=rng)]
+    reader.lost += int(measure_slope_spread(chosen, find_seen_directions(G)) < _ALIKE)
+    measure_mixing(reader, chosen, reader.bases(chosen), seen.mixing, scores=False, rng=rng)
 
 
-def _column(reader: Reader, place: Spot, base: Vector, Q: Matrix | None) -> Vector:
+def _measure_spot_column(reader: Reader, place: Spot, base: Vector, Q: Matrix | None) -> Vector:
     V = reader.readout(place)
-    design = reader.design(place) if Q is None else within(V, Q, most=V.shape[1], cut=CUT)
+    design = reader.design(place) if Q is None else choose_span_design(V, Q, most=V.shape[1], cut=CUT)
     forms = reader.forms(place, base, design)
-    with one_thread():
+    with pin_one_thread():
         column = design.solve(forms[None])[0]
         return column if Q is None else Q @ column
 
 
-def _range(C: Matrix) -> Matrix | None:
+def _find_complete_range(C: Matrix) -> Matrix | None:
     """An orthonormal basis of the span of the rows, once the last of them adds nothing to it."""
     if len(C) < 2 or len(C) > C.shape[1]:
         return None
-    with one_thread():
+    with pin_one_thread():
         size = np.linalg.norm(C, axis=1, keepdims=True)
         _, S, Z = np.linalg.svd(C / np.where(size > 0, size, 1.0), full_matrices=False)
         rank = int((_NOTHING * S[0] < S).sum())
         return Z[:rank].T if rank < len(C) and rank > 0 else None
 
 
-def _assembled(reader: Reader, spots: list[Spot], C: Matrix, Q: Matrix | None) -> Attention:
+def _assemble_attention(reader: Reader, spots: list[Spot], C: Matrix, Q: Matrix | None) -> Attention:
     """W and h from their columns; h is dropped, and W solved for alone, where it is no more than an error."""
-    A, L = _system(spots)
-    with one_thread():
+    A, L = _build_spot_system(spots)
+    with pin_one_thread():
         joint = min(C.shape) if Q is None else Q.shape[1]
         if reader.sizes.W == 0.0:
             return Attention(np.zeros((len(C[0]),) * 2), C.mean(axis=0), reader.M, 0, 1, reader.lost)

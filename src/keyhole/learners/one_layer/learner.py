@@ -18,11 +18,11 @@ from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import one_layer_freedom
 from keyhole.learners.base import Counterexample, Plan, Recovery, Status
-from keyhole.learners.networks.learner import Network, why_not
+from keyhole.learners.networks.learner import Network, explain_missing_network
 from keyhole.learners.networks.lines import learn_network
 from keyhole.learners.one_head.probes import Saturated
-from keyhole.learners.one_layer.attention import Attention, attention
-from keyhole.learners.one_layer.regions import own_length
+from keyhole.learners.one_layer.attention import Attention, measure_attention
+from keyhole.learners.one_layer.regions import measure_own_length
 from keyhole.learners.one_layer.scores import TOGETHER
 from keyhole.learners.verifying.ending import (
     ONE_LAYER,
@@ -35,12 +35,12 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import EXACT, Examination, examine
-from keyhole.learners.verifying.questions import QUERIES, fresh_sequences
+from keyhole.learners.verifying.examination import EXACT, Examination, examine_model
+from keyhole.learners.verifying.questions import QUERIES, draw_fresh_sequences
 from keyhole.learners.verifying.witnesses import find_uneven_attention
 from keyhole.models import AbsAffine, Head, OneLayer
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _CLOSE = 1e-6  # relative error of a network up to which attention is looked for behind it
 _ATTEMPTS = 2  # at the network: one line in a hundred is an unlucky one
@@ -50,7 +50,7 @@ BENDING = 16  # fresh pairs at the lengths at which the network bends
 
 
 @dataclass(slots=True)
-class Session:
+class OneLayerSession:
     """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
 
     oracle: Counted
@@ -108,25 +108,25 @@ class OneLayerTransformer:
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[OneLayer]:
         """Recover a layer; certificate keyhole/local-affine."""
         recovery = self._recovered(oracle, rng)
-        return replace(recovery, certificate=certificate(recovery, oracle.width))
+        return replace(recovery, certificate=certify_local_affine(recovery, oracle.width))
 
     def _recovered(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
         learning, measuring, checking = rng.spawn(3)
-        session = Session(Counted(oracle), declared(oracle).roundoff)
+        session = OneLayerSession(Counted(oracle), read_imperfection(oracle).roundoff)
         try:
-            dead_end = network(session, learning)
+            dead_end = learn_lone_network(session, learning)
             if dead_end is not None:
-                return without_network(session, dead_end, checking)
+                return end_without_network(session, dead_end, checking)
             if session.G is not None and not session.flat:
-                session.found = attention(session.oracle, session.G, roundoff=session.roundoff, rng=measuring)
+                session.found = measure_attention(session.oracle, session.G, roundoff=session.roundoff, rng=measuring)
         except BudgetSpent:
             return conclude_layer(session, SPENT)
         except Saturated:
             return conclude_layer(session, Ending(status=Status.SATURATED))
-        return _verified(session, checking, measuring)
+        return _verify_one_layer(session, checking, measuring)
 
 
-def without_network(session: Session, status: Status, rng: np.random.Generator) -> Recovery[OneLayer]:
+def end_without_network(session: OneLayerSession, status: Status, rng: np.random.Generator) -> Recovery[OneLayer]:
     """End where lone tokens were not explained: refused only for answers that no attention gives."""
     if status is Status.BUDGET_SPENT:
         return conclude_layer(session, SPENT)
@@ -136,12 +136,12 @@ def without_network(session: Session, status: Status, rng: np.random.Generator) 
         return conclude_layer(session, ending)
     if session.G is None:
         return conclude_layer(session, Ending(status=status))
-    seen = fresh(session, rng)
+    seen = examine_one_layer(session, rng)
     ending = _refuse_layer(session, seen, status)
     return conclude_layer(session, replace(ending, fresh=seen.fresh if seen.fresh.sequences else None))
 
 
-def network(session: Session, rng: np.random.Generator) -> Status | None:
+def learn_lone_network(session: OneLayerSession, rng: np.random.Generator) -> Status | None:
     """Learn what lone tokens meet; a status where that is too far off to look for attention behind it."""
     oracle = session.oracle
     with oracle.phase("kinks"):
@@ -161,37 +161,43 @@ def network(session: Session, rng: np.random.Generator) -> Status | None:
             return Status.BUDGET_SPENT
         if learned.gap <= _CLOSE:
             return None
-        status = why_not(learned)
+        status = explain_missing_network(learned)
         if learned.smooth:
             break
     return status
 
 
-def _verified(session: Session, checking: np.random.Generator, measuring: np.random.Generator) -> Recovery[OneLayer]:
+def _verify_one_layer(
+    session: OneLayerSession, checking: np.random.Generator, measuring: np.random.Generator
+) -> Recovery[OneLayer]:
     """Judge the model by fresh sequences; where W was taken for one of low rank, whole columns are measured first."""
-    seen = fresh(session, checking)
+    seen = examine_one_layer(session, checking)
     if not seen.passed and seen.complete and session.G and session.found and session.found.short:
         short = session.found
         try:
-            session.found = attention(session.oracle, session.G, roundoff=session.roundoff, whole=True, rng=measuring)
-            seen = fresh(session, checking)
+            session.found = measure_attention(
+                session.oracle, session.G, roundoff=session.roundoff, whole=True, rng=measuring
+            )
+            seen = examine_one_layer(session, checking)
         except (BudgetSpent, Saturated):
             session.found = short
     return judge_layer(session, seen)
 
 
-def fresh(session: Session, rng: np.random.Generator) -> Examination:
+def examine_one_layer(session: OneLayerSession, rng: np.random.Generator) -> Examination:
     """The model of the session on sequences it was not fitted on."""
     model = session.model()
     if model is None:
         raise InvalidInput("there is no model to verify.")
     with session.oracle.phase("verify"):
         tolerance = ONE_LAYER.tolerance(session.oracle)
-        batches = chain([bending(model, rng=rng)], fresh_sequences(model, rng=rng))
-        return examine(session.oracle, model, tolerance=tolerance, roundoff=session.roundoff, rng=rng, batches=batches)
+        batches = chain([draw_bending_pairs(model, rng=rng)], draw_fresh_sequences(model, rng=rng))
+        return examine_model(
+            session.oracle, model, tolerance=tolerance, roundoff=session.roundoff, rng=rng, batches=batches
+        )
 
 
-def bending(model: OneLayer, *, rng: np.random.Generator) -> Sequences:
+def draw_bending_pairs(model: OneLayer, *, rng: np.random.Generator) -> Sequences:
     r"""Pairs [z + x; z] of the lengths at which the network bends, where scores may be too large for other tests.
 
     x is tilted towards $Wz + h$, so that the first token has the larger score: what a large one leaves of the other
@@ -199,7 +205,7 @@ def bending(model: OneLayer, *, rng: np.random.Generator) -> Sequences:
     """
     unit, farthest = 1.0, 1.0
     if isinstance(model.net, AbsAffine):
-        unit, farthest = own_length(model.net), float(np.abs(model.net.t).max(initial=0.0))
+        unit, farthest = measure_own_length(model.net), float(np.abs(model.net.t).max(initial=0.0))
     lengths = np.geomspace(unit, 4.0 * max(unit, farthest), BENDING)[:, None]
     z, x = rng.normal(size=(2, BENDING, model.width))
     towards = model.head.queries(lengths * z)
@@ -208,9 +214,9 @@ def bending(model: OneLayer, *, rng: np.random.Generator) -> Sequences:
     return np.stack([lengths * (z + x), lengths * z], axis=1)
 
 
-def judge_layer(session: Session, seen: Examination) -> Recovery[OneLayer]:
+def judge_layer(session: OneLayerSession, seen: Examination) -> Recovery[OneLayer]:
     """The recovery that fresh sequences allow."""
-    perfect = declared(session.oracle).perfect
+    perfect = read_imperfection(session.oracle).perfect
     ending = settle(
         session.oracle,
         seen,
@@ -222,45 +228,45 @@ def judge_layer(session: Session, seen: Examination) -> Recovery[OneLayer]:
     return conclude_layer(session, ending)
 
 
-def _refuse_layer(session: Session, seen: Examination, status: Status) -> Ending:
+def _refuse_layer(session: OneLayerSession, seen: Examination, status: Status) -> Ending:
     """Refuse, unless the model is nearly right, or the target answers the same question differently."""
     repeat = partial(repeat_case, session.oracle, seen.worst)
     return resolve_doubt(session.oracle, _doubt_layer(session, seen, status), repeat=repeat)
 
 
-def _doubt_layer(session: Session, seen: Examination, status: Status) -> Doubt:
+def _doubt_layer(session: OneLayerSession, seen: Examination, status: Status) -> Doubt:
     found = session.found
     if found is not None and found.lost:
         return Doubt(Status.SATURATED)
     one_column = found is not None and found.rank < found.joint == 1
-    if _rounded(session.G, seen.worst) or seen.fresh.relative <= ONE_LAYER.near or one_column:
+    if _is_rounding_gap(session.G, seen.worst) or seen.fresh.relative <= ONE_LAYER.near or one_column:
         return Doubt(Status.IMPRECISE)
     # Behind a network that explains lone tokens attention is read, not searched for: a longer sequence refutes it then.
     refutes = status is Status.NOT_ONE_LAYER and seen.worst is not None and len(seen.worst.tokens) > 1
     return Doubt(status, seen.worst, refutes=refutes)
 
 
-def _rounded(G: AbsAffine | None, case: Counterexample | None) -> bool:
+def _is_rounding_gap(G: AbsAffine | None, case: Counterexample | None) -> bool:
     """Whether a gap is small beside what a token's answer is a sum of: far hyperplanes cancel, their errors do not."""
     return G is not None and case is not None and case.gap <= _CLOSE * float(G.terms(case.tokens).max())
 
 
-def conclude_layer(session: Session, ending: Ending) -> Recovery[OneLayer]:
+def conclude_layer(session: OneLayerSession, ending: Ending) -> Recovery[OneLayer]:
     """A recovery that says what is known."""
     return conclude(
         session.oracle,
         ending,
         Account(
             model=session.model(),
-            reason=_reason(session),
-            determined=_determined(session, ending.verdict),
-            degrees_of_freedom=_freedom(session),
+            reason=_explain_layer_found(session),
+            determined=_describe_determined_layer(session, ending.verdict),
+            degrees_of_freedom=_count_layer_freedom(session),
             rank=session.found.rank if session.found is not None else None,
         ),
     )
 
 
-def _reason(session: Session) -> str:
+def _explain_layer_found(session: OneLayerSession) -> str:
     G, found = session.G, session.found
     if G is None:
         return "A one-layer Transformer was tried: lone tokens were to show its network."
@@ -275,7 +281,7 @@ def _reason(session: Session) -> str:
     return "; ".join(parts) + "."
 
 
-def _determined(session: Session, verdict: Verdict) -> str:
+def _describe_determined_layer(session: OneLayerSession, verdict: Verdict) -> str:
     if session.G is None:
         return "Nothing was determined."
     if session.flat:
@@ -294,7 +300,7 @@ def _determined(session: Session, verdict: Verdict) -> str:
     )
 
 
-def _freedom(session: Session) -> int | None:
+def _count_layer_freedom(session: OneLayerSession) -> int | None:
     G, found = session.G, session.found
     if G is None or found is None:
         return None
@@ -309,7 +315,7 @@ def _freedom(session: Session) -> int | None:
     )
 
 
-def certificate(recovery: Recovery[OneLayer], width: int) -> Certificate:
+def certify_local_affine(recovery: Recovery[OneLayer], width: int) -> Certificate:
     """The general reduction confronted with one run: scores cost what a head's do, and a mixing as much again."""
     model, outputs = recovery.model, 1 if recovery.model is None else min(width, recovery.model.outputs)
     residual = model is not None and model.residual
@@ -322,11 +328,11 @@ def certificate(recovery: Recovery[OneLayer], width: int) -> Certificate:
         ),
         conclusion=(
             Check("queries that measure scores and mixing", recovery.ledger["measure"].sequences, 3 * full + 1000),
-            Check("worst relative disagreement on fresh queries", worst(recovery), EXACT),
+            Check("worst relative disagreement on fresh queries", find_worst_disagreement(recovery), EXACT),
         ),
     )
 
 
-def worst(recovery: Recovery[OneLayer]) -> float:
+def find_worst_disagreement(recovery: Recovery[OneLayer]) -> float:
     """The largest relative disagreement seen; infinite where nothing was asked."""
     return np.inf if recovery.fresh is None else recovery.fresh.relative

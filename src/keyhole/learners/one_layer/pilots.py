@@ -14,7 +14,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Vector, rms
 from keyhole.learners.one_head.probes import REASK_ABOVE, TARGET, Saturated
-from keyhole.learners.one_layer.regions import Sizes, Spot, own_length, room, spot
+from keyhole.learners.one_layer.regions import Sizes, Spot, locate_spot, measure_own_length, measure_room
 from keyhole.learners.one_layer.scores import Reader
 
 _COUNT = 3
@@ -76,7 +76,7 @@ class Pilots:
 
     def _ask(self, u: Vector, x: Vector, length: float) -> tuple[float, float]:
         G = self.reader.G
-        place, reach = _roomy(self.reader, u, length)
+        place, reach = _find_roomy_spot(self.reader, u, length)
         if not np.linalg.norm(place.J) > _FLAT * (np.linalg.norm(G.P) + np.linalg.norm(G.D)):
             return np.nan, 1.0
         step = min(reach / _SAFE, self.longest)
@@ -97,7 +97,7 @@ class Pilots:
         Raises:
             Saturated: there is none.
         """
-        unit = own_length(self.reader.G)
+        unit = measure_own_length(self.reader.G)
         length, low, high, flat = unit, 0.0, np.inf, 0.0
         for _ in range(_PROBES):
             size = self.forms(length)[1]
@@ -141,7 +141,7 @@ class Pilots:
     def _beside(self, bias: float, length: float) -> Sizes:
         """Sizes where |h| hides |W z|: tokens are made longer until it does not, or rounding does."""
         self.longest = min(self.longest, TARGET / max(np.sqrt(bias), 1e-300))
-        longest = _ROUNDED * max(self.longest, own_length(self.reader.G))
+        longest = _ROUNDED * max(self.longest, measure_own_length(self.reader.G))
         while length < longest:
             length *= _RAISE
             here = self._square(length)
@@ -167,12 +167,12 @@ class Pilots:
         return Outlook(sizes, mixing, bool(max(self.gaps, default=0.0) > _SAME * max(1.0, mixing)))
 
 
-def _roomy(reader: Reader, u: Vector, length: float) -> tuple[Spot, float]:
+def _find_roomy_spot(reader: Reader, u: Vector, length: float) -> tuple[Spot, float]:
     """The spot with most room among a few lengths near the one wanted, forwards and backwards."""
     near = length * 2.0 ** np.linspace(-0.5, 0.5, 9)
     lengths = np.concatenate([near, -near])
-    reach = room(reader.G, u, lengths)
+    reach = measure_room(reader.G, u, lengths)
     order = np.argsort(-reach / np.abs(lengths))
     kept = [*order[:_LOOKED_AT], order[np.argmax(np.sign(lengths[order]) != np.sign(lengths[order[0]]))]]
-    found = [(spot(reader.G, lengths[i] * u), float(reach[i])) for i in kept]
+    found = [(locate_spot(reader.G, lengths[i] * u), float(reach[i])) for i in kept]
     return max(found, key=lambda pair: pair[1] * float(np.linalg.norm(pair[0].J)) / float(np.linalg.norm(pair[0].z)))

@@ -66,44 +66,44 @@ class Spot:
         return np.where(ahead <= back, _INSIDE / np.maximum(ahead, least), -_INSIDE / np.maximum(back, least))
 
 
-def spot(G: AbsAffine, z: Vector) -> Spot:
+def locate_spot(G: AbsAffine, z: Vector) -> Spot:
     """The spot at z."""
     slack = G.n @ z - G.t
     return Spot(z, G.jacobian(z), G.n / np.where(slack == 0.0, 1e-300, slack)[:, None])
 
 
-def own_length(G: AbsAffine) -> float:
+def measure_own_length(G: AbsAffine) -> float:
     """Typical distance of the hyperplanes from the origin; 1 where there are none or all pass through it."""
     middle = float(np.median(np.abs(G.t))) if G.hidden else 0.0
     return middle if middle > 1e-10 else 1.0
 
 
-def best_spot(G: AbsAffine, u: Vector, sizes: Sizes, *, backwards: bool = True) -> tuple[Spot, float]:
+def find_best_spot(G: AbsAffine, u: Vector, sizes: Sizes, *, backwards: bool = True) -> tuple[Spot, float]:
     """The most valuable spot along the ray of the unit vector u, or its line, and its worth."""
-    unit = own_length(G)
+    unit = measure_own_length(G)
     ahead = unit * 2.0**_OCTAVES
     lengths = np.concatenate([ahead, -ahead]) if backwards else ahead
     size = np.abs(lengths)
-    step = np.minimum(room(G, u, lengths), sizes.step(size))
+    step = np.minimum(measure_room(G, u, lengths), sizes.step(size))
     gain = step**2 * (size if sizes.W > 0.0 else 1.0)
     order = np.argsort(-gain / (size + unit))
-    best = (spot(G, lengths[order[0]] * u), 0.0)
+    best = (locate_spot(G, lengths[order[0]] * u), 0.0)
     for first in range(0, len(order), _LOOKED_AT):
-        judged = [_judged(G, lengths[i] * u, float(gain[i])) for i in order[first : first + _LOOKED_AT]]
+        judged = [_judge_spot(G, lengths[i] * u, float(gain[i])) for i in order[first : first + _LOOKED_AT]]
         best = max([best, *judged], key=lambda pair: pair[1])
         if best[1] > 0.0:
             break
     return best
 
 
-def _judged(G: AbsAffine, z: Vector, gain: float) -> tuple[Spot, float]:
+def _judge_spot(G: AbsAffine, z: Vector, gain: float) -> tuple[Spot, float]:
     """The spot at z with its worth, none where slopes are too small beside the terms of an answer to be read."""
-    here, terms = spot(G, z), float(G.terms(z[None])[0]) or 1.0
+    here, terms = locate_spot(G, z), float(G.terms(z[None])[0]) or 1.0
     slope = float(np.abs(here.J).max())
     return here, gain * slope / terms if slope > _FLAT * float(np.abs(G.D).sum() + np.abs(G.P).sum()) else 0.0
 
 
-def room(G: AbsAffine, u: Vector, lengths: Array) -> Array:
+def measure_room(G: AbsAffine, u: Vector, lengths: Array) -> Array:
     """About how far a random direction may be followed from each point of a line before a hyperplane is met."""
     slack = np.abs(np.multiply.outer(lengths, G.n @ u) - G.t)
     return np.sqrt(len(u)) * (slack.min(axis=1) if G.hidden else _FREE * (1.0 + np.abs(lengths)))

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix, Stack, Vector, rms
-from keyhole.learners.one_head.designs import Design, frame
-from keyhole.learners.one_head.probes import SPARE_REASKS, TARGET, log_ratio, sequences
+from keyhole.learners.one_head.designs import Design, build_frame_design
+from keyhole.learners.one_head.probes import SPARE_REASKS, TARGET, build_probe_sequences, log_ratio
 from keyhole.learners.one_layer.regions import Sizes, Spot
 from keyhole.models.relu import AbsAffine
 from keyhole.oracles import Counted
@@ -61,7 +61,7 @@ class Reader:
     def design(self, spot: Spot) -> Design:
         """Vectors that measure a whole column W z + h at this spot."""
         V = self.readout(spot)
-        return frame(V, most=min(V.shape[1], TOGETHER), cut=CUT)
+        return build_frame_design(V, most=min(V.shape[1], TOGETHER), cut=CUT)
 
     def bases(self, spots: list[Spot]) -> Matrix:
         """G at the spots, asked: a model of it would add its own error, magnified."""
@@ -76,7 +76,7 @@ class Reader:
     def rises(self, spot: Spot, base: Vector, X: Stack, steps: Vector) -> Matrix:
         """What answers rise by per step when groups of tokens z + s x stand before z: J M sum_k alpha_k x_k."""
         x = steps[:, None, None] * X
-        return (self.oracle.ask(sequences(x, np.tile(spot.z, (len(x), 1)))) - base) / steps[:, None]
+        return (self.oracle.ask(build_probe_sequences(x, np.tile(spot.z, (len(x), 1)))) - base) / steps[:, None]
 
     def forms(self, spot: Spot, base: Vector, design: Design) -> Vector:
         """x . (W z + h) for every vector x of the design."""  # noqa: D403
@@ -87,7 +87,7 @@ class Reader:
             self.spare -= len(bad)
             if len(bad) == 0 or self.spare < 0:
                 break
-            steps[bad] *= _shrink(t[bad])
+            steps[bad] *= _choose_shrink_factor(t[bad])
             t[bad] = self._logits(spot, base, design, bad, steps[bad])
         self._steer(t)
         return self._kept(t / steps[:, None]).ravel()
@@ -114,7 +114,7 @@ class Reader:
             return np.log((ahead * seen).sum(axis=1) / (back * seen).sum(axis=1)), seen
 
 
-def _shrink(t: Matrix) -> Vector:
+def _choose_shrink_factor(t: Matrix) -> Vector:
     """By how much steps are shortened where the logits t could not be read."""
     largest = np.abs(t).max(axis=1)
     return np.where(np.isfinite(largest), TARGET / np.maximum(largest, TARGET), 2.0**-10)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Vector, one_thread
-from keyhole.learners.one_head.designs import alone
+from keyhole._arrays import Matrix, Vector, pin_one_thread
+from keyhole.learners.one_head.designs import build_lone_design
 from keyhole.learners.one_head.probes import Indices
-from keyhole.learners.one_layer.regions import Spot, room
+from keyhole.learners.one_layer.regions import Spot, measure_room
 from keyhole.learners.one_layer.scores import REASK_ABOVE, Reader
 from keyhole.models import AbsAffine
 
@@ -53,30 +53,30 @@ class Paired:
         return np.flatnonzero(~np.isfinite(self.forms) | (size < _POOR * np.sqrt(np.mean(size**2))))
 
 
-def sight(G: AbsAffine) -> Matrix:
+def find_seen_directions(G: AbsAffine) -> Matrix:
     """An orthonormal basis, in columns, of the directions the network does not ignore."""
-    with one_thread():
+    with pin_one_thread():
         rows = np.concatenate([G.n * np.sqrt((G.D**2).sum(axis=1, keepdims=True)), G.P])
         _, S, Z = np.linalg.svd(rows, full_matrices=False)
         return Z[1e-9 * S[0] < S].T
 
 
-def spanning(spots: list[Spot], seen: Matrix, *, rng: np.random.Generator) -> list[int]:
+def choose_spanning_spots(spots: list[Spot], seen: Matrix, *, rng: np.random.Generator) -> list[int]:
     """As many spots as M needs and one more, those whose slopes are best conditioned together."""
     count = min(len(spots), -(-seen.shape[1] // len(spots[0].J)) + 1)
-    with one_thread():
+    with pin_one_thread():
         choices = [sorted(rng.choice(len(spots), size=count, replace=False).tolist()) for _ in range(_TRIES)]
-        return max(choices, key=lambda chosen: spread([spots[i] for i in chosen], seen))
+        return max(choices, key=lambda chosen: measure_slope_spread([spots[i] for i in chosen], seen))
 
 
-def spread(spots: list[Spot], seen: Matrix) -> float:
+def measure_slope_spread(spots: list[Spot], seen: Matrix) -> float:
     """Least singular value of the normalised slopes of the spots together: 0 where M is not determined by them."""
-    rows = [w * s.J @ seen for w, s in zip(_weights(spots), spots, strict=True)]
+    rows = [w * s.J @ seen for w, s in zip(_weigh_spots(spots), spots, strict=True)]
     S = np.linalg.svd(np.concatenate(rows), compute_uv=False)
     return float(S[-1])
 
 
-def _weights(spots: list[Spot]) -> Vector:
+def _weigh_spots(spots: list[Spot]) -> Vector:
     """What makes slopes of one size; those of a region where the network is all but flat stay small."""
     size = np.array([float(np.linalg.norm(s.J)) for s in spots])
     return 1.0 / np.maximum(size, max(1e-3 * float(size.max()), 1e-300))
@@ -85,23 +85,23 @@ def _weights(spots: list[Spot]) -> Vector:
 def read_pairs(reader: Reader, spot: Spot, base: Vector, B: Matrix, mixing: float, *, scores: bool) -> Paired:
     """J M b along every row b of the basis, and the scores too where steps are to be short enough for them."""
     length = float(np.linalg.norm(spot.z))
-    reach = float(room(reader.G, spot.z / length, np.array([length]))[0]) / (_SAFE * mixing)
+    reach = float(measure_room(reader.G, spot.z / length, np.array([length]))[0]) / (_SAFE * mixing)
     most = float(reader.sizes.step(np.array([length]))[0]) if scores else np.inf
     step = min(reach, most)
     t, seen = reader.pair(spot, base, B, np.full(len(B), step))
     return Paired(spot, step, np.where(np.abs(t) <= REASK_ABOVE, t / step, np.nan), seen)
 
 
-def solve(pairs: list[Paired], B: Matrix) -> Matrix:
+def solve_mixing(pairs: list[Paired], B: Matrix) -> Matrix:
     """M from J M b at several spots; of least norm where the network ignores directions."""
-    with one_thread():
-        weights = _weights([p.spot for p in pairs])
+    with pin_one_thread():
+        weights = _weigh_spots([p.spot for p in pairs])
         J = np.concatenate([w * p.spot.J for w, p in zip(weights, pairs, strict=True)])
         Y = np.concatenate([w * p.seen.T for w, p in zip(weights, pairs, strict=True)])
         return np.linalg.lstsq(J, Y, rcond=1e-9)[0] @ B
 
 
-def mix(
+def measure_mixing(
     reader: Reader, spots: list[Spot], bases: Matrix, mixing: float, *, scores: bool = True, rng: np.random.Generator
 ) -> Matrix:
     """Measure M, hand it to the reader, and return the columns W z + h at the spots as rows (zero without scores).
@@ -113,22 +113,24 @@ def mix(
     pairs: list[Paired] = []
     for _ in range(_ROUNDS):
         pairs = [read_pairs(reader, s, base, B, mixing, scores=scores) for s, base in zip(spots, bases, strict=True)]
-        reader.M = solve(pairs, B)
+        reader.M = solve_mixing(pairs, B)
         if all(pair.inside(reader.moved(B)) for pair in pairs):
             break
         mixing *= 4.0
     if not scores:
         return np.zeros((len(spots), d))
-    return np.array([_column(reader, pair, base, B) for pair, base in zip(pairs, bases, strict=True)])
+    return np.array([_solve_paired_column(reader, pair, base, B) for pair, base in zip(pairs, bases, strict=True)])
 
 
-def _column(reader: Reader, pair: Paired, base: Vector, B: Matrix) -> Vector:
+def _solve_paired_column(reader: Reader, pair: Paired, base: Vector, B: Matrix) -> Vector:
     """W z + h from its forms along the basis, those read badly replaced by forms along b + r."""
     at, rows, forms = pair.poor(), B.copy(), pair.forms.copy()
     if len(at):
-        with one_thread():
+        with pin_one_thread():
             r = np.linalg.svd(reader.readout(pair.spot), full_matrices=False)[0][:, 0]
         rows[at] = (B[at] + r) / np.sqrt(2.0)
-        forms[at] = [reader.forms(pair.spot, base, alone(reader.readout(pair.spot), x))[0] for x in rows[at]]
-    with one_thread():
+        forms[at] = [
+            reader.forms(pair.spot, base, build_lone_design(reader.readout(pair.spot), x))[0] for x in rows[at]
+        ]
+    with pin_one_thread():
         return np.asarray(np.linalg.solve(rows, forms), dtype=np.float64)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Answers, Matrix, Sequences, check_finite, check_shape, frozen, one_thread
+from keyhole._arrays import Answers, Matrix, Sequences, check_finite, check_shape, freeze_array, pin_one_thread
 from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
-from keyhole.learners.base import Counterexample, Plan, Recovery, Status, at_most
-from keyhole.learners.one_head.exact import every_column
-from keyhole.learners.one_head.learner import Session
+from keyhole.learners.base import Counterexample, Plan, Recovery, Status, bound_queries
+from keyhole.learners.one_head.exact import measure_every_column
+from keyhole.learners.one_head.learner import HeadSession
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead, Scattered
 from keyhole.learners.verifying.ending import SPENT, Ending, end_scattered, resolve_doubt
@@ -27,7 +27,7 @@ from keyhole.learners.verifying.questions import QUERIES
 from keyhole.learners.verifying.sums_of_heads import conclude_sum, doubt_class, judge_sum
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _REASON = "Tokens inside one subspace were asked, where all heads but one are silent."
 _ORTHOGONAL = 1e-8  # largest cosine between subspaces that counts as zero
@@ -68,7 +68,7 @@ class Orthogonal:
     def __post_init__(self) -> None:
         if not self.bases:
             raise InvalidInput("heads in orthogonal subspaces need one basis per head; got none.")
-        object.__setattr__(self, "bases", tuple(_orthonormal(basis) for basis in self.bases))
+        object.__setattr__(self, "bases", tuple(_orthonormalise_basis(basis) for basis in self.bases))
         for at, A in enumerate(self.bases):
             for B in self.bases[:at]:
                 check_shape("every basis", A, (len(B), None))
@@ -93,7 +93,7 @@ class Orthogonal:
             "verify": QUERIES,
         }
         total = sum(head_freedom(rank, outputs=outputs) for rank in self.ranks)
-        most = at_most(by_phase) + 1608 * (len(self.ranks) - 1)
+        most = bound_queries(by_phase) + 1608 * (len(self.ranks) - 1)
         return Plan(by_phase=by_phase, at_most=most, degrees_of_freedom=total, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
@@ -103,7 +103,7 @@ class Orthogonal:
         counted, found = Counted(oracle), list[Head]()
         try:
             for basis, source in zip(self.bases, measuring.spawn(len(self.bases)), strict=True):
-                found.append(_head(counted, basis, source))
+                found.append(_measure_subspace_head(counted, basis, source))
             ending = self._judge(counted, found, checking)
         except BudgetSpent:
             ending = SPENT
@@ -113,11 +113,11 @@ class Orthogonal:
             ending = end_scattered(found_out.gap)
         except _Refusal as refusal:
             ending = resolve_doubt(counted, doubt_class(Status.NOT_A_HEAD, refusal.counterexample))
-        recovery = conclude_sum(counted, _assembled(self.bases, found), ending, _REASON)
+        recovery = conclude_sum(counted, _assemble_subspace_heads(self.bases, found), ending, _REASON)
         return replace(recovery, certificate=self._certificate(recovery))
 
     def _judge(self, counted: Counted, found: Sequence[Head], rng: np.random.Generator) -> Ending:
-        model = _assembled(self.bases, found)
+        model = _assemble_subspace_heads(self.bases, found)
         if model is None or any(head.U is not None for head in found):
             return Ending(status=Status.UNSEPARATED, detail="A residual acts, which a sum of heads does not hold.")
         return judge_sum(counted, model, probe=None, rng=rng)
@@ -152,31 +152,31 @@ class _Refusal(Exception):
         self.counterexample = counterexample
 
 
-def _orthonormal(basis: Matrix) -> Matrix:
-    columns = frozen(basis)
+def _orthonormalise_basis(basis: Matrix) -> Matrix:
+    columns = freeze_array(basis)
     check_shape("a basis", columns, (None, None))
     check_finite("a basis", columns)
     if columns.shape[1] == 0 or np.linalg.matrix_rank(columns) < columns.shape[1]:
         raise InvalidInput(f"the columns of a basis must be independent, at least one; got shape {columns.shape}.")
-    with one_thread():
-        return frozen(np.linalg.qr(columns)[0])
+    with pin_one_thread():
+        return freeze_array(np.linalg.qr(columns)[0])
 
 
-def _head(counted: Counted, basis: Matrix, rng: np.random.Generator) -> Head:
+def _measure_subspace_head(counted: Counted, basis: Matrix, rng: np.random.Generator) -> Head:
     """The head of one subspace, in its coordinates, booked with the others."""
     inside = Counted(Embedded(counted.inner, basis), counted.ledger)
     try:
-        return Session(inside, declared(counted).roundoff, rng).measure(every_column)
+        return HeadSession(inside, read_imperfection(counted).roundoff, rng).measure(measure_every_column)
     except NotAHead as refusal:
         case = refusal.counterexample
         raise _Refusal(replace(case, tokens=case.tokens @ basis.T)) from refusal
 
 
-def _assembled(bases: Sequence[Matrix], heads: Sequence[Head]) -> MultiHead | None:
+def _assemble_subspace_heads(bases: Sequence[Matrix], heads: Sequence[Head]) -> MultiHead | None:
     """The sum of the heads found so far."""
     if not heads:
         return None
-    with one_thread():
+    with pin_one_thread():
         pairs = list(zip(bases, heads, strict=False))
         W = np.stack([B @ np.asarray(head.W) @ B.T for B, head in pairs])
         V = np.stack([B @ head.V for B, head in pairs])

@@ -16,20 +16,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, one_thread, power_of_two
+from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, find_power_of_two, pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.one_head.probes import Saturated
-from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, read
-from keyhole.learners.one_head.scales import find
+from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, measure_readout
+from keyhole.learners.one_head.scales import find_scale
 from keyhole.learners.verifying.ending import SPENT, Ending, end_scattered
 from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.learners.verifying.sums_of_heads import conclude_sum, judge_sum, refuse_affine
 from keyhole.models import MultiHead
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _REASON = "Tokens were repeated, and answers interpolated by a rational function of the ratio."
 _PROBES = 4  # pairs looked at to find the token lengths
@@ -66,11 +66,11 @@ class Repetition:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Recover all heads; certificate KKG26/repetition."""
-        counted, run = Counted(oracle), _Run(self.heads)
+        counted, run = Counted(oracle), _RepetitionRun(self.heads)
         measuring, checking = rng.spawn(2)
         model = None
         try:
-            with one_thread():
+            with pin_one_thread():
                 model = run.measured(counted, measuring)
             ending = judge_sum(counted, model, probe=run.probe, rng=checking)
         except BudgetSpent:
@@ -102,7 +102,7 @@ class Repetition:
         )
 
 
-class _Run:
+class _RepetitionRun:
     """One recovery under way."""
 
     def __init__(self, heads: int) -> None:
@@ -111,20 +111,20 @@ class _Run:
 
     def measured(self, oracle: Counted, rng: np.random.Generator) -> MultiHead:
         """The heads, fitted and not yet verified."""
-        roundoff = declared(oracle).roundoff
+        roundoff = read_imperfection(oracle).roundoff
         with oracle.phase("read"):
-            readout = read(oracle, roundoff=roundoff, rng=rng)
+            readout = measure_readout(oracle, roundoff=roundoff, rng=rng)
         self.probe = readout.probe
         if readout.V.shape[1] != 1 or readout.biased or readout.U is not None:
             raise _NoPoles("Repetition takes heads with one output, without score biases and without a residual.")
         d = oracle.width
         x, y = (np.linalg.qr(rng.normal(size=(d, d)))[0].T for _ in range(2))
         with oracle.phase("scale"):
-            sx, sy = _lengths(oracle, readout, rng)
+            sx, sy = _find_token_lengths(oracle, readout, rng)
         with oracle.phase("measure"):
             b, a = self._pairs(oracle, readout, sx * x, sy * y)
             sums = self._pairs(oracle, readout, sx * (x[:1] + x[1:]), sy * y) if d > 1 else (b[:0], a[:0])
-        b, a = _matched(b, a, *sums)
+        b, a = _match_heads(b, a, *sums)
         V: Matrix = (x.T @ b / sx).T  # x and y are orthonormal
         W: Stack = x.T @ a.transpose(2, 0, 1) @ y / (sx * sy)
         return MultiHead(W, V[:, :, None], None, readout.c if readout.c.any() else None)
@@ -136,12 +136,12 @@ class _Run:
         """
         H = self.heads
         counts = [(n, 2 * H + 1 - n) for n in range(1, 2 * H + 1)]
-        G = np.stack([_repeated(oracle, readout, x, y, n, k) for n, k in counts], axis=2)
+        G = np.stack([_ask_repeated_tokens(oracle, readout, x, y, n, k) for n, k in counts], axis=2)
         u = np.array([n / k for n, k in counts])
         fits = [[self._interpolated(u, g) for g in row] for row in G]
         b = np.array([min(row, key=lambda fit: fit[2])[0] for row in fits])
         scores = [
-            [_sharpened(u, g, r, fit[1]) for g, fit in zip(row, these, strict=True)]
+            [_sharpen_scores(u, g, r, fit[1]) for g, fit in zip(row, these, strict=True)]
             for row, these, r in zip(G, fits, b, strict=True)
         ]
         return b, np.array(scores)
@@ -181,7 +181,7 @@ class _Run:
         return replace(ending, detail=detail)
 
 
-def _sharpened(u: Vector, G: Vector, b: Vector, a: Vector) -> Vector:
+def _sharpen_scores(u: Vector, G: Vector, b: Vector, a: Vector) -> Vector:
     """Scores that fit G best for known residues, by a few Gauss-Newton steps from the interpolated ones."""
     for _ in range(_STEPS):
         with np.errstate(over="ignore"):
@@ -191,7 +191,7 @@ def _sharpened(u: Vector, G: Vector, b: Vector, a: Vector) -> Vector:
     return a
 
 
-def _repeated(oracle: Counted, readout: Readout, x: Matrix, y: Matrix, n: int, k: int) -> Matrix:
+def _ask_repeated_tokens(oracle: Counted, readout: Readout, x: Matrix, y: Matrix, n: int, k: int) -> Matrix:
     """G for n copies of y + x and k of y, for every x (rows) and y (columns)."""
     last = np.tile(y, (len(x), 1))
     first = last + np.repeat(x, len(y), axis=0)
@@ -199,7 +199,7 @@ def _repeated(oracle: Counted, readout: Readout, x: Matrix, y: Matrix, n: int, k
     return (oracle.ask(X) - readout.base(last))[:, 0].reshape(len(x), len(y))
 
 
-def _lengths(oracle: Counted, readout: Readout, rng: np.random.Generator) -> tuple[float, float]:
+def _find_token_lengths(oracle: Counted, readout: Readout, rng: np.random.Generator) -> tuple[float, float]:
     """Token lengths at which the two tokens of random pairs have shares of comparable size."""
     x, y = rng.normal(size=(2, _PROBES, oracle.width))
     x, y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
@@ -216,14 +216,14 @@ def _lengths(oracle: Counted, readout: Readout, rng: np.random.Generator) -> tup
             t = np.log(share / (1.0 - share))
         return np.where(np.isfinite(t), t, np.inf)
 
-    product = find(logits, largest=1e40)
+    product = find_scale(logits, largest=1e40)
     if product is None:
         raise _NoPoles("No score acts on pairs of random tokens.")
     sx, sy = lengths(product)
-    return power_of_two(sx), power_of_two(sy)
+    return find_power_of_two(sx), find_power_of_two(sy)
 
 
-def _matched(b: Matrix, a: Array, b_sum: Matrix, a_sum: Array) -> tuple[Matrix, Array]:
+def _match_heads(b: Matrix, a: Array, b_sum: Matrix, a_sum: Array) -> tuple[Matrix, Array]:
     """Heads of every x_i in the order of x_1: the one whose b and scores add up with it to those of x_1 + x_i."""
     b, a = b.copy(), a.copy()
     for i in range(len(b_sum)):

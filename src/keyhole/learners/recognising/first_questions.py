@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from keyhole._arrays import EPS, Matrix
-from keyhole.oracles import Counted, declared
+from keyhole.oracles import Counted, read_imperfection
 
 _SCALES = (1.0, 30.0, 1e3, 1e6, 1e9)
 _EACH = 6
@@ -13,23 +13,23 @@ _MORE = 12
 _FINE = 1e-4  # steps along lines, at which second differences of smooth units show and few ReLU units bend
 
 
-def recognised(oracle: Counted, *, rng: np.random.Generator) -> tuple[str, ...]:
+def suggest_learners(oracle: Counted, *, rng: np.random.Generator) -> tuple[str, ...]:
     """Names of the learners worth trying, the likeliest first.
 
     A sum of heads answers single tokens with an affine map; a network and a Transformer do not, and only a network
     heeds no token but the last. Smooth units bend everywhere, ReLU units almost nowhere.
     """
-    if _affine(oracle, rng):
+    if _is_affine(oracle, rng):
         return ("several-heads",) if (oracle.outputs or 1) == 1 else ("layer", "several-heads")
-    if not _only_the_last(oracle, rng):
+    if not _is_last_token_only(oracle, rng):
         return ("one-layer",)
-    plain = "network" if declared(oracle).roundoff <= EPS else "noisy-network"
-    return ("smooth-network", plain) if _smooth(oracle, rng) else (plain, "smooth-network")
+    plain = "network" if read_imperfection(oracle).roundoff <= EPS else "noisy-network"
+    return ("smooth-network", plain) if _is_smooth(oracle, rng) else (plain, "smooth-network")
 
 
-def curved(oracle: Counted, *, rng: np.random.Generator) -> bool:
+def is_curved(oracle: Counted, *, rng: np.random.Generator) -> bool:
     """Whether answers to single tokens are not affine, beyond what errors explain; tokens keep the declared bound."""
-    stated = declared(oracle)
+    stated = read_imperfection(oracle)
     bound = stated.token_bound
     for scale in _SCALES if bound is None else (0.5 * bound,):
         x, y = rng.normal(size=(2, _MORE, oracle.width))
@@ -40,40 +40,40 @@ def curved(oracle: Counted, *, rng: np.random.Generator) -> bool:
         both, first, second, zero = np.split((one + two) / 2, 4)
         errors = 4 * (scatter + np.nan_to_num(stated.noise) + stated.tolerance)
         gap = float(np.abs(both - first - second + zero).max())
-        if gap > 2 * errors + _tolerance(oracle) * float(np.abs(one).max()):
+        if gap > 2 * errors + _allow_rounding(oracle) * float(np.abs(one).max()):
             return True
     return False
 
 
-def _tolerance(oracle: Counted) -> float:
-    return 1e4 * max(declared(oracle).roundoff, EPS)
+def _allow_rounding(oracle: Counted) -> float:
+    return 1e4 * max(read_imperfection(oracle).roundoff, EPS)
 
 
-def _affine(oracle: Counted, rng: np.random.Generator) -> bool:
+def _is_affine(oracle: Counted, rng: np.random.Generator) -> bool:
     """Whether f([x + y]) - f([x]) - f([y]) + f([0]) vanishes for random tokens of several lengths."""
     zero = oracle.ask(np.zeros((1, 1, oracle.width)))
     for scale in _SCALES:
         x, y = scale * rng.normal(size=(2, _EACH, oracle.width))
         both, first, second = (oracle.ask(tokens[:, None]) for tokens in (x + y, x, y))
         size = np.abs(np.stack([both, first, second])).max() + np.abs(zero).max()
-        if np.abs(both - first - second + zero).max() > _tolerance(oracle) * size:
+        if np.abs(both - first - second + zero).max() > _allow_rounding(oracle) * size:
             return False
     return True
 
 
-def _only_the_last(oracle: Counted, rng: np.random.Generator) -> bool:
+def _is_last_token_only(oracle: Counted, rng: np.random.Generator) -> bool:
     """Whether tokens before the last change nothing."""
     for scale in _SCALES:
         x: Matrix = scale * rng.normal(size=(_EACH, 3, oracle.width))
         whole, last = oracle.ask(x.copy()), oracle.ask(x[:, -1:].copy())
-        if np.abs(whole - last).max() > _tolerance(oracle) * np.abs(whole).max():
+        if np.abs(whole - last).max() > _allow_rounding(oracle) * np.abs(whole).max():
             return False
     return True
 
 
-def _smooth(oracle: Counted, rng: np.random.Generator) -> bool:
+def _is_smooth(oracle: Counted, rng: np.random.Generator) -> bool:
     """Whether f(x + h u) - 2 f(x) + f(x - h u) differs from zero at most of a few random places."""
     x, u = rng.normal(size=(2, _EACH, oracle.width))
     before, at, after = (oracle.ask((x + h * u)[:, None]) for h in (-_FINE, 0.0, _FINE))
     bend = np.abs(before - 2 * at + after).max(axis=1)
-    return bool(np.median(bend) > 64 * declared(oracle).roundoff * np.abs(at).max())
+    return bool(np.median(bend) > 64 * read_imperfection(oracle).roundoff * np.abs(at).max())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Array, Mask, Matrix, Vector
-from keyhole.learners.several_heads.pairs import Pairs, Unresolved, log_odds, logistic, powers
+from keyhole.learners.several_heads.pairs import Pairs, Unresolved, log_odds, logistic, round_to_powers
 
 _GRID = 8  # angles before bisection; steps of opposite size that share a cell cancel
 _STEP = 2.0**12  # a step of so many roundings of the largest value is no accident
@@ -27,7 +27,7 @@ _TRIES = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Circle:
+class PairCircle:
     """Pairs with one x and y on half a circle.
 
     Args:
@@ -50,7 +50,9 @@ class Circle:
 
     def values(self, angles: Vector, tau: Vector | float) -> Matrix:
         """G at these angles."""
-        return self.pairs.ask(np.broadcast_to(self.x, (len(angles), len(self.x))), points(angles) @ self.Y, tau)
+        return self.pairs.ask(
+            np.broadcast_to(self.x, (len(angles), len(self.x))), locate_on_circle(angles) @ self.Y, tau
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,12 +85,12 @@ class Brackets:
         return np.minimum(after, np.roll(after, 1))
 
 
-def points(angles: Vector) -> Matrix:
+def locate_on_circle(angles: Vector) -> Matrix:
     """(cos, sin) rows."""
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
-def joined(*parts: Brackets) -> Brackets:
+def join_brackets(*parts: Brackets) -> Brackets:
     """All brackets, in order."""
     order = np.argsort(np.concatenate([part.lo for part in parts]))
     names = ("lo", "hi", "L", "R", "goal")
@@ -108,19 +110,19 @@ class Steps:
         return np.arctan2(-self.A[:, 0], self.A[:, 1]) % np.pi
 
 
-def find_steps(circle: Circle, soft: float) -> Steps:
+def find_steps(circle: PairCircle, soft: float) -> Steps:
     """All steps on the circle, isolated, with their logits.
 
     Raises:
         Unresolved: steps could not be told apart, or one of them is not that of a single head.
     """
-    brackets, size = scan(circle)
+    brackets, size = scan_circle(circle)
     if len(brackets.lo) == 0:
         raise Unresolved
-    brackets = _narrowed(circle, brackets, size)
+    brackets = _narrow_brackets(circle, brackets, size)
     for _ in range(_TRIES):
-        tau, logits = _softened(circle, brackets, soft)
-        A, misfit = _fitted(brackets, tau, logits)
+        tau, logits = _soften_brackets(circle, brackets, soft)
+        A, misfit = _fit_step_logits(brackets, tau, logits)
         rounding = 2.0**14 * circle.pairs.roundoff * size / np.abs(brackets.jumps).max(axis=1)
         doubtful = np.logical_not(misfit <= np.maximum(circle.straight, rounding))
         if not doubtful.any():
@@ -128,80 +130,80 @@ def find_steps(circle: Circle, soft: float) -> Steps:
         goal = np.where(doubtful, brackets.width * 2.0**-6, brackets.width)
         if (goal < circle.narrowest).any():
             break
-        brackets = _narrowed(circle, bisected(circle, replace(brackets, goal=goal), size), size)
+        brackets = _narrow_brackets(circle, bisect_brackets(circle, replace(brackets, goal=goal), size), size)
     raise Unresolved
 
 
-def scan(circle: Circle) -> tuple[Brackets, float]:
+def scan_circle(circle: PairCircle) -> tuple[Brackets, float]:
     """Brackets of the first width, and the largest value: what rounding is relative to."""
     angles = np.linspace(0.0, np.pi, _GRID + 1)
     values = circle.values(angles[:-1], circle.hard)
     values = np.vstack([values, circle.x @ circle.pairs.B - values[0]])
     size = float(np.abs(values).max())
     cells = Brackets(angles[:-1], angles[1:], values[:-1], values[1:], np.full(_GRID, _FIRST))
-    return bisected(circle, _stepping(circle, cells, size), size), size
+    return bisect_brackets(circle, _keep_stepping_brackets(circle, cells, size), size), size
 
 
-def _stepping(circle: Circle, brackets: Brackets, size: float) -> Brackets:
+def _keep_stepping_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
     """Those whose two ends differ."""
     return brackets[np.abs(brackets.jumps).max(axis=1, initial=0.0) > _STEP * circle.pairs.roundoff * size]
 
 
-def _halved(circle: Circle, brackets: Brackets, size: float) -> Brackets:
+def _halve_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
     """Each cut in the middle; halves without a step are dropped."""
     middle = (brackets.lo + brackets.hi) / 2
     values = circle.values(middle, circle.hard)
     left, right = replace(brackets, hi=middle, R=values), replace(brackets, lo=middle, L=values)
-    return joined(_stepping(circle, left, size), _stepping(circle, right, size))
+    return join_brackets(_keep_stepping_brackets(circle, left, size), _keep_stepping_brackets(circle, right, size))
 
 
-def bisected(circle: Circle, brackets: Brackets, size: float) -> Brackets:
+def bisect_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
     """Brackets cut until none is wider than its goal."""
     for _ in range(_ROUNDS):
         wide = brackets.width > brackets.goal
         if not wide.any():
             return brackets
-        brackets = joined(brackets[~wide], _halved(circle, brackets[wide], size))
+        brackets = join_brackets(brackets[~wide], _halve_brackets(circle, brackets[wide], size))
         if len(brackets.lo) > circle.most:
             break
     raise Unresolved
 
 
-def _narrowed(circle: Circle, brackets: Brackets, size: float) -> Brackets:
+def _narrow_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
     """Brackets cut until each is far narrower than the gap to the next."""
     for _ in range(_ROUNDS):
         goal = np.maximum(np.maximum(brackets.gap * _APART, brackets.width * 2.0**-3), circle.narrowest)
         if (brackets.width <= goal).all():
             return brackets
-        brackets = bisected(circle, replace(brackets, goal=goal), size)
+        brackets = bisect_brackets(circle, replace(brackets, goal=goal), size)
     raise Unresolved
 
 
-def _softened(circle: Circle, brackets: Brackets, soft: float) -> tuple[Vector, Matrix]:
+def _soften_brackets(circle: PairCircle, brackets: Brackets, soft: float) -> tuple[Vector, Matrix]:
     """A product of lengths per bracket at which both ends are readable, and logits at lo, middle and hi.
 
     A bracket that is hard at one product and even at the next has logits NaN.
     """
     low, high = np.full(len(brackets.lo), soft * 2.0**-8), np.full(len(brackets.lo), circle.hard)
-    tau = powers(np.sqrt(low * high))
+    tau = round_to_powers(np.sqrt(low * high))
     shares = np.full((2, len(tau)), np.nan)
     waiting = hard = even = np.ones(len(tau), dtype=bool)
     for _ in range(_ROUNDS):
-        shares[:, waiting] = _shares(circle, brackets[waiting], tau[waiting])
+        shares[:, waiting] = _read_step_shares(circle, brackets[waiting], tau[waiting])
         strange = ((shares < -_EDGE) | (shares > 1 + _EDGE)).any(axis=0)  # other heads are soft as well
         even = strange | (shares[1] - shares[0] < _SPREAD)
         hard = ~even & ((shares < _EDGE) | (shares > 1 - _EDGE)).any(axis=0)
         high, low = np.where(hard, tau, high), np.where(even, tau, low)
-        between = np.where(hard | even, powers(np.sqrt(low * high)), tau)
+        between = np.where(hard | even, round_to_powers(np.sqrt(low * high)), tau)
         waiting, tau = between != tau, between
         if not waiting.any():
             break
     shares[:, hard | even] = np.nan
     middle = replace(brackets, lo=(brackets.lo + brackets.hi) / 2)
-    return tau, log_odds(np.stack([shares[0], _shares(circle, middle, tau, ends=1)[0], shares[1]]))
+    return tau, log_odds(np.stack([shares[0], _read_step_shares(circle, middle, tau, ends=1)[0], shares[1]]))
 
 
-def _shares(circle: Circle, brackets: Brackets, tau: Vector, ends: int = 2) -> Matrix:
+def _read_step_shares(circle: PairCircle, brackets: Brackets, tau: Vector, ends: int = 2) -> Matrix:
     """How much of its step each bracket shows at its ends."""
     angles = np.concatenate([brackets.lo, brackets.hi][:ends])
     J = brackets.jumps
@@ -209,9 +211,9 @@ def _shares(circle: Circle, brackets: Brackets, tau: Vector, ends: int = 2) -> M
     return ((G - brackets.L) * J).sum(axis=2) / (J * J).sum(axis=1)
 
 
-def _fitted(brackets: Brackets, tau: Vector, logits: Matrix) -> tuple[Matrix, Vector]:
+def _fit_step_logits(brackets: Brackets, tau: Vector, logits: Matrix) -> tuple[Matrix, Vector]:
     """(A_0, A_1) from the logits at both ends, and how far the one in the middle is off."""
-    ends = np.stack([points(brackets.lo), points(brackets.hi)], axis=1)
+    ends = np.stack([locate_on_circle(brackets.lo), locate_on_circle(brackets.hi)], axis=1)
     A: Array = np.linalg.solve(ends, (logits[[0, 2]] / tau).T[..., None])[..., 0].astype(np.float64)
-    middle = (points((brackets.lo + brackets.hi) / 2) * A).sum(axis=1) * tau
+    middle = (locate_on_circle((brackets.lo + brackets.hi) / 2) * A).sum(axis=1) * tau
     return A, np.abs(logistic(middle) - logistic(logits[1]))

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Stack, Vector
-from keyhole.learners.several_heads.circle import Brackets, Circle, bisected
+from keyhole.learners.several_heads.circle import Brackets, PairCircle, bisect_brackets
 from keyhole.learners.several_heads.isolation import Isolation
-from keyhole.learners.several_heads.pairs import Unresolved, own_part, unit
-from keyhole.learners.several_heads.rows import clear_of, inner, steepness
+from keyhole.learners.several_heads.pairs import Unresolved, isolate_own_part, normalise_rows
+from keyhole.learners.several_heads.rows import apply_readouts, choose_steepness, draw_clear_directions
 
 _MOVE = 0.01  # of x
 _WINDOW = 2.0**-5  # angles to both sides of a boundary
@@ -66,7 +66,7 @@ class Look:
         return bool(apart and abs(off) < _OFF and sizes.min() > _UNLIKE * sizes.max() and self.profile.rest <= _TWO)
 
 
-def looked(near: Isolation, rng: np.random.Generator) -> list[Look]:
+def look_at_heads(near: Isolation, rng: np.random.Generator) -> list[Look]:
     """A look at every head, at the x whose rows are known.
 
     Raises:
@@ -74,34 +74,34 @@ def looked(near: Isolation, rng: np.random.Generator) -> list[Look]:
     """
     looks: list[Look] = []
     for h, row in enumerate(near.rows.w):
-        Y, margin = clear_of(near.rows.w, h, row, rng)
-        spot = _spot(near, near.rows.w, h, near.rows.x, Y[int(np.argmax(margin))])
-        steps = _steps(spot)
-        looks.append(Look(spot.z, steps, _profile(near, spot) if len(steps) == 1 else None))
+        Y, margin = draw_clear_directions(near.rows.w, h, row, rng)
+        spot = _locate_boundary(near, near.rows.w, h, near.rows.x, Y[int(np.argmax(margin))])
+        steps = _find_boundary_steps(spot)
+        looks.append(Look(spot.z, steps, _read_boundary_profile(near, spot) if len(steps) == 1 else None))
         if not looks[-1].clear:
             raise Unresolved
     return looks
 
 
-def families(near: Isolation, W: Stack, looks: list[Look]) -> list[Family]:
+def split_merged_heads(near: Isolation, W: Stack, looks: list[Look]) -> list[Family]:
     """Every merged head as the heads it is made of.
 
     Raises:
         Unresolved: at some x near by a boundary is not as it was at the first.
     """
-    return [_family(near, W, h, look) for h, look in enumerate(looks)]
+    return [_split_merged_head(near, W, h, look) for h, look in enumerate(looks)]
 
 
-def _family(near: Isolation, W: Stack, h: int, look: Look) -> Family:
+def _split_merged_head(near: Isolation, W: Stack, h: int, look: Look) -> Family:
     if look.profile is not None and not look.parallel:
         return Family(W[h : h + 1], near.D[h : h + 1])
     X = near.rows.x + _MOVE * near.q
     X[0] = near.rows.x
-    spots = [_spot(near, x @ W, h, x, look.z) for x in X[1:]]
+    spots = [_locate_boundary(near, x @ W, h, x, look.z) for x in X[1:]]
     if look.profile is None:
-        return _nearly_equal(near, W[h], [look.steps, *map(_steps, spots)])
-    profiles = [look.profile, *(_profile(near, spot, look.profile.numbers) for spot in spots)]
-    return _parallel(near, np.stack([near.rows.w[h], *(spot.row for spot in spots)]), X, profiles)
+        return _separate_nearly_equal(near, W[h], [look.steps, *map(_find_boundary_steps, spots)])
+    profiles = [look.profile, *(_read_boundary_profile(near, spot, look.profile.numbers) for spot in spots)]
+    return _separate_parallel(near, np.stack([near.rows.w[h], *(spot.row for spot in spots)]), X, profiles)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -109,7 +109,7 @@ class Spot:
     """The boundary of one merged head at one x: a point z of it, the row, and how far other boundaries are."""
 
     h: int
-    circle: Circle
+    circle: PairCircle
     row: Vector
     rows: Matrix
     reach: float
@@ -120,17 +120,17 @@ class Spot:
         return self.circle.Y[0]
 
 
-def _spot(near: Isolation, rows: Matrix, h: int, x: Vector, z: Vector) -> Spot:
+def _locate_boundary(near: Isolation, rows: Matrix, h: int, x: Vector, z: Vector) -> Spot:
     """The boundary of head h at x, near z."""
-    own = unit(rows[h])
-    z = unit(z - (z @ own) * own)
+    own = normalise_rows(rows[h])
+    z = normalise_rows(z - (z @ own) * own)
     others = np.delete(rows, h, axis=0)
     reach = float((np.abs(others @ z) / np.linalg.norm(others, axis=1)).min(initial=1.0))
-    circle = Circle(near.pairs, x, np.stack([z, own]), near.rows.hard, 0.0, _MOST)
+    circle = PairCircle(near.pairs, x, np.stack([z, own]), near.rows.hard, 0.0, _MOST)
     return Spot(h, circle, rows[h], rows, reach)
 
 
-def _steps(spot: Spot) -> Matrix:
+def _find_boundary_steps(spot: Spot) -> Matrix:
     """The steps across a boundary, in order, however close they are.
 
     Raises:
@@ -141,22 +141,22 @@ def _steps(spot: Spot) -> Matrix:
     size = float(np.abs(ends).max())
     found = Brackets(np.array([-window]), np.array([window]), ends[:1], ends[1:], np.full(1, _GOALS[0]))
     for goal in _GOALS:
-        found = bisected(spot.circle, replace(found, goal=np.full(len(found.lo), goal)), size)
+        found = bisect_brackets(spot.circle, replace(found, goal=np.full(len(found.lo), goal)), size)
     if not len(found.lo):
         raise Unresolved
     apart = np.flatnonzero(found.lo[1:] > found.hi[:-1]) + 1  # brackets that touch hold one step
     return np.add.reduceat(found.jumps, np.append(0, apart), axis=0)
 
 
-def _nearly_equal(near: Isolation, W: Matrix, steps: list[Matrix]) -> Family:
+def _separate_nearly_equal(near: Isolation, W: Matrix, steps: list[Matrix]) -> Family:
     """Read-outs from the steps at d vectors x; W is that of the merged head for all."""
     if len({len(step) for step in steps}) > 1:
         raise Unresolved
-    D = _from_values(near, np.stack(steps))
+    D = _solve_readouts(near, np.stack(steps))
     return Family(np.broadcast_to(W, (len(D), *W.shape)), D, near=True)
 
 
-def _from_values(near: Isolation, values: Stack) -> Stack:
+def _solve_readouts(near: Isolation, values: Stack) -> Stack:
     """D_j from D_j.x at x and at its moves along the basis."""
     along = (values - values[:1]) / _MOVE
     along[0] = values[0]
@@ -176,25 +176,25 @@ class Profile:
     rest: float
 
 
-def _profile(near: Isolation, spot: Spot, start: Vector | None = None) -> Profile:
+def _read_boundary_profile(near: Isolation, spot: Spot, start: Vector | None = None) -> Profile:
     """Answers along the line z + l w, decoded."""
     norm = float(np.linalg.norm(spot.row))
     margin = np.array([np.abs(np.delete(spot.rows @ spot.z, spot.h)).min(initial=np.inf)])
-    tau = float(steepness(near.pairs, margin, norm / np.sqrt(len(spot.z)))[0])
+    tau = float(choose_steepness(near.pairs, margin, norm / np.sqrt(len(spot.z)))[0])
     count = len(_LOGITS)
     Y: Matrix = spot.z + (_LOGITS / (tau * norm))[:, None] * spot.circle.Y[1]
     X = np.broadcast_to(spot.circle.x, Y.shape)
     G, h = near.pairs.ask(X, Y, tau), np.full(count, spot.h)
-    b = inner(X, near.D)
+    b = apply_readouts(X, near.D)
     J = b[0, spot.h]
-    values = own_part(G, X @ near.pairs.B, b, Y @ spot.rows.T > 0, h) - J / 2
+    values = isolate_own_part(G, X @ near.pairs.B, b, Y @ spot.rows.T > 0, h) - J / 2
     size = float(np.abs(J).max())
     one = np.outer(np.tanh(_LOGITS / 2), J / 2)
-    numbers, steps, rest = _two_sigmoids(values, start)
+    numbers, steps, rest = _fit_two_sigmoids(values, start)
     return Profile(numbers, steps, float(np.abs(values - one).max()) / size, rest / size)
 
 
-def _two_sigmoids(values: Matrix, start: Vector | None) -> tuple[Vector, Matrix, float]:
+def _fit_two_sigmoids(values: Matrix, start: Vector | None) -> tuple[Vector, Matrix, float]:
     """Two slopes and an offset, and the steps, of two sigmoids through a profile; steps are linear."""
     from scipy.optimize import least_squares
 
@@ -211,7 +211,7 @@ def _two_sigmoids(values: Matrix, start: Vector | None) -> tuple[Vector, Matrix,
     return numbers, steps, float(np.abs(rest).max())
 
 
-def _parallel(near: Isolation, rows: Matrix, X: Matrix, profiles: list[Profile]) -> Family:
+def _separate_parallel(near: Isolation, rows: Matrix, X: Matrix, profiles: list[Profile]) -> Family:
     """Two heads whose rows are parallel at every x.
 
     Raises:
@@ -222,4 +222,4 @@ def _parallel(near: Isolation, rows: Matrix, X: Matrix, profiles: list[Profile])
     slopes = np.stack([profile.numbers[:2] for profile in profiles])
     own: Array = slopes.T[:, :, None] * rows
     W: Stack = np.linalg.solve(X, own).astype(np.float64)
-    return Family(W, _from_values(near, np.stack([profile.steps for profile in profiles])))
+    return Family(W, _solve_readouts(near, np.stack([profile.steps for profile in profiles])))

@@ -13,12 +13,12 @@ from itertools import product
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, softmax
-from keyhole.learners.several_heads.coinciding import Family, Look, families, looked
-from keyhole.learners.several_heads.isolation import Isolation, along_rows, columns
-from keyhole.learners.several_heads.joint_fit import LARGEST, fitted, soft_answers
-from keyhole.learners.several_heads.last_column import refined
+from keyhole.learners.several_heads.coinciding import Family, Look, look_at_heads, split_merged_heads
+from keyhole.learners.several_heads.isolation import Isolation, add_row_columns, measure_boundary_columns
+from keyhole.learners.several_heads.joint_fit import LARGEST, ask_soft_sequences, fit_heads_jointly
+from keyhole.learners.several_heads.last_column import refine_row_columns
 from keyhole.learners.several_heads.pairs import Pairs, Unresolved
-from keyhole.learners.several_heads.rows import Rows, Search, find_rows, read_outs
+from keyhole.learners.several_heads.rows import Rows, RowSearch, find_rows, measure_readouts
 from keyhole.models import MultiHead
 
 _FAINT = 1e-3  # of the largest read-out: no smaller one is told from zero before the fit
@@ -26,21 +26,21 @@ _ALIKE = 0.05
 _VIEWS = 6
 
 
-def rough_model(pairs: Pairs, search: Search, rng: np.random.Generator) -> tuple[MultiHead, Rows]:
+def recover_coinciding_heads(pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> tuple[MultiHead, Rows]:
     """A model whose heads may coincide in their boundaries, and the rows it began with.
 
     Raises:
         Unresolved: no rough search succeeds, or there are too many parameters to fit.
     """
-    near, looks = _clear_view(pairs, search, rng)
+    near, looks = _find_clear_view(pairs, search, rng)
     with pairs.oracle.phase("measure"):
-        W = _refined(near, along_rows(near, columns(near, rng), rng), looks, rng)
+        W = _refine_merged_heads(near, add_row_columns(near, measure_boundary_columns(near, rng), rng), looks, rng)
     with pairs.oracle.phase("apart"):
-        found = families(near, W, looks)
-    return fitted_families(pairs, found, rng), near.rows
+        found = split_merged_heads(near, W, looks)
+    return fit_families(pairs, found, rng), near.rows
 
 
-def fitted_families(pairs: Pairs, found: list[Family], rng: np.random.Generator) -> MultiHead:
+def fit_families(pairs: Pairs, found: list[Family], rng: np.random.Generator) -> MultiHead:
     """Heads known up to their signs, given signs and fitted to soft answers.
 
     Raises:
@@ -50,11 +50,11 @@ def fitted_families(pairs: Pairs, found: list[Family], rng: np.random.Generator)
     if W.size + D.size > LARGEST:
         raise Unresolved
     with pairs.oracle.phase("polish"):
-        asked = soft_answers(pairs.oracle, MultiHead(W, D), rng)
-    return fitted(_signed(pairs, found, asked), asked, pairs.roundoff)
+        asked = ask_soft_sequences(pairs.oracle, MultiHead(W, D), rng)
+    return fit_heads_jointly(_sign_families(pairs, found, asked), asked, pairs.roundoff)
 
 
-def _clear_view(pairs: Pairs, search: Search, rng: np.random.Generator) -> tuple[Isolation, list[Look]]:
+def _find_clear_view(pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> tuple[Isolation, list[Look]]:
     """Rows at an x that shows how many heads every step is made of.
 
     Raises:
@@ -66,36 +66,36 @@ def _clear_view(pairs: Pairs, search: Search, rng: np.random.Generator) -> tuple
                 rows = find_rows(pairs, search, rng)
                 if rows.w.size * (pairs.B.size // len(rows.x) + len(rows.x)) > LARGEST:
                     break
-                near = Isolation.near(pairs, rows, read_outs(pairs, rows, rng))
+                near = Isolation.near(pairs, rows, measure_readouts(pairs, rows, rng))
             with pairs.oracle.phase("apart"):
-                return near, looked(near, rng)
+                return near, look_at_heads(near, rng)
         except Unresolved:
             continue
     raise Unresolved
 
 
-def _refined(near: Isolation, W: Stack, looks: list[Look], rng: np.random.Generator) -> Stack:
+def _refine_merged_heads(near: Isolation, W: Stack, looks: list[Look], rng: np.random.Generator) -> Stack:
     """W with its worst columns measured again where that succeeds; merged parallel heads are one only near x."""
     if any(look.parallel for look in looks):
         return W
     for h in range(len(W)):
         with suppress(Unresolved):
-            W = refined(near, W, rng, heads=(h,))
+            W = refine_row_columns(near, W, rng, heads=(h,))
     return W
 
 
-def _signed(pairs: Pairs, found: list[Family], asked: list[tuple[Stack, Matrix]]) -> MultiHead:
+def _sign_families(pairs: Pairs, found: list[Family], asked: list[tuple[Stack, Matrix]]) -> MultiHead:
     """Heads with their signs, mirror images and the mean."""
     plain = [(family.W[:1], family.D.sum(axis=0)[None]) if family.near else (family.W, family.D) for family in found]
     W = np.concatenate([part[0] for part in plain])
-    turned = iter(_turned(pairs, W, asked))
+    turned = iter(_fit_mirror_readouts(pairs, W, asked))
     heads: list[tuple[Matrix, Matrix]] = []
     for family in found:
         if family.near:
-            heads += _near_signs(family, next(turned))
+            heads += _sign_near_heads(family, next(turned))
         else:
             for U, D in zip(family.W, family.D, strict=True):
-                heads += _signs(U, D, next(turned))
+                heads += _sign_head(U, D, next(turned))
     mean = pairs.B - sum((V for _, V in heads), np.zeros_like(pairs.B))
     largest = max(float(np.abs(V).max()) for _, V in heads)
     heads += [(np.zeros_like(W[0]), mean)] if np.abs(mean).max() > _FAINT * largest else []
@@ -103,23 +103,23 @@ def _signed(pairs: Pairs, found: list[Family], asked: list[tuple[Stack, Matrix]]
     return MultiHead(W, V * pairs.units, None, pairs.c if pairs.c.any() else None)
 
 
-def _turned(pairs: Pairs, W: Stack, asked: list[tuple[Stack, Matrix]]) -> Stack:
+def _fit_mirror_readouts(pairs: Pairs, W: Stack, asked: list[tuple[Stack, Matrix]]) -> Stack:
     """The read-outs of -W, from a linear fit over the dictionary {W, -W, 0}."""
     every = np.concatenate([W, -W, np.zeros_like(W[:1])])
-    rows = [(_means(every, X), (answers - pairs.c) / pairs.units) for X, answers in asked]
+    rows = [(_stack_token_averages(every, X), (answers - pairs.c) / pairs.units) for X, answers in asked]
     sizes = np.concatenate([np.abs(means).max(axis=1) for means, _ in rows])[:, None]
     means, answers = (np.concatenate([row[i] for row in rows]) / sizes for i in (0, 1))
     V: Matrix = np.linalg.lstsq(means, answers, rcond=1e-12)[0].astype(np.float64)
     return V.reshape(len(every), len(pairs.B), -1)[len(W) : 2 * len(W)]
 
 
-def _means(W: Stack, X: Stack) -> Matrix:
+def _stack_token_averages(W: Stack, X: Stack) -> Matrix:
     """The mean token of every head, side by side."""
     scores = np.einsum("bnd,hde,be->bhn", X, W, X[:, -1])
     return (softmax(scores) @ X).reshape(len(X), -1)
 
 
-def _signs(W: Matrix, D: Matrix, M: Matrix) -> list[tuple[Matrix, Matrix]]:
+def _sign_head(W: Matrix, D: Matrix, M: Matrix) -> list[tuple[Matrix, Matrix]]:
     """One head, turned round or not, or with its mirror image."""
     size = float(np.abs(D).max())
     if np.abs(M).max() <= _ALIKE * size:
@@ -127,7 +127,7 @@ def _signs(W: Matrix, D: Matrix, M: Matrix) -> list[tuple[Matrix, Matrix]]:
     return [(-W, -D)] if np.abs(M + D).max() <= _ALIKE * size else [(W, D + M), (-W, M)]
 
 
-def _near_signs(family: Family, M: Matrix) -> list[tuple[Matrix, Matrix]]:
+def _sign_near_heads(family: Family, M: Matrix) -> list[tuple[Matrix, Matrix]]:
     """Heads of nearly equal W, some of them turned round: those whose read-outs add up to -M.
 
     Raises:

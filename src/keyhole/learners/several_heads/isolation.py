@@ -18,15 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Stack, Vector
-from keyhole.learners.several_heads.pairs import Pairs, own_logits
+from keyhole.learners.several_heads.pairs import Pairs, read_own_logits
 from keyhole.learners.several_heads.rows import (
     Rows,
-    basis_from,
-    boundary,
-    clear_of,
-    inner,
-    readings,
-    steepness,
+    apply_readouts,
+    choose_boundary_basis,
+    choose_steepness,
+    draw_clear_directions,
+    extend_to_basis,
+    read_logits,
 )
 
 _MORE = 2  # coordinates beyond the rank that must agree
@@ -71,7 +71,7 @@ class Isolation:
     @classmethod
     def near(cls, pairs: Pairs, rows: Rows, D: Stack) -> Isolation:
         """With a basis of moves that begins with x itself."""
-        return cls(pairs, rows, D, basis_from(rows.x))
+        return cls(pairs, rows, D, extend_to_basis(rows.x))
 
     def fields(self, rng: np.random.Generator) -> list[Field]:
         """Boundary vectors of every head, with their logits at x."""
@@ -84,10 +84,10 @@ class Isolation:
         return fields
 
     def _field(self, h: int, rng: np.random.Generator) -> Field:
-        Z, margin = boundary(self.rows.w, h, rng)
+        Z, margin = choose_boundary_basis(self.rows.w, h, rng)
         norm = float(np.linalg.norm(self.rows.w[h]))
         size = norm / np.sqrt(len(self.rows.x))
-        tau = steepness(self.pairs, margin, size)
+        tau = choose_steepness(self.pairs, margin, size)
         move = self.rows.own / (tau * size)
         faint = float(np.abs(self.rows.J).max() / np.abs(self.rows.J[h]).max())
         noise = np.minimum(2.0**7 * self.pairs.roundoff * (norm + faint / tau) / move, _ZERO * size)
@@ -96,7 +96,7 @@ class Isolation:
     def logits(self, X: Matrix, Y: Matrix, tau: Vector, h: Indices) -> Vector:
         """Own logits, the other heads being on or off as their rows at x say."""
         G = self.pairs.ask(X, Y, tau)
-        return own_logits(G, X @ self.pairs.B, inner(X, self.D), Y @ self.rows.w.T > 0, h)
+        return read_own_logits(G, X @ self.pairs.B, apply_readouts(X, self.D), Y @ self.rows.w.T > 0, h)
 
     def coordinates(self, fields: list[Field], wanted: list[tuple[int, int, Matrix]]) -> list[Vector]:
         """For every (head, column, directions q): the numbers q . W z."""
@@ -111,28 +111,28 @@ class Isolation:
             X = self.rows.x + (move[which] * shrink)[:, None] * q[which]
             return self.logits(X, Z[which], tau[which], h[which])
 
-        logits, shrink = readings(read, len(h))
+        logits, shrink = read_logits(read, len(h))
         numbers = (logits - still) / (tau * move * shrink)
         ends = np.cumsum(counts)
         return [numbers[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
-def columns(near: Isolation, rng: np.random.Generator) -> list[Matrix]:
+def measure_boundary_columns(near: Isolation, rng: np.random.Generator) -> list[Matrix]:
     """W_h on the complement of w_h, as d x d matrices that send w_h to zero."""
     fields = near.fields(rng)
     d = len(near.q)
     for j in range(d - 1):
         growing = [h for h, f in enumerate(fields) if f.growing]
         first = {h: min(fields[h].rank + _MORE, d - 1) for h in growing}
-        _fill(near, fields, [(h, j, 1, 1 + first[h]) for h in growing])
+        _fill_coordinates(near, fields, [(h, j, 1, 1 + first[h]) for h in growing])
         for h in growing:
-            fields[h].growing = _independent(fields[h], j, 1 + first[h])
+            fields[h].growing = _is_independent(fields[h], j, 1 + first[h])
             fields[h].rank += fields[h].growing
-        _fill(near, fields, [(h, j, 1 + first[h], d) for h in growing if fields[h].growing])
-    return _completed(near, fields)
+        _fill_coordinates(near, fields, [(h, j, 1 + first[h], d) for h in growing if fields[h].growing])
+    return _complete_columns(near, fields)
 
 
-def _fill(near: Isolation, fields: list[Field], parts: list[tuple[int, int, int, int]]) -> None:
+def _fill_coordinates(near: Isolation, fields: list[Field], parts: list[tuple[int, int, int, int]]) -> None:
     """Ask coordinates from..to of columns and write them down; the first, along x, is known."""
     parts = [part for part in parts if part[2] < part[3]]
     if parts:
@@ -141,7 +141,7 @@ def _fill(near: Isolation, fields: list[Field], parts: list[tuple[int, int, int,
             fields[h].forms[a:b, j] = numbers
 
 
-def _independent(f: Field, j: int, known: int) -> bool:
+def _is_independent(f: Field, j: int, known: int) -> bool:
     """Whether the first coordinates of column j are no combination of those of the columns before."""
     before, column = f.forms[1:known, :j], f.forms[1:known, j]
     weights = np.linalg.lstsq(before, column)[0] if j else np.zeros(0)
@@ -150,7 +150,7 @@ def _independent(f: Field, j: int, known: int) -> bool:
     return len(column) <= j or bool(misfit > allowed)
 
 
-def _completed(near: Isolation, fields: list[Field]) -> list[Matrix]:
+def _complete_columns(near: Isolation, fields: list[Field]) -> list[Matrix]:
     """The other columns of heads of low rank, along their range only."""
     ranges: dict[int, Matrix] = {}
     wanted: list[tuple[int, int, Matrix]] = []
@@ -166,20 +166,20 @@ def _completed(near: Isolation, fields: list[Field]) -> list[Matrix]:
     return [near.q.T @ f.forms @ f.Z for f in fields]
 
 
-def along_rows(near: Isolation, partial: list[Matrix], rng: np.random.Generator) -> Stack:
+def add_row_columns(near: Isolation, partial: list[Matrix], rng: np.random.Generator) -> Stack:
     """W with its columns W_h w_h, roughly."""
     units = near.rows.w / np.linalg.norm(near.rows.w, axis=1, keepdims=True)
-    columns = [_along_row(near, W, h, rng) for h, W in enumerate(partial)]
+    columns = [_measure_row_column(near, W, h, rng) for h, W in enumerate(partial)]
     return np.stack(partial) + np.einsum("hd,he->hde", np.stack(columns), units)
 
 
-def _along_row(near: Isolation, W: Matrix, h: int, rng: np.random.Generator) -> Vector:
+def _measure_row_column(near: Isolation, W: Matrix, h: int, rng: np.random.Generator) -> Vector:
     """The column along w_h, from y = z + beta w_h; what z alone does to a moved x is known and cancelled."""
     rows, q = near.rows, near.q
     norm = float(np.linalg.norm(rows.w[h]))
-    Z, margin = clear_of(rows.w, h, rows.w[h], rng)
+    Z, margin = draw_clear_directions(rows.w, h, rows.w[h], rng)
     best = int(np.argmax(margin))
-    tau = float(steepness(near.pairs, margin[best : best + 1], norm / np.sqrt(len(q)))[0])
+    tau = float(choose_steepness(near.pairs, margin[best : best + 1], norm / np.sqrt(len(q)))[0])
     move = min(_CRUDE * min(1.0, 8.0 * rows.own), float(margin[best]) / norm * np.sqrt(len(q)) / 10)
     moves = np.where(np.arange(len(q)) > 0, move, 0.0)[:, None] * q
     still = near.logits(rows.x[None], Z[best : best + 1], np.full(1, tau), np.full(1, h))[0]
@@ -191,7 +191,7 @@ def _along_row(near: Isolation, W: Matrix, h: int, rng: np.random.Generator) -> 
         X = rows.x + shrink[:, None] * moves[which]
         return near.logits(X, Y, np.full(len(which), tau), np.full(len(which), h))
 
-    logits, shrink = readings(read, len(q))
+    logits, shrink = read_logits(read, len(q))
     beta = rows.own / (tau * norm) - shrink * known
     forms = ((logits - still) / tau - shrink * known * norm) / beta
     return q.T @ np.append(forms[0], (forms[1:] - forms[0]) / (move * shrink[1:]))

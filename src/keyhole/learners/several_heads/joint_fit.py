@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector, softmax
-from keyhole.learners.verifying.questions import inside, token_scales
+from keyhole.learners.verifying.questions import choose_token_scales, shorten_to_bound
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Counted
 
@@ -24,30 +24,30 @@ _STEPS = 30
 _DAMPINGS = 10.0 ** np.arange(-8, 1)  # of the largest singular value, tried in turn
 
 
-def polished(
+def polish_heads(
     oracle: Counted, model: MultiHead, roundoff: float, rng: np.random.Generator, *, bound: float | None = None
 ) -> MultiHead:
     """The model fitted to fresh sequences, with tokens within the bound."""
-    return fitted(model, soft_answers(oracle, model, rng, bound=bound), roundoff)
+    return fit_heads_jointly(model, ask_soft_sequences(oracle, model, rng, bound=bound), roundoff)
 
 
-def soft_answers(
+def ask_soft_sequences(
     oracle: Counted, model: MultiHead, rng: np.random.Generator, *, bound: float | None = None
 ) -> list[tuple[Stack, Matrix]]:
     """Fresh sequences at which every head is soft in turn, half as many again as there are parameters."""
     parameters = model.W.size + model.V.size
-    fresh = _sequences(model, -(-3 * parameters // (2 * model.outputs)) + 16, rng)
-    return [(X, oracle.ask(X.copy())) for X in inside(fresh, bound)]
+    fresh = _draw_soft_sequences(model, -(-3 * parameters // (2 * model.outputs)) + 16, rng)
+    return [(X, oracle.ask(X.copy())) for X in shorten_to_bound(fresh, bound)]
 
 
-def fitted(model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float) -> MultiHead:
+def fit_heads_jointly(model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float) -> MultiHead:
     """The model after damped least-squares steps, as long as they help."""
-    best, misfit = model, _misfit(model, asked)
+    best, misfit = model, _measure_misfit(model, asked)
     for _ in range(_STEPS):
         steps = _Steps.at(best, asked, misfit)
         for damping in (64 * roundoff, *_DAMPINGS):
             candidate = steps.taken(damping)
-            now = _misfit(candidate, asked)
+            now = _measure_misfit(candidate, asked)
             if np.linalg.norm(now) < 0.9 * np.linalg.norm(misfit):
                 break
         else:
@@ -56,21 +56,23 @@ def fitted(model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float)
     return best
 
 
-def _sequences(model: MultiHead, count: int, rng: np.random.Generator) -> list[Stack]:
+def _draw_soft_sequences(model: MultiHead, count: int, rng: np.random.Generator) -> list[Stack]:
     """Batches of every length and of the scale of every head in turn."""
-    scales = np.array([s for W, V in zip(model.W, model.V, strict=True) for s in token_scales(Head(W, V), rng=rng)[:3]])
+    scales = np.array(
+        [s for W, V in zip(model.W, model.V, strict=True) for s in choose_token_scales(Head(W, V), rng=rng)[:3]]
+    )
     share = -(-count // len(_LENGTHS))
     lengths = rng.permutation(np.resize(scales, share))[:, None, None] / np.sqrt(model.width)
     return [lengths * rng.normal(size=(share, length, model.width)) for length in _LENGTHS]
 
 
-def _misfit(model: MultiHead, asked: list[tuple[Stack, Matrix]]) -> Vector:
+def _measure_misfit(model: MultiHead, asked: list[tuple[Stack, Matrix]]) -> Vector:
     """Answers less those of the model, in units of token values."""
-    parts = [(answers - model(X)) / _unit(model, X)[:, None] for X, answers in asked]
+    parts = [(answers - model(X)) / _measure_answer_sizes(model, X)[:, None] for X, answers in asked]
     return np.concatenate([part.ravel() for part in parts])
 
 
-def _unit(model: MultiHead, X: Stack) -> Vector:
+def _measure_answer_sizes(model: MultiHead, X: Stack) -> Vector:
     size = model.magnitude(X)
     return np.where(size > 0, size, 1.0)
 
@@ -89,7 +91,9 @@ class _Steps:
     def at(cls, model: MultiHead, asked: list[tuple[Stack, Matrix]], misfit: Vector) -> _Steps:
         """From the singular values of the derivatives."""
         w, v = (np.abs(part).max(axis=(1, 2), keepdims=True) for part in (model.W, model.V))
-        blocks = [_slopes(model, X, w, v) / _unit(model, X)[:, None, None] for X, _ in asked]
+        blocks = [
+            _differentiate_answers(model, X, w, v) / _measure_answer_sizes(model, X)[:, None, None] for X, _ in asked
+        ]
         J = np.concatenate([block.reshape(-1, block.shape[2]) for block in blocks])
         left, values, basis = np.linalg.svd(J, full_matrices=False)
         return cls(model, (w, v), left.T @ misfit, values, basis)
@@ -102,7 +106,7 @@ class _Steps:
         return MultiHead(self.model.W + w * change[..., :d], self.model.V + v * change[..., d:], None, self.model.c)
 
 
-def _slopes(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
+def _differentiate_answers(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
     """Derivatives of every answer by every scaled parameter, (batch, outputs, parameters)."""
     n, o = len(X), model.outputs
     parts: list[np.ndarray] = []
@@ -117,13 +121,13 @@ def _slopes(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
     return np.concatenate(parts, axis=2)
 
 
-def acting(model: MultiHead, faint: float = 1e-12) -> MultiHead:
+def keep_acting_heads(model: MultiHead, faint: float = 1e-12) -> MultiHead:
     """The heads that act beyond rounding; a fit may have moved all of one head's read-out to another."""
     sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
     kept = sizes > faint * sizes.max(initial=0.0)
     return MultiHead(model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c)
 
 
-def small(model: MultiHead | None) -> bool:
+def is_small_model(model: MultiHead | None) -> bool:
     """Whether there are few enough parameters to fit all of them at once."""
     return model is not None and model.W.size + model.V.size <= LARGEST

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
-from keyhole.learners.several_heads.isolation import Isolation, along_rows, columns
-from keyhole.learners.several_heads.pairs import Pairs, Unresolved, own_logits, readable, unit
-from keyhole.learners.several_heads.rows import Rows, clear_of, inner, margins, steepness
+from keyhole.learners.several_heads.isolation import Isolation, add_row_columns, measure_boundary_columns
+from keyhole.learners.several_heads.pairs import Pairs, Unresolved, is_readable, normalise_rows, read_own_logits
+from keyhole.learners.several_heads.rows import (
+    Rows,
+    apply_readouts,
+    choose_steepness,
+    draw_clear_directions,
+    measure_head_margins,
+)
 
 _REDRAWN = 8
 _REFINED = 3
@@ -17,13 +23,15 @@ _BASES = 3  # of x to choose from
 _LIMIT = 10.0  # logits that are still read
 
 
-def measured(pairs: Pairs, rows: Rows, D: Stack, rng: np.random.Generator) -> Stack:
+def measure_heads(pairs: Pairs, rows: Rows, D: Stack, rng: np.random.Generator) -> Stack:
     """W of every head whose row and read-out are known: r(2d - r) + 2d queries and a few, per head."""
     near = Isolation.near(pairs, rows, D)
-    return refined(near, along_rows(near, columns(near, rng), rng), rng)
+    return refine_row_columns(near, add_row_columns(near, measure_boundary_columns(near, rng), rng), rng)
 
 
-def refined(near: Isolation, W: Stack, rng: np.random.Generator, *, heads: tuple[int, ...] | None = None) -> Stack:
+def refine_row_columns(
+    near: Isolation, W: Stack, rng: np.random.Generator, *, heads: tuple[int, ...] | None = None
+) -> Stack:
     """W with its columns W_h w_h, or those of some heads, measured again, from d vectors x all over the space.
 
     Raises:
@@ -31,16 +39,16 @@ def refined(near: Isolation, W: Stack, rng: np.random.Generator, *, heads: tuple
     """
     W = W.copy()
     for _ in range(_REFINED):
-        held = [_refine(near, W, h, rng) for h in (range(len(W)) if heads is None else heads)]
+        held = [_refine_row_column(near, W, h, rng) for h in (range(len(W)) if heads is None else heads)]
         if not any(held):
             break
     return W
 
 
-def _refine(near: Isolation, W: Stack, h: int, rng: np.random.Generator) -> bool:
+def _refine_row_column(near: Isolation, W: Stack, h: int, rng: np.random.Generator) -> bool:
     """Correct one column in place; whether some y had to be held back, so that another round will do better."""
     u = near.rows.w[h] / np.linalg.norm(near.rows.w[h])
-    points = _well_placed(near, W, h, u, rng)
+    points = _choose_precise_pairs(near, W, h, u, rng)
     X, reach, misfit = np.array([p.x for p in points]), np.ones(len(points)), np.full(len(points), np.nan)
     for _ in range(_REDRAWN):
         left = np.flatnonzero(np.isnan(misfit))
@@ -49,11 +57,13 @@ def _refine(near: Isolation, W: Stack, h: int, rng: np.random.Generator) -> bool
         Y, tau = np.array([points[i].y for i in left]), np.array([points[i].tau for i in left])
         forms = np.einsum("kd,hde,ke->kh", X[left], W, Y)
         G = near.pairs.ask(X[left], Y, tau)
-        logits = own_logits(G, X[left] @ near.pairs.B, inner(X[left], near.D), forms > 0, np.full(len(left), h))
-        misfit[left] = np.where(readable(logits, _LIMIT), logits / tau - forms[:, h], np.nan) / (Y @ u)
+        logits = read_own_logits(
+            G, X[left] @ near.pairs.B, apply_readouts(X[left], near.D), forms > 0, np.full(len(left), h)
+        )
+        misfit[left] = np.where(is_readable(logits, _LIMIT), logits / tau - forms[:, h], np.nan) / (Y @ u)
         for i in np.flatnonzero(np.isnan(misfit)):
             reach[i] /= 16
-            points[i] = _placed(near, W, h, u, X[i], float(reach[i]), rng)
+            points[i] = _place_pair(near, W, h, u, X[i], float(reach[i]), rng)
     if np.isnan(misfit).any():
         raise Unresolved
     W[h] += np.outer(np.linalg.solve(X, misfit), u)
@@ -70,36 +80,38 @@ class Placed:
     error: float
 
 
-def _well_placed(near: Isolation, W: Stack, h: int, u: Vector, rng: np.random.Generator) -> list[Placed]:
+def _choose_precise_pairs(near: Isolation, W: Stack, h: int, u: Vector, rng: np.random.Generator) -> list[Placed]:
     """Of several bases of x the d vectors that are most precise and yet independent, by pivoted elimination."""
     from scipy.linalg import qr
 
-    X = np.concatenate([_tilted(near.D[h], rng) for _ in range(_BASES)])
-    points = [_placed(near, W, h, u, x, 1.0, rng) for x in X]
+    X = np.concatenate([_draw_tilted_basis(near.D[h], rng) for _ in range(_BASES)])
+    points = [_place_pair(near, W, h, u, x, 1.0, rng) for x in X]
     weighted = X.T / np.array([p.error for p in points])
     order = qr(weighted, mode="r", pivoting=True)[1]
     return [points[i] for i in order[: len(u)]]
 
 
-def _tilted(D: Matrix, rng: np.random.Generator) -> Matrix:
+def _draw_tilted_basis(D: Matrix, rng: np.random.Generator) -> Matrix:
     """Unit vectors that are a basis and all see the read-out D."""
     top = np.linalg.svd(D)[0][:, 0]
     Q = np.linalg.qr(rng.normal(size=(len(D), len(D))))[0]
-    return unit(Q + np.outer(np.where(Q @ top < 0, -1.0, 1.0), top))
+    return normalise_rows(Q + np.outer(np.where(Q @ top < 0, -1.0, 1.0), top))
 
 
-def _placed(near: Isolation, W: Stack, h: int, u: Vector, x: Vector, reach: float, rng: np.random.Generator) -> Placed:
+def _place_pair(
+    near: Isolation, W: Stack, h: int, u: Vector, x: Vector, reach: float, rng: np.random.Generator
+) -> Placed:
     """For x a y at which head h is soft and the others hard, as far along u as can be, or `reach` times that."""
     rows = x @ W
     norm = float(np.linalg.norm(rows[h]))
     own = rows[h] / norm
-    Y = clear_of(rows, h, own, rng)[0]
+    Y = draw_clear_directions(rows, h, own, rng)[0]
     along = u - (u @ own) * own
     side = float(np.linalg.norm(along))
     if side > 1e-6:
-        Y = unit(Y - (1 - reach) * np.outer(Y @ along, along) / side**2)
-    margin = margins(Y @ rows.T, np.full(len(Y), h))
-    tau = steepness(near.pairs, margin, norm / np.sqrt(len(u)))
+        Y = normalise_rows(Y - (1 - reach) * np.outer(Y @ along, along) / side**2)
+    margin = measure_head_margins(Y @ rows.T, np.full(len(Y), h))
+    tau = choose_steepness(near.pairs, margin, norm / np.sqrt(len(u)))
     toward = np.where((Y @ u) * (own @ u) < 0, -1.0, 1.0)
     Y = Y + (toward * near.rows.own / (tau * norm))[:, None] * own
     faint = np.abs(near.D).max() / np.abs(x @ near.D[h]).max()

@@ -10,20 +10,27 @@ from itertools import chain
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, Vector, one_thread
+from keyhole._arrays import Matrix, Sequences, Vector, pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import canonical, head_freedom, matrix_rank
 from keyhole.learners.base import Jumps, Plan, Recovery, Status
 from keyhole.learners.several_heads.coinciding import Family
-from keyhole.learners.several_heads.families import fitted_families, rough_model
-from keyhole.learners.several_heads.joint_fit import acting, polished, small
-from keyhole.learners.several_heads.last_column import measured
-from keyhole.learners.several_heads.mirror_pairs import with_unseen_pair
-from keyhole.learners.several_heads.pairs import Pairs, Unresolved, in_units, read_sum, soft_scale, unit
-from keyhole.learners.several_heads.refutation import impossible
-from keyhole.learners.several_heads.rows import Search, find_rows, read_outs
-from keyhole.learners.several_heads.signs import assembled, resolved
+from keyhole.learners.several_heads.families import fit_families, recover_coinciding_heads
+from keyhole.learners.several_heads.joint_fit import is_small_model, keep_acting_heads, polish_heads
+from keyhole.learners.several_heads.last_column import measure_heads
+from keyhole.learners.several_heads.mirror_pairs import add_unseen_pair
+from keyhole.learners.several_heads.pairs import (
+    Pairs,
+    Unresolved,
+    find_soft_scale,
+    normalise_rows,
+    read_sum,
+    scale_outputs,
+)
+from keyhole.learners.several_heads.refutation import find_impossible_answer
+from keyhole.learners.several_heads.rows import RowSearch, find_rows, measure_readouts
+from keyhole.learners.several_heads.signs import assemble_heads, resolve_signs
 from keyhole.learners.verifying.ending import (
     SPENT,
     SUM_OF_HEADS,
@@ -35,11 +42,11 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination, examine
-from keyhole.learners.verifying.questions import QUERIES, fresh_sequences, inside, token_scales
+from keyhole.learners.verifying.examination import Examination, examine_model
+from keyhole.learners.verifying.questions import QUERIES, choose_token_scales, draw_fresh_sequences, shorten_to_bound
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _EXACT, _ROUGH, _MERGE = "exact", "rough", "merge"  # ways to search for rows
 _ATTEMPTS = (_EXACT, _EXACT, _ROUGH, _EXACT, _ROUGH, _ROUGH, _MERGE)
@@ -95,13 +102,13 @@ class SeveralHeads:
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Recover a sum of heads; certificate keyhole/saturate-and-isolate."""
         cap = Budgeted(oracle, self.plan(oracle.width).at_most)
-        session = Session(Counted(cap), self.most, declared(oracle).roundoff, cap)
-        with one_thread():
+        session = SeveralHeadsSession(Counted(cap), self.most, read_imperfection(oracle).roundoff, cap)
+        with pin_one_thread():
             return session.recover(rng)
 
 
 @dataclass(slots=True)
-class Session:
+class SeveralHeadsSession:
     """One recovery under way: the best model so far and what was seen of it."""
 
     oracle: Counted
@@ -144,30 +151,30 @@ class Session:
         with suppress(Unresolved):
             pairs, search = self._scaled(pairs, way, rng)
             if search is None:
-                yield from self._seen_by_triples(_still(pairs), rng)
+                yield from self._seen_by_triples(_build_mean_model(pairs), rng)
             elif search.rough:
-                model, rows = rough_model(pairs, search, rng)
+                model, rows = recover_coinciding_heads(pairs, search, rng)
                 self.jumps = pairs.jumps(rows.x, rows.angles, rows.J)
-                yield acting(model)
+                yield keep_acting_heads(model)
             else:
                 yield from self._isolated(pairs, search, rng)
 
-    def _isolated(self, pairs: Pairs, search: Search, rng: np.random.Generator) -> Iterator[MultiHead]:
+    def _isolated(self, pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> Iterator[MultiHead]:
         """Heads one by one; then, where only triples differ, an unseen pair; then all fitted together."""
         with self.oracle.phase("rows"):
             rows = find_rows(pairs, search, rng)
-            D = read_outs(pairs, rows, rng)
+            D = measure_readouts(pairs, rows, rng)
         with self.oracle.phase("measure"):
-            W = measured(pairs, rows, D, rng)
+            W = measure_heads(pairs, rows, D, rng)
         with self.oracle.phase("signs"):
-            model = resolved(pairs, rows, W, D, rng)
+            model = resolve_signs(pairs, rows, W, D, rng)
         self.jumps = pairs.jumps(rows.x, rows.angles, rows.J)
         yield from self._seen_by_triples(model, rng)
         self.fits += 1
         if self.almost:
             yield self.polished(rng)
         else:
-            yield acting(fitted_families(pairs, [Family(W, D)], rng))
+            yield keep_acting_heads(fit_families(pairs, [Family(W, D)], rng))
 
     def _seen_by_triples(self, model: MultiHead, rng: np.random.Generator) -> Iterator[MultiHead]:
         """The model; then, where only longer sequences contradict it, one with a pair that others do not show."""
@@ -178,14 +185,14 @@ class Session:
     @property
     def almost(self) -> bool:
         """Whether the last model is nearly right and small enough to be fitted."""
-        return self.seen is not None and self.seen.fresh.relative <= _ALMOST and small(self.model)
+        return self.seen is not None and self.seen.fresh.relative <= _ALMOST and is_small_model(self.model)
 
     def polished(self, rng: np.random.Generator) -> MultiHead:
         """The last model fitted to fresh answers."""
         if self.model is None:
             raise Unresolved
         with self.oracle.phase("polish"):
-            return acting(polished(self.oracle, self.model, self.roundoff, rng, bound=self.bound))
+            return keep_acting_heads(polish_heads(self.oracle, self.model, self.roundoff, rng, bound=self.bound))
 
     def _improve(self, pairs: Pairs, measuring: np.random.Generator, checking: np.random.Generator) -> None:
         """A confirmed model again without faint heads, and closer where it is less precise than answers allow."""
@@ -206,7 +213,7 @@ class Session:
         """Models that may be better than the last."""
         if self.model is None or self.seen is None or not (self.perfect and self.seen.complete):
             return
-        lean = acting(self.model, _FAINT * self.roundoff)
+        lean = keep_acting_heads(self.model, _FAINT * self.roundoff)
         if len(lean.W) < len(self.model.W):
             yield lean
         if self._coarse:
@@ -219,13 +226,13 @@ class Session:
     @property
     def _coarse(self) -> bool:
         """Whether fresh answers are met less closely than rounding explains, by a model small enough to be fitted."""
-        return self.seen is not None and self.seen.fresh.relative > _FINE * self.roundoff and small(self.model)
+        return self.seen is not None and self.seen.fresh.relative > _FINE * self.roundoff and is_small_model(self.model)
 
     def _with_unseen_pair(self, model: MultiHead, rng: np.random.Generator) -> MultiHead:
         """The model with a mirror pair that only longer sequences show, where there is one."""
         try:
             with self.oracle.phase("mirror"):
-                return with_unseen_pair(self.oracle, model, rng)
+                return add_unseen_pair(self.oracle, model, rng)
         except Unresolved:
             return model
 
@@ -238,27 +245,29 @@ class Session:
     def _confirmed(self, model: MultiHead, rng: np.random.Generator) -> bool:
         """Whether fresh queries agree, as far as they could be asked."""
         self.model = model
-        batches = inside(chain(fresh_sequences(model, rng=rng), own_scales(model, rng)), self.bound)
+        batches = shorten_to_bound(
+            chain(draw_fresh_sequences(model, rng=rng), draw_head_sequences(model, rng)), self.bound
+        )
         with self.oracle.phase("verify"):
-            self.seen = examine(
+            self.seen = examine_model(
                 self.oracle, model, tolerance=self.tolerance, roundoff=self.roundoff, rng=rng, batches=batches
             )
         return self.seen.passed
 
-    def _scaled(self, pairs: Pairs, way: str, rng: np.random.Generator) -> tuple[Pairs, Search | None]:
+    def _scaled(self, pairs: Pairs, way: str, rng: np.random.Generator) -> tuple[Pairs, RowSearch | None]:
         """Outputs in their units, and where to search for rows; None where nothing acts."""
         d, hard = self.oracle.width, _COARSE if way == _MERGE else _HARD
         with self.oracle.phase("scale"):
-            X, Y = unit(rng.normal(size=(2, _PROBES, d)))
-            soft = soft_scale(pairs, X, Y)
+            X, Y = normalise_rows(rng.normal(size=(2, _PROBES, d)))
+            soft = find_soft_scale(pairs, X, Y)
             if soft is None or d == 1:
                 return pairs, None
-            return in_units(pairs, X, Y, soft * hard), Search(soft, soft * hard, self.most, rough=way == _ROUGH)
+            return scale_outputs(pairs, X, Y, soft * hard), RowSearch(soft, soft * hard, self.most, rough=way == _ROUGH)
 
     @property
     def perfect(self) -> bool:
         """Whether answers are declared to be exact."""
-        return declared(self.oracle).perfect
+        return read_imperfection(self.oracle).perfect
 
     def _examined(self) -> Recovery[MultiHead]:
         """The recovery of a model that fresh queries did not contradict."""
@@ -278,7 +287,7 @@ class Session:
     def _refused(self, c: Vector, B: Matrix, rng: np.random.Generator) -> Recovery[MultiHead]:
         """No attempt agreed: the class is refuted only by an answer that no sum of heads gives."""
         with self.oracle.phase("verify"):
-            case = impossible(self.oracle, c, B, self.roundoff, rng, bound=self.bound)
+            case = find_impossible_answer(self.oracle, c, B, self.roundoff, rng, bound=self.bound)
         doubted = case if case is not None or self.seen is None else self.seen.worst
         doubt = Doubt(Status.UNRESOLVED if case is None else Status.NOT_HEADS, case)
         return self._conclude(resolve_doubt(self.oracle, doubt, repeat=partial(repeat_case, self.oracle, doubted)))
@@ -291,9 +300,9 @@ class Session:
             replace(ending, fresh=seen),
             Account(
                 model=self.model,
-                reason=_reason(self.model),
-                determined=_determined(ending.verdict),
-                degrees_of_freedom=_freedom(self.model),
+                reason=_explain_heads_found(self.model),
+                determined=_describe_determined_heads(ending.verdict),
+                degrees_of_freedom=_count_heads_freedom(self.model),
                 rank=max(ranks, default=None),
                 certificate=self._certificate(ending.status),
                 jumps=self.jumps,
@@ -330,16 +339,16 @@ class Session:
         return SUM_OF_HEADS.tolerance(self.oracle)
 
 
-def own_scales(model: MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
+def draw_head_sequences(model: MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
     """Sequences at which each head in turn has logits of order one, however small or large its W is."""
     for W, V in zip(model.W, model.V, strict=True):
         if W.any():
-            scale = token_scales(Head(W, V), rng=rng)[1]
+            scale = choose_token_scales(Head(W, V), rng=rng)[1]
             for length in _OWN_LENGTHS:
                 yield scale * rng.normal(size=(1, length, model.width)) / np.sqrt(model.width)
 
 
-def _freedom(model: MultiHead | None) -> int | None:
+def _count_heads_freedom(model: MultiHead | None) -> int | None:
     """Degrees of freedom of the heads found; a mean head has only its read-out."""
     if model is None:
         return None
@@ -355,14 +364,14 @@ def _freedom(model: MultiHead | None) -> int | None:
     ) + outputs * (model.c is not None)
 
 
-def _reason(model: MultiHead | None) -> str:
+def _explain_heads_found(model: MultiHead | None) -> str:
     if model is None:
         return "A sum of heads was looked for."
     ranks = [matrix_rank(W, _RANK) if W.any() else 0 for W in model.W]
     return f"Heads found: {len(ranks)}, with W of rank {', '.join(map(str, ranks))}."
 
 
-def _determined(verdict: Verdict) -> str:
+def _describe_determined_heads(verdict: Verdict) -> str:
     if verdict.verified:
         return (
             "W and V of every head are determined; the order of heads, a split of V among heads of equal W, and heads "
@@ -371,7 +380,7 @@ def _determined(verdict: Verdict) -> str:
     return "Nothing is determined but the sum of all read-outs."
 
 
-def _still(pairs: Pairs) -> MultiHead:
+def _build_mean_model(pairs: Pairs) -> MultiHead:
     """The mean alone, where nothing acts on pairs of tokens."""
     d, none = len(pairs.B), np.zeros((0, *pairs.B.shape))
-    return assembled(pairs, np.zeros((0, d, d)), none, none)
+    return assemble_heads(pairs, np.zeros((0, d, d)), none, none)

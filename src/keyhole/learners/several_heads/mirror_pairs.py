@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Vector, power_of_two
+from keyhole._arrays import Array, Matrix, Vector, find_power_of_two
 from keyhole.learners.several_heads.pairs import Unresolved
 from keyhole.models import MultiHead
 from keyhole.oracles import Counted
@@ -25,7 +25,7 @@ _SOFT = (0.2, 0.7)  # departures from the mean, of a hard one, that tell the log
 _TINY = 1e-12
 
 
-def with_unseen_pair(oracle: Counted, model: MultiHead, rng: np.random.Generator) -> MultiHead:
+def add_unseen_pair(oracle: Counted, model: MultiHead, rng: np.random.Generator) -> MultiHead:
     """The model with one mirror pair of equal read-outs taken out of its mean: about 2 d^2 queries.
 
     Raises:
@@ -35,12 +35,12 @@ def with_unseen_pair(oracle: Counted, model: MultiHead, rng: np.random.Generator
     P: Matrix = np.linalg.qr(rng.normal(size=(d, d)))[0].astype(np.float64)
     Q: Matrix = np.linalg.qr(rng.normal(size=(d, d)))[0].astype(np.float64)
     triples = Triples(oracle, model)
-    V = _read_out(triples, P, rng)
+    V = _measure_pair_readout(triples, P, rng)
     top = np.linalg.svd(V)[0][:, 0]
     P += np.outer(np.where(P @ top < 0, -1.0, 1.0), top)  # now every x sees the read-out
-    tau = _soft(triples, V, P, Q)
-    W: Matrix = np.linalg.inv(P).astype(np.float64) @ _signed(triples, V, P, Q, tau) @ Q / tau
-    return _taken_out(model, W, V)
+    tau = _find_soft_product(triples, V, P, Q)
+    W: Matrix = np.linalg.inv(P).astype(np.float64) @ _sign_forms(triples, V, P, Q, tau) @ Q / tau
+    return _take_pair_out(model, W, V)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -52,13 +52,13 @@ class Triples:
 
     def beyond(self, X: Matrix, Y: Matrix, tau: float) -> Matrix:
         """V.x (kappa - 4/3) for every row."""
-        sx = power_of_two(float(np.sqrt(tau / _RATIO)))
+        sx = find_power_of_two(float(np.sqrt(tau / _RATIO)))
         y = Y * (tau / sx)
         tokens = np.stack([y + sx * X, y + sx * X, y], axis=1)
         return (self.oracle.ask(tokens.copy()) - self.model(tokens)) / sx
 
 
-def _read_out(triples: Triples, P: Matrix, rng: np.random.Generator) -> Matrix:
+def _measure_pair_readout(triples: Triples, P: Matrix, rng: np.random.Generator) -> Matrix:
     """V from hard triples, which show -V.x/3."""
     once = triples.beyond(P, rng.normal(size=P.shape), _HARD)
     again = triples.beyond(P, rng.normal(size=P.shape), _HARD)
@@ -68,7 +68,7 @@ def _read_out(triples: Triples, P: Matrix, rng: np.random.Generator) -> Matrix:
     return P.T @ once * -3.0  # P is orthogonal
 
 
-def _sizes(triples: Triples, V: Matrix, X: Matrix, Y: Matrix, tau: float) -> tuple[Vector, Vector]:
+def _measure_logit_sizes(triples: Triples, V: Matrix, X: Matrix, Y: Matrix, tau: float) -> tuple[Vector, Vector]:
     """|a| for every row, and the departure from the mean that gave it, 1 where hard."""
     J = X @ V
     rho = -3 * (triples.beyond(X, Y, tau) * J).sum(axis=1) / (J * J).sum(axis=1)
@@ -76,11 +76,11 @@ def _sizes(triples: Triples, V: Matrix, X: Matrix, Y: Matrix, tau: float) -> tup
     return np.arccosh(np.maximum(cosh, 1.0)), rho
 
 
-def _soft(triples: Triples, V: Matrix, P: Matrix, Q: Matrix) -> float:
+def _find_soft_product(triples: Triples, V: Matrix, P: Matrix, Q: Matrix) -> float:
     """A product of lengths at which logits are of order one."""
     low, high, tau = 0.0, np.inf, 1.0
     for _ in range(_ROUNDS):
-        middle = float(np.median(_sizes(triples, V, P, Q, tau)[1]))
+        middle = float(np.median(_measure_logit_sizes(triples, V, P, Q, tau)[1]))
         if _SOFT[0] <= middle <= _SOFT[1]:
             return tau
         low, high = (tau, high) if middle < _SOFT[0] else (low, tau)
@@ -88,30 +88,30 @@ def _soft(triples: Triples, V: Matrix, P: Matrix, Q: Matrix) -> float:
     raise Unresolved
 
 
-def _signed(triples: Triples, V: Matrix, P: Matrix, Q: Matrix, tau: float) -> Matrix:
+def _sign_forms(triples: Triples, V: Matrix, P: Matrix, Q: Matrix, tau: float) -> Matrix:
     """x_i^T W y_j with signs: sizes, then sums along each column and along the row of the largest sizes."""
     d = len(P)
 
     def sizes(X: Array, Y: Array) -> Matrix:
         shape = np.broadcast_shapes(X.shape, Y.shape)
         x, y = (np.broadcast_to(Z, shape).reshape(-1, d) for Z in (X, Y))
-        return _sizes(triples, V, x, y, tau)[0].reshape(shape[:2])
+        return _measure_logit_sizes(triples, V, x, y, tau)[0].reshape(shape[:2])
 
     A = sizes(P[:, None], Q[None])
     top = np.argmax(A, axis=0)
-    A = A * _agreeing(A, A[top, range(d)][None], sizes(P[:, None] + P[top][None], Q[None]))
+    A = A * _match_signs(A, A[top, range(d)][None], sizes(P[:, None] + P[top][None], Q[None]))
     first = int(np.argmax(np.abs(A).min(axis=1)))
     best = int(np.argmax(np.abs(A[first])))
     sums = sizes(P[first][None, None], Q[None] + Q[best][None, None])[0]
-    return A * _agreeing(np.abs(A[first]), np.abs(A[first, best : best + 1]), sums) * np.sign(A[first])
+    return A * _match_signs(np.abs(A[first]), np.abs(A[first, best : best + 1]), sums) * np.sign(A[first])
 
 
-def _agreeing(a: Array, b: Array, joint: Array) -> Array:
+def _match_signs(a: Array, b: Array, joint: Array) -> Array:
     """+1 where the size of the sum is nearer to a + b than to |a - b|, else -1."""
     return np.where(np.abs(joint - (a + b)) <= np.abs(joint - np.abs(a - b)), 1.0, -1.0)
 
 
-def _taken_out(model: MultiHead, W: Matrix, V: Matrix) -> MultiHead:
+def _take_pair_out(model: MultiHead, W: Matrix, V: Matrix) -> MultiHead:
     """The pair (W, V), (-W, V), with 2V less in the mean, which goes when nothing is left."""
     mean = ~model.W.any(axis=(1, 2))
     left = model.V[mean].sum(axis=0) - 2 * V

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Indices, Mask, Matrix, Stack, Vector, power_of_two
+from keyhole._arrays import Array, Indices, Mask, Matrix, Stack, Vector, find_power_of_two
 from keyhole.learners.base import Jumps
 from keyhole.oracles import Counted
 
@@ -50,7 +50,7 @@ class Pairs:
 
     def lengths(self, tau: Vector) -> tuple[Vector, Vector]:
         """Lengths of x, a power of two, and of y."""
-        sx = np.maximum(powers(np.sqrt(tau / _RATIO)), self.level)
+        sx = np.maximum(round_to_powers(np.sqrt(tau / _RATIO)), self.level)
         return sx, tau / sx
 
     def ask(self, X: Matrix, Y: Matrix, tau: Vector | float, copies: int = 1) -> Matrix:
@@ -79,20 +79,20 @@ def read_sum(oracle: Counted, roundoff: float) -> Pairs:
     level = 0.0
     if c.any():
         size = float(np.abs(B).max()) or 1.0
-        level = power_of_two(2.0**10 * float(np.abs(c).max()) / size)
+        level = find_power_of_two(2.0**10 * float(np.abs(c).max()) / size)
         B = (oracle.ask(level * np.eye(d)[:, None]) - c) / level
     return Pairs(oracle, B, c, np.ones(len(c)), roundoff, level)
 
 
-def in_units(pairs: Pairs, X: Matrix, Y: Matrix, tau: float) -> Pairs:
+def scale_outputs(pairs: Pairs, X: Matrix, Y: Matrix, tau: float) -> Pairs:
     """The same queries with every output measured by the largest value it takes when the softmax is hard."""
     G = pairs.ask(X, Y, tau)
     largest = np.abs(G).max(axis=0)
-    units = powers(np.where(largest > 0, largest, 1.0))
+    units = round_to_powers(np.where(largest > 0, largest, 1.0))
     return Pairs(pairs.oracle, pairs.B / units, pairs.c, pairs.units * units, pairs.roundoff, pairs.level)
 
 
-def soft_scale(pairs: Pairs, X: Matrix, Y: Matrix) -> float | None:
+def find_soft_scale(pairs: Pairs, X: Matrix, Y: Matrix) -> float | None:
     r"""The product of lengths at which the steepest head begins to act, or None when nothing acts at any.
 
     With $\tau \to 0$ the answer is the even mean, G = B.x/2, and departs from it in proportion to $\tau$.
@@ -107,7 +107,7 @@ def soft_scale(pairs: Pairs, X: Matrix, Y: Matrix) -> float | None:
         size = np.maximum(size, np.abs(G).max(axis=0))  # the mean itself may be nothing
         away = float((np.abs(G - even) / np.where(size > 0, size, 1.0)).max())
         if _SEEN * pairs.roundoff <= away <= _SOFT:
-            return power_of_two(tau * _SOFT / away)
+            return find_power_of_two(tau * _SOFT / away)
         if away > _SOFT:
             high, tau = tau, float(np.sqrt(low * tau)) if low > 0 else tau * 1e-6
         elif tau >= _LARGEST:
@@ -117,7 +117,7 @@ def soft_scale(pairs: Pairs, X: Matrix, Y: Matrix) -> float | None:
     raise Unresolved
 
 
-def own_part(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Matrix:
+def isolate_own_part(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Matrix:
     """What head h[n] adds to row n, from 0 to D.x, when every other head e is on by on[n, e].
 
     Args:
@@ -132,11 +132,11 @@ def own_part(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) 
     return G - (total - b.sum(axis=1)) / 2 - np.einsum("nh,nho->no", others, b)
 
 
-def own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Vector:
+def read_own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Vector:
     """The logit of head h[n] in row n, not a number where that head reads nothing; arguments as for `own_part`."""
     J = b[np.arange(len(G)), h]
     with np.errstate(invalid="ignore"):
-        return log_odds((own_part(G, total, b, on, h) * J).sum(axis=1) / (J * J).sum(axis=1))
+        return log_odds((isolate_own_part(G, total, b, on, h) * J).sum(axis=1) / (J * J).sum(axis=1))
 
 
 def logistic(a: Array) -> Array:
@@ -150,16 +150,16 @@ def log_odds(share: Array) -> Array:
         return np.log(share / (1.0 - share))
 
 
-def readable(logits: Array, limit: float) -> Mask:
+def is_readable(logits: Array, limit: float) -> Mask:
     """Whether logits lie within the limit; NaN never does."""
     return np.abs(logits) <= limit
 
 
-def powers(values: Array) -> Array:
+def round_to_powers(values: Array) -> Array:
     """Nearest powers of two, so that scaling rounds nothing."""
     return np.exp2(np.round(np.log2(values)))
 
 
-def unit(vectors: Array) -> Array:
+def normalise_rows(vectors: Array) -> Array:
     """Rows of length one."""
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

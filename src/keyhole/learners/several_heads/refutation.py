@@ -6,13 +6,13 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Vector
 from keyhole.learners.base import Counterexample
-from keyhole.learners.verifying.questions import inside
+from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.oracles import Counted
 
 _LARGEST_SCALE = 2.0**10
 
 
-def impossible(
+def find_impossible_answer(
     oracle: Counted,
     c: Vector,
     B: Matrix,
@@ -27,7 +27,7 @@ def impossible(
     One token x answers c + B.x; so do any number of copies of it; and all tokens but the last may change places.
     """
     tokens = rng.normal(size=(4, 3, oracle.width)) * np.geomspace(1.0, _LARGEST_SCALE, 4)[:, None, None]
-    tokens = next(inside([tokens], bound))
+    tokens = next(shorten_to_bound([tokens], bound))
     alone, same = tokens[:, -1:], np.repeat(tokens[:, -1:], 3, axis=1)
     swapped = tokens[:, [1, 0, 2]]
     straight = oracle.ask(tokens.copy())

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Stack, Vector
-from keyhole.learners.several_heads.circle import Circle, Steps, find_steps, points
+from keyhole.learners.several_heads.circle import PairCircle, Steps, find_steps, locate_on_circle
 from keyhole.learners.several_heads.pairs import (
     Indices,
     Pairs,
     Unresolved,
+    is_readable,
     logistic,
-    own_logits,
-    powers,
-    readable,
-    unit,
+    normalise_rows,
+    read_own_logits,
+    round_to_powers,
 )
 
 Read = Callable[[Indices, Vector], Vector]
@@ -72,7 +72,7 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Search:
+class RowSearch:
     """Where to look for steps: products of lengths, and how many steps are too many.
 
     A rough search takes steps that nearly or wholly coincide for one, and reads its slope where that is well defined:
@@ -84,12 +84,12 @@ class Search:
     most: int
     rough: bool = False
 
-    def circle(self, pairs: Pairs, x: Vector, Y: Matrix) -> Circle:
+    def circle(self, pairs: Pairs, x: Vector, Y: Matrix) -> PairCircle:
         """Half a circle on which to look."""
         narrowest = max(2.0**-28, 2.0**6 * pairs.roundoff, 2.0**12 * self.soft / self.hard)
         if self.rough:
-            return Circle(pairs, x, Y, self.hard, max(narrowest, _MERGED), self.most, straight=_BENT)
-        return Circle(pairs, x, Y, self.hard, narrowest, self.most)
+            return PairCircle(pairs, x, Y, self.hard, max(narrowest, _MERGED), self.most, straight=_BENT)
+        return PairCircle(pairs, x, Y, self.hard, narrowest, self.most)
 
     @property
     def own(self) -> float:
@@ -97,7 +97,7 @@ class Search:
         return _FLAT if self.rough else OWN
 
 
-def find_rows(pairs: Pairs, search: Search, rng: np.random.Generator) -> Rows:
+def find_rows(pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> Rows:
     """Steps on one circle, then every row in full: about 20 + d queries per head.
 
     Of a few x the first is taken that no read-out is almost orthogonal to, else the one with the largest least step.
@@ -108,7 +108,7 @@ def find_rows(pairs: Pairs, search: Search, rng: np.random.Generator) -> Rows:
     tried: list[Rows] = []
     for _ in range(_CIRCLES):
         try:
-            tried.append(_rows_at(pairs, search, unit(rng.normal(size=len(pairs.B))), rng))
+            tried.append(_find_rows_at(pairs, search, normalise_rows(rng.normal(size=len(pairs.B))), rng))
         except Unresolved:
             continue
         if tried[-1].faintest > _FAINT or len(tried) == _ENOUGH:
@@ -118,7 +118,7 @@ def find_rows(pairs: Pairs, search: Search, rng: np.random.Generator) -> Rows:
     return max(tried, key=lambda rows: (len(rows.w), rows.faintest))
 
 
-def _rows_at(pairs: Pairs, search: Search, x: Vector, rng: np.random.Generator) -> Rows:
+def _find_rows_at(pairs: Pairs, search: RowSearch, x: Vector, rng: np.random.Generator) -> Rows:
     """The rows at x.
 
     Raises:
@@ -126,24 +126,24 @@ def _rows_at(pairs: Pairs, search: Search, x: Vector, rng: np.random.Generator) 
     """
     Q = np.linalg.qr(rng.normal(size=(len(x), len(x))))[0].T
     steps = find_steps(search.circle(pairs, x, Q[:2]), search.soft)
-    w = _full_rows(pairs, x, Q, steps, search.own)
+    w = _measure_full_rows(pairs, x, Q, steps, search.own)
     for _ in range(_AGAIN_ROUGH if search.rough else 0):
-        w = _full_rows(pairs, x, Q, Steps(steps.J, w @ Q[:2].T), search.own)
+        w = _measure_full_rows(pairs, x, Q, Steps(steps.J, w @ Q[:2].T), search.own)
     found = Rows(x, w, steps.J, search.hard, steps.roots, search.own)
-    _confirm(pairs, found, rng)
+    _confirm_rows(pairs, found, rng)
     return found
 
 
-def _full_rows(pairs: Pairs, x: Vector, Q: Matrix, steps: Steps, aim: float) -> Matrix:
+def _measure_full_rows(pairs: Pairs, x: Vector, Q: Matrix, steps: Steps, aim: float) -> Matrix:
     """Rows in full: the logit at each boundary point, and its change along every direction across.
 
     Answers are decoded twice more with the rows just found: a move may bring another head back from saturation.
     """
-    at = points(steps.roots)
+    at = locate_on_circle(steps.roots)
     a = at @ steps.A.T
     size = np.linalg.norm(steps.A, axis=1) * np.sqrt(len(x) / 2)
-    tau = steepness(pairs, margins(a, np.arange(len(a))), size)
-    frames = _frames(at, Q)
+    tau = choose_steepness(pairs, measure_head_margins(a, np.arange(len(a))), size)
+    frames = _build_frames(at, Q)
     h, k = (index.ravel().astype(np.intp) for index in np.indices((len(a), len(x))))
     move = np.where(k > 0, aim / (tau * size)[h] * np.sqrt(len(x)), 0.0)
     b, total = (
@@ -156,28 +156,28 @@ def _full_rows(pairs: Pairs, x: Vector, Q: Matrix, steps: Steps, aim: float) -> 
         own = h[which]
         Y[which] = frames[own, 0] + (move[which] * shrink)[:, None] * frames[own, k[which]]
         G[which] = pairs.ask(np.broadcast_to(x, (len(own), len(x))), Y[which], tau[own])
-        return own_logits(G[which], total[which], b[which], a[own] > 0, own)
+        return read_own_logits(G[which], total[which], b[which], a[own] > 0, own)
 
-    logits, shrink = readings(read, len(h))
+    logits, shrink = read_logits(read, len(h))
     w = steps.A @ Q[:2]
     for _ in range(_DECODED):
         forms = (logits / tau[h]).reshape(len(a), -1)
         forms[:, 1:] = (forms[:, 1:] - forms[:, :1]) / (move * shrink).reshape(forms.shape)[:, 1:]
         w = np.einsum("hk,hkd->hd", forms, frames)
-        logits = own_logits(G, total, b, logistic(tau[h][:, None] * (Y @ w.T)), h)
-    if not readable(logits, 2 * _READABLE).all():
+        logits = read_own_logits(G, total, b, logistic(tau[h][:, None] * (Y @ w.T)), h)
+    if not is_readable(logits, 2 * _READABLE).all():
         raise Unresolved
     return w
 
 
-def _frames(at: Matrix, Q: Matrix) -> Stack:
+def _build_frames(at: Matrix, Q: Matrix) -> Stack:
     """For every boundary point (cos, sin) an orthonormal basis that begins with it."""
     across = np.stack([-at[:, 1], at[:, 0]], axis=1)
     off = np.broadcast_to(Q[2:], (len(at), len(Q) - 2, len(Q)))
     return np.concatenate([(at @ Q[:2])[:, None], (across @ Q[:2])[:, None], off], axis=1)
 
 
-def readings(read: Read, count: int) -> tuple[Vector, Vector]:
+def read_logits(read: Read, count: int) -> tuple[Vector, Vector]:
     """Readable logits of all queries, and how far the move of each had to be shrunk.
 
     Raises:
@@ -185,7 +185,7 @@ def readings(read: Read, count: int) -> tuple[Vector, Vector]:
     """
     logits, shrink = np.full(count, np.nan), np.full(count, 1.0 / _SHRINK)
     for _ in range(_AGAIN):
-        left = np.flatnonzero(~readable(logits, _READABLE))
+        left = np.flatnonzero(~is_readable(logits, _READABLE))
         if len(left) == 0:
             return logits, shrink
         shrink[left] *= _SHRINK
@@ -193,28 +193,28 @@ def readings(read: Read, count: int) -> tuple[Vector, Vector]:
     raise Unresolved
 
 
-def margins(a: Matrix, h: Indices) -> Vector:
+def measure_head_margins(a: Matrix, h: Indices) -> Vector:
     """Least size of the other heads' forms in every row of `a`; infinite when there are none."""
     sizes = np.abs(a)
     sizes[np.arange(len(a)), h] = np.inf
     return sizes.min(axis=1)
 
 
-def steepness(pairs: Pairs, margin: Vector, size: Vector | float) -> Vector:
+def choose_steepness(pairs: Pairs, margin: Vector, size: Vector | float) -> Vector:
     """Products of lengths at which the other heads are hard, and moves of the own are small."""
-    return powers(np.sqrt(2.0) * np.maximum(pairs.saturation / margin, 8.0 / size))
+    return round_to_powers(np.sqrt(2.0) * np.maximum(pairs.saturation / margin, 8.0 / size))
 
 
-def _confirm(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> None:
+def _confirm_rows(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> None:
     """Fresh y must show the pattern that the rows foretell: a head that never stepped on the circle shows here."""
-    Y = unit(rng.normal(size=(_CHECKS, len(rows.x))))
+    Y = normalise_rows(rng.normal(size=(_CHECKS, len(rows.x))))
     G = pairs.ask(np.broadcast_to(rows.x, Y.shape), Y, rows.hard)
     foretold = (rows.x @ pairs.B - rows.J.sum(axis=0)) / 2 + (Y @ rows.w.T > 0) @ rows.J
     if not np.abs(G - foretold).max() <= 2.0**14 * pairs.roundoff * np.abs(rows.J).max():
         raise Unresolved
 
 
-def basis_from(x: Vector) -> Matrix:
+def extend_to_basis(x: Vector) -> Matrix:
     """Orthonormal rows, the first of them x."""
     M = np.eye(len(x))
     M[:, 0] = x
@@ -223,16 +223,16 @@ def basis_from(x: Vector) -> Matrix:
     return Q
 
 
-def read_outs(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> Stack:
+def measure_readouts(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> Stack:
     """D of every head, from H patterns at each of d vectors near x.
 
     Raises:
         Unresolved: no H independent patterns were found, or x itself shows other values than its steps.
     """
     heads, d = rows.w.shape
-    Y, signs, margin = _patterns(rows.w, rng)
+    Y, signs, margin = _choose_sign_patterns(rows.w, rng)
     move = min(_MOVE, margin / 10)
-    q = basis_from(rows.x)
+    q = extend_to_basis(rows.x)
     X = rows.x + move * q
     X[0] = rows.x
     G = pairs.ask(np.repeat(X, heads, axis=0), np.tile(Y, (d, 1)), rows.hard).reshape(d, heads, -1)
@@ -244,10 +244,10 @@ def read_outs(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> Stack:
     return np.einsum("kd,kho->hdo", q, along)
 
 
-def _patterns(w: Matrix, rng: np.random.Generator) -> tuple[Matrix, Matrix, float]:
+def _choose_sign_patterns(w: Matrix, rng: np.random.Generator) -> tuple[Matrix, Matrix, float]:
     """H vectors y far from every boundary whose patterns of signs are independent, and their least distance."""
-    Y = unit(rng.normal(size=(DRAWS, w.shape[1])))
-    a = Y @ unit(w).T * np.sqrt(w.shape[1])
+    Y = normalise_rows(rng.normal(size=(DRAWS, w.shape[1])))
+    a = Y @ normalise_rows(w).T * np.sqrt(w.shape[1])
     distance = np.abs(a).min(axis=1)
     chosen: list[int] = []
     span = np.zeros((0, len(w)))
@@ -255,36 +255,38 @@ def _patterns(w: Matrix, rng: np.random.Generator) -> tuple[Matrix, Matrix, floa
         sign = np.sign(a[i])
         new = sign - span.T @ (span @ sign)
         if np.linalg.norm(new) > 0.1:
-            span = np.vstack([span, unit(new)])
+            span = np.vstack([span, normalise_rows(new)])
             chosen.append(int(i))
         if len(chosen) == len(w):
             return Y[chosen], np.sign(a[chosen]), float(distance[chosen].min())
     raise Unresolved
 
 
-def complement(w: Vector, rng: np.random.Generator) -> Matrix:
+def draw_complement(w: Vector, rng: np.random.Generator) -> Matrix:
     """A random orthonormal basis of the vectors orthogonal to w."""
     M = rng.normal(size=(len(w), len(w)))
     M[:, 0] = w
     return np.linalg.qr(M)[0].T[1:]
 
 
-def boundary(w: Matrix, h: int, rng: np.random.Generator, tries: int = 30) -> tuple[Matrix, Vector]:
+def choose_boundary_basis(w: Matrix, h: int, rng: np.random.Generator, tries: int = 30) -> tuple[Matrix, Vector]:
     """An orthonormal basis of the complement of w_h, chosen to keep clear of other boundaries, with its margins."""
-    bases = [complement(w[h], rng) for _ in range(tries if len(w) > 1 else 1)]
-    clear = [margins(Z @ w.T, np.full(len(Z), h)) for Z in bases]
+    bases = [draw_complement(w[h], rng) for _ in range(tries if len(w) > 1 else 1)]
+    clear = [measure_head_margins(Z @ w.T, np.full(len(Z), h)) for Z in bases]
     best = int(np.argmax([margin.min(initial=np.inf) for margin in clear]))
     return bases[best], clear[best]
 
 
-def clear_of(w: Matrix, h: int, off: Vector, rng: np.random.Generator, draws: int = 400) -> tuple[Matrix, Vector]:
+def draw_clear_directions(
+    w: Matrix, h: int, off: Vector, rng: np.random.Generator, draws: int = 400
+) -> tuple[Matrix, Vector]:
     """Random unit vectors orthogonal to `off`, with their margins from the boundaries of heads other than h."""
     u = off / np.linalg.norm(off)
     Y = rng.normal(size=(draws, len(u)))
-    Y = unit(Y - np.outer(Y @ u, u))
-    return Y, margins(Y @ w.T, np.full(draws, h))
+    Y = normalise_rows(Y - np.outer(Y @ u, u))
+    return Y, measure_head_margins(Y @ w.T, np.full(draws, h))
 
 
-def inner(X: Matrix, D: Stack) -> Array:
+def apply_readouts(X: Matrix, D: Stack) -> Array:
     """D_h.x for every row and head."""
     return np.einsum("nd,hdo->nho", X, D)

@@ -13,8 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
-from keyhole.learners.several_heads.pairs import Pairs, logistic, powers, unit
-from keyhole.learners.several_heads.rows import Rows, basis_from, clear_of, inner, steepness
+from keyhole.learners.several_heads.pairs import Pairs, logistic, normalise_rows, round_to_powers
+from keyhole.learners.several_heads.rows import (
+    Rows,
+    apply_readouts,
+    choose_steepness,
+    draw_clear_directions,
+    extend_to_basis,
+)
 from keyhole.models import MultiHead
 
 _LOG2 = float(np.log(2.0))
@@ -25,28 +31,28 @@ _MEAN = 2.0**15  # roundings within which what is left of B counts as nothing
 _NEAR = 2.0**22  # roundings within which a read-out counts as zero or as turned round
 
 
-def resolved(pairs: Pairs, rows: Rows, W: Stack, D: Stack, rng: np.random.Generator) -> MultiHead:
+def resolve_signs(pairs: Pairs, rows: Rows, W: Stack, D: Stack, rng: np.random.Generator) -> MultiHead:
     """Heads with their signs, mirror pairs taken apart, and a head W = 0 for what is left."""
-    m = mirrored(pairs, rows.x[None], W, D, rng)[0]
+    m = measure_mirror_readouts(pairs, rows.x[None], W, D, rng)[0]
     near = _NEAR * pairs.roundoff * np.abs(rows.J).max()
     plain = np.abs(m).max(axis=1) <= near
     turned = np.abs(m + rows.J).max(axis=1) <= near
     M = np.where(turned[:, None, None], -D, 0.0)
     both = ~(plain | turned)
     if both.any():
-        X = rows.x + _MOVE * basis_from(rows.x)
-        M[both] = np.linalg.solve(X, mirrored(pairs, X, W, D, rng)[:, both].swapaxes(0, 1))
-    return assembled(pairs, W, D, M)
+        X = rows.x + _MOVE * extend_to_basis(rows.x)
+        M[both] = np.linalg.solve(X, measure_mirror_readouts(pairs, X, W, D, rng)[:, both].swapaxes(0, 1))
+    return assemble_heads(pairs, W, D, M)
 
 
-def mirrored(pairs: Pairs, X: Matrix, W: Stack, D: Stack, rng: np.random.Generator) -> Stack:
+def measure_mirror_readouts(pairs: Pairs, X: Matrix, W: Stack, D: Stack, rng: np.random.Generator) -> Stack:
     """m_h for every row of X and every head, from one query per boundary and one away from all."""
     heads = len(W)
-    at = [_boundaries(pairs, x @ W, rng) for x in X]
+    at = [_choose_boundary_points(pairs, x @ W, rng) for x in X]
     Y, tau = np.concatenate([Y for Y, _ in at]), np.concatenate([tau for _, tau in at])
     X = np.repeat(X, heads + 1, axis=0)
     a = np.einsum("nd,hde,ne->nh", X, W, Y) * tau[:, None]
-    b = inner(X, D)
+    b = apply_readouts(X, D)
     known = np.einsum("nh,nho->no", logistic(a + _LOG2), b) + (X @ pairs.B - b.sum(axis=1)) * (2 / 3)
     left = (pairs.ask(X, Y, tau, copies=2) - known).reshape(-1, heads + 1, b.shape[2])
     kappa = (logistic(a + _LOG2) + logistic(_LOG2 - a) - 4 / 3).reshape(-1, heads + 1, heads)
@@ -55,21 +61,21 @@ def mirrored(pairs: Pairs, X: Matrix, W: Stack, D: Stack, rng: np.random.Generat
     return np.asarray(np.linalg.solve(system, left), dtype=np.float64)[:, :heads]
 
 
-def _boundaries(pairs: Pairs, rows: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vector]:
+def _choose_boundary_points(pairs: Pairs, rows: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vector]:
     """For every head a y on its boundary and clear of the others', then one clear of all; with products of lengths."""
-    anywhere = unit(rng.normal(size=(1, len(pairs.B))))[0]
+    anywhere = normalise_rows(rng.normal(size=(1, len(pairs.B))))[0]
     nowhere = np.vstack([rows, np.zeros_like(rows[:1])])
-    drawn = [clear_of(rows, h, row, rng) for h, row in enumerate(rows)]
-    drawn.append(clear_of(nowhere, len(rows), anywhere, rng))
+    drawn = [draw_clear_directions(rows, h, row, rng) for h, row in enumerate(rows)]
+    drawn.append(draw_clear_directions(nowhere, len(rows), anywhere, rng))
     Y = np.stack([Y[int(np.argmax(margin))] for Y, margin in drawn])
     margin = np.array([float(margin.max()) for _, margin in drawn])
     norms = np.sqrt((rows * rows).sum(axis=1))
     size = np.append(norms, norms.min()) / np.sqrt(rows.shape[1])
     unseen = min(_UNSEEN, _ROUGHEST / pairs.roundoff)
-    return Y, np.maximum(steepness(pairs, margin, size), powers(unseen / size))
+    return Y, np.maximum(choose_steepness(pairs, margin, size), round_to_powers(unseen / size))
 
 
-def assembled(pairs: Pairs, W: Stack, D: Stack, M: Stack) -> MultiHead:
+def assemble_heads(pairs: Pairs, W: Stack, D: Stack, M: Stack) -> MultiHead:
     """Heads (W, D + M) and (-W, M), where not zero, and (0, what is left of B)."""
     d = len(pairs.B)
     V = np.concatenate([D + M, M, (pairs.B - (D + 2 * M).sum(axis=0))[None]])

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Matrix, one_thread
+from keyhole._arrays import Matrix, pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
 from keyhole.learners.networks.learner import Network
 from keyhole.learners.networks.lines import learn_network
-from keyhole.learners.smooth_network.unit_widths import PER_UNIT, ROUNDS, Seen, look
-from keyhole.learners.smooth_network.value_fit import SEARCHED, Smooth, fit
+from keyhole.learners.smooth_network.unit_widths import PER_UNIT, ROUNDS, UnitShapes, look_at_units
+from keyhole.learners.smooth_network.value_fit import SEARCHED, Smooth, fit_smooth_units
 from keyhole.learners.verifying.ending import (
     SMOOTH_NETWORK,
     SPENT,
@@ -36,7 +36,7 @@ from keyhole.learners.verifying.examination import EXACT, Examination
 from keyhole.learners.verifying.witnesses import find_earlier_tokens_acting
 from keyhole.models import AbsAffine, ReluNet
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 KINDS = ("gelu", "silu")
 LENGTHS, _PER_LENGTH = (1, 2, 3, 9), (9, 1, 1, 1)
@@ -79,15 +79,15 @@ class SmoothNetwork:
         k = 4 * width if self.hidden is None else self.hidden
         far = Network(k, self.most, self.rounds).plan(width, outputs=outputs)
         by_phase = {name: count for name, count in far.by_phase.items() if name != "verify"}
-        by_phase |= {"widths": PER_UNIT * k, "fit": _fitted(width, k, outputs), "verify": QUERIES}
-        worst = far.at_most + ROUNDS * PER_UNIT * self.most + _fitted(width, self.most, outputs) + QUERIES
+        by_phase |= {"widths": PER_UNIT * k, "fit": _count_fitted_answers(width, k, outputs), "verify": QUERIES}
+        worst = far.at_most + ROUNDS * PER_UNIT * self.most + _count_fitted_answers(width, self.most, outputs) + QUERIES
         count = smooth_freedom(width, hidden=k, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[ReluNet]:
         """Recover the network behind the oracle; certificate keyhole/smooth-units."""
         measuring, checking = rng.spawn(2)
-        run = _Run(Counted(oracle), declared(oracle).roundoff)
+        run = _SmoothRun(Counted(oracle), read_imperfection(oracle).roundoff)
         try:
             run.learn(self, measuring)
         except BudgetSpent:
@@ -95,12 +95,12 @@ class SmoothNetwork:
         return run.judge(checking)
 
 
-def _fitted(width: int, hidden: int, outputs: int) -> int:
+def _count_fitted_answers(width: int, hidden: int, outputs: int) -> int:
     return int(np.ceil(_SHARE * smooth_freedom(width, hidden=hidden, outputs=outputs) / outputs)) + 8
 
 
 @dataclass(slots=True)
-class _Run:
+class _SmoothRun:
     """One recovery under way."""
 
     oracle: Counted
@@ -121,11 +121,11 @@ class _Run:
             return
         self.units, self.model = far.hidden, far.unfold().net
         with self.oracle.phase("widths"):
-            seen = look(self.ask, far, rng=rng)
+            seen = look_at_units(self.ask, far, rng=rng)
         if not seen.resolved:
             return
         kinds = KINDS if options.activation is None else (options.activation,)
-        with one_thread(), np.errstate(all="ignore"), suppress(np.linalg.LinAlgError, InvalidInput):
+        with pin_one_thread(), np.errstate(all="ignore"), suppress(np.linalg.LinAlgError, InvalidInput):
             self.model = self._fit(far, seen, sorted(kinds, key=lambda kind: seen.widths(kind)[1]), rng).network()
 
     def _far(self, options: SmoothNetwork, rng: np.random.Generator) -> AbsAffine | None:
@@ -148,19 +148,19 @@ class _Run:
         self.bends_far = learned.smooth
         return learned.model if learned.gap <= max(_ALIKE, 1e6 * self.roundoff) else None
 
-    def _fit(self, far: AbsAffine, seen: Seen, kinds: list[str], rng: np.random.Generator) -> Smooth:
+    def _fit(self, far: AbsAffine, seen: UnitShapes, kinds: list[str], rng: np.random.Generator) -> Smooth:
         """The kind of unit that fits answers near the origin, the likeliest first."""
         d, m = far.width, far.outputs
         s = seen.widths(kinds[0])[0]
         self.unit = float(np.median(np.hypot(seen.t, 1 / s))) if len(s) else 1.0
-        x = self.unit * rng.normal(size=(_fitted(d, far.hidden, m), d))
+        x = self.unit * rng.normal(size=(_count_fitted_answers(d, far.hidden, m), d))
         x[::2] *= 2.0
         with self.oracle.phase("fit"):
             y = self.ask(x.copy())
         fits: list[tuple[float, Smooth]] = []
         for kind in kinds:
             s = seen.widths(kind)[0]
-            model, size = fit(kind, s[:, None] * far.n, -s * seen.t, x, y)
+            model, size = fit_smooth_units(kind, s[:, None] * far.n, -s * seen.t, x, y)
             fits.append((size, model))
             if size <= max(_FITS, 1e4 * self.roundoff):
                 break
@@ -214,7 +214,7 @@ class _Run:
                 cases += [Counterexample(*case) for case in zip(X, answers, predicted, strict=False)]
                 if not complete:
                     break
-            rows += _judged(cases, tolerance, self.roundoff)
+            rows += _compare_fresh_cases(cases, tolerance, self.roundoff)
             if not complete:
                 break
         worst = max(rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None)
@@ -229,8 +229,8 @@ class _Run:
             ending,
             Account(
                 model=model,
-                reason=_reason(model, self.units),
-                determined=_determined(model, self.units, ending.verdict),
+                reason=_explain_smooth_found(model, self.units),
+                determined=_describe_determined_units(model, self.units, ending.verdict),
                 degrees_of_freedom=None if model is None else self.freedom(model),
                 certificate=None if seen is None or model is None else self.certificate(model, ending.status, seen),
             ),
@@ -250,13 +250,19 @@ class _Run:
             "keyhole/smooth-units",
             assumptions=(Check("answers that no such network gives", float(status is not Status.RECOVERED), 0.0),),
             conclusion=(
-                Check("queries used", ledger.total(without="verify").sequences, far + 12 * k + _fitted(d, k, m)),
+                Check(
+                    "queries used",
+                    ledger.total(without="verify").sequences,
+                    far + 12 * k + _count_fitted_answers(d, k, m),
+                ),
                 Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),
             ),
         )
 
 
-def _judged(cases: list[Counterexample], tolerance: float, roundoff: float) -> list[tuple[float, Counterexample]]:
+def _compare_fresh_cases(
+    cases: list[Counterexample], tolerance: float, roundoff: float
+) -> list[tuple[float, Counterexample]]:
     """Errors of the answers of one radius, beside how much these vary."""
     if not cases:
         return []
@@ -266,13 +272,13 @@ def _judged(cases: list[Counterexample], tolerance: float, roundoff: float) -> l
     return [(case.gap / yard if case.gap > 0 else 0.0, case) for case in cases]
 
 
-def _reason(model: ReluNet | None, units: int) -> str:
+def _explain_smooth_found(model: ReluNet | None, units: int) -> str:
     if model is None or model.activation not in KINDS:
         return "A network with one hidden layer of GELU or SiLU units was tried."
     return f"Far away the answers bend along {units} hyperplanes, near the origin as {model.activation} units do."
 
 
-def _determined(model: ReluNet | None, units: int, verdict: Verdict) -> str:
+def _describe_determined_units(model: ReluNet | None, units: int, verdict: Verdict) -> str:
     if model is None:
         return "Nothing was determined."
     if not verdict.verified:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from keyhole._arrays import Array, Matrix, Stack, Vector, one_thread
+from keyhole._arrays import Array, Matrix, Stack, Vector, pin_one_thread
 from keyhole.learners.networks.kinks import Ask
 from keyhole.models import AbsAffine
 
@@ -28,7 +28,7 @@ _LEAST, _MOST = 0.02, 0.4  # share of the distance that a unit lacks where its w
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Seen:
+class UnitShapes:
     """What single units show.
 
     Args:
@@ -50,26 +50,26 @@ class Seen:
     def widths(self, activation: str) -> tuple[Vector, float]:
         """The s of every unit if they are of that kind, and how badly the second distances fit it."""
         share = np.clip(self.lacks, 1e-12, 0.5 - 1e-12)
-        s = _argument(activation, share[:, 0]) / self.apart[:, 0]
-        gap = _tail(activation, s * self.apart[:, 1]) - self.lacks[:, 1]
+        s = _invert_lacking_share(activation, share[:, 0]) / self.apart[:, 0]
+        gap = _find_lacking_share(activation, s * self.apart[:, 1]) - self.lacks[:, 1]
         return s, float(np.median(np.abs(gap))) if len(gap) else 0.0
 
 
-def _tail(activation: str, u: Array) -> Array:
+def _find_lacking_share(activation: str, u: Array) -> Array:
     """1 - sigma(u), the share that a unit lacks u widths away from its hyperplane."""
     from scipy.special import expit, ndtr
 
     return np.asarray(ndtr(-u) if activation == "gelu" else expit(-u))
 
 
-def _argument(activation: str, share: Array) -> Array:
+def _invert_lacking_share(activation: str, share: Array) -> Array:
     """Where a unit lacks that share."""
     from scipy.special import logit, ndtri
 
     return -np.asarray(ndtri(share) if activation == "gelu" else logit(share))
 
 
-def look(ask: Ask, units: AbsAffine, *, rng: np.random.Generator) -> Seen:
+def look_at_units(ask: Ask, units: AbsAffine, *, rng: np.random.Generator) -> UnitShapes:
     """Six points near every hyperplane; six more at another length while the width turns out not to be near it."""
     k = units.hidden
     unit, t, apart, lacks = np.ones(k), np.zeros(k), np.ones((k, 2)), np.zeros((k, 2))
@@ -77,8 +77,8 @@ def look(ask: Ask, units: AbsAffine, *, rng: np.random.Generator) -> Seen:
     for _ in range(ROUNDS):
         if not len(todo):
             break
-        with one_thread():
-            places = np.array([_place(units, int(j), rng) for j in todo]) * _FAR * unit[todo, None]
+        with pin_one_thread():
+            places = np.array([_choose_unit_place(units, int(j), rng) for j in todo]) * _FAR * unit[todo, None]
         found = _Near(ask, units, todo, places, unit[todo]).read(t[todo])
         outside, share = np.abs(found.jump - 1.0) > _BENT, found.lacks[:, 0]
         t[todo] = np.where(outside, t[todo], found.t)
@@ -86,10 +86,10 @@ def look(ask: Ask, units: AbsAffine, *, rng: np.random.Generator) -> Seen:
         wide, narrow = outside | (share > _MOST), ~outside & (share < _LEAST)
         unit[todo] *= np.where(wide, 4.0, np.where(narrow, 0.25, 1.0))
         todo = todo[wide | narrow]
-    return Seen(t, apart, lacks)
+    return UnitShapes(t, apart, lacks)
 
 
-def _place(units: AbsAffine, j: int, rng: np.random.Generator) -> Vector:
+def _choose_unit_place(units: AbsAffine, j: int, rng: np.random.Generator) -> Vector:
     """A point of size sqrt(d) on hyperplane j, far from the others."""
     draws = rng.normal(size=(_DRAWS, units.width))
     draws -= np.outer(draws @ units.n[j], units.n[j])
@@ -98,7 +98,7 @@ def _place(units: AbsAffine, j: int, rng: np.random.Generator) -> Vector:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Reading:
+class _UnitReading:
     """Where the two lines of each unit meet, how much steeper the second is, and what is lacking between them."""
 
     t: Vector
@@ -126,7 +126,7 @@ class _Near:
         D = self.units.D[self.which]
         return np.einsum("jrm,jm->jr", answers - base, D) / np.maximum((D * D).sum(axis=1), 1e-300)[:, None]
 
-    def read(self, centre: Vector) -> _Reading:
+    def read(self, centre: Vector) -> _UnitReading:
         """Four points on the two lines, then two between them, on both sides of where they meet."""
         r = _LINES * self.unit[:, None]
         answers = self.along(centre[:, None] + r)
@@ -137,4 +137,4 @@ class _Near:
         inside = meet[:, None] + _INSIDE * self.unit[:, None]
         got = self.shares(self.along(centre[:, None] + inside), answers[:, :1])
         straight = np.where(_INSIDE > 0, right[:, None] + b[:, None] * inside, left[:, None] + a[:, None] * inside)
-        return _Reading(centre + meet, b - a, (straight - got) / (np.abs(_INSIDE) * self.unit[:, None]))
+        return _UnitReading(centre + meet, b - a, (straight - got) / (np.abs(_INSIDE) * self.unit[:, None]))

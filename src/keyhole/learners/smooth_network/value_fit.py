@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Vector, one_thread, rms
+from keyhole._arrays import Array, Matrix, Vector, pin_one_thread, rms
 from keyhole.models import AbsAffine, ReluNet
 from keyhole.models.relu import ACTIVATIONS
 
@@ -63,7 +63,7 @@ class _State:
     size: float
 
 
-def slope(activation: str, z: Array) -> Array:
+def differentiate_activation(activation: str, z: Array) -> Array:
     """The derivative of a smooth activation."""
     from scipy.special import expit, ndtr
 
@@ -72,14 +72,14 @@ def slope(activation: str, z: Array) -> Array:
     return np.asarray(expit(z) * (1 + z * expit(-z)))
 
 
-def fit(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> tuple[Smooth, float]:
+def fit_smooth_units(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> tuple[Smooth, float]:
     """Gauss-Newton steps with Levenberg's damping; the best model met and its relative residual."""
-    with one_thread(), np.errstate(all="ignore"):
-        best, damping = _solved(activation, w, b, x, y), 1e-14
+    with pin_one_thread(), np.errstate(all="ignore"):
+        best, damping = _solve_linear_part(activation, w, b, x, y), 1e-14
         for _ in range(_STEPS if 0 < w.size + b.size <= SEARCHED else 0):
-            step = _step(best, x, damping)
+            step = _solve_unit_step(best, x, damping)
             changed = (w, b) if step is None else (best.model.w + step[:, :-1], best.model.b + step[:, -1])
-            new = best if step is None else _solved(activation, *changed, x, y)
+            new = best if step is None else _solve_linear_part(activation, *changed, x, y)
             better, settled = new.size < best.size, new.size > 0.5 * best.size
             close = best.size < _ROUNDING
             best, damping = (new, damping / 10) if better else (best, 1e3 * damping)
@@ -88,7 +88,7 @@ def fit(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> tuple[Sm
     return best.model, best.size
 
 
-def _solved(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> _State:
+def _solve_linear_part(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> _State:
     z = x @ w.T + b
     design = np.hstack([ACTIVATIONS[activation](z), x, np.ones((len(z), 1))])
     scale = np.linalg.norm(design, axis=0) + 1e-300
@@ -104,13 +104,13 @@ def _solved(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> _Sta
     return _State(Smooth(activation, w, b, linear / scale[:, None]), U, residual, z, size)
 
 
-def _step(state: _State, x: Matrix, damping: float) -> Matrix | None:
+def _solve_unit_step(state: _State, x: Matrix, damping: float) -> Matrix | None:
     """The change of (w, b), one row per unit; None where the normal matrix is not positive."""
     from scipy.linalg import cho_factor, cho_solve
 
-    A, bend = state.model.A, slope(state.model.activation, state.z)
+    A, bend = state.model.A, differentiate_activation(state.model.activation, state.z)
     inputs = np.column_stack([x, np.ones(len(x))])
-    normal = _normal(A, bend, inputs, state.basis)
+    normal = _build_normal_matrix(A, bend, inputs, state.basis)
     pull = np.einsum("ij,ia->ja", (state.residual @ A.T) * bend, inputs).ravel()
     scale = np.sqrt(np.diag(normal)) + 1e-300
     normal /= scale
@@ -124,7 +124,7 @@ def _step(state: _State, x: Matrix, damping: float) -> Matrix | None:
     return step.reshape(len(A), -1) if np.isfinite(step).all() else None
 
 
-def _normal(A: Matrix, bend: Matrix, inputs: Matrix, basis: Matrix) -> Matrix:
+def _build_normal_matrix(A: Matrix, bend: Matrix, inputs: Matrix, basis: Matrix) -> Matrix:
     (count, k), p = bend.shape, inputs.shape[1]
     F = (bend[:, :, None] * inputs[:, None]).reshape(count, -1)
     for _ in range(2):

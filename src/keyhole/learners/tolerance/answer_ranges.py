@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Matrix, PerSequence, Sequences, Vector, one_thread, softmax
+from keyhole._arrays import Matrix, PerSequence, Sequences, Vector, pin_one_thread, softmax
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -35,15 +35,15 @@ class Box:
 
     def answers(self, X: Sequences) -> tuple[PerSequence, PerSequence]:
         """The least and the greatest answer to each sequence; no head in the box gives one outside."""
-        with one_thread():
+        with pin_one_thread():
             last = X[:, -1]
             scores = np.einsum("bnd,bd->bn", X, last @ self.W.T)
             away = np.einsum("bnd,bd->bn", np.abs(X - last[:, None]), np.abs(last) @ self.E.T)
             values, doubt = X @ self.v, np.abs(X) @ self.e
-        return -_greatest_mean(doubt - values, scores, away), _greatest_mean(values + doubt, scores, away)
+        return -_find_greatest_mean(doubt - values, scores, away), _find_greatest_mean(values + doubt, scores, away)
 
 
-def _greatest_mean(values: Matrix, scores: Matrix, away: Matrix) -> PerSequence:
+def _find_greatest_mean(values: Matrix, scores: Matrix, away: Matrix) -> PerSequence:
     """The greatest mean of `values` with weights exp(s), s within `away` of `scores`."""
     order = np.argsort(-values, axis=1)
     u, s, delta = (np.take_along_axis(A, order, axis=1) for A in (values, scores, away))

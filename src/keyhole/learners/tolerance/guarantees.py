@@ -39,7 +39,7 @@ LEAST_SHARE = 1.0 / (1.0 + math.exp(0.5))  # the least share there can be; the g
 _SLOPE = 2.0 + 2.0 * math.cosh(0.5)
 
 
-def entry_constant(norm_bound: float) -> float:
+def evaluate_entry_constant(norm_bound: float) -> float:
     """2 B L (1.5 B + sigma(1/2)): the error of an entry of W over tau / |v_i|."""
     return 2.0 * norm_bound * _SLOPE * (1.5 * norm_bound + 1.0 - LEAST_SHARE)
 
@@ -50,7 +50,7 @@ def check_positive(name: str, value: float) -> None:
         raise InvalidInput(f"{name} is a finite number > 0; got {value}.")
 
 
-def _not_negative(name: str, value: float) -> None:
+def _check_not_negative(name: str, value: float) -> None:
     if not value >= 0:
         raise InvalidInput(f"{name} is a number >= 0; got {value}.")
 
@@ -99,11 +99,11 @@ def guarantee(width: int, norm_bound: float, margin: float, tolerance: float) ->
     """
     check_positive("a norm bound", norm_bound)
     check_positive("a margin", margin)
-    _not_negative("a tolerance", tolerance)
+    _check_not_negative("a tolerance", tolerance)
     eps_v = math.sqrt(width) * tolerance
     if tolerance >= margin:
         return Guarantee(math.inf, eps_v)
-    return Guarantee(width * entry_constant(norm_bound) * tolerance / (margin - tolerance), eps_v)
+    return Guarantee(width * evaluate_entry_constant(norm_bound) * tolerance / (margin - tolerance), eps_v)
 
 
 def largest_tolerance(width: int, norm_bound: float, margin: float, eps_W: float, eps_v: float) -> float:
@@ -121,8 +121,8 @@ def largest_tolerance(width: int, norm_bound: float, margin: float, eps_W: float
     """
     check_positive("a norm bound", norm_bound)
     check_positive("a margin", margin)
-    _not_negative("an accuracy", eps_W)
-    _not_negative("an accuracy", eps_v)
-    k = width * entry_constant(norm_bound)
+    _check_not_negative("an accuracy", eps_W)
+    _check_not_negative("an accuracy", eps_v)
+    k = width * evaluate_entry_constant(norm_bound)
     by_scores = margin / (1.0 + k / eps_W) if eps_W > 0 else 0.0
     return min(by_scores, eps_v / math.sqrt(width))

@@ -18,7 +18,13 @@ from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
 from keyhole.learners.tolerance.answer_ranges import Box
-from keyhole.learners.tolerance.guarantees import LEAST_SHARE, Guarantee, check_positive, entry_constant, guarantee
+from keyhole.learners.tolerance.guarantees import (
+    LEAST_SHARE,
+    Guarantee,
+    check_positive,
+    evaluate_entry_constant,
+    guarantee,
+)
 from keyhole.learners.verifying.ending import (
     DECLARED_ERRORS,
     SPENT,
@@ -30,10 +36,10 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import EXACT, Examination
-from keyhole.learners.verifying.questions import QUERIES, fresh_sequences
+from keyhole.learners.verifying.questions import QUERIES, draw_fresh_sequences
 from keyhole.models import Head
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import Imperfection, declared
+from keyhole.oracles.base import Imperfection, read_imperfection
 
 _A = 0.5  # length of y; that of x is 1/B
 _ROUNDING = 8.0  # roundings of the largest value that an answer and its inversion may carry
@@ -76,10 +82,10 @@ class Tolerant:
             InvalidInput: errors have no bound (noise, labels), there are several outputs, or the theorem's tokens
                 are longer than the target takes.
         """
-        stated = declared(oracle)
+        stated = read_imperfection(oracle)
         _check_outputs(oracle.outputs)
         self._check_stated(stated)
-        session = _Session(self, Counted(oracle), stated, rng)
+        session = _ToleranceSession(self, Counted(oracle), stated, rng)
         try:
             session.read()
             if session.suspect is None:
@@ -117,7 +123,7 @@ class Tolerant:
         return Certificate(
             "BSHK26/6.1",
             assumptions=(
-                _below_margin(tau, self.margin),
+                _compare_with_margin(tau, self.margin),
                 Check("|W|_F", float(np.linalg.norm(W)), self.norm_bound),
                 Check("margin against the least |v_i|", self.margin, float(np.abs(v).min())),
             ),
@@ -131,7 +137,7 @@ class Tolerant:
 _NOTHING = Fresh(0, 0.0, 0.0)
 
 
-def _below_margin(tau: float, margin: float) -> Check:
+def _compare_with_margin(tau: float, margin: float) -> Check:
     return Check("tolerance against the margin", tau, math.nextafter(margin, 0.0))
 
 
@@ -169,7 +175,7 @@ class _Case:
 
 
 @dataclass(slots=True)
-class _Session:
+class _ToleranceSession:
     """One recovery under way."""
 
     learner: Tolerant
@@ -213,7 +219,7 @@ class _Session:
     def bars(self) -> Matrix:
         """Bounds on the error of each entry of W, none above B + |W_ij|, which needs no answer."""
         B, v = self.learner.norm_bound, np.abs(self.readout)
-        rows = np.divide(entry_constant(B) * self.tau, v, out=np.full_like(v, np.inf), where=v > 0)
+        rows = np.divide(evaluate_entry_constant(B) * self.tau, v, out=np.full_like(v, np.inf), where=v > 0)
         return np.minimum(np.where(np.isnan(self.Y), np.inf, rows[:, None]), B + np.abs(self.W))
 
     @property
@@ -320,7 +326,7 @@ class _Session:
     def _fresh(self, head: Head) -> Iterator[Sequences]:
         """Fresh sequences, tokens shortened to the bound where there is one."""
         bound = self.stated.token_bound
-        for X in fresh_sequences(head, rng=self.rng):
+        for X in draw_fresh_sequences(head, rng=self.rng):
             if bound is not None:
                 X *= np.minimum(1.0, bound / np.linalg.norm(X, axis=2, keepdims=True))
             yield X
@@ -389,7 +395,7 @@ class _Session:
         return Certificate(
             "BSHK26/6.1",
             assumptions=(
-                _below_margin(self.tau, margin),
+                _compare_with_margin(self.tau, margin),
                 Check("margin less tolerance against the least |v_i| seen", margin - self.tau, seen),
                 Check("least |W|_F that the answers allow", least, B),
                 Check("answers that no head within the bounds gives", float(refused), 0.0),

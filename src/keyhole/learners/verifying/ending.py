@@ -15,9 +15,9 @@ from keyhole._arrays import Array, Matrix, Stack
 from keyhole.claims import Certificate, Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh, Jumps, Recovery, Status
-from keyhole.learners.verifying.examination import EXACT, Examination, answers_differ
+from keyhole.learners.verifying.examination import EXACT, Examination, measure_scatter
 from keyhole.models import Model
-from keyhole.oracles import Counted, Oracle, declared
+from keyhole.oracles import Counted, Oracle, read_imperfection
 
 M = TypeVar("M", bound=Model)
 Probe = tuple[Stack, Matrix]
@@ -45,7 +45,7 @@ class Lines:
 
     def tolerance(self, oracle: Oracle) -> float:
         """The relative disagreement that is explained by what the oracle declares."""
-        stated = declared(oracle)
+        stated = read_imperfection(oracle)
         return EXACT if stated.perfect else self.roundings * stated.roundoff
 
 
@@ -160,7 +160,7 @@ def _settle(
         return NO_READOUT
     if reservation is not None:
         return reservation
-    exact = lines.says_exact and declared(oracle).perfect
+    exact = lines.says_exact and read_imperfection(oracle).perfect
     verdict = Verdict.EXACT if exact else Verdict.WITHIN_TOLERANCE
     return Ending(status=Status.RECOVERED, verdict=verdict, detail=words)
 
@@ -200,7 +200,7 @@ def repeat_case(oracle: Counted, case: Counterexample | None, *, probe: Probe | 
     """Ask doubtful sequences again; a sentence where answers differ by more than rounding."""
     cases = [] if probe is None else [probe]
     cases += [] if case is None else [(case.tokens[None], case.answer[None])]
-    gap = answers_differ(oracle, cases, declared(oracle).roundoff)
+    gap = measure_scatter(oracle, cases, read_imperfection(oracle).roundoff)
     return describe_scatter(gap) if gap > 0.0 else ""
 
 
@@ -216,7 +216,7 @@ def end_scattered(gap: float) -> Ending:
 
 def describe_rounding(oracle: Oracle, tolerance: float) -> str:
     """What a declared rounding explains, for a model that agrees within it; nothing where answers are exact."""
-    stated = declared(oracle)
+    stated = read_imperfection(oracle)
     if stated.perfect:
         return ""
     return f"Answers are declared to be rounded to {stated.roundoff:.1e}, which explains errors up to {tolerance:.1e}."

@@ -10,7 +10,7 @@ import numpy as np
 from keyhole._arrays import EPS, Matrix, PerSequence, Sequences, Stack
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
-from keyhole.learners.verifying.questions import fresh_sequences
+from keyhole.learners.verifying.questions import draw_fresh_sequences
 from keyhole.models import Head, Model, MultiHead
 from keyhole.oracles import Counted, Oracle
 
@@ -38,7 +38,7 @@ class Examination:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Row:
+class _ExaminedRow:
     """One fresh answer: the case, its gap beyond what is allowed, the largest token value, the size of the answer."""
 
     case: Counterexample
@@ -47,7 +47,7 @@ class _Row:
     size: float
 
 
-def examine(
+def examine_model(
     oracle: Oracle,
     model: Model,
     *,
@@ -58,23 +58,23 @@ def examine(
     allowance: Callable[[Sequences], PerSequence] | None = None,
 ) -> Examination:
     """Ask fresh sequences, or the given ones, and compare: |f - model| <= tolerance * max_i |x_i V| + allowance."""
-    rows: list[_Row] = []
+    rows: list[_ExaminedRow] = []
     complete = True
     reach = _FAR if roundoff <= EPS and isinstance(model, Head | MultiHead) else 1.0
-    for X in fresh_sequences(model, rng=rng, reach=reach) if batches is None else batches:
+    for X in draw_fresh_sequences(model, rng=rng, reach=reach) if batches is None else batches:
         try:
             answers = oracle.ask(X.copy())
         except BudgetSpent as spent:
             complete, answers = False, spent.answers
-        rows += _compare(model, X, answers, allowance) if answers is not None else []
+        rows += _compare_predictions(model, X, answers, allowance) if answers is not None else []
         if not complete:
             break
-    return _summary(rows, tolerance, roundoff, complete)
+    return _summarise_rows(rows, tolerance, roundoff, complete)
 
 
-def _compare(
+def _compare_predictions(
     model: Model, asked: Stack, answers: Matrix, allowance: Callable[[Sequences], PerSequence] | None
-) -> list[_Row]:
+) -> list[_ExaminedRow]:
     X = asked[: len(answers)]
     predicted = model(X)
     gap = np.abs(answers - predicted).max(axis=1)
@@ -83,15 +83,16 @@ def _compare(
     size = np.maximum(np.abs(answers), np.abs(predicted)).max(axis=1)
     columns = (X, answers, predicted, gap, model.magnitude(X), size)
     return [
-        _Row(Counterexample(x, a, p), float(g), float(v), float(s)) for x, a, p, g, v, s in zip(*columns, strict=True)
+        _ExaminedRow(Counterexample(x, a, p), float(g), float(v), float(s))
+        for x, a, p, g, v, s in zip(*columns, strict=True)
     ]
 
 
-def _summary(rows: list[_Row], tolerance: float, roundoff: float, complete: bool) -> Examination:
+def _summarise_rows(rows: list[_ExaminedRow], tolerance: float, roundoff: float, complete: bool) -> Examination:
     """Judge all rows; one whose rounding is coarser than the tolerance says nothing unless it is beyond rounding."""
     largest = max((row.size for row in rows), default=0.0)
 
-    def relative(row: _Row) -> float:
+    def relative(row: _ExaminedRow) -> float:
         return row.gap / (row.value or largest) if row.gap > 0 else 0.0
 
     silent = [
@@ -109,7 +110,7 @@ def _summary(rows: list[_Row], tolerance: float, roundoff: float, complete: bool
     return Examination(fresh, worst, not failed, len(silent) > len(rows) / 2, complete)
 
 
-def answers_differ(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff: float) -> float:
+def measure_scatter(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff: float) -> float:
     """Ask sequences again, twice, and return the largest difference beyond rounding (0 when there is none).
 
     An answer that cancels to almost nothing still carries the rounding of its tokens: what counts is its size
@@ -126,7 +127,7 @@ def answers_differ(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff:
     return worst
 
 
-def rounded_hint(answers: list[Matrix]) -> str:
+def hint_at_rounding(answers: list[Matrix]) -> str:
     """A hint where answers to arbitrary questions are all float32 numbers, which is no accident."""
     numbers = np.concatenate([a.ravel() for a in answers]) if answers else np.zeros(0)
     plain = numbers[np.abs(numbers) % 1.0 != 0.0]

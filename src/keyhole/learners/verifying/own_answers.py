@@ -13,7 +13,7 @@ from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Recovery, Status
 from keyhole.models import Model
-from keyhole.oracles import Oracle, declared
+from keyhole.oracles import Oracle, read_imperfection
 
 _ROOM = 2**23  # numbers in the questions that are kept: 64 MB
 _CLAIMS = (Verdict.EXACT, Verdict.NOT_IDENTIFIABLE)  # say of answers never asked what they are
@@ -98,7 +98,7 @@ class Remembered:
     def check(self, recovery: Recovery[Any], *, rng: np.random.Generator) -> Recovery[Any]:
         """The recovery; UNVERIFIED where it speaks for answers that were kept and its model gives others."""
         model = recovery.model
-        if model is None or recovery.verdict not in _CLAIMS or not declared(self).perfect:
+        if model is None or recovery.verdict not in _CLAIMS or not read_imperfection(self).perfect:
             return recovery
         case = find_contradiction(model, self.by_length(), rng=rng.spawn(1)[0])
         if case is None:

@@ -13,10 +13,10 @@ from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Status
 from keyhole.learners.verifying.ending import ONE_HEAD, Doubt, resolve_doubt, settle
-from keyhole.learners.verifying.examination import EXACT, Examination, answers_differ, examine
-from keyhole.learners.verifying.questions import fresh_sequences, inside
+from keyhole.learners.verifying.examination import EXACT, Examination, examine_model, measure_scatter
+from keyhole.learners.verifying.questions import draw_fresh_sequences, shorten_to_bound
 from keyhole.models import Head, Model
-from keyhole.oracles import Counted, Imperfection, Ledger, Oracle, declared, oracle_of
+from keyhole.oracles import Counted, Imperfection, Ledger, Oracle, oracle_of, read_imperfection
 
 _SIGMAS = 6.0  # standard deviations that an answer may be off
 _DRAWS = 16  # models drawn from the error bars
@@ -58,26 +58,26 @@ def verify(
     """
     rng = as_generator(rng)
     counted = Counted(as_oracle(oracle))
-    stated = declared(counted)
-    _check(counted, model, stated)
+    stated = read_imperfection(counted)
+    _check_verifiable(counted, model, stated)
     with counted.phase("verify"):
         first = counted.ask(np.zeros((1, 1, model.width)))
         if first.shape[1] != model.outputs:
             raise InvalidInput(f"the target answers {first.shape[1]} numbers, the model {model.outputs}.")
         drawing, asking = rng.spawn(2)
-        seen = examine(
+        seen = examine_model(
             counted,
             model,
             tolerance=EXACT if stated.roundoff <= EPS else 1e4 * stated.roundoff,
             roundoff=stated.roundoff,
             rng=rng,
-            batches=inside(fresh_sequences(model, rng=asking), stated.token_bound),
-            allowance=_allowance(stated, model, bars or {}, drawing) if stated.absolute else None,
+            batches=shorten_to_bound(draw_fresh_sequences(model, rng=asking), stated.token_bound),
+            allowance=_build_allowance(stated, model, bars or {}, drawing) if stated.absolute else None,
         )
         return _judge_saved(counted, stated, seen)
 
 
-def _check(oracle: Counted, model: Model, stated: Imperfection) -> None:
+def _check_verifiable(oracle: Counted, model: Model, stated: Imperfection) -> None:
     if oracle.width != model.width:
         raise InvalidInput(f"the target's tokens have width {oracle.width}, the model's {model.width}.")
     if stated.levels is not None:
@@ -108,16 +108,16 @@ def _judge_saved(oracle: Counted, stated: Imperfection, seen: Examination) -> Ve
 def _describe_contradiction(oracle: Counted, stated: Imperfection, case: Counterexample | None) -> str:
     """How the target answered one question in two ways, beyond what it declares; nothing where it did not."""
     cases = [] if case is None else [(case.tokens[None], case.answer[None])]
-    gap = answers_differ(oracle, cases, stated.roundoff)
+    gap = measure_scatter(oracle, cases, stated.roundoff)
     allowed = 2.0 * stated.tolerance + 2.0 * _SIGMAS * stated.noise
     return f"The target answered the same question differently (by {gap:.1e})." if gap > allowed else ""
 
 
-def _allowance(
+def _build_allowance(
     stated: Imperfection, model: Model, bars: Mapping[str, Array], rng: np.random.Generator
 ) -> Callable[[Sequences], PerSequence]:
     """How far an answer may be off: its own errors, and what the model's error bars make of its answer."""
-    others = [_drawn(model, bars, rng) for _ in range(_DRAWS)] if isinstance(model, Head) and bars else []
+    others = [_draw_within_bars(model, bars, rng) for _ in range(_DRAWS)] if isinstance(model, Head) and bars else []
 
     def allowance(X: Sequences) -> PerSequence:
         middle = model(X)
@@ -128,7 +128,7 @@ def _allowance(
     return allowance
 
 
-def _drawn(model: Head, bars: Mapping[str, Array], rng: np.random.Generator) -> Head:
+def _draw_within_bars(model: Head, bars: Mapping[str, Array], rng: np.random.Generator) -> Head:
     tensors = {"W": np.asarray(model.W), "V": model.V, "h": model.h, "c": model.c, "U": model.U}
     known = {name: tensor for name, tensor in tensors.items() if tensor is not None and name in bars}
     return replace(model, **{name: t + bars[name] * rng.normal(size=t.shape) for name, t in known.items()})

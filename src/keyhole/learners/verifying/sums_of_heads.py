@@ -20,9 +20,9 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination, examine, rounded_hint
+from keyhole.learners.verifying.examination import Examination, examine_model, hint_at_rounding
 from keyhole.models import MultiHead
-from keyhole.oracles import Counted, declared
+from keyhole.oracles import Counted, read_imperfection
 
 
 def judge_sum(
@@ -37,10 +37,10 @@ def judge_sum(
         rng: source of the fresh sequences.
         leeway: how much more than usual a declared rounding may explain.
     """
-    stated = declared(oracle)
+    stated = read_imperfection(oracle)
     tolerance = SUM_OF_HEADS.tolerance(oracle) * (1.0 if stated.perfect else leeway)
     with oracle.phase("verify"):
-        seen = examine(oracle, model, tolerance=tolerance, roundoff=stated.roundoff, rng=rng)
+        seen = examine_model(oracle, model, tolerance=tolerance, roundoff=stated.roundoff, rng=rng)
     return settle(
         oracle,
         seen,
@@ -53,7 +53,7 @@ def judge_sum(
 
 def _doubt_sum(oracle: Counted, seen: Examination) -> Doubt:
     # Answers that are declared coarse disagree by what measuring made of their rounding.
-    if seen.fresh.relative <= SUM_OF_HEADS.near or not declared(oracle).perfect:
+    if seen.fresh.relative <= SUM_OF_HEADS.near or not read_imperfection(oracle).perfect:
         detail = f"Fresh answers are off by {seen.fresh.relative:.1e} of the token values."
         return Doubt(Status.IMPRECISE, detail=detail, again=False)
     return doubt_class(Status.HEADS_DISAGREE, seen.worst)
@@ -61,7 +61,7 @@ def _doubt_sum(oracle: Counted, seen: Examination) -> Doubt:
 
 def doubt_class(status: Status, case: Counterexample | None) -> Doubt:
     """A case against the class, with a hint where the target's answers are float32 numbers."""
-    return Doubt(status, case, rounded_hint([case.answer[None]]) if case is not None else "")
+    return Doubt(status, case, hint_at_rounding([case.answer[None]]) if case is not None else "")
 
 
 def refuse_affine(oracle: Counted, case: Counterexample, *, rng: np.random.Generator) -> Ending:
@@ -76,7 +76,7 @@ def refuse_affine(oracle: Counted, case: Counterexample, *, rng: np.random.Gener
             size = float(np.abs(oracle.ask(pair)).max())
     except BudgetSpent:
         return SPENT
-    if case.gap <= 1e3 * declared(oracle).roundoff * size:
+    if case.gap <= 1e3 * read_imperfection(oracle).roundoff * size:
         return CANCEL
     return resolve_doubt(oracle, doubt_class(Status.NOT_A_HEAD, case))
 

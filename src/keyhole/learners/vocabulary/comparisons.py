@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Stack, Vector, one_thread
+from keyhole._arrays import Matrix, Stack, Vector, pin_one_thread
 from keyhole.learners.base import Counterexample
 from keyhole.learners.one_head.readout import NotAHead
-from keyhole.learners.vocabulary.hull import Rows, Table, Vocabulary, affine_basis
+from keyhole.learners.vocabulary.hull import Rows, Table, Vocabulary, find_affine_basis
 from keyhole.oracles import Counted
 
 GOAL = 0.04  # share of the tolerance to which scores of tokens should be known
@@ -108,7 +108,7 @@ class Column:
 
     def _solve(self, Q: Matrix) -> tuple[Vector, Matrix]:
         weight = 1.0 / np.array(self.error)
-        with one_thread():
+        with pin_one_thread():
             A = weight[:, None] * (np.array(self.D).reshape(-1, len(Q)) @ Q)
             R, S, Z = np.linalg.svd(A, full_matrices=len(A) < A.shape[1])
             S = np.concatenate([S, np.zeros(len(Z) - len(S))])
@@ -133,7 +133,7 @@ class Comparer:
         self.Z, self.w = vocabulary.Z, vocabulary.Z @ values.V
         self.noise = 2 * values.loss * roundoff * float(np.abs(values.alone(self.Z)).max() + np.abs(self.w).max())
         size = np.linalg.svd(self.w - self.w.mean(axis=0), compute_uv=False)
-        self.together = together(int((size > roundoff**0.25 * size[0]).sum()))
+        self.together = count_readable_tokens(int((size > roundoff**0.25 * size[0]).sum()))
         others = rng.permutation(np.setdiff1d(np.arange(len(self.Z)), vocabulary.basis))
         self.pool = np.concatenate([vocabulary.basis, others[: _POOL * vocabulary.size + 64]])
         self.planned, self.extra = 0, 0
@@ -146,7 +146,7 @@ class Comparer:
         columns = [Column(int(b)) for b in rows]
         self.X = self.Z[self.pool] @ Q
         whole = len(Q) == Q.shape[1]
-        tokens = self.asker.vocabulary.basis if whole else self.pool[affine_basis(self.X)]
+        tokens = self.asker.vocabulary.basis if whole else self.pool[find_affine_basis(self.X)]
         lists = [tokens[tokens != column.b] for column in columns]
         self.planned += sum(-(-len(these) // self.together) for these in lists)
         if self.together > 1:
@@ -168,11 +168,11 @@ class Comparer:
         return error
 
     def _groups(self, columns: list[Column], lists: list[Rows]) -> None:
-        for size in sorted({len(g) for these in lists for g in _split(these, self.together)}):
+        for size in sorted({len(g) for these in lists for g in _split_tokens(these, self.together)}):
             jobs = [
                 (column, group)
                 for column, these in zip(columns, lists, strict=True)
-                for group in _split(these, self.together)
+                for group in _split_tokens(these, self.together)
                 if len(group) == size
             ]
             self._group([column for column, _ in jobs], np.array([group for _, group in jobs]))
@@ -261,7 +261,7 @@ class Comparer:
         answers = self.asker.ask(table)
         y = answers - self.values.alone(self.Z[b]) - C
         w = self.w[groups] - self.w[b][:, None] - C[:, None]
-        with one_thread():
+        with pin_one_thread():
             decoder = np.linalg.pinv(w.swapaxes(1, 2), rcond=1e-14)
         shares = np.einsum("qgo,qo->qg", decoder, y)
         rest = 1.0 - shares.sum(axis=1)
@@ -345,10 +345,10 @@ class Comparer:
         return weight[:, None] * np.abs(D @ directions.T)
 
 
-def together(outputs: int) -> int:
+def count_readable_tokens(outputs: int) -> int:
     """How many tokens to read from one answer of so many independent outputs: a few less keep the reading stable."""
     return max(1, outputs - outputs // 4 if outputs >= 8 else outputs)
 
 
-def _split(tokens: Rows, size: int) -> list[Rows]:
+def _split_tokens(tokens: Rows, size: int) -> list[Rows]:
     return [tokens[at : at + size] for at in range(0, len(tokens), size)]

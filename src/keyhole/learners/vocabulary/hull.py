@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from keyhole._arrays import Array, Matrix, Vector, one_thread, rms
+from keyhole._arrays import Array, Matrix, Vector, pin_one_thread, rms
 from keyhole.models import Head
 
 Rows = Int[np.ndarray, "_"]
@@ -44,11 +44,11 @@ class Vocabulary:
     def of(cls, E: Matrix) -> Vocabulary:
         """Coordinates by singular values, the basis by pivoted QR."""
         mean = E.mean(axis=0)
-        with one_thread():
+        with pin_one_thread():
             _, S, B = np.linalg.svd(E - mean, full_matrices=False)
             B = B[: int((max(_RANK * S[0], 1e-15 * len(E) ** 0.5 * float(np.abs(E).max())) < S).sum())]
             Z = (E - mean) @ B.T
-        return cls(E, mean, B, Z, affine_basis(Z))
+        return cls(E, mean, B, Z, find_affine_basis(Z))
 
     @property
     def size(self) -> int:
@@ -90,9 +90,9 @@ class Vocabulary:
         return Head(W + np.outer(h, one), V, None, None, U + np.outer(one, c))
 
 
-def affine_basis(Z: Matrix) -> Rows:
+def find_affine_basis(Z: Matrix) -> Rows:
     """Rows of Z that span its affine hull, chosen by pivoted QR on the rows with a constant appended."""
-    with one_thread():
+    with pin_one_thread():
         lifted = np.column_stack([Z, np.full(len(Z), rms(Z) or 1.0)])
         import scipy.linalg  # slow to import, and needed here alone
 
@@ -100,7 +100,7 @@ def affine_basis(Z: Matrix) -> Rows:
     return np.asarray(order[: Z.shape[1] + 1], dtype=np.int64)
 
 
-def with_one(Z: Array) -> Matrix:
+def append_one(Z: Array) -> Matrix:
     """Coordinates with a 1 appended, on which affine maps are linear."""
     return np.column_stack([Z, np.ones(len(Z))])
 

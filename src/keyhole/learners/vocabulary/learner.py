@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, Vector, check_finite, check_shape, frozen, one_thread
+from keyhole._arrays import Matrix, Sequences, Vector, check_finite, check_shape, freeze_array, pin_one_thread
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
@@ -30,13 +30,13 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination, examine
+from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import LENGTHS, LOGITS, QUERIES
-from keyhole.learners.vocabulary.comparisons import GOAL, SPARE, Asker, Column, Comparer, Values, together
-from keyhole.learners.vocabulary.hull import Rows, Vocabulary, least_squares, with_one
+from keyhole.learners.vocabulary.comparisons import GOAL, SPARE, Asker, Column, Comparer, Values, count_readable_tokens
+from keyhole.learners.vocabulary.hull import Rows, Vocabulary, append_one, least_squares
 from keyhole.models import Head
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import declared
+from keyhole.oracles.base import read_imperfection
 
 _EXTRA_TOKENS = 4  # single tokens beyond the basis, to check that answers are affine
 _PAIRS = 4  # pairs asked at once, in both orders, to see whether attention and a residual act
@@ -60,7 +60,7 @@ class Restricted:
     tokens: Matrix
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", frozen(self.tokens))
+        object.__setattr__(self, "tokens", freeze_array(self.tokens))
         check_shape("tokens", self.tokens, (None, None))
         check_finite("tokens", self.tokens)
         if self.tokens.size == 0:
@@ -70,7 +70,7 @@ class Restricted:
         """One query per basis token, pairs to see what acts, comparisons as for W of full rank, then verification."""
         self._fits(width)
         m = Vocabulary.of(self.tokens).size
-        many = together(min(m, outputs))
+        many = count_readable_tokens(min(m, outputs))
         by_phase = {
             "read": m + 1 + _EXTRA_TOKENS,
             "scale": 4 * _PAIRS,
@@ -86,7 +86,9 @@ class Restricted:
         """Recover what the vocabulary determines of a head; every way to stop ends in a Recovery."""
         self._fits(oracle.width)
         measuring, checking = rng.spawn(2)
-        session = _Session(Counted(oracle), Vocabulary.of(self.tokens), declared(oracle).roundoff, measuring)
+        session = _VocabularySession(
+            Counted(oracle), Vocabulary.of(self.tokens), read_imperfection(oracle).roundoff, measuring
+        )
         try:
             session.measure()
         except BudgetSpent:
@@ -103,7 +105,7 @@ class Restricted:
 
 
 @dataclass(slots=True)
-class _Session:
+class _VocabularySession:
     """One recovery under way."""
 
     oracle: Counted
@@ -162,8 +164,8 @@ class _Session:
         rows = np.concatenate([basis, others])
         answers = self.asker.ask(rows[:, None])
         self.probe = self.vocabulary.E[rows[:1], None], answers[:1]
-        with one_thread():
-            map_ = least_squares(with_one(Z[basis]), answers[: len(basis)], 1e-15)
+        with pin_one_thread():
+            map_ = least_squares(append_one(Z[basis]), answers[: len(basis)], 1e-15)
         total, c = map_[:-1], map_[-1]
         values = Values(total, total, c) if total.size else Values(total, np.zeros_like(total), c)
         gaps = np.abs(answers - values.alone(Z[rows])).max(axis=1)
@@ -215,7 +217,7 @@ class _Session:
         for _ in range(_TRIES):
             clear = weight > _CLEAR
             if np.linalg.matrix_rank(D[clear], tol=1e-6 * float(np.abs(Z).max())) == Z.shape[1]:
-                with one_thread():
+                with pin_one_thread():
                     scaled = weight[clear, None] ** 2
                     V = least_squares(scaled * D[clear], scaled * T[clear], 1e-12)
                 return Values(values.total, V, values.c, loss=1.0 / _CLEAR)
@@ -234,7 +236,7 @@ class _Session:
             at = len(self.columns)
             self.columns += comparer.measure(order[at : at + max(1, at // _BLOCK)], Q)
             self._assemble(comparer, Q)
-            found = _range(*self._solved(comparer, Q), cut=5e4 * self.roundoff)
+            found = _find_span_basis(*self._solved(comparer, Q), cut=5e4 * self.roundoff)
             if found.shape[1] == rank < at and self.error <= _KNOWN * self.tolerance:
                 Q = found
             rank = found.shape[1]
@@ -256,11 +258,13 @@ class _Session:
     def _assemble(self, comparer: Comparer, Q: Matrix) -> None:
         """W and h from the columns: one by one where they are known well, together where they are not."""
         U, error = self._solved(comparer, Q)
-        m, Y = self.vocabulary.size, with_one(self.vocabulary.Z[[column.b for column in self.columns]])
+        m, Y = self.vocabulary.size, append_one(self.vocabulary.Z[[column.b for column in self.columns]])
         weight = 1.0 / np.maximum(error, self.roundoff)[:, None]
-        with one_thread():
+        with pin_one_thread():
             inverse = np.asarray(np.linalg.pinv(weight / weight.max() * Y, rcond=1e-14), dtype=np.float64)
-            doubt = np.linalg.norm(with_one(self.vocabulary.Z[self.vocabulary.basis]) @ inverse, axis=1) / weight.max()
+            doubt = (
+                np.linalg.norm(append_one(self.vocabulary.Z[self.vocabulary.basis]) @ inverse, axis=1) / weight.max()
+            )
             complete = len(self.columns) > m and np.linalg.matrix_rank(weight / weight.max() * Y, tol=1e-14) > m
             self.error = float(doubt.max()) if complete else float(error.max())
             self.uncertain = int(((doubt if complete else error) > _KNOWN * self.tolerance).sum())
@@ -345,20 +349,20 @@ class _Session:
         return " ".join(parts)
 
 
-def _range(U: Matrix, error: Vector, *, cut: float) -> Matrix:
+def _find_span_basis(U: Matrix, error: Vector, *, cut: float) -> Matrix:
     """Orthonormal basis, as columns, of what columns (rows of U) span beyond their errors."""
-    with one_thread():
+    with pin_one_thread():
         _, S, Z = np.linalg.svd(U, full_matrices=False)
     return Z[: int((max(cut * S.max(initial=0.0), float(error.max()) * len(U) ** 0.5) < S).sum())].T
 
 
-def _judge(session: _Session, rng: np.random.Generator) -> Recovery[Head]:
+def _judge(session: _VocabularySession, rng: np.random.Generator) -> Recovery[Head]:
     head = session.head
     if head is None:
         return session.conclude(SPENT)
     with session.oracle.phase("verify"):
         batches = session.sequences(rng)
-        seen = examine(
+        seen = examine_model(
             session.oracle, head, tolerance=session.tolerance, roundoff=session.roundoff, rng=rng, batches=batches
         )
     ending = settle(
@@ -371,7 +375,7 @@ def _judge(session: _Session, rng: np.random.Generator) -> Recovery[Head]:
     return session.conclude(ending)
 
 
-def _doubt(session: _Session, seen: Examination) -> tuple[Status, Counterexample | None]:
+def _doubt(session: _VocabularySession, seen: Examination) -> tuple[Status, Counterexample | None]:
     """Why fresh answers disagree, with the case against the class where nothing else explains it."""
     if session.blind or seen.fresh.relative <= 1e3 * session.error:
         return Status.SATURATED, None

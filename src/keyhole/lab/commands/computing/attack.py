@@ -8,10 +8,10 @@ from typing import Any
 from keyhole.bounds.attacks import Attack, Attacked, attack
 from keyhole.constructions import load
 from keyhole.errors import InvalidInput
-from keyhole.lab.commands.shared import REFUSED, seeded, versions
+from keyhole.lab.commands.shared import REFUSED, list_versions, seed_generator
 from keyhole.lab.jobs import AttackJob, SampleJob
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.tasks import posed
+from keyhole.lab.targets.tasks import pose_task
 from keyhole.models.baselines import CELLS, UNROUNDED, Mlp, Recurrent
 
 
@@ -19,26 +19,26 @@ def run_attack(job: AttackJob) -> Record:
     """Load a model, attack it, return the record."""
     start = time.perf_counter()
     model = load(job.model)
-    task = posed(job.task, job, **_own_sizes(model, job.task))
-    found = attack(model, task, rng=seeded(job.seed), number_format=job.dtype, accuracy=job.accuracy)
+    task = pose_task(job.task, job, **_find_own_sizes(model, job.task))
+    found = attack(model, task, rng=seed_generator(job.seed), number_format=job.dtype, accuracy=job.accuracy)
     told = found.inequality
     data = {
         "task": task.name,
         "model": job.model,
         "status": found.status.name,
         "sentence": found.sentence,
-        **_failure(found),
+        **_record_attack_failure(found),
         "gap": found.target_gap,
         "inequality": {"name": told.name, "needed": told.needed, "available": told.available},
         "assumptions": told.assumptions,
         "seed": job.seed,
         "seconds": {"total": time.perf_counter() - start},
-        **versions(),
+        **list_versions(),
     }
-    return Record(data, 0 if found.status is Attacked.FOUND else REFUSED, _lines(found))
+    return Record(data, 0 if found.status is Attacked.FOUND else REFUSED, _list_attack_rows(found))
 
 
-def _own_sizes(model: Any, task: str) -> dict[str, int]:
+def _find_own_sizes(model: Any, task: str) -> dict[str, int]:
     """Sizes of the task that a baseline knows itself."""
     if task != "sparse-average" or not isinstance(model, Mlp | Recurrent):
         return {}
@@ -47,7 +47,7 @@ def _own_sizes(model: Any, task: str) -> dict[str, int]:
     return sizes | ({"length": model.length} if isinstance(model, Mlp) else {})
 
 
-def _failure(found: Attack) -> dict[str, Any]:
+def _record_attack_failure(found: Attack) -> dict[str, Any]:
     """Both inputs, the one that fails first, with what the model says and what is right."""
     if found.inputs is None or found.answers is None or found.targets is None:
         return {"input": None, "twin": None, "row": None, "answers": None, "targets": None, "error": None}
@@ -63,27 +63,27 @@ def _failure(found: Attack) -> dict[str, Any]:
     }
 
 
-def _lines(found: Attack) -> tuple[tuple[str, str], ...]:
+def _list_attack_rows(found: Attack) -> tuple[tuple[str, str], ...]:
     if found.answers is None or found.targets is None:
         return (("status", found.status.name),)
     worst = found.worst
     return (
         ("status", found.status.name),
         ("token", str(found.row + 1)),
-        ("answer", _numbers(found.answers[worst])),
-        ("right", _numbers(found.targets[worst])),
+        ("answer", _format_numbers(found.answers[worst])),
+        ("right", _format_numbers(found.targets[worst])),
         ("error", f"{max(found.errors):.4g}"),
     )
 
 
-def _numbers(vector: Any) -> str:
+def _format_numbers(vector: Any) -> str:
     return ", ".join(f"{value:.4g}" for value in vector)
 
 
 BASELINES = ("mlp", *CELLS)
 
 
-def to_attack(job: SampleJob) -> Mlp | Recurrent:
+def draw_random_baseline(job: SampleJob) -> Mlp | Recurrent:
     """A random network without attention, for `keyhole sample`."""
     hidden = 4 * job.width if job.hidden is None else job.hidden
     for name, size in {"width": job.width, "length": job.length, "q": job.q, "hidden": hidden}.items():
@@ -91,7 +91,7 @@ def to_attack(job: SampleJob) -> Mlp | Recurrent:
             raise InvalidInput(f"--{name} is a whole number >= 1; got {size}.")
     if not 1 <= job.state_bits <= UNROUNDED:
         raise InvalidInput(f"--state-bits lies between 1 and {UNROUNDED}; got {job.state_bits}.")
-    rng = seeded(job.seed)
+    rng = seed_generator(job.seed)
     if job.kind == "mlp":
         return Mlp.random(job.length, q=job.q, dimension=job.width, hidden=hidden, rng=rng)
     bits = job.state_bits

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from keyhole.bounds.formulas import Inequality, Sizes, disjointness_bits
-from keyhole.bounds.planned import standard
+from keyhole.bounds.formulas import Inequality, Sizes, count_disjointness_bits
+from keyhole.bounds.planned import is_standard
 from keyhole.bounds.protocol import converse
-from keyhole.bounds.verdicts import LARGEST, Bound, BoundVerdict, axis_of, bound, bound_network, least_open
+from keyhole.bounds.verdicts import LARGEST, Bound, BoundVerdict, bound, bound_network, choose_axis, find_least_open
 from keyhole.constructions import Built
 from keyhole.errors import InvalidInput
-from keyhole.lab.commands.shared import seeded, versions
+from keyhole.lab.commands.shared import list_versions, seed_generator
 from keyhole.lab.jobs import BoundJob
 from keyhole.lab.pages import bound_page
-from keyhole.lab.runs.command_lines import command_line
-from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.command_lines import format_command_line
+from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.tasks import posed
+from keyhole.lab.targets.tasks import pose_task
 from keyhole.models.files import write_atomically
 from keyhole.tasks import Task, sizes_of
 
@@ -35,33 +35,33 @@ _TOKENS = 64  # a longer conversation is not drawn
 def run_bound(job: BoundJob) -> Record:
     """Judge a task and sizes, write the page where one is asked for, return the record."""
     start = time.perf_counter()
-    task = posed(job.task, job)
-    with _directory(job) as directory:
-        found = _judged(job, task)
+    task = pose_task(job.task, job)
+    with _open_bound_directory(job) as directory:
+        found = _judge_sizes(job, task)
         data: dict[str, Any] = {
-            **_record(found),
+            **_record_bound(found),
             "seed": job.seed,
-            "command": command_line("bound", job, "task"),
-            **versions(),
+            "command": format_command_line("bound", job, "task"),
+            **list_versions(),
         }
         if directory is not None:
-            data |= {"run": str(directory), **_drawn(found, job)}
+            data |= {"run": str(directory), **_record_bound_pictures(found, job)}
         data["seconds"] = {"total": time.perf_counter() - start}
-        record = Record(data, 0, _lines(found, data))
+        record = Record(data, 0, _list_bound_rows(found, data))
         if directory is not None:
             write_atomically(directory / "record.json", record.json() + b"\n")
-            write_atomically(directory / "report.html", bound_page.page(data).encode())
+            write_atomically(directory / "report.html", bound_page.draw_bound_page(data).encode())
         return record
 
 
-def _directory(job: BoundJob) -> AbstractContextManager[Path | None]:
+def _open_bound_directory(job: BoundJob) -> AbstractContextManager[Path | None]:
     """Where the page goes, if one is asked for."""
     if job.out is None:
         return nullcontext()
-    return run_directory(f"bound-{job.task}", out=job.out, resume=None, force=job.force)
+    return open_run_directory(f"bound-{job.task}", out=job.out, resume=None, force=job.force)
 
 
-def _judged(job: BoundJob, task: Task) -> Bound:
+def _judge_sizes(job: BoundJob, task: Task) -> Bound:
     if job.hidden is not None or job.state_bits is not None:
         return bound_network(task, hidden=job.hidden, state_bits=job.state_bits, accuracy=job.accuracy)
     if job.embed is None:
@@ -80,11 +80,11 @@ def _judged(job: BoundJob, task: Task) -> Bound:
         accuracy=job.accuracy,
         residual=job.residual,
         positional=job.positional,
-        rng=seeded(job.seed) if job.build else None,
+        rng=seed_generator(job.seed) if job.build else None,
     )
 
 
-def _record(found: Bound) -> dict[str, Any]:
+def _record_bound(found: Bound) -> dict[str, Any]:
     """What the contract names, and what it rests on."""
     told, sizes = found.inequality, found.sizes
     return {
@@ -92,24 +92,24 @@ def _record(found: Bound) -> dict[str, Any]:
         "task_sizes": sizes_of(found.task),
         "sizes": None if sizes is None else asdict(sizes),
         "verdict": found.verdict.name,
-        "inequality": None if told is None else _inequality(told),
+        "inequality": None if told is None else _record_inequality(told),
         "construction": found.construction,
         "assumptions": found.assumptions,
         "sentence": found.sentence,
-        "inequalities": [_inequality(one) for one in found.inequalities],
+        "inequalities": [_record_inequality(one) for one in found.inequalities],
         "reason": found.reason or None,
         "gap": None if found.gap is None else asdict(found.gap),
-        "built": None if found.built is None else _built(found.built),
-        "sampled": None if found.sampled is None else _built(found.sampled),
+        "built": None if found.built is None else _record_built_model(found.built),
+        "sampled": None if found.sampled is None else _record_built_model(found.sampled),
     }
 
 
-def _inequality(told: Inequality) -> dict[str, Any]:
+def _record_inequality(told: Inequality) -> dict[str, Any]:
     kept = ("name", "needed", "available", "unit", "formula", "theorem", "assumptions", "applies", "violated", "growth")
     return {name: getattr(told, name) for name in kept}
 
 
-def _built(built: Built) -> dict[str, Any]:
+def _record_built_model(built: Built) -> dict[str, Any]:
     return {
         "construction": built.construction,
         "size": asdict(built.size),
@@ -120,7 +120,7 @@ def _built(built: Built) -> dict[str, Any]:
     }
 
 
-def _lines(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _list_bound_rows(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     rows = [("verdict", found.verdict.name)]
     if found.verdict is not BoundVerdict.ENOUGH:
         rows += [("assumes", one) for one in found.assumptions]
@@ -130,24 +130,24 @@ def _lines(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return (*rows, *([("page", f"{data['run']}/report.html")] if "run" in data else []))
 
 
-def _drawn(found: Bound, job: BoundJob) -> dict[str, Any]:
+def _record_bound_pictures(found: Bound, job: BoundJob) -> dict[str, Any]:
     """The plane around what was asked, and a conversation of the model that was built."""
-    plane = None if found.sizes is None or job.order != 2 else _plane(found, found.sizes)
-    return {"plane": plane, "conversation": _conversation(found, seeded(job.seed))}
+    plane = None if found.sizes is None or job.order != 2 else _measure_plane(found, found.sizes)
+    return {"plane": plane, "conversation": _hold_conversation(found, seed_generator(job.seed))}
 
 
-def surroundings(job: BoundJob) -> dict[str, Any]:
+def measure_job_plane(job: BoundJob) -> dict[str, Any]:
     """The plane around what a job asks, without building anything: for whoever draws it again and again."""
-    found = _judged(replace(job, build=False), posed(job.task, job))
-    return {"plane": None if found.sizes is None or job.order != 2 else _plane(found, found.sizes)}
+    found = _judge_sizes(replace(job, build=False), pose_task(job.task, job))
+    return {"plane": None if found.sizes is None or job.order != 2 else _measure_plane(found, found.sizes)}
 
 
-def _plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
+def _measure_plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
     """For numbers of so many bits, the least size that is not provably too small; the asked point; what was built."""
-    axis = axis_of(found.inequality)
+    axis = choose_axis(found.inequality)
     lower: list[list[int | None]] = []
     for bits in _PLANE_BITS:
-        least = least_open(found.task, replace(sizes, bits=float(bits), fixed=None, format=None), axis)
+        least = find_least_open(found.task, replace(sizes, bits=float(bits), fixed=None, format=None), axis)
         lower.append([bits, least if least < LARGEST else None])
     asked = [getattr(sizes, axis), sizes.bits if isfinite(sizes.bits) else None]
     size = None if found.built is None else found.built.size
@@ -159,16 +159,16 @@ def _plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
     return {"axis": axis, "lower": lower, "asked": asked, "enough": point}
 
 
-def _conversation(found: Bound, rng: np.random.Generator) -> dict[str, Any] | None:
+def _hold_conversation(found: Bound, rng: np.random.Generator) -> dict[str, Any] | None:
     """Two people run the model that was built on one input."""
     built = found.built
-    if built is None or found.task.length > _TOKENS or not standard(built):
+    if built is None or found.task.length > _TOKENS or not is_standard(built):
         return None
     talk = converse(built.model, found.task.sample(1, rng=rng), bits=_SENT)
     return {
         "messages": [asdict(message) for message in talk.messages],
         "bits": talk.bits,
         "each": talk.each,
-        "needed": disjointness_bits(found.task),
+        "needed": count_disjointness_bits(found.task),
         "deviation": talk.deviation,
     }

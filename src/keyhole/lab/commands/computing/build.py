@@ -6,15 +6,15 @@ import time
 from typing import Any
 
 from keyhole._arrays import Stack
-from keyhole.constructions import Built, Room, Survey, save, survey
+from keyhole.constructions import Built, Room, Survey, save, survey_recipes
 from keyhole.errors import DoesNotFit, InvalidInput
-from keyhole.lab.commands.shared import REFUSED, seeded, versions
+from keyhole.lab.commands.shared import REFUSED, list_versions, seed_generator
 from keyhole.lab.jobs import BuildJob
 from keyhole.lab.pages import build_page
 from keyhole.lab.runs import records
-from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.round_trip import inputs_of, round_trip
+from keyhole.lab.targets.round_trip import make_round_trip, sample_task_inputs
 from keyhole.models.files import write_atomically, write_tensors
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import Task, sizes_of, task_named
@@ -25,51 +25,55 @@ _SIZES = ("length", "q", "modulus", "radius", "nodes")
 def run_build(job: BuildJob) -> Record:
     """Find the smallest weights that hold, write them and their page, return the record."""
     start = time.perf_counter()
-    rng, trip = seeded(job.seed).spawn(2)
-    task, form = task_of(job), _format(job)
+    rng, trip = seed_generator(job.seed).spawn(2)
+    task, form = pose_build_task(job), _choose_number_format(job)
     room = Room(job.embed, job.value_width, job.heads, job.layers)
-    found = survey(task, accuracy=job.accuracy, number_format=form, room=room, rng=rng)
+    found = survey_recipes(task, accuracy=job.accuracy, number_format=form, room=room, rng=rng)
     data: dict[str, Any] = {"task": task.name, "sizes": sizes_of(task), "accuracy": job.accuracy, "seed": job.seed}
     try:
         best = found.best
     except DoesNotFit as refusal:
-        frontier = {"frontier": _frontier(found), "refused": dict(found.refused)}
+        frontier = {"frontier": _record_frontier(found), "refused": dict(found.refused)}
         return Record({"status": "DOES_NOT_FIT", "sentence": str(refusal), **data, "model": None, **frontier}, REFUSED)
-    with run_directory(f"build-{task.name}", out=job.out, resume=None, force=job.force) as directory:
+    with open_run_directory(f"build-{task.name}", out=job.out, resume=None, force=job.force) as directory:
         path = directory / "model.safetensors"
         save(best.model, path)
-        data = {"status": "BUILT", "sentence": _sentence(best, found), **data, **_described(best)}
-        data |= {"model": str(path), "frontier": _frontier(found)}
+        data = {"status": "BUILT", "sentence": _describe_weights(best, found), **data, **_record_weights(best)}
+        data |= {"model": str(path), "frontier": _record_frontier(found)}
         data |= {"refused": dict(found.refused), "run": str(directory)}
-        data |= {"round_trip": round_trip(best.model, task, rng=trip)} if job.round_trip else {}
-        data |= {"seconds": {"total": time.perf_counter() - start}, "command": _command(job), **versions()}
-        record = Record(data, 0, _lines(data))
+        data |= {"round_trip": make_round_trip(best.model, task, rng=trip)} if job.round_trip else {}
+        data |= {
+            "seconds": {"total": time.perf_counter() - start},
+            "command": _format_build_command(job),
+            **list_versions(),
+        }
+        record = Record(data, 0, _list_build_rows(data))
         write_atomically(directory / "record.json", record.json() + b"\n")
-        example = _telling(best, inputs_of(best.model, task, trip))
+        example = _choose_example(best, sample_task_inputs(best.model, task, trip))
         write_tensors(directory / "example.safetensors", {"kind": "input"}, {"X": example})
-        write_atomically(directory / "report.html", build_page.page(data, directory).encode())
+        write_atomically(directory / "report.html", build_page.draw_build_page(data, directory).encode())
         return record
 
 
-def _telling(best: Built, X: Stack) -> Stack:
+def _choose_example(best: Built, X: Stack) -> Stack:
     """The input whose tokens have the most different answers."""
     chosen = int(best.task.target(X).std(axis=1).sum(axis=1).argmax())
     return X[chosen : chosen + 1]
 
 
-def task_of(job: BuildJob) -> Task:
+def pose_build_task(job: BuildJob) -> Task:
     """The task a job names, of the sizes it gives."""
     sizes: dict[str, Any] = {name: getattr(job, name) for name in _SIZES}
     return task_named(job.task, dimension=job.width, at_most=True if job.at_most else None, **sizes)
 
 
-def _format(job: BuildJob) -> str | int | None:
+def _choose_number_format(job: BuildJob) -> str | int | None:
     if job.bits is not None and job.dtype is not None:
         raise InvalidInput("give --bits, fixed point of so many bits, or --dtype, a format by name; not both.")
     return job.dtype if job.bits is None else job.bits
 
 
-def _described(best: Built) -> dict[str, Any]:
+def _record_weights(best: Built) -> dict[str, Any]:
     """The chosen weights as the contract names them."""
     size, seen = best.size, best.checked
     return {
@@ -79,11 +83,11 @@ def _described(best: Built) -> dict[str, Any]:
         "margin": best.margin,
         "error_bound": best.error_bound,
         "checked": {name: getattr(seen, name) for name in ("inputs", "errors", "worst", "exhaustive")},
-        "certificate": records.of_certificate(best.certificate),
+        "certificate": records.record_certificate(best.certificate),
     }
 
 
-def _frontier(found: Survey) -> dict[str, Any]:
+def _record_frontier(found: Survey) -> dict[str, Any]:
     """Every point that was built, smallest first, and the bits that no smaller model can do without."""
     points = [
         {"construction": b.construction, "embed": b.size.embed, "bits": b.size.bits, "format": b.format}
@@ -92,10 +96,10 @@ def _frontier(found: Survey) -> dict[str, Any]:
     return {"points": points, "limit_bits": found.limit, "limit": "H (2m + v) p >= limit_bits"}
 
 
-def _sentence(best: Built, found: Survey) -> str:
+def _describe_weights(best: Built, found: Survey) -> str:
     size = best.size
     doing = f"compute{'s' * (size.layers == 1)}" if best.proved else f"{'is' if size.layers == 1 else 'are'} meant for"
-    said = f"{_shape(best)} of key width {size.embed} in {best.format} ({best.construction}) "
+    said = f"{_describe_shape(best)} of key width {size.embed} in {best.format} ({best.construction}) "
     said += f"{doing} {best.task.name}: {best.checked.errors} errors on "
     said += f"{'all' if best.checked.exhaustive else 'the'} {best.checked.inputs:,} inputs"
     said += " there are." if best.checked.exhaustive else " asked."
@@ -111,7 +115,7 @@ def _sentence(best: Built, found: Survey) -> str:
     return said
 
 
-def _shape(best: Built) -> str:
+def _describe_shape(best: Built) -> str:
     """Layers and heads in words."""
     size, layer = best.size, best.model.blocks[-1].layer
     if size.layers == size.heads == 1:
@@ -121,7 +125,7 @@ def _shape(best: Built) -> str:
     return f"One attention layer{heads}" if size.layers == 1 else f"{size.layers} attention layers{heads}"
 
 
-def _lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _list_build_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     size, seen, held = data["size"], data["checked"], data["certificate"]
     rows = [
         ("construction", data["construction"]),
@@ -143,7 +147,7 @@ def _sampled(held: dict[str, Any]) -> str:
     return f", sampled: {held['sampled']}" if held["sampled"] else ""
 
 
-def _command(job: BuildJob) -> str:
+def _format_build_command(job: BuildJob) -> str:
     """The command that does the same again."""
     words = ["keyhole", "build", job.task]
     for name in (*_SIZES, "width", "bits", "dtype", "embed", "value_width", "heads", "layers", "accuracy", "seed"):

@@ -15,16 +15,16 @@ import numpy as np
 from keyhole._arrays import Matrix
 from keyhole.constructions import save
 from keyhole.errors import DifferentRun, InvalidInput
-from keyhole.lab.commands.shared import seeded, versions
+from keyhole.lab.commands.shared import list_versions, seed_generator
 from keyhole.lab.jobs import TrainJob
-from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.tasks import posed
-from keyhole.lab.training.constructed import constructed
-from keyhole.lab.training.inputs.labelling import lesson_of
+from keyhole.lab.targets.tasks import pose_task
+from keyhole.lab.training.constructed import measure_constructed
+from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.lab.training.inputs.streams import Purpose
-from keyhole.lab.training.outcomes import Outcome, command, described, telling
+from keyhole.lab.training.outcomes import Outcome, describe_training, format_train_command, list_training_rows
 from keyhole.models.files import write_atomically
 
 if TYPE_CHECKING:
@@ -43,50 +43,54 @@ def run_train(job: TrainJob) -> Record:
         InvalidInput: torch is not installed, or sizes do not fit.
     """
     start = time.perf_counter()
-    check(job)
-    lesson = lesson_of(posed(job.task, job), job.inputs)
+    check_training_job(job)
+    lesson = choose_lesson(pose_task(job.task, job), job.inputs)
     _check_measures(job, lesson)
-    choice = None if job.model == CONSTRUCTED else _chosen(job, lesson)
-    with _directory(job) as directory:
-        came, sizes = _came(job, lesson, choice, directory)
-        data = described(job, lesson, sizes, came) | _doors(job, lesson, came)
+    choice = None if job.model == CONSTRUCTED else _choose_net(job, lesson)
+    with _open_training_directory(job) as directory:
+        came, sizes = _train_or_construct(job, lesson, choice, directory)
+        data = describe_training(job, lesson, sizes, came) | _measure_trained_models(job, lesson, came)
         if directory is not None:
-            data |= {"run": str(directory), **_written(came, directory, job.seed)}
-        data |= {"seconds": {"total": time.perf_counter() - start}, "command": command(job), **versions()}
-        data |= {} if choice is None else _torch()
-        record = Record(data, 0, telling(data))
+            data |= {"run": str(directory), **_write_seed_models(came, directory, job.seed)}
+        data |= {
+            "seconds": {"total": time.perf_counter() - start},
+            "command": format_train_command(job),
+            **list_versions(),
+        }
+        data |= {} if choice is None else _find_torch_version()
+        record = Record(data, 0, list_training_rows(data))
         if directory is not None:
             from keyhole.lab.pages import training_page
 
             write_atomically(directory / "record.json", record.json() + b"\n")
-            write_atomically(directory / "report.html", training_page.page(data, came.pictures).encode())
+            write_atomically(directory / "report.html", training_page.draw_training_page(data, came.pictures).encode())
         return record
 
 
-def _came(
+def _train_or_construct(
     job: TrainJob, lesson: Lesson[Any], choice: Choice | None, directory: Path | None
 ) -> tuple[Outcome, Mapping[str, Any]]:
     if choice is None:
-        return constructed(job, lesson)
-    return trained(job, lesson, choice, directory), choice.sizes
+        return measure_constructed(job, lesson)
+    return train_seeds(job, lesson, choice, directory), choice.sizes
 
 
-def _doors(job: TrainJob, lesson: Lesson[Any], came: Outcome) -> dict[str, Any]:
+def _measure_trained_models(job: TrainJob, lesson: Lesson[Any], came: Outcome) -> dict[str, Any]:
     """What built models are asked too: the round trip of the best model, and effective bits of every one."""
-    best, rng = came.models[int(np.argmin(came.errors))], seeded(job.seed)
+    best, rng = came.models[int(np.argmin(came.errors))], seed_generator(job.seed)
     told: dict[str, Any] = {}
     if job.round_trip:
-        from keyhole.lab.targets.round_trip import round_trip
+        from keyhole.lab.targets.round_trip import make_round_trip
 
-        told["round_trip"] = round_trip(best, lesson.task, rng=rng)
+        told["round_trip"] = make_round_trip(best, lesson.task, rng=rng)
     if job.effective_bits:
-        from keyhole.lab.training.coarseness import coarseness
+        from keyhole.lab.training.coarseness import measure_coarseness
 
-        told["effective_bits"] = coarseness(came.models, lesson, rng=rng)
+        told["effective_bits"] = measure_coarseness(came.models, lesson, rng=rng)
     return told
 
 
-def check(job: TrainJob) -> None:
+def check_training_job(job: TrainJob) -> None:
     """Raise unless the numbers of a job make sense."""
     least = {"steps": 1, "batch": 1, "warm_up": 0, "seeds": 1, "tests": 1, "heads": 1, "layers": 1}
     least |= dict.fromkeys(("embed", "hidden", "code_width", "samples", "check_every", "patience"), 1)
@@ -101,7 +105,7 @@ def check(job: TrainJob) -> None:
         raise InvalidInput("--lengths needs attention with --codes random or resampled, which any length can be given.")
     if any(length < 2 for length in job.lengths):
         raise InvalidInput(f"--lengths are whole numbers >= 2; got {', '.join(map(str, job.lengths))}.")
-    seeded(job.seed)
+    seed_generator(job.seed)
 
 
 # Said before anything is trained: what cannot be measured afterwards would cost the whole training.
@@ -115,46 +119,46 @@ def _check_measures(job: TrainJob, lesson: Lesson[Any]) -> None:
         replace(lesson.task, length=length)
 
 
-def _chosen(job: TrainJob, lesson: Lesson[Any]) -> Choice:
+def _choose_net(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     try:
-        from keyhole.lab.training.choosing import chosen
+        from keyhole.lab.training.choosing import choose_net
     except ImportError as error:
         raise InvalidInput(f"keyhole train {NEEDED}") from error
-    return chosen(job, lesson)
+    return choose_net(job, lesson)
 
 
-def _torch() -> dict[str, str]:
+def _find_torch_version() -> dict[str, str]:
     import torch
 
     return {"torch": str(torch.__version__).partition("+")[0]}
 
 
-def _directory(job: TrainJob) -> AbstractContextManager[Path | None]:
+def _open_training_directory(job: TrainJob) -> AbstractContextManager[Path | None]:
     if job.keep is False:
         return nullcontext()
     if job.resume and job.model == CONSTRUCTED:
         raise InvalidInput("constructed weights are not trained: leave --resume away.")
     if job.resume and job.out is not None:
-        _check_going_on(Path(job.out), job.seed)
-    return run_directory(f"train-{job.task}", out=job.out, resume=job.resume, force=job.force)
+        _check_resumable(Path(job.out), job.seed)
+    return open_run_directory(f"train-{job.task}", out=job.out, resume=job.resume, force=job.force)
 
 
-def _check_going_on(directory: Path, seed: int) -> None:
+def _check_resumable(directory: Path, seed: int) -> None:
     """Raise where a directory holds a run, but none with checkpoints that begin with this seed."""
     held = [*directory.glob("checkpoint-*.safetensors"), *directory.glob("record.json")]
     if held and not (directory / f"checkpoint-{seed}.safetensors").is_file():
         raise DifferentRun(f"{directory} holds another run, none with --seed {seed}. Use --force to start anew.")
 
 
-def trained(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None) -> Outcome:
+def train_seeds(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None) -> Outcome:
     """Every seed trained, so many at a time as are fastest, and measured."""
-    from keyhole.lab.training.longer import joined
-    from keyhole.lab.training.loop import STACKED, one_torch_thread
+    from keyhole.lab.training.longer import join_length_errors
+    from keyhole.lab.training.loop import STACKED, pin_torch_thread
 
     seeds = range(job.seed, job.seed + job.seeds)
     groups = [tuple(seeds[k : k + STACKED]) for k in range(0, len(seeds), STACKED)]
-    with one_torch_thread():
-        parts = [_group(job, lesson, choice, directory, group) for group in groups]
+    with pin_torch_thread():
+        parts = [_train_group(job, lesson, choice, directory, group) for group in groups]
     curves = [part.curve for part in parts]
     longest = max((curve["steps"] for curve in curves), key=len)
     curve: dict[str, Any] = {"steps": longest}
@@ -162,49 +166,53 @@ def trained(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path 
         curve[name] = [row for one in curves for row in one[name]]
     models, errors = [m for part in parts for m in part.models], [e for part in parts for e in part.errors]
     return replace(
-        parts[0], errors=errors, curve=curve, models=models, lengths=joined([part.lengths for part in parts])
+        parts[0],
+        errors=errors,
+        curve=curve,
+        models=models,
+        lengths=join_length_errors([part.lengths for part in parts]),
     )
 
 
-def _group(
+def _train_group(
     job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None, seeds: tuple[int, ...]
 ) -> Outcome:
-    from keyhole.lab.training.choosing import usual_rate
-    from keyhole.lab.training.longer import at_lengths
+    from keyhole.lab.training.choosing import choose_rate
+    from keyhole.lab.training.longer import measure_at_lengths
     from keyhole.lab.training.loop import Course, Trainer
     from keyhole.lab.training.supply import Supply
 
-    rate = usual_rate(job.model, lesson.labels) if job.rate is None else job.rate
+    rate = choose_rate(job.model, lesson.labels) if job.rate is None else job.rate
     every = job.check_every or max(1, job.steps // 20)
     course = Course(job.steps, rate, job.warm_up, every, job.patience, keep_every=job.checkpoint_every)
     supply = Supply(lesson, choice.net.reading, seeds, job.batch, job.samples)
-    trainer = Trainer(choice.net, supply, course, identity=_identity(job, seeds))
+    trainer = Trainer(choice.net, supply, course, identity=_identify_checkpoint(job, seeds))
     path = None if directory is None else directory / f"checkpoint-{seeds[0]}.safetensors"
     if path is not None and job.resume and path.is_file():
         trainer.go_on(path)
-    trainer.run(path, _shown(job, seeds))
-    trainer.progress.pictures |= _ideal(trainer, lesson)
+    trainer.run(path, _make_progress_printer(job, seeds))
+    trainer.progress.pictures |= _find_ideal_attention(trainer, lesson)
     if path is not None:
         trainer.keep(path)
     tests = supply.held_out(Purpose.TESTS, job.tests)
     errors = [float(error) for error in trainer.errors(trainer.best, tests)]
     return Outcome(
         errors,
-        _curve(trainer),
+        _record_curve(trainer),
         lesson.lines(tests.examples(0), trainer.checks.examples(0)),
-        at_lengths(job, trainer) if job.lengths else None,
+        measure_at_lengths(job, trainer) if job.lengths else None,
         [choice.net.exported(trainer.best_of(k)) for k in range(len(seeds))],
         trainer.parameters,
         trainer.progress.pictures,
     )
 
 
-def _identity(job: TrainJob, seeds: tuple[int, ...]) -> str:
+def _identify_checkpoint(job: TrainJob, seeds: tuple[int, ...]) -> str:
     """What a checkpoint must be of, to be gone on with."""
     return replace(job, keep=None, out=None, resume=False, force=False, checkpoint_every=1).key + f"-{seeds[0]}"
 
 
-def _shown(job: TrainJob, seeds: tuple[int, ...]) -> Callable[[int], None]:
+def _make_progress_printer(job: TrainJob, seeds: tuple[int, ...]) -> Callable[[int], None]:
     """Progress on standard error, now and then."""
     last = [time.monotonic()]
 
@@ -216,7 +224,7 @@ def _shown(job: TrainJob, seeds: tuple[int, ...]) -> Callable[[int], None]:
     return tell if job.keep is not False else lambda step: None
 
 
-def _curve(trainer: Trainer) -> dict[str, Any]:
+def _record_curve(trainer: Trainer) -> dict[str, Any]:
     """What was seen at the checks, one row per seed."""
     progress = trainer.progress
     return {
@@ -228,14 +236,14 @@ def _curve(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _ideal(trainer: Trainer, lesson: Lesson[Any]) -> dict[int, Matrix]:
+def _find_ideal_attention(trainer: Trainer, lesson: Lesson[Any]) -> dict[int, Matrix]:
     """What attention should be on the input that is shown, under -1, where the task says so."""
     shown = trainer.progress.pictures
     named = lesson.members(trainer.checks.X[0, :1].double().numpy()) if shown else None
     return {} if named is None else {-1: named[0] / named[0].sum(axis=1, keepdims=True)}
 
 
-def _written(came: Outcome, directory: Path, seed: int) -> dict[str, Any]:
+def _write_seed_models(came: Outcome, directory: Path, seed: int) -> dict[str, Any]:
     """The model of every seed as a file, the best one as model.safetensors."""
     paths: list[str] = []
     for k, model in enumerate(came.models):

@@ -14,18 +14,18 @@ import numpy as np
 from keyhole._arrays import Matrix, Stack, rms
 from keyhole.errors import DifferentRun, InvalidInput, OracleError
 from keyhole.identify import distance
-from keyhole.lab.commands.recovery.learn import failed, run_learn
-from keyhole.lab.commands.shared import REFUSED, seeded, versions
+from keyhole.lab.commands.recovery.learn import record_target_failure, run_learn
+from keyhole.lab.commands.shared import REFUSED, list_versions, seed_generator
 from keyhole.lab.jobs import AuditJob, LearnJob
 from keyhole.lab.jobs.job_parts import Declaring
 from keyhole.lab.pages import audit_page
-from keyhole.lab.runs.command_lines import command_line
-from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.command_lines import format_command_line
+from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.opening import digest, label, open_target, stated_by
-from keyhole.lab.targets.policies import PROTECTS, Policy, policies, verdict
+from keyhole.lab.targets.opening import hash_file, label_target, open_target, read_declarations
+from keyhole.lab.targets.policies import PROTECTS, Policy, describe_policy, list_policies
 from keyhole.learners.tolerance.guarantees import check_positive
-from keyhole.learners.verifying.questions import inside
+from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.models import Head, Model, SelfAttention, load
 from keyhole.models.files import write_atomically
 from keyhole.oracles import Declared, Oracle, Recorded
@@ -37,25 +37,29 @@ _EACH = 4
 def run_audit(job: AuditJob) -> Record:
     """Try every policy, write the page, return the record; what was done before is not asked again."""
     start = time.perf_counter()
-    rng = seeded(job.seed).spawn(1)[0]
-    target = Declared(open_target(job.target, width=job.width, outputs=job.outputs, reaching=job), stated_by(job))
+    rng = seed_generator(job.seed).spawn(1)[0]
+    target = Declared(
+        open_target(job.target, width=job.width, outputs=job.outputs, reaching=job), read_declarations(job)
+    )
     bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
     check_positive("--ball, the bound on tokens,", bound)
-    name = f"audit-{label(job.target)}"
-    with run_directory(name, out=job.out, resume=job.resume, force=job.force) as directory:
-        _claim(job, target.width, directory)
+    name = f"audit-{label_target(job.target)}"
+    with open_run_directory(name, out=job.out, resume=job.resume, force=job.force) as directory:
+        _claim_directory(job, target.width, directory)
         try:
-            X, truth = _held_out(job, target, min(bound, job.token_bound or bound), directory, rng)
+            X, truth = _ask_held_out_sequences(job, target, min(bound, job.token_bound or bound), directory, rng)
             tried = _Tried(job, directory, X, truth)
             rows = tried.everything(bound)
         except OracleError as error:
-            return Record(failed(error, 0) | {"target": job.target, "run": str(directory)}, REFUSED)
+            return Record(record_target_failure(error, 0) | {"target": job.target, "run": str(directory)}, REFUSED)
         except _Stopped as stopped:
             return Record(stopped.record | {"run": str(directory)}, REFUSED)
-        data = _data(job, target, rows, truth, bound, directory) | {"seconds": {"total": time.perf_counter() - start}}
-        record = Record(data, 0, _lines(data))
+        data = _record_audit(job, target, rows, truth, bound, directory) | {
+            "seconds": {"total": time.perf_counter() - start}
+        }
+        record = Record(data, 0, _list_audit_rows(data))
         write_atomically(directory / "record.json", record.json() + b"\n")
-        write_atomically(directory / "report.html", audit_page.page(data).encode())
+        write_atomically(directory / "report.html", audit_page.draw_audit_page(data).encode())
         return record
 
 
@@ -67,15 +71,15 @@ class _Stopped(Exception):
         self.record = record
 
 
-def _claim(job: AuditJob, width: int, directory: Path) -> None:
+def _claim_directory(job: AuditJob, width: int, directory: Path) -> None:
     """Write down what the directory is for, or check it; with --force, forget what was held out there.
 
     Raises:
         DifferentRun: the directory holds something else.
         InvalidInput: it holds an audit that is neither to go on nor to be replaced.
     """
-    mine = {name: getattr(job, name) for name in ("target", "seed", "ball", *_declarations())}
-    text = msgspec.json.encode(mine | {"digest": digest(job.target), "width": width})
+    mine = {name: getattr(job, name) for name in ("target", "seed", "ball", *_list_declarations())}
+    text = msgspec.json.encode(mine | {"digest": hash_file(job.target), "width": width})
     path = directory / "audit.json"
     held = path.read_bytes() if path.exists() else None
     if held is not None and not (job.resume or job.force):
@@ -90,16 +94,16 @@ def _claim(job: AuditJob, width: int, directory: Path) -> None:
     write_atomically(path, text)
 
 
-def _declarations() -> tuple[str, ...]:
+def _list_declarations() -> tuple[str, ...]:
     return tuple(item.name for item in fields(Declaring))
 
 
-def _held_out(
+def _ask_held_out_sequences(
     job: AuditJob, target: Oracle, bound: float, directory: Path, rng: np.random.Generator
 ) -> tuple[list[Stack], list[Matrix]]:
     """Sequences that no attempt sees, with the target's own answers; asked once."""
     drawn = (rng.normal(size=(_EACH, length, target.width)) for length in _HELD_OUT)
-    X = list(inside(drawn, bound))
+    X = list(shorten_to_bound(drawn, bound))
     recorded = Recorded(target, directory / "held-out.sqlite", {"target": job.target, "seed": job.seed})
     try:
         return X, [recorded.ask(batch.copy()) for batch in X]
@@ -119,9 +123,9 @@ class _Tried:
     def everything(self, bound: float) -> list[dict[str, Any]]:
         """Every policy in turn, the first one giving what the others are compared with."""
         first = self.attempt("full precision", (), {})
-        model = _model(first["model"]) if _verified(first) else None
+        model = _load_attempt_model(first["model"]) if _is_attempt_verified(first) else None
         self.reference = model if isinstance(model, Head) else None
-        listed = policies(
+        listed = list_policies(
             first["queries"] - first["verification"], rms(np.concatenate([t.ravel() for t in self.truth])), bound
         )
         return [self.policy(policy, len(listed)) for policy in listed]
@@ -130,7 +134,7 @@ class _Tried:
         """All attempts against one policy, and what they come to."""
         made = [self.attempt(policy.name, policy.simulate, dict(options)) for options in policy.attempts]
         self.done += 1
-        said = verdict(policy, made, "answers" if self.reference is None else "W")
+        said = describe_policy(policy, made, "answers" if self.reference is None else "W")
         sys.stderr.write(f"{self.done}/{count} {said}\n")
         last = made[-1]["error"]
         return {
@@ -146,7 +150,9 @@ class _Tried:
         about = "-".join([name, *(f"{key}-{value}" for key, value in options.items())])
         place = self.directory / "".join(c if c.isalnum() else "-" for c in about).strip("-")
         if place not in self.made:
-            self.made[place] = (_finished(place) if self.job.resume else None) or self._learn(place, simulate, options)
+            self.made[place] = (_read_finished_attempt(place) if self.job.resume else None) or self._learn(
+                place, simulate, options
+            )
         return self._summary(self.made[place], options)
 
     def _learn(self, place: Path, simulate: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
@@ -157,17 +163,17 @@ class _Tried:
         """
         shared = {
             key: getattr(self.job, key)
-            for key in (*_declarations(), "width", "outputs", "seed", "resume", "rate", "timeout")
+            for key in (*_list_declarations(), "width", "outputs", "seed", "resume", "rate", "timeout")
         }
         out = {"out": str(place), "force": not self.job.resume}
         run_learn(LearnJob(self.job.target, simulate=simulate, **shared, **out, **options))
         record = msgspec.json.decode((place / "record.json").read_bytes())
-        if _failed(record):
+        if _has_target_failed(record):
             raise _Stopped(record)
         return record
 
     def _summary(self, record: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-        model = _model(record.get("model"))
+        model = _load_attempt_model(record.get("model"))
         function = None if model is None else self._function_error(model)
         error = function if self.reference is None else self._weight_error(model)
         if model is not None and error == 0.0:
@@ -196,30 +202,30 @@ class _Tried:
         return rms(truth - scale * said) / max(rms(truth), 1e-300)
 
 
-def _finished(place: Path) -> dict[str, Any] | None:
+def _read_finished_attempt(place: Path) -> dict[str, Any] | None:
     """The record of an attempt that came to its end."""
     path = place / "record.json"
     record = msgspec.json.decode(path.read_bytes()) if path.exists() else None
-    return None if record is None or _failed(record) else record
+    return None if record is None or _has_target_failed(record) else record
 
 
-def _failed(record: dict[str, Any]) -> bool:
+def _has_target_failed(record: dict[str, Any]) -> bool:
     """The target raised, or answered nonsense of its own accord: a policy can push answers out of a format's range."""
     return record["status"] == "TARGET_FAILED" or (
         record["status"] == "BAD_ANSWER" and not record["options"].get("simulate")
     )
 
 
-def _model(path: str | None) -> Model | None:
+def _load_attempt_model(path: str | None) -> Model | None:
     model = load(path) if path else None
     return None if isinstance(model, SelfAttention) else model
 
 
-def _verified(attempt: dict[str, Any]) -> bool:
+def _is_attempt_verified(attempt: dict[str, Any]) -> bool:
     return attempt["verdict"] in ("EXACT", "WITHIN_TOLERANCE")
 
 
-def _data(
+def _record_audit(
     job: AuditJob, target: Oracle, rows: list[dict[str, Any]], truth: list[Matrix], bound: float, directory: Path
 ) -> dict[str, Any]:
     asked = sum(a["queries"] for row in rows for a in row["attempts"]) + sum(map(len, truth))
@@ -231,7 +237,7 @@ def _data(
     alone = rows[0]["protects"] is not None
     if not alone:
         said = "The target is learned, but is not a single head: policies are not judged, and errors are of answers."
-    if not _verified(first):
+    if not _is_attempt_verified(first):
         said = f"No class of model that was tried explains this target ({first['verdict']}): errors are of answers."
     return {
         "sentence": said,
@@ -243,19 +249,22 @@ def _data(
         "policies": rows,
         "queries": {"total": asked},
         "seed": job.seed,
-        "command": command_line("audit", job, "target"),
+        "command": format_command_line("audit", job, "target"),
         "run": str(directory),
-        **versions(),
+        **list_versions(),
     }
 
 
-def _lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _list_audit_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     rows = [
-        (row["policy"], f"{_short(row['attempts'][-1]['error'])} with {row['attempts'][-1]['queries']:,} queries")
+        (
+            row["policy"],
+            f"{_format_error(row['attempts'][-1]['error'])} with {row['attempts'][-1]['queries']:,} queries",
+        )
         for row in data["policies"]
     ]
     return (*rows, ("cost", f"{data['queries']['total']:,} queries in all"), ("page", f"{data['run']}/report.html"))
 
 
-def _short(error: float | None) -> str:
+def _format_error(error: float | None) -> str:
     return "no model" if error is None else f"error {error:.0e}"

@@ -9,14 +9,14 @@ from keyhole.errors import InvalidInput
 from keyhole.identify import distance, network_distance, one_layer_distance
 from keyhole.lab.jobs import CompareJob
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.opening import saved
+from keyhole.lab.targets.opening import load_askable_model
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet
 
 
 def run_compare(job: CompareJob) -> Record:
     """Compare two saved models."""
-    a, b = (saved(path) for path in (job.a, job.b))
-    names, apart = gap(a, b)
+    a, b = (load_askable_model(path) for path in (job.a, job.b))
+    names, apart = measure_model_gap(a, b)
     parts = {name: getattr(apart, name) for name in names}
     of = "heads" if hasattr(apart, "heads") else "hidden"
     counts = list(getattr(apart, of, ()))
@@ -31,7 +31,7 @@ def run_compare(job: CompareJob) -> Record:
     return Record(data, 0, tuple((name, f"{value:.2e}") for name, value in parts.items()))
 
 
-def gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
+def measure_model_gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
     """The distance of two models of one kind, and the names of its parts."""
     if isinstance(a, OneLayer) and isinstance(b, OneLayer):
         gap = one_layer_distance(a, b)

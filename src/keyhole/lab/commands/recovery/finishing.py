@@ -9,8 +9,8 @@ from keyhole.lab.runs.records import Record
 from keyhole.models.files import write_atomically
 
 
-def finished(record: Record, directory: Path) -> Record:
+def finish_recovery_run(record: Record, directory: Path) -> Record:
     """Write a record and its page."""
     write_atomically(directory / "record.json", record.json() + b"\n")
-    write_atomically(directory / "report.html", recovery_page.page(record.data, directory).encode())
+    write_atomically(directory / "report.html", recovery_page.draw_recovery_page(record.data, directory).encode())
     return record

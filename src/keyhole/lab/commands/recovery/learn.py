@@ -10,47 +10,57 @@ from typing import Any
 from keyhole import __version__
 from keyhole.claims import Verdict
 from keyhole.errors import BadAnswer, InvalidInput, OracleError
-from keyhole.lab.commands.recovery.finishing import finished
-from keyhole.lab.commands.shared import code_of, seeded, versions
+from keyhole.lab.commands.recovery.finishing import finish_recovery_run
+from keyhole.lab.commands.shared import choose_exit_code, list_versions, seed_generator
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.jobs.job_parts import DECLARATIONS, HINTS, Hinting
 from keyhole.lab.runs import records
-from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.opening import (
-    chunk,
-    digest,
-    go_on,
-    label,
+    choose_chunk_size,
+    hash_file,
+    label_target,
     load_bases,
     load_tokens,
     open_target,
-    simulated,
-    stated_by,
+    read_declarations,
+    resume_noise,
+    simulate_policies,
 )
 from keyhole.learners.base import Recovery
-from keyhole.learners.choosing import Hints, choose, learn
+from keyhole.learners.choosing import Hints, choose_learner, learn
 from keyhole.models import save
-from keyhole.oracles import Budgeted, Chunked, Counted, Declared, Oracle, Recorded, Watched, asked_again, declared
+from keyhole.oracles import (
+    Budgeted,
+    Chunked,
+    Counted,
+    Declared,
+    Oracle,
+    Recorded,
+    Watched,
+    count_asked_again,
+    read_imperfection,
+)
 
 
 def run_learn(job: LearnJob) -> Record:
     """Recover what is behind the target, write the run directory, return the record."""
     start = time.perf_counter()
-    rng = seeded(job.seed)
+    rng = seed_generator(job.seed)
     opened = open_target(job.target, width=job.width, outputs=job.outputs, reaching=job)
-    target = simulated(opened, job.simulate, job.seed)
-    timed = Counted(Declared(target, stated_by(job)))
-    hints = hints_of(job)
-    learner = choose(job.learner, hints, declared(timed))
-    place = run_directory(label(job.target), out=job.out, resume=job.resume, force=job.force)
+    target = simulate_policies(opened, job.simulate, job.seed)
+    timed = Counted(Declared(target, read_declarations(job)))
+    hints = read_hints(job)
+    learner = choose_learner(job.learner, hints, read_imperfection(timed))
+    place = open_run_directory(label_target(job.target), out=job.out, resume=job.resume, force=job.force)
     with place as directory:
         with ExitStack() as stack:
-            oracle, recorded = _wrapped(job, timed, directory, stack)
+            oracle, recorded = _wrap_target(job, timed, directory, stack)
             if recorded is not None:
-                go_on(target, recorded.charged)
+                resume_noise(target, recorded.charged)
             expected = learner.plan(timed.width, outputs=timed.outputs or 1).queries
-            watched = stack.enter_context(Watched(oracle, expected, title=f"learning {label(job.target)}"))
+            watched = stack.enter_context(Watched(oracle, expected, title=f"learning {label_target(job.target)}"))
             try:
                 recovery = learn(watched, rng=rng, learner=job.learner, hints=hints)
             except InvalidInput:
@@ -58,53 +68,53 @@ def run_learn(job: LearnJob) -> Record:
                     recorded.discard_if_empty()
                 raise
             except OracleError as error:
-                asked = timed.ledger.total().sequences + asked_again(target)
-                data = failed(error, asked if recorded is None else recorded.charged)
+                asked = timed.ledger.total().sequences + count_asked_again(target)
+                data = record_target_failure(error, asked if recorded is None else recorded.charged)
             else:
-                lost = asked_again(target) if recorded is None else recorded.lost
-                data = records.of_recovery(recovery, lost=lost) | write_model(recovery, directory)
+                lost = count_asked_again(target) if recorded is None else recorded.lost
+                data = records.record_recovery(recovery, lost=lost) | write_model(recovery, directory)
             spent = timed.ledger.total()
             data |= {"width": timed.width, "outputs": watched.outputs}
         data |= {
             "seconds": {"total": time.perf_counter() - start, "oracle": spent.seconds},
-            "asked": spent.sequences + asked_again(target),
+            "asked": spent.sequences + count_asked_again(target),
             "budget": job.budget,
-            "options": _options(job),
+            "options": _list_given_options(job),
             "seed": job.seed,
             "target": job.target,
             "learner": job.learner,
             "run": str(directory),
-            **versions(),
+            **list_versions(),
         }
-        return finished(Record(data, code_of(data), learn_lines(data)), directory)
+        return finish_recovery_run(Record(data, choose_exit_code(data), list_recovery_rows(data)), directory)
 
 
-def _options(job: LearnJob) -> dict[str, Any]:
+def _list_given_options(job: LearnJob) -> dict[str, Any]:
     """Hints and declarations that were given, as the command line names them."""
     usual = LearnJob(job.target)
     given = {name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, "simulate", "outputs")}
     return {name.replace("_", "-"): value for name, value in given.items() if value != getattr(usual, name)}
 
 
-def hints_of(job: Hinting) -> Hints:
+def read_hints(job: Hinting) -> Hints:
     """What the job knows of the target beforehand."""
     known = {name: getattr(job, name) for name in HINTS if name not in ("tokens", "bases")}
     tokens = None if job.tokens is None else load_tokens(job.tokens)
     return Hints(**known, tokens=tokens, bases=None if job.bases is None else load_bases(job.bases))
 
 
-def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -> tuple[Oracle, Recorded | None]:
+def _wrap_target(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -> tuple[Oracle, Recorded | None]:
     """Target < transcript < chunks < budget: a budget counts what a kill lost, and no chunk is asked twice."""
     oracle: Oracle = timed
     recorded = None
     if job.record:
         identity = {
             "target": job.target,
-            "digest": digest(job.target),
+            "digest": hash_file(job.target),
             "width": timed.width,
             **{name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, "simulate", "learner", "seed")},
-            "tokens": None if job.tokens is None else digest(job.tokens),
-            "bases": None if job.bases is None else digest(job.bases),
+            "tokens": None if job.tokens is None else hash_file(job.tokens),
+            "bases": None if job.bases is None else hash_file(job.bases),
             "version": __version__,
         }
         oracle = recorded = Recorded(oracle, directory / "transcript.sqlite", identity)
@@ -114,7 +124,7 @@ def _wrapped(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -
                 f"the run in {directory} has already asked {recorded.charged} queries; "
                 f"--budget {job.budget} is below that. Give at least as many."
             )
-    oracle = Chunked(oracle, chunk(job.target))
+    oracle = Chunked(oracle, choose_chunk_size(job.target))
     if job.budget is not None:
         oracle = Budgeted(oracle, job.budget, recorded.lost if recorded is not None else 0)
     return oracle, recorded
@@ -129,7 +139,7 @@ def write_model(recovery: Recovery[Any], directory: Path) -> dict[str, Any]:
     return {"model": str(path)}
 
 
-def failed(error: OracleError, asked: int) -> dict[str, Any]:
+def record_target_failure(error: OracleError, asked: int) -> dict[str, Any]:
     """The record of a run that the target ended."""
     status = "BAD_ANSWER" if isinstance(error, BadAnswer) else "TARGET_FAILED"
     sentence = f"The run stopped: {error} What was answered before is kept; mend the target and use --resume."
@@ -144,7 +154,7 @@ def failed(error: OracleError, asked: int) -> dict[str, Any]:
     }
 
 
-def learn_lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def list_recovery_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The record of a recovery in rows for a person."""
     asked = data["queries"]
     rows = [("verdict", data["verdict"])]

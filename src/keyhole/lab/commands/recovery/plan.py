@@ -9,11 +9,11 @@ import math
 from typing import Any
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.commands.recovery.learn import hints_of
+from keyhole.lab.commands.recovery.learn import read_hints
 from keyhole.lab.jobs import PlanJob
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.opening import open_target, stated_by
-from keyhole.learners.choosing import choose
+from keyhole.lab.targets.opening import open_target, read_declarations
+from keyhole.learners.choosing import choose_learner
 from keyhole.learners.tolerance.guarantees import guarantee, largest_tolerance
 from keyhole.oracles import Imperfection
 
@@ -28,10 +28,10 @@ def run_plan(job: PlanJob) -> Record:
         raise InvalidInput(f"a plan needs --width (a whole number >= 1) or a TARGET that knows its own; got {width}.")
     if outputs is not None and outputs < 1:
         raise InvalidInput(f"--outputs is a whole number >= 1; got {outputs}.")
-    stated = stated_by(job)
-    learner = _planned_learner(job, stated)
-    plan = choose(learner, hints_of(job), stated).plan(width, outputs=outputs or 1)
-    said = _promises(job, stated, width)
+    stated = read_declarations(job)
+    learner = _choose_planned_learner(job, stated)
+    plan = choose_learner(learner, read_hints(job), stated).plan(width, outputs=outputs or 1)
+    said = _find_promises(job, stated, width)
     sentence = (
         f"A head of width {width} with {plan.outputs} output{'s' * (plan.outputs > 1)} has {plan.degrees_of_freedom:,} "
         f"degrees of freedom: no learner can ask fewer than {plan.limit:,} queries; this one expects {plan.queries:,}."
@@ -47,10 +47,10 @@ def run_plan(job: PlanJob) -> Record:
         **said,
     }
     rows = tuple((name, f"{count:,}") for name, count in plan.by_phase.items())
-    return Record(data, 0, (*rows, ("at most", f"{plan.at_most:,}"), *_promise_lines(said)))
+    return Record(data, 0, (*rows, ("at most", f"{plan.at_most:,}"), *_list_promise_rows(said)))
 
 
-def _planned_learner(job: PlanJob, stated: Imperfection) -> str:
+def _choose_planned_learner(job: PlanJob, stated: Imperfection) -> str:
     """The learner a plan is for; a promised accuracy is that of `tolerant`.
 
     Raises:
@@ -62,19 +62,19 @@ def _planned_learner(job: PlanJob, stated: Imperfection) -> str:
         raise InvalidInput(f"--accuracy goes with the learner tolerant (or auto); got {job.learner}.")
     if job.accuracy is not None and (stated.noise != 0 or stated.levels is not None):
         raise InvalidInput("--accuracy is promised for errors up to a tolerance, not for random noise or labels.")
-    return "tolerant" if job.learner == "auto" and _bounded(job, stated) else job.learner
+    return "tolerant" if job.learner == "auto" and _has_tolerance_promise(job, stated) else job.learner
 
 
-def _bounded(job: PlanJob, stated: Imperfection) -> bool:
+def _has_tolerance_promise(job: PlanJob, stated: Imperfection) -> bool:
     known = job.norm_bound is not None and job.margin is not None
     worst = stated.tolerance > 0 and stated.noise == 0 and stated.levels is None
     return known and (job.accuracy is not None or worst)
 
 
-def _promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
+def _find_promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
     """`tolerance` and `guarantee` by Theorem 6.1, `standard_error` by the tilted simplex; None where silent."""
     said: dict[str, Any] = dict.fromkeys(("tolerance", "guarantee", "standard_error"))
-    if job.norm_bound is not None and job.margin is not None and _bounded(job, stated):
+    if job.norm_bound is not None and job.margin is not None and _has_tolerance_promise(job, stated):
         tolerance = stated.tolerance
         if job.accuracy is not None:
             said["tolerance"] = largest_tolerance(width, job.norm_bound, job.margin, job.accuracy, math.inf)
@@ -87,7 +87,7 @@ def _promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
     return said
 
 
-def _promise_lines(said: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _list_promise_rows(said: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The same in rows for a person."""
     rows: list[tuple[str, str]] = []
     if said["tolerance"] is not None:

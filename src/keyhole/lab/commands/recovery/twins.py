@@ -9,13 +9,13 @@ from typing import Any
 from keyhole.claims import Outcome
 from keyhole.errors import InvalidInput
 from keyhole.identify import Twin, twins
-from keyhole.lab.commands.shared import seeded, versions
+from keyhole.lab.commands.shared import list_versions, seed_generator
 from keyhole.lab.jobs import TwinsJob
 from keyhole.lab.pages import twins_page
 from keyhole.lab.runs import records
-from keyhole.lab.runs.directories import run_directory
+from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.opening import label, saved
+from keyhole.lab.targets.opening import label_target, load_askable_model
 from keyhole.models import Head, MultiHead, save
 from keyhole.models.files import write_atomically
 
@@ -23,37 +23,37 @@ from keyhole.models.files import write_atomically
 def run_twins(job: TwinsJob) -> Record:
     """Find the twins of a saved model, write them and their page, return the record."""
     start = time.perf_counter()
-    rng = seeded(job.seed)
-    model = _heads(job.model)
-    name = f"twins-{label(job.model)}"
-    with run_directory(name, out=job.out, resume=None, force=job.force) as directory:
+    rng = seed_generator(job.seed)
+    model = _load_heads(job.model)
+    name = f"twins-{label_target(job.model)}"
+    with open_run_directory(name, out=job.out, resume=None, force=job.force) as directory:
         for old in directory.glob("twin-*.safetensors"):
             old.unlink()
         found = twins(model, rng=rng)
-        rows = [_row(twin, directory) for twin in found]
+        rows = [_save_twin(twin, directory) for twin in found]
         save(model, directory / "model.safetensors")
         data = {
-            "sentence": _sentence(job.model, found),
+            "sentence": _describe_twins(job.model, found),
             "model": job.model,
             "twins": rows,
             "seed": job.seed,
             "run": str(directory),
             "seconds": {"total": time.perf_counter() - start},
-            **versions(),
+            **list_versions(),
         }
-        record = Record(data, 0, _lines(data))
+        record = Record(data, 0, _list_twin_rows(data))
         write_atomically(directory / "record.json", record.json() + b"\n")
-        write_atomically(directory / "report.html", twins_page.page(data, directory).encode())
+        write_atomically(directory / "report.html", twins_page.draw_twins_page(data, directory).encode())
         return record
 
 
-def _heads(path: str) -> Head | MultiHead:
+def _load_heads(path: str) -> Head | MultiHead:
     """The model of a file, which must be made of heads alone.
 
     Raises:
         InvalidInput: it holds a network.
     """
-    model = saved(path)
+    model = load_askable_model(path)
     if not isinstance(model, Head | MultiHead):
         raise InvalidInput(
             f"{path} holds a {type(model).__name__}: twins are known for a head, a multihead or a unit, not for a "
@@ -62,7 +62,7 @@ def _heads(path: str) -> Head | MultiHead:
     return model
 
 
-def _row(twin: Twin, directory: Path) -> dict[str, Any]:
+def _save_twin(twin: Twin, directory: Path) -> dict[str, Any]:
     """Save a twin, and say what it is; both distances are relative."""
     path = directory / f"twin-{twin.symmetry.name.lower()}.safetensors"
     save(twin.model, path)
@@ -74,11 +74,11 @@ def _row(twin: Twin, directory: Path) -> dict[str, Any]:
         "model": str(path),
         "parameters_differ": 1.0 - agreement.measured,
         "answers_differ": gap.measured,
-        "certificate": records.of_certificate(twin.certificate),
+        "certificate": records.record_certificate(twin.certificate),
     }
 
 
-def _sentence(path: str, found: tuple[Twin, ...]) -> str:
+def _describe_twins(path: str, found: tuple[Twin, ...]) -> str:
     if not found:
         return f"No twin of {path} is known: a residual acts, and W is not held as factors."
     sure = sum(twin.certificate.outcome is Outcome.HOLDS for twin in found)
@@ -90,8 +90,9 @@ def _sentence(path: str, found: tuple[Twin, ...]) -> str:
     )
 
 
-def _lines(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _list_twin_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     rows = [
-        (twin["symmetry"], f"{twin['changed']} {twins_page.distances(twin).capitalize()}.") for twin in data["twins"]
+        (twin["symmetry"], f"{twin['changed']} {twins_page.describe_distances(twin).capitalize()}.")
+        for twin in data["twins"]
     ]
     return (*rows, ("page", f"{data['run']}/report.html"))

@@ -8,12 +8,12 @@ from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.report_jobs import ReportJob
-from keyhole.lab.pages.comparison_page import page as comparison
-from keyhole.lab.pages.run_page import KEPT, page_of
-from keyhole.lab.runs.directories import hold_directory, new_directory
-from keyhole.lab.runs.reading import Run, drawn, read_run
+from keyhole.lab.pages.comparison_page import draw_comparison_page as comparison
+from keyhole.lab.pages.run_page import KEPT, draw_run_page
+from keyhole.lab.runs.directories import hold_directory, make_new_directory
+from keyhole.lab.runs.reading import SavedRun, guard_drawing, read_run
 from keyhole.lab.runs.records import Record
-from keyhole.lab.runs.summaries import LINES, asked, summary
+from keyhole.lab.runs.summaries import LINES, describe_question, summarise_record
 from keyhole.models.files import write_atomically
 
 
@@ -27,25 +27,25 @@ def run_report(job: ReportJob) -> Record:
         raise InvalidInput("report needs at least one RUN, a directory such as runs/TIME-NAME.")
     runs = [read_run(path) for path in dict.fromkeys(job.runs)]
     room = LINES - job.figures
-    summaries = [drawn(run, summary, run.kind, run.data, room) for run in runs]
-    with _place(job, runs) as directory:
-        path = _one(runs[0], directory) if len(runs) == 1 else _several(runs, directory)
-        figures = _figures(runs, directory) if job.figures else []
+    summaries = [guard_drawing(run, summarise_record, run.kind, run.data, room) for run in runs]
+    with _choose_report_directory(job, runs) as directory:
+        path = _write_run_page(runs[0], directory) if len(runs) == 1 else _write_comparison_page(runs, directory)
+        figures = _write_run_figures(runs, directory) if job.figures else []
         data: dict[str, Any] = {
-            "sentence": _sentence(runs),
-            "runs": [_described(run, rows) for run, rows in zip(runs, summaries, strict=True)],
+            "sentence": _describe_runs(runs),
+            "runs": [_record_run(run, rows) for run, rows in zip(runs, summaries, strict=True)],
             "report": str(path),
             "figures": figures,
         }
-        rows = summaries[0] if len(runs) == 1 else [(run.name, _said(run)) for run in runs]
+        rows = summaries[0] if len(runs) == 1 else [(run.name, _shorten_sentence(run)) for run in runs]
         more = [("figures", f"{len(figures)} files in {directory / 'figures'}")] if figures else []
         return Record(data, 0, (*rows, *more, ("page", str(path))))
 
 
-def _place(job: ReportJob, runs: list[Run]) -> AbstractContextManager[Path]:
+def _choose_report_directory(job: ReportJob, runs: list[SavedRun]) -> AbstractContextManager[Path]:
     """Where to write; never over the report of another run."""
     if job.out is None:
-        return nullcontext(runs[0].directory if len(runs) == 1 else new_directory("report"))
+        return nullcontext(runs[0].directory if len(runs) == 1 else make_new_directory("report"))
     directory = Path(job.out)
     own = len(runs) == 1 and directory.resolve() == runs[0].directory.resolve()
     if own:
@@ -55,29 +55,29 @@ def _place(job: ReportJob, runs: list[Run]) -> AbstractContextManager[Path]:
     return hold_directory(directory)
 
 
-def _one(run: Run, directory: Path) -> Path:
+def _write_run_page(run: SavedRun, directory: Path) -> Path:
     """The page of a run; one that shows more than the record holds is kept."""
     path = directory / "report.html"
     if run.kind in KEPT and path.is_file():
         return path
-    write_atomically(path, page_of(run).encode())
+    write_atomically(path, draw_run_page(run).encode())
     return path
 
 
-def _several(runs: list[Run], directory: Path) -> Path:
+def _write_comparison_page(runs: list[SavedRun], directory: Path) -> Path:
     path = directory / "report.html"
     write_atomically(path, comparison(runs).encode())
     return path
 
 
-def _figures(runs: list[Run], directory: Path) -> list[str]:
+def _write_run_figures(runs: list[SavedRun], directory: Path) -> list[str]:
     from keyhole.lab.pages.figures.paper_figures import write_figures
 
-    named = zip(_prefixes(runs), runs, strict=True)
+    named = zip(_choose_prefixes(runs), runs, strict=True)
     return [str(path) for prefix, run in named for path in write_figures(run, directory / "figures", prefix)]
 
 
-def _prefixes(runs: list[Run]) -> list[str]:
+def _choose_prefixes(runs: list[SavedRun]) -> list[str]:
     """What the figures of each run begin with: its name where there are several, and a number where names are alike."""
     if len(runs) == 1:
         return [""]
@@ -86,7 +86,7 @@ def _prefixes(runs: list[Run]) -> list[str]:
     return [f"{k}-{name}-" if alike else f"{name}-" for k, name in enumerate(names, start=1)]
 
 
-def _sentence(runs: list[Run]) -> str:
+def _describe_runs(runs: list[SavedRun]) -> str:
     if len(runs) == 1:
         return str(runs[0].data.get("sentence") or "A run without a sentence.")
     kinds = [run.kind for run in runs]
@@ -94,12 +94,12 @@ def _sentence(runs: list[Run]) -> str:
     return f"{len(runs)} runs beside each other: {told}."
 
 
-def _described(run: Run, rows: list[tuple[str, str]]) -> dict[str, Any]:
+def _record_run(run: SavedRun, rows: list[tuple[str, str]]) -> dict[str, Any]:
     said = {"sentence": run.data.get("sentence"), "verdict": run.data.get("verdict")}
-    question = drawn(run, asked, run.kind, run.data)
+    question = guard_drawing(run, describe_question, run.kind, run.data)
     return {"run": str(run.directory), "kind": run.kind, **said, "asked": question, "summary": rows}
 
 
-def _said(run: Run) -> str:
+def _shorten_sentence(run: SavedRun) -> str:
     sentence = str(run.data.get("sentence") or "")
     return f"{run.kind}: {sentence}" if len(sentence) <= 150 else f"{run.kind}: {sentence[:150]} ..."

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.commands.computing.attack import BASELINES, to_attack
-from keyhole.lab.commands.shared import seeded
+from keyhole.lab.commands.computing.attack import BASELINES, draw_random_baseline
+from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import SampleJob
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.random_models import draw
+from keyhole.lab.targets.random_models import draw_random_model
 from keyhole.models import save
 
 
 def run_sample(job: SampleJob) -> Record:
     """Draw a model and write it."""
-    model = to_attack(job) if job.kind in BASELINES else draw(job, rng=seeded(job.seed))
+    model = draw_random_baseline(job) if job.kind in BASELINES else draw_random_model(job, rng=seed_generator(job.seed))
     path = Path(job.out or f"{job.kind}.safetensors")
     if path.exists() and not job.force:
         raise InvalidInput(f"{path} exists. Use --force to overwrite it, or another --out.")

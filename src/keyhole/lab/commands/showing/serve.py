@@ -14,7 +14,7 @@ from keyhole.lab.jobs import ServeJob
 from keyhole.lab.runs.records import Record
 from keyhole.lab.serving.accounts import Accounts
 from keyhole.lab.serving.server import Black, Limits, Server
-from keyhole.lab.targets.opening import TOKEN, label, open_target, simulated
+from keyhole.lab.targets.opening import TOKEN, label_target, open_target, simulate_policies
 
 
 def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Record:
@@ -24,10 +24,12 @@ def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Re
     seed = secrets.randbits(63) if job.seed is None else job.seed
     accounts, limits = Accounts(job.budget, job.rate), Limits(request_bytes=job.request_bytes)
     token = os.environ.get(TOKEN) or None
-    black = Black(simulated(oracle, job.policy, seed), job.name or label(job.model), accounts, limits, token)
+    black = Black(
+        simulate_policies(oracle, job.policy, seed), job.name or label_target(job.model), accounts, limits, token
+    )
 
     def ready(address: str) -> None:
-        _announce(address, job, token)
+        _announce_address(address, job, token)
         if tell is not None:
             sizes = {"width": oracle.width, "outputs": oracle.outputs}
             tell(Record({"ready": True, "address": address, "name": black.name, **sizes, "pid": os.getpid()}, 0))
@@ -40,7 +42,7 @@ def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Re
     return Record(shown | {"seconds": {"total": time.perf_counter() - start}}, 0)
 
 
-def _announce(address: str, job: ServeJob, token: str | None) -> None:
+def _announce_address(address: str, job: ServeJob, token: str | None) -> None:
     """Say on standard error where the model is, and to whom."""
     host = urlsplit(address).hostname or ""
     caution = "" if ipaddress.ip_address(host).is_loopback or token else f"; {TOKEN} is not set: anyone may ask"

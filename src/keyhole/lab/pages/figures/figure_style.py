@@ -37,7 +37,7 @@ _RULES: dict[str, Any] = {
 }
 
 
-def matplotlib() -> Any:
+def import_matplotlib() -> Any:
     """The library.
 
     Raises:
@@ -50,31 +50,31 @@ def matplotlib() -> Any:
 
 
 @contextmanager
-def sheet(
+def open_sheet(
     finding: str, columns: int = 1, *, size: tuple[float, float] = (4.6, 3.0)
 ) -> Generator[tuple[Any, list[Any]]]:
     """A figure with its axes in one row, its title the finding; `size` is of one of them, in inches."""
-    library = matplotlib()
+    library = import_matplotlib()
     figures: Any = importlib.import_module("matplotlib.figure")
     with library.rc_context(_RULES):
         figure = figures.Figure(figsize=(size[0] * columns, size[1]), layout="constrained")
         axes = figure.subplots(1, columns, squeeze=False)
         width = int(14.0 * size[0] * columns)
-        figure.suptitle(plain("\n".join(textwrap.wrap(finding, width))), x=0.01, ha="left", fontsize=9)
+        figure.suptitle(escape_dollars("\n".join(textwrap.wrap(finding, width))), x=0.01, ha="left", fontsize=9)
         yield figure, list(axes[0])
 
 
-def plain(text: Any) -> str:
+def escape_dollars(text: Any) -> str:
     """Words as they are: a dollar sign starts no formula."""
     return str(text).replace("$", r"\$")
 
 
-def written(figure: Any, directory: Path, stem: str) -> list[Path]:
+def write_figure(figure: Any, directory: Path, stem: str) -> list[Path]:
     """The figure as SVG and as PDF, complete or not there; equal figures are equal files."""
-    return [_saved(figure, directory / f"{stem}.{form}", form) for form in ("svg", "pdf")]
+    return [_save_figure(figure, directory / f"{stem}.{form}", form) for form in ("svg", "pdf")]
 
 
-def _saved(figure: Any, path: Path, form: str) -> Path:
+def _save_figure(figure: Any, path: Path, form: str) -> Path:
     held = io.BytesIO()
     undated = {"Date": None} if form == "svg" else {"CreationDate": None}
     figure.savefig(held, format=form, metadata=undated)
@@ -82,13 +82,13 @@ def _saved(figure: Any, path: Path, form: str) -> Path:
     return path
 
 
-def diverging() -> Any:
+def make_diverging_colours() -> Any:
     """Blue, white, orange."""
     colors: Any = importlib.import_module("matplotlib.colors")
     return colors.LinearSegmentedColormap.from_list("signed", [COLOURS["ours"], "#fcfcfa", COLOURS["bad"]])
 
 
-def doubling(axis: Any) -> None:
+def set_doubling_axes(axis: Any) -> None:
     """Both axes logarithmic, with powers of two written out."""
     tickers: Any = importlib.import_module("matplotlib.ticker")
     for side, scale in ((axis.xaxis, axis.set_xscale), (axis.yaxis, axis.set_yscale)):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Vector
-from keyhole.drawing.heatmaps import errors, signed
-from keyhole.drawing.html import draw_svg, escaped, number, section
-from keyhole.identify import assignment
+from keyhole.drawing.heatmaps import draw_error_heatmap, draw_signed_heatmap
+from keyhole.drawing.html import draw_svg, escape_text, format_number, format_section
+from keyhole.identify import assign_heads
 from keyhole.models import MultiHead, load
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 560.0, 24.0, 190.0
@@ -19,7 +19,7 @@ _ROWS = 8  # heads that are drawn
 _TICKS = ((0.0, "0"), (0.5, "π/2"), (1.0, "π"))
 
 
-def half_circle(data: Mapping[str, Any]) -> str:
+def draw_half_circle(data: Mapping[str, Any]) -> str:
     """The steps by which heads were found: answers as y goes half round a circle, the softmax hard."""
     seen = data.get("jumps")
     if seen is None or not len(seen["angles"]):
@@ -35,11 +35,11 @@ def half_circle(data: Mapping[str, Any]) -> str:
         "[y + t x; y] with t large: every softmax is hard, and answers are constant but where a head changes sides. "
         "The height of a jump is V · x of its head; heads that change sides together show as one jump."
     )
-    svg = draw_svg(_steps(angles, levels), size='width="580" viewBox="0 0 580 230"', label=title)
-    return section(title, f"{svg}<p>{escaped(note)}</p>")
+    svg = draw_svg(_draw_answer_steps(angles, levels), size='width="580" viewBox="0 0 580 230"', label=title)
+    return format_section(title, f"{svg}<p>{escape_text(note)}</p>")
 
 
-def _steps(angles: Vector, levels: Vector) -> str:
+def _draw_answer_steps(angles: Vector, levels: Vector) -> str:
     """The step function, with a mark and the numbers of every jump."""
     low, high = float(levels.min()), float(levels.max())
     span = (high - low) or 1.0
@@ -54,18 +54,18 @@ def _steps(angles: Vector, levels: Vector) -> str:
     for angle, level in zip(angles, levels[1:], strict=True):
         path += f"H{x(angle):.1f}V{y(level):.1f}"
     marks = "".join(
-        f"<g><title>angle {number(float(a))}, jump {number(float(after - before))}</title>"
+        f"<g><title>angle {format_number(float(a))}, jump {format_number(float(after - before))}</title>"
         f'<circle class="ours" cx="{x(a):.1f}" cy="{y((before + after) / 2):.1f}" r="4"/></g>'
         for a, before, after in zip(angles, levels[:-1], levels[1:], strict=True)
     )
-    return _frame(low, high, y) + f'<path class="step" d="{path}H{_RIGHT}"/>' + marks
+    return _draw_step_frame(low, high, y) + f'<path class="step" d="{path}H{_RIGHT}"/>' + marks
 
 
-def _frame(low: float, high: float, y: Any) -> str:
+def _draw_step_frame(low: float, high: float, y: Any) -> str:
     parts = '<text class="quiet" x="0" y="12">answer over t, less that of y alone</text>'
     for level in (low, high):
         parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>'
-        parts += f'<text class="quiet" x="{_LEFT - 6}" y="{y(level) + 4:.1f}" text-anchor="end">{number(level)}</text>'
+        parts += f'<text class="quiet" x="{_LEFT - 6}" y="{y(level) + 4:.1f}" text-anchor="end">{format_number(level)}</text>'
     for share, name in _TICKS:
         at = _LEFT + (_RIGHT - _LEFT) * share
         parts += f'<text class="quiet" x="{at:.0f}" y="{_BOTTOM + 20:.0f}" text-anchor="middle">{name}</text>'
@@ -73,25 +73,29 @@ def _frame(low: float, high: float, y: Any) -> str:
     return parts + f'<text class="quiet" x="{middle:.0f}" y="{_BOTTOM + 36:.0f}" text-anchor="middle">angle of y</text>'
 
 
-def against_truth(data: Mapping[str, Any], directory: Path) -> str:
+def draw_heads_against_truth(data: Mapping[str, Any], directory: Path) -> str:
     """One row per head, true | recovered | difference, after matching; for stops of the tour that kept both."""
-    return "".join(_matched(stop, directory) for stop in data.get("stops") or () if _kept(stop, directory))
+    return "".join(
+        _draw_matched_heads(stop, directory) for stop in data.get("stops") or () if _has_both_models(stop, directory)
+    )
 
 
-def _kept(stop: Mapping[str, Any], directory: Path) -> bool:
+def _has_both_models(stop: Mapping[str, Any], directory: Path) -> bool:
     """Whether both models of a stop are beside the page."""
     return all(name in stop and (directory / stop[name]).is_file() for name in ("truth", "model"))
 
 
-def _matched(stop: Mapping[str, Any], directory: Path) -> str:
+def _draw_matched_heads(stop: Mapping[str, Any], directory: Path) -> str:
     truth, found = (load(directory / stop[name]) for name in ("truth", "model"))
     if not (isinstance(truth, MultiHead) and isinstance(found, MultiHead)):
         return ""
-    pairs = assignment(truth, found)[:_ROWS]
+    pairs = assign_heads(truth, found)[:_ROWS]
     rows = "".join(
-        f'<div class="pictures">{signed(f"true W of head {k}", truth.W[i])}{signed("recovered", found.W[j])}'
-        f"{errors(found.W[j] - truth.W[i], float(np.abs(truth.W[i]).max()))}</div>"
+        f'<div class="pictures">{draw_signed_heatmap(f"true W of head {k}", truth.W[i])}{draw_signed_heatmap("recovered", found.W[j])}'
+        f"{draw_error_heatmap(found.W[j] - truth.W[i], float(np.abs(truth.W[i]).max()))}</div>"
         for k, (i, j) in enumerate(pairs, start=1)
     )
-    title = f"{stop['name'][0].upper()}{stop['name'][1:]}: {number(stop['distance'])} from the truth once matched"
-    return section(title, rows) + half_circle(stop)
+    title = (
+        f"{stop['name'][0].upper()}{stop['name'][1:]}: {format_number(stop['distance'])} from the truth once matched"
+    )
+    return format_section(title, rows) + draw_half_circle(stop)

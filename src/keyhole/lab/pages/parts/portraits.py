@@ -10,10 +10,10 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Vector
 from keyhole.claims import Verdict
-from keyhole.drawing.heatmaps import Axes, log_marks, signed
-from keyhole.drawing.html import draw_svg, escaped, frame_figure, number, section
-from keyhole.lab.pages.parts.head_switches import half_circle
-from keyhole.lab.pages.parts.recovered_matrices import matrices, verified
+from keyhole.drawing.heatmaps import Axes, draw_log_marks, draw_signed_heatmap
+from keyhole.drawing.html import draw_svg, escape_text, format_number, format_section, frame_figure
+from keyhole.lab.pages.parts.head_switches import draw_half_circle
+from keyhole.lab.pages.parts.recovered_matrices import draw_recovered_matrices, has_verified_model
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, load
 
 _HEADS = 8  # heads that are shown
@@ -21,93 +21,101 @@ _READOUT = Axes("output", "token coordinate i")
 _NORMALS = Axes("hidden unit", "token coordinate i")
 
 
-def portrait(data: Mapping[str, Any], directory: Path) -> str:
+def draw_portrait(data: Mapping[str, Any], directory: Path) -> str:
     """Pictures of the model of a run; nothing where there is none."""
     path = directory / "model.safetensors"
     model = load(path) if data.get("model") is not None and path.is_file() else None
     if isinstance(model, MultiHead):
-        return _several(data, model)
+        return _draw_several_heads(data, model)
     if isinstance(model, OneLayer):
-        return _attention(data, model.head) + _network(data, model.net)
+        return _draw_front_attention(data, model.head) + _draw_hidden_units(data, model.net)
     if isinstance(model, ReluNet | AbsAffine):
-        return _network(data, model)
-    return matrices(data, directory)
+        return _draw_hidden_units(data, model)
+    return draw_recovered_matrices(data, directory)
 
 
-def _standing(data: Mapping[str, Any]) -> str:
+def _describe_standing(data: Mapping[str, Any]) -> str:
     """What the model is, by its verdict."""
-    if verified(data):
+    if has_verified_model(data):
         return "recovered"
     return "fitted, and refuted" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "as fitted, not verified"
 
 
-def _several(data: Mapping[str, Any], model: MultiHead) -> str:
+def _draw_several_heads(data: Mapping[str, Any], model: MultiHead) -> str:
     """One row per head, W and V, and the sizes of all heads."""
     count = len(model.W)
-    title = f"{count:,} head{'s' * (count != 1)} of width {model.width:,}, {_standing(data)}; their order means nothing"
+    title = f"{count:,} head{'s' * (count != 1)} of width {model.width:,}, {_describe_standing(data)}; their order means nothing"
     if not count:
-        return section(title, "<p>There is nothing to draw.</p>")
-    rows = [_row(k, W, V) for k, (W, V) in enumerate(zip(model.W[:_HEADS], model.V, strict=False), start=1)]
+        return format_section(title, "<p>There is nothing to draw.</p>")
+    rows = [_draw_head_row(k, W, V) for k, (W, V) in enumerate(zip(model.W[:_HEADS], model.V, strict=False), start=1)]
     note = f"<p>The first {_HEADS} of {count:,} heads are drawn; sizes are of all.</p>" if count > _HEADS else ""
     sizes = [
-        _sizes(data, f"size of {name} of head", f"|{name}|, log scale", [float(np.linalg.norm(x)) for x in part])
+        _draw_log_sizes(
+            data, f"size of {name} of head", f"|{name}|, log scale", [float(np.linalg.norm(x)) for x in part]
+        )
         for name, part in (("W", model.W), ("V", model.V))
     ]
-    spectra = _spectra(data, "of all heads", [np.asarray(W) for W in model.W])
-    return section(title, "".join(rows) + note + _pictures(*sizes, spectra)) + half_circle(data)
+    spectra = _draw_spectra(data, "of all heads", [np.asarray(W) for W in model.W])
+    return format_section(title, "".join(rows) + note + _join_pictures(*sizes, spectra)) + draw_half_circle(data)
 
 
-def _row(k: int, W: Matrix, V: Matrix) -> str:
-    size_W, size_V = (number(float(np.linalg.norm(part))) for part in (W, V))
-    return _pictures(
-        signed(f"W of head {k}, of norm {size_W}", W),
-        signed(f"V of head {k}, of norm {size_V}", V.T, name="V", axes=_READOUT),
+def _draw_head_row(k: int, W: Matrix, V: Matrix) -> str:
+    size_W, size_V = (format_number(float(np.linalg.norm(part))) for part in (W, V))
+    return _join_pictures(
+        draw_signed_heatmap(f"W of head {k}, of norm {size_W}", W),
+        draw_signed_heatmap(f"V of head {k}, of norm {size_V}", V.T, name="V", axes=_READOUT),
     )
 
 
-def _attention(data: Mapping[str, Any], head: Head) -> str:
+def _draw_front_attention(data: Mapping[str, Any], head: Head) -> str:
     W = np.asarray(head.W)
-    title = f"The attention before the network: W, {len(W):,} x {len(W):,}, {_standing(data)}"
-    return section(title, _pictures(signed("W", W), _spectra(data, "of W", [W])))
+    title = f"The attention before the network: W, {len(W):,} x {len(W):,}, {_describe_standing(data)}"
+    return format_section(title, _join_pictures(draw_signed_heatmap("W", W), _draw_spectra(data, "of W", [W])))
 
 
-def _network(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str:
+def _draw_hidden_units(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str:
     """Hidden units by the size of their jump: jumps of slope, offsets from the origin, normals."""
     if isinstance(net, ReluNet) and net.activation != "relu":
         return ""
     form = net.normal_form() if isinstance(net, ReluNet) else net
     count = len(form.t)
-    title = f"A network of {count:,} hidden unit{'s' * (count != 1)}, {_standing(data)}; their order means nothing"
+    title = (
+        f"A network of {count:,} hidden unit{'s' * (count != 1)}, {_describe_standing(data)}; their order means nothing"
+    )
     if not count:
-        return section(title, "<p>It is affine: there is no bend to draw.</p>")
+        return format_section(title, "<p>It is affine: there is no bend to draw.</p>")
     jumps = np.linalg.norm(form.D, axis=1)
     order = np.argsort(-jumps, kind="stable")
     figures = (
-        _sizes(data, "jump of slope at unit", "jump of slope |D|, log scale", jumps[order]),
-        _sizes(data, "distance from the origin of unit", "distance from 0, |t|, log scale", np.abs(form.t[order])),
-        signed("normals n of the hidden units", form.n[order], name="n", axes=_NORMALS),
+        _draw_log_sizes(data, "jump of slope at unit", "jump of slope |D|, log scale", jumps[order]),
+        _draw_log_sizes(
+            data, "distance from the origin of unit", "distance from 0, |t|, log scale", np.abs(form.t[order])
+        ),
+        draw_signed_heatmap("normals n of the hidden units", form.n[order], name="n", axes=_NORMALS),
     )
-    return section(title, _pictures(*figures) + "<p>Units are numbered by their jump of slope, largest first.</p>")
+    return format_section(
+        title, _join_pictures(*figures) + "<p>Units are numbered by their jump of slope, largest first.</p>"
+    )
 
 
-def _sizes(data: Mapping[str, Any], name: str, said: str, values: Vector | list[float]) -> str:
+def _draw_log_sizes(data: Mapping[str, Any], name: str, said: str, values: Vector | list[float]) -> str:
     """Sizes on a log scale, one mark each."""
     sizes = np.asarray(values, dtype=np.float64)
     if not sizes.any():
         return ""
     kind = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
-    note = f"from {number(float(sizes.min()))} to {number(float(sizes.max()))}"
-    marks = log_marks(name, said, {kind: sizes})
+    note = f"from {format_number(float(sizes.min()))} to {format_number(float(sizes.max()))}"
+    marks = draw_log_marks(name, said, {kind: sizes})
     svg = draw_svg(marks, size='viewBox="0 0 290 250"', label=f"{said}, {note}")
-    return frame_figure(svg, f"<b>{escaped(said.removesuffix(', log scale'))}</b>: {note}")
+    return frame_figure(svg, f"<b>{escape_text(said.removesuffix(', log scale'))}</b>: {note}")
 
 
-def _spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> str:
+def _draw_spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> str:
     """Singular values, those of all matrices together, largest first."""
     fine = [W for W in several if np.isfinite(W).all()]
     values = sorted((float(value) for W in fine for value in np.linalg.svd(W, compute_uv=False)), reverse=True)
-    return _sizes(data, f"singular value {whose}", f"singular values {whose}, log scale", values)
+    return _draw_log_sizes(data, f"singular value {whose}", f"singular values {whose}, log scale", values)
 
 
-def _pictures(*figures: str) -> str:
+def _join_pictures(*figures: str) -> str:
     return f'<div class="pictures">{"".join(figures)}</div>'

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keyhole.drawing.heatmaps import colour_of
-from keyhole.drawing.html import draw_svg, escaped, frame_figure, number, table, wide
+from keyhole.drawing.html import draw_svg, escape_text, format_number, format_table, frame_figure, make_scrollable
 from keyhole.lab.runs.tables import Table
 
 MAP_KEYS = {"value", "value_name", "value_equals", "value_at_most", "boundary", "boundary_name"}
@@ -39,7 +39,7 @@ class Cells(NamedTuple):
         return (value - low) / ((high - low) or 1.0)
 
 
-def cells(rows: Table, figure: Mapping[str, Any]) -> Cells | None:
+def measure_cells(rows: Table, figure: Mapping[str, Any]) -> Cells | None:
     """What the rows say of each cell; nothing where none has all three columns."""
     found: dict[tuple[float, float], list[Any]] = {}
     for row in rows:
@@ -47,7 +47,7 @@ def cells(rows: Table, figure: Mapping[str, Any]) -> Cells | None:
         if isinstance(x, int | float) and isinstance(y, int | float) and figure["value"] in row:
             found.setdefault((float(x), float(y)), []).append(row[figure["value"]])
     share = "value_equals" in figure or "value_at_most" in figure
-    measured = {at: value for at, seen in found.items() if (value := _measured(seen, figure)) is not None}
+    measured = {at: value for at, seen in found.items() if (value := _measure_cell(seen, figure)) is not None}
     if not measured:
         return None
     name = str(figure.get("value_name", f"{'share' if share else 'median'} of {figure['value']}"))
@@ -55,7 +55,7 @@ def cells(rows: Table, figure: Mapping[str, Any]) -> Cells | None:
     return Cells(xs, ys, measured, share, name)
 
 
-def _measured(seen: Sequence[Any], figure: Mapping[str, Any]) -> float | None:
+def _measure_cell(seen: Sequence[Any], figure: Mapping[str, Any]) -> float | None:
     if "value_equals" in figure:
         return statistics.fmean(value == figure["value_equals"] for value in seen)
     numbers = [float(value) for value in seen if isinstance(value, int | float)]
@@ -64,7 +64,7 @@ def _measured(seen: Sequence[Any], figure: Mapping[str, Any]) -> float | None:
     return statistics.median(numbers) if numbers else None
 
 
-def place(values: Sequence[float], at: float) -> float:
+def place_value(values: Sequence[float], at: float) -> float:
     """Where a number lies among the middles of cells, from 0 to 1; between two, in proportion."""
     middles = (np.arange(len(values)) + 0.5) / len(values)
     if len(values) == 1:
@@ -72,43 +72,51 @@ def place(values: Sequence[float], at: float) -> float:
     return float(np.interp(at, values, middles))
 
 
-def theory(figure: Mapping[str, Any], held: Cells) -> list[tuple[float, float]]:
+def trace_theory(figure: Mapping[str, Any], held: Cells) -> list[tuple[float, float]]:
     """The line of theory, as shares of the width and of the height."""
     points = [(float(x), float(y)) for x, y in figure.get("boundary", ())]
     inside = [(x, y) for x, y in points if held.x[0] <= x <= held.x[-1] and held.y[0] <= y <= held.y[-1]]
-    return [(place(held.x, x), place(held.y, y)) for x, y in inside]
+    return [(place_value(held.x, x), place_value(held.y, y)) for x, y in inside]
 
 
-def heat_map(rows: Table, figure: Mapping[str, Any]) -> str:
+def draw_sweep_map(rows: Table, figure: Mapping[str, Any]) -> str:
     """The map, with every cell's number on hover, and its caption."""
-    held = cells(rows, figure)
+    held = measure_cells(rows, figure)
     if held is None:
         return "<p>No row has all three columns of the map.</p>"
     width, height = (_RIGHT - _LEFT) / len(held.x), (_BOTTOM - _TOP) / len(held.y)
     drawn = ""
     for (x, y), z in held.z.items():
         at = f'x="{_LEFT + width * held.x.index(x):.1f}" y="{_BOTTOM - height * (held.y.index(y) + 1):.1f}"'
-        said = f"{number(x)}, {number(y)}: {held.name} {number(z)}"
+        said = f"{format_number(x)}, {format_number(y)}: {held.name} {format_number(z)}"
         colour = colour_of(held.scaled(z))
         drawn += f'<rect style="fill:{colour}" {at} width="{width:.1f}" height="{height:.1f}">'
-        drawn += f"<title>{escaped(said)}</title></rect>"
+        drawn += f"<title>{escape_text(said)}</title></rect>"
     drawn += (
-        _line(theory(figure, held), str(figure.get("boundary_name", "theory"))) + _names(held, figure) + _scale(held)
+        _draw_theory_line(trace_theory(figure, held), str(figure.get("boundary_name", "theory")))
+        + _draw_map_axes(held, figure)
+        + _draw_colour_scale(held)
     )
     caption = figure.get("caption", f"Colour is the {held.name}, over all jobs of a cell; hover gives the number.")
     size = 'viewBox="0 0 640 350" width="640" style="min-width:32rem" shape-rendering="crispEdges"'
-    svg = wide(draw_svg(drawn, size=size, label=caption), "map")
-    return frame_figure(svg, escaped(caption), width="100%") + _numbers(held, figure)
+    svg = make_scrollable(draw_svg(drawn, size=size, label=caption), "map")
+    return frame_figure(svg, escape_text(caption), width="100%") + _tabulate_cells(held, figure)
 
 
-def _numbers(held: Cells, figure: Mapping[str, Any]) -> str:
+def _tabulate_cells(held: Cells, figure: Mapping[str, Any]) -> str:
     """The same numbers as a table, one row per y, the largest first."""
-    columns = (f"{figure.get('y_name', figure['y'])} \\ {figure.get('x_name', figure['x'])}", *map(number, held.x))
-    rows = [(number(y), *(number(held.z[x, y]) if (x, y) in held.z else "" for x in held.x)) for y in reversed(held.y)]
-    return table(rows, tuple(map(escaped, columns)), tuple(range(1, len(held.x) + 1)))
+    columns = (
+        f"{figure.get('y_name', figure['y'])} \\ {figure.get('x_name', figure['x'])}",
+        *map(format_number, held.x),
+    )
+    rows = [
+        (format_number(y), *(format_number(held.z[x, y]) if (x, y) in held.z else "" for x in held.x))
+        for y in reversed(held.y)
+    ]
+    return format_table(rows, tuple(map(escape_text, columns)), tuple(range(1, len(held.x) + 1)))
 
 
-def _line(points: Sequence[tuple[float, float]], name: str) -> str:
+def _draw_theory_line(points: Sequence[tuple[float, float]], name: str) -> str:
     """The dashed line of theory, on a light ground so that it is seen on every colour."""
     if not points:
         return ""
@@ -116,25 +124,25 @@ def _line(points: Sequence[tuple[float, float]], name: str) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     look = 'fill="none" shape-rendering="auto"'
     ground = f'<polyline {look} style="stroke:#fcfcfa;stroke-width:5" points="{path}"/>'
-    label = f'<text class="quiet" x="{_RIGHT + 8}" y="{places[-1][1] + 4:.1f}">{escaped(name)}</text>'
+    label = f'<text class="quiet" x="{_RIGHT + 8}" y="{places[-1][1] + 4:.1f}">{escape_text(name)}</text>'
     return f'{ground}<polyline class="dashed" {look} style="stroke:#6b7280" points="{path}"/>{label}'
 
 
-def _names(held: Cells, figure: Mapping[str, Any]) -> str:
+def _draw_map_axes(held: Cells, figure: Mapping[str, Any]) -> str:
     drawn, step = "", max(1, -(-len(held.x) // 10))
     for value in held.x[::step]:
-        at = _LEFT + (_RIGHT - _LEFT) * place(held.x, value)
+        at = _LEFT + (_RIGHT - _LEFT) * place_value(held.x, value)
         drawn += f'<text class="quiet" x="{at:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{value:.3g}</text>'
     for value in held.y[:: max(1, -(-len(held.y) // 12))]:
-        at = _BOTTOM - (_BOTTOM - _TOP) * place(held.y, value)
+        at = _BOTTOM - (_BOTTOM - _TOP) * place_value(held.y, value)
         drawn += f'<text class="quiet" x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:.3g}</text>'
-    x, y = (escaped(figure.get(f"{axis}_name", figure[axis])) for axis in "xy")
+    x, y = (escape_text(figure.get(f"{axis}_name", figure[axis])) for axis in "xy")
     drawn += f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 36}" text-anchor="middle">{x}</text>'
     middle = (_TOP + _BOTTOM) / 2
     return drawn + f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{y}</text>'
 
 
-def _scale(held: Cells) -> str:
+def _draw_colour_scale(held: Cells) -> str:
     """What the colours mean, beside the map."""
     drawn, steps, size = "", 24, 120.0
     ends = (0.0, 1.0) if held.share else (min(held.z.values()), max(held.z.values()))
@@ -143,5 +151,5 @@ def _scale(held: Cells) -> str:
         drawn += f'<rect style="fill:{colour_of((k + 0.5) / steps)}" x="{_RIGHT + 24}" y="{y:.1f}" width="12" '
         drawn += f'height="{size / steps + 0.5:.1f}"/>'
     for end, y in zip(ends, (_BOTTOM, _BOTTOM - size + 8), strict=True):
-        drawn += f'<text class="quiet" x="{_RIGHT + 40}" y="{y:.1f}">{number(end)}</text>'
+        drawn += f'<text class="quiet" x="{_RIGHT + 40}" y="{y:.1f}">{format_number(end)}</text>'
     return drawn

@@ -11,7 +11,7 @@ import numpy as np
 from keyhole._arrays import Matrix, Vector
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.drawing.heatmaps import colour_of
-from keyhole.drawing.html import draw_svg, escaped, frame_figure, number, section, wide
+from keyhole.drawing.html import draw_svg, escape_text, format_number, format_section, frame_figure, make_scrollable
 
 _RADIUS, _CENTRE = 118.0, (170.0, 172.0)
 _TOP_PAIRS = 3
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
     weights: Matrix | Vector
 
 
-def circle(modulus: int, asked: Asked) -> str:
+def draw_match_circle(modulus: int, asked: Asked) -> str:
     """Tokens on a circle by their angle, the partner's angle lit; scores and weights as bars beside it."""
     if len(asked.values) > _MOST:
         return ""
@@ -49,7 +49,7 @@ def circle(modulus: int, asked: Asked) -> str:
         f"On the circle {said}: {f'it finds token {who}' if found else 'nobody is there, and the blank token answers'}"
     )
     height = max(344.0, 60.0 + 22.0 * len(asked.names))
-    body = _ring(modulus, asked, partner) + _bars(asked)
+    body = _draw_ring(modulus, asked, partner) + _draw_score_bars(asked)
     size = f'viewBox="0 0 960 {height:.0f}" style="min-width:46rem"'
     svg = draw_svg(body, size=size, label=title)
     note = (
@@ -58,24 +58,24 @@ def circle(modulus: int, asked: Asked) -> str:
         "token scores between the best and the second best, so that it wins where no partner is."
     )
     caption = f"<b>Match2 circle</b>: {note}"
-    return section(title, frame_figure(wide(svg, "Match2 circle"), caption, width="100%"))
+    return format_section(title, frame_figure(make_scrollable(svg, "Match2 circle"), caption, width="100%"))
 
 
-def _spot(value: float, modulus: int, radius: float = _RADIUS) -> tuple[float, float]:
+def _place_on_circle(value: float, modulus: int, radius: float = _RADIUS) -> tuple[float, float]:
     turn = 2 * math.pi * value / modulus
     return _CENTRE[0] + radius * math.cos(turn), _CENTRE[1] - radius * math.sin(turn)
 
 
-def _ring(modulus: int, asked: Asked, partner: float) -> str:
+def _draw_ring(modulus: int, asked: Asked, partner: float) -> str:
     drawn = f'<circle cx="{_CENTRE[0]}" cy="{_CENTRE[1]}" r="{_RADIUS}" fill="none" class="rule"/>'
-    x, y = _spot(partner, modulus)
+    x, y = _place_on_circle(partner, modulus)
     drawn += f'<path class="dashed" d="M{_CENTRE[0]} {_CENTRE[1]}L{x:.1f} {y:.1f}"/>'
     drawn += f'<circle class="truth" cx="{x:.1f}" cy="{y:.1f}" r="11"><title>the place of −x</title></circle>'
     for value in sorted({float(v) % modulus for v in asked.values}):
         here = [i + 1 for i, v in enumerate(asked.values) if float(v) % modulus == value]
         mine = asked.token + 1 in here
-        x, y = _spot(value, modulus)
-        a, b = _spot(value, modulus, _RADIUS + 20)
+        x, y = _place_on_circle(value, modulus)
+        a, b = _place_on_circle(value, modulus, _RADIUS + 20)
         kind, size = ("ours", 7) if mine else ("limit", 5)
         said = f"token {', '.join(map(str, here))}: x = {value:g}"
         drawn += f'<g><title>{said}</title><circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{size}"/></g>'
@@ -83,7 +83,7 @@ def _ring(modulus: int, asked: Asked, partner: float) -> str:
     return drawn + f'<text class="quiet" x="{_CENTRE[0]}" y="336" text-anchor="middle">angle 2π x / {modulus}</text>'
 
 
-def _bars(asked: Asked) -> str:
+def _draw_score_bars(asked: Asked) -> str:
     """Scores below the largest, and attention weights, one row per attended token."""
     low = min(float(asked.scores.min() - asked.scores.max()), -1e-9)
     drawn = '<text class="quiet" x="400" y="20">attended token</text>'
@@ -92,11 +92,13 @@ def _bars(asked: Asked) -> str:
     for k, name in enumerate(asked.names):
         y = 40.0 + 22 * k
         score, weight = float(asked.scores[k] - asked.scores.max()), float(asked.weights[k])
-        drawn += f'<text x="400" y="{y + 11:.1f}">{escaped(name)}</text><g><title>score {number(score)}</title>'
+        drawn += (
+            f'<text x="400" y="{y + 11:.1f}">{escape_text(name)}</text><g><title>score {format_number(score)}</title>'
+        )
         drawn += (
             f'<rect class="phase" style="stroke:none" fill-opacity="0.35" x="{720 - 200 * score / low:.1f}" y="{y}" '
         )
-        drawn += f'width="{200 * score / low:.1f}" height="14"/></g><g><title>weight {number(weight)}</title>'
+        drawn += f'width="{200 * score / low:.1f}" height="14"/></g><g><title>weight {format_number(weight)}</title>'
         drawn += f'<rect class="ours" x="740" y="{y}" width="{160 * weight:.1f}" height="14"/></g>'
         if weight >= 0.005:
             drawn += f'<text x="{746 + 160 * weight:.1f}" y="{y + 11:.1f}">{weight:.2f}</text>'
@@ -105,11 +107,11 @@ def _bars(asked: Asked) -> str:
     )
 
 
-def slices(several: Sequence[Asked], modulus: int | None) -> str:
+def draw_pair_slices(several: Sequence[Asked], modulus: int | None) -> str:
     """Third-order attention: a table over pairs with its sums for each asking token, the top pairs as triangles."""
     if not several or len(several[0].names) > _MOST:
         return ""
-    parts = "".join(frame_figure(_slice(one), width="26rem") for one in several)
+    parts = "".join(frame_figure(_draw_one_slice(one), width="26rem") for one in several)
     ring = f" modulo {modulus}" if modulus else ""
     title = f"Third-order attention looks at pairs: those whose numbers complete the asking token's to 0{ring}"
     note = (
@@ -117,25 +119,27 @@ def slices(several: Sequence[Asked], modulus: int | None) -> str:
         "the sums over the other partner. Triangles join the asking token with its heaviest pairs, darker with their "
         "weight; a token may be its own partner. Where nothing completes it, both partners are the blank token."
     )
-    return section(title, f'<div class="pictures">{parts}</div><p class="limit">{note}</p>')
+    return format_section(title, f'<div class="pictures">{parts}</div><p class="limit">{note}</p>')
 
 
-def _slice(asked: Asked) -> str:
+def _draw_one_slice(asked: Asked) -> str:
     weights = np.asarray(asked.weights)
     count = len(weights)
     cell = 150.0 / count
-    drawn = f'<text x="60" y="12">token {asked.token + 1} asks, x = {number(float(asked.values[asked.token]))}</text>'
+    drawn = f'<text x="60" y="12">token {asked.token + 1} asks, x = {format_number(float(asked.values[asked.token]))}</text>'
     for i in range(count):
         for j in range(count):
-            said = f"({asked.names[i]}, {asked.names[j]}): weight {number(float(weights[i, j]))}"
+            said = f"({asked.names[i]}, {asked.names[j]}): weight {format_number(float(weights[i, j]))}"
             at = f'x="{60 + cell * j:.1f}" y="{26 + cell * i:.1f}" width="{cell + 0.3:.1f}" height="{cell + 0.3:.1f}"'
-            drawn += f'<rect style="fill:{colour_of(float(weights[i, j]))}" {at}><title>{escaped(said)}</title></rect>'
-    drawn += _sums(weights, cell) + _row(asked, weights)
+            drawn += (
+                f'<rect style="fill:{colour_of(float(weights[i, j]))}" {at}><title>{escape_text(said)}</title></rect>'
+            )
+    drawn += _draw_partner_sums(weights, cell) + _draw_token_row(asked, weights)
     size = 'viewBox="0 0 416 330" shape-rendering="geometricPrecision"'
     return draw_svg(drawn, size=size, label=f"pairs that token {asked.token + 1} attends to")
 
 
-def _sums(weights: Matrix, cell: float) -> str:
+def _draw_partner_sums(weights: Matrix, cell: float) -> str:
     """Sums over the second partner on the right, over the first below."""
     drawn = '<text class="quiet" transform="translate(50 101) rotate(-90)" text-anchor="middle">first partner j1</text>'
     drawn += '<text class="quiet" x="60" y="222">second partner j2; bars: sums</text>'
@@ -149,7 +153,7 @@ def _sums(weights: Matrix, cell: float) -> str:
     return drawn
 
 
-def _row(asked: Asked, weights: Matrix) -> str:
+def _draw_token_row(asked: Asked, weights: Matrix) -> str:
     """The tokens in a row, the asking one above it, its heaviest pairs as triangles."""
     count = len(asked.names)
     step = 376.0 / count
@@ -164,17 +168,17 @@ def _row(asked: Asked, weights: Matrix) -> str:
             said = f"{asked.names[i]} and {asked.names[j]}: {share:.2f}"
             path = f"M{apex:.1f} 246L{places[i]:.1f} 296L{places[j]:.1f} 296Z"
             look = f'class="phase" fill-opacity="{0.35 * share:.2f}" stroke-width="{0.5 + 2 * share:.1f}"'
-            drawn += f'<g><title>{escaped(said)}</title><path {look} d="{path}"/></g>'
+            drawn += f'<g><title>{escape_text(said)}</title><path {look} d="{path}"/></g>'
     for x, name in zip(places, asked.names, strict=True):
         drawn += f'<circle class="limit" cx="{x:.1f}" cy="296" r="3"/>'
-        drawn += f'<text x="{x:.1f}" y="314" text-anchor="middle">{escaped(name.split(" ")[-1])}</text>'
+        drawn += f'<text x="{x:.1f}" y="314" text-anchor="middle">{escape_text(name.split(" ")[-1])}</text>'
     drawn += f'<circle class="ours" cx="{apex:.1f}" cy="246" r="5"/>'
     return drawn + '<text class="quiet" x="20" y="328">tokens by their numbers x; ∅ is the blank one</text>'
 
 
 # The query w of a set has equal scores on it and lower ones off it, so that the set is a face of the keys: seen along
 # any direction across w, its keys lie on one level line and all others below it, by the margin at least.
-def keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
+def draw_keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
     """Keys as points, height the score of one set's query: the set is the top face, the margin the gap below it."""
     chosen = sorted({int(i) for i in members if i >= 0})
     if not chosen or len(chosen) == phi.length:
@@ -187,8 +191,8 @@ def keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
     rest = np.delete(heights, chosen)
     top, below = float(heights[chosen].mean()), float(rest.max())
     names = ", ".join(str(i + 1) for i in chosen)
-    title = f"Keys of positions {names} are a face: every other key scores at least {number(top - below)} less"
-    marks = _points(side, heights, chosen, (top, below))
+    title = f"Keys of positions {names} are a face: every other key scores at least {format_number(top - below)} less"
+    marks = _draw_key_points(side, heights, chosen, (top, below))
     size = 'viewBox="0 0 640 330" width="640" style="min-width:32rem"'
     svg = draw_svg(marks, size=size, label=title)
     note = (
@@ -197,10 +201,10 @@ def keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
         "is the margin, which the sharpness of attention is divided by."
     )
     caption = f"<b>Keys and face</b>: {note}"
-    return section(title, frame_figure(wide(svg, "keys and face"), caption, width="100%"))
+    return format_section(title, frame_figure(make_scrollable(svg, "keys and face"), caption, width="100%"))
 
 
-def _points(side: Vector, heights: Vector, chosen: Sequence[int], band: tuple[float, float]) -> str:
+def _draw_key_points(side: Vector, heights: Vector, chosen: Sequence[int], band: tuple[float, float]) -> str:
     span, tall = (float(np.ptp(v)) or 1.0 for v in (side, heights))
 
     def x(value: float) -> float:
@@ -216,13 +220,11 @@ def _points(side: Vector, heights: Vector, chosen: Sequence[int], band: tuple[fl
     drawn += f'<text class="quiet" x="576" y="{max(below, top + 14) + 4:.1f}">margin</text>'
     for k, (a, b) in enumerate(zip(map(float, side), map(float, heights), strict=True)):
         kind, size = ("ours", 5) if k in chosen else ("truth", 4)
-        said = f"position {k + 1}: score {number(b)} of the unit query"
+        said = f"position {k + 1}: score {format_number(b)} of the unit query"
         drawn += f'<g><title>{said}</title><circle class="{kind}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="{size}"/></g>'
         if len(side) <= _MOST:
             drawn += f'<text x="{x(a):.1f}" y="{y(b) - 8:.1f}" text-anchor="middle">{k + 1}</text>'
     drawn += '<text transform="translate(14 160) rotate(-90)" text-anchor="middle">score of the unit query</text>'
-    drawn += (
-        f'<text class="quiet" x="66" y="{y(float(heights.max())) + 4:.1f}" text-anchor="end">{number(band[0])}</text>'
-    )
-    drawn += f'<text class="quiet" x="66" y="274" text-anchor="end">{number(float(heights.min()))}</text>'
+    drawn += f'<text class="quiet" x="66" y="{y(float(heights.max())) + 4:.1f}" text-anchor="end">{format_number(band[0])}</text>'
+    drawn += f'<text class="quiet" x="66" y="274" text-anchor="end">{format_number(float(heights.min()))}</text>'
     return drawn + '<text x="320" y="306" text-anchor="middle">direction in which keys spread most</text>'

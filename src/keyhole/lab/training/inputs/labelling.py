@@ -17,7 +17,7 @@ from keyhole._arrays import Array, Sequences, Stack
 from keyhole.errors import InvalidInput
 from keyhole.lab.training.inputs.lessons import Averaging, Columns, Examples, Lesson
 from keyhole.tasks import FourCycles, Match2, Match3, SparseAverage, Task, Triangles
-from keyhole.tasks.base import Labels, whole
+from keyhole.tasks.base import Labels, round_to_whole
 
 _ROUNDS = 400  # of redrawing strict inputs
 _LARGEST = 4096  # modulus up to which sums are looked up in a table
@@ -60,7 +60,7 @@ class Labelling(Lesson[Any]):
         """The truth; sums of one or two tokens are looked up where there are few of them."""
         if type(self.task) not in _STRICT or self.task.modulus > _LARGEST:
             return self.task.target(X)
-        x, M = whole(X[..., 0]), self.task.modulus
+        x, M = round_to_whole(X[..., 0]), self.task.modulus
         sums = x if isinstance(self.task, Match2) else ((x[:, :, None] + x[:, None, :]) % M).reshape(len(x), -1)
         seen, rows = np.zeros((len(x), M)), np.arange(len(x))[:, None]
         seen[rows, sums] = 1.0
@@ -70,25 +70,27 @@ class Labelling(Lesson[Any]):
         """The more frequent answer, the best answer given how many tokens differ, and what two numbers tell."""
         X, Y = tests
         majority = np.full(Y.shape, float(seen.Y.mean() > 0.5))
-        guesses: dict[str, Array] = {"majority": majority, "distinct_count": _by_count(X, seen)}
+        guesses: dict[str, Array] = {"majority": majority, "distinct_count": _guess_by_count(X, seen)}
         if isinstance(self.task, Match3):
-            guesses["pairwise"] = _shown_by_pairs(whole(X[..., 0]), self.task.modulus)[..., None].astype(np.float64)
+            guesses["pairwise"] = _find_pair_matches(round_to_whole(X[..., 0]), self.task.modulus)[..., None].astype(
+                np.float64
+            )
         return {name: float(np.not_equal(guess > 0.5, Y > 0.5).mean()) for name, guess in guesses.items()}
 
 
-def _counts(X: Stack) -> Any:
+def _count_distinct_tokens(X: Stack) -> Any:
     """How many different tokens each sequence has."""
     return np.array([len({row.tobytes() for row in x}) for x in X])
 
 
-def _by_count(X: Stack, seen: Examples) -> Array:
+def _guess_by_count(X: Stack, seen: Examples) -> Array:
     """The more frequent answer among seen inputs with as many different tokens."""
-    then, now, usual = _counts(seen.X), _counts(X), float(seen.Y.mean())
+    then, now, usual = _count_distinct_tokens(seen.X), _count_distinct_tokens(X), float(seen.Y.mean())
     rates = {count: float(seen.Y[then == count].mean()) for count in set(then.tolist())}
     return np.array([rates.get(int(count), usual) for count in now])[:, None, None] * np.ones((1, X.shape[1], 1))
 
 
-def _shown_by_pairs(x: Any, modulus: int) -> Any:
+def _find_pair_matches(x: Any, modulus: int) -> Any:
     """Matches of three that a pair shows: a token twice with another, or another twice."""
     one, two = x[:, :, None], x[:, None, :]
     return (((2 * one + two) % modulus == 0) | ((one + 2 * two) % modulus == 0)).any(axis=2)
@@ -96,7 +98,7 @@ def _shown_by_pairs(x: Any, modulus: int) -> Any:
 
 # One of x and M - x is chosen for every value, so that no two tokens sum to zero; then every second token is made the
 # negative of its neighbour with probability 1/2, and places are shuffled.
-def _strict_pairs(task: Match2, size: int, rng: np.random.Generator) -> Any:
+def _draw_strict_pairs(task: Match2, size: int, rng: np.random.Generator) -> Any:
     M, N = task.modulus, task.length
     flipped = rng.random((size, M)) < 0.5
     small = rng.integers(1, (M + 1) // 2, size=(size, N))
@@ -106,12 +108,12 @@ def _strict_pairs(task: Match2, size: int, rng: np.random.Generator) -> Any:
     return rng.permuted(x, axis=1)
 
 
-def _strict_triples(task: Match3, size: int, rng: np.random.Generator) -> Any:
+def _draw_strict_triples(task: Match3, size: int, rng: np.random.Generator) -> Any:
     """Uniform inputs, those thrown away that a pair tells something about."""
     kept: list[Any] = []
     for _ in range(_ROUNDS):
         x = rng.integers(1, task.modulus, size=(2 * size + 64, task.length))
-        kept.append(x[~_shown_by_pairs(x, task.modulus).any(axis=1)])
+        kept.append(x[~_find_pair_matches(x, task.modulus).any(axis=1)])
         if sum(map(len, kept)) >= size:
             return np.concatenate(kept)[:size]
     raise InvalidInput(
@@ -121,21 +123,21 @@ def _strict_triples(task: Match3, size: int, rng: np.random.Generator) -> Any:
 
 
 _STRICT: dict[type[Any], Callable[[Any, int, np.random.Generator], Any]] = {
-    Match2: _strict_pairs,
-    Match3: _strict_triples,
+    Match2: _draw_strict_pairs,
+    Match3: _draw_strict_triples,
 }
 
 
-def _prime(number: int) -> bool:
+def _is_prime(number: int) -> bool:
     return number > 1 and all(number % k for k in range(2, int(number**0.5) + 1))
 
 
-def _strictness(task: Any) -> bool:
+def _has_strict_inputs(task: Any) -> bool:
     """Whether strict inputs of a task are what they are meant to be."""
-    return type(task) in _STRICT and task.modulus <= _LARGEST and task.modulus > 3 and _prime(task.modulus)
+    return type(task) in _STRICT and task.modulus <= _LARGEST and task.modulus > 3 and _is_prime(task.modulus)
 
 
-def lesson_of(task: Task, inputs: str | None = None) -> Lesson[Any]:
+def choose_lesson(task: Task, inputs: str | None = None) -> Lesson[Any]:
     """How a task is taught; matching modulo an odd prime on strict inputs unless told otherwise.
 
     Raises:
@@ -145,7 +147,7 @@ def lesson_of(task: Task, inputs: str | None = None) -> Lesson[Any]:
         if inputs is not None:
             raise InvalidInput("--inputs is for tasks with answers yes or no; sparse-average has one kind of inputs.")
         return Averaging(task)
-    known = (*task.kinds, "mixed", *(("strict",) if _strictness(task) else ()))
+    known = (*task.kinds, "mixed", *(("strict",) if _has_strict_inputs(task) else ()))
     if inputs is not None and inputs not in known:
         hint = " Strict ones need match2 or match3 and a prime modulus from 5 to 4,093." if inputs == "strict" else ""
         raise InvalidInput(f"--inputs of this {task.name} is one of {', '.join(known)}; got {inputs!r}.{hint}")

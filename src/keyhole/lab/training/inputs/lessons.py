@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Sequences, Stack
 from keyhole.tasks import SparseAverage, Task
-from keyhole.tasks.base import Labels, whole
+from keyhole.tasks.base import Labels, round_to_whole
 
 Posed = TypeVar("Posed", bound=Task)
 
@@ -93,7 +93,7 @@ class Averaging(Lesson[SparseAverage]):
         task = self.task
         z = rng.normal(size=(size, task.length, task.dimension))
         z /= np.linalg.norm(z, axis=-1, keepdims=True)
-        y = _sets(task.length, task.q, (size, task.length), rng)
+        y = _draw_sets(task.length, task.q, (size, task.length), rng)
         if task.at_most:
             y = rng.permuted(y, axis=-1)
             y = np.where(np.arange(task.q) < rng.integers(1, task.q + 1, size=(size, task.length, 1)), y, task.length)
@@ -103,7 +103,7 @@ class Averaging(Lesson[SparseAverage]):
     def targets(self, X: Sequences) -> Labels:
         """The truth, without listing who is named by whom."""
         task = self.task
-        y = whole(X[..., task.dimension : task.dimension + task.q])
+        y = round_to_whole(X[..., task.dimension : task.dimension + task.q])
         there = (y >= 0)[..., None]
         z = X[np.arange(len(X))[:, None, None], np.maximum(y, 0), : task.dimension]
         return np.sum(z * there, axis=2) / there.sum(axis=2)
@@ -122,7 +122,7 @@ class Averaging(Lesson[SparseAverage]):
 
 
 # The k-th member is a number below N - k that counts only what is left: it goes up by one for every smaller member.
-def _sets(length: int, q: int, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+def _draw_sets(length: int, q: int, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     """Sets of q positions, uniform, in rising order."""
     y = np.empty((*shape, q), dtype=np.int64)
     for k in range(q):

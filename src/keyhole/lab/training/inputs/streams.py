@@ -18,6 +18,6 @@ class Purpose(IntEnum):
     CODES = 5
 
 
-def stream(seed: int, purpose: Purpose, number: int = 0) -> np.random.Generator:
+def open_stream(seed: int, purpose: Purpose, number: int = 0) -> np.random.Generator:
     """The random numbers of a seed for one purpose."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(purpose), number)))

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
-from keyhole.lab.training.nets.net import gaussian
-from keyhole.lab.training.nets.token_reading import Numbers, Reading, Weights
-from keyhole.lab.training.nets.units import pair_scores
+from keyhole.lab.training.nets.net import draw_gaussian_weights
+from keyhole.lab.training.nets.token_reading import Numbers, TokenReading, Weights
+from keyhole.lab.training.nets.units import score_pairs
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Block, Layer, Transformer
 from keyhole.models.tensor import TensorAttention
@@ -41,7 +41,7 @@ class FlagUnit:
         order: two attends to tokens, three to pairs of tokens.
     """
 
-    reading: Reading
+    reading: TokenReading
     embed: int
     order: int = 2
 
@@ -57,12 +57,14 @@ class FlagUnit:
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Gaussian tables, and a blank that scores 0."""
         fan = self.embed if self.reading.kind == "one-hot" else self.reading.features
-        tables = {name: gaussian(rng, self.reading.features, self.embed, fan=fan) for name in _NAMES[self.order]}
+        tables = {
+            name: draw_gaussian_weights(rng, self.reading.features, self.embed, fan=fan) for name in _NAMES[self.order]
+        }
         return self.reading.initial(rng) | tables | {"blank": np.zeros(1)}
 
     def _scores(self, w: Weights, X: Tensor, codes: Tensor | None) -> Tensor:
         queries, *keys = self.reading.project_each(w, X, [w[name] for name in _NAMES[self.order]], codes)
-        return queries @ keys[0].transpose(-1, -2) if self.order == 2 else pair_scores(queries, *keys).flatten(-2)
+        return queries @ keys[0].transpose(-1, -2) if self.order == 2 else score_pairs(queries, *keys).flatten(-2)
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Log-odds."""
@@ -78,7 +80,7 @@ class FlagUnit:
     def exported(self, w: Numbers) -> Transformer:
         """A token map with flags, a layer, a blank token."""
         width = self.reading.features + 2
-        tables = {name: _bordered(w[name]) for name in _NAMES[self.order]}
+        tables = {name: _border_table(w[name]) for name in _NAMES[self.order]}
         tables["Q"][-2, -1] = float(w["blank"][0])
         for name in _NAMES[self.order][1:]:
             tables[name][-1, -1] = 1.0
@@ -93,6 +95,6 @@ class FlagUnit:
         return TensorAttention(tables["Q"], (tables["K1"], tables["K2"]), (V, V))
 
 
-def _bordered(P: Array) -> Array:
+def _border_table(P: Array) -> Array:
     """With two rows, for the flags, and one column, for the blank, more."""
     return np.pad(P, ((0, 2), (0, 1)))

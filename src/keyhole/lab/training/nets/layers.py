@@ -12,9 +12,9 @@ from torch import Tensor
 from keyhole._arrays import Array
 from keyhole.constructions.shared.coded_tokens import Perceptron
 from keyhole.errors import InvalidInput
-from keyhole.lab.training.nets.net import gaussian
-from keyhole.lab.training.nets.token_reading import Numbers, Reading, Weights, affine
-from keyhole.lab.training.nets.units import in_heads
+from keyhole.lab.training.nets.net import draw_gaussian_weights
+from keyhole.lab.training.nets.token_reading import Numbers, TokenReading, Weights, apply_affine_map
+from keyhole.lab.training.nets.units import split_heads
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Block, Transformer
 
@@ -35,7 +35,7 @@ class LayersNet:
         labels: whether answers are log-odds.
     """
 
-    reading: Reading
+    reading: TokenReading
     length: int
     outputs: int
     embed: int
@@ -58,14 +58,20 @@ class LayersNet:
         """Gaussian weights; what is added to a token is small at first."""
         e, m, H = self.embed, self.embed // self.heads, self.heads
         fan = 1 if self.reading.kind == "one-hot" else self.reading.features
-        held = self.reading.initial(rng) | {"E": gaussian(rng, self.reading.features, e, fan=fan)}
+        held = self.reading.initial(rng) | {"E": draw_gaussian_weights(rng, self.reading.features, e, fan=fan)}
         held |= {"places": 0.5 * rng.normal(size=(self.length, e))} if self.places else {}
         for k in range(self.layers):
-            held |= {f"Q{k}": gaussian(rng, H, e, m) / m**0.25, f"K{k}": gaussian(rng, H, e, m) / m**0.25}
-            held |= {f"V{k}": gaussian(rng, H, e, m), f"O{k}": gaussian(rng, H, m, e, fan=e)}
-            held |= {f"W1{k}": gaussian(rng, e, self.hidden) * np.sqrt(2.0), f"b1{k}": np.zeros(self.hidden)}
-            held |= {f"W2{k}": gaussian(rng, self.hidden, e), f"b2{k}": np.zeros(e)}
-        return held | {"Wo": gaussian(rng, e, self.outputs), "bo": np.zeros(self.outputs)}
+            held |= {
+                f"Q{k}": draw_gaussian_weights(rng, H, e, m) / m**0.25,
+                f"K{k}": draw_gaussian_weights(rng, H, e, m) / m**0.25,
+            }
+            held |= {f"V{k}": draw_gaussian_weights(rng, H, e, m), f"O{k}": draw_gaussian_weights(rng, H, m, e, fan=e)}
+            held |= {
+                f"W1{k}": draw_gaussian_weights(rng, e, self.hidden) * np.sqrt(2.0),
+                f"b1{k}": np.zeros(self.hidden),
+            }
+            held |= {f"W2{k}": draw_gaussian_weights(rng, self.hidden, e), f"b2{k}": np.zeros(e)}
+        return held | {"Wo": draw_gaussian_weights(rng, e, self.outputs), "bo": np.zeros(self.outputs)}
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
@@ -73,16 +79,16 @@ class LayersNet:
         h = h + w["places"][:, None] if self.places else h
         for k in range(self.layers):
             h = h + self._attended(w, h, k)
-            inner = torch.relu(affine(h, w[f"W1{k}"], w[f"b1{k}"]))
-            h = h + affine(inner, w[f"W2{k}"], w[f"b2{k}"])
-        return affine(h, w["Wo"], w["bo"])
+            inner = torch.relu(apply_affine_map(h, w[f"W1{k}"], w[f"b1{k}"]))
+            h = h + apply_affine_map(inner, w[f"W2{k}"], w[f"b2{k}"])
+        return apply_affine_map(h, w["Wo"], w["bo"])
 
     def _attended(self, w: Weights, h: Tensor, k: int) -> Tensor:
         """What the heads give, summed."""
-        parts = (affine(h, w[f"{name}{k}"].transpose(1, 2).flatten(2)) for name in "QKV")
-        Q, K, V = (in_heads(part, self.heads) for part in parts)
+        parts = (apply_affine_map(h, w[f"{name}{k}"].transpose(1, 2).flatten(2)) for name in "QKV")
+        Q, K, V = (split_heads(part, self.heads) for part in parts)
         mixed = ((Q @ K.transpose(-1, -2)).softmax(dim=-1) @ V).transpose(2, 3).flatten(3)
-        return affine(mixed, w[f"O{k}"].flatten(1, 2))
+        return apply_affine_map(mixed, w[f"O{k}"].flatten(1, 2))
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """None: there are several tables."""

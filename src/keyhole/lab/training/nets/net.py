@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from keyhole._arrays import Array
-from keyhole.lab.training.nets.token_reading import Numbers, Reading, Weights
+from keyhole.lab.training.nets.token_reading import Numbers, TokenReading, Weights
 
 
 @runtime_checkable
@@ -16,7 +16,7 @@ class Net(Protocol):
     """An architecture; its weights are kept apart, many seeds of them stacked."""
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> TokenReading:
         """How tokens are read."""
         ...
 
@@ -42,6 +42,6 @@ class Net(Protocol):
         ...
 
 
-def gaussian(rng: np.random.Generator, *shape: int, fan: int | None = None) -> Array:
+def draw_gaussian_weights(rng: np.random.Generator, *shape: int, fan: int | None = None) -> Array:
     """Weights of size 1 / sqrt(inputs)."""
     return rng.normal(size=shape) / np.sqrt(max(1, shape[-2] if fan is None else fan))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from keyhole._arrays import Array
-from keyhole.lab.training.nets.net import gaussian
-from keyhole.lab.training.nets.token_reading import Numbers, Reading, Weights, affine
+from keyhole.lab.training.nets.net import draw_gaussian_weights
+from keyhole.lab.training.nets.token_reading import Numbers, TokenReading, Weights, apply_affine_map
 from keyhole.models.baselines import CELLS, Cell, Mlp, Recurrent
 
 
@@ -28,7 +28,7 @@ class MlpNet:
         labels: whether answers are log-odds.
     """
 
-    reading: Reading
+    reading: TokenReading
     length: int
     outputs: int
     hidden: int
@@ -43,8 +43,11 @@ class MlpNet:
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Gaussian weights, no biases."""
         sizes = [self.length * self.reading.features, *[self.hidden] * self.layers, self.length * self.outputs]
-        layers = {f"W{k}": gaussian(rng, d, e) * (np.sqrt(2.0) if k else 1.0) for k, (d, e) in _counted(sizes)}
-        return self.reading.initial(rng) | layers | {f"b{k}": np.zeros(e) for k, (_, e) in _counted(sizes)}
+        layers = {
+            f"W{k}": draw_gaussian_weights(rng, d, e) * (np.sqrt(2.0) if k else 1.0)
+            for k, (d, e) in _number_layers(sizes)
+        }
+        return self.reading.initial(rng) | layers | {f"b{k}": np.zeros(e) for k, (_, e) in _number_layers(sizes)}
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
@@ -65,7 +68,7 @@ class MlpNet:
         return Mlp(W, tuple(b), self.length, tuple(range(self.reading.columns.plain)), w["codes"])
 
 
-def _counted(sizes: list[int]) -> list[tuple[int, tuple[int, int]]]:
+def _number_layers(sizes: list[int]) -> list[tuple[int, tuple[int, int]]]:
     return list(enumerate(pairwise(sizes)))
 
 
@@ -85,7 +88,7 @@ class RecurrentNet:
         labels: whether answers are log-odds.
     """
 
-    reading: Reading
+    reading: TokenReading
     outputs: int
     cell: str
     hidden: int
@@ -103,9 +106,12 @@ class RecurrentNet:
         gates, held = CELLS[self.cell] * self.hidden, self.reading.initial(rng)
         for k in range(self.layers):
             inputs = self.hidden if k else self.reading.features
-            held |= {f"Wx{k}": gaussian(rng, inputs, gates), f"Wh{k}": gaussian(rng, self.hidden, gates)}
+            held |= {
+                f"Wx{k}": draw_gaussian_weights(rng, inputs, gates),
+                f"Wh{k}": draw_gaussian_weights(rng, self.hidden, gates),
+            }
             held |= {f"bx{k}": np.zeros(gates), f"bh{k}": np.zeros(gates)}
-        return held | {"Wo": gaussian(rng, self.hidden, self.outputs), "bo": np.zeros(self.outputs)}
+        return held | {"Wo": draw_gaussian_weights(rng, self.hidden, self.outputs), "bo": np.zeros(self.outputs)}
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers of the last reading."""
@@ -114,20 +120,20 @@ class RecurrentNet:
         rows = rows.repeat(1, 1, self.passes, 1)
         for k in range(self.layers):
             rows = self._layer(w, rows, k)
-        return affine(rows[:, :, -length:], w["Wo"], w["bo"])
+        return apply_affine_map(rows[:, :, -length:], w["Wo"], w["bo"])
 
     def _layer(self, w: Weights, rows: Tensor, k: int) -> Tensor:
         """One layer over the whole sequence; what comes from the inputs is multiplied at once."""
         Wh, bh = w[f"Wh{k}"], w[f"bh{k}"][:, None]
-        inputs = affine(rows, w[f"Wx{k}"], w[f"bx{k}"])
+        inputs = apply_affine_map(rows, w[f"Wx{k}"], w[f"bx{k}"])
         h = c = rows.new_zeros(*rows.shape[:2], self.hidden)
         seen: list[Tensor] = []
         for a in inputs.unbind(2):
             b = torch.baddbmm(bh, h, Wh)
             if self.cell == "gru":
-                h = _gru(a, b, h)
+                h = _step_gru(a, b, h)
             else:
-                h, c = _lstm(a + b, c)
+                h, c = _step_lstm(a + b, c)
             seen.append(h)
         return torch.stack(seen, dim=2)
 
@@ -143,14 +149,14 @@ class RecurrentNet:
         return Recurrent(self.cell, cells, w["Wo"].T, bo, plain, w["codes"], passes=self.passes)
 
 
-def _gru(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+def _step_gru(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     (r, u, n), (rh, uh, nh) = a.chunk(3, dim=-1), b.chunk(3, dim=-1)
     keep = torch.sigmoid(u + uh)
     fresh = torch.tanh(n + torch.sigmoid(r + rh) * nh)
     return fresh + keep * (h - fresh)
 
 
-def _lstm(sums: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def _step_lstm(sums: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     i, f, g, o = sums.chunk(4, dim=-1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c

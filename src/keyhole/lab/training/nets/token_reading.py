@@ -22,7 +22,7 @@ Numbers = Mapping[str, Array]  # the same of one seed
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TokenReading:
     """How a net reads tokens.
 
     Args:
@@ -88,9 +88,9 @@ class Reading:
         plain = self.columns.plain
         named = X[..., plain:].round().long()
         if codes is not None:
-            found = _looked_up(codes.flatten(0, 1), named.flatten(0, 1))
+            found = _look_up_rows(codes.flatten(0, 1), named.flatten(0, 1))
             return X[..., :plain], found.reshape(*named.shape, self.width)
-        return X[..., :plain], _looked_up(w["codes"], named)
+        return X[..., :plain], _look_up_rows(w["codes"], named)
 
     def tokens(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """What a net is given: seeds x batch x length x features."""
@@ -100,11 +100,11 @@ class Reading:
     def project(self, w: Weights, X: Tensor, P: Tensor, codes: Tensor | None = None) -> Tensor:
         """Tokens times a matrix per seed (seeds x features x columns); rows of it where codes are one-hot."""
         if self.kind != "one-hot":
-            return affine(self.tokens(w, X, codes), P)
+            return apply_affine_map(self.tokens(w, X, codes), P)
         plain, values = self.columns.plain, self.columns.values
         named = X[..., plain:].round().long() + values * torch.arange(self.columns.coded)
-        rows = _looked_up(P[:, plain:], named).sum(dim=-2)
-        return rows + affine(X[..., :plain], P[:, :plain]) if plain else rows
+        rows = _look_up_rows(P[:, plain:], named).sum(dim=-2)
+        return rows + apply_affine_map(X[..., :plain], P[:, :plain]) if plain else rows
 
     def project_each(self, w: Weights, X: Tensor, parts: list[Tensor], codes: Tensor | None = None) -> list[Tensor]:
         """Tokens times several matrices per seed, in one product."""
@@ -116,7 +116,7 @@ class Reading:
         return CodedTokens(w["codes"], self.columns.plain, self.columns.coded, int(flagged), mixing, w.get("places"))
 
 
-def affine(X: Tensor, P: Tensor, b: Tensor | None = None) -> Tensor:
+def apply_affine_map(X: Tensor, P: Tensor, b: Tensor | None = None) -> Tensor:
     """Seeds x batch x length x width times seeds x width x columns, plus seeds x columns."""
     flat = X.flatten(1, 2)
     rows = torch.bmm(flat, P) if b is None else torch.baddbmm(b[:, None], flat, P)
@@ -128,7 +128,7 @@ def tensor_of(array: Any) -> Tensor:
     return cast(Any, torch).from_numpy(np.ascontiguousarray(array))
 
 
-def _looked_up(rows: Tensor, named: Tensor) -> Tensor:
+def _look_up_rows(rows: Tensor, named: Tensor) -> Tensor:
     """Rows of a table per seed by number; -1 is a row of zeros. F.embedding is much faster than rows[named]."""
     seeds, values, width = rows.shape
     padded = functional.pad(rows, (0, 0, 0, 1)).reshape(-1, width)

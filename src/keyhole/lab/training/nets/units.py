@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from keyhole._arrays import Array
-from keyhole.lab.training.nets.net import gaussian
-from keyhole.lab.training.nets.token_reading import Numbers, Reading, Weights, affine
+from keyhole.lab.training.nets.net import draw_gaussian_weights
+from keyhole.lab.training.nets.token_reading import Numbers, TokenReading, Weights, apply_affine_map
 from keyhole.models.attention import SelfAttention
 from keyhole.models.linear import LinearAttention
 from keyhole.models.stack import Block, Transformer
@@ -30,7 +30,7 @@ class Unit:
         linear: scores are weights as they are, without softmax.
     """
 
-    reading: Reading
+    reading: TokenReading
     outputs: int
     embed: int
     heads: int = 1
@@ -44,14 +44,18 @@ class Unit:
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Gaussian weights."""
         w = self.reading.features
-        Q, K = (gaussian(rng, self.heads, w, self.embed) for _ in range(2))
-        return self.reading.initial(rng) | {"Q": Q, "K": K, "V": gaussian(rng, self.heads, w, self.outputs)}
+        Q, K = (draw_gaussian_weights(rng, self.heads, w, self.embed) for _ in range(2))
+        return self.reading.initial(rng) | {
+            "Q": Q,
+            "K": K,
+            "V": draw_gaussian_weights(rng, self.heads, w, self.outputs),
+        }
 
     def _parts(self, w: Weights, X: Tensor, codes: Tensor | None) -> tuple[Tensor, Tensor]:
         """Weights and values, seeds x batch x heads x length x columns."""
         parts = [w[name].transpose(1, 2).flatten(2) for name in "QKV"]
         projected = self.reading.project_each(w, X, parts, codes)
-        queries, keys, values = (in_heads(part, self.heads) for part in projected)
+        queries, keys, values = (split_heads(part, self.heads) for part in projected)
         scores = queries @ keys.transpose(-1, -2)
         return scores if self.linear else scores.softmax(dim=-1), values
 
@@ -84,7 +88,7 @@ class TiedUnit:
         linear: scores are weights as they are, without softmax.
     """
 
-    reading: Reading
+    reading: TokenReading
     embed: int
     linear: bool = False
 
@@ -96,7 +100,7 @@ class TiedUnit:
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Queries and keys of length about 1, less without softmax, and V the identity."""
         size = 0.3 if self.linear else 1.0
-        Q, K = (size * gaussian(rng, self.reading.width, self.embed, fan=self.embed) for _ in range(2))
+        Q, K = (size * draw_gaussian_weights(rng, self.reading.width, self.embed, fan=self.embed) for _ in range(2))
         return self.reading.initial(rng) | {"Q": Q, "K": K, "V": np.eye(self.reading.columns.plain)}
 
     def _weights(self, w: Weights, X: Tensor, codes: Tensor | None) -> Tensor:
@@ -110,7 +114,7 @@ class TiedUnit:
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
-        return affine(self._weights(w, X, codes) @ X[..., : self.reading.columns.plain], w["V"])
+        return apply_affine_map(self._weights(w, X, codes) @ X[..., : self.reading.columns.plain], w["V"])
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """The weights."""
@@ -136,7 +140,7 @@ class ThirdOrderUnit:
         embed: columns of queries and keys.
     """
 
-    reading: Reading
+    reading: TokenReading
     outputs: int
     embed: int
 
@@ -148,14 +152,18 @@ class ThirdOrderUnit:
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Gaussian weights."""
         w = self.reading.features
-        keys = {name: gaussian(rng, w, self.embed) for name in ("Q", "K1", "K2")}
-        return self.reading.initial(rng) | keys | {name: gaussian(rng, w, self.outputs) for name in ("V1", "V2")}
+        keys = {name: draw_gaussian_weights(rng, w, self.embed) for name in ("Q", "K1", "K2")}
+        return (
+            self.reading.initial(rng)
+            | keys
+            | {name: draw_gaussian_weights(rng, w, self.outputs) for name in ("V1", "V2")}
+        )
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
         parts = [w[name] for name in ("Q", "K1", "K2", "V1", "V2")]
         Q, K1, K2, V1, V2 = self.reading.project_each(w, X, parts, codes)
-        scores = pair_scores(Q, K1, K2)
+        scores = score_pairs(Q, K1, K2)
         weights = scores.flatten(-2).softmax(dim=-1).reshape(scores.shape)
         return torch.einsum("sbijk,sbjo,sbko->sbio", weights, V1, V2)
 
@@ -169,12 +177,12 @@ class ThirdOrderUnit:
         return Transformer((Block(self.reading.exported(w), layer),))
 
 
-def in_heads(X: Tensor, heads: int) -> Tensor:
+def split_heads(X: Tensor, heads: int) -> Tensor:
     """Columns split among heads: seeds x batch x heads x length x columns."""
     return X.reshape(*X.shape[:3], heads, -1).transpose(2, 3)
 
 
-def pair_scores(Q: Tensor, K1: Tensor, K2: Tensor) -> Tensor:
+def score_pairs(Q: Tensor, K1: Tensor, K2: Tensor) -> Tensor:
     """Scores of pairs (j, k) for each i: seeds x batch x length x length x length."""
     length = Q.shape[2]
     products = (Q[:, :, :, None] * K1[:, :, None]).flatten(2, 3)
