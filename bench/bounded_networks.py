@@ -1,4 +1,6 @@
-"""ReLU networks inside a ball, and from answers with errors: success, queries beside the limit, errors, time."""
+"""ReLU networks inside a ball, and from answers with errors: success, queries beside the limit,
+errors, time.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ NOISE = {(1e-6, None): 10, (1e-4, None): 10, (1e-3, None): 10, (1e-4, 6.0): 3}
 def points(count: int, width: int, radius: float, rng: np.random.Generator) -> np.ndarray:
     """Points uniform in a ball."""
     x = rng.normal(size=(count, width))
-    return x * radius * rng.random((count, 1)) ** (1 / width) / np.linalg.norm(x, axis=1, keepdims=True)
+    return (
+        x
+        * radius
+        * rng.random((count, 1)) ** (1 / width)
+        / np.linalg.norm(x, axis=1, keepdims=True)
+    )
 
 
 def in_ball(size: tuple[int, int, int, float], seeds: int, seed: int) -> bool:
@@ -28,7 +35,9 @@ def in_ball(size: tuple[int, int, int, float], seeds: int, seed: int) -> bool:
     good, shares, queries, start = 0, [], [], time.perf_counter()
     for rng in np.random.default_rng([seed, d, k, m]).spawn(seeds):
         truth = keyhole.ReluNet.random(d, hidden=k, outputs=m, rng=rng)
-        recovery = keyhole.NetworkInBall().run(keyhole.Bounded(keyhole.Local(truth), radius), rng=rng)
+        recovery = keyhole.NetworkInBall().run(
+            keyhole.Bounded(keyhole.Local(truth), radius), rng=rng
+        )
         queries.append(recovery.ledger.total().sequences)
         if recovery.verdict.verified:
             x = points(20_000, d, radius, rng)
@@ -41,8 +50,9 @@ def in_ball(size: tuple[int, int, int, float], seeds: int, seed: int) -> bool:
         (time.perf_counter() - start) / seeds,
     )
     print(
-        f"{d},{k},{m} R={radius:g}: EXACT {good}/{seeds}, queries {np.median(queries):.0f} ({ratio:.2f} of the limit), "
-        f"largest wrong volume {max(shares, default=0.0):.4f} (stated 0.02), {each:.1f} s",
+        f"{d},{k},{m} R={radius:g}: EXACT {good}/{seeds}, queries {np.median(queries):.0f}"
+        f" ({ratio:.2f} of the limit), largest wrong volume {max(shares, default=0.0):.4f} (stated"
+        f" 0.02), {each:.1f} s",
         flush=True,
     )
     return good == seeds and max(shares, default=0.0) <= 0.02
@@ -64,8 +74,9 @@ def under_noise(noise: float, radius: float | None, seeds: int, seed: int) -> No
             errors.append(float(np.sqrt(np.mean((model.points(x) - truth.points(x)) ** 2))) / noise)
     each = (time.perf_counter() - start) / seeds
     print(
-        f"10,20,1 noise {noise:g} R={radius}: verified {good}/{seeds}, exactly k {whole}, queries "
-        f"{np.median(queries):.0f}, error over noise at most {max(errors, default=0.0):.2f}, {each:.1f} s",
+        f"10,20,1 noise {noise:g} R={radius}: verified {good}/{seeds}, exactly k {whole}, queries"
+        f" {np.median(queries):.0f}, error over noise at most {max(errors, default=0.0):.2f},"
+        f" {each:.1f} s",
         flush=True,
     )
 
@@ -77,7 +88,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     with threadpool_limits(1, "blas"):
-        met = [in_ball(size, max(1, round(options.share * n)), options.seed) for size, n in BALL.items()]
+        met = [
+            in_ball(size, max(1, round(options.share * n)), options.seed)
+            for size, n in BALL.items()
+        ]
         for (noise, radius), n in NOISE.items():
             under_noise(noise, radius, max(1, round(options.share * n)), options.seed)
     return int(not all(met))

@@ -1,4 +1,6 @@
-"""Heads behind cast answers: one-shot readings beside null balance, in error and in queries per entry of W."""
+"""Heads behind cast answers: one-shot readings beside null balance, in error and in queries per
+entry of W.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ def relative(found: np.ndarray, truth: np.ndarray) -> float:
 
 def error(recovery: keyhole.Recovery, truth: keyhole.Head) -> float:
     """Error of W, infinite where there is none."""
-    return np.inf if recovery.model is None else relative(np.asarray(recovery.model.W), np.asarray(truth.W))
+    return (
+        np.inf
+        if recovery.model is None
+        else relative(np.asarray(recovery.model.W), np.asarray(truth.W))
+    )
 
 
 def row(name: str, width: int, seeds: int) -> tuple[tuple[str, ...], bool]:
@@ -31,8 +37,12 @@ def row(name: str, width: int, seeds: int) -> tuple[tuple[str, ...], bool]:
     once, twice, read, asked, measured = [], [], [], [], []
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
-        truth = keyhole.Head(4 * rng.normal(size=(width, width)) / np.sqrt(width), rng.normal(size=(width, 1)))
-        once.append(error(keyhole.LowRank().run(keyhole.Cast(keyhole.Local(truth), name), rng=rng), truth))
+        truth = keyhole.Head(
+            4 * rng.normal(size=(width, width)) / np.sqrt(width), rng.normal(size=(width, 1))
+        )
+        once.append(
+            error(keyhole.LowRank().run(keyhole.Cast(keyhole.Local(truth), name), rng=rng), truth)
+        )
         recovery = keyhole.Balanced().run(keyhole.Cast(keyhole.Local(truth), name), rng=rng)
         head = recovery.unwrap()
         twice.append(error(recovery, truth))
@@ -40,8 +50,19 @@ def row(name: str, width: int, seeds: int) -> tuple[tuple[str, ...], bool]:
         asked.append(recovery.ledger.total().sequences)
         measured.append(recovery.ledger["measure"].sequences / width**2)
     met = max(*twice, *read) <= ERROR_BAR and max(asked) <= count_most_queries(width)
-    cells = (name, str(width), f"{np.median(once):.1e}", f"{max(twice):.1e}", f"{max(read):.1e}", str(max(asked)))
-    return (*cells, f"{max(asked) / count_most_queries(width):.2f}", f"{np.mean(measured):.2f}"), met
+    cells = (
+        name,
+        str(width),
+        f"{np.median(once):.1e}",
+        f"{max(twice):.1e}",
+        f"{max(read):.1e}",
+        str(max(asked)),
+    )
+    return (
+        *cells,
+        f"{max(asked) / count_most_queries(width):.2f}",
+        f"{np.mean(measured):.2f}",
+    ), met
 
 
 def line(cells: tuple[str, ...]) -> str:
@@ -64,7 +85,8 @@ def main() -> int:
                 every &= met
                 print(line(cells))
     print(
-        "\nWorst over seeds (one shot: median); queries in all, of 6 d^2 + 6 d + 60; per entry: those that measure W."
+        "\nWorst over seeds (one shot: median); queries in all, of 6 d^2 + 6 d + 60; per entry:"
+        " those that measure W."
     )
     print("All bars met." if every else f"Missed: errors <= {ERROR_BAR:.0e} within the limit.")
     return int(not every)

@@ -1,11 +1,12 @@
-"""Sizes of built weights: the linear program against the published recipe, and against a compiler's figures.
+"""Sizes of built weights: the linear program against the published recipe, and against a compiler's
+figures.
 
     python bench/constructions.py [--large]
 
-Widths are the least at which 72 or more adversarial sets all hold, in units of q ln N; accuracy 1e-3, float64. With
---large, N = 1,024 and q up to 16 are checked at a width of 2 q ln N (some minutes). Figures of tracr are those its
-compiled models have by construction, residual width M + 2N + 7 for Match2, 2M heads in M + 1 layers for Match3; it is
-not run here.
+Widths are the least at which 72 or more adversarial sets all hold, in units of q ln N; accuracy
+1e-3, float64. With --large, N = 1,024 and q up to 16 are checked at a width of 2 q ln N (some
+minutes). Figures of tracr are those its compiled models have by construction, residual width M + 2N
++ 7 for Match2, 2M heads in M + 1 layers for Match3; it is not run here.
 """
 
 import sys
@@ -23,7 +24,10 @@ from keyhole.tasks import Match2, Match3, SparseAverage
 def widths(sizes):
     """The least widths of the recipes with random keys."""
     print("sparse averages: least width in units of q ln N (seconds)")
-    print(f"{'N':>6}{'q':>4}  " + "".join(f"{c.name:>22}" for c in (MAX_MARGIN, ITERATED, LEAST_SQUARES)))
+    print(
+        f"{'N':>6}{'q':>4}  "
+        + "".join(f"{c.name:>22}" for c in (MAX_MARGIN, ITERATED, LEAST_SQUARES))
+    )
     for length, q in sizes:
         cells = []
         for construction in (MAX_MARGIN, ITERATED, LEAST_SQUARES):
@@ -31,7 +35,11 @@ def widths(sizes):
             try:
                 rng = np.random.default_rng(0)
                 built = construction.build(
-                    SparseAverage(length, q), accuracy=1e-3, number_format="f64", embed=None, rng=rng
+                    SparseAverage(length, q),
+                    accuracy=1e-3,
+                    number_format="f64",
+                    embed=None,
+                    rng=rng,
                 )
                 cell = f"{built.size.embed / (q * log(length)):.2f}"
             except DoesNotFit:
@@ -50,8 +58,8 @@ def large():
         built = MAX_MARGIN._at(SparseAverage(length, q), embed, 1e-3, "f64", map_rng)
         seen = built.checked
         print(
-            f"  N = {length}, q = {q}, m = {embed}: {seen.errors} of {seen.inputs} sets wrong, worst {seen.worst:.1e}, "
-            f"{built.size.bits} bits, {time.perf_counter() - start:.0f} s",
+            f"  N = {length}, q = {q}, m = {embed}: {seen.errors} of {seen.inputs} sets wrong,"
+            f" worst {seen.worst:.1e}, {built.size.bits} bits, {time.perf_counter() - start:.0f} s",
             flush=True,
         )
 
@@ -67,8 +75,14 @@ def beside_a_compiler():
             continue
         start = time.perf_counter()
         size = survey_recipes(task, rng=np.random.default_rng(0)).best.size
-        ours = f"key width {size.embed}, {size.layers} layer(s), {size.heads} head(s), {size.bits} bits"
-        print(f"  {task.name} N = {task.length}, M = {task.modulus}: {ours} ({time.perf_counter() - start:.1f} s)")
+        ours = (
+            f"key width {size.embed}, {size.layers} layer(s), {size.heads} head(s), {size.bits}"
+            " bits"
+        )
+        print(
+            f"  {task.name} N = {task.length}, M = {task.modulus}: {ours}"
+            f" ({time.perf_counter() - start:.1f} s)"
+        )
         print(f"    tracr: {theirs}")
 
 

@@ -1,7 +1,9 @@
-"""What exact recovery costs: queries over degrees of freedom, time over the target's own time, error, memory.
+"""What exact recovery costs: queries over degrees of freedom, time over the target's own time,
+error, memory.
 
-Every size runs in a process of its own, so that peak memory is that size's alone. One BLAS thread throughout,
-as the learner's own algebra has; `time/oracle` is 1 for a learner that costs nothing besides its questions.
+Every size runs in a process of its own, so that peak memory is that size's alone. One BLAS thread
+throughout, as the learner's own algebra has; `time/oracle` is 1 for a learner that costs nothing
+besides its questions.
 """
 
 from __future__ import annotations
@@ -26,7 +28,18 @@ SIZES = (16, 32, 64, 128, 256, 512)
 FULL = (*SIZES, 1024)
 PLAIN_BAR, RECORDED_BAR, MEMORY_BAR = 1.10, 1.25, 0.5e9
 BARS_FROM = 1024  # below it the fixed cost of a run weighs too much beside the work of the target
-HEADINGS = ("d", "queries", "freedom", "ratio", "seconds", "time/oracle", "recorded", "error W", "error v", "peak MB")
+HEADINGS = (
+    "d",
+    "queries",
+    "freedom",
+    "ratio",
+    "seconds",
+    "time/oracle",
+    "recorded",
+    "error W",
+    "error v",
+    "peak MB",
+)
 WIDTHS = (5, 9, 9, 7, 8, 11, 8, 8, 8, 7)
 
 
@@ -79,15 +92,29 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         """The row as text, in the order of HEADINGS."""
-        counts = (str(self.width), f"{self.queries:,}", f"{self.freedom:,}", f"{self.queries / self.freedom:.4f}")
+        counts = (
+            str(self.width),
+            f"{self.queries:,}",
+            f"{self.freedom:,}",
+            f"{self.queries / self.freedom:.4f}",
+        )
         times = (f"{self.seconds:.2f}", f"{self.plain:.3f}", f"{self.recorded:.3f}")
-        return (*counts, *times, f"{self.error_w:.1e}", f"{self.error_v:.1e}", f"{self.peak / 1e6:.0f}")
+        return (
+            *counts,
+            *times,
+            f"{self.error_w:.1e}",
+            f"{self.error_v:.1e}",
+            f"{self.peak / 1e6:.0f}",
+        )
 
     def missed(self) -> list[str]:
         """Bars this row does not reach."""
         bars = {"memory": self.peak >= MEMORY_BAR}
         if self.width >= BARS_FROM:
-            bars |= {"time/oracle": self.plain > PLAIN_BAR, "recorded": self.recorded > RECORDED_BAR}
+            bars |= {
+                "time/oracle": self.plain > PLAIN_BAR,
+                "recorded": self.recorded > RECORDED_BAR,
+            }
         return [f"d = {self.width}: {name}" for name, over in bars.items() if over]
 
 
@@ -97,7 +124,9 @@ def hidden(width: int, seed: int) -> Timed:
     return Timed(rng.normal(size=(width, width)) / np.sqrt(width), rng.normal(size=width))
 
 
-def recovered(target: Timed, seed: int, transcript: Path | None = None) -> tuple[keyhole.Recovery, float]:
+def recovered(
+    target: Timed, seed: int, transcript: Path | None = None
+) -> tuple[keyhole.Recovery, float]:
     """The recovery, and total time over the target's own."""
     oracle: keyhole.Oracle = keyhole.Local(target)
     if transcript is not None:
@@ -128,8 +157,19 @@ def measured(width: int, repeats: int) -> Row:
     head = recovery.unwrap()
     errors = relative(np.asarray(head.W), target.W), relative(head.V[:, 0], target.v)
     asked, freedom = recovery.ledger.total(without="verify").sequences, width * width + width
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Row(width, asked, freedom, seconds, statistics.median(plain), statistics.median(recorded), *errors, peak)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
+    return Row(
+        width,
+        asked,
+        freedom,
+        seconds,
+        statistics.median(plain),
+        statistics.median(recorded),
+        *errors,
+        peak,
+    )
 
 
 def line(cells: tuple[str, ...]) -> str:
@@ -140,9 +180,16 @@ def line(cells: tuple[str, ...]) -> str:
 def main() -> None:
     """Print the table, then the bars."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sizes", nargs="*", type=int, help=f"widths to run; {', '.join(map(str, SIZES))} when absent")
+    parser.add_argument(
+        "sizes",
+        nargs="*",
+        type=int,
+        help=f"widths to run; {', '.join(map(str, SIZES))} when absent",
+    )
     parser.add_argument("--full", action="store_true", help="add width 1024 to the default sizes")
-    parser.add_argument("--repeats", type=int, default=3, help="runs per width; ratios are their medians")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="runs per width; ratios are their medians"
+    )
     options = parser.parse_args()
     print(line(HEADINGS))
     missed: list[str] = []
@@ -152,9 +199,13 @@ def main() -> None:
         print(line(row.cells()), flush=True)
         missed += row.missed()
     print(
-        f"\nqueries: before verification. Bars from d = {BARS_FROM}: time/oracle {PLAIN_BAR}, recorded {RECORDED_BAR};"
+        f"\nqueries: before verification. Bars from d = {BARS_FROM}: time/oracle {PLAIN_BAR},"
+        f" recorded {RECORDED_BAR};"
     )
-    print(f"memory {MEMORY_BAR / 1e6:.0f} MB everywhere. {'Missed: ' + ', '.join(missed) if missed else 'All met.'}")
+    print(
+        f"memory {MEMORY_BAR / 1e6:.0f} MB everywhere."
+        f" {'Missed: ' + ', '.join(missed) if missed else 'All met.'}"
+    )
 
 
 if __name__ == "__main__":

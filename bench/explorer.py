@@ -1,4 +1,5 @@
-"""The explorer as a browser meets it: first paint, how soon interactions are answered, and the size of the page.
+"""The explorer as a browser meets it: first paint, how soon interactions are answered, and the size
+of the page.
 
 Runs a server and a headless Chromium on the loopback; prints medians and 95th percentiles.
 """
@@ -18,9 +19,18 @@ from keyhole.web.explorer import Explorer, Window, read_page_files
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 INTERACTIONS = {
-    "Match2, N = 32: a token moved": ("#compute/match2?M=97&x=" + ",".join(map(str, range(32))), "[data-token='5']"),
-    "Match3, N = 32: a token moved": ("#compute/match3?M=97&x=" + ",".join(map(str, range(32))), ".labels button"),
-    "averages, N up to 32: positions added": ("#compute/sparse-average?N=4&q=3&y=1,2,3", "#positions"),
+    "Match2, N = 32: a token moved": (
+        "#compute/match2?M=97&x=" + ",".join(map(str, range(32))),
+        "[data-token='5']",
+    ),
+    "Match3, N = 32: a token moved": (
+        "#compute/match3?M=97&x=" + ",".join(map(str, range(32))),
+        ".labels button",
+    ),
+    "averages, N up to 32: positions added": (
+        "#compute/sparse-average?N=4&q=3&y=1,2,3",
+        "#positions",
+    ),
     "limits, N = 32: the point moved": ("#limits", "#embed"),
 }
 ANSWER = """selector => new Promise(done => {
@@ -47,7 +57,9 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def first_paint(browser, address: str, count: int = 9) -> list[float]:
-    """Milliseconds from asking for the page to its first contentful paint, and to a view that is ready."""
+    """Milliseconds from asking for the page to its first contentful paint, and to a view that is
+    ready.
+    """
     taken = []
     for _ in range(count):
         context = browser.new_context()
@@ -56,7 +68,9 @@ def first_paint(browser, address: str, count: int = 9) -> list[float]:
         page.goto(address)
         page.wait_for_selector("html[data-ready=yes] main h1")
         ready = 1000 * (time.perf_counter() - start)
-        paint = page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null")
+        paint = page.evaluate(
+            "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+        )
         taken.append((paint if paint is not None else ready, ready))
         context.close()
     return [statistics.median(column) for column in zip(*taken, strict=True)]
@@ -80,8 +94,13 @@ def main() -> None:
     if chromium is None:
         sys.exit("no chromium here: apt-get install chromium")
     held = read_page_files()
-    print(f"page files: {sum(map(len, held.values())):,} bytes in {len(held)} files (limit 6,000,000)")
-    with tempfile.TemporaryDirectory() as place, Window(Explorer(Path(place) / "runs"), 0, str).beside() as address:
+    print(
+        f"page files: {sum(map(len, held.values())):,} bytes in {len(held)} files (limit 6,000,000)"
+    )
+    with (
+        tempfile.TemporaryDirectory() as place,
+        Window(Explorer(Path(place) / "runs"), 0, str).beside() as address,
+    ):
         time.sleep(2)  # the libraries have loaded
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
@@ -90,7 +109,8 @@ def main() -> None:
             for name, (view, selector) in INTERACTIONS.items():
                 taken = answers(browser, address, view, selector)
                 print(
-                    f"{name}: p50 {percentile(taken, 0.5):.0f} ms, p95 {percentile(taken, 0.95):.0f} ms (limit 200 ms)"
+                    f"{name}: p50 {percentile(taken, 0.5):.0f} ms, p95"
+                    f" {percentile(taken, 0.95):.0f} ms (limit 200 ms)"
                 )
             browser.close()
 

@@ -1,8 +1,9 @@
-"""How many keys of p-bit entries have every q of them on a face, by exhaustive search; docs/lower-bounds.md quotes it.
+"""How many keys of p-bit entries have every q of them on a face, by exhaustive search;
+docs/lower-bounds.md quotes it.
 
-Prints, for entries of so many bits (1: signs), the most keys found in m0 dimensions, whether the search was complete,
-and how many sets it looked at; then the least m0 for N keys beside the lower bounds min(2q, N - 1) and log2 N over the
-bits, and the upper bound N - 1 of a simplex.
+Prints, for entries of so many bits (1: signs), the most keys found in m0 dimensions, whether the
+search was complete, and how many sets it looked at; then the least m0 for N keys beside the lower
+bounds min(2q, N - 1) and log2 N over the bits, and the upper bound N - 1 of a simplex.
 """
 
 import time
@@ -29,11 +30,13 @@ def main():
             start = time.perf_counter()
             found = find_most_keys(m0, q, bits=bits, limit=LIMITS.get((bits, q, m0), 20_000))
             assert is_neighbourly(found.keys, q), "a linear programme disagrees with the search"
-            complete = found.proven or (m0 < 2 * q and len(found.keys) == m0 + 1)  # only simplices below 2q
+            # only simplices below 2q
+            complete = found.proven or (m0 < 2 * q and len(found.keys) == m0 + 1)
             most[bits, q, m0] = len(found.keys), complete
             spent = time.perf_counter() - start
             print(
-                f"{bits:4} {q:2} {m0:3} {len(found.keys):10}  {complete!s:8} {found.looked:15,} {spent:8.1f}",
+                f"{bits:4} {q:2} {m0:3} {len(found.keys):10}  {complete!s:8} {found.looked:15,}"
+                f" {spent:8.1f}",
                 flush=True,
             )
     print("\nbits  q   N  least m0  lower  upper")
@@ -42,7 +45,10 @@ def main():
             least = next(m0 for m0 in dimensions if most[bits, q, m0][0] >= length)
             exact = all(most[bits, q, m0][1] for m0 in dimensions if m0 < least)
             lower = max(min(2 * q, length - 1), ceil(log2(length) / bits))
-            print(f"{bits:4} {q:2} {length:3}  {'' if exact else '<= '}{least:<8}  {lower:5}  {length - 1:5}")
+            print(
+                f"{bits:4} {q:2} {length:3}  {'' if exact else '<= '}{least:<8}  {lower:5} "
+                f" {length - 1:5}"
+            )
 
 
 if __name__ == "__main__":

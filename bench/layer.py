@@ -1,7 +1,8 @@
 """Whole layers: queries over the limit, error on fresh outputs, seconds, beside the target's own.
 
-Weights are random, with biases. `--trained` gives them decaying spectra, channels of unequal gain with a few outliers,
-and heads of unequal sharpness, which is what makes trained layers harder than random ones.
+Weights are random, with biases. `--trained` gives them decaying spectra, channels of unequal gain
+with a few outliers, and heads of unequal sharpness, which is what makes trained layers harder than
+random ones.
 """
 
 from __future__ import annotations
@@ -17,13 +18,26 @@ from threadpoolctl import threadpool_limits
 import keyhole
 
 SHAPES = ((16, 4, 4), (32, 4, 8), (64, 8, 8), (128, 8, 16), (384, 12, 32))
-HEADINGS = ("d", "heads", "size", "verified", "queries", "limit", "ratio", "worst output error", "seconds", "target's")
+HEADINGS = (
+    "d",
+    "heads",
+    "size",
+    "verified",
+    "queries",
+    "limit",
+    "ratio",
+    "worst output error",
+    "seconds",
+    "target's",
+)
 WIDTHS = (4, 5, 4, 8, 7, 6, 6, 18, 7, 8)
 
 
 @dataclass
 class Projected:
-    """Queries, keys and values with biases, heads side by side, an output projection; `seconds` is spent inside."""
+    """Queries, keys and values with biases, heads side by side, an output projection; `seconds` is
+    spent inside.
+    """
 
     Q: np.ndarray
     K: np.ndarray
@@ -58,7 +72,9 @@ class Projected:
         return out
 
 
-def layer(width: int, heads: int, size: int, rng: np.random.Generator, *, trained: bool) -> Projected:
+def layer(
+    width: int, heads: int, size: int, rng: np.random.Generator, *, trained: bool
+) -> Projected:
     """A random layer with as many outputs as coordinates."""
     Q, K, V = rng.normal(size=(3, heads, size, width)) / np.sqrt(width)
     O = rng.normal(size=(heads, width, size)) / np.sqrt(width)
@@ -67,7 +83,11 @@ def layer(width: int, heads: int, size: int, rng: np.random.Generator, *, traine
         gain[rng.integers(width, size=3)] *= 10.0
         decay = 2.0 * np.exp(-np.linspace(0.0, 3.0, size))[:, None] * gain
         Q, K, V = Q * decay * np.exp(0.7 * rng.normal(size=(heads, 1, 1))), K * decay, V * decay
-    biases = 0.4 * rng.normal(size=(heads, size)), 0.4 * rng.normal(size=(heads, size)), 0.3 * rng.normal(size=width)
+    biases = (
+        0.4 * rng.normal(size=(heads, size)),
+        0.4 * rng.normal(size=(heads, size)),
+        0.3 * rng.normal(size=width),
+    )
     return Projected(Q, K, V, O, biases, 2.0 / np.sqrt(size))
 
 
@@ -89,7 +109,12 @@ def row(shape: tuple[int, int, int], seeds: int, *, trained: bool) -> tuple[str,
             errors.append(np.abs(recovery.model(X) - truth).max() / np.abs(truth).max())
             limit = -(-(recovery.degrees_of_freedom or 0) // target.width)
     ratio = statistics.median(queries) / max(1, limit)
-    counts = (f"{verified}/{seeds}", f"{statistics.median(queries):,.0f}", f"{limit:,}", f"{ratio:.2f}")
+    counts = (
+        f"{verified}/{seeds}",
+        f"{statistics.median(queries):,.0f}",
+        f"{limit:,}",
+        f"{ratio:.2f}",
+    )
     times = (f"{statistics.median(seconds):.2f}", f"{statistics.median(own):.2f}")
     return (*map(str, shape), *counts, f"{max(errors, default=float('nan')):.1e}", *times)
 
@@ -103,14 +128,19 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20, help="layers per shape")
-    parser.add_argument("--trained", action="store_true", help="spectra and gains as trained layers have them")
+    parser.add_argument(
+        "--trained", action="store_true", help="spectra and gains as trained layers have them"
+    )
     parser.add_argument("--small", action="store_true", help="leave out width 384")
     options = parser.parse_args()
     print(line(HEADINGS))
     with threadpool_limits(1, "blas"):
         for shape in SHAPES[:-1] if options.small else SHAPES:
             print(line(row(shape, options.seeds, trained=options.trained)), flush=True)
-    print("\nqueries: before the 128 of verification. limit: degrees of freedom over outputs, of which there are d.")
+    print(
+        "\nqueries: before the 128 of verification. limit: degrees of freedom over outputs, of"
+        " which there are d."
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Five ways to a matrix of low rank, on the same heads: queries over degrees of freedom, error, seconds, success.
+"""Five ways to a matrix of low rank, on the same heads: queries over degrees of freedom, error,
+seconds, success.
 
-Our learners ask an oracle for everything and their queries are all counted, verification aside. The peers (marked *)
-are handed exact forms a . W b and charged one query for each and d for the read-out. The range finder alone also runs
-on large heads held as factors, each in a process of its own: `time/oracle` is 1 for a learner that costs nothing.
+Our learners ask an oracle for everything and their queries are all counted, verification aside. The
+peers (marked *) are handed exact forms a . W b and charged one query for each and d for the
+read-out. The range finder alone also runs on large heads held as factors, each in a process of its
+own: `time/oracle` is 1 for a learner that costs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +31,18 @@ SUCCESS = 1e-6  # relative error of W
 ALTERNATIONS, STARTS = 300, 5
 HEADINGS = ("method", "queries/dof", "error median", "error max", "seconds", "success")
 WIDTHS = (24, 11, 12, 9, 8, 7)
-LARGE_HEADINGS = ("d", "r", "rank", "queries", "freedom", "ratio", "error", "time/oracle", "CPU s", "peak MB")
+LARGE_HEADINGS = (
+    "d",
+    "r",
+    "rank",
+    "queries",
+    "freedom",
+    "ratio",
+    "error",
+    "time/oracle",
+    "CPU s",
+    "peak MB",
+)
 LARGE_WIDTHS = (5, 4, 7, 10, 10, 8, 8, 11, 7, 7)
 LARGE_BARS = {"ratio": 1.02, "error": 1e-12, "time/oracle": 1.25}
 
@@ -37,7 +50,9 @@ Found = tuple[np.ndarray | None, int]  # W and the queries it took
 Method = Callable[[keyhole.Head, int, np.random.Generator], Found]
 
 
-def learnt(learner: keyhole.LowRank | NuclearNorm, head: keyhole.Head, rng: np.random.Generator) -> Found:
+def learnt(
+    learner: keyhole.LowRank | NuclearNorm, head: keyhole.Head, rng: np.random.Generator
+) -> Found:
     """What a learner of ours returns, if verified."""
     recovery = learner.run(keyhole.Local(head), rng=rng)
     asked = recovery.ledger.total(without="verify").sequences
@@ -60,29 +75,40 @@ def nuclear(head: keyhole.Head, rank: int, rng: np.random.Generator) -> Found:
     return learnt(NuclearNorm(rank), head, rng)
 
 
-def measured(W: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def measured(
+    W: np.ndarray, count: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gaussian vectors and exact forms."""
     A, B = rng.normal(size=(2, count, len(W)))
     return A, B, ((A @ W) * B).sum(axis=1)
 
 
 def conic(head: keyhole.Head, rank: int, rng: np.random.Generator) -> Found:
-    """Least nuclear norm, a general conic solver; with d^2 measurements it would have nothing to do."""
+    """Least nuclear norm, a general conic solver; with d^2 measurements it would have nothing to
+    do.
+    """
     import cvxpy
 
     d = head.width
     A, B, t = measured(np.asarray(head.W), min(3 * rank * (2 * d - rank), d * d - 1), rng)
     W = cvxpy.Variable((d, d))
-    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.normNuc(W)), [cvxpy.sum(cvxpy.multiply(A @ W, B), axis=1) == t])
+    problem = cvxpy.Problem(
+        cvxpy.Minimize(cvxpy.normNuc(W)), [cvxpy.sum(cvxpy.multiply(A @ W, B), axis=1) == t]
+    )
     problem.solve(solver=cvxpy.CLARABEL)
     return W.value, len(t) + d
 
 
 def alternating(head: keyhole.Head, rank: int, rng: np.random.Generator) -> Found:
-    """W = L R^T by least squares for L and R in turn, from a spectral start, then from random ones."""
+    """W = L R^T by least squares for L and R in turn, from a spectral start, then from random
+    ones.
+    """
     d = head.width
     A, B, t = measured(np.asarray(head.W), int(np.ceil(1.5 * rank * (2 * d - rank))), rng)
-    starts = [np.linalg.svd(A.T @ (t[:, None] * B))[2][:rank].T, *rng.normal(size=(STARTS - 1, d, rank))]
+    starts = [
+        np.linalg.svd(A.T @ (t[:, None] * B))[2][:rank].T,
+        *rng.normal(size=(STARTS - 1, d, rank)),
+    ]
     W = np.zeros((d, d))
     for start in starts:
         W, misfit = alternated(A, B, t, start)
@@ -91,7 +117,9 @@ def alternating(head: keyhole.Head, rank: int, rng: np.random.Generator) -> Foun
     return W, len(t) + d
 
 
-def alternated(A: np.ndarray, B: np.ndarray, t: np.ndarray, R: np.ndarray) -> tuple[np.ndarray, float]:
+def alternated(
+    A: np.ndarray, B: np.ndarray, t: np.ndarray, R: np.ndarray
+) -> tuple[np.ndarray, float]:
     """L R^T after alternations from one start, and how far its forms are off."""
     L, misfit = R, np.inf
     for _ in range(ALTERNATIONS):
@@ -112,7 +140,9 @@ def factor(A: np.ndarray, C: np.ndarray, t: np.ndarray) -> np.ndarray:
 
 
 def nystrom(head: keyhole.Head, rank: int, rng: np.random.Generator) -> Found:
-    """Generalised Nystrom: W Y and X^T W in one round, X wider by half; their common block is asked once."""
+    """Generalised Nystrom: W Y and X^T W in one round, X wider by half; their common block is asked
+    once.
+    """
     W, d = np.asarray(head.W), head.width
     k, m = min(d, rank), min(d, rank + -(-rank // 2) + 1)
     X, Y = (np.linalg.qr(rng.normal(size=(d, size)))[0] for size in (m, k))
@@ -202,10 +232,17 @@ def large(width: int, rank: int, given: bool) -> tuple[tuple[str, ...], list[str
         recovery = keyhole.LowRank(rank if given else None).run(keyhole.Local(target), rng=rng)
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         error = apart(recovery.unwrap().W, W)
-    asked, freedom = recovery.ledger.total(without="verify").sequences, width + rank * (2 * width - rank)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    asked, freedom = (
+        recovery.ledger.total(without="verify").sequences,
+        width + rank * (2 * width - rank),
+    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
     figures = {"ratio": asked / freedom, "error": error, "time/oracle": seconds / target.seconds}
-    missed = [f"{name} at d = {width}" for name, value in figures.items() if value > LARGE_BARS[name]]
+    missed = [
+        f"{name} at d = {width}" for name, value in figures.items() if value > LARGE_BARS[name]
+    ]
     counts = str(width), str(rank), "given" if given else "found", f"{asked:,}", f"{freedom:,}"
     shown = f"{figures['ratio']:.5f}", f"{error:.1e}", f"{figures['time/oracle']:.3f}", f"{cpu:.1f}"
     return (*counts, *shown, f"{peak / 1e6:.0f}"), missed
@@ -220,7 +257,10 @@ def compare(seeds: int, methods: dict[str, Method]) -> None:
     """One table for each size and rank."""
     for width in SIZES:
         for rank in RANKS:
-            print(f"\nd = {width}, r = {rank}, degrees of freedom {width + rank * (2 * width - rank)}, {seeds} heads")
+            print(
+                f"\nd = {width}, r = {rank}, degrees of freedom"
+                f" {width + rank * (2 * width - rank)}, {seeds} heads"
+            )
             print(line(HEADINGS, WIDTHS))
             for name, method in methods.items():
                 if method is not conic or width == SIZES[0]:
@@ -246,18 +286,24 @@ def main() -> None:
     """Print the large heads, then the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, help="heads per size and rank")
-    parser.add_argument("--full", action="store_true", help="add d = 4096, r = 128 to the large heads")
+    parser.add_argument(
+        "--full", action="store_true", help="add d = 4096, r = 128 to the large heads"
+    )
     parser.add_argument("--large-only", action="store_true", help="leave out the comparison")
     options = parser.parse_args()
     methods = dict(METHODS)
     if find_spec("cvxpy") is None:
         methods.pop("nuclear norm, conic *")
         print("cvxpy is not installed: the conic solver is left out.")
-    scale(FULL if options.full else LARGE)  # first: a child starts out with the memory of its parent as its peak
+    # first: a child starts out with the memory of its parent as its peak
+    scale(FULL if options.full else LARGE)
     if not options.large_only:
         with threadpool_limits(1, "blas"):
             compare(options.seeds, methods)
-        print(f"\nsuccess: relative error of W at most {SUCCESS:g}. * handed exact forms, seconds without asking.")
+        print(
+            f"\nsuccess: relative error of W at most {SUCCESS:g}. * handed exact forms, seconds"
+            " without asking."
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The largest modulus without an error on adversarial inputs, per number format, for Match2 units of key width 3."""
+"""The largest modulus without an error on adversarial inputs, per number format, for Match2 units
+of key width 3.
+"""
 
 import numpy as np
 
@@ -13,7 +15,9 @@ def fits(modulus, form):
     """What the certificate says, nothing where the build is refused."""
     rng = np.random.default_rng(modulus)
     try:
-        built = MATCHING[0].build(Match2(LENGTH, modulus), accuracy=0.0, number_format=form, embed=None, rng=rng)
+        built = MATCHING[0].build(
+            Match2(LENGTH, modulus), accuracy=0.0, number_format=form, embed=None, rng=rng
+        )
     except DoesNotFit:
         return ""
     return built.certificate.outcome.name
@@ -24,4 +28,7 @@ for form, first in (("bf16", 8), ("f16", 16), ("f32", 1000), ("f64", 2 * 10**7))
     while outcome := fits(modulus, form):
         proven = modulus if outcome == "HOLDS" else proven
         modulus = modulus * 5 // 4
-    print(f"{form}: proven at {proven:.3g}, seen to hold up to {modulus * 4 // 5:.3g}, wrong at {modulus:.3g}")
+    print(
+        f"{form}: proven at {proven:.3g}, seen to hold up to {modulus * 4 // 5:.3g}, wrong at"
+        f" {modulus:.3g}"
+    )

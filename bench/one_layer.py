@@ -1,8 +1,9 @@
 """Success rates and costs of recovering one-layer Transformers, beside the figures to reach.
 
-Each row hides random layers (k = 4 d hidden units, seeds that nothing was tuned on) and recovers them: how many were
-verified as exact, the median number of queries before verification over its limit (degrees of freedom over outputs)
-and over the figure to reach, the error of W, and the time per run. Usage: python bench/one_layer.py [WIDTH ...]
+Each row hides random layers (k = 4 d hidden units, seeds that nothing was tuned on) and recovers
+them: how many were verified as exact, the median number of queries before verification over its
+limit (degrees of freedom over outputs) and over the figure to reach, the error of W, and the time
+per run. Usage: python bench/one_layer.py [WIDTH ...]
 """
 
 from __future__ import annotations
@@ -28,7 +29,18 @@ REACH = {
     "vector, residual, biases": {8: 251, 16: 410, 32: 754},
     "bias-free, paper": {},
 }
-HEADINGS = ("kind", "d", "exact", "queries", "/ limit", "/ figure", "most", "W error", "worst", "seconds")
+HEADINGS = (
+    "kind",
+    "d",
+    "exact",
+    "queries",
+    "/ limit",
+    "/ figure",
+    "most",
+    "W error",
+    "worst",
+    "seconds",
+)
 WIDTHS = (24, 3, 7, 8, 7, 8, 7, 8, 8, 7)
 
 
@@ -96,16 +108,30 @@ def line(cells: tuple[str, ...]) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sizes", nargs="*", type=int, help=f"widths to run; {', '.join(map(str, SIZES))} when absent")
-    parser.add_argument("--kind", choices=REACH, action="append", help="rows to run; all when absent")
-    parser.add_argument("--seeds", type=int, default=20, help="layers per row; at most 5 from width 64 on")
+    parser.add_argument(
+        "sizes",
+        nargs="*",
+        type=int,
+        help=f"widths to run; {', '.join(map(str, SIZES))} when absent",
+    )
+    parser.add_argument(
+        "--kind", choices=REACH, action="append", help="rows to run; all when absent"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=20, help="layers per row; at most 5 from width 64 on"
+    )
     options = parser.parse_args()
     print(line(HEADINGS))
     with threadpool_limits(1, "blas"):
         for kind in options.kind or REACH:
             for width in options.sizes or SIZES:
-                print(line(row(kind, width, options.seeds if width < 64 else min(5, options.seeds))), flush=True)
-    print("\nqueries: median before verification (144 more); limit: degrees of freedom over outputs.")
+                print(
+                    line(row(kind, width, options.seeds if width < 64 else min(5, options.seeds))),
+                    flush=True,
+                )
+    print(
+        "\nqueries: median before verification (144 more); limit: degrees of freedom over outputs."
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python bench/over_http.py
 
-Prints the time to learn a head of width 64 in bytes and in JSON beside the time in this process and the bar
-(3 times that, and 20 ms a call), and how many two-token questions a second client and server manage together.
+Prints the time to learn a head of width 64 in bytes and in JSON beside the time in this process and
+the bar (3 times that, and 20 ms a call), and how many two-token questions a second client and
+server manage together.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ WIDTH = 64
 def served(folder: Path):
     """The address of the head, served by a process of its own."""
     command = [sys.executable, "-m", "keyhole", "serve", "head.safetensors", "--port", "0"]
-    running = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    running = subprocess.Popen(
+        command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
     try:
         yield running.stderr.readline().split(" at ")[1].split()[0]
     finally:
@@ -60,7 +63,10 @@ def main() -> None:
     """Measure and print."""
     head = keyhole.Head.random(WIDTH, rng=np.random.default_rng(0))
     here, calls = learning(keyhole.Local(head))
-    print(f"in this process  {here:.2f} s in {calls} calls; the bar is {3 * here + 0.02 * calls:.2f} s")
+    print(
+        f"in this process  {here:.2f} s in {calls} calls; the bar is"
+        f" {3 * here + 0.02 * calls:.2f} s"
+    )
     with tempfile.TemporaryDirectory() as folder:
         keyhole.save(head, Path(folder) / "head.safetensors")
         with served(Path(folder)) as address:
@@ -68,7 +74,10 @@ def main() -> None:
                 oracle = keyhole.HttpService(address + ending)
                 taken, calls = learning(oracle)
                 rate = throughput(oracle)
-                print(f"{name:<6} over HTTP  {taken:.2f} s in {calls} calls; {rate:,.0f} two-token questions a second")
+                print(
+                    f"{name:<6} over HTTP  {taken:.2f} s in {calls} calls; {rate:,.0f} two-token"
+                    " questions a second"
+                )
                 oracle.close()
 
 

@@ -1,8 +1,10 @@
-"""Where the nuclear norm starts to recover: success rate over measurements / degrees of freedom and rank.
+"""Where the nuclear norm starts to recover: success rate over measurements / degrees of freedom and
+rank.
 
-Every cell draws matrices of that rank and Gaussian rank-one measurements of them. Two lines are compared with where
-half of them come back: the degrees of freedom, below which no method can work, and the statistical dimension of the
-nuclear norm's descent cone (Amelunxen, Lotz, McCoy, Tropp 2014), where the change is for fully Gaussian measurements.
+Every cell draws matrices of that rank and Gaussian rank-one measurements of them. Two lines are
+compared with where half of them come back: the degrees of freedom, below which no method can work,
+and the statistical dimension of the nuclear norm's descent cone (Amelunxen, Lotz, McCoy, Tropp
+2014), where the change is for fully Gaussian measurements.
 """
 
 from __future__ import annotations
@@ -70,23 +72,31 @@ def statistical_dimension(width: int, rank: int) -> float:
 
 def half(ratios: list[float], rates: list[float]) -> float | None:
     """Where the success rate passes one half, between the two ratios around it."""
-    for (x, p), (y, q) in zip(zip(ratios, rates, strict=True), list(zip(ratios, rates, strict=True))[1:], strict=False):
+    for (x, p), (y, q) in zip(
+        zip(ratios, rates, strict=True), list(zip(ratios, rates, strict=True))[1:], strict=False
+    ):
         if p < 0.5 <= q:
             return x + (0.5 - p) / (q - p) * (y - x)
     return None
 
 
 def cells(width: int, ranks: range, seeds: int) -> list[Cell]:
-    """All cells but those with as many measurements as entries, where there is nothing left to minimise."""
+    """All cells but those with as many measurements as entries, where there is nothing left to
+    minimise.
+    """
     every = [Cell(width, r, float(ratio), seeds) for r in ranks for ratio in RATIOS]
     return [cell for cell in every if cell.measurements < width * width]
 
 
-def table(rates: dict[tuple[int, float], float], ranks: range, crossing: dict[int, float], width: int) -> str:
+def table(
+    rates: dict[tuple[int, float], float], ranks: range, crossing: dict[int, float], width: int
+) -> str:
     """The rates as text; a dot stands for as many measurements as entries."""
     lines = ["rank  " + "".join(f"{ratio:5.2f}" for ratio in RATIOS) + "    half  theory"]
     for r in ranks:
-        row = "".join(f"{rates[r, ratio]:5.2f}" if (r, ratio) in rates else "    ." for ratio in RATIOS)
+        row = "".join(
+            f"{rates[r, ratio]:5.2f}" if (r, ratio) in rates else "    ." for ratio in RATIOS
+        )
         theory = statistical_dimension(width, r) / (r * (2 * width - r))
         lines.append(f"{r:4d}  {row}  {crossing.get(r, np.nan):6.2f}  {theory:6.2f}")
     return "\n".join(lines)
@@ -108,23 +118,38 @@ def y_of(rank: float, ranks: range) -> float:
     return TOP + (ranks[-1] - rank + 0.5) * ROW
 
 
-def text(x: float, y: float, words: str, *, size: int = 13, anchor: str = "start", colour: str = INK) -> str:
+def text(
+    x: float, y: float, words: str, *, size: int = 13, anchor: str = "start", colour: str = INK
+) -> str:
     """One line of text, haloed so that it can be read on a cell."""
-    look = f'font-size="{size}" text-anchor="{anchor}" fill="{colour}" stroke="{PAPER}" stroke-width="3"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {look} paint-order="stroke" stroke-linejoin="round">{words}</text>'
+    look = (
+        f'font-size="{size}" text-anchor="{anchor}" fill="{colour}" stroke="{PAPER}"'
+        ' stroke-width="3"'
+    )
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" {look} paint-order="stroke"'
+        f' stroke-linejoin="round">{words}</text>'
+    )
 
 
 def curve(points: list[tuple[float, float]], colour: str, dashes: str = "") -> str:
     """A line with a halo of paper."""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     style = f'stroke-dasharray="{dashes}"' if dashes else ""
-    halo = f'<polyline points="{path}" fill="none" stroke="{PAPER}" stroke-width="5" opacity="0.85"/>'
-    return f'{halo}<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" {style}/>'
+    halo = (
+        f'<polyline points="{path}" fill="none" stroke="{PAPER}" stroke-width="5" opacity="0.85"/>'
+    )
+    return (
+        f'{halo}<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" {style}/>'
+    )
 
 
 def rectangles(rates: dict[tuple[int, float], float], ranks: range) -> list[str]:
     """One rectangle a cell, its number on hover."""
-    shape = '<rect x="{:.1f}" y="{:.1f}" width="{}" height="{}" fill="{}" stroke="#e3e2dd" stroke-width="0.5">{}</rect>'
+    shape = (
+        '<rect x="{:.1f}" y="{:.1f}" width="{}" height="{}" fill="{}" stroke="#e3e2dd"'
+        ' stroke-width="0.5">{}</rect>'
+    )
     return [
         shape.format(
             x_of(ratio) - CELL / 2, y_of(r, ranks) - ROW / 2, CELL, ROW, blend(rate),
@@ -140,23 +165,32 @@ def axes(ranks: range) -> list[str]:
     ticks = [text(x_of(v), bottom + 19, f"{v:g}", size=12, anchor="middle") for v in RATIOS[::4]]
     ticks += [text(LEFT - 10, y_of(r, ranks) + 4, str(r), size=12, anchor="end") for r in ranks]
     middle = LEFT + len(RATIOS) * CELL / 2
-    name = text(middle, bottom + 44, "measurements m over degrees of freedom r(2d − r)", anchor="middle")
+    name = text(
+        middle, bottom + 44, "measurements m over degrees of freedom r(2d − r)", anchor="middle"
+    )
     side = text(0, 0, "rank r of W", anchor="middle")
-    return [*ticks, name, f'<g transform="translate(38 {TOP + len(ranks) * ROW / 2:.0f}) rotate(-90)">{side}</g>']
+    return [
+        *ticks,
+        name,
+        f'<g transform="translate(38 {TOP + len(ranks) * ROW / 2:.0f}) rotate(-90)">{side}</g>',
+    ]
 
 
 def key(bottom: float) -> list[str]:
     """What the colours mean."""
     shown = [0.0, 0.25, 0.5, 0.75, 1.0]
     boxes = [
-        f'<rect x="{LEFT + 30 * i}" y="{bottom}" width="30" height="12" fill="{blend(p)}" stroke="#e3e2dd"/>'
+        f'<rect x="{LEFT + 30 * i}" y="{bottom}" width="30" height="12" fill="{blend(p)}"'
+        ' stroke="#e3e2dd"/>'
         for i, p in enumerate(shown)
     ]
     says = "success rate 0 to 1; no cell: as many measurements as entries, nothing to minimise"
     return [*boxes, text(LEFT + 160, bottom + 11, says, size=12)]
 
 
-def picture(rates: dict[tuple[int, float], float], ranks: range, crossing: dict[int, float], cell: Cell) -> str:
+def picture(
+    rates: dict[tuple[int, float], float], ranks: range, crossing: dict[int, float], cell: Cell
+) -> str:
     """The phase diagram as a self-contained SVG."""
     d, bottom = cell.width, TOP + len(ranks) * ROW
     theory = [(statistical_dimension(d, r) / (r * (2 * d - r)), r) for r in ranks]
@@ -165,12 +199,23 @@ def picture(rates: dict[tuple[int, float], float], ranks: range, crossing: dict[
         curve([(x_of(x), y_of(r, ranks)) for x, r in theory], LIMIT, "7 5"),
         curve([(x_of(x), y_of(r, ranks)) for r, x in crossing.items()], INK),
     ]
-    dots = [f'<circle cx="{x_of(x):.1f}" cy="{y_of(r, ranks):.1f}" r="4" fill="{INK}"/>' for r, x in crossing.items()]
+    dots = [
+        f'<circle cx="{x_of(x):.1f}" cy="{y_of(r, ranks):.1f}" r="4" fill="{INK}"/>'
+        for r, x in crossing.items()
+    ]
     low, high = min(crossing.values()), max(crossing.values())
-    title = f"Half of the matrices come back at {low:.1f} to {high:.1f} times their degrees of freedom"
+    title = (
+        f"Half of the matrices come back at {low:.1f} to {high:.1f} times their degrees of freedom"
+    )
     caption = (
-        f"d = {d}, {cell.seeds} random matrices a cell, success: relative error at most {RECOVERED:g}.",
-        "Look at where blue begins: close to the dashed prediction, which is for fully Gaussian measurements.",
+        (
+            f"d = {d}, {cell.seeds} random matrices a cell, success: relative error at most"
+            f" {RECOVERED:g}."
+        ),
+        (
+            "Look at where blue begins: close to the dashed prediction, which is for fully Gaussian"
+            " measurements."
+        ),
     )
     width, height = LEFT + len(RATIOS) * CELL + 40, bottom + 96
     parts = [
@@ -188,11 +233,18 @@ def picture(rates: dict[tuple[int, float], float], ranks: range, crossing: dict[
 
 
 def labels(theory: list[tuple[float, int]], crossing: dict[int, float], ranks: range) -> list[str]:
-    """Names of the two curves, beside them: the measured one on its right, the predicted one on its left."""
+    """Names of the two curves, beside them: the measured one on its right, the predicted one on its
+    left.
+    """
     r, low = ranks[min(2, len(ranks) - 1)], ranks[0]
-    ours = text(x_of(crossing.get(r, 2.0)) + 12, y_of(r, ranks) + 4, "measured: half succeed", size=12)
+    ours = text(
+        x_of(crossing.get(r, 2.0)) + 12, y_of(r, ranks) + 4, "measured: half succeed", size=12
+    )
     x = x_of(theory[0][0]) - 10
-    return [ours, text(x, y_of(low, ranks) + 4, "statistical dimension", size=12, anchor="end", colour=LIMIT)]
+    return [
+        ours,
+        text(x, y_of(low, ranks) + 4, "statistical dimension", size=12, anchor="end", colour=LIMIT),
+    ]
 
 
 def main() -> None:
@@ -205,7 +257,10 @@ def main() -> None:
     width, seeds, ranks = (12, 5, range(1, 6)) if options.quick else (20, 20, range(1, 9))
     grid, start = cells(width, ranks, seeds), time.perf_counter()
     with ProcessPoolExecutor(options.workers) as pool:
-        rates = {(c.rank, c.ratio): rate for c, rate in zip(grid, pool.map(success, grid, chunksize=4), strict=True)}
+        rates = {
+            (c.rank, c.ratio): rate
+            for c, rate in zip(grid, pool.map(success, grid, chunksize=4), strict=True)
+        }
     crossing: dict[int, float] = {}
     for r in ranks:
         here = [c.ratio for c in grid if c.rank == r]
@@ -214,8 +269,14 @@ def main() -> None:
     print(table(rates, ranks, crossing, width))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(picture(rates, ranks, crossing, grid[0]))
-    print(f"\nd = {width}, {seeds} matrices a cell, {time.perf_counter() - start:.0f} s; columns: m / r(2d - r).")
-    print(f"half: where half succeed; theory: statistical dimension / r(2d - r). Picture: {options.out}")
+    print(
+        f"\nd = {width}, {seeds} matrices a cell, {time.perf_counter() - start:.0f} s; columns: m /"
+        " r(2d - r)."
+    )
+    print(
+        "half: where half succeed; theory: statistical dimension / r(2d - r). Picture:"
+        f" {options.out}"
+    )
 
 
 if __name__ == "__main__":

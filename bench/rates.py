@@ -1,4 +1,6 @@
-"""How often exact recovery succeeds, and how well, over heads of every size and awkward read-outs."""
+"""How often exact recovery succeeds, and how well, over heads of every size and awkward
+read-outs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ import keyhole
 
 Draw = Callable[[int, np.random.Generator], np.ndarray]
 ERROR_BAR, MEDIAN_BAR, EXTRA_BAR = 1e-12, 1e-14, 70
-HEADINGS = ("read-out", "cases", "failures", "W median", "W max", "v max", "extra median", "extra max")
+HEADINGS = (
+    "read-out",
+    "cases",
+    "failures",
+    "W median",
+    "W max",
+    "v max",
+    "extra median",
+    "extra max",
+)
 WIDTHS = (10, 6, 8, 9, 8, 8, 12, 9)
 
 

@@ -1,12 +1,14 @@
-"""Trained attention as black boxes: heads, whole layers, vocabulary-only questions, float32 arithmetic.
+"""Trained attention as black boxes: heads, whole layers, vocabulary-only questions, float32
+arithmetic.
 
     make real
 
-Three wheels are read as files (see trained/wheels.py): MiniLM, a sentence encoder (6 layers of 12 heads, width 384);
-rxnmapper, a model of chemical reactions (8 heads, width 256); transkun, which writes down piano music (12 layers of 8
-heads, width 256). A head answers its own numbers, a layer what its output projection gives. Every recovered model is
-saved, loaded back and compared with the original on real sentences (transkun: on random tokens at which the scores of
-no head spread by more than 3, as in verification); the error is the worst over the largest answer, in float32 over the
+Three wheels are read as files (see trained/wheels.py): MiniLM, a sentence encoder (6 layers of 12
+heads, width 384); rxnmapper, a model of chemical reactions (8 heads, width 256); transkun, which
+writes down piano music (12 layers of 8 heads, width 256). A head answers its own numbers, a layer
+what its output projection gives. Every recovered model is saved, loaded back and compared with the
+original on real sentences (transkun: on random tokens at which the scores of no head spread by more
+than 3, as in verification); the error is the worst over the largest answer, in float32 over the
 largest value of a token, as tolerances are stated. Queries are all of them, verification included.
 """
 
@@ -28,7 +30,8 @@ from keyhole.learners.choosing import Hints
 from trained import wheels, words
 
 HEAD_BARS, LAYER_BARS = (1_500, 1e-9), (3_000, 1e-6)
-SINGLE_BARS = (1_000_000, 1e-3)  # in float32 the tolerance stated is 6e-4 for heads and 6e-3 for layers
+# in float32 the tolerance stated is 6e-4 for heads and 6e-3 for layers
+SINGLE_BARS = (1_000_000, 1e-3)
 FREE = (1_000_000, 1e-9)
 
 Sequences = list[np.ndarray]
@@ -43,7 +46,8 @@ class Case:
     learner: Any
     bars: tuple[int, float]
     compared: Sequences
-    truth: Callable[[np.ndarray], np.ndarray] | None = None  # the same in float64, where the target computes in less
+    # the same in float64, where the target computes in less
+    truth: Callable[[np.ndarray], np.ndarray] | None = None
     tokens: np.ndarray | None = None
 
 
@@ -61,7 +65,10 @@ class Row:
 
     def __str__(self) -> str:
         met = "met" if self.met else "missed"
-        return f"{self.name:<34} {self.verdict:<17} {self.queries:>7,} {self.error:>9.1e} {self.seconds:>7.1f} {met}"
+        return (
+            f"{self.name:<34} {self.verdict:<17} {self.queries:>7,} {self.error:>9.1e}"
+            f" {self.seconds:>7.1f} {met}"
+        )
 
 
 def recovered(case: Case) -> Row:
@@ -91,7 +98,9 @@ def read_back(model: Any) -> Any:
 
 
 def worst(model: Any, case: Case) -> float:
-    """Largest gap at any token of any sentence, over the largest answer or, in float32, the largest token value."""
+    """Largest gap at any token of any sentence, over the largest answer or, in float32, the largest
+    token value.
+    """
     gaps, sizes = [], []
     for X in map(wheels.each_last, case.compared):
         truth = (case.truth or case.target)(X)
@@ -100,25 +109,40 @@ def worst(model: Any, case: Case) -> float:
     return float(max(gaps) / max(sizes))
 
 
-def both(name: str, layer: wheels.Layer, compared: Sequences, bars: tuple[int, float]) -> Iterator[Case]:
+def both(
+    name: str, layer: wheels.Layer, compared: Sequences, bars: tuple[int, float]
+) -> Iterator[Case]:
     """A whole layer, in double and in single precision."""
     yield Case(name, layer, keyhole.WholeLayer(), bars, compared)
     single = layer.cast(np.float32)
-    yield Case(f"{name}, float32", single, keyhole.WholeLayer(), (SINGLE_BARS[0], 6e-3), compared, truth=layer)
+    yield Case(
+        f"{name}, float32",
+        single,
+        keyhole.WholeLayer(),
+        (SINGLE_BARS[0], 6e-3),
+        compared,
+        truth=layer,
+    )
 
 
-def heads(name: str, layer: wheels.Layer, compared: Sequences, bars: tuple[int, float], many: int) -> Iterator[Case]:
+def heads(
+    name: str, layer: wheels.Layer, compared: Sequences, bars: tuple[int, float], many: int
+) -> Iterator[Case]:
     """Heads alone, in double precision, and the first in single."""
     for number in range(min(many, layer.heads)):
         yield Case(f"{name}, head {number}", layer.head(number), keyhole.LowRank(), bars, compared)
     for number in range(min(many, 4)):
         single = layer.cast(np.float32).head(number)
         truth = layer.head(number)
-        yield Case(f"{name}, head {number}, float32", single, "auto", SINGLE_BARS, compared, truth=truth)
+        yield Case(
+            f"{name}, head {number}, float32", single, "auto", SINGLE_BARS, compared, truth=truth
+        )
 
 
 def minilm(wheel: Path, options: argparse.Namespace) -> Iterator[Case]:
-    """MiniLM: heads of the first layer, all layers, and a head that may only be asked its vocabulary."""
+    """MiniLM: heads of the first layer, all layers, and a head that may only be asked its
+    vocabulary.
+    """
     tensors = wheels.tensors_of(wheel)
     known = words.vocabulary(wheels.member(wheel, "/model/vocab.txt").decode())
     ids = [words.word_pieces(sentence, known) for sentence in words.SENTENCES]
@@ -132,14 +156,19 @@ def minilm(wheel: Path, options: argparse.Namespace) -> Iterator[Case]:
         yield Case(name, layers[0].head(0), None, FREE, rows, tokens=tokens)
     states = [wheels.encoded(tensors, sentence, layers[: options.layers]) for sentence in ids]
     for number, layer in enumerate(layers[: options.layers]):
-        yield from both(f"MiniLM layer {number}", layer, [state[number] for state in states], LAYER_BARS)
+        yield from both(
+            f"MiniLM layer {number}", layer, [state[number] for state in states], LAYER_BARS
+        )
 
 
 def rxnmapper(wheel: Path, options: argparse.Namespace) -> Iterator[Case]:
     """Rxnmapper: heads, the layer, and a head that may only be asked its vocabulary."""
     tensors = wheels.tensors_of(wheel)
     known = words.vocabulary(wheels.member(wheel, "/vocab.txt").decode())
-    ids, layer = [words.smiles(reaction, known) for reaction in words.REACTIONS], wheels.rxnmapper_layer(tensors)
+    ids, layer = (
+        [words.smiles(reaction, known) for reaction in words.REACTIONS],
+        wheels.rxnmapper_layer(tensors),
+    )
     compared = [wheels.rxn_embedded(tensors, reaction) for reaction in ids]
     yield from heads("rxnmapper", layer, compared, FREE, options.heads)
     if options.heads:
@@ -158,11 +187,15 @@ def transkun(wheel: Path, options: argparse.Namespace) -> Iterator[Case]:
     for number in range(min(6, options.layers)):
         for along in "FT":
             layer = wheels.transkun_layer(tensors, number, along)
-            yield from both(f"transkun layer {number}{along}", layer, layer.gentle(tokens), (1_000_000, 1e-6))
+            yield from both(
+                f"transkun layer {number}{along}", layer, layer.gentle(tokens), (1_000_000, 1e-6)
+            )
 
 
 def put_back(wheel: Path, models: list[Any]) -> float:
-    """How far sentence vectors move when all six attention layers of MiniLM are the recovered ones: 1 - cosine."""
+    """How far sentence vectors move when all six attention layers of MiniLM are the recovered ones:
+    1 - cosine.
+    """
     tensors = wheels.tensors_of(wheel)
     known = words.vocabulary(wheels.member(wheel, "/model/vocab.txt").decode())
     own = [wheels.minilm_layer(tensors, number) for number in range(6)]
@@ -181,8 +214,12 @@ SOURCES["transkun"] = (wheels.TRANSKUN, transkun)
 def main() -> None:
     """Print the table; exit code 1 where a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=wheels.FOLDER, help="where the downloaded wheels are")
-    parser.add_argument("--models", nargs="*", default=list(SOURCES), choices=list(SOURCES), help="which of them")
+    parser.add_argument(
+        "--folder", type=Path, default=wheels.FOLDER, help="where the downloaded wheels are"
+    )
+    parser.add_argument(
+        "--models", nargs="*", default=list(SOURCES), choices=list(SOURCES), help="which of them"
+    )
     parser.add_argument("--heads", type=int, default=12, help="heads of a layer to recover alone")
     parser.add_argument("--layers", type=int, default=6, help="layers to recover whole")
     options = parser.parse_args()
@@ -201,7 +238,10 @@ def main() -> None:
         models = [whole.get(f"MiniLM layer {number}") for number in range(6)]
         if all(model is not None for model in models):
             gap = put_back(options.folder / wheels.MINILM, models)
-            print(f"MiniLM with all six layers replaced: unit sentence vectors move by {gap:.1e} at most")
+            print(
+                f"MiniLM with all six layers replaced: unit sentence vectors move by {gap:.1e} at"
+                " most"
+            )
     raise SystemExit(0 if all(row.met for row in rows) else 1)
 
 

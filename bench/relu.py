@@ -1,4 +1,6 @@
-"""Networks with one hidden layer recovered: success, queries beside the limit, function error, time."""
+"""Networks with one hidden layer recovered: success, queries beside the limit, function error,
+time.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from threadpoolctl import threadpool_limits
 import keyhole
 from keyhole.identify import network_distance
 
-SIZES = {(10, 20, 1): 100, (32, 128, 1): 20, (64, 256, 1): 5, (32, 128, 32): 20, (64, 256, 64): 5, (784, 128, 1): 1}
+SIZES = {
+    (10, 20, 1): 100,
+    (32, 128, 1): 20,
+    (64, 256, 1): 5,
+    (32, 128, 32): 20,
+    (64, 256, 64): 5,
+    (784, 128, 1): 1,
+}
 HEADINGS = ("d,k,m", "ok", "wrong", "queries", "/ limit", "/ d", "error max", "seconds")
 WIDTHS = (11, 8, 6, 8, 8, 7, 10, 8)
 ERROR_BAR, SCALAR_BAR, VECTOR_BAR = 1e-7, 1.25, 18.0
@@ -42,9 +51,17 @@ def tried(width: int, hidden: int, outputs: int, rng: np.random.Generator) -> Ca
     for radius in (1.0, 10.0, 1000.0):
         x = radius * rng.normal(size=(300, width))
         answers = truth.points(x)
-        errors.append(np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max())
+        errors.append(
+            np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max()
+        )
     right = network_distance(truth, model).hidden == (hidden, hidden) and max(errors) <= ERROR_BAR
-    return Case(recovery.verdict.verified, right, recovery.ledger.total().sequences, float(max(errors)), seconds)
+    return Case(
+        recovery.verdict.verified,
+        right,
+        recovery.ledger.total().sequences,
+        float(max(errors)),
+        seconds,
+    )
 
 
 def line(cells: tuple[str, ...]) -> str:
@@ -56,9 +73,18 @@ def row(size: tuple[int, int, int], cases: list[Case]) -> tuple[str, ...]:
     """Cells of one size, in the order of HEADINGS."""
     d, k, m = size
     limit = (k * (d + m) + m * (d + 1)) / m
-    good, wrong = sum(c.verified and c.right for c in cases), sum(c.verified and not c.right for c in cases)
+    good, wrong = (
+        sum(c.verified and c.right for c in cases),
+        sum(c.verified and not c.right for c in cases),
+    )
     queries, seconds = np.median([c.queries for c in cases]), np.median([c.seconds for c in cases])
-    counts = (f"{good}/{len(cases)}", str(wrong), f"{queries:.0f}", f"{queries / limit:.2f}", f"{queries / d:.1f}")
+    counts = (
+        f"{good}/{len(cases)}",
+        str(wrong),
+        f"{queries:.0f}",
+        f"{queries / limit:.2f}",
+        f"{queries / d:.1f}",
+    )
     return (f"{d},{k},{m}", *counts, f"{max(c.error for c in cases):.1e}", f"{seconds:.2f}")
 
 

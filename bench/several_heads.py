@@ -1,8 +1,10 @@
-"""Sums of heads: queries per parameter and errors over H x d, beside the published learner and its count.
+"""Sums of heads: queries per parameter and errors over H x d, beside the published learner and its
+count.
 
-Heads are W = G/sqrt d, V = G/sqrt d. Queries are all that were asked, verification apart; a parameter is one of
-H(d^2 + d); `error` is the worst relative error of any head's W or V. The published learner
-(`Repetition`, rational interpolation, H known to it) runs on the same heads; its own count is 4Hd^2 - 2H + 1.
+Heads are W = G/sqrt d, V = G/sqrt d. Queries are all that were asked, verification apart; a
+parameter is one of H(d^2 + d); `error` is the worst relative error of any head's W or V. The
+published learner (`Repetition`, rational interpolation, H known to it) runs on the same heads; its
+own count is 4Hd^2 - 2H + 1.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ import keyhole
 HEADS, WIDTHS = (1, 2, 4, 8, 16), (4, 8, 16, 32, 64)
 BOUNDED = ((2, 8), (4, 8), (4, 16), (8, 16))
 HEADINGS = (
-    "  H   d  verified  once  queries/par  most/par  published/par  error median     worst  CPU s | published learner"
+    "  H   d  verified  once  queries/par  most/par  published/par  error median     worst  CPU s |"
+    " published learner"
 )
 
 
 @dataclass(frozen=True)
 class Run:
-    """One recovery: whether verified, whether at the first attempt, queries, error and CPU seconds."""
+    """One recovery: whether verified, whether at the first attempt, queries, error and CPU
+    seconds.
+    """
 
     verified: bool
     once: bool
@@ -40,14 +45,21 @@ def hidden(heads: int, width: int, seed: int) -> tuple[keyhole.MultiHead, np.ran
     return keyhole.MultiHead.random(width, heads=heads, rng=hiding), learning
 
 
-def run(learner: keyhole.Learner, oracle: keyhole.Oracle, model: keyhole.MultiHead, rng: np.random.Generator) -> Run:
+def run(
+    learner: keyhole.Learner,
+    oracle: keyhole.Oracle,
+    model: keyhole.MultiHead,
+    rng: np.random.Generator,
+) -> Run:
     """What one learner makes of one oracle."""
     start = time.process_time()
     found = learner.run(oracle, rng=rng)
     seconds = time.process_time() - start
     error = np.inf if found.model is None else keyhole.compare(model, found.model).largest
     once = found.certificate is not None and found.certificate.outcome is keyhole.Outcome.HOLDS
-    return Run(found.verdict.verified, once, found.ledger.total(without="verify").sequences, error, seconds)
+    return Run(
+        found.verdict.verified, once, found.ledger.total(without="verify").sequences, error, seconds
+    )
 
 
 def ours(heads: int, width: int, seed: int) -> Run:
@@ -80,7 +92,9 @@ class Narrow:
         X = X.astype(np.float32)
         scores = np.einsum("bnd,hde,be->bhn", X, self.W, X[:, -1])
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return np.einsum("bhn,bnd,hdo->bo", weights / weights.sum(axis=-1, keepdims=True), X, self.V)
+        return np.einsum(
+            "bhn,bnd,hdo->bo", weights / weights.sum(axis=-1, keepdims=True), X, self.V
+        )
 
 
 def narrow(heads: int, width: int, seed: int) -> Run:
@@ -96,9 +110,10 @@ def summary(heads: int, width: int, runs: list[Run]) -> str:
     asked, errors = [r.queries / parameters for r in runs], [r.error for r in runs]
     count_published = (4 * heads * width * width - 2 * heads + 1) / parameters
     return (
-        f"{heads:3} {width:3} {sum(r.verified for r in runs):5}/{count:<3} {sum(r.once for r in runs):4} "
-        f"{statistics.median(asked):12.2f} {max(asked):9.2f} {count_published:14.2f} {statistics.median(errors):13.1e} "
-        f"{max(errors):9.1e} {statistics.mean(r.seconds for r in runs):6.2f}"
+        f"{heads:3} {width:3} {sum(r.verified for r in runs):5}/{count:<3}"
+        f" {sum(r.once for r in runs):4} {statistics.median(asked):12.2f} {max(asked):9.2f}"
+        f" {count_published:14.2f} {statistics.median(errors):13.1e} {max(errors):9.1e}"
+        f" {statistics.mean(r.seconds for r in runs):6.2f}"
     )
 
 
@@ -108,7 +123,10 @@ def beside(runs: list[Run], heads: int, width: int) -> str:
     if not verified:
         return f"0/{len(runs)} verified"
     asked = statistics.median(r.queries for r in verified) / (heads * (width * width + width))
-    return f"{len(verified)}/{len(runs)} verified, {asked:.2f}/par, error {max(r.error for r in verified):.0e}"
+    return (
+        f"{len(verified)}/{len(runs)} verified, {asked:.2f}/par, error"
+        f" {max(r.error for r in verified):.0e}"
+    )
 
 
 def seeds_of(heads: int, width: int, seeds: int) -> int:
@@ -123,7 +141,12 @@ def table(seeds: int, largest: int) -> None:
         for heads in HEADS:
             which = range(seeds_of(heads, width, seeds))
             mine = summary(heads, width, [ours(heads, width, seed) for seed in which])
-            print(mine, "|", beside([published(heads, width, seed) for seed in which[:5]], heads, width), flush=True)
+            print(
+                mine,
+                "|",
+                beside([published(heads, width, seed) for seed in which[:5]], heads, width),
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -131,7 +154,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--largest", type=int, default=64, help="largest width")
-    parser.add_argument("--only", choices=("free", "bounded", "float32"), help="one of the three tables")
+    parser.add_argument(
+        "--only", choices=("free", "bounded", "float32"), help="one of the three tables"
+    )
     options = parser.parse_args()
     if options.only in (None, "free"):
         table(options.seeds, options.largest)
@@ -139,7 +164,10 @@ def main() -> None:
         print("tokens within R = sqrt d:")
         for heads, width in BOUNDED:
             seeds = min(options.seeds, 5 if (heads, width) == (8, 16) else options.seeds)
-            print(summary(heads, width, [bounded(heads, width, seed) for seed in range(seeds)]), flush=True)
+            print(
+                summary(heads, width, [bounded(heads, width, seed) for seed in range(seeds)]),
+                flush=True,
+            )
     if options.only in (None, "float32"):
         print("a target that computes in float32:")
         print(summary(4, 8, [narrow(4, 8, seed) for seed in range(options.seeds)]), flush=True)

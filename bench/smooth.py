@@ -1,4 +1,6 @@
-"""Networks of GELU or SiLU units recovered: success, queries beside the limit, function error, time."""
+"""Networks of GELU or SiLU units recovered: success, queries beside the limit, function error,
+time.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,25 @@ Case = tuple[bool, float, int, float, float]
 
 
 def tried(size: tuple[int, int, int], activation: str, rng: np.random.Generator) -> Case:
-    """Hide one random network and recover it: verified, error, queries, those per limit, seconds."""
+    """Hide one random network and recover it: verified, error, queries, those per limit,
+    seconds.
+    """
     d, k, m = size
     truth = keyhole.ReluNet.random(d, hidden=k, outputs=m, activation=activation, rng=rng)
     start = time.perf_counter()
     recovery = keyhole.SmoothNetwork().run(keyhole.Local(truth), rng=rng)
-    seconds, model, asked = time.perf_counter() - start, recovery.model, recovery.ledger.total().sequences
+    seconds, model, asked = (
+        time.perf_counter() - start,
+        recovery.model,
+        recovery.ledger.total().sequences,
+    )
     errors = [np.inf] if model is None else []
     for radius in RADII if model is not None else ():
         x = radius * rng.normal(size=(300, d))
         answers = truth.points(x)
-        errors.append(np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max())
+        errors.append(
+            np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max()
+        )
     limit = (k * (d + 1 + m) + m * (d + 1)) / m
     return recovery.verdict.verified, float(max(errors)), asked, asked / limit, seconds
 
@@ -54,16 +64,25 @@ def main() -> int:
             for activation in ("gelu", "silu"):
                 count = max(1, round(options.share * seeds))
                 cases = [
-                    tried(size, activation, rng) for rng in np.random.default_rng([options.seed, *size]).spawn(count)
+                    tried(size, activation, rng)
+                    for rng in np.random.default_rng([options.seed, *size]).spawn(count)
                 ]
                 good = sum(verified and error <= ERROR_BAR for verified, error, *_ in cases)
                 wrong = sum(verified and error > 1e-8 for verified, error, *_ in cases)
-                queries, over, seconds = (float(np.median([case[i] for case in cases])) for i in (2, 3, 4))
+                queries, over, seconds = (
+                    float(np.median([case[i] for case in cases])) for i in (2, 3, 4)
+                )
                 cells = (f"{good}/{count}", str(wrong), f"{queries:.0f}", f"{over:.2f}")
                 error = f"{max(case[1] for case in cases):.1e}"
-                print(line((activation, ",".join(map(str, size)), *cells, error, f"{seconds:.2f}")), flush=True)
+                print(
+                    line((activation, ",".join(map(str, size)), *cells, error, f"{seconds:.2f}")),
+                    flush=True,
+                )
                 missed |= good < count
-    print("\nVerification included. ok: verified and within 1e-10; wrong: verified and off by more than 1e-8.")
+    print(
+        "\nVerification included. ok: verified and within 1e-10; wrong: verified and off by more"
+        " than 1e-8."
+    )
     return int(missed)
 
 

@@ -1,4 +1,6 @@
-"""What a sweep costs beside its jobs: 1,000 jobs of about a millisecond, serially and in local processes."""
+"""What a sweep costs beside its jobs: 1,000 jobs of about a millisecond, serially and in local
+processes.
+"""
 
 import tempfile
 import time
@@ -15,7 +17,9 @@ def main() -> None:
     """Print the overhead per job: wall-clock time times processes, less the time inside jobs."""
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "plans.toml"
-        file.write_text(f'job = "plan"\n[base]\nwidth = 64\n[grid]\noutputs.range = [1, {JOBS + 1}]\n')
+        file.write_text(
+            f'job = "plan"\n[base]\nwidth = 64\n[grid]\noutputs.range = [1, {JOBS + 1}]\n'
+        )
         for workers in (0, 2):
             out = Path(place) / str(workers)
             start = time.perf_counter()
@@ -23,7 +27,10 @@ def main() -> None:
             spent = time.perf_counter() - start
             inside = sum(row.about["seconds"] for row in read_rows(out / "store.sqlite"))
             over = (spent * max(1, workers) - inside) / JOBS
-            print(f"workers {workers}: {spent:.2f} s for jobs of {inside / JOBS:.1e} s, {over:.1e} s over per job")
+            print(
+                f"workers {workers}: {spent:.2f} s for jobs of {inside / JOBS:.1e} s, {over:.1e} s"
+                " over per job"
+            )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Third-order attention: sums of pairs and matrix products beside the dense form and the package simplicial-attention.
+"""Third-order attention: sums of pairs and matrix products beside the dense form and the package
+simplicial-attention.
 
-Processor time of one thread. The dense form is timed on some rows of the longest sequences and scaled to all of them.
-simplicial-attention (PyPI, with torch) is asked in an environment of its own, build/simplicial; where that is absent
-its part is skipped, and the sentence printed says how to make it.
+Processor time of one thread. The dense form is timed on some rows of the longest sequences and
+scaled to all of them. simplicial-attention (PyPI, with torch) is asked in an environment of its
+own, build/simplicial; where that is absent its part is skipped, and the sentence printed says how
+to make it.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def exact_rows(x: np.ndarray, rows: int, modulus: int) -> np.ndarray:
     c, blank = np.longdouble(unit.Q[0, 0]), np.longdouble(unit.Q[2, 4])
     answers = []
     for row in x[-rows:]:
-        sums, counts = np.unique((row + x[:, None] + x + modulus // 2) % modulus - modulus // 2, return_counts=True)
+        sums, counts = np.unique(
+            (row + x[:, None] + x + modulus // 2) % modulus - modulus // 2, return_counts=True
+        )
         near = np.abs(sums) < 50 if modulus > 10**5 else np.full(len(sums), True)
         match = np.sum(counts[near] * np.exp(-2 * c * np.sin(pi * sums[near] / modulus) ** 2))
         answers.append(float(match / (match + np.exp(blank - c) + 2 * length * np.exp(-c))))
@@ -81,8 +85,9 @@ def circle_row(modulus: int, length: int, rows: int) -> bool:
     apart = np.abs(fast[:, -rows:] - dense).max()
     lost = unit.Q[0, 0] * np.finfo(np.float64).eps
     print(
-        f"match3    N {length:5}  M {modulus:8}  dense {slow:7.2f} s  sums {quick:7.3f} s  ratio {slow / quick:7.1f}  "
-        f"from exact {gap:.1e}  from dense {apart:.1e} (its scores round by {lost:.0e})"
+        f"match3    N {length:5}  M {modulus:8}  dense {slow:7.2f} s  sums {quick:7.3f} s  ratio"
+        f" {slow / quick:7.1f}  from exact {gap:.1e}  from dense {apart:.1e} (its scores round by"
+        f" {lost:.0e})"
     )
     return bool(gap <= AGREE and apart <= max(AGREE, lost) and slow / quick >= FASTER)
 
@@ -106,8 +111,8 @@ def sides_row(length: int, scale: float, rows: int) -> bool:
     slow *= length / rows
     gap = np.abs(fast[0, :rows, 0] - expected).max()
     print(
-        f"sides     N {length:5}  scale {scale:6.0e}  dense {slow:7.2f} s  products {quick:7.3f} s  "
-        f"ratio {slow / quick:7.1f}  gap {gap:.1e}"
+        f"sides     N {length:5}  scale {scale:6.0e}  dense {slow:7.2f} s  products {quick:7.3f} s "
+        f" ratio {slow / quick:7.1f}  gap {gap:.1e}"
     )
     return bool(gap <= AGREE and np.isfinite(fast).all())
 
@@ -116,11 +121,18 @@ def peer_there() -> bool:
     """Whether the environment with simplicial-attention is there and whole."""
     if not PEER.exists():
         return False
-    return subprocess.run([PEER, "-c", "import torch, simplicial_attention"], capture_output=True).returncode == 0
+    return (
+        subprocess.run(
+            [PEER, "-c", "import torch, simplicial_attention"], capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 def peer_row(length: int, embed: int) -> bool:
-    """One line beside simplicial-attention, whose scores are divided by the root of the dimension."""
+    """One line beside simplicial-attention, whose scores are divided by the root of the
+    dimension.
+    """
     rng = np.random.default_rng(length)
     unit = keyhole.TensorAttention.random(embed, order=3, embed=embed, outputs=embed, rng=rng)
     X = rng.normal(size=(1, length, embed))
@@ -128,12 +140,17 @@ def peer_row(length: int, embed: int) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         asked, told = Path(folder) / "in.npz", Path(folder) / "out.npz"
         np.savez(asked, q=q, k1=k1, k2=k2, v1=v1, v2=v2)
-        subprocess.run([PEER, "-c", ASK, asked, told], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        subprocess.run(
+            [PEER, "-c", ASK, asked, told], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
         theirs = np.load(told)
         out, seconds = theirs["out"], float(theirs["seconds"])
     ours, mine = timed(lambda: unit(X))
     gap = np.abs(ours - out).max()
-    print(f"peer      N {length:5}  m {embed:3}  theirs {seconds:7.3f} s  ours {mine:7.3f} s  gap {gap:.1e}")
+    print(
+        f"peer      N {length:5}  m {embed:3}  theirs {seconds:7.3f} s  ours {mine:7.3f} s  gap"
+        f" {gap:.1e}"
+    )
     return bool(gap <= AGREE)
 
 
@@ -141,8 +158,12 @@ def main() -> int:
     """Print the table; 1 when a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--length", type=int, default=1000)
-    parser.add_argument("--rows", type=int, default=50, help="rows on which the dense form is timed")
-    parser.add_argument("--moduli", type=int, nargs="+", default=[5_000, 100_000, 1_000_000, 4_000_000])
+    parser.add_argument(
+        "--rows", type=int, default=50, help="rows on which the dense form is timed"
+    )
+    parser.add_argument(
+        "--moduli", type=int, nargs="+", default=[5_000, 100_000, 1_000_000, 4_000_000]
+    )
     options = parser.parse_args()
     with threadpool_limits(1, "blas"):
         met = [circle_row(modulus, options.length, options.rows) for modulus in options.moduli]
@@ -151,8 +172,9 @@ def main() -> int:
             met += [peer_row(length, 16) for length in (32, 96)]
         else:
             print(
-                "simplicial-attention is not there: skipped. Make it with `python3 -m venv build/simplicial && "
-                "build/simplicial/bin/pip install torch==2.13.0 simplicial-attention==0.1.6`."
+                "simplicial-attention is not there: skipped. Make it with `python3 -m venv"
+                " build/simplicial && build/simplicial/bin/pip install torch==2.13.0"
+                " simplicial-attention==0.1.6`."
             )
     return 0 if all(met) else 1
 

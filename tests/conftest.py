@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import config
 
-settings.register_profile("keyhole", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "keyhole", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("keyhole")
 
 CHECKED = 30
@@ -19,7 +21,9 @@ check_every_call = jaxtyping.jaxtyped
 
 
 def spare_calls(function, checked):
-    """A function whose shapes are checked in its first thirty calls in a test, and in every thirtieth after."""
+    """A function whose shapes are checked in its first thirty calls in a test, and in every
+    thirtieth after.
+    """
 
     @functools.wraps(function)
     def call(*args, **options):
@@ -32,7 +36,9 @@ def spare_calls(function, checked):
 
 
 def check_some_calls(**how):
-    """As `jaxtyping.jaxtyped`: checking a million calls of small functions took four fifths of the theorem tests."""
+    """As `jaxtyping.jaxtyped`: checking a million calls of small functions took four fifths of the
+    theorem tests.
+    """
     check = check_every_call(**how)
 
     def decorate(found):
@@ -47,7 +53,8 @@ def check_some_calls(**how):
     return decorate
 
 
-# The import hook of jaxtyping looks the decorator up in each module it loads, and none is loaded yet.
+# The import hook of jaxtyping looks the decorator up in each module it loads, and none is loaded
+# yet.
 jaxtyping.jaxtyped = check_some_calls
 
 
@@ -63,7 +70,9 @@ def rng():
 
 @pytest.fixture
 def untyped():
-    """Shape annotations are not enforced, as outside a test run: what is refused is refused by the code itself."""
+    """Shape annotations are not enforced, as outside a test run: what is refused is refused by the
+    code itself.
+    """
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)

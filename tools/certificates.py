@@ -1,4 +1,6 @@
-"""One small measured certificate for every theorem that has any: what the pages of theorems show."""
+"""One small measured certificate for every theorem that has any: what the pages of theorems
+show.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,24 @@ from keyhole.constructions.sparse_averages.sparse_average import LEAST_SQUARES
 from keyhole.learners.one_layer.antisymmetric import Antisymmetric
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Bounded, Cast, Local, Noisy, Rounded, Signs
-from keyhole.tasks import FourCycles, Match2, Match3, Match3Bigram, Match3Local, Match4, SparseAverage, Triangles
+from keyhole.tasks import (
+    FourCycles,
+    Match2,
+    Match3,
+    Match3Bigram,
+    Match3Local,
+    Match4,
+    SparseAverage,
+    Triangles,
+)
 
 Example = tuple[str, Certificate | Inequality]
 
 
 def examples() -> Iterator[Example]:
-    """What was done, and the certificate or the inequality that comes of it, for each theorem once."""
+    """What was done, and the certificate or the inequality that comes of it, for each theorem
+    once.
+    """
     seen: set[str] = set()
     for source in (recoveries, twins, built, bounded, conversations):
         for said, held in source():
@@ -68,16 +81,28 @@ def _bases() -> tuple[Any, Any]:
 
 _Make = Callable[[np.random.Generator], tuple[Any, dict[str, Any]]]
 _RECOVERIES: dict[str, _Make] = {
-    "a head of width 6, learner exact": lambda rng: (Local(Head.random(6, rng=rng)), {"learner": "exact"}),
+    "a head of width 6, learner exact": lambda rng: (
+        Local(Head.random(6, rng=rng)),
+        {"learner": "exact"},
+    ),
     "a head of width 12 and rank 2": lambda rng: (Local(Head.random(12, rank=2, rng=rng)), {}),
     "a head of width 3, answers rounded to 7 decimals": lambda rng: (
         Rounded(Local(Head(0.2 * rng.normal(size=(3, 3)), np.ones((3, 1)))), 7),
         {"learner": keyhole.Tolerant(norm_bound=1.0, margin=0.5)},
     ),
     "a head of width 3, labels only": lambda rng: (Signs(Local(Head.random(3, rng=rng))), {}),
-    "a head of width 4, answers in bf16": lambda rng: (Cast(Local(Head.random(4, rng=rng)), "bf16"), {}),
-    "a network of width 4 with 5 hidden units": lambda rng: (Local(ReluNet.random(4, hidden=5, rng=rng)), {}),
-    "the same, tokens up to norm 3": lambda rng: (Bounded(Local(ReluNet.random(4, hidden=5, rng=rng)), 3.0), {}),
+    "a head of width 4, answers in bf16": lambda rng: (
+        Cast(Local(Head.random(4, rng=rng)), "bf16"),
+        {},
+    ),
+    "a network of width 4 with 5 hidden units": lambda rng: (
+        Local(ReluNet.random(4, hidden=5, rng=rng)),
+        {},
+    ),
+    "the same, tokens up to norm 3": lambda rng: (
+        Bounded(Local(ReluNet.random(4, hidden=5, rng=rng)), 3.0),
+        {},
+    ),
     "a network of width 3 with 3 hidden units, noise 1e-6": lambda rng: (
         Noisy(Local(ReluNet.random(3, hidden=3, rng=rng)), 1e-6, 0),
         {},
@@ -87,7 +112,10 @@ _RECOVERIES: dict[str, _Make] = {
         Local(_bias_free(rng)),
         {"learner": Antisymmetric()},
     ),
-    "a one-layer Transformer of width 3": lambda rng: (Local(OneLayer.random(3, hidden=4, biases=True, rng=rng)), {}),
+    "a one-layer Transformer of width 3": lambda rng: (
+        Local(OneLayer.random(3, hidden=4, biases=True, rng=rng)),
+        {},
+    ),
     "two heads of width 4": lambda rng: (Local(MultiHead.random(4, heads=2, rng=rng)), {}),
     "two heads of width 4, tokens up to norm 3": lambda rng: (
         Bounded(Local(MultiHead.random(4, heads=2, rng=rng)), 3.0),
@@ -110,7 +138,9 @@ _RECOVERIES: dict[str, _Make] = {
 
 def twins() -> Iterator[Example]:
     """Two heads and other parameters with their answers."""
-    for twin in keyhole.twins(MultiHead.random(4, heads=2, rng=np.random.default_rng(1)), rng=np.random.default_rng(2)):
+    for twin in keyhole.twins(
+        MultiHead.random(4, heads=2, rng=np.random.default_rng(1)), rng=np.random.default_rng(2)
+    ):
         yield f"two heads of width 4, {twin.symmetry.name.lower()}", twin.certificate
 
 
@@ -126,11 +156,17 @@ def built() -> Iterator[Example]:
         "4-cycles on 4 nodes": FourCycles(4),
     }
     for said, task in tasks.items():
-        found = survey_recipes(task, accuracy=1e-3, number_format="f64", room=Room(), rng=np.random.default_rng(0))
+        found = survey_recipes(
+            task, accuracy=1e-3, number_format="f64", room=Room(), rng=np.random.default_rng(0)
+        )
         for one in found.built:
             yield f"{said}, {one.construction}", one.certificate
     paper = LEAST_SQUARES.build(
-        SparseAverage(10, 1), accuracy=1e-3, number_format="f64", embed=None, rng=np.random.default_rng(0)
+        SparseAverage(10, 1),
+        accuracy=1e-3,
+        number_format="f64",
+        embed=None,
+        rng=np.random.default_rng(0),
     )
     yield "averages of 1 of 10 tokens, least-squares keys", paper.certificate
 
@@ -160,5 +196,10 @@ def conversations() -> Iterator[Example]:
     task = SparseAverage(8, 2)
     unit = keyhole.build(task, rng=np.random.default_rng(0))
     talk = converse(unit.model, task.sample(1, rng=np.random.default_rng(1)), bits=24)
-    check = Check("deviation of the answers when numbers are sent with 24 bits", talk.deviation, talk.promised)
-    yield "sparse averages of 2 of 8 tokens, two people", Certificate("keyhole/conversation", (), (check,))
+    check = Check(
+        "deviation of the answers when numbers are sent with 24 bits", talk.deviation, talk.promised
+    )
+    yield (
+        "sparse averages of 2 of 8 tokens, two people",
+        Certificate("keyhole/conversation", (), (check,)),
+    )

@@ -1,4 +1,5 @@
-"""What keyhole answers on 200 seeded targets of all classes, as one file, and where two such files differ.
+"""What keyhole answers on 200 seeded targets of all classes, as one file, and where two such files
+differ.
 
 A change that moves code must move no answer: write the file before and after, then compare.
 
@@ -34,7 +35,9 @@ class Case:
     truth: Callable[[np.random.Generator], Any]
     learner: str = "auto"
     wrap: Wrap = field(default=lambda oracle: oracle)
-    hints: Callable[[Any, np.random.Generator], dict[str, Any]] = field(default=lambda truth, rng: {})
+    hints: Callable[[Any, np.random.Generator], dict[str, Any]] = field(
+        default=lambda truth, rng: {}
+    )
     budget: int | None = None
 
 
@@ -76,7 +79,10 @@ def draw_orthogonal(width: int, heads: int) -> Callable[[np.random.Generator], A
         W, V = np.zeros((heads, width, width)), np.zeros((heads, width, 1))
         for h in range(heads):
             block = slice(h * part, (h + 1) * part)
-            W[h, block, block], V[h, block] = rng.normal(size=(part, part)), rng.normal(size=(part, 1))
+            W[h, block, block], V[h, block] = (
+                rng.normal(size=(part, part)),
+                rng.normal(size=(part, 1)),
+            )
         return keyhole.MultiHead(W, V)
 
     return draw
@@ -108,7 +114,9 @@ def strangers(width: int) -> dict[str, Callable[[np.random.Generator], Any]]:
 
 def grid_head(width: int) -> Callable[[np.random.Generator], Any]:
     """A head whose W has entries -1, 0, 1."""
-    return lambda rng: keyhole.Head(rng.integers(-1, 2, (width, width)).astype(float), rng.normal(size=(width, 1)))
+    return lambda rng: keyhole.Head(
+        rng.integers(-1, 2, (width, width)).astype(float), rng.normal(size=(width, 1))
+    )
 
 
 def hint_bases(truth: Any, rng: np.random.Generator) -> dict[str, Any]:
@@ -125,7 +133,10 @@ def hint_tokens(truth: Any, rng: np.random.Generator) -> dict[str, Any]:
 
 def hint_margins(truth: Any, rng: np.random.Generator) -> dict[str, Any]:
     """The bounds that Theorem 6.1 assumes."""
-    return {"norm_bound": float(np.linalg.norm(truth.W)) * 1.1, "margin": float(np.abs(truth.V).min()) * 0.9}
+    return {
+        "norm_bound": float(np.linalg.norm(truth.W)) * 1.1,
+        "margin": float(np.abs(truth.V).min()) * 0.9,
+    }
 
 
 def cases() -> Iterator[Case]:
@@ -151,8 +162,12 @@ def _heads(seed: int) -> Iterator[Case]:
     ):
         yield Case(f"{name}, auto", seed, draw_head(7, **options))
     yield Case("exact", seed, draw_head(6), "exact")
-    yield Case("nystrom", seed, draw_head(12, rank=2), "nystrom", hints=lambda truth, rng: {"rank": 2})
-    yield Case("nuclear", seed, draw_head(6, rank=1), "nuclear-norm", hints=lambda truth, rng: {"rank": 1})
+    yield Case(
+        "nystrom", seed, draw_head(12, rank=2), "nystrom", hints=lambda truth, rng: {"rank": 2}
+    )
+    yield Case(
+        "nuclear", seed, draw_head(6, rank=1), "nuclear-norm", hints=lambda truth, rng: {"rank": 1}
+    )
     yield Case("grid", seed, grid_head(16), "grid", hints=lambda truth, rng: {"grid": 1.0})
     yield Case("restricted", seed, draw_head(5), "restricted", hints=hint_tokens)
     yield Case("blind", seed, lambda rng: keyhole.Head(np.eye(3), np.zeros((3, 1))))
@@ -160,7 +175,9 @@ def _heads(seed: int) -> Iterator[Case]:
 
 def _imperfect_heads(seed: int) -> Iterator[Case]:
     for kind in ("f32", "f16", "bf16"):
-        yield Case(f"cast {kind}", seed, draw_head(5), wrap=lambda o, kind=kind: keyhole.Cast(o, kind))
+        yield Case(
+            f"cast {kind}", seed, draw_head(5), wrap=lambda o, kind=kind: keyhole.Cast(o, kind)
+        )
     yield Case("noise", seed, draw_head(5), wrap=lambda o: keyhole.Noisy(o, 1e-5, 7))
     yield Case(
         "undeclared noise",
@@ -169,8 +186,15 @@ def _imperfect_heads(seed: int) -> Iterator[Case]:
         wrap=lambda o: keyhole.Declared(keyhole.Noisy(o, 1e-5, 7), keyhole.Imperfection()),
     )
     yield Case("decimals", seed, draw_head(5), wrap=lambda o: keyhole.Rounded(o, 4))
-    yield Case("noise in ball", seed, draw_head(5), wrap=lambda o: keyhole.Bounded(keyhole.Noisy(o, 1e-6, 7), 1.0))
-    yield Case("labels", seed, draw_head(4), wrap=keyhole.Signs, hints=lambda truth, rng: {"bits": 20})
+    yield Case(
+        "noise in ball",
+        seed,
+        draw_head(5),
+        wrap=lambda o: keyhole.Bounded(keyhole.Noisy(o, 1e-6, 7), 1.0),
+    )
+    yield Case(
+        "labels", seed, draw_head(4), wrap=keyhole.Signs, hints=lambda truth, rng: {"bits": 20}
+    )
     yield Case(
         "tolerant",
         seed,
@@ -195,21 +219,39 @@ def _sums_of_heads(seed: int) -> Iterator[Case]:
     yield Case("heads, auto", seed, draw_heads(8, 2))
     yield Case("heads, named", seed, draw_heads(6, 3), "several-heads")
     yield Case("heads of rank 2", seed, draw_heads(6, 2, rank=2), "several-heads")
-    yield Case("heads in ball", seed, draw_heads(5, 2), "heads-in-ball", lambda o: keyhole.Bounded(o, 2.5))
+    yield Case(
+        "heads in ball", seed, draw_heads(5, 2), "heads-in-ball", lambda o: keyhole.Bounded(o, 2.5)
+    )
     yield Case("layer", seed, draw_thin_heads(12, 3), "layer")
     yield Case("orthogonal", seed, draw_orthogonal(6, 2), "orthogonal", hints=hint_bases)
-    yield Case("repetition", seed, draw_heads(4, 2), "repetition", hints=lambda truth, rng: {"heads": 2})
+    yield Case(
+        "repetition", seed, draw_heads(4, 2), "repetition", hints=lambda truth, rng: {"heads": 2}
+    )
 
 
 def _networks(seed: int) -> Iterator[Case]:
     yield Case("relu, auto", seed, draw_network(4, 6))
     yield Case("relu, named", seed, draw_network(6, 12, outputs=4), "network")
-    yield Case("relu in ball", seed, draw_network(4, 6), "network-in-ball", lambda o: keyhole.Bounded(o, 3.0))
-    yield Case("relu under noise", seed, draw_network(3, 4), "noisy-network", lambda o: keyhole.Noisy(o, 1e-6, 7))
+    yield Case(
+        "relu in ball",
+        seed,
+        draw_network(4, 6),
+        "network-in-ball",
+        lambda o: keyhole.Bounded(o, 3.0),
+    )
+    yield Case(
+        "relu under noise",
+        seed,
+        draw_network(3, 4),
+        "noisy-network",
+        lambda o: keyhole.Noisy(o, 1e-6, 7),
+    )
     yield Case("gelu", seed, draw_network(4, 6, activation="gelu"), "smooth-network")
     yield Case("silu, auto", seed, draw_network(3, 4, activation="silu"))
     yield Case("one layer, auto", seed, draw_layer(4, 6))
-    yield Case("one layer with residual", seed, draw_layer(5, 8, biases=True, residual=True), "one-layer")
+    yield Case(
+        "one layer with residual", seed, draw_layer(5, 8, biases=True, residual=True), "one-layer"
+    )
     yield Case("antisymmetric", seed, bias_free_layer(5, 8), "antisymmetric")
 
 
@@ -226,13 +268,17 @@ def bias_free_layer(width: int, hidden: int) -> Callable[[np.random.Generator], 
 
 
 def run_case(case: Case) -> dict[str, Any]:
-    """What one recovery gives: verdict, status, queries by phase, and a digest of the weights' bytes."""
+    """What one recovery gives: verdict, status, queries by phase, and a digest of the weights'
+    bytes.
+    """
     truth_rng, hint_rng, rng = np.random.default_rng(1000 + case.seed).spawn(3)
     truth = case.truth(truth_rng)
     hints = keyhole.Hints(**case.hints(truth, hint_rng))
     oracle = case.wrap(keyhole.Local(truth))
     try:
-        found = keyhole.learn(oracle, rng=rng, learner=case.learner, hints=hints, budget=case.budget)
+        found = keyhole.learn(
+            oracle, rng=rng, learner=case.learner, hints=hints, budget=case.budget
+        )
     except Exception as error:
         return {"case": case.name, "seed": case.seed, "raised": f"{type(error).__name__}: {error}"}
     return {
@@ -284,7 +330,11 @@ def compare(before: Path, after: Path) -> int:
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in (before, after)]
     differing = [pair for pair in zip(*rows, strict=True) if pair[0] != pair[1]]
     for old, new in differing:
-        changed = {name: (old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)}
+        changed = {
+            name: (old.get(name), new.get(name))
+            for name in old | new
+            if old.get(name) != new.get(name)
+        }
         sys.stdout.write(f"{old['case']} {old['seed']}: {changed}\n")
     sys.stdout.write(f"{len(rows[0])} targets, {len(differing)} differ\n")
     return len(differing)

@@ -1,7 +1,8 @@
-"""A page for each theorem, from the registry, its argument in docs/theorems.md and a certificate that is measured here.
+"""A page for each theorem, from the registry, its argument in docs/theorems.md and a certificate
+that is measured here.
 
-Run without arguments it writes docs/theorems/. Numbers that are rounding are not printed, so that the pages do not
-change from machine to machine.
+Run without arguments it writes docs/theorems/. Numbers that are rounding are not printed, so that
+the pages do not change from machine to machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def arguments() -> dict[str, str]:
     """The section of docs/theorems.md on each theorem, its links made to work one folder deeper."""
     text = (ROOT / "docs" / "theorems.md").read_text(encoding="utf-8")
     parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
-    return {name.strip(): _deeper(body.strip()) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {
+        name.strip(): _deeper(body.strip())
+        for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 def _deeper(body: str) -> str:
@@ -47,20 +51,30 @@ def page(theorem: Theorem, argument: str, measured: str) -> str:
     tests = ", ".join(f"`tests/theorem/{name}`" for name in tested(theorem.id))
     rows = f"| Standing | {theorem.standing} |\n| Tested in | {tests} |\n"
     return (
-        f"# {theorem.id}\n\n> {theorem.statement}\n\n| Source | {theorem.source} |\n| --- | --- |\n{rows}\n"
-        f"## The argument\n\n{argument}\n\n## Measured\n\n{measured}\n\n"
-        "[All theorems](../theorems.md) · [what an outcome means](../theorems.md#theorems)\n"
+        f"# {theorem.id}\n\n> {theorem.statement}\n\n| Source | {theorem.source} |\n| --- | ---"
+        f" |\n{rows}\n## The argument\n\n{argument}\n\n## Measured\n\n{measured}\n\n[All"
+        " theorems](../theorems.md) · [what an outcome means](../theorems.md#theorems)\n"
     )
 
 
 def shown(said: str, held: Certificate | Inequality) -> str:
     """A certificate, or an inequality, as a table."""
     if isinstance(held, Inequality):
-        verdict = "does not apply here" if not held.applies else "violated: too small" if held.violated else "satisfied"
-        rows = [f"| {_cell(held.formula)} | {_number(held.needed)} | {_number(held.available)} | {verdict} |"]
+        verdict = (
+            "does not apply here"
+            if not held.applies
+            else "violated: too small"
+            if held.violated
+            else "satisfied"
+        )
+        rows = [
+            f"| {_cell(held.formula)} | {_number(held.needed)} | {_number(held.available)} |"
+            f" {verdict} |"
+        ]
         return _table(f"On {said}:", ("inequality", "needed", "available", ""), rows)
     rows = [
-        f"| {part}: {_cell(check.name)} | {_number(check.measured)} | {_number(check.limit)} | {_held(check.holds)} |"
+        f"| {part}: {_cell(check.name)} | {_number(check.measured)} | {_number(check.limit)} |"
+        f" {_held(check.holds)} |"
         for part, checks in (("assumed", held.assumptions), ("concluded", held.conclusion))
         for check in checks
     ]
@@ -91,7 +105,9 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) else f"{value:.2g}"
 
 
-UNMEASURED = "No run carries a certificate of this claim; the tests named above confront it with numbers."
+UNMEASURED = (
+    "No run carries a certificate of this claim; the tests named above confront it with numbers."
+)
 
 
 def pages() -> dict[str, str]:
@@ -106,7 +122,8 @@ def render(measured: Mapping[str, str]) -> dict[str, str]:
     """Every page, given what was measured."""
     argued = arguments()
     return {
-        f"{slug(one.id)}.md": page(one, argued[one.id], measured.get(one.id, UNMEASURED)) for one in THEOREMS.values()
+        f"{slug(one.id)}.md": page(one, argued[one.id], measured.get(one.id, UNMEASURED))
+        for one in THEOREMS.values()
     }
 
 

@@ -18,15 +18,13 @@ def _():
 
 @app.cell
 def _(mo):
-    mo.md(
-        r"""
+    mo.md(r"""
         # Recover a head from its answers
 
         A softmax head answers a sequence $X$ of tokens with $f(X) = \mathrm{softmax}(X W x_N)^\top X v$, where
         $x_N$ is the last token. Nobody tells us $W$ and $v$; we may ask sequences. How many questions give them
         away?
-        """
-    )
+        """)
     return
 
 
@@ -41,15 +39,13 @@ def _(keyhole, np):
 
 @app.cell
 def _(mo):
-    mo.md(
-        r"""
+    mo.md(r"""
         ## One number at a time
 
         A single token $[e_i]$ attends to itself, whatever $W$ is: its answer is $v_i$. Two tokens $[y + u; y]$
         put the weight $\sigma(u^\top W y)$ on the first, so that $f = y \cdot v + \sigma(u^\top W y)\,(u \cdot
         v)$. One answer gives one entry of $W$.
-        """
-    )
+        """)
     return
 
 
@@ -72,14 +68,12 @@ def _(entry, mo, true_entry):
 
 @app.cell
 def _(mo):
-    mo.md(
-        r"""
+    mo.md(r"""
         ## All of it, and a verdict
 
         `keyhole.learn` does this for every entry, finds out by itself that there is no bias and what the rank
         is, and then asks 128 fresh questions it was not fitted on. Only if those agree does it say EXACT.
-        """
-    )
+        """)
     return
 
 
@@ -95,8 +89,9 @@ def _(hidden, keyhole, rng):
 @app.cell
 def _(asked, error, mo, recovery):
     mo.md(
-        f"**{recovery.verdict.name}**: {asked} questions; the limit is {recovery.degrees_of_freedom}, since that many "
-        f"numbers are hidden. The weights are {error:.0e} away from the truth."
+        f"**{recovery.verdict.name}**: {asked} questions; the limit is"
+        f" {recovery.degrees_of_freedom}, since that many numbers are hidden. The weights are"
+        f" {error:.0e} away from the truth."
     )
     return
 
@@ -104,21 +99,23 @@ def _(asked, error, mo, recovery):
 @app.cell
 def _(draw_error_heatmap, draw_signed_heatmap, found, hidden, mo, np):
     true_W, W = np.asarray(hidden.W), np.asarray(found.W)
-    figures = (draw_signed_heatmap("true W", true_W), draw_signed_heatmap("recovered W", W), draw_error_heatmap(W - true_W, float(np.abs(true_W).max())))
+    figures = (
+        draw_signed_heatmap("true W", true_W),
+        draw_signed_heatmap("recovered W", W),
+        draw_error_heatmap(W - true_W, float(np.abs(true_W).max())),
+    )
     mo.hstack([mo.Html(figure) for figure in figures])
     return
 
 
 @app.cell
 def _(mo):
-    mo.md(
-        r"""
+    mo.md(r"""
         ## What about rounding?
 
         An owner might round answers to bfloat16, three digits. Floats are dense near zero, though: questions
         that are balanced to answer almost nothing show the digits that rounding hides.
-        """
-    )
+        """)
     return
 
 
@@ -140,14 +137,12 @@ def _(mo, rounded, rounded_error):
 
 @app.cell
 def _(mo):
-    mo.md(
-        r"""
+    mo.md(r"""
         ## What cannot be recovered
 
         Two heads in one sum can be moved, split or cancelled without changing an answer: *twins*. No number of
         questions tells them apart, so `learn` says what is determined and what is not.
-        """
-    )
+        """)
     return
 
 
@@ -161,7 +156,9 @@ def _(keyhole, rng):
 
 @app.cell
 def _(mo, told):
-    mo.md("\n".join(f"- {name.lower()}: the certificate {outcome.lower()}" for name, outcome in told))
+    mo.md(
+        "\n".join(f"- {name.lower()}: the certificate {outcome.lower()}" for name, outcome in told)
+    )
     return
 
 

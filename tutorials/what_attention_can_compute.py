@@ -19,15 +19,13 @@ def _():
 
 @app.cell
 def _(mo):
-    mo.md(
-        r"""
+    mo.md(r"""
         # What attention can compute
 
         Every token names $q$ positions and wants the mean of the vectors there. One attention unit does it, if
         the keys of the positions are such that any $q$ of them are a *face*: some query scores them equally and
         everybody else lower.
-        """
-    )
+        """)
     return
 
 
@@ -44,8 +42,9 @@ def _(keyhole, np):
 @app.cell
 def _(built, mo, worst):
     mo.md(
-        f"**{built.construction}**: key width {built.size.embed}, {built.size.bits} bits a number; the certificate "
-        f"{built.certificate.outcome.name.lower()}, and the worst error on fresh inputs is {worst:.0e}."
+        f"**{built.construction}**: key width {built.size.embed}, {built.size.bits} bits a number;"
+        f" the certificate {built.certificate.outcome.name.lower()}, and the worst error on fresh"
+        f" inputs is {worst:.0e}."
     )
     return
 
@@ -59,14 +58,12 @@ def _(built, draw_keys_and_face, mo):
 
 @app.cell
 def _(mo):
-    mo.md(
-        r"""
+    mo.md(r"""
         ## Partners on a circle
 
         Match2: does another token complete mine to 0 modulo $M$? A number becomes the angle $2\pi x / M$, and
         the score of two tokens is the cosine of the sum of their angles: largest exactly where the sum is 0.
-        """
-    )
+        """)
     return
 
 
@@ -92,39 +89,43 @@ def _(Asked, draw_match_circle, mo, numbers, softmax, unit):
 
 @app.cell
 def _(mo):
-    mo.md(
-        r"""
+    mo.md(r"""
         ## Too small
 
         Two people who own half of the tokens each can run a small unit by telling each other few bits. Where
         the task needs more bits than that, no weights do it, trained or not.
-        """
-    )
+        """)
     return
 
 
 @app.cell
 def _(keyhole):
-    judged = {embed: keyhole.bound(keyhole.SparseAverage(1024, 16), embed=embed, bits=16) for embed in (1, 2, 3, 4)}
+    judged = {
+        embed: keyhole.bound(keyhole.SparseAverage(1024, 16), embed=embed, bits=16)
+        for embed in (1, 2, 3, 4)
+    }
     return (judged,)
 
 
 @app.cell
 def _(judged, mo):
-    mo.md("\n".join(f"- key width {embed}: **{one.verdict.name}**. {one.sentence}" for embed, one in judged.items()))
+    mo.md(
+        "\n".join(
+            f"- key width {embed}: **{one.verdict.name}**. {one.sentence}"
+            for embed, one in judged.items()
+        )
+    )
     return
 
 
 @app.cell
 def _(mo):
-    mo.md(
-        r"""
+    mo.md(r"""
         ## And back again
 
         The last row of a unit is a single head with $W = K Q^\top$. So what was built can be hidden and
         recovered from its answers.
-        """
-    )
+        """)
     return
 
 

@@ -1,9 +1,11 @@
-"""Model servers nobody here wrote, as black boxes: MLServer (JSON) and KServe (bytes), each in its own environment.
+"""Model servers nobody here wrote, as black boxes: MLServer (JSON) and KServe (bytes), each in its
+own environment.
 
     make interop
 
-For each server: an environment under .interop, the server on this machine with a hidden head and one that answers NaN,
-`keyhole learn` on both, and the server stopped whatever happens. What cannot be installed is skipped with a sentence.
+For each server: an environment under .interop, the server on this machine with a hidden head and
+one that answers NaN, `keyhole learn` on both, and the server stopped whatever happens. What cannot
+be installed is skipped with a sentence.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Foreign:
-    """A server: what to install, what to run, how to ask it, and the first Python it does not run on."""
+    """A server: what to install, what to run, how to ask it, and the first Python it does not run
+    on.
+    """
 
     name: str
     package: str
@@ -55,7 +59,10 @@ class Foreign:
         for path in found:
             if path is not None:
                 return path
-        raise Skipped(f"{self.package} needs Python below {self.below[0]}.{self.below[1]}, and there is none here.")
+        raise Skipped(
+            f"{self.package} needs Python below {self.below[0]}.{self.below[1]}, and there is none"
+            " here."
+        )
 
     def environment(self) -> Path:
         """Its environment, made on the first call."""
@@ -63,11 +70,17 @@ class Foreign:
         if not (place / "ready").is_file():
             quiet = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", self.package]
             try:
-                subprocess.run([self.python(), "-m", "venv", place], check=True, capture_output=True, text=True)
-                subprocess.run([place / "bin" / "python", *quiet], check=True, capture_output=True, text=True)
+                subprocess.run(
+                    [self.python(), "-m", "venv", place], check=True, capture_output=True, text=True
+                )
+                subprocess.run(
+                    [place / "bin" / "python", *quiet], check=True, capture_output=True, text=True
+                )
             except (OSError, subprocess.CalledProcessError) as error:
                 said = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
-                raise Skipped(f"{self.package} cannot be installed ({' '.join(said)[:200]}).") from error
+                raise Skipped(
+                    f"{self.package} cannot be installed ({' '.join(said)[:200]})."
+                ) from error
             (place / "ready").touch()
         return place / "bin" / "python"
 
@@ -77,7 +90,9 @@ class Foreign:
         python, port = self.environment(), free_port()
         with open(folder / "server.log", "w", encoding="utf-8") as log:
             command = [python, HERE / self.script, str(port)]
-            process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                command, cwd=folder, stdout=log, stderr=log, start_new_session=True
+            )
             try:
                 address = f"http://127.0.0.1:{port}/v2"
                 self.wait(process, f"{address}/models/head/ready", folder / "server.log")
@@ -159,7 +174,9 @@ def tried(server: Foreign) -> bool:
         folder = Path(name)
         np.savez(folder / "head.npz", W=np.asarray(hidden.W), V=hidden.V)
         with server.serving(folder) as address:
-            head, broken = (f"{address}/models/{which}{server.options}" for which in ("head", "broken"))
+            head, broken = (
+                f"{address}/models/{which}{server.options}" for which in ("head", "broken")
+            )
             code, record = learned(head, folder, "run")
             refused, why = learned(broken, folder, "broken")
             many = rate(head, hidden)
@@ -168,8 +185,14 @@ def tried(server: Foreign) -> bool:
     good = code == 0 and found == ("EXACT", WIDTH, OUTPUTS) and gap < 1e-9
     good = good and (refused, why["status"]) == (3, "BAD_ANSWER")
     seconds = record["seconds"]["total"]
-    print(f"{server.package:<16} {found[0]}, width {found[1]}, outputs {found[2]}, from the metadata; W to {gap:.0e};")
-    print(f"{'':<16} {record['queries']['total']} queries in {seconds:.2f} s; {many:,.0f} two-token questions/s")
+    print(
+        f"{server.package:<16} {found[0]}, width {found[1]}, outputs {found[2]}, from the metadata;"
+        f" W to {gap:.0e};"
+    )
+    print(
+        f"{'':<16} {record['queries']['total']} queries in {seconds:.2f} s; {many:,.0f} two-token"
+        " questions/s"
+    )
     print(f"{'':<16} NaN: {why['sentence'][:150]}")
     return good
 
@@ -177,7 +200,9 @@ def tried(server: Foreign) -> bool:
 def main() -> None:
     """Try every server; exit code 1 where one was there and something was not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=[server.name for server in SERVERS], help="one server alone")
+    parser.add_argument(
+        "--only", choices=[server.name for server in SERVERS], help="one server alone"
+    )
     options = parser.parse_args()
     results = []
     for server in SERVERS:

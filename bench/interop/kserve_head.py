@@ -1,4 +1,6 @@
-"""A head behind KServe; `broken` answers NaN. Runs in the environment of KServe, where keyhole is not."""
+"""A head behind KServe; `broken` answers NaN. Runs in the environment of KServe, where keyhole is
+not.
+"""
 
 import sys
 
@@ -32,12 +34,16 @@ class Head(Model):
         return [{"name": "answers", "datatype": "FP64", "shape": [-1, WEIGHTS["V"].shape[1]]}]
 
     def predict(self, payload: InferRequest, headers: dict | None = None) -> InferResponse:
-        """Answers to a batch, in bytes; those of the broken model in JSON, where KServe writes NaN as null."""
+        """Answers to a batch, in bytes; those of the broken model in JSON, where KServe writes NaN
+        as null.
+        """
         answers = attend(payload.inputs[0].as_numpy())
         answers = answers * np.nan if self.name == "broken" else answers
         output = InferOutput(name="answers", shape=list(answers.shape), datatype="FP64")
         output.set_data_from_numpy(answers, binary_data=self.name != "broken")
-        return InferResponse(response_id=payload.id or "0", model_name=self.name, infer_outputs=[output])
+        return InferResponse(
+            response_id=payload.id or "0", model_name=self.name, infer_outputs=[output]
+        )
 
 
 def on_loopback(*arguments, **options) -> uvicorn.Config:
@@ -47,4 +53,6 @@ def on_loopback(*arguments, **options) -> uvicorn.Config:
 
 if __name__ == "__main__":
     _config, uvicorn.Config = uvicorn.Config, on_loopback
-    ModelServer(http_port=int(sys.argv[1]), enable_grpc=False, workers=1).start([Head("head"), Head("broken")])
+    ModelServer(http_port=int(sys.argv[1]), enable_grpc=False, workers=1).start(
+        [Head("head"), Head("broken")]
+    )

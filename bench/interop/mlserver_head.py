@@ -1,4 +1,6 @@
-"""A head behind MLServer; `broken` answers NaN. Runs in the environment of MLServer, where keyhole is not."""
+"""A head behind MLServer; `broken` answers NaN. Runs in the environment of MLServer, where keyhole
+is not.
+"""
 
 import asyncio
 import sys
@@ -25,7 +27,9 @@ class Head(MLModel):
         """Answers to a batch."""
         answers = attend(NumpyCodec.decode_input(payload.inputs[0]))
         answers = answers * np.nan if self.name == "broken" else answers
-        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("answers", answers)])
+        return InferenceResponse(
+            model_name=self.name, outputs=[NumpyCodec.encode_output("answers", answers)]
+        )
 
 
 async def main(port: int) -> None:
@@ -35,7 +39,12 @@ async def main(port: int) -> None:
         "inputs": [{"name": "tokens", "datatype": "FP64", "shape": [-1, -1, width]}],
         "outputs": [{"name": "answers", "datatype": "FP64", "shape": [-1, outputs]}],
     }
-    ports = {"http_port": port, "grpc_port": port + 1, "metrics_port": port + 2, "metrics_endpoint": None}
+    ports = {
+        "http_port": port,
+        "grpc_port": port + 1,
+        "metrics_port": port + 2,
+        "metrics_endpoint": None,
+    }
     server = MLServer(Settings(host="127.0.0.1", parallel_workers=0, **ports))
     made = {"implementation": "mlserver_head.Head", **ends}
     await server.start([ModelSettings(name=name, **made) for name in ("head", "broken")])

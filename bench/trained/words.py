@@ -33,9 +33,14 @@ def vocabulary(text: str) -> dict[str, int]:
 
 
 def word_pieces(sentence: str, known: dict[str, int]) -> np.ndarray:
-    """A sentence by WordPiece: lower case, no accents, then for every word the longest beginnings that are known."""
+    """A sentence by WordPiece: lower case, no accents, then for every word the longest beginnings
+    that are known.
+    """
     plain = unicodedata.normalize("NFD", sentence.lower())
-    words = re.findall(r"\w+|[^\w\s]", "".join(c for c in plain if unicodedata.category(c) != "Mn").replace("_", " _ "))
+    words = re.findall(
+        r"\w+|[^\w\s]",
+        "".join(c for c in plain if unicodedata.category(c) != "Mn").replace("_", " _ "),
+    )
     pieces = [piece for word in words for piece in _pieces(word, known)]
     return np.array([known["[CLS]"], *pieces, known["[SEP]"]])
 

@@ -1,6 +1,7 @@
 """keyhole: what an attention layer can compute, and what its answers give away.
 
-Names are loaded when first used, so that importing the package is quick and pulls in nothing optional.
+Names are loaded when first used, so that importing the package is quick and pulls in nothing
+optional.
 """
 
 from __future__ import annotations
@@ -155,7 +156,13 @@ _HOME = {
     "keyhole.models.relu": ("AbsAffine", "ReluNet"),
     "keyhole.models.stack": ("Block", "TokenMap", "Transformer"),
     "keyhole.models.tensor": ("TensorAttention",),
-    "keyhole.models.tensor_fast": ("Blank", "in_pairs", "on_circle", "pairwise_sum", "shift_invariant"),
+    "keyhole.models.tensor_fast": (
+        "Blank",
+        "in_pairs",
+        "on_circle",
+        "pairwise_sum",
+        "shift_invariant",
+    ),
     "keyhole.models.torch_layout": ("TorchLayout", "torch_multihead"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),

@@ -58,12 +58,16 @@ def _find_thread_pools() -> ThreadpoolController:
 
 
 def pin_one_thread() -> AbstractContextManager[Any]:
-    """Linear algebra inside runs on one thread, so that its rounding, and what is asked next, is the same each time."""
+    """Linear algebra inside runs on one thread, so that its rounding, and what is asked next, is
+    the same each time.
+    """
     return cast(Any, _find_thread_pools()).limit(limits=1, user_api="blas")
 
 
 class Scratch:
-    """Room for one large array at a time, used again unless somebody kept it: fresh pages cost more than filling."""
+    """Room for one large array at a time, used again unless somebody kept it: fresh pages cost more
+    than filling.
+    """
 
     def __init__(self) -> None:
         self._room = np.empty(0)
@@ -82,7 +86,8 @@ def softmax(scores: Array) -> Array:
 
     $$\mathrm{softmax}(s)_i = e^{s_i - \max s} / \sum_j e^{s_j - \max s}$$
     """
-    with np.errstate(over="ignore"):  # a difference beyond the largest number is weight 0 all the same
+    # a difference beyond the largest number is weight 0 all the same
+    with np.errstate(over="ignore"):
         weights = scores - scores.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
     weights /= weights.sum(axis=-1, keepdims=True)
@@ -112,7 +117,9 @@ class Format:
         """The nearest numbers of the format, ties to even; below 2^least they are evenly spaced."""
         exponent = np.maximum(np.frexp(numbers)[1] - 1, self.least) - (self.digits - 1)
         rounded = np.ldexp(np.rint(np.ldexp(numbers, -exponent)), exponent)
-        return np.where(np.abs(rounded) < 2.0**self.largest * 2.0, rounded, np.copysign(np.inf, numbers))
+        return np.where(
+            np.abs(rounded) < 2.0**self.largest * 2.0, rounded, np.copysign(np.inf, numbers)
+        )
 
 
 FORMATS = {"f64": Format(53, -1022, 1023), "f32": Format(24, -126, 127), "f16": Format(11, -14, 15)}
@@ -136,7 +143,9 @@ def check_sequences(X: Array, width: int) -> None:
     """Raise unless `X` is a batch of sequences, at least one token long, of `width`-vectors."""
     if X.ndim != 3 or X.shape[-1] != width or X.shape[1] < 1:
         hint = " Add a leading batch axis: X[None]." if X.ndim == 2 else ""
-        raise InvalidInput(f"queries must have shape (batch, length >= 1, {width}); got {tuple(X.shape)}.{hint}")
+        raise InvalidInput(
+            f"queries must have shape (batch, length >= 1, {width}); got {tuple(X.shape)}.{hint}"
+        )
 
 
 @runtime_checkable
@@ -151,12 +160,21 @@ class Shaped(Protocol):
 
 def check_shape(name: str, array: Shaped, shape: tuple[int | None, ...]) -> None:
     """Raise unless `array` has `shape`, where None admits any size."""
-    if len(array.shape) != len(shape) or any(w is not None and w != g for w, g in zip(shape, array.shape, strict=True)):
-        wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + "," * (len(shape) == 1) + ")"
+    if len(array.shape) != len(shape) or any(
+        w is not None and w != g for w, g in zip(shape, array.shape, strict=True)
+    ):
+        wanted = (
+            "("
+            + ", ".join("any" if size is None else str(size) for size in shape)
+            + "," * (len(shape) == 1)
+            + ")"
+        )
         raise InvalidInput(f"{name} must have shape {wanted}; got {tuple(array.shape)}.")
 
 
 def check_finite(name: str, array: Array) -> None:
     """Raise unless every number in `array` is finite."""
     if not np.isfinite(array).all():
-        raise InvalidInput(f"{name} must be finite; {int((~np.isfinite(array)).sum())} of its numbers are not.")
+        raise InvalidInput(
+            f"{name} must be finite; {int((~np.isfinite(array)).sum())} of its numbers are not."
+        )

@@ -1,4 +1,6 @@
-"""The command line: arguments become a Job, `lab.run` does it, the Record is printed. Nothing is computed here."""
+"""The command line: arguments become a Job, `lab.run` does it, the Record is printed. Nothing is
+computed here.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def verify(job: Annotated[VerifyJob, Flat], *, json: Json = False) -> int:
 
 @app.command
 def audit(job: Annotated[AuditJob, Flat], *, json: Json = False) -> int:
-    """Which output policy of TARGET keeps how much back: rounding, casts, noise, labels, budgets, bounded tokens."""
+    """Which output policy of TARGET keeps how much back: rounding, casts, noise, labels, budgets,
+    bounded tokens.
+    """
     return _run_and_print(job, json)
 
 
@@ -83,37 +87,49 @@ def compare(job: Annotated[CompareJob, Flat], *, json: Json = False) -> int:
 
 @app.command
 def twins(job: Annotated[TwinsJob, Flat], *, json: Json = False) -> int:
-    """Other parameters that answer like MODEL, a saved head or multihead, shown in pictures with the proof."""
+    """Other parameters that answer like MODEL, a saved head or multihead, shown in pictures with
+    the proof.
+    """
     return _run_and_print(job, json)
 
 
 @app.command
 def build(job: Annotated[BuildJob, Flat], *, json: Json = False) -> int:
-    """Explicit attention weights for TASK with a certificate: the smallest known that hold in the format asked for."""
+    """Explicit attention weights for TASK with a certificate: the smallest known that hold in the
+    format asked for.
+    """
     return _run_and_print(job, json)
 
 
 @app.command
 def train(job: Annotated[TrainJob, Flat], *, json: Json = False) -> int:
-    """Train models of TASK by gradient descent, several seeds side by side, and measure them on fresh inputs."""
+    """Train models of TASK by gradient descent, several seeds side by side, and measure them on
+    fresh inputs.
+    """
     return _run_and_print(job, json)
 
 
 @app.command
 def sweep(job: Annotated[SweepJob, Flat], *, json: Json = False) -> int:
-    """Run every job of FILE (grids and lists in TOML or JSON) that has not been run yet, and draw what came."""
+    """Run every job of FILE (grids and lists in TOML or JSON) that has not been run yet, and draw
+    what came.
+    """
     return _run_and_print(job, json)
 
 
 @app.command
 def sample(job: Annotated[SampleJob, Flat], *, json: Json = False) -> int:
-    """Write a random model file to play with: KIND is head, multihead, relu, onelayer, mlp, gru or lstm."""
+    """Write a random model file to play with: KIND is head, multihead, relu, onelayer, mlp, gru or
+    lstm.
+    """
     return _run_and_print(job, json)
 
 
 @app.command
 def bound(job: Annotated[BoundJob, Flat], *, json: Json = False) -> int:
-    """Whether a model of given sizes can do TASK: provably too small, enough by a construction, or open."""
+    """Whether a model of given sizes can do TASK: provably too small, enough by a construction, or
+    open.
+    """
     return _run_and_print(job, json)
 
 
@@ -131,7 +147,9 @@ def report(job: Annotated[ReportJob, Flat], *, json: Json = False) -> int:
 
 @app.command
 def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
-    """Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine; --host opens it."""
+    """Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine; --host
+    opens it.
+    """
     from keyhole.lab.running import find_runner
 
     def ready(record: Record) -> None:
@@ -146,7 +164,9 @@ def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
 
 @app.command
 def ui(job: Annotated[UiJob, Flat] = UiJob(), *, json: Json = False) -> int:  # noqa: B008
-    """The explorer page, to this machine only: recover, compute, limits, runs. It says where it is, then serves."""
+    """The explorer page, to this machine only: recover, compute, limits, runs. It says where it is,
+    then serves.
+    """
     from keyhole.lab.running import find_runner
 
     def ready(record: Record) -> None:
@@ -182,18 +202,27 @@ def _run_command_line(arguments: list[str]) -> int:
     except KeyholeError as error:
         return _print_complaint(arguments, "ORACLE_FAILED", str(error), 3)
     except MemoryError:
-        said = "there is not enough memory for these sizes. Choose smaller ones, or a machine with more."
+        said = (
+            "there is not enough memory for these sizes. Choose smaller ones, or a machine with"
+            " more."
+        )
         return _print_complaint(arguments, "INVALID_INPUT", said, 2)
     except BrokenPipeError:
         sys.stderr.close()
         return 0
     except KeyboardInterrupt:
-        said = "stopped by Ctrl-C. What was done is kept: run it again with the same --out (and --resume) to go on."
+        said = (
+            "stopped by Ctrl-C. What was done is kept: run it again with the same --out (and"
+            " --resume) to go on."
+        )
         return _print_complaint(arguments, "INTERRUPTED", said, 130)
     except Exception as error:
         traceback.print_exc()
         return _print_complaint(
-            arguments, "UNEXPECTED_ERROR", f"{type(error).__name__}: {error}. Please report this.", 1
+            arguments,
+            "UNEXPECTED_ERROR",
+            f"{type(error).__name__}: {error}. Please report this.",
+            1,
         )
     return code if isinstance(code, int) else 0
 
@@ -203,5 +232,8 @@ def _print_complaint(arguments: list[str], status: str, sentence: str, code: int
 
     sys.stderr.write(f"keyhole: {sentence}\n")
     if "--json" in arguments:
-        sys.stdout.write(msgspec.json.encode({"status": status, "verdict": None, "sentence": sentence}).decode() + "\n")
+        sys.stdout.write(
+            msgspec.json.encode({"status": status, "verdict": None, "sentence": sentence}).decode()
+            + "\n"
+        )
     return code

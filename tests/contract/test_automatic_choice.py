@@ -98,7 +98,9 @@ DEEP = {
     "least coordinate": lambda rng, width: lambda X: np.maximum(X[:, -1].min(axis=1), 0.0),
     "least of four forms": least_of_forms,
     "two hidden layers": two_hidden_layers,
-    "a corner": lambda rng, width: lambda X: np.maximum(X[:, -1].sum(axis=1) - 3.0 * width, 0.0) ** 2,
+    "a corner": lambda rng, width: (
+        lambda X: np.maximum(X[:, -1].sum(axis=1) - 3.0 * width, 0.0) ** 2
+    ),
 }
 
 
@@ -127,7 +129,9 @@ def test_heads_are_not_denied_by_answers_to_tokens_of_any_size():
 def parallel_units(rng):
     """Two units on parallel hyperplanes are one far away, where such networks are read."""
     w = rng.normal(size=(1, 5))
-    return ReluNet(np.concatenate([w, 2 * w]), np.array([0.0, 1.0]), np.ones((1, 2)), np.zeros(1), "silu")
+    return ReluNet(
+        np.concatenate([w, 2 * w]), np.array([0.0, 1.0]), np.ones((1, 2)), np.zeros(1), "silu"
+    )
 
 
 def alike_units(rng):

@@ -1,4 +1,6 @@
-"""Whatever is asked of a learner within its hints ends in a verdict or in words, never in an accident."""
+"""Whatever is asked of a learner within its hints ends in a verdict or in words, never in an
+accident.
+"""
 
 from contextlib import suppress
 
@@ -43,7 +45,9 @@ def test_every_learner_ends_in_a_verdict_at_every_small_size(learner):
     for width, rank in SIZES:
         rng = np.random.default_rng([width, rank])
         head = Head.random(width, rank=rank, rng=rng)
-        full = Head(np.asarray(head.W), head.V, h=rng.normal(size=width), U=rng.normal(size=(width, 1)))
+        full = Head(
+            np.asarray(head.W), head.V, h=rng.normal(size=width), U=rng.normal(size=(width, 1))
+        )
         for target in (head, full, ReluNet.random(width, hidden=2, rng=rng)):
             oracle = WRAPPED.get(learner, lambda same: same)(Local(target))
             hints = hints_for(learner, width, rank)
@@ -95,7 +99,9 @@ def test_what_is_no_attention_ends_in_a_verdict_whatever_is_declared(name, state
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_no_attention_ends_in_a_verdict_for_labels_and_casts(name):
     for policy in (Signs, lambda oracle: Cast(oracle, "bf16")):
-        assert learn(policy(Local(ODD[name], 3)), rng=np.random.default_rng(0), budget=1500).sentence
+        assert learn(
+            policy(Local(ODD[name], 3)), rng=np.random.default_rng(0), budget=1500
+        ).sentence
 
 
 @pytest.mark.parametrize("name", ["sum", "first"])

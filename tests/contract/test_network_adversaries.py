@@ -1,4 +1,6 @@
-"""Targets that are no network, or an awkward one: every run ends, and none is called exact that is not."""
+"""Targets that are no network, or an awkward one: every run ends, and none is called exact that is
+not.
+"""
 
 import numpy as np
 import pytest
@@ -68,7 +70,9 @@ def mean_token(rng):
 def in_float32(rng):
     network = net(rng)
     W1, b1, W2, b2 = (np.float32(a) for a in (network.W1, network.b1, network.W2, network.b2))
-    return on_last(lambda x: (np.maximum(x.astype(np.float32) @ W1.T + b1, 0) @ W2.T + b2).astype(float))
+    return on_last(
+        lambda x: (np.maximum(x.astype(np.float32) @ W1.T + b1, 0) @ W2.T + b2).astype(float)
+    )
 
 
 def smooth(rng, activation):
@@ -97,7 +101,9 @@ IMPOSTORS = {
     "cube": lambda rng: plus(rng, lambda x: x[:, 0] ** 3),
     "square": lambda rng: on_last(lambda x: (x**2).sum(axis=1, keepdims=True)),
     "norm": lambda rng: on_last(lambda x: np.linalg.norm(x, axis=1, keepdims=True)),
-    "tanh units": lambda rng: on_last(lambda x: np.tanh(x @ np.ones((D, 3))).sum(axis=1, keepdims=True)),
+    "tanh units": lambda rng: on_last(
+        lambda x: np.tanh(x @ np.ones((D, 3))).sum(axis=1, keepdims=True)
+    ),
     "gelu": lambda rng: smooth(rng, "gelu"),
     "silu": lambda rng: smooth(rng, "silu"),
     "leaky step": lambda rng: plus(rng, lambda x: (x[:, 0] > 0.3).astype(float)),
@@ -202,8 +208,12 @@ AWKWARD = {
     "one unit": lambda rng: net(rng, 1),
     "one unit, several outputs": lambda rng: net(rng, 1, 5),
     "off on a half space": one_sided,
-    "no biases": lambda rng: ReluNet(rng.normal(size=(9, D)), np.zeros(9), rng.normal(size=(1, 9)), np.zeros(1)),
-    "sparse": lambda rng: ReluNet(np.eye(D)[[0, 1, 2, 3, 0]], rng.normal(size=5), rng.normal(size=(2, 5)), np.ones(2)),
+    "no biases": lambda rng: ReluNet(
+        rng.normal(size=(9, D)), np.zeros(9), rng.normal(size=(1, 9)), np.zeros(1)
+    ),
+    "sparse": lambda rng: ReluNet(
+        np.eye(D)[[0, 1, 2, 3, 0]], rng.normal(size=5), rng.normal(size=(2, 5)), np.ones(2)
+    ),
     "hyperplanes far away": lambda rng: scaled(rng, 1e-8, 1.0),
     "hyperplanes very far away": lambda rng: scaled(rng, 1e-15, 1.0),
     "hyperplanes near the origin": lambda rng: scaled(rng, 1e6, 1.0),
@@ -271,4 +281,6 @@ def test_many_kinks_that_all_bend_one_way_are_not_taken_for_a_smooth_function(co
 
 def test_a_curve_is_taken_for_one():
     edges = np.linspace(-1.0, 1.0, 101)
-    assert bends_everywhere(lambda t: np.exp(t)[:, None], lambda t: np.full_like(t, 1e-15), edges[:-1], edges[1:])
+    assert bends_everywhere(
+        lambda t: np.exp(t)[:, None], lambda t: np.full_like(t, 1e-15), edges[:-1], edges[1:]
+    )

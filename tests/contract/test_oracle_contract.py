@@ -12,7 +12,9 @@ from keyhole.oracles.torch_module import TorchModule
 WIDTH, OUTPUTS = 3, 2
 HEAD = Head.random(WIDTH, outputs=OUTPUTS, biases=True, rng=np.random.default_rng(5))
 HEADS = MultiHead.random(WIDTH, heads=2, outputs=OUTPUTS, rng=np.random.default_rng(6))
-LAYER = SelfAttention(*np.random.default_rng(7).normal(size=(2, 2, WIDTH, 2)), np.ones((2, WIDTH, OUTPUTS)))
+LAYER = SelfAttention(
+    *np.random.default_rng(7).normal(size=(2, 2, WIDTH, 2)), np.ones((2, WIDTH, OUTPUTS))
+)
 
 
 def plain(X):

@@ -18,7 +18,9 @@ WIDTH = 4
 
 @pytest.fixture(scope="session")
 def commands():
-    """`commands(directory, "learn", ...)`: a finished command, forked from a process that has done the imports."""
+    """`commands(directory, "learn", ...)`: a finished command, forked from a process that has done
+    the imports.
+    """
     parent = Preforked()
     yield parent
     parent.close()

@@ -69,7 +69,9 @@ class Dripping:
             if path.endswith("/infer") == (self.where == "infer") and self.how is not None:
                 self._stall(connection, whole)
             else:
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(whole) + whole)
+                connection.sendall(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(whole) + whole
+                )
         return self.hung_up.set()
 
     def _request(self, connection):
@@ -80,7 +82,9 @@ class Dripping:
                 return None
             got += part
         head, _, body = got.partition(b"\r\n\r\n")
-        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        lengths = [
+            line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
+        ]
         size = int(lengths[0].split(b":")[1]) if lengths else 0
         while len(body) < size:
             body += connection.recv(1 << 16)

@@ -1,4 +1,6 @@
-"""A model server on the standard library alone: V2 in JSON, with faults on order and honest accounts."""
+"""A model server on the standard library alone: V2 in JSON, with faults on order and honest
+accounts.
+"""
 
 import json
 import socket
@@ -49,7 +51,9 @@ class Faulty:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.port = self.server.server_address[1]
-        thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread = threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         try:
             yield self
@@ -87,7 +91,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self):
-        if self.service.token and self.headers.get("Authorization") != f"Bearer {self.service.token}":
+        if (
+            self.service.token
+            and self.headers.get("Authorization") != f"Bearer {self.service.token}"
+        ):
             return self.reply(401, {"error": "who are you?"})
         if self.path == "/v2":
             return self.reply(200, {"name": "faulty", "version": "1", "extensions": []})
@@ -131,7 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "truncated":
             return self.reply(200, whole[: len(whole) // 2])
         if fault == "page":
-            return self.reply(200, b"<html>Welcome to the wireless network</html>", Content_Type="text/html")
+            return self.reply(
+                200, b"<html>Welcome to the wireless network</html>", Content_Type="text/html"
+            )
         if fault == "silent":
             return self.hang_up()
         if fault == "reset":

@@ -1,6 +1,8 @@
-"""Commands as processes of their own, forked from one that has done the imports: a start costs milliseconds.
+"""Commands as processes of their own, forked from one that has done the imports: a start costs
+milliseconds.
 
-Run as a script it reads one request a line (arguments, directory, files for both streams) and answers the exit code.
+Run as a script it reads one request a line (arguments, directory, files for both streams) and
+answers the exit code.
 """
 
 import json
@@ -75,9 +77,16 @@ class Preforked:
         self.process = subprocess.Popen([sys.executable, __file__], **pipes)
 
     def __call__(self, directory, *arguments, timeout=120):
-        """The exit code and both streams of a command; one that takes too long is killed by its alarm."""
+        """The exit code and both streams of a command; one that takes too long is killed by its
+        alarm.
+        """
         out, err = (Path(directory) / f".{name}" for name in ("stdout", "stderr"))
-        request = {"arguments": [*map(str, arguments)], "directory": str(directory), "out": str(out), "err": str(err)}
+        request = {
+            "arguments": [*map(str, arguments)],
+            "directory": str(directory),
+            "out": str(out),
+            "err": str(err),
+        }
         request |= {"timeout": timeout, "environment": dict(os.environ)}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()

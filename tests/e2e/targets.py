@@ -1,4 +1,6 @@
-"""Targets to be learned, good and bad; tests put a copy beside the command and name them as targets:NAME."""
+"""Targets to be learned, good and bad; tests put a copy beside the command and name them as
+targets:NAME.
+"""
 
 import os
 import time

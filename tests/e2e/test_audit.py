@@ -1,4 +1,6 @@
-"""The audit: every policy is tried and judged, nothing is asked twice, and a failing target is no protection."""
+"""The audit: every policy is tried and judged, nothing is asked twice, and a failing target is no
+protection.
+"""
 
 import json
 import re
@@ -13,16 +15,40 @@ import pytest
 from keyhole.models import Head, MultiHead, save
 
 WIDTH = 4
-ATTEMPT = {"options", "queries", "error", "function_error", "verdict", "status", "sentence", "model", "run", "seconds"}
+ATTEMPT = {
+    "options",
+    "queries",
+    "error",
+    "function_error",
+    "verdict",
+    "status",
+    "sentence",
+    "model",
+    "run",
+    "seconds",
+}
 FIELDS = {
-    *("sentence", "target", "width", "outputs", "token_bound", "error_of", "policies", "queries", "seconds", "seed"),
+    *(
+        "sentence",
+        "target",
+        "width",
+        "outputs",
+        "token_bound",
+        "error_of",
+        "policies",
+        "queries",
+        "seconds",
+        "seed",
+    ),
     *("run", "version"),
 }
 
 
 @pytest.fixture(scope="module")
 def audited(commands, tmp_path_factory):
-    """One audit of a saved head of width 4: its directory, what it printed, what it said while at work."""
+    """One audit of a saved head of width 4: its directory, what it printed, what it said while at
+    work.
+    """
     folder = tmp_path_factory.mktemp("audited")
     save(Head.random(WIDTH, rng=np.random.default_rng(5)), folder / "head.safetensors")
     done = commands(folder, "audit", "head.safetensors", "--out", "run", "--seed", "3")
@@ -38,7 +64,9 @@ def record(audited):
 def begun(folder, *arguments):
     """An audit under way, that has finished its first attempt."""
     command = [sys.executable, "-m", "keyhole", "audit", *map(str, arguments), "--out", "run"]
-    running = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 60
     while not (folder / "run/full-precision/record.json").exists() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -51,7 +79,12 @@ def by_name(record):
 
 def test_the_record_has_every_field_of_the_contract(record):
     assert record.keys() >= FIELDS
-    assert (record["width"], record["outputs"], record["seed"], record["error_of"]) == (WIDTH, 1, 3, "W")
+    assert (record["width"], record["outputs"], record["seed"], record["error_of"]) == (
+        WIDTH,
+        1,
+        3,
+        "W",
+    )
     assert record["token_bound"] == pytest.approx(2.0)
     for row in record["policies"]:
         assert row.keys() == {"policy", "simulate", "protects", "verdict", "attempts"}
@@ -60,7 +93,15 @@ def test_the_record_has_every_field_of_the_contract(record):
 
 def test_every_kind_of_policy_is_tried(record):
     simulated = " ".join(" ".join(row["simulate"]) for row in record["policies"])
-    for name in ("answers=f32", "answers=f16", "answers=bf16", "decimals=3", "noise=", "labels", "token-bound="):
+    for name in (
+        "answers=f32",
+        "answers=f16",
+        "answers=bf16",
+        "decimals=3",
+        "noise=",
+        "labels",
+        "token-bound=",
+    ):
         assert name in simulated
     names = [row["policy"] for row in record["policies"]]
     assert len(set(names)) == len(names)
@@ -85,7 +126,11 @@ def test_too_small_a_budget_does_protect_and_the_sentence_says_so(record):
 
 
 def test_coarser_answers_in_a_ball_leave_larger_errors(record):
-    rows = [row for row in record["policies"] if len(row["simulate"]) == 2 and "decimals" in row["simulate"][0]]
+    rows = [
+        row
+        for row in record["policies"]
+        if len(row["simulate"]) == 2 and "decimals" in row["simulate"][0]
+    ]
     errors = [row["attempts"][-1]["error"] for row in rows]
     assert [row["simulate"][0] for row in rows] == ["decimals=6", "decimals=3", "decimals=1"]
     assert errors == sorted(errors)
@@ -101,7 +146,11 @@ def test_more_bits_of_labels_give_more_digits(record):
 def test_errors_of_answers_are_measured_where_errors_of_weights_are(record):
     for row in record["policies"]:
         for attempt in row["attempts"]:
-            assert (attempt["error"] is None) == (attempt["function_error"] is None) == (attempt["model"] is None)
+            assert (
+                (attempt["error"] is None)
+                == (attempt["function_error"] is None)
+                == (attempt["model"] is None)
+            )
 
 
 def test_the_cost_is_that_of_all_attempts_and_of_the_held_out_questions(record):
@@ -166,7 +215,9 @@ def test_forcing_a_finished_audit_asks_everything_again(keyhole, targets, asked)
     first, once = keyhole(*command), asked()
     forced = keyhole(*command, "--force")
     assert asked() == 2 * once
-    assert [row["verdict"] for row in forced.json["policies"]] == [row["verdict"] for row in first.json["policies"]]
+    assert [row["verdict"] for row in forced.json["policies"]] == [
+        row["verdict"] for row in first.json["policies"]
+    ]
 
 
 def test_a_killed_audit_goes_on_where_it_was(keyhole, targets, tmp_path, asked):
@@ -184,7 +235,8 @@ def test_a_killed_audit_goes_on_where_it_was(keyhole, targets, tmp_path, asked):
     )
     resumed = keyhole(*command, "--resume")
     assert resumed.code == 0, resumed.err
-    assert asked() < resumed.json["queries"]["total"] - 159  # what the first attempt had asked was kept
+    # what the first attempt had asked was kept
+    assert asked() < resumed.json["queries"]["total"] - 159
     assert [row["policy"] for row in resumed.json["policies"] if row["protects"]] == [
         resumed.json["policies"][1]["policy"]
     ]
@@ -223,7 +275,9 @@ def test_a_target_that_raises_at_once_exits_with_three(keyhole, targets):
     assert "the line is dead" in ran.json["sentence"]
 
 
-def test_a_target_that_raises_in_the_middle_is_no_protection_and_can_be_mended(keyhole, targets, tmp_path):
+def test_a_target_that_raises_in_the_middle_is_no_protection_and_can_be_mended(
+    keyhole, targets, tmp_path
+):
     source = (tmp_path / "targets.py").read_text()
     (tmp_path / "targets.py").write_text(source.replace("len(calls) > 8", "len(calls) > 60"))
     command = ("audit", "targets:raising_later", "--width", WIDTH, "--out", "run", "--json")
@@ -234,7 +288,9 @@ def test_a_target_that_raises_in_the_middle_is_no_protection_and_can_be_mended(k
     (tmp_path / "targets.py").write_text(source.replace("len(calls) > 8", "False"))
     mended = keyhole(*command, "--resume")
     assert mended.code == 0, mended.err
-    assert not any(row["protects"] for row in mended.json["policies"] if "budget" not in row["policy"])
+    assert not any(
+        row["protects"] for row in mended.json["policies"] if "budget" not in row["policy"]
+    )
 
 
 def test_two_heads_are_audited_by_their_answers(keyhole, tmp_path, rng):

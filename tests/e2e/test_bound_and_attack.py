@@ -36,13 +36,17 @@ def test_too_small_names_its_inequality(said):
 
 
 def test_open_gives_the_gap_and_a_page_of_the_plane(said, tmp_path):
-    code, data = said("bound", *QSA, "--embed", 5, "--bits", 16, "--no-build", "--out", tmp_path / "run")
+    code, data = said(
+        "bound", *QSA, "--embed", 5, "--bits", 16, "--no-build", "--out", tmp_path / "run"
+    )
     assert (code, data["verdict"]) == (0, "OPEN")
     assert (data["gap"]["axis"], data["gap"]["too_small"], data["gap"]["asked"]) == ("embed", 3, 5)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "asked: 5, 16 bits" in page
     assert "provably too small" in page
-    assert "keyhole bound sparse-average --length 1024 --q 16 --embed 5 --bits 16 --no-build" in page
+    assert (
+        "keyhole bound sparse-average --length 1024 --q 16 --embed 5 --bits 16 --no-build" in page
+    )
     assert json.loads((tmp_path / "run" / "record.json").read_text()) == data
     assert dict(data["plane"]["lower"])[16] == 4
     again, _ = said("bound", *QSA, "--embed", 5, "--out", tmp_path / "run")
@@ -85,7 +89,12 @@ def test_misuse_has_code_2_and_says_what_was_needed(said, words, message):
 
 def test_an_attack_gives_a_failing_input_that_can_be_replayed(said, tmp_path):
     path = tmp_path / "mlp.safetensors"
-    assert said("sample", "mlp", "--width", 2, "--length", 10, "--q", 3, "--hidden", 15, "--out", path)[0] == 0
+    assert (
+        said(
+            "sample", "mlp", "--width", 2, "--length", 10, "--q", 3, "--hidden", 15, "--out", path
+        )[0]
+        == 0
+    )
     code, data = said("attack", path, "sparse-average")
     assert (code, data["status"]) == (0, "FOUND")
     assert data["gap"] == pytest.approx(2 / 3)
@@ -115,9 +124,14 @@ def test_a_recurrent_model_is_attacked_at_the_length_asked(said, tmp_path):
 def test_a_conversation_is_drawn_with_its_running_total():
     messages = [
         {"layer": 1, "sender": a, "receiver": b, "content": what, "numbers": 4, "bits": 96}
-        for a, b, what in (("Alice", "Bob", "queries"), ("Bob", "Alice", "log-partitions and averages"))
+        for a, b, what in (
+            ("Alice", "Bob", "queries"),
+            ("Bob", "Alice", "log-partitions and averages"),
+        )
     ]
-    drawn = bound_page.draw_conversation({"messages": messages, "each": 24, "needed": 7, "deviation": 1e-6})
+    drawn = bound_page.draw_conversation(
+        {"messages": messages, "each": 24, "needed": 7, "deviation": 1e-6}
+    )
     assert "192 so far" in drawn
     assert "any two people need 7 bits" in drawn
     assert bound_page.draw_conversation(None) == ""

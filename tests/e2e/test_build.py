@@ -1,4 +1,6 @@
-"""`keyhole build` as people run it: weights, a page, refusals, and the loop back through a learner."""
+"""`keyhole build` as people run it: weights, a page, refusals, and the loop back through a
+learner.
+"""
 
 import json
 
@@ -26,7 +28,12 @@ def test_a_unit_is_built_recovered_and_scored(run, tmp_path):
     data = json.loads(out)
     assert code == 0
     assert {"embed", "value_width", "heads", "layers", "bits"} == set(data["size"])
-    assert data["checked"] | {"worst": 0} == {"inputs": 15, "errors": 0, "worst": 0, "exhaustive": True}
+    assert data["checked"] | {"worst": 0} == {
+        "inputs": 15,
+        "errors": 0,
+        "worst": 0,
+        "exhaustive": True,
+    }
     assert (data["status"], data["certificate"]["outcome"]) == ("BUILT", "HOLDS")
     assert data["error_bound"] <= 1e-3
     trip = data["round_trip"]

@@ -40,9 +40,13 @@ LEARNED = {
     "rank": is_count,
     "queries": lambda v: {"total", "tokens", "by_phase"} <= v.keys(),
     "degrees_of_freedom": is_count,
-    "fresh_error": lambda v: is_number(v["max"]) and is_number(v["relative"]) and is_count(v["sequences"]),
+    "fresh_error": lambda v: (
+        is_number(v["max"]) and is_number(v["relative"]) and is_count(v["sequences"])
+    ),
     "error_bar": is_number,
-    "seconds": lambda v: is_number(v["total"]) and is_number(v["oracle"]) and v["oracle"] <= v["total"],
+    "seconds": lambda v: (
+        is_number(v["total"]) and is_number(v["oracle"]) and v["oracle"] <= v["total"]
+    ),
     "seed": is_count,
 }
 
@@ -52,7 +56,12 @@ def test_learn_prints_every_field_of_the_contract(keyhole, head):
     assert ran.code == 0
     assert [name for name, fits in LEARNED.items() if not fits(ran.json.get(name))] == []
     assert (ran.json["status"], ran.json["verdict"]) == ("RECOVERED", "EXACT")
-    assert (ran.json["width"], ran.json["outputs"], ran.json["heads"], ran.json["seed"]) == (WIDTH, 1, 1, 7)
+    assert (ran.json["width"], ran.json["outputs"], ran.json["heads"], ran.json["seed"]) == (
+        WIDTH,
+        1,
+        1,
+        7,
+    )
     assert ran.json["degrees_of_freedom"] == WIDTH * WIDTH + WIDTH
 
 
@@ -89,7 +98,10 @@ def test_without_out_a_run_directory_is_made_under_runs(keyhole, head, tmp_path)
 
 
 def test_a_person_reads_the_sentence_first(keyhole, head):
-    spoken, data = keyhole("learn", "head.safetensors"), keyhole("learn", "head.safetensors", "--json")
+    spoken, data = (
+        keyhole("learn", "head.safetensors"),
+        keyhole("learn", "head.safetensors", "--json"),
+    )
     assert spoken.code == 0
     assert spoken.out.splitlines()[0] == data.json["sentence"]
     assert "EXACT" in spoken.out
@@ -116,13 +128,22 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit(keyhole, head, tmp_pat
 
 @pytest.mark.parametrize(
     ("name", "options", "outputs"),
-    [("vector", ["--width", 4], 2), ("scalar", ["--width", 4], 1), ("knows", [], 2), ("vector", ["--width=4"], 2)],
+    [
+        ("vector", ["--width", 4], 2),
+        ("scalar", ["--width", 4], 1),
+        ("knows", [], 2),
+        ("vector", ["--width=4"], 2),
+    ],
 )
-def test_a_callable_beside_the_command_is_learned(keyhole, targets, tmp_path, name, options, outputs):
+def test_a_callable_beside_the_command_is_learned(
+    keyhole, targets, tmp_path, name, options, outputs
+):
     ran = keyhole("learn", f"targets:{name}", *options, "--json")
     assert (ran.code, ran.json["verdict"]) == (0, "EXACT")
     assert ran.json["outputs"] == outputs
-    np.testing.assert_allclose(np.asarray(load(tmp_path / ran.json["model"]).W), targets.W, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        np.asarray(load(tmp_path / ran.json["model"]).W), targets.W, rtol=0, atol=1e-9
+    )
 
 
 def test_a_layer_is_learned_by_its_last_row(keyhole, tmp_path, rng):
@@ -131,7 +152,10 @@ def test_a_layer_is_learned_by_its_last_row(keyhole, tmp_path, rng):
     ran = keyhole("learn", "layer.safetensors", "--json")
     assert (ran.code, ran.json["verdict"], ran.json["rank"]) == (0, "EXACT", 2)
     np.testing.assert_allclose(
-        np.asarray(load(tmp_path / ran.json["model"]).W), layer.K[0] @ layer.Q[0].T, rtol=0, atol=1e-9
+        np.asarray(load(tmp_path / ran.json["model"]).W),
+        layer.K[0] @ layer.Q[0].T,
+        rtol=0,
+        atol=1e-9,
     )
 
 
@@ -139,7 +163,9 @@ def test_a_layer_is_learned_by_its_last_row(keyhole, tmp_path, rng):
 
 
 def test_sample_writes_the_model_it_describes(keyhole, tmp_path):
-    ran = keyhole("sample", "head", "--width", 6, "--rank", 2, "--outputs", 3, "--seed", 4, "--json")
+    ran = keyhole(
+        "sample", "head", "--width", 6, "--rank", 2, "--outputs", 3, "--seed", 4, "--json"
+    )
     model = load(tmp_path / ran.json["model"])
     assert (ran.code, ran.json["kind"]) == (0, "head")
     assert (model.width, model.outputs, np.linalg.matrix_rank(np.asarray(model.W))) == (6, 3, 2)
@@ -147,7 +173,9 @@ def test_sample_writes_the_model_it_describes(keyhole, tmp_path):
 
 
 def test_sample_makes_several_heads(keyhole, tmp_path):
-    ran = keyhole("sample", "multihead", "--width", 5, "--heads", 3, "--out", "a/b/m.safetensors", "--json")
+    ran = keyhole(
+        "sample", "multihead", "--width", 5, "--heads", 3, "--out", "a/b/m.safetensors", "--json"
+    )
     assert load(tmp_path / "a" / "b" / "m.safetensors").W.shape == (3, 5, 5)
     assert ran.code == 0
 
@@ -155,7 +183,9 @@ def test_sample_makes_several_heads(keyhole, tmp_path):
 def test_a_sample_is_the_same_for_the_same_seed_only(keyhole, tmp_path):
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):
         keyhole("sample", "head", "--seed", seed, "--out", f"{name}.safetensors")
-    one, same, other = (np.asarray(load(tmp_path / f"{name}.safetensors").W) for name in ("one", "same", "other"))
+    one, same, other = (
+        np.asarray(load(tmp_path / f"{name}.safetensors").W) for name in ("one", "same", "other")
+    )
     np.testing.assert_array_equal(one, same)
     assert (one != other).all()
 
@@ -185,7 +215,10 @@ def test_the_limit_of_a_plan_falls_with_the_outputs(keyhole):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_plan_is_kept(keyhole, head, seed):
     at_most = keyhole("plan", "head.safetensors", "--json").json["queries"]["at_most"]
-    assert keyhole("learn", "head.safetensors", "--seed", seed, "--json").json["queries"]["total"] <= at_most
+    assert (
+        keyhole("learn", "head.safetensors", "--seed", seed, "--json").json["queries"]["total"]
+        <= at_most
+    )
 
 
 def test_a_plan_in_words_starts_with_its_sentence(keyhole):
@@ -267,7 +300,10 @@ def test_the_commands_make_one_loop(keyhole, tmp_path):
     learned = keyhole("learn", "head.safetensors", "--out", "run", "--json")
     assert learned.code == 0
     assert keyhole("verify", "head.safetensors", learned.json["model"], "--seed", 9).code == 0
-    assert keyhole("compare", "head.safetensors", learned.json["model"], "--json").json["largest"] < 1e-9
+    assert (
+        keyhole("compare", "head.safetensors", learned.json["model"], "--json").json["largest"]
+        < 1e-9
+    )
 
 
 def test_the_version_is_printed(keyhole):

@@ -19,7 +19,9 @@ from keyhole.oracles.attempts import Patience
 from keyhole.oracles.deadline import hold_to_deadline
 from keyhole.oracles.http_service import HttpService
 
-_SPEC = importlib.util.spec_from_file_location("dripping_here", Path(__file__).with_name("dripping.py"))
+_SPEC = importlib.util.spec_from_file_location(
+    "dripping_here", Path(__file__).with_name("dripping.py")
+)
 dripping = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(dripping)
 Dripping, WIDTH, HOLD = dripping.Dripping, dripping.WIDTH, dripping.HOLD
@@ -152,7 +154,9 @@ def test_ctrl_c_ends_a_run_that_a_server_holds(where, tmp_path):
             "--timeout",
             "600",
         ]
-        running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        running = subprocess.Popen(
+            command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert server.stalled.wait(60)
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=60)
@@ -174,7 +178,9 @@ class Swallowing(httpcore2.NetworkBackend):
 
 
 def test_an_address_that_swallows_everything_leaves_the_next_one_its_share(monkeypatch):
-    places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"192.0.2.{last}", 80)) for last in (1, 2)]
+    places = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"192.0.2.{last}", 80)) for last in (1, 2)
+    ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
     network = Swallowing()
     with httpx2.Client(trust_env=False) as client:

@@ -1,4 +1,6 @@
-"""The explorer in a real browser: every view opened, worked by mouse and by keyboard, wide, narrow, light and dark."""
+"""The explorer in a real browser: every view opened, worked by mouse and by keyboard, wide, narrow,
+light and dark.
+"""
 
 import json
 import re
@@ -15,9 +17,15 @@ from keyhole.lab.jobs import LearnJob, SampleJob, SweepJob
 from keyhole.lab.running import run_job
 from keyhole.web.explorer import Explorer, Window
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium, then run again")
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'"
+)
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium here: apt-get install chromium, then run again"
+)
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -62,23 +70,37 @@ boundary_name = "hidden numbers"
 
 
 def shelved(runs):
-    """A directory of runs: a recovery of a file with a hostile name, a sweep, a training, a run that is hostile."""
+    """A directory of runs: a recovery of a file with a hostile name, a sweep, a training, a run
+    that is hostile.
+    """
     runs.mkdir()
     model = runs.parent / f"{HOSTILE}.safetensors"
     run_job(SampleJob("head", width=4, out=str(model)))
     run_job(LearnJob(str(model), out=str(runs / "learned")))
     (runs.parent / "ranks.toml").write_text(SWEEP)
     run_job(SweepJob(str(runs.parent / "ranks.toml"), workers=0, out=str(runs / "ranks")))
-    curve = {"steps": [0, 100, 200], "errors": [[0.7, 0.04, 0.002], [0.8, 0.05, 0.004], [0.6, 0.1, 0.003]]}
+    curve = {
+        "steps": [0, 100, 200],
+        "errors": [[0.7, 0.04, 0.002], [0.8, 0.05, 0.004], [0.6, 0.1, 0.003]],
+    }
     for name, record in {
-        "trained": {"sentence": "A unit learned it.", "status": "TRAINED", "curve": curve, "lines": {"zero": 1.0}},
-        PICTURE: {"sentence": PICTURE, "verdict": PICTURE, "queries": {"total": 1, "by_phase": {PICTURE: 1}}},
+        "trained": {
+            "sentence": "A unit learned it.",
+            "status": "TRAINED",
+            "curve": curve,
+            "lines": {"zero": 1.0},
+        },
+        PICTURE: {
+            "sentence": PICTURE,
+            "verdict": PICTURE,
+            "queries": {"total": 1, "by_phase": {PICTURE: 1}},
+        },
     }.items():
         (runs / name).mkdir()
         (runs / name / "record.json").write_text(json.dumps(record))
     (runs / PICTURE / "report.html").write_text(
-        "<p id=said>waiting</p><script>fetch('/api/runs').then(() => 1, () => { said.textContent = 'kept out' });"
-        "try { parent.opener.document } catch (e) {} </script>"
+        "<p id=said>waiting</p><script>fetch('/api/runs').then(() => 1, () => { said.textContent ="
+        " 'kept out' });try { parent.opener.document } catch (e) {} </script>"
     )
 
 
@@ -97,12 +119,19 @@ def explorer(tmp_path_factory):
 
 @contextmanager
 def opened(explorer, view="#recover", *, forgiving=False):
-    """A page of its own; whatever it complains about, asks of other hosts or pops up fails the test."""
-    context = explorer.browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    """A page of its own; whatever it complains about, asks of other hosts or pops up fails the
+    test.
+    """
+    context = explorer.browser.new_context(
+        viewport={"width": 1280, "height": 900}, color_scheme="light"
+    )
     complaints = []
     ours = urlsplit(explorer.address).netloc
     context.on(
-        "request", lambda asked: None if urlsplit(asked.url).netloc in (ours, "") else complaints.append(asked.url)
+        "request",
+        lambda asked: (
+            None if urlsplit(asked.url).netloc in (ours, "") else complaints.append(asked.url)
+        ),
     )
     page = context.new_page()
     page.set_default_timeout(20_000)
@@ -114,7 +143,10 @@ def opened(explorer, view="#recover", *, forgiving=False):
 
 
 def listen(page, complaints):
-    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on(
+        "console",
+        lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None,
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: complaints.append(dialog.message) or dialog.dismiss())
 
@@ -132,9 +164,14 @@ def shots(page, name):
     shot(page, f"{name}-light")
     page.emulate_media(color_scheme="dark")
     shot(page, f"{name}-dark")
-    assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+    assert (
+        page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+    )
     page.emulate_media(color_scheme="light")
-    assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(252, 252, 250)"
+    assert (
+        page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        == "rgb(252, 252, 250)"
+    )
     page.set_viewport_size({"width": 360, "height": 800})
     page.wait_for_timeout(50)
     shot(page, f"{name}-narrow")
@@ -161,7 +198,9 @@ def recovered(explorer):
         says(page, "EXACT")
         says(page, "queries recover a 8 × 8 head of rank 3")
         after = page.locator("#main svg").first.bounding_box()
-        return SimpleNamespace(view=page.url.removeprefix(explorer.address), jump=after["y"] - before["y"])
+        return SimpleNamespace(
+            view=page.url.removeprefix(explorer.address), jump=after["y"] - before["y"]
+        )
 
 
 def test_a_recovery_is_watched_to_its_end_and_nothing_jumps_when_it_is_there(recovered):
@@ -169,11 +208,14 @@ def test_a_recovery_is_watched_to_its_end_and_nothing_jumps_when_it_is_there(rec
     assert recovered.jump == 0
 
 
-def test_what_was_recovered_is_there_again_at_its_address_and_the_command_says_how(explorer, recovered):
+def test_what_was_recovered_is_there_again_at_its_address_and_the_command_says_how(
+    explorer, recovered
+):
     with opened(explorer, recovered.view) as page:
         says(page, "queries recover a 8 × 8 head of rank 3")
         says(page, "limit 47")  # r (2d - r) + d
-        assert page.locator("#result canvas").count() == 6  # true, recovered, difference, each with its scale
+        # true, recovered, difference, each with its scale
+        assert page.locator("#result canvas").count() == 6
         assert page.locator("#width").input_value() == "8"
         command = page.locator("#result pre").first.inner_text()
         assert re.search(r"keyhole learn \S+truth\.safetensors --seed 3", command)
@@ -193,7 +235,9 @@ def test_a_smaller_budget_is_shown_by_dragging_its_slider(explorer, recovered):
         page.mouse.move(box["x"] + box["width"] * 0.55, middle, steps=4)
         page.mouse.up()
         says(page, "W after ")
-        assert page.locator("#stop-at").input_value() != page.locator("#stop-at").get_attribute("max")
+        assert page.locator("#stop-at").input_value() != page.locator("#stop-at").get_attribute(
+            "max"
+        )
 
 
 def test_dragging_a_slider_moves_the_number_and_the_address(explorer):
@@ -215,7 +259,8 @@ def test_a_token_is_dragged_round_the_circle_to_its_partner(explorer):
         says(page, "Token 1 has no partner at 11")
         boxes = (page.locator(f"[data-token='{k}'] circle").bounding_box() for k in (0, 2))
         one, four = ((b["x"] + b["width"] / 2, b["y"] + b["height"] / 2) for b in boxes)
-        # Opposite angles are mirror images in the vertical axis through 0: that of 11 is the mirror of 1.
+        # Opposite angles are mirror images in the vertical axis through 0: that of 11 is the mirror
+        # of 1.
         middle = page.locator("[data-token='0']").locator("xpath=..").bounding_box()
         mirror = 2 * (middle["x"] + middle["width"] / 2) - one[0]
         page.mouse.move(*four)
@@ -240,7 +285,9 @@ def test_everything_is_reached_and_worked_by_the_keyboard_alone(explorer):
         tab_to(page, "#result .cells")
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
-        assert re.search(r"W\[1, 0\] = -?[\d.e-]+", page.locator("#result output.read").first.inner_text())
+        assert re.search(
+            r"W\[1, 0\] = -?[\d.e-]+", page.locator("#result output.read").first.inner_text()
+        )
         tab_to(page, "a[data-view=compute]", backwards=True)
         page.keyboard.press("Enter")
         says(page, "What can one attention unit compute?")
@@ -269,7 +316,8 @@ def tab_to(page, selector, backwards=False):
 
 
 def test_an_error_is_a_sentence_and_the_next_try_works(explorer):
-    with opened(explorer, "#recover?d=6", forgiving=True) as page:  # a browser says on its console what was refused
+    # a browser says on its console what was refused
+    with opened(explorer, "#recover?d=6", forgiving=True) as page:
         page.fill("#budget", "-1")
         page.click("#go")
         says(page, "budget is a whole number from 0 to 1,000,000,000; got -1.")

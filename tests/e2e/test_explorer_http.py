@@ -41,7 +41,10 @@ class Client:
         sent = {"X-Keyhole-Token": self.explorer.token} if token else {}
         text = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         connection.request(
-            method, path, text, sent | {name.replace("_", "-"): value for name, value in headers.items()}
+            method,
+            path,
+            text,
+            sent | {name.replace("_", "-"): value for name, value in headers.items()},
         )
         answer = connection.getresponse()
         seen = answer.status, dict(answer.getheaders()), answer.read()
@@ -87,7 +90,9 @@ def test_the_page_is_small_and_names_no_other_host(client):
     held = read_page_files()
     assert sum(map(len, held.values())) < 200_000
     for name, body in held.items():
-        assert set(re.findall(rb"https?://[^\"'\s)]+", body)) <= {b"http://www.w3.org/2000/svg"}, name
+        assert set(re.findall(rb"https?://[^\"'\s)]+", body)) <= {b"http://www.w3.org/2000/svg"}, (
+            name
+        )
 
 
 def test_the_page_comes_with_a_policy_that_forbids_all_but_its_own_files(client):
@@ -117,7 +122,8 @@ def test_nothing_else_is_served(client, path):
 
 
 @pytest.mark.parametrize(
-    "host", ["example.org", "example.org:{port}", "127.0.0.1", "127.0.0.1:1", "", "localhost.evil:{port}"]
+    "host",
+    ["example.org", "example.org:{port}", "127.0.0.1", "127.0.0.1:1", "", "localhost.evil:{port}"],
 )
 def test_a_foreign_host_is_refused(client, host):
     status, _, body = client.ask("GET", "/api/runs", Host=host.format(port=client.place.port))
@@ -129,7 +135,9 @@ def test_the_name_localhost_is_our_own(client):
     assert client.ask("GET", "/", Host=f"localhost:{client.place.port}")[0] == 200
 
 
-@pytest.mark.parametrize("origin", ["http://example.org", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "origin", ["http://example.org", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1"]
+)
 def test_a_foreign_origin_starts_nothing(client, origin):
     ask = {"kind": "recover", "fields": {"width": 4}}
     assert client.post("/api/jobs", ask, Origin=origin.format(port=client.place.port))[0] == 403
@@ -138,7 +146,9 @@ def test_a_foreign_origin_starts_nothing(client, origin):
 def test_without_the_token_of_the_page_nothing_is_started(client):
     ask = {"kind": "recover", "fields": {"width": 4}}
     assert client.ask("POST", "/api/jobs", ask, token=False)[0] == 403
-    assert client.ask("POST", "/api/jobs", ask, token=False, **{"X-Keyhole-Token": "wrong"})[0] == 403
+    assert (
+        client.ask("POST", "/api/jobs", ask, token=False, **{"X-Keyhole-Token": "wrong"})[0] == 403
+    )
     assert client.post("/api/jobs/any/cancel", {}, token=False)[0] == 403
 
 
@@ -201,7 +211,10 @@ def test_a_recovery_that_makes_no_sense_is_refused_with_its_reason(client, field
     [
         ({"task": "match9", "embed": 3}, "TASK is one of"),
         ({"task": "match2", "length": 10**9, "modulus": 5, "embed": 3}, "length"),
-        ({"task": "match2", "length": 8, "modulus": 5, "embed": 3, "out": "elsewhere"}, "does not set out"),
+        (
+            {"task": "match2", "length": 8, "modulus": 5, "embed": 3, "out": "elsewhere"},
+            "does not set out",
+        ),
         ({"task": "match2", "length": 8, "modulus": 5}, "--embed"),
         ({"task": "sparse-average", "length": 8, "q": 9, "embed": 3}, "at most 8"),
     ],
@@ -215,7 +228,9 @@ def test_a_bound_that_makes_no_sense_is_refused_with_its_reason(client, fields, 
 def test_a_recovery_is_the_one_of_the_command_line(recovered, tmp_path):
     result = recovered["result"]
     run_job(SampleJob("head", width=6, rank=2, seed=3, out=str(tmp_path / "truth.safetensors")))
-    record = run_job(LearnJob(str(tmp_path / "truth.safetensors"), seed=4, out=str(tmp_path / "run"))).data
+    record = run_job(
+        LearnJob(str(tmp_path / "truth.safetensors"), seed=4, out=str(tmp_path / "run"))
+    ).data
     for name in ("status", "verdict", "sentence", "rank", "queries", "degrees_of_freedom"):
         assert result["record"][name] == record[name]
     assert result["record"]["verdict"] == "EXACT"
@@ -260,7 +275,9 @@ def test_heads_are_shown_in_pairs(client):
     heads = job["result"]["heads"]
     assert len(heads) == 2
     for head in heads:
-        np.testing.assert_allclose(unpacked(head["found"], (4, 4)), unpacked(head["truth"], (4, 4)), atol=1e-5)
+        np.testing.assert_allclose(
+            unpacked(head["found"], (4, 4)), unpacked(head["truth"], (4, 4)), atol=1e-5
+        )
 
 
 def test_a_spent_budget_is_a_verdict_and_not_an_error(client):
@@ -316,7 +333,8 @@ def test_a_job_cancelled_after_its_record_was_written_leaves_nothing_either(tmp_
 
 def test_two_jobs_run_at_a_time_and_a_third_is_told_to_wait(client):
     jobs = [
-        client.start("bound", task="match3", length=64, modulus=101, embed=64, bits=24)[1] for _ in range(desk.AT_ONCE)
+        client.start("bound", task="match3", length=64, modulus=101, embed=64, bits=24)[1]
+        for _ in range(desk.AT_ONCE)
     ]
     status, said = client.start("bound", task="match2", length=8, modulus=5, embed=3)
     for job in jobs:
@@ -355,9 +373,13 @@ def test_match2_answers_as_brute_force_does(client):
 
 def test_match3_gives_its_weight_to_the_pairs_that_match(client):
     tokens, M = [4, 9, 18, 25, 2], 31
-    _, said = client.post("/api/compute", {"kind": "match3", "fields": {"modulus": M, "tokens": tokens}})
+    _, said = client.post(
+        "/api/compute", {"kind": "match3", "fields": {"modulus": M, "tokens": tokens}}
+    )
     weights = np.array(said["weights"])
-    matched = {(a, b) for a in range(5) for b in range(5) if (tokens[0] + tokens[a] + tokens[b]) % M == 0}
+    matched = {
+        (a, b) for a in range(5) for b in range(5) if (tokens[0] + tokens[a] + tokens[b]) % M == 0
+    }
     assert {(int(a) - 1, int(b) - 1) for a, b in np.argwhere(weights > 0.1)} == matched
     assert weights.sum() == pytest.approx(1)
 
@@ -399,7 +421,12 @@ def test_what_is_shown_is_answered_in_a_fifth_of_a_second(client):
         ("match2", {"modulus": 97, "tokens": list(range(32))}),
         ("match3", {"modulus": 97, "tokens": list(range(32))}),
     ]
-    asks += [("sparse-average", {"length": 32, "q": 4, "members": [1, 9, 20, 31], "keys": "trigonometric"})]
+    asks += [
+        (
+            "sparse-average",
+            {"length": 32, "q": 4, "members": [1, 9, 20, 31], "keys": "trigonometric"},
+        )
+    ]
     for kind, fields in asks:
         taken = []
         for _ in range(3):
@@ -419,7 +446,9 @@ def held(tmp_path):
         (runs / "deep" / "two", "found"),
     ):
         place.mkdir(parents=True)
-        (place / "record.json").write_text(json.dumps({"sentence": sentence, "verdict": HOSTILE, "queries": {}}))
+        (place / "record.json").write_text(
+            json.dumps({"sentence": sentence, "verdict": HOSTILE, "queries": {}})
+        )
         (place / "report.html").write_text(f"<p>{sentence}</p>")
     (runs / "link").symlink_to(tmp_path / "outside")
     (runs / "broken").mkdir()
@@ -467,7 +496,10 @@ def test_a_report_that_is_a_link_out_is_not_read(held):
 
 
 def test_a_record_or_store_that_is_a_link_out_is_not_read(held):
-    for name, target in (("record.json", "outside/record.json"), ("store.sqlite", "outside/report.html")):
+    for name, target in (
+        ("record.json", "outside/record.json"),
+        ("store.sqlite", "outside/report.html"),
+    ):
         (held / f"linked-{name}").mkdir()
         (held / f"linked-{name}" / name).symlink_to(held.parent / target)
         with pytest.raises(shelf.NotThere):
@@ -482,12 +514,20 @@ def test_a_name_that_is_not_text_does_not_hide_the_other_runs(held):
     assert b'"one"' in Record(shelf.list_runs(held)).json()
 
 
-@pytest.mark.parametrize("rows", [[("k", "{", "done", "{}", None, "{}")], [("k", "{}", "done", "[1]", None, "{}")], []])
+@pytest.mark.parametrize(
+    "rows", [[("k", "{", "done", "{}", None, "{}")], [("k", "{}", "done", "[1]", None, "{}")], []]
+)
 def test_a_damaged_store_is_told_in_a_sentence(held, rows):
     with sqlite3.connect(held / "one" / "store.sqlite") as base:
-        base.execute("CREATE TABLE job (key, job, state, record, reason, about)" if rows else "CREATE TABLE job (key)")
-        base.executemany("INSERT INTO job VALUES (?, ?, ?, ?, ?, ?)", rows) if rows else base.execute(
-            "INSERT INTO job VALUES (1)"
+        base.execute(
+            "CREATE TABLE job (key, job, state, record, reason, about)"
+            if rows
+            else "CREATE TABLE job (key)"
+        )
+        (
+            base.executemany("INSERT INTO job VALUES (?, ?, ?, ?, ?, ?)", rows)
+            if rows
+            else base.execute("INSERT INTO job VALUES (1)")
         )
     base.close()
     assert "not a store" in shelf.show_run(held, "one")["rows"]["sentence"]
@@ -497,7 +537,9 @@ def test_an_absent_directory_of_runs_is_an_empty_one(tmp_path):
     assert shelf.list_runs(tmp_path / "none")["runs"] == []
 
 
-@pytest.mark.parametrize("name", ["../secret", "%2e%2e%2fsecret", "..%2f..%2fetc%2fpasswd", "x/../../y"])
+@pytest.mark.parametrize(
+    "name", ["../secret", "%2e%2e%2fsecret", "..%2f..%2fetc%2fpasswd", "x/../../y"]
+)
 def test_traversal_is_refused_over_http(client, name):
     for path in ("/api/runs/", "/report/"):
         assert client.ask("GET", path + name)[0] == 404
@@ -534,7 +576,9 @@ def test_a_port_that_is_taken_is_misuse(client):
 
 def test_the_command_says_where_it_is_in_one_line_and_stops_in_good_order(tmp_path):
     command = [sys.executable, "-m", "keyhole", "ui", "--port", "0", "--json"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         said = json.loads(running.stdout.readline())
         place = urlsplit(said["address"])
         connection = http.client.HTTPConnection(place.hostname, place.port, timeout=30)
@@ -544,7 +588,13 @@ def test_the_command_says_where_it_is_in_one_line_and_stops_in_good_order(tmp_pa
         hands = children(running.pid)
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=30)
-    assert (said["status"], place.hostname, running.returncode, out, err) == ("READY", "127.0.0.1", 0, "", "")
+    assert (said["status"], place.hostname, running.returncode, out, err) == (
+        "READY",
+        "127.0.0.1",
+        0,
+        "",
+        "",
+    )
     assert not (tmp_path / "runs").exists()
     assert hands
     for hand in hands:
@@ -570,5 +620,9 @@ def test_policies_are_said_as_the_command_line_says_them():
         name: Recover(width=4, policy=name, amount=amount).simulate
         for name, amount in (("noise", 1e-4), ("decimals", 3), ("bf16", 0))
     }
-    assert said == {"noise": ("noise=0.0001",), "decimals": ("decimals=3",), "bf16": ("answers=bf16",)}
+    assert said == {
+        "noise": ("noise=0.0001",),
+        "decimals": ("decimals=3",),
+        "bf16": ("answers=bf16",),
+    }
     assert read_recover_wish({"width": 4}).simulate == ()

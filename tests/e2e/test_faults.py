@@ -1,4 +1,6 @@
-"""Through HTTP: every fault of a service is got over, or refused with a sentence; no sequence is paid for wrongly."""
+"""Through HTTP: every fault of a service is got over, or refused with a sentence; no sequence is
+paid for wrongly.
+"""
 
 import importlib.util
 import signal
@@ -45,7 +47,9 @@ def test_a_passing_fault_is_got_over_and_paid_for_to_the_sequence(fault, learn):
 
 
 @pytest.mark.parametrize("fault", [400, 404, 500, "truncated", "page", "shape", "nothing"])
-def test_a_fault_that_stays_is_refused_with_a_sentence_and_resumed_without_asking_again(fault, learn):
+def test_a_fault_that_stays_is_refused_with_a_sentence_and_resumed_without_asking_again(
+    fault, learn
+):
     with Faulty({4: fault}).running() as service:
         data = learn(service)
         assert data["verdict"] == "UNVERIFIED"
@@ -126,8 +130,19 @@ def test_a_server_that_is_started_anew_in_the_middle_is_waited_for(learn):
 
 
 def killed_after(service, requests, arguments):
-    """`keyhole learn` in a process of its own, killed once the service has had so many requests more."""
-    command = [sys.executable, "-m", "keyhole", "learn", service.address, *arguments, "--rate", "150"]
+    """`keyhole learn` in a process of its own, killed once the service has had so many requests
+    more.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "keyhole",
+        "learn",
+        service.address,
+        *arguments,
+        "--rate",
+        "150",
+    ]
     wanted = service.requests + requests
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while service.requests < wanted and running.poll() is None:
@@ -136,7 +151,9 @@ def killed_after(service, requests, arguments):
     return running.wait()
 
 
-def test_a_client_killed_in_the_middle_asks_no_written_batch_again_and_keeps_its_budget(learn, tmp_path):
+def test_a_client_killed_in_the_middle_asks_no_written_batch_again_and_keeps_its_budget(
+    learn, tmp_path
+):
     with Faulty().running() as quiet:
         run_job(LearnJob(quiet.address, out=str(tmp_path / "quiet"), budget=400))
     out = ["--out", str(tmp_path / "run"), "--budget", "400"]
@@ -145,8 +162,12 @@ def test_a_client_killed_in_the_middle_asks_no_written_batch_again_and_keeps_its
         assert killed_after(service, 4, [*out, "--resume"]) == -signal.SIGKILL
         data = learn(service, resume=True, budget=400)
     assert data["verdict"] == "EXACT"
-    # what no undisturbed run asks was under way when the client died, was never written down, and is paid for
-    extra, lost = Counter(service.seen) - Counter(quiet.seen), data["queries"]["by_phase"].get("lost", 0)
+    # what no undisturbed run asks was under way when the client died, was never written down, and
+    # is paid for
+    extra, lost = (
+        Counter(service.seen) - Counter(quiet.seen),
+        data["queries"]["by_phase"].get("lost", 0),
+    )
     assert sum(extra.values()) <= lost < 40
     assert quiet.answered + lost == data["queries"]["total"] <= 400
     assert service.answered <= data["queries"]["total"] <= service.answered + lost
@@ -202,7 +223,9 @@ def test_a_batch_that_cannot_be_asked_again_within_the_budget_ends_it(rng):
 def test_a_service_that_wants_to_be_left_alone_for_long_is(rng):
     with Faulty({1: 429}).running() as service:
         oracle = HttpService(service.address, patience=Patience(obeyed=-1.0))
-        with pytest.raises(TargetFailed, match="It asks to be left alone for 0 s: try later, with a smaller --rate"):
+        with pytest.raises(
+            TargetFailed, match="It asks to be left alone for 0 s: try later, with a smaller --rate"
+        ):
             oracle.ask(rng.normal(size=(4, 2, WIDTH)))
         oracle.close()
 
@@ -226,7 +249,9 @@ def test_what_a_server_says_cannot_colour_the_terminal(rng):
         oracle.close()
 
 
-def test_a_token_is_taken_from_the_environment_and_kept_out_of_records(learn, monkeypatch, tmp_path):
+def test_a_token_is_taken_from_the_environment_and_kept_out_of_records(
+    learn, monkeypatch, tmp_path
+):
     monkeypatch.setenv("KEYHOLE_TOKEN", "sesame-8713")
     with Faulty(token="sesame-8713").running() as service:  # noqa: S106
         data = learn(service)
@@ -264,7 +289,10 @@ def test_an_address_that_cannot_be_one_is_refused(address, sentence):
 
 
 def test_a_model_that_is_not_there_is_misuse():
-    with Faulty().running() as service, pytest.raises(InvalidInput, match=r"there is no model at .*/boat"):
+    with (
+        Faulty().running() as service,
+        pytest.raises(InvalidInput, match=r"there is no model at .*/boat"),
+    ):
         HttpService(service.address.replace("/head", "/boat"))
 
 

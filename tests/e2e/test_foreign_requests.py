@@ -58,7 +58,15 @@ def wide_open():
         yield made
 
 
-FOREIGN = ["example.org", "example.org:{port}", "127.0.0.1:1", "", "localhost.evil:{port}", "[::2]:{port}", "a@b"]
+FOREIGN = [
+    "example.org",
+    "example.org:{port}",
+    "127.0.0.1:1",
+    "",
+    "localhost.evil:{port}",
+    "[::2]:{port}",
+    "a@b",
+]
 
 
 @pytest.mark.parametrize("host", FOREIGN)
@@ -76,14 +84,18 @@ def test_a_foreign_host_asks_nothing(served, host):
     assert (served.black.queries, served.black.refused) == (queries, refused + 1)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LocalHost:{port}", "[::1]:{port}"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:{port}", "localhost:{port}", "LocalHost:{port}", "[::1]:{port}"]
+)
 def test_its_own_names_are_answered_without_an_origin(served, host):
     status, said = served.ask(Host=host)
     assert status == 200
     np.testing.assert_array_equal(said["outputs"][0]["data"], HEAD(X).ravel())
 
 
-@pytest.mark.parametrize("origin", ["http://example.org", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1", ""])
+@pytest.mark.parametrize(
+    "origin", ["http://example.org", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1", ""]
+)
 def test_posts_of_other_pages_ask_nothing(served, origin):
     queries = served.black.queries
     status, said = served.ask(Origin=origin)

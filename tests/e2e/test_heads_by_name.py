@@ -73,7 +73,20 @@ def test_missing_or_unreadable_bases_are_misuse(tmp_path, rng, capsys):
     save(MultiHead.random(4, heads=2, rng=rng), tmp_path / "m.safetensors")
     (tmp_path / "flat.npy").write_bytes(b"nothing")
     np.save(tmp_path / "line.npy", np.ones(4))
-    for bases in ([], ["--bases", "none.npy"], ["--bases", tmp_path / "flat.npy"], ["--bases", tmp_path / "line.npy"]):
-        arguments = ["learn", tmp_path / "m.safetensors", "--learner", "orthogonal", "--out", tmp_path / "r", *bases]
+    for bases in (
+        [],
+        ["--bases", "none.npy"],
+        ["--bases", tmp_path / "flat.npy"],
+        ["--bases", tmp_path / "line.npy"],
+    ):
+        arguments = [
+            "learn",
+            tmp_path / "m.safetensors",
+            "--learner",
+            "orthogonal",
+            "--out",
+            tmp_path / "r",
+            *bases,
+        ]
         assert _run_command_line(list(map(str, arguments))) == 2, bases
         assert "bases" in capsys.readouterr().err

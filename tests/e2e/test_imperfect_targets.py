@@ -55,7 +55,9 @@ def error(path, targets):
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_target_that_blurs_its_answers_is_learned_when_that_is_declared(keyhole, blurred, tmp_path, name):
+def test_a_target_that_blurs_its_answers_is_learned_when_that_is_declared(
+    keyhole, blurred, tmp_path, name
+):
     options, most = DECLARED[name]
     ran = keyhole("learn", f"targets:{name}", "--width", WIDTH, *options, "--json")
     assert (ran.code, ran.json["verdict"]) == (0, "WITHIN_TOLERANCE"), ran.json["sentence"]
@@ -69,7 +71,9 @@ def test_a_simulated_policy_is_learned_through(keyhole, targets, tmp_path, polic
     assert error(tmp_path / ran.json["model"], targets) < SIMULATED[policy]
 
 
-@pytest.mark.parametrize("options", [("--noise", 0.1), ("--labels",), ("--token-bound", 1), ("--decimals", 2)])
+@pytest.mark.parametrize(
+    "options", [("--noise", 0.1), ("--labels",), ("--token-bound", 1), ("--decimals", 2)]
+)
 def test_a_learner_that_does_not_bear_what_is_declared_is_refused(keyhole, head, options):
     ran = keyhole("learn", "head.safetensors", "--learner", "exact", *options)
     assert ran.code == 2

@@ -1,4 +1,6 @@
-"""A run killed at any moment goes on where it was: nothing answered is asked again, no budget is exceeded."""
+"""A run killed at any moment goes on where it was: nothing answered is asked again, no budget is
+exceeded.
+"""
 
 import json
 import signal
@@ -50,7 +52,17 @@ class Bench:
         (folder / "slowly.py").write_text(TARGET)
 
     def start(self, *options):
-        command = [sys.executable, "-m", "keyhole", "learn", "slowly:head", "--out", "run", "--json", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "keyhole",
+            "learn",
+            "slowly:head",
+            "--out",
+            "run",
+            "--json",
+            *options,
+        ]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen([*map(str, command)], cwd=self.folder, **pipes)
 
@@ -62,10 +74,14 @@ class Bench:
         return json.loads(out), running.returncode
 
     def kill(self, calls, delay, *options):
-        """Start, wait for so many calls of the target and a moment more, and kill; whether it still ran."""
+        """Start, wait for so many calls of the target and a moment more, and kill; whether it still
+        ran.
+        """
         before, running = len(self.asked), self.start(*options)
         until = time.monotonic() + 30
-        while len(self.asked) < before + calls and running.poll() is None and time.monotonic() < until:
+        while (
+            len(self.asked) < before + calls and running.poll() is None and time.monotonic() < until
+        ):
             time.sleep(0.001)
         time.sleep(delay)
         running.kill()
@@ -103,7 +119,9 @@ def bench(tmp_path):
 
 
 def batter(bench, rng, kills, *options):
-    """Kill `kills` times, each after a few more calls, or sooner, or while the record is written."""
+    """Kill `kills` times, each after a few more calls, or sooner, or while the record is
+    written.
+    """
     resume = ()
     for _ in range(kills):
         calls = int(rng.integers(0, 5))
@@ -114,7 +132,9 @@ def batter(bench, rng, kills, *options):
 
 
 def asked_again(bench, quiet):
-    """How many calls of the target were not new, beyond those the undisturbed run repeats itself."""
+    """How many calls of the target were not new, beyond those the undisturbed run repeats
+    itself.
+    """
     extra = Counter(mark for _, mark in bench.asked) - Counter(mark for _, mark in quiet.asked)
     return extra.total()
 
@@ -132,14 +152,18 @@ def test_the_undisturbed_run_is_exact_and_makes_enough_calls_to_be_killed_betwee
     assert quiet.sequences == quiet.record["queries"]["total"]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_a_run_killed_many_times_ends_in_the_same_model_and_asks_nothing_twice(seed, bench, quiet):
     batter(bench, np.random.default_rng(seed), 8, "--budget", 5000)
     assert bench.kills == 8
     record, code = bench.finish("--budget", 5000, "--resume")
     assert (code, record["verdict"]) == (0, "EXACT")
     assert_same_model(bench.model, quiet.model)
-    assert load_bars(bench.folder / "run/model.safetensors") == load_bars(quiet.folder / "run/model.safetensors")
+    assert load_bars(bench.folder / "run/model.safetensors") == load_bars(
+        quiet.folder / "run/model.safetensors"
+    )
     assert asked_again(bench, quiet) <= bench.kills
     assert bench.sequences <= record["queries"]["total"] <= 5000
 
@@ -155,7 +179,9 @@ def test_the_same_batch_may_be_lost_again_and_again(bench, quiet):
     assert asked_again(bench, quiet) <= bench.kills
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_a_tight_budget_is_never_exceeded_however_often_the_run_is_killed(seed, bench, quiet):
     budget = quiet.sequences + 10 * seed
     batter(bench, np.random.default_rng(100 + seed), 5, "--budget", budget)

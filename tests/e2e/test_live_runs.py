@@ -1,4 +1,6 @@
-"""The directory of a live run is nobody else's: not even --force takes it, before its process has ended."""
+"""The directory of a live run is nobody else's: not even --force takes it, before its process has
+ended.
+"""
 
 import subprocess
 import sys
@@ -48,7 +50,9 @@ OTHERS = {
 def living(tmp_path, *arguments):
     """A command under way in the directory `run`."""
     command = [sys.executable, "-m", "keyhole", *map(str, arguments), "--out", "run"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 60
     while not any((tmp_path / "run").glob("*")) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -116,7 +120,9 @@ QUICK = {
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_a_quick_command_has_its_directory_until_its_record_is_written(kind, head, tmp_path, monkeypatch):
+def test_a_quick_command_has_its_directory_until_its_record_is_written(
+    kind, head, tmp_path, monkeypatch
+):
     module, name, job = QUICK[kind]
     write, refused = getattr(module, name), []
 
@@ -133,6 +139,7 @@ def test_a_quick_command_has_its_directory_until_its_record_is_written(kind, hea
 
 
 def test_two_runs_of_one_moment_get_directories_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "exists", lambda self, **_: False)  # both have looked, neither has begun
+    # both have looked, neither has begun
+    monkeypatch.setattr(Path, "exists", lambda self, **_: False)
     first, second = (directories.make_new_directory("x", tmp_path / "runs") for _ in range(2))
     assert first != second

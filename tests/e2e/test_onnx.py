@@ -1,4 +1,6 @@
-"""ONNX files: our models written out answer as they do here, and files are learned as black boxes."""
+"""ONNX files: our models written out answer as they do here, and files are learned as black
+boxes.
+"""
 
 from dataclasses import replace
 
@@ -18,17 +20,26 @@ from keyhole.oracles.onnx_file import OnnxFile
 
 WIDTH = 4
 rng = np.random.default_rng(8)
-FULL = Head(*rng.normal(size=(2, WIDTH, WIDTH)), rng.normal(size=WIDTH), rng.normal(size=WIDTH), np.eye(WIDTH))
+FULL = Head(
+    *rng.normal(size=(2, WIDTH, WIDTH)),
+    rng.normal(size=WIDTH),
+    rng.normal(size=WIDTH),
+    np.eye(WIDTH),
+)
 LAYER = SelfAttention(*rng.normal(size=(2, 2, WIDTH, 3)), rng.normal(size=(2, WIDTH, 3)))
 MODELS = {
     "head": Head.random(WIDTH, rng=rng),
     "head with everything": FULL,
     "head in factors": Head.random(WIDTH, rank=2, outputs=3, biases=True, rng=rng),
     "several heads": MultiHead.random(WIDTH, heads=3, outputs=2, rng=rng),
-    "heads with biases": MultiHead(*rng.normal(size=(2, 2, WIDTH, WIDTH)), np.ones((2, WIDTH)), np.ones(WIDTH)),
+    "heads with biases": MultiHead(
+        *rng.normal(size=(2, 2, WIDTH, WIDTH)), np.ones((2, WIDTH)), np.ones(WIDTH)
+    ),
     "layer": LAYER,
     "relu network": ReluNet.random(WIDTH, hidden=5, outputs=2, rng=rng),
-    "silu network": ReluNet(*rng.normal(size=(1, 5, WIDTH)), np.ones(5), rng.normal(size=(2, 5)), np.ones(2), "silu"),
+    "silu network": ReluNet(
+        *rng.normal(size=(1, 5, WIDTH)), np.ones(5), rng.normal(size=(2, 5)), np.ones(2), "silu"
+    ),
     "normal form": AbsAffine.random(WIDTH, hidden=5, outputs=2, rng=rng),
     "one layer": OneLayer.random(WIDTH, hidden=6, outputs=2, biases=True, rng=rng),
     "one layer with a residual": OneLayer.random(WIDTH, hidden=6, residual=True, rng=rng),
@@ -55,13 +66,19 @@ SEQUENCES = {
     "mlp": Mlp.random(5, q=2, dimension=1, hidden=7, rng=rng),
     "gru": Recurrent.random("gru", q=2, dimension=1, units=3, layers=2, rng=rng),
     "lstm": Recurrent.random("lstm", q=2, dimension=1, units=3, layers=2, rng=rng),
-    "gru that reads twice": replace(Recurrent.random("gru", q=2, dimension=1, units=3, rng=rng), passes=2),
-    "lstm with a rounded state": Recurrent.random("lstm", q=2, dimension=1, units=3, state_bits=6, rng=rng),
+    "gru that reads twice": replace(
+        Recurrent.random("gru", q=2, dimension=1, units=3, rng=rng), passes=2
+    ),
+    "lstm with a rounded state": Recurrent.random(
+        "lstm", q=2, dimension=1, units=3, state_bits=6, rng=rng
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_a_sequence_model_answers_from_its_file_as_it_does_here_at_the_last_token(name, tmp_path, rng):
+def test_a_sequence_model_answers_from_its_file_as_it_does_here_at_the_last_token(
+    name, tmp_path, rng
+):
     model = SEQUENCES[name]
     export_onnx(model, tmp_path / "model.onnx")
     oracle = OnnxFile(tmp_path / "model.onnx")
@@ -79,7 +96,9 @@ def test_positions_read_as_codes_are_looked_up_in_the_file(tmp_path, rng):
     assert model.width == 4
     export_onnx(model, tmp_path / "model.onnx")
     X = np.concatenate([rng.normal(size=(6, 4, 1)), rng.integers(-1, 5, size=(6, 4, 3))], axis=2)
-    np.testing.assert_allclose(OnnxFile(tmp_path / "model.onnx").ask(X), model(X)[:, -1], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        OnnxFile(tmp_path / "model.onnx").ask(X), model(X)[:, -1], rtol=1e-12, atol=1e-12
+    )
 
 
 def test_what_a_file_was_not_made_for_is_refused_when_asked(tmp_path, rng):
@@ -98,9 +117,14 @@ def written(path, kind, shape, outputs=("y",)):
     """A file that takes `shape` of `kind` and answers the mean of the tokens."""
     taken = helper.make_tensor_value_info("x", kind, shape)
     given = [helper.make_tensor_value_info(name, kind, ["batch", None]) for name in outputs]
-    nodes = [helper.make_node("ReduceMean", ["x"], [name], axes=[1], keepdims=0) for name in outputs]
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], [name], axes=[1], keepdims=0) for name in outputs
+    ]
     graph = helper.make_graph(nodes, "g", [taken], given)
-    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
+    save_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
+        str(path),
+    )
     return path
 
 

@@ -1,4 +1,6 @@
-"""Pictures in the pages of others, as notebooks show them: drawn to size, in colours that can be seen."""
+"""Pictures in the pages of others, as notebooks show them: drawn to size, in colours that can be
+seen.
+"""
 
 import shutil
 
@@ -12,7 +14,8 @@ from keyhole.lab.pages.shell import wrap_page
 
 W = np.arange(9.0).reshape(3, 3) - 4.0
 RING = Asked(0, np.array([3.0, 7.0]), ["blank ∅", "1: 3", "2: 7"], np.zeros(3), np.full(3, 1 / 3))
-# A sheet of somebody else's: black text on white, or white text on black, whatever the system prefers.
+# A sheet of somebody else's: black text on white, or white text on black, whatever the system
+# prefers.
 LIGHT = "<body style='color:rgb(1,2,3);background:white'>"
 DARK = "<body style='color:rgb(250,251,252);background:black;color-scheme:dark'>"
 
@@ -24,7 +27,9 @@ def browser():
     if chromium is None:
         pytest.skip("there is no chromium")
     with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = play.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield browser
         browser.close()
 
@@ -35,7 +40,9 @@ def sheet(browser):
     contexts = []
 
     def opened(content, scheme="light"):
-        contexts.append(browser.new_context(color_scheme=scheme, viewport={"width": 1000, "height": 800}))
+        contexts.append(
+            browser.new_context(color_scheme=scheme, viewport={"width": 1000, "height": 800})
+        )
         page = contexts[-1].new_page()
         page.set_content(content)
         return page
@@ -47,11 +54,15 @@ def sheet(browser):
 
 def look(page, selector, name):
     """What the browser made of a property of the first such element."""
-    return page.locator(selector).first.evaluate(f"e => getComputedStyle(e).getPropertyValue('{name}')")
+    return page.locator(selector).first.evaluate(
+        f"e => getComputedStyle(e).getPropertyValue('{name}')"
+    )
 
 
 @pytest.mark.parametrize(
-    "figure", [draw_signed_heatmap("W", W), draw_error_heatmap(W, 4.0)], ids=["matrix", "difference"]
+    "figure",
+    [draw_signed_heatmap("W", W), draw_error_heatmap(W, 4.0)],
+    ids=["matrix", "difference"],
 )
 def test_a_matrix_is_no_speck(sheet, figure):
     page = sheet(LIGHT + figure)
@@ -65,14 +76,19 @@ def test_the_scale_of_a_matrix_stands_below_it_with_its_ends_apart(sheet):
     drawn, scale = (page.locator("img").nth(k).bounding_box() for k in (0, 1))
     assert drawn["y"] + drawn["height"] <= scale["y"]
     assert scale["width"] == pytest.approx(drawn["width"], abs=1)
-    left, _, right = (page.locator("figure span:not(.axis)").nth(k).bounding_box() for k in range(3))
+    left, _, right = (
+        page.locator("figure span:not(.axis)").nth(k).bounding_box() for k in range(3)
+    )
     assert right["x"] - left["x"] > 150
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
     ("around", "ink", "ours"),
-    [(LIGHT, "rgb(1, 2, 3)", "rgb(31, 111, 235)"), (DARK, "rgb(250, 251, 252)", "rgb(108, 178, 255)")],
+    [
+        (LIGHT, "rgb(1, 2, 3)", "rgb(31, 111, 235)"),
+        (DARK, "rgb(250, 251, 252)", "rgb(108, 178, 255)"),
+    ],
     ids=["light sheet", "dark sheet"],
 )
 def test_a_drawing_takes_its_colours_from_the_sheet_it_stands_on(sheet, around, ink, ours, scheme):
@@ -84,7 +100,10 @@ def test_a_drawing_takes_its_colours_from_the_sheet_it_stands_on(sheet, around, 
 
 
 def test_a_drawing_changes_nothing_around_it(sheet):
-    mine = "<figure id='mine'><svg><text class='ours'>a</text></svg><figcaption>b</figcaption></figure>"
+    mine = (
+        "<figure id='mine'><svg><text"
+        " class='ours'>a</text></svg><figcaption>b</figcaption></figure>"
+    )
     phi = SetQueries(np.eye(4), "least-squares", 0.01, 2)
     bare, beside = (
         sheet(LIGHT + mine),
@@ -101,10 +120,15 @@ def test_a_drawing_changes_nothing_around_it(sheet):
 
 @pytest.mark.parametrize(
     ("scheme", "ink", "ground"),
-    [("light", "rgb(27, 31, 36)", "rgb(252, 252, 250)"), ("dark", "rgb(232, 230, 225)", "rgb(20, 23, 26)")],
+    [
+        ("light", "rgb(27, 31, 36)", "rgb(252, 252, 250)"),
+        ("dark", "rgb(232, 230, 225)", "rgb(20, 23, 26)"),
+    ],
 )
 def test_a_page_of_ours_is_light_or_dark_as_the_system_prefers(sheet, scheme, ink, ground):
-    page = sheet(wrap_page("a page", draw_signed_heatmap("W", W) + draw_match_circle(10, RING)), scheme)
+    page = sheet(
+        wrap_page("a page", draw_signed_heatmap("W", W) + draw_match_circle(10, RING)), scheme
+    )
     assert look(page, "body", "background-color") == ground
     assert look(page, "svg text:not([class])", "fill") == ink
     assert look(page, "svg circle.truth", "stroke") == ink

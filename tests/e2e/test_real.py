@@ -1,4 +1,6 @@
-"""Trained weights as black boxes, where `make real` has fetched them; reading sentences needs no wheel."""
+"""Trained weights as black boxes, where `make real` has fetched them; reading sentences needs no
+wheel.
+"""
 
 from argparse import Namespace
 from pathlib import Path
@@ -38,7 +40,10 @@ def test_a_layer_answers_as_torchs_own_layer_does(bench, rng):
     module = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
     torch.nn.init.normal_(module.in_proj_bias)
     Q, K, V = module.in_proj_weight.detach().numpy().reshape(3, 8, 8)
-    biases = (*module.in_proj_bias.detach().numpy().reshape(3, 8), module.out_proj.bias.detach().numpy())
+    biases = (
+        *module.in_proj_bias.detach().numpy().reshape(3, 8),
+        module.out_proj.bias.detach().numpy(),
+    )
     layer = Layer(Q, K, V, module.out_proj.weight.detach().numpy(), biases, 2)
     X = torch.from_numpy(rng.normal(size=(4, 5, 8)))
     with torch.no_grad():
@@ -62,5 +67,7 @@ def test_a_server_that_no_interpreter_here_can_run_is_skipped_with_a_sentence(mo
     monkeypatch.syspath_prepend(ROOT / "bench" / "interop")
     import foreign
 
-    with pytest.raises(foreign.Skipped, match=r"old==1 needs Python below 3.10, and there is none here"):
+    with pytest.raises(
+        foreign.Skipped, match=r"old==1 needs Python below 3.10, and there is none here"
+    ):
         foreign.Foreign("old", "old==1", "none.py", "", (3, 10)).python()

@@ -1,4 +1,6 @@
-"""What cannot be done is said in words: exit 3 for what the target is, exit 2 for how it was asked."""
+"""What cannot be done is said in words: exit 3 for what the target is, exit 2 for how it was
+asked.
+"""
 
 import json
 
@@ -10,7 +12,16 @@ from keyhole.models import Head, MultiHead, save
 WIDTH = 4
 FIELDS = {
     *("status", "verdict", "sentence", "class", "reason", "model", "determined", "counterexample"),
-    *("width", "outputs", "heads", "rank", "queries", "degrees_of_freedom", "fresh_error", "error_bar"),
+    *(
+        "width",
+        "outputs",
+        "heads",
+        "rank",
+        "queries",
+        "degrees_of_freedom",
+        "fresh_error",
+        "error_bar",
+    ),
     *("seconds", "seed"),
 }
 
@@ -18,8 +29,12 @@ FIELDS = {
 # --- targets that cannot be learned: exit 3 ---------------------------------------------------------------------------
 
 
-def test_two_heads_taken_for_one_are_refuted_by_an_input_anyone_can_replay(keyhole, targets, tmp_path):
-    ran = keyhole("learn", "targets:two", "--width", WIDTH, "--learner", "low-rank", "--out", "run", "--json")
+def test_two_heads_taken_for_one_are_refuted_by_an_input_anyone_can_replay(
+    keyhole, targets, tmp_path
+):
+    ran = keyhole(
+        "learn", "targets:two", "--width", WIDTH, "--learner", "low-rank", "--out", "run", "--json"
+    )
     assert (ran.code, ran.json["verdict"]) == (3, "CLASS_REFUTED")
     case = json.loads((tmp_path / "run" / "record.json").read_text())["counterexample"]
     tokens, answer, predicted = (np.array(case[name]) for name in ("tokens", "answer", "predicted"))
@@ -93,7 +108,9 @@ def test_a_budget_is_never_exceeded_and_spends_in_status_three(keyhole, targets,
     assert asked() == ran.json["queries"]["total"] == budget
 
 
-def test_a_budget_without_room_for_verification_leaves_the_model_unverified(keyhole, targets, asked, tmp_path):
+def test_a_budget_without_room_for_verification_leaves_the_model_unverified(
+    keyhole, targets, asked, tmp_path
+):
     full = keyhole("learn", "targets:counting", "--width", WIDTH, "--json").json["queries"]
     (tmp_path / "asked.log").unlink()
     budget = full["total"] - full["by_phase"]["verify"] // 2
@@ -104,7 +121,9 @@ def test_a_budget_without_room_for_verification_leaves_the_model_unverified(keyh
 
 
 @pytest.mark.parametrize("name", ["two", "squares", "nan", "raising", "moody", "constant"])
-def test_a_refused_run_still_prints_every_field_and_keeps_a_record(keyhole, targets, tmp_path, name):
+def test_a_refused_run_still_prints_every_field_and_keeps_a_record(
+    keyhole, targets, tmp_path, name
+):
     ran = keyhole("learn", f"targets:{name}", "--width", WIDTH, "--out", "run", "--json")
     assert ran.json.keys() >= FIELDS
     assert ran.json["sentence"].endswith(".")
@@ -149,13 +168,28 @@ MISUSE = {
     "not a callable": (("learn", "targets:number", "--width", 4), "not a callable"),
     "no width": (("learn", "targets:vector"), "--width"),
     "width zero": (("learn", "targets:vector", "--width", 0), "whole number >= 1; got 0"),
-    "another width than the file": (("learn", "head.safetensors", "--width", 5), "width 4; --width says 5"),
-    "another width than the callable": (("learn", "targets:vector", "--width", 5), "Is --width 5 right"),
-    "a callable that answers one number": (("learn", "targets:flat", "--width", 4), "must answer a batch"),
-    "a callable that answers words": (("learn", "targets:text", "--width", 4), "must answer a batch"),
+    "another width than the file": (
+        ("learn", "head.safetensors", "--width", 5),
+        "width 4; --width says 5",
+    ),
+    "another width than the callable": (
+        ("learn", "targets:vector", "--width", 5),
+        "Is --width 5 right",
+    ),
+    "a callable that answers one number": (
+        ("learn", "targets:flat", "--width", 4),
+        "must answer a batch",
+    ),
+    "a callable that answers words": (
+        ("learn", "targets:text", "--width", 4),
+        "must answer a batch",
+    ),
     "a negative budget": (("learn", "head.safetensors", "--budget", -1), "budget"),
     "a negative seed": (("learn", "head.safetensors", "--seed", -1), "seed"),
-    "an unknown learner": (("learn", "head.safetensors", "--learner", "psychic"), "a learner is one of"),
+    "an unknown learner": (
+        ("learn", "head.safetensors", "--learner", "psychic"),
+        "a learner is one of",
+    ),
     "an unknown option": (("learn", "head.safetensors", "--speed", 3), "--speed"),
     "a word for a number": (("learn", "head.safetensors", "--budget", "lots"), "lots"),
     "no target": (("learn",), "target"),
@@ -163,21 +197,38 @@ MISUSE = {
     "no model to verify": (("verify", "head.safetensors", "none.safetensors"), "no model file"),
     "no target to verify": (("verify", "none.safetensors", "head.safetensors"), "no model file"),
     "verify models of other widths": (("verify", "wide.safetensors", "head.safetensors"), "width"),
-    "verify models of other outputs": (("verify", "double.safetensors", "head.safetensors"), "answers 2 numbers"),
-    "compare models of other widths": (("compare", "wide.safetensors", "head.safetensors"), "one width"),
+    "verify models of other outputs": (
+        ("verify", "double.safetensors", "head.safetensors"),
+        "answers 2 numbers",
+    ),
+    "compare models of other widths": (
+        ("compare", "wide.safetensors", "head.safetensors"),
+        "one width",
+    ),
     "a plan of no width": (("plan",), "--width"),
     "a plan of width zero": (("plan", "--width", 0), "got 0"),
     "a plan of no outputs": (("plan", "--width", 3, "--outputs", 0), "--outputs"),
     "a sample of no kind": (("sample", "boat"), "got 'boat'"),
-    "a sample of no width": (("sample", "head", "--width", 0), "--width is a whole number >= 1; got 0"),
-    "a sample of too large a rank": (("sample", "head", "--width", 4, "--rank", 5), "between 0 and the width 4"),
+    "a sample of no width": (
+        ("sample", "head", "--width", 0),
+        "--width is a whole number >= 1; got 0",
+    ),
+    "a sample of too large a rank": (
+        ("sample", "head", "--width", 4, "--rank", 5),
+        "between 0 and the width 4",
+    ),
     "a sample over a file": (("sample", "head", "--out", "head.safetensors"), "--force"),
-    "a sample with an infinite scale": (("sample", "head", "--out", "x.safetensors", "--scale", "inf"), "finite"),
+    "a sample with an infinite scale": (
+        ("sample", "head", "--out", "x.safetensors", "--scale", "inf"),
+        "finite",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", MISUSE)
-def test_misuse_exits_with_two_and_says_what_was_needed(case, keyhole, head, targets, tmp_path, rng):
+def test_misuse_exits_with_two_and_says_what_was_needed(
+    case, keyhole, head, targets, tmp_path, rng
+):
     arguments, said = MISUSE[case]
     save(Head.random(WIDTH + 1, rng=rng), tmp_path / "wide.safetensors")
     save(Head.random(WIDTH, outputs=2, rng=rng), tmp_path / "double.safetensors")
@@ -189,7 +240,9 @@ def test_misuse_exits_with_two_and_says_what_was_needed(case, keyhole, head, tar
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize("arguments", [("learn", "none.safetensors"), ("learn", "x:y", "--speed", "3"), ("learn",)])
+@pytest.mark.parametrize(
+    "arguments", [("learn", "none.safetensors"), ("learn", "x:y", "--speed", "3"), ("learn",)]
+)
 def test_misuse_with_json_prints_one_object(arguments, keyhole):
     ran = keyhole(*arguments, "--json")
     assert ran.code == 2

@@ -36,7 +36,12 @@ KINDS = {
     ),
     "constant": (["--version"], "targets:constant", ["--width", 4], "NOT_IDENTIFIABLE"),
     "budget": (["sample", "head", "--width", 8], MODEL, ["--budget", 30], "BUDGET_SPENT"),
-    "no verification": (["--version"], "targets:vector", ["--width", 4, "--budget", 60], "UNVERIFIED"),
+    "no verification": (
+        ["--version"],
+        "targets:vector",
+        ["--width", 4, "--budget", 60],
+        "UNVERIFIED",
+    ),
     "bad answer": (["--version"], "targets:nan_later", ["--width", 4], "UNVERIFIED"),
     "demo": (["demo", "--seed", 3, "--out", "run"], None, [], "EXACT"),
     "moody": (["--version"], "targets:moody", ["--width", 4, "--learner", "exact"], "UNVERIFIED"),
@@ -83,7 +88,9 @@ def pixels(address):
     data = base64.b64decode(address.removeprefix("data:image/png;base64,"))
     columns, rows = struct.unpack(">II", data[16:24])
     size = struct.unpack(">I", data[33:37])[0]
-    lines = np.frombuffer(zlib.decompress(data[41 : 41 + size]), np.uint8).reshape(rows, 3 * columns + 1)
+    lines = np.frombuffer(zlib.decompress(data[41 : 41 + size]), np.uint8).reshape(
+        rows, 3 * columns + 1
+    )
     return lines[:, 1:].reshape(rows, columns, 3)
 
 
@@ -94,7 +101,10 @@ def shown(walk):
 
 def opened(directory):
     """A run as its directory holds it: the record, the page, a walk over the page."""
-    record, page = (json.loads((directory / "record.json").read_text()), (directory / "report.html").read_text())
+    record, page = (
+        json.loads((directory / "record.json").read_text()),
+        (directory / "report.html").read_text(),
+    )
     return SimpleNamespace(record=record, page=page, walk=Walk(page), directory=directory)
 
 
@@ -150,7 +160,9 @@ def test_numbers_are_printed_for_people(learned, kind):
     assert re.search(r"[\d.]+ m?s, of which [\d.]+ m?s in the target", text)
 
 
-@pytest.mark.parametrize("kind", ["exact", "wide", "biases", "refuted", "budget", "constant", "no verification"])
+@pytest.mark.parametrize(
+    "kind", ["exact", "wide", "biases", "refuted", "budget", "constant", "no verification"]
+)
 def test_the_page_counts_what_the_record_counts(learned, kind):
     run = learned(kind)
     phases = dict(run.record["queries"]["by_phase"])
@@ -161,7 +173,9 @@ def test_the_page_counts_what_the_record_counts(learned, kind):
 
 
 @pytest.mark.parametrize("kind", ["exact", "biases", "refuted"])
-def test_the_stacked_bar_is_as_long_as_its_phases_and_the_limit_stands_where_it_belongs(learned, kind):
+def test_the_stacked_bar_is_as_long_as_its_phases_and_the_limit_stands_where_it_belongs(
+    learned, kind
+):
     run = learned(kind)
     phases = dict(run.record["queries"]["by_phase"])
     verify = phases.pop("verify")
@@ -170,7 +184,9 @@ def test_the_stacked_bar_is_as_long_as_its_phases_and_the_limit_stands_where_it_
     unit = bars[-1][1] / verify
     widths = list(phases.values())
     np.testing.assert_allclose([width / unit for _, width in bars[:-1]], widths, atol=0.2)
-    np.testing.assert_allclose([start / unit for start, _ in bars[:-1]], np.cumsum([0, *widths[:-1]]), atol=0.2)
+    np.testing.assert_allclose(
+        [start / unit for start, _ in bars[:-1]], np.cumsum([0, *widths[:-1]]), atol=0.2
+    )
     limit = int(np.ceil(run.record["degrees_of_freedom"] / run.record["outputs"]))
     assert line / unit == pytest.approx(limit, abs=0.2)
     assert all(start + width <= 100 for start, width in (*bars, (line, 0)))
@@ -207,7 +223,9 @@ def test_answers_that_differ_late_are_printed_far_enough_to_tell_them_apart(lear
     assert "1e-10" in page
 
 
-@pytest.mark.parametrize("answers", [([1e308], [-1e308]), ([None], [1.0]), ([2.0], [2.0]), ([0.0] * 9, [1.0] * 9)])
+@pytest.mark.parametrize(
+    "answers", [([1e308], [-1e308]), ([None], [1.0]), ([2.0], [2.0]), ([0.0] * 9, [1.0] * 9)]
+)
 def test_a_counterexample_of_any_size_has_a_page(learned, answers):
     run = learned("refuted")
     record = run.record
@@ -220,11 +238,16 @@ def test_the_pictures_hold_the_entries_of_the_saved_matrix(learned):
     run = learned("exact")
     W = np.asarray(load(run.directory / "model.safetensors").W)
     (picture,) = shown(run.walk)
-    np.testing.assert_allclose(np.array(picture["data-cells"].split(), float).reshape(8, 8), W, rtol=0.06)
+    np.testing.assert_allclose(
+        np.array(picture["data-cells"].split(), float).reshape(8, 8), W, rtol=0.06
+    )
     colours = pixels(picture["src"]).astype(int)
     red, blue = colours[..., 0], colours[..., 2]
     assert (np.sign(red - blue)[np.abs(W) > 0.05] == np.sign(W)[np.abs(W) > 0.05]).all()
-    assert tuple(colours[np.unravel_index(np.abs(W).argmax(), W.shape)]) in {(31, 111, 235), (194, 65, 12)}
+    assert tuple(colours[np.unravel_index(np.abs(W).argmax(), W.shape)]) in {
+        (31, 111, 235),
+        (194, 65, 12),
+    }
 
 
 def test_a_wide_matrix_is_shown_as_block_means_that_use_the_whole_range_of_colours(learned):
@@ -296,11 +319,16 @@ def test_a_demo_whose_stops_are_gone_keeps_their_sentences(demo, tmp_path):
     assert demo.record["stops"][-1]["sentence"] in walk.text
 
 
-@pytest.mark.parametrize(("largest", "dense"), [(1e-310, True), (1e150, True), (1e150, False), (1e-200, False)])
+@pytest.mark.parametrize(
+    ("largest", "dense"), [(1e-310, True), (1e150, True), (1e150, False), (1e-200, False)]
+)
 def test_matrices_of_any_size_have_a_page(demo, tmp_path, rng, largest, dense):
     W = rng.normal(size=(4, 4))
     root = np.sqrt(largest)
-    save(Head(largest * W if dense else Factored(root * W, root * W), np.ones((4, 1))), tmp_path / "model.safetensors")
+    save(
+        Head(largest * W if dense else Factored(root * W, root * W), np.ones((4, 1))),
+        tmp_path / "model.safetensors",
+    )
     record = {key: value for key, value in demo.record.items() if key != "distance"}
     walk = Walk(recovery_page.draw_recovery_page(record, tmp_path))
     assert (walk.errors, len(shown(walk))) == ([], 1)
@@ -338,11 +366,17 @@ def test_a_target_with_blanks_and_quotes_can_be_pasted(keyhole, head, tmp_path):
 def test_options_that_the_record_names_are_part_of_the_command(learned):
     run = learned("exact")
     page = recovery_page.draw_recovery_page(
-        run.record | {"budget": 900, "options": {"answers": "f32", "tokens": "my tokens.npy"}}, run.directory
+        run.record | {"budget": 900, "options": {"answers": "f32", "tokens": "my tokens.npy"}},
+        run.directory,
     )
     words = shlex.split(html.unescape(re.findall("<code>(.*?)</code>", page)[0]))
     pairs = set(zip(words[3::2], words[4::2], strict=True))
-    assert {("--budget", "900"), ("--answers", "f32"), ("--tokens", "my tokens.npy"), ("--seed", "0")} <= pairs
+    assert {
+        ("--budget", "900"),
+        ("--answers", "f32"),
+        ("--tokens", "my tokens.npy"),
+        ("--seed", "0"),
+    } <= pairs
 
 
 @pytest.mark.parametrize("kind", ["exact", "refuted"])
@@ -372,7 +406,11 @@ def test_everything_from_the_record_is_escaped(learned, kind):
 
 
 def test_the_one_script_is_the_one_the_page_allows(demo):
-    (policy,) = [a["content"] for a in demo.walk.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        a["content"]
+        for a in demo.walk.all("meta")
+        if a.get("http-equiv") == "Content-Security-Policy"
+    ]
     script = demo.page.partition("<script>")[2].partition("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in policy
@@ -383,7 +421,9 @@ def test_versions_are_named_where_the_record_has_them(demo):
     bare = {name: value for name, value in demo.record.items() if name not in ("python", "numpy")}
     plain = Walk(recovery_page.draw_recovery_page(bare, demo.directory)).text
     more = Walk(
-        recovery_page.draw_recovery_page(demo.record | {"python": "3.99.1", "numpy": "9.8.7"}, demo.directory)
+        recovery_page.draw_recovery_page(
+            demo.record | {"python": "3.99.1", "numpy": "9.8.7"}, demo.directory
+        )
     ).text
     assert f"keyhole {demo.record['version']}" in plain
     assert "Python" not in plain
@@ -392,7 +432,9 @@ def test_versions_are_named_where_the_record_has_them(demo):
 
 def test_a_page_made_again_from_record_json_is_the_same(learned):
     run = learned("exact")
-    again = recovery_page.draw_recovery_page(json.loads((run.directory / "record.json").read_text()), run.directory)
+    again = recovery_page.draw_recovery_page(
+        json.loads((run.directory / "record.json").read_text()), run.directory
+    )
     assert again == run.page
     assert len(run.page) < 100_000
 
@@ -418,7 +460,8 @@ def test_a_number_is_short_and_plain(value, said):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(0.0743, "74 ms"), (0.999, "1.0 s"), (12.34, "12.3 s"), (3661, "61 min 1 s")]
+    ("value", "said"),
+    [(0.0743, "74 ms"), (0.999, "1.0 s"), (12.34, "12.3 s"), (3661, "61 min 1 s")],
 )
 def test_a_time_has_a_unit(value, said):
     assert shell.seconds(value) == said

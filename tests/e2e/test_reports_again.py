@@ -1,4 +1,6 @@
-"""Reports from what runs left behind: the same page again, several runs on one page, and damage told in sentences."""
+"""Reports from what runs left behind: the same page again, several runs on one page, and damage
+told in sentences.
+"""
 
 import json
 import re
@@ -92,19 +94,52 @@ run_job(BuildJob("match2", length=4, modulus=5, out="build"))
 run_job(BoundJob("sparse-average", length=6, q=1, embed=6, bits=12, out="bound"))
 run_job(SweepJob("small.toml", workers=0, out="sweep"))
 """
-ATTEMPT = {"options": {}, "queries": 151, "verification": 128, "error": 7e-15, "function_error": 4e-15}
-ATTEMPT |= {"verdict": "EXACT", "status": "RECOVERED", "sentence": "done", "model": None, "run": None, "seconds": None}
-LESS = ATTEMPT | {"options": {"budget": 17}, "queries": 17, "verification": 0, "error": 0.9, "verdict": "BUDGET_SPENT"}
+ATTEMPT = {
+    "options": {},
+    "queries": 151,
+    "verification": 128,
+    "error": 7e-15,
+    "function_error": 4e-15,
+}
+ATTEMPT |= {
+    "verdict": "EXACT",
+    "status": "RECOVERED",
+    "sentence": "done",
+    "model": None,
+    "run": None,
+    "seconds": None,
+}
+LESS = ATTEMPT | {
+    "options": {"budget": 17},
+    "queries": 17,
+    "verification": 0,
+    "error": 0.9,
+    "verdict": "BUDGET_SPENT",
+}
 AUDIT = {
-    "sentence": "1 of 2 output policies do not protect this target; a budget below 23 queries does.",
+    "sentence": (
+        "1 of 2 output policies do not protect this target; a budget below 23 queries does."
+    ),
     "target": "head.safetensors",
     "width": 3,
     "outputs": 1,
     "token_bound": 1.73,
     "error_of": "W",
     "policies": [
-        {"policy": "full precision", "simulate": [], "protects": False, "verdict": "none", "attempts": [ATTEMPT]},
-        {"policy": "a budget", "simulate": [], "protects": True, "verdict": "some", "attempts": [LESS, LESS]},
+        {
+            "policy": "full precision",
+            "simulate": [],
+            "protects": False,
+            "verdict": "none",
+            "attempts": [ATTEMPT],
+        },
+        {
+            "policy": "a budget",
+            "simulate": [],
+            "protects": True,
+            "verdict": "some",
+            "attempts": [LESS, LESS],
+        },
     ],
     "queries": {"total": 232},
     "seed": 0,
@@ -118,10 +153,14 @@ KINDS = ("learn", "spent", "audit", "twins", "build", "bound", "sweep")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A small run of every kind but the demo, by its name, made by another process; the audit is a record by hand."""
+    """A small run of every kind but the demo, by its name, made by another process; the audit is a
+    record by hand.
+    """
     folder = tmp_path_factory.mktemp("runs")
     (folder / "small.toml").write_text(SWEEP)
-    subprocess.run([sys.executable, "-c", MAKE], cwd=folder, check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", MAKE], cwd=folder, check=True, capture_output=True, timeout=120
+    )
     (folder / "audit").mkdir()
     (folder / "audit" / "record.json").write_text(json.dumps(AUDIT))
     (folder / "audit" / "report.html").write_text(audit_page.draw_audit_page(AUDIT))
@@ -147,7 +186,9 @@ def test_a_report_made_again_is_the_same_page(copied, name):
     walked(directory / "report.html")
     assert (directory / "report.html").read_text() == before
     assert record.data["runs"][0]["kind"] == ("learn" if name == "spent" else name)
-    assert record.data["sentence"] == json.loads((directory / "record.json").read_text())["sentence"]
+    assert (
+        record.data["sentence"] == json.loads((directory / "record.json").read_text())["sentence"]
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -185,7 +226,11 @@ def test_all_kinds_of_runs_are_compared_on_one_page(runs, tmp_path):
 def test_runs_of_one_name_are_told_apart(runs, tmp_path):
     for folder in ("a", "b"):
         shutil.copytree(runs["learn"], tmp_path / folder / "run")
-    run_job(ReportJob((str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run")), out=str(tmp_path / "both")))
+    run_job(
+        ReportJob(
+            (str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run")), out=str(tmp_path / "both")
+        )
+    )
     text = " ".join(walked(tmp_path / "both" / "report.html")[0].words)
     assert str(tmp_path / "a" / "run") in text
     assert "differ by 0 at most" in text
@@ -198,7 +243,19 @@ def test_hostile_words_in_a_record_stay_words(copied, tmp_path, name):
             return {k: poisoned(entry, k) for k, entry in value.items()}
         if isinstance(value, list):
             return [poisoned(entry, key) for entry in value]
-        kept = ("theorem", "outcome", "symmetry", "verdict", "axis", "sender", "receiver", "x", "y", "value", "kind")
+        kept = (
+            "theorem",
+            "outcome",
+            "symmetry",
+            "verdict",
+            "axis",
+            "sender",
+            "receiver",
+            "x",
+            "y",
+            "value",
+            "kind",
+        )
         return value + EVIL if isinstance(value, str) and key not in kept else value
 
     directory = copied(name)
@@ -244,7 +301,9 @@ def test_a_missing_or_damaged_record_is_told_in_a_sentence(tmp_path, content, sa
         ("train", {"curve": {"steps": [0, 10], "median": [1.0, ["x"]]}}),
     ],
 )
-def test_what_was_asked_and_learning_curves_of_a_damaged_record_are_told_too(copied, tmp_path, name, spoilt):
+def test_what_was_asked_and_learning_curves_of_a_damaged_record_are_told_too(
+    copied, tmp_path, name, spoilt
+):
     directory = tmp_path / name if name == "train" else copied(name)
     directory.mkdir(exist_ok=True)
     record = TRAINED if name == "train" else json.loads((directory / "record.json").read_text())
@@ -297,7 +356,12 @@ def test_a_lost_store_or_model_is_named(copied):
 
 
 def test_a_run_of_an_unknown_kind_is_shown_as_a_table_and_keeps_its_own_page(tmp_path):
-    record = {"sentence": f"made {EVIL}", "loss": {"last": 0.25, "first": None}, "steps": 1000, "tags": [1, 2]}
+    record = {
+        "sentence": f"made {EVIL}",
+        "loss": {"last": 0.25, "first": None},
+        "steps": 1000,
+        "tags": [1, 2],
+    }
     (tmp_path / "record.json").write_text(json.dumps(record))
     run_job(ReportJob((str(tmp_path),)))
     walk, page = walked(tmp_path / "report.html")
@@ -324,7 +388,11 @@ TRAINED = {
     "errors": [0.1, 0.2],
     "error": {"min": 0.1, "median": 0.15, "max": 0.2},
     "lines": {"zero": 1.0, "mean_of_all": 0.75},
-    "curve": {"steps": [0, 10, 20], "errors": [[1.0, 0.5, 0.1], [1.0, 0.6, 0.2]], "median": [1.0, 0.55, 0.15]},
+    "curve": {
+        "steps": [0, 10, 20],
+        "errors": [[1.0, 0.5, 0.1], [1.0, 0.6, 0.2]],
+        "median": [1.0, 0.55, 0.15],
+    },
     "command": "keyhole train sparse-average",
 }
 TRAINED["curve"] |= {"alignment": [], "best_steps": [20, 20]}
@@ -364,13 +432,25 @@ def test_the_command_of_a_run_names_every_option_once(runs):
     assert again.endswith("--simulate noise=1e-4 --simulate token-bound=2")
     job = BoundJob("match2", length=4, modulus=5, embed=3, build=False, out="there")
     assert (
-        format_command_line("bound", job, "task") == "keyhole bound match2 --length 4 --modulus 5 --embed 3 --no-build"
+        format_command_line("bound", job, "task")
+        == "keyhole bound match2 --length 4 --modulus 5 --embed 3 --no-build"
     )
 
 
 def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
-    rows = [{"a": x, "b": y, "c": "yes" if x > y else "no"} for x in (1, 2, 4) for y in (1, 3) for _ in range(2)]
-    figure = {"x": "a", "y": "b", "value": "c", "value_equals": "yes", "boundary": [[1, 1], [3, 2], [9, 9]]}
+    rows = [
+        {"a": x, "b": y, "c": "yes" if x > y else "no"}
+        for x in (1, 2, 4)
+        for y in (1, 3)
+        for _ in range(2)
+    ]
+    figure = {
+        "x": "a",
+        "y": "b",
+        "value": "c",
+        "value_equals": "yes",
+        "boundary": [[1, 1], [3, 2], [9, 9]],
+    }
     held = measure_cells(rows, figure)
     assert held.z == {(1, 1): 0, (1, 3): 0, (2, 1): 1, (2, 3): 0, (4, 1): 1, (4, 3): 1}
     assert place_value(held.x, 3) == pytest.approx(
@@ -393,7 +473,10 @@ def test_a_logarithmic_axis_names_numbers_that_lie_on_it(low, high):
 
 
 def test_names_of_lines_do_not_touch():
-    lines = [charts.Line(f"line {k}", "ours", [charts.Point(1, 1), charts.Point(2, 1 + k / 1000)]) for k in range(4)]
+    lines = [
+        charts.Line(f"line {k}", "ours", [charts.Point(1, 1), charts.Point(2, 1 + k / 1000)])
+        for k in range(4)
+    ]
     svg = charts.draw_chart(lines, charts.Axis("x"), charts.Axis("y"), about="four lines")
     heights = sorted(float(y) for y in re.findall(r'class="ours" x="548.0" y="([\d.]+)"', svg))
     assert len(heights) == 4
@@ -403,7 +486,10 @@ def test_names_of_lines_do_not_touch():
 def test_the_picture_is_wide_enough_for_its_longest_name_and_names_keep_off_marks():
     name = "noise of 0.04, tokens up to norm 5.66"
     lines = [charts.Line(name, "ours", [charts.Point(1, 1), charts.Point(2, 2)])]
-    lines += [charts.Line("beside", "peer", [charts.Point(1, 1.5)]), charts.Line("", "bad", [charts.Point(1.05, 1.5)])]
+    lines += [
+        charts.Line("beside", "peer", [charts.Point(1, 1.5)]),
+        charts.Line("", "bad", [charts.Point(1.05, 1.5)]),
+    ]
     svg = charts.draw_chart(lines, charts.Axis("x"), charts.Axis("y"), about="names")
     x, height = (float(held) for held in re.search(r'viewBox="0 0 (\d+) (\d+)"', svg).groups())
     assert (x >= charts.RIGHT + 6 * len(name), height) == (True, charts.HEIGHT)
@@ -414,14 +500,23 @@ def test_the_picture_is_wide_enough_for_its_longest_name_and_names_keep_off_mark
 
 def test_a_policy_of_an_audit_is_named_in_full():
     policies = [
-        AUDIT["policies"][1] | {"policy": "a budget below 1,087 queries", "attempts": [LESS, LESS | {"queries": 9}]}
+        AUDIT["policies"][1]
+        | {
+            "policy": "a budget below 1,087 queries",
+            "attempts": [LESS, LESS | {"queries": 9}],
+        }
     ]
-    assert ">a budget below 1,087 queries</text></svg>" in audit_page.draw_audit_page(AUDIT | {"policies": policies})
+    assert ">a budget below 1,087 queries</text></svg>" in audit_page.draw_audit_page(
+        AUDIT | {"policies": policies}
+    )
 
 
 def test_an_axis_takes_hostile_names():
     svg = charts.draw_chart(
-        [charts.Line(EVIL, "ours", [charts.Point(1, 1)])], charts.Axis(EVIL), charts.Axis(EVIL), about=EVIL
+        [charts.Line(EVIL, "ours", [charts.Point(1, 1)])],
+        charts.Axis(EVIL),
+        charts.Axis(EVIL),
+        about=EVIL,
     )
     assert "<script>" not in svg
     assert shell.escaped(EVIL) in svg
@@ -441,7 +536,9 @@ PLOTS = {
 @pytest.mark.parametrize("names", [("spent", "bound"), pytest.param(KINDS, marks=pytest.mark.slow)])
 def test_figures_are_written_as_svg_and_pdf_with_their_fonts_inside(runs, tmp_path, names):
     pytest.importorskip("matplotlib")
-    record = run_job(ReportJob(tuple(runs[name] for name in names), out=str(tmp_path), figures=True))
+    record = run_job(
+        ReportJob(tuple(runs[name] for name in names), out=str(tmp_path), figures=True)
+    )
     written = sorted(path.name for path in (tmp_path / "figures").iterdir())
     assert len(written) == len(record.data["figures"])
     assert set(written) == {
@@ -455,7 +552,9 @@ def test_figures_are_written_as_svg_and_pdf_with_their_fonts_inside(runs, tmp_pa
 
 @pytest.mark.slow
 def test_figures_of_runs_of_one_name_do_not_replace_each_other(runs, tmp_path):
-    places = [Path(shutil.copytree(runs["twins"], tmp_path / folder / "run")) for folder in ("a", "b")]
+    places = [
+        Path(shutil.copytree(runs["twins"], tmp_path / folder / "run")) for folder in ("a", "b")
+    ]
     record = run_job(ReportJob(tuple(map(str, places)), out=str(tmp_path / "both"), figures=True))
     written = {path.name for path in (tmp_path / "both" / "figures").iterdir()}
     assert written == {f"{k}-run-twins.{kind}" for k in (1, 2) for kind in ("svg", "pdf")}
@@ -465,7 +564,9 @@ def test_figures_of_runs_of_one_name_do_not_replace_each_other(runs, tmp_path):
 def test_equal_runs_give_equal_figures_and_dollar_signs_are_words(copied, tmp_path):
     pytest.importorskip("matplotlib")
     directory = copied("twins")
-    record = json.loads((directory / "record.json").read_text()) | {"sentence": f"costs $5 and $x^ {EVIL}"}
+    record = json.loads((directory / "record.json").read_text()) | {
+        "sentence": f"costs $5 and $x^ {EVIL}"
+    }
     (directory / "record.json").write_text(json.dumps(record))
     for out in ("a", "b"):
         run_job(ReportJob((str(directory),), out=str(tmp_path / out), figures=True))
@@ -489,7 +590,9 @@ def test_pages_open_in_a_browser_with_everything_outside_blocked(runs, tmp_path)
     run_job(ReportJob((*runs.values(), str(tmp_path / "other")), out=str(tmp_path)))
     said, asked = [], []
     with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = play.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         page = browser.new_context(offline=True, viewport={"width": 360, "height": 800}).new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))

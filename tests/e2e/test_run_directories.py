@@ -95,8 +95,20 @@ def test_a_mended_target_is_resumed(keyhole, targets, tmp_path):
 
 
 def test_ctrl_c_exits_with_130_and_keeps_what_was_answered(keyhole, targets, tmp_path):
-    command = [sys.executable, "-m", "keyhole", "learn", "targets:slow", "--width", "4", "--out", "run"]
-    running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "keyhole",
+        "learn",
+        "targets:slow",
+        "--width",
+        "4",
+        "--out",
+        "run",
+    ]
+    running = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 30
     while not (tmp_path / "run" / "transcript.sqlite").exists() and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -37,7 +37,11 @@ HEAD = Head.random(WIDTH, outputs=2, rng=np.random.default_rng(3))
 def serving(oracle=None, policies=(), token=None, limits=None, **accounts):
     """The head behind policies, served in a thread."""
     black = Black(
-        simulate_policies(oracle or Local(HEAD), policies, 5), "head", Accounts(**accounts), limits or Limits(), token
+        simulate_policies(oracle or Local(HEAD), policies, 5),
+        "head",
+        Accounts(**accounts),
+        limits or Limits(),
+        token,
     )
     server = Server(black, "127.0.0.1", 0)
     with server.beside() as address:
@@ -61,13 +65,23 @@ def post(address, body, **headers):
     """Status and JSON answer of one request, by the standard library's client."""
     parts = urlsplit(address)
     with closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)) as line:
-        line.request("POST", f"{parts.path}/infer", body, {name.replace("_", "-"): v for name, v in headers.items()})
+        line.request(
+            "POST",
+            f"{parts.path}/infer",
+            body,
+            {name.replace("_", "-"): v for name, v in headers.items()},
+        )
         answer = line.getresponse()
         return answer.status, json.loads(answer.read())
 
 
 def question(X, **more):
-    tensor = {"name": "tokens", "shape": list(X.shape), "datatype": "FP64", "data": X.ravel().tolist()}
+    tensor = {
+        "name": "tokens",
+        "shape": list(X.shape),
+        "datatype": "FP64",
+        "data": X.ravel().tolist(),
+    }
     return json.dumps({"inputs": [tensor | more]})
 
 
@@ -96,15 +110,27 @@ def test_nested_data_is_read_in_order(service, rng):
 
 def test_bytes_behind_a_head_are_answered_with_bytes(service, rng):
     X = rng.normal(size=(2, 3, WIDTH)).astype("<f4")
-    tensor = {"name": "t", "shape": [2, 3, WIDTH], "datatype": "FP32", "parameters": {"binary_data_size": X.nbytes}}
+    tensor = {
+        "name": "t",
+        "shape": [2, 3, WIDTH],
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": X.nbytes},
+    }
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     parts = urlsplit(service)
     with closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)) as line:
-        line.request("POST", f"{parts.path}/infer", head + X.tobytes(), {"Inference-Header-Content-Length": len(head)})
+        line.request(
+            "POST",
+            f"{parts.path}/infer",
+            head + X.tobytes(),
+            {"Inference-Header-Content-Length": len(head)},
+        )
         answer = line.getresponse()
         end, body = int(answer.headers["Inference-Header-Content-Length"]), answer.read()
     assert json.loads(body[:end])["outputs"][0]["parameters"] == {"binary_data_size": 32}
-    np.testing.assert_array_equal(struct.unpack("<4d", body[end:]), HEAD(X.astype(np.float64)).ravel())
+    np.testing.assert_array_equal(
+        struct.unpack("<4d", body[end:]), HEAD(X.astype(np.float64)).ravel()
+    )
 
 
 @pytest.mark.parametrize("binary", ["true", "false"])
@@ -163,7 +189,11 @@ def test_a_client_that_is_too_fast_is_told_when_to_come_back(rng):
 
 @pytest.mark.parametrize(
     ("policy", "declared"),
-    [("decimals=3", {"decimals": 3}), ("labels", {"labels": True}), ("noise=0.001", {"noise": 0.001})],
+    [
+        ("decimals=3", {"decimals": 3}),
+        ("labels", {"labels": True}),
+        ("noise=0.001", {"noise": 0.001}),
+    ],
 )
 def test_output_policies_are_applied_on_the_server(policy, declared, rng):
     with serving(policies=(policy,)) as (address, _):
@@ -214,7 +244,10 @@ def test_a_target_that_fails_is_a_500_with_its_reason():
 
     with serving(Local(broken, WIDTH, 2)) as (address, _):
         status, said = post(address, question(np.ones((1, 1, WIDTH))))
-    assert (status, said["error"].startswith("the target raised OSError: the line is dead")) == (500, True)
+    assert (status, said["error"].startswith("the target raised OSError: the line is dead")) == (
+        500,
+        True,
+    )
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 101, "ü"])
@@ -233,14 +266,37 @@ def hostile(rng):
     good = json.loads(question(rng.normal(size=(2, 2, WIDTH))))
     tensor = good["inputs"][0]
     size = int(rng.integers(1, 3000))
-    odd = [None, True, "x", [], {}, -1, 0, 1e400, 2**70, [[]], [None], "9" * 50, [1, [2]], ["1"], float("nan"), -0.5]
+    odd = [
+        None,
+        True,
+        "x",
+        [],
+        {},
+        -1,
+        0,
+        1e400,
+        2**70,
+        [[]],
+        [None],
+        "9" * 50,
+        [1, [2]],
+        ["1"],
+        float("nan"),
+        -0.5,
+    ]
     kind = int(rng.integers(12))
     if kind == 0:
         return rng.bytes(size), {}
     if kind == 1:
         return "[" * size * 20, {}
     if kind == 2:
-        return '{"inputs":[{"name":"x","shape":[1,1,4],"datatype":"FP64","data":' + "[" * size + "]" * size + "}]}", {}
+        return (
+            '{"inputs":[{"name":"x","shape":[1,1,4],"datatype":"FP64","data":'
+            + "[" * size
+            + "]" * size
+            + "}]}",
+            {},
+        )
     if kind == 3:
         return json.dumps(good)[: int(rng.integers(len(json.dumps(good))))], {}
     if kind == 4:
@@ -248,7 +304,10 @@ def hostile(rng):
         tensor[field] = odd[rng.integers(len(odd))]
         if field == "name" and isinstance(tensor[field], str):
             tensor["data"] = None
-        return json.dumps(good | ({"inputs": [tensor, tensor]} if field == "parameters" else {})), {}
+        return (
+            json.dumps(good | ({"inputs": [tensor, tensor]} if field == "parameters" else {})),
+            {},
+        )
     if kind == 5:
         tensor["data"][int(rng.integers(16))] = odd[rng.integers(3)]
         return json.dumps(good), {}
@@ -260,7 +319,9 @@ def hostile(rng):
         return json.dumps(good), {}
     if kind == 8:
         return json.dumps(good), {
-            "Inference_Header_Content_Length": str(odd[rng.integers(len(odd))]).encode("ascii", "replace")
+            "Inference_Header_Content_Length": (
+                str(odd[rng.integers(len(odd))]).encode("ascii", "replace")
+            )
         }
     if kind == 9:
         tensor.pop("data")
@@ -330,14 +391,21 @@ def slow_line(address, sent):
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"POST /v2/mod", b"GET /v2/health/live HTTP/1.1\r\nHost: HOST\r\n\r\nGET /v2", b"\r\n" * 3]
+    "sent",
+    [
+        b"",
+        b"POST /v2/mod",
+        b"GET /v2/health/live HTTP/1.1\r\nHost: HOST\r\n\r\nGET /v2",
+        b"\r\n" * 3,
+    ],
 )
 def test_whoever_does_not_finish_a_head_is_hung_up_on(sent, rng):
     with serving(limits=Limits(head_seconds=0.3)) as (address, _):
         lines = [slow_line(address, sent) for _ in range(20)]
         unharmed(address, rng)
         for line in lines:
-            said = [line.recv(1000) for _ in range(20)]  # a line that stays open runs into its time limit
+            # a line that stays open runs into its time limit
+            said = [line.recv(1000) for _ in range(20)]
             assert said[-1] == b""
             line.close()
 
@@ -356,7 +424,10 @@ def test_whoever_does_not_finish_a_body_is_told_so_and_hung_up_on(rng):
 
 def test_a_body_without_end_is_cut_off():
     with serving(limits=Limits(request_bytes=10_000)) as (address, _):
-        head = b"POST /v2/models/head/infer HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = (
+            b"POST /v2/models/head/infer HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding:"
+            b" chunked\r\n\r\n"
+        )
         line = slow_line(address, head)
         with pytest.raises(OSError):  # noqa: PT011
             line.sendall((b"1000\r\n" + b" " * 4096 + b"\r\n") * 10_000)
@@ -385,7 +456,16 @@ def test_clients_at_the_same_time_get_their_own_answers(service):
 @contextmanager
 def command(tmp_path, port=0, **environment):
     """`keyhole serve` as a person starts it; the process and the address it said."""
-    arguments = [sys.executable, "-m", "keyhole", "serve", "head.safetensors", "--port", str(port), "--json"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "keyhole",
+        "serve",
+        "head.safetensors",
+        "--port",
+        str(port),
+        "--json",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     running = subprocess.Popen(arguments, cwd=tmp_path, env=os.environ | environment, **pipes)
     try:
@@ -411,7 +491,14 @@ def test_serve_stops_in_good_order_and_says_what_it_served(number, head, tmp_pat
 def test_the_ready_line_is_there_as_soon_as_the_server_listens(head, tmp_path):
     with command(tmp_path) as (running, address):
         ready = json.loads(running.stderr.readline())
-        expected = {"ready": True, "address": address, "name": "head", "width": WIDTH, "outputs": 1, "pid": running.pid}
+        expected = {
+            "ready": True,
+            "address": address,
+            "name": "head",
+            "width": WIDTH,
+            "outputs": 1,
+            "pid": running.pid,
+        }
         assert ready == expected
         assert post(ready["address"], question(np.ones((1, 2, WIDTH))))[0] == 200
 
@@ -444,7 +531,10 @@ def test_eight_clients_under_load_get_no_wrong_answer_and_memory_stays(seconds, 
     wrong, counts, end = [], Counter(), time.monotonic() + 1.0 + seconds
 
     def client(seed, address):
-        rng, oracle = np.random.default_rng(seed), HttpService(f"{address}?binary={'true' if seed % 2 else 'false'}")
+        rng, oracle = (
+            np.random.default_rng(seed),
+            HttpService(f"{address}?binary={'true' if seed % 2 else 'false'}"),
+        )
         while time.monotonic() < end:
             X = rng.normal(size=(int(rng.integers(1, 200)), int(rng.integers(1, 9)), WIDTH))
             if np.abs(oracle.ask(X.copy()) - head(X)).max() > 1e-12:

@@ -52,7 +52,10 @@ def sweep(tmp_path):
 
 
 def records(path):
-    return {row.key: (row.job, row.state, row.record, row.reason) for row in read_rows(path / "store.sqlite")}
+    return {
+        row.key: (row.job, row.state, row.record, row.reason)
+        for row in read_rows(path / "store.sqlite")
+    }
 
 
 def test_every_engine_gives_the_same_records_and_nothing_is_run_twice(keyhole, sweep, tmp_path):
@@ -70,13 +73,21 @@ def test_every_engine_gives_the_same_records_and_nothing_is_run_twice(keyhole, s
 
 
 def test_a_dask_cluster_gives_the_same_records(keyhole, sweep, tmp_path):
-    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'keyhole[cluster]'")
+    distributed = pytest.importorskip(
+        "distributed", reason="Dask is not installed: pip install 'keyhole[cluster]'"
+    )
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, processes=True
+            n_workers=2,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=None,
+            processes=True,
         ) as cluster,
     ):
-        ran = keyhole("sweep", sweep, "--cluster", cluster.scheduler_address, "--out", "dask", "--json")
+        ran = keyhole(
+            "sweep", sweep, "--cluster", cluster.scheduler_address, "--out", "dask", "--json"
+        )
     assert ran.code == 0, ran.err
     assert keyhole("sweep", sweep, "--workers", 0, "--out", "serial").code == 0
     assert records(tmp_path / "dask") == records(tmp_path / "serial")
@@ -89,7 +100,9 @@ def test_a_job_that_kills_its_process_is_a_record_and_the_others_are_done(keyhol
     (tmp_path / "aims.py").write_text(TARGETS)
     named = (("fine", 0), ("deadly", 0), ("fine", 1), ("fine", 2))
     entries = [{"target": f"aims:{name}", "seed": seed} for name, seed in named]
-    (tmp_path / "mixed.json").write_text(json.dumps({"name": "mixed", "job": "learn", "list": entries}))
+    (tmp_path / "mixed.json").write_text(
+        json.dumps({"name": "mixed", "job": "learn", "list": entries})
+    )
     ran = keyhole("sweep", "mixed.json", "--json")
     assert ran.code == 3
     assert ran.json["jobs"] == {"total": 4, "done": 3, "failed": 1, "run_now": 4}, ran.out
@@ -104,17 +117,23 @@ def children(process):
     """Processes a driver has started, workers among them."""
     with suppress(FileNotFoundError):
         pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        return [int(pid) for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [
+            int(pid) for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
     return []
 
 
 def start(tmp_path, *arguments):
     command = [sys.executable, "-m", "keyhole", "sweep", *arguments]
-    return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def killed(tmp_path, rng, kills, whom, longest):
-    """Run the sweep, killing somebody at random times, until it ends by itself; how often somebody was killed."""
+    """Run the sweep, killing somebody at random times, until it ends by itself; how often somebody
+    was killed.
+    """
     count = 0
     for _ in range(60):
         driver = start(tmp_path, "small.toml", "--out", "hurt")
@@ -149,7 +168,9 @@ def test_processes_that_die_before_a_job_begins_are_given_up(monkeypatch):
     for _ in range(2 * engines.STARTS):
         ended += pool.completed()
     pool.close()
-    assert [(key, said["reason"]) for key, said in ended] == [("key", "processes died 3 times before the job began.")]
+    assert [(key, said["reason"]) for key, said in ended] == [
+        ("key", "processes died 3 times before the job began.")
+    ]
 
 
 def test_killing_workers_and_drivers_loses_nothing(keyhole, sweep, tmp_path):
@@ -166,7 +187,9 @@ def test_ctrl_c_leaves_everything_finished_on_disk(sweep, tmp_path, keyhole):
     (tmp_path / "small.toml").write_text(SWEEP.replace("[0, 6]", "[0, 1500]"))
     driver = start(tmp_path, "small.toml", "--out", "hurt", "--workers", "1")
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not ((tmp_path / "hurt").exists() and len(_rows(tmp_path)) >= 2):
+    while time.monotonic() < deadline and not (
+        (tmp_path / "hurt").exists() and len(_rows(tmp_path)) >= 2
+    ):
         time.sleep(0.1)
     driver.send_signal(signal.SIGINT)
     assert driver.wait(30) == 130
@@ -185,7 +208,9 @@ def _rows(tmp_path):
 
 
 def test_misuse_is_told(keyhole, sweep, tmp_path):
-    Path(tmp_path / "own.json").write_text(json.dumps({"job": "learn", "base": {"target": "a:b", "out": "here"}}))
+    Path(tmp_path / "own.json").write_text(
+        json.dumps({"job": "learn", "base": {"target": "a:b", "out": "here"}})
+    )
     for arguments, words in (
         (("own.json",), "a directory of its own"),
         (("nowhere.toml",), "no sweep file"),

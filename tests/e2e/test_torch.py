@@ -1,4 +1,6 @@
-"""Torch modules, and parts of bigger ones, as black boxes: what they answer, and that they are recovered."""
+"""Torch modules, and parts of bigger ones, as black boxes: what they answer, and that they are
+recovered.
+"""
 
 import os
 import pickle
@@ -24,7 +26,9 @@ WIDTH = 8
 
 
 class Bert(nn.Module):
-    """Attention under the names of BERT: the output projection stands beside the heads, a residual behind it."""
+    """Attention under the names of BERT: the output projection stands beside the heads, a residual
+    behind it.
+    """
 
     def __init__(self, heads=2):
         super().__init__()
@@ -40,8 +44,15 @@ class Bert(nn.Module):
 
     def mix(self, hidden_states, mask):
         part = self.attention.self
-        q, k, v = (f(hidden_states).unflatten(-1, (2, -1)).transpose(1, 2) for f in (part.query, part.key, part.value))
-        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        q, k, v = (
+            f(hidden_states).unflatten(-1, (2, -1)).transpose(1, 2)
+            for f in (part.query, part.key, part.value)
+        )
+        return (
+            nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            .transpose(1, 2)
+            .flatten(2)
+        )
 
     def forward(self, tokens):
         mask = torch.ones(1, 1, tokens.shape[1], tokens.shape[1], dtype=torch.bool)
@@ -50,7 +61,9 @@ class Bert(nn.Module):
 
 
 class Llama(nn.Module):
-    """Attention under the names of Llama: keys and values are shared, four heads look through two of them."""
+    """Attention under the names of Llama: keys and values are shared, four heads look through two
+    of them.
+    """
 
     def __init__(self):
         super().__init__()
@@ -59,7 +72,10 @@ class Llama(nn.Module):
         self.num_heads = 4
 
     def forward(self, tokens):
-        q, k, v = (p(tokens).unflatten(-1, (-1, 2)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(tokens).unflatten(-1, (-1, 2)).transpose(1, 2)
+            for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         k, v = (part.repeat_interleave(2, dim=1) for part in (k, v))
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
@@ -86,7 +102,9 @@ def seeded():
 
 def multihead(**options):
     """torch's own layer, its biases not zero."""
-    made = nn.MultiheadAttention(WIDTH, 2, **{"dtype": torch.float64, "batch_first": True, **options})
+    made = nn.MultiheadAttention(
+        WIDTH, 2, **{"dtype": torch.float64, "batch_first": True, **options}
+    )
     if made.in_proj_bias is not None:
         nn.init.normal_(made.in_proj_bias)
     return made
@@ -98,13 +116,21 @@ def asked(module, X):
 
 
 def row_by_row(weights, X):
-    """Attention at the last token with numpy, one head after the other: its own numbers, heads side by side."""
+    """Attention at the last token with numpy, one head after the other: its own numbers, heads side
+    by side.
+    """
     Q, K, V, q, k, v, heads = weights
     size, mixed = len(Q) // heads, []
     for rows in (slice(h * size, (h + 1) * size) for h in range(heads)):
-        scores = np.einsum("bne,be->bn", X @ K[rows].T + k[rows], X[:, -1] @ Q[rows].T + q[rows]) / np.sqrt(size)
+        scores = np.einsum(
+            "bne,be->bn", X @ K[rows].T + k[rows], X[:, -1] @ Q[rows].T + q[rows]
+        ) / np.sqrt(size)
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        mixed.append(np.einsum("bn,bne->be", shares / shares.sum(axis=1, keepdims=True), X @ V[rows].T + v[rows]))
+        mixed.append(
+            np.einsum(
+                "bn,bne->be", shares / shares.sum(axis=1, keepdims=True), X @ V[rows].T + v[rows]
+            )
+        )
     return np.concatenate(mixed, axis=1)
 
 
@@ -115,7 +141,9 @@ def test_torchs_own_layer_answers_at_its_last_token(batch_first, bias, rng):
     X = rng.normal(size=(5, 3, WIDTH))
     across = X if batch_first else X.swapaxes(0, 1)
     whole = asked(lambda x: module(x, x, x)[0], across).numpy()
-    np.testing.assert_allclose(torch_layer(module).ask(X), whole[:, -1] if batch_first else whole[-1], atol=1e-14)
+    np.testing.assert_allclose(
+        torch_layer(module).ask(X), whole[:, -1] if batch_first else whole[-1], atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("head", [0, 1])
@@ -124,7 +152,9 @@ def test_one_head_of_torchs_own_layer_is_the_formula(head, rng):
     Q, K, V = module.in_proj_weight.detach().numpy().reshape(3, WIDTH, WIDTH)
     biases = module.in_proj_bias.detach().numpy().reshape(3, WIDTH)
     mixed = row_by_row((Q, K, V, *biases, 2), X)
-    np.testing.assert_allclose(torch_head(module, head=head).ask(X), mixed[:, 4 * head : 4 * head + 4], atol=1e-14)
+    np.testing.assert_allclose(
+        torch_head(module, head=head).ask(X), mixed[:, 4 * head : 4 * head + 4], atol=1e-14
+    )
 
 
 def running(model):
@@ -137,7 +167,9 @@ def test_a_layer_inside_a_model_is_asked_with_hooks_and_without_alike(rng):
     parts = [getattr(inside.self, name) for name in ("query", "key", "value")]
     numbers = [p.weight.detach().numpy() for p in parts] + [p.bias.detach().numpy() for p in parts]
     mixed = row_by_row((*numbers, 2), X)
-    alone, hooked = (torch_layer(model, "layers.1", around=around) for around in (None, running(model)))
+    alone, hooked = (
+        torch_layer(model, "layers.1", around=around) for around in (None, running(model))
+    )
     expected = asked(inside.output.dense, mixed).numpy()
     np.testing.assert_allclose(alone.ask(X), expected, atol=1e-13)
     np.testing.assert_allclose(hooked.ask(X), expected, atol=1e-13)
@@ -151,8 +183,12 @@ def test_shared_keys_and_values_are_looked_through_by_their_heads(rng):
     expected = asked(layer, X)[:, -1].numpy()
     model = Model([Llama().double(), layer]).double()
     np.testing.assert_allclose(torch_layer(model, "layers.1").ask(X), expected, atol=1e-13)
-    np.testing.assert_allclose(torch_layer(model, "layers.1", around=running(model)).ask(X), expected, atol=1e-13)
-    np.testing.assert_allclose(torch_block(model, "layers.1", width=WIDTH).ask(X), expected, atol=1e-13)
+    np.testing.assert_allclose(
+        torch_layer(model, "layers.1", around=running(model)).ask(X), expected, atol=1e-13
+    )
+    np.testing.assert_allclose(
+        torch_block(model, "layers.1", width=WIDTH).ask(X), expected, atol=1e-13
+    )
     assert torch_head(model, "layers.1", 3).ask(X).shape == (4, 2)
 
 
@@ -160,7 +196,9 @@ def test_shared_keys_and_values_are_looked_through_by_their_heads(rng):
 def test_a_block_is_asked_in_the_order_its_attention_takes_where_nobody_says(batch_first, rng):
     block = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=batch_first, dtype=torch.float64)
     X, oracle = rng.normal(size=(4, 3, WIDTH)), torch_block(block)
-    np.testing.assert_allclose(oracle.ask(X), np.concatenate([oracle.ask(x[None]) for x in X]), atol=1e-14)
+    np.testing.assert_allclose(
+        oracle.ask(X), np.concatenate([oracle.ask(x[None]) for x in X]), atol=1e-14
+    )
 
 
 class Placed(nn.Module):
@@ -177,7 +215,9 @@ class Placed(nn.Module):
 
 def test_a_layer_whose_values_are_of_other_tokens_is_not_asked_inside_its_model(rng):
     model = Placed()
-    oracle = torch_layer(model, around=lambda batch, length: model(torch.ones(batch, length, WIDTH).double()))
+    oracle = torch_layer(
+        model, around=lambda batch, length: model(torch.ones(batch, length, WIDTH).double())
+    )
     with pytest.raises(InvalidInput, match="other tokens for queries than for keys or values"):
         oracle.ask(rng.normal(size=(2, 3, WIDTH)))
     assert not model.inner._forward_pre_hooks
@@ -193,11 +233,16 @@ def test_a_block_and_the_attention_in_it_are_asked_inside_a_running_model(batch_
 
     def around(batch, length):
         return block(
-            torch.zeros((batch, length, WIDTH) if batch_first else (length, batch, WIDTH), dtype=torch.float64)
+            torch.zeros(
+                (batch, length, WIDTH) if batch_first else (length, batch, WIDTH),
+                dtype=torch.float64,
+            )
         )
 
     for way in (None, around):
-        np.testing.assert_allclose(torch_block(block, batch_first=batch_first, around=way).ask(X), expected, atol=1e-13)
+        np.testing.assert_allclose(
+            torch_block(block, batch_first=batch_first, around=way).ask(X), expected, atol=1e-13
+        )
     alone, hooked = torch_layer(block), torch_layer(block, around=around)
     np.testing.assert_allclose(hooked.ask(X), alone.ask(X), atol=1e-13)
 
@@ -230,7 +275,10 @@ def test_narrow_weights_are_found_and_declared(dtype, rng):
     oracle = TorchModule(module)
     answers = oracle.ask(rng.normal(size=(2, 1, WIDTH)))
     assert answers.dtype == np.float64
-    assert oracle.imperfection.format == {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
+    assert (
+        oracle.imperfection.format
+        == {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
+    )
     assert next(module.parameters()).dtype == getattr(torch, dtype)
 
 
@@ -240,11 +288,15 @@ def test_large_batches_are_split_and_what_does_not_fit_is_halved(rng):
     def squeezed(X):
         sizes.append(len(X))
         if len(X) > 4:
-            raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes.")
+            raise RuntimeError(
+                "DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."
+            )
         return X.sum(dim=(1, 2))
 
     X = rng.normal(size=(20, 2, WIDTH))
-    np.testing.assert_allclose(TorchModule(squeezed, WIDTH, numbers=160).ask(X)[:, 0], X.sum(axis=(1, 2)))
+    np.testing.assert_allclose(
+        TorchModule(squeezed, WIDTH, numbers=160).ask(X)[:, 0], X.sum(axis=(1, 2))
+    )
     assert sizes == [8, 4, 4, 8, 4, 4, 4]
 
 
@@ -256,7 +308,10 @@ def test_what_a_callable_hides_must_be_declared(rng):
         return layer(X, X, X)[0][:, -1]
 
     X = rng.normal(size=(2, 3, WIDTH))
-    with pytest.raises(InvalidInput, match=r"answers in f32, but its weights and questions are f64: give dtype='f32'"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"answers in f32, but its weights and questions are f64: give dtype='f32'",
+    ):
         TorchModule(hidden, WIDTH).ask(X)
     for oracle in (TorchModule(hidden, WIDTH, dtype="f32"), TorchModule(hidden, within=layer)):
         assert oracle.ask(X).shape == (2, WIDTH)
@@ -282,17 +337,43 @@ class Failing(nn.Module):
     ("said", "kind", "sentence"),
     [
         (OSError("the line is dead"), TargetFailed, "the target raised OSError: the line is dead"),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), InvalidInput, "Is --width 3 right"),
-        (lambda X: X, InvalidInput, "answers a sequence with a sequence, shape \\(2, 4, 3\\); keyhole.torch_block"),
-        (lambda X: X[:1, 0], InvalidInput, "a batch of 2 with shape \\(2,\\) or \\(2, outputs\\); got \\(1, 3\\)"),
-        (lambda X: {"logits": X}, InvalidInput, "must answer with a tensor; got a dict, with logits"),
+        (
+            RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+            InvalidInput,
+            "Is --width 3 right",
+        ),
+        (
+            lambda X: X,
+            InvalidInput,
+            "answers a sequence with a sequence, shape \\(2, 4, 3\\); keyhole.torch_block",
+        ),
+        (
+            lambda X: X[:1, 0],
+            InvalidInput,
+            "a batch of 2 with shape \\(2,\\) or \\(2, outputs\\); got \\(1, 3\\)",
+        ),
+        (
+            lambda X: {"logits": X},
+            InvalidInput,
+            "must answer with a tensor; got a dict, with logits",
+        ),
         (lambda X: X[:, 0] / 0, BadAnswer, "answers must be finite"),
-        (lambda X: X[:, 0] + 1j, InvalidInput, "answers in torch.complex128; keyhole reads torch.float64"),
-        (lambda X: X[:, 0].to(torch.float8_e5m2), InvalidInput, "answers in torch.float8_e5m2; keyhole reads"),
+        (
+            lambda X: X[:, 0] + 1j,
+            InvalidInput,
+            "answers in torch.complex128; keyhole reads torch.float64",
+        ),
+        (
+            lambda X: X[:, 0].to(torch.float8_e5m2),
+            InvalidInput,
+            "answers in torch.float8_e5m2; keyhole reads",
+        ),
         (lambda X: X.sum(), InvalidInput, "answers a whole batch with one number"),
     ],
 )
-def test_a_module_that_does_not_answer_as_it_should_is_refused_in_a_sentence(said, kind, sentence, rng):
+def test_a_module_that_does_not_answer_as_it_should_is_refused_in_a_sentence(
+    said, kind, sentence, rng
+):
     with pytest.raises(kind, match=sentence):
         TorchModule(Failing(said)).ask(rng.normal(size=(2, 4, 3)))
 
@@ -304,18 +385,33 @@ def test_a_module_that_does_not_answer_as_it_should_is_refused_in_a_sentence(sai
         (lambda: TorchModule(nn.Flatten()), "the width of a token"),
         (lambda: TorchModule(nn.Linear(2, 2), dtype="f8"), "one of f64, f32, f16, bf16; got 'f8'"),
         (lambda: TorchModule(nn.Linear(2, 2, device="meta")), "device `meta`"),
-        (lambda: TorchModule(nn.Linear(2, 2).to(torch.float8_e5m2)), "weights of torch.float8_e5m2"),
+        (
+            lambda: TorchModule(nn.Linear(2, 2).to(torch.float8_e5m2)),
+            "weights of torch.float8_e5m2",
+        ),
         (lambda: torch_layer(3), "a torch.nn.Module is needed; got a int"),
         (lambda: torch_layer(nn.Linear(2, 2)), "no attention layer was found"),
-        (lambda: torch_layer(Model([Bert(), Bert()])), "one of the 2 attention layers: layers.0.attention.self"),
-        (lambda: torch_layer(Model([Bert()]), "layers.3"), "has no 'layers.3'; it has layers, layers.0"),
+        (
+            lambda: torch_layer(Model([Bert(), Bert()])),
+            "one of the 2 attention layers: layers.0.attention.self",
+        ),
+        (
+            lambda: torch_layer(Model([Bert()]), "layers.3"),
+            "has no 'layers.3'; it has layers, layers.0",
+        ),
         (lambda: torch_layer(nn.MultiheadAttention(4, 2, kdim=3)), "no self-attention"),
         (lambda: torch_layer(Llama(), heads=0), "heads is a whole number >= 1; got 0"),
         (lambda: torch_head(Llama(), heads=3), "not those of 3 heads"),
         (lambda: torch_head(multihead(), head=2), "has heads 0 to 1; got 2"),
         (lambda: torch_head(multihead(), around=print), "leave out around="),
-        (lambda: torch_layer(normed()), "weights besides its projections \\(q_norm\\): give around="),
-        (lambda: torch_layer(with_own_weights()), "weights besides its projections \\(temperature\\): give around="),
+        (
+            lambda: torch_layer(normed()),
+            "weights besides its projections \\(q_norm\\): give around=",
+        ),
+        (
+            lambda: torch_layer(with_own_weights()),
+            "weights besides its projections \\(temperature\\): give around=",
+        ),
         (lambda: torch_head(multihead(add_bias_kv=True)), "adds a key of its own"),
         (lambda: torch_head(multihead(add_zero_attn=True)), "adds a key of its own"),
         (lambda: torch_layer(of_norms()), "no attention layer was found"),
@@ -346,7 +442,10 @@ def normed():
     ("around", "sentence"),
     [
         (lambda model: lambda batch, length: None, "did not come through layers.0"),
-        (lambda model: lambda batch, length: running(model)(batch, length + 1), "must run it on that many sequences"),
+        (
+            lambda model: lambda batch, length: running(model)(batch, length + 1),
+            "must run it on that many sequences",
+        ),
     ],
 )
 def test_running_the_model_in_another_way_than_the_question_is_refused(around, sentence, rng):
@@ -374,7 +473,9 @@ def test_torchs_own_layer_is_recovered_exactly_as_a_layer(seeds, rng):
 
 
 @pytest.mark.parametrize(("seeds", "least"), [(2, 1), pytest.param(20, 18, marks=pytest.mark.slow)])
-def test_a_layer_in_single_precision_is_recovered_within_its_tolerance_and_never_exactly(seeds, least, rng):
+def test_a_layer_in_single_precision_is_recovered_within_its_tolerance_and_never_exactly(
+    seeds, least, rng
+):
     verdicts = []
     for seed in range(seeds):
         torch.manual_seed(seed)
@@ -412,7 +513,11 @@ head = keyhole.torch_head(layer, head=1)
 
 @pytest.mark.parametrize(
     ("name", "outcome"),
-    [("layer", ("EXACT", "layer", 6)), ("head", ("EXACT", "head", 6)), ("mean", ("EXACT", "head", 6))],
+    [
+        ("layer", ("EXACT", "layer", 6)),
+        ("head", ("EXACT", "head", 6)),
+        ("mean", ("EXACT", "head", 6)),
+    ],
 )
 def test_a_module_or_an_oracle_by_name_is_a_target(name, outcome, tmp_path, monkeypatch):
     (tmp_path / "torch_targets.py").write_text(TARGETS)
@@ -452,7 +557,11 @@ def test_weights_are_read_and_code_in_a_file_is_not_run(tmp_path, monkeypatch):
     torch.save({"w": Evil()}, "bad.pt")
     (tmp_path / "old.bin").write_bytes(pickle.dumps(Evil()))
     (tmp_path / "text.pt").write_text("hello")
-    for name, sentence in (("bad.pt", "is not opened"), ("old.bin", "is not opened"), ("text.pt", "not opened")):
+    for name, sentence in (
+        ("bad.pt", "is not opened"),
+        ("old.bin", "is not opened"),
+        ("text.pt", "not opened"),
+    ):
         with pytest.raises(InvalidInput, match=sentence):
             torch_weights(name)
     with pytest.raises(InvalidInput, match="cannot be read"):
@@ -467,7 +576,9 @@ def test_weights_of_a_damaged_file_are_refused_wherever_the_damage_is(tmp_path, 
     torch.save({"w": torch.ones(2, 2)}, path, _use_new_zipfile_serialization=False)
     whole, refused = path.read_bytes(), 0
     for at in range(0, len(whole), 3):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ int(rng.integers(1, 256))]) + whole[at + 1 :])
+        path.write_bytes(
+            whole[:at] + bytes([whole[at] ^ int(rng.integers(1, 256))]) + whole[at + 1 :]
+        )
         try:
             torch_weights(path)
         except InvalidInput:

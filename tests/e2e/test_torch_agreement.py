@@ -1,4 +1,6 @@
-"""Layers of torch that are not the formula of their projections: refused with the gap and the call that asks them."""
+"""Layers of torch that are not the formula of their projections: refused with the gap and the call
+that asks them.
+"""
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ WIDTH, HEADS = 8, 2
 
 
 class Plain(nn.Module):
-    """Scaled dot-product attention of two heads; the others below deviate from it in one way each."""
+    """Scaled dot-product attention of two heads; the others below deviate from it in one way
+    each.
+    """
 
     def __init__(self):
         super().__init__()
@@ -28,7 +32,9 @@ class Plain(nn.Module):
         return q, k
 
     def forward(self, hidden_states, attention_mask=None):
-        q, k, v = (p(hidden_states).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in self.projections())
+        q, k, v = (
+            p(hidden_states).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in self.projections()
+        )
         scores = self.scores(*self.turned(q, k))
         scores = scores if attention_mask is None else scores + attention_mask
         mixed = self.dropping(torch.softmax(scores, dim=-1)) @ v
@@ -63,7 +69,9 @@ def rotated(q):
     """Pairs of coordinates turned by angles that grow with the position."""
     at = torch.arange(q.shape[-2], dtype=q.dtype)[:, None] * torch.tensor([1.0, 0.1], dtype=q.dtype)
     first, second = q.chunk(2, dim=-1)
-    return torch.cat([first * at.cos() - second * at.sin(), first * at.sin() + second * at.cos()], dim=-1)
+    return torch.cat(
+        [first * at.cos() - second * at.sin(), first * at.sin() + second * at.cos()], dim=-1
+    )
 
 
 class Rotary(Plain):
@@ -100,7 +108,10 @@ class Told(Plain):
 
     def turned(self, q, k):
         cos, sin = self.angle
-        return tuple(torch.cat([a * cos - b * sin, a * sin + b * cos], -1) for a, b in (x.chunk(2, -1) for x in (q, k)))
+        return tuple(
+            torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+            for a, b in (x.chunk(2, -1) for x in (q, k))
+        )
 
 
 class Model(nn.Module):
@@ -108,11 +119,20 @@ class Model(nn.Module):
 
     def __init__(self, layer, told=False):
         super().__init__()
-        self.words, self.norm, self.self_attn, self.told = nn.Embedding(10, WIDTH), nn.LayerNorm(WIDTH), layer, told
+        self.words, self.norm, self.self_attn, self.told = (
+            nn.Embedding(10, WIDTH),
+            nn.LayerNorm(WIDTH),
+            layer,
+            told,
+        )
 
     def forward(self, words):
         tokens = self.norm(self.words(words))
-        at = torch.arange(tokens.shape[1], dtype=tokens.dtype)[:, None] / 3.0 * torch.ones(2, dtype=tokens.dtype)
+        at = (
+            torch.arange(tokens.shape[1], dtype=tokens.dtype)[:, None]
+            / 3.0
+            * torch.ones(2, dtype=tokens.dtype)
+        )
         more = {"position_embeddings": (at.cos(), at.sin())} if self.told else {}
         return tokens + self.self_attn(hidden_states=tokens, **more)[0]
 
@@ -132,10 +152,15 @@ def answered(module, X, **more):
 
 def refused(make):
     """The gap of a refusal, and the call it gives."""
-    with pytest.raises(InvalidInput, match="does not compute the scaled dot-product attention of 2 heads") as caught:
+    with pytest.raises(
+        InvalidInput, match="does not compute the scaled dot-product attention of 2 heads"
+    ) as caught:
         make()
     said = str(caught.value)
-    return float(said.split("a relative ")[1].split(maxsplit=1)[0]), said.split("Ask it itself: ")[1]
+    return (
+        float(said.split("a relative ")[1].split(maxsplit=1)[0]),
+        said.split("Ask it itself: ")[1],
+    )
 
 
 def follow(call, model):
@@ -147,7 +172,9 @@ DEVIANTS = [Unscaled, Multiplied, Capped, Rotary, Windowed, Halved]
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("kind", DEVIANTS)
-def test_a_layer_that_is_another_function_is_refused_and_asked_by_the_call_that_is_given(kind, dtype, rng):
+def test_a_layer_that_is_another_function_is_refused_and_asked_by_the_call_that_is_given(
+    kind, dtype, rng
+):
     model, X = Model(kind()).to(dtype), rng.normal(size=(3, 120, WIDTH))
     gap, call = refused(lambda: keyhole.torch_layer(model, "self_attn"))
     assert gap > 1e-4
@@ -158,7 +185,9 @@ def test_a_layer_that_is_another_function_is_refused_and_asked_by_the_call_that_
 def test_one_head_of_such_a_layer_is_refused_too(kind, rng):
     model, X = Model(kind()).double(), rng.normal(size=(3, 120, WIDTH))
     _, call = refused(lambda: keyhole.torch_head(model, "self_attn", 1))
-    heads = [follow(call.replace(", 1, heads", f", {h}, heads"), model).ask(X) for h in range(HEADS)]
+    heads = [
+        follow(call.replace(", 1, heads", f", {h}, heads"), model).ask(X) for h in range(HEADS)
+    ]
     whole = model.self_attn.o_proj(torch.from_numpy(np.concatenate(heads, axis=1))).detach().numpy()
     np.testing.assert_allclose(whole, answered(model.self_attn, X), atol=1e-12)
 
@@ -187,7 +216,9 @@ def test_a_layer_that_nothing_around_it_runs_is_refused_with_the_way_out():
 
 def test_another_number_of_heads_than_the_layer_has_is_refused():
     layer = Plain().double()
-    with pytest.raises(InvalidInput, match="does not compute the scaled dot-product attention of 4 heads"):
+    with pytest.raises(
+        InvalidInput, match="does not compute the scaled dot-product attention of 4 heads"
+    ):
         keyhole.torch_layer(layer, heads=4)
 
 
@@ -215,7 +246,9 @@ class Albert(nn.Module):
         self.LayerNorm, self.num_attention_heads, self.factor = nn.LayerNorm(WIDTH), HEADS, factor
 
     def forward(self, hidden_states):
-        q, k, v = (p(hidden_states).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in self.parts())
+        q, k, v = (
+            p(hidden_states).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in self.parts()
+        )
         mixed = torch.softmax(self.factor * q @ k.transpose(-1, -2), dim=-1) @ v
         return self.LayerNorm(hidden_states + self.dense(mixed.transpose(1, 2).flatten(2)))
 
@@ -226,12 +259,16 @@ class Albert(nn.Module):
 def test_a_layer_with_a_norm_behind_it_ends_at_its_projection(rng):
     layer, X = Albert(0.5).double(), rng.normal(size=(3, 6, WIDTH))
     found = torch.from_numpy(keyhole.torch_layer(layer).ask(X) + X[:, -1])
-    np.testing.assert_allclose(layer.LayerNorm(found).detach().numpy(), answered(layer, X), atol=1e-12)
+    np.testing.assert_allclose(
+        layer.LayerNorm(found).detach().numpy(), answered(layer, X), atol=1e-12
+    )
     gap, call = refused(lambda: keyhole.torch_layer(Albert(0.3).double()))
     assert gap > 1e-2
     other = Albert(0.3).double()
     found = torch.from_numpy(follow(call, other).ask(X) + X[:, -1])
-    np.testing.assert_allclose(other.LayerNorm(found).detach().numpy(), answered(other, X), atol=1e-12)
+    np.testing.assert_allclose(
+        other.LayerNorm(found).detach().numpy(), answered(other, X), atol=1e-12
+    )
 
 
 class Turning(nn.MultiheadAttention):

@@ -74,7 +74,9 @@ def test_every_twin_has_other_parameters_and_the_same_answers(twinned, name, rng
     assert len(made.data["twins"]) >= 3
     for row in made.data["twins"]:
         twin = load(row["model"])
-        np.testing.assert_allclose(twin(X), model(X), rtol=0, atol=1e-12 * (1 + np.abs(model(X)).max()))
+        np.testing.assert_allclose(
+            twin(X), model(X), rtol=0, atol=1e-12 * (1 + np.abs(model(X)).max())
+        )
         assert row["certificate"]["theorem"] == "BSHK26/7.1"
         assert row["certificate"]["outcome"] == "HOLDS"
         assert row["parameters_differ"] > 1e-6
@@ -97,14 +99,18 @@ def test_the_page_is_well_formed_fetches_nothing_and_shows_every_twin(twinned, n
 def test_the_pictures_hold_both_parameter_sets_and_their_difference(twinned):
     made = twinned("factored")
     model, twin = load(made.path), load(made.data["twins"][0]["model"])
-    mine, theirs, gap = (np.array(m["data-cells"].split(), float).reshape(6, 2) for m in made.walk.maps[:3])
+    mine, theirs, gap = (
+        np.array(m["data-cells"].split(), float).reshape(6, 2) for m in made.walk.maps[:3]
+    )
     np.testing.assert_allclose(mine, model.W.A, rtol=0.06)
     np.testing.assert_allclose(theirs, twin.W.A, rtol=0.06)
     np.testing.assert_allclose(gap, twin.W.A - model.W.A, rtol=0.06)
 
 
 def test_dots_and_circles_are_drawn_at_the_same_place(twinned):
-    marks = re.findall(r'<path class="(truth|ours)" d="M([\d.]+) ([\d.]+)m', twinned("multihead").page)
+    marks = re.findall(
+        r'<path class="(truth|ours)" d="M([\d.]+) ([\d.]+)m', twinned("multihead").page
+    )
     assert len(marks) == 2 * 48 * 4
     for (circle, *there), (dot, *here) in zip(marks[::2], marks[1::2], strict=True):
         assert (circle, dot) == ("truth", "ours")
@@ -133,7 +139,9 @@ def test_networks_are_refused_in_words(tmp_path, rng, capsys):
 
 
 def test_a_run_is_replaced_only_by_force_and_its_old_twins_go(tmp_path, rng, capsys):
-    many, one, out = (str(tmp_path / name) for name in ("many.safetensors", "one.safetensors", "run"))
+    many, one, out = (
+        str(tmp_path / name) for name in ("many.safetensors", "one.safetensors", "run")
+    )
     save(MultiHead.random(3, heads=2, rng=rng), many)
     save(Head.random(3, rng=rng), one)
     assert _run_command_line(["twins", many, "--out", out]) == 0
@@ -152,7 +160,9 @@ def test_the_command_prints_one_object_and_a_person_reads_the_sentence(keyhole, 
     assert done.out.startswith("3 other sets of parameters answer like head.safetensors")
 
 
-@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 0.0), (2.5, 2.5), (-3e-9, 4e-9), (1e8, 3e8)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1.0, 1.0), (0.0, 0.0), (2.5, 2.5), (-3e-9, 4e-9), (1e8, 3e8)]
+)
 def test_ticks_are_few_and_enclose_the_numbers(low, high):
     ticks = twins_page._choose_round_ticks(low, high)
     assert 2 <= len(ticks) <= 8

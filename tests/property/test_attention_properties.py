@@ -17,9 +17,15 @@ def tensors(*shape, numbers=MODERATE):
 @st.composite
 def cases(draw, outputs=None, biases=True):
     """The parts of a head, with everything a head may have, and one sequence for it."""
-    d, o, length = draw(st.integers(1, 4)), outputs or draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    d, o, length = (
+        draw(st.integers(1, 4)),
+        outputs or draw(st.integers(1, 3)),
+        draw(st.integers(1, 6)),
+    )
     h = draw(st.none() | tensors(d)) if biases else None
-    c, U = (draw(st.none() | tensors(o)), draw(st.none() | tensors(d, o))) if biases else (None, None)
+    c, U = (
+        (draw(st.none() | tensors(o)), draw(st.none() | tensors(d, o))) if biases else (None, None)
+    )
     return (draw(tensors(d, d)), draw(tensors(d, o)), h, c, U), draw(tensors(1, length, d))
 
 
@@ -68,8 +74,9 @@ def test_a_sequence_of_one_token_ignores_the_scores(case, factor):
 
 @given(cases(), st.data())
 def test_what_all_tokens_share_cannot_be_scored(case, data):
-    # Tokens that agree in a coordinate get the same score from it: any row of W, and any entry of h, at that
-    # coordinate adds one constant to all scores. This is why a key bias acts on no answer.
+    # Tokens that agree in a coordinate get the same score from it: any row of W, and any entry of
+    # h, at that coordinate adds one constant to all scores. This is why a key bias acts on no
+    # answer.
     head, X = built(case)
     at, shared = data.draw(st.integers(0, head.width - 1)), data.draw(MODERATE)
     X = X.copy()
@@ -132,7 +139,9 @@ def test_a_sum_of_heads_is_the_sum_of_their_answers(case, data):
     head, X = built(case)
     d, o = head.V.shape
     W, V, h = data.draw(tensors(2, d, d)), data.draw(tensors(2, d, o)), data.draw(tensors(2, d))
-    close(MultiHead(W, V, h, head.c)(X), Head(W[0], V[0], h[0], head.c)(X) + Head(W[1], V[1], h[1])(X))
+    close(
+        MultiHead(W, V, h, head.c)(X), Head(W[0], V[0], h[0], head.c)(X) + Head(W[1], V[1], h[1])(X)
+    )
 
 
 @given(st.data())
@@ -158,7 +167,9 @@ def test_every_row_of_a_layer_is_a_head_read_at_that_token(data):
 def test_answers_are_finite_however_large_or_small_weights_and_tokens_are(case, weights, tokens):
     head, X = built(case)
     size, length = 2.0**weights, 2.0**tokens
-    scaled = Head(np.asarray(head.W) * size, head.V, None if head.h is None else head.h * size, head.c, head.U)
+    scaled = Head(
+        np.asarray(head.W) * size, head.V, None if head.h is None else head.h * size, head.c, head.U
+    )
     answers = scaled(X * length)
     assert np.isfinite(answers).all()
 

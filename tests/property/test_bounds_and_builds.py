@@ -1,4 +1,6 @@
-"""Bounds against constructions: what was built is never called too small, and every TOO_SMALL has its reasons."""
+"""Bounds against constructions: what was built is never called too small, and every TOO_SMALL has
+its reasons.
+"""
 
 import numpy as np
 import pytest
@@ -8,11 +10,29 @@ from hypothesis import strategies as st
 from keyhole.bounds.verdicts import BoundVerdict, bound
 from keyhole.constructions import survey_recipes
 from keyhole.models.tensor import TensorAttention
-from keyhole.tasks import FourCycles, Match2, Match3, Match3Bigram, Match3Local, Match4, SparseAverage, Triangles
+from keyhole.tasks import (
+    FourCycles,
+    Match2,
+    Match3,
+    Match3Bigram,
+    Match3Local,
+    Match4,
+    SparseAverage,
+    Triangles,
+)
 
-FEW = [(SparseAverage(3, 1), None), (SparseAverage(6, 2), 12), (Match2(4, 5), None), (Match3(3, 4), None)]
+FEW = [
+    (SparseAverage(3, 1), None),
+    (SparseAverage(6, 2), 12),
+    (Match2(4, 5), None),
+    (Match3(3, 4), None),
+]
 MANY = [
-    *[(SparseAverage(n, q), form) for n, q in ((4, 1), (6, 2), (9, 3), (12, 2)) for form in (None, 14, "f16")],
+    *[
+        (SparseAverage(n, q), form)
+        for n, q in ((4, 1), (6, 2), (9, 3), (12, 2))
+        for form in (None, 14, "f16")
+    ],
     (SparseAverage(7, 6, 2), 14),
     (SparseAverage(8, 2, 1, at_most=True), None),
     (SparseAverage(5, 5), None),
@@ -30,7 +50,10 @@ def test_what_was_built_is_never_too_small(task, form, rng):
     found = survey_recipes(task, accuracy=0.01, number_format=form, rng=rng)
     for built in found.built:
         size = built.size
-        order = max(len(b.layer.K) + 1 if isinstance(b.layer, TensorAttention) else 2 for b in built.model.blocks)
+        order = max(
+            len(b.layer.K) + 1 if isinstance(b.layer, TensorAttention) else 2
+            for b in built.model.blocks
+        )
         told = bound(
             task,
             embed=size.embed,
@@ -45,7 +68,9 @@ def test_what_was_built_is_never_too_small(task, form, rng):
         assert told.verdict is not BoundVerdict.TOO_SMALL, built.construction
 
 
-@pytest.mark.parametrize(("length", "q", "embed"), [(6, 2, 6), pytest.param(24, 2, 30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("length", "q", "embed"), [(6, 2, 6), pytest.param(24, 2, 30, marks=pytest.mark.slow)]
+)
 def test_enough_is_backed_by_a_model_that_was_checked(length, q, embed):
     told = bound(SparseAverage(length, q), embed=embed, bits=16.0, rng=np.random.default_rng(0))
     assert told.verdict is BoundVerdict.ENOUGH
@@ -65,7 +90,11 @@ def test_a_model_that_only_a_sample_speaks_for_leaves_the_size_open():
     assert f"({told.sampled.checked.inputs} of 4,960 sets)" in told.sentence
     assert told.gap.enough == 32
     wide = bound(SparseAverage(32, 3), embed=32, bits=12.0, rng=np.random.default_rng(0))
-    assert (wide.verdict, wide.construction, wide.sampled) == (BoundVerdict.ENOUGH, "one-hot keys", None)
+    assert (wide.verdict, wide.construction, wide.sampled) == (
+        BoundVerdict.ENOUGH,
+        "one-hot keys",
+        None,
+    )
     assert "proved for every input" in wide.sentence
 
 
@@ -83,7 +112,9 @@ def test_open_says_how_wide_would_be_enough():
     assert told.verdict is BoundVerdict.OPEN
     assert told.gap.too_small < 3 < told.gap.enough
     assert told.reason
-    again = bound(SparseAverage(24, 2), embed=told.gap.enough, bits=16.0, rng=np.random.default_rng(0))
+    again = bound(
+        SparseAverage(24, 2), embed=told.gap.enough, bits=16.0, rng=np.random.default_rng(0)
+    )
     assert again.verdict is BoundVerdict.ENOUGH
 
 
@@ -131,7 +162,9 @@ def test_every_too_small_names_an_inequality_whose_assumptions_hold(
     assert one.assumptions
     assert not isinstance(task, Match2)
     assert one.name not in ("counting", "answers") or not residual
-    assert one.name != "radon" or (positional and heads == layers == 1 and task.length >= 3 * task.q)
+    assert one.name != "radon" or (
+        positional and heads == layers == 1 and task.length >= 3 * task.q
+    )
     assert one.name != "partition-message" or layers == 1
     assert bits < float("inf") or one.name == "radon"
 

@@ -1,4 +1,6 @@
-"""What attention of higher order keeps: permutations of tokens, shifts of scores, bounds, and never a NaN."""
+"""What attention of higher order keeps: permutations of tokens, shifts of scores, bounds, and never
+a NaN.
+"""
 
 import numpy as np
 from hypothesis import given, settings
@@ -10,7 +12,11 @@ SCALES = [1e-300, 1e-8, 1.0, 1e3, 1e6]
 
 
 CASES = st.tuples(
-    st.integers(0, 2**32), st.integers(2, 4), st.integers(1, 6), st.integers(1, 4), st.sampled_from(SCALES)
+    st.integers(0, 2**32),
+    st.integers(2, 4),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.sampled_from(SCALES),
 )
 
 
@@ -48,14 +54,25 @@ def test_rounded_evaluation_gives_numbers_of_the_format(case, name):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from(SCALES), st.integers(1, 40), st.integers(1, 7), st.floats(-1e6, 1e6))
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(SCALES),
+    st.integers(1, 40),
+    st.integers(1, 7),
+    st.floats(-1e6, 1e6),
+)
 def test_a_common_shift_of_a_kernel_cancels(seed, scale, modulus, length, shift):
     rng = np.random.default_rng(seed)
-    kernel, x = np.rint(64 * scale * rng.normal(size=modulus)) / 64, rng.integers(modulus, size=(1, length))
+    kernel, x = (
+        np.rint(64 * scale * rng.normal(size=modulus)) / 64,
+        rng.integers(modulus, size=(1, length)),
+    )
     values = (rng.normal(size=(1, length, 2)), rng.normal(size=(1, length, 2)))
     answers = shift_invariant(kernel, x, values)
     assert np.isfinite(answers).all()
-    np.testing.assert_allclose(shift_invariant(kernel + round(shift), x, values), answers, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        shift_invariant(kernel + round(shift), x, values), answers, rtol=0, atol=1e-9
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -78,5 +95,8 @@ def test_what_moves_between_the_sides_of_a_triangle_cancels(seed, scale, length)
     answers = pairwise_sum(a, b, c, values)
     assert np.isfinite(answers).all()
     np.testing.assert_allclose(
-        pairwise_sum(a + moved[:, None], b - moved[..., None], c, values), answers, rtol=0, atol=1e-9
+        pairwise_sum(a + moved[:, None], b - moved[..., None], c, values),
+        answers,
+        rtol=0,
+        atol=1e-9,
     )

@@ -1,4 +1,6 @@
-"""keyhole/null-balance: a head to 1e-12 from answers cast to f32, f16 or bf16, in 6 d^2 + 6 d + 60 queries."""
+"""keyhole/null-balance: a head to 1e-12 from answers cast to f32, f16 or bf16, in 6 d^2 + 6 d + 60
+queries.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ WIDTHS = (1, 2, 3, 5, 8, 13)
 
 
 def gaussian(width, rng):
-    return Head(10.0 ** rng.uniform(-10, 10) * rng.normal(size=(width, width)), rng.normal(size=(width, 1)))
+    return Head(
+        10.0 ** rng.uniform(-10, 10) * rng.normal(size=(width, width)), rng.normal(size=(width, 1))
+    )
 
 
 def graded(width, rng):
@@ -48,7 +52,10 @@ def spike(width, rng):
 
 
 def graded_columns(width, rng):
-    return Head(rng.normal(size=(width, width)) * 10.0 ** np.linspace(-8, 3, width), rng.normal(size=(width, 1)))
+    return Head(
+        rng.normal(size=(width, width)) * 10.0 ** np.linspace(-8, 3, width),
+        rng.normal(size=(width, 1)),
+    )
 
 
 KINDS = (graded, zeros, equal, rank_one, aligned, spike, graded_columns)
@@ -87,7 +94,9 @@ def undeclared(oracle):
     return Local(lambda X: oracle.ask(X), oracle.width)
 
 
-@pytest.mark.parametrize("name", ["bf16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("f16", "f32"))])
+@pytest.mark.parametrize(
+    "name", ["bf16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("f16", "f32"))]
+)
 def test_heads_of_every_size_come_back_to_twelve_digits_within_the_count(name):
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
@@ -130,7 +139,9 @@ def test_float32_answers_take_two_queries_per_entry(rng):
 
 @pytest.mark.parametrize("name", CAST)
 def test_scores_that_never_act_are_found_to_be_zero(name, rng):
-    recovery = Balanced().run(Cast(Local(Head(np.zeros((5, 5)), rng.normal(size=(5, 1)))), name), rng=rng)
+    recovery = Balanced().run(
+        Cast(Local(Head(np.zeros((5, 5)), rng.normal(size=(5, 1)))), name), rng=rng
+    )
     assert recovery.verdict is Verdict.WITHIN_TOLERANCE
     assert not np.asarray(recovery.model.W).any()
     assert recovery.rank == 0
@@ -189,7 +200,9 @@ def test_ripples_are_refuted_however_small(size, name):
 def test_noise_that_nobody_declared_is_never_verified(size, name):
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        oracle = Cast(undeclared(Noisy(Local(Head.random(1 + seed, rng=rng)), size, seed=seed)), name)
+        oracle = Cast(
+            undeclared(Noisy(Local(Head.random(1 + seed, rng=rng)), size, seed=seed)), name
+        )
         recovery = Balanced().run(oracle, rng=rng)
         assert recovery.status in (Status.INCONSISTENT, Status.NOT_A_HEAD, Status.DISAGREES), seed
         assert not recovery.verdict.verified
@@ -206,7 +219,9 @@ def test_arithmetic_as_coarse_as_the_answers_is_noticed_and_said(name):
         verified += recovery.verdict is Verdict.WITHIN_TOLERANCE
         assert recovery.verdict in (Verdict.WITHIN_TOLERANCE, Verdict.UNVERIFIED), seed
         assert "Null balance does not apply" in recovery.sentence
-        assert recovery.certificate is None or recovery.certificate.theorem != "keyhole/null-balance"
+        assert (
+            recovery.certificate is None or recovery.certificate.theorem != "keyhole/null-balance"
+        )
     assert verified >= 8
 
 
@@ -263,7 +278,12 @@ def test_the_plan_foresees_what_a_run_costs():
     for width in (1, 4, 12):
         rng = np.random.default_rng(width)
         plan = Balanced().plan(width)
-        asked = Balanced().run(Cast(Local(Head.random(width, rng=rng)), "bf16"), rng=rng).ledger.total().sequences
+        asked = (
+            Balanced()
+            .run(Cast(Local(Head.random(width, rng=rng)), "bf16"), rng=rng)
+            .ledger.total()
+            .sequences
+        )
         assert plan.queries <= limit(width)
         assert asked <= plan.at_most
         assert 0.8 * plan.queries <= asked <= 1.25 * plan.queries

@@ -1,4 +1,6 @@
-"""keyhole/chords: ReLU networks inside a ball, and the share of it on which the model may be wrong."""
+"""keyhole/chords: ReLU networks inside a ball, and the share of it on which the model may be
+wrong.
+"""
 
 import numpy as np
 import pytest
@@ -9,13 +11,20 @@ from keyhole.errors import InvalidInput
 
 def inside(count, width, radius, rng):
     x = rng.normal(size=(count, width))
-    return x * radius * rng.random((count, 1)) ** (1 / width) / np.linalg.norm(x, axis=1, keepdims=True)
+    return (
+        x
+        * radius
+        * rng.random((count, 1)) ** (1 / width)
+        / np.linalg.norm(x, axis=1, keepdims=True)
+    )
 
 
 def wrong_share(truth, model, radius, rng):
     x = inside(5000, truth.width, radius, rng)
     y = truth.points(x)
-    return np.mean(np.abs(model.points(x) - y).max(axis=1) > 1e-8 * (np.abs(y - y.mean(axis=0)).max() or 1.0))
+    return np.mean(
+        np.abs(model.points(x) - y).max(axis=1) > 1e-8 * (np.abs(y - y.mean(axis=0)).max() or 1.0)
+    )
 
 
 def tried(truth, radius, seed):
@@ -23,7 +32,8 @@ def tried(truth, radius, seed):
 
 
 @pytest.mark.parametrize(
-    ("d", "k", "m", "radius", "seeds"), [(10, 20, 1, 3.0, 10), (8, 32, 8, 3.0, 2), (1, 5, 1, 3.0, 3)]
+    ("d", "k", "m", "radius", "seeds"),
+    [(10, 20, 1, 3.0, 10), (8, 32, 8, 3.0, 2), (1, 5, 1, 3.0, 3)],
 )
 def test_no_verdict_breaks_its_stated_share(d, k, m, radius, seeds):
     queries = []
@@ -54,7 +64,9 @@ def constant(rng):
 
 def duplicates(rng):
     net = ReluNet.random(5, hidden=6, rng=rng)
-    return ReluNet(np.vstack([net.W1] * 2), np.tile(net.b1, 2), np.hstack([net.W2, 2 * net.W2]), net.b2)
+    return ReluNet(
+        np.vstack([net.W1] * 2), np.tile(net.b1, 2), np.hstack([net.W2, 2 * net.W2]), net.b2
+    )
 
 
 def dead(rng):
@@ -84,7 +96,9 @@ def test_awkward_networks_come_back(make, rng):
         lambda rng: Head.random(5, rng=rng),
         lambda rng: lambda X: np.sin(X[:, -1].sum(axis=1)),
         lambda rng: lambda X: np.floor(X[:, -1, 0]) + X[:, -1, 1],
-        lambda rng: lambda X: np.abs(X[:, -1, 0]) + 1e-6 * np.random.default_rng().normal(size=len(X)),
+        lambda rng: (
+            lambda X: np.abs(X[:, -1, 0]) + 1e-6 * np.random.default_rng().normal(size=len(X))
+        ),
     ],
 )
 def test_what_is_no_such_network_is_never_verified(make, rng):

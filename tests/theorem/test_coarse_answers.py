@@ -35,7 +35,9 @@ def test_float32_arithmetic_is_recovered_within_its_tolerance(kind):
         recovery = keyhole.learn(oracle, rng=rng)
         assert recovery.verdict is Verdict.WITHIN_TOLERANCE, (kind, seed)
         assert "6.0e-08" in recovery.sentence
-        error = np.linalg.norm(np.asarray(recovery.model.W) - np.asarray(truth.W)) / np.linalg.norm(np.asarray(truth.W))
+        error = np.linalg.norm(np.asarray(recovery.model.W) - np.asarray(truth.W)) / np.linalg.norm(
+            np.asarray(truth.W)
+        )
         assert error <= 5e-4
 
 
@@ -48,7 +50,9 @@ def test_two_heads_are_refuted_in_float32_too():
     for seed in range(10):
         rng = np.random.default_rng(seed)
         heads = MultiHead.random(6, heads=2, rng=rng)
-        oracle = Declared(Local(lambda X, heads=heads: heads(X).astype(np.float32), 6), Imperfection.cast("f32"))
+        oracle = Declared(
+            Local(lambda X, heads=heads: heads(X).astype(np.float32), 6), Imperfection.cast("f32")
+        )
         assert keyhole.learn(oracle, rng=rng, learner="low-rank").verdict is Verdict.CLASS_REFUTED
 
 

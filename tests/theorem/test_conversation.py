@@ -46,12 +46,16 @@ def test_two_people_send_exactly_the_promised_bits(depth, bits, rng):
 
 
 def test_three_people_hear_a_query_once_and_two_answer(rng):
-    talk = converse(layer(rng), rng.normal(size=(2, 9, 6)), bits=7, parties=[[0, 1], [2, 3, 4], [5, 6, 7, 8]])
+    talk = converse(
+        layer(rng), rng.normal(size=(2, 9, 6)), bits=7, parties=[[0, 1], [2, 3, 4], [5, 6, 7, 8]]
+    )
     assert talk.bits == 9 * 2 * (4 + 2 * (3 + 1)) * 7
 
 
 @pytest.mark.parametrize("parties", [None, [[0, 1, 2], [3, 4, 5, 6], [7]]])
-@pytest.mark.parametrize(("residual", "blank"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    ("residual", "blank"), [(False, False), (True, False), (False, True), (True, True)]
+)
 def test_fine_messages_give_what_the_model_gives(parties, residual, blank, rng):
     X = rng.normal(size=(3, 8, 6))
     model = stack(rng, 2, residual, blank)
@@ -67,7 +71,9 @@ def test_the_deviation_keeps_its_bound(bits, rng):
         X = rng.normal(size=(4, 12, 6))
         talk = converse(unit, X, bits=bits)
         values = np.einsum("bnd,hdo->hbno", X, unit.V)
-        C = evaluate_deviation_constant(12, talk.score_range, float(np.ptp(values, axis=(1, 2)).max()), heads=2)
+        C = evaluate_deviation_constant(
+            12, talk.score_range, float(np.ptp(values, axis=(1, 2)).max()), heads=2
+        )
         assert talk.deviation <= talk.promised
         if bits >= 16:
             assert talk.promised <= 1.01 * C * 2.0**-bits * talk.score_range + 1e-11

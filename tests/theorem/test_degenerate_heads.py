@@ -1,4 +1,6 @@
-"""keyhole/saturate-and-isolate at its edges: degenerate sums are merged, dropped, taken apart or refused."""
+"""keyhole/saturate-and-isolate at its edges: degenerate sums are merged, dropped, taken apart or
+refused.
+"""
 
 import numpy as np
 import pytest
@@ -127,7 +129,17 @@ def near_mirror(rng):
     return MultiHead(W, V)
 
 
-SOLVED = [equal_W, no_readout, cancelling, mean_head, mirror_pair, opposite_V, equal_V, symmetric, only_means]
+SOLVED = [
+    equal_W,
+    no_readout,
+    cancelling,
+    mean_head,
+    mirror_pair,
+    opposite_V,
+    equal_V,
+    symmetric,
+    only_means,
+]
 UNSEEN = [equal_mirror_pair, equal_mirror_pair_and_mean, equal_mirror_pair_alone]
 SEPARATED = [nearly_equal(10.0**-k) for k in (2, 3, 4, 5, 6, 7, 8)] + [near_mirror]
 MERGED = [nearly_equal(10.0**-k) for k in (9, 10, 11, 13)]
@@ -136,12 +148,16 @@ REFUSED = [opposed_neighbours]
 
 
 def gap(hidden, found, rng):
-    """Largest disagreement on sequences of many lengths and scales, relative to the token values."""
+    """Largest disagreement on sequences of many lengths and scales, relative to the token
+    values.
+    """
     worst = 0.0
     for length in (1, 2, 3, 5, 9):
         X = rng.normal(size=(40, length, hidden.width)) * np.geomspace(0.2, 4.0, 40)[:, None, None]
         X /= np.sqrt(hidden.width)
-        worst = max(worst, float((np.abs(hidden(X) - found(X)).max(axis=1) / hidden.magnitude(X)).max()))
+        worst = max(
+            worst, float((np.abs(hidden(X) - found(X)).max(axis=1) / hidden.magnitude(X)).max())
+        )
     return worst
 
 
@@ -158,7 +174,11 @@ def outcome(make, seed):
 def exact_outcomes(make, seeds):
     """Hidden and recovered models of the seeds that end in EXACT."""
     found = [outcome(make, seed) for seed in seeds]
-    return [(hidden, recovery.unwrap()) for hidden, recovery in found if recovery.verdict is Verdict.EXACT]
+    return [
+        (hidden, recovery.unwrap())
+        for hidden, recovery in found
+        if recovery.verdict is Verdict.EXACT
+    ]
 
 
 def apart(hidden):
@@ -174,7 +194,8 @@ def test_degenerate_heads_are_solved(make):
 
 
 @pytest.mark.parametrize(
-    "make", [pytest.param(make, marks=[pytest.mark.slow] * (k % 2)) for k, make in enumerate(SEPARATED)]
+    "make",
+    [pytest.param(make, marks=[pytest.mark.slow] * (k % 2)) for k, make in enumerate(SEPARATED)],
 )
 def test_nearly_equal_heads_are_separated_and_the_function_is_exact(make, rng):
     found = exact_outcomes(make, range(4))
@@ -186,7 +207,9 @@ def test_nearly_equal_heads_are_separated_and_the_function_is_exact(make, rng):
     assert sum(error <= 0.5 for error in errors) >= 2
 
 
-@pytest.mark.parametrize(("make", "distance"), list(zip(MERGED, (1e-9, 1e-10, 1e-11, 1e-13), strict=True)))
+@pytest.mark.parametrize(
+    ("make", "distance"), list(zip(MERGED, (1e-9, 1e-10, 1e-11, 1e-13), strict=True))
+)
 def test_heads_that_are_merged_answer_right_to_ten_times_their_distance(make, distance, rng):
     hidden, recovery = outcome(make, 0)
     assert recovery.verdict is Verdict.EXACT
@@ -217,7 +240,9 @@ def test_mirror_pairs_of_equal_read_outs_are_found_though_pairs_of_tokens_do_not
 @pytest.mark.parametrize("make", SOLVED + UNSEEN + SEPARATED + MERGED + COINCIDING + REFUSED)
 def test_no_false_verdict_in_seven_hundred_models(make):
     verdicts = [outcome(make, seed)[1].verdict for seed in range(25)]
-    assert make in REFUSED or verdicts.count(Verdict.EXACT) >= (24 if make not in COINCIDING else 20)
+    assert make in REFUSED or verdicts.count(Verdict.EXACT) >= (
+        24 if make not in COINCIDING else 20
+    )
 
 
 def _equal(W, V, rng, size):
@@ -278,7 +303,11 @@ TWISTS = (
 
 def twisted(rng):
     """A random model with one or two things about it that are not generic."""
-    shape = {"heads": int(rng.integers(2, 5)), "outputs": int(rng.choice([1, 1, 2])), "rank": rng.choice([None, 1, 2])}
+    shape = {
+        "heads": int(rng.integers(2, 5)),
+        "outputs": int(rng.choice([1, 1, 2])),
+        "rank": rng.choice([None, 1, 2]),
+    }
     model = MultiHead.random(int(rng.integers(4, 8)), **shape, rng=rng)
     W, V = model.W.copy(), model.V.copy()
     for twist in rng.choice(len(TWISTS), size=rng.integers(1, 3), replace=False):

@@ -1,7 +1,8 @@
-"""SHT23/4, SHT23/7, keyhole/counting-sets, keyhole/radon, keyhole/answer-bits, keyhole/one-row, keyhole/exchanged-rows.
+"""SHT23/4, SHT23/7, keyhole/counting-sets, keyhole/radon, keyhole/answer-bits, keyhole/one-row,
+keyhole/exchanged-rows.
 
-Lower bounds on attention: reductions checked exhaustively, inequalities against numbers worked out by hand, and models
-that meet them.
+Lower bounds on attention: reductions checked exhaustively, inequalities against numbers worked out
+by hand, and models that meet them.
 """
 
 from math import comb, log2
@@ -24,7 +25,16 @@ from keyhole.bounds.formulas import (
 )
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
-from keyhole.tasks import FourCycles, Match2, Match3, Match3Bigram, Match3Local, Match4, SparseAverage, Triangles
+from keyhole.tasks import (
+    FourCycles,
+    Match2,
+    Match3,
+    Match3Bigram,
+    Match3Local,
+    Match4,
+    SparseAverage,
+    Triangles,
+)
 
 REDUCTIONS = [
     *[SparseAverage(2 * n + 1, n) for n in range(1, 7)],
@@ -49,7 +59,9 @@ def test_the_answer_says_for_every_pair_of_sets_whether_they_meet(task):
     np.testing.assert_array_equal(said, (a & b).any(axis=1))
 
 
-@pytest.mark.parametrize("task", [SparseAverage(9, 4), Match3(9, 20), Triangles(6, 9), FourCycles(8)], ids=str)
+@pytest.mark.parametrize(
+    "task", [SparseAverage(9, 4), Match3(9, 20), Triangles(6, 9), FourCycles(8)], ids=str
+)
 def test_what_a_party_owns_depends_on_its_own_bits_alone(task, rng):
     found = reduction(task)
     a, b = draw_random_pairs(found.size, 2, rng=rng)
@@ -62,13 +74,21 @@ def test_what_a_party_owns_depends_on_its_own_bits_alone(task, rng):
 
 @pytest.mark.parametrize(
     ("task", "size"),
-    [(Match3(1001, 5000), 500), (Match3(1001, 40), 19), (Match4(41, 60), 10), (FourCycles(11), 4), (FourCycles(12), 9)],
+    [
+        (Match3(1001, 5000), 500),
+        (Match3(1001, 40), 19),
+        (Match4(41, 60), 10),
+        (FourCycles(11), 4),
+        (FourCycles(12), 9),
+    ],
 )
 def test_a_reduction_is_as_large_as_length_and_modulus_allow(task, size):
     assert reduction(task).size == size
 
 
-@pytest.mark.parametrize("task", [Match2(9, 9), SparseAverage(4, 2), Match3(2, 9), FourCycles(3), Match3Bigram(9, 4)])
+@pytest.mark.parametrize(
+    "task", [Match2(9, 9), SparseAverage(4, 2), Match3(2, 9), FourCycles(3), Match3Bigram(9, 4)]
+)
 def test_where_no_bit_fits_there_is_no_reduction(task):
     assert reduction(task) is None
 
@@ -84,7 +104,9 @@ def test_the_sign_channel_decides_with_exactly_q_bits(q, rng):
     pairs = 800 if q < 100 else 200
     a, b = draw_random_pairs(q, pairs, rng=rng)
     few = max(2, 64 // q)
-    bits = np.concatenate([encode_message(found.inputs(a[k : k + 50], b[k : k + 50]), q) for k in range(0, pairs, 50)])
+    bits = np.concatenate(
+        [encode_message(found.inputs(a[k : k + 50], b[k : k + 50]), q) for k in range(0, pairs, 50)]
+    )
     assert bits.shape == (pairs, q)
     assert set(np.unique(bits)) <= {0, 1}
     z = np.full((pairs, 2 * q), -1.0)
@@ -128,12 +150,16 @@ def test_counting_is_silent_outside_its_assumptions(change):
 
 
 def test_two_sets_with_one_message_make_any_unit_wrong_by_one_over_q(rng):
-    """What counting rests on: rows that share query, key and value share their answers, whatever the vectors."""
+    """What counting rests on: rows that share query, key and value share their answers, whatever
+    the vectors.
+    """
     Q, K, V = rng.normal(size=(3, 5, 2))
     X = rng.normal(size=(2, 7, 5))
     X[1, :-1] = X[0, :-1]
     kernel = np.linalg.svd(np.vstack([Q.T, K.T]))[2][-1]
-    kernel = kernel - np.linalg.pinv(np.vstack([Q.T, K.T, V.T[:1]])) @ (np.vstack([Q.T, K.T, V.T[:1]]) @ kernel)
+    kernel = kernel - np.linalg.pinv(np.vstack([Q.T, K.T, V.T[:1]])) @ (
+        np.vstack([Q.T, K.T, V.T[:1]]) @ kernel
+    )
     X[1, -1] = X[0, -1] + kernel
     rows = SelfAttention(Q[None], K[None], V[None, :, :1])(X)
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-12)
@@ -144,14 +170,20 @@ def test_radon_meets_what_cyclic_polytopes_reach():
     told = bound_by_radon(task, sizes(embed=5, positional=True))
     assert (told.needed, told.violated) == (6.0, True)
     angles = 2 * np.pi * np.arange(9) / 9
-    keys = np.hstack([np.stack([np.cos(k * angles), np.sin(k * angles)], axis=1) for k in (1, 2, 3)])
+    keys = np.hstack(
+        [np.stack([np.cos(k * angles), np.sin(k * angles)], axis=1) for k in (1, 2, 3)]
+    )
     assert is_neighbourly(keys, 3)
     assert not is_neighbourly(keys[:, :5], 3)
 
 
-@pytest.mark.parametrize("change", [{"positional": False}, {"heads": 2}, {"layers": 2}, {"accuracy": 0.17}])
+@pytest.mark.parametrize(
+    "change", [{"positional": False}, {"heads": 2}, {"layers": 2}, {"accuracy": 0.17}]
+)
 def test_radon_is_silent_outside_its_assumptions(change):
-    assert not bound_by_radon(SparseAverage(9, 3), sizes(embed=1, **({"positional": True} | change))).applies
+    assert not bound_by_radon(
+        SparseAverage(9, 3), sizes(embed=1, **({"positional": True} | change))
+    ).applies
 
 
 def test_radon_needs_three_times_as_many_positions_as_a_set():
@@ -160,7 +192,9 @@ def test_radon_needs_three_times_as_many_positions_as_a_set():
 
 
 def test_answers_must_come_near_every_point_of_the_ball():
-    told = bound_by_answers(SparseAverage(10, 2, 3), sizes(bits=4.0, value_width=1, accuracy=2.0**-8))
+    told = bound_by_answers(
+        SparseAverage(10, 2, 3), sizes(bits=4.0, value_width=1, accuracy=2.0**-8)
+    )
     assert (told.needed, told.available) == (24.0, 4.0)
 
 
@@ -174,10 +208,19 @@ def test_disjointness_holds_with_residuals_at_any_depth():
 
 @pytest.mark.parametrize(
     ("size", "integer", "fraction", "bits"),
-    [(1, 0, 0, 2), (1, 0, 4, 5), (1, 3, 4, 11), (500, 3, 4, 11), (500, 16, 24, 57), (500, 1024, 1074, 3123)],
+    [
+        (1, 0, 0, 2),
+        (1, 0, 4, 5),
+        (1, 3, 4, 11),
+        (500, 3, 4, 11),
+        (500, 16, 24, 57),
+        (500, 1024, 1074, 3123),
+    ],
 )
 def test_a_log_partition_takes_as_many_bits_as_its_steps(size, integer, fraction, bits):
-    """By hand: 2^(2I+F) steps, plus ln(n) 2^(I+F-1), plus 2; e.g. 2^10 + 2 for I = 3, F = 4, n = 1."""
+    """By hand: 2^(2I+F) steps, plus ln(n) 2^(I+F-1), plus 2; e.g. 2^10 + 2 for I = 3, F = 4, n =
+    1.
+    """
     assert count_partition_bits(size, integer, fraction) == bits
 
 
@@ -194,7 +237,9 @@ def test_without_a_format_the_worst_split_of_the_bits_counts():
     assert bound_by_partition_message(Match3(1001, 5000), sizes(bits=8.0)).available == 8.0 + 15.0
 
 
-@pytest.mark.parametrize("task", [Match4(21, 100), Match3Bigram(21, 9), Match3Local(30, 99, 5), Triangles(30)])
+@pytest.mark.parametrize(
+    "task", [Match4(21, 100), Match3Bigram(21, 9), Match3Local(30, 99, 5), Triangles(30)]
+)
 def test_other_tasks_that_decide_in_one_row_need_as_much(task):
     told = bound_by_partition_message(task, sizes(bits=2.0))
     assert told.theorem == "keyhole/one-row"
@@ -210,15 +255,26 @@ def test_four_cycles_need_rows_to_be_exchanged():
 
 
 def test_the_head_outputs_that_two_parties_merge_are_within_the_promised_step(rng):
-    """SHT23/7: averages rounded to F bits and log-partitions to 2^(1-I-F) give head outputs to less than 2^-F."""
+    """SHT23/7: averages rounded to F bits and log-partitions to 2^(1-I-F) give head outputs to less
+    than 2^-F.
+    """
     integer, fraction, n = 2, 3, 6
     for _ in range(200):
         scores = rng.uniform(-(2.0**integer), 2.0**integer, size=2 * n)
-        values = np.round(rng.uniform(-(2.0**integer), 2.0**integer - 0.2, size=2 * n) * 2**fraction) / 2**fraction
+        values = (
+            np.round(rng.uniform(-(2.0**integer), 2.0**integer - 0.2, size=2 * n) * 2**fraction)
+            / 2**fraction
+        )
         L = [np.log(np.exp(part).sum()) for part in (scores[:n], scores[n:])]
-        means = [np.exp(s) @ v / np.exp(s).sum() for s, v in ((scores[:n], values[:n]), (scores[n:], values[n:]))]
+        means = [
+            np.exp(s) @ v / np.exp(s).sum()
+            for s, v in ((scores[:n], values[:n]), (scores[n:], values[n:]))
+        ]
         step = 2.0 ** (1 - integer - fraction)
-        sent_L, sent_mean = np.round(L[0] / step) * step, np.round(means[0] * 2**fraction) / 2**fraction
+        sent_L, sent_mean = (
+            np.round(L[0] / step) * step,
+            np.round(means[0] * 2**fraction) / 2**fraction,
+        )
         share = 1 / (1 + np.exp(L[1] - sent_L))
         merged = share * sent_mean + (1 - share) * means[1]
         assert abs(merged - np.exp(scores) @ values / np.exp(scores).sum()) < 2.0**-fraction

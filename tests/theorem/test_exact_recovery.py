@@ -78,7 +78,9 @@ def test_two_heads_are_outside_the_theorem(rng):
 
 
 def test_the_error_bar_covers_the_error():
-    """At least 57 of 60 bars cover the true error, and none is more than a thousand times too wide."""
+    """At least 57 of 60 bars cover the true error, and none is more than a thousand times too
+    wide.
+    """
     covered = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -119,11 +121,15 @@ def test_one_query_short_is_spent_and_one_query_short_of_verification_is_unverif
 
 
 def test_a_refusal_that_could_not_be_asked_again_is_not_a_refutation(rng):
-    """With the last query of the budget spent on the counterexample, noise and another class look the same."""
+    """With the last query of the budget spent on the counterexample, noise and another class look
+    the same.
+    """
     target = MultiHead.random(4, heads=2, rng=rng)
     full = keyhole.learn(target, learner="low-rank", rng=np.random.default_rng(0))
     asked = full.ledger.total().sequences
-    short = keyhole.learn(target, learner="low-rank", rng=np.random.default_rng(0), budget=asked - 1)
+    short = keyhole.learn(
+        target, learner="low-rank", rng=np.random.default_rng(0), budget=asked - 1
+    )
     assert (full.verdict, short.verdict) == (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED)
     assert short.ledger.total().sequences == asked - 1
 

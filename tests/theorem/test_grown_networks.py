@@ -3,7 +3,19 @@
 import numpy as np
 import pytest
 
-from keyhole import Bounded, Cast, Disturbed, Head, Local, NetworkUnderNoise, Noisy, Outcome, ReluNet, Rounded, Verdict
+from keyhole import (
+    Bounded,
+    Cast,
+    Disturbed,
+    Head,
+    Local,
+    NetworkUnderNoise,
+    Noisy,
+    Outcome,
+    ReluNet,
+    Rounded,
+    Verdict,
+)
 from keyhole.oracles import Declared, Imperfection
 
 
@@ -51,10 +63,14 @@ def test_float32_answers_are_learned_or_said_not_to_be(rng):
 def test_a_lie_about_the_noise_is_not_verified(rng):
     net, own = ReluNet.random(4, hidden=3, rng=rng), np.random.default_rng(3)
     loud = Local(lambda X: net(X) + 1e-3 * own.normal(size=(len(X), 1)), 4)
-    recovery = NetworkUnderNoise(most=8).run(Declared(loud, Imperfection(noise=1e-5, token_bound=4.0)), rng=rng)
+    recovery = NetworkUnderNoise(most=8).run(
+        Declared(loud, Imperfection(noise=1e-5, token_bound=4.0)), rng=rng
+    )
     assert recovery.verdict is Verdict.UNVERIFIED
 
 
 def test_a_head_is_refuted_by_longer_sequences(rng):
-    recovery = NetworkUnderNoise().run(Bounded(Noisy(Local(Head.random(4, rng=rng)), 1e-4), 3.0), rng=rng)
+    recovery = NetworkUnderNoise().run(
+        Bounded(Noisy(Local(Head.random(4, rng=rng)), 1e-4), 3.0), rng=rng
+    )
     assert recovery.verdict is Verdict.CLASS_REFUTED

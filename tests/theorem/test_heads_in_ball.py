@@ -23,7 +23,9 @@ SEEDS = 20
 
 
 def learnt(make, seed, bound=None):
-    """A hidden model in a ball of radius sqrt(d) or the given one, and what the learner makes of it."""
+    """A hidden model in a ball of radius sqrt(d) or the given one, and what the learner makes of
+    it.
+    """
     building, learning = np.random.default_rng([20261117, seed]).spawn(2)
     hidden = make(building)
     oracle = Bounded(Local(hidden), np.sqrt(hidden.width) if bound is None else bound)
@@ -31,7 +33,10 @@ def learnt(make, seed, bound=None):
 
 
 def rates(heads, width, seeds):
-    found = [learnt(lambda rng: MultiHead.random(width, heads=heads, rng=rng), seed) for seed in range(seeds)]
+    found = [
+        learnt(lambda rng: MultiHead.random(width, heads=heads, rng=rng), seed)
+        for seed in range(seeds)
+    ]
     assert all(recovery.verdict is Verdict.EXACT for _, recovery in found)
     errors = [compare(hidden, recovery.unwrap()).largest for hidden, recovery in found]
     asked = [recovery.ledger.total(without="verify").sequences for _, recovery in found]
@@ -69,7 +74,9 @@ def test_several_outputs_are_read_together(outputs):
 
 @pytest.mark.parametrize("factor", [0.5, 4.0, 1000.0])
 def test_other_radii_do(factor):
-    hidden, recovery = learnt(lambda rng: MultiHead.random(6, heads=2, rng=rng), 1, factor * np.sqrt(6))
+    hidden, recovery = learnt(
+        lambda rng: MultiHead.random(6, heads=2, rng=rng), 1, factor * np.sqrt(6)
+    )
     assert compare(hidden, recovery.unwrap()).largest <= 1e-9
 
 
@@ -87,7 +94,9 @@ def test_the_size_of_answers_does_not_matter(size):
 def test_a_constant_and_a_mean_are_found():
     def make(rng):
         model = MultiHead.random(6, heads=3, outputs=2, rng=rng)
-        return MultiHead(model.W * np.array([1, 1, 0])[:, None, None], model.V, None, np.array([3.0, -1.0]))
+        return MultiHead(
+            model.W * np.array([1, 1, 0])[:, None, None], model.V, None, np.array([3.0, -1.0])
+        )
 
     hidden, recovery = learnt(make, 0)
     assert compare(hidden, recovery.unwrap()).largest <= 1e-9
@@ -117,7 +126,11 @@ def test_the_certificate_holds_on_generic_heads():
 def test_heads_that_the_pencil_cannot_tell_apart_are_refused_within_the_cap(kind):
     def make(rng):
         model = MultiHead.random(3, heads=2 if kind == "proportional" else 5, rng=rng)
-        return MultiHead(np.stack([model.W[0], 2 * model.W[0]]), model.V) if kind == "proportional" else model
+        return (
+            MultiHead(np.stack([model.W[0], 2 * model.W[0]]), model.V)
+            if kind == "proportional"
+            else model
+        )
 
     hidden, recovery = learnt(make, 0)
     assert (recovery.status, recovery.verdict) == (Status.UNRESOLVED, Verdict.UNVERIFIED)
@@ -133,7 +146,9 @@ def test_what_no_sum_of_heads_answers_is_refuted_inside_the_ball(rng):
 
     recovery = HeadsInBall().run(Bounded(Local(Cubic()), 2.0), rng=rng)
     assert (recovery.status, recovery.verdict) == (Status.NOT_HEADS, Verdict.CLASS_REFUTED)
-    np.testing.assert_allclose(Cubic()(recovery.counterexample.tokens[None])[0], recovery.counterexample.answer)
+    np.testing.assert_allclose(
+        Cubic()(recovery.counterexample.tokens[None])[0], recovery.counterexample.answer
+    )
 
 
 @pytest.mark.parametrize("budget", [0, 5, 40, 300])
@@ -145,7 +160,9 @@ def test_a_spent_budget_is_said_and_never_exceeded(budget, rng):
 
 
 def test_the_learners_own_cap_ends_the_search(rng):
-    recovery = HeadsInBall(2.0, queries=100).run(Local(MultiHead.random(6, heads=3, rng=rng)), rng=rng)
+    recovery = HeadsInBall(2.0, queries=100).run(
+        Local(MultiHead.random(6, heads=3, rng=rng)), rng=rng
+    )
     assert (recovery.status, recovery.verdict) == (Status.UNRESOLVED, Verdict.UNVERIFIED)
     assert recovery.ledger.total().sequences <= 100
 

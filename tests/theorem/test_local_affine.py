@@ -1,4 +1,6 @@
-"""Theorem keyhole/local-affine: inside a linear region of its network a one-layer Transformer is a single head."""
+"""Theorem keyhole/local-affine: inside a linear region of its network a one-layer Transformer is a
+single head.
+"""
 
 import numpy as np
 import pytest
@@ -31,7 +33,9 @@ KINDS = {
 
 
 def recovered(target, rng):
-    return OneLayerTransformer().run(target if isinstance(target, Local) else Local(target), rng=rng)
+    return OneLayerTransformer().run(
+        target if isinstance(target, Local) else Local(target), rng=rng
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +103,9 @@ def test_no_score_matrix_is_found_to_be_none(biases, residual, rng):
 def test_an_even_network_is_no_obstacle(rng):
     drawn = OneLayer.random(4, hidden=8, rng=rng)
     W1, W2 = drawn.net.W1, drawn.net.W2
-    even = OneLayer(drawn.head, ReluNet(np.vstack([W1, -W1]), np.zeros(16), np.hstack([W2, W2]), np.zeros(1)))
+    even = OneLayer(
+        drawn.head, ReluNet(np.vstack([W1, -W1]), np.zeros(16), np.hstack([W2, W2]), np.zeros(1))
+    )
     assert one_layer_distance(even, recovered(even, rng).unwrap()).W < 1e-6
 
 
@@ -138,7 +144,9 @@ def test_a_constant_network_leaves_scores_open(rng):
 
 def test_an_affine_network_is_said_to_be_a_single_head(rng):
     head = Head(rng.normal(size=(4, 4)), np.eye(4))
-    affine = AbsAffine(np.zeros((0, 4)), np.zeros(0), np.zeros((0, 1)), rng.normal(size=(1, 4)), np.ones(1))
+    affine = AbsAffine(
+        np.zeros((0, 4)), np.zeros(0), np.zeros((0, 1)), rng.normal(size=(1, 4)), np.ones(1)
+    )
     recovery = recovered(OneLayer(head, affine), rng)
     assert recovery.verdict is Verdict.EXACT
     assert "single head" in recovery.reason
@@ -153,7 +161,10 @@ def test_a_network_without_attention_is_said_to_be_one(rng):
 def test_two_heads_before_the_network_are_refused_every_time():
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        heads, net = MultiHead.random(4, heads=2, outputs=4, rng=rng), ReluNet.random(4, hidden=8, rng=rng)
+        heads, net = (
+            MultiHead.random(4, heads=2, outputs=4, rng=rng),
+            ReluNet.random(4, hidden=8, rng=rng),
+        )
         recovery = recovered(Local(lambda X, h=heads, g=net: g.points(h(X)), 4), rng)
         assert recovery.verdict is Verdict.CLASS_REFUTED
         assert recovery.certificate.outcome is Outcome.SILENT
@@ -165,7 +176,9 @@ def test_two_heads_before_the_network_are_refused_every_time():
 def test_a_target_that_answers_differently_each_time_is_never_verified(rng):
     layer = OneLayer.random(3, hidden=6, rng=rng)
     noise = np.random.default_rng(1)
-    recovery = recovered(Local(lambda X: layer(X) * (1 + 1e-6 * noise.normal(size=(len(X), 1))), 3), rng)
+    recovery = recovered(
+        Local(lambda X: layer(X) * (1 + 1e-6 * noise.normal(size=(len(X), 1))), 3), rng
+    )
     assert not recovery.verdict.verified
 
 
@@ -179,7 +192,10 @@ def test_a_budget_is_kept_and_said(budget, rng):
 
 
 def test_the_plan_covers_what_is_asked(rng):
-    plan, recovery = OneLayerTransformer().plan(6), recovered(OneLayer.random(6, hidden=24, rng=rng), rng)
+    plan, recovery = (
+        OneLayerTransformer().plan(6),
+        recovered(OneLayer.random(6, hidden=24, rng=rng), rng),
+    )
     assert recovery.ledger.total().sequences <= 1.25 * plan.queries
     assert plan.queries < plan.at_most
     assert recovery.degrees_of_freedom == plan.degrees_of_freedom
@@ -197,7 +213,10 @@ def test_runs_with_one_seed_ask_the_same(rng):
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_a_smooth_network_behind_attention_is_refused_within_a_few_hundred_queries(outputs, rng):
-    head, drawn = Head.random(4, outputs=4, rng=rng), ReluNet.random(4, hidden=8, outputs=outputs, rng=rng)
+    head, drawn = (
+        Head.random(4, outputs=4, rng=rng),
+        ReluNet.random(4, hidden=8, outputs=outputs, rng=rng),
+    )
     smooth = ReluNet(drawn.W1, drawn.b1, drawn.W2, drawn.b2, "gelu")
     recovery = recovered(OneLayer(head, smooth), rng)
     assert recovery.status is Status.SMOOTH
@@ -210,7 +229,10 @@ def test_a_bend_a_million_away_is_not_taken_for_a_sum_of_heads(rng):
     recovery = learn(Local(lambda X: head(X) + np.maximum(head(X) - 1e6, 0.0), 4), rng=rng)
     X = 1e7 * rng.normal(size=(50, 3, 4))
     answers = head(X) + np.maximum(head(X) - 1e6, 0.0)
-    assert not recovery.verdict.verified or np.abs(recovery.model(X) - answers).max() < 1e-6 * np.abs(answers).max()
+    assert (
+        not recovery.verdict.verified
+        or np.abs(recovery.model(X) - answers).max() < 1e-6 * np.abs(answers).max()
+    )
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -218,7 +240,9 @@ def test_a_bend_a_million_away_is_not_taken_for_a_sum_of_heads(rng):
 def test_one_hidden_unit_is_enough(outputs, residual):
     for seed in range(6):
         rng = np.random.default_rng([seed, 1, outputs])
-        target = OneLayer.random(5, hidden=1, outputs=outputs, residual=residual, biases=residual, rng=rng)
+        target = OneLayer.random(
+            5, hidden=1, outputs=outputs, residual=residual, biases=residual, rng=rng
+        )
         recovery = OneLayerTransformer().run(Local(target), rng=rng)
         assert recovery.verdict is Verdict.EXACT, recovery.sentence
         assert one_layer_distance(target, recovery.model).W <= 1e-6
@@ -226,7 +250,9 @@ def test_one_hidden_unit_is_enough(outputs, residual):
 
 @pytest.mark.parametrize(("residual", "least"), [(False, 8), (True, 3)])
 def test_bends_a_thousand_away_are_no_obstacle(residual, least):
-    """With biases and a residual rounding costs some the last digits: the model is right, and not verified."""
+    """With biases and a residual rounding costs some the last digits: the model is right, and not
+    verified.
+    """
     verdicts = []
     for seed in range(8):
         rng = np.random.default_rng([seed, 8, 1])

@@ -1,4 +1,6 @@
-"""Theorem BSHK26/5.1: rank r from O(rd) queries; here from d + r(2d - r), the number of parameters."""
+"""Theorem BSHK26/5.1: rank r from O(rd) queries; here from d + r(2d - r), the number of
+parameters.
+"""
 
 import numpy as np
 import pytest
@@ -56,7 +58,8 @@ def test_what_the_read_out_shares_with_the_range_costs_nothing(inside):
         truth = Head(Factored(A / 7, B / 7), V)
         recovery = LowRank().run(Local(truth), rng=rng)
         assert recovery.verdict is Verdict.EXACT
-        assert recovery.ledger["measure"].sequences <= 48 + (48 - 8) + 6  # 8 columns of 48/8 queries, then one each
+        # 8 columns of 48/8 queries, then one each
+        assert recovery.ledger["measure"].sequences <= 48 + (48 - 8) + 6
         assert gap(recovery.model.W, truth.W) <= 1e-11
 
 
@@ -88,7 +91,9 @@ def test_a_peculiar_matrix_is_verified(name):
         W, v = shaped(name, int(rng.integers(4, 30)), rng)
         recovery = keyhole.learn(Head(W, v), rng=rng)
         assert recovery.verdict is Verdict.EXACT, (name, seed)
-        assert np.linalg.norm(np.asarray(recovery.model.W) - W) <= 1e-9 * max(1.0, np.linalg.norm(W))
+        assert np.linalg.norm(np.asarray(recovery.model.W) - W) <= 1e-9 * max(
+            1.0, np.linalg.norm(W)
+        )
 
 
 @pytest.mark.parametrize("entry", ["row", "column", "one"])

@@ -1,7 +1,8 @@
 """Explicit weights for matching and graph tasks.
 
-SHT23/match2, SHT23/third-order, SHT23/bigram, SHT23/local, keyhole/several-frequencies, keyhole/closed-walks and
-keyhole/gather: inside, outside, and at the edge of what number formats hold.
+SHT23/match2, SHT23/third-order, SHT23/bigram, SHT23/local, keyhole/several-frequencies,
+keyhole/closed-walks and keyhole/gather: inside, outside, and at the edge of what number formats
+hold.
 """
 
 import math
@@ -14,7 +15,11 @@ import pytest
 from keyhole.claims import Outcome
 from keyhole.constructions import check_model
 from keyhole.constructions.matching.recipes import MATCHING, recertify_weights
-from keyhole.constructions.matching.waves import draw_frequencies, measure_frequencies, rotate_residues
+from keyhole.constructions.matching.waves import (
+    draw_frequencies,
+    measure_frequencies,
+    rotate_residues,
+)
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
@@ -51,8 +56,14 @@ def flipped(model):
                     changed = array.copy()
                     changed[place] *= -1
                     new = (*arrays[:t], changed, *arrays[t + 1 :])
-                    layer = type(block.layer)(**parts | {name: new if isinstance(weight, tuple) else new[0]})
-                    blocks = (*model.blocks[:b], replace(block, layer=layer), *model.blocks[b + 1 :])
+                    layer = type(block.layer)(
+                        **parts | {name: new if isinstance(weight, tuple) else new[0]}
+                    )
+                    blocks = (
+                        *model.blocks[:b],
+                        replace(block, layer=layer),
+                        *model.blocks[b + 1 :],
+                    )
                     yield Transformer(blocks, model.out)
 
 
@@ -61,8 +72,13 @@ def test_small_sizes_are_right_on_every_input_and_refuted_once_a_sign_is_flipped
     built = build(task, name)
     assert built.certificate.outcome is Outcome.HOLDS
     assert (built.checked.errors, built.checked.exhaustive) == (0, task.count <= 20_000)
-    assert recertify_weights(built, built.model, rng=np.random.default_rng(1)).outcome is Outcome.HOLDS
-    outcomes = [recertify_weights(built, model, rng=np.random.default_rng(1)).outcome for model in flipped(built.model)]
+    assert (
+        recertify_weights(built, built.model, rng=np.random.default_rng(1)).outcome is Outcome.HOLDS
+    )
+    outcomes = [
+        recertify_weights(built, model, rng=np.random.default_rng(1)).outcome
+        for model in flipped(built.model)
+    ]
     assert set(outcomes) == {Outcome.REFUTED}
 
 
@@ -116,7 +132,9 @@ def test_scores_are_those_of_the_paper_up_to_a_power_of_two():
     c = layer.Q[0, 0, 0]
     assert 2 / gap * math.log(48) <= c < 4 / gap * math.log(48)
     assert math.log2(c).is_integer()
-    np.testing.assert_allclose(layer.Q[0], [[c, 0, 0], [0, c, 0], [0, 0, c * (1 - gap / 2)], [0, 0, 0]], rtol=1e-12)
+    np.testing.assert_allclose(
+        layer.Q[0], [[c, 0, 0], [0, c, 0], [0, 0, c * (1 - gap / 2)], [0, 0, 0]], rtol=1e-12
+    )
     np.testing.assert_array_equal(layer.K[0], [[1, 0, 0], [0, -1, 0], [0, 0, 0], [0, 0, 1]])
 
 
@@ -144,7 +162,11 @@ def test_bounds_hold_on_every_input_of_a_small_task():
 
 @pytest.mark.parametrize(
     ("form", "holds", "fails"),
-    [pytest.param("f32", 3000, 40_000, marks=pytest.mark.slow), ("f16", 40, 600), ("bf16", 20, 300)],
+    [
+        pytest.param("f32", 3000, 40_000, marks=pytest.mark.slow),
+        ("f16", 40, 600),
+        ("bf16", 20, 300),
+    ],
 )
 def test_formats_hold_small_moduli_and_refuse_large_ones(form, holds, fails):
     assert build(Match2(10, holds), "match2-circle", form).certificate.outcome is Outcome.HOLDS
@@ -171,10 +193,14 @@ def test_a_proof_of_built_weights_is_none_of_others_of_the_same_shape():
     assert built.proved
     block = built.model.blocks[0]
     heavier = SelfAttention(block.layer.Q * (1 + 1e-12), block.layer.K, block.layer.V)
-    seen = recertify_weights(built, Transformer((replace(block, layer=heavier),)), rng=np.random.default_rng(1))
+    seen = recertify_weights(
+        built, Transformer((replace(block, layer=heavier),)), rng=np.random.default_rng(1)
+    )
     assert seen.outcome is Outcome.SILENT
     assert seen.sampled.endswith("inputs, not every one")
-    assert recertify_weights(built, built.model, rng=np.random.default_rng(1)).outcome is Outcome.HOLDS
+    assert (
+        recertify_weights(built, built.model, rng=np.random.default_rng(1)).outcome is Outcome.HOLDS
+    )
 
 
 def test_key_widths_that_are_too_small_are_refused():
@@ -190,7 +216,9 @@ def test_key_widths_that_are_too_small_are_refused():
 def test_weights_of_another_recipe_are_not_certified():
     built = build(Match2(3, 5), "match2-circle")
     with pytest.raises(InvalidInput, match="match2-circle"):
-        recertify_weights(replace(built, construction="other"), built.model, rng=np.random.default_rng(0))
+        recertify_weights(
+            replace(built, construction="other"), built.model, rng=np.random.default_rng(0)
+        )
 
 
 def test_opposite_numbers_have_opposite_angles_exactly():

@@ -61,7 +61,9 @@ def test_w_comes_back_to_ten_digits_with_one_label_per_bit(width):
         assert recovery.degrees_of_freedom == width**2 + width - 1
         if width == 8:
             assert gap(recovery.model.W, truth.W) <= 1e-10
-            assert recovery.ledger.total(without="verify").sequences <= 1.12 * (width**2 + width) * 33
+            assert (
+                recovery.ledger.total(without="verify").sequences <= 1.12 * (width**2 + width) * 33
+            )
 
 
 def test_more_bits_give_more_digits_and_the_stated_bound_holds():
@@ -129,7 +131,9 @@ def test_structured_matrices_are_recovered(kind):
 
 
 def test_no_scores_are_reported_as_none():
-    recovery = Labels().run(labelled(np.zeros((3, 3)), np.ones((3, 1))), rng=np.random.default_rng(0))
+    recovery = Labels().run(
+        labelled(np.zeros((3, 3)), np.ones((3, 1))), rng=np.random.default_rng(0)
+    )
     assert recovery.verdict is Verdict.WITHIN_TOLERANCE
     assert not np.asarray(recovery.model.W).any()
     assert recovery.rank == 0
@@ -146,7 +150,9 @@ def test_every_output_has_its_own_column_up_to_its_own_factor():
         assert "positive factor" in recovery.determined
 
 
-@pytest.mark.parametrize("code", [lambda y: y > 0, lambda y: (y > 0).astype(int), lambda y: np.sign(y), lambda y: y])
+@pytest.mark.parametrize(
+    "code", [lambda y: y > 0, lambda y: (y > 0).astype(int), lambda y: np.sign(y), lambda y: y]
+)
 def test_labels_may_be_written_in_any_way(code):
     W, V, rng = draw(3, widths=(3, 4))
     recovery = Labels(24).run(Local(lambda X: code(attend(X, W, V)), 3), rng=rng)
@@ -167,7 +173,9 @@ def test_a_bound_on_tokens_is_kept_and_what_it_costs_is_said(size):
 
 
 def test_scores_too_small_for_bounded_tokens_are_bounded_not_guessed():
-    recovery = Labels().run(Bounded(labelled(1e-16 * np.eye(3), np.ones((3, 1))), 1.0), rng=np.random.default_rng(0))
+    recovery = Labels().run(
+        Bounded(labelled(1e-16 * np.eye(3), np.ones((3, 1))), 1.0), rng=np.random.default_rng(0)
+    )
     assert not np.asarray(recovery.model.W).any()
     assert recovery.bars["W"][0] > 1e-16
     assert "W is at most" in recovery.sentence
@@ -280,7 +288,10 @@ def test_a_constant_is_refuted_by_a_counterexample_in_the_targets_own_alphabet()
     W, V, rng = draw(4, widths=(3, 4))
     recovery = Labels(24).run(Local(lambda X: (attend(X, W, V) > 1e-3).astype(int), 3), rng=rng)
     assert recovery.verdict is Verdict.CLASS_REFUTED
-    assert {float(recovery.counterexample.answer[0]), float(recovery.counterexample.predicted[0])} == {0.0, 1.0}
+    assert {
+        float(recovery.counterexample.answer[0]),
+        float(recovery.counterexample.predicted[0]),
+    } == {0.0, 1.0}
 
 
 def test_a_spent_budget_is_never_exceeded_and_leaves_what_was_measured():
@@ -296,7 +307,9 @@ def test_a_spent_budget_is_never_exceeded_and_leaves_what_was_measured():
     assert verdicts == {Verdict.BUDGET_SPENT, Verdict.UNVERIFIED, Verdict.WITHIN_TOLERANCE}
 
 
-@pytest.mark.parametrize(("width", "outputs", "votes"), [(1, 1, 1), (4, 1, 1), (8, 1, 1), (5, 3, 1), (4, 1, 5)])
+@pytest.mark.parametrize(
+    ("width", "outputs", "votes"), [(1, 1, 1), (4, 1, 1), (8, 1, 1), (5, 3, 1), (4, 1, 5)]
+)
 def test_the_plan_foresees_the_cost(width, outputs, votes):
     learner = Labels(30, votes)
     for seed in range(2):
@@ -314,7 +327,9 @@ def test_the_learner_is_found_by_its_name():
     assert learn(labelled(W, V), rng=rng, learner="labels").verdict is Verdict.WITHIN_TOLERANCE
 
 
-@pytest.mark.parametrize("options", [{"bits": 0}, {"bits": 47}, {"votes": 2}, {"votes": 63}, {"votes": -1}])
+@pytest.mark.parametrize(
+    "options", [{"bits": 0}, {"bits": 47}, {"votes": 2}, {"votes": 63}, {"votes": -1}]
+)
 def test_options_that_cannot_be_met_are_refused(options):
     with pytest.raises(InvalidInput):
         Labels(**options)

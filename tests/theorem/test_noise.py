@@ -1,9 +1,22 @@
-"""keyhole/tilted-simplex: W from noisy answers at 12 sqrt(3) s / (R^3 |v|) per entry, with intervals that cover."""
+"""keyhole/tilted-simplex: W from noisy answers at 12 sqrt(3) s / (R^3 |v|) per entry, with
+intervals that cover.
+"""
 
 import numpy as np
 import pytest
 
-from keyhole import Bounded, Declared, Disturbed, Head, Imperfection, Local, Noisy, Outcome, Rounded, Verdict
+from keyhole import (
+    Bounded,
+    Declared,
+    Disturbed,
+    Head,
+    Imperfection,
+    Local,
+    Noisy,
+    Outcome,
+    Rounded,
+    Verdict,
+)
 from keyhole.learners.noise.learner import UnderNoise
 
 
@@ -42,11 +55,15 @@ def test_the_error_is_within_a_fifth_of_the_theory(width, seeds):
         assert recovery.verdict is Verdict.WITHIN_TOLERANCE
         assert gap(recovery.model.W, truth.W) <= 1.2 * 3 * np.sqrt(3 * width) * 1e-5
         assert recovery.certificate.theorem == "keyhole/tilted-simplex"
-        assert recovery.certificate.outcome is (Outcome.SILENT if width == 16 and _strong(recovery) else Outcome.HOLDS)
+        assert recovery.certificate.outcome is (
+            Outcome.SILENT if width == 16 and _strong(recovery) else Outcome.HOLDS
+        )
 
 
 def _strong(recovery):
-    return any(not check.holds and "logits" in check.name for check in recovery.certificate.assumptions)
+    return any(
+        not check.holds and "logits" in check.name for check in recovery.certificate.assumptions
+    )
 
 
 @pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
@@ -94,7 +111,9 @@ def test_intervals_cover_w_beside_biases_and_a_residual():
     for seed in range(4):
         rng = np.random.default_rng(seed)
         head = gaussian(23, rng)
-        truths.append(Head(head.W, head.V, rng.normal(size=23), np.ones(1), rng.normal(size=(23, 1))))
+        truths.append(
+            Head(head.W, head.V, rng.normal(size=23), np.ones(1), rng.normal(size=(23, 1)))
+        )
     covered("W", truths, s=1e-6)
 
 
@@ -106,7 +125,15 @@ def test_intervals_cover_biases_and_a_residual(name):
         rng = np.random.default_rng(seed)
         head = gaussian(20, rng) if name != "c" else gaussian(4, rng, outputs=20)
         o = head.outputs
-        truths.append(Head(head.W, head.V, rng.normal(size=head.width), np.ones(o), rng.normal(size=(head.width, o))))
+        truths.append(
+            Head(
+                head.W,
+                head.V,
+                rng.normal(size=head.width),
+                np.ones(o),
+                rng.normal(size=(head.width, o)),
+            )
+        )
     covered(name, truths, s=1e-6)
 
 
@@ -134,14 +161,18 @@ def test_three_decimals_protect_nothing_where_tokens_may_be_long():
 
 def test_three_decimals_limit_what_short_tokens_tell():
     truth = gaussian(12, np.random.default_rng(0))
-    recovery = UnderNoise().run(Bounded(Rounded(Local(truth), 3), 1.0), rng=np.random.default_rng(0))
+    recovery = UnderNoise().run(
+        Bounded(Rounded(Local(truth), 3), 1.0), rng=np.random.default_rng(0)
+    )
     assert recovery.verdict is Verdict.WITHIN_TOLERANCE
     assert 1e-4 <= gap(recovery.model.W, truth.W) <= 1e-1
 
 
 @pytest.mark.parametrize("seeds", [4, pytest.param(40, marks=pytest.mark.slow)])
 def test_the_rank_is_found_by_the_noise_edge(seeds):
-    """The least singular value is at least a hundred times what errors give an entry, times sqrt d."""
+    """The least singular value is at least a hundred times what errors give an entry, times sqrt
+    d.
+    """
     d = 32
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
@@ -176,7 +207,9 @@ def test_two_heads_are_refuted_and_not_fitted(wrapper):
     for seed in range(2):
         rng = np.random.default_rng(seed)
         first, second = gaussian(8, rng), gaussian(8, rng)
-        oracle = Bounded(wrapper(Local(lambda X, a=first, b=second: a(X) + b(X), 8), 1e-5, seed=seed), 2.0)
+        oracle = Bounded(
+            wrapper(Local(lambda X, a=first, b=second: a(X) + b(X), 8), 1e-5, seed=seed), 2.0
+        )
         recovery = UnderNoise().run(oracle, rng=rng)
         assert recovery.verdict is Verdict.CLASS_REFUTED
         case = recovery.counterexample

@@ -1,4 +1,6 @@
-"""keyhole/tilted-simplex, outside: targets that are no head, behind answers with errors, are not called one."""
+"""keyhole/tilted-simplex, outside: targets that are no head, behind answers with errors, are not
+called one.
+"""
 
 import numpy as np
 import pytest
@@ -65,7 +67,9 @@ def sine(head, rng):
 
 
 def hard(head, rng):
-    return lambda X: mean(head, X, (scores(head, X) == scores(head, X).max(axis=1, keepdims=True)).astype(float))
+    return lambda X: mean(
+        head, X, (scores(head, X) == scores(head, X).max(axis=1, keepdims=True)).astype(float)
+    )
 
 
 def relu_scores(head, rng):
@@ -89,14 +93,21 @@ FARTHER = [sine, hard, relu_scores, relu_answers, cooler_when_longer, normalised
 
 def tried(target, seed, bound, policy=Noisy, size=NOISE):
     oracle = policy(Local(target, WIDTH), size, **({} if policy is Rounded else {"seed": seed}))
-    return UnderNoise().run(oracle if bound is None else Bounded(oracle, bound), rng=np.random.default_rng(seed))
+    return UnderNoise().run(
+        oracle if bound is None else Bounded(oracle, bound), rng=np.random.default_rng(seed)
+    )
 
 
 def inside_ball(rng, radius, count=300):
     """Sequences of several lengths, their tokens in the ball."""
     for length in (1, 2, 3, 5, 8, 16, 32):
         X = rng.normal(size=(count, length, WIDTH))
-        yield X * radius * rng.random((count, length, 1)) ** 0.3 / np.linalg.norm(X, axis=2, keepdims=True)
+        yield (
+            X
+            * radius
+            * rng.random((count, length, 1)) ** 0.3
+            / np.linalg.norm(X, axis=2, keepdims=True)
+        )
 
 
 @pytest.mark.parametrize("bound", [1.0, None])
@@ -110,7 +121,9 @@ def test_what_is_far_from_a_head_is_never_verified(other, bound):
 
 @pytest.mark.parametrize("nearly", NEARLY)
 def test_what_errors_do_not_explain_is_refuted_with_a_true_counterexample(nearly):
-    """A departure of a hundred standard deviations; two heads only depart by the square of their difference."""
+    """A departure of a hundred standard deviations; two heads only depart by the square of their
+    difference.
+    """
     rng = np.random.default_rng(2)
     target = nearly(0.3 if nearly is close_heads else 100 * NOISE, drawn(rng), rng)
     recovery = tried(target, 2, 1.0)
@@ -121,7 +134,9 @@ def test_what_errors_do_not_explain_is_refuted_with_a_true_counterexample(nearly
 
 @pytest.mark.parametrize("nearly", NEARLY)
 def test_what_is_verified_though_no_head_is_near_one(nearly):
-    """Departures of ten standard deviations; a true head is met within some 15 of them on the same sequences."""
+    """Departures of ten standard deviations; a true head is met within some 15 of them on the same
+    sequences.
+    """
     for seed in range(2):
         rng = np.random.default_rng(seed)
         target = nearly(0.03 if nearly is close_heads else 10 * NOISE, drawn(rng), rng)

@@ -1,4 +1,6 @@
-"""Theorem BSHK26/5.1 in its own mode: Gaussian rank-one measurements, then the least nuclear norm."""
+"""Theorem BSHK26/5.1 in its own mode: Gaussian rank-one measurements, then the least nuclear
+norm.
+"""
 
 import time
 import warnings
@@ -30,13 +32,17 @@ def peer(A, B, t):
     W = cvxpy.Variable((A.shape[1], A.shape[1]))
     fits = cvxpy.sum(cvxpy.multiply(A @ W, B), axis=1) == t
     problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.normNuc(W)), [fits])
-    with warnings.catch_warnings():  # whether its last digits converge depends on rounding; they are not compared
+    # whether its last digits converge depends on rounding; they are not compared
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Solution may be inaccurate")
         problem.solve(solver=cvxpy.CLARABEL)
     return problem.value, W.value
 
 
-ABOVE, BELOW = [(8, 1, 3.5, 0), (12, 2, 2.5, 1), (16, 2, 2.2, 2)], [(8, 2, 1.1, 3), (12, 1, 1.2, 4), (14, 4, 1.1, 5)]
+ABOVE, BELOW = (
+    [(8, 1, 3.5, 0), (12, 2, 2.5, 1), (16, 2, 2.2, 2)],
+    [(8, 2, 1.1, 3), (12, 1, 1.2, 4), (14, 4, 1.1, 5)],
+)
 
 
 @pytest.mark.parametrize("case", ABOVE + BELOW)
@@ -81,7 +87,9 @@ def test_the_gap_and_the_residual_are_reported_truly():
     assert best.gap <= 1e-10
     scaled = np.linalg.norm(A, axis=1) * np.linalg.norm(B, axis=1)
     misfit = (((A @ best.W) * B).sum(axis=1) - t) / scaled
-    assert best.residual == pytest.approx(np.linalg.norm(misfit) / np.linalg.norm(t / scaled), rel=1e-3, abs=1e-15)
+    assert best.residual == pytest.approx(
+        np.linalg.norm(misfit) / np.linalg.norm(t / scaled), rel=1e-3, abs=1e-15
+    )
 
 
 @pytest.mark.parametrize("extra", [0, 14])
@@ -124,7 +132,10 @@ def test_a_head_comes_back_exactly_through_its_oracle():
         truth = Head.random(12, rank=2, rng=rng)
         recovery = NuclearNorm(2).run(Local(truth), rng=rng)
         assert (recovery.verdict, recovery.rank) == (Verdict.EXACT, 2)
-        assert (recovery.certificate.theorem, recovery.certificate.outcome) == ("BSHK26/5.1", Outcome.HOLDS)
+        assert (recovery.certificate.theorem, recovery.certificate.outcome) == (
+            "BSHK26/5.1",
+            Outcome.HOLDS,
+        )
         assert recovery.ledger["measure"].sequences <= 3 * 2 * 22 + 12
         assert gap(recovery.model.W, truth.W) <= 1e-12
 
@@ -133,7 +144,12 @@ def test_a_head_comes_back_exactly_through_its_oracle():
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
 def test_constants_residuals_outputs_and_sizes_are_no_obstacle(size, outputs, rng):
     plain = Head.random(9, rank=1, outputs=outputs, rng=rng)
-    truth = Head(size * np.asarray(plain.W), plain.V, c=rng.normal(size=outputs), U=rng.normal(size=(9, outputs)))
+    truth = Head(
+        size * np.asarray(plain.W),
+        plain.V,
+        c=rng.normal(size=outputs),
+        U=rng.normal(size=(9, outputs)),
+    )
     recovery = NuclearNorm(1, 4.0).run(Local(truth), rng=rng)
     assert recovery.verdict is Verdict.EXACT
     assert gap(recovery.model.W, truth.W) <= 1e-10

@@ -1,4 +1,6 @@
-"""Theorem BSHK26/one-layer: without biases f(X) - f(-X) is a single head, and lone tokens give the network."""
+"""Theorem BSHK26/one-layer: without biases f(X) - f(-X) is a single head, and lone tokens give the
+network.
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +24,9 @@ from keyhole.learners.one_layer.antisymmetric import Odd
 
 def bias_free(width, rng, *, hidden=8, outputs=1, rank=None):
     drawn = OneLayer.random(width, hidden=hidden, outputs=outputs, rank=rank, rng=rng)
-    return OneLayer(drawn.head, ReluNet(drawn.net.W1, np.zeros(hidden), drawn.net.W2, np.zeros(outputs)))
+    return OneLayer(
+        drawn.head, ReluNet(drawn.net.W1, np.zeros(hidden), drawn.net.W2, np.zeros(outputs))
+    )
 
 
 def recovered(model, rng):
@@ -81,7 +85,9 @@ def test_the_counterexample_can_be_asked_again(rng):
 def test_an_even_network_has_no_odd_part(rng):
     drawn = bias_free(4, rng)
     W1, W2 = drawn.net.W1, drawn.net.W2
-    even = OneLayer(drawn.head, ReluNet(np.vstack([W1, -W1]), np.zeros(16), np.hstack([W2, W2]), np.zeros(1)))
+    even = OneLayer(
+        drawn.head, ReluNet(np.vstack([W1, -W1]), np.zeros(16), np.hstack([W2, W2]), np.zeros(1))
+    )
     recovery = recovered(even, rng)
     assert recovery.status is Status.NO_ODD_PART
     assert not recovery.verdict.verified

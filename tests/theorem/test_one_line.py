@@ -7,7 +7,12 @@ from keyhole import Budgeted, Local, Network, Outcome, ReluNet, Status, Verdict
 from keyhole.identify import network_distance
 from keyhole.learners.networks.bend_runs import resolve_line_by_runs
 from keyhole.learners.networks.jacobians import _space_regions, assemble_hyperplanes, survey_line
-from keyhole.learners.networks.kinks import Line, Unresolved, measure_line_noise, resolve_line_by_pairs
+from keyhole.learners.networks.kinks import (
+    Line,
+    Unresolved,
+    measure_line_noise,
+    resolve_line_by_pairs,
+)
 from keyhole.learners.networks.lines import learn_network
 from keyhole.learners.networks.polish import find_clean_point, sharpen_jumps
 from keyhole.models import AbsAffine
@@ -66,7 +71,10 @@ def test_as_many_outputs_as_coordinates_cost_at_most_eighteen_queries_per_coordi
 )
 def test_rates_over_many_seeds(d, k, m, seeds, rng):
     runs = [recovered(d, k, m, 1000 + seed) for seed in range(seeds)]
-    good = [r.verdict is Verdict.EXACT and network_distance(t, r.model).hidden == (k, k) for t, r in runs]
+    good = [
+        r.verdict is Verdict.EXACT and network_distance(t, r.model).hidden == (k, k)
+        for t, r in runs
+    ]
     assert sum(good) >= 0.99 * seeds
     assert all(function_error(t, r.model, rng) <= 1e-7 for t, r in runs if r.verdict.verified)
 
@@ -94,14 +102,18 @@ def hinges(kinks, jumps):
 
 
 def test_kinks_of_both_signs_are_not_taken_for_one():
-    """Kinks at 0, 1, 2 with jumps 1, -2, 1: the outer lines meet at the middle kink, with two others beside it."""
+    """Kinks at 0, 1, 2 with jumps 1, -2, 1: the outer lines meet at the middle kink, with two
+    others beside it.
+    """
     bends = resolved(hinges([0.0, 1.0, 2.0], [1.0, -2.0, 1.5]))
     np.testing.assert_allclose(bends.t, [0.0, 1.0, 2.0], atol=1e-12)
     np.testing.assert_allclose(bends.jumps[:, 0], [1.0, -2.0, 1.5], atol=1e-10)
 
 
 def test_a_broken_line_that_comes_back_to_the_meeting_point_is_not_a_kink():
-    """The outer lines are 0 and t, which meet at 0, where the function is 0 as well; but its kinks are elsewhere."""
+    """The outer lines are 0 and t, which meet at 0, where the function is 0 as well; but its kinks
+    are elsewhere.
+    """
     kinks, jumps = [-2.0, -1.0, 1.0, 2.0], [1.0, -2.0, 3.0, -1.0]
     f = hinges(kinks, jumps)
     assert f(np.array([0.0]))[0, 0] == 0.3
@@ -122,7 +134,9 @@ def test_weak_and_close_kinks_are_found_beside_strong_ones():
 
 
 def test_far_slopes_that_almost_cancel_are_not_taken_for_kinks():
-    """Slopes 0, 1, 1.0001, 0.0001, 0.00012: far out rounding is that of terms of slope 1, not of their sum."""
+    """Slopes 0, 1, 1.0001, 0.0001, 0.00012: far out rounding is that of terms of slope 1, not of
+    their sum.
+    """
     kinks, jumps = [0.3, 0.3001, 5.0, 5.5], [1.0, 1e-4, -1.0, 2e-5]
     np.testing.assert_allclose(resolved(hinges(kinks, jumps)).t, kinks, rtol=1e-7)
 
@@ -160,7 +174,9 @@ def test_a_curve_is_not_resolved_and_the_search_ends(outputs):
 
 
 def test_steps_that_cross_a_hyperplane_are_taken_again(rng):
-    """A unit nearly parallel to the line: its normal has a component across that no prior foresees."""
+    """A unit nearly parallel to the line: its normal has a component across that no prior
+    foresees.
+    """
     d = 8
     truth = ReluNet.random(d, hidden=10, rng=rng)
     start, along = rng.normal(size=(2, d))
@@ -170,12 +186,16 @@ def test_steps_that_cross_a_hyperplane_are_taken_again(rng):
     net = ReluNet(W1, b1, np.append(truth.W2, [[0.01]], axis=1), truth.b2)
     line = Line(net.points, start, along)
     noise, places, values = measure_line_noise(line, roundoff=EPS)
-    found = assemble_hyperplanes(survey_line(resolve_line_by_pairs(line, noise, places, values, most=64), rng=rng))
+    found = assemble_hyperplanes(
+        survey_line(resolve_line_by_pairs(line, noise, places, values, most=64), rng=rng)
+    )
     assert network_distance(net, found.model()).n <= 1e-6
 
 
 def test_two_kinks_close_together_do_not_spoil_the_normals_of_their_block():
-    """The slope between kinks 1e-7 apart is known to 1e-8 only; each jump is then measured where they are apart."""
+    """The slope between kinks 1e-7 apart is known to 1e-8 only; each jump is then measured where
+    they are apart.
+    """
     rng = np.random.default_rng(11)
     d, m = 8, 12
     truth = ReluNet.random(d, hidden=8, outputs=m, rng=rng)
@@ -194,7 +214,9 @@ def test_two_kinks_close_together_do_not_spoil_the_normals_of_their_block():
 
 
 def test_stations_stand_in_the_widest_gaps_that_blocks_allow():
-    """By hand: six kinks, blocks of three; two blocks are the fewest, and only region 3 can part them."""
+    """By hand: six kinks, blocks of three; two blocks are the fewest, and only region 3 can part
+    them.
+    """
     assert _space_regions(np.ones(7), 3) == [0, 3, 6]
     # five kinks, blocks of three: region 2 or 3, whichever is wider
     assert _space_regions(np.array([1.0, 9.0, 0.1, 0.2, 9.0, 1.0]), 3) == [0, 3, 5]

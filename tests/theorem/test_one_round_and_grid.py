@@ -1,4 +1,6 @@
-"""Beyond BSHK26/5.1: one round of questions, and weights on a grid with fewer queries than parameters."""
+"""Beyond BSHK26/5.1: one round of questions, and weights on a grid with fewer queries than
+parameters.
+"""
 
 import numpy as np
 import pytest
@@ -28,7 +30,9 @@ def test_nystrom_recovers_in_one_round():
 
 
 def test_the_questions_of_nystrom_do_not_depend_on_what_w_answers(rng):
-    """Two heads of one scale and one read-out are asked the same questions, but for rounding of the scale."""
+    """Two heads of one scale and one read-out are asked the same questions, but for rounding of the
+    scale.
+    """
     first = Head.random(12, rank=2, rng=rng)
     asked = []
     for W in (np.asarray(first.W), -np.asarray(first.W)):
@@ -75,7 +79,9 @@ def test_levels_that_are_given_too_small_are_never_believed(rng):
     assert right or recovery.verdict is not Verdict.EXACT
 
 
-@pytest.mark.parametrize(("name", "hints"), [("nystrom", Hints()), ("grid", Hints()), ("wizard", Hints())])
+@pytest.mark.parametrize(
+    ("name", "hints"), [("nystrom", Hints()), ("grid", Hints()), ("wizard", Hints())]
+)
 def test_a_learner_that_lacks_its_hint_says_so(name, hints):
     with pytest.raises(InvalidInput, match=r"needs --|a learner is one of"):
         choose_learner(name, hints)

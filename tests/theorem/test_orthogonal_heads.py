@@ -8,7 +8,9 @@ from keyhole.identify import distance
 
 
 def hidden(ranks, spare, outputs, rng, *, biases=False):
-    """Heads in random orthogonal subspaces of a space with some directions to spare, and the bases."""
+    """Heads in random orthogonal subspaces of a space with some directions to spare, and the
+    bases.
+    """
     d = sum(ranks) + spare
     turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
     bases = np.split(turn[:, : sum(ranks)], np.cumsum(ranks)[:-1], axis=1)
@@ -25,7 +27,9 @@ def test_heads_come_back_with_the_promised_number_of_queries(outputs, biases):
         rng = np.random.default_rng([seed, outputs])
         ranks = [int(r) for r in rng.integers(1, 7, size=int(rng.integers(1, 5)))]
         model, bases = hidden(ranks, int(rng.integers(0, 4)), outputs, rng, biases=biases)
-        recovery = Orthogonal([B @ rng.normal(size=(B.shape[1],) * 2) for B in bases]).run(Local(model), rng=rng)
+        recovery = Orthogonal([B @ rng.normal(size=(B.shape[1],) * 2) for B in bases]).run(
+            Local(model), rng=rng
+        )
         assert recovery.verdict is Verdict.EXACT, recovery.sentence
         assert recovery.certificate.outcome is Outcome.HOLDS
         assert distance(recovery.model, model).largest <= 1e-9

@@ -1,4 +1,6 @@
-"""SHT23/10 and SHT23/11: networks without attention that are too small for sparse averaging, with inputs."""
+"""SHT23/10 and SHT23/11: networks without attention that are too small for sparse averaging, with
+inputs.
+"""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -26,7 +28,11 @@ def replayed(found, model, task):
 @pytest.mark.parametrize("seed", range(100))
 def test_every_first_layer_that_is_too_narrow_fails_on_an_input(seed):
     rng = np.random.default_rng(seed)
-    length, q, dimension = int(rng.integers(4, 12)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    length, q, dimension = (
+        int(rng.integers(4, 12)),
+        int(rng.integers(1, 4)),
+        int(rng.integers(1, 4)),
+    )
     task, enough = SparseAverage(length, q, dimension), (length - q + 1) * dimension
     for hidden in {1, int(rng.integers(1, enough)), enough - 1} - {0}:
         model = Mlp.random(length, q=q, dimension=dimension, hidden=hidden, rng=rng)
@@ -89,7 +95,15 @@ def register(length, q=1):
     Wh[2 * units + np.arange(1, units), np.arange(units - 1)] = 20.0
     b = np.zeros(3 * units)
     b[:units], b[units : 2 * units] = 40.0, -40.0
-    return Recurrent("gru", (Cell(Wx, Wh, b, np.zeros(3 * units)),), np.zeros((1, units)), np.zeros(1), (0,), None, 2)
+    return Recurrent(
+        "gru",
+        (Cell(Wx, Wh, b, np.zeros(3 * units)),),
+        np.zeros((1, units)),
+        np.zeros(1),
+        (0,),
+        None,
+        2,
+    )
 
 
 def test_a_state_that_remembers_every_token_is_declined(rng):
@@ -129,7 +143,9 @@ class Folded:
 def unit(rng):
     Q, K, V = np.zeros((7, 3)), np.zeros((7, 3)), np.zeros((7, 1))
     Q[4:], K[1:4], V[0] = np.eye(3), np.eye(3), 1.0
-    return Transformer((Block(Folded(rng.normal(size=(8, 3))), SelfAttention(Q[None], K[None], V[None])),))
+    return Transformer(
+        (Block(Folded(rng.normal(size=(8, 3))), SelfAttention(Q[None], K[None], V[None])),)
+    )
 
 
 def test_queries_that_agree_once_rounded_give_the_same_answers(rng):

@@ -1,9 +1,21 @@
-"""Theorem KKG26/repetition: the published baseline, rational interpolation in the repetition ratio."""
+"""Theorem KKG26/repetition: the published baseline, rational interpolation in the repetition
+ratio.
+"""
 
 import numpy as np
 import pytest
 
-from keyhole import Head, InvalidInput, Local, MultiHead, Outcome, Repetition, Status, Verdict, learn
+from keyhole import (
+    Head,
+    InvalidInput,
+    Local,
+    MultiHead,
+    Outcome,
+    Repetition,
+    Status,
+    Verdict,
+    learn,
+)
 from keyhole.identify import distance
 
 
@@ -48,7 +60,9 @@ def test_amplification_grows_with_the_number_of_heads():
     def worst(recovery):
         return float(recovery.sentence.split("up to ")[1].split(" times")[0])
 
-    medians = [np.median([worst(recovery) for _, recovery in runs(heads, 3, 8)]) for heads in (1, 2, 3)]
+    medians = [
+        np.median([worst(recovery) for _, recovery in runs(heads, 3, 8)]) for heads in (1, 2, 3)
+    ]
     assert medians[0] < 100 < 1e4 < medians[1] < medians[2]
 
 
@@ -69,7 +83,9 @@ def test_what_the_baseline_does_not_take_is_refused(rng):
 
 @pytest.mark.parametrize("budget", [0, 3, 12, 60])
 def test_a_budget_is_never_exceeded(budget, rng):
-    recovery = learn(MultiHead.random(4, heads=2, rng=rng), rng=rng, learner=Repetition(2), budget=budget)
+    recovery = learn(
+        MultiHead.random(4, heads=2, rng=rng), rng=rng, learner=Repetition(2), budget=budget
+    )
     assert recovery.verdict is Verdict.BUDGET_SPENT
     assert recovery.ledger.total().sequences == budget
 

@@ -1,4 +1,6 @@
-"""Only rows of a given matrix may be asked: a head comes back as far as their affine hull determines it."""
+"""Only rows of a given matrix may be asked: a head comes back as far as their affine hull
+determines it.
+"""
 
 import numpy as np
 import pytest
@@ -61,7 +63,10 @@ def test_a_head_is_recovered_on_the_vocabulary_and_only_its_rows_are_asked(kind,
         truth = Head.random(d, outputs=outputs, scale=2.0, biases=biases, rng=rng)
         learner, target = Restricted(E), OnlyRows(truth, E)
         recovery = learner.run(Local(target), rng=rng)
-        assert (recovery.verdict, recovery.status) == (Verdict.EXACT, Status.RECOVERED), (seed, recovery.sentence)
+        assert (recovery.verdict, recovery.status) == (Verdict.EXACT, Status.RECOVERED), (
+            seed,
+            recovery.sentence,
+        )
         assert function_error(recovery.unwrap(), truth, E, rng) <= 1e-10, seed
         assert target.longest == 32
         plan = learner.plan(d, outputs=outputs)
@@ -76,7 +81,9 @@ def test_what_differences_of_tokens_see_of_w_is_determined():
         found = Restricted(E).run(Local(truth), rng=rng).unwrap()
         keys = E[1:] - E[0]
         scores = keys @ (np.asarray(truth.W) @ E.T + truth.h[:, None])
-        np.testing.assert_allclose(keys @ (np.asarray(found.W) @ E.T + found.h[:, None]), scores, atol=1e-9)
+        np.testing.assert_allclose(
+            keys @ (np.asarray(found.W) @ E.T + found.h[:, None]), scores, atol=1e-9
+        )
         np.testing.assert_allclose(E @ found.V + found.c, E @ truth.V + truth.c, atol=1e-12)
 
 
@@ -87,7 +94,9 @@ def test_a_hull_through_the_origin_tells_biases_apart():
         truth = Head.random(6, biases=True, rng=rng)
         recovery = Restricted(E).run(Local(truth), rng=rng)
         for name in ("W", "V", "h", "c"):
-            np.testing.assert_allclose(getattr(recovery.unwrap(), name), getattr(truth, name), atol=1e-8)
+            np.testing.assert_allclose(
+                getattr(recovery.unwrap(), name), getattr(truth, name), atol=1e-8
+            )
         assert "contains 0" in recovery.determined
         assert recovery.degrees_of_freedom == 36 + 6 + 6 + 1
 
@@ -120,7 +129,10 @@ def test_a_low_rank_costs_less(outputs, share):
         learner = Restricted(E)
         recovery = learner.run(Local(truth), rng=rng)
         assert (recovery.verdict, recovery.rank) == (Verdict.EXACT, 2)
-        assert recovery.ledger["measure"].sequences <= share * learner.plan(24, outputs=outputs).by_phase["measure"]
+        assert (
+            recovery.ledger["measure"].sequences
+            <= share * learner.plan(24, outputs=outputs).by_phase["measure"]
+        )
         assert function_error(recovery.model, truth, E, rng) <= 1e-10
 
 
@@ -184,7 +196,9 @@ def test_single_tokens_that_are_not_answered_affinely_are_refuted(rng):
 def test_a_target_that_changes_its_answers_is_called_inconsistent(rng):
     E, noise = vocabulary("gaussian", 5, 20, rng), np.random.default_rng(1)
     head = Head.random(5, rng=rng)
-    recovery = Restricted(E).run(Local(lambda X: head(X) + 1e-3 * noise.normal(size=(len(X), 1)), 5), rng=rng)
+    recovery = Restricted(E).run(
+        Local(lambda X: head(X) + 1e-3 * noise.normal(size=(len(X), 1)), 5), rng=rng
+    )
     assert (recovery.verdict, recovery.status) == (Verdict.UNVERIFIED, Status.INCONSISTENT)
 
 
@@ -214,12 +228,16 @@ def test_rounded_answers_are_recovered_within_what_was_declared():
 
 
 def test_the_same_seed_asks_the_same_questions():
-    E, head = vocabulary("gaussian", 6, 20, np.random.default_rng(2)), Head.random(6, rng=np.random.default_rng(3))
+    E, head = (
+        vocabulary("gaussian", 6, 20, np.random.default_rng(2)),
+        Head.random(6, rng=np.random.default_rng(3)),
+    )
     runs = []
     for _ in range(2):
         asked = []
         Restricted(E).run(
-            Local(lambda X, asked=asked: asked.append(X.tobytes()) or head(X), 6), rng=np.random.default_rng(4)
+            Local(lambda X, asked=asked: asked.append(X.tobytes()) or head(X), 6),
+            rng=np.random.default_rng(4),
         )
         runs.append(asked)
     assert runs[0] == runs[1]
@@ -245,7 +263,9 @@ def test_a_vocabulary_of_very_few_tokens_is_learned_as_far_as_it_goes(n, rng):
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_no_scores_at_all_are_recovered_as_rank_zero(outputs, rng):
     E = vocabulary("gaussian", 6, 20, rng)
-    recovery = Restricted(E).run(Local(Head(np.zeros((6, 6)), rng.normal(size=(6, outputs)))), rng=rng)
+    recovery = Restricted(E).run(
+        Local(Head(np.zeros((6, 6)), rng.normal(size=(6, outputs)))), rng=rng
+    )
     assert (recovery.verdict, recovery.rank) == (Verdict.EXACT, 0)
 
 

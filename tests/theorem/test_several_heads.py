@@ -31,7 +31,10 @@ def learnt(make, seed, wrap=Local):
 
 
 def rates(heads, width, seeds):
-    found = [learnt(lambda rng: MultiHead.random(width, heads=heads, rng=rng), seed) for seed in range(seeds)]
+    found = [
+        learnt(lambda rng: MultiHead.random(width, heads=heads, rng=rng), seed)
+        for seed in range(seeds)
+    ]
     assert all(recovery.verdict is Verdict.EXACT for _, recovery in found)
     errors = [compare(hidden, recovery.unwrap()).largest for hidden, recovery in found]
     asked = [recovery.ledger.total(without="verify").sequences for _, recovery in found]
@@ -68,7 +71,9 @@ def test_six_heads_of_width_eight_come_back_to_forty_bits():
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_ranks_are_found(rank):
     for seed in range(2):
-        hidden, recovery = learnt(lambda rng: MultiHead.random(12, heads=3, rank=rank, rng=rng), seed)
+        hidden, recovery = learnt(
+            lambda rng: MultiHead.random(12, heads=3, rank=rank, rng=rng), seed
+        )
         assert recovery.verdict is Verdict.EXACT
         assert recovery.rank == rank
         assert compare(hidden, recovery.unwrap()).largest <= 1e-7
@@ -82,7 +87,9 @@ def test_low_rank_costs_less_than_full_rank():
 def test_several_outputs_cost_no_more():
     asked = {}
     for outputs in (1, 5):
-        hidden, recovery = learnt(lambda rng, o=outputs: MultiHead.random(8, heads=3, outputs=o, rng=rng), 1)
+        hidden, recovery = learnt(
+            lambda rng, o=outputs: MultiHead.random(8, heads=3, outputs=o, rng=rng), 1
+        )
         assert compare(hidden, recovery.unwrap()).largest <= 1e-10
         asked[outputs] = recovery.ledger.total(without="verify").sequences
     assert asked[5] <= 1.3 * asked[1]
@@ -126,7 +133,9 @@ class Narrow:
         X = X.astype(np.float32)
         scores = np.einsum("bnd,hde,be->bhn", X, self.W, X[:, -1])
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return np.einsum("bhn,bnd,hdo->bo", weights / weights.sum(axis=-1, keepdims=True), X, self.V)
+        return np.einsum(
+            "bhn,bnd,hdo->bo", weights / weights.sum(axis=-1, keepdims=True), X, self.V
+        )
 
 
 def test_float32_answers_are_enough_for_three_digits():

@@ -5,7 +5,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from keyhole.bounds.faces import find_face, find_least_dimension, find_most_keys, is_neighbourly, list_grid_keys
+from keyhole.bounds.faces import (
+    find_face,
+    find_least_dimension,
+    find_most_keys,
+    is_neighbourly,
+    list_grid_keys,
+)
 from keyhole.errors import InvalidInput
 
 
@@ -30,7 +36,9 @@ def test_a_face_comes_with_the_query_that_shows_it():
     assert find_face(square, range(4))[0] == np.inf
 
 
-@pytest.mark.parametrize(("dimension", "q", "most"), [(1, 1, 2), (3, 1, 8), (2, 2, 3), (3, 2, 4), (4, 2, 6), (3, 3, 4)])
+@pytest.mark.parametrize(
+    ("dimension", "q", "most"), [(1, 1, 2), (3, 1, 8), (2, 2, 3), (3, 2, 4), (4, 2, 6), (3, 3, 4)]
+)
 def test_the_most_sign_keys_are_found(dimension, q, most):
     found = find_most_keys(dimension, q)
     assert (len(found.keys), found.proven) == (most, True)
@@ -39,13 +47,17 @@ def test_the_most_sign_keys_are_found(dimension, q, most):
 
 @pytest.mark.slow
 def test_no_seven_sign_keys_in_four_dimensions_by_brute_force():
-    """Seven keys with the property have no parallelogram a + b = c + d; few such sets exist, and none has it."""
+    """Seven keys with the property have no parallelogram a + b = c + d; few such sets exist, and
+    none has it.
+    """
     cube = list_grid_keys(4, 1)
     sums = {}
     for i, j in combinations(range(16), 2):
         sums.setdefault(tuple(cube[i] + cube[j]), []).append((i, j))
     crossing = [set(a) | set(b) for pairs in sums.values() for a, b in combinations(pairs, 2)]
-    candidates = [y for y in combinations(range(1, 16), 6) if not any(bad <= {0, *y} for bad in crossing)]
+    candidates = [
+        y for y in combinations(range(1, 16), 6) if not any(bad <= {0, *y} for bad in crossing)
+    ]
     assert not any(is_neighbourly(cube[[0, *y]], 2) for y in candidates)
 
 
@@ -55,7 +67,8 @@ def test_two_bit_keys_in_the_plane_are_eight_at_most():
 
 
 @pytest.mark.parametrize(
-    ("length", "q", "dimension", "real"), [(4, 1, 2, 2), (5, 1, 3, 2), (4, 2, 3, 3), (6, 2, 4, 4), (7, 2, 5, 4)]
+    ("length", "q", "dimension", "real"),
+    [(4, 1, 2, 2), (5, 1, 3, 2), (4, 2, 3, 3), (6, 2, 4, 4), (7, 2, 5, 4)],
 )
 def test_the_least_dimension_stands_beside_the_real_one(length, q, dimension, real):
     found = find_least_dimension(length, q)

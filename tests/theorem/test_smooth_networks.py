@@ -34,7 +34,9 @@ def function_error(truth, model, rng, unit=1.0):
     for radius in RADII:
         x = unit * radius * rng.normal(size=(200, model.width))
         answers = truth(x[:, None])
-        errors.append(np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max())
+        errors.append(
+            np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max()
+        )
     return max(errors)
 
 
@@ -52,14 +54,18 @@ def check(d, k, m, activation, seed):
 
 @BOTH
 @pytest.mark.parametrize(("d", "k", "m", "seeds"), [(10, 20, 1, 5), (8, 16, 8, 5), (3, 5, 2, 5)])
-def test_networks_come_back_exactly_on_every_seed_with_their_activation_found(d, k, m, seeds, activation):
+def test_networks_come_back_exactly_on_every_seed_with_their_activation_found(
+    d, k, m, seeds, activation
+):
     for seed in range(seeds):
         check(d, k, m, activation, seed)
 
 
 @pytest.mark.slow
 @BOTH
-@pytest.mark.parametrize(("d", "k", "m", "seeds"), [(16, 64, 1, 10), (16, 64, 16, 10), (32, 128, 32, 2)])
+@pytest.mark.parametrize(
+    ("d", "k", "m", "seeds"), [(16, 64, 1, 10), (16, 64, 16, 10), (32, 128, 32, 2)]
+)
 def test_larger_networks_come_back_exactly_on_every_seed(d, k, m, seeds, activation):
     for seed in range(seeds):
         check(d, k, m, activation, seed)
@@ -144,7 +150,9 @@ def two_layers(rng):
 
 def parallel_units(rng):
     w = rng.normal(size=(1, 5))
-    return ReluNet(np.concatenate([w, 2 * w]), np.array([0.0, 1.0]), np.ones((1, 2)), np.zeros(1), "gelu")
+    return ReluNet(
+        np.concatenate([w, 2 * w]), np.array([0.0, 1.0]), np.ones((1, 2)), np.zeros(1), "gelu"
+    )
 
 
 def tanh_units(rng):
@@ -224,7 +232,8 @@ def test_an_affine_map_has_no_units():
 
 
 @pytest.mark.parametrize(
-    ("activation", "first"), [("relu", "network"), ("gelu", "smooth-network"), ("silu", "smooth-network")]
+    ("activation", "first"),
+    [("relu", "network"), ("gelu", "smooth-network"), ("silu", "smooth-network")],
 )
 @pytest.mark.parametrize(("d", "k", "m"), [(4, 6, 1), (32, 256, 1), (16, 64, 16)])
 def test_a_few_queries_tell_smooth_units_from_those_that_bend(d, k, m, activation, first):

@@ -1,4 +1,6 @@
-"""SHT23/2, SHT23/3, keyhole/max-margin-keys and keyhole/one-hot-keys: sparse averaging by one unit."""
+"""SHT23/2, SHT23/3, keyhole/max-margin-keys and keyhole/one-hot-keys: sparse averaging by one
+unit.
+"""
 
 from dataclasses import replace
 from itertools import combinations
@@ -10,7 +12,11 @@ from scipy.special import softmax
 
 from keyhole.claims import Outcome
 from keyhole.constructions.proofs.all_sets import enclose_error
-from keyhole.constructions.sparse_averages.exposing import SOLVERS, expose_by_max_margin, expose_by_trigonometry
+from keyhole.constructions.sparse_averages.exposing import (
+    SOLVERS,
+    expose_by_max_margin,
+    expose_by_trigonometry,
+)
 from keyhole.constructions.sparse_averages.sparse_average import (
     EVERYBODY,
     ITERATED,
@@ -43,13 +49,17 @@ def distances(model, sets, length):
     for members in sets:
         y = np.full((1, length, phi.q), -1.0)
         y[..., : len(members)] = members
-        tokens = phi(np.concatenate([z, y, np.arange(length, dtype=float)[None, :, None]], axis=-1))[0]
+        tokens = phi(
+            np.concatenate([z, y, np.arange(length, dtype=float)[None, :, None]], axis=-1)
+        )[0]
         weights = softmax((tokens @ layer.Q[0]) @ (tokens @ layer.K[0]).T, axis=-1)[0]
         uniform = np.isin(np.arange(length), members) / len(members)
         yield float(np.abs(weights - uniform).sum())
 
 
-@pytest.mark.parametrize("construction", [c for c in SPARSE_AVERAGES if c is not EVERYBODY], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "construction", [c for c in SPARSE_AVERAGES if c is not EVERYBODY], ids=lambda c: c.name
+)
 def test_every_set_is_averaged_within_the_accuracy(construction):
     found = built(construction)
     assert found.certificate.outcome is Outcome.HOLDS
@@ -106,7 +116,9 @@ def test_a_key_moved_off_its_place_is_refuted():
     keys = phi.keys.copy()
     keys[4, 4] *= -1.0
     model = Transformer((Block(replace(phi, keys=keys), found.model.blocks[0].layer),))
-    seen = ONE_HOT.certify(SMALL, model, accuracy=1e-3, number_format="f64", rng=np.random.default_rng(0))
+    seen = ONE_HOT.certify(
+        SMALL, model, accuracy=1e-3, number_format="f64", rng=np.random.default_rng(0)
+    )
     assert seen.outcome is Outcome.REFUTED
 
 
@@ -126,7 +138,9 @@ def test_sets_that_hold_everybody_need_no_keys():
     assert (found.size.embed, found.certificate.outcome) == (1, Outcome.HOLDS)
     assert found.error_bound < 1e-15
     X = task.sample(5, rng=np.random.default_rng(0))
-    np.testing.assert_allclose(found.model(X), np.broadcast_to(X[..., :3].mean(axis=1, keepdims=True), (5, 6, 3)))
+    np.testing.assert_allclose(
+        found.model(X), np.broadcast_to(X[..., :3].mean(axis=1, keepdims=True), (5, 6, 3))
+    )
     assert not ONE_HOT.suits(task)
     assert ONE_HOT.suits(SparseAverage(6, 6, 3, at_most=True))
     assert not EVERYBODY.suits(Match2(4, 5))
@@ -150,7 +164,9 @@ def test_the_linear_program_holds_at_the_largest_sizes(length, q):
 
 
 def test_the_published_condition_needs_wider_keys_than_the_linear_program():
-    widths = [built(c, SparseAverage(10, 2)).size.embed for c in (MAX_MARGIN, ITERATED, LEAST_SQUARES)]
+    widths = [
+        built(c, SparseAverage(10, 2)).size.embed for c in (MAX_MARGIN, ITERATED, LEAST_SQUARES)
+    ]
     assert widths == sorted(widths)
     assert widths[0] <= ceil(2 * 2 * log(10))
 
@@ -158,7 +174,13 @@ def test_the_published_condition_needs_wider_keys_than_the_linear_program():
 def test_the_program_finds_a_query_exactly_where_one_exists():
     """Corners of a square and its centre: no query singles out a diagonal, nor the centre."""
     keys = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [0, 0]], dtype=float)
-    for members, exposed in (((0,), True), ((0, 1), True), ((0, 2), False), ((4,), False), ((0, 1, 2), False)):
+    for members, exposed in (
+        ((0,), True),
+        ((0, 1), True),
+        ((0, 2), False),
+        ((4,), False),
+        ((0, 1, 2), False),
+    ):
         w, margin = expose_by_max_margin(keys, np.isin(np.arange(5), members))
         assert (margin > 0) is exposed
         if exposed:
@@ -252,7 +274,9 @@ def test_keys_are_distinct_even_where_nearly_all_are_taken():
 
 
 def test_one_set_of_a_circle_is_singled_out_by_hand():
-    """One point at angle 0: 1 - cos(theta) is singled out by w = (1, 0), the margin 1 - cos(2 pi / 8)."""
+    """One point at angle 0: 1 - cos(theta) is singled out by w = (1, 0), the margin 1 - cos(2 pi /
+    8).
+    """
     keys = build_circle_keys(SparseAverage(8, 1), 2, np.random.default_rng(0))
     w, margin = expose_by_trigonometry(keys, np.arange(8) == 0)
     np.testing.assert_allclose(w, [1.0, 0.0], atol=1e-15)

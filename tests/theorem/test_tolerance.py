@@ -1,4 +1,6 @@
-"""Theorem BSHK26/6.1: a head from answers that are wrong by up to tau, chosen by an adversary who knows the head."""
+"""Theorem BSHK26/6.1: a head from answers that are wrong by up to tau, chosen by an adversary who
+knows the head.
+"""
 
 import itertools
 import math
@@ -37,7 +39,9 @@ from keyhole.learners.tolerance.answer_ranges import Box
 
 
 def drawn(width, norm, margin, seed, *, mixed=True):
-    """A head with |W|_F = norm and |v_i| between margin and a few times that, one of them at the margin."""
+    """A head with |W|_F = norm and |v_i| between margin and a few times that, one of them at the
+    margin.
+    """
     rng = np.random.default_rng(seed)
     W = rng.normal(size=(width, width))
     v = margin * (1.0 + 3.0 * rng.random(width))
@@ -56,9 +60,11 @@ def published(width, B, mu, tau):
 
 
 def errors_of(head, B, tau, low):
-    """What the theorem's formula makes of W, less W, for answers to pairs moved down and up: two matrices.
+    """What the theorem's formula makes of W, less W, for answers to pairs moved down and up: two
+    matrices.
 
-    Written down from the answers y = v_j / 2 + sigma(W_ij / 2B) v_i / B, independently of the learner.
+    Written down from the answers y = v_j / 2 + sigma(W_ij / 2B) v_i / B, independently of the
+    learner.
     """
     W, v = np.asarray(head.W), head.V[:, 0]
     read = v + tau * low
@@ -71,7 +77,9 @@ def errors_of(head, B, tau, low):
 
 
 def worst_pairs(head, B, tau, low):
-    """For given signs of the errors of v, the signs of all other answers that make the error of W worst."""
+    """For given signs of the errors of v, the signs of all other answers that make the error of W
+    worst.
+    """
     down, up = np.abs(errors_of(head, B, tau, low))
     return np.where(up >= down, 1.0, -1.0), float(np.linalg.norm(np.maximum(up, down)))
 
@@ -99,13 +107,17 @@ STRATEGIES = {
     "v high": lambda head, B, tau, rng: np.ones(head.width),
     "v at random": lambda head, B, tau, rng: rng.choice([-1.0, 1.0], head.width),
     "v by search": lambda head, B, tau, rng: climbed(head, B, tau, -np.sign(head.V[:, 0])),
-    "v by search from random": lambda head, B, tau, rng: climbed(head, B, tau, rng.choice([-1.0, 1.0], head.width)),
+    "v by search from random": lambda head, B, tau, rng: climbed(
+        head, B, tau, rng.choice([-1.0, 1.0], head.width)
+    ),
 }
 
 
 @dataclass
 class Adversary:
-    """Answers within tau of a head it knows, with the signs that hurt most; fresh sequences get random signs."""
+    """Answers within tau of a head it knows, with the signs that hurt most; fresh sequences get
+    random signs.
+    """
 
     head: Head
     B: float
@@ -125,7 +137,11 @@ class Adversary:
         last, rest = X[:, -1], X[:, 0] - X[:, -1]
         if X.shape[1] == 1 and np.array_equal(X[:, 0], np.eye(self.width)):
             return self.low
-        if X.shape[1] == 2 and np.isin(last, [0, 0.5]).all() and ((rest != 0).sum(axis=1) == 1).all():
+        if (
+            X.shape[1] == 2
+            and np.isin(last, [0, 0.5]).all()
+            and ((rest != 0).sum(axis=1) == 1).all()
+        ):
             return self.pairs[np.abs(rest).argmax(axis=1), last.argmax(axis=1)]
         return self.rng.choice([-1.0, 1.0], len(X))
 
@@ -139,20 +155,27 @@ def attacked(head, B, mu, tau, strategy, seed):
 def is_within(head, recovery, B, mu, tau):
     """Every bound that was stated holds of the truth."""
     promised = guarantee(head.width, B, mu, tau + 1e-14)
-    assert error(recovery.model, head) <= promised.eps_W <= published(head.width, B, mu, tau + 1e-14)
+    assert (
+        error(recovery.model, head) <= promised.eps_W <= published(head.width, B, mu, tau + 1e-14)
+    )
     assert np.linalg.norm(recovery.model.V - head.V) <= promised.eps_v
     assert np.abs(np.asarray(recovery.model.W) - np.asarray(head.W)).max() <= recovery.bars["W"][0]
     assert np.abs(recovery.model.V - head.V).max() <= recovery.bars["V"][0]
     assert recovery.certificate.theorem == "BSHK26/6.1"
     assert recovery.certificate.outcome is Outcome.HOLDS
-    assert Tolerant(B, mu).confront(head, recovery.model, Imperfection(tolerance=tau)).outcome is Outcome.HOLDS
+    assert (
+        Tolerant(B, mu).confront(head, recovery.model, Imperfection(tolerance=tau)).outcome
+        is Outcome.HOLDS
+    )
     assert recovery.verdict is Verdict.WITHIN_TOLERANCE or recovery.status is Status.EMPTY_GUARANTEE
 
 
 def attacks(width):
     """Heads, bounds and tolerances of the 196 runs below, 7 for each strategy."""
     bounds = itertools.cycle([(0.3, 0.05), (1.0, 0.5), (4.0, 0.02)])
-    for seed, (tau, (B, mu)) in enumerate(zip([1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3], bounds, strict=False)):
+    for seed, (tau, (B, mu)) in enumerate(
+        zip([1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3], bounds, strict=False)
+    ):
         yield seed, drawn(width, B * (0.2 if seed % 2 else 1.0), mu, seed), B, mu, tau
 
 
@@ -162,17 +185,22 @@ def test_an_adversary_never_breaks_the_bound(width, strategy):
     """196 runs; with the edges below, over 250 in all."""
     for seed, head, B, mu, tau in attacks(width):
         oracle, recovery = attacked(head, B, mu, tau, strategy, seed)
-        assert error(recovery.model, head) == pytest.approx(oracle.error, rel=1e-5)  # the attack was carried out
+        # the attack was carried out
+        assert error(recovery.model, head) == pytest.approx(oracle.error, rel=1e-5)
         is_within(head, recovery, B, mu, tau)
 
 
 def test_the_adversary_comes_as_near_to_the_bound_as_the_page_says():
-    """The errors that the 196 runs were just found to have, over the bound and over the published one."""
+    """The errors that the 196 runs were just found to have, over the bound and over the published
+    one.
+    """
     shares = []
     for width, low in itertools.product([4, 8, 16, 32], STRATEGIES.values()):
         for seed, head, B, mu, tau in attacks(width):
             worst = worst_pairs(head, B, tau, low(head, B, tau, np.random.default_rng(seed)))[1]
-            shares.append((worst / guarantee(width, B, mu, tau).eps_W, worst / published(width, B, mu, tau)))
+            shares.append(
+                (worst / guarantee(width, B, mu, tau).eps_W, worst / published(width, B, mu, tau))
+            )
     ours, theirs = np.transpose(shares)
     assert len(ours) == 196
     assert (round(ours.max(), 2), round(float(np.median(ours)), 2)) == (0.61, 0.47)
@@ -216,7 +244,9 @@ def test_rounding_to_decimals_is_a_tolerance(decimals):
     tau = 0.5 * 10.0**-decimals
     for seed in range(4):
         head = drawn(8, 1.0, 0.2, seed)
-        recovery = Tolerant(1.0, 0.2).run(Rounded(Local(head), decimals), rng=np.random.default_rng(seed))
+        recovery = Tolerant(1.0, 0.2).run(
+            Rounded(Local(head), decimals), rng=np.random.default_rng(seed)
+        )
         is_within(head, recovery, 1.0, 0.2, tau)
         assert (recovery.verdict is Verdict.WITHIN_TOLERANCE) == (decimals >= 3)
 
@@ -236,7 +266,9 @@ def test_exactly_the_queries_of_the_theorem_are_asked(rng):
         asked.extend(X.copy())
         return head(X)
 
-    recovery = Tolerant(0.8, 0.3).run(Declared(Local(answer, 3), Imperfection(tolerance=1e-9)), rng=rng)
+    recovery = Tolerant(0.8, 0.3).run(
+        Declared(Local(answer, 3), Imperfection(tolerance=1e-9)), rng=rng
+    )
     e = np.eye(3)
     expected = [e[i : i + 1] for i in range(3)]
     expected += [np.array([e[i] / 0.8 + e[j] / 2, e[j] / 2]) for i in range(3) for j in range(3)]
@@ -288,14 +320,18 @@ def test_from_the_margin_on_nothing_is_promised(tau):
         _, recovery = attacked(head, 1.0, 0.1, tau, strategy, seed)
         assert (recovery.verdict, recovery.status) == (Verdict.UNVERIFIED, Status.EMPTY_GUARANTEE)
         assert recovery.certificate.outcome is Outcome.SILENT
-        assert np.abs(np.asarray(recovery.model.W) - np.asarray(head.W)).max() <= recovery.bars["W"][0]
+        assert (
+            np.abs(np.asarray(recovery.model.W) - np.asarray(head.W)).max() <= recovery.bars["W"][0]
+        )
     assert guarantee(5, 1.0, 0.1, tau).eps_W == math.inf
 
 
 def test_a_loose_margin_costs_no_accuracy_of_the_error_bar(rng):
     head = drawn(6, 1.0, 0.5, 0)
     loose, tight = (
-        Tolerant(1.0, mu).run(Disturbed(Local(head), 1e-7), rng=np.random.default_rng(0)).bars["W"][0]
+        Tolerant(1.0, mu)
+        .run(Disturbed(Local(head), 1e-7), rng=np.random.default_rng(0))
+        .bars["W"][0]
         for mu in (1e-3, 0.5)
     )
     assert loose == tight
@@ -349,15 +385,22 @@ def test_an_entry_of_w_beyond_the_norm_bound_is_refuted(tau):
 
 
 def test_a_norm_bound_broken_by_any_factor_never_gives_a_false_claim():
-    """Entries beyond B refuse; a norm beyond B with every entry inside keeps its bars, and the theorem is silent."""
+    """Entries beyond B refuse; a norm beyond B with every entry inside keeps its bars, and the
+    theorem is silent.
+    """
     verdicts = set()
     for seed, factor, tau in itertools.product(range(4), (1.01, 3.0, 10.0, 100.0), (1e-8, 1e-4)):
         head = drawn(8, factor, 0.2, seed)
-        recovery = Tolerant(1.0, 0.2).run(Disturbed(Local(head), tau), rng=np.random.default_rng(seed))
+        recovery = Tolerant(1.0, 0.2).run(
+            Disturbed(Local(head), tau), rng=np.random.default_rng(seed)
+        )
         verdicts.add(recovery.verdict)
         assert recovery.certificate.outcome is not Outcome.REFUTED
         if recovery.verdict.verified:
-            assert np.abs(np.asarray(recovery.model.W) - np.asarray(head.W)).max() <= recovery.bars["W"][0]
+            assert (
+                np.abs(np.asarray(recovery.model.W) - np.asarray(head.W)).max()
+                <= recovery.bars["W"][0]
+            )
             assert np.abs(np.asarray(head.W)).max() <= 1.0
         truly = Tolerant(1.0, 0.2).confront(head, recovery.model, Imperfection(tolerance=tau))
         assert truly.outcome is Outcome.SILENT
@@ -368,12 +411,16 @@ def test_a_norm_beyond_the_bound_is_seen_though_every_entry_is_inside(rng):
     head = Head(0.9 * np.eye(6), np.ones((6, 1)))
     recovery = Tolerant(1.0, 0.5).run(Disturbed(Local(head), 1e-7), rng=rng)
     assert recovery.verdict is Verdict.WITHIN_TOLERANCE
-    assert [c.name for c in recovery.certificate.assumptions if not c.holds] == ["least |W|_F that the answers allow"]
+    assert [c.name for c in recovery.certificate.assumptions if not c.holds] == [
+        "least |W|_F that the answers allow"
+    ]
     assert recovery.certificate.outcome is Outcome.SILENT
 
 
 OTHERS = {
-    "two heads": lambda rng: MultiHead(rng.normal(size=(2, 6, 6)) / 6, rng.uniform(0.5, 1, size=(2, 6, 1))),
+    "two heads": lambda rng: MultiHead(
+        rng.normal(size=(2, 6, 6)) / 6, rng.uniform(0.5, 1, size=(2, 6, 1))
+    ),
     "a constant": lambda rng: Head(np.eye(6) / 6, np.ones((6, 1)), c=np.array([0.3])),
     "a score bias": lambda rng: Head(np.eye(6) / 6, np.ones((6, 1)), h=rng.normal(size=6)),
     "a residual": lambda rng: Head(np.eye(6) / 6, np.ones((6, 1)), U=rng.normal(size=(6, 1))),
@@ -395,7 +442,9 @@ def test_a_target_that_takes_an_answer_back_is_called_inconsistent(rng):
         calls.append(X)
         return head(X) + (0.5 if len(calls) == 2 else 0.0)
 
-    recovery = Tolerant(1.0, 0.5).run(Declared(Local(answer, 4), Imperfection(tolerance=1e-6)), rng=rng)
+    recovery = Tolerant(1.0, 0.5).run(
+        Declared(Local(answer, 4), Imperfection(tolerance=1e-6)), rng=rng
+    )
     assert (recovery.verdict, recovery.status) == (Verdict.UNVERIFIED, Status.INCONSISTENT)
     assert "differ by 5.0e-01" in recovery.sentence
     assert recovery.certificate.outcome is Outcome.SILENT
@@ -420,7 +469,10 @@ def test_tokens_keep_the_bound_of_the_target():
 
 def test_a_bound_on_tokens_that_is_too_tight_is_refused_with_a_way_out(rng):
     head = drawn(4, 0.5, 0.2, 0)
-    with pytest.raises(InvalidInput, match=r"norm 2\.5; the target takes them up to 1\.5\. A norm bound of 1 or more"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"norm 2\.5; the target takes them up to 1\.5\. A norm bound of 1 or more",
+    ):
         Tolerant(0.5, 0.2).run(Bounded(Local(head), 1.5), rng=rng)
     assert Tolerant(1.0, 0.2).run(Bounded(Local(head), 1.5), rng=rng).verdict is Verdict.EXACT
     with pytest.raises(InvalidInput, match="No norm bound keeps its tokens that short"):
@@ -432,12 +484,20 @@ def test_a_budget_is_kept_and_what_is_known_is_handed_over(budget, rng):
     head = drawn(6, 1.0, 0.2, 0)
     oracle = Budgeted(Disturbed(Local(head), 1e-7), budget)
     recovery = Tolerant(1.0, 0.2).run(oracle, rng=rng)
-    expected = Verdict.BUDGET_SPENT if budget < 42 else Verdict.UNVERIFIED if budget < 170 else Verdict.WITHIN_TOLERANCE
+    expected = (
+        Verdict.BUDGET_SPENT
+        if budget < 42
+        else Verdict.UNVERIFIED
+        if budget < 170
+        else Verdict.WITHIN_TOLERANCE
+    )
     assert (recovery.verdict, oracle.spent) == (expected, budget)
     assert recovery.ledger.total().sequences == budget
     assert (recovery.model is None) == (budget < 6)
     if budget >= 6:
-        assert np.abs(np.asarray(recovery.model.W) - np.asarray(head.W)).max() <= recovery.bars["W"][0]
+        assert (
+            np.abs(np.asarray(recovery.model.W) - np.asarray(head.W)).max() <= recovery.bars["W"][0]
+        )
     if budget == 20:
         rows = (np.asarray(recovery.model.W) != 0).sum(axis=1)
         assert rows.tolist() == [6, 6, 2, 0, 0, 0]
@@ -457,7 +517,9 @@ def test_a_number_format_counts_as_a_tolerance_relative_to_the_values(name):
         recovery = Tolerant(1.0, 0.5).run(Cast(Local(head), name), rng=np.random.default_rng(seed))
         assert recovery.certificate.outcome is not Outcome.REFUTED
         assert recovery.verdict in (Verdict.WITHIN_TOLERANCE, Verdict.UNVERIFIED)
-        assert np.abs(np.asarray(recovery.model.W) - np.asarray(head.W)).max() <= recovery.bars["W"][0]
+        assert (
+            np.abs(np.asarray(recovery.model.W) - np.asarray(head.W)).max() <= recovery.bars["W"][0]
+        )
 
 
 def test_misuse_is_refused_with_a_sentence(rng):
@@ -500,7 +562,9 @@ SMALL = st.floats(1e-12, 1e3)
 
 
 @given(st.integers(1, 500), POSITIVE, POSITIVE, SMALL, SMALL)
-def test_the_largest_tolerance_gives_the_accuracy_and_no_larger_one_does(width, B, mu, eps_W, eps_v):
+def test_the_largest_tolerance_gives_the_accuracy_and_no_larger_one_does(
+    width, B, mu, eps_W, eps_v
+):
     tau = largest_tolerance(width, B, mu, eps_W, eps_v)
     promised = guarantee(width, B, mu, tau)
     assert promised.eps_W <= eps_W * (1 + 1e-9)
@@ -512,22 +576,32 @@ def test_the_largest_tolerance_gives_the_accuracy_and_no_larger_one_does(width, 
 @given(st.integers(1, 500), POSITIVE, POSITIVE, st.floats(1e-9, 0.999))
 def test_a_tolerance_comes_back_from_what_it_guarantees(width, B, mu, part):
     promised = guarantee(width, B, mu, part * mu)
-    assert largest_tolerance(width, B, mu, promised.eps_W, promised.eps_v) == pytest.approx(part * mu, rel=1e-12)
-    assert largest_tolerance(width, B, mu, promised.eps_W, math.inf) == pytest.approx(part * mu, rel=1e-12)
+    assert largest_tolerance(width, B, mu, promised.eps_W, promised.eps_v) == pytest.approx(
+        part * mu, rel=1e-12
+    )
+    assert largest_tolerance(width, B, mu, promised.eps_W, math.inf) == pytest.approx(
+        part * mu, rel=1e-12
+    )
 
 
 # From 1e-250 on: the products of numbers that small would lose the digits that are compared.
 @given(st.integers(1, 500), POSITIVE, POSITIVE, st.just(0.0) | st.floats(1e-250, 0.999))
 def test_the_guarantee_is_never_weaker_than_the_published_one(width, B, mu, part):
     tau = part * mu
-    assert 0.8 * published(width, B, mu, tau) <= guarantee(width, B, mu, tau).eps_W <= published(width, B, mu, tau)
+    assert (
+        0.8 * published(width, B, mu, tau)
+        <= guarantee(width, B, mu, tau).eps_W
+        <= published(width, B, mu, tau)
+    )
     assert guarantee(width, B, mu, tau).eps_v == pytest.approx(math.sqrt(width) * tau)
 
 
 @pytest.mark.parametrize("B", [0.1, 0.9, 1.0, 10.0])
 def test_the_tolerance_is_of_the_order_the_theorem_names(B):
     for width, mu, eps in itertools.product((4, 64), (1e-3, 1.0), (1e-6, 1e-2)):
-        order = min(mu, eps / math.sqrt(width), mu * eps / (B**2 * width if B >= 1 else width * B * (B + 1)))
+        order = min(
+            mu, eps / math.sqrt(width), mu * eps / (B**2 * width if B >= 1 else width * B * (B + 1))
+        )
         assert order / 30 <= largest_tolerance(width, B, mu, eps, eps) <= order
 
 
@@ -549,7 +623,9 @@ def test_the_planner_by_hand():
 
 def near(head, E, e, rng, *, corners):
     """Another head of a box around one, at a corner or anywhere."""
-    signs = [rng.choice([-1.0, 1.0], A.shape) if corners else rng.uniform(-1, 1, A.shape) for A in (E, e)]
+    signs = [
+        rng.choice([-1.0, 1.0], A.shape) if corners else rng.uniform(-1, 1, A.shape) for A in (E, e)
+    ]
     return Head(np.asarray(head.W) + signs[0] * E, head.V + (signs[1] * e)[:, None])
 
 
@@ -567,16 +643,22 @@ def test_no_head_of_a_box_answers_outside_its_interval():
 
 
 def test_the_interval_of_a_pair_is_reached():
-    """One key, one query: the answer of [x; y] is the greatest where W and v are largest, or least, as signs ask."""
+    """One key, one query: the answer of [x; y] is the greatest where W and v are largest, or least,
+    as signs ask.
+    """
     head, X = Head(np.array([[0.3]]), np.array([[2.0]])), np.array([[[3.0], [1.0]]])
-    least, greatest = Box(np.asarray(head.W), np.array([[0.2]]), head.V[:, 0], np.array([0.1])).answers(X)
+    least, greatest = Box(
+        np.asarray(head.W), np.array([[0.2]]), head.V[:, 0], np.array([0.1])
+    ).answers(X)
     ends = [Head(np.array([[w]]), np.array([[u]]))(X)[0, 0] for w in (0.1, 0.5) for u in (1.9, 2.1)]
     assert (least[0], greatest[0]) == (pytest.approx(min(ends)), pytest.approx(max(ends)))
 
 
 def test_a_box_without_extent_has_one_answer(rng):
     head, X = Head.random(4, rng=rng), rng.normal(size=(6, 5, 4))
-    least, greatest = Box(np.asarray(head.W), np.zeros((4, 4)), head.V[:, 0], np.zeros(4)).answers(X)
+    least, greatest = Box(np.asarray(head.W), np.zeros((4, 4)), head.V[:, 0], np.zeros(4)).answers(
+        X
+    )
     np.testing.assert_allclose(least, head(X)[:, 0], atol=1e-12)
     np.testing.assert_allclose(greatest, head(X)[:, 0], atol=1e-12)
 

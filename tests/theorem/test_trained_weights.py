@@ -1,4 +1,6 @@
-"""Trained weights, as bench/recipes makes them: networks on digits, one-layer Transformers on two tasks."""
+"""Trained weights, as bench/recipes makes them: networks on digits, one-layer Transformers on two
+tasks.
+"""
 
 from pathlib import Path
 
@@ -10,7 +12,9 @@ from keyhole import Local, Network, OneLayerTransformer, ReluNet, Verdict
 from keyhole.identify import network_distance, one_layer_distance
 
 DATA = Path(__file__).parents[1] / "data"
-LAYERS = sorted(path.stem for path in DATA.glob("*.safetensors") if not path.stem.startswith("digits"))
+LAYERS = sorted(
+    path.stem for path in DATA.glob("*.safetensors") if not path.stem.startswith("digits")
+)
 
 
 def digits(seed):
@@ -22,12 +26,16 @@ def function_error(truth, model, rng, radii=(0.1, 1.0, 10.0, 1000.0)):
     for radius in radii:
         x = radius * rng.normal(size=(300, truth.width))
         answers = truth.points(x)
-        errors.append(np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max())
+        errors.append(
+            np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max()
+        )
     return max(errors)
 
 
 def changed(net, *, units, readout=1.0, beside=None, apart=0.0):
-    """The first units of a network, of which the fourth has a weaker read-out or lies beside the third."""
+    """The first units of a network, of which the fourth has a weaker read-out or lies beside the
+    third.
+    """
     W1, b1, W2 = net.W1[:units].copy(), net.b1[:units].copy(), net.W2[:, :units].copy()
     W2[:, 3] *= readout
     if beside is not None:
@@ -73,7 +81,9 @@ def test_trained_one_layer_transformers_come_back_exactly(name):
 
 def test_there_are_twelve_trained_layers_of_two_tasks_with_and_without_a_residual():
     kinds = {tuple(name.rsplit("-", 1)[0].split("-")) for name in LAYERS}
-    assert kinds == {(task, kind) for task in ("averaging", "match2") for kind in ("plain", "residual")}
+    assert kinds == {
+        (task, kind) for task in ("averaging", "match2") for kind in ("plain", "residual")
+    }
     assert len(LAYERS) == 12
 
 
@@ -82,7 +92,11 @@ def test_there_are_twelve_trained_layers_of_two_tasks_with_and_without_a_residua
 def test_a_dying_unit_is_found_or_said_not_to_be_seen(outputs, readout, rng):
     for seed in range(2):
         net = digits(seed)
-        truth = changed(ReluNet(net.W1[:, :12], net.b1, net.W2[:outputs], net.b2[:outputs]), units=40, readout=readout)
+        truth = changed(
+            ReluNet(net.W1[:, :12], net.b1, net.W2[:outputs], net.b2[:outputs]),
+            units=40,
+            readout=readout,
+        )
         recovery = Network().run(Local(truth), rng=np.random.default_rng(seed))
         if recovery.verdict.verified:
             assert function_error(truth, recovery.model, rng) <= 1e-8

@@ -14,7 +14,9 @@ def slow_answers(model, X):
     out = np.zeros((len(X), model.outputs))
     for head in heads:
         for b, x in enumerate(X):
-            scores = [t @ (np.asarray(head.W) @ x[-1] + (0 if head.h is None else head.h)) for t in x]
+            scores = [
+                t @ (np.asarray(head.W) @ x[-1] + (0 if head.h is None else head.h)) for t in x
+            ]
             shares = np.exp(scores - np.max(scores))
             out[b] += (shares / shares.sum()) @ x @ head.V + (0 if head.c is None else head.c)
     return out
@@ -46,7 +48,9 @@ def test_twins_differ_in_parameters_and_agree_in_answers(name, rng):
     for twin in found:
         assert twin.certificate.theorem == "BSHK26/7.1"
         assert twin.certificate.outcome is Outcome.HOLDS, twin
-        np.testing.assert_allclose(slow_answers(twin.model, X), slow_answers(model, X), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(
+            slow_answers(twin.model, X), slow_answers(model, X), rtol=1e-10, atol=1e-10
+        )
         assert distance(model, twin.model).largest < 1e-10
 
 
@@ -60,7 +64,9 @@ def test_equal_heads_have_a_twin_with_as_many_heads_and_other_readouts(rng):
     twin = next(twin for twin in keyhole.twins(model, rng=rng) if twin.symmetry is Symmetry.SPLIT)
     assert len(twin.model.W) == 3
     assert np.abs(twin.model.V - model.V).max() > 0.1
-    np.testing.assert_allclose(twin.model.V[0] + twin.model.V[2], model.V[0] + model.V[2], rtol=1e-12)
+    np.testing.assert_allclose(
+        twin.model.V[0] + twin.model.V[2], model.V[0] + model.V[2], rtol=1e-12
+    )
 
 
 def test_an_idle_head_has_a_twin_with_another_w(rng):
@@ -71,7 +77,11 @@ def test_an_idle_head_has_a_twin_with_another_w(rng):
 
 
 def test_a_factored_head_has_a_twin_with_other_factors(rng):
-    twin = next(t for t in keyhole.twins(models()["one factored head"], rng=rng) if t.symmetry is Symmetry.GAUGE)
+    twin = next(
+        t
+        for t in keyhole.twins(models()["one factored head"], rng=rng)
+        if t.symmetry is Symmetry.GAUGE
+    )
     assert isinstance(twin.model.W, Factored)
     assert np.abs(twin.model.W.A - models()["one factored head"].W.A).max() > 0.1
 
@@ -100,7 +110,9 @@ def test_a_pair_that_answers_differently_would_refute_the_certificate(rng):
 
 
 def test_single_tokens_show_only_the_sum_of_the_readouts(rng):
-    """Section 7: two models that no sequence of length one tells apart, though they are not twins."""
+    """Section 7: two models that no sequence of length one tells apart, though they are not
+    twins.
+    """
     W, V = rng.normal(size=(2, 2, 3, 3)), rng.normal(size=(2, 3, 1))
     a, b = MultiHead(W[0], V), MultiHead(W[1], V[::-1])
     X = rng.normal(size=(20, 1, 3))

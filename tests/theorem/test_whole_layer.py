@@ -13,7 +13,9 @@ from keyhole.oracles import Declared, Imperfection
 
 @dataclass
 class Projected:
-    """A layer as it is built: queries, keys and values with biases, heads side by side, an output projection."""
+    """A layer as it is built: queries, keys and values with biases, heads side by side, an output
+    projection.
+    """
 
     Q: np.ndarray
     K: np.ndarray
@@ -29,7 +31,10 @@ class Projected:
     def random(cls, width, heads, size, outputs, rng, *, biases=True):
         Q, K, V = rng.normal(size=(3, heads, size, width)) / np.sqrt(width)
         bq, bk, bv = rng.normal(size=(3, heads, size)) * 0.4 * biases
-        O, bo = rng.normal(size=(outputs, heads * size)) / np.sqrt(outputs), rng.normal(size=outputs) * 0.3 * biases
+        O, bo = (
+            rng.normal(size=(outputs, heads * size)) / np.sqrt(outputs),
+            rng.normal(size=outputs) * 0.3 * biases,
+        )
         return cls(Q, K, V, O, bq, bk, bv, bo, 2.0 / np.sqrt(size))
 
     @property
@@ -38,7 +43,10 @@ class Projected:
 
     def __call__(self, X):
         q = np.einsum("hkd,bd->bhk", self.Q, X[:, -1]) + self.bq
-        k, v = (np.einsum("hkd,bnd->bhnk", M, X) + b[:, None] for M, b in ((self.K, self.bk), (self.V, self.bv)))
+        k, v = (
+            np.einsum("hkd,bnd->bhnk", M, X) + b[:, None]
+            for M, b in ((self.K, self.bk), (self.V, self.bv))
+        )
         scores = np.einsum("bhnk,bhk->bhn", k, q) * self.scale
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
         weights /= weights.sum(axis=2, keepdims=True)
@@ -57,7 +65,9 @@ def heads(width, ranks, outputs, rng, *, score_rank=None):
     """Random W and V with the given read-out ranks."""
     r = score_rank or width
     A, B = rng.normal(size=(2, len(ranks), width, r))
-    V = [rng.normal(size=(width, k)) @ rng.normal(size=(k, outputs)) / np.sqrt(width) for k in ranks]
+    V = [
+        rng.normal(size=(width, k)) @ rng.normal(size=(k, outputs)) / np.sqrt(width) for k in ranks
+    ]
     return A @ B.swapaxes(1, 2) / np.sqrt(width * r), np.stack(V)
 
 
@@ -65,7 +75,9 @@ def asked(recovery):
     return recovery.ledger.total(without="verify").sequences
 
 
-@pytest.mark.parametrize("shape", [(16, 2, 8, 16), (16, 4, 4, 16), (32, 8, 4, 40), (48, 3, 16, 48), (64, 8, 8, 64)])
+@pytest.mark.parametrize(
+    "shape", [(16, 2, 8, 16), (16, 4, 4, 16), (32, 8, 4, 40), (48, 3, 16, 48), (64, 8, 8, 64)]
+)
 def test_every_head_of_a_projected_layer_comes_back(shape):
     _, count, size, _ = shape
     for seed in range(6):
@@ -84,7 +96,9 @@ def test_every_head_of_a_projected_layer_comes_back(shape):
 
 @pytest.mark.slow
 def test_twelve_heads_of_the_minilm_shape_take_fewer_than_3000_questions():
-    """Width 384, 12 heads of 32, biases: 20 seeds, output error at most 1e-6 (and in fact below 1e-9)."""
+    """Width 384, 12 heads of 32, biases: 20 seeds, output error at most 1e-6 (and in fact below
+    1e-9).
+    """
     for seed in range(20):
         rng = np.random.default_rng(seed)
         layer = Projected.random(384, 12, 32, 384, rng)
@@ -97,7 +111,9 @@ def test_twelve_heads_of_the_minilm_shape_take_fewer_than_3000_questions():
 
 
 def test_number_of_heads_and_all_ranks_are_found():
-    """Forty layers with unequal read-out ranks, scores of any rank, sizes from 1e-4 to 1e4, with and without biases."""
+    """Forty layers with unequal read-out ranks, scores of any rank, sizes from 1e-4 to 1e4, with
+    and without biases.
+    """
     exact = 0
     for seed in range(40):
         rng = np.random.default_rng([5, seed])
@@ -217,7 +233,9 @@ def test_other_classes_are_refuted_with_a_counterexample_that_stands():
 
 
 def test_a_layer_that_was_searched_for_is_not_refuted_by_a_fresh_query_alone():
-    """The third moment of a sequence is zero for one token and for two, which is all that heads are read from."""
+    """The third moment of a sequence is zero for one token and for two, which is all that heads are
+    read from.
+    """
     for seed in range(3):
         rng = np.random.default_rng(seed)
         model, u = MultiHead(*heads(6, [2, 2], 7, rng)), rng.normal(size=6)
@@ -237,7 +255,9 @@ def test_a_layer_that_was_searched_for_is_not_refuted_by_a_fresh_query_alone():
 
 def test_a_target_that_changes_its_mind_is_inconsistent(rng):
     model, noise = MultiHead(*heads(6, [2, 2], 7, rng)), np.random.default_rng(1)
-    recovery = WholeLayer().run(Local(lambda X: model(X) + 1e-6 * noise.normal(size=(len(X), 7)), 6), rng=rng)
+    recovery = WholeLayer().run(
+        Local(lambda X: model(X) + 1e-6 * noise.normal(size=(len(X), 7)), 6), rng=rng
+    )
     assert (recovery.status, recovery.verdict) == (Status.INCONSISTENT, Verdict.UNVERIFIED)
 
 
@@ -246,7 +266,9 @@ def test_a_budget_is_never_exceeded_and_never_verified_short(share):
     layer = Projected.random(16, 4, 4, 16, np.random.default_rng(3))
     full = WholeLayer().run(Local(layer), rng=np.random.default_rng(0))
     budget = int(share * full.ledger.total().sequences)
-    short = keyhole.learn(Local(layer), rng=np.random.default_rng(0), learner=WholeLayer(), budget=budget)
+    short = keyhole.learn(
+        Local(layer), rng=np.random.default_rng(0), learner=WholeLayer(), budget=budget
+    )
     assert short.ledger.total().sequences == budget
     assert short.verdict is (Verdict.BUDGET_SPENT if budget < asked(full) else Verdict.UNVERIFIED)
     assert (short.model is not None) == (share >= 0.5)
@@ -307,12 +329,15 @@ def test_wide_layers_in_float32_are_recovered_within_tolerance():
     for seed in range(5):
         rng = np.random.default_rng(seed)
         model = MultiHead(*heads(48, [8] * 6, 48, rng))
-        recovery = WholeLayer().run(Declared(Local(coarse(model), 48), Imperfection.cast("f32")), rng=rng)
+        recovery = WholeLayer().run(
+            Declared(Local(coarse(model), 48), Imperfection.cast("f32")), rng=rng
+        )
         verdicts.append(recovery.verdict)
         if recovery.verdict is Verdict.WITHIN_TOLERANCE:
             X = rng.normal(size=(50, 6, 48)) / 7
             assert np.abs(recovery.model(X) - model(X)).max() <= 6e-3 * model.magnitude(X).max()
-            assert recovery.certificate.outcome is Outcome.SILENT  # the theorem is about answers in float64
+            # the theorem is about answers in float64
+            assert recovery.certificate.outcome is Outcome.SILENT
     assert set(verdicts) <= {Verdict.WITHIN_TOLERANCE, Verdict.UNVERIFIED}
     assert verdicts.count(Verdict.WITHIN_TOLERANCE) >= 4
 

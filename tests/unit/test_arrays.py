@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from keyhole._arrays import check_finite, check_sequences, check_shape, find_power_of_two, freeze_array, rms, softmax
+from keyhole._arrays import (
+    check_finite,
+    check_sequences,
+    check_shape,
+    find_power_of_two,
+    freeze_array,
+    rms,
+    softmax,
+)
 from keyhole.errors import InvalidInput
 
 
@@ -21,7 +29,9 @@ def test_a_frozen_array_is_a_float64_copy_nobody_can_write():
 
 def test_softmax_of_logarithms_gives_the_proportions():
     scores = np.log([[1.0, 2.0, 5.0], [3.0, 3.0, 2.0]])
-    np.testing.assert_allclose(softmax(scores), [[0.125, 0.25, 0.625], [0.375, 0.375, 0.25]], rtol=1e-15)
+    np.testing.assert_allclose(
+        softmax(scores), [[0.125, 0.25, 0.625], [0.375, 0.375, 0.25]], rtol=1e-15
+    )
 
 
 def test_softmax_leaves_its_argument_alone():
@@ -57,7 +67,9 @@ def test_rms_neither_overflows_nor_underflows(size):
     assert rms(np.full(5, size)) == pytest.approx(size, rel=1e-15)
 
 
-@pytest.mark.parametrize(("value", "nearest"), [(1.0, 1.0), (3.1, 4.0), (2.5, 2.0), (0.3, 0.25), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("value", "nearest"), [(1.0, 1.0), (3.1, 4.0), (2.5, 2.0), (0.3, 0.25), (0.0, 0.0)]
+)
 def test_the_nearest_power_of_two_is_found(value, nearest):
     assert find_power_of_two(value) == nearest
 
@@ -68,7 +80,10 @@ def test_a_batch_of_sequences_passes():
 
 
 def test_a_single_sequence_is_refused_with_a_way_out():
-    with pytest.raises(InvalidInput, match=r"shape \(batch, length >= 1, 3\); got \(4, 3\)\. Add a leading batch axis"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"shape \(batch, length >= 1, 3\); got \(4, 3\)\. Add a leading batch axis",
+    ):
         check_sequences(np.zeros((4, 3)), 3)
 
 

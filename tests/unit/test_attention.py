@@ -1,4 +1,6 @@
-"""Heads, sums of heads and self-attention against hand computation and loops over single numbers."""
+"""Heads, sums of heads and self-attention against hand computation and loops over single
+numbers.
+"""
 
 import math
 
@@ -12,7 +14,9 @@ from keyhole.models import Factored, Head, Model, MultiHead, SelfAttention
 def one_answer(x, W, V, h=None, c=None, U=None):
     """The formula for one sequence, one number at a time."""
     length, (d, o) = len(x), np.shape(V)
-    query = [sum(W[i][j] * x[-1][j] for j in range(d)) + (0 if h is None else h[i]) for i in range(d)]
+    query = [
+        sum(W[i][j] * x[-1][j] for j in range(d)) + (0 if h is None else h[i]) for i in range(d)
+    ]
     scores = [sum(x[n][i] * query[i] for i in range(d)) for n in range(length)]
     weights = [math.exp(score - max(scores)) for score in scores]
     answer = []
@@ -32,14 +36,16 @@ def loop(X, W, V, **more):
 
 
 def test_two_tokens_by_hand():
-    # x_N = (0, 1): scores are x_1^T W x_N = log 3 and x_N^T W x_N = 0, so the weights are 3/4 and 1/4.
+    # x_N = (0, 1): scores are x_1^T W x_N = log 3 and x_N^T W x_N = 0, so the weights are 3/4 and
+    # 1/4.
     head = Head(np.array([[0.0, math.log(3.0)], [0.0, 0.0]]), np.array([[8.0], [4.0]]))
     X = np.array([[[1.0, 0.0], [0.0, 1.0]]])
     np.testing.assert_allclose(head(X), [[0.75 * 8 + 0.25 * 4]], rtol=1e-15)
 
 
 def test_the_last_token_is_the_query_and_not_the_first():
-    # Only x_N = (1, 0) scores: W is e_1 e_1^T log 3, so (1, 0) gets weight 3/4 when it is last, 1/2 when first.
+    # Only x_N = (1, 0) scores: W is e_1 e_1^T log 3, so (1, 0) gets weight 3/4 when it is last, 1/2
+    # when first.
     head = Head(np.array([[math.log(3.0), 0.0], [0.0, 0.0]]), np.array([[1.0], [0.0]]))
     last, first = np.array([[[0.0, 1.0], [1.0, 0.0]]]), np.array([[[1.0, 0.0], [0.0, 1.0]]])
     np.testing.assert_allclose(head(last), [[0.75]], rtol=1e-15)
@@ -47,10 +53,17 @@ def test_the_last_token_is_the_query_and_not_the_first():
 
 
 def test_a_score_bias_a_constant_and_a_residual_by_hand():
-    # W = 0 and x.h = log 3 for the first token: weights 3/4, 1/4. Then c = 10 and x_N U = 100 are added.
-    parts = {"h": np.array([math.log(3.0), 0.0]), "c": np.array([10.0]), "U": np.array([[0.0], [100.0]])}
+    # W = 0 and x.h = log 3 for the first token: weights 3/4, 1/4. Then c = 10 and x_N U = 100 are
+    # added.
+    parts = {
+        "h": np.array([math.log(3.0), 0.0]),
+        "c": np.array([10.0]),
+        "U": np.array([[0.0], [100.0]]),
+    }
     head = Head(np.zeros((2, 2)), np.array([[8.0], [4.0]]), **parts)
-    np.testing.assert_allclose(head(np.array([[[1.0, 0.0], [0.0, 1.0]]])), [[7.0 + 10.0 + 100.0]], rtol=1e-15)
+    np.testing.assert_allclose(
+        head(np.array([[[1.0, 0.0], [0.0, 1.0]]])), [[7.0 + 10.0 + 100.0]], rtol=1e-15
+    )
 
 
 def test_a_single_token_is_answered_by_its_value():
@@ -59,7 +72,9 @@ def test_a_single_token_is_answered_by_its_value():
 
 
 @pytest.mark.parametrize("extras", [(), ("h",), ("c",), ("U",), ("h", "c", "U")])
-@pytest.mark.parametrize(("width", "outputs", "length"), [(1, 1, 1), (3, 1, 5), (4, 2, 2), (2, 6, 9)])
+@pytest.mark.parametrize(
+    ("width", "outputs", "length"), [(1, 1, 1), (3, 1, 5), (4, 2, 2), (2, 6, 9)]
+)
 def test_a_head_answers_as_the_loop_does(width, outputs, length, extras, rng):
     W, V = rng.normal(size=(width, width)), rng.normal(size=(width, outputs))
     shapes = {"h": width, "c": outputs, "U": (width, outputs)}
@@ -72,12 +87,18 @@ def test_a_factored_head_answers_as_its_dense_twin(rng):
     A, B, V = rng.normal(size=(5, 2)), rng.normal(size=(5, 2)), rng.normal(size=(5, 3))
     W = [[sum(A[i, k] * B[j, k] for k in range(2)) for j in range(5)] for i in range(5)]
     X, h = rng.normal(size=(4, 6, 5)), rng.normal(size=5)
-    np.testing.assert_allclose(Head(Factored(A, B), V, h)(X), loop(X, W, V, h=h), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        Head(Factored(A, B), V, h)(X), loop(X, W, V, h=h), rtol=1e-12, atol=1e-12
+    )
     np.testing.assert_allclose(np.asarray(Factored(A, B)), W, rtol=1e-14)
 
 
 def test_scores_logits_and_magnitude_by_hand():
-    head = Head(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, -5.0], [2.0, 0.0]]), np.array([10.0, 20.0]))
+    head = Head(
+        np.array([[1.0, 2.0], [3.0, 4.0]]),
+        np.array([[1.0, -5.0], [2.0, 0.0]]),
+        np.array([10.0, 20.0]),
+    )
     X = np.array([[[1.0, 1.0], [1.0, 0.0]]])  # W x_N + h = (11, 23)
     np.testing.assert_array_equal(head.scores(X), [[34.0, 11.0]])
     np.testing.assert_array_equal(head.logits(X), [[[34.0, 11.0]]])
@@ -101,7 +122,8 @@ def test_a_head_keeps_its_own_weights_and_nobody_can_write_them():
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize(
-    ("name", "shape"), [("W", (3, 2)), ("W", (2, 2)), ("h", (2,)), ("c", (2,)), ("U", (3, 2)), ("V", (3,))]
+    ("name", "shape"),
+    [("W", (3, 2)), ("W", (2, 2)), ("h", (2,)), ("c", (2,)), ("U", (3, 2)), ("V", (3,))],
 )
 def test_a_head_of_parts_that_do_not_fit_names_the_part(name, shape):
     parts = {"W": np.zeros((3, 3)), "V": np.zeros((3, 1))}
@@ -197,7 +219,9 @@ def layer_rows(X, Q, K, V):
     for query in X:
         scores = [float((query @ Q) @ (key @ K)) for key in X]
         weights = np.exp(np.array(scores) - max(scores))
-        rows.append(sum(w * (token @ V) for w, token in zip(weights, X, strict=True)) / weights.sum())
+        rows.append(
+            sum(w * (token @ V) for w, token in zip(weights, X, strict=True)) / weights.sum()
+        )
     return np.array(rows)
 
 
@@ -239,7 +263,9 @@ def test_without_a_vector_every_output_of_the_last_row_is_read(rng):
 @pytest.mark.usefixtures("untyped")
 def test_the_head_behind_a_layer_has_w_k_q_transposed(rng):
     Q, K, V = rng.normal(size=(4, 2)), rng.normal(size=(4, 2)), rng.normal(size=(4, 1))
-    np.testing.assert_allclose(np.asarray(SelfAttention(Q, K, V).read_last().W), K @ Q.T, rtol=1e-14)
+    np.testing.assert_allclose(
+        np.asarray(SelfAttention(Q, K, V).read_last().W), K @ Q.T, rtol=1e-14
+    )
 
 
 def test_reading_along_a_vector_of_another_size_is_refused(rng):

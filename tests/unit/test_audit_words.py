@@ -21,7 +21,12 @@ def mean(X):
 
 
 def attempt(queries, error):
-    return {"queries": queries, "error": error, "verdict": "BUDGET_SPENT", "sentence": "It ran out."}
+    return {
+        "queries": queries,
+        "error": error,
+        "verdict": "BUDGET_SPENT",
+        "sentence": "It ran out.",
+    }
 
 
 @pytest.mark.parametrize(
@@ -39,9 +44,12 @@ def test_an_error_of_w_is_judged_in_words(error, said):
 
 
 def test_a_verdict_names_the_policy_the_first_and_the_last_attempt_and_the_reason():
-    said = describe_policy(POLICY, [attempt(1000, 1e-3), attempt(2000, 1e-5), attempt(4000, 1e-13)], "W")
-    assert said == (
-        "Labels only: no protection. 1,000 queries give W to 1e-03, 4,000 queries give W to 1e-13: a label is one bit."
+    said = describe_policy(
+        POLICY, [attempt(1000, 1e-3), attempt(2000, 1e-5), attempt(4000, 1e-13)], "W"
+    )
+    assert (
+        said == "Labels only: no protection. 1,000 queries give W to 1e-03, 4,000 queries give W to"
+        " 1e-13: a label is one bit."
     )
 
 
@@ -75,10 +83,19 @@ def test_what_a_job_declares_is_combined():
 def test_simulated_policies_act_in_order_and_declare_themselves():
     X = np.random.default_rng(0).normal(size=(50, 2, 3))
     oracle = simulate_policies(Local(mean, 3), ("decimals=1,token-bound=9", "answers=f16"), 0)
-    np.testing.assert_array_equal(oracle.ask(X.copy())[:, 0], np.round(mean(X), 1).astype(np.float16))
+    np.testing.assert_array_equal(
+        oracle.ask(X.copy())[:, 0], np.round(mean(X), 1).astype(np.float16)
+    )
     stated = read_imperfection(oracle)
-    assert (stated.tolerance, stated.token_bound, stated.format) == (pytest.approx(0.05), 9.0, "f16")
-    assert set(simulate_policies(Local(mean, 3), ("labels",), 0).ask(X.copy()).ravel()) == {-1.0, 1.0}
+    assert (stated.tolerance, stated.token_bound, stated.format) == (
+        pytest.approx(0.05),
+        9.0,
+        "f16",
+    )
+    assert set(simulate_policies(Local(mean, 3), ("labels",), 0).ask(X.copy()).ravel()) == {
+        -1.0,
+        1.0,
+    }
 
 
 @pytest.mark.parametrize("wrong", ["fog=1", "noise=lots", "decimals=", "answers=int8"])
@@ -106,14 +123,20 @@ def test_a_tolerance_above_the_margin_guarantees_nothing():
 
 
 def test_noise_in_a_ball_is_planned_with_a_standard_error_that_repeats_shrink():
-    once, often = (run_job(PlanJob(width=4, noise=1e-3, token_bound=2.0, repeats=count)).data for count in (1, 4))
+    once, often = (
+        run_job(PlanJob(width=4, noise=1e-3, token_bound=2.0, repeats=count)).data
+        for count in (1, 4)
+    )
     assert once["standard_error"] == pytest.approx(12 * math.sqrt(3) * 1e-3 / 8)
     assert often["standard_error"] == pytest.approx(once["standard_error"] / 2)
     assert run_job(PlanJob(width=4)).data["standard_error"] is None
 
 
 def test_labels_are_planned_by_bits():
-    ten, twenty = (run_job(PlanJob(width=8, labels=True, bits=bits)).data["queries"]["by_phase"] for bits in (10, 20))
+    ten, twenty = (
+        run_job(PlanJob(width=8, labels=True, bits=bits)).data["queries"]["by_phase"]
+        for bits in (10, 20)
+    )
     assert twenty["measure"] - ten["measure"] == 10 * 64
 
 

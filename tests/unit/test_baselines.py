@@ -14,7 +14,9 @@ TASK = SparseAverage(5, 2, 2)
 def test_an_mlp_is_affine_maps_with_relu_between(rng):
     model = Mlp.random(5, q=2, dimension=2, hidden=7, rng=rng)
     X = TASK.sample(3, rng=rng)
-    by_hand = [model.W[1] @ np.maximum(model.W[0] @ x.ravel() + model.b[0], 0) + model.b[1] for x in X]
+    by_hand = [
+        model.W[1] @ np.maximum(model.W[0] @ x.ravel() + model.b[0], 0) + model.b[1] for x in X
+    ]
     np.testing.assert_allclose(model(X), np.reshape(by_hand, (3, 5, 2)))
 
 
@@ -33,7 +35,12 @@ def test_cells_follow_their_equations_token_by_token(cell, rng):
             r, u = sigmoid(a[0] + b[0]), sigmoid(a[1] + b[1])
             h = (1 - u) * np.tanh(a[2] + r * b[2]) + u * h
         else:
-            i, f, g, o = sigmoid(a[0] + b[0]), sigmoid(a[1] + b[1]), np.tanh(a[2] + b[2]), sigmoid(a[3] + b[3])
+            i, f, g, o = (
+                sigmoid(a[0] + b[0]),
+                sigmoid(a[1] + b[1]),
+                np.tanh(a[2] + b[2]),
+                sigmoid(a[3] + b[3]),
+            )
             c = f * c + i * g
             h = o * np.tanh(c)
     np.testing.assert_allclose(model(x[None])[0, -1], model.Wo @ h + model.bo)
@@ -50,7 +57,9 @@ def test_a_rounded_state_has_as_many_values_as_its_bits_say(rng):
 def test_positions_are_read_as_codes():
     codes = np.array([[10.0, 11.0], [20.0, 21.0], [30.0, 31.0]])
     X = np.array([[[0.5, 2.0, -1.0, 1.0]]])
-    np.testing.assert_array_equal(encode_tokens(X, (0,), codes), [[[0.5, 30.0, 31.0, 0.0, 0.0, 20.0, 21.0]]])
+    np.testing.assert_array_equal(
+        encode_tokens(X, (0,), codes), [[[0.5, 30.0, 31.0, 0.0, 0.0, 20.0, 21.0]]]
+    )
 
 
 def models(rng):
@@ -85,6 +94,10 @@ def test_what_does_not_fit_is_refused(rng, tmp_path):
         Recurrent("gru", (cell,), np.ones((1, 2)), np.ones(1), state_bits=0)
     from safetensors.numpy import save_file
 
-    save_file({"mlp.W0": np.ones((2, 4))}, tmp_path / "half.safetensors", {"kind": "mlp", "format": "1", "z": "[0]"})
+    save_file(
+        {"mlp.W0": np.ones((2, 4))},
+        tmp_path / "half.safetensors",
+        {"kind": "mlp", "format": "1", "z": "[0]"},
+    )
     with pytest.raises(InvalidInput, match="lacks something"):
         load(tmp_path / "half.safetensors")

@@ -11,13 +11,21 @@ TRUE, FALSE = Check("fine", 1.0, 1.0), Check("not fine", 1.5, 1.0)
 
 @pytest.mark.parametrize(
     ("measured", "limit", "holds"),
-    [(1.0, 2.0, True), (2.0, 2.0, True), (2.1, 2.0, False), (-math.inf, 0.0, True), (0.0, math.inf, True)],
+    [
+        (1.0, 2.0, True),
+        (2.0, 2.0, True),
+        (2.1, 2.0, False),
+        (-math.inf, 0.0, True),
+        (0.0, math.inf, True),
+    ],
 )
 def test_a_check_is_an_inequality(measured, limit, holds):
     assert Check("x", measured, limit).holds is holds
 
 
-@pytest.mark.parametrize(("measured", "limit"), [(math.nan, 1.0), (1.0, math.nan), (math.nan, math.nan)])
+@pytest.mark.parametrize(
+    ("measured", "limit"), [(math.nan, 1.0), (1.0, math.nan), (math.nan, math.nan)]
+)
 def test_a_check_never_holds_for_what_is_no_number(measured, limit):
     assert not Check("x", measured, limit).holds
 
@@ -48,8 +56,16 @@ def test_no_id_is_given_twice():
 
     import keyhole.claims
 
-    calls = [node for node in ast.walk(ast.parse(inspect.getsource(keyhole.claims))) if isinstance(node, ast.Call)]
-    named = [c.args[0].value for c in calls if isinstance(c.func, ast.Name) and c.func.id == "Theorem" and c.args]
+    calls = [
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(keyhole.claims)))
+        if isinstance(node, ast.Call)
+    ]
+    named = [
+        c.args[0].value
+        for c in calls
+        if isinstance(c.func, ast.Name) and c.func.id == "Theorem" and c.args
+    ]
     assert len(named) == len(set(named)) == len(THEOREMS)
 
 
@@ -62,7 +78,10 @@ def test_a_theorem_has_a_statement_a_source_and_a_standing(theorem):
 
 
 def test_only_exact_and_within_tolerance_may_be_relied_on():
-    assert {verdict for verdict in Verdict if verdict.verified} == {Verdict.EXACT, Verdict.WITHIN_TOLERANCE}
+    assert {verdict for verdict in Verdict if verdict.verified} == {
+        Verdict.EXACT,
+        Verdict.WITHIN_TOLERANCE,
+    }
 
 
 def test_every_verdict_and_outcome_is_a_sentence():
@@ -71,7 +90,11 @@ def test_every_verdict_and_outcome_is_a_sentence():
 
 @pytest.mark.parametrize(
     ("assumptions", "conclusion", "outcome"),
-    [((TRUE,), (TRUE,), Outcome.SILENT), ((TRUE,), (FALSE,), Outcome.REFUTED), ((FALSE,), (FALSE,), Outcome.SILENT)],
+    [
+        ((TRUE,), (TRUE,), Outcome.SILENT),
+        ((TRUE,), (FALSE,), Outcome.REFUTED),
+        ((FALSE,), (FALSE,), Outcome.SILENT),
+    ],
 )
 def test_a_sample_may_refute_and_never_holds(assumptions, conclusion, outcome):
     assert Certificate("some/theorem", assumptions, conclusion, "3 of 9 sets").outcome is outcome

@@ -45,9 +45,13 @@ def test_the_truth_passes_and_one_wrong_label_is_counted_once():
 
 def test_long_lists_are_sampled_from_every_kind():
     task = Match2(10, 1000)
-    seen = check_model(task, model(task.target), allowed=0.0, rng=np.random.default_rng(0), sampled=5)
+    seen = check_model(
+        task, model(task.target), allowed=0.0, rng=np.random.default_rng(0), sampled=5
+    )
     assert (seen.inputs, seen.exhaustive) == (5 * len(task.kinds), False)
     assert (
-        check_model(task, model(lambda X: 1.0 - task.target(X)), allowed=0.0, rng=np.random.default_rng(0)).errors
+        check_model(
+            task, model(lambda X: 1.0 - task.target(X)), allowed=0.0, rng=np.random.default_rng(0)
+        ).errors
         == 256
     )

@@ -26,12 +26,19 @@ def first_example(text):
     return FENCE.search(text).group(1)
 
 
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    "README.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+]
 
 
 def examples():
     pages = PAGES
-    return [pytest.param(code, id=f"{page}-{i}") for page in pages for i, code in enumerate(FENCE.findall(words(page)))]
+    return [
+        pytest.param(code, id=f"{page}-{i}")
+        for page in pages
+        for i, code in enumerate(FENCE.findall(words(page)))
+    ]
 
 
 @pytest.mark.parametrize("theorem", keyhole.THEOREMS)
@@ -80,7 +87,9 @@ def test_there_are_commands_to_document():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_its_section_and_is_in_the_readme(command):
-    assert any(re.match(rf"`keyhole {command}\b", heading) for heading in headings("docs/command-line.md"))
+    assert any(
+        re.match(rf"`keyhole {command}\b", heading) for heading in headings("docs/command-line.md")
+    )
     assert f"keyhole {command}" in words("README.md")
 
 
@@ -88,14 +97,24 @@ def test_every_command_has_its_section_and_is_in_the_readme(command):
 def test_every_option_of_a_command_is_documented(command):
     section = re.split(r"^## ", words("docs/command-line.md"), flags=re.MULTILINE)
     text = next(part for part in section if part.startswith(f"`keyhole {command}"))
-    names = [name for argument in cli.app[command].assemble_argument_collection() for name in argument.names]
-    options = {name for name in names if name.startswith("--") and not name.startswith(("--no-", "--empty-"))} - {
-        "--json"
-    }
+    names = [
+        name
+        for argument in cli.app[command].assemble_argument_collection()
+        for name in argument.names
+    ]
+    options = {
+        name
+        for name in names
+        if name.startswith("--") and not name.startswith(("--no-", "--empty-"))
+    } - {"--json"}
     assert options
     for option in options:
         bare = option.removeprefix("--")
-        assert f"`{option}`" in text or f"`--no-{bare}`" in text or bare.upper() in text.splitlines()[0]
+        assert (
+            f"`{option}`" in text
+            or f"`--no-{bare}`" in text
+            or bare.upper() in text.splitlines()[0]
+        )
 
 
 @pytest.mark.parametrize("name", [*keyhole.Verdict.__members__, *keyhole.Status.__members__])
@@ -124,7 +143,9 @@ def test_links_between_pages_lead_somewhere(page):
         target = (folder / link).resolve() if link else ROOT / page
         assert target.is_file(), link
         if place and target.suffix == ".md":
-            assert place in {anchor(heading) for heading in headings(target.relative_to(ROOT))}, f"{link}#{place}"
+            assert place in {anchor(heading) for heading in headings(target.relative_to(ROOT))}, (
+                f"{link}#{place}"
+            )
 
 
 def test_the_navigation_lists_every_page_once():
@@ -133,7 +154,9 @@ def test_the_navigation_lists_every_page_once():
 
 
 def generator():
-    spec = importlib.util.spec_from_file_location("theorem_pages", ROOT / "tools" / "theorem_pages.py")
+    spec = importlib.util.spec_from_file_location(
+        "theorem_pages", ROOT / "tools" / "theorem_pages.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -144,7 +167,9 @@ def test_every_theorem_has_a_page_of_what_the_registry_and_the_argument_say():
     assert sorted(path.name for path in (ROOT / "docs" / "theorems").iterdir()) == sorted(made)
     for name, text in made.items():
         argued, _, _ = text.partition("## Measured")
-        assert words(f"docs/theorems/{name}").startswith(argued), f"run `make docs`: {name} is not current"
+        assert words(f"docs/theorems/{name}").startswith(argued), (
+            f"run `make docs`: {name} is not current"
+        )
 
 
 @pytest.mark.slow
@@ -156,7 +181,9 @@ def test_the_certificates_on_the_pages_of_theorems_are_what_is_measured(monkeypa
 
 def test_a_certificate_is_shown_with_both_sides_of_every_inequality():
     made = generator()
-    held = keyhole.Certificate("SHT23/2", (keyhole.Check("a | b", 1e-15, 2.0),), (keyhole.Check("c", 3.25, 3.0),))
+    held = keyhole.Certificate(
+        "SHT23/2", (keyhole.Check("a | b", 1e-15, 2.0),), (keyhole.Check("c", 3.25, 3.0),)
+    )
     text = made.shown("a case", held)
     assert "| assumed: a \\| b | rounding | 2 | holds |" in text
     assert "| concluded: c | 3.2 | 3 | fails |" in text
@@ -166,5 +193,7 @@ def test_a_certificate_is_shown_with_both_sides_of_every_inequality():
 @pytest.mark.parametrize("page", [page for page in PAGES if "guides" in page])
 def test_no_sample_of_a_guide_is_written_over_another(page):
     samples = re.findall(r"keyhole sample (\w+)([^`\n]*)", words(page))
-    files = [(re.findall(r"--out (\S+)", rest) or [f"{kind}.safetensors"])[0] for kind, rest in samples]
+    files = [
+        (re.findall(r"--out (\S+)", rest) or [f"{kind}.safetensors"])[0] for kind, rest in samples
+    ]
     assert len(files) == len(set(files))

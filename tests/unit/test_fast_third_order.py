@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from keyhole import InvalidInput, TensorAttention
-from keyhole.models import Blank, build_circle_features, in_pairs, on_circle, pairwise_sum, shift_invariant
+from keyhole.models import (
+    Blank,
+    build_circle_features,
+    in_pairs,
+    on_circle,
+    pairwise_sum,
+    shift_invariant,
+)
 from keyhole.models.tensor_sums import CircleRows
 
 
@@ -27,7 +34,9 @@ def match3_unit(modulus, length):
 
 
 def several_waves(modulus, length, frequencies, scale):
-    """A unit whose scores are the mean of cosines of several frequencies, with a blank below the top."""
+    """A unit whose scores are the mean of cosines of several frequencies, with a blank below the
+    top.
+    """
     k = len(frequencies)
     Q, K1, K2 = np.zeros((3, 2 * k + 2, 4 * k + 1))
     for f in range(k):
@@ -42,7 +51,9 @@ def several_waves(modulus, length, frequencies, scale):
 
 
 def written_out(scores, first, second):
-    """Averages from a table of scores (i, j, k), each row from its own maximum, in extended precision."""
+    """Averages from a table of scores (i, j, k), each row from its own maximum, in extended
+    precision.
+    """
     rows = []
     for table in scores.astype(np.longdouble):
         weights = np.exp(table - table.max())
@@ -55,7 +66,9 @@ def triples(kernel, x):
 
 
 def exact_match3(x, modulus, length):
-    """The unit's rows with scores of extended precision: float64 loses c eps = 1e-3 of a score at M = 10^7."""
+    """The unit's rows with scores of extended precision: float64 loses c eps = 1e-3 of a score at M
+    = 10^7.
+    """
     g = 2 * np.sin(np.pi / modulus) ** 2
     c = 2 / g * np.log(8 * length**2)
     pi = 4 * np.arctan(np.longdouble(1))
@@ -66,7 +79,9 @@ def exact_match3(x, modulus, length):
     return (weights / (weights + blank + 2 * len(x) * np.exp(-np.longdouble(c)))).astype(np.float64)
 
 
-@pytest.mark.parametrize(("modulus", "length"), [(2, 3), (3, 1), (10, 5), (50, 30), (97, 2), (5000, 40), (70000, 40)])
+@pytest.mark.parametrize(
+    ("modulus", "length"), [(2, 3), (3, 1), (10, 5), (50, 30), (97, 2), (5000, 40), (70000, 40)]
+)
 def test_match3_by_pair_sums_is_the_unit_itself(modulus, length, rng):
     unit = match3_unit(modulus, length)
     x = rng.integers(modulus, size=(4, length))
@@ -91,7 +106,9 @@ def test_long_sequences_with_marked_sums_agree_with_single_rows(rng):
     x = rng.integers(modulus, size=(1, length))
     X = build_circle_features(x, modulus)
     expected = unit.rows(X[:, -5:], X)
-    np.testing.assert_allclose(on_circle(unit, x, modulus=modulus)[:, -5:], expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        on_circle(unit, x, modulus=modulus)[:, -5:], expected, rtol=0, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("frequencies", [(1,), (1, 5), (3, 17, 40, 101)])
@@ -124,7 +141,9 @@ def test_any_kernel_at_any_scale_without_a_blank(scale, modulus, rng):
     x = rng.integers(modulus, size=(2, 9))
     first, second = rng.normal(size=(2, 2, 9, 3))
     answers = shift_invariant(kernel, x, (first, second))
-    expected = [written_out(triples(kernel, row), v, w) for row, v, w in zip(x, first, second, strict=True)]
+    expected = [
+        written_out(triples(kernel, row), v, w) for row, v, w in zip(x, first, second, strict=True)
+    ]
     np.testing.assert_allclose(answers, expected, rtol=0, atol=1e-9)
 
 
@@ -144,7 +163,9 @@ def test_a_transform_alone_serves_flat_kernels(rng, monkeypatch):
     kernel, x = rng.normal(size=300), rng.integers(300, size=(2, 50))
     first, second = rng.normal(size=(2, 2, 50, 2))
     answers = shift_invariant(kernel, x, (first, second))
-    expected = [written_out(triples(kernel, row), v, w) for row, v, w in zip(x, first, second, strict=True)]
+    expected = [
+        written_out(triples(kernel, row), v, w) for row, v, w in zip(x, first, second, strict=True)
+    ]
     np.testing.assert_allclose(answers, expected, rtol=0, atol=1e-9)
 
 
@@ -155,7 +176,9 @@ def test_rows_far_below_the_top_of_the_kernel_are_not_lost(rng):
     x = np.full((1, 30), 1000) + rng.integers(3, size=(1, 30))
     values = rng.normal(size=(2, 1, 30, 1))
     answers = shift_invariant(kernel, x, tuple(values))
-    np.testing.assert_allclose(answers[0], written_out(triples(kernel, x[0]), *values[:, 0]), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        answers[0], written_out(triples(kernel, x[0]), *values[:, 0]), rtol=0, atol=1e-9
+    )
 
 
 def test_a_blank_joins_the_pairs(rng):
@@ -164,16 +187,22 @@ def test_a_blank_joins_the_pairs(rng):
     scores = np.full((6, 7, 7), 0.7)
     scores[:, 1:, 1:] = triples(kernel, x[0])
     scores[:, 0, 0] = 2.5
-    expected = written_out(scores, *(np.concatenate([own[t][None], values[t, 0]]) for t in range(2)))
+    expected = written_out(
+        scores, *(np.concatenate([own[t][None], values[t, 0]]) for t in range(2))
+    )
     blank = Blank(pair=2.5, mixed=0.7, values=(own[0], own[1]))
-    np.testing.assert_allclose(shift_invariant(kernel, x, tuple(values), blank=blank)[0], expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        shift_invariant(kernel, x, tuple(values), blank=blank)[0], expected, rtol=0, atol=1e-12
+    )
 
 
 def test_a_blank_far_above_or_below_every_pair(rng):
     kernel, x = rng.normal(size=2000), rng.integers(2000, size=(1, 6))
     ones = (np.ones((1, 6, 1)),) * 2
     assert np.abs(shift_invariant(kernel, x, ones, blank=Blank(pair=1e6))).max() == 0
-    np.testing.assert_array_equal(shift_invariant(kernel, x, ones, blank=Blank(pair=-1e6, mixed=-1e6)), 1)
+    np.testing.assert_array_equal(
+        shift_invariant(kernel, x, ones, blank=Blank(pair=-1e6, mixed=-1e6)), 1
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 30.0, 300.0, 1e3, 1e6])
@@ -192,7 +221,9 @@ def test_pairwise_sums_where_separate_maxima_would_give_nothing_over_nothing(rng
     first, second = rng.normal(size=(2, 1, 8, 1))
     scores = a[0][:, :, None] + b[0][None] + c[0].T[:, None, :]
     np.testing.assert_allclose(
-        pairwise_sum(a, b, c, (first, second))[0], written_out(scores, first[0], second[0]), atol=1e-9
+        pairwise_sum(a, b, c, (first, second))[0],
+        written_out(scores, first[0], second[0]),
+        atol=1e-9,
     )
 
 
@@ -203,7 +234,9 @@ def test_pairwise_sums_with_a_blank(scale, rng):
     scores = np.full((6, 7, 7), 0.7)
     scores[:, 1:, 1:] = a[0][:, :, None] + b[0] + c[0].T[:, None, :]
     scores[:, 0, 0] = 2.5
-    expected = written_out(scores, *(np.concatenate([np.zeros((1, 2)), values[t, 0]]) for t in range(2)))
+    expected = written_out(
+        scores, *(np.concatenate([np.zeros((1, 2)), values[t, 0]]) for t in range(2))
+    )
     answers = pairwise_sum(a, b, c, tuple(values), blank=Blank(pair=2.5, mixed=0.7))
     np.testing.assert_allclose(answers[0], expected, rtol=0, atol=1e-9)
 
@@ -228,7 +261,10 @@ def triangle_unit(codes, length):
     V[-2] = 1
     return TensorAttention(
         Q,
-        (np.concatenate([tail, head, real, blank], axis=1), np.concatenate([real, tail, head, blank], axis=1)),
+        (
+            np.concatenate([tail, head, real, blank], axis=1),
+            np.concatenate([real, tail, head, blank], axis=1),
+        ),
         (V, V),
     )
 
@@ -237,7 +273,9 @@ def test_the_triangle_unit_is_a_sum_over_sides(rng):
     codes = np.linalg.qr(rng.normal(size=(5, 5)))[0]
     edges = np.array(list(itertools.permutations(range(5), 2)))
     edges = edges[rng.permutation(len(edges))[:9]]
-    tokens = np.concatenate([codes[edges[:, 0]], codes[edges[:, 1]], np.ones((9, 1)), np.zeros((9, 1))], axis=1)
+    tokens = np.concatenate(
+        [codes[edges[:, 0]], codes[edges[:, 1]], np.ones((9, 1)), np.zeros((9, 1))], axis=1
+    )
     X = np.concatenate([np.eye(12)[-1:], tokens])[None]
     unit = triangle_unit(codes, 9)
     answers = in_pairs(unit, X, blank=True)
@@ -258,7 +296,11 @@ def test_scores_of_more_than_the_sum_are_not_taken_for_shift_invariant(rng):
     K1 = unit.K[0].copy()
     K1[0, 0] = -1.0
     with pytest.raises(InvalidInput, match="depend on more than the sum"):
-        on_circle(TensorAttention(unit.Q, (K1, unit.K[1]), unit.V), rng.integers(20, size=(1, 4)), modulus=20)
+        on_circle(
+            TensorAttention(unit.Q, (K1, unit.K[1]), unit.V),
+            rng.integers(20, size=(1, 4)),
+            modulus=20,
+        )
 
 
 def test_other_orders_and_widths_are_refused(rng):
@@ -286,7 +328,11 @@ def test_tiny_and_huge_values_keep_their_digits(rng):
     kernel, x = rng.normal(size=13), rng.integers(13, size=(1, 5))
     first, second = rng.normal(size=(2, 1, 5, 1))
     plain = shift_invariant(kernel, x, (first, second))
-    np.testing.assert_allclose(shift_invariant(kernel, x, (first * 1e-300, second * 1e300)), plain, rtol=1e-12)
+    np.testing.assert_allclose(
+        shift_invariant(kernel, x, (first * 1e-300, second * 1e300)), plain, rtol=1e-12
+    )
     a, b, c = rng.normal(size=(3, 1, 5, 5))
     plain = pairwise_sum(a, b, c, (first, second))
-    np.testing.assert_allclose(pairwise_sum(a, b, c, (first * 1e-300, second)), 1e-300 * plain, rtol=1e-9)
+    np.testing.assert_allclose(
+        pairwise_sum(a, b, c, (first * 1e-300, second)), 1e-300 * plain, rtol=1e-9
+    )

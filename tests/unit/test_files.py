@@ -24,7 +24,9 @@ MODELS = {
     "head with a score bias": Head(draw(3, 3), draw(3, 1), draw(3)),
     "head with a residual": Head(draw(3, 3), draw(3, 1), U=draw(3, 1)),
     "factored head": Head(Factored(draw(4, 2), draw(4, 2)), draw(4, 2)),
-    "factored head with everything": Head(Factored(draw(4, 2), draw(4, 2)), draw(4, 2), draw(4), draw(2), draw(4, 2)),
+    "factored head with everything": Head(
+        Factored(draw(4, 2), draw(4, 2)), draw(4, 2), draw(4), draw(2), draw(4, 2)
+    ),
     "factored head of rank zero": Head(Factored(np.zeros((4, 0)), np.zeros((4, 0))), draw(4, 2)),
     "several heads": MultiHead(draw(2, 3, 3), draw(2, 3, 2)),
     "several heads with biases": MultiHead(draw(2, 3, 3), draw(2, 3, 2), draw(2, 3), draw(2)),
@@ -53,8 +55,12 @@ def test_a_unit_of_any_order_comes_back_bit_for_bit(order, tmp_path):
 def test_a_unit_with_a_gap_in_its_numbering_is_refused(tmp_path):
     one = np.ones((2, 1))
     names = ("Q", "K1", "V1", "K3", "V2")
-    save_file(dict.fromkeys(names, one), tmp_path / "m.safetensors", {"kind": "tensor", "format": "1"})
-    with pytest.raises(InvalidInput, match=r"numbers its K and V from 1 without a gap; missing \['K2'\]"):
+    save_file(
+        dict.fromkeys(names, one), tmp_path / "m.safetensors", {"kind": "tensor", "format": "1"}
+    )
+    with pytest.raises(
+        InvalidInput, match=r"numbers its K and V from 1 without a gap; missing \['K2'\]"
+    ):
         load(tmp_path / "m.safetensors")
 
 
@@ -111,7 +117,9 @@ def refusal(path):
 
 
 def written(path, tensors, metadata):
-    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, path, metadata)
+    save_file(
+        {name: np.ascontiguousarray(array) for name, array in tensors.items()}, path, metadata
+    )
     return path
 
 
@@ -125,7 +133,15 @@ def test_a_directory_is_not_a_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "metadata", [None, {}, {"kind": "head"}, {"format": "1"}, {"kind": "head", "format": "2"}, {"kind": "boat"}]
+    "metadata",
+    [
+        None,
+        {},
+        {"kind": "head"},
+        {"format": "1"},
+        {"kind": "head", "format": "2"},
+        {"kind": "boat"},
+    ],
 )
 def test_wrong_metadata_is_refused_with_the_kinds_that_are_known(metadata, tmp_path):
     path = written(tmp_path / "m.safetensors", {"W": draw(3, 3), "V": draw(3, 1)}, metadata)

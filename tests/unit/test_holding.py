@@ -15,7 +15,8 @@ from keyhole.errors import DoesNotFit
 from keyhole.tasks import Match2
 
 needs_flint = pytest.mark.skipif(
-    importlib.util.find_spec("flint") is None, reason="python-flint is not installed; rigorous proofs are not tried"
+    importlib.util.find_spec("flint") is None,
+    reason="python-flint is not installed; rigorous proofs are not tried",
 )
 
 

@@ -22,7 +22,8 @@ from keyhole.models import Factored, Head, MultiHead
         (12 + 4, 4, {"rank": 2}),  # 2 (8 - 2)
         (16 + (4 + 3 - 1), 4, {"outputs": 3, "value_rank": 1}),
         (9 + 3 + 3, 3, {"score_bias": 3}),  # any h, where W has full rank
-        (7 + 4 + 1 + 1, 4, {"rank": 1, "score_bias": 1, "constant": True}),  # h along the one column of A
+        # h along the one column of A
+        (7 + 4 + 1 + 1, 4, {"rank": 1, "score_bias": 1, "constant": True}),
         (7 + 4 + 4, 4, {"rank": 1, "score_bias": 4}),  # h anywhere
         (9 + 3 + 1, 3, {"constant": True}),
         (9 + 6 + 2 + 6, 3, {"outputs": 2, "constant": True, "residual": True}),
@@ -51,7 +52,9 @@ def test_a_factor_with_a_repeated_column_has_the_rank_of_its_product(rng):
 
 
 def tangent_dimension(build, parameters, rng, width):
-    """The number of directions in which the function moves: rank of its derivative in the parameters."""
+    """The number of directions in which the function moves: rank of its derivative in the
+    parameters.
+    """
     X = [rng.normal(size=(40, n, width)) for n in (1, 2, 3, 4, 5)]
 
     def answers(p):
@@ -82,7 +85,11 @@ def test_the_degrees_of_freedom_are_the_dimension_of_the_derivative(shape, rng):
         A, B, R, S, b, c = np.split(p, np.cumsum(sizes)[:-1])
         A, B = A.reshape(H, d, r), B.reshape(H, r, d)
         b = b.reshape(H, -1)
-        h = {None: None, "free": b, "inside": None if bias != "inside" else np.einsum("hdr,hr->hd", A, b)}[bias]
+        h = {
+            None: None,
+            "free": b,
+            "inside": None if bias != "inside" else np.einsum("hdr,hr->hd", A, b),
+        }[bias]
         V = R.reshape(H, d, v) @ S.reshape(H, v, o)
         return MultiHead(A @ B, V, h, c if constant else None)
 
@@ -111,7 +118,11 @@ def test_heads_of_equal_scores_are_merged_and_their_readouts_added(rng):
 
 
 def test_heads_that_differ_in_their_score_bias_are_kept_apart(rng):
-    W, V, h = np.stack([rng.normal(size=(3, 3))] * 2), rng.normal(size=(2, 3, 1)), rng.normal(size=(2, 3))
+    W, V, h = (
+        np.stack([rng.normal(size=(3, 3))] * 2),
+        rng.normal(size=(2, 3, 1)),
+        rng.normal(size=(2, 3)),
+    )
     assert len(canonical(MultiHead(W, V, h)).W) == 2
 
 
@@ -181,7 +192,10 @@ def test_the_canonical_form_of_one_head_answers_as_the_head_does(rng):
 @pytest.mark.parametrize("seed", range(20))
 def test_a_tiny_head_beside_a_large_one_is_not_forgotten(seed):
     rng = np.random.default_rng(seed)
-    W, V = rng.normal(size=(2, 3, 3)), rng.normal(size=(2, 3, 1)) * np.array([1.0, 1e-9])[:, None, None]
+    W, V = (
+        rng.normal(size=(2, 3, 3)),
+        rng.normal(size=(2, 3, 1)) * np.array([1.0, 1e-9])[:, None, None],
+    )
     assert len(canonical(MultiHead(W, V)).W) == 2
 
 

@@ -1,4 +1,6 @@
-"""Pieces of the learner for answers with errors: intervals, budgets, the bound on tokens, refusals."""
+"""Pieces of the learner for answers with errors: intervals, budgets, the bound on tokens,
+refusals.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ def test_an_interval_is_the_estimate_and_its_bar_times_the_normal_quantile():
     np.testing.assert_allclose(wide - head.W, 0.25758293035, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "level"), [("V", 0.95), ("h", 0.95), ("W", 0.0), ("W", 1.0), ("W", float("nan"))])
+@pytest.mark.parametrize(
+    ("name", "level"), [("V", 0.95), ("h", 0.95), ("W", 0.0), ("W", 1.0), ("W", float("nan"))]
+)
 def test_an_interval_that_cannot_be_given_is_refused(name, level):
     head = Head(np.eye(2), np.ones((2, 1)))
     with pytest.raises(InvalidInput):
@@ -99,7 +103,11 @@ def test_biases_about_as_small_as_the_noise_refute_no_head(size, seeds):
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         head, a = Head.random(8, scale=4.0, rng=rng), size * rng.normal(size=8)
-        for truth in (Head(head.W, head.V, a), Head(head.W, head.V, U=a[:, None]), Head(head.W, a[:, None])):
+        for truth in (
+            Head(head.W, head.V, a),
+            Head(head.W, head.V, U=a[:, None]),
+            Head(head.W, a[:, None]),
+        ):
             learned = UnderNoise().run(Bounded(Noisy(Local(truth), 1e-5, seed=seed), 1.0), rng=rng)
             assert learned.verdict is not Verdict.CLASS_REFUTED
 

@@ -28,7 +28,9 @@ def test_the_slope_is_the_derivative(rng):
 
 def test_an_answer_gives_back_its_form(rng):
     t, (up, down) = rng.normal(size=50), np.exp(rng.normal(size=(2, 50)))
-    np.testing.assert_allclose(invert_balance(evaluate_balance(t, up, down)[0], up, down), t, rtol=1e-11)
+    np.testing.assert_allclose(
+        invert_balance(evaluate_balance(t, up, down)[0], up, down), t, rtol=1e-11
+    )
 
 
 def test_balanced_lengths_are_answered_with_nothing(rng):
@@ -40,7 +42,9 @@ def test_balanced_lengths_are_answered_with_nothing(rng):
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 def test_casting_errs_no_more_than_its_bound(name, rng):
     numbers = rng.normal(size=1000) * 10.0 ** rng.uniform(-9, 4, size=1000)
-    assert (np.abs(FORMATS[name].cast(numbers) - numbers) <= bound_cast_error(numbers, FORMATS[name])).all()
+    assert (
+        np.abs(FORMATS[name].cast(numbers) - numbers) <= bound_cast_error(numbers, FORMATS[name])
+    ).all()
 
 
 def test_the_unit_in_the_last_place_is_the_spacing_of_floats(rng):
@@ -50,11 +54,14 @@ def test_the_unit_in_the_last_place_is_the_spacing_of_floats(rng):
     )
 
 
-@pytest.mark.parametrize("v", [[3.0, 1e-9, -0.7], [1.0, 1.0, 1.0], [0.0, 0.0, 2.0], [1e20, 1e20 / 3, 1e5]])
+@pytest.mark.parametrize(
+    "v", [[3.0, 1e-9, -0.7], [1.0, 1.0, 1.0], [0.0, 0.0, 2.0], [1e20, 1e20 / 3, 1e5]]
+)
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 def test_a_read_out_comes_back_to_fourteen_digits(name, v, rng):
     truth = Head(
-        rng.normal(size=(3, 3)) * (np.abs(v).max() ** -2 if np.abs(v).max() > 1e9 else 1.0), np.array(v)[:, None]
+        rng.normal(size=(3, 3)) * (np.abs(v).max() ** -2 if np.abs(v).max() > 1e9 else 1.0),
+        np.array(v)[:, None],
     )
     V = CastReading(Counted(Cast(Local(truth), name)), FORMATS[name], rng).run()
     np.testing.assert_allclose(V[:, 0], v, rtol=2e-14)

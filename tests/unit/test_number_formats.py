@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from keyhole import FixedPoint, InvalidInput, NumberFormat, SelfAttention, TensorAttention, evaluate, number_format
+from keyhole import (
+    FixedPoint,
+    InvalidInput,
+    NumberFormat,
+    SelfAttention,
+    TensorAttention,
+    evaluate,
+    number_format,
+)
 
 NUMPY = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 
@@ -19,8 +27,14 @@ def rng():
 def test_ieee_formats_are_numpys(name, rng):
     numbers = rng.normal(size=500) * 10.0 ** rng.integers(-8, 4, size=500)
     form, info = number_format(name), np.finfo(NUMPY[name])
-    np.testing.assert_array_equal(form.round(numbers), numbers.astype(NUMPY[name]).astype(np.float64))
-    assert (form.bits, form.spacing, form.range) == (info.bits, float(info.eps), (float(info.min), float(info.max)))
+    np.testing.assert_array_equal(
+        form.round(numbers), numbers.astype(NUMPY[name]).astype(np.float64)
+    )
+    assert (form.bits, form.spacing, form.range) == (
+        info.bits,
+        float(info.eps),
+        (float(info.min), float(info.max)),
+    )
 
 
 def test_bfloat16_keeps_the_upper_half_of_a_float32(rng):
@@ -34,7 +48,9 @@ def test_bfloat16_keeps_the_upper_half_of_a_float32(rng):
 
 def test_fixed_point_rounds_to_its_grid_and_saturates():
     form = number_format("fixed:2.3")
-    np.testing.assert_array_equal(form.round(np.array([0.0625, 0.07, -1.3, 9.0, -9.0])), [0.0, 0.125, -1.25, 3.875, -4])
+    np.testing.assert_array_equal(
+        form.round(np.array([0.0625, 0.07, -1.3, 9.0, -9.0])), [0.0, 0.125, -1.25, 3.875, -4]
+    )
     assert (form.bits, form.spacing, form.range, form.fixed) == (6, 0.125, (-4.0, 3.875), (2, 3))
 
 
@@ -62,7 +78,9 @@ def test_a_format_is_read_back_from_its_name(name):
 
 @pytest.mark.parametrize("name", ["f8", "fixed", "fixed:4", "fixed:-1.3", "FIXED:1.1", ""])
 def test_an_unknown_format_is_refused_with_the_known_ones(name):
-    with pytest.raises(InvalidInput, match=r"number formats are f64, f32, f16, bf16, exact, and fixed:I\.F"):
+    with pytest.raises(
+        InvalidInput, match=r"number formats are f64, f32, f16, bf16, exact, and fixed:I\.F"
+    ):
         number_format(name)
 
 
@@ -100,7 +118,9 @@ def test_a_self_attention_layer_in_half_precision_is_rounded_where_it_says(rng):
         scores = half(q @ k.T)
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         heads.append(half(half(weights / weights.sum(axis=1, keepdims=True)) @ v))
-    np.testing.assert_array_equal(evaluate(SelfAttention(Q, K, V), X[None], "f16")[0], half(heads[0] + heads[1]))
+    np.testing.assert_array_equal(
+        evaluate(SelfAttention(Q, K, V), X[None], "f16")[0], half(heads[0] + heads[1])
+    )
 
 
 def test_only_what_bit_counts_speak_of_is_rounded_on_demand(rng):
@@ -110,7 +130,9 @@ def test_only_what_bit_counts_speak_of_is_rounded_on_demand(rng):
     q, k, v = (form.round(X @ P[0]) for P in (Q, K, V))
     weights = np.exp(q @ k.T)
     expected = form.round(weights / weights.sum(axis=1, keepdims=True) @ v)
-    np.testing.assert_array_equal(evaluate(SelfAttention(Q, K, V), X[None], form, inner=False)[0], expected)
+    np.testing.assert_array_equal(
+        evaluate(SelfAttention(Q, K, V), X[None], form, inner=False)[0], expected
+    )
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])

@@ -258,7 +258,9 @@ def test_the_width_is_the_callables_unless_it_is_given():
 @pytest.mark.parametrize("width", [None, 0, -2, 2.5, "three"])
 @pytest.mark.usefixtures("untyped")
 def test_a_width_that_is_missing_or_no_size_is_refused_with_advice(width):
-    with pytest.raises(InvalidInput, match=r"whole number >= 1; got .*--width .* `width` attribute"):
+    with pytest.raises(
+        InvalidInput, match=r"whole number >= 1; got .*--width .* `width` attribute"
+    ):
         Local(lambda X: X[:, -1, 0], width)
 
 
@@ -335,7 +337,9 @@ def test_a_target_that_raises_is_reported_with_its_words():
     def broken(X):
         raise RuntimeError("out of tea")
 
-    with pytest.raises(TargetFailed, match=r"raised RuntimeError: out of tea, when asked .* \(4, 2, 3\)") as failure:
+    with pytest.raises(
+        TargetFailed, match=r"raised RuntimeError: out of tea, when asked .* \(4, 2, 3\)"
+    ) as failure:
         Local(broken, 3).ask(batch(4))
     assert isinstance(failure.value.__cause__, RuntimeError)
 

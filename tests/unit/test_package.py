@@ -7,14 +7,28 @@ import pytest
 
 import keyhole
 
-HEAVY = ("numpy", "scipy", "torch", "onnxruntime", "rich", "safetensors", "msgspec", "cyclopts", "jaxtyping")
+HEAVY = (
+    "numpy",
+    "scipy",
+    "torch",
+    "onnxruntime",
+    "rich",
+    "safetensors",
+    "msgspec",
+    "cyclopts",
+    "jaxtyping",
+)
 OPTIONAL = ("httpx2", "onnx", "onnxruntime", "starlette", "torch", "uvicorn")
 
 
 def loaded_after(code, names):
     """Which of `names` a fresh interpreter has loaded after running `code`."""
-    code = f"import sys\n{code}\nsys.stderr.write(','.join(n for n in {names!r} if n in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    code = (
+        f"import sys\n{code}\nsys.stderr.write(','.join(n for n in {names!r} if n in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     return done.stderr
 
 
@@ -29,25 +43,32 @@ def test_working_in_this_process_loads_nothing_optional():
 
 def test_asking_for_help_loads_neither_numpy_nor_scipy():
     code = (
-        "import runpy\nsys.argv = ['keyhole', '--help']\n"
-        "try:\n    runpy.run_module('keyhole', run_name='__main__')\nexcept SystemExit as end:\n    assert not end.code"
+        "import runpy\nsys.argv = ['keyhole', '--help']\ntry:\n    runpy.run_module('keyhole',"
+        " run_name='__main__')\nexcept SystemExit as end:\n    assert not end.code"
     )
     assert loaded_after(code, ("numpy", "scipy", "torch")) == ""
 
 
-@pytest.mark.parametrize("command", ["learn", "plan", "verify", "compare", "sample", "serve", "demo"])
+@pytest.mark.parametrize(
+    "command", ["learn", "plan", "verify", "compare", "sample", "serve", "demo"]
+)
 def test_help_on_a_command_loads_neither_numpy_nor_scipy(command):
     code = (
-        f"import runpy\nsys.argv = ['keyhole', '{command}', '--help']\n"
-        "try:\n    runpy.run_module('keyhole', run_name='__main__')\nexcept SystemExit as end:\n    assert not end.code"
+        f"import runpy\nsys.argv = ['keyhole', '{command}', '--help']\ntry:\n   "
+        " runpy.run_module('keyhole', run_name='__main__')\nexcept SystemExit as end:\n    assert"
+        " not end.code"
     )
     assert loaded_after(code, ("numpy", "scipy", "torch")) == ""
 
 
 def test_help_names_every_command():
-    done = subprocess.run([sys.executable, "-m", "keyhole", "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "keyhole", "--help"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0
-    assert all(name in done.stdout for name in ("compare", "demo", "learn", "plan", "sample", "verify"))
+    assert all(
+        name in done.stdout for name in ("compare", "demo", "learn", "plan", "sample", "verify")
+    )
 
 
 @pytest.mark.parametrize("name", keyhole.__all__)
@@ -73,8 +94,17 @@ def test_what_type_checkers_see_is_what_is_there():
     import inspect
 
     tree = ast.parse(inspect.getsource(keyhole))
-    block = next(n for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING")
-    seen = {a.asname or a.name for node in block.body if isinstance(node, ast.ImportFrom) for a in node.names}
+    block = next(
+        n
+        for n in tree.body
+        if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"
+    )
+    seen = {
+        a.asname or a.name
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for a in node.names
+    }
     assert seen == set(keyhole.__all__)
 
 

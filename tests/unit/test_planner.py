@@ -37,7 +37,10 @@ def test_every_point_lies_above_the_lower_bound():
 
 
 def test_one_hot_keys_win_where_bits_are_few():
-    assert keyhole.build(keyhole.SparseAverage(7, 3), number_format=14, rng=rng()).construction == "one-hot keys"
+    assert (
+        keyhole.build(keyhole.SparseAverage(7, 3), number_format=14, rng=rng()).construction
+        == "one-hot keys"
+    )
 
 
 def test_a_narrow_model_is_found_where_it_must_be_narrow():
@@ -45,7 +48,9 @@ def test_a_narrow_model_is_found_where_it_must_be_narrow():
 
 
 def test_nothing_fits_is_said_with_every_reason():
-    with pytest.raises(keyhole.DoesNotFit, match="one-hot keys: one-hot keys needs a key width of 7") as refusal:
+    with pytest.raises(
+        keyhole.DoesNotFit, match="one-hot keys: one-hot keys needs a key width of 7"
+    ) as refusal:
         keyhole.build(TASK, embed=2, rng=rng())
     assert "trigonometric keys" in str(refusal.value)
     with pytest.raises(keyhole.DoesNotFit, match="rounding to bf16 alone"):
@@ -79,7 +84,9 @@ def test_every_task_has_a_construction():
         assert any(construction.suits(task) for construction in CONSTRUCTIONS)
 
 
-@pytest.mark.parametrize("task", [keyhole.Triangles(3, 3), keyhole.FourCycles(4)], ids=lambda task: task.name)
+@pytest.mark.parametrize(
+    "task", [keyhole.Triangles(3, 3), keyhole.FourCycles(4)], ids=lambda task: task.name
+)
 def test_units_of_other_tasks_are_built_and_come_back_from_their_files(task, tmp_path):
     built = keyhole.build(task, rng=rng())
     assert built.checked.errors == 0
@@ -90,5 +97,7 @@ def test_units_of_other_tasks_are_built_and_come_back_from_their_files(task, tmp
 
 def test_a_wide_room_does_not_make_triangles_try_ever_more_frequencies():
     task, form = keyhole.Triangles(8, 10), number_format("fixed:2.1")
-    widths = {ClosedWalks().draft(task, form=form, embed=room, rng=rng()).embed for room in (None, 2**20)}
+    widths = {
+        ClosedWalks().draft(task, form=form, embed=room, rng=rng()).embed for room in (None, 2**20)
+    }
     assert len(widths) == 1

@@ -36,14 +36,20 @@ def test_casting_to_f32_and_f16_agrees_with_numpy_on_ordinary_and_on_subnormal_n
     rng = np.random.default_rng(0)
     numbers = rng.normal(size=20_000) * 10.0 ** rng.uniform(-9, 4.5, size=20_000)
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(FORMATS["f16"].cast(numbers), numbers.astype(np.float16).astype(np.float64))
+        np.testing.assert_array_equal(
+            FORMATS["f16"].cast(numbers), numbers.astype(np.float16).astype(np.float64)
+        )
     tiny = rng.normal(size=20_000) * 10.0 ** rng.uniform(-46, 38, size=20_000)
-    np.testing.assert_array_equal(FORMATS["f32"].cast(tiny), tiny.astype(np.float32).astype(np.float64))
+    np.testing.assert_array_equal(
+        FORMATS["f32"].cast(tiny), tiny.astype(np.float32).astype(np.float64)
+    )
 
 
 def test_casting_to_bf16_keeps_eight_binary_digits_and_takes_ties_to_even():
     cast = FORMATS["bf16"].cast
-    np.testing.assert_array_equal(cast(np.array([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8])), [1.0, 1.0, 1 + 2.0**-6])
+    np.testing.assert_array_equal(
+        cast(np.array([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8])), [1.0, 1.0, 1 + 2.0**-6]
+    )
     np.testing.assert_array_equal(cast(np.array([-1e-45, 0.0, 2.0**-133])), [0.0, 0.0, 2.0**-133])
     assert np.isinf(cast(np.array([3.4e38])))
 
@@ -68,7 +74,9 @@ def test_a_disturbed_answer_is_off_by_exactly_the_tolerance():
 
 def test_rounding_keeps_the_decimals_asked_for():
     X = questions()
-    np.testing.assert_array_equal(Rounded(Local(mean, 3), 2).ask(X.copy())[:, 0], np.round(mean(X), 2))
+    np.testing.assert_array_equal(
+        Rounded(Local(mean, 3), 2).ask(X.copy())[:, 0], np.round(mean(X), 2)
+    )
 
 
 def test_labels_are_one_where_the_answer_is_positive_and_minus_one_elsewhere():
@@ -108,7 +116,9 @@ def test_labels_are_declared_as_two_levels_and_a_plain_oracle_as_perfect():
     assert read_imperfection(Local(mean, 3)).perfect
 
 
-@pytest.mark.parametrize("wrong", [{"tolerance": -1.0}, {"noise": np.inf}, {"token_bound": 0.0}, {"format": "int8"}])
+@pytest.mark.parametrize(
+    "wrong", [{"tolerance": -1.0}, {"noise": np.inf}, {"token_bound": 0.0}, {"format": "int8"}]
+)
 def test_a_declaration_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(InvalidInput):
         Imperfection(**wrong)

@@ -47,7 +47,9 @@ def test_every_head_has_its_w_and_its_v(shown, rng):
 def test_singular_values_of_all_heads_are_drawn_and_told(shown, rng):
     model = MultiHead.random(4, heads=2, rng=rng)
     values = np.concatenate([np.linalg.eigvalsh(W.T @ W) for W in model.W]) ** 0.5
-    np.testing.assert_allclose(told(shown(model), "singular value of all heads"), np.sort(values)[::-1], rtol=0.01)
+    np.testing.assert_allclose(
+        told(shown(model), "singular value of all heads"), np.sort(values)[::-1], rtol=0.01
+    )
 
 
 def test_more_than_eight_heads_are_said_to_be_left_out(shown, rng):
@@ -57,7 +59,9 @@ def test_more_than_eight_heads_are_said_to_be_left_out(shown, rng):
     assert len(told(page, "size of W of head")) == 11
 
 
-@pytest.mark.parametrize("verdict", ["CLASS_REFUTED", "UNVERIFIED", "BUDGET_SPENT", "NOT_IDENTIFIABLE"])
+@pytest.mark.parametrize(
+    "verdict", ["CLASS_REFUTED", "UNVERIFIED", "BUDGET_SPENT", "NOT_IDENTIFIABLE"]
+)
 def test_only_a_verified_model_is_called_recovered(shown, rng, verdict):
     assert "recovered" not in shown(MultiHead.random(3, heads=2, rng=rng), verdict=verdict)
 
@@ -69,9 +73,13 @@ def test_a_network_shows_jumps_offsets_and_normals_in_one_order(shown, rng):
     order = jump.argsort()[::-1]
     away = np.abs(net.b1) / np.linalg.norm(net.W1, axis=1)
     np.testing.assert_allclose(told(page, "jump of slope at unit"), jump[order], rtol=0.01)
-    np.testing.assert_allclose(told(page, "distance from the origin of unit"), away[order], rtol=0.01)
     np.testing.assert_allclose(
-        cells(page)[0].reshape(6, 4), (net.W1 / np.linalg.norm(net.W1, axis=1)[:, None])[order], rtol=0.06
+        told(page, "distance from the origin of unit"), away[order], rtol=0.01
+    )
+    np.testing.assert_allclose(
+        cells(page)[0].reshape(6, 4),
+        (net.W1 / np.linalg.norm(net.W1, axis=1)[:, None])[order],
+        rtol=0.06,
     )
     assert "A network of 6 hidden units" in page
 
@@ -96,5 +104,9 @@ def test_a_run_without_a_model_has_no_picture(tmp_path):
 
 def test_the_count_of_queries_of_several_heads_speaks_of_all_of_them():
     data = EXACT | {"width": 8, "heads": 3, "rank": 8}
-    assert recovery_page._title_queries(data, 480, 134, 48).startswith("480 queries recover 3 heads of width 8;")
-    assert "a 8 x 8 head of rank 8" in recovery_page._title_queries(data | {"heads": 1}, 80, 128, 72)
+    assert recovery_page._title_queries(data, 480, 134, 48).startswith(
+        "480 queries recover 3 heads of width 8;"
+    )
+    assert "a 8 x 8 head of rank 8" in recovery_page._title_queries(
+        data | {"heads": 1}, 80, 128, 72
+    )

@@ -1,4 +1,6 @@
-"""Networks with one hidden layer: values by hand, the normal form and back, what counts as the same."""
+"""Networks with one hidden layer: values by hand, the normal form and back, what counts as the
+same.
+"""
 
 import math
 
@@ -24,7 +26,10 @@ def by_hand(network, x):
     }[network.activation]
 
     def affine(W, b, v):
-        return [math.fsum([w * z for w, z in zip(row, v, strict=True)]) + c for row, c in zip(W, b, strict=True)]
+        return [
+            math.fsum([w * z for w, z in zip(row, v, strict=True)]) + c
+            for row, c in zip(W, b, strict=True)
+        ]
 
     return affine(network.W2, network.b2, [phi(z) for z in affine(network.W1, network.b1, x)])
 
@@ -49,7 +54,9 @@ def test_the_normal_form_is_the_same_function(d, k, m, rng):
 
 
 def test_units_without_weights_are_a_constant(rng):
-    network = ReluNet(np.zeros((2, 3)), np.array([2.0, -1.0]), np.array([[3.0, 5.0]]), np.array([1.0]))
+    network = ReluNet(
+        np.zeros((2, 3)), np.array([2.0, -1.0]), np.array([[3.0, 5.0]]), np.array([1.0])
+    )
     form = network.normal_form()
     assert form.hidden == 0
     np.testing.assert_array_equal(form.points(rng.normal(size=(4, 3))), np.full((4, 1), 7.0))
@@ -88,19 +95,27 @@ def test_a_skip_connection_is_unfolded_into_pairs_of_units(rng):
     np.testing.assert_allclose(back.net.points(x), form.points(x), atol=1e-12)
 
 
-@pytest.mark.parametrize(("count", "d", "k", "m"), [(231, 10, 20, 1), (4257, 32, 128, 1), (9248, 32, 128, 32)])
+@pytest.mark.parametrize(
+    ("count", "d", "k", "m"), [(231, 10, 20, 1), (4257, 32, 128, 1), (9248, 32, 128, 32)]
+)
 def test_degrees_of_freedom_by_hand(count, d, k, m):
-    assert network_freedom(d, hidden=k, outputs=m) == count  # 20*11 + 11; 128*33 + 33; 128*64 + 32*33
+    # 20*11 + 11; 128*33 + 33; 128*64 + 32*33
+    assert network_freedom(d, hidden=k, outputs=m) == count
 
 
 def test_the_slopes_are_those_of_small_steps(rng):
     form, x, h = AbsAffine.random(4, hidden=6, outputs=3, rng=rng), rng.normal(size=4), 1e-6
-    steps = [(form.points((x + h * e)[None]) - form.points((x - h * e)[None]))[0] / (2 * h) for e in np.eye(4)]
+    steps = [
+        (form.points((x + h * e)[None]) - form.points((x - h * e)[None]))[0] / (2 * h)
+        for e in np.eye(4)
+    ]
     np.testing.assert_allclose(form.jacobian(x), np.array(steps).T, atol=1e-8)
 
 
 def test_normals_become_unit_vectors_without_changing_the_function():
-    form = AbsAffine(np.array([[3.0, 4.0]]), np.array([10.0]), np.array([[1.0]]), np.zeros((1, 2)), np.zeros(1))
+    form = AbsAffine(
+        np.array([[3.0, 4.0]]), np.array([10.0]), np.array([[1.0]]), np.zeros((1, 2)), np.zeros(1)
+    )
     np.testing.assert_allclose(form.n, [[0.6, 0.8]])
     np.testing.assert_allclose(form.points(np.array([[0.0, 0.0]])), [[5.0]])  # |0 - 10| / 2
 
@@ -123,10 +138,14 @@ def test_equal_hyperplanes_are_merged_and_idle_ones_dropped(rng):
 def test_order_and_signs_do_not_count_and_other_hyperplanes_do(rng):
     form = AbsAffine.random(5, hidden=7, outputs=2, rng=rng)
     order, sign = rng.permutation(7), rng.choice([-1.0, 1.0], size=7)
-    other = AbsAffine((form.n * sign[:, None])[order], (form.t * sign)[order], form.D[order], form.P, form.q)
+    other = AbsAffine(
+        (form.n * sign[:, None])[order], (form.t * sign)[order], form.D[order], form.P, form.q
+    )
     assert network_distance(form, other).largest < 1e-15
     moved = AbsAffine(form.n, form.t + 1e-3 * np.eye(7)[2], form.D, form.P, form.q)
-    assert network_distance(form, moved).largest == pytest.approx(1e-3 / max(1.0, abs(form.t[2]) + 1e-3), rel=0.3)
+    assert network_distance(form, moved).largest == pytest.approx(
+        1e-3 / max(1.0, abs(form.t[2]) + 1e-3), rel=0.3
+    )
     fewer = AbsAffine(form.n[1:], form.t[1:], form.D[1:], form.P, form.q)
     assert network_distance(form, fewer).largest == float("inf")
 

@@ -41,7 +41,9 @@ def test_the_answers_before_the_budget_ended_are_kept(rng):
 
 
 def test_the_shortest_question_that_denies_a_model_is_named(rng):
-    truth, other = (ReluNet(np.eye(2), np.zeros(2), np.ones((1, 2)), np.full(1, c)) for c in (0.0, 1.0))
+    truth, other = (
+        ReluNet(np.eye(2), np.zeros(2), np.ones((1, 2)), np.full(1, c)) for c in (0.0, 1.0)
+    )
     kept = [(X, truth(X)) for X in (rng.normal(size=(5, length, 2)) for length in (1, 3))]
     case = find_contradiction(other, kept, rng=rng)
     assert case.tokens.shape == (1, 2)
@@ -51,7 +53,9 @@ def test_the_shortest_question_that_denies_a_model_is_named(rng):
 
 def test_a_tie_between_tokens_denies_no_model(rng):
     """Scores of 1e20 that differ in their last digit: the other token may come out ahead."""
-    head, moved = (Head(1e20 * np.eye(2), np.array([[1.0], [0.0]]), h=np.array([h, 0.0])) for h in (0, 1e8))
+    head, moved = (
+        Head(1e20 * np.eye(2), np.array([[1.0], [0.0]]), h=np.array([h, 0.0])) for h in (0, 1e8)
+    )
     X = np.array([[[1.0, 1.0], [-1.0, 3.0], [1.0, 1.0]]])  # both score 2 against the last token
     assert np.abs(head(X) - moved(X)).max() > 0.3
     assert find_contradiction(moved, [(X, head(X))], rng=rng) is None
@@ -59,6 +63,8 @@ def test_a_tie_between_tokens_denies_no_model(rng):
 
 def test_a_constant_beside_zero_denies_no_model(rng):
     """Nothing but rounding is in an answer to zeros, whatever share of it that is."""
-    truth, near = (ReluNet(np.eye(2), np.zeros(2), np.ones((1, 2)), np.full(1, c)) for c in (0.0, 1e-14))
+    truth, near = (
+        ReluNet(np.eye(2), np.zeros(2), np.ones((1, 2)), np.full(1, c)) for c in (0.0, 1e-14)
+    )
     kept = [(X, truth(X)) for X in (np.zeros((1, 1, 2)), rng.normal(size=(5, 2, 2)))]
     assert find_contradiction(near, kept, rng=rng) is None

@@ -1,4 +1,6 @@
-"""Public functions take a number where they take a generator: the same choices, and nothing else passes."""
+"""Public functions take a number where they take a generator: the same choices, and nothing else
+passes.
+"""
 
 import inspect
 from dataclasses import fields, is_dataclass
@@ -17,7 +19,9 @@ CALLS = {
     "attack": lambda rng: keyhole.attack(UNIT, AVERAGE, rng=rng),
     "bound": lambda rng: keyhole.bound(AVERAGE, embed=4, bits=32, rng=rng),
     "build": lambda rng: keyhole.build(AVERAGE, rng=rng),
-    "effective_bits": lambda rng: keyhole.effective_bits(UNIT, AVERAGE, allowed=0.1, rng=rng, sampled=2),
+    "effective_bits": lambda rng: keyhole.effective_bits(
+        UNIT, AVERAGE, allowed=0.1, rng=rng, sampled=2
+    ),
     "learn": lambda rng: keyhole.learn(keyhole.Local(HEAD), rng=rng),
     "twins": lambda rng: keyhole.twins(HEAD, rng=rng),
     "verify": lambda rng: keyhole.verify(keyhole.Local(HEAD), HEAD, rng=rng),
@@ -26,7 +30,9 @@ CALLS = {
     "Mlp.random": lambda rng: keyhole.Mlp.random(3, q=1, dimension=2, hidden=4, rng=rng),
     "MultiHead.random": lambda rng: keyhole.MultiHead.random(3, heads=2, rng=rng),
     "OneLayer.random": lambda rng: keyhole.OneLayer.random(3, hidden=2, rng=rng),
-    "Recurrent.random": lambda rng: keyhole.Recurrent.random("gru", q=1, dimension=2, units=3, rng=rng),
+    "Recurrent.random": lambda rng: keyhole.Recurrent.random(
+        "gru", q=1, dimension=2, units=3, rng=rng
+    ),
     "ReluNet.random": lambda rng: keyhole.ReluNet.random(3, hidden=2, rng=rng),
     "TensorAttention.random": lambda rng: keyhole.TensorAttention.random(3, embed=2, rng=rng),
 }
@@ -69,7 +75,10 @@ def test_a_number_means_the_generator_it_seeds(call, seed):
 
 @pytest.mark.parametrize("wrong", [None, -1, True, 1.5, "7", np.random.RandomState(7)])
 def test_what_seeds_nothing_is_refused_with_what_to_give_instead(wrong):
-    with pytest.raises(InvalidInput, match=r"rng must be a numpy\.random\.Generator or a whole number from 0 on; got"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"rng must be a numpy\.random\.Generator or a whole number from 0 on; got",
+    ):
         as_generator(wrong)
 
 
@@ -84,5 +93,8 @@ def test_hints_are_public_and_reach_the_learner():
 
 
 def test_a_missing_hint_is_named_for_the_command_line_and_for_python():
-    with pytest.raises(InvalidInput, match=r"tolerant needs --norm-bound, in Python hints=keyhole\.Hints\(norm_bound="):
+    with pytest.raises(
+        InvalidInput,
+        match=r"tolerant needs --norm-bound, in Python hints=keyhole\.Hints\(norm_bound=",
+    ):
         keyhole.learn(keyhole.Local(HEAD), rng=3, learner="tolerant")

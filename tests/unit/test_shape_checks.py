@@ -1,4 +1,6 @@
-"""The checks of shapes that run beside every test: spared in functions called often, never left out."""
+"""The checks of shapes that run beside every test: spared in functions called often, never left
+out.
+"""
 
 import pytest
 from jaxtyping import TypeCheckError
@@ -18,7 +20,11 @@ def refused(call):
 
 
 def test_the_first_thirty_calls_in_a_test_are_checked_and_every_thirtieth_after():
-    assert [n for n in range(1, 100) if refused(lambda: softmax("words"))] == [*range(1, 31), 60, 90]
+    assert [n for n in range(1, 100) if refused(lambda: softmax("words"))] == [
+        *range(1, 31),
+        60,
+        90,
+    ]
 
 
 def test_every_test_counts_anew():

@@ -32,7 +32,9 @@ def search_only(monkeypatch, *folders):
     monkeypatch.setenv("PATH", ":".join(map(str, folders)))
 
 
-def test_a_shim_that_does_not_run_is_passed_over_for_an_interpreter_that_does(smoke, tmp_path, monkeypatch):
+def test_a_shim_that_does_not_run_is_passed_over_for_an_interpreter_that_does(
+    smoke, tmp_path, monkeypatch
+):
     write_python(tmp_path / "shims", VERSION, "exit 127")
     real = write_python(tmp_path / "real", VERSION, f'exec {sys.executable} "$@"')
     search_only(monkeypatch, tmp_path / "shims", tmp_path / "real")
@@ -81,7 +83,9 @@ def test_a_wheel_without_a_file_of_the_package_is_refused(smoke, tmp_path):
     page.write_text("a page")
     with zipfile.ZipFile(tmp_path / "one.whl", "w") as wheel:
         wheel.writestr("keyhole/__init__.py", "")
-    with pytest.raises(smoke.Failed, match=r"lacks 1 files, such as keyhole/web/static/index\.html"):
+    with pytest.raises(
+        smoke.Failed, match=r"lacks 1 files, such as keyhole/web/static/index\.html"
+    ):
         smoke.check_contents(tmp_path / "one.whl", tmp_path / "src")
 
 

@@ -1,4 +1,6 @@
-"""Behind a known network: steps stay inside a region, pairs give score and read-out, M and columns come back."""
+"""Behind a known network: steps stay inside a region, pairs give score and read-out, M and columns
+come back.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,10 @@ def behind(model):
     """A reader that knows the network, and the network."""
     G = model.lone().normal_form()
     W, h = np.asarray(model.head.W), model.head.h
-    sizes = Sizes(float(np.linalg.norm(W)) / len(W), 0.0 if h is None else float(np.linalg.norm(h)) / len(h) ** 0.5)
+    sizes = Sizes(
+        float(np.linalg.norm(W)) / len(W),
+        0.0 if h is None else float(np.linalg.norm(h)) / len(h) ** 0.5,
+    )
     return Reader(Counted(Local(model)), G, sizes), G
 
 
@@ -35,8 +40,12 @@ def test_the_longest_step_ends_at_the_first_hyperplane(rng):
 
 
 def test_backwards_is_taken_where_it_is_longer():
-    G = AbsAffine(np.array([[1.0, 0.0]]), np.array([1.0]), np.ones((1, 1)), np.zeros((1, 2)), np.zeros(1))
-    assert locate_spot(G, np.zeros(2)).steps(np.array([[[1.0, 0.0]], [[-1.0, 0.0]]])).tolist()[0] < 0
+    G = AbsAffine(
+        np.array([[1.0, 0.0]]), np.array([1.0]), np.ones((1, 1)), np.zeros((1, 2)), np.zeros(1)
+    )
+    assert (
+        locate_spot(G, np.zeros(2)).steps(np.array([[[1.0, 0.0]], [[-1.0, 0.0]]])).tolist()[0] < 0
+    )
     assert locate_spot(G, np.zeros(2)).steps(np.array([[[-1.0, 0.0]]]))[0] > 0
 
 
@@ -56,7 +65,9 @@ def test_two_answers_give_the_score_and_the_readout(residual, outputs, rng):
     place = locate_spot(G, z)
     steps = 0.5 * place.within(X @ model.mixing.T)
     t, seen = reader.pair(place, G.points(z[None])[0], X, steps)
-    np.testing.assert_allclose(t, steps * (X @ (np.asarray(model.head.W) @ z + model.head.h)), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        t, steps * (X @ (np.asarray(model.head.W) @ z + model.head.h)), rtol=1e-6, atol=1e-9
+    )
     np.testing.assert_allclose(seen, X @ (place.J @ model.mixing).T, rtol=1e-6, atol=1e-9)
 
 
@@ -76,7 +87,9 @@ def test_forms_are_those_of_the_scores(outputs, rng):
     place, worth = find_best_spot(G, np.array([0.6, 0.0, 0.8, 0.0]), reader.sizes)
     design = reader.design(place)
     column = design.solve(reader.forms(place, reader.bases([place])[0], design)[None])[0]
-    np.testing.assert_allclose(column, np.asarray(model.head.W) @ place.z + model.head.h, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(
+        column, np.asarray(model.head.W) @ place.z + model.head.h, rtol=1e-7, atol=1e-9
+    )
     assert worth > 0
 
 
@@ -84,7 +97,9 @@ def test_forms_are_those_of_the_scores(outputs, rng):
 def test_the_mixing_comes_back_with_columns(outputs, rng):
     model = OneLayer.random(4, hidden=16, outputs=outputs, biases=True, residual=True, rng=rng)
     reader, G = behind(model)
-    spots = [find_best_spot(G, u, reader.sizes)[0] for u in np.linalg.qr(rng.normal(size=(4, 4)))[0]]
+    spots = [
+        find_best_spot(G, u, reader.sizes)[0] for u in np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    ]
     columns = measure_mixing(reader, spots, reader.bases(spots), 1.0, rng=rng)
     np.testing.assert_allclose(reader.M, model.mixing, atol=1e-7)
     truth = [np.asarray(model.head.W) @ place.z + model.head.h for place in spots]
@@ -92,7 +107,9 @@ def test_the_mixing_comes_back_with_columns(outputs, rng):
 
 
 def test_spots_avoid_where_the_network_is_flat():
-    step = AbsAffine(np.array([[1.0]]), np.array([2.0]), np.ones((1, 1)), np.array([[0.5]]), np.zeros(1))
+    step = AbsAffine(
+        np.array([[1.0]]), np.array([2.0]), np.ones((1, 1)), np.array([[0.5]]), np.zeros(1)
+    )
     place, worth = find_best_spot(step, np.array([1.0]), Sizes(1.0, 0.0))
     assert worth > 0
     assert place.z[0] > 2.0

@@ -36,7 +36,9 @@ def test_blocks_follow_one_another():
     rng = np.random.default_rng(0)
     first, second = layer(3, rng), layer(3, rng)
     X = rng.normal(size=(4, 5, 3))
-    stack = Transformer((Block(Times(2.0), first), Block(Times(3.0), second, residual=True)), Times(0.5))
+    stack = Transformer(
+        (Block(Times(2.0), first), Block(Times(3.0), second, residual=True)), Times(0.5)
+    )
     middle = 3.0 * first(2.0 * X)
     np.testing.assert_allclose(stack(X), 0.5 * (second(middle) + middle), rtol=1e-14)
 
@@ -45,7 +47,9 @@ def test_a_blank_token_is_seen_and_then_dropped():
     rng = np.random.default_rng(1)
     unit, X, blank = layer(2, rng), rng.normal(size=(3, 4, 2)), np.array([5.0, -1.0])
     whole = unit(np.concatenate([np.tile(blank, (3, 1, 1)), X], axis=1))
-    np.testing.assert_allclose(Transformer((Block(Times(1.0), unit, blank),))(X), whole[:, 1:], rtol=1e-14)
+    np.testing.assert_allclose(
+        Transformer((Block(Times(1.0), unit, blank),))(X), whole[:, 1:], rtol=1e-14
+    )
 
 
 def test_layers_can_be_evaluated_in_another_way():

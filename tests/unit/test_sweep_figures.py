@@ -8,7 +8,15 @@ from keyhole.lab.pages.parts.sweep_maps import draw_sweep_map
 from keyhole.lab.pages.sweep_page import draw_sweep_page, pair_values
 
 MAP = {"kind": "map", "x": "job.q", "y": "job.m", "value": "record.error"}
-DATA = {"name": "n", "sentence": "s", "about": "", "expectations": [], "failures": [], "file": "f", "run": "r"}
+DATA = {
+    "name": "n",
+    "sentence": "s",
+    "about": "",
+    "expectations": [],
+    "failures": [],
+    "file": "f",
+    "run": "r",
+}
 
 
 def rows(table):
@@ -33,7 +41,9 @@ def test_a_row_gives_one_point_or_several(x, y, points):
 
 def test_known_lines_are_drawn_dashed_through_medians():
     table = [{"a": x, "b": [x, x + 1.0], "line": 2.0 * x} for x in (1, 2, 3)]
-    text = draw_sweep_page(DATA, table, {"x": "a", "y": "b", "lines": {"twice": "line", "nowhere": "absent"}})
+    text = draw_sweep_page(
+        DATA, table, {"x": "a", "y": "b", "lines": {"twice": "line", "nowhere": "absent"}}
+    )
     assert text.count('class="line limit"') == 1
     assert ">twice</text>" in text
     assert "nowhere" not in text
@@ -60,7 +70,10 @@ def _brightness(colour):
 
 def test_larger_values_are_brighter():
     text = draw_sweep_map(rows({(1, 1): 0.0, (2, 1): 0.5, (3, 1): 1.0}), MAP)
-    found = re.findall(r'fill:(#\w+|rgb\([^)]*\))" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="[\d.]+"><title>', text)
+    found = re.findall(
+        r'fill:(#\w+|rgb\([^)]*\))" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="[\d.]+"><title>',
+        text,
+    )
     colours = [_brightness(colour) for colour in found]
     assert colours == sorted(colours)
     assert len(set(colours)) == 3

@@ -26,8 +26,9 @@ def test_base_list_and_grid_are_combined_and_later_ones_override(tmp_path):
     sweep = read_sweep(
         write(
             tmp_path,
-            'job = "trial"\n[base]\nmodel.kind = "head"\nmodel.width = 3\n[[list]]\nmodel.rank = 1\n[[list]]\n'
-            'model.kind = "multihead"\n[grid]\n"model.width" = [4, 8]\nseed.range = [0, 2]\n',
+            'job = "trial"\n[base]\nmodel.kind = "head"\nmodel.width = 3\n[[list]]\nmodel.rank ='
+            ' 1\n[[list]]\nmodel.kind = "multihead"\n[grid]\n"model.width" = [4, 8]\nseed.range ='
+            " [0, 2]\n",
         )
     )
     jobs = [parse_job(sweep.kind, entry) for entry in sweep.entries]
@@ -45,7 +46,10 @@ def test_json_says_the_same_as_toml(tmp_path):
     toml = read_sweep(write(tmp_path, 'name = "a"\njob = "plan"\n[grid]\nwidth = [2, 3]\n'))
     data = {"name": "a", "job": "plan", "grid": {"width": [2, 3]}}
     assert read_sweep(write(tmp_path, json.dumps(data), "sweep.json")) == toml
-    assert [parse_job("plan", entry) for entry in toml.entries] == [PlanJob(width=2), PlanJob(width=3)]
+    assert [parse_job("plan", entry) for entry in toml.entries] == [
+        PlanJob(width=2),
+        PlanJob(width=3),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -79,8 +83,22 @@ def test_a_missing_file_says_what_was_looked_for():
 
 
 ROWS = [
-    StoredRow("a", {"width": 1, "tags": ["x"]}, DONE, {"error": 1e-3, "verdict": "EXACT"}, None, {"seconds": 1.0}),
-    StoredRow("b", {"width": 2, "tags": []}, DONE, {"error": 3e-3, "verdict": "EXACT"}, None, {"seconds": 2.0}),
+    StoredRow(
+        "a",
+        {"width": 1, "tags": ["x"]},
+        DONE,
+        {"error": 1e-3, "verdict": "EXACT"},
+        None,
+        {"seconds": 1.0},
+    ),
+    StoredRow(
+        "b",
+        {"width": 2, "tags": []},
+        DONE,
+        {"error": 3e-3, "verdict": "EXACT"},
+        None,
+        {"seconds": 2.0},
+    ),
     StoredRow("c", {"width": 2, "tags": []}, FAILED, None, "it fell over", {}),
 ]
 
@@ -125,7 +143,9 @@ def test_rows_are_exported_flat(tmp_path):
 
 
 def test_rows_are_exported_to_parquet(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install 'keyhole[parquet]'")
+    parquet = pytest.importorskip(
+        "pyarrow.parquet", reason="pyarrow is not installed: pip install 'keyhole[parquet]'"
+    )
     export_rows(tabulate_rows(ROWS), tmp_path, ["parquet"])
     back = parquet.read_table(tmp_path / "rows.parquet").to_pylist()
     assert [row["record.error"] for row in back] == [1e-3, 3e-3, None]
@@ -136,13 +156,26 @@ def test_expectations_are_statistics_of_the_rows_they_name():
     cases = [
         ({"value": "record.error", "statistic": "median", "at_most": 2e-3}, 2e-3, True),
         ({"value": "record.error", "statistic": "max", "at_most": 2e-3}, 3e-3, False),
-        ({"value": "record.error", "statistic": "max", "where": {"job.width": 1}, "at_most": 2e-3}, 1e-3, True),
+        (
+            {
+                "value": "record.error",
+                "statistic": "max",
+                "where": {"job.width": 1},
+                "at_most": 2e-3,
+            },
+            1e-3,
+            True,
+        ),
         ({"value": "record.verdict", "equals": "EXACT", "at_least": 1.0}, 1.0, True),
         ({"value": "record.nothing", "statistic": "max", "at_most": 1.0}, None, False),
     ]
     for one, measured, met in cases:
         (landing,) = judge_expectations(rows, (one,))
-        assert landing.measured == pytest.approx(measured) if measured is not None else landing.measured is None
+        assert (
+            landing.measured == pytest.approx(measured)
+            if measured is not None
+            else landing.measured is None
+        )
         assert landing.met is met
 
 
@@ -156,7 +189,13 @@ def test_a_page_draws_rows_and_keeps_hostile_words_inert():
         "file": "a.toml",
         "run": "runs/a",
     }
-    figure = {"x": "job.width", "y": "record.error", "series": "record.verdict", "log": "y", "limit": 1e-2}
+    figure = {
+        "x": "job.width",
+        "y": "record.error",
+        "series": "record.verdict",
+        "log": "y",
+        "limit": 1e-2,
+    }
     drawn = draw_sweep_page(data, tabulate_rows(ROWS), figure)
     assert "<script>alert" not in drawn
     assert "<img src=x" not in drawn

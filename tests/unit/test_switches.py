@@ -16,9 +16,14 @@ def test_jumps_are_those_of_the_hidden_heads(rng):
     seen = recovery.jumps
     assert len(seen.angles) == 3
     assert ((seen.angles >= 0) & (seen.angles < np.pi)).all()
-    # half a turn on, every head has changed sides, so that start and end add up to the jump of all read-outs
-    x = np.linalg.lstsq(hidden.V.sum(axis=0).T, 2 * seen.start + seen.sizes.sum(axis=0), rcond=None)[0]
-    np.testing.assert_allclose(x @ hidden.V.sum(axis=0), 2 * seen.start + seen.sizes.sum(axis=0), rtol=1e-9)
+    # half a turn on, every head has changed sides, so that start and end add up to the jump of all
+    # read-outs
+    x = np.linalg.lstsq(
+        hidden.V.sum(axis=0).T, 2 * seen.start + seen.sizes.sum(axis=0), rcond=None
+    )[0]
+    np.testing.assert_allclose(
+        x @ hidden.V.sum(axis=0), 2 * seen.start + seen.sizes.sum(axis=0), rtol=1e-9
+    )
 
 
 def test_every_jump_is_drawn_with_its_numbers():
@@ -41,7 +46,13 @@ def test_heads_stand_beside_the_true_ones_they_match(tmp_path, rng):
     found = MultiHead(truth.W[::-1] + 1e-12, truth.V[::-1])
     save(truth, tmp_path / "t.safetensors")
     save(found, tmp_path / "f.safetensors")
-    stop = {"name": "two heads", "truth": "t.safetensors", "model": "f.safetensors", "distance": 1e-12, "jumps": None}
+    stop = {
+        "name": "two heads",
+        "truth": "t.safetensors",
+        "model": "f.safetensors",
+        "distance": 1e-12,
+        "jumps": None,
+    }
     page = draw_heads_against_truth({"stops": [stop, {"name": "another"}]}, tmp_path)
     assert "true W of head 2" in page
     largest = [float(value) for value in re.findall(r"largest ([0-9.e-]+)", page)]

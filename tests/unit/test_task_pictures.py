@@ -7,21 +7,31 @@ import pytest
 
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.lab.pages import bound_page
-from keyhole.lab.pages.parts.task_pictures import Asked, draw_keys_and_face, draw_match_circle, draw_pair_slices
+from keyhole.lab.pages.parts.task_pictures import (
+    Asked,
+    draw_keys_and_face,
+    draw_match_circle,
+    draw_pair_slices,
+)
 
 NAMES = ["blank ∅", "1: 3", "2: 7", "3: 3"]
 
 
 def row(weights, values=(3.0, 7.0, 3.0), token=1):
     weights = np.asarray(weights, dtype=float)
-    return Asked(token, np.array(values), NAMES, np.log(np.maximum(weights.reshape(-1), 1e-9)), weights)
+    return Asked(
+        token, np.array(values), NAMES, np.log(np.maximum(weights.reshape(-1), 1e-9)), weights
+    )
 
 
 def test_the_circle_lights_the_place_opposite_and_names_who_stands_there():
     drawn = draw_match_circle(10, row([0.0, 0.5, 0.0, 0.5]))
     assert "token 2 (x = 7) looks opposite for 3 modulo 10: it finds token 1, 3" in drawn
     turn = 2 * np.pi * 3 / 10
-    place = f'<circle class="truth" cx="{170 + 118 * np.cos(turn):.1f}" cy="{172 - 118 * np.sin(turn):.1f}" r="11">'
+    place = (
+        f'<circle class="truth" cx="{170 + 118 * np.cos(turn):.1f}"'
+        f' cy="{172 - 118 * np.sin(turn):.1f}" r="11">'
+    )
     assert place in drawn
     assert re.findall(r'<rect class="ours" x="740" y="[\d.]+" width="([\d.]+)"', drawn) == [
         "0.0",
@@ -47,7 +57,10 @@ def test_a_slice_has_a_cell_per_pair_the_sums_of_its_sides_and_a_triangle_for_ea
     weights[2, 2] = 0.4
     drawn = draw_pair_slices([row(weights)], 10)
     assert drawn.count("<rect style=") == 16
-    right = [float(w) for w in re.findall(r'<rect class="ours" x="216" y="[\d.]+" width="([\d.]+)"', drawn)]
+    right = [
+        float(w)
+        for w in re.findall(r'<rect class="ours" x="216" y="[\d.]+" width="([\d.]+)"', drawn)
+    ]
     np.testing.assert_allclose(right, 40 * weights.sum(axis=1), atol=0.05)
     below = [float(h) for h in re.findall(r'y="180" width="[\d.]+" height="([\d.]+)"', drawn)]
     np.testing.assert_allclose(below, 28 * weights.sum(axis=0), atol=0.05)
@@ -69,7 +82,10 @@ def test_the_set_is_on_top_and_the_margin_is_the_gap_to_the_best_of_the_others(m
     assert gap > 0
     assert told == pytest.approx(gap, rel=0.02)
     heights = {
-        kind: [float(y) for y in re.findall(rf'<circle class="{kind}" cx="[\d.]+" cy="([\d.]+)"', drawn)]
+        kind: [
+            float(y)
+            for y in re.findall(rf'<circle class="{kind}" cx="[\d.]+" cy="([\d.]+)"', drawn)
+        ]
         for kind in ("ours", "truth")
     }
     assert max(heights["ours"]) < min(heights["truth"])
@@ -77,14 +93,28 @@ def test_the_set_is_on_top_and_the_margin_is_the_gap_to_the_best_of_the_others(m
 
 
 def test_a_set_of_everybody_has_no_face_to_draw(rng):
-    assert draw_keys_and_face(SetQueries(rng.normal(size=(3, 4)), "least-squares", 0.01, 3), [0, 1, 2]) == ""
+    assert (
+        draw_keys_and_face(SetQueries(rng.normal(size=(3, 4)), "least-squares", 0.01, 3), [0, 1, 2])
+        == ""
+    )
 
 
 def test_a_conversation_shows_what_was_sent_beside_the_bound():
-    message = {"layer": 1, "sender": "Alice", "receiver": "Bob", "content": "queries", "numbers": 4, "bits": 64}
-    drawn = bound_page.draw_conversation({"messages": [message, message], "each": 16, "needed": 8, "deviation": 0.0})
+    message = {
+        "layer": 1,
+        "sender": "Alice",
+        "receiver": "Bob",
+        "content": "queries",
+        "numbers": 4,
+        "bits": 64,
+    }
+    drawn = bound_page.draw_conversation(
+        {"messages": [message, message], "each": 16, "needed": 8, "deviation": 0.0}
+    )
     assert "128 sent" in drawn
     assert "lower bound 8" in drawn
-    width = float(re.search(r'fill-opacity: .5" x="140" y="[\d.]+" width="([\d.]+)"', drawn).group(1))
+    width = float(
+        re.search(r'fill-opacity: .5" x="140" y="[\d.]+" width="([\d.]+)"', drawn).group(1)
+    )
     place = float(re.search(r'd="M([\d.]+) [\d.]+v32"', drawn).group(1)) - 140
     assert width / place == pytest.approx(np.log2(128) / np.log2(8), rel=1e-3)

@@ -43,13 +43,17 @@ def by_definition(task, x):
         "match4": lambda i: product(range(N), repeat=3),
         "match3-bigram": lambda i: [(j, j + 1) for j in range(N - 1)],
         "match3-local": lambda i: [
-            (j, k) for j, k in product(range(N), repeat=2) if abs(i - j) <= task.radius and abs(i - k) <= task.radius
+            (j, k)
+            for j, k in product(range(N), repeat=2)
+            if abs(i - j) <= task.radius and abs(i - k) <= task.radius
         ],
     }[task.name]
     return [any((x[i] + sum(x[j] for j in js)) % M == 0 for js in partners(i)) for i in range(N)]
 
 
-@pytest.mark.parametrize("task", [t for t in SMALL if t.name.startswith("match")], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "task", [t for t in SMALL if t.name.startswith("match")], ids=lambda t: t.name
+)
 @pytest.mark.parametrize("kind", ["random", "planted", "balanced", "near-miss"])
 def test_matching_labels_follow_the_definition(task, kind):
     X = task.sample(30, rng=np.random.default_rng(1), kind=kind)
@@ -67,7 +71,9 @@ def test_averages_are_means_of_the_vectors_named(task, kind):
             named = [int(j) for j in x[i, d : d + task.q] if j >= 0]
             assert len(set(named)) == len(named) >= 1
             assert task.at_most or len(named) == task.q
-            np.testing.assert_allclose(answers[i], np.mean([x[j, :d] for j in named], axis=0), atol=1e-15)
+            np.testing.assert_allclose(
+                answers[i], np.mean([x[j, :d] for j in named], axis=0), atol=1e-15
+            )
     assert np.linalg.norm(X[..., :d], axis=-1).max() <= 1 + 1e-12
 
 
@@ -77,7 +83,10 @@ def test_a_triangle_is_a_closed_walk_of_three_edges(kind):
     X = task.sample(30, rng=np.random.default_rng(3), kind=kind)
     for x, labels in zip(X.astype(int), task.target(X)[..., 0], strict=True):
         edges = [tuple(edge) for edge in x]
-        expected = [any(e[1] == f[0] and f[1] == g[0] and g[1] == e[0] for f in edges for g in edges) for e in edges]
+        expected = [
+            any(e[1] == f[0] and f[1] == g[0] and g[1] == e[0] for f in edges for g in edges)
+            for e in edges
+        ]
         np.testing.assert_array_equal(labels, np.array(expected, dtype=float))
 
 
@@ -114,7 +123,14 @@ def test_every_task_keeps_the_contract(task):
 
 @pytest.mark.parametrize(
     "task",
-    [Match2(3, 4), Match3(2, 5), Triangles(2, 3), FourCycles(3), SparseAverage(5, 2), SparseAverage(4, 3, 1, True)],
+    [
+        Match2(3, 4),
+        Match3(2, 5),
+        Triangles(2, 3),
+        FourCycles(3),
+        SparseAverage(5, 2),
+        SparseAverage(4, 3, 1, True),
+    ],
 )
 def test_an_exhaustive_list_holds_every_input_once(task):
     inputs = np.concatenate(list(task.exhaustive()))
@@ -128,7 +144,9 @@ def test_an_exhaustive_list_holds_every_input_once(task):
 
 def test_balanced_inputs_match_half_of_the_last_tokens():
     for task in (Match2(20, 400), Match3(12, 2000), Match3Bigram(12, 200), Match3Local(12, 200, 3)):
-        labels = task.target(task.sample(100, rng=np.random.default_rng(7), kind="balanced"))[:, -1, 0]
+        labels = task.target(task.sample(100, rng=np.random.default_rng(7), kind="balanced"))[
+            :, -1, 0
+        ]
         assert labels.mean() == 0.5
 
 

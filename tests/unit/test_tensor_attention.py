@@ -1,4 +1,6 @@
-"""Attention of higher order: hand-computed values, the dense formula, scales, and what is refused."""
+"""Attention of higher order: hand-computed values, the dense formula, scales, and what is
+refused.
+"""
 
 import itertools
 import math
@@ -24,7 +26,9 @@ def written_out(unit, X):
         for places in itertools.product(range(length), repeat=unit.order - 1):
             q = X[i] @ unit.Q
             keys = [X[j] @ K for j, K in zip(places, unit.K, strict=True)]
-            score = math.fsum(float(np.prod([q[e], *(k[e] for k in keys)])) for e in range(unit.embed))
+            score = math.fsum(
+                float(np.prod([q[e], *(k[e] for k in keys)])) for e in range(unit.embed)
+            )
             values = [X[j] @ V for j, V in zip(places, unit.V, strict=True)]
             terms.append((score, np.prod(values, axis=0)))
         top = max(score for score, _ in terms)
@@ -58,7 +62,10 @@ def test_order_two_is_a_self_attention_unit_with_one_head(rng):
     V = rng.normal(size=(5, 2))
     X = rng.normal(size=(6, 40, 5))
     np.testing.assert_allclose(
-        TensorAttention(Q, (K,), (V,))(X), SelfAttention(Q[None], K[None], V[None])(X), rtol=0, atol=1e-12
+        TensorAttention(Q, (K,), (V,))(X),
+        SelfAttention(Q[None], K[None], V[None])(X),
+        rtol=0,
+        atol=1e-12,
     )
 
 
@@ -97,7 +104,9 @@ def test_huge_and_tiny_factors_that_cancel_are_multiplied_safely(rng):
     unit = TensorAttention.random(3, order=4, embed=4, outputs=2, rng=rng)
     K, V = unit.K, unit.V
     apart = TensorAttention(
-        unit.Q * 1e-200, (K[0] * 1e200, K[1] * 1e300, K[2] * 1e-300), (V[0] * 1e200, V[1] * 1e250, V[2] * 1e-300)
+        unit.Q * 1e-200,
+        (K[0] * 1e200, K[1] * 1e300, K[2] * 1e-300),
+        (V[0] * 1e200, V[1] * 1e250, V[2] * 1e-300),
     )
     X = rng.normal(size=(2, 5, 3))
     np.testing.assert_allclose(apart(X), 1e150 * unit.dense(X), rtol=1e-9)

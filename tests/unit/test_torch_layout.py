@@ -1,4 +1,6 @@
-"""Layers in torch's layout: against torch where it is installed, and against its formula written out."""
+"""Layers in torch's layout: against torch where it is installed, and against its formula written
+out.
+"""
 
 import importlib.util
 
@@ -7,17 +9,22 @@ import pytest
 
 from keyhole import SelfAttention, torch_multihead
 
-SHAPES = [(1, 4, 3, 2), (2, 5, 1, 1), (3, 4, 6, 2), (2, 3, 2, 7), (4, 16, 4, 4)]  # heads, width, embed, outputs
+# heads, width, embed, outputs
+SHAPES = [(1, 4, 3, 2), (2, 5, 1, 1), (3, 4, 6, 2), (2, 3, 2, 7), (4, 16, 4, 4)]
 
 
 def drawn(heads, width, embed, outputs):
     rng = np.random.default_rng(heads + 10 * width)
     Q, K = rng.normal(size=(2, heads, width, embed))
-    return SelfAttention(Q, K, rng.normal(size=(heads, width, outputs))), rng.normal(size=(3, 6, width))
+    return SelfAttention(Q, K, rng.normal(size=(heads, width, outputs))), rng.normal(
+        size=(3, 6, width)
+    )
 
 
 def as_torch_computes(weights, X):
-    """Scaled dot-product attention with joined heads, as the documentation of the module gives it."""
+    """Scaled dot-product attention with joined heads, as the documentation of the module gives
+    it.
+    """
     batch, length, width = X.shape
     size = width // weights.heads
     q, k, v = (

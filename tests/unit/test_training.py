@@ -1,4 +1,6 @@
-"""Training: torch nets equal to numpy models, seeds side by side as if alone, runs that go on, stop and are refused."""
+"""Training: torch nets equal to numpy models, seeds side by side as if alone, runs that go on, stop
+and are refused.
+"""
 
 import json
 import sys
@@ -32,15 +34,32 @@ CASES = [
     {**AVERAGE, "model": "attention", "heads": 2, "codes": "random"},
     *[
         {**AVERAGE, "model": m, "tied": True, "codes": codes}
-        for m, codes in (("attention", "learned"), ("attention", "random"), ("linear-attention", "learned"))
+        for m, codes in (
+            ("attention", "learned"),
+            ("attention", "random"),
+            ("linear-attention", "learned"),
+        )
     ],
-    *[{**AVERAGE, "at_most": True, "codes": "random", "model": m} for m in ("attention", "mlp", "gru")],
+    *[
+        {**AVERAGE, "at_most": True, "codes": "random", "model": m}
+        for m in ("attention", "mlp", "gru")
+    ],
     *[{**MATCH, "model": m} for m in ("attention", "third-order", "mlp", "gru", "layers")],
-    {**MATCH, "task": "match3-bigram", "model": "layers", "layers": 2, "heads": 2, "embed": 8, "places": True},
+    {
+        **MATCH,
+        "task": "match3-bigram",
+        "model": "layers",
+        "layers": 2,
+        "heads": 2,
+        "embed": 8,
+        "places": True,
+    },
     {"task": "triangles", "nodes": 5, "model": "third-order"},
     {"task": "four-cycles", "nodes": 5, "model": "attention"},
 ]
-TINY = TrainJob("sparse-average", length=6, q=2, width=2, steps=60, seeds=2, tests=50, samples=100, keep=False)
+TINY = TrainJob(
+    "sparse-average", length=6, q=2, width=2, steps=60, seeds=2, tests=50, samples=100, keep=False
+)
 
 
 def job(**changes):
@@ -86,19 +105,30 @@ def test_a_seed_learns_beside_others_what_it_learns_alone():
     for k, seed in enumerate((0, 1)):
         alone = run_job(job(seed=seed, seeds=1)).data
         np.testing.assert_allclose(alone["errors"], both["errors"][k : k + 1], rtol=1e-3)
-        np.testing.assert_allclose(alone["curve"]["errors"][0], both["curve"]["errors"][k], rtol=1e-3)
+        np.testing.assert_allclose(
+            alone["curve"]["errors"][0], both["curve"]["errors"][k], rtol=1e-3
+        )
 
 
 def test_a_model_that_is_unknown_is_refused_with_the_names_of_those_that_are_known():
-    with pytest.raises(keyhole.InvalidInput, match="attention, linear-attention, third-order, mlp, gru, lstm, layers"):
+    with pytest.raises(
+        keyhole.InvalidInput,
+        match="attention, linear-attention, third-order, mlp, gru, lstm, layers",
+    ):
         run_job(job(model="perceptron"))
 
 
 def test_training_without_torch_says_how_to_get_it(monkeypatch):
-    for name in [n for n in sys.modules if n.startswith("keyhole.lab.training") or n.partition(".")[0] == "torch"]:
+    for name in [
+        n
+        for n in sys.modules
+        if n.startswith("keyhole.lab.training") or n.partition(".")[0] == "torch"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(keyhole.InvalidInput, match=r"needs the torch extra: pip install 'keyhole\[torch\]'"):
+    with pytest.raises(
+        keyhole.InvalidInput, match=r"needs the torch extra: pip install 'keyhole\[torch\]'"
+    ):
         run_job(TINY)
 
 
@@ -161,7 +191,8 @@ def test_the_least_error_of_linear_attention_is_that_of_the_best_matrix_of_its_r
     data = run_job(job(length=7, q=2, width=1, embed=3, steps=1, seeds=1)).data
     members = np.array([[i in y for i in range(7)] for y in combinations(range(7), 2)], dtype=float)
     values = np.linalg.eigvalsh(members.T @ members / len(members))
-    lost = values[:-3].sum() / values.sum()  # of M G z with G the projection on the three largest directions
+    # of M G z with G the projection on the three largest directions
+    lost = values[:-3].sum() / values.sum()
     assert data["lines"]["linear_optimum"] == pytest.approx(lost)
     three = run_job(job(length=7, q=2, width=1, embed=1, heads=3, steps=1, seeds=1)).data
     assert three["lines"]["linear_optimum"] == pytest.approx(lost)
@@ -170,7 +201,10 @@ def test_the_least_error_of_linear_attention_is_that_of_the_best_matrix_of_its_r
 def test_lines_of_labels_are_fitted_to_what_was_seen_and_measured_on_tests():
     lesson = choose_lesson(keyhole.Match3(5, 11))
     rng = np.random.default_rng(0)
-    seen, tests = (Examples(X, lesson.targets(X)) for X in (lesson.draw(200, rng=rng), lesson.draw(200, rng=rng)))
+    seen, tests = (
+        Examples(X, lesson.targets(X))
+        for X in (lesson.draw(200, rng=rng), lesson.draw(200, rng=rng))
+    )
     lines = lesson.lines(tests, seen)
     assert lines["majority"] == pytest.approx(min(tests.Y.mean(), 1 - tests.Y.mean()), abs=1e-12)
     assert lines["distinct_count"] <= lines["majority"] + 0.05
@@ -245,7 +279,9 @@ def test_a_model_is_the_best_of_its_checks_and_measured_on_other_sequences():
 
 def test_a_small_training_learns_its_task_and_tells_what_it_did(tmp_path):
     out = str(tmp_path / "run")
-    record = run_job(job(steps=300, samples=None, keep=True, out=out, round_trip=True, effective_bits=True))
+    record = run_job(
+        job(steps=300, samples=None, keep=True, out=out, round_trip=True, effective_bits=True)
+    )
     data = json.loads(record.json())
     assert data["error"]["max"] < 0.01
     assert data["error"]["min"] <= data["error"]["median"] <= data["error"]["max"]
@@ -258,11 +294,19 @@ def test_a_small_training_learns_its_task_and_tells_what_it_did(tmp_path):
     assert data["curve"]["alignment"][0] == pytest.approx(2 / 6, abs=0.05)
     assert data["curve"]["alignment"][-1] > 0.9
     assert data["round_trip"]["verdict"] == "EXACT"
-    assert data["round_trip"]["error_after"] == pytest.approx(data["round_trip"]["error_before"], abs=1e-9)
+    assert data["round_trip"]["error_after"] == pytest.approx(
+        data["round_trip"]["error_before"], abs=1e-9
+    )
     assert data["effective_bits"]["ratio"] >= 1.0
     assert data["command"].startswith("keyhole train sparse-average --length 6 --q 2 --width 2")
     saved = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"record.json", "report.html", "model.safetensors", "seed-0.safetensors", "seed-1.safetensors"} <= saved
+    assert {
+        "record.json",
+        "report.html",
+        "model.safetensors",
+        "seed-0.safetensors",
+        "seed-1.safetensors",
+    } <= saved
     task, X = (
         keyhole.SparseAverage(6, 2, 2),
         choose_lesson(keyhole.SparseAverage(6, 2, 2)).draw(50, rng=np.random.default_rng(1)),
@@ -283,7 +327,9 @@ def test_a_trained_unit_is_a_target_like_any_other(tmp_path):
 
 def test_a_trained_model_with_more_than_its_attention_is_not_taken_for_its_attention(tmp_path):
     data = run_job(job(model="layers", steps=2, keep=True, out=str(tmp_path / "run"))).data
-    with pytest.raises(keyhole.InvalidInput, match="a residual or a network behind its attention layer"):
+    with pytest.raises(
+        keyhole.InvalidInput, match="a residual or a network behind its attention layer"
+    ):
         run_job(LearnJob(data["model"], out=str(tmp_path / "learned")))
 
 
@@ -291,7 +337,9 @@ def test_a_narrow_trained_network_is_attacked_and_one_that_reads_twice_is_not(tm
     for model, verdict in (("mlp", "FOUND"), ("gru", "NONE_FOLLOWS")):
         out = tmp_path / model
         run_job(job(model=model, hidden=4, steps=5, keep=True, out=str(out)))
-        told = run_job(AttackJob(str(out / "model.safetensors"), "sparse-average", length=6, q=2, width=2)).data
+        told = run_job(
+            AttackJob(str(out / "model.safetensors"), "sparse-average", length=6, q=2, width=2)
+        ).data
         assert told["status"] == verdict
 
 
@@ -305,16 +353,19 @@ def test_the_page_of_a_training_shows_curves_lines_and_attention_and_escapes(tmp
 
 def test_the_page_is_written_again_with_its_pictures(tmp_path):
     data = run_job(job(steps=5, keep=True, out=str(tmp_path / "run"))).data
-    assert draw_training_run(data, tmp_path / "run") == (tmp_path / "run" / "report.html").read_text()
+    assert (
+        draw_training_run(data, tmp_path / "run") == (tmp_path / "run" / "report.html").read_text()
+    )
 
 
 def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text(
-        'job = "train"\nbase = {task = "sparse-average", length = 6, q = 2, steps = 20, seeds = 2, tests = 20}\n'
-        'grid = {model = ["attention", "mlp"], embed = [2, 6]}\n'
-        'figure = {x = "job.embed", y = "record.errors", series = "job.model", lines = {mean = "record.lines.zero"}}\n'
-        'expect = [{value = "record.errors", statistic = "max", at_most = 5.0}]\n'
+        'job = "train"\nbase = {task = "sparse-average", length = 6, q = 2, steps = 20, seeds = 2,'
+        ' tests = 20}\ngrid = {model = ["attention", "mlp"], embed = [2, 6]}\nfigure = {x ='
+        ' "job.embed", y = "record.errors", series = "job.model", lines = {mean ='
+        ' "record.lines.zero"}}\nexpect = [{value = "record.errors", statistic = "max", at_most ='
+        " 5.0}]\n"
     )
     data = run_job(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
     assert data["jobs"] == {"total": 4, "done": 4, "failed": 0, "run_now": 4}
@@ -329,8 +380,8 @@ def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
 def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text(
-        'job = "train"\ngrid = {model = ["constructed", "attention"]}\n'
-        'base = {task = "match2", length = 5, modulus = 5, steps = 2, seeds = 1, tests = 20, keep = true}\n'
+        'job = "train"\ngrid = {model = ["constructed", "attention"]}\nbase = {task = "match2",'
+        " length = 5, modulus = 5, steps = 2, seeds = 1, tests = 20, keep = true}\n"
     )
     data = run_job(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
     assert data["jobs"]["done"] == 2
@@ -341,7 +392,10 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
     ("changes", "said"),
     [
         ({"codes": "unit"}, "--codes are one-hot, orthonormal"),
-        ({"codes": "orthonormal", "code_width": 3}, "6 orthonormal codes need --code-width 6 or more; got 3"),
+        (
+            {"codes": "orthonormal", "code_width": 3},
+            "6 orthonormal codes need --code-width 6 or more; got 3",
+        ),
         ({"codes": "learned", "code_width": 0}, "--code-width is a whole number >= 1"),
         ({"model": "gru", "tied": True}, "--tied is for attention"),
         ({"model": "mlp", "codes": "resampled"}, "--codes resampled is for attention"),
@@ -349,14 +403,28 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
         ({"steps": 0}, "--steps is a whole number >= 1; got 0"),
         ({"rate": -1.0}, "--rate is a positive number"),
         ({"lengths": (4,)}, "--lengths needs attention"),
-        ({"task": "match2", "q": None, "width": None, "modulus": 5, "model": "linear-attention"}, "one head's weight"),
-        ({"model": "mlp", "effective_bits": True}, "--effective-bits is for models of standard attention"),
-        ({"codes": "random", "q": 3, "lengths": (6, 2)}, "at most 2 members, the length; got q = 3"),
-        ({**MATCH, "q": None, "width": None, "codes": "random", "lengths": (8,)}, "--lengths is for sparse-average"),
+        (
+            {"task": "match2", "q": None, "width": None, "modulus": 5, "model": "linear-attention"},
+            "one head's weight",
+        ),
+        (
+            {"model": "mlp", "effective_bits": True},
+            "--effective-bits is for models of standard attention",
+        ),
+        (
+            {"codes": "random", "q": 3, "lengths": (6, 2)},
+            "at most 2 members, the length; got q = 3",
+        ),
+        (
+            {**MATCH, "q": None, "width": None, "codes": "random", "lengths": (8,)},
+            "--lengths is for sparse-average",
+        ),
         ({"model": "constructed", "resume": True}, "constructed weights are not trained"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(changes, said, tmp_path):
+def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(
+    changes, said, tmp_path
+):
     out = tmp_path / "run"
     with pytest.raises(keyhole.InvalidInput, match=said):
         run_job(job(keep=True, out=str(out), **changes))
@@ -364,7 +432,9 @@ def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(c
 
 
 def test_resampled_codes_carry_over_to_other_lengths(tmp_path):
-    data = run_job(job(codes="resampled", code_width=32, tied=True, steps=150, samples=None, lengths=(6, 12))).data
+    data = run_job(
+        job(codes="resampled", code_width=32, tied=True, steps=150, samples=None, lengths=(6, 12))
+    ).data
     assert data["lengths"]["median_errors"][0] == pytest.approx(data["error"]["median"], rel=0.5)
     assert data["lengths"]["last_scaled"] < data["lengths"]["last_errors"] < 1.0
 
@@ -372,7 +442,17 @@ def test_resampled_codes_carry_over_to_other_lengths(tmp_path):
 @pytest.mark.parametrize("model", ["attention", "third-order"])
 def test_units_with_flags_learn_labels(model):
     data = run_job(
-        job(task="match2", length=5, q=None, width=None, modulus=5, model=model, steps=200, rate=0.05, embed=5)
+        job(
+            task="match2",
+            length=5,
+            q=None,
+            width=None,
+            modulus=5,
+            model=model,
+            steps=200,
+            rate=0.05,
+            embed=5,
+        )
     ).data
     assert data["accuracy"]["max"] > 1 - 0.5 * data["lines"]["majority"]
     assert "% of labels right" in data["sentence"]
@@ -380,24 +460,45 @@ def test_units_with_flags_learn_labels(model):
 
 @pytest.mark.slow
 def test_attention_learns_averages_from_a_thousand_sequences():
-    data = run_job(TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=4000, keep=False)).data
+    data = run_job(
+        TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=4000, keep=False)
+    ).data
     assert data["error"]["max"] <= 1e-4
 
 
 @pytest.mark.slow
 def test_a_network_without_attention_stays_at_the_mean_of_all():
     data = run_job(
-        TrainJob("sparse-average", length=20, q=3, width=4, samples=50_000, model="mlp", codes="random", keep=False)
+        TrainJob(
+            "sparse-average",
+            length=20,
+            q=3,
+            width=4,
+            samples=50_000,
+            model="mlp",
+            codes="random",
+            keep=False,
+        )
     ).data
     assert abs(data["error"]["median"] - data["lines"]["mean_of_all"]) < 0.03
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "embed", "usual"), [("attention", 16, 0.317), ("linear-attention", 16, 0.726)])
+@pytest.mark.parametrize(
+    ("model", "embed", "usual"), [("attention", 16, 0.317), ("linear-attention", 16, 0.726)]
+)
 def test_softmax_needs_less_width_than_linear_attention(model, embed, usual):
     sizes = {"length": 64, "q": 3, "width": 4, "tied": True, "steps": 800, "rate": 0.03, "seeds": 3}
     data = run_job(
-        TrainJob("sparse-average", **sizes, model=model, embed=embed, tests=500, check_every=200, keep=False)
+        TrainJob(
+            "sparse-average",
+            **sizes,
+            model=model,
+            embed=embed,
+            tests=500,
+            check_every=200,
+            keep=False,
+        )
     ).data
     assert abs(data["error"]["median"] - usual) < 0.03
 
@@ -416,7 +517,10 @@ def test_linear_attention_is_the_product_it_is_written_as():
         (lambda: CodedTokens(np.eye(3), -1, 1), "plain and coded columns"),
         (lambda: CodedTokens(np.eye(3), 0, 1, 1, places=np.eye(3)), "flagged or have places"),
         (lambda: CodedTokens(np.eye(3), 0, 1)(np.full((1, 2, 1), 3.0)), "whole numbers below 3"),
-        (lambda: Perceptron(np.eye(2), np.zeros(2), np.eye(2), np.zeros(2), np.eye(2)), "Wo and bo"),
+        (
+            lambda: Perceptron(np.eye(2), np.zeros(2), np.eye(2), np.zeros(2), np.eye(2)),
+            "Wo and bo",
+        ),
         (
             lambda: Perceptron(np.eye(2), np.zeros(2), np.eye(2), np.zeros(2), squash="tanh"),
             "squash is none or sigmoid",

@@ -15,7 +15,9 @@ RUN = {"target": "a.safetensors", "seed": 3, "learner": "auto"}
 
 
 class Fragile:
-    """Answers two numbers per sequence; fails on the call it is told to, after having been asked."""
+    """Answers two numbers per sequence; fails on the call it is told to, after having been
+    asked.
+    """
 
     width, outputs = 3, 2
 
@@ -244,7 +246,9 @@ def test_a_resumed_cut_batch_can_be_replayed_whole(path):
 # --- whose transcript it is ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "value"), [("seed", 4), ("target", "b.safetensors"), ("learner", "exact")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("seed", 4), ("target", "b.safetensors"), ("learner", "exact")]
+)
 def test_another_run_is_refused_by_the_field_that_differs(name, value, path):
     run_through(path, Fragile(), batches(2))
     with pytest.raises(DifferentRun) as refusal:
@@ -314,7 +318,9 @@ def test_a_second_process_on_the_same_file_is_refused(path):
         f"try:\n    keyhole.Recorded(target, pathlib.Path(sys.argv[1]), {RUN!r})\n"
         "except keyhole.InvalidInput as refusal:\n    sys.exit(str(refusal))\n"
     )
-    second = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    second = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60
+    )
     assert second.returncode == 1
     assert "another process may be writing it" in second.stderr
     recorded.close()
@@ -344,7 +350,10 @@ def test_a_run_interrupted_while_it_writes_who_it_is_leaves_nothing_behind(path)
     base = sqlite3.connect(path)
     last = list(RUN)[-1]
     base.execute("DELETE FROM run")
-    stop = f"CREATE TRIGGER stop BEFORE INSERT ON run WHEN NEW.field = '{last}' BEGIN SELECT RAISE(ABORT, 'cut'); END"
+    stop = (
+        f"CREATE TRIGGER stop BEFORE INSERT ON run WHEN NEW.field = '{last}' BEGIN SELECT"
+        " RAISE(ABORT, 'cut'); END"
+    )
     base.execute(stop)
     base.commit()
     base.close()

@@ -1,4 +1,6 @@
-"""One-layer Transformers: values by hand, the lone token's network, what counts as the same, files."""
+"""One-layer Transformers: values by hand, the lone token's network, what counts as the same,
+files.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ SHAPES = [(False, False), (True, False), (False, True), (True, True)]
 
 
 def layer(rng, *, residual=False, biases=True, width=4, hidden=6, outputs=2):
-    return OneLayer.random(width, hidden=hidden, outputs=outputs, biases=biases, residual=residual, rng=rng)
+    return OneLayer.random(
+        width, hidden=hidden, outputs=outputs, biases=biases, residual=residual, rng=rng
+    )
 
 
 def by_hand(model, X):
@@ -49,7 +53,9 @@ def test_lone_network_scores_and_mixing_are_all_that_answers_need(residual, bias
     scores = model.logits(X)[:, 0]
     weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     mean = np.einsum("bn,bnd->bd", weights, X) - X[:, -1]
-    np.testing.assert_allclose(model.lone().points(X[:, -1] + mean @ model.mixing.T), model(X), rtol=1e-10)
+    np.testing.assert_allclose(
+        model.lone().points(X[:, -1] + mean @ model.mixing.T), model(X), rtol=1e-10
+    )
 
 
 def recovered_form(model):
@@ -91,14 +97,22 @@ def test_directions_the_network_ignores_do_not_count(rng):
 
 def test_freedom_is_counted_as_in_the_formula():
     assert one_layer_freedom(8, hidden=32) == 32 * 9 + 9 + 64
-    assert one_layer_freedom(8, hidden=32, rank=2, score_bias=2, residual=True) == 32 * 9 + 9 + 28 + 2 + 64
+    assert (
+        one_layer_freedom(8, hidden=32, rank=2, score_bias=2, residual=True)
+        == 32 * 9 + 9 + 28 + 2 + 64
+    )
 
 
 @pytest.mark.parametrize("form", ["relu", "absaffine"])
 def test_magnitude_bounds_what_the_tokens_add_and_ignores_constants(form, rng):
     model, X = layer(rng), rng.normal(size=(6, 5, 4))
     model = model if form == "relu" else recovered_form(model)
-    alone = np.abs(model(X.reshape(-1, 1, 4)) - model(np.zeros((1, 1, 4)))).max(axis=1).reshape(6, 5).max(axis=1)
+    alone = (
+        np.abs(model(X.reshape(-1, 1, 4)) - model(np.zeros((1, 1, 4))))
+        .max(axis=1)
+        .reshape(6, 5)
+        .max(axis=1)
+    )
     assert (model.magnitude(X) >= alone * (1 - 1e-12)).all()
     assert (model.magnitude(0 * X) == 0).all()
 
@@ -106,7 +120,11 @@ def test_magnitude_bounds_what_the_tokens_add_and_ignores_constants(form, rng):
 def test_hyperplanes_that_a_head_never_reaches_become_a_constant(rng):
     head = Head(rng.normal(size=(3, 3)), np.diag([1.0, 1.0, 0.0]), c=rng.normal(size=3))
     net = AbsAffine(
-        np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]), rng.normal(size=2), np.ones((2, 1)), np.ones((1, 3)), np.zeros(1)
+        np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]),
+        rng.normal(size=2),
+        np.ones((2, 1)),
+        np.ones((1, 3)),
+        np.zeros(1),
     )
     model, x = OneLayer(head, net), rng.normal(size=(5, 3))
     assert model.lone().hidden == 1
@@ -147,7 +165,13 @@ def test_a_file_names_its_parts(rng, tmp_path):
 
     save(layer(rng, residual=True), tmp_path / "m.safetensors")
     with safe_open(tmp_path / "m.safetensors", framework="np") as file:
-        about = {"kind": "onelayer", "format": "1", "net_kind": "relu", "activation": "relu", "residual": "true"}
+        about = {
+            "kind": "onelayer",
+            "format": "1",
+            "net_kind": "relu",
+            "activation": "relu",
+            "residual": "true",
+        }
         assert file.metadata() == about
         names = {"head.W", "head.V", "head.h", "head.c", "net.W1", "net.b1", "net.W2", "net.b2"}
         assert set(file.keys()) == names
@@ -165,7 +189,13 @@ def test_a_file_names_its_parts(rng, tmp_path):
 )
 def test_a_damaged_file_is_refused_with_what_is_wrong(change, says, rng, tmp_path):
     save(layer(rng), tmp_path / "m.safetensors")
-    about = {"kind": "onelayer", "format": "1", "net_kind": "relu", "activation": "relu", "residual": "false"}
+    about = {
+        "kind": "onelayer",
+        "format": "1",
+        "net_kind": "relu",
+        "activation": "relu",
+        "residual": "false",
+    }
     tensors = load_file(tmp_path / "m.safetensors")
     if "+" in change:
         tensors[change["+"]] = np.zeros(3)

@@ -24,7 +24,9 @@ print(json.dumps(kept))
 @pytest.fixture(scope="module")
 def names():
     """What both notebooks define, once all their cells have run."""
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=FOLDER, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], cwd=FOLDER, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -130,7 +130,11 @@ def test_maps_that_files_do_not_know_are_not_saved(tmp_path):
 def test_positions_and_sets_outside_the_keys_are_refused():
     model = one_hot()
     X = TASK.sample(1, rng=np.random.default_rng(0))
-    for column, value, words in ((2, 6.0, "below 6"), (2, 0.5, "whole numbers"), (4, -1.0, "position lies")):
+    for column, value, words in (
+        (2, 6.0, "below 6"),
+        (2, 0.5, "whole numbers"),
+        (4, -1.0, "position lies"),
+    ):
         wrong = X.copy()
         wrong[0, 0, column] = value
         with pytest.raises(InvalidInput, match=words):
@@ -143,7 +147,11 @@ def test_positions_and_sets_outside_the_keys_are_refused():
 
 def test_weights_are_written_by_named_blocks():
     layout, embed = Layout.of(value=1, key=2), Layout.of(embed=2)
-    written = Weights.zeros(layout, embed).place("key", "embed", 3.0).place("value", "embed", [[1.0, 2.0]])
+    written = (
+        Weights.zeros(layout, embed)
+        .place("key", "embed", 3.0)
+        .place("value", "embed", [[1.0, 2.0]])
+    )
     np.testing.assert_array_equal(written.array, [[1, 2], [3, 0], [0, 3]])
     assert (layout.width, layout["key"], layout.size("key")) == (3, slice(1, 3), 2)
     with pytest.raises(InvalidInput, match="there are value, key"):

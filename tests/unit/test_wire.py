@@ -11,17 +11,29 @@ from keyhole.oracles import wire
 
 
 def test_a_question_in_json_is_what_the_protocol_says():
-    body, headers = wire.write_question(np.array([[[0.1, -2.0]]]), "x", "FP64", binary=False, wanted="y")
+    body, headers = wire.write_question(
+        np.array([[[0.1, -2.0]]]), "x", "FP64", binary=False, wanted="y"
+    )
     assert headers == {"Content-Type": "application/json"}
     tensor = {"name": "x", "shape": [1, 1, 2], "datatype": "FP64", "data": [0.1, -2.0]}
     assert json.loads(body) == {"inputs": [tensor], "outputs": [{"name": "y"}]}
 
 
 def test_a_question_in_bytes_is_a_head_and_little_endian_numbers():
-    body, headers = wire.write_question(np.array([[[0.5, -2.0]]]), "x", "FP32", binary=True, wanted=None)
+    body, headers = wire.write_question(
+        np.array([[[0.5, -2.0]]]), "x", "FP32", binary=True, wanted=None
+    )
     end = int(headers["Inference-Header-Content-Length"])
-    tensor = {"name": "x", "shape": [1, 1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}
-    assert json.loads(body[:end]) == {"inputs": [tensor], "parameters": {"binary_data_output": True}}
+    tensor = {
+        "name": "x",
+        "shape": [1, 1, 2],
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": 8},
+    }
+    assert json.loads(body[:end]) == {
+        "inputs": [tensor],
+        "parameters": {"binary_data_output": True},
+    }
     assert struct.unpack("<2f", body[end:]) == (0.5, -2.0)
 
 
@@ -43,12 +55,20 @@ def read(outputs, name=None, behind=b""):
 )
 def test_numbers_behind_a_head_are_read_in_every_format(datatype, raw):
     first = {"name": "a", "shape": [1], "datatype": "INT8", "parameters": {"binary_data_size": 1}}
-    tensor = {"name": "y", "shape": [2], "datatype": datatype, "parameters": {"binary_data_size": len(raw)}}
+    tensor = {
+        "name": "y",
+        "shape": [2],
+        "datatype": datatype,
+        "parameters": {"binary_data_size": len(raw)},
+    }
     assert read([first, tensor], "y", b"\x07" + raw) == [1.5, -2.0]
 
 
 def test_labels_may_be_truth_values():
-    assert read([{"name": "y", "shape": [2], "datatype": "BOOL", "data": [True, False]}]) == [1.0, 0.0]
+    assert read([{"name": "y", "shape": [2], "datatype": "BOOL", "data": [True, False]}]) == [
+        1.0,
+        0.0,
+    ]
 
 
 def test_null_is_read_as_no_number():
@@ -71,7 +91,12 @@ def test_null_is_read_as_no_number():
             b"ab",
             "does not hold numbers",
         ),
-        ([{"name": "a", "parameters": {"binary_data_size": 16}}], "a", b"12345678", "says it has 16 bytes; 8 followed"),
+        (
+            [{"name": "a", "parameters": {"binary_data_size": 16}}],
+            "a",
+            b"12345678",
+            "says it has 16 bytes; 8 followed",
+        ),
     ],
 )
 def test_what_is_no_tensor_of_numbers_is_refused(outputs, name, behind, sentence):

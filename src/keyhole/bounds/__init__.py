@@ -1,1 +1,3 @@
-"""What attention cannot compute: inequalities, conversations, and inputs on which a model that is too small fails."""
+"""What attention cannot compute: inequalities, conversations, and inputs on which a model that is
+too small fails.
+"""

@@ -1,7 +1,8 @@
 r"""Inputs on which a model of sparse averaging fails, found because it is too small.
 
-Each attack makes two inputs that a model cannot tell apart and whose right answers are far apart, and puts both to the
-model. Whatever it answers, on one of them it is wrong by half that distance at least.
+Each attack makes two inputs that a model cannot tell apart and whose right answers are far apart,
+and puts both to the model. Whatever it answers, on one of them it is wrong by half that distance at
+least.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ import numpy as np
 
 from keyhole._arrays import Array, Rng, Stack, as_generator
 from keyhole.bounds.collisions import SEARCHED, find_two_prefixes
-from keyhole.bounds.formulas import Inequality, Sizes, bound_by_counting, bound_by_kernel, bound_by_prefixes
+from keyhole.bounds.formulas import (
+    Inequality,
+    Sizes,
+    bound_by_counting,
+    bound_by_kernel,
+    bound_by_prefixes,
+)
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent, encode_tokens
@@ -33,7 +40,10 @@ _FLAT = 1e-13  # of the largest singular value: a direction the first layer does
 class Attacked(StrEnum):
     """How an attack ended; the value says what it means."""
 
-    FOUND = "Two inputs that the model cannot tell apart have different right answers: it is wrong on one of them."
+    FOUND = (
+        "Two inputs that the model cannot tell apart have different right answers: it is wrong on"
+        " one of them."
+    )
     PIGEONHOLE = "Such inputs exist, by counting, but searching for them would take too long."
     NONE_FOLLOWS = "Nothing follows from the size of this model."
 
@@ -50,7 +60,8 @@ class Attack:
         answers: the model's answers to both, in the row that fails.
         targets: the right ones.
         row: the row that fails.
-        hidden_gap: how far apart the model sees the two inputs: first-layer sums, states, or messages.
+        hidden_gap: how far apart the model sees the two inputs: first-layer sums, states, or
+            messages.
     """
 
     status: Attacked
@@ -65,7 +76,11 @@ class Attack:
     @property
     def target_gap(self) -> float:
         """Distance of the right answers."""
-        return 0.0 if self.targets is None else float(np.linalg.norm(self.targets[0] - self.targets[1]))
+        return (
+            0.0
+            if self.targets is None
+            else float(np.linalg.norm(self.targets[0] - self.targets[1]))
+        )
 
     @property
     def errors(self) -> tuple[float, ...]:
@@ -94,8 +109,8 @@ def attack(
         model: a fully connected, recurrent or attention model.
         task: sparse averaging, of the sizes the model is for.
         rng: draws what is searched.
-        number_format: the format in which an attention model holds XQ, XK, XV and head outputs: f64, f32, f16, bf16,
-            fixed:I.F, or float64 as it is when absent.
+        number_format: the format in which an attention model holds XQ, XK, XV and head outputs:
+            f64, f32, f16, bf16, fixed:I.F, or float64 as it is when absent.
         accuracy: largest error allowed; a quarter of what one member of a set counts when absent.
 
     Raises:
@@ -115,37 +130,54 @@ def attack(
 
 
 def _check_width(model: Any, task: SparseAverage) -> None:
-    if model.width != task.width or model.outputs != task.dimension or len(model.z) != task.dimension:
+    if (
+        model.width != task.width
+        or model.outputs != task.dimension
+        or len(model.z) != task.dimension
+    ):
         raise InvalidInput(
-            f"the model reads tokens of {model.width} numbers, {len(model.z)} of them z, and answers {model.outputs}; "
-            f"this task has {task.width}, {task.dimension} and {task.dimension}. Check --q and --width."
+            f"the model reads tokens of {model.width} numbers, {len(model.z)} of them z, and"
+            f" answers {model.outputs}; this task has {task.width}, {task.dimension} and"
+            f" {task.dimension}. Check --q and --width."
         )
 
 
-def _replay_inputs(task: SparseAverage, inputs: Stack, row: int, run: Callable[[Stack], Stack], **told: Any) -> Attack:
+def _replay_inputs(
+    task: SparseAverage, inputs: Stack, row: int, run: Callable[[Stack], Stack], **told: Any
+) -> Attack:
     """Put both inputs to the model."""
     answers, targets = run(inputs)[:, row], task.target(inputs)[:, row]
-    gap, apart = float(np.abs(answers[0] - answers[1]).max()), float(np.linalg.norm(targets[0] - targets[1]))
-    sentence = (
-        f"At token {row + 1} the model gives two inputs answers {gap:.1g} apart; the right ones are {apart:.4g} apart, "
-        f"so that it is wrong by {apart / 2:.4g} on one of them. {told.pop('why')}"
+    gap, apart = (
+        float(np.abs(answers[0] - answers[1]).max()),
+        float(np.linalg.norm(targets[0] - targets[1])),
     )
-    return Attack(Attacked.FOUND, sentence, inputs=inputs, answers=answers, targets=targets, row=row, **told)
+    sentence = (
+        f"At token {row + 1} the model gives two inputs answers {gap:.1g} apart; the right ones are"
+        f" {apart:.4g} apart, so that it is wrong by {apart / 2:.4g} on one of them."
+        f" {told.pop('why')}"
+    )
+    return Attack(
+        Attacked.FOUND, sentence, inputs=inputs, answers=answers, targets=targets, row=row, **told
+    )
 
 
-# The first layer sees z only through its columns for z. Those of the first N - q + 1 tokens have a kernel as soon as
-# there are more of them than units; the token of the kernel vector with the largest norm is scaled to norm 1.
+# The first layer sees z only through its columns for z. Those of the first N - q + 1 tokens have a
+# kernel as soon as there are more of them than units; the token of the kernel vector with the
+# largest norm is scaled to norm 1.
 def _attack_mlp(model: Mlp, task: SparseAverage, accuracy: float) -> Attack:
     _check_width(model, task)
     if model.length != task.length:
-        raise InvalidInput(f"the model reads {model.length} tokens; this task has {task.length}. Check --length.")
+        raise InvalidInput(
+            f"the model reads {model.length} tokens; this task has {task.length}. Check --length."
+        )
     told = bound_by_kernel(task, model.hidden, accuracy)
     free = task.length - task.q + 1
     delta = _find_unseen_vectors(model, free)
     if delta is None:
         sentence = (
-            f"The first layer has {model.hidden} units and sees every direction of the {told.needed:.0f} z-coordinates "
-            f"of {free} tokens: nothing follows. One unit less than {told.needed:.0f} would be too few."
+            f"The first layer has {model.hidden} units and sees every direction of the"
+            f" {told.needed:.0f} z-coordinates of {free} tokens: nothing follows. One unit less"
+            f" than {told.needed:.0f} would be too few."
         )
         return Attack(Attacked.NONE_FOLLOWS, sentence, told)
     z = np.zeros((2, task.length, task.dimension))
@@ -154,14 +186,25 @@ def _attack_mlp(model: Mlp, task: SparseAverage, accuracy: float) -> Attack:
     y = np.broadcast_to(np.array([best, *range(free, task.length)]), (2, task.length, task.q))
     inputs = task.tokens(z, y)
     seen = model.first_layer(inputs)
-    why = f"Its {model.hidden} first-layer units do not see the difference; {told.needed:.0f} would be needed."
+    why = (
+        f"Its {model.hidden} first-layer units do not see the difference; {told.needed:.0f} would"
+        " be needed."
+    )
     return _replay_inputs(
-        task, inputs, 0, model, inequality=told, hidden_gap=float(np.abs(seen[0] - seen[1]).max()), why=why
+        task,
+        inputs,
+        0,
+        model,
+        inequality=told,
+        hidden_gap=float(np.abs(seen[0] - seen[1]).max()),
+        why=why,
     )
 
 
 def _find_unseen_vectors(model: Mlp, free: int) -> Array | None:
-    """Vectors for the first tokens that the first layer does not see, the longest of norm 1; None where it sees all."""
+    """Vectors for the first tokens that the first layer does not see, the longest of norm 1; None
+    where it sees all.
+    """
     columns = model.W[0].reshape(model.hidden, model.length, model.inputs)[:, :free, list(model.z)]
     columns = columns.reshape(model.hidden, -1)
     _, sizes, directions = np.linalg.svd(columns, full_matrices=True)
@@ -172,39 +215,53 @@ def _find_unseen_vectors(model: Mlp, free: int) -> Array | None:
     return delta / np.linalg.norm(delta, axis=1).max()
 
 
-def _attack_recurrent(model: Recurrent, task: SparseAverage, accuracy: float, rng: np.random.Generator) -> Attack:
+def _attack_recurrent(
+    model: Recurrent, task: SparseAverage, accuracy: float, rng: np.random.Generator
+) -> Attack:
     _check_width(model, task)
     told = bound_by_prefixes(task, model.bits, accuracy)
     if model.passes > 1:
-        sentence = f"The model reads its input {model.passes} times, and knows what is asked when it reads it again: "
+        sentence = (
+            f"The model reads its input {model.passes} times, and knows what is asked when it reads"
+            " it again: "
+        )
         return Attack(Attacked.NONE_FOLLOWS, f"{sentence}nothing follows.", told)
     if task.q > task.length - 2:
-        sentence = f"With q = {task.q} of {task.length} positions every prefix may be asked the same: nothing follows."
+        sentence = (
+            f"With q = {task.q} of {task.length} positions every prefix may be asked the same:"
+            " nothing follows."
+        )
         return Attack(Attacked.NONE_FOLLOWS, sentence, told)
     pair = find_two_prefixes(model, task, rng=rng)
     if pair is None:
         return _report_pigeonhole(model, task, told)
     z, y = pair, _find_separating_positions(pair, task.q)
-    inputs = task.tokens(np.concatenate([z, np.zeros((2, 1, task.dimension))], axis=1), _name_last_set(task, y))
+    inputs = task.tokens(
+        np.concatenate([z, np.zeros((2, 1, task.dimension))], axis=1), _name_last_set(task, y)
+    )
     states = _run_states(model, inputs[:, :-1])
     why = f"Its state of {model.bits} bits is the same behind both prefixes; " + (
-        f"{told.needed:.0f} bits would be needed." if told.violated else "its bits would do, but it uses them badly."
+        f"{told.needed:.0f} bits would be needed."
+        if told.violated
+        else "its bits would do, but it uses them badly."
     )
     gap = float(np.abs(states[0] - states[1]).max())
-    return _replay_inputs(task, inputs, task.length - 1, model, inequality=told, hidden_gap=gap, why=why)
+    return _replay_inputs(
+        task, inputs, task.length - 1, model, inequality=told, hidden_gap=gap, why=why
+    )
 
 
 def _report_pigeonhole(model: Recurrent, task: SparseAverage, told: Inequality) -> Attack:
     if told.violated:
         sentence = (
-            f"{task.length - 1} bits of prefix meet {model.bits} bits of state: two prefixes share a state by the "
-            f"pigeonhole principle, but a search among {SEARCHED:,} states at a time did not meet them; it can be "
-            "relied on up to about 40 bits."
+            f"{task.length - 1} bits of prefix meet {model.bits} bits of state: two prefixes share"
+            f" a state by the pigeonhole principle, but a search among {SEARCHED:,} states at a"
+            " time did not meet them; it can be relied on up to about 40 bits."
         )
         return Attack(Attacked.PIGEONHOLE, sentence, told)
     sentence = (
-        f"{model.bits} bits of state could hold the {task.length - 1} bits of every prefix, and no two prefixes that "
-        "share a state were met: nothing follows."
+        f"{model.bits} bits of state could hold the {task.length - 1} bits of every prefix, and no"
+        " two prefixes that share a state were met: nothing follows."
     )
     return Attack(Attacked.NONE_FOLLOWS, sentence, told)
 
@@ -217,21 +274,26 @@ def _run_states(model: Recurrent, X: Stack) -> Array:
 
 
 def _name_last_set(task: SparseAverage, y: Any) -> Any:
-    """The set the last token names; the others name the first positions, as where prefixes were grown."""
+    """The set the last token names; the others name the first positions, as where prefixes were
+    grown.
+    """
     every = np.broadcast_to(np.arange(task.q), (2, task.length, task.q)).copy()
     every[:, -1] = np.sort(y)
     return every
 
 
 def _find_separating_positions(z: Stack, q: int) -> Any:
-    """Positions over which two prefixes of +-1 have different sums: the q largest differences, or the q smallest."""
+    """Positions over which two prefixes of +-1 have different sums: the q largest differences, or
+    the q smallest.
+    """
     order = np.argsort(z[0, :, 0] - z[1, :, 0], kind="stable")
     least, most = order[:q], order[-q:]
     sums = [abs(float((z[0, y, 0] - z[1, y, 0]).sum())) for y in (least, most)]
     return most if sums[1] >= sums[0] else least
 
 
-# Two sets whose query, key and value are the same numbers once rounded get the same answers, whatever the vectors are.
+# Two sets whose query, key and value are the same numbers once rounded get the same answers,
+# whatever the vectors are.
 def _attack_attention(
     model: Transformer | SelfAttention,
     task: SparseAverage,
@@ -240,24 +302,34 @@ def _attack_attention(
     held: NumberFormat,
 ) -> Attack:
     if not isinstance(model, Transformer) or not isinstance(model.blocks[0].layer, SelfAttention):
-        raise InvalidInput("attacks on attention need a Transformer with a token map in front of standard attention.")
+        raise InvalidInput(
+            "attacks on attention need a Transformer with a token map in front of standard"
+            " attention."
+        )
     block, layer = model.blocks[0], model.blocks[0].layer
     heads, _, m = layer.Q.shape
     told = bound_by_counting(
         task,
         Sizes(
-            embed=m, bits=held.bits, heads=heads, value_width=layer.outputs, accuracy=accuracy, residual=block.residual
+            embed=m,
+            bits=held.bits,
+            heads=heads,
+            value_width=layer.outputs,
+            accuracy=accuracy,
+            residual=block.residual,
         ),
     )
     pair = None if block.residual else _find_two_sets(model, task, held, rng)
     if pair is None:
         tried = min(SETS, comb(task.length - 1, task.q))
         sentence = (
-            f"The messages of {tried:,} sets, {_describe_message_size(told.available)}, are all different; "
-            f"{told.needed:,.1f} bits are needed"
+            f"The messages of {tried:,} sets, {_describe_message_size(told.available)}, are all"
+            f" different; {told.needed:,.1f} bits are needed"
             + (": two sets share one, but were not met." if told.violated else ".")
         )
-        return Attack(Attacked.PIGEONHOLE if told.violated else Attacked.NONE_FOLLOWS, sentence, told)
+        return Attack(
+            Attacked.PIGEONHOLE if told.violated else Attacked.NONE_FOLLOWS, sentence, told
+        )
     inputs = _build_telling_inputs(task, *pair)
     first, second = (_read_messages(model, task, np.array([y]), held)[0] for y in pair)
     why = "Query, key and value of its last token are the same numbers for two sets."
@@ -278,14 +350,18 @@ def _describe_message_size(bits: float) -> str:
 
 
 def _read_messages(model: Transformer, task: SparseAverage, sets: Any, held: NumberFormat) -> Array:
-    """All that attention sees of the last token, for each of its sets, all other tokens being the same."""
+    """All that attention sees of the last token, for each of its sets, all other tokens being the
+    same.
+    """
     z = np.zeros((len(sets), task.length, task.dimension))
     z[..., 0] = -1.0
     y = np.broadcast_to(np.arange(task.q), (len(sets), task.length, task.q)).copy()
     y[:, -1] = sets
     tokens = model.blocks[0].map(task.tokens(z, y))[:, -1]
     layer: Any = model.blocks[0].layer
-    return np.concatenate([held.round(tokens @ P) for part in (layer.Q, layer.K, layer.V) for P in part], axis=1)
+    return np.concatenate(
+        [held.round(tokens @ P) for part in (layer.Q, layer.K, layer.V) for P in part], axis=1
+    )
 
 
 def _find_two_sets(
@@ -309,11 +385,15 @@ def _list_set_batches(task: SparseAverage, rng: np.random.Generator) -> Any:
             yield np.array(batch)
         return
     for _ in range(-(-SETS // size)):
-        yield np.sort(np.stack([rng.choice(others, task.q, replace=False) for _ in range(size)]), axis=1)
+        yield np.sort(
+            np.stack([rng.choice(others, task.q, replace=False) for _ in range(size)]), axis=1
+        )
 
 
 def _build_telling_inputs(task: SparseAverage, first: Any, second: Any) -> Stack:
-    """Inputs that differ in the last token's set only, with +e_1 at a position that the first set has and -e_1 else."""
+    """Inputs that differ in the last token's set only, with +e_1 at a position that the first set
+    has and -e_1 else.
+    """
     z = np.zeros((2, task.length, task.dimension))
     z[..., 0] = -1.0
     z[:, np.setdiff1d(first, second)[0], 0] = 1.0

@@ -1,9 +1,11 @@
-r"""A unit that sends exactly q bits: sparse averaging on the inputs that set disjointness needs, and on no others.
+r"""A unit that sends exactly q bits: sparse averaging on the inputs that set disjointness needs,
+and on no others.
 
-Keys of slots (i, 0) and (i, 1) are $-e_i$ and $+e_i$; the asking token's query is $\alpha s$ with $s_i = +1$ where it
-names slot (i, 1) and $-1$ where it names (i, 0). Named slots score $\alpha$, the others $-\alpha$, the asking token
-itself 0. The query is a vector of q signs: m = q, p = 1, and q bits are what disjointness asks for. Sets that are not
-one slot of each pair are outside: this is no model of sparse averaging.
+Keys of slots (i, 0) and (i, 1) are $-e_i$ and $+e_i$; the asking token's query is $\alpha s$ with
+$s_i = +1$ where it names slot (i, 1) and $-1$ where it names (i, 0). Named slots score $\alpha$,
+the others $-\alpha$, the asking token itself 0. The query is a vector of q signs: m = q, p = 1, and
+q bits are what disjointness asks for. Sets that are not one slot of each pair are outside: this is
+no model of sparse averaging.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ Signs = Int[np.ndarray, "batch q"]
 
 @dataclass(frozen=True, slots=True)
 class SlotCodes:
-    """Tokens (z ; y ; i) as (first number of z ; key of the slot ; signs of the set), the latter for the asker alone.
+    """Tokens (z ; y ; i) as (first number of z ; key of the slot ; signs of the set), the latter
+    for the asker alone.
 
     Args:
         q: pairs of slots.
@@ -56,7 +59,9 @@ class SlotCodes:
         keys = np.zeros((*X.shape[:2], self.q))
         slot = place < 2 * self.q
         keys[(*np.nonzero(slot), place[slot] // 2)] = 2.0 * (place[slot] % 2) - 1.0
-        signs = np.where(place[..., None] == 2 * self.q, self.signs(X[..., self.dimension : -1]), 0.0)
+        signs = np.where(
+            place[..., None] == 2 * self.q, self.signs(X[..., self.dimension : -1]), 0.0
+        )
         return np.concatenate([X[..., :1], keys, signs], axis=-1)
 
     @staticmethod
@@ -66,10 +71,11 @@ class SlotCodes:
 
 
 def sign_channel(q: int, dimension: int = 1) -> Transformer:
-    r"""The unit of width m = q whose query is q signs, exact to 1 / (2q) on sets with one slot of each pair.
+    r"""The unit of width m = q whose query is q signs, exact to 1 / (2q) on sets with one slot of
+    each pair.
 
-    With $e^{\alpha} = 8 q$ the asking token and the slots that are not named weigh at most $1/(8 q^2) + 1/(64 q^2)$ of
-    the named ones, so that the mean moves by less than $1/(3 q)$.
+    With $e^{\alpha} = 8 q$ the asking token and the slots that are not named weigh at most $1/(8
+    q^2) + 1/(64 q^2)$ of the named ones, so that the mean moves by less than $1/(3 q)$.
     """
     alpha, width = log(8.0 * q), 1 + 2 * q
     Q, K, V = np.zeros((width, q)), np.zeros((width, q)), np.zeros((width, 1))
@@ -85,7 +91,9 @@ def encode_message(X: Sequences, q: int, dimension: int = 1) -> Signs:
 
 
 def answer_from_bits(bits: Signs, z: Array, q: int) -> Array:
-    """Bob's side: the unit's answer to the asking token, from q bits and the first numbers of his own vectors."""
+    """Bob's side: the unit's answer to the asking token, from q bits and the first numbers of his
+    own vectors.
+    """
     scores = log(8.0 * q) * np.repeat(2.0 * bits - 1.0, 2, axis=1) * np.tile([-1.0, 1.0], q)
     weights = np.exp(scores)
     return (weights * z).sum(axis=1) / (1.0 + weights.sum(axis=1))

@@ -1,7 +1,8 @@
 r"""Two prefixes that leave a recurrent network in the same state.
 
-Prefixes are grown token by token, +e_1 or -e_1, and states are compared at every length: two that agree go on alike,
-whatever follows. A few million states at a time meet, by the birthday paradox, among up to about $2^{40}$.
+Prefixes are grown token by token, +e_1 or -e_1, and states are compared at every length: two that
+agree go on alike, whatever follows. A few million states at a time meet, by the birthday paradox,
+among up to about $2^{40}$.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _HISTORY = 62  # tokens that are varied: their signs fit one integer
 def find_two_prefixes(
     model: Recurrent, task: SparseAverage, *, rng: np.random.Generator, limit: int = SEARCHED
 ) -> Stack | None:
-    """Two different sequences of N - 1 vectors +-e_1 behind which the state is the same; None where none was met.
+    """Two different sequences of N - 1 vectors +-e_1 behind which the state is the same; None where
+    none was met.
 
     Args:
         model: the network.
@@ -45,12 +47,16 @@ def find_two_prefixes(
         history = np.concatenate([history << 1, (history << 1) | 1])
         pair = _find_equal_rows(model, states)
         if pair is not None:
-            return _decode_histories(history[list(pair)], t + 1 - (others - varied), others - varied, task)
+            return _decode_histories(
+                history[list(pair)], t + 1 - (others - varied), others - varied, task
+            )
     return None
 
 
 def _encode_prefix_tokens(model: Recurrent, task: SparseAverage) -> Array:
-    """The encoded token of every position, with -e_1 and with +e_1, naming the first q positions."""
+    """The encoded token of every position, with -e_1 and with +e_1, naming the first q
+    positions.
+    """
     z = np.zeros((2, task.length, task.dimension))
     z[0, :, 0], z[1, :, 0] = -1.0, 1.0
     y = np.broadcast_to(np.arange(task.q), (2, task.length, task.q))
@@ -60,12 +66,16 @@ def _encode_prefix_tokens(model: Recurrent, task: SparseAverage) -> Array:
 def _step_states(model: Recurrent, states: Array, token: Array) -> Array:
     """One more token, some states at a time."""
     parts = [states[k : k + _CHUNK] for k in range(0, len(states), _CHUNK)]
-    return np.concatenate([model.step(part, np.broadcast_to(token, (len(part), len(token)))) for part in parts])
+    return np.concatenate(
+        [model.step(part, np.broadcast_to(token, (len(part), len(token)))) for part in parts]
+    )
 
 
 def _find_equal_rows(model: Recurrent, states: Array) -> tuple[int, int] | None:
     """Two equal rows."""
-    rows = np.ascontiguousarray(states + 0.0 if model.state_bits == UNROUNDED else model.grid(states))
+    rows = np.ascontiguousarray(
+        states + 0.0 if model.state_bits == UNROUNDED else model.grid(states)
+    )
     words: Any = rows.view([("", rows.dtype)] * rows.shape[1])[:, 0]
     order = np.argsort(_hash_rows(rows), kind="stable")
     same = np.flatnonzero(words[order[1:]] == words[order[:-1]])

@@ -1,9 +1,9 @@
 r"""Set disjointness inside tasks: inputs whose answer says whether two sets meet.
 
-Alice holds a, Bob holds b, both in $\{0, 1\}^n$; whatever they say to each other, deciding whether $a_i b_i = 1$ for
-some i takes n bits. A reduction writes a into tokens of Alice's and b into tokens of Bob's, so that one answer of the
-task decides it. A model of the task, run by two people who own the tokens, is then a way to talk, and what it sends
-cannot be less than n bits.
+Alice holds a, Bob holds b, both in $\{0, 1\}^n$; whatever they say to each other, deciding whether
+$a_i b_i = 1$ for some i takes n bits. A reduction writes a into tokens of Alice's and b into tokens
+of Bob's, so that one answer of the task decides it. A model of the task, run by two people who own
+the tokens, is then a way to talk, and what it sends cannot be less than n bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from jaxtyping import Bool, Float, Int
 
 from keyhole._arrays import Array, Sequences
 from keyhole.errors import InvalidInput
-from keyhole.tasks import FourCycles, Match3, Match3Bigram, Match3Local, Match4, SparseAverage, Task, Triangles
+from keyhole.tasks import (
+    FourCycles,
+    Match3,
+    Match3Bigram,
+    Match3Local,
+    Match4,
+    SparseAverage,
+    Task,
+    Triangles,
+)
 from keyhole.tasks.base import Labels
 
 Bits = Int[np.ndarray, "batch n"]
@@ -52,7 +61,10 @@ class Reduction:
     def inputs(self, a: Bits, b: Bits) -> Sequences:
         """The inputs that stand for these sets."""
         if a.shape != b.shape or a.ndim != 2 or a.shape[1] != self.size:
-            raise InvalidInput(f"both sets are rows of {self.size} bits, as many rows; got {a.shape} and {b.shape}.")
+            raise InvalidInput(
+                f"both sets are rows of {self.size} bits, as many rows; got {a.shape} and"
+                f" {b.shape}."
+            )
         return self.write(a, b)
 
     def meets(self, Y: Labels) -> Met:
@@ -62,13 +74,16 @@ class Reduction:
 
 @singledispatch
 def reduction(task: Task) -> Reduction | None:
-    """How a task decides disjointness; nothing where no reduction is known or the task is too small for one bit."""
+    """How a task decides disjointness; nothing where no reduction is known or the task is too small
+    for one bit.
+    """
     return None
 
 
-# Slots (i, 0) and (i, 1) stand at positions 2i and 2i + 1, and position 2q asks. Alice's token names slot (i, a_i) for
-# every i. Bob's vectors are -e_1 but in slots (i, 1) with b_i = 1, where they are +e_1. Alice's mean is -e_1 where
-# the sets do not meet, and at least (-1 + 2/q) e_1 where they do; the level lies half way.
+# Slots (i, 0) and (i, 1) stand at positions 2i and 2i + 1, and position 2q asks. Alice's token
+# names slot (i, a_i) for every i. Bob's vectors are -e_1 but in slots (i, 1) with b_i = 1, where
+# they are +e_1. Alice's mean is -e_1 where the sets do not meet, and at least (-1 + 2/q) e_1 where
+# they do; the level lies half way.
 @reduction.register
 def _(task: SparseAverage) -> Reduction | None:
     q, ask = task.q, 2 * task.q
@@ -86,17 +101,22 @@ def _(task: SparseAverage) -> Reduction | None:
     return Reduction(task, q, (ask,), tuple(range(ask)), (ask,), -1.0 + 1.0 / q, write)
 
 
-# Token 0 is 1 and public, and so is whatever a party does not need: 1 is neutral. Alice's token i is v_i where a_i = 1,
-# Bob's M - 1 - v_i where b_i = 1, with v = 0, 2, 3, .., n. A sum 1 + x + x' is 0 modulo M only for x = v_i and
-# x' = M - 1 - v_i: with neutral ones it is 3, v + 2 or 1 - v, where v is neither 1 nor as large as M - 2; two of
-# Alice's give at most 2n + 1 < M, two of Bob's 2M - 1 - v - v' with v + v' <= 2n < M - 1. So M >= 2n + 2 is enough.
-def _reduce_matching(task: Any, size: int, alice: list[int], bob: list[int], row: int) -> Reduction | None:
+# Token 0 is 1 and public, and so is whatever a party does not need: 1 is neutral. Alice's token i
+# is v_i where a_i = 1, Bob's M - 1 - v_i where b_i = 1, with v = 0, 2, 3, .., n. A sum 1 + x + x'
+# is 0 modulo M only for x = v_i and x' = M - 1 - v_i: with neutral ones it is 3, v + 2 or 1 - v,
+# where v is neither 1 nor as large as M - 2; two of Alice's give at most 2n + 1 < M, two of Bob's
+# 2M - 1 - v - v' with v + v' <= 2n < M - 1. So M >= 2n + 2 is enough.
+def _reduce_matching(
+    task: Any, size: int, alice: list[int], bob: list[int], row: int
+) -> Reduction | None:
     size = min(size, (task.modulus - 2) // 2)
     v = np.where(np.arange(size) == 0, 0, np.arange(size) + 1)
     return _reduce_pairs(task, v, task.modulus - 1 - v, alice[:size], bob[:size], row)
 
 
-def _reduce_pairs(task: Any, mine: Any, yours: Any, alice: list[int], bob: list[int], row: int) -> Reduction | None:
+def _reduce_pairs(
+    task: Any, mine: Any, yours: Any, alice: list[int], bob: list[int], row: int
+) -> Reduction | None:
     """Alice's and Bob's values at their positions where their bits are 1, and 1 everywhere else."""
     if len(mine) < 1:
         return None
@@ -113,39 +133,60 @@ def _reduce_pairs(task: Any, mine: Any, yours: Any, alice: list[int], bob: list[
 @reduction.register
 def _(task: Match3) -> Reduction | None:
     size = (task.length - 1) // 2
-    return _reduce_matching(task, size, list(range(1, size + 1)), list(range(size + 1, 2 * size + 1)), 0)
+    return _reduce_matching(
+        task, size, list(range(1, size + 1)), list(range(size + 1, 2 * size + 1)), 0
+    )
 
 
 @reduction.register
 def _(task: Match3Local) -> Reduction | None:
     centre = min(task.radius, (task.length - 1) // 2)
-    inside = [j for j in range(max(0, centre - task.radius), min(task.length, centre + task.radius + 1)) if j != centre]
+    inside = [
+        j
+        for j in range(max(0, centre - task.radius), min(task.length, centre + task.radius + 1))
+        if j != centre
+    ]
     size = len(inside) // 2
     return _reduce_matching(task, size, inside[:size], inside[size : 2 * size], centre)
 
 
-# Neighbours are one of Alice's and one of Bob's, in turn. With v_i alternating between 0 and 2, Bob's token i and
-# Alice's i + 1 sum with 1 to v_{i+1} - v_i = +-2, the others as above to 2, 3, 4 or +-1: none is 0 for M >= 5.
+# Neighbours are one of Alice's and one of Bob's, in turn. With v_i alternating between 0 and 2,
+# Bob's token i and Alice's i + 1 sum with 1 to v_{i+1} - v_i = +-2, the others as above to 2, 3, 4
+# or +-1: none is 0 for M >= 5.
 @reduction.register
 def _(task: Match3Bigram) -> Reduction | None:
     size = (task.length - 1) // 2 if task.modulus >= 5 else 0
     v = 2 * (np.arange(size) % 2)
-    return _reduce_pairs(task, v, task.modulus - 1 - v, list(range(1, 2 * size, 2)), list(range(2, 2 * size + 1, 2)), 0)
+    return _reduce_pairs(
+        task,
+        v,
+        task.modulus - 1 - v,
+        list(range(1, 2 * size, 2)),
+        list(range(2, 2 * size + 1, 2)),
+        0,
+    )
 
 
-# One partner may be a neutral 1, so that v_i and M - 2 - v_i match. All v even, at most 2n - 2: sums of four with one,
-# or two, on Bob's side are odd where they could be 0, and all others stay inside (0, M) for M >= 6n.
+# One partner may be a neutral 1, so that v_i and M - 2 - v_i match. All v even, at most 2n - 2:
+# sums of four with one, or two, on Bob's side are odd where they could be 0, and all others stay
+# inside (0, M) for M >= 6n.
 @reduction.register
 def _(task: Match4) -> Reduction | None:
     size = min((task.length - 1) // 2, task.modulus // 6)
     v = 2 * np.arange(size)
     return _reduce_pairs(
-        task, v, task.modulus - 2 - v, list(range(1, size + 1)), list(range(size + 1, 2 * size + 1)), 0
+        task,
+        v,
+        task.modulus - 2 - v,
+        list(range(1, size + 1)),
+        list(range(size + 1, 2 * size + 1)),
+        0,
     )
 
 
-# The public edge is 0 -> 1; Alice's edges lead 1 -> i + 2, Bob's i + 2 -> 0, and an edge nobody needs is 0 -> 1 again.
-# Two steps lead from 1 back to 0 only over a node i + 2 that both of them have.
+# The public edge is 0 -> 1; Alice's edges lead 1 -> i + 2, Bob's i + 2 -> 0, and an edge nobody
+# needs is 0 -> 1 again. Two steps lead from 1 back to 0 only over a node i + 2 that both of them
+# have.
 @reduction.register
 def _(task: Triangles) -> Reduction | None:
     size = min((task.length - 1) // 2, task.nodes - 2)
@@ -166,8 +207,9 @@ def _(task: Triangles) -> Reduction | None:
     return Reduction(task, size, alice, bob, (0,), 0.5, write)
 
 
-# Nodes fall into groups A, B, C, D of k. A_i -> B_j iff a_ij, B_j -> C_j, C_j -> D_i iff b_ij, D_i -> A_i. Every edge
-# leads from a group to the next, so a cycle of four is A_i, B_j, C_j, D_i, and is there iff a_ij = b_ij = 1.
+# Nodes fall into groups A, B, C, D of k. A_i -> B_j iff a_ij, B_j -> C_j, C_j -> D_i iff b_ij, D_i
+# -> A_i. Every edge leads from a group to the next, so a cycle of four is A_i, B_j, C_j, D_i, and
+# is there iff a_ij = b_ij = 1.
 @reduction.register
 def _(task: FourCycles) -> Reduction | None:
     k = task.nodes // 4
@@ -183,7 +225,9 @@ def _(task: FourCycles) -> Reduction | None:
         edges[:, D, A] = 1.0
         return task.tokens(edges)
 
-    return Reduction(task, k * k, tuple(range(2 * k)), tuple(range(2 * k, 4 * k)), tuple(range(k)), 0.5, write)
+    return Reduction(
+        task, k * k, tuple(range(2 * k)), tuple(range(2 * k, 4 * k)), tuple(range(k)), 0.5, write
+    )
 
 
 def list_every_pair(size: int) -> tuple[Bits, Bits]:

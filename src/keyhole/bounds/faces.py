@@ -1,8 +1,9 @@
 r"""Exact truth for small cases: the fewest dimensions in which every set of q keys is a face.
 
-A query that gives all of y the same score and everything else less exists iff the keys of y are exactly those on a
-face of the polytope of all keys. With real keys that takes min(2q, N - 1) dimensions: neighbourly polytopes, as cyclic
-ones are, and simplices. With keys that are signs, or numbers of p bits, it may take more; here it is found by search.
+A query that gives all of y the same score and everything else less exists iff the keys of y are
+exactly those on a face of the polytope of all keys. With real keys that takes min(2q, N - 1)
+dimensions: neighbourly polytopes, as cyclic ones are, and simplices. With keys that are signs, or
+numbers of p bits, it may take more; here it is found by search.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ LIMIT = 20_000  # sets of keys that a search looks at
 
 # Maximise g over w in [-1, 1]^m, b, g with <u_j, w> = b on y and <u_j, w> <= b - g elsewhere.
 def find_face(keys: Matrix, y: Iterable[int]) -> tuple[float, Vector]:
-    """The margin by which a set of keys can be told from the others, 0 where it is no face, and the query that does."""
+    """The margin by which a set of keys can be told from the others, 0 where it is no face, and the
+    query that does.
+    """
     on = sorted(y)
     off = sorted(set(range(len(keys))) - set(on))
     if not off:
@@ -35,14 +38,18 @@ def find_face(keys: Matrix, y: Iterable[int]) -> tuple[float, Vector]:
     cost = np.append(np.zeros(width + 1), -1.0)
     from scipy.optimize import linprog  # slow to import
 
-    solved: Any = linprog(cost, below, np.zeros(len(off)), equal, np.zeros(len(on)), limits, method="highs")
+    solved: Any = linprog(
+        cost, below, np.zeros(len(off)), equal, np.zeros(len(on)), limits, method="highs"
+    )
     query: Vector = np.asarray(solved.x[:width], dtype=np.float64)
     return float(max(0.0, -solved.fun)), query
 
 
 def is_neighbourly(keys: Matrix, q: int) -> bool:
     """Whether every q of the keys are exactly the keys on a face."""
-    return all(find_face(keys, y)[0] > _THIN for y in combinations(range(len(keys)), min(q, len(keys))))
+    return all(
+        find_face(keys, y)[0] > _THIN for y in combinations(range(len(keys)), min(q, len(keys)))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,9 @@ class Largest:
 
 
 class _FaceSearch:
-    """Keys added one by one in a fixed order; the property is inherited by subsets, so that a failure ends a branch."""
+    """Keys added one by one in a fixed order; the property is inherited by subsets, so that a
+    failure ends a branch.
+    """
 
     def __init__(self, points: Matrix, q: int, limit: int, wanted: int) -> None:
         self.points, self.q, self.limit, self.wanted = points, q, limit, wanted
@@ -109,11 +118,14 @@ class _FaceSearch:
         return query is not None
 
 
-# A set is a face iff its affine hull misses the hull of the other keys. With the differences inside the set projected
-# out, the others P_j must not have 0 in their hull: least squares over mu >= 0 of (sum mu_j P_j, sum mu_j) against
-# (0, 1) leaves a residual (w, r) with <P_j, w> + r <= 0 and r > 0, unless it leaves none.
+# A set is a face iff its affine hull misses the hull of the other keys. With the differences inside
+# the set projected out, the others P_j must not have 0 in their hull: least squares over mu >= 0 of
+# (sum mu_j P_j, sum mu_j) against (0, 1) leaves a residual (w, r) with <P_j, w> + r <= 0 and r > 0,
+# unless it leaves none.
 def _find_separating_direction(inside: Matrix, off: Matrix) -> Vector | None:
-    """A direction that is 0 on differences inside a set and negative towards all others; None where there is none."""
+    """A direction that is 0 on differences inside a set and negative towards all others; None where
+    there is none.
+    """
     if not len(off):
         return 0.0 * inside[0]
     _, sizes, directions = np.linalg.svd(inside, full_matrices=True)
@@ -135,11 +147,14 @@ def list_grid_keys(dimension: int, bits: int) -> Matrix:
     return np.array(list(product(levels, repeat=dimension)))
 
 
-def find_most_keys(dimension: int, q: int, *, bits: int = 1, limit: int = LIMIT, wanted: int = 1 << 30) -> Largest:
+def find_most_keys(
+    dimension: int, q: int, *, bits: int = 1, limit: int = LIMIT, wanted: int = 1 << 30
+) -> Largest:
     """The most keys of p-bit entries of which every q are a face.
 
-    Of signs, reflections and exchanges of coordinates take two nearest keys to (-1, .., -1) and to the key that differs
-    from it in its last k coordinates, so that only keys k or more apart from these two need be tried.
+    Of signs, reflections and exchanges of coordinates take two nearest keys to (-1, .., -1) and to
+    the key that differs from it in its last k coordinates, so that only keys k or more apart from
+    these two need be tried.
 
     Args:
         dimension: m0.
@@ -149,21 +164,36 @@ def find_most_keys(dimension: int, q: int, *, bits: int = 1, limit: int = LIMIT,
         wanted: stop when so many were found.
     """
     if min(dimension, q, bits) < 1:
-        raise InvalidInput(f"dimension, q and bits are whole numbers >= 1; got {dimension}, {q} and {bits}.")
+        raise InvalidInput(
+            f"dimension, q and bits are whole numbers >= 1; got {dimension}, {q} and {bits}."
+        )
     points = list_grid_keys(dimension, bits)
     search = _FaceSearch(points, q, limit, wanted)
     starts = (
-        _list_nearest_pairs(dimension) if bits == 1 else (((k,), range(k + 1, len(points))) for k in range(len(points)))
+        _list_nearest_pairs(dimension)
+        if bits == 1
+        else (((k,), range(k + 1, len(points))) for k in range(len(points)))
     )
     seen = [search.run(*start) for start in starts]
-    return Largest(points[list(search.best)], all(seen) and len(search.best) < wanted, search.looked)
+    return Largest(
+        points[list(search.best)], all(seen) and len(search.best) < wanted, search.looked
+    )
 
 
 def _list_nearest_pairs(dimension: int) -> Iterable[tuple[tuple[int, ...], list[int]]]:
-    """Two keys k apart, with all keys no nearer to either, for every k; the bits of a number are the signs of a key."""
+    """Two keys k apart, with all keys no nearer to either, for every k; the bits of a number are
+    the signs of a key.
+    """
     for k in range(1, dimension + 1):
         second = 2**k - 1
-        yield (0, second), [j for j in range(1, 2**dimension) if min(j.bit_count(), (j ^ second).bit_count()) >= k]
+        yield (
+            (0, second),
+            [
+                j
+                for j in range(1, 2**dimension)
+                if min(j.bit_count(), (j ^ second).bit_count()) >= k
+            ],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +211,13 @@ class Least:
     real: int
 
 
-def find_least_dimension(length: int, q: int, *, bits: int = 1, most: int = 8, limit: int = LIMIT) -> Least:
+def find_least_dimension(
+    length: int, q: int, *, bits: int = 1, most: int = 8, limit: int = LIMIT
+) -> Least:
     """The least dimension in which N keys of p-bit entries have every q of them as a face.
 
-    Dimensions below the real answer, or with fewer than N keys at all, need no search; one-hot keys end it at N.
+    Dimensions below the real answer, or with fewer than N keys at all, need no search; one-hot keys
+    end it at N.
     """
     real = min(2 * q, length - 1)
     exact = True

@@ -1,7 +1,8 @@
 r"""Lower bounds as inequalities with both sides known: what a task needs, and what sizes offer.
 
-Every inequality here has its constant; the growth the papers state beside it is quoted as words and never used to
-decide. Each is derived above its function, and again with examples on the page docs/lower-bounds.md.
+Every inequality here has its constant; the growth the papers state beside it is quoted as words and
+never used to decide. Each is derived above its function, and again with examples on the page
+docs/lower-bounds.md.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ class Sizes:
         heads: H.
         value_width: v, width of values.
         layers: D.
-        fixed: integer and fraction bits of the fixed-point format of numbers; every split of `bits` when absent.
+        fixed: integer and fraction bits of the fixed-point format of numbers; every split of `bits`
+            when absent.
         accuracy: largest error allowed, for tasks with real answers.
         residual: whether tokens are carried past attention layers.
         format: the name of the number format; fixed point of any split of `bits` when absent.
-        positional: whether keys depend on positions alone, values on the vectors alone by one affine map, and nothing
-            stands behind the head.
+        positional: whether keys depend on positions alone, values on the vectors alone by one
+            affine map, and nothing stands behind the head.
     """
 
     embed: int
@@ -88,18 +90,26 @@ class Inequality:
 
     @property
     def certificate(self) -> Certificate:
-        """The claim confronted with these sizes; REFUTED means that they are too small, if a model is said to exist."""
-        return Certificate(self.theorem, self.checks, (Check(self.formula, self.needed, self.available),))
+        """The claim confronted with these sizes; REFUTED means that they are too small, if a model
+        is said to exist.
+        """
+        return Certificate(
+            self.theorem, self.checks, (Check(self.formula, self.needed, self.available),)
+        )
 
 
-# Fix the vectors and sets of all tokens but the last, let that one name a set y of q of the other N - 1 positions, and
-# follow what it changes. The attention layer sees y only through the token's query, key and value: H (2m + v) numbers
-# of p bits. Without a residual nothing else carries y further, through however many layers. If there are more sets than
-# messages, two sets y != y' send the same message and get the same answer whatever the vectors are. Take j in y but
-# not in y', z_j = +e_1 and -e_1 elsewhere: the answers should be (-1 + 2/q) e_1 and -e_1, so that one of them is wrong
-# by 1/q at least. Sets of at most q positions only add messages that must differ: means over y lie 2/|y| >= 2/q apart.
+# Fix the vectors and sets of all tokens but the last, let that one name a set y of q of the other N
+# - 1 positions, and follow what it changes. The attention layer sees y only through the token's
+# query, key and value: H (2m + v) numbers of p bits. Without a residual nothing else carries y
+# further, through however many layers. If there are more sets than messages, two sets y != y' send
+# the same message and get the same answer whatever the vectors are. Take j in y but not in y', z_j
+# = +e_1 and -e_1 elsewhere: the answers should be (-1 + 2/q) e_1 and -e_1, so that one of them is
+# wrong by 1/q at least. Sets of at most q positions only add messages that must differ: means over
+# y lie 2/|y| >= 2/q apart.
 def bound_by_counting(task: SparseAverage, sizes: Sizes) -> Inequality:
-    """Sparse averaging needs as many messages as there are sets: H (2m + v) p >= log2 C(N - 1, q)."""
+    """Sparse averaging needs as many messages as there are sets: H (2m + v) p >= log2 C(N - 1,
+    q).
+    """
     message = sizes.heads * (2 * sizes.embed + sizes.value_width)
     return Inequality(
         "counting",
@@ -115,15 +125,18 @@ def bound_by_counting(task: SparseAverage, sizes: Sizes) -> Inequality:
 
 
 def log_sets(positions: int, q: int, *, at_most: bool = False) -> float:
-    """How many bits name a set of q (or at most q, not none) of so many positions; 0 where there is no choice."""
+    """How many bits name a set of q (or at most q, not none) of so many positions; 0 where there is
+    no choice.
+    """
     count = sum(comb(positions, size) for size in range(1 if at_most else q, min(q, positions) + 1))
     return log2(count) if count else 0.0
 
 
-# With a residual the asking token remembers its set, and the argument above breaks. Two people who own the asking token
-# and all others can still run the model: per layer the owner of the token sends its query, key and value and is sent
-# back the head outputs, H (2m + v) + H v numbers of p bits. On the inputs of the reduction that decides whether two
-# sets of q bits meet, which takes q bits of talk however it is done (the q-bit fooling set a, not a).
+# With a residual the asking token remembers its set, and the argument above breaks. Two people who
+# own the asking token and all others can still run the model: per layer the owner of the token
+# sends its query, key and value and is sent back the head outputs, H (2m + v) + H v numbers of p
+# bits. On the inputs of the reduction that decides whether two sets of q bits meet, which takes q
+# bits of talk however it is done (the q-bit fooling set a, not a).
 def bound_by_disjointness(task: SparseAverage, sizes: Sizes) -> Inequality:
     """Sparse averaging decides disjointness: 2 D H (m + v) p >= q, with residuals too."""
     return Inequality(
@@ -132,19 +145,23 @@ def bound_by_disjointness(task: SparseAverage, sizes: Sizes) -> Inequality:
         float(task.q),
         2.0 * sizes.layers * sizes.heads * (sizes.embed + sizes.value_width) * sizes.bits,
         "bits",
-        (_check_accuracy(task, sizes, 1.0), Check("2q + 1 tokens", 2.0 * task.q + 1.0, float(task.length))),
+        (
+            _check_accuracy(task, sizes, 1.0),
+            Check("2q + 1 tokens", 2.0 * task.q + 1.0, float(task.length)),
+        ),
         (_STANDARD, _ENTRIES),
         "q <= 2 D H (m + v) p",
         "SHT23/4: m p >= c q for some constant c > 0",
     )
 
 
-# One head, weights a_j(y) = softmax_j <k_j, w_y>, answer sum_j a_j(y) (A z_j + c). Changing z_j from -e_1 to +e_1 moves
-# the answer by 2 a_j(y) |A e_1|, and should move it by 2/q for j in y and by 0 otherwise, each up to 2 eps. For
-# eps < 1/(2q) all of y therefore has larger weights, hence larger scores, than all of its complement: w_y separates
-# the keys of y from the others. By Radon, m + 2 points of R^m split into two parts whose hulls meet, the smaller of at
-# most (m + 2)/2 points. If m <= 2q - 1 that part has at most q points; fill it up to q with further positions,
-# m + 2 + q - 1 <= 3q in all, and no hyperplane separates that set. Hence m >= 2q, at any precision.
+# One head, weights a_j(y) = softmax_j <k_j, w_y>, answer sum_j a_j(y) (A z_j + c). Changing z_j
+# from -e_1 to +e_1 moves the answer by 2 a_j(y) |A e_1|, and should move it by 2/q for j in y and
+# by 0 otherwise, each up to 2 eps. For eps < 1/(2q) all of y therefore has larger weights, hence
+# larger scores, than all of its complement: w_y separates the keys of y from the others. By Radon,
+# m + 2 points of R^m split into two parts whose hulls meet, the smaller of at most (m + 2)/2
+# points. If m <= 2q - 1 that part has at most q points; fill it up to q with further positions, m +
+# 2 + q - 1 <= 3q in all, and no hyperplane separates that set. Hence m >= 2q, at any precision.
 def bound_by_radon(task: SparseAverage, sizes: Sizes) -> Inequality:
     """One head with keys from positions alone needs m >= 2q, at any precision."""
     return Inequality(
@@ -160,15 +177,21 @@ def bound_by_radon(task: SparseAverage, sizes: Sizes) -> Inequality:
             Check("layers", float(sizes.layers), 1.0),
             Check("keys that see more than the position", float(not sizes.positional), 0.0),
         ),
-        ("one head", "keys depend on positions alone", "values are one affine map of the vectors", "no map behind it"),
+        (
+            "one head",
+            "keys depend on positions alone",
+            "values are one affine map of the vectors",
+            "no map behind it",
+        ),
         "2q <= m",
         "SHT23/3: m >= c (d' + q) is enough for some constant c, in real numbers",
     )
 
 
-# All vectors equal z make z the right answer, so that answers must come within eps of every point of the unit ball of
-# R^d'. The last layer gives H v numbers of p bits, from which the map behind it makes at most 2^(H v p) answers; balls
-# of radius eps around them cover the unit ball only if there are (1/eps)^d' of them, by volume.
+# All vectors equal z make z the right answer, so that answers must come within eps of every point
+# of the unit ball of R^d'. The last layer gives H v numbers of p bits, from which the map behind it
+# makes at most 2^(H v p) answers; balls of radius eps around them cover the unit ball only if there
+# are (1/eps)^d' of them, by volume.
 def bound_by_answers(task: SparseAverage, sizes: Sizes) -> Inequality:
     """Answers must come near every point of a ball: H v p >= d' log2(1/eps)."""
     needed = -task.dimension * log2(sizes.accuracy) if 0 < sizes.accuracy < 1 else 0.0
@@ -185,20 +208,25 @@ def bound_by_answers(task: SparseAverage, sizes: Sizes) -> Inequality:
     )
 
 
-# The row that decides is public in the reduction, and so is its query. Per head Alice sends the log-partition L_A of
-# her scores and her average A of v numbers; Bob has L_B and B, and g A + (1 - g) B with g = sigmoid(L_A - L_B) is the
-# head's output. Numbers are fixed point with I integer and F fraction bits, p = I + F + 1. She rounds A to F bits,
-# wrong by 2^(-F-1) at most, and L_A to a step of 2^(1-I-F), wrong by 2^(-I-F) at most, which moves g by a quarter of
-# that and the output by |A - B| / 4 of it, less than 2^(-F-1). So Bob has every head output to less than 2^-F. Scores
-# within 2^I leave L_A a range of 2^(I+1) + ln n. The answer decides disjointness of n bits, for which no one-way
-# message is shorter than n bits. Neither the key width nor M enters.
+# The row that decides is public in the reduction, and so is its query. Per head Alice sends the
+# log-partition L_A of her scores and her average A of v numbers; Bob has L_B and B, and g A + (1 -
+# g) B with g = sigmoid(L_A - L_B) is the head's output. Numbers are fixed point with I integer and
+# F fraction bits, p = I + F + 1. She rounds A to F bits, wrong by 2^(-F-1) at most, and L_A to a
+# step of 2^(1-I-F), wrong by 2^(-I-F) at most, which moves g by a quarter of that and the output by
+# |A - B| / 4 of it, less than 2^(-F-1). So Bob has every head output to less than 2^-F. Scores
+# within 2^I leave L_A a range of 2^(I+1) + ln n. The answer decides disjointness of n bits, for
+# which no one-way message is shorter than n bits. Neither the key width nor M enters.
 def bound_by_partition_message(task: Task, sizes: Sizes) -> Inequality | None:
     """One layer that decides disjointness in a public row: H (v p + b_L) >= n."""
     found = None if isinstance(task, SparseAverage | FourCycles) else reduction(task)
     if found is None:
         return None
     split = sizes.fixed or _find_worst_split(sizes.bits)
-    sent = inf if split is None else sizes.value_width * (sum(split) + 1.0) + count_partition_bits(found.size, *split)
+    sent = (
+        inf
+        if split is None
+        else sizes.value_width * (sum(split) + 1.0) + count_partition_bits(found.size, *split)
+    )
     match3 = task.name == "match3"
     return Inequality(
         "partition-message",
@@ -209,35 +237,51 @@ def bound_by_partition_message(task: Task, sizes: Sizes) -> Inequality | None:
         (Check("layers", float(sizes.layers), 1.0),),
         (
             "one layer of standard attention (order 2), heads summed, token maps of any kind",
-            "fixed point with I integer and F fraction bits holds values, and scores lie within 2^I",
+            (
+                "fixed point with I integer and F fraction bits holds values, and scores lie"
+                " within 2^I"
+            ),
             "answers stay right when every number of a head output moves by less than 2^-F",
         ),
         "n <= H (v p + b_L)",
-        "SHT23/7: m p H >= c N / log log N for some constant c > 0" if match3 else "none in the sources",
+        (
+            "SHT23/7: m p H >= c N / log log N for some constant c > 0"
+            if match3
+            else "none in the sources"
+        ),
     )
 
 
 def count_partition_bits(size: int, integer: int, fraction: int) -> int:
     """Bits of a log-partition over `size` scores within 2^I, in steps of 2^(1 - I - F)."""
-    steps = (Fraction(2) ** (integer + 1) + Fraction(log(size))) * Fraction(2) ** (integer + fraction - 1) + 2
+    steps = (Fraction(2) ** (integer + 1) + Fraction(log(size))) * Fraction(2) ** (
+        integer + fraction - 1
+    ) + 2
     return (ceil(steps) - 1).bit_length()
 
 
 def _find_worst_split(bits: float) -> tuple[int, int] | None:
-    """All of p bits before the point: (2^(I+1) + ln n) 2^(p-2) steps are most where I is largest."""
+    """All of p bits before the point: (2^(I+1) + ln n) 2^(p-2) steps are most where I is
+    largest.
+    """
     return (int(bits) - 1, 0) if isfinite(bits) else None
 
 
-# Alice owns half of the rows, Bob the other half. Per layer everybody tells the keys and values of his rows, H (m + v)
-# numbers of p bits each, n rows in all; then each can compute the outputs of his own rows, residuals included. After D
-# layers they know whether k^2 = floor(n/4)^2 bits meet.
+# Alice owns half of the rows, Bob the other half. Per layer everybody tells the keys and values of
+# his rows, H (m + v) numbers of p bits each, n rows in all; then each can compute the outputs of
+# his own rows, residuals included. After D layers they know whether k^2 = floor(n/4)^2 bits meet.
 def bound_by_exchanged_rows(task: FourCycles, sizes: Sizes) -> Inequality:
     """Directed 4-cycles need D n H (m + v) p >= floor(n/4)^2, at any depth and with residuals."""
     return Inequality(
         "exchanged-rows",
         "keyhole/exchanged-rows",
         float((task.nodes // 4) ** 2),
-        1.0 * sizes.layers * task.nodes * sizes.heads * (sizes.embed + sizes.value_width) * sizes.bits,
+        1.0
+        * sizes.layers
+        * task.nodes
+        * sizes.heads
+        * (sizes.embed + sizes.value_width)
+        * sizes.bits,
         "bits",
         (),
         (_STANDARD, _ENTRIES),
@@ -246,10 +290,10 @@ def bound_by_exchanged_rows(task: FourCycles, sizes: Sizes) -> Inequality:
     )
 
 
-# A network whose first layer has fewer units than the z-coordinates of N - q + 1 tokens has a vector in the kernel of
-# its weights on these coordinates. Scaled so that its longest token vector, at j*, has norm 1, +it and -it look the
-# same behind the first layer. All tokens name j* and the q - 1 tokens left over, whose vectors are zero: the answers
-# should be +-delta/q, 2/q apart.
+# A network whose first layer has fewer units than the z-coordinates of N - q + 1 tokens has a
+# vector in the kernel of its weights on these coordinates. Scaled so that its longest token vector,
+# at j*, has norm 1, +it and -it look the same behind the first layer. All tokens name j* and the q
+# - 1 tokens left over, whose vectors are zero: the answers should be +-delta/q, 2/q apart.
 def bound_by_kernel(task: SparseAverage, hidden: int, accuracy: float) -> Inequality:
     """A fully connected network needs (N - q + 1) d' units in its first layer."""
     return Inequality(
@@ -259,16 +303,20 @@ def bound_by_kernel(task: SparseAverage, hidden: int, accuracy: float) -> Inequa
         float(hidden),
         "units of the first layer",
         (Check("accuracy times q", accuracy * task.q, BELOW_ONE),),
-        ("a fully connected network on all tokens side by side", "real numbers, any depth, any activation"),
+        (
+            "a fully connected network on all tokens side by side",
+            "real numbers, any depth, any activation",
+        ),
         "(N - q + 1) d' <= units of the first layer",
         "SHT23/10: N d'/2 units for q <= N/2",
     )
 
 
-# Let the first N - 1 vectors be +-e_1 in any combination, and the last token ask. Two different prefixes z, z' that
-# leave the same state get the same answer, whatever is asked. Some q positions have different sums of z and z': if
-# z - z' is the same everywhere any will do, otherwise exchange a position in the set for one where z - z' differs
-# (q < N - 1 leaves one). Sums of +-1 that differ do so by 2 at least, hence the answers by 2/q.
+# Let the first N - 1 vectors be +-e_1 in any combination, and the last token ask. Two different
+# prefixes z, z' that leave the same state get the same answer, whatever is asked. Some q positions
+# have different sums of z and z': if z - z' is the same everywhere any will do, otherwise exchange
+# a position in the set for one where z - z' differs (q < N - 1 leaves one). Sums of +-1 that differ
+# do so by 2 at least, hence the answers by 2/q.
 def bound_by_prefixes(task: SparseAverage, state_bits: float, accuracy: float) -> Inequality:
     """A recurrent network that reads left to right needs N - 1 bits of state."""
     return Inequality(
@@ -296,7 +344,9 @@ def _check_accuracy(task: SparseAverage, sizes: Sizes, share: float) -> Check:
 
 
 def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
-    """Everything known that a Transformer of this class must satisfy to do a task, the most telling first."""
+    """Everything known that a Transformer of this class must satisfy to do a task, the most telling
+    first.
+    """
     if isinstance(task, SparseAverage):
         found = (
             bound_by_counting(task, sizes),
@@ -309,11 +359,18 @@ def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
     else:
         message = bound_by_partition_message(task, sizes)
         found = () if message is None else (message,)
-    return tuple(sorted(found, key=lambda one: (not one.applies, one.available / one.needed if one.needed else inf)))
+    return tuple(
+        sorted(
+            found,
+            key=lambda one: (not one.applies, one.available / one.needed if one.needed else inf),
+        )
+    )
 
 
 def count_disjointness_bits(task: Task) -> int:
-    """Bits that any two people must exchange to do a task, by the reduction known for it; 0 where none is."""
+    """Bits that any two people must exchange to do a task, by the reduction known for it; 0 where
+    none is.
+    """
     found = reduction(task)
     return 0 if found is None else found.size
 

@@ -19,7 +19,8 @@ _ACCURATE = 1e-3  # for labels, where nothing is asked
 
 
 def build_within_sizes(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
-    """The smallest construction that is proved to do a task within sizes; the smallest of all where none is.
+    """The smallest construction that is proved to do a task within sizes; the smallest of all where
+    none is.
 
     Raises:
         DoesNotFit: none is known that fits.
@@ -28,7 +29,8 @@ def build_within_sizes(task: Task, sizes: Sizes, *, order: int, rng: np.random.G
 
 
 def provable(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
-    """The same by constructions that can be proved for every input alone, which is quicker where most cannot.
+    """The same by constructions that can be proved for every input alone, which is quicker where
+    most cannot.
 
     Raises:
         DoesNotFit: none is known that fits.
@@ -38,15 +40,25 @@ def provable(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) 
 
 def _planned(task: Task, sizes: Sizes, order: int, sure: bool, rng: np.random.Generator) -> Built:
     if task.length > _TOKENS:
-        raise DoesNotFit(f"Inputs of more than {_TOKENS:,} tokens are not built here; use `keyhole build`.")
+        raise DoesNotFit(
+            f"Inputs of more than {_TOKENS:,} tokens are not built here; use `keyhole build`."
+        )
     room = Room(sizes.embed, sizes.value_width, sizes.heads, sizes.layers)
     accuracy = sizes.accuracy or _ACCURATE
     found = survey_recipes(
-        task, accuracy=accuracy, number_format=_name_format(sizes), room=room, provable=sure, rng=rng
+        task,
+        accuracy=accuracy,
+        number_format=_name_format(sizes),
+        room=room,
+        provable=sure,
+        rng=rng,
     )
     fitting = [built for built in found.built if _find_largest_order(built) <= order]
     if found.built and not fitting:
-        raise DoesNotFit(f"The construction {found.best.construction} is of order {_find_largest_order(found.best)}.")
+        raise DoesNotFit(
+            f"The construction {found.best.construction} is of order"
+            f" {_find_largest_order(found.best)}."
+        )
     return next((built for built in fitting if built.proved), fitting[0] if fitting else found.best)
 
 

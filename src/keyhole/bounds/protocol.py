@@ -1,13 +1,14 @@
 r"""A model run by people who each own some of its tokens, every bit they send counted.
 
-For a token i of Alice's and a head, Alice writes the query, m numbers. Bob answers with the log-partition of the
-scores of his tokens and with his average of values,
+For a token i of Alice's and a head, Alice writes the query, m numbers. Bob answers with the
+log-partition of the scores of his tokens and with his average of values,
 
 $$L_B = \log \sum_{j \in B} e^{s_{ij}}, \qquad \bar v_B = \sum_{j \in B} e^{s_{ij} - L_B} v_j,$$
 
-1 + v numbers, and Alice merges: her head output is the mean of the averages with weights softmax(L_A, L_B). Residuals
-and token maps need nobody else, and a blank token is public. Two people send $N H D (m + v + 1) b$ bits where every
-number is rounded to b bits; with k people everybody hears the query and k - 1 answer, $N H D (m + (k - 1)(v + 1)) b$.
+1 + v numbers, and Alice merges: her head output is the mean of the averages with weights
+softmax(L_A, L_B). Residuals and token maps need nobody else, and a blank token is public. Two
+people send $N H D (m + v + 1) b$ bits where every number is rounded to b bits; with k people
+everybody hears the query and k - 1 answer, $N H D (m + (k - 1)(v + 1)) b$.
 """
 
 from __future__ import annotations
@@ -65,9 +66,11 @@ class Conversation:
         direct: what the model gives when nobody has to talk.
         messages: what was said, in order.
         bits: the sum over messages, per input.
-        range_bits: what it would cost to agree on the ranges of rounding, where these are not public.
+        range_bits: what it would cost to agree on the ranges of rounding, where these are not
+            public.
         each: b, bits of a number.
-        promised: a bound on how far answers lie apart, for one layer with nothing behind it; infinite otherwise.
+        promised: a bound on how far answers lie apart, for one layer with nothing behind it;
+            infinite otherwise.
         score_range: the spread of scores that enters the bound.
     """
 
@@ -86,7 +89,9 @@ class Conversation:
         return float(np.abs(self.answers - self.direct).max(initial=0.0))
 
     def against(self, task: Task) -> float:
-        """Bits sent over bits that deciding disjointness takes; infinite where the task decides none."""
+        """Bits sent over bits that deciding disjointness takes; infinite where the task decides
+        none.
+        """
         needed = count_disjointness_bits(task)
         return self.bits / needed if needed else float("inf")
 
@@ -101,7 +106,8 @@ def converse(
     """Run a model as a conversation.
 
     Args:
-        model: a Transformer of standard attention layers, a self-attention layer, or heads (without biases).
+        model: a Transformer of standard attention layers, a self-attention layer, or heads (without
+            biases).
         X: inputs; bits are counted per input.
         bits: b, bits of a number that is sent; at most 48.
         parties: the positions each person owns, two or three lists; halves when absent.
@@ -148,11 +154,13 @@ def _layer_of(model: Any) -> SelfAttention:
     """Heads as a layer, whose last row is what they answer."""
     if isinstance(model, SelfAttention):
         return model
-    heads = model.heads if isinstance(model, MultiHead) else (model,) if isinstance(model, Head) else ()
+    heads = (
+        model.heads if isinstance(model, MultiHead) else (model,) if isinstance(model, Head) else ()
+    )
     if not heads or any(part is not None for head in heads for part in (head.h, head.c, head.U)):
         raise InvalidInput(
-            "people can run a Transformer of attention layers, a self-attention layer, or heads without score bias, "
-            f"constant and residual; got {type(model).__name__}."
+            "people can run a Transformer of attention layers, a self-attention layer, or heads"
+            f" without score bias, constant and residual; got {type(model).__name__}."
         )
     W, V = np.stack([np.asarray(head.W) for head in heads]), np.stack([head.V for head in heads])
     return SelfAttention(np.broadcast_to(np.eye(W.shape[1]), W.shape), W, V)
@@ -162,10 +170,14 @@ def _assign_owners(length: int, parties: Sequence[Sequence[int]] | None) -> Owne
     """Who owns each position."""
     half = length // 2
     split = [range(half), range(half, length)] if parties is None else [list(p) for p in parties]
-    if sorted(j for part in split for j in part) != list(range(length)) or not 2 <= len(split) <= 3 or not all(split):
+    if (
+        sorted(j for part in split for j in part) != list(range(length))
+        or not 2 <= len(split) <= 3
+        or not all(split)
+    ):
         raise InvalidInput(
-            f"two or three people own the positions 0 .. {length - 1}, each at least one and each position once; "
-            f"got {[list(part) for part in split]}."
+            f"two or three people own the positions 0 .. {length - 1}, each at least one and each"
+            f" position once; got {[list(part) for part in split]}."
         )
     owner = np.zeros(length, dtype=np.int64)
     for k, part in enumerate(split):
@@ -184,16 +196,23 @@ class _Round:
 
 
 def _run_layer(block: Block | SelfAttention, X: Stack, owner: Owners, bits: int) -> _Round:
-    """One attention layer: queries out, partitions and averages back, merged by who owns the row."""
+    """One attention layer: queries out, partitions and averages back, merged by who owns the
+    row.
+    """
     layer, tokens, blank = _open_block(block, X)
-    mine = np.concatenate([np.full(len(tokens[0]) - len(owner), -1), owner])  # -1: the blank, which is public
-    queries, keys, values = (np.einsum("bnd,hdm->hbnm", tokens, P) for P in (layer.Q, layer.K, layer.V))
+    # -1: the blank, which is public
+    mine = np.concatenate([np.full(len(tokens[0]) - len(owner), -1), owner])
+    queries, keys, values = (
+        np.einsum("bnd,hdm->hbnm", tokens, P) for P in (layer.Q, layer.K, layer.V)
+    )
     sent, query_error = _round_sent_numbers(queries, bits)
     rows = np.zeros((*queries.shape[:3], values.shape[-1]))
     errors = _Errors(query_error, 0.0, 0.0)
     for k in range(int(owner.max()) + 1):
         at = np.flatnonzero(mine == k)
-        rows[:, :, at], told = _merge_outputs(queries[:, :, at], sent[:, :, at], keys, values, mine, k, bits)
+        rows[:, :, at], told = _merge_outputs(
+            queries[:, :, at], sent[:, :, at], keys, values, mine, k, bits
+        )
         errors = errors.worse(told)
     given = rows.sum(axis=0) + (tokens if isinstance(block, Block) and block.residual else 0.0)
     promised, spread = _bound_deviation(keys, values, queries, errors)
@@ -205,7 +224,9 @@ def _open_block(block: Block | SelfAttention, X: Stack) -> tuple[SelfAttention, 
     if isinstance(block, SelfAttention):
         return block, X, False
     if not isinstance(block.layer, SelfAttention):
-        raise InvalidInput(f"people can run standard attention (order 2) only; got a {type(block.layer).__name__}.")
+        raise InvalidInput(
+            f"people can run standard attention (order 2) only; got a {type(block.layer).__name__}."
+        )
     return block.layer, block.tokens(X), block.blank is not None
 
 
@@ -219,14 +240,18 @@ class _Errors:
 
     def worse(self, other: _Errors) -> _Errors:
         return _Errors(
-            max(self.query, other.query), max(self.partition, other.partition), max(self.average, other.average)
+            max(self.query, other.query),
+            max(self.partition, other.partition),
+            max(self.average, other.average),
         )
 
 
 def _merge_outputs(
     queries: Array, sent: Array, keys: Array, values: Array, mine: Any, k: int, bits: int
 ) -> tuple[Heads4, _Errors]:
-    """The head outputs of person k's rows: own tokens and the blank exactly, the others' from rounded numbers."""
+    """The head outputs of person k's rows: own tokens and the blank exactly, the others' from
+    rounded numbers.
+    """
     partitions: list[Array] = []
     averages: list[Array] = []
     errors = _Errors(0.0, 0.0, 0.0)
@@ -239,7 +264,10 @@ def _merge_outputs(
         total = weights.sum(axis=-1, keepdims=True)
         partition, average = top + np.log(total), weights / total @ values[:, :, held]
         if not near:
-            (partition, a), (average, b) = _round_sent_numbers(partition, bits), _round_sent_numbers(average, bits)
+            (partition, a), (average, b) = (
+                _round_sent_numbers(partition, bits),
+                _round_sent_numbers(average, bits),
+            )
             errors = errors.worse(_Errors(0.0, a, b))
         partitions.append(partition)
         averages.append(average)
@@ -250,7 +278,9 @@ def _merge_outputs(
 
 
 def _round_sent_numbers(numbers: Array, bits: int) -> tuple[Array, float]:
-    """Numbers rounded to a grid of 2^b points over the range of each head, and the largest error that allows."""
+    """Numbers rounded to a grid of 2^b points over the range of each head, and the largest error
+    that allows.
+    """
     axes = tuple(range(1, numbers.ndim))
     low, high = numbers.min(axis=axes, keepdims=True), numbers.max(axis=axes, keepdims=True)
     step = (high - low) / (2.0**bits - 1.0)
@@ -258,13 +288,16 @@ def _round_sent_numbers(numbers: Array, bits: int) -> tuple[Array, float]:
     return low + grid * step, float(step.max()) / 2.0
 
 
-# A rounded query moves the score of token j by at most |k_j|_1 times the error of its numbers, and a rounded partition
-# moves the scores of all its tokens alike: together by x at most. Weights proportional to e^s then move by a factor
-# between e^-2x and e^2x, so that their total variation is at most e^2x - 1, and an average of numbers between two ends
-# moves by half of that times their distance. Rounded averages add their own error. Heads are summed. To first order,
-# with S = max_j |k_j|_1 (range of a query number), b bits and values within V of each other, this is
-# 2^-b V (S + (ln N)/2 + 1/2) for every head: C 2^-b S with C = V (1 + (1 + ln N)/(2 S)).
-def _bound_deviation(keys: Heads4, values: Heads4, queries: Heads4, errors: _Errors) -> tuple[float, float]:
+# A rounded query moves the score of token j by at most |k_j|_1 times the error of its numbers, and
+# a rounded partition moves the scores of all its tokens alike: together by x at most. Weights
+# proportional to e^s then move by a factor between e^-2x and e^2x, so that their total variation is
+# at most e^2x - 1, and an average of numbers between two ends moves by half of that times their
+# distance. Rounded averages add their own error. Heads are summed. To first order, with S = max_j
+# |k_j|_1 (range of a query number), b bits and values within V of each other, this is 2^-b V (S +
+# (ln N)/2 + 1/2) for every head: C 2^-b S with C = V (1 + (1 + ln N)/(2 S)).
+def _bound_deviation(
+    keys: Heads4, values: Heads4, queries: Heads4, errors: _Errors
+) -> tuple[float, float]:
     """A bound on the deviation of a layer's rows, and the spread of scores S in it."""
     size = float(np.abs(keys).sum(axis=-1).max())
     moved = size * errors.query + errors.partition
@@ -274,8 +307,12 @@ def _bound_deviation(keys: Heads4, values: Heads4, queries: Heads4, errors: _Err
     return float(each.sum()) + rounding, size * float(np.ptp(queries, axis=(1, 2, 3)).max())
 
 
-def evaluate_deviation_constant(length: int, score_range: float, value_range: float, heads: int = 1) -> float:
-    r"""C of the bound $C\, 2^{-b} S$ on the deviation: $H V (1 + (1 + \ln N) / (2 S))$, to first order in $2^{-b}$."""
+def evaluate_deviation_constant(
+    length: int, score_range: float, value_range: float, heads: int = 1
+) -> float:
+    r"""C of the bound $C\, 2^{-b} S$ on the deviation: $H V (1 + (1 + \ln N) / (2 S))$, to first
+    order in $2^{-b}$.
+    """
     return heads * value_range * (1.0 + (1.0 + log(length)) / (2.0 * score_range))
 
 
@@ -300,8 +337,8 @@ class EffectiveBits:
     """How coarse messages may be before a model fails its task.
 
     Args:
-        bits: fewest bits of a number with which, and with every more, the task is done as well; None where the task is
-            not done with the most bits.
+        bits: fewest bits of a number with which, and with every more, the task is done as well;
+            None where the task is not done with the most bits.
         total: bits sent per input with them.
         needed: bits that deciding disjointness takes; 0 where the task decides none.
         errors: largest task error by bits of a number.
@@ -345,4 +382,6 @@ def effective_bits(
             break
         found = talk
     needed = count_disjointness_bits(task)
-    return EffectiveBits(*((None, None) if found is None else (found.each, found.bits)), needed, errors)
+    return EffectiveBits(
+        *((None, None) if found is None else (found.each, found.bits)), needed, errors
+    )

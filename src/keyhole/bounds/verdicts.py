@@ -1,4 +1,6 @@
-"""One verdict for a task and the sizes of a model: provably too small, enough by a construction, or open."""
+"""One verdict for a task and the sizes of a model: provably too small, enough by a construction, or
+open.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from keyhole._arrays import Rng, as_generator
-from keyhole.bounds.formulas import Inequality, Sizes, bound_by_kernel, bound_by_prefixes, list_inequalities
+from keyhole.bounds.formulas import (
+    Inequality,
+    Sizes,
+    bound_by_kernel,
+    bound_by_prefixes,
+    list_inequalities,
+)
 from keyhole.bounds.planned import build_within_sizes, provable
 from keyhole.constructions import Built, Size
 from keyhole.errors import DoesNotFit, InvalidInput
@@ -24,7 +32,9 @@ class BoundVerdict(StrEnum):
     """What is known of a task and sizes; the value is the sentence."""
 
     TOO_SMALL = "No model of these sizes does the task."
-    ENOUGH = "A model of these sizes does the task: it was built, and proved or checked on every input."
+    ENOUGH = (
+        "A model of these sizes does the task: it was built, and proved or checked on every input."
+    )
     OPEN = "Neither an impossibility nor a model of these sizes is known here."
 
 
@@ -66,13 +76,15 @@ class Bound:
         task: the task.
         sizes: what was asked, for attention; None for other networks.
         verdict: TOO_SMALL, ENOUGH or OPEN.
-        inequality: the one that decides, or comes nearest to deciding; None where none is known for the task.
+        inequality: the one that decides, or comes nearest to deciding; None where none is known for
+            the task.
         inequalities: all of them.
         built: the weights behind ENOUGH.
         gap: what lies between, along the size that matters.
         sentence: all of it in words.
         reason: why nothing was built, where nothing was, or why that is not enough.
-        sampled: weights of these sizes that answered all that was asked, where that was not every input.
+        sampled: weights of these sizes that answered all that was asked, where that was not every
+            input.
     """
 
     task: Task
@@ -126,9 +138,12 @@ def bound(
         order: order of attention; only standard attention, 2, has lower bounds here.
         accuracy: largest error for tasks with real answers; 1 / (4q) when absent.
         residual: whether tokens are carried past attention layers.
-        positional: whether keys depend on positions alone, values on the vectors alone, and nothing stands behind.
-        builder: builds weights for the verdict ENOUGH; the constructions of this package when absent.
-        rng: draws what building and checking need; nothing is built when absent, and then nothing is ENOUGH.
+        positional: whether keys depend on positions alone, values on the vectors alone, and nothing
+            stands behind.
+        builder: builds weights for the verdict ENOUGH; the constructions of this package when
+            absent.
+        rng: draws what building and checking need; nothing is built when absent, and then nothing
+            is ENOUGH.
 
     Raises:
         InvalidInput: a size makes no sense.
@@ -151,10 +166,14 @@ def bound(
     known = list_inequalities(task, sizes) if order == 2 else ()
     told = next((one for one in known if one.applies), None)
     if told is not None and told.violated:
-        return Bound(task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, _explain_too_small(told))
+        return Bound(
+            task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, _explain_too_small(told)
+        )
     built, reason = _try_builder(task, sizes, order, builder, rng)
     if built is not None and built.proved:
-        return Bound(task, sizes, BoundVerdict.ENOUGH, told, known, built, None, _explain_enough(built))
+        return Bound(
+            task, sizes, BoundVerdict.ENOUGH, told, known, built, None, _explain_enough(built)
+        )
     gap = _find_gap(task, sizes, told, builder, order, rng)
     reason = reason if built is None else _not_proved(built)
     sentence = _explain_open(told, gap) if built is None else f"{_explain_open(told, gap)} {reason}"
@@ -170,11 +189,17 @@ def _choose_accuracy(task: Task, accuracy: float | None) -> float:
 def _check_asked_sizes(sizes: Sizes, order: int) -> None:
     for name in ("embed", "heads", "value_width", "layers"):
         if getattr(sizes, name) < 1:
-            raise InvalidInput(f"--{name.replace('_', '-')} is a whole number >= 1; got {getattr(sizes, name)}.")
+            raise InvalidInput(
+                f"--{name.replace('_', '-')} is a whole number >= 1; got {getattr(sizes, name)}."
+            )
     if not sizes.bits >= 1 or (isfinite(sizes.bits) and sizes.bits != int(sizes.bits)):
-        raise InvalidInput(f"--bits is a whole number >= 1, or left out for real numbers; got {sizes.bits}.")
+        raise InvalidInput(
+            f"--bits is a whole number >= 1, or left out for real numbers; got {sizes.bits}."
+        )
     if not 0 <= sizes.accuracy < inf or order < 2:
-        raise InvalidInput(f"--accuracy is at least 0 and --order at least 2; got {sizes.accuracy} and {order}.")
+        raise InvalidInput(
+            f"--accuracy is at least 0 and --order at least 2; got {sizes.accuracy} and {order}."
+        )
 
 
 def _try_builder(
@@ -191,26 +216,37 @@ def _try_builder(
     if over:
         return None, f"The construction {built.construction} needs {over}."
     if built.checked.errors:
-        return None, f"The construction {built.construction} failed {built.checked.errors} of its checks."
+        return (
+            None,
+            f"The construction {built.construction} failed {built.checked.errors} of its checks.",
+        )
     return built, ""
 
 
 def describe_excess(size: Size, sizes: Sizes) -> str:
     """Which sizes of a built model are larger than allowed, in words; empty where it fits."""
-    allowed = {name: getattr(sizes, name) for name in ("embed", "value_width", "heads", "layers", "bits")}
+    allowed = {
+        name: getattr(sizes, name) for name in ("embed", "value_width", "heads", "layers", "bits")
+    }
     over = [
-        f"{name.replace('_', ' ')} {getattr(size, name)}" for name in allowed if getattr(size, name) > allowed[name]
+        f"{name.replace('_', ' ')} {getattr(size, name)}"
+        for name in allowed
+        if getattr(size, name) > allowed[name]
     ]
     return ", ".join(over)
 
 
 # Every inequality is monotone in the sizes, so that bisection finds where it stops to bite.
 def find_least_open(task: Task, sizes: Sizes, axis: str) -> int:
-    """The least value of a size at which no inequality is violated, all others as asked; LARGEST where none is."""
+    """The least value of a size at which no inequality is violated, all others as asked; LARGEST
+    where none is.
+    """
     low, high = 0, LARGEST
     while high - low > 1:
         middle = (low + high) // 2
-        small = any(one.violated for one in list_inequalities(task, replace(sizes, **{axis: middle})))
+        small = any(
+            one.violated for one in list_inequalities(task, replace(sizes, **{axis: middle}))
+        )
         low, high = (middle, high) if small else (low, middle)
     return high
 
@@ -243,19 +279,23 @@ def _format_amount(value: float) -> str:
 
 def _explain_too_small(told: Inequality) -> str:
     return (
-        f"No model of these sizes does the task: it needs {_format_amount(told.needed)} {told.unit} and there are "
-        f"{_format_amount(told.available)} ({told.name}: {told.formula})."
+        f"No model of these sizes does the task: it needs {_format_amount(told.needed)} {told.unit}"
+        f" and there are {_format_amount(told.available)} ({told.name}: {told.formula})."
     )
 
 
 def _explain_enough(built: Built) -> str:
     size, seen = built.size, built.checked
-    share = "checked on every input" if seen.exhaustive else f"proved for every input, and {seen.inputs:,} were asked"
+    share = (
+        "checked on every input"
+        if seen.exhaustive
+        else f"proved for every input, and {seen.inputs:,} were asked"
+    )
     return (
-        f"These sizes are enough: the construction {built.construction} does the task with key width {size.embed}, "
-        f"value width {size.value_width}, {size.heads} head{'s' * (size.heads > 1)}, {size.layers} "
-        f"layer{'s' * (size.layers > 1)} and {format_named(built.format).bits:.0f} bits; it was built and {share}, "
-        "without error."
+        f"These sizes are enough: the construction {built.construction} does the task with key"
+        f" width {size.embed}, value width {size.value_width}, {size.heads}"
+        f" head{'s' * (size.heads > 1)}, {size.layers} layer{'s' * (size.layers > 1)} and"
+        f" {format_named(built.format).bits:.0f} bits; it was built and {share}, without error."
     )
 
 
@@ -263,21 +303,28 @@ def _not_proved(built: Built) -> str:
     """What is known of weights that answered all that was asked, and no more."""
     asked = built.certificate.sampled or f"{built.checked.inputs:,} inputs, not every one"
     return (
-        f"Sampled: the construction {built.construction} of key width {built.size.embed} answered all that was asked "
-        f"({asked}); the rest was neither asked nor proved."
+        f"Sampled: the construction {built.construction} of key width {built.size.embed} answered"
+        f" all that was asked ({asked}); the rest was neither asked nor proved."
     )
 
 
 def _explain_open(told: Inequality | None, gap: Gap) -> str:
     axis = gap.axis.replace("_", " ").replace("embed", "key width")
     below = f"up to {gap.too_small:,} too small" if gap.too_small else "none known to be too small"
-    above = f"from {gap.enough:,} on enough" if gap.enough is not None else "none known to be enough"
+    above = (
+        f"from {gap.enough:,} on enough" if gap.enough is not None else "none known to be enough"
+    )
     near = (
         ""
         if told is None
-        else f" ({told.name}: {_format_amount(told.needed)} {told.unit} needed, {_format_available(told.available)})"
+        else (
+            f" ({told.name}: {_format_amount(told.needed)} {told.unit} needed,"
+            f" {_format_available(told.available)})"
+        )
     )
-    return f"Open: of {axis}s, other sizes as asked, {below}, {above}; {gap.asked:,} was asked{near}."
+    return (
+        f"Open: of {axis}s, other sizes as asked, {below}, {above}; {gap.asked:,} was asked{near}."
+    )
 
 
 def _format_available(available: float) -> str:
@@ -285,9 +332,14 @@ def _format_available(available: float) -> str:
 
 
 def bound_network(
-    task: Task, *, hidden: int | None = None, state_bits: int | None = None, accuracy: float | None = None
+    task: Task,
+    *,
+    hidden: int | None = None,
+    state_bits: int | None = None,
+    accuracy: float | None = None,
 ) -> Bound:
-    """The same for networks without attention: a fully connected one by its first layer, a recurrent one by its state.
+    """The same for networks without attention: a fully connected one by its first layer, a
+    recurrent one by its state.
 
     Args:
         task: sparse averaging.
@@ -296,7 +348,9 @@ def bound_network(
         accuracy: largest error; 1 / (4q) when absent.
     """
     if not isinstance(task, SparseAverage) or (hidden is None) == (state_bits is None):
-        raise InvalidInput("bounds on other networks are for sparse-average, with --hidden or --state-bits.")
+        raise InvalidInput(
+            "bounds on other networks are for sparse-average, with --hidden or --state-bits."
+        )
     eps = _choose_accuracy(task, accuracy)
     told = (
         bound_by_kernel(task, hidden, eps)
@@ -304,8 +358,11 @@ def bound_network(
         else bound_by_prefixes(task, float(state_bits or 0), eps)
     )
     if told.violated:
-        return Bound(task, None, BoundVerdict.TOO_SMALL, told, (told,), None, None, _explain_too_small(told))
+        return Bound(
+            task, None, BoundVerdict.TOO_SMALL, told, (told,), None, None, _explain_too_small(told)
+        )
     sentence = (
-        f"Open: {_format_amount(told.needed)} {told.unit} are needed and there are {_format_amount(told.available)}."
+        f"Open: {_format_amount(told.needed)} {told.unit} are needed and there are"
+        f" {_format_amount(told.available)}."
     )
     return Bound(task, None, BoundVerdict.OPEN, told, (told,), None, None, sentence)

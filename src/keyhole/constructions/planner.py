@@ -18,7 +18,8 @@ from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import SparseAverage, Task, task_named
 
-PROVED = 1024  # tokens, up to which keys that prove every set are tried beside smaller ones that do not
+# tokens, up to which keys that prove every set are tried beside smaller ones that do not
+PROVED = 1024
 
 CONSTRUCTIONS: tuple[Construction, ...] = (*SPARSE_AVERAGES, *MATCHING)
 
@@ -42,8 +43,12 @@ class Room:
     def __post_init__(self) -> None:
         for name in ("embed", "value_width", "heads", "layers"):
             most = getattr(self, name)
-            if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-                raise InvalidInput(f"--{name.replace('_', '-')} is a whole number >= 1; got {most!r}.")
+            if most is not None and (
+                isinstance(most, bool) or not isinstance(most, int) or most < 1
+            ):
+                raise InvalidInput(
+                    f"--{name.replace('_', '-')} is a whole number >= 1; got {most!r}."
+                )
 
     def too_small(self, built: Built) -> str | None:
         """Why a model does not fit, where it does not."""
@@ -61,7 +66,8 @@ class Survey:
     Args:
         built: what fitted, smallest first.
         refused: the others, with the reason.
-        limit: bits that some query, key and value must be able to carry, where a lower bound is known.
+        limit: bits that some query, key and value must be able to carry, where a lower bound is
+            known.
     """
 
     built: tuple[Built, ...]
@@ -78,12 +84,17 @@ class Survey:
         if self.built:
             return self.built[0]
         reasons = " ".join(f"{name}: {reason.removesuffix('.')}." for name, reason in self.refused)
-        raise DoesNotFit(f"No construction fits. {reasons}" if reasons else "No construction is known for this task.")
+        raise DoesNotFit(
+            f"No construction fits. {reasons}"
+            if reasons
+            else "No construction is known for this task."
+        )
 
 
-# Two sets y != y' must be told apart: with z = +e_1 on one member of y that is not in y' and -e_1 elsewhere, their
-# answers are 2/q apart. All that the others learn of y is the token's query, key and value, (2m + v)p bits a head: for
-# an accuracy below 1/q fewer bits than log2 of the number of sets that spare the token itself are too few.
+# Two sets y != y' must be told apart: with z = +e_1 on one member of y that is not in y' and -e_1
+# elsewhere, their answers are 2/q apart. All that the others learn of y is the token's query, key
+# and value, (2m + v)p bits a head: for an accuracy below 1/q fewer bits than log2 of the number of
+# sets that spare the token itself are too few.
 def bound_bits_sent(task: Task, accuracy: float) -> float | None:
     """Bits that H (2m + v) p must reach, where a bound is known."""
     if not isinstance(task, SparseAverage) or accuracy >= 1 / task.q or task.q >= task.length:
@@ -159,8 +170,13 @@ def _measure_cost(built: Built, form: str | int | None) -> tuple[int, int, int]:
 
 
 def _is_hopeless(one: Construction, task: Task, accuracy: float, area: int) -> bool:
-    """Whether even the fewest bits that write an answer make a recipe of sparse averages larger than what is known."""
-    return isinstance(one, SetKeys) and one.embed(task, accuracy) * math.floor(-math.log2(accuracy)) > area
+    """Whether even the fewest bits that write an answer make a recipe of sparse averages larger
+    than what is known.
+    """
+    return (
+        isinstance(one, SetKeys)
+        and one.embed(task, accuracy) * math.floor(-math.log2(accuracy)) > area
+    )
 
 
 def _larger(one: Construction, task: Task, accuracy: float, built: list[Built]) -> bool:
@@ -177,7 +193,9 @@ def _provable(one: Construction, task: Task) -> bool:
 
 
 def _list_formats(one: Construction, form: str | int | None) -> Iterator[str]:
-    """The formats to try: for a number of bits all splits before and behind the point, unless the recipe splits."""
+    """The formats to try: for a number of bits all splits before and behind the point, unless the
+    recipe splits.
+    """
     if not isinstance(form, int):
         yield "f64" if form is None else form
     elif isinstance(one, SetKeys):
@@ -187,13 +205,22 @@ def _list_formats(one: Construction, form: str | int | None) -> Iterator[str]:
 
 
 def _try_recipe(
-    one: Construction, task: Task, accuracy: float, form: str | int | None, room: Room, rng: np.random.Generator
+    one: Construction,
+    task: Task,
+    accuracy: float,
+    form: str | int | None,
+    room: Room,
+    rng: np.random.Generator,
 ) -> Built | str:
-    """What a recipe gives, or why it gives nothing; the first format in which it is proved, where one is."""
+    """What a recipe gives, or why it gives nothing; the first format in which it is proved, where
+    one is.
+    """
     reason, sampled = "", None
     for name in _list_formats(one, form):
         try:
-            found = one.build(task, accuracy=accuracy, number_format=name, embed=room.embed, rng=rng)
+            found = one.build(
+                task, accuracy=accuracy, number_format=name, embed=room.embed, rng=rng
+            )
         except DoesNotFit as refusal:
             reason = str(refusal)
             continue
@@ -234,4 +261,6 @@ def build(
     rng = as_generator(rng)
     wanted = task_named(task, **sizes) if isinstance(task, str) else task
     room = Room(embed=embed)
-    return survey_recipes(wanted, accuracy=accuracy, number_format=number_format, room=room, rng=rng).best
+    return survey_recipes(
+        wanted, accuracy=accuracy, number_format=number_format, room=room, rng=rng
+    ).best

@@ -1,4 +1,6 @@
-"""Lines and marks against two named axes, linear or logarithmic, as SVG; lines are named at their ends."""
+"""Lines and marks against two named axes, linear or logarithmic, as SVG; lines are named at their
+ends.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from typing import NamedTuple
 from keyhole.drawing.html import draw_svg, escape_text, format_number, make_scrollable
 
 WIDTH, HEIGHT, LEFT, BOTTOM, RIGHT = 640, 340, 70, 46, 540
-SHAPE = {"ours": "circle", "built": "square", "peer": "triangle", "limit": "circle", "bad": "cross", "truth": "ring"}
+SHAPE = {
+    "ours": "circle",
+    "built": "square",
+    "peer": "triangle",
+    "limit": "circle",
+    "bad": "cross",
+    "truth": "ring",
+}
 _MOST_TICKS = 8  # values of x that are each named on the axis
 _LINE = 14  # height of a label
 _LETTER = 7  # width of a letter of a label, at most
@@ -44,15 +53,22 @@ class Scale(NamedTuple):
             return whole if len(whole) >= 3 else self._between()
         rough = (self.high - self.low) / 5 or 1.0
         unit = 10.0 ** math.floor(math.log10(rough))
-        step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9))
-        return [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        step = next(
+            unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9)
+        )
+        return [
+            k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)
+        ]
 
     def _between(self) -> list[float]:
         """Round numbers on a short logarithmic axis; its ends where there are none."""
         powers = range(math.floor(self.low), math.ceil(self.high) + 1)
         for digits in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
             round_ones = [d * 10.0**k for k in powers for d in digits]
-            if len(inside := [v for v in round_ones if self.low <= math.log10(v) <= self.high]) >= 2:
+            if (
+                len(inside := [v for v in round_ones if self.low <= math.log10(v) <= self.high])
+                >= 2
+            ):
                 return inside
         return [10**self.low, 10**self.high]
 
@@ -135,14 +151,19 @@ def draw_chart(
         levels: dashed lines of theory.
         bands: ranges of x that are shaded in turn.
     """
-    lines = [one._replace(points=[p for p in one.points if _is_placeable(p, x, y)]) for one in lines]
+    lines = [
+        one._replace(points=[p for p in one.points if _is_placeable(p, x, y)]) for one in lines
+    ]
     points = [p for one in lines for p in one.points]
     if not points:
         return ""
     edges = [edge for band in bands for edge in (band.low, band.high) if edge > 0 or not x.log]
     spreads = [end for p in points if p.spread for end in p.spread if end > 0 or not y.log]
     across = fit_scale(
-        [*(p.x for p in points), *edges, *(one.value for one in levels if one.upright)], LEFT, RIGHT, x.log
+        [*(p.x for p in points), *edges, *(one.value for one in levels if one.upright)],
+        LEFT,
+        RIGHT,
+        x.log,
     )
     up = fit_scale(
         [*(p.y for p in points), *spreads, *(one.value for one in levels if not one.upright)],
@@ -154,13 +175,22 @@ def draw_chart(
     drawn = _draw_bands(bands, across) + _draw_chart_axes(
         across, up, x, y, named if len(named) <= _MOST_TICKS else across.ticks()
     )
-    drawn += _draw_levels(levels, across, up) + "".join(_draw_line(one, across, up) for one in lines)
+    drawn += _draw_levels(levels, across, up) + "".join(
+        _draw_line(one, across, up) for one in lines
+    )
     ends = [_label_line_end(one, across, up) for one in lines if one.points and one.name]
-    ends += [_Label(up.at(one.value), RIGHT + 8, "quiet", one.name) for one in levels if not one.upright]
+    ends += [
+        _Label(up.at(one.value), RIGHT + 8, "quiet", one.name) for one in levels if not one.upright
+    ]
     marks = [_Label(up.at(p.y), across.at(p.x) - 4, "", "o") for p in points]
     wanted = max([WIDTH, *(math.ceil(one.x + _LETTER * len(one.name)) for one in ends)])
-    size = f'viewBox="0 0 {wanted} {HEIGHT}" width="{wanted}" style="min-width:{32 * wanted / WIDTH:.1f}rem"'
-    return make_scrollable(draw_svg(drawn + _draw_labels(ends, marks), size=size, label=about), about)
+    size = (
+        f'viewBox="0 0 {wanted} {HEIGHT}" width="{wanted}"'
+        f' style="min-width:{32 * wanted / WIDTH:.1f}rem"'
+    )
+    return make_scrollable(
+        draw_svg(drawn + _draw_labels(ends, marks), size=size, label=about), about
+    )
 
 
 def _is_placeable(point: Point, x: Axis, y: Axis) -> bool:
@@ -175,15 +205,24 @@ def _draw_chart_axes(across: Scale, up: Scale, x: Axis, y: Axis, named: Sequence
     for value in named:
         at, said = across.at(value), format_number(value)
         if at - last > 6 * len(said) + 6:
-            drawn += f'<text class="quiet" x="{at:.1f}" y="{floor + 16}" text-anchor="middle">{said}</text>'
+            drawn += (
+                f'<text class="quiet" x="{at:.1f}" y="{floor + 16}"'
+                f' text-anchor="middle">{said}</text>'
+            )
             last = at
     for value in up.ticks():
-        drawn += f'<text class="quiet" x="{LEFT - 6}" y="{up.at(value) + 4:.1f}" text-anchor="end">{format_number(value)}</text>'
-    drawn += f'<text x="{(LEFT + RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape_text(x.name)}</text>'
+        drawn += (
+            f'<text class="quiet" x="{LEFT - 6}" y="{up.at(value) + 4:.1f}"'
+            f' text-anchor="end">{format_number(value)}</text>'
+        )
+    drawn += (
+        f'<text x="{(LEFT + RIGHT) / 2}" y="{HEIGHT - 8}"'
+        f' text-anchor="middle">{escape_text(x.name)}</text>'
+    )
     middle = floor / 2
     return (
-        drawn
-        + f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escape_text(y.name)}</text>'
+        drawn + f'<text transform="translate(14 {middle}) rotate(-90)"'
+        f' text-anchor="middle">{escape_text(y.name)}</text>'
     )
 
 
@@ -193,7 +232,10 @@ def _draw_bands(bands: Sequence[Band], across: Scale) -> str:
     for k, band in enumerate(bands):
         a, b = across.at(band.low), across.at(band.high)
         shade, name = (0.16, 0.07)[k % 2], escape_text(band.name)
-        drawn += f'<g><title>{name}</title><rect class="phase" style="stroke:none" fill-opacity="{shade}" '
+        drawn += (
+            f'<g><title>{name}</title><rect class="phase" style="stroke:none"'
+            f' fill-opacity="{shade}" '
+        )
         drawn += f'x="{a:.1f}" y="14" width="{b - a:.1f}" height="{HEIGHT - BOTTOM - 14}"/>'
         if b - a > 6.5 * len(band.name):
             at = f'x="{(a + b) / 2:.1f}" y="{HEIGHT - BOTTOM - 26}"'
@@ -235,7 +277,10 @@ def draw_mark(x: float, y: float, kind: str, said: str) -> str:
     """One mark, its shape by its meaning, with words on hover."""
     shape = SHAPE[kind]
     if shape in ("circle", "ring"):
-        drawn = f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{4 if shape == "circle" else 4.5}"/>'
+        drawn = (
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}"'
+            f' r="{4 if shape == "circle" else 4.5}"/>'
+        )
     else:
         drawn = f'<path class="{kind}" d="M{x:.1f} {y:.1f}{_DRAWN[shape]}"/>'
     return f"<g><title>{escape_text(said)}</title>{drawn}</g>"
@@ -258,14 +303,21 @@ def _label_line_end(line: Line, across: Scale, up: Scale) -> _Label:
 
 
 def _draw_labels(labels: list[_Label], marks: list[_Label]) -> str:
-    """Names where they should stand, or at the nearest height where they touch no mark and no other name."""
+    """Names where they should stand, or at the nearest height where they touch no mark and no other
+    name.
+    """
     drawn, put = "", list(marks)
     for one in sorted(labels, reverse=True):
         heights = (one.y + side * away for away in count(0, 2) for side in (-1, 1))
         places = (one._replace(y=y) for y in heights if y <= max(one.y, HEIGHT - BOTTOM - 6))
-        one = next(place for place in places if not any(_is_touching(place, other) for other in put))
+        one = next(
+            place for place in places if not any(_is_touching(place, other) for other in put)
+        )
         put.append(one)
-        drawn += f'<text class="{one.kind}" x="{one.x:.1f}" y="{one.y + 4:.1f}">{escape_text(one.name)}</text>'
+        drawn += (
+            f'<text class="{one.kind}" x="{one.x:.1f}"'
+            f' y="{one.y + 4:.1f}">{escape_text(one.name)}</text>'
+        )
     return drawn
 
 

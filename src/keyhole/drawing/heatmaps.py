@@ -1,4 +1,6 @@
-"""Pictures of score matrices: heatmaps with named axes, differences on a log scale, singular values."""
+"""Pictures of score matrices: heatmaps with named axes, differences on a log scale, singular
+values.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,16 @@ SCORES = Axes("key side, row i", "query side, column j")
 
 
 def draw_signed_heatmap(
-    title: str, W: Matrix, *, name: str = "W", axes: Axes = SCORES, limit: float = 0.0, pixels: int = _PIXELS
+    title: str,
+    W: Matrix,
+    *,
+    name: str = "W",
+    axes: Axes = SCORES,
+    limit: float = 0.0,
+    pixels: int = _PIXELS,
 ) -> str:
-    """A diverging picture, blue below zero, white at zero, orange above; block means where W is large.
+    """A diverging picture, blue below zero, white at zero, orange above; block means where W is
+    large.
 
     Args:
         title: what is shown.
@@ -51,11 +60,19 @@ def draw_signed_heatmap(
     note, name = f"limits ±{format_number(limit)}", name if step == 1 else f"mean of {name}"
     if step > 1:
         note = (
-            f"means over {step} x {step} blocks, {note}; the largest entry is {format_number(float(np.abs(W).max()))}"
+            f"means over {step} x {step} blocks, {note}; the largest entry is"
+            f" {format_number(float(np.abs(W).max()))}"
         )
     ends = (f"−{format_number(limit)}", "0", format_number(limit))
     return _draw_heatmap(
-        title, note, x / limit, np.linspace(-1, 1, 65), ends, x, _format_cell_attributes(W, step, name), axes
+        title,
+        note,
+        x / limit,
+        np.linspace(-1, 1, 65),
+        ends,
+        x,
+        _format_cell_attributes(W, step, name),
+        axes,
     )
 
 
@@ -64,7 +81,9 @@ def draw_attention_heatmap(title: str, A: Matrix, *, axes: Axes) -> str:
     step, x = average_blocks(A)
     note = f"means over {step} x {step} blocks, from 0 to 1" if step > 1 else "from 0 to 1"
     about, ends = _format_cell_attributes(A, step, "weight"), ("0", "0.5", "1")
-    return _draw_heatmap(title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, paint_sequential)
+    return _draw_heatmap(
+        title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, paint_sequential
+    )
 
 
 def average_blocks(W: Matrix, pixels: int = _PIXELS) -> tuple[int, Matrix]:
@@ -76,11 +95,16 @@ def average_blocks(W: Matrix, pixels: int = _PIXELS) -> tuple[int, Matrix]:
 def _format_cell_attributes(W: Matrix, step: int, name: str) -> str:
     """What the page's script is told of a picture."""
     rows, columns = W.shape
-    return f'data-step="{step}" data-width="{columns}" data-height="{rows}" data-name="{escape_text(name)}"'
+    return (
+        f'data-step="{step}" data-width="{columns}" data-height="{rows}"'
+        f' data-name="{escape_text(name)}"'
+    )
 
 
 def draw_error_heatmap(E: Matrix, size: float, title: str = "difference") -> str:
-    """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry; the largest of each block."""
+    """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry; the largest of each
+    block.
+    """
     step, x = _reduce_blocks(np.maximum, np.abs(E), _PIXELS)
     share = np.clip((np.log10(np.maximum(x / (size or 1.0), 1e-16)) + 16) / 16, 0, 1)
     note = f"largest {format_number(float(x.max()))}; log scale, in units of the largest true entry"
@@ -107,31 +131,47 @@ def _draw_heatmap(
     axes: Axes,
     paint: Callable[[Matrix], Stack] | None = None,
 ) -> str:
-    """A matrix with its axes named, its colours explained, and its numbers to be read by pointing or by arrow keys."""
-    alt = escape_text(f"{title}, rows {axes.rows.split(',')[0]}, columns {axes.columns.split(',')[0]}, {note}")
+    """A matrix with its axes named, its colours explained, and its numbers to be read by pointing
+    or by arrow keys.
+    """
+    alt = escape_text(
+        f"{title}, rows {axes.rows.split(',')[0]}, columns {axes.columns.split(',')[0]}, {note}"
+    )
     down = f"← {axes.rows}" if 3 * len(x) > x.shape[1] else ""  # no room beside a thin strip
     shape = f"aspect-ratio: {x.shape[1]} / {len(x)}"
-    drawn, colours = (_encode_png((paint or _paint_diverging)(part)) for part in (shares, scale[None]))
-    marks, cells = "".join(f"<span>{end}</span>" for end in ends), " ".join(f"{v:.2g}" for v in x.ravel())
+    drawn, colours = (
+        _encode_png((paint or _paint_diverging)(part)) for part in (shares, scale[None])
+    )
+    marks, cells = (
+        "".join(f"<span>{end}</span>" for end in ends),
+        " ".join(f"{v:.2g}" for v in x.ravel()),
+    )
     drawing = (
-        f'<div class="map"><span class="axis query">{escape_text(axes.columns)} →</span>'
-        f'<span class="axis key">{escape_text(down)}</span><img data-cells="{cells}" {about} style="{shape}"'
-        f' alt="{alt}" src="{drawn}">'
-        f'<div class="scale"><img alt="" src="{colours}"><div>{marks}</div></div></div><output></output>'
+        f'<div class="map"><span class="axis query">{escape_text(axes.columns)} →</span><span'
+        f' class="axis key">{escape_text(down)}</span><img data-cells="{cells}" {about}'
+        f' style="{shape}" alt="{alt}" src="{drawn}"><div class="scale"><img alt=""'
+        f' src="{colours}"><div>{marks}</div></div></div><output></output>'
     )
     return frame_figure(drawing, f"<b>{escape_text(title)}</b>: {escape_text(note)}")
 
 
 def _paint_diverging(shares: Matrix) -> Stack:
     """Colours of numbers from -1 (blue) over 0 (white) to 1 (orange)."""
-    cold, white, warm = (np.array(c, dtype=np.float64) for c in ((31, 111, 235), (252, 252, 250), (194, 65, 12)))
+    cold, white, warm = (
+        np.array(c, dtype=np.float64) for c in ((31, 111, 235), (252, 252, 250), (194, 65, 12))
+    )
     x = shares[..., None]
     return white + np.abs(x) * (np.where(x < 0, cold, warm) - white)
 
 
 def paint_sequential(shares: Matrix) -> Stack:
-    """Colours of numbers from 0 to 1 that grow brighter all the way: violet, blue, green, yellow."""
-    stops = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
+    """Colours of numbers from 0 to 1 that grow brighter all the way: violet, blue, green,
+    yellow.
+    """
+    stops = np.array(
+        [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]],
+        dtype=np.float64,
+    )
     places = np.linspace(0, 1, len(stops))
     channels: list[Matrix] = [np.interp(shares, places, channel) for channel in stops.T]
     return np.stack(channels, axis=-1)
@@ -150,12 +190,17 @@ def _encode_png(colours: Stack) -> str:
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), pixels.reshape(rows, -1)], axis=1)
     size = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
-    body = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
-    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(body)).decode()
+    body = [
+        struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks
+    ]
+    return (
+        "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(body)).decode()
+    )
 
 
 def draw_log_marks(name: str, said: str, series: Mapping[str, Vector]) -> str:
-    """Numbers against their index on a log scale, each with its value on hover; zeros stand at the bottom.
+    """Numbers against their index on a log scale, each with its value on hover; zeros stand at the
+    bottom.
 
     Args:
         name: what one number is called.
@@ -169,7 +214,10 @@ def draw_log_marks(name: str, said: str, series: Mapping[str, Vector]) -> str:
     for kind, numbers in series.items():
         for k, value in enumerate(map(float, numbers)):
             y = 24 + 206 * min(1.0, (high - math.log10(max(value, 1e-320))) / (high - low))
-            path = f'<path class="{kind}" d="M{44 + 244 * (k + 0.5) / count:.1f} {y:.1f}{SHAPES[kind]}"/>'
+            path = (
+                f'<path class="{kind}" d="M{44 + 244 * (k + 0.5) / count:.1f}'
+                f' {y:.1f}{SHAPES[kind]}"/>'
+            )
             marks += f"<g><title>{name} {k + 1}: {format_number(value)}</title>{path}</g>"
     return marks
 
@@ -184,6 +232,10 @@ def _draw_log_axes(said: str, low: int, high: int, count: int) -> str:
         )
         parts += f'<line class="rule" x1="44" x2="288" y1="{y:.1f}" y2="{y:.1f}"/>'
         parts += f'<text class="quiet" x="38" y="{y + 4:.1f}" text-anchor="end">{tick}</text>'
-    for x, anchor, tick in ((48, "start", "1"), (166, "middle", "index"), (288, "end", f"{count:,}")):
+    for x, anchor, tick in (
+        (48, "start", "1"),
+        (166, "middle", "index"),
+        (288, "end", f"{count:,}"),
+    ):
         parts += f'<text class="quiet" x="{x}" y="246" text-anchor="{anchor}">{tick}</text>'
     return parts

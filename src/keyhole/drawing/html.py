@@ -33,14 +33,22 @@ def format_seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 120 else f"{int(value // 60):,} min {value % 60:.0f} s"
 
 
-def format_table(rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()) -> str:
+def format_table(
+    rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()
+) -> str:
     """Rows of text, the first cell of each its name; columns of `numbers` are set flush right."""
     kinds = [' class="number"' if i in numbers else "" for i in range(max(33, len(columns)))]
     lines = ""
     for first, *rest in rows:
-        cells = "".join(f"<td{kind}>{escape_text(cell)}</td>" for kind, cell in zip(kinds[1:], rest, strict=False))
+        cells = "".join(
+            f"<td{kind}>{escape_text(cell)}</td>"
+            for kind, cell in zip(kinds[1:], rest, strict=False)
+        )
         lines += f'<tr><th scope="row">{escape_text(first)}</th>{cells}</tr>'
-    head = "".join(f'<th scope="col"{kind}>{escape_text(c)}</th>' for kind, c in zip(kinds, columns, strict=False))
+    head = "".join(
+        f'<th scope="col"{kind}>{escape_text(c)}</th>'
+        for kind, c in zip(kinds, columns, strict=False)
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
@@ -51,12 +59,17 @@ def format_section(title: str, body: str) -> str:
 
 def make_scrollable(body: str, name: str) -> str:
     """Something that is scrolled sideways where the page is narrow."""
-    return f'<div style="overflow-x:auto" role="region" aria-label="{escape_text(name)}" tabindex="0">{body}</div>'
+    return (
+        f'<div style="overflow-x:auto" role="region" aria-label="{escape_text(name)}"'
+        f' tabindex="0">{body}</div>'
+    )
 
 
 def format_command(command: str, versions: str) -> str:
     """A command to be copied, and what it was run with."""
-    return f'<pre tabindex="0"><code>{escape_text(command)}</code></pre><p>{escape_text(versions)}</p>'
+    return (
+        f'<pre tabindex="0"><code>{escape_text(command)}</code></pre><p>{escape_text(versions)}</p>'
+    )
 
 
 def draw_svg(marks: str, *, size: str, label: str) -> str:
@@ -72,7 +85,9 @@ def draw_svg(marks: str, *, size: str, label: str) -> str:
 
 
 def frame_figure(body: str, caption: str = "", *, width: str = "18rem") -> str:
-    """A picture with its caption under it, both marked up; what is inside need not carry the style again."""
+    """A picture with its caption under it, both marked up; what is inside need not carry the style
+    again.
+    """
     below = f"<figcaption>{caption}</figcaption>" if caption else ""
     inside = body.replace(PICTURE_STYLE, "")
     return f'<figure class="keyhole" style="width:{width}">{PICTURE_STYLE}{inside}{below}</figure>'

@@ -1,7 +1,8 @@
 """The colours of pages and pictures, and the style a picture carries with it.
 
-A picture is shown in pages of ours, in notebooks and in pages of others. So it brings its rules along, for elements
-of its own class alone, takes its ink from the text around it and follows the colour scheme of where it stands.
+A picture is shown in pages of ours, in notebooks and in pages of others. So it brings its rules
+along, for elements of its own class alone, takes its ink from the text around it and follows the
+colour scheme of where it stands.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def _page_colours() -> str:
 
 
 def _picture_colours() -> str:
-    """Colours of a picture among strangers: where the browser cannot tell the scheme, those that show on both."""
+    """Colours of a picture among strangers: where the browser cannot tell the scheme, those that
+    show on both.
+    """
     ink = {"ink": "currentColor"}
     light = {name: pair[0] for name, pair in COLOURS.items()} | ink
     both = {name: f"light-dark({', '.join(pair)})" for name, pair in COLOURS.items()} | ink

@@ -1,6 +1,14 @@
 """What answers determine: degrees of freedom, symmetries, distance modulo symmetry."""
 
-from keyhole.identify.heads import Distance, assign_heads, canonical, distance, freedom, head_freedom, matrix_rank
+from keyhole.identify.heads import (
+    Distance,
+    assign_heads,
+    canonical,
+    distance,
+    freedom,
+    head_freedom,
+    matrix_rank,
+)
 from keyhole.identify.networks import (
     NetworkDistance,
     OneLayerDistance,

@@ -26,7 +26,8 @@ def head_freedom(
     """Numbers that the answers of one head determine.
 
     $$r(2d - r) + r_v(d + o - r_v)$$ plus the numbers of a score bias (r for one inside the column space of W, d for
-    any other), o for a constant and d o for a residual. The limit of queries is this over o, rounded up.
+    any other), o for a constant and d o for a residual. The limit of queries is this over o,
+    rounded up.
     """
     r = width if rank is None else rank
     v = min(width, outputs) if value_rank is None else value_rank
@@ -43,11 +44,13 @@ def matrix_rank(W: Array | Factored, cut: float = 1e-12) -> int:
 
 
 def freedom(model: Head | MultiHead) -> int:
-    r"""Numbers that the answers of a model determine: the dimension of the set of functions around it.
+    r"""Numbers that the answers of a model determine: the dimension of the set of functions around
+    it.
 
     $$\sum_h \big( r_h(2d - r_h) + \rho_h(d + o - \rho_h) + b_h \big)$$ over the heads of the canonical form, $r_h$ and
-    $\rho_h$ the ranks of $W_h$ and $V_h$, and $b_h$ the numbers of a score bias: 0 where there is none, $r_h$ for one
-    in the column space of $W_h$, d for any other. A constant adds o, a residual d o.
+    $\rho_h$ the ranks of $W_h$ and $V_h$, and $b_h$ the numbers of a score bias: 0 where there is
+    none, $r_h$ for one in the column space of $W_h$, d for any other. A constant adds o, a residual
+    d o.
     """
     form, U = canonical(model), getattr(model, "U", None)
     total = form.outputs * bool(_fill_constant(form).any()) + form.width * form.outputs * (
@@ -66,7 +69,9 @@ def freedom(model: Head | MultiHead) -> int:
 
 
 def _bias_freedom(W: Matrix, h: Vector, rank: int) -> int:
-    """Numbers of a score bias: it moves freely where it is not held inside the column space of W."""
+    """Numbers of a score bias: it moves freely where it is not held inside the column space of
+    W.
+    """
     if not h.any():
         return 0
     unit = h / np.linalg.norm(h) * max(float(np.linalg.norm(W)), np.finfo(float).tiny)
@@ -96,15 +101,20 @@ class Distance:
     @property
     def largest(self) -> float:
         """The worst of the parts; infinite when the numbers of heads differ."""
-        return max(self.W, self.V, self.h, self.c, self.U) if self.heads[0] == self.heads[1] else float("inf")
+        return (
+            max(self.W, self.V, self.h, self.c, self.U)
+            if self.heads[0] == self.heads[1]
+            else float("inf")
+        )
 
 
 def canonical(model: Head | MultiHead) -> MultiHead:
-    """The form that models with one function share: equal heads merged, idle ones dropped, the rest in order.
+    """The form that models with one function share: equal heads merged, idle ones dropped, the rest
+    in order.
 
-    Heads of equal W and h have equal softmax weights, so their V are added; heads whose sum of V is zero go, and
-    all heads with W = 0 and h = 0, which take plain means, are one. Heads are sorted by the size of W, then entry
-    by entry. A residual belongs to no head and is left out.
+    Heads of equal W and h have equal softmax weights, so their V are added; heads whose sum of V is
+    zero go, and all heads with W = 0 and h = 0, which take plain means, are one. Heads are sorted
+    by the size of W, then entry by entry. A residual belongs to no head and is left out.
     """
     heads = [model] if isinstance(model, Head) else list(model.heads)
     merged: list[tuple[Array, Array, Array]] = []
@@ -117,14 +127,18 @@ def canonical(model: Head | MultiHead) -> MultiHead:
         else:
             merged.append((W, np.array(head.V), h))
     scale = max((float(np.abs(head.V).max(initial=0.0)) for head in heads), default=0.0)
-    kept = sorted((m for m in merged if np.abs(m[1]).max(initial=0.0) > SAME * scale), key=_build_sort_key)
+    kept = sorted(
+        (m for m in merged if np.abs(m[1]).max(initial=0.0) > SAME * scale), key=_build_sort_key
+    )
     shape = (0, model.width, model.width), (0, model.width, model.outputs), (0, model.width)
     W, V, h = (np.array([m[i] for m in kept]).reshape(-1, *s[1:]) for i, s in enumerate(shape))
     return MultiHead(W, V, h, np.zeros(model.outputs) if model.c is None else model.c)
 
 
 def _build_sort_key(head: tuple[Array, Array, Array]) -> tuple[float, ...]:
-    """What heads are sorted by: largest W first, and entries of W, h and V where sizes are equal."""
+    """What heads are sorted by: largest W first, and entries of W, h and V where sizes are
+    equal.
+    """
     W, V, h = head
     return (-float(np.linalg.norm(W)), *W.ravel().tolist(), *h.tolist(), *V.ravel().tolist())
 
@@ -136,7 +150,7 @@ def distance(a: Head | MultiHead, b: Head | MultiHead) -> Distance:
     """
     if (a.width, a.outputs) != (b.width, b.outputs):
         raise InvalidInput(
-            f"models to compare must have one width and one number of outputs; got "
+            "models to compare must have one width and one number of outputs; got "
             f"{(a.width, a.outputs)} and {(b.width, b.outputs)}."
         )
     first, second = canonical(a), canonical(b)
@@ -158,12 +172,17 @@ def distance(a: Head | MultiHead, b: Head | MultiHead) -> Distance:
 
 
 def assign_heads(a: MultiHead, b: MultiHead) -> list[tuple[int, int]]:
-    """Heads of one model and those of another, matched so that the sum of relative distances of W and V is least."""
+    """Heads of one model and those of another, matched so that the sum of relative distances of W
+    and V is least.
+    """
     from scipy.optimize import linear_sum_assignment
 
     cost = np.array(
         [
-            [relative_distance(W, X) + relative_distance(V, Y) for X, Y in zip(b.W, b.V, strict=True)]
+            [
+                relative_distance(W, X) + relative_distance(V, Y)
+                for X, Y in zip(b.W, b.V, strict=True)
+            ]
             for W, V in zip(a.W, a.V, strict=True)
         ]
     ).reshape(len(a.W), len(b.W))

@@ -1,4 +1,6 @@
-"""Networks and one-layer Transformers: degrees of freedom and distance modulo what answers do not determine."""
+"""Networks and one-layer Transformers: degrees of freedom and distance modulo what answers do not
+determine.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from keyhole.models import AbsAffine, OneLayer, ReluNet
 
 @dataclass(frozen=True, slots=True)
 class NetworkDistance:
-    """How far two networks with one hidden layer are apart once order, signs and merging no longer count.
+    """How far two networks with one hidden layer are apart once order, signs and merging no longer
+    count.
 
     Args:
         n: largest distance of matched unit normals.
@@ -34,26 +37,36 @@ class NetworkDistance:
     @property
     def largest(self) -> float:
         """The worst of the parts; infinite when the numbers of hyperplanes differ."""
-        return max(self.n, self.t, self.D, self.P, self.q) if self.hidden[0] == self.hidden[1] else float("inf")
+        return (
+            max(self.n, self.t, self.D, self.P, self.q)
+            if self.hidden[0] == self.hidden[1]
+            else float("inf")
+        )
 
 
 def network_distance(a: ReluNet | AbsAffine, b: ReluNet | AbsAffine) -> NetworkDistance:
-    """Distance of two ReLU networks modulo what values do not determine, hyperplanes matched by least total cost."""
+    """Distance of two ReLU networks modulo what values do not determine, hyperplanes matched by
+    least total cost.
+    """
     from scipy.optimize import linear_sum_assignment
 
     if (a.width, a.outputs) != (b.width, b.outputs):
         raise InvalidInput(
-            f"networks to compare must have one width and one number of outputs; got "
+            "networks to compare must have one width and one number of outputs; got "
             f"{(a.width, a.outputs)} and {(b.width, b.outputs)}."
         )
     f, g = ((m.normal_form() if isinstance(m, ReluNet) else m).canonical() for m in (a, b))
     size = max(float(np.abs(m.D).max(initial=0.0)) for m in (f, g)) or 1.0
     signs = np.where(f.n @ g.n.T < 0, -1.0, 1.0)
     n = np.linalg.norm(f.n[:, None] - signs[..., None] * g.n, axis=2)
-    t = np.abs(f.t[:, None] - signs * g.t) / np.maximum(1.0, np.maximum(np.abs(f.t)[:, None], np.abs(g.t)))
+    t = np.abs(f.t[:, None] - signs * g.t) / np.maximum(
+        1.0, np.maximum(np.abs(f.t)[:, None], np.abs(g.t))
+    )
     D = np.linalg.norm(f.D[:, None] - g.D, axis=2) / size
     at = linear_sum_assignment(np.minimum(n, 1.0) + np.minimum(t, 1.0) + np.minimum(D, 1.0))
-    parts = {name: float(cost[at].max(initial=0.0)) for name, cost in (("n", n), ("t", t), ("D", D))}
+    parts = {
+        name: float(cost[at].max(initial=0.0)) for name, cost in (("n", n), ("t", t), ("D", D))
+    }
     scale = max(float(np.linalg.norm(f.P)), float(np.linalg.norm(g.P)), size)
     constant = max(float(np.linalg.norm(f.q)), float(np.linalg.norm(g.q)), size)
     P, q = float(np.linalg.norm(f.P - g.P)) / scale, float(np.linalg.norm(f.q - g.q)) / constant
@@ -62,7 +75,8 @@ def network_distance(a: ReluNet | AbsAffine, b: ReluNet | AbsAffine) -> NetworkD
 
 @dataclass(frozen=True, slots=True)
 class OneLayerDistance:
-    """How far two one-layer Transformers are apart in what answers determine: scores, lone answers, mixing.
+    """How far two one-layer Transformers are apart in what answers determine: scores, lone answers,
+    mixing.
 
     Args:
         W: relative Frobenius distance of the score matrices.
@@ -105,7 +119,13 @@ def _find_lone_form(model: OneLayer) -> AbsAffine:
 
 
 def one_layer_freedom(
-    width: int, *, hidden: int, outputs: int = 1, rank: int | None = None, score_bias: int = 0, residual: bool = False
+    width: int,
+    *,
+    hidden: int,
+    outputs: int = 1,
+    rank: int | None = None,
+    score_bias: int = 0,
+    residual: bool = False,
 ) -> int:
     """Numbers that the answers of a one-layer Transformer determine.
 

@@ -19,19 +19,24 @@ _ROUNDING = 1e-11  # answers that differ by less than this, relatively, count as
 class Symmetry(StrEnum):
     """A change of parameters that no answer shows. The value is the proof."""
 
-    ORDER = "The answer is a sum over the heads, and a sum does not depend on the order of its terms."
+    ORDER = (
+        "The answer is a sum over the heads, and a sum does not depend on the order of its terms."
+    )
     SPLIT = (
-        "Heads with one W and one h have one softmax, a(X). So a(X) X V1 + a(X) X V2 = a(X) X (V1 + V2): "
-        "only the sum of their read-outs acts, and any other split of it answers alike."
+        "Heads with one W and one h have one softmax, a(X). So a(X) X V1 + a(X) X V2 = a(X) X (V1 +"
+        " V2): only the sum of their read-outs acts, and any other split of it answers alike."
     )
     CANCEL = (
-        "Two heads with one W, one h and read-outs V and -V have one softmax, a(X), and a(X) X V - a(X) X V = 0: "
-        "the pair adds nothing, whatever its W, h and V are."
+        "Two heads with one W, one h and read-outs V and -V have one softmax, a(X), and a(X) X V -"
+        " a(X) X V = 0: the pair adds nothing, whatever its W, h and V are."
     )
-    IDLE = "A head with V = 0 adds a(X) X 0 = 0 whatever its softmax a(X) is, so any W and any h answer alike."
+    IDLE = (
+        "A head with V = 0 adds a(X) X 0 = 0 whatever its softmax a(X) is, so any W and any h"
+        " answer alike."
+    )
     GAUGE = (
-        "Scores see the factors of W only as the product A B^T, and (A G)(B G^-T)^T = A G G^-1 B^T = A B^T "
-        "for every invertible G."
+        "Scores see the factors of W only as the product A B^T, and (A G)(B G^-T)^T = A G G^-1 B^T"
+        " = A B^T for every invertible G."
     )
 
 
@@ -43,7 +48,8 @@ class Twin:
         model: the twin.
         symmetry: why it answers alike; the value is the proof.
         changed: what was done to the parameters.
-        certificate: Proposition 7.1 of [BSHK26] on this pair: the parameters differ, the answers do not.
+        certificate: Proposition 7.1 of [BSHK26] on this pair: the parameters differ, the answers do
+            not.
     """
 
     model: Head | MultiHead
@@ -56,23 +62,31 @@ Candidate = tuple[Head | MultiHead, Symmetry, str]
 
 
 def twins(model: Head | MultiHead, *, rng: Rng) -> tuple[Twin, ...]:
-    """Distinct parameters with the function of `model`, one for each symmetry it has; certificate BSHK26/7.1.
+    """Distinct parameters with the function of `model`, one for each symmetry it has; certificate
+    BSHK26/7.1.
 
-    Every model without a residual has some: a head may be split, and heads that cancel or are idle may be added.
-    Canonical forms are alike for all of them.
+    Every model without a residual has some: a head may be split, and heads that cancel or are idle
+    may be added. Canonical forms are alike for all of them.
     """
     rng = as_generator(rng)
     candidates = list(_change_gauge(model, rng)) if isinstance(model, Head) else []
     if not isinstance(model, Head) or model.U is None:
         candidates += _rearrange_heads(_expand_heads(model), rng)
-    found = [(twin, why, changed, _confront_twin(model, twin, rng)) for twin, why, changed in candidates]
+    found = [
+        (twin, why, changed, _confront_twin(model, twin, rng)) for twin, why, changed in candidates
+    ]
     return tuple(Twin(*parts) for parts in found)
 
 
 def _expand_heads(model: Head | MultiHead) -> MultiHead:
     """The model as a sum of heads, every part present."""
     if isinstance(model, Head):
-        model = MultiHead(np.asarray(model.W)[None], model.V[None], None if model.h is None else model.h[None], model.c)
+        model = MultiHead(
+            np.asarray(model.W)[None],
+            model.V[None],
+            None if model.h is None else model.h[None],
+            model.c,
+        )
     return replace(model, h=fill_score_biases(model))
 
 
@@ -84,7 +98,9 @@ def _change_gauge(head: Head, rng: np.random.Generator) -> Iterator[Candidate]:
 
 
 def _rearrange_heads(model: MultiHead, rng: np.random.Generator) -> list[Candidate]:
-    """Twins of a sum of heads; what may be anything is drawn of the size of the model's own entries."""
+    """Twins of a sum of heads; what may be anything is drawn of the size of the model's own
+    entries.
+    """
     W = rng.normal(size=model.W.shape[1:]) * (rms(model.W) or 1.0)
     V = rng.normal(size=model.V.shape[1:]) * (rms(model.V) or 1.0)
     built = (
@@ -101,21 +117,31 @@ def _reorder_heads(model: MultiHead) -> Candidate | None:
     parts = {"W": model.W[moved], "V": model.V[moved], "h": fill_score_biases(model)[moved]}
     if all(np.array_equal(part, getattr(model, name)) for name, part in parts.items()):
         return None
-    return replace(model, **parts), Symmetry.ORDER, "Every head moved one place, the last to the front."
+    return (
+        replace(model, **parts),
+        Symmetry.ORDER,
+        "Every head moved one place, the last to the front.",
+    )
 
 
 def _split_values(model: MultiHead, share: Matrix) -> Candidate | None:
-    """Another split of V among two heads of one W; where there are no such two, of one head into two."""
+    """Another split of V among two heads of one W; where there are no such two, of one head into
+    two.
+    """
     if len(model.W) == 0:
         return None
     alike, moved = _find_alike_heads(model), model.V.copy()
     if alike is None:
         moved[0] -= share
-        twin = _append_heads(replace(model, V=moved), model.W[:1], share[None], fill_score_biases(model)[:1])
+        twin = _append_heads(
+            replace(model, V=moved), model.W[:1], share[None], fill_score_biases(model)[:1]
+        )
         return twin, Symmetry.SPLIT, "Head 1 became two heads of its W whose V add up to its own."
     moved[alike[0]] -= share
     moved[alike[1]] += share
-    changed = f"A part of V went from head {alike[0] + 1} to head {alike[1] + 1}, which has the same W."
+    changed = (
+        f"A part of V went from head {alike[0] + 1} to head {alike[1] + 1}, which has the same W."
+    )
     return replace(model, V=moved), Symmetry.SPLIT, changed
 
 
@@ -128,11 +154,17 @@ def _change_idle_head(model: MultiHead, W: Matrix) -> Candidate:
     """Another W for a head with V = 0; where there is none, such a head."""
     idle = [at for at, V in enumerate(model.V) if not V.any()]
     if not idle:
-        twin = _append_heads(model, W[None], np.zeros((1, *model.V.shape[1:])), np.zeros((1, model.width)))
+        twin = _append_heads(
+            model, W[None], np.zeros((1, *model.V.shape[1:])), np.zeros((1, model.width))
+        )
         return twin, Symmetry.IDLE, "A head with V = 0 and a random W was added."
     changed = model.W.copy()
     changed[idle[0]] = W
-    return replace(model, W=changed), Symmetry.IDLE, f"Head {idle[0] + 1} has V = 0 and got a random W."
+    return (
+        replace(model, W=changed),
+        Symmetry.IDLE,
+        f"Head {idle[0] + 1} has V = 0 and got a random W.",
+    )
 
 
 def _append_heads(model: MultiHead, W: Array, V: Array, h: Array) -> MultiHead:
@@ -152,7 +184,9 @@ def _find_alike_heads(model: MultiHead) -> tuple[int, int] | None:
     return None
 
 
-def _confront_twin(model: Head | MultiHead, twin: Head | MultiHead, rng: np.random.Generator) -> Certificate:
+def _confront_twin(
+    model: Head | MultiHead, twin: Head | MultiHead, rng: np.random.Generator
+) -> Certificate:
     """Proposition 7.1 on one pair: how far parameters are apart, and how far answers are."""
     gap = max(_measure_disagreement(model, twin, X) for X in _draw_twin_sequences(model, rng))
     return Certificate(
@@ -191,7 +225,9 @@ def _measure_parameter_distance(model: Head | MultiHead, twin: Head | MultiHead)
         else (_list_head_parameters(m) for m in (model, twin))
     )
     rows = max(len(a), len(b))
-    return relative_distance(*(np.concatenate([x, np.zeros((rows - len(x), x.shape[1]))]) for x in (a, b)))
+    return relative_distance(
+        *(np.concatenate([x, np.zeros((rows - len(x), x.shape[1]))]) for x in (a, b))
+    )
 
 
 def _stack_factors(head: Head) -> Matrix:
@@ -203,4 +239,6 @@ def _list_head_parameters(model: Head | MultiHead) -> Matrix:
     """One row of parameters per head."""
     form = _expand_heads(model)
     parts = (form.W, form.V, fill_score_biases(form))
-    return np.concatenate([part.reshape(len(part), int(np.prod(part.shape[1:]))) for part in parts], axis=1)
+    return np.concatenate(
+        [part.reshape(len(part), int(np.prod(part.shape[1:]))) for part in parts], axis=1
+    )

@@ -29,8 +29,8 @@ from keyhole.lab.jobs import (
 )
 from keyhole.lab.runs.records import Record
 
-# The module and function of each kind of job; a module is imported when a job of its kind comes. The explorer stands
-# above the lab, which knows it by this name alone.
+# The module and function of each kind of job; a module is imported when a job of its kind comes.
+# The explorer stands above the lab, which knows it by this name alone.
 _RUNNERS: dict[type[Job], tuple[str, str]] = {
     AttackJob: ("keyhole.lab.commands.computing.attack", "run_attack"),
     AuditJob: ("keyhole.lab.commands.recovery.audit", "run_audit"),

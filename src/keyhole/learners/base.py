@@ -24,52 +24,72 @@ class Status(StrEnum):
 
     RECOVERED = "The model was recovered."
     NO_READOUT = (
-        "The read-out is zero to working precision, so the attention weights have no effect on any answer "
-        "and cannot be recovered."
+        "The read-out is zero to working precision, so the attention weights have no effect on any"
+        " answer and cannot be recovered."
     )
     SATURATED = (
-        "Not all attention weights could be read: probes answered as if the softmax were at 0 or 1, "
-        "and no other tokens that may be asked helped."
+        "Not all attention weights could be read: probes answered as if the softmax were at 0 or 1,"
+        " and no other tokens that may be asked helped."
     )
     BEYOND_BOUNDS = "An answer was given that no head within the assumed bounds gives."
     NOT_A_HEAD = "An answer was given that no single softmax head can give."
     DISAGREES = "Fresh queries disagree with the best single head."
     NOT_HEADS = "An answer was given that no sum of softmax heads can give."
     UNRESOLVED = (
-        "The heads could not be told apart: their boundaries coincide, a head acts too weakly, or more act than were "
-        "looked for."
+        "The heads could not be told apart: their boundaries coincide, a head acts too weakly, or"
+        " more act than were looked for."
     )
     INCONSISTENT = "The target answered the same question differently when asked again."
-    CONTRADICTED = "The model agrees with fresh queries, but not with answers that were given before."
-    HIDDEN = "The rounding of the answers hides the attention: a constant far larger than the token values is added."
+    CONTRADICTED = (
+        "The model agrees with fresh queries, but not with answers that were given before."
+    )
+    HIDDEN = (
+        "The rounding of the answers hides the attention: a constant far larger than the token"
+        " values is added."
+    )
     IMPRECISE = (
         "The head was measured as closely as the answers and the tokens that can be asked allow, "
         "which is not close enough to be called exact."
     )
-    EMPTY_GUARANTEE = "The answers are too coarse for the guarantee to say more of W than the assumed bounds do."
+    EMPTY_GUARANTEE = (
+        "The answers are too coarse for the guarantee to say more of W than the assumed bounds do."
+    )
     BUDGET_SPENT = "The query budget ran out before every parameter was measured."
     UNCHECKED = "The query budget left no room for verification."
     NOT_ONE_LAYER = "Fresh queries disagree with the best one-layer Transformer."
     NO_ODD_PART = (
-        "The odd part of the answers, f(X) - f(-X), shows no attention, so that this reduction cannot read W; "
-        "the general learner of one-layer Transformers may."
+        "The odd part of the answers, f(X) - f(-X), shows no attention, so that this reduction"
+        " cannot read W; the general learner of one-layer Transformers may."
     )
     NO_NETWORK = "Fresh queries disagree with the best network with one hidden ReLU layer."
-    NO_SMOOTH_NETWORK = "Fresh queries disagree with the best network with one hidden layer of GELU or SiLU units."
+    NO_SMOOTH_NETWORK = (
+        "Fresh queries disagree with the best network with one hidden layer of GELU or SiLU units."
+    )
     CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
-    SMOOTH = "Along a line the answers bend everywhere, as those of a piecewise linear network do not."
+    SMOOTH = (
+        "Along a line the answers bend everywhere, as those of a piecewise linear network do not."
+    )
     UNPEELED = (
-        "Not all of the network was found: at some points the answers disagree with it, and chords to them showed no "
-        "hyperplane, or too many."
+        "Not all of the network was found: at some points the answers disagree with it, and chords"
+        " to them showed no hyperplane, or too many."
     )
     UNGROWN = "No network was found that explains the answers within the declared errors."
-    VEILED = "The declared errors are as large as what the answers vary by: many networks would agree as well."
-    ROUGH = "The network was measured as closely as its answers allow, which is not close enough to be called exact."
-    DEPENDENT = (
-        "The heads write into spaces of the outputs that are not independent, so that one answer does not tell them "
-        "apart: recovering a whole layer takes at least as many outputs as the read-out ranks of its heads add up to."
+    VEILED = (
+        "The declared errors are as large as what the answers vary by: many networks would agree as"
+        " well."
     )
-    STILL = "A part of the answers does not move with the last token, which a head with W = 0 explains."
+    ROUGH = (
+        "The network was measured as closely as its answers allow, which is not close enough to be"
+        " called exact."
+    )
+    DEPENDENT = (
+        "The heads write into spaces of the outputs that are not independent, so that one answer"
+        " does not tell them apart: recovering a whole layer takes at least as many outputs as the"
+        " read-out ranks of its heads add up to."
+    )
+    STILL = (
+        "A part of the answers does not move with the last token, which a head with W = 0 explains."
+    )
     UNSEPARATED = "The heads of the layer could not be told apart."
     HEADS_DISAGREE = "Fresh queries disagree with the best sum of heads of the kind that was tried."
 
@@ -102,12 +122,19 @@ class Plan:
 
 
 def bound_queries(by_phase: Mapping[str, int]) -> int:
-    """The most a learner of one head ever asks: biases triple the read-out and add a column, probes are asked twice.
+    """The most a learner of one head ever asks: biases triple the read-out and add a column, probes
+    are asked twice.
 
     Finding scales takes at most 600 queries, re-asking 1000 above one per query, doubts 8.
     """
     measured = by_phase["measure"] + 2 * by_phase["read"]
-    return 3 * by_phase["read"] + 2 * measured + by_phase.get("rank", 0) * 2 + by_phase["verify"] + 1608
+    return (
+        3 * by_phase["read"]
+        + 2 * measured
+        + by_phase.get("rank", 0) * 2
+        + by_phase["verify"]
+        + 1608
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -135,7 +162,9 @@ class Fresh:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Jumps:
-    """Steps of answers as y goes half round a circle with a hard softmax: angles, sizes by output, and the start."""
+    """Steps of answers as y goes half round a circle with a hard softmax: angles, sizes by output,
+    and the start.
+    """
 
     angles: Array
     sizes: Array
@@ -181,7 +210,9 @@ class Recovery(Generic[M]):
     @property
     def sentence(self) -> str:
         """Status and verdict in words."""
-        return " ".join(part for part in (self.status.value, self.detail, self.verdict.value) if part)
+        return " ".join(
+            part for part in (self.status.value, self.detail, self.verdict.value) if part
+        )
 
     def unwrap(self) -> M:
         """The model, if it was verified.
@@ -194,15 +225,19 @@ class Recovery(Generic[M]):
         return self.model
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Array, Array]:
-        """Ends of the confidence intervals of a tensor's entries: the estimate, and normal quantiles times its bars.
+        """Ends of the confidence intervals of a tensor's entries: the estimate, and normal
+        quantiles times its bars.
 
         Raises:
-            InvalidInput: there is no error bar for that tensor, or the level is not between 0 and 1.
+            InvalidInput: there is no error bar for that tensor, or the level is not between 0 and
+                1.
         """
         if not 0.0 < level < 1.0:
             raise InvalidInput(f"a confidence level is between 0 and 1; got {level}.")
         if self.model is None or name not in self.bars or getattr(self.model, name, None) is None:
-            raise InvalidInput(f"there are error bars for {', '.join(self.bars) or 'no tensor'}; got {name!r}.")
+            raise InvalidInput(
+                f"there are error bars for {', '.join(self.bars) or 'no tensor'}; got {name!r}."
+            )
         half = NormalDist().inv_cdf((1.0 + level) / 2.0) * self.bars[name]
         middle = np.asarray(getattr(self.model, name), dtype=np.float64)
         return middle - half, middle + half

@@ -92,11 +92,16 @@ _ERRORS = frozenset({"rounding", "absolute errors", "a bound on tokens"})
 LEARNERS: dict[str, Choice] = {
     "exact": Choice(lambda hints: Exact(), _ROUNDED),
     "low-rank": Choice(lambda hints: LowRank(hints.rank), _ROUNDED),
-    "nystrom": Choice(lambda hints: Nystrom(_require_hint(hints.rank, "rank", "nystrom")), _ROUNDED),
-    "nuclear-norm": Choice(lambda hints: NuclearNorm(_require_hint(hints.rank, "rank", "nuclear-norm")), _ROUNDED),
+    "nystrom": Choice(
+        lambda hints: Nystrom(_require_hint(hints.rank, "rank", "nystrom")), _ROUNDED
+    ),
+    "nuclear-norm": Choice(
+        lambda hints: NuclearNorm(_require_hint(hints.rank, "rank", "nuclear-norm")), _ROUNDED
+    ),
     "grid": Choice(lambda hints: Grid(_require_hint(hints.grid, "grid", "grid")), _ROUNDED),
     "restricted": Choice(
-        lambda hints: Restricted(_require_hint(hints.tokens, "tokens", "restricted")), _ROUNDED | {"a bound on tokens"}
+        lambda hints: Restricted(_require_hint(hints.tokens, "tokens", "restricted")),
+        _ROUNDED | {"a bound on tokens"},
     ),
     "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
     "balanced": Choice(lambda hints: Balanced(), _ROUNDED),
@@ -104,8 +109,12 @@ LEARNERS: dict[str, Choice] = {
     "several-heads": Choice(lambda hints: SeveralHeads(), _ROUNDED),
     "heads-in-ball": Choice(lambda hints: HeadsInBall(), _ROUNDED | {"a bound on tokens"}),
     "layer": Choice(lambda hints: WholeLayer(), _ROUNDED),
-    "orthogonal": Choice(lambda hints: Orthogonal(_require_hint(hints.bases, "bases", "orthogonal")), _ROUNDED),
-    "repetition": Choice(lambda hints: Repetition(_require_hint(hints.heads, "heads", "repetition")), _ROUNDED),
+    "orthogonal": Choice(
+        lambda hints: Orthogonal(_require_hint(hints.bases, "bases", "orthogonal")), _ROUNDED
+    ),
+    "repetition": Choice(
+        lambda hints: Repetition(_require_hint(hints.heads, "heads", "repetition")), _ROUNDED
+    ),
     "network": Choice(lambda hints: Network(), _PERFECT),
     "network-in-ball": Choice(lambda hints: NetworkInBall(), frozenset({"a bound on tokens"})),
     "noisy-network": Choice(lambda hints: NetworkUnderNoise(), _ERRORS),
@@ -114,7 +123,8 @@ LEARNERS: dict[str, Choice] = {
     "antisymmetric": Choice(lambda hints: Antisymmetric(), _ROUNDED),
     "tolerant": Choice(
         lambda hints: Tolerant(
-            _require_hint(hints.norm_bound, "norm-bound", "tolerant"), _require_hint(hints.margin, "margin", "tolerant")
+            _require_hint(hints.norm_bound, "norm-bound", "tolerant"),
+            _require_hint(hints.margin, "margin", "tolerant"),
         ),
         _ERRORS,
     ),
@@ -144,11 +154,16 @@ def _choose_name(hints: Hints, stated: Imperfection) -> str:
     return "low-rank" if stated.format == "f64" else "balanced"
 
 
-def choose_learner(name: str = "auto", hints: Hints = Hints(), stated: Imperfection = Imperfection()) -> Learner:  # noqa: B008
+def choose_learner(
+    name: str = "auto",
+    hints: Hints = Hints(),  # noqa: B008
+    stated: Imperfection = Imperfection(),  # noqa: B008
+) -> Learner:
     """The learner of that name; `auto` goes by the hints and by what the oracle declares.
 
     Raises:
-        InvalidInput: there is no such learner, a hint it needs is missing, or it does not bear what is declared.
+        InvalidInput: there is no such learner, a hint it needs is missing, or it does not bear what
+            is declared.
     """
     if hints.tokens is not None and name not in ("auto", "restricted"):
         raise InvalidInput(f"--tokens goes with the learner restricted (or auto); got {name}.")
@@ -157,9 +172,16 @@ def choose_learner(name: str = "auto", hints: Hints = Hints(), stated: Imperfect
         raise InvalidInput(f"a learner is one of auto, {', '.join(LEARNERS)}; got {name!r}.")
     beyond = sorted(_list_imperfections(stated) - LEARNERS[name].bears)
     if beyond:
-        able = [other for other, choice in LEARNERS.items() if _list_imperfections(stated) <= choice.bears]
+        able = [
+            other
+            for other, choice in LEARNERS.items()
+            if _list_imperfections(stated) <= choice.bears
+        ]
         instead = f"take --learner {' or '.join(able)}" if able else "no learner does"
-        raise InvalidInput(f"the learner {name} does not bear {' and '.join(beyond)}, which is declared; {instead}.")
+        raise InvalidInput(
+            f"the learner {name} does not bear {' and '.join(beyond)}, which is declared;"
+            f" {instead}."
+        )
     return LEARNERS[name].make(hints)
 
 
@@ -195,29 +217,41 @@ def learn(
     plain = not stated.absolute and stated.token_bound is None
     if plain and first.status is Status.INCONSISTENT:
         target = Remembered(Declared(target.inner, Imperfection(noise=float("nan"))))
-        first, plain = _add_earlier_costs(UnderNoise(hints.rank, hints.repeats).run(target, rng=rng), first), False
+        first, plain = (
+            _add_earlier_costs(UnderNoise(hints.rank, hints.repeats).run(target, rng=rng), first),
+            False,
+        )
     if plain:
-        # several heads whose answers are rounded look to a reader of one like arithmetic that is too coarse
+        # several heads whose answers are rounded look to a reader of one like arithmetic that is
+        # too coarse
         coarse = first.status is Status.IMPRECISE and stated.format != "f64"
         beyond = first.verdict is Verdict.CLASS_REFUTED or first.status is Status.CONTRADICTED
         return _try_further_classes(target, first, rng) if beyond or coarse else first
     return _learn_beyond_heads(target, first, rng)
 
 
-def _learn_beyond_heads(target: Remembered, first: Recovery[Any], rng: np.random.Generator) -> Recovery[Any]:
-    """Other classes where tokens are bounded or answers carry errors, once these do not fit a single head.
+def _learn_beyond_heads(
+    target: Remembered, first: Recovery[Any], rng: np.random.Generator
+) -> Recovery[Any]:
+    """Other classes where tokens are bounded or answers carry errors, once these do not fit a
+    single head.
 
     Single tokens tell: heads answer them with an affine map, a network does not.
     """
     stated = read_imperfection(target)
-    if first.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED) or first.status is Status.UNCHECKED:
+    if (
+        first.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED)
+        or first.status is Status.UNCHECKED
+    ):
         return first
     bent, first = _look(is_curved, target, first, rng)
     if bent is None:
         return first
     if bent:
         exact = not stated.absolute and stated.roundoff <= EPS
-        return _try_further_classes(target, first, rng, ("network-in-ball",) if exact else ("noisy-network",))
+        return _try_further_classes(
+            target, first, rng, ("network-in-ball",) if exact else ("noisy-network",)
+        )
     heads = first.verdict is Verdict.CLASS_REFUTED and not stated.absolute
     return _try_further_classes(target, first, rng, ("heads-in-ball",)) if heads else first
 
@@ -225,12 +259,16 @@ def _learn_beyond_heads(target: Remembered, first: Recovery[Any], rng: np.random
 def _look(
     recognise: Callable[..., T], target: Oracle, first: Recovery[Any], rng: np.random.Generator
 ) -> tuple[T | None, Recovery[Any]]:
-    """What a few queries tell, None where the budget ends among them; and `first` with these counted."""
+    """What a few queries tell, None where the budget ends among them; and `first` with these
+    counted.
+    """
     looking, told = Counted(target), None
     with suppress(BudgetSpent), looking.phase("recognise"):
         told = recognise(looking, rng=rng)
     detail = first.detail if told is not None else f"{first.detail} {_NOT_LOOKED}".strip()
-    return told, replace(first, ledger=first.ledger.after(looking.ledger, "recognise"), detail=detail)
+    return told, replace(
+        first, ledger=first.ledger.after(looking.ledger, "recognise"), detail=detail
+    )
 
 
 def _add_earlier_costs(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
@@ -238,11 +276,16 @@ def _add_earlier_costs(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recov
 
 
 def _try_further_classes(
-    target: Remembered, first: Recovery[Any], rng: np.random.Generator, candidates: tuple[str, ...] | None = None
+    target: Remembered,
+    first: Recovery[Any],
+    rng: np.random.Generator,
+    candidates: tuple[str, ...] | None = None,
 ) -> Recovery[Any]:
-    """Other classes, one after the other, once a single head is refuted; the most informed verdict where none fits.
+    """Other classes, one after the other, once a single head is refuted; the most informed verdict
+    where none fits.
 
-    Those that a few queries suggest, unless they are given. What was asked before counts as the phase `before`.
+    Those that a few queries suggest, unless they are given. What was asked before counts as the
+    phase `before`.
     """
     if candidates is None:
         candidates, first = _look(suggest_learners, target, first, rng)
@@ -262,8 +305,12 @@ def _try_further_classes(
     return replace(_choose_most_informed(first, tried), ledger=spent)
 
 
-def _choose_most_informed(first: Recovery[Any], tried: Mapping[str, Recovery[Any] | None]) -> Recovery[Any]:
-    """Of what classes ended with, the nearest that is not excluded; the first refusal where all of them are."""
+def _choose_most_informed(
+    first: Recovery[Any], tried: Mapping[str, Recovery[Any] | None]
+) -> Recovery[Any]:
+    """Of what classes ended with, the nearest that is not excluded; the first refusal where all of
+    them are.
+    """
     ends = {"one head": first, **tried}
     left = {name: end for name, end in ends.items() if end and end.verdict is Verdict.UNVERIFIED}
     nearest = min(left, key=lambda name: _measure_distance(left[name]), default="one head")

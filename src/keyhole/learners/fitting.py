@@ -1,13 +1,13 @@
 r"""All parameters of a ReLU network in normal form at once, from values: Levenberg-Marquardt steps.
 
-With $s_{ij}$ the side of hyperplane j that point i is on, $g(x) = \tfrac12 \sum_j D_j |n_j x - t_j| + P x + q$
-changes by
+With $s_{ij}$ the side of hyperplane j that point i is on, $g(x) = \tfrac12 \sum_j D_j |n_j x - t_j|
++ P x + q$ changes by
 
 $$\delta g(x_i) = \tfrac12 \sum_j \big( D_j s_{ij} (\delta n_j x_i - \delta t_j) + |n_j x_i - t_j|\, \delta D_j \big)
   + \delta P x_i + \delta q .$$
 
-The length of $n_j$ is free: it trades with $D_j$, and damping keeps it where it is. The normal matrix is summed up over
-chunks of points, so that only as much room is taken as it needs itself.
+The length of $n_j$ is free: it trades with $D_j$, and damping keeps it where it is. The normal
+matrix is summed up over chunks of points, so that only as much room is taken as it needs itself.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ def count_parameters(width: int, *, hidden: int, outputs: int) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Normal:
-    """The normal equations of a model: matrix, right-hand side, and the root mean square of what is left.
+    """The normal equations of a model: matrix, right-hand side, and the root mean square of what is
+    left.
 
     Args:
-        H: J^T J, parameters ordered as the rows (n_j, t_j, D_j) of all hyperplanes, then P and q for each output.
+        H: J^T J, parameters ordered as the rows (n_j, t_j, D_j) of all hyperplanes, then P and q
+            for each output.
         g: J^T r.
         left: root mean square of the residual r.
     """
@@ -75,7 +77,10 @@ def build_normal_equations(model: AbsAffine, x: Matrix, y: Matrix) -> Normal:
 def move_parameters(model: AbsAffine, step: Vector) -> AbsAffine:
     """The model with its parameters changed."""
     k, d, m = model.hidden, model.width, model.outputs
-    bent, flat = step[: k * (d + 1 + m)].reshape(k, d + 1 + m), step[k * (d + 1 + m) :].reshape(m, d + 1)
+    bent, flat = (
+        step[: k * (d + 1 + m)].reshape(k, d + 1 + m),
+        step[k * (d + 1 + m) :].reshape(m, d + 1),
+    )
     n, t, D = model.n + bent[:, :d], model.t + bent[:, d], model.D + bent[:, d + 1 :]
     return AbsAffine(n, t, D, model.P + flat[:, :d], model.q + flat[:, d])
 
@@ -92,11 +97,19 @@ def solve_damped_equations(H: Matrix, g: Array, damping: float) -> Array:
     scaled = H / scale / scale[:, None]
     scaled[np.diag_indices_from(scaled)] += damping
     shape = (-1,) + (1,) * (g.ndim - 1)
-    return cho_solve(cho_factor(scaled, check_finite=False), g / scale.reshape(shape)) / scale.reshape(shape)
+    return cho_solve(
+        cho_factor(scaled, check_finite=False), g / scale.reshape(shape)
+    ) / scale.reshape(shape)
 
 
 def fit_parameters(
-    model: AbsAffine, x: Matrix, y: Matrix, *, steps: int = _STEPS, damping: float = 1e-12, enough: float = 0.0
+    model: AbsAffine,
+    x: Matrix,
+    y: Matrix,
+    *,
+    steps: int = _STEPS,
+    damping: float = 1e-12,
+    enough: float = 0.0,
 ) -> tuple[AbsAffine, float]:
     """The best model met from here, and the root mean square of what it leaves.
 

@@ -2,10 +2,24 @@
 
 from keyhole.models.attention import Factored, Head, Model, MultiHead, SelfAttention
 from keyhole.models.files import load, save
-from keyhole.models.numbers import FixedPoint, FloatingPoint, NumberFormat, Unrounded, evaluate, number_format
+from keyhole.models.numbers import (
+    FixedPoint,
+    FloatingPoint,
+    NumberFormat,
+    Unrounded,
+    evaluate,
+    number_format,
+)
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention
-from keyhole.models.tensor_fast import Blank, build_circle_features, in_pairs, on_circle, pairwise_sum, shift_invariant
+from keyhole.models.tensor_fast import (
+    Blank,
+    build_circle_features,
+    in_pairs,
+    on_circle,
+    pairwise_sum,
+    shift_invariant,
+)
 from keyhole.models.torch_layout import TorchLayout, torch_multihead
 from keyhole.models.transformer import OneLayer
 

@@ -85,9 +85,9 @@ class Head:
 
     $$f(X) = \mathrm{softmax}(X (W x_N + h))^\top X V + c + x_N^\top U$$
 
-    where $x_N$ is the last row of $X \in \mathbb{R}^{N \times d}$. Of a layer with queries, keys and
-    biases only $W = K^\top Q$, $h = K^\top b_q$ and $V$ act on answers: a key bias, and how $W$ splits
-    into factors, do not.
+    where $x_N$ is the last row of $X \in \mathbb{R}^{N \times d}$. Of a layer with queries, keys
+    and biases only $W = K^\top Q$, $h = K^\top b_q$ and $V$ act on answers: a key bias, and how $W$
+    splits into factors, do not.
 
     Args:
         W: score matrix, dense or `Factored`.
@@ -216,9 +216,13 @@ class MultiHead:
     ) -> MultiHead:
         """Gaussian heads whose W and V have entries of size 1 / sqrt(width), W times `scale`."""
         rng = as_generator(rng)
-        draws = [Head.random(width, outputs=outputs, rank=rank, scale=scale, rng=rng) for _ in range(heads)]
+        draws = [
+            Head.random(width, outputs=outputs, rank=rank, scale=scale, rng=rng)
+            for _ in range(heads)
+        ]
         return cls(
-            np.stack([np.asarray(head.W) for head in draws]), np.stack([head.V for head in draws]) / np.sqrt(width)
+            np.stack([np.asarray(head.W) for head in draws]),
+            np.stack([head.V for head in draws]) / np.sqrt(width),
         )
 
     @property
@@ -304,6 +308,8 @@ class SelfAttention:
         read = np.eye(self.outputs) if c is None else np.asarray(c, dtype=np.float64)
         read = read[:, None] if read.ndim == 1 else read
         if read.ndim != 2 or len(read) != self.outputs:
-            raise InvalidInput(f"c must have {self.outputs} rows, one per output; got shape {read.shape}.")
+            raise InvalidInput(
+                f"c must have {self.outputs} rows, one per output; got shape {read.shape}."
+            )
         W, V = self.K @ self.Q.swapaxes(-1, -2), self.V @ read
         return Head(W[0], V[0]) if len(W) == 1 else MultiHead(W, V)

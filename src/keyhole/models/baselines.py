@@ -1,7 +1,9 @@
-r"""Networks that attention is compared with: fully connected ones on all tokens at once, and recurrent ones.
+r"""Networks that attention is compared with: fully connected ones on all tokens at once, and
+recurrent ones.
 
-Both are called on the tokens of sparse averaging, $(z ; y ; i)$, one answer per token. Where a model has `codes`, a
-matrix with one row per position, it reads $(z ; \mathrm{code}(y_1), \dots, \mathrm{code}(y_q) ; \mathrm{code}(i))$.
+Both are called on the tokens of sparse averaging, $(z ; y ; i)$, one answer per token. Where a
+model has `codes`, a matrix with one row per position, it reads $(z ; \mathrm{code}(y_1), \dots,
+\mathrm{code}(y_q) ; \mathrm{code}(i))$.
 """
 
 from __future__ import annotations
@@ -57,10 +59,14 @@ class Mlp:
 
     def __post_init__(self) -> None:
         for name in ("W", "b"):
-            object.__setattr__(self, name, tuple(freeze_array(part) for part in getattr(self, name)))
+            object.__setattr__(
+                self, name, tuple(freeze_array(part) for part in getattr(self, name))
+            )
         _freeze_codes(self)
         if not self.W or len(self.W) != len(self.b):
-            raise InvalidInput(f"an mlp has as many W as b, at least one; got {len(self.W)} and {len(self.b)}.")
+            raise InvalidInput(
+                f"an mlp has as many W as b, at least one; got {len(self.W)} and {len(self.b)}."
+            )
         inputs = self.W[0].shape[-1]
         for k, (W, b) in enumerate(zip(self.W, self.b, strict=True)):
             check_shape(f"W{k}", W, (len(b), inputs))
@@ -77,7 +83,9 @@ class Mlp:
         rng = as_generator(rng)
         sizes = (length * (dimension + q + 1), hidden, length * dimension)
         W = tuple(rng.normal(size=(k, d)) / np.sqrt(max(1, d)) for d, k in pairwise(sizes))
-        return cls(W, tuple(0.1 * rng.normal(size=k) for k in sizes[1:]), length, tuple(range(dimension)))
+        return cls(
+            W, tuple(0.1 * rng.normal(size=k) for k in sizes[1:]), length, tuple(range(dimension))
+        )
 
     @property
     def inputs(self) -> int:
@@ -115,7 +123,8 @@ class Mlp:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Cell:
-    """The weights of one recurrent layer, gates stacked as torch stacks them (r, z, n for a GRU; i, f, g, o).
+    """The weights of one recurrent layer, gates stacked as torch stacks them (r, z, n for a GRU; i,
+    f, g, o).
 
     Args:
         Wx: gates * units x inputs.
@@ -145,7 +154,8 @@ class Cell:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Recurrent:
-    """A GRU or an LSTM that reads tokens left to right and answers an affine map of its top layer at each.
+    """A GRU or an LSTM that reads tokens left to right and answers an affine map of its top layer
+    at each.
 
     Args:
         cell: gru or lstm.
@@ -154,9 +164,11 @@ class Recurrent:
         bo: outputs.
         z: which columns of a token are the vector z; the set and the position follow.
         codes: one row per position, where positions are read as codes.
-        state_bits: bits of a number of the state, which is rounded to a grid between two tokens; 64 is not rounded.
+        state_bits: bits of a number of the state, which is rounded to a grid between two tokens; 64
+            is not rounded.
         state_range: the grid goes from minus this to this; what lies beyond is cut off.
-        passes: how often the input is read, one time after another; answers are those of the last time.
+        passes: how often the input is read, one time after another; answers are those of the last
+            time.
     """
 
     cell: str
@@ -174,14 +186,21 @@ class Recurrent:
         object.__setattr__(self, "bo", freeze_array(self.bo))
         _freeze_codes(self)
         if self.cell not in CELLS or not self.cells:
-            raise InvalidInput(f"a recurrent network is made of gru or lstm cells, at least one; got {self.cell!r}.")
+            raise InvalidInput(
+                "a recurrent network is made of gru or lstm cells, at least one; got"
+                f" {self.cell!r}."
+            )
         for part in self.cells:
             check_shape("bx", part.bx, (CELLS[self.cell] * part.units,))
         check_shape("Wo", self.Wo, (len(self.bo), self.cells[-1].units))
         if not (1 <= self.state_bits <= UNROUNDED and self.state_range > 0):
-            raise InvalidInput(f"state_bits lie between 1 and {UNROUNDED}, and state_range is positive.")
+            raise InvalidInput(
+                f"state_bits lie between 1 and {UNROUNDED}, and state_range is positive."
+            )
         if self.passes < 1:
-            raise InvalidInput(f"a recurrent network reads its input once or more often; got {self.passes} passes.")
+            raise InvalidInput(
+                f"a recurrent network reads its input once or more often; got {self.passes} passes."
+            )
 
     @classmethod
     def random(
@@ -258,7 +277,9 @@ class Recurrent:
     def grid(self, state: Hidden) -> Any:
         """A rounded state as whole numbers 0 .. 2^state_bits - 1."""
         levels = 2.0**self.state_bits - 1.0
-        return np.rint((np.clip(state / self.state_range, -1.0, 1.0) + 1.0) / 2.0 * levels).astype(np.int64)
+        return np.rint((np.clip(state / self.state_range, -1.0, 1.0) + 1.0) / 2.0 * levels).astype(
+            np.int64
+        )
 
     def rounded(self, state: Hidden) -> Hidden:
         """The nearest state on the grid."""
@@ -297,7 +318,9 @@ def _step_lstm(cell: Cell, state: Hidden, x: Hidden) -> Hidden:
 
 
 def encode_tokens(X: Sequences, z: tuple[int, ...], codes: Matrix | None) -> Stack:
-    """Tokens as a model reads them: positions as codes where it has codes (none, written -1, is zeros)."""
+    """Tokens as a model reads them: positions as codes where it has codes (none, written -1, is
+    zeros).
+    """
     if codes is None:
         return X
     rest = [k for k in range(X.shape[-1]) if k not in z]
@@ -321,11 +344,18 @@ def describe_baseline(model: Mlp | Recurrent) -> tuple[dict[str, str], dict[str,
     codes = {} if model.codes is None else {"codes": model.codes}
     about = {"z": json.dumps(list(model.z))}
     if isinstance(model, Mlp):
-        named = {f"{name}{k}": part for name in ("W", "b") for k, part in enumerate(getattr(model, name))}
+        named = {
+            f"{name}{k}": part for name in ("W", "b") for k, part in enumerate(getattr(model, name))
+        }
         tensors = {f"mlp.{name}": part for name, part in (named | codes).items()}
         return about | {"kind": "mlp", "length": str(model.length), "activation": "relu"}, tensors
-    named = {f"{k}.{name}": getattr(cell, name) for k, cell in enumerate(model.cells) for name in _CELL}
-    tensors = {f"rnn.{name}": part for name, part in (named | codes | {"Wo": model.Wo, "bo": model.bo}).items()}
+    named = {
+        f"{k}.{name}": getattr(cell, name) for k, cell in enumerate(model.cells) for name in _CELL
+    }
+    tensors = {
+        f"rnn.{name}": part
+        for name, part in (named | codes | {"Wo": model.Wo, "bo": model.bo}).items()
+    }
     rounding = {"state_bits": str(model.state_bits), "state_range": repr(float(model.state_range))}
     about |= {"passes": str(model.passes)} if model.passes > 1 else {}
     return about | rounding | {"kind": "rnn", "cell": model.cell}, tensors
@@ -353,6 +383,10 @@ def restore_baseline(metadata: Mapping[str, str], tensors: Mapping[str, Array]) 
         cells = tuple(Cell(*(parts[f"{k}.{name}"] for name in _CELL)) for k in range(layers))
         rounding = int(metadata["state_bits"]), float(metadata["state_range"])
         passes = int(metadata.get("passes", "1"))
-        return Recurrent(metadata["cell"], cells, parts["Wo"], parts["bo"], z, codes, *rounding, passes)
+        return Recurrent(
+            metadata["cell"], cells, parts["Wo"], parts["bo"], z, codes, *rounding, passes
+        )
     except (KeyError, ValueError, TypeError) as error:
-        raise InvalidInput(f"a {kind} file lacks something, or holds what makes no sense: {error}.") from error
+        raise InvalidInput(
+            f"a {kind} file lacks something, or holds what makes no sense: {error}."
+        ) from error

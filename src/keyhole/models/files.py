@@ -1,4 +1,6 @@
-"""Models as safetensors files: metadata `kind` and `format`, checked on the way in, never pickled."""
+"""Models as safetensors files: metadata `kind` and `format`, checked on the way in, never
+pickled.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,17 @@ from keyhole.models.tensor import TensorAttention
 from keyhole.models.transformer import OneLayer
 
 FORMAT = "1"
-Saved = Head | MultiHead | SelfAttention | TensorAttention | ReluNet | AbsAffine | OneLayer | Mlp | Recurrent
+Saved = (
+    Head
+    | MultiHead
+    | SelfAttention
+    | TensorAttention
+    | ReluNet
+    | AbsAffine
+    | OneLayer
+    | Mlp
+    | Recurrent
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,8 @@ def _read_head(tensors: Mapping[str, Array]) -> Head:
 
 def _write_tensor(unit: TensorAttention) -> dict[str, Array | None]:
     keys, values = (
-        {f"{letter}{t}": a for t, a in enumerate(arrays, 1)} for letter, arrays in (("K", unit.K), ("V", unit.V))
+        {f"{letter}{t}": a for t, a in enumerate(arrays, 1)}
+        for letter, arrays in (("K", unit.K), ("V", unit.V))
     )
     return {"Q": unit.Q, **keys, **values}
 
@@ -62,7 +75,9 @@ def _write_tensor(unit: TensorAttention) -> dict[str, Array | None]:
 def _read_tensor(tensors: Mapping[str, Array]) -> TensorAttention:
     count = len(tensors) // 2
     if missing := {f"{letter}{t}" for letter in "KV" for t in range(1, count + 1)} - set(tensors):
-        raise InvalidInput(f"a tensor file numbers its K and V from 1 without a gap; missing {sorted(missing)}.")
+        raise InvalidInput(
+            f"a tensor file numbers its K and V from 1 without a gap; missing {sorted(missing)}."
+        )
     K, V = ([tensors[f"{letter}{t}"] for t in range(1, count + 1)] for letter in "KV")
     return TensorAttention(tensors["Q"], tuple(K), tuple(V))
 
@@ -70,10 +85,18 @@ def _read_tensor(tensors: Mapping[str, Array]) -> TensorAttention:
 _KINDS = {
     "head": _Kind(Head, frozenset("WV"), frozenset("hcU"), _write_head, _read_head),
     "multihead": _Kind(
-        MultiHead, frozenset("WV"), frozenset("hc"), _pick_fields("W", "V", "h", "c"), lambda t: MultiHead(**t)
+        MultiHead,
+        frozenset("WV"),
+        frozenset("hc"),
+        _pick_fields("W", "V", "h", "c"),
+        lambda t: MultiHead(**t),
     ),
     "unit": _Kind(
-        SelfAttention, frozenset("QKV"), frozenset(), _pick_fields("Q", "K", "V"), lambda t: SelfAttention(**t)
+        SelfAttention,
+        frozenset("QKV"),
+        frozenset(),
+        _pick_fields("Q", "K", "V"),
+        lambda t: SelfAttention(**t),
     ),
     "tensor": _Kind(
         TensorAttention,
@@ -91,23 +114,31 @@ _KINDS = {
         ("activation",),
     ),
     "absaffine": _Kind(
-        AbsAffine, frozenset("ntDPq"), frozenset(), _pick_fields("n", "t", "D", "P", "q"), lambda t: AbsAffine(**t)
+        AbsAffine,
+        frozenset("ntDPq"),
+        frozenset(),
+        _pick_fields("n", "t", "D", "P", "q"),
+        lambda t: AbsAffine(**t),
     ),
 }
 _NAMES = (*_KINDS, "onelayer", "mlp", "rnn")
 
 
-def save(model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array] | None = None) -> None:
+def save(
+    model: Saved, path: str | os.PathLike[str], *, bars: Mapping[str, Array] | None = None
+) -> None:
     """Write `model` to `path` as safetensors; the file is complete or not there.
 
     Args:
-        model: a head, a sum of heads, a unit of self-attention or of higher order, a network with one hidden layer,
-            a head and a network, or a baseline.
+        model: a head, a sum of heads, a unit of self-attention or of higher order, a network with
+            one hidden layer, a head and a network, or a baseline.
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
     """
     metadata, tensors = _describe_model(model)
-    write_tensors(Path(path), metadata, tensors | {f"{name}.bar": bar for name, bar in (bars or {}).items()})
+    write_tensors(
+        Path(path), metadata, tensors | {f"{name}.bar": bar for name, bar in (bars or {}).items()}
+    )
 
 
 def write_tensors(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> None:
@@ -119,17 +150,23 @@ def write_tensors(path: Path, metadata: Mapping[str, str], tensors: Mapping[str,
 
 
 def _describe_model(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
-    """Metadata and tensors of a model; those of a one-layer Transformer are its parts', named head.* and net.*."""
+    """Metadata and tensors of a model; those of a one-layer Transformer are its parts', named
+    head.* and net.*.
+    """
     if isinstance(model, Mlp | Recurrent):
         return describe_baseline(model)
     if isinstance(model, OneLayer):
         (_, head), (about, net) = _describe_model(model.head), _describe_model(model.net)
-        tensors = {f"head.{name}": a for name, a in head.items()} | {f"net.{name}": a for name, a in net.items()}
+        tensors = {f"head.{name}": a for name, a in head.items()} | {
+            f"net.{name}": a for name, a in net.items()
+        }
         residual = {"kind": "onelayer", "residual": "true" if model.residual else "false"}
         return about | residual | {"net_kind": about["kind"]}, tensors
     kind = next((name for name, kind in _KINDS.items() if isinstance(model, kind.type)), None)
     if kind is None:
-        raise InvalidInput(f"only {', '.join(_NAMES)} models can be saved; got {type(model).__name__}.")
+        raise InvalidInput(
+            f"only {', '.join(_NAMES)} models can be saved; got {type(model).__name__}."
+        )
     metadata = {"kind": kind} | {name: getattr(model, name) for name in _KINDS[kind].settings}
     return metadata, {name: a for name, a in _KINDS[kind].write(model).items() if a is not None}
 
@@ -137,7 +174,9 @@ def _describe_model(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
 def _sort_header(content: bytes) -> bytes:
     """The same file with its header in sorted order, so that equal models are equal files."""
     size = int.from_bytes(content[:8], "little")
-    header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    header = json.dumps(
+        json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")
+    ).encode()
     return content[:8] + header.ljust(size) + content[8 + size :]
 
 
@@ -147,7 +186,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}. Choose another place.") from error
+        raise InvalidInput(
+            f"cannot write {path}: {error.strerror}. Choose another place."
+        ) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -157,14 +198,17 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise InvalidInput(f"cannot write {path}: {error.strerror}. Choose another place.") from error
+        raise InvalidInput(
+            f"cannot write {path}: {error.strerror}. Choose another place."
+        ) from error
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model file back, checking its metadata, names and shapes; the kind in the file says which model it is.
+    """Read a model file back, checking its metadata, names and shapes; the kind in the file says
+    which model it is.
 
     Raises:
         InvalidInput: the file is missing, is not safetensors, or is not one of ours.
@@ -179,7 +223,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         if metadata["kind"] in ("mlp", "rnn"):
             return restore_baseline(metadata, weights)
-        return (_restore_one_layer if metadata["kind"] == "onelayer" else _restore_model)(metadata, weights)
+        return (_restore_one_layer if metadata["kind"] == "onelayer" else _restore_model)(
+            metadata, weights
+        )
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
 
@@ -188,7 +234,9 @@ def _restore_model(metadata: Mapping[str, str], weights: Mapping[str, Array]) ->
     """A model of the kind the metadata name."""
     kind = _KINDS[metadata["kind"]]
     _check_names(metadata["kind"], kind, set(weights))
-    return kind.read({**weights, **{name: metadata[name] for name in kind.settings if name in metadata}})
+    return kind.read(
+        {**weights, **{name: metadata[name] for name in kind.settings if name in metadata}}
+    )
 
 
 def _restore_one_layer(metadata: Mapping[str, str], weights: Mapping[str, Array]) -> OneLayer:
@@ -196,24 +244,32 @@ def _restore_one_layer(metadata: Mapping[str, str], weights: Mapping[str, Array]
     kind, residual = metadata.get("net_kind"), metadata.get("residual")
     if kind not in ("relu", "absaffine") or residual not in ("true", "false"):
         raise InvalidInput(
-            "a onelayer file says net_kind (relu or absaffine) and residual (true or false) in its metadata; "
-            f"got {kind!r} and {residual!r}."
+            "a onelayer file says net_kind (relu or absaffine) and residual (true or false) in its"
+            f" metadata; got {kind!r} and {residual!r}."
         )
     parts = {part: _take_part(weights, part) for part in ("head", "net")}
-    if extra := set(weights) - {f"{part}.{name}" for part, named in parts.items() for name in named}:
+    if extra := set(weights) - {
+        f"{part}.{name}" for part, named in parts.items() for name in named
+    }:
         raise InvalidInput(f"a onelayer file holds head.* and net.*; unknown {sorted(extra)}.")
     net = _restore_model({**metadata, "kind": kind}, parts["net"])
     return OneLayer(_restore_model({"kind": "head"}, parts["head"]), net, residual == "true")
 
 
 def _take_part(weights: Mapping[str, Array], part: str) -> dict[str, Array]:
-    return {name.removeprefix(f"{part}."): a for name, a in weights.items() if name.startswith(f"{part}.")}
+    return {
+        name.removeprefix(f"{part}."): a
+        for name, a in weights.items()
+        if name.startswith(f"{part}.")
+    }
 
 
 def load_bars(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Error bars stored beside the weights, by tensor name."""
     _, tensors = read_tensors(Path(path))
-    return {name.removesuffix(".bar"): bar for name, bar in tensors.items() if name.endswith(".bar")}
+    return {
+        name.removesuffix(".bar"): bar for name, bar in tensors.items() if name.endswith(".bar")
+    }
 
 
 def _check_names(name: str, kind: _Kind, got: set[str]) -> None:
@@ -236,7 +292,9 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise InvalidInput(f"no model file at {path}. Check the path, or make one with `keyhole sample`.")
+        raise InvalidInput(
+            f"no model file at {path}. Check the path, or make one with `keyhole sample`."
+        )
     try:
         with cast(Any, safe_open(str(path), framework="np")) as file:
             metadata: dict[str, str] = dict(file.metadata() or {})

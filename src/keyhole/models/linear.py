@@ -7,12 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import Array, Sequences, check_finite, check_sequences, check_shape, freeze_array
+from keyhole._arrays import (
+    Array,
+    Sequences,
+    check_finite,
+    check_sequences,
+    check_shape,
+    freeze_array,
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LinearAttention:
-    r"""A sequence-to-sequence layer whose heads are summed and whose scores are weights as they are.
+    r"""A sequence-to-sequence layer whose heads are summed and whose scores are weights as they
+    are.
 
     $$F(X) = \sum_h X Q_h K_h^\top X^\top X V_h$$
 

@@ -1,7 +1,7 @@
 r"""Number formats, and layers evaluated as if every number were held in one.
 
-A format is emulated in float64: a matrix product is computed there and its result is rounded. That is how wide
-accumulators behave; hardware that also rounds every partial sum does worse.
+A format is emulated in float64: a matrix product is computed there and its result is rounded. That
+is how wide accumulators behave; hardware that also rounds every partial sum does worse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from jaxtyping import Float
 from keyhole._arrays import FORMATS, Array, Sequences, check_sequences
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
-from keyhole.models.tensor import Partial, TensorAttention, group_sequences, join_partials, multiply_rows
+from keyhole.models.tensor import (
+    Partial,
+    TensorAttention,
+    group_sequences,
+    join_partials,
+    multiply_rows,
+)
 
 
 @runtime_checkable
@@ -46,7 +52,9 @@ class NumberFormat(Protocol):
 
     @property
     def fixed(self) -> tuple[int, int] | None:
-        """Integer and fraction bits of the least fixed-point format that holds every number; None where none does."""
+        """Integer and fraction bits of the least fixed-point format that holds every number; None
+        where none does.
+        """
         ...
 
     def round(self, numbers: Array) -> Array:
@@ -56,7 +64,8 @@ class NumberFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedPoint:
-    """Multiples of 2^-fraction from -2^integer up to 2^integer - 2^-fraction; what lies beyond saturates.
+    """Multiples of 2^-fraction from -2^integer up to 2^integer - 2^-fraction; what lies beyond
+    saturates.
 
     Args:
         integer: bits before the point, I.
@@ -69,8 +78,8 @@ class FixedPoint:
     def __post_init__(self) -> None:
         if self.integer < 0 or self.fraction < 0 or self.bits > 53:
             raise InvalidInput(
-                "fixed point needs integer and fraction bits >= 0, at most 52 together (float64 carries them); "
-                f"got {self.integer} and {self.fraction}."
+                "fixed point needs integer and fraction bits >= 0, at most 52 together (float64"
+                f" carries them); got {self.integer} and {self.fraction}."
             )
 
     @property
@@ -116,7 +125,9 @@ class FloatingPoint:
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
-            raise InvalidInput(f"floating-point formats are {', '.join(FORMATS)}; got {self.name!r}.")
+            raise InvalidInput(
+                f"floating-point formats are {', '.join(FORMATS)}; got {self.name!r}."
+            )
 
     @property
     def bits(self) -> int:
@@ -150,8 +161,8 @@ class FloatingPoint:
         rounded = FORMATS[self.name].cast(numbers)
         if not np.isfinite(rounded).all():
             raise InvalidInput(
-                f"{self.name} holds numbers up to {self.range[1]:.6g}; got {np.abs(numbers).max():.6g}. "
-                "Take a wider format, or scale down."
+                f"{self.name} holds numbers up to {self.range[1]:.6g}; got"
+                f" {np.abs(numbers).max():.6g}. Take a wider format, or scale down."
             )
         return rounded
 
@@ -172,7 +183,8 @@ class Unrounded:
 
 
 def number_format(name: str | NumberFormat) -> NumberFormat:
-    """The format a word names: f64, f32, f16, bf16, exact, or fixed:I.F with I integer and F fraction bits.
+    """The format a word names: f64, f32, f16, bf16, exact, or fixed:I.F with I integer and F
+    fraction bits.
 
     Raises:
         InvalidInput: there is no such format.
@@ -186,19 +198,23 @@ def number_format(name: str | NumberFormat) -> NumberFormat:
     if parts := re.fullmatch(r"fixed:(\d{1,3})\.(\d{1,3})", name):
         return FixedPoint(int(parts[1]), int(parts[2]))
     raise InvalidInput(
-        f"number formats are {', '.join(FORMATS)}, exact, and fixed:I.F with I integer and F fraction bits; "
-        f"got {name!r}."
+        f"number formats are {', '.join(FORMATS)}, exact, and fixed:I.F with I integer and F"
+        f" fraction bits; got {name!r}."
     )
 
 
 def evaluate(
-    layer: SelfAttention | TensorAttention, X: Sequences, form: str | NumberFormat, *, inner: bool = True
+    layer: SelfAttention | TensorAttention,
+    X: Sequences,
+    form: str | NumberFormat,
+    *,
+    inner: bool = True,
 ) -> Float[Array, "batch length outputs"]:
     """The new sequence when numbers are held in a format.
 
-    Rounded are XQ, XK, XV and the outputs of heads, which the bit counts of [SHT23] speak of, and by default also
-    tokens, weights, products of keys and of values (from order 3 on), scores and softmax weights. The softmax itself
-    is computed in float64 on the rounded scores.
+    Rounded are XQ, XK, XV and the outputs of heads, which the bit counts of [SHT23] speak of, and
+    by default also tokens, weights, products of keys and of values (from order 3 on), scores and
+    softmax weights. The softmax itself is computed in float64 on the rounded scores.
 
     Args:
         layer: a self-attention layer or a unit of any order.
@@ -207,12 +223,16 @@ def evaluate(
         inner: whether to round what no bit count speaks of.
 
     Raises:
-        InvalidInput: X does not fit, or a number overflows a floating-point format (fixed point saturates).
+        InvalidInput: X does not fit, or a number overflows a floating-point format (fixed point
+            saturates).
     """
     check_sequences(X, layer.width)
     form = number_format(form)
     inside = form if inner else Unrounded()
-    outputs = [form.round(_evaluate_unit(unit, inside.round(X), form, inside)) for unit in _list_units(layer)]
+    outputs = [
+        form.round(_evaluate_unit(unit, inside.round(X), form, inside))
+        for unit in _list_units(layer)
+    ]
     return form.round(np.sum(outputs, axis=0))
 
 
@@ -220,11 +240,17 @@ def _list_units(layer: SelfAttention | TensorAttention) -> list[TensorAttention]
     """The heads of a layer, each as a unit."""
     if isinstance(layer, TensorAttention):
         return [layer]
-    return [TensorAttention(Q, (K,), (V,)) for Q, K, V in zip(layer.Q, layer.K, layer.V, strict=True)]
+    return [
+        TensorAttention(Q, (K,), (V,)) for Q, K, V in zip(layer.Q, layer.K, layer.V, strict=True)
+    ]
 
 
-def _evaluate_unit(unit: TensorAttention, X: Sequences, form: NumberFormat, inside: NumberFormat) -> Array:
-    """One unit's output before it is rounded; a first pass finds the partitions, a second adds up rounded weights."""
+def _evaluate_unit(
+    unit: TensorAttention, X: Sequences, form: NumberFormat, inside: NumberFormat
+) -> Array:
+    """One unit's output before it is rounded; a first pass finds the partitions, a second adds up
+    rounded weights.
+    """
     queries, *keys = (form.round(X @ inside.round(P)) for P in (unit.Q, *unit.K))
     values = [form.round(X @ inside.round(V)) for V in unit.V]
     output = np.zeros((*X.shape[:2], unit.outputs))
@@ -235,9 +261,12 @@ def _evaluate_unit(unit: TensorAttention, X: Sequences, form: NumberFormat, insi
             return inside.round(queries[chosen] @ products.swapaxes(-1, -2))
 
         whole = join_partials(
-            Partial.of(scores(block), multiply_rows(values, chosen, block)[..., :0]) for block in blocks()
+            Partial.of(scores(block), multiply_rows(values, chosen, block)[..., :0])
+            for block in blocks()
         )
         for block in blocks():
-            weights = inside.round(np.exp(scores(block) - whole.top[..., None]) / whole.total[..., None])
+            weights = inside.round(
+                np.exp(scores(block) - whole.top[..., None]) / whole.total[..., None]
+            )
             output[chosen] += weights @ inside.round(multiply_rows(values, chosen, block))
     return output

@@ -1,13 +1,15 @@
 r"""Networks with one hidden layer, and the normal form that their values determine.
 
-For ReLU, $\max(z, 0) = (|z| + z)/2$, so with $n_j = w_j/|w_j|$, $t_j = -b_j/|w_j|$ and $D_j = |w_j| A_{:j}$
+For ReLU, $\max(z, 0) = (|z| + z)/2$, so with $n_j = w_j/|w_j|$, $t_j = -b_j/|w_j|$ and $D_j = |w_j|
+A_{:j}$
 
 $$\sum_j A_{:j} \max(w_j x + b_j, 0) + c = \tfrac12 \sum_j D_j |n_j x - t_j| + P x + q,$$
 
-$P = \tfrac12 \sum_j A_{:j} w_j^\top$ and $q = c + \tfrac12 \sum_j A_{:j} b_j$. Once hyperplanes are distinct and
-no $D_j$ is zero the right-hand side is unique up to order and the signs of $(n_j, t_j)$: the bends of the function are
-the hyperplanes, its jumps of slope are the $D_j$. Which side of a hyperplane a unit was active on (its flip) enters
-only through $P$, so that values determine it only where $P$ does.
+$P = \tfrac12 \sum_j A_{:j} w_j^\top$ and $q = c + \tfrac12 \sum_j A_{:j} b_j$. Once hyperplanes are
+distinct and no $D_j$ is zero the right-hand side is unique up to order and the signs of $(n_j,
+t_j)$: the bends of the function are the hyperplanes, its jumps of slope are the $D_j$. Which side
+of a hyperplane a unit was active on (its flip) enters only through $P$, so that values determine it
+only where $P$ does.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from keyhole._arrays import (
 from keyhole.errors import InvalidInput
 
 Points = Float[Array, "batch width"]
-_SAME = 1e-12  # hyperplanes closer than this, relative to their offset, are one; D below it of the largest is zero
+# hyperplanes closer than this, relative to their offset, are one; D below it of the largest is zero
+_SAME = 1e-12
 
 
 def _gelu(z: Array) -> Array:
@@ -122,7 +125,9 @@ class ReluNet(_LastToken):
         check_shape("W2", self.W2, (None, len(self.W1)))
         check_shape("b2", self.b2, (len(self.W2),))
         if self.activation not in ACTIVATIONS:
-            raise InvalidInput(f"an activation is one of {', '.join(ACTIVATIONS)}; got {self.activation!r}.")
+            raise InvalidInput(
+                f"an activation is one of {', '.join(ACTIVATIONS)}; got {self.activation!r}."
+            )
 
     @classmethod
     def random(
@@ -135,7 +140,9 @@ class ReluNet(_LastToken):
         activation: str = "relu",
         rng: Rng,
     ) -> ReluNet:
-        """Gaussian weights of size 1/sqrt(inputs); hyperplanes pass the origin at distances of order 1 / `scale`."""
+        """Gaussian weights of size 1/sqrt(inputs); hyperplanes pass the origin at distances of
+        order 1 / `scale`.
+        """
         rng = as_generator(rng)
         W1 = scale * rng.normal(size=(hidden, width)) / np.sqrt(width)
         W2 = rng.normal(size=(outputs, hidden)) / np.sqrt(max(1, hidden))
@@ -166,13 +173,16 @@ class ReluNet(_LastToken):
         return (reach @ np.abs(self.W2).T + np.abs(self.b2)).max(axis=1)
 
     def normal_form(self) -> AbsAffine:
-        """The same function as absolute values plus an affine map; units with no weights become a constant.
+        """The same function as absolute values plus an affine map; units with no weights become a
+        constant.
 
         Raises:
             InvalidInput: the activation is not ReLU, which no finite sum of absolute values equals.
         """
         if self.activation != "relu":
-            raise InvalidInput(f"only a ReLU network is a sum of absolute values; this one has {self.activation}.")
+            raise InvalidInput(
+                f"only a ReLU network is a sum of absolute values; this one has {self.activation}."
+            )
         size = np.linalg.norm(self.W1, axis=1)
         acts = size > 0
         A, w, b, size = self.W2[:, acts], self.W1[acts], self.b1[acts], size[acts]
@@ -200,8 +210,8 @@ class Unfolded:
 class AbsAffine(_LastToken):
     r"""Absolute values plus an affine map, $g(x) = \tfrac12 \sum_j D_j |n_j x - t_j| + P x + q$.
 
-    This is what the values of a ReLU network determine, up to the order of the hyperplanes and the sign of each
-    $(n_j, t_j)$. Normals are made unit vectors at birth.
+    This is what the values of a ReLU network determine, up to the order of the hyperplanes and the
+    sign of each $(n_j, t_j)$. Normals are made unit vectors at birth.
 
     Args:
         n: normals, one row per hyperplane.
@@ -229,14 +239,22 @@ class AbsAffine(_LastToken):
     def _normalise(self) -> None:
         size = np.linalg.norm(self.n, axis=1)
         if (size == 0).any():
-            raise InvalidInput(f"normals must not be zero; {int((size == 0).sum())} of {len(size)} are.")
+            raise InvalidInput(
+                f"normals must not be zero; {int((size == 0).sum())} of {len(size)} are."
+            )
         if (np.abs(size - 1) > 1e-14).any():
-            for name, array in {"n": self.n / size[:, None], "t": self.t / size, "D": self.D * size[:, None]}.items():
+            for name, array in {
+                "n": self.n / size[:, None],
+                "t": self.t / size,
+                "D": self.D * size[:, None],
+            }.items():
                 object.__setattr__(self, name, freeze_array(array))
 
     @classmethod
     def random(cls, width: int, *, hidden: int, outputs: int = 1, rng: Rng) -> AbsAffine:
-        """Hyperplanes with Gaussian offsets, Gaussian jumps of size 1/sqrt(hidden), and any affine part."""
+        """Hyperplanes with Gaussian offsets, Gaussian jumps of size 1/sqrt(hidden), and any affine
+        part.
+        """
         rng = as_generator(rng)
         D = rng.normal(size=(hidden, outputs)) / np.sqrt(max(1, hidden))
         n, P = rng.normal(size=(hidden, width)), rng.normal(size=(outputs, width)) / np.sqrt(width)
@@ -277,29 +295,39 @@ class AbsAffine(_LastToken):
         return self.P + (np.sign(self.n @ x - self.t)[:, None] * self.D / 2).T @ self.n
 
     def canonical(self) -> AbsAffine:
-        """The same function with equal hyperplanes merged, those without a jump dropped, sorted by size of jump.
+        """The same function with equal hyperplanes merged, those without a jump dropped, sorted by
+        size of jump.
 
         Every normal points to the side of one fixed generic direction.
         """
         sign = np.where(self.n @ _choose_generic_direction(self.width) < 0, -1.0, 1.0)
         n, t, D = _merge_hyperplanes(self.n * sign[:, None], self.t * sign, self.D)
         size = np.linalg.norm(D, axis=1)
-        order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] > _SAME * size.max(initial=0.0)]
+        order = [
+            int(j)
+            for j in np.argsort(-size, kind="stable")
+            if size[j] > _SAME * size.max(initial=0.0)
+        ]
         return AbsAffine(n[order], t[order], D[order], self.P, self.q)
 
     def unfold(self) -> Unfolded:
         r"""A ReLU network with the same values.
 
-        Flips $s_j$ solve $P = \tfrac12 \sum_j s_j D_j n_j^\top$, which are m d equations for k signs. Where these
-        determine all of them the network has k units; otherwise every unit is active on the far side, and what P
-        then lacks is added as ReLU(v x) - ReLU(-v x), two units per rank of it, at most 2 min(m, d).
+        Flips $s_j$ solve $P = \tfrac12 \sum_j s_j D_j n_j^\top$, which are m d equations for k
+        signs. Where these determine all of them the network has k units; otherwise every unit is
+        active on the far side, and what P then lacks is added as ReLU(v x) - ReLU(-v x), two units
+        per rank of it, at most 2 min(m, d).
         """
         flips = _find_active_sides(self)
         s = np.ones(self.hidden) if flips is None else flips
         W1, b1, W2 = s[:, None] * self.n, -s * self.t, self.D.T
         lacking = self.P - W2 @ W1 / 2
         U, S, Z = np.linalg.svd(lacking, full_matrices=False)
-        rank = 0 if flips is not None else int((1e-14 * max(rms(self.P), rms(W2), rms(lacking)) < S).sum())
+        rank = (
+            0
+            if flips is not None
+            else int((1e-14 * max(rms(self.P), rms(W2), rms(lacking)) < S).sum())
+        )
         V, left = Z[:rank], U[:, :rank] * S[:rank]
         net = ReluNet(
             np.concatenate([W1, V, -V]),
@@ -311,7 +339,9 @@ class AbsAffine(_LastToken):
 
 
 def network_freedom(width: int, *, hidden: int, outputs: int) -> int:
-    """Numbers that the values of a network with one hidden ReLU layer determine, $k(d + m) + m(d + 1)$."""
+    """Numbers that the values of a network with one hidden ReLU layer determine, $k(d + m) + m(d +
+    1)$.
+    """
     return hidden * (width + outputs) + outputs * (width + 1)
 
 
@@ -325,7 +355,9 @@ def _merge_hyperplanes(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, M
     kept: list[int] = []
     sums: list[Array] = []
     for j in range(len(n)):
-        near = np.abs(n[kept] - n[j]).max(axis=1, initial=0.0) + np.abs(t[kept] - t[j]) / (1 + abs(t[j]))
+        near = np.abs(n[kept] - n[j]).max(axis=1, initial=0.0) + np.abs(t[kept] - t[j]) / (
+            1 + abs(t[j])
+        )
         same = np.flatnonzero(near < _SAME)
         if len(same):
             sums[same[0]] = sums[same[0]] + D[j]
@@ -336,7 +368,9 @@ def _merge_hyperplanes(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, M
 
 
 def _find_active_sides(model: AbsAffine) -> Array | None:
-    """The sides on which units are active, where the linear part determines them: one sign each, else None."""
+    """The sides on which units are active, where the linear part determines them: one sign each,
+    else None.
+    """
     k = model.hidden
     if k == 0:
         return np.ones(0) if rms(model.P) == 0.0 else None

@@ -2,8 +2,9 @@ r"""Transformers of [SHT23]: token-wise maps of any kind between attention layer
 
 $$T = \phi_D \circ f_D \circ \phi_{D-1} \circ \dots \circ f_1 \circ \phi_0$$
 
-Each $f_t$ is an attention layer, of any order, in front of which one constant blank token may be put; its row is
-dropped again behind the layer. Maps are idealised networks: they see one token at a time and nothing else.
+Each $f_t$ is an attention layer, of any order, in front of which one constant blank token may be
+put; its row is dropped again behind the layer. Maps are idealised networks: they see one token at a
+time and nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Layer(Protocol):
 
 @runtime_checkable
 class TokenMap(Protocol):
-    """A map applied to every token by itself, described by words, numbers and arrays so that it can be saved."""
+    """A map applied to every token by itself, described by words, numbers and arrays so that it can
+    be saved.
+    """
 
     @property
     def name(self) -> str:
@@ -85,8 +88,8 @@ class Block:
             check_finite("blank", self.blank)
         if self.residual and self.layer.width != self.layer.outputs:
             raise InvalidInput(
-                f"a residual needs a layer with as many outputs as a token has numbers, {self.layer.width}; "
-                f"it has {self.layer.outputs}."
+                "a residual needs a layer with as many outputs as a token has numbers,"
+                f" {self.layer.width}; it has {self.layer.outputs}."
             )
 
     def tokens(self, X: Sequences) -> Stack:
@@ -94,10 +97,14 @@ class Block:
         mapped = self.map(X)
         if self.blank is None:
             return mapped
-        return np.concatenate([np.broadcast_to(self.blank, (len(mapped), 1, len(self.blank))), mapped], axis=1)
+        return np.concatenate(
+            [np.broadcast_to(self.blank, (len(mapped), 1, len(self.blank))), mapped], axis=1
+        )
 
     def __call__(self, X: Sequences, apply: Callable[[Layer, Stack], Stack] | None = None) -> Stack:
-        """The new sequence; `apply` evaluates the layer in some other way, such as under a number format."""
+        """The new sequence; `apply` evaluates the layer in some other way, such as under a number
+        format.
+        """
         tokens = self.tokens(X)
         rows = self.layer(tokens) if apply is None else apply(self.layer, tokens)
         rows = rows + tokens if self.residual else rows

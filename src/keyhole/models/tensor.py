@@ -2,9 +2,9 @@ r"""Attention of higher order: every position attends to tuples of positions.
 
 $$F(X) = \mathrm{softmax}\big(XQ\,((XK^1) * \cdots * (XK^{s-1}))^\top\big)\,\big((XV^1) * \cdots * (XV^{s-1})\big)$$
 
-where * takes rows of its factors for every tuple of positions and multiplies them entry by entry (the column-wise
-Kronecker product). Position i scores the tuple $(j_1, \dots, j_{s-1})$ by
-$\sum_e q_{ie} k^1_{j_1 e} \cdots k^{s-1}_{j_{s-1} e}$. Order 2 is a self-attention unit with one head.
+where * takes rows of its factors for every tuple of positions and multiplies them entry by entry
+(the column-wise Kronecker product). Position i scores the tuple $(j_1, \dots, j_{s-1})$ by $\sum_e
+q_{ie} k^1_{j_1 e} \cdots k^{s-1}_{j_{s-1} e}$. Order 2 is a self-attention unit with one head.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ROOM = 2**18  # scores held at a time
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Partial:
-    r"""A softmax average over some of its terms, kept so that it cannot overflow and can be joined to the rest.
+    r"""A softmax average over some of its terms, kept so that it cannot overflow and can be joined
+    to the rest.
 
     $$\mathrm{total} = \sum_t e^{s_t - \mathrm{top}}, \qquad \mathrm{weighted} = \sum_t e^{s_t - \mathrm{top}} v_t$$
 
@@ -48,10 +49,13 @@ class Partial:
     weighted: Float[Array, "*batch rows outputs"]
 
     @classmethod
-    def of(cls, scores: Float[Array, "*batch rows terms"], values: Float[Array, "*batch terms outputs"]) -> Partial:
+    def of(
+        cls, scores: Float[Array, "*batch rows terms"], values: Float[Array, "*batch terms outputs"]
+    ) -> Partial:
         """That of the terms of one table of scores."""
         top = scores.max(axis=-1)
-        with np.errstate(over="ignore"):  # a difference beyond the largest number is weight 0 all the same
+        # a difference beyond the largest number is weight 0 all the same
+        with np.errstate(over="ignore"):
             weights = scores - top[..., None]
         np.exp(weights, out=weights)
         return cls(top, weights.sum(axis=-1), weights @ values)
@@ -72,9 +76,11 @@ class Partial:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TensorAttention:
-    r"""A unit of order s = 1 + the number of key matrices, sequence to sequence; the formula stands above.
+    r"""A unit of order s = 1 + the number of key matrices, sequence to sequence; the formula stands
+    above.
 
-    Answers determine the weights only up to factors moved between Q and the K within a column, and between the V.
+    Answers determine the weights only up to factors moved between Q and the K within a column, and
+    between the V.
 
     Args:
         Q: query matrix.
@@ -89,7 +95,9 @@ class TensorAttention:
     def __post_init__(self) -> None:
         object.__setattr__(self, "Q", freeze_array(self.Q))
         for name in ("K", "V"):
-            object.__setattr__(self, name, tuple(freeze_array(array) for array in getattr(self, name)))
+            object.__setattr__(
+                self, name, tuple(freeze_array(array) for array in getattr(self, name))
+            )
         self._check()
 
     def _check(self) -> None:
@@ -119,7 +127,9 @@ class TensorAttention:
         scale: float = 1.0,
         rng: Rng,
     ) -> TensorAttention:
-        """Gaussian weights whose scores of unit Gaussian tokens have standard deviation about `scale`."""
+        """Gaussian weights whose scores of unit Gaussian tokens have standard deviation about
+        `scale`.
+        """
         rng = as_generator(rng)
         shape = (order, width, embed)
         Q, *K = rng.normal(size=shape) / np.sqrt(width)
@@ -172,12 +182,16 @@ class TensorAttention:
         return khatri_rao([X @ V for V in self.V])
 
     def dense(self, X: Sequences) -> Float[Array, "batch length outputs"]:
-        """The formula as it is written, with the whole table of scores: the reference for every faster form."""
+        """The formula as it is written, with the whole table of scores: the reference for every
+        faster form.
+        """
         check_sequences(X, self.width)
         return softmax(self.scores(X)) @ self.values(X)
 
 
-def khatri_rao(factors: Sequence[Float[Array, "batch length columns"]]) -> Float[Array, "batch tuples columns"]:
+def khatri_rao(
+    factors: Sequence[Float[Array, "batch length columns"]],
+) -> Float[Array, "batch tuples columns"]:
     """Products of rows, one from each factor, for every tuple of rows in lexicographic order."""
     product = factors[0]
     for factor in factors[1:]:
@@ -186,9 +200,10 @@ def khatri_rao(factors: Sequence[Float[Array, "batch length columns"]]) -> Float
     return product
 
 
-# Where one factor of a product is huge and another tiny, a partial product may overflow though the whole does not.
-# Dividing every column of the keys by a power of two, its largest entry's, rounds nothing and bounds every partial
-# product by 1; what was divided out is multiplied into the queries, where it overflows only if a score does.
+# Where one factor of a product is huge and another tiny, a partial product may overflow though the
+# whole does not. Dividing every column of the keys by a power of two, its largest entry's, rounds
+# nothing and bounds every partial product by 1; what was divided out is multiplied into the
+# queries, where it overflows only if a score does.
 def average_tuples(
     queries: Float[Array, "batch rows embed"],
     keys: Sequence[Float[Array, "batch length embed"]],
@@ -204,9 +219,13 @@ def average_tuples(
     with np.errstate(over="ignore", invalid="ignore"):
         queries = np.ldexp(queries, of_keys)
     if not all(np.isfinite(array).all() for array in (queries, *keys, *values)):
-        raise InvalidInput("scores or values go beyond the largest float64; scale the tokens or the weights down.")
+        raise InvalidInput(
+            "scores or values go beyond the largest float64; scale the tokens or the weights down."
+        )
     means = np.empty((*queries.shape[:2], values[0].shape[-1]))
-    for chosen, blocks in group_sequences(queries.shape[1], len(queries), keys[0].shape[1] ** len(keys)):
+    for chosen, blocks in group_sequences(
+        queries.shape[1], len(queries), keys[0].shape[1] ** len(keys)
+    ):
         parts = (
             Partial.of(
                 queries[chosen] @ multiply_rows(keys, chosen, block).swapaxes(-1, -2),
@@ -226,12 +245,19 @@ def join_partials(parts: Iterator[Partial]) -> Partial:
     return whole
 
 
-def group_sequences(rows: int, batch: int, tuples: int) -> Iterator[tuple[slice, Callable[[], Iterator[range]]]]:
-    """Groups of sequences, each with its blocks of tuples, such that about `ROOM` scores are held at a time."""
+def group_sequences(
+    rows: int, batch: int, tuples: int
+) -> Iterator[tuple[slice, Callable[[], Iterator[range]]]]:
+    """Groups of sequences, each with its blocks of tuples, such that about `ROOM` scores are held
+    at a time.
+    """
     step = min(tuples, max(1, ROOM // rows))
     size = max(1, ROOM // (rows * step))
     for start in range(0, batch, size):
-        yield slice(start, start + size), lambda: (range(a, min(a + step, tuples)) for a in range(0, tuples, step))
+        yield (
+            slice(start, start + size),
+            lambda: (range(a, min(a + step, tuples)) for a in range(0, tuples, step)),
+        )
 
 
 def multiply_rows(factors: Sequence[Array], chosen: slice, block: range) -> Array:
@@ -245,7 +271,11 @@ def multiply_rows(factors: Sequence[Array], chosen: slice, block: range) -> Arra
 
 
 def scale_factors(factors: Sequence[Array]) -> tuple[list[Array], NDArray[np.intc]]:
-    """Factors with every column divided by a power of two to at most 1, and the sum of the exponents by column."""
+    """Factors with every column divided by a power of two to at most 1, and the sum of the
+    exponents by column.
+    """
     exponents = [np.frexp(np.abs(factor).max(axis=1, keepdims=True))[1] for factor in factors]
-    scaled = [np.ldexp(factor, -exponent) for factor, exponent in zip(factors, exponents, strict=True)]
+    scaled = [
+        np.ldexp(factor, -exponent) for factor, exponent in zip(factors, exponents, strict=True)
+    ]
     return scaled, np.stack(exponents).sum(axis=0, dtype=np.intc)

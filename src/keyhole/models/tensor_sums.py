@@ -1,12 +1,13 @@
 r"""Rows of third-order attention from sums of pairs, and from products of matrices.
 
-Scores that depend on $x_i + x_{j_1} + x_{j_2}$ modulo M only: pairs enter through how many of them have each sum, and
-every row is a correlation of that count with the weights of the residues. Scores $a_{ij} + b_{jk} + c_{ki}$: the
-exponentials factor, and the sum over j is a matrix product (the Strassen form).
+Scores that depend on $x_i + x_{j_1} + x_{j_2}$ modulo M only: pairs enter through how many of them
+have each sum, and every row is a correlation of that count with the weights of the residues. Scores
+$a_{ij} + b_{jk} + c_{ki}$: the exponentials factor, and the sum over j is a matrix product (the
+Strassen form).
 
-Both shift all scores by one number before they exponentiate, and a row whose own scores lie far below that number
-would be lost: 0/0. So every row proves that what was left out or lost is less than e^-40 of it; a row that cannot is
-done again from its true maximum.
+Both shift all scores by one number before they exponentiate, and a row whose own scores lie far
+below that number would be lost: 0/0. So every row proves that what was left out or lost is less
+than e^-40 of it; a row that cannot is done again from its true maximum.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ TINY = 1e-290  # a sum of products above it has lost nothing to underflow
 def require_finite(scores: Matrix) -> Matrix:
     """The scores, if none of them overflowed."""
     if not np.isfinite(scores).all():
-        raise InvalidInput("scores go beyond the largest float64; scale the tokens or the weights down.")
+        raise InvalidInput(
+            "scores go beyond the largest float64; scale the tokens or the weights down."
+        )
     return scores
 
 
@@ -46,7 +49,9 @@ class _Sums:
     found: Matrix  # number and worth of the pairs, for every sum present
 
     @classmethod
-    def of(cls, x: Whole, first: Matrix, second: Matrix, modulus: int, wanted: Whole | None = None) -> _Sums:
+    def of(
+        cls, x: Whole, first: Matrix, second: Matrix, modulus: int, wanted: Whole | None = None
+    ) -> _Sums:
         """Sums of all pairs, or at least those among the wanted ones."""
         marks = _mark_residues(wanted, modulus) if len(x) ** 2 > 2**16 else None
         blocks = _list_pair_sums(x, modulus, marks)
@@ -76,8 +81,12 @@ def _mark_residues(wanted: Whole | None, modulus: int) -> Mask | None:
     return marks
 
 
-def _list_pair_sums(x: Whole, modulus: int, marks: Mask | None) -> Iterator[tuple[Whole, Whole, Whole]]:
-    """Pairs (j, k) and their sums, some j at a time; only pairs with marked sums where there are marks."""
+def _list_pair_sums(
+    x: Whole, modulus: int, marks: Mask | None
+) -> Iterator[tuple[Whole, Whole, Whole]]:
+    """Pairs (j, k) and their sums, some j at a time; only pairs with marked sums where there are
+    marks.
+    """
     step = max(1, ROOM // len(x))
     for start in range(0, len(x), step):
         sums = x[start : start + step, None] + x
@@ -96,7 +105,9 @@ def bin_pairs(places: Whole, first: Matrix, second: Matrix, size: int) -> Matrix
 
 
 def _find_highest(numbers: Vector, count: int) -> Whole:
-    """Places of the `count` largest numbers, by way of the largest of every stretch, which is much quicker."""
+    """Places of the `count` largest numbers, by way of the largest of every stretch, which is much
+    quicker.
+    """
     if len(numbers) > 1024 * count:
         stretches = np.maximum.reduceat(numbers, np.arange(0, len(numbers), 512))
         places = np.flatnonzero(numbers >= np.partition(stretches, len(stretches) - count)[-count])
@@ -105,11 +116,12 @@ def _find_highest(numbers: Vector, count: int) -> Whole:
     return places[np.argpartition(numbers[places], len(places) - count)[-count:]]
 
 
-# A row needs only residues whose score is near its largest. The WINDOW residues of largest score are looked up first:
-# if the largest of them that some pair attains, or what stands beside, exceeds every score outside the window by
-# ln N^2 + 40, nothing outside counts. Other rows are a correlation, e^kappa with the counts, by Fourier transform;
-# its error is about eps log2(M) |e^kappa| |counts|, which must be small beside the row's own sum. What is left is
-# summed over the residues that pairs attain, each row from its own maximum.
+# A row needs only residues whose score is near its largest. The WINDOW residues of largest score
+# are looked up first: if the largest of them that some pair attains, or what stands beside, exceeds
+# every score outside the window by ln N^2 + 40, nothing outside counts. Other rows are a
+# correlation, e^kappa with the counts, by Fourier transform; its error is about eps log2(M)
+# |e^kappa| |counts|, which must be small beside the row's own sum. What is left is summed over the
+# residues that pairs attain, each row from its own maximum.
 class CircleRows:
     """Rows of one sequence after another under one kernel.
 
@@ -120,10 +132,16 @@ class CircleRows:
         window: residues of largest score; found by looking at all where absent.
     """
 
-    def __init__(self, score: Kernel, modulus: int, length: int, window: Whole | None = None) -> None:
+    def __init__(
+        self, score: Kernel, modulus: int, length: int, window: Whole | None = None
+    ) -> None:
         self.score, self.modulus = score, modulus
         self.margin = 2 * np.log(length) + LEFT_OUT
-        self.window = _find_highest(score(np.arange(modulus)), min(WINDOW, modulus)) if window is None else window
+        self.window = (
+            _find_highest(score(np.arange(modulus)), min(WINDOW, modulus))
+            if window is None
+            else window
+        )
         self.near = score(self.window)
         self.outside = self.near.min() if len(self.window) < modulus else -np.inf
 
@@ -132,11 +150,16 @@ class CircleRows:
         floor = np.full(len(x), -np.inf) if beside is None else beside.top
         means = np.empty((len(x), first.shape[1]))
         left, near = np.arange(len(x)), (self.window - x[:, None]) % self.modulus
-        for attempt, wanted in ((self._in_window, near), (self._by_transform, None), (self._one_by_one, None)):
+        for attempt, wanted in (
+            (self._in_window, near),
+            (self._by_transform, None),
+            (self._one_by_one, None),
+        ):
             sums = _Sums.of(x, first, second, self.modulus, wanted)
             part, sure = attempt(sums, x[left], floor[left])
             means[left[sure]] = _join_and_average(
-                _select_rows(part, sure), None if beside is None else _select_rows(beside, left[sure])
+                _select_rows(part, sure),
+                None if beside is None else _select_rows(beside, left[sure]),
             )
             left = left[~sure]
             if not len(left):
@@ -154,18 +177,26 @@ class CircleRows:
     def _by_transform(self, sums: _Sums, x: Whole, floor: Vector) -> tuple[Partial, Mask]:
         M = self.modulus
         if M * np.log2(M) > len(x) * len(sums.present):  # one by one is quicker
-            return Partial(floor, floor, np.zeros((len(x), sums.found.shape[1] - 1))), np.zeros(len(x), dtype=np.bool_)
+            return Partial(floor, floor, np.zeros((len(x), sums.found.shape[1] - 1))), np.zeros(
+                len(x), dtype=np.bool_
+            )
         scores = self.score(np.arange(M))
         top = scores.max()
         weights = np.exp(scores - top)
         spectrum = np.fft.rfft(weights) * np.fft.rfft(sums.at(np.arange(M)).T, axis=1).conj()
         rows = np.fft.irfft(spectrum, M, axis=1)[:, x].T
         error = 4 * EPS * np.log2(M) * np.linalg.norm(weights) * np.linalg.norm(sums.found[:, 0])
-        return Partial(np.full(len(x), top), rows[:, 0], rows[:, 1:]), rows[:, 0] * CORRELATED > error
+        return (
+            Partial(np.full(len(x), top), rows[:, 0], rows[:, 1:]),
+            rows[:, 0] * CORRELATED > error,
+        )
 
     def _one_by_one(self, sums: _Sums, x: Whole, floor: Vector) -> tuple[Partial, Mask]:
         parts = [self._row(sums, row) for row in x.tolist()]
-        stacked = (np.concatenate([getattr(part, name) for part in parts]) for name in ("top", "total", "weighted"))
+        stacked = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("top", "total", "weighted")
+        )
         return Partial(*stacked), np.ones(len(x), dtype=np.bool_)
 
     def _row(self, sums: _Sums, row: int) -> Partial:
@@ -176,7 +207,9 @@ class CircleRows:
 
 def sum_terms(top: Vector, weights: Matrix, found: Array) -> Partial:
     """The average over terms, each with its number and its worth, the same for all rows or not."""
-    rows = np.einsum("nr,nrc->nc", weights, np.broadcast_to(found, (len(weights), *found.shape[-2:])))
+    rows = np.einsum(
+        "nr,nrc->nc", weights, np.broadcast_to(found, (len(weights), *found.shape[-2:]))
+    )
     return Partial(top, rows[:, 0], rows[:, 1:])
 
 
@@ -188,13 +221,17 @@ def _join_and_average(part: Partial, beside: Partial | None) -> Matrix:
     return (part if beside is None else part.joined(beside)).mean
 
 
-# With b*_j = max_k b_jk and a*_i = max_j (a_ij + b*_j), the matrix product
-#     P_ik = sum_j e^{a_ij + b*_j - a*_i} e^{b_jk - b*_j}
-# has entries at most N, and row i is a softmax over k of a*_i + ln P_ik + c_ki. An entry above TINY has lost nothing
-# to underflow. One below is at most 2 TINY, and its row stands if even that is e^-(ln N + 40) of the row. Where it
-# is not, as at large scales, the row is summed over its N^2 pairs from its true maximum.
-def average_sides(a: Matrix, b: Matrix, c: Matrix, first: Matrix, second: Matrix, beside: Partial | None) -> Matrix:
-    """Averages of all rows of a sequence with scores a_ij + b_jk + c_ki, together with the pairs that stand beside."""
+# With b*_j = max_k b_jk and a*_i = max_j (a_ij + b*_j), the matrix product P_ik = sum_j e^{a_ij +
+# b*_j - a*_i} e^{b_jk - b*_j} has entries at most N, and row i is a softmax over k of a*_i + ln
+# P_ik + c_ki. An entry above TINY has lost nothing to underflow. One below is at most 2 TINY, and
+# its row stands if even that is e^-(ln N + 40) of the row. Where it is not, as at large scales, the
+# row is summed over its N^2 pairs from its true maximum.
+def average_sides(
+    a: Matrix, b: Matrix, c: Matrix, first: Matrix, second: Matrix, beside: Partial | None
+) -> Matrix:
+    """Averages of all rows of a sequence with scores a_ij + b_jk + c_ki, together with the pairs
+    that stand beside.
+    """
     floor = np.full(len(a), -np.inf) if beside is None else beside.top
     with np.errstate(over="ignore", invalid="ignore"):
         base, left, right = _factor_sides(a, b, c)
@@ -208,10 +245,14 @@ def average_sides(a: Matrix, b: Matrix, c: Matrix, first: Matrix, second: Matrix
     if sure.any():
         factor = np.exp(np.where(kept[sure], base[sure] - top[sure, None], -np.inf))
         part = _contract_pairs(top[sure], left[sure], right, factor, first, second)
-        means[sure] = _join_and_average(part, None if beside is None else _select_rows(beside, sure))
+        means[sure] = _join_and_average(
+            part, None if beside is None else _select_rows(beside, sure)
+        )
     for i in np.flatnonzero(~sure):
         part = _sum_from_maximum(a[i], b, c[:, i], first, second)
-        means[i] = _join_and_average(part, None if beside is None else _select_rows(beside, slice(i, i + 1)))[0]
+        means[i] = _join_and_average(
+            part, None if beside is None else _select_rows(beside, slice(i, i + 1))
+        )[0]
     return means
 
 
@@ -223,9 +264,14 @@ def _factor_sides(a: Matrix, b: Matrix, c: Matrix) -> tuple[Matrix, Matrix, Matr
     return base, np.exp(a + above - highest[:, None]), np.exp(b - above[:, None])
 
 
-def _contract_pairs(top: Vector, left: Matrix, right: Matrix, factor: Matrix, first: Matrix, second: Matrix) -> Partial:
+def _contract_pairs(
+    top: Vector, left: Matrix, right: Matrix, factor: Matrix, first: Matrix, second: Matrix
+) -> Partial:
     total = ((left @ right) * factor).sum(axis=1)
-    weighted = [np.einsum("ik,ik,k->i", (left * v) @ right, factor, w) for v, w in zip(first.T, second.T, strict=True)]
+    weighted = [
+        np.einsum("ik,ik,k->i", (left * v) @ right, factor, w)
+        for v, w in zip(first.T, second.T, strict=True)
+    ]
     return Partial(top, total, np.stack(weighted, axis=1))
 
 

@@ -1,13 +1,16 @@
-r"""A one-layer Transformer read at its last token: softmax attention, then a network with one hidden layer.
+r"""A one-layer Transformer read at its last token: softmax attention, then a network with one
+hidden layer.
 
 $$f(X) = g\big(\mathrm{softmax}(X(W x_N + h))^\top X V + c + x_N^\top U \;(+\, x_N)\big)$$
 
-Let T be the map by which a lone token enters the network, $T = V^\top + U^\top (+ I)$. A sequence of one token has
-nothing to attend to but itself, so it is answered by $G(x) = g(T x + c)$; and every other one by
+Let T be the map by which a lone token enters the network, $T = V^\top + U^\top (+ I)$. A sequence
+of one token has nothing to attend to but itself, so it is answered by $G(x) = g(T x + c)$; and
+every other one by
 
 $$f(X) = G\Big(x_N + M \sum_i \alpha_i (x_i - x_N)\Big), \qquad T M = V^\top,$$
 
-so that W, h, G and M are all that answers determine of the weights. Without a residual M is the identity.
+so that W, h, G and M are all that answers determine of the weights. Without a residual M is the
+identity.
 """
 
 from __future__ import annotations
@@ -17,7 +20,16 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import Answers, Array, Matrix, PerSequence, Rng, Sequences, as_generator, check_sequences
+from keyhole._arrays import (
+    Answers,
+    Array,
+    Matrix,
+    PerSequence,
+    Rng,
+    Sequences,
+    as_generator,
+    check_sequences,
+)
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head
 from keyhole.models.relu import AbsAffine, ReluNet
@@ -29,8 +41,9 @@ Network = ReluNet | AbsAffine
 class OneLayer:
     r"""Attention, an optional residual, and a network: $f(X) = g(\mathrm{head}(X) \,(+\, x_N))$.
 
-    The value matrix is determined only through $G(x) = g(Tx + c)$ and $M$ (see the module); recovered models have
-    T = 1, that is V = 1 without a residual and $V = M^\top$, $U = -M^\top$ with one.
+    The value matrix is determined only through $G(x) = g(Tx + c)$ and $M$ (see the module);
+    recovered models have T = 1, that is V = 1 without a residual and $V = M^\top$, $U = -M^\top$
+    with one.
 
     Args:
         head: the attention, one output per input of the network.
@@ -45,12 +58,13 @@ class OneLayer:
     def __post_init__(self) -> None:
         if self.net.width != self.head.outputs:
             raise InvalidInput(
-                f"the network must take what the head gives: {self.head.outputs} numbers; it takes {self.net.width}."
+                f"the network must take what the head gives: {self.head.outputs} numbers; it takes"
+                f" {self.net.width}."
             )
         if self.residual and self.head.outputs != self.head.width:
             raise InvalidInput(
-                f"a residual needs a head with as many outputs as a token has numbers, {self.head.width}; "
-                f"it has {self.head.outputs}."
+                "a residual needs a head with as many outputs as a token has numbers,"
+                f" {self.head.width}; it has {self.head.outputs}."
             )
 
     @classmethod
@@ -66,12 +80,16 @@ class OneLayer:
         residual: bool = False,
         rng: Rng,
     ) -> OneLayer:
-        """A Gaussian layer: entries of V have size 1/sqrt(width), half that beside a residual; biases have size 1."""
+        """A Gaussian layer: entries of V have size 1/sqrt(width), half that beside a residual;
+        biases have size 1.
+        """
         rng = as_generator(rng)
         drawn = Head.random(width, outputs=width, rank=rank, scale=scale, biases=biases, rng=rng)
         V = drawn.V * ((0.5 if residual else 1.0) / np.sqrt(width))
         return cls(
-            Head(drawn.W, V, drawn.h, drawn.c), ReluNet.random(width, hidden=hidden, outputs=outputs, rng=rng), residual
+            Head(drawn.W, V, drawn.h, drawn.c),
+            ReluNet.random(width, hidden=hidden, outputs=outputs, rng=rng),
+            residual,
         )
 
     @property
@@ -92,7 +110,9 @@ class OneLayer:
 
     @property
     def mixing(self) -> Matrix:
-        """The map M of least norm with T M = V^T: how far the mean of the tokens moves the lone token's place."""
+        """The map M of least norm with T M = V^T: how far the mean of the tokens moves the lone
+        token's place.
+        """
         return np.linalg.pinv(self.carry, rcond=1e-12) @ self.head.V.T
 
     def lone(self) -> Network:
@@ -105,7 +125,9 @@ class OneLayer:
         return self.head.logits(X)
 
     def magnitude(self, X: Sequences) -> PerSequence:
-        """Largest sum of the sizes of what a token adds to the terms of its own answer, constants aside."""
+        """Largest sum of the sizes of what a token adds to the terms of its own answer, constants
+        aside.
+        """
         batch, length, width = X.shape
         return _bound_change(self.lone(), X.reshape(-1, width)).reshape(batch, length).max(axis=1)
 

@@ -1,6 +1,13 @@
 """Black boxes that answer batches of sequences, and wrappers that each add one behaviour."""
 
-from keyhole.oracles.base import Entry, Imperfection, Ledger, Oracle, count_asked_again, read_imperfection
+from keyhole.oracles.base import (
+    Entry,
+    Imperfection,
+    Ledger,
+    Oracle,
+    count_asked_again,
+    read_imperfection,
+)
 from keyhole.oracles.local import Local
 from keyhole.oracles.opening import oracle_of
 from keyhole.oracles.transcript import Recorded

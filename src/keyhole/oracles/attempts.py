@@ -1,9 +1,11 @@
-"""A batch asked in pieces of a service that may fail: several pieces at once, back-off, and exact accounts.
+"""A batch asked in pieces of a service that may fail: several pieces at once, back-off, and exact
+accounts.
 
-A batch is paid for before it is asked. A piece whose attempt failed in a way that leaves open whether it was answered
-(a broken read, a time-out, a bad gateway) is paid for again before it is asked again. A piece that was certainly not
-answered (no connection, a refusal for its size or rate) is asked again for nothing, and handed back where the service
-is given up on. All accounts are kept in the thread that asked.
+A batch is paid for before it is asked. A piece whose attempt failed in a way that leaves open
+whether it was answered (a broken read, a time-out, a bad gateway) is paid for again before it is
+asked again. A piece that was certainly not answered (no connection, a refusal for its size or rate)
+is asked again for nothing, and handed back where the service is given up on. All accounts are kept
+in the thread that asked.
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ class Missed(Exception):
     """
 
     def __init__(
-        self, sentence: str, *, answered: bool, again: bool, after: float | None = None, too_large: bool = False
+        self,
+        sentence: str,
+        *,
+        answered: bool,
+        again: bool,
+        after: float | None = None,
+        too_large: bool = False,
     ) -> None:
         super().__init__(sentence)
         self.answered, self.again, self.after, self.too_large = answered, again, after, too_large
@@ -55,7 +63,9 @@ class Patience:
     obeyed: float = 60.0
 
     def wait(self, tries: int, missed: Missed) -> float | None:
-        """Seconds before the next attempt after `tries` of them; None where it is time to give up."""
+        """Seconds before the next attempt after `tries` of them; None where it is time to give
+        up.
+        """
         if not missed.again or tries >= self.attempts or (missed.after or 0.0) > self.obeyed:
             return None
         return max(missed.after or 0.0, min(self.first * 2.0 ** (tries - 1), self.longest))
@@ -118,7 +128,8 @@ class Asking:
         """Answers to all pieces, in order.
 
         Raises:
-            TargetFailed: a piece could not be asked; what was certainly not answered is handed back first.
+            TargetFailed: a piece could not be asked; what was certainly not answered is handed back
+                first.
             BudgetSpent: there is no budget to ask a piece again.
         """
         flight = _Flight(self, X)
@@ -130,7 +141,9 @@ class Asking:
 
 
 class _Flight:
-    """The state of one batch on its way: pieces that wait, pieces in the air, answers that landed."""
+    """The state of one batch on its way: pieces that wait, pieces in the air, answers that
+    landed.
+    """
 
     def __init__(self, asking: Asking, X: Stack) -> None:
         self.asking, self.X = asking, X
@@ -191,7 +204,9 @@ class _Flight:
         time.sleep(wait)
 
     def give_up(self, error: BaseException) -> None:
-        """Wait for what is in the air, unless stopped by a person; hand back what was certainly not answered."""
+        """Wait for what is in the air, unless stopped by a person; hand back what was certainly not
+        answered.
+        """
         if isinstance(error, Exception):
             for piece, outcome in (self.landed.get() for _ in range(self.flying)):
                 certain = isinstance(outcome, Missed) and not outcome.answered
@@ -207,7 +222,13 @@ class _Flight:
 
 def _describe_miss(piece: _Piece, missed: Missed) -> str:
     if missed.too_large:
-        return f"{missed} One sequence is as little as can be asked: bound the length, or raise the service's limit."
+        return (
+            f"{missed} One sequence is as little as can be asked: bound the length, or raise the"
+            " service's limit."
+        )
     if missed.again and missed.after is not None:
-        return f"{missed} It asks to be left alone for {missed.after:.0f} s: try later, with a smaller --rate."
+        return (
+            f"{missed} It asks to be left alone for {missed.after:.0f} s: try later, with a smaller"
+            " --rate."
+        )
     return f"{missed} It was tried {piece.tries} times." if piece.tries > 1 else str(missed)

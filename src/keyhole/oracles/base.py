@@ -78,34 +78,45 @@ def check_answers(answers: Any, *, batch: int, outputs: int | None) -> Answers:
     """
     problem = InvalidInput if outputs is None else BadAnswer
     try:
-        array = np.array(answers, dtype=np.float64)  # a copy: an answer may be a view of the question
+        # a copy: an answer may be a view of the question
+        array = np.array(answers, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise problem(
-            f"the target must answer a batch of {batch} with numbers, one row per sequence; got {answers!r:.80}."
+            f"the target must answer a batch of {batch} with numbers, one row per sequence; got"
+            f" {answers!r:.80}."
         ) from error
     array = array[:, None] if array.ndim == 1 else array
-    fits = array.ndim == 2 and len(array) == batch and array.shape[1] == (outputs or array.shape[1]) >= 1
+    fits = (
+        array.ndim == 2
+        and len(array) == batch
+        and array.shape[1] == (outputs or array.shape[1]) >= 1
+    )
     if not fits:
         wanted = f"({batch},) or ({batch}, {outputs or 'outputs'})"
-        raise problem(f"the target must answer a batch of {batch} with shape {wanted}; got {np.shape(answers)}.")
+        raise problem(
+            f"the target must answer a batch of {batch} with shape {wanted}; got"
+            f" {np.shape(answers)}."
+        )
     if not np.isfinite(array).all():
         first = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise BadAnswer(
-            f"the target answered {array[first].tolist()} to sequence {first} of a batch of {batch}; "
-            "answers must be finite. Check the target on that input, or bound the tokens it is asked."
+            f"the target answered {array[first].tolist()} to sequence {first} of a batch of"
+            f" {batch}; answers must be finite. Check the target on that input, or bound the tokens"
+            " it is asked."
         )
     return array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imperfection:
-    """How far answers may be from the function behind them, as declared by whoever knows the target.
+    """How far answers may be from the function behind them, as declared by whoever knows the
+    target.
 
     Args:
         roundoff: largest relative rounding of the target's arithmetic and answers.
         tolerance: largest absolute error of an answer, however it is chosen.
-        noise: standard deviation of a random error, drawn anew for every answer; NaN where there is one of
-            unknown size.
+        noise: standard deviation of a random error, drawn anew for every answer; NaN where there is
+            one of unknown size.
         levels: how many different answers there are; 2 for labels, None where any number may come.
         format: the number format answers are cast to, whatever the arithmetic inside.
         token_bound: largest norm of a token that may be asked; None where there is no bound.
@@ -123,14 +134,20 @@ class Imperfection:
             raise InvalidInput(f"a tolerance is a finite number >= 0; got {self.tolerance}.")
         if self.noise < 0 or np.isinf(self.noise):
             raise InvalidInput(f"a standard deviation is a finite number >= 0; got {self.noise}.")
-        if self.token_bound is not None and not (self.token_bound > 0 and np.isfinite(self.token_bound)):
-            raise InvalidInput(f"a bound on the norm of tokens is a finite number > 0; got {self.token_bound}.")
+        if self.token_bound is not None and not (
+            self.token_bound > 0 and np.isfinite(self.token_bound)
+        ):
+            raise InvalidInput(
+                f"a bound on the norm of tokens is a finite number > 0; got {self.token_bound}."
+            )
         if self.format not in FORMATS:
             raise InvalidInput(f"answers are {', '.join(FORMATS)}; got {self.format!r}.")
 
     @classmethod
     def cast(cls, name: str) -> Imperfection:
-        """That of answers in a narrower format, f32, f16 or bf16, whose arithmetic may be as narrow."""
+        """That of answers in a narrower format, f32, f16 or bf16, whose arithmetic may be as
+        narrow.
+        """
         return cls(format=name, roundoff=FORMATS[name].roundoff if name in FORMATS else EPS)
 
     @classmethod
@@ -149,7 +166,9 @@ class Imperfection:
         return self.tolerance > 0 or self.noise != 0
 
     def combined(self, inner: Imperfection) -> Imperfection:
-        """Both: errors add, variances add, the narrowest format, the fewest levels and the tightest bound hold."""
+        """Both: errors add, variances add, the narrowest format, the fewest levels and the tightest
+        bound hold.
+        """
         bounds = [b for b in (self.token_bound, inner.token_bound) if b is not None]
         levels = [n for n in (self.levels, inner.levels) if n is not None]
         return Imperfection(
@@ -183,9 +202,9 @@ def _walk_wrapped(oracle: Any) -> Generator[Any]:
 class Meters:
     """Who is told when an oracle asks again by itself, or finds that it never asked.
 
-    A batch is paid for once, before it is asked. An oracle that has to ask part of it again, not knowing whether the
-    first attempt was answered, says so here first; one that gives up on a part that was certainly never answered
-    hands it back as a negative number.
+    A batch is paid for once, before it is asked. An oracle that has to ask part of it again, not
+    knowing whether the first attempt was answered, says so here first; one that gives up on a part
+    that was certainly never answered hands it back as a negative number.
     """
 
     def __init__(self) -> None:

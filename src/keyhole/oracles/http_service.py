@@ -1,4 +1,6 @@
-"""A model server as an oracle: the Open Inference Protocol V2 over HTTP, as Triton, KServe and MLServer speak it."""
+"""A model server as an oracle: the Open Inference Protocol V2 over HTTP, as Triton, KServe and
+MLServer speak it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ try:
 
     from keyhole.oracles.deadline import Deadline, hold_to_deadline
 except ImportError as missing:
-    raise ImportError("asking a service over HTTP needs httpx2: pip install 'keyhole[http]'.") from missing
+    raise ImportError(
+        "asking a service over HTTP needs httpx2: pip install 'keyhole[http]'."
+    ) from missing
 
 _FORM = "http://HOST:PORT/v2/models/NAME"
 _LARGEST_ANSWER = 1 << 26
@@ -66,38 +70,49 @@ class _Address:
 def _parse_address(text: str) -> _Address:
     try:
         parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        usable = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        )
     except ValueError:
         raise InvalidInput(f"the address of a model is {_FORM}; got {text!r:.200}.") from None
     if parts.username is not None or parts.password is not None:
-        raise InvalidInput("an address carries no password, since records keep it: put a token into KEYHOLE_TOKEN.")
+        raise InvalidInput(
+            "an address carries no password, since records keep it: put a token into KEYHOLE_TOKEN."
+        )
     path, options = parts.path.rstrip("/"), dict(parse_qsl(parts.query))
     if not usable or "/v2/models/" not in path or path.endswith("/v2/models") or parts.fragment:
         raise InvalidInput(f"the address of a model is {_FORM}; got {text!r:.200}.")
     if unknown := set(options) - {"binary", "input", "output"}:
-        raise InvalidInput(f"an address takes ?binary=, input= and output=; got {', '.join(sorted(unknown))}.")
+        raise InvalidInput(
+            f"an address takes ?binary=, input= and output=; got {', '.join(sorted(unknown))}."
+        )
     if options.get("binary", "true") not in ("true", "false"):
         raise InvalidInput(f"?binary= is true or false; got {options['binary']!r:.40}.")
     binary = options["binary"] == "true" if "binary" in options else None
-    return _Address(f"{parts.scheme}://{parts.netloc}{path}", options.get("input"), options.get("output"), binary)
+    return _Address(
+        f"{parts.scheme}://{parts.netloc}{path}",
+        options.get("input"),
+        options.get("output"),
+        binary,
+    )
 
 
 @dataclass(slots=True, weakref_slot=True)
 class HttpService:
     """A model behind the Open Inference Protocol V2.
 
-    Width, outputs and datatype come from the server's metadata. Bodies are bytes where the server lists the binary
-    tensor extension, else JSON, which carries float64 without loss too.
+    Width, outputs and datatype come from the server's metadata. Bodies are bytes where the server
+    lists the binary tensor extension, else JSON, which carries float64 without loss too.
 
     Args:
-        address: http(s)://HOST:PORT/v2/models/NAME; `?binary=true` or `false` overrides what the server lists, and
-            `input=` or `output=` picks tensors where there are several.
+        address: http(s)://HOST:PORT/v2/models/NAME; `?binary=true` or `false` overrides what the
+            server lists, and `input=` or `output=` picks tensors where there are several.
         size: width of a token, where the server does not say.
         count: numbers per answer, where the server does not say.
         token: sent as a bearer token.
         rate: at most so many sequences a second.
-        timeout: seconds one request may take in all: connecting, sending, and the whole answer; another attempt
-            has as many again.
+        timeout: seconds one request may take in all: connecting, sending, and the whole answer;
+            another attempt has as many again.
         request_bytes: about how large a request may be; halved when the server finds it too large.
         connections: how many requests may be under way at once.
         patience: how often and how long to try again.
@@ -129,11 +144,18 @@ class HttpService:
                 raise InvalidInput(f"a {name} is a finite number > 0; got {value}.")
         self._pace = Pace(self.rate)
         self._client = httpx2.Client(
-            headers={"Accept-Encoding": "identity", "User-Agent": "keyhole"} | _write_bearer_header(self.token),
+            headers={"Accept-Encoding": "identity", "User-Agent": "keyhole"}
+            | _write_bearer_header(self.token),
             timeout=httpx2.Timeout(self.timeout, connect=min(self.timeout, 10.0)),
-            limits=httpx2.Limits(max_connections=self.connections, max_keepalive_connections=self.connections),
+            limits=httpx2.Limits(
+                max_connections=self.connections, max_keepalive_connections=self.connections
+            ),
             trust_env=not self._parts.nearby,
-            verify=True if self._parts.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            verify=(
+                True
+                if self._parts.url.startswith("https:")
+                else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            ),
         )
         self._deadline = hold_to_deadline(self._client)
         weakref.finalize(self, self._client.close)
@@ -183,7 +205,9 @@ class HttpService:
 
     def _send(self, X: Stack) -> Matrix:
         about = self._about
-        body, headers = wire.write_question(X, about.input, about.input_type, binary=about.binary, wanted=about.output)
+        body, headers = wire.write_question(
+            X, about.input, about.input_type, binary=about.binary, wanted=about.output
+        )
         status, said, received = self._request("POST", f"{self._parts.url}/infer", body, headers)
         if status != 200:
             raise self._refusal(status, said, received)
@@ -191,16 +215,23 @@ class HttpService:
             message, behind = wire.open_message(received, said, wire.Reply)
             numbers = wire.numbers_of(message.outputs, about.output, behind)
         except InvalidInput as error:
-            raise TargetFailed(f"{self._parts.url} answered something else than the V2 protocol: {error}") from error
+            raise TargetFailed(
+                f"{self._parts.url} answered something else than the V2 protocol: {error}"
+            ) from error
         answers = self._rows(numbers, len(X))
         self._outputs, self._heard = answers.shape[1], True
         return answers
 
     def _rows(self, numbers: Any, batch: int) -> Matrix:
-        """Numbers as rows: they are counted, since servers disagree about the shape of one number per sequence."""
+        """Numbers as rows: they are counted, since servers disagree about the shape of one number
+        per sequence.
+        """
         if len(numbers) == 0 or len(numbers) % batch:
             problem = BadAnswer if self._heard else InvalidInput
-            raise problem(f"{self._parts.url} answered {len(numbers)} numbers to a batch of {batch} sequences.")
+            raise problem(
+                f"{self._parts.url} answered {len(numbers)} numbers to a batch of {batch}"
+                " sequences."
+            )
         return check_answers(numbers.reshape(batch, -1), batch=batch, outputs=self._outputs)
 
     def _refusal(self, status: int, said: Any, received: bytes) -> Exception:
@@ -209,17 +240,26 @@ class HttpService:
         sentence = f"{self._parts.url} answered {status}{reason}."
         if status in _BUSY:
             return Missed(
-                sentence, answered=status != 429, again=True, after=_parse_retry_after(said.get("Retry-After"))
+                sentence,
+                answered=status != 429,
+                again=True,
+                after=_parse_retry_after(said.get("Retry-After")),
             )
         if status == 401 or (status == 403 and not reason):
             sentence = f"{sentence} A token is taken from the environment variable KEYHOLE_TOKEN."
         if status in (400, 422) and not self._heard:
-            return InvalidInput(f"{sentence} Is width {self.width} right, and may sequences have any length?")
+            return InvalidInput(
+                f"{sentence} Is width {self.width} right, and may sequences have any length?"
+            )
         if status == 422:
             return BadAnswer(sentence)
-        return Missed(sentence, answered=not 400 <= status < 500, again=False, too_large=status == 413)
+        return Missed(
+            sentence, answered=not 400 <= status < 500, again=False, too_large=status == 413
+        )
 
-    def _request(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any, bytes]:
+    def _request(
+        self, method: str, url: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, Any, bytes]:
         """One exchange: status, headers, body.
 
         Raises:
@@ -232,18 +272,25 @@ class HttpService:
         except _CERTAINLY_NOT as error:
             raise Missed(_explain_unreachable(url, error), answered=False, again=True) from error
         except httpx2.TransportError as error:
-            raise Missed(f"{url} {_explain_break(error, self.timeout)}.", answered=True, again=True) from error
+            raise Missed(
+                f"{url} {_explain_break(error, self.timeout)}.", answered=True, again=True
+            ) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise TargetFailed(f"{url} cannot be asked: {error}.") from error
 
     def _discover(self) -> _About:
         try:
-            metadata, server = self._get(self._parts.url, wire.Metadata), self._get(self._parts.server, wire.Service)
+            metadata, server = (
+                self._get(self._parts.url, wire.Metadata),
+                self._get(self._parts.server, wire.Service),
+            )
         except BaseException:
             self._client.close()
             raise
         if metadata is None:
-            raise InvalidInput(f"there is no model at {self._parts.url}. Is its name {self._parts.name!r}?")
+            raise InvalidInput(
+                f"there is no model at {self._parts.url}. Is its name {self._parts.name!r}?"
+            )
         listed = server is not None and "binary_tensor_data" in server.extensions
         binary = self._parts.binary if self._parts.binary is not None else listed
         return _About.of(metadata, self._parts, binary, self.size, self.count)
@@ -258,7 +305,9 @@ class HttpService:
         try:
             return wire.parse_message(body, kind)
         except InvalidInput as error:
-            raise InvalidInput(f"{url} does not speak the V2 protocol of model servers: {error}") from error
+            raise InvalidInput(
+                f"{url} does not speak the V2 protocol of model servers: {error}"
+            ) from error
 
     def _fetched(self, url: str, tries: int) -> tuple[int, Any, bytes]:
         try:
@@ -287,11 +336,14 @@ class _About:
     binary: bool
 
     @classmethod
-    def of(cls, told: wire.Metadata, parts: _Address, binary: bool, size: int | None, count: int | None) -> _About:
+    def of(
+        cls, told: wire.Metadata, parts: _Address, binary: bool, size: int | None, count: int | None
+    ) -> _About:
         """What metadata and the caller say together.
 
         Raises:
-            InvalidInput: they contradict each other, or the model is not one that can be asked sequences.
+            InvalidInput: they contradict each other, or the model is not one that can be asked
+                sequences.
         """
         taken = _choose_tensor(told.inputs, parts.input, "input", parts.url)
         given = _choose_tensor(told.outputs, parts.output, "output", parts.url)
@@ -305,7 +357,9 @@ class _About:
             raise InvalidInput(f"{parts.url} does not say how wide its tokens are. Give --width.")
         input_type = "FP64" if taken is None else taken.datatype
         if input_type not in wire.FLOATS:
-            raise InvalidInput(f"{parts.url} takes {input_type}; keyhole asks vectors of {', '.join(wire.FLOATS)}.")
+            raise InvalidInput(
+                f"{parts.url} takes {input_type}; keyhole asks vectors of {', '.join(wire.FLOATS)}."
+            )
         return cls(
             width,
             count if outputs is None else outputs,
@@ -317,7 +371,9 @@ class _About:
         )
 
 
-def _choose_tensor(tensors: list[wire.Tensor], name: str | None, what: str, url: str) -> wire.Tensor | None:
+def _choose_tensor(
+    tensors: list[wire.Tensor], name: str | None, what: str, url: str
+) -> wire.Tensor | None:
     """The tensor that is meant; None where the server lists none."""
     fitting = [tensor for tensor in tensors if name in (None, tensor.name)]
     if len(fitting) == 1 or not tensors:
@@ -349,7 +405,10 @@ def _read_body(response: httpx2.Response) -> bytes:
     for part in response.iter_bytes():
         body += part
         if len(body) > _LARGEST_ANSWER:
-            raise TargetFailed(f"{response.url} answered more than {_LARGEST_ANSWER:,} bytes; no question has so many.")
+            raise TargetFailed(
+                f"{response.url} answered more than {_LARGEST_ANSWER:,} bytes; no question has so"
+                " many."
+            )
     return bytes(body)
 
 
@@ -377,7 +436,10 @@ def _parse_retry_after(text: str | None) -> float | None:
 
 
 def _explain_unreachable(url: str, error: Exception) -> str:
-    return f"{url} cannot be reached ({error or type(error).__name__}). Is the server running, and the address right?"
+    return (
+        f"{url} cannot be reached ({error or type(error).__name__}). Is the server running, and the"
+        " address right?"
+    )
 
 
 def _explain_break(error: Exception, seconds: float) -> str:

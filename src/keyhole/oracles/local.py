@@ -26,7 +26,8 @@ class Local:
     Args:
         answer: the callable; the array it is handed is its own, to keep or change.
         size: width of a token; the callable's `width` attribute when absent.
-        count: numbers per answer; the callable's `outputs` attribute when absent, else its first answer.
+        count: numbers per answer; the callable's `outputs` attribute when absent, else its first
+            answer.
     """
 
     answer: Callable[[Any], Any]
@@ -42,7 +43,9 @@ class Local:
                 f"the width of a token must be a whole number >= 1; got {width!r}. "
                 "Give it (--width on the command line), or give the callable a `width` attribute."
             )
-        outputs: Any = self.count if self.count is not None else getattr(self.answer, "outputs", None)
+        outputs: Any = (
+            self.count if self.count is not None else getattr(self.answer, "outputs", None)
+        )
         if outputs is not None and not _is_countable(outputs):
             raise InvalidInput(f"outputs must be a whole number >= 1; got {outputs!r}.")
         self._width, self._outputs = int(width), None if outputs is None else int(outputs)
@@ -72,5 +75,8 @@ class Local:
     def _failure(self, X: Sequences, error: Exception) -> KeyholeError:
         said = f"the target raised {type(error).__name__}: {error}"
         if self._outputs is None and _ABOUT_SHAPES.search(str(error)):
-            return InvalidInput(f"{said}, when first asked a batch of shape {X.shape}. Is --width {self.width} right?")
+            return InvalidInput(
+                f"{said}, when first asked a batch of shape {X.shape}. Is --width {self.width}"
+                " right?"
+            )
         return TargetFailed(f"{said}, when asked a batch of shape {X.shape}.")

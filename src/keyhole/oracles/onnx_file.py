@@ -16,7 +16,9 @@ from keyhole.oracles.local import Local
 try:
     import onnxruntime
 except ImportError as missing:
-    raise ImportError("asking an ONNX file needs onnxruntime: pip install 'keyhole[onnx]'.") from missing
+    raise ImportError(
+        "asking an ONNX file needs onnxruntime: pip install 'keyhole[onnx]'."
+    ) from missing
 
 _DTYPES = {"tensor(double)": np.float64, "tensor(float)": np.float32, "tensor(float16)": np.float16}
 _NARROW = {"tensor(float)": "f32", "tensor(float16)": "f16", "tensor(bfloat16)": "bf16"}
@@ -27,7 +29,8 @@ _ERRORS_ONLY = 3
 class OnnxFile:
     """A model in an ONNX file that maps (batch, length, width) to (batch,) or (batch, outputs).
 
-    The datatype is read from the file; a float32 model is declared as such. Batch and length must be free.
+    The datatype is read from the file; a float32 model is declared as such. Batch and length must
+    be free.
 
     Args:
         path: the file.
@@ -48,14 +51,19 @@ class OnnxFile:
         self._taken = _require_one(self._session.get_inputs(), "input", self.path)
         self._given = _require_one(self._session.get_outputs(), "output", self.path)
         if self._taken.type not in _DTYPES:
-            raise InvalidInput(f"{self.path} takes {self._taken.type}; keyhole asks {', '.join(_DTYPES)}.")
+            raise InvalidInput(
+                f"{self.path} takes {self._taken.type}; keyhole asks {', '.join(_DTYPES)}."
+            )
         batch, length, width = _read_axes(self._taken, self.path)
         if isinstance(batch, int) or isinstance(length, int):
             raise InvalidInput(
-                f"{self.path} takes shape {self._taken.shape} only: export it with dynamic batch and length."
+                f"{self.path} takes shape {self._taken.shape} only: export it with dynamic batch"
+                " and length."
             )
         if self.size is not None and isinstance(width, int) and width != self.size:
-            raise InvalidInput(f"{self.path} has tokens of width {width}; --width says {self.size}.")
+            raise InvalidInput(
+                f"{self.path} has tokens of width {width}; --width says {self.size}."
+            )
         outputs = self._given.shape[-1] if len(self._given.shape or ()) == 2 else None
         known = outputs if isinstance(outputs, int) else self.count
         self.inner = Local(self._answer, width if isinstance(width, int) else self.size, known)
@@ -73,7 +81,9 @@ class OnnxFile:
     @property
     def imperfection(self) -> Imperfection:
         """Rounding of the datatypes the model takes and answers in."""
-        taken, given = (Imperfection.cast(_NARROW.get(end.type, "f64")) for end in (self._taken, self._given))
+        taken, given = (
+            Imperfection.cast(_NARROW.get(end.type, "f64")) for end in (self._taken, self._given)
+        )
         return taken.combined(given)
 
     def ask(self, X: Sequences) -> Answers:
@@ -100,11 +110,15 @@ def _open_session(path: Path) -> Any:
 def _require_one(ends: list[Any], what: str, path: str | Path) -> Any:
     if len(ends) != 1:
         names = ", ".join(end.name for end in ends)
-        raise InvalidInput(f"{path} has {len(ends)} {what}s ({names}); keyhole asks models with one.")
+        raise InvalidInput(
+            f"{path} has {len(ends)} {what}s ({names}); keyhole asks models with one."
+        )
     return ends[0]
 
 
 def _read_axes(taken: Any, path: str | Path) -> Any:
     if len(taken.shape or ()) != 3:
-        raise InvalidInput(f"{path} takes shape {taken.shape}; keyhole asks (batch, length, width).")
+        raise InvalidInput(
+            f"{path} takes shape {taken.shape}; keyhole asks (batch, length, width)."
+        )
     return taken.shape

@@ -1,4 +1,6 @@
-"""Attention layers found in a torch model by the names of their projections, and the formula these make up."""
+"""Attention layers found in a torch model by the names of their projections, and the formula these
+make up.
+"""
 
 from __future__ import annotations
 
@@ -62,24 +64,34 @@ class Attention:
             InvalidInput: the number of heads is not known, or does not divide the projections.
         """
         if self.heads is None:
-            raise InvalidInput(f"{self.name or 'the layer'} does not say how many heads it has: give heads=.")
+            raise InvalidInput(
+                f"{self.name or 'the layer'} does not say how many heads it has: give heads=."
+            )
         size, rest = divmod(self.rows[0], self.heads)
         if rest or not size or self.rows[1] % size or self.heads % (self.rows[1] // size):
             raise InvalidInput(
-                f"{self.name or 'the layer'} has {self.rows[0]} rows of queries and {self.rows[1]} of keys, which are "
-                f"not those of {self.heads} heads. Give heads=."
+                f"{self.name or 'the layer'} has {self.rows[0]} rows of queries and {self.rows[1]}"
+                f" of keys, which are not those of {self.heads} heads. Give heads=."
             )
         return size
 
     @property
     def beside(self) -> bool:
-        """Whether the projection behind the heads is no part of the module, which then answers without it."""
-        return self.output is not None and all(part is not self.output for part in self.module.modules())
+        """Whether the projection behind the heads is no part of the module, which then answers
+        without it.
+        """
+        return self.output is not None and all(
+            part is not self.output for part in self.module.modules()
+        )
 
     @property
     def end(self) -> Any:
-        """Whose output is the layer's: the module's, or that of a projection with a residual and a norm behind it."""
-        normed = any(name.lower().startswith("layernorm") for name, _ in self.module.named_children())
+        """Whose output is the layer's: the module's, or that of a projection with a residual and a
+        norm behind it.
+        """
+        normed = any(
+            name.lower().startswith("layernorm") for name, _ in self.module.named_children()
+        )
         return self.output if self.output is not None and (self.beside or normed) else self.module
 
     def queries(self, tokens: Any) -> Any:
@@ -89,7 +101,9 @@ class Attention:
     def shared(self, projection: Any, tokens: Any) -> Any:
         """Keys or values, (batch, length, heads, size); heads may share them in groups."""
         several = self.rows[0] // self.rows[1]
-        return projection(tokens).unflatten(-1, (-1, self.head_size)).repeat_interleave(several, dim=2)
+        return (
+            projection(tokens).unflatten(-1, (-1, self.head_size)).repeat_interleave(several, dim=2)
+        )
 
     def scores(self, tokens: Any) -> Any:
         """Scores of all heads at the last token, (batch, heads, length)."""
@@ -117,7 +131,9 @@ def part_of(model: Any, name: str) -> Any:
         raise InvalidInput(f"a torch.nn.Module is needed; got a {type(model).__name__}.")
     parts = dict(model.named_modules())
     if name not in parts:
-        near = [part for part in parts if part.startswith(name.split(".", maxsplit=1)[0])] or list(parts)[1:]
+        near = [part for part in parts if part.startswith(name.split(".", maxsplit=1)[0])] or list(
+            parts
+        )[1:]
         raise InvalidInput(f"the model has no {name!r}; it has {listed(near)}.")
     return parts[name]
 
@@ -134,18 +150,23 @@ def only_layer(model: Any, name: str, heads: int | None) -> Attention:
     layers = list(_found(below, name, model))
     if not layers:
         raise InvalidInput(
-            f"no attention layer was found at {name!r}: a torch.nn.MultiheadAttention, or projections such as "
-            f"{' or '.join('/'.join(t) for t in _TRIPLES[:2])}. keyhole.torch_block asks any part."
+            f"no attention layer was found at {name!r}: a torch.nn.MultiheadAttention, or"
+            f" projections such as {' or '.join('/'.join(t) for t in _TRIPLES[:2])}."
+            " keyhole.torch_block asks any part."
         )
     if len(layers) > 1:
-        raise InvalidInput(f"name one of the {len(layers)} attention layers: {listed([a.name for a in layers])}.")
+        raise InvalidInput(
+            f"name one of the {len(layers)} attention layers: {listed([a.name for a in layers])}."
+        )
     if heads is not None and heads < 1:
         raise InvalidInput(f"heads is a whole number >= 1; got {heads}.")
     return layers[0] if heads is None else replace(layers[0], heads=heads)
 
 
 def _found(below: Any, prefix: str, model: Any) -> Generator[Attention]:
-    """Attention layers at or below a module, in order; an output projection may stand beside the others."""
+    """Attention layers at or below a module, in order; an output projection may stand beside the
+    others.
+    """
     for name, module in below.named_modules(prefix=prefix):
         if isinstance(module, torch.nn.MultiheadAttention):
             yield _torchs(name, module)
@@ -156,14 +177,18 @@ def _found(below: Any, prefix: str, model: Any) -> Generator[Attention]:
 
 
 def _matrix(part: Any) -> bool:
-    return isinstance(part, torch.nn.Module) and getattr(getattr(part, "weight", None), "ndim", 0) == 2
+    return (
+        isinstance(part, torch.nn.Module) and getattr(getattr(part, "weight", None), "ndim", 0) == 2
+    )
 
 
 def _torchs(name: str, module: Any) -> Attention:
     """The layer of torch, its projections cut from its weights."""
     E, bias = module.embed_dim, module.in_proj_bias
     if (module.kdim, module.vdim) != (E, E):
-        raise InvalidInput(f"{name or 'the layer'} takes keys and values of other widths: it is no self-attention.")
+        raise InvalidInput(
+            f"{name or 'the layer'} takes keys and values of other widths: it is no self-attention."
+        )
     weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
     weights = weights if module.in_proj_weight is None else module.in_proj_weight.chunk(3)
     biases = [None] * 3 if bias is None else bias.chunk(3)
@@ -178,11 +203,19 @@ def _torchs(name: str, module: Any) -> Attention:
 def _named(name: str, module: Any, parts: list[Any], model: Any) -> Attention:
     above = _parent(model, name)
     places = [(module, path) for path in _BEHIND] + [(above, path) for path in _NEXT_TO]
-    output = next((found for place, path in places if (found := _at(place, path)) is not None), None)
-    said = [getattr(at, key, None) for at in (module, above, getattr(model, "config", None)) for key in _HEADS]
+    output = next(
+        (found for place, path in places if (found := _at(place, path)) is not None), None
+    )
+    said = [
+        getattr(at, key, None)
+        for at in (module, above, getattr(model, "config", None))
+        for key in _HEADS
+    ]
     heads = next((count for count in said if isinstance(count, int)), None)
     query, key, _ = (part.weight.shape for part in parts)
-    return Attention(name, module, (parts[0], parts[1], parts[2]), output, query[1], (query[0], key[0]), heads)
+    return Attention(
+        name, module, (parts[0], parts[1], parts[2]), output, query[1], (query[0], key[0]), heads
+    )
 
 
 def _parent(model: Any, name: str) -> Any:
@@ -193,4 +226,8 @@ def _at(place: Any, path: str) -> Any:
     """The linear module at a path below another, where there is one."""
     for part in path.split("."):
         place = getattr(place, part, None)
-    return place if isinstance(place, torch.nn.Module) and getattr(place, "weight", None) is not None else None
+    return (
+        place
+        if isinstance(place, torch.nn.Module) and getattr(place, "weight", None) is not None
+        else None
+    )

@@ -18,7 +18,8 @@ class _Caught(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Hooked:
-    """Runs a model with the question in the place of one module's input, and catches another module's output.
+    """Runs a model with the question in the place of one module's input, and catches another
+    module's output.
 
     Args:
         around: runs the model.
@@ -47,13 +48,19 @@ class Hooked:
         def replaced(module: Any, args: Any, kwargs: Any) -> Any:
             old = self._input(args, kwargs, fed)
             self._nothing_beside(module, old, args, kwargs)
-            return tuple(fed if a is old else a for a in args), {k: fed if a is old else a for k, a in kwargs.items()}
+            return tuple(fed if a is old else a for a in args), {
+                k: fed if a is old else a for k, a in kwargs.items()
+            }
 
         def catch(module: Any, args: Any, answer: Any = None) -> Any:
             caught.append(tensor_of(args if self.before else answer))
             raise _Caught
 
-        hook = self.leave.register_forward_pre_hook if self.before else self.leave.register_forward_hook
+        hook = (
+            self.leave.register_forward_pre_hook
+            if self.before
+            else self.leave.register_forward_hook
+        )
         handles = [self.enter.register_forward_pre_hook(replaced, with_kwargs=True), hook(catch)]
         try:
             self.around(len(tokens), tokens.shape[1])
@@ -62,24 +69,31 @@ class Hooked:
         finally:
             for handle in handles:
                 handle.remove()
-        raise InvalidInput(f"running the model did not come through {self.name or 'the layer'}; see around=.")
+        raise InvalidInput(
+            f"running the model did not come through {self.name or 'the layer'}; see around=."
+        )
 
     def _input(self, args: Any, kwargs: Any, fed: Any) -> Any:
         """The tensor of tokens among what the module is called with."""
-        tensors = [a for a in [*args, *kwargs.values()] if isinstance(a, torch.Tensor) and a.ndim == 3]
+        tensors = [
+            a for a in [*args, *kwargs.values()] if isinstance(a, torch.Tensor) and a.ndim == 3
+        ]
         if not tensors or tensors[0].shape != fed.shape:
             got = tuple(tensors[0].shape) if tensors else "no sequences"
             raise InvalidInput(
-                f"running the model gave {self.name or 'the layer'} {got} where the question is {tuple(fed.shape)}: "
-                "around= must run it on that many sequences of that length."
+                f"running the model gave {self.name or 'the layer'} {got} where the question is"
+                f" {tuple(fed.shape)}: around= must run it on that many sequences of that length."
             )
         return tensors[0]
 
     def _nothing_beside(self, module: Any, old: Any, args: Any, kwargs: Any) -> None:
-        """Refuse torch's layer where queries, keys and values come from different tokens: one question is not all."""
+        """Refuse torch's layer where queries, keys and values come from different tokens: one
+        question is not all.
+        """
         taken = [*args[:3], *(kwargs.get(name, old) for name in ("query", "key", "value"))]
         if isinstance(module, torch.nn.MultiheadAttention) and any(one is not old for one in taken):
             raise InvalidInput(
-                f"the model gives {self.name or 'the layer'} other tokens for queries than for keys or values: it is "
-                "no self-attention there. Leave out around= to ask it by itself, or ask the block it is in."
+                f"the model gives {self.name or 'the layer'} other tokens for queries than for keys"
+                " or values: it is no self-attention there. Leave out around= to ask it by itself,"
+                " or ask the block it is in."
             )

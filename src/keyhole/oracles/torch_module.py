@@ -1,4 +1,6 @@
-"""A torch module, or any callable on tensors, as an oracle; weights read from torch files without running code."""
+"""A torch module, or any callable on tensors, as an oracle; weights read from torch files without
+running code.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from keyhole.oracles.local import Local
 try:
     import torch as _torch
 except ImportError as missing:
-    raise ImportError("asking a torch module needs torch: pip install 'keyhole[torch]'.") from missing
+    raise ImportError(
+        "asking a torch module needs torch: pip install 'keyhole[torch]'."
+    ) from missing
 
 torch: Any = _torch  # its types are partial
 
@@ -32,17 +36,20 @@ _SIZES = ("width", "embed_dim", "hidden_size", "d_model", "in_features")
 class TorchModule:
     """A torch module or callable that maps (batch, length, width) to (batch,) or (batch, outputs).
 
-    Questions are cast to the type of the weights and sent to their device; answers come back in float64. Modules are
-    asked in evaluation mode without gradients, and left in the mode they were in. Weights in single precision or less
-    are declared: the best verdict is then WITHIN_TOLERANCE; `module.double()` computes in float64 from the same ones.
+    Questions are cast to the type of the weights and sent to their device; answers come back in
+    float64. Modules are asked in evaluation mode without gradients, and left in the mode they were
+    in. Weights in single precision or less are declared: the best verdict is then WITHIN_TOLERANCE;
+    `module.double()` computes in float64 from the same ones.
 
     Args:
         module: what is asked.
         size: width of a token; read from the module where absent.
         count: numbers per answer; the module's `outputs` where absent, else its first answer.
         dtype: f64, f32, f16 or bf16, the type of questions; that of the weights where absent.
-        within: the module whose weights and mode count, where `module` is only a callable around it.
-        numbers: how many numbers a call may hold at once, the scores of one head counted; larger batches are split.
+        within: the module whose weights and mode count, where `module` is only a callable around
+            it.
+        numbers: how many numbers a call may hold at once, the scores of one head counted; larger
+            batches are split.
     """
 
     module: Callable[[Any], Any]
@@ -58,16 +65,25 @@ class TorchModule:
 
     def __post_init__(self) -> None:
         if isinstance(self.module, type):
-            raise InvalidInput(f"{self.module.__name__} is a class; an instance of it can be asked.")
+            raise InvalidInput(
+                f"{self.module.__name__} is a class; an instance of it can be asked."
+            )
         self.within = self.module if self.within is None else self.within
         if self.dtype is not None and self.dtype not in _DTYPES:
-            raise InvalidInput(f"the type of questions is one of {', '.join(_DTYPES)}; got {self.dtype!r}.")
+            raise InvalidInput(
+                f"the type of questions is one of {', '.join(_DTYPES)}; got {self.dtype!r}."
+            )
         weights = _list_weights(self.within)
-        self._asked = _DTYPES[self.dtype] if self.dtype else next((w.dtype for w in weights), torch.float64)
+        self._asked = (
+            _DTYPES[self.dtype] if self.dtype else next((w.dtype for w in weights), torch.float64)
+        )
         self._format = _find_narrowest_format([self._asked, *(w.dtype for w in weights)])
         self._device = next((w.device for w in weights), torch.device("cpu"))
         if self._device.type == "meta":
-            raise InvalidInput("the weights of the module are on the device `meta`, which holds none: load them first.")
+            raise InvalidInput(
+                "the weights of the module are on the device `meta`, which holds none: load them"
+                " first."
+            )
         width = self.size if self.size is not None else find_width(self.within)
         count = self.count if self.count is not None else getattr(self.module, "outputs", None)
         self.inner = Local(self._answer, width, count)
@@ -97,7 +113,9 @@ class TorchModule:
         _, length, width = X.shape
         step = max(1, self.numbers // max(1, length * (length + width)))
         with hold_evaluation_mode(self.within), torch.no_grad():
-            return np.concatenate([self._part(X[i : i + step]) for i in range(0, max(1, len(X)), step)])
+            return np.concatenate(
+                [self._part(X[i : i + step]) for i in range(0, max(1, len(X)), step)]
+            )
 
     def _part(self, X: Any) -> Any:
         """Answers to a part of a batch; halved as long as memory does not suffice."""
@@ -110,17 +128,25 @@ class TorchModule:
         return np.concatenate([self._part(X[:half]), self._part(X[half:])])
 
     def _called(self, X: Any) -> Any:
-        tokens = torch.from_numpy(np.array(X, dtype=np.float64, order="C")).to(self._device, self._asked)
+        tokens = torch.from_numpy(np.array(X, dtype=np.float64, order="C")).to(
+            self._device, self._asked
+        )
         answers = tensor_of(self.module(tokens))
         if answers.ndim == 3:
             raise InvalidInput(
-                f"the module answers a sequence with a sequence, shape {tuple(answers.shape)}; keyhole.torch_block "
-                "and keyhole.torch_layer read its last token."
+                f"the module answers a sequence with a sequence, shape {tuple(answers.shape)};"
+                " keyhole.torch_block and keyhole.torch_layer read its last token."
             )
         if answers.dtype not in _NAMES and (answers.is_complex() or answers.is_floating_point()):
-            raise InvalidInput(f"the module answers in {answers.dtype}; keyhole reads {', '.join(map(str, _NAMES))}.")
+            raise InvalidInput(
+                f"the module answers in {answers.dtype}; keyhole reads"
+                f" {', '.join(map(str, _NAMES))}."
+            )
         if answers.ndim == 0:
-            raise InvalidInput("the module answers a whole batch with one number; an answer per sequence is needed.")
+            raise InvalidInput(
+                "the module answers a whole batch with one number; an answer per sequence is"
+                " needed."
+            )
         if answers.dtype in _NAMES and _is_coarser(_NAMES[answers.dtype], self._format):
             name = _NAMES[answers.dtype]
             raise InvalidInput(
@@ -144,7 +170,11 @@ def tensor_of(answer: Any) -> Any:
 @contextmanager
 def hold_evaluation_mode(module: Any) -> Generator[None]:
     """The module and all in it in evaluation mode while inside, and as before afterwards."""
-    training = [part for part in module.modules() if part.training] if isinstance(module, torch.nn.Module) else []
+    training = (
+        [part for part in module.modules() if part.training]
+        if isinstance(module, torch.nn.Module)
+        else []
+    )
     for part in training:
         part.training = False
     try:
@@ -172,7 +202,9 @@ def _list_weights(module: Any) -> list[Any]:
 def _find_narrowest_format(dtypes: list[Any]) -> str:
     unknown = [dtype for dtype in dtypes if dtype not in _NAMES]
     if unknown:
-        raise InvalidInput(f"the module has weights of {unknown[0]}; keyhole asks {', '.join(map(str, _NAMES))}.")
+        raise InvalidInput(
+            f"the module has weights of {unknown[0]}; keyhole asks {', '.join(map(str, _NAMES))}."
+        )
     return max((_NAMES[dtype] for dtype in dtypes), key=lambda name: FORMATS[name].roundoff)
 
 
@@ -182,14 +214,17 @@ def _is_coarser(name: str, other: str) -> bool:
 
 def _is_about_memory(error: Exception) -> bool:
     said = str(error).lower()
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or ("memory" in said and "alloc" in said)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        "memory" in said and "alloc" in said
+    )
 
 
 def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
-    """All tensors of fractions in a file that torch saved (.pt, .pth, .bin), in float64, by name; no code in it is run.
+    """All tensors of fractions in a file that torch saved (.pt, .pth, .bin), in float64, by name;
+    no code in it is run.
 
-    torch's files are pickles, which can run anything when opened. They are opened with `weights_only=True`, which takes
-    tensors and plain containers and nothing else.
+    torch's files are pickles, which can run anything when opened. They are opened with
+    `weights_only=True`, which takes tensors and plain containers and nothing else.
 
     Args:
         path: the file, or one already opened for reading bytes.
@@ -199,16 +234,20 @@ def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the protocol of a pickle that is refused the next moment
+            # about the protocol of a pickle that is refused the next moment
+            warnings.simplefilter("ignore")
             held = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error}).") from error
     except Exception as error:  # what a damaged file raises in torch depends on where it is damaged
         raise InvalidInput(
-            f"{path} holds more than tensors, or torch did not save it ({str(error)[:160]!r}). Opening it could run "
-            "code, so it is not opened; whoever trusts it can save its tensors as .safetensors."
+            f"{path} holds more than tensors, or torch did not save it ({str(error)[:160]!r})."
+            " Opening it could run code, so it is not opened; whoever trusts it can save its"
+            " tensors as .safetensors."
         ) from error
-    return {name: w.detach().to_dense().to(torch.float64).numpy() for name, w in _walk_tensors(held, "")}
+    return {
+        name: w.detach().to_dense().to(torch.float64).numpy() for name, w in _walk_tensors(held, "")
+    }
 
 
 def _walk_tensors(held: Any, name: str) -> Generator[tuple[str, Any]]:

@@ -40,13 +40,14 @@ def take_checksum(X: Sequences) -> int:
 class Recorded:
     """Keeps every answer in SQLite; asked again in the same order, it replays instead of asking.
 
-    The cost of a batch is committed before it is asked and its answers before anyone sees them, so a
-    kill loses at most the batch in flight, and that batch stays charged.
+    The cost of a batch is committed before it is asked and its answers before anyone sees them, so
+    a kill loses at most the batch in flight, and that batch stays charged.
 
     Args:
         inner: the oracle to record.
         path: the transcript file; made when absent.
-        run: what identifies the run (target, learner, seed, ...); a transcript of another run is refused.
+        run: what identifies the run (target, learner, seed, ...); a transcript of another run is
+            refused.
     """
 
     inner: Oracle
@@ -74,11 +75,13 @@ class Recorded:
             self._identify()
         except sqlite3.OperationalError as error:
             raise InvalidInput(
-                f"the transcript {self.path} cannot be used ({error}): another process may be writing it. "
-                "Wait for that run, or choose another --out."
+                f"the transcript {self.path} cannot be used ({error}): another process may be"
+                " writing it. Wait for that run, or choose another --out."
             ) from error
         except sqlite3.DatabaseError as error:
-            raise InvalidInput(f"{self.path} is not a transcript ({error}). Choose another --out.") from error
+            raise InvalidInput(
+                f"{self.path} is not a transcript ({error}). Choose another --out."
+            ) from error
 
     def _identify(self) -> None:
         mine = {name: json.dumps(value, sort_keys=True) for name, value in self.run.items()}
@@ -86,10 +89,12 @@ class Recorded:
         for name in sorted(set(mine) | set(stored) if stored else ()):
             if mine.get(name) != stored.get(name):
                 raise DifferentRun(
-                    f"the transcript {self.path} belongs to another run: {name} was {stored.get(name)}, "
-                    f"now {mine.get(name)}. Use the same settings, or choose another --out."
+                    f"the transcript {self.path} belongs to another run: {name} was"
+                    f" {stored.get(name)}, now {mine.get(name)}. Use the same settings, or choose"
+                    " another --out."
                 )
-        with self._store:  # begun by hand, so that a kill cannot leave half of what identifies the run
+        # begun by hand, so that a kill cannot leave half of what identifies the run
+        with self._store:
             self._store.execute("BEGIN IMMEDIATE")
             self._store.executemany("INSERT OR IGNORE INTO run VALUES (?, ?)", mine.items())
 
@@ -110,14 +115,18 @@ class Recorded:
 
     @property
     def lost(self) -> int:
-        """Sequences that were charged and whose answers, or refusals that the run outlived, never arrived."""
+        """Sequences that were charged and whose answers, or refusals that the run outlived, never
+        arrived.
+        """
         outlived = "failure IS NOT NULL AND number < (SELECT MAX(number) FROM batch)"
         arrived = f"(answers IS NOT NULL OR ({outlived}))"
         query = f"SELECT COALESCE(SUM(charged - {arrived} * sequences), 0) FROM batch"  # noqa: S608
         return int(self._store.execute(query).fetchone()[0])
 
     def discard_if_empty(self) -> None:
-        """Remove a transcript that holds no answer: nothing was learned that a second try could reuse."""
+        """Remove a transcript that holds no answer: nothing was learned that a second try could
+        reuse.
+        """
         if self._store.execute("SELECT 1 FROM batch WHERE answers IS NOT NULL").fetchone() is None:
             self.close()
             for suffix in ("", "-wal", "-shm"):
@@ -137,19 +146,22 @@ class Recorded:
     def _replay(self, X: Stack) -> Matrix:
         """Stored answers to a prefix of `X`, or fresh ones to all of it.
 
-        A failure is replayed where the run went on after it; the last one is asked again, since the target
-        may have been mended.
+        A failure is replayed where the run went on after it; the last one is asked again, since the
+        target may have been mended.
         """
         query = "SELECT sequences, checksum, outputs, answers, failure FROM batch WHERE number = ?"
         row = self._store.execute(query, (self._next,)).fetchone()
-        survived = self._store.execute("SELECT 1 FROM batch WHERE number > ?", (self._next,)).fetchone()
+        survived = self._store.execute(
+            "SELECT 1 FROM batch WHERE number > ?", (self._next,)
+        ).fetchone()
         if len(X) == 0 or row is None or (row[3] is None and not survived):
             return self._ask(X)
         sequences, expected, outputs, answers, failure = row
         if sequences > len(X) or take_checksum(X[:sequences]) != expected:
             raise DifferentRun(
-                f"the transcript {self.path} holds other questions from batch {self._next} on, though its settings "
-                "are the same: the library or the machine's arithmetic has changed. Choose another --out."
+                f"the transcript {self.path} holds other questions from batch {self._next} on,"
+                " though its settings are the same: the library or the machine's arithmetic has"
+                " changed. Choose another --out."
             )
         self._next += 1
         if answers is None:
@@ -161,15 +173,18 @@ class Recorded:
         if len(X) == 0:
             return self.inner.ask(X)
         self._store.execute(
-            "INSERT INTO batch (number, sequences, checksum, charged) VALUES (:n, :s, :c, :s) ON CONFLICT (number) "
-            "DO UPDATE SET sequences = :s, checksum = :c, charged = charged + :s",
+            "INSERT INTO batch (number, sequences, checksum, charged) VALUES (:n, :s, :c, :s) ON"
+            " CONFLICT (number) DO UPDATE SET sequences = :s, checksum = :c, charged = charged"
+            " + :s",
             {"n": self._next, "s": len(X), "c": take_checksum(X)},
         )
         try:
             with meter_oracle(self.inner, self._charge):
                 answers = self.inner.ask(X)
         except BadAnswer as error:
-            self._store.execute("UPDATE batch SET failure = ? WHERE number = ?", (str(error), self._next))
+            self._store.execute(
+                "UPDATE batch SET failure = ? WHERE number = ?", (str(error), self._next)
+            )
             self._next += 1
             raise
         self._store.execute(
@@ -182,4 +197,6 @@ class Recorded:
 
     def _charge(self, sequences: int) -> None:
         """Commit what is asked again of the batch in flight, before it is."""
-        self._store.execute("UPDATE batch SET charged = charged + ? WHERE number = ?", (sequences, self._next))
+        self._store.execute(
+            "UPDATE batch SET charged = charged + ? WHERE number = ?", (sequences, self._next)
+        )

@@ -1,7 +1,8 @@
 """Messages of the Open Inference Protocol V2: tensors as JSON, or as raw bytes behind a JSON head.
 
 With the binary tensor extension a body is the JSON head, then the bytes of every tensor that has a
-`binary_data_size`, little-endian and in order; the header Inference-Header-Content-Length says where the head ends.
+`binary_data_size`, little-endian and in order; the header Inference-Header-Content-Length says
+where the head ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from keyhole.errors import InvalidInput
 HEAD_LENGTH = "Inference-Header-Content-Length"
 JSON_TYPE, BINARY_TYPE = "application/json", "application/octet-stream"
 FLOATS = {"FP64": "<f8", "FP32": "<f4", "FP16": "<f2"}
-_WHOLE = {"INT64": "<i8", "INT32": "<i4", "INT16": "<i2", "INT8": "i1", "UINT64": "<u8", "UINT32": "<u4"}
+_WHOLE = {
+    "INT64": "<i8",
+    "INT32": "<i4",
+    "INT16": "<i2",
+    "INT8": "i1",
+    "UINT64": "<u8",
+    "UINT32": "<u4",
+}
 _WHOLE |= {"UINT16": "<u2", "UINT8": "u1", "BOOL": "?"}
 _DEEPEST = 8
 
@@ -63,7 +71,9 @@ class Question(msgspec.Struct, omit_defaults=True):
     @property
     def binary(self) -> bool:
         """Whether answers are wanted as bytes behind the head."""
-        return (self.parameters or {}).get("binary_data_output") is True or any(o.binary for o in self.outputs)
+        return (self.parameters or {}).get("binary_data_output") is True or any(
+            o.binary for o in self.outputs
+        )
 
 
 class Reply(msgspec.Struct, omit_defaults=True):
@@ -120,7 +130,9 @@ def write_question(
     return _write_message(message, tensor, np.asarray(X, dtype=FLOATS[datatype]), binary)
 
 
-def write_reply(Y: Matrix, name: str, *, model: str, number: str | None, binary: bool) -> tuple[bytes, dict[str, str]]:
+def write_reply(
+    Y: Matrix, name: str, *, model: str, number: str | None, binary: bool
+) -> tuple[bytes, dict[str, str]]:
     """The body and headers that answer a batch."""
     tensor = Tensor(name, list(Y.shape))
     return _write_message(Reply([tensor], model, number), tensor, Y, binary)
@@ -154,27 +166,39 @@ def open_message(body: bytes, headers: Mapping[str, str], kind: type[T]) -> tupl
 
 
 def numbers_of(tensors: list[Tensor], name: str | None, behind: bytes) -> Vector:
-    """All numbers of the tensor called `name` (the only one where that is None), as float64; null is NaN.
+    """All numbers of the tensor called `name` (the only one where that is None), as float64; null
+    is NaN.
 
     Raises:
         InvalidInput: there is no such tensor, or it does not hold numbers.
     """
     found = [i for i, tensor in enumerate(tensors) if name in (None, tensor.name)]
     if len(found) != 1:
-        wanted, there = repr(name) if name else "", ", ".join(tensor.name for tensor in tensors)[:200] or "none"
+        wanted, there = (
+            repr(name) if name else "",
+            ", ".join(tensor.name for tensor in tensors)[:200] or "none",
+        )
         raise InvalidInput(f"one tensor {wanted} is wanted; there are: {there}.")
     tensor, before = tensors[found[0]], tensors[: found[0]]
     size, start = tensor.bytes_behind, sum(max(t.bytes_behind or 0, 0) for t in before)
-    return _decode_list(tensor) if size is None else _decode_raw(tensor, behind[start : start + size], size)
+    return (
+        _decode_list(tensor)
+        if size is None
+        else _decode_raw(tensor, behind[start : start + size], size)
+    )
 
 
 def _decode_raw(tensor: Tensor, raw: bytes, size: int) -> Vector:
     known = FLOATS | _WHOLE | {"BF16": "<u2"}
     if tensor.datatype not in known:
-        raise InvalidInput(f"datatype {tensor.datatype[:20]!r} does not hold numbers; {', '.join(known)} do.")
+        raise InvalidInput(
+            f"datatype {tensor.datatype[:20]!r} does not hold numbers; {', '.join(known)} do."
+        )
     dtype = np.dtype(known[tensor.datatype])
     if size < 0 or size != len(raw) or size % dtype.itemsize:
-        raise InvalidInput(f"a tensor of {tensor.datatype} says it has {size} bytes; {len(raw)} followed the head.")
+        raise InvalidInput(
+            f"a tensor of {tensor.datatype} says it has {size} bytes; {len(raw)} followed the head."
+        )
     values = np.frombuffer(raw, dtype)
     if tensor.datatype == "BF16":  # the upper half of a float32
         values = (values.astype("<u4") << 16).view("<f4")
@@ -199,7 +223,8 @@ def _decode_list(tensor: Tensor) -> Vector:
     kinds = set(map(type, data))
     if not kinds <= {int, float, type(None), bool if tensor.datatype == "BOOL" else float}:
         raise InvalidInput(
-            f"`data` must be a list of numbers; it holds {', '.join(sorted(k.__name__ for k in kinds))}."
+            "`data` must be a list of numbers; it holds"
+            f" {', '.join(sorted(k.__name__ for k in kinds))}."
         )
     try:
         return np.array(data, dtype=np.float64)
@@ -216,10 +241,14 @@ def read_questions(message: Question, behind: bytes, width: int) -> Stack:
     numbers = numbers_of(message.inputs, None, behind)
     tensor = message.inputs[0]
     if tensor.datatype not in FLOATS:
-        raise InvalidInput(f"the datatype must be one of {', '.join(FLOATS)}; got {tensor.datatype[:20]!r}.")
+        raise InvalidInput(
+            f"the datatype must be one of {', '.join(FLOATS)}; got {tensor.datatype[:20]!r}."
+        )
     shape = tensor.shape
     if len(shape) != 3 or shape[2] != width or min(shape) < 1:
-        raise InvalidInput(f"the shape must be [batch, length, {width}], none of them 0; got {str(shape)[:80]}.")
+        raise InvalidInput(
+            f"the shape must be [batch, length, {width}], none of them 0; got {str(shape)[:80]}."
+        )
     if shape[0] * shape[1] * shape[2] != len(numbers):
         raise InvalidInput(f"the shape {str(shape)[:80]} does not fit {len(numbers)} numbers.")
     if not np.isfinite(numbers).all():

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 Told = Callable[[str, int], None]  # of a phase, and of sequences that were answered in it
 
-_asking: ContextVar[str | None] = ContextVar("the phase of the outermost ledger that is asking", default=None)
+_asking: ContextVar[str | None] = ContextVar(
+    "the phase of the outermost ledger that is asking", default=None
+)
 _watcher: ContextVar[Told | None] = ContextVar("who hears of answers as they come", default=None)
 
 
 @contextmanager
 def watch_batches(tell: Told) -> Generator[None]:
-    """While inside, `tell` hears of every batch that a `Watched` oracle made here answers, and of its phase."""
+    """While inside, `tell` hears of every batch that a `Watched` oracle made here answers, and of
+    its phase.
+    """
     before = _watcher.set(tell)
     try:
         yield
@@ -91,7 +95,9 @@ class Counted(_Wrapper):
 
 @dataclass(slots=True)
 class Declared(_Wrapper):
-    """States how far the answers of the oracle inside may be from its function; changes nothing else."""
+    """States how far the answers of the oracle inside may be from its function; changes nothing
+    else.
+    """
 
     imperfection: Imperfection
 
@@ -105,7 +111,9 @@ class _Policy(_Wrapper):
         try:
             return self.changed(self.inner.ask(X))
         except BudgetSpent as spent:
-            raise BudgetSpent(str(spent), None if spent.answers is None else self.changed(spent.answers)) from spent
+            raise BudgetSpent(
+                str(spent), None if spent.answers is None else self.changed(spent.answers)
+            ) from spent
 
     @property
     def imperfection(self) -> Imperfection:
@@ -149,7 +157,9 @@ class Noisy(_Policy):
 
 @dataclass(slots=True)
 class Disturbed(Noisy):
-    """Moves every answer up or down by exactly `deviation`, at random: the worst that a tolerance allows in size."""
+    """Moves every answer up or down by exactly `deviation`, at random: the worst that a tolerance
+    allows in size.
+    """
 
     @property
     def imperfection(self) -> Imperfection:
@@ -158,7 +168,9 @@ class Disturbed(Noisy):
 
     def changed(self, answers: Answers) -> Answers:
         """Answers moved by plus or minus the tolerance."""
-        return answers + self.deviation * self._generator(len(answers)).choice([-1.0, 1.0], size=answers.shape)
+        return answers + self.deviation * self._generator(len(answers)).choice(
+            [-1.0, 1.0], size=answers.shape
+        )
 
 
 @dataclass(slots=True)
@@ -192,8 +204,12 @@ class Cast(_Policy):
         return Imperfection.cast(self.format)
 
     def changed(self, answers: Answers) -> Answers:
-        """Cast answers; one beyond the format's range is not finite, and refused like any other such answer."""
-        return check_answers(FORMATS[self.format].cast(answers), batch=len(answers), outputs=answers.shape[1])
+        """Cast answers; one beyond the format's range is not finite, and refused like any other
+        such answer.
+        """
+        return check_answers(
+            FORMATS[self.format].cast(answers), batch=len(answers), outputs=answers.shape[1]
+        )
 
 
 @dataclass(slots=True)
@@ -225,15 +241,20 @@ class Bounded(_Wrapper):
         """Answers to a batch whose tokens keep the bound up to rounding."""
         longest = float(np.sqrt(np.einsum("bld,bld->bl", X, X).max(initial=0.0)))
         if longest > self.bound * (1 + 1e-9):
-            raise TargetFailed(f"a token has norm {longest:.6g}; the target takes tokens up to norm {self.bound:.6g}.")
+            raise TargetFailed(
+                f"a token has norm {longest:.6g}; the target takes tokens up to norm"
+                f" {self.bound:.6g}."
+            )
         return self.inner.ask(X)
 
 
 @dataclass(slots=True)
 class Budgeted(_Wrapper):
-    """Never asks more than `budget` sequences: the prefix that fits is asked and handed on in `BudgetSpent`.
+    """Never asks more than `budget` sequences: the prefix that fits is asked and handed on in
+    `BudgetSpent`.
 
-    What the oracle inside asks again by itself counts too; where that does not fit, nothing more is asked at all.
+    What the oracle inside asks again by itself counts too; where that does not fit, nothing more is
+    asked at all.
 
     Args:
         inner: the oracle to guard.
@@ -263,7 +284,9 @@ class Budgeted(_Wrapper):
         return f"the budget of {self.budget} queries is spent."
 
     def _charge(self, sequences: int) -> None:
-        """Pay for what is asked again. Later, smaller questions are not asked either: a larger budget goes on here."""
+        """Pay for what is asked again. Later, smaller questions are not asked either: a larger
+        budget goes on here.
+        """
         if self.spent + sequences > self.budget:
             self._closed = True
             raise BudgetSpent(self._sentence)
@@ -272,7 +295,9 @@ class Budgeted(_Wrapper):
 
 @dataclass(slots=True)
 class Chunked(_Wrapper):
-    """Splits batches so that no call carries more than `numbers` numbers (one sequence at least)."""
+    """Splits batches so that no call carries more than `numbers` numbers (one sequence at
+    least).
+    """
 
     numbers: int = 1 << 22
 
@@ -287,7 +312,9 @@ class Chunked(_Wrapper):
                 parts.append(self.inner.ask(X[i : i + size]))
             except BudgetSpent as spent:
                 answered = [*parts, *([] if spent.answers is None else [spent.answers])]
-                raise BudgetSpent(str(spent), np.concatenate(answered) if answered else None) from spent
+                raise BudgetSpent(
+                    str(spent), np.concatenate(answered) if answered else None
+                ) from spent
         return np.concatenate(parts)
 
 
@@ -312,9 +339,20 @@ class Watched(_Wrapper):
         self._tell = _watcher.get()
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
             self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
             self._progress.add_task(self.title, total=self.expected)
             self._progress.start()

@@ -35,7 +35,9 @@ def task_named(name: str, **sizes: Any) -> Task:
     given = {key: value for key, value in sizes.items() if value is not None}
     known = {item.name: item.default is MISSING for item in fields(TASKS[name])}
     if extra := sorted(set(given) - set(known)):
-        raise InvalidInput(f"{name} has no {_spell_options(extra)}; its sizes are {_spell_options(known)}.")
+        raise InvalidInput(
+            f"{name} has no {_spell_options(extra)}; its sizes are {_spell_options(known)}."
+        )
     if missing := [key for key, needed in known.items() if needed and key not in given]:
         raise InvalidInput(f"{name} needs {_spell_options(missing)}.")
     return TASKS[name](**given)

@@ -1,7 +1,8 @@
 r"""q-sparse averaging: every token names q others and asks for the mean of their vectors.
 
-A token is $x_i = (z_i ; y_i ; i)$ with $z_i$ in the unit ball of $\mathbb{R}^{d'}$ and $y_i$ a set of q positions,
-written as q numbers in rising order, counted from 0 and padded with -1 where sets may be smaller.
+A token is $x_i = (z_i ; y_i ; i)$ with $z_i$ in the unit ball of $\mathbb{R}^{d'}$ and $y_i$ a set
+of q positions, written as q numbers in rising order, counted from 0 and padded with -1 where sets
+may be smaller.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class SparseAverage:
     def __post_init__(self) -> None:
         check_sizes(self, length=1, q=1, dimension=1)
         if self.q > self.length:
-            raise InvalidInput(f"a set of positions has at most {self.length} members, the length; got q = {self.q}.")
+            raise InvalidInput(
+                f"a set of positions has at most {self.length} members, the length; got q ="
+                f" {self.q}."
+            )
 
     @property
     def name(self) -> str:
@@ -60,7 +64,9 @@ class SparseAverage:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Random sets; runs of neighbours; every other position; one position told from all others."""
+        """Random sets; runs of neighbours; every other position; one position told from all
+        others.
+        """
         return ("random", "contiguous", "alternating", "separating")
 
     @property
@@ -75,12 +81,14 @@ class SparseAverage:
     def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
         """Inputs whose sets are of one kind.
 
-        "separating" sets one vector of the last token's set to +e_1 and all others to -e_1, the inputs by which two
-        sets are told apart.
+        "separating" sets one vector of the last token's set to +e_1 and all others to -e_1, the
+        inputs by which two sets are told apart.
         """
         check_kind(self, kind)
         z = self._vectors(size, rng)
-        y = np.stack([self._draw(kind, rng) for _ in range(size * self.length)]).reshape(size, self.length, self.q)
+        y = np.stack([self._draw(kind, rng) for _ in range(size * self.length)]).reshape(
+            size, self.length, self.q
+        )
         if kind == "separating":
             z[:] = 0.0
             z[..., 0] = -1.0
@@ -103,11 +111,15 @@ class SparseAverage:
 
     def tokens(self, z: Stack, y: Any) -> Sequences:
         """Vectors and sets as tokens; the sets are padded with -1."""
-        positions = np.broadcast_to(np.arange(self.length, dtype=np.float64)[:, None], (*z.shape[:2], 1))
+        positions = np.broadcast_to(
+            np.arange(self.length, dtype=np.float64)[:, None], (*z.shape[:2], 1)
+        )
         return np.concatenate([z, np.asarray(y, dtype=np.float64), positions], axis=-1)
 
     def exhaustive(self) -> Iterator[Stack]:
-        """Every set once, beside vectors that tell its first position from all others for the first token of each."""
+        """Every set once, beside vectors that tell its first position from all others for the first
+        token of each.
+        """
         sets = self._every_set()
         for _ in range(self.count):
             named = [next(sets, None) for _ in range(self.length)]

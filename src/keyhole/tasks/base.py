@@ -70,7 +70,9 @@ class Task(Protocol):
 
 
 def measure_wrong_labels(task: Task, Y: Labels, X: Sequences) -> PerSequence:
-    """The share of tokens whose answer lies on the wrong side of 1/2; an answer that is not a number is wrong."""
+    """The share of tokens whose answer lies on the wrong side of 1/2; an answer that is not a
+    number is wrong.
+    """
     right = np.where(task.target(X) > 0.5, Y > 0.5, Y < 0.5)
     return 1.0 - right.mean(axis=(1, 2))
 
@@ -96,7 +98,10 @@ def check_sizes(task: Any, **least: int) -> None:
     for name, smallest in least.items():
         size = getattr(task, name)
         if isinstance(size, bool) or not isinstance(size, int) or size < smallest:
-            raise InvalidInput(f"{spell_option(name)} of {task.name} is a whole number >= {smallest}; got {size!r}.")
+            raise InvalidInput(
+                f"{spell_option(name)} of {task.name} is a whole number >= {smallest}; got"
+                f" {size!r}."
+            )
 
 
 def spell_option(name: str) -> str:
@@ -114,7 +119,9 @@ def check_inputs(task: Task, X: Sequences) -> None:
     """Raise unless `X` are inputs of the task."""
     check_sequences(X, task.width)
     if X.shape[1] != task.length:
-        raise InvalidInput(f"inputs of this {task.name} have {task.length} tokens; got {X.shape[1]}.")
+        raise InvalidInput(
+            f"inputs of this {task.name} have {task.length} tokens; got {X.shape[1]}."
+        )
 
 
 def sizes_of(task: Any) -> dict[str, Any]:

@@ -25,10 +25,11 @@ Adjacency = Float[Array, "batch nodes nodes"]
 
 @dataclass(frozen=True, slots=True)
 class Triangles:
-    """Whether a closed walk of three edges goes through an edge; tokens are directed edges (tail, head).
+    """Whether a closed walk of three edges goes through an edge; tokens are directed edges (tail,
+    head).
 
-    A self-loop is an edge like any other: it closes a walk with itself, and it completes one of an edge and its
-    reverse.
+    A self-loop is an edge like any other: it closes a walk with itself, and it completes one of an
+    edge and its reverse.
 
     Args:
         nodes: nodes of the graph.
@@ -82,7 +83,9 @@ class Triangles:
             edges[:, 1, 0] = edges[:, 0, 1]
             edges[:, 1, 1] = edges[:, -1, 0]
         if kind == "near-miss" and self.length >= 3:  # the walk ends beside where it began
-            edges[:, 1, 1] = (edges[:, 1, 1] + rng.integers(1, max(2, self.nodes), size=size)) % self.nodes
+            edges[:, 1, 1] = (
+                edges[:, 1, 1] + rng.integers(1, max(2, self.nodes), size=size)
+            ) % self.nodes
         return edges.astype(np.float64)
 
     def target(self, X: Sequences) -> Labels:
@@ -100,7 +103,8 @@ class Triangles:
 
 @dataclass(frozen=True, slots=True)
 class FourCycles:
-    """Whether a node is on a directed 4-cycle; tokens are rows of an adjacency matrix, each with its node's number.
+    """Whether a node is on a directed 4-cycle; tokens are rows of an adjacency matrix, each with
+    its node's number.
 
     A cycle has four different nodes.
 
@@ -145,7 +149,9 @@ class FourCycles:
 
     def tokens(self, edges: Adjacency) -> Sequences:
         """Adjacency matrices as inputs."""
-        numbers = np.broadcast_to(np.arange(self.nodes, dtype=np.float64)[:, None], (len(edges), self.nodes, 1))
+        numbers = np.broadcast_to(
+            np.arange(self.nodes, dtype=np.float64)[:, None], (len(edges), self.nodes, 1)
+        )
         return np.concatenate([edges, numbers], axis=-1)
 
     def exhaustive(self) -> Iterator[Stack]:
@@ -156,7 +162,9 @@ class FourCycles:
     def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
         """Inputs of one kind."""
         check_kind(self, kind)
-        edges = (rng.random((size, self.nodes, self.nodes)) < 1.2 / max(2, self.nodes)).astype(np.float64)
+        edges = (rng.random((size, self.nodes, self.nodes)) < 1.2 / max(2, self.nodes)).astype(
+            np.float64
+        )
         if kind != "random" and self.nodes >= 4:
             for graph in edges:
                 cycle = [self.nodes - 1, *rng.choice(self.nodes - 1, 3, replace=False)]
@@ -172,10 +180,13 @@ class FourCycles:
         return np.stack([self._cycles(graph) for graph in edges])[..., None].astype(np.float64)
 
     def _cycles(self, edges: np.ndarray) -> np.ndarray:
-        """Whether each node a lies on a cycle a, b, c, d: for some c there is a b on the way and another d back."""
+        """Whether each node a lies on a cycle a, b, c, d: for some c there is a b on the way and
+        another d back.
+        """
         off = edges & ~np.eye(self.nodes, dtype=bool)
         there = np.einsum("ab,bc->ac", off.astype(int), off.astype(int))
-        both = np.einsum("ab,bc,cb,ba->ac", *[off.astype(int)] * 4)  # one node serves there and back
+        # one node serves there and back
+        both = np.einsum("ab,bc,cb,ba->ac", *[off.astype(int)] * 4)
         walks = there * there.T - both
         np.fill_diagonal(walks, 0)
         return (walks > 0).any(axis=1)

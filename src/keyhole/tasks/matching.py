@@ -34,7 +34,8 @@ DRAWS = 8  # times as many random inputs as wanted, from which balanced ones are
 
 @dataclass(frozen=True, slots=True)
 class _Match(ABC):
-    """What the matching tasks share: tokens, samplers and the error; each knows its truth and how a match is planted.
+    """What the matching tasks share: tokens, samplers and the error; each knows its truth and how a
+    match is planted.
 
     Args:
         length: tokens of an input.
@@ -47,7 +48,9 @@ class _Match(ABC):
     def __post_init__(self) -> None:
         check_sizes(self, length=1, modulus=2)
         if self.modulus > LARGEST_MODULUS:
-            raise InvalidInput(f"--modulus is at most 2^50, so that sums are exact; got {self.modulus}.")
+            raise InvalidInput(
+                f"--modulus is at most 2^50, so that sums are exact; got {self.modulus}."
+            )
 
     @property
     @abstractmethod
@@ -66,7 +69,9 @@ class _Match(ABC):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Uniform; with a match for the last token; half of the last tokens matched; sums that miss by one."""
+        """Uniform; with a match for the last token; half of the last tokens matched; sums that miss
+        by one.
+        """
         return KINDS
 
     @property
@@ -76,7 +81,9 @@ class _Match(ABC):
 
     def exhaustive(self) -> Iterator[Stack]:
         """Every input."""
-        return (batch[..., None] for batch in batch_rows(iter(list_tuples(self.modulus, self.length))))
+        return (
+            batch[..., None] for batch in batch_rows(iter(list_tuples(self.modulus, self.length)))
+        )
 
     def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
         """Inputs of one kind."""
@@ -91,24 +98,33 @@ class _Match(ABC):
         return x[..., None].astype(np.float64)
 
     def near(self, size: int, residues: Sequence[int], *, rng: np.random.Generator) -> Sequences:
-        """Inputs whose partners miss a match with the last token by one of these residues, up to its sign."""
+        """Inputs whose partners miss a match with the last token by one of these residues, up to
+        its sign.
+        """
         x = rng.integers(self.modulus, size=(size, self.length))
         self._plant(x, rng.choice(residues, size=size) * rng.choice([-1, 1], size=size), rng)
         return x[..., None].astype(np.float64)
 
     def _balanced(self, size: int, rng: np.random.Generator) -> Sequences:
         """Inputs half of whose last tokens have a match, as far as the draws allow."""
-        pool = np.concatenate([self.sample(DRAWS * size, rng=rng, kind=kind) for kind in ("planted", "random")])
+        pool = np.concatenate(
+            [self.sample(DRAWS * size, rng=rng, kind=kind) for kind in ("planted", "random")]
+        )
         pool = np.concatenate([pool, self.sample(DRAWS * size, rng=rng, kind="near-miss")])
         matched = self.target(pool)[:, -1, 0] > 0.5
-        halves = [np.flatnonzero(matched)[: -(-size // 2)], np.flatnonzero(~matched)[::-1][: size // 2]]
+        halves = [
+            np.flatnonzero(matched)[: -(-size // 2)],
+            np.flatnonzero(~matched)[::-1][: size // 2],
+        ]
         chosen = np.concatenate(halves)
         chosen = np.concatenate([chosen, np.arange(size - len(chosen))])
         return pool[rng.permutation(chosen)]
 
     @abstractmethod
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
-        """Change partners so that they and the last token sum to `off`: some for a match, all for a miss."""
+        """Change partners so that they and the last token sum to `off`: some for a match, all for a
+        miss.
+        """
 
     def target(self, X: Sequences) -> Labels:
         """The truth."""
@@ -197,7 +213,8 @@ class Match3Bigram(_Match):
 
 @dataclass(frozen=True, slots=True)
 class Match3Local(_Match):
-    """Whether there are two partners at most `radius` away with which the token sums to zero modulo M.
+    """Whether there are two partners at most `radius` away with which the token sums to zero modulo
+    M.
 
     Args:
         radius: how far a partner may be.
@@ -232,7 +249,9 @@ def _find_pair_sums(x: Any, modulus: int) -> Any:
 
 
 def _plant_last(x: Any, off: Any, modulus: int, partners: int, rng: np.random.Generator) -> None:
-    """Give the last token partners whose sum with it is `off`: one set of them, or as many as there are for a miss."""
+    """Give the last token partners whose sum with it is `off`: one set of them, or as many as there
+    are for a miss.
+    """
     others = x.shape[1] - 1
     if others == 0:
         return

@@ -37,7 +37,9 @@ try:
     from keyhole.lab.serving.listening import Listening, open_listener
     from keyhole.web.guard import REPORT, Guard
 except ImportError as missing:
-    raise ImportError("the explorer needs starlette and uvicorn: pip install 'keyhole[web]'.") from missing
+    raise ImportError(
+        "the explorer needs starlette and uvicorn: pip install 'keyhole[web]'."
+    ) from missing
 
 HOST = "127.0.0.1"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -76,7 +78,9 @@ class Explorer:
             Route("/api/jobs/{name}", self._job),
             Route("/api/jobs/{name}/cancel", self._cancel, methods=["POST"]),
         ]
-        guard = Guard(Starlette(routes=routes, exception_handlers={HTTPException: _answer_unknown}), port)  # pyright: ignore[reportArgumentType]
+        guard = Guard(
+            Starlette(routes=routes, exception_handlers={HTTPException: _answer_unknown}), port
+        )  # pyright: ignore[reportArgumentType]
         self.token = guard.token
         return guard
 
@@ -97,7 +101,9 @@ class Explorer:
 
     async def _report(self, request: Request) -> Response:
         try:
-            page = await asyncio.to_thread(shelf.read_run_report, self.runs, request.path_params["name"])
+            page = await asyncio.to_thread(
+                shelf.read_run_report, self.runs, request.path_params["name"]
+            )
         except shelf.NotThere as error:
             return _answer_json({"sentence": str(error)}, 404)
         return Response(page, media_type="text/html", headers={"content-security-policy": REPORT})
@@ -107,12 +113,16 @@ class Explorer:
 
     async def _run(self, request: Request) -> Response:
         try:
-            return _answer_json(await asyncio.to_thread(shelf.show_run, self.runs, request.path_params["name"]))
+            return _answer_json(
+                await asyncio.to_thread(shelf.show_run, self.runs, request.path_params["name"])
+            )
         except shelf.NotThere as error:
             return _answer_json({"sentence": str(error)}, 404)
 
     def _told(self, work: Answer, status: int = 200) -> Any:
-        """A route that reads a JSON object and answers with what `work` makes of it, or with a sentence."""
+        """A route that reads a JSON object and answers with what `work` makes of it, or with a
+        sentence.
+        """
 
         async def tell(request: Request) -> Response:
             self.requests += 1
@@ -120,14 +130,20 @@ class Explorer:
                 asked = msgspec.json.decode(await request.body(), type=dict[str, Any])
                 return _answer_json(await asyncio.to_thread(work, asked), status)
             except msgspec.DecodeError as error:
-                return _answer_json({"sentence": f"The request is not a JSON object: {error}."}, 400)
+                return _answer_json(
+                    {"sentence": f"The request is not a JSON object: {error}."}, 400
+                )
             except (InvalidInput, DoesNotFit) as error:
                 return _answer_json({"sentence": str(error)}, 400)
             except TooMany as error:
                 return _answer_json({"sentence": str(error)}, 429)
             except Exception as error:
-                sys.stderr.write(f"keyhole: the explorer failed on a request: {type(error).__name__}: {error}\n")
-                return _answer_json({"sentence": f"The explorer failed: {type(error).__name__}: {error}."}, 500)
+                sys.stderr.write(
+                    f"keyhole: the explorer failed on a request: {type(error).__name__}: {error}\n"
+                )
+                return _answer_json(
+                    {"sentence": f"The explorer failed: {type(error).__name__}: {error}."}, 500
+                )
 
         return tell
 
@@ -139,7 +155,9 @@ class Explorer:
         task = self.desk.find(request.path_params["name"])
         after = request.query_params.get("after", "0")
         if task is None:
-            return _answer_json({"sentence": "This job is not known any more. Start it again."}, 404)
+            return _answer_json(
+                {"sentence": "This job is not known any more. Start it again."}, 404
+            )
         if not after.isdecimal() or len(after) > 9:
             return _answer_json({"sentence": "after is the number of events seen before."}, 400)
         return _answer_json(task.seen(int(after)))
@@ -158,20 +176,25 @@ def _answer_task(data: Mapping[str, Any]) -> Any:
 
 
 def _answer_limits(asked: Mapping[str, Any]) -> Any:
-    """The verdict of inequalities alone, and the plane: nothing is built, so that it is there at once."""
+    """The verdict of inequalities alone, and the plane: nothing is built, so that it is there at
+    once.
+    """
     job = replace(read_bound_wish(asked), build=False)
     return {"record": run_job(job).data, **measure_job_plane(job)}
 
 
 def _answer_json(data: Any, status: int = 200) -> Response:
     body = Record(data).json()
-    return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
+    return Response(
+        body, status, media_type="application/json", headers={"cache-control": "no-store"}
+    )
 
 
 def _answer_unknown(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     return _answer_json(
-        {"sentence": "There is nothing at this address." if status == 404 else "Not in this way."}, status
+        {"sentence": "There is nothing at this address." if status == 404 else "Not in this way."},
+        status,
     )
 
 
@@ -208,8 +231,12 @@ def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Reco
     explorer = Explorer(Path(job.runs))
 
     def ready(address: str) -> None:
-        sentence = f"The explorer is at {address} (Ctrl-C stops it). It shows the runs in {job.runs}."
-        record = Record({"status": "READY", "sentence": sentence, "address": address, "runs": job.runs})
+        sentence = (
+            f"The explorer is at {address} (Ctrl-C stops it). It shows the runs in {job.runs}."
+        )
+        record = Record(
+            {"status": "READY", "sentence": sentence, "address": address, "runs": job.runs}
+        )
         _announce_record(record) if announce is None else announce(record)
         if job.open:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
@@ -217,7 +244,9 @@ def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Reco
     window = Window(explorer, job.port, ready)
     window.serve_until_stopped()
     sentence = f"Served {explorer.requests:,} requests."
-    return Record({"sentence": sentence, "address": window.address, "seconds": time.perf_counter() - start}, 0)
+    return Record(
+        {"sentence": sentence, "address": window.address, "seconds": time.perf_counter() - start}, 0
+    )
 
 
 def _announce_record(record: Record) -> None:

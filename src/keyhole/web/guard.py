@@ -1,4 +1,6 @@
-"""Who may talk to the explorer: a browser of this machine, on the page that the explorer itself served."""
+"""Who may talk to the explorer: a browser of this machine, on the page that the explorer itself
+served.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from keyhole.lab.serving.visitors import App, Message, Names, Receive, Scope, Se
 BODY = 1 << 16  # bytes of a request
 TOKEN = "x-keyhole-token"  # noqa: S105
 PAGE = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
+    " data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# A report may be anybody's file. It gets an origin of its own, so that its script can neither read what the explorer
-# answers nor ask it for anything, and no address to fetch from.
+# A report may be anybody's file. It gets an origin of its own, so that its script can neither read
+# what the explorer answers nor ask it for anything, and no address to fetch from.
 REPORT = (
-    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src"
+    " 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -33,10 +35,11 @@ _HEADERS = {
 
 @dataclass(slots=True)
 class Guard:
-    """Refuses whoever has no business here, and gives every answer the headers that keep it in its place.
+    """Refuses whoever has no business here, and gives every answer the headers that keep it in its
+    place.
 
-    A page from elsewhere can give its requests neither our name as Host nor a header of ours without asking first, and
-    cannot read the token.
+    A page from elsewhere can give its requests neither our name as Host nor a header of ours
+    without asking first, and cannot read the token.
 
     Args:
         inner: the application.
@@ -57,7 +60,9 @@ class Guard:
             if message["type"] == "http.response.start":
                 known = {name for name, _ in message["headers"]}
                 extra = _HEADERS | {"content-security-policy": PAGE}
-                message["headers"] += [(k.encode(), v.encode()) for k, v in extra.items() if k.encode() not in known]
+                message["headers"] += [
+                    (k.encode(), v.encode()) for k, v in extra.items() if k.encode() not in known
+                ]
             await send(message)
 
         answer: App = self.inner if refused is None else refused
@@ -66,14 +71,20 @@ class Guard:
     def _refusal(self, method: str, headers: dict[str, str]) -> App | None:
         foreign = Names.at_loopback(self.port).refuse_foreign(method, headers)
         if foreign is not None:
-            return _refuse_request(403, f"This page is for a browser of this machine, at its own address: {foreign}.")
+            return _refuse_request(
+                403, f"This page is for a browser of this machine, at its own address: {foreign}."
+            )
         if method in ("GET", "HEAD"):
             return None
         if not hmac.compare_digest(headers.get(TOKEN, "").encode(), self.token.encode()):
-            return _refuse_request(403, "This page is older than the explorer that answers it. Load it again.")
+            return _refuse_request(
+                403, "This page is older than the explorer that answers it. Load it again."
+            )
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > BODY or "transfer-encoding" in headers:
-            return _refuse_request(413, f"A request has at most {BODY:,} bytes here, and says how many.")
+            return _refuse_request(
+                413, f"A request has at most {BODY:,} bytes here, and says how many."
+            )
         return None
 
 

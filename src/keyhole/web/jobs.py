@@ -1,4 +1,6 @@
-"""The desk: jobs of the page under way, each in a process of its own that can be ended at any moment."""
+"""The desk: jobs of the page under way, each in a process of its own that can be ended at any
+moment.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class TooMany(Exception):
 
 
 class Hand:
-    """A process that does jobs, one after another; it imports this package, and nothing from the current directory."""
+    """A process that does jobs, one after another; it imports this package, and nothing from the
+    current directory.
+    """
 
     def __init__(self) -> None:
         here = str(Path(keyhole.__file__).parents[1])
@@ -108,7 +112,8 @@ class Task:
 
 @dataclass(slots=True)
 class Desk:
-    """Starts jobs, listens to them, ends them. One process is kept warm, so that a job begins at once.
+    """Starts jobs, listens to them, ends them. One process is kept warm, so that a job begins at
+    once.
 
     Args:
         runs: the directory under which recoveries are kept.
@@ -134,7 +139,9 @@ class Desk:
             TooMany: it has to wait for others.
         """
         if kind not in _CHECKS:
-            raise InvalidInput(f"a job of the page is one of {', '.join(_CHECKS)}; got {kind!r:.80}.")
+            raise InvalidInput(
+                f"a job of the page is one of {', '.join(_CHECKS)}; got {kind!r:.80}."
+            )
         _CHECKS[kind](fields)
         with self._lock:
             if sum(task.state == RUNNING for task in self._tasks.values()) >= AT_ONCE:
@@ -176,17 +183,28 @@ class Desk:
         if task.state == RUNNING and said is not None and "result" in said:
             task.result, task.state = said["result"], DONE
         elif task.state == RUNNING:
-            task.sentence = "The process of this job died. Try a smaller size." if said is None else said["failed"]
+            task.sentence = (
+                "The process of this job died. Try a smaller size."
+                if said is None
+                else said["failed"]
+            )
             task.state = FAILED
         if task.state != DONE:
             self._clear(task)
-        if said is not None and task.state != CANCELLED and self._spare is None and not self._closed:
+        if (
+            said is not None
+            and task.state != CANCELLED
+            and self._spare is None
+            and not self._closed
+        ):
             self._spare = task.hand
         else:
             task.hand.end()
 
     def _clear(self, task: Task) -> None:
-        """Take away the directory, made for this job alone: of a cancelled one always, of others without a record."""
+        """Take away the directory, made for this job alone: of a cancelled one always, of others
+        without a record.
+        """
         unwanted = task.state == CANCELLED and not self._closed
         if task.place is not None and (unwanted or not (task.place / "record.json").exists()):
             shutil.rmtree(task.place, ignore_errors=True)

@@ -1,4 +1,6 @@
-"""A recovery as the page shows it: a hidden model, its queries as they come, the course of the error, the truth."""
+"""A recovery as the page shows it: a hidden model, its queries as they come, the course of the
+error, the truth.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from keyhole.models import Head, MultiHead, load
 from keyhole.oracles import Budgeted, Chunked, Local, watch_batches
 from keyhole.web.requests import Recover
 
-PARTS = (0.5, 0.25, 0.75, 0.9, 0.1, 0.6, 0.35, 0.98, 0.82, 0.17, 0.67, 0.43, 0.04)  # of all queries, halves first
+# of all queries, halves first
+PARTS = (0.5, 0.25, 0.75, 0.9, 0.1, 0.6, 0.35, 0.98, 0.82, 0.17, 0.67, 0.43, 0.04)
 PATIENCE = 2.0  # seconds that asking again for the course may take, about
 BETWEEN = 0.05  # seconds between two counts
 
@@ -33,13 +36,30 @@ Heads = Head | MultiHead
 
 
 def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> dict[str, Any]:
-    """Hide a model in `directory`, recover it there, and compare; `tell` hears of phases and queries on the way."""
+    """Hide a model in `directory`, recover it there, and compare; `tell` hears of phases and
+    queries on the way.
+    """
     hidden = directory / "truth.safetensors"
     kind = "head" if wish.heads == 1 else "multihead"
-    run_job(SampleJob(kind, width=wish.width, rank=wish.rank, heads=wish.heads, seed=wish.seed, out=str(hidden)))
+    run_job(
+        SampleJob(
+            kind,
+            width=wish.width,
+            rank=wish.rank,
+            heads=wish.heads,
+            seed=wish.seed,
+            out=str(hidden),
+        )
+    )
     truth: Any = load(hidden)
     tell({"limit": freedom(truth), "hidden": [pack_numbers(W) for W in canonical(truth).W]})
-    job = LearnJob(str(hidden), simulate=wish.simulate, budget=wish.budget, seed=wish.seed + 1, out=str(directory))
+    job = LearnJob(
+        str(hidden),
+        simulate=wish.simulate,
+        budget=wish.budget,
+        seed=wish.seed + 1,
+        out=str(directory),
+    )
     with _count_phase_queries(tell) as count, watch_batches(count):
         record: dict[str, Any] = msgspec.json.decode(run_job(job).json())
     model: Any = None if record["model"] is None else load(record["model"])
@@ -73,18 +93,23 @@ def _count_phase_queries(tell: Tell) -> Generator[Callable[[str, int], None]]:
 
 
 def measure_relative_error(truth: Heads, found: Heads | None) -> float | None:
-    """Relative error of W, of the worst head; none where the models have different numbers of heads."""
+    """Relative error of W, of the worst head; none where the models have different numbers of
+    heads.
+    """
     gap = None if found is None else distance(truth, found)
     return None if gap is None or gap.heads[0] != gap.heads[1] else gap.W
 
 
 def pack_portraits(truth: Heads, found: Heads | None) -> list[dict[str, Any]]:
-    """The matrices of each true head beside those of the recovered head that matches it, where one does."""
+    """The matrices of each true head beside those of the recovered head that matches it, where one
+    does.
+    """
     hidden = canonical(truth)
     seen = None if found is None else canonical(found)
     pairs = {} if seen is None else dict(assign_heads(hidden, seen))
     return [
-        _pack_portrait(W, None if seen is None or i not in pairs else seen.W[pairs[i]]) for i, W in enumerate(hidden.W)
+        _pack_portrait(W, None if seen is None or i not in pairs else seen.W[pairs[i]])
+        for i, W in enumerate(hidden.W)
     ]
 
 
@@ -109,8 +134,9 @@ def pack_numbers(W: Array) -> str:
     return base64.b64encode(np.ascontiguousarray(W, dtype="<f4").tobytes()).decode()
 
 
-# A learner has no model while it measures. What it would hand out at an earlier moment is what it hands out with a
-# budget that ends there: the same seed asks the same questions and, where they carry noise, draws the same noise.
+# A learner has no model while it measures. What it would hand out at an earlier moment is what it
+# hands out with a budget that ends there: the same seed asks the same questions and, where they
+# carry noise, draws the same noise.
 def trace_error_course(
     truth: Heads, found: Heads | None, wish: Recover, record: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
@@ -120,14 +146,18 @@ def trace_error_course(
     for part in PARTS:
         if time.monotonic() < until and 0 < round(asked * part) < asked:
             points.append(
-                _pack_course_point(round(asked * part), truth, _rerun_with_budget(truth, wish, round(asked * part)))
+                _pack_course_point(
+                    round(asked * part), truth, _rerun_with_budget(truth, wish, round(asked * part))
+                )
             )
     return sorted(points, key=lambda point: point["queries"])
 
 
 def _rerun_with_budget(truth: Heads, wish: Recover, budget: int) -> Heads | None:
     """What the same run has with a smaller budget."""
-    oracle = Budgeted(Chunked(simulate_policies(Local(truth), wish.simulate, wish.seed + 1)), budget)
+    oracle = Budgeted(
+        Chunked(simulate_policies(Local(truth), wish.simulate, wish.seed + 1)), budget
+    )
     try:
         model: Any = learn(oracle, rng=seed_generator(wish.seed + 1)).model
     except KeyholeError:

@@ -15,7 +15,15 @@ T = TypeVar("T")
 
 WIDTH, HEADS, SEED = 64, 4, 2**31  # largest, for a page that answers at once
 SIZES = {"length": 4096, "q": 256, "width": 64, "modulus": 10**6, "radius": 16, "nodes": 64}
-_BOUNDS = {"embed": 2**20, "bits": 64, "heads": 4096, "value_width": 2**20, "layers": 64, "order": 8, "seed": SEED}
+_BOUNDS = {
+    "embed": 2**20,
+    "bits": 64,
+    "heads": 4096,
+    "value_width": 2**20,
+    "layers": 64,
+    "order": 8,
+    "seed": SEED,
+}
 _UNSEEN = ("out", "force", "hidden", "state_bits")  # fields of a bound that the page does not set
 
 
@@ -110,10 +118,14 @@ def read_bound_wish(data: Mapping[str, Any]) -> BoundJob:
 
 
 def convert_request(kind: type[T], data: Mapping[str, Any]) -> T:
-    """Plain data as a dataclass; names it does not have, and values of another type, are refused."""
+    """Plain data as a dataclass; names it does not have, and values of another type, are
+    refused.
+    """
     names = {item.name for item in fields(kind)}  # pyright: ignore[reportArgumentType]
     if extra := sorted(set(data) - names):
-        raise InvalidInput(f"there is no {', '.join(extra)[:200]} here; there is {', '.join(sorted(names))}.")
+        raise InvalidInput(
+            f"there is no {', '.join(extra)[:200]} here; there is {', '.join(sorted(names))}."
+        )
     try:
         return msgspec.convert(dict(data), kind)
     except (msgspec.ValidationError, TypeError) as error:

@@ -1,4 +1,6 @@
-"""The shelf: what a directory of runs holds, read as it is on the disk. Nothing outside it is ever read."""
+"""The shelf: what a directory of runs holds, read as it is on the disk. Nothing outside it is ever
+read.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def _find_run_directories(directory: Path, deep: int) -> Iterator[Path]:
     """Directories that hold a run or a sweep; the jobs of a sweep are not listed one by one."""
     try:
         inside = [
-            place for place in filter(_is_nameable, directory.iterdir()) if place.is_dir() and not place.is_symlink()
+            place
+            for place in filter(_is_nameable, directory.iterdir())
+            if place.is_dir() and not place.is_symlink()
         ]
     except OSError:
         return
@@ -57,7 +61,10 @@ def _has_own_file(place: Path, name: str) -> bool:
 
 
 def _read_modified_time(place: Path) -> float:
-    return max(((place / name).stat().st_mtime for name in _MARKS if _has_own_file(place, name)), default=0.0)
+    return max(
+        ((place / name).stat().st_mtime for name in _MARKS if _has_own_file(place, name)),
+        default=0.0,
+    )
 
 
 _MARKS = ("record.json", "store.sqlite")
@@ -68,11 +75,13 @@ def _summarise_run(runs: Path, place: Path) -> dict[str, Any]:
     store = _has_own_file(place, "store.sqlite")
     return {
         "name": place.relative_to(runs).as_posix(),
-        "kind": "sweep"
-        if store
-        else "train"
-        if "curve" in record and "queries" not in record
-        else recognise_kind(record),
+        "kind": (
+            "sweep"
+            if store
+            else (
+                "train" if "curve" in record and "queries" not in record else recognise_kind(record)
+            )
+        ),
         "verdict": record.get("verdict") or record.get("status"),
         "sentence": record.get("sentence") or ("A sweep that is not finished." if store else ""),
         "report": (place / "report.html").is_file(),
@@ -87,7 +96,9 @@ def _read_run_record(place: Path) -> dict[str, Any]:
         return {}
     try:
         if path.stat().st_size > RECORD:
-            return {"sentence": f"Its record has more than {RECORD >> 20} MiB and is not shown here."}
+            return {
+                "sentence": f"Its record has more than {RECORD >> 20} MiB and is not shown here."
+            }
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         return {"sentence": f"Its record cannot be read: {error}."}
@@ -110,7 +121,12 @@ def _read_sweep_rows(place: Path) -> dict[str, Any] | None:
         return {"columns": [], "rows": [], "left_out": 0, "sentence": str(error)}
     names = dict.fromkeys(name for row in flat for name in row if not _is_heavy(name))
     kept = {name: [_simplify_value(row.get(name)) for row in flat[:ROWS]] for name in names}
-    return {"columns": kept, "count": len(flat), "left_out": max(0, len(flat) - ROWS), "sentence": None}
+    return {
+        "columns": kept,
+        "count": len(flat),
+        "left_out": max(0, len(flat) - ROWS),
+        "sentence": None,
+    }
 
 
 def _is_heavy(name: str) -> bool:
@@ -119,7 +135,11 @@ def _is_heavy(name: str) -> bool:
 
 def _simplify_value(value: Any) -> Any:
     """Numbers and words as they are, anything else as text."""
-    return value if value is None or isinstance(value, int | float | str) else msgspec.json.encode(value).decode()
+    return (
+        value
+        if value is None or isinstance(value, int | float | str)
+        else msgspec.json.encode(value).decode()
+    )
 
 
 def read_run_report(runs: Path, name: str) -> bytes:
@@ -137,10 +157,15 @@ def find_run_directory(runs: Path, name: str) -> Path:
     """The directory of a run.
 
     Raises:
-        NotThere: it leads out of the directory of runs, through a link or otherwise, or holds no run.
+        NotThere: it leads out of the directory of runs, through a link or otherwise, or holds no
+            run.
     """
     parts = name.split("/")
-    if not name or len(parts) > DEEP or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+    if (
+        not name
+        or len(parts) > DEEP
+        or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
+    ):
         raise NotThere("There is no such run.")
     place = runs.joinpath(*parts)
     try:

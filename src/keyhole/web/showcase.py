@@ -1,7 +1,8 @@
-"""What attention computes, on inputs a person moves about: constructed weights beside brute force, at once.
+"""What attention computes, on inputs a person moves about: constructed weights beside brute force,
+at once.
 
-Models are built by the constructions of this package, once per size; what is checked beforehand elsewhere is checked
-here on the very input that is shown.
+Models are built by the constructions of this package, once per size; what is checked beforehand
+elsewhere is checked here on the very input that is shown.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ from keyhole.web.requests import SEED, check_within, convert_request
 LENGTH, SUBSET, MODULUS = 32, 6, 400  # largest
 ACCURACY = 1e-2
 POINTS = 241  # of a curve
-FAMILIES: dict[str, SetKeys] = {"trigonometric": TRIGONOMETRIC, "max-margin": MAX_MARGIN, "one-hot": ONE_HOT}
+FAMILIES: dict[str, SetKeys] = {
+    "trigonometric": TRIGONOMETRIC,
+    "max-margin": MAX_MARGIN,
+    "one-hot": ONE_HOT,
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,9 @@ class Averages:
         if self.keys not in FAMILIES:
             raise InvalidInput(f"keys are {', '.join(FAMILIES)}; got {self.keys!r:.80}.")
         if not 1 <= len(self.members) <= self.q or len(set(self.members)) != len(self.members):
-            raise InvalidInput(f"choose 1 to {self.q} different positions; got {len(self.members)}.")
+            raise InvalidInput(
+                f"choose 1 to {self.q} different positions; got {len(self.members)}."
+            )
         for place in self.members:
             check_within("a position", place, 0, self.length - 1)
 
@@ -93,9 +100,19 @@ class Matching:
 
 
 @lru_cache(maxsize=64)
-def _build_set_unit(length: int, q: int, keys: str) -> tuple[SparseAverage, SetQueries, Transformer]:
-    task, family, rng = SparseAverage(length, q, 2, at_most=True), FAMILIES[keys], np.random.default_rng(0)
-    widths = {"trigonometric": 2 * q, "one-hot": length, "max-margin": math.ceil(2.0 * q * math.log(length))}
+def _build_set_unit(
+    length: int, q: int, keys: str
+) -> tuple[SparseAverage, SetQueries, Transformer]:
+    task, family, rng = (
+        SparseAverage(length, q, 2, at_most=True),
+        FAMILIES[keys],
+        np.random.default_rng(0),
+    )
+    widths = {
+        "trigonometric": 2 * q,
+        "one-hot": length,
+        "max-margin": math.ceil(2.0 * q * math.log(length)),
+    }
     width = max(widths[keys], (length - 1).bit_length())
     phi = SetQueries(family.keys(task, width, rng), family.solver, ACCURACY / 2, q, 2)
     return task, phi, build_set_unit(phi)
@@ -130,7 +147,9 @@ def show_averages(wish: Averages) -> dict[str, Any]:
 
 
 def _score_tokens(model: Transformer, X: Stack) -> Matrix:
-    """Scores of every token against every token of the only layer, a blank one first where there is one."""
+    """Scores of every token against every token of the only layer, a blank one first where there is
+    one.
+    """
     block = model.blocks[0]
     tokens, layer = block.tokens(X), block.layer
     if isinstance(layer, TensorAttention):
@@ -151,13 +170,19 @@ def _place_keys_across(keys: Matrix, direction: Vector) -> Vector:
 
 def _trace_key_curve(direction: Vector) -> Vector:
     """Heights of the whole curve that trigonometric keys lie on, from angle 0 to 2 pi."""
-    harmonics = np.outer(np.linspace(0.0, 2.0 * np.pi, POINTS), np.arange(1, len(direction) // 2 + 1))
+    harmonics = np.outer(
+        np.linspace(0.0, 2.0 * np.pi, POINTS), np.arange(1, len(direction) // 2 + 1)
+    )
     return np.column_stack([np.cos(harmonics), np.sin(harmonics)]) @ direction
 
 
 @lru_cache(maxsize=64)
-def _build_wave_unit(order: int, length: int, modulus: int) -> tuple[Transformer, int, float, tuple[float, ...]]:
-    """A unit with its key width, its gap, and how far answers may be from 1 with a match and from 0 without."""
+def _build_wave_unit(
+    order: int, length: int, modulus: int
+) -> tuple[Transformer, int, float, tuple[float, ...]]:
+    """A unit with its key width, its gap, and how far answers may be from 1 with a match and from 0
+    without.
+    """
     task = (Match2 if order == 2 else Match3)(length, modulus)
     rng = np.random.default_rng(0)
     draft = Waves(order).draft(task, form=number_format("f64"), embed=None, rng=rng)
@@ -165,7 +190,9 @@ def _build_wave_unit(order: int, length: int, modulus: int) -> tuple[Transformer
 
 
 def show_match2(wish: Matching) -> dict[str, Any]:
-    """Scores and attention of one token over a blank token and all others; every token's answer beside the truth."""
+    """Scores and attention of one token over a blank token and all others; every token's answer
+    beside the truth.
+    """
     task, X = Match2(len(wish.tokens), wish.modulus), _stack_tokens(wish.tokens)
     model, embed, gap, bounds = _build_wave_unit(2, len(wish.tokens), wish.modulus)
     scores = _score_tokens(model, X)[wish.query + 1]
@@ -178,13 +205,19 @@ def show_match2(wish: Matching) -> dict[str, Any]:
 
 
 def show_match3(wish: Matching) -> dict[str, Any]:
-    """The pair weights of one token, blank token first on both sides; every token's answer beside the truth."""
+    """The pair weights of one token, blank token first on both sides; every token's answer beside
+    the truth.
+    """
     task, X = Match3(len(wish.tokens), wish.modulus), _stack_tokens(wish.tokens)
     model, embed, gap, bounds = _build_wave_unit(3, len(wish.tokens), wish.modulus)
     scores = _score_tokens(model, X)[wish.query + 1]
     side = len(wish.tokens) + 1
     weights = softmax(scores).reshape(side, side)
-    return {"weights": weights, **_judge_task_answers(task, model, X), **_describe_unit(embed, gap, bounds)}
+    return {
+        "weights": weights,
+        **_judge_task_answers(task, model, X),
+        **_describe_unit(embed, gap, bounds),
+    }
 
 
 def _stack_tokens(tokens: Sequence[int]) -> Stack:
@@ -222,7 +255,9 @@ def show_task(task: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rehearse_views() -> None:
-    """Ask for one small thing of each kind, so that the first person to ask does not wait for libraries to load."""
+    """Ask for one small thing of each kind, so that the first person to ask does not wait for
+    libraries to load.
+    """
     for keys in FAMILIES:
         show_averages(Averages(length=4, q=1, members=(0,), keys=keys))
     for view in (show_match2, show_match3):

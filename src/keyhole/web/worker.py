@@ -1,7 +1,8 @@
-"""The process behind a job of the page: takes one line of JSON, tells what happens line by line, waits for the next.
+"""The process behind a job of the page: takes one line of JSON, tells what happens line by line,
+waits for the next.
 
-It runs beside the server so that a job can be ended at any moment by ending its process. Standard input closes when
-the server is gone, and then this process ends too.
+It runs beside the server so that a job can be ended at any moment by ending its process. Standard
+input closes when the server is gone, and then this process ends too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Built Transformers as files: kind `unit`, layers as layer.I.*, token maps by name with their arrays as map.I.*."""
+"""Built Transformers as files: kind `unit`, layers as layer.I.*, token maps by name with their
+arrays as map.I.*.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,14 @@ TOKEN_MAPS: dict[str, Callable[..., TokenMap]] = {
 }
 
 
-def save(model: Any, path: str | os.PathLike[str], *, bars: Mapping[str, Array] | None = None) -> None:
+def save(
+    model: Any, path: str | os.PathLike[str], *, bars: Mapping[str, Array] | None = None
+) -> None:
     """Write any model to `path` as safetensors; the file is complete or not there.
 
     Args:
-        model: a head, a sum of heads, a self-attention unit, a network, a head and a network, or a built Transformer.
+        model: a head, a sum of heads, a self-attention unit, a network, a head and a network, or a
+            built Transformer.
         path: where to write.
         bars: error bars by tensor name, stored as NAME.bar.
 
@@ -58,10 +63,14 @@ def save(model: Any, path: str | os.PathLike[str], *, bars: Mapping[str, Array] 
     metadata: dict[str, str] = {"kind": "unit", "layers": str(len(model.blocks))}
     tensors: dict[str, Array] = {}
     for i, block in enumerate(model.blocks):
-        tensors |= {f"layer.{i}.{name}": array for name, array in _list_layer_tensors(block.layer).items()}
+        tensors |= {
+            f"layer.{i}.{name}": array for name, array in _list_layer_tensors(block.layer).items()
+        }
         tensors |= {} if block.blank is None else {f"layer.{i}.blank": block.blank}
         metadata[f"layer.{i}.residual"] = "true" if block.residual else "false"
-        metadata |= {f"layer.{i}.weights": "linear"} if isinstance(block.layer, LinearAttention) else {}
+        metadata |= (
+            {f"layer.{i}.weights": "linear"} if isinstance(block.layer, LinearAttention) else {}
+        )
         _describe_map(f"map.{i}", block.map, metadata, tensors)
     if model.out is not None:
         _describe_map("out", model.out, metadata, tensors)
@@ -73,27 +82,43 @@ def _list_layer_tensors(layer: Layer) -> dict[str, Array]:
         return {"Q": layer.Q, "K": layer.K, "V": layer.V}
     if isinstance(layer, TensorAttention):
         several = {"K": layer.K, "V": layer.V}
-        named = {f"{name}{t}": array for name, arrays in several.items() for t, array in enumerate(arrays, start=1)}
+        named = {
+            f"{name}{t}": array
+            for name, arrays in several.items()
+            for t, array in enumerate(arrays, start=1)
+        }
         return {"Q": layer.Q, **named}
-    raise InvalidInput(f"layers of files are self-attention, linear or of higher order; got {type(layer).__name__}.")
+    raise InvalidInput(
+        "layers of files are self-attention, linear or of higher order; got"
+        f" {type(layer).__name__}."
+    )
 
 
-def _describe_map(place: str, token_map: TokenMap, metadata: dict[str, str], tensors: dict[str, Array]) -> None:
+def _describe_map(
+    place: str, token_map: TokenMap, metadata: dict[str, str], tensors: dict[str, Array]
+) -> None:
     if token_map.name not in TOKEN_MAPS:
-        raise InvalidInput(f"token maps of files are {', '.join(TOKEN_MAPS)}; got {token_map.name!r}.")
+        raise InvalidInput(
+            f"token maps of files are {', '.join(TOKEN_MAPS)}; got {token_map.name!r}."
+        )
     metadata[place] = token_map.name
     metadata[f"{place}.settings"] = json.dumps(dict(token_map.settings), sort_keys=True)
     tensors |= {f"{place}.{name}": array for name, array in token_map.tensors.items()}
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model file back, checking its metadata, names and shapes; the file says which model it is.
+    """Read a model file back, checking its metadata, names and shapes; the file says which model it
+    is.
 
     Raises:
         InvalidInput: the file is missing, is not safetensors, or is not one of ours.
     """
     metadata, tensors = files.read_tensors(Path(path))
-    if metadata.get("kind") != "unit" or "layers" not in metadata or metadata.get("format") != files.FORMAT:
+    if (
+        metadata.get("kind") != "unit"
+        or "layers" not in metadata
+        or metadata.get("format") != files.FORMAT
+    ):
         return files.load(path)
     try:
         return _read_transformer(metadata, dict(tensors))
@@ -108,7 +133,9 @@ def _read_transformer(metadata: Mapping[str, str], tensors: dict[str, Array]) ->
     blocks = tuple(_read_block(i, metadata, tensors) for i in range(int(count)))
     out = _read_token_map("out", metadata, tensors) if "out" in metadata else None
     if tensors:
-        raise InvalidInput(f"a unit holds layer.I.* and the arrays of its maps; unknown {sorted(tensors)[:8]}.")
+        raise InvalidInput(
+            f"a unit holds layer.I.* and the arrays of its maps; unknown {sorted(tensors)[:8]}."
+        )
     return Transformer(blocks, out)
 
 
@@ -146,7 +173,9 @@ def _read_layer(i: int, parts: dict[str, Array], linear: bool) -> Layer:
         _check_axes(i, parts, 2)
         K, V = (tuple(parts[f"{name}{t}"] for t in range(1, order)) for name in "KV")
         return TensorAttention(parts["Q"], K, V)
-    raise InvalidInput(f"layer.{i} holds Q, K and V, or Q, K1 .. and V1 ..; got {sorted(parts)[:12]}.")
+    raise InvalidInput(
+        f"layer.{i} holds Q, K and V, or Q, K1 .. and V1 ..; got {sorted(parts)[:12]}."
+    )
 
 
 def _check_axes(i: int, parts: Mapping[str, Array], axes: int) -> None:
@@ -180,10 +209,14 @@ def _read_settings(place: str, metadata: Mapping[str, str]) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{place}.settings is not JSON.") from error
     if not isinstance(settings, dict):
-        raise InvalidInput(f"{place}.settings is an object of numbers and words; got {text[:40]!r}.")
+        raise InvalidInput(
+            f"{place}.settings is an object of numbers and words; got {text[:40]!r}."
+        )
     values = cast(dict[str, Any], settings)
     if not all(map(_is_plain, values.values())):
-        raise InvalidInput(f"{place}.settings is an object of numbers and words; got {text[:40]!r}.")
+        raise InvalidInput(
+            f"{place}.settings is an object of numbers and words; got {text[:40]!r}."
+        )
     return values
 
 

@@ -1,7 +1,7 @@
 r"""Directed 4-cycles from gathered rows: one layer gives every node the whole adjacency matrix.
 
-The first of two heads attends evenly to all nodes and adds up rows in slots, $n^2$ numbers; the second carries the
-node's number. The map behind looks for a cycle.
+The first of two heads attends evenly to all nodes and adds up rows in slots, $n^2$ numbers; the
+second carries the node's number. The map behind looks for a cycle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from keyhole.tasks.base import round_to_whole
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowSlots:
-    """Rows of a matrix as codes of their number, the row in its slot, and the number over how many there are.
+    """Rows of a matrix as codes of their number, the row in its slot, and the number over how many
+    there are.
 
     Args:
         nodes: rows, and numbers in each.
@@ -93,7 +94,8 @@ class CycleLabels:
         """None."""
         return {}
 
-    # Walks from a over b to c and from c over d back to a, without those in which b and d are one node.
+    # Walks from a over b to c and from c over d back to a, without those in which b and d are one
+    # node.
     def __call__(self, X: Sequences) -> Stack:
         """The labels."""
         n = self.nodes
@@ -109,7 +111,9 @@ class CycleLabels:
 
 @dataclass(frozen=True, slots=True)
 class GatherRows(GatheredRecipe):
-    """FourCycles by one layer of ordinary attention that gathers the matrix: two heads, n^2 + 1 values."""
+    """FourCycles by one layer of ordinary attention that gathers the matrix: two heads, n^2 + 1
+    values.
+    """
 
     @property
     def name(self) -> str:
@@ -139,7 +143,9 @@ class GatherRows(GatheredRecipe):
         matrix = np.broadcast_to(X[..., :-1].reshape(len(X), 1, -1) / n, (len(X), n, n * n))
         return np.concatenate([matrix, X[..., -1:] / n], axis=-1)
 
-    def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
+    def draft(
+        self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
+    ) -> Draft:
         """Equal scores for the first head, the node itself for the second."""
         n = task.nodes
         itself = sharpen_own_position(n, n, form, embed)
@@ -147,6 +153,11 @@ class GatherRows(GatheredRecipe):
         lost = 2 * bound_answer_rounding(form, n)
         model = Transformer((Block(RowSlots(n, len(itself.weights)), layer),), CycleLabels(n))
         off = n * max(lost, itself.leak + lost)
-        assumptions = (*state_position_assumptions(form, EVEN, itself), Check("recovered numbers, off by", off, 0.25))
+        assumptions = (
+            *state_position_assumptions(form, EVEN, itself),
+            Check("recovered numbers, off by", off, 0.25),
+        )
         bounds = ((GATHERED, bound_gathered_error(itself, lost, alone=True)),)
-        return Draft(model, 2 * len(itself.weights), n * n + 1, 2, itself.margin, assumptions, bounds)
+        return Draft(
+            model, 2 * len(itself.weights), n * n + 1, 2, itself.margin, assumptions, bounds
+        )

@@ -1,13 +1,14 @@
 r"""Directed triangles through an edge by one unit of order 3 on edge tokens.
 
-A node is a vector r of cosines and sines, one pair for each frequency. Edges i, j, l close a walk where the head of
-each is the tail of the next, and the score adds up the three agreements,
+A node is a vector r of cosines and sines, one pair for each frequency. Edges i, j, l close a walk
+where the head of each is the tail of the next, and the score adds up the three agreements,
 
 $$\langle r(\mathrm{head}_i), r(\mathrm{tail}_j) \rangle + \langle r(\mathrm{head}_j), r(\mathrm{tail}_l) \rangle
 + \langle r(\mathrm{head}_l), r(\mathrm{tail}_i) \rangle,$$
 
-each in its own block of columns, in which the third edge contributes ones. It is 3 for a closed walk and at most
-3 - gap otherwise. Edges may repeat, so a self-loop closes a walk with itself, as the task says.
+each in its own block of columns, in which the third edge contributes ones. It is 3 for a closed
+walk and at most 3 - gap otherwise. Edges may repeat, so a self-loop closes a walk with itself, as
+the task says.
 """
 
 from __future__ import annotations
@@ -28,9 +29,20 @@ from keyhole.constructions.matching.waves import (
     use_single_frequency,
 )
 from keyhole.constructions.shared.base import Evaluate
-from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, measure_label_distances
+from keyhole.constructions.shared.certifying import (
+    LABELS,
+    Distances,
+    Draft,
+    Recipe,
+    measure_label_distances,
+)
 from keyhole.constructions.shared.layout import Layout, Weights
-from keyhole.constructions.shared.rounding import Scores, bound_moved_score, choose_scores, narrow_gap
+from keyhole.constructions.shared.rounding import (
+    Scores,
+    bound_moved_score,
+    choose_scores,
+    narrow_gap,
+)
 from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
@@ -43,7 +55,9 @@ SIDES = 3
 
 @dataclass(frozen=True, eq=False, slots=True)
 class EdgeAngles(Wavy):
-    """Edges as the angles of their two nodes, then a 1, then a 0 that only the blank token fills."""
+    """Edges as the angles of their two nodes, then a 1, then a 0 that only the blank token
+    fills.
+    """
 
     @property
     def name(self) -> str:
@@ -67,10 +81,14 @@ def build_walk_unit(count: int, chosen: Scores) -> TensorAttention:
     def blocks(scale: float, **where: str) -> Weights:
         weights = Weights.zeros(rows, columns)
         for column, row in where.items():
-            weights = weights.place(row, column, scale * np.ones((1, size)) if row == "real" else scale)
+            weights = weights.place(
+                row, column, scale * np.ones((1, size)) if row == "real" else scale
+            )
         return weights
 
-    Q = blocks(chosen.unit, first="head", second="real", third="tail").place("real", "blank", chosen.blank)
+    Q = blocks(chosen.unit, first="head", second="real", third="tail").place(
+        "real", "blank", chosen.blank
+    )
     K1 = blocks(1.0, first="tail", second="head", third="real").place("blank", "blank", 1.0)
     K2 = blocks(1.0, first="real", second="tail", third="head").place("blank", "blank", 1.0)
     V = Weights.zeros(rows, Layout.of(label=1)).place("real", "label", 1.0).array
@@ -103,18 +121,24 @@ class ClosedWalks(Recipe):
         """Products of numbers that one sequence costs, about."""
         return (task.length + 1.0) ** 3 * (2 * SIDES + 1)
 
-    def inputs(self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator) -> Iterator[Stack]:
+    def inputs(
+        self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator
+    ) -> Iterator[Stack]:
         """Edges one step along the circle of nodes from closing a walk."""
         X = task.sample(size, rng=rng, kind="planted")
         X[:, : max(0, task.length - 1), rng.integers(2)] += rng.choice([-1, 1])
         yield X % task.nodes
 
-    def distances(self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
+    def distances(
+        self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None
+    ) -> tuple[Stack, Distances]:
         """Answers, and their largest distances from 1 and 0."""
         Y = model(X, evaluate)
         return Y, measure_label_distances(task, Y, X)
 
-    def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
+    def draft(
+        self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
+    ) -> Draft:
         """As few frequencies as the proof needs.
 
         Raises:
@@ -122,22 +146,36 @@ class ClosedWalks(Recipe):
         """
         most = MOST if embed is None else min(MOST, (embed - 1) // (2 * SIDES))
         if most < 1:
-            raise DoesNotFit(f"{self.name} has key width at least {2 * SIDES + 1}; asked for {embed}.")
+            raise DoesNotFit(
+                f"{self.name} has key width at least {2 * SIDES + 1}; asked for {embed}."
+            )
         draft = self._with(task, use_single_frequency(max(2, task.nodes)), form)
         for count in range(2, most + 1):
             if draft.proven:
                 break
             wanted = 2.5 * SIDES * bound_moved_score(form, 2, 2 * SIDES * count)
-            draft = self._with(task, draw_frequencies(max(2, task.nodes), count, wanted=wanted, rng=rng), form)
+            draft = self._with(
+                task, draw_frequencies(max(2, task.nodes), count, wanted=wanted, rng=rng), form
+            )
         return draft
 
     def _with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
         count, n = frequencies.count, task.length
         rho = bound_moved_score(form, 2, 2 * SIDES * count)
         gap = narrow_gap(frequencies.gap, 2) / SIDES
-        chosen = choose_scores(gap, tuples=n**2, mixed=2 * n, factor=SIDES * count, rho=rho, form=form)
+        chosen = choose_scores(
+            gap, tuples=n**2, mixed=2 * n, factor=SIDES * count, rho=rho, form=form
+        )
         angles = EdgeAngles(frequencies.modulus, frequencies.values)
         block = Block(angles, build_walk_unit(count, chosen), build_blank_row(4 * count + 2))
         bounds = tuple(zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
         embed = 2 * SIDES * count + 1
-        return Draft(Transformer((block,)), embed, 1, 1, frequencies.gap, state_score_assumptions(chosen, form), bounds)
+        return Draft(
+            Transformer((block,)),
+            embed,
+            1,
+            1,
+            frequencies.gap,
+            state_score_assumptions(chosen, form),
+            bounds,
+        )

@@ -1,9 +1,11 @@
-r"""Scores between positions on a circle: equal within a radius, less beyond, for any number of harmonics.
+r"""Scores between positions on a circle: equal within a radius, less beyond, for any number of
+harmonics.
 
-Position i is the angle $2\pi i/L$, its keys the cosines and sines of multiples of it, and queries weigh harmonic h by
-$a_h$: the score of positions i and j is $p(i - j) = \sum_h a_h \cos(2\pi h (i - j)/L)$. Degree K + 1 suffices to be
-equal at distances 0 .. K and less beyond: $\prod_{t \le K} (\cos(2\pi t/L) - x)$, read at $x = \cos(2\pi \delta/L)$,
-vanishes on the former and has one sign on the latter. More harmonics give a wider margin, which a linear program finds.
+Position i is the angle $2\pi i/L$, its keys the cosines and sines of multiples of it, and queries
+weigh harmonic h by $a_h$: the score of positions i and j is $p(i - j) = \sum_h a_h \cos(2\pi h (i -
+j)/L)$. Degree K + 1 suffices to be equal at distances 0 .. K and less beyond: $\prod_{t \le K}
+(\cos(2\pi t/L) - x)$, read at $x = \cos(2\pi \delta/L)$, vanishes on the former and has one sign on
+the latter. More harmonics give a wider margin, which a linear program finds.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ UNEVEN = 0.25  # scores inside a window may be moved by rounding so much
 
 
 class Window(NamedTuple):
-    """Weights of harmonics, their absolute values adding up to at most 1, and the margin they give."""
+    """Weights of harmonics, their absolute values adding up to at most 1, and the margin they
+    give.
+    """
 
     weights: Vector
     margin: float
@@ -66,13 +70,15 @@ def find_window(length: int, radius: int, harmonics: int) -> Window:
     return Window(weights, float((inside @ weights).min() - (outside @ weights).max()))
 
 
-# A linear program is exact to 1e-7 only: weights of that size are none, and the others are moved, as little as can be,
-# until the scores inside are equal.
+# A linear program is exact to 1e-7 only: weights of that size are none, and the others are moved,
+# as little as can be, until the scores inside are equal.
 def _level_weights(weights: Vector, inside: Matrix) -> Vector:
     steps = (inside[1:] - inside[0]) * (np.abs(weights) > 1e-6)
     weights = weights * (np.abs(weights) > 1e-6)
     for _ in range(2):
-        weights = weights - np.asarray(np.linalg.lstsq(steps, steps @ weights, rcond=None)[0], dtype=np.float64)
+        weights = weights - np.asarray(
+            np.linalg.lstsq(steps, steps @ weights, rcond=None)[0], dtype=np.float64
+        )
     return np.asarray(weights / (float(np.abs(weights).sum()) or 1.0), dtype=np.float64)
 
 
@@ -87,14 +93,16 @@ def _solve_window_program(inside: Matrix, outside: Matrix) -> Vector:
     limits = np.concatenate([np.zeros(len(outside)), [1.0]])
     bounds = [(0.0, None)] * (2 * size) + [(None, None)] * 2
     cost = np.concatenate([np.zeros(2 * size + 1), [-1.0]])
-    found: Any = linprog(cost, np.vstack([below, norm]), limits, equal, np.zeros(len(inside)), bounds, method="highs")
+    found: Any = linprog(
+        cost, np.vstack([below, norm]), limits, equal, np.zeros(len(inside)), bounds, method="highs"
+    )
     if found.x is None:
         return np.zeros(int(size))
     return np.asarray(found.x[:size] - found.x[size : 2 * size], dtype=np.float64)
 
 
-# Floats round the two positions' codes, the weight, the query and the score; fixed point codes and query; float64 each
-# factor and each sum.
+# Floats round the two positions' codes, the weight, the query and the score; fixed point codes and
+# query; float64 each factor and each sum.
 def bound_position_rounding(form: NumberFormat, harmonics: int) -> float:
     """The most that rounding moves a score whose weights add up to 1."""
     own = (2 * harmonics + 12) * U
@@ -104,10 +112,14 @@ def bound_position_rounding(form: NumberFormat, harmonics: int) -> float:
     return own + (2.1 * math.sqrt(2) * half if is_fixed(form) else 5.05 * half)
 
 
-def sharpen_window(length: int, radius: int, harmonics: int, *, tokens: int, share: float, form: NumberFormat) -> Sharp:
-    r"""The scale at which attention outside a window is at most `share` of that on any position inside.
+def sharpen_window(
+    length: int, radius: int, harmonics: int, *, tokens: int, share: float, form: NumberFormat
+) -> Sharp:
+    r"""The scale at which attention outside a window is at most `share` of that on any position
+    inside.
 
-    With scores moved by at most rho each, $\mathrm{leak} \le n e^{-c (g - 2 \rho)}$ for n tokens outside.
+    With scores moved by at most rho each, $\mathrm{leak} \le n e^{-c (g - 2 \rho)}$ for n tokens
+    outside.
     """
     found = find_window(length, radius, harmonics)
     rho = bound_position_rounding(form, harmonics)
@@ -115,14 +127,17 @@ def sharpen_window(length: int, radius: int, harmonics: int, *, tokens: int, sha
     if found.margin <= 0:
         return Sharp(found.weights, found.margin, math.inf, math.inf)
     scale = max(1.0, math.log(tokens / share)) / (left if left > 0 else found.margin)
-    leak = 0.0 if tokens <= radius + 1 else tokens * math.exp(min(-scale * left, 20.0)) * (1 - 1e-12)
+    leak = (
+        0.0 if tokens <= radius + 1 else tokens * math.exp(min(-scale * left, 20.0)) * (1 - 1e-12)
+    )
     return Sharp(scale * found.weights, found.margin, scale * rho, leak)
 
 
 def find_fewest_harmonics(
     length: int, radius: int, *, tokens: int, share: float, form: NumberFormat, most: int | None
 ) -> Sharp:
-    """The fewest harmonics that rounding leaves sharp, and even inside; the most there are where none suffice.
+    """The fewest harmonics that rounding leaves sharp, and even inside; the most there are where
+    none suffice.
 
     Raises:
         DoesNotFit: not even the equal scores have enough harmonics.
@@ -131,7 +146,9 @@ def find_fewest_harmonics(
     limit = full if most is None else min(most, full)
     least = min(radius + 1, full)
     if limit < least:
-        raise DoesNotFit(f"windows of radius {radius} need key width {2 * least}; asked for {2 * limit}.")
+        raise DoesNotFit(
+            f"windows of radius {radius} need key width {2 * least}; asked for {2 * limit}."
+        )
     first, *more = _list_rising_counts(max(1, least), max(1, limit))
     found = sharpen_window(length, radius, first, tokens=tokens, share=share, form=form)
     for harmonics in more:

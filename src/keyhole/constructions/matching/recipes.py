@@ -32,8 +32,8 @@ MATCHING: tuple[Recipe, ...] = (
 def recertify_weights(built: Built, model: Transformer, *, rng: np.random.Generator) -> Certificate:
     """The certificate of a construction for other weights of the same shape.
 
-    Assumptions and proven bounds are those of the construction; the conclusion is measured on the weights in question,
-    so that weights which are not as good as proven are REFUTED.
+    Assumptions and proven bounds are those of the construction; the conclusion is measured on the
+    weights in question, so that weights which are not as good as proven are REFUTED.
 
     Args:
         built: what one of `MATCHING` gave.

@@ -1,8 +1,10 @@
-r"""Match3Bigram by two layers of one head: the first fetches the next token, the second matches pairs.
+r"""Match3Bigram by two layers of one head: the first fetches the next token, the second matches
+pairs.
 
-Positions lie on a circle of L = N + 1, of which the blank token has the last: position i asks for i + 1, and the last
-token finds the blank, which has no value. What is fetched, $(x_{i+1}/M, 1)$, is added to the token. Rounding recovers
-the number; the second layer is a Match2 unit whose keys are angles of $x_j + x_{j+1}$, and 0 where there is no next.
+Positions lie on a circle of L = N + 1, of which the blank token has the last: position i asks for i
++ 1, and the last token finds the blank, which has no value. What is fetched, $(x_{i+1}/M, 1)$, is
+added to the token. Rounding recovers the number; the second layer is a Match2 unit whose keys are
+angles of $x_j + x_{j+1}$, and 0 where there is no next.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ import numpy as np
 from keyhole._arrays import Array, Sequences, Stack
 from keyhole.claims import Check
 from keyhole.constructions.matching.positions import Sharp, encode_positions
-from keyhole.constructions.matching.wave_units import build_blank_row, find_nearest_residues, state_score_assumptions
+from keyhole.constructions.matching.wave_units import (
+    build_blank_row,
+    find_nearest_residues,
+    state_score_assumptions,
+)
 from keyhole.constructions.matching.waves import Wavy, evaluate_waves, use_single_frequency
 from keyhole.constructions.matching.windows import (
     EVEN,
@@ -26,7 +32,13 @@ from keyhole.constructions.matching.windows import (
     state_position_assumptions,
 )
 from keyhole.constructions.shared.base import Evaluate
-from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, measure_label_distances
+from keyhole.constructions.shared.certifying import (
+    LABELS,
+    Distances,
+    Draft,
+    Recipe,
+    measure_label_distances,
+)
 from keyhole.constructions.shared.layout import Layout, Weights
 from keyhole.constructions.shared.rounding import (
     Scores,
@@ -50,7 +62,8 @@ def lay_out_fetching_rows(harmonics: int) -> Layout:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Successors:
-    """Tokens as codes of their position and of the next, their value over M, a 1, and room for what is fetched.
+    """Tokens as codes of their position and of the next, their value over M, a 1, and room for what
+    is fetched.
 
     Args:
         modulus: M.
@@ -83,12 +96,16 @@ class Successors:
         codes = [encode_positions(places + step, self.positions, self.harmonics) for step in (0, 1)]
         codes = np.broadcast_to(np.concatenate(codes, axis=1), (*X.shape[:2], 4 * self.harmonics))
         real = np.ones((*X.shape[:2], 1))
-        return np.concatenate([codes, X[..., :1] / self.modulus, real, np.zeros((*X.shape[:2], 2))], axis=-1)
+        return np.concatenate(
+            [codes, X[..., :1] / self.modulus, real, np.zeros((*X.shape[:2], 2))], axis=-1
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PairAngles(Wavy):
-    """Tokens with what was fetched for them as angles: of their number to ask with, of the pair's sum to be found."""
+    """Tokens with what was fetched for them as angles: of their number to ask with, of the pair's
+    sum to be found.
+    """
 
     @property
     def name(self) -> str:
@@ -98,11 +115,15 @@ class PairAngles(Wavy):
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""
         own, value, present = X[..., -4], X[..., -2], X[..., -1:] > 0.5
-        number, following = (round_to_whole(np.clip(part, -1.0, 2.0) * self.modulus) for part in (own, value))
+        number, following = (
+            round_to_whole(np.clip(part, -1.0, 2.0) * self.modulus) for part in (own, value)
+        )
         asking = evaluate_waves(number % self.modulus, self.modulus, self.frequencies)
         found = [
             present * part
-            for part in evaluate_waves((number + following) % self.modulus, self.modulus, self.frequencies)
+            for part in evaluate_waves(
+                (number + following) % self.modulus, self.modulus, self.frequencies
+            )
         ]
         real = np.ones((*X.shape[:2], 1))
         return np.concatenate([*asking, *found, real, present * real, np.zeros_like(real)], axis=-1)
@@ -121,9 +142,15 @@ def build_fetching_layer(sharp: Sharp) -> SelfAttention:
 
 def build_pairing_layer(count: int, chosen: Scores) -> SelfAttention:
     """The Match2 unit whose queries are numbers and whose keys are sums of pairs."""
-    rows = Layout.of(cos=count, sin=count, pair_cos=count, pair_sin=count, real=1, present=1, blank=1)
+    rows = Layout.of(
+        cos=count, sin=count, pair_cos=count, pair_sin=count, real=1, present=1, blank=1
+    )
     columns = Layout.of(cos=count, sin=count, blank=1)
-    Q = Weights.zeros(rows, columns).place("cos", "cos", chosen.unit).place("sin", "sin", chosen.unit)
+    Q = (
+        Weights.zeros(rows, columns)
+        .place("cos", "cos", chosen.unit)
+        .place("sin", "sin", chosen.unit)
+    )
     K = Weights.zeros(rows, columns).place("pair_cos", "cos", 1.0).place("pair_sin", "sin", -1.0)
     V = Weights.zeros(rows, Layout.of(label=1)).place("present", "label", 1.0).array
     Q, K = Q.place("real", "blank", chosen.blank), K.place("blank", "blank", 1.0)
@@ -156,21 +183,36 @@ class Bigrams(Recipe):
         """Products of numbers that one sequence costs, about."""
         return 30.0 * (task.length + 1) ** 2
 
-    def inputs(self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator) -> Iterator[Stack]:
+    def inputs(
+        self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator
+    ) -> Iterator[Stack]:
         """Inputs whose sums miss by the residues that fall short least."""
         angles: Any = model.blocks[-1].map
-        yield task.near(size, find_nearest_residues(angles.modulus, tuple(angles.frequencies)), rng=rng)
+        yield task.near(
+            size, find_nearest_residues(angles.modulus, tuple(angles.frequencies)), rng=rng
+        )
 
-    def distances(self, task: Any, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
-        """Answers; how far what is fetched is from the next number; how far answers are from 1 and 0."""
+    def distances(
+        self, task: Any, model: Transformer, X: Stack, evaluate: Evaluate | None
+    ) -> tuple[Stack, Distances]:
+        """Answers; how far what is fetched is from the next number; how far answers are from 1 and
+        0.
+        """
         first, second = model.blocks
         rows = first(X, evaluate)
-        following = np.concatenate([X[:, 1:, :1] / task.modulus, np.ones_like(X[:, 1:, :1])], axis=-1)
+        following = np.concatenate(
+            [X[:, 1:, :1] / task.modulus, np.ones_like(X[:, 1:, :1])], axis=-1
+        )
         ideal = np.concatenate([following, np.zeros((len(X), 1, 2))], axis=1)
         Y = second(rows, evaluate)
-        return Y, (float(np.abs(rows[..., -2:] - ideal).max()), *measure_label_distances(task, Y, X))
+        return Y, (
+            float(np.abs(rows[..., -2:] - ideal).max()),
+            *measure_label_distances(task, Y, X),
+        )
 
-    def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
+    def draft(
+        self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
+    ) -> Draft:
         """A sharp shift, then a Match2 unit.
 
         Raises:
@@ -184,15 +226,29 @@ class Bigrams(Recipe):
         gap, rho = narrow_gap(single.gap, 2), bound_moved_score(form, 2, 2)
         chosen = choose_scores(gap, tuples=n, mixed=1, factor=1, rho=rho, form=form)
         blank = np.zeros(lay_out_fetching_rows(len(shift.weights)).width)
-        blank[: 2 * len(shift.weights)] = encode_positions(np.array([n]), n + 1, len(shift.weights))[0]
-        first = Block(Successors(M, n + 1, len(shift.weights)), build_fetching_layer(shift), blank, residual=True)
-        second = Block(PairAngles(M, single.values), build_pairing_layer(1, chosen), build_blank_row(7))
+        blank[: 2 * len(shift.weights)] = encode_positions(
+            np.array([n]), n + 1, len(shift.weights)
+        )[0]
+        first = Block(
+            Successors(M, n + 1, len(shift.weights)),
+            build_fetching_layer(shift),
+            blank,
+            residual=True,
+        )
+        second = Block(
+            PairAngles(M, single.values), build_pairing_layer(1, chosen), build_blank_row(7)
+        )
         fetched = bound_gathered_error(shift, lost, alone=True)
         assumptions = (
             *state_position_assumptions(form, EVEN, shift),
             Check("recovered numbers, off by", M * (2 * shift.leak + lost), 0.25),
             *state_score_assumptions(chosen, form),
         )
-        bounds = ((GATHERED, fetched), *zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
+        bounds = (
+            (GATHERED, fetched),
+            *zip(LABELS, (chosen.matched, chosen.unmatched), strict=True),
+        )
         embed = max(3, 2 * len(shift.weights))
-        return Draft(Transformer((first, second)), embed, blank.size, 1, single.gap, assumptions, bounds)
+        return Draft(
+            Transformer((first, second)), embed, blank.size, 1, single.gap, assumptions, bounds
+        )

@@ -1,12 +1,14 @@
 r"""Matching by one attention unit of order s: Match2, Match3 and Match4 as a sum of cosines.
 
-The cosine of a sum of s angles is a signed sum of products of s cosines and sines with an even number of sines,
+The cosine of a sum of s angles is a signed sum of products of s cosines and sines with an even
+number of sines,
 
 $$\cos(a_0 + \dots + a_{s-1})
 = \sum_{|S| \text{ even}} (-1)^{|S|/2} \prod_{t \in S} \sin a_t \prod_{t \notin S} \cos a_t,$$
 
-which is $2^{s-1}$ columns of queries and keys for each frequency; one more scores the blank token. Order 2 with one
-frequency are the weights of [SHT23] for Match2 (m = 3), order 3 those for Match3 (m = 5).
+which is $2^{s-1}$ columns of queries and keys for each frequency; one more scores the blank token.
+Order 2 with one frequency are the weights of [SHT23] for Match2 (m = 3), order 3 those for Match3
+(m = 5).
 """
 
 from __future__ import annotations
@@ -30,9 +32,20 @@ from keyhole.constructions.matching.waves import (
     use_single_frequency,
 )
 from keyhole.constructions.shared.base import Evaluate
-from keyhole.constructions.shared.certifying import LABELS, Distances, Draft, Recipe, measure_label_distances
+from keyhole.constructions.shared.certifying import (
+    LABELS,
+    Distances,
+    Draft,
+    Recipe,
+    measure_label_distances,
+)
 from keyhole.constructions.shared.layout import Layout, Weights
-from keyhole.constructions.shared.rounding import Scores, bound_moved_score, choose_scores, narrow_gap
+from keyhole.constructions.shared.rounding import (
+    Scores,
+    bound_moved_score,
+    choose_scores,
+    narrow_gap,
+)
 from keyhole.errors import DoesNotFit
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import NumberFormat
@@ -47,7 +60,9 @@ TASKS: dict[int, type[Any]] = {2: Match2, 3: Match3, 4: Match4}
 
 
 def list_sine_subsets(order: int) -> list[tuple[int, ...]]:
-    """Which of the numbers a term of the cosine of a sum takes the sine of; first the terms with the query's cosine."""
+    """Which of the numbers a term of the cosine of a sum takes the sine of; first the terms with
+    the query's cosine.
+    """
     even = [S for size in range(0, order + 1, 2) for S in combinations(range(order), size)]
     return sorted(even, key=lambda S: (0 in S, S))
 
@@ -64,7 +79,11 @@ def build_wave_unit(order: int, count: int, chosen: Scores) -> Layer:
             factors[t] = factors[t].place("sin" if t in S else "cos", column, sign)
     Q, *K = (factor.array for factor in factors)
     V = Weights.zeros(rows, Layout.of(label=1)).place("real", "label", 1.0).array
-    return SelfAttention(Q[None], K[0][None], V[None]) if order == 2 else TensorAttention(Q, tuple(K), (V,) * len(K))
+    return (
+        SelfAttention(Q[None], K[0][None], V[None])
+        if order == 2
+        else TensorAttention(Q, tuple(K), (V,) * len(K))
+    )
 
 
 def build_blank_row(width: int) -> Vector:
@@ -84,7 +103,11 @@ def state_score_assumptions(chosen: Scores, form: NumberFormat) -> tuple[Check, 
 def find_nearest_residues(modulus: int, frequencies: tuple[float, ...]) -> tuple[int, ...]:
     """The residues that fall short least."""
     values = np.array(frequencies)
-    return use_single_frequency(modulus).nearest if len(values) == 1 else measure_frequencies(modulus, values).nearest
+    return (
+        use_single_frequency(modulus).nearest
+        if len(values) == 1
+        else measure_frequencies(modulus, values).nearest
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +146,27 @@ class Waves(Recipe):
         """Products of numbers that one sequence costs, about."""
         return (task.length + 1.0) ** self.order * 2**self.order
 
-    def inputs(self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator) -> Iterator[Stack]:
+    def inputs(
+        self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator
+    ) -> Iterator[Stack]:
         """Inputs whose sums miss by the residues that fall short least."""
         angles: Any = model.blocks[-1].map
-        yield task.near(size, find_nearest_residues(angles.modulus, tuple(angles.frequencies)), rng=rng)
+        yield task.near(
+            size, find_nearest_residues(angles.modulus, tuple(angles.frequencies)), rng=rng
+        )
 
-    def distances(self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
+    def distances(
+        self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None
+    ) -> tuple[Stack, Distances]:
         """Answers, and their largest distances from 1 and 0."""
         Y = model(X, evaluate)
         return Y, measure_label_distances(task, Y, X)
 
-    def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
-        """One frequency, or as few as the proof needs; as many as the key width allows where none suffice.
+    def draft(
+        self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
+    ) -> Draft:
+        """One frequency, or as few as the proof needs; as many as the key width allows where none
+        suffice.
 
         Raises:
             DoesNotFit: the key width asked for is too small.
@@ -142,16 +174,25 @@ class Waves(Recipe):
         terms = 2 ** (self.order - 1)
         most = (MOST if self.several else 1) if embed is None else (embed - 1) // terms
         if most < (2 if self.several else 1):
-            raise DoesNotFit(f"{self.name} has key width at least {self.embed(task, 0.0)}; asked for {embed}.")
+            raise DoesNotFit(
+                f"{self.name} has key width at least {self.embed(task, 0.0)}; asked for {embed}."
+            )
         if not self.several:
             return self._with(task, use_single_frequency(task.modulus), form)
-        tried = (self._with(task, found, form) for found in self._frequencies(task, form, min(most, MOST), rng))
+        tried = (
+            self._with(task, found, form)
+            for found in self._frequencies(task, form, min(most, MOST), rng)
+        )
         return next((draft for draft in tried if draft.proven), None) or self._with(
             task, draw_frequencies(task.modulus, min(most, MOST), wanted=2.0, rng=rng), form
         )
 
-    def _frequencies(self, task: Any, form: NumberFormat, most: int, rng: np.random.Generator) -> Iterator[Frequencies]:
-        """Best draws of rising numbers of frequencies, from where the gap wanted is not hopeless."""
+    def _frequencies(
+        self, task: Any, form: NumberFormat, most: int, rng: np.random.Generator
+    ) -> Iterator[Frequencies]:
+        """Best draws of rising numbers of frequencies, from where the gap wanted is not
+        hopeless.
+        """
         for count in range(2, most + 1):
             wanted = 2 * bound_moved_score(form, self.order, count * 2 ** (self.order - 1))
             if HOPELESS * estimate_typical_gap(task.modulus, count) >= wanted:
@@ -171,4 +212,12 @@ class Waves(Recipe):
         )
         bounds = tuple(zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
         embed = count * 2 ** (order - 1) + 1
-        return Draft(Transformer((block,)), embed, 1, 1, frequencies.gap, state_score_assumptions(chosen, form), bounds)
+        return Draft(
+            Transformer((block,)),
+            embed,
+            1,
+            1,
+            frequencies.gap,
+            state_score_assumptions(chosen, form),
+            bounds,
+        )

@@ -1,12 +1,14 @@
-r"""Whole numbers modulo M as angles, at one frequency or several, and how far apart sums of them are kept.
+r"""Whole numbers modulo M as angles, at one frequency or several, and how far apart sums of them
+are kept.
 
-A number x becomes $e^{2\pi i f x / M}$ for every frequency f. Sums multiply these, so the mean over frequencies of the
-cosine of a sum's angle is 1 where the sum is 0 modulo M, and less by the shortfall of its residue r elsewhere:
+A number x becomes $e^{2\pi i f x / M}$ for every frequency f. Sums multiply these, so the mean over
+frequencies of the cosine of a sum's angle is 1 where the sum is 0 modulo M, and less by the
+shortfall of its residue r elsewhere:
 
 $$\mathrm{short}(r) = \frac{1}{k} \sum_f 2 \sin^2(\pi f r / M), \qquad \mathrm{gap} = \min_{r \ne 0} \mathrm{short}(r)$$
 
-One frequency has the gap $2 \sin^2(\pi/M)$. With k of them the gap is about $M^{-2/k}$: they are the fractional digits
-of one another.
+One frequency has the gap $2 \sin^2(\pi/M)$. With k of them the gap is about $M^{-2/k}$: they are
+the fractional digits of one another.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ SCANNED = 3 * 10**7  # residues looked at while frequencies are drawn, about
 LEAST_DRAWS, MOST_DRAWS = 8, 200
 
 
-# Every angle is a multiple of pi / (2M), and whole numbers fold it into the first eighth of the circle. Numbers that
-# are opposite modulo M get exactly opposite sines and equal cosines, the four quarters get exact zeros, and the error
-# of an angle is at most 4 units of rounding.
+# Every angle is a multiple of pi / (2M), and whole numbers fold it into the first eighth of the
+# circle. Numbers that are opposite modulo M get exactly opposite sines and equal cosines, the four
+# quarters get exact zeros, and the error of an angle is at most 4 units of rounding.
 def rotate_residues(residues: Whole, modulus: int) -> tuple[Array, Array]:
     """Cosine and sine of 2 pi r / M for whole numbers r from 0 to M - 1."""
     below = 2 * residues > modulus
@@ -41,7 +43,10 @@ def rotate_residues(residues: Whole, modulus: int) -> tuple[Array, Array]:
     angle = np.where(left, modulus - angle, angle)
     steep = 4 * angle > modulus
     small = np.pi * np.where(steep, modulus - 2 * angle, 2 * angle) / (2 * modulus)
-    cos, sin = np.where(steep, np.sin(small), np.cos(small)), np.where(steep, np.cos(small), np.sin(small))
+    cos, sin = (
+        np.where(steep, np.sin(small), np.cos(small)),
+        np.where(steep, np.cos(small), np.sin(small)),
+    )
     return np.where(left, -cos, cos), np.where(below, -sin, sin)
 
 
@@ -75,7 +80,9 @@ class Wavy:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Angles(Wavy):
-    """Tokens as cosines and sines at every frequency, then a 1, then a 0 that only the blank token fills."""
+    """Tokens as cosines and sines at every frequency, then a 1, then a 0 that only the blank token
+    fills.
+    """
 
     @property
     def name(self) -> str:
@@ -84,7 +91,9 @@ class Angles(Wavy):
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""
-        cos, sin = evaluate_waves(round_to_whole(X[..., 0]) % self.modulus, self.modulus, self.frequencies)
+        cos, sin = evaluate_waves(
+            round_to_whole(X[..., 0]) % self.modulus, self.modulus, self.frequencies
+        )
         real = np.ones((*X.shape[:2], 1))
         return np.concatenate([cos, sin, real, np.zeros_like(real)], axis=-1)
 
@@ -111,11 +120,14 @@ class Frequencies:
         return len(self.values)
 
 
-def scan_residues(modulus: int, frequencies: Vector, below: float) -> Iterator[tuple[Whole, Vector]]:
-    r"""Residues up to M / 2 whose shortfall is below a limit, with it, from an exact scan of all of them.
+def scan_residues(
+    modulus: int, frequencies: Vector, below: float
+) -> Iterator[tuple[Whole, Vector]]:
+    r"""Residues up to M / 2 whose shortfall is below a limit, with it, from an exact scan of all of
+    them.
 
-    The first frequency is 1, so its share alone, $2 \sin^2(\pi r/M) / k$, leaves out all but the smallest residues;
-    the others are left out as soon as their shares so far add up to the limit.
+    The first frequency is 1, so its share alone, $2 \sin^2(\pi r/M) / k$, leaves out all but the
+    smallest residues; the others are left out as soon as their shares so far add up to the limit.
     """
     k = len(frequencies)
     reach = modulus * math.acos(max(-1.0, 1.0 - k * below)) / (2 * math.pi)
@@ -125,7 +137,9 @@ def scan_residues(modulus: int, frequencies: Vector, below: float) -> Iterator[t
         total = np.zeros(len(residues))
         for f in round_to_whole(frequencies):
             half = f * residues % modulus
-            total = total + 2.0 * np.sin(np.pi * np.minimum(half, modulus - half) / modulus) ** 2 / k
+            total = (
+                total + 2.0 * np.sin(np.pi * np.minimum(half, modulus - half) / modulus) ** 2 / k
+            )
             kept = total < below
             residues, total = residues[kept], total[kept]
         if len(residues):
@@ -151,25 +165,37 @@ def measure_frequencies(modulus: int, values: Vector) -> Frequencies:
 
 
 def estimate_typical_gap(modulus: int, count: int) -> float:
-    """About the gap that random frequencies have: a ball of that radius holds one residue out of M."""
+    """About the gap that random frequencies have: a ball of that radius holds one residue out of
+    M.
+    """
     volume = math.pi ** (count / 2) / math.gamma(count / 2 + 1)
     return min(2.1, (2 * math.pi) ** 2 / (2 * count) * (volume * modulus) ** (-2.0 / count))
 
 
-def draw_frequencies(modulus: int, count: int, *, wanted: float, rng: np.random.Generator) -> Frequencies:
-    """The best of many draws of so many frequencies, the first of which is 1; the first draw that is good enough.
+def draw_frequencies(
+    modulus: int, count: int, *, wanted: float, rng: np.random.Generator
+) -> Frequencies:
+    """The best of many draws of so many frequencies, the first of which is 1; the first draw that
+    is good enough.
 
     Raises:
         DoesNotFit: products of residues would not be exact.
     """
     if modulus > LARGEST and count > 1:
-        raise DoesNotFit(f"several frequencies need a modulus up to 2^31, so that their products are exact; {modulus}.")
+        raise DoesNotFit(
+            "several frequencies need a modulus up to 2^31, so that their products are exact;"
+            f" {modulus}."
+        )
     best = measure_frequencies(modulus, np.arange(1.0, count + 1.0))
-    scan = max(1, int(modulus * math.sqrt(2 * count * estimate_typical_gap(modulus, count)) / math.pi))
+    scan = max(
+        1, int(modulus * math.sqrt(2 * count * estimate_typical_gap(modulus, count)) / math.pi)
+    )
     for _ in range(min(MOST_DRAWS, max(LEAST_DRAWS, SCANNED // scan))):
         if best.gap >= wanted:
             break
-        values = np.concatenate([[1.0], rng.integers(1, max(2, modulus), size=count - 1).astype(np.float64)])
+        values = np.concatenate(
+            [[1.0], rng.integers(1, max(2, modulus), size=count - 1).astype(np.float64)]
+        )
         if not any(True for _ in scan_residues(modulus, values, best.gap)):
             best = measure_frequencies(modulus, values)
     return best

@@ -1,7 +1,9 @@
-r"""Labels from gathered tokens: attention copies what a token needs into slots, and a map behind it decides.
+r"""Labels from gathered tokens: attention copies what a token needs into slots, and a map behind it
+decides.
 
-One head attends evenly to the window of a token and adds up values in slots, so that every slot holds one token; a
-second attends to the token itself. Numbers are recovered by rounding, and the map behind tries all pairs.
+One head attends evenly to the window of a token and adds up values in slots, so that every slot
+holds one token; a second attends to the token itself. Numbers are recovered by rounding, and the
+map behind tries all pairs.
 
 - Match3Local of radius K: windows of q = 2K + 1 positions; position j uses slot j mod q. A slot holds the value x_j / M
   and a presence, both times the weight of j, and their ratio is rounded.
@@ -20,7 +22,12 @@ import numpy as np
 
 from keyhole._arrays import Array, Matrix, Sequences, Stack
 from keyhole.claims import Check
-from keyhole.constructions.matching.positions import UNEVEN, Sharp, encode_positions, find_fewest_harmonics
+from keyhole.constructions.matching.positions import (
+    UNEVEN,
+    Sharp,
+    encode_positions,
+    find_fewest_harmonics,
+)
 from keyhole.constructions.shared.base import Evaluate
 from keyhole.constructions.shared.certifying import Distances, Draft, Recipe
 from keyhole.constructions.shared.layout import Layout, Weights
@@ -39,7 +46,8 @@ SHARE = 32.0  # attention may leak up to 1 / (SHARE M)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ValueSlots:
-    """Tokens as codes of their position, their value in a slot, their presence in a slot, and their value once more.
+    """Tokens as codes of their position, their value in a slot, their presence in a slot, and their
+    value once more.
 
     Args:
         modulus: M, by which values are divided.
@@ -76,7 +84,8 @@ class ValueSlots:
         batch, length, _ = X.shape
         places = np.arange(length, dtype=np.int64)
         codes = np.broadcast_to(
-            encode_positions(places, self.positions, self.harmonics), (batch, length, 2 * self.harmonics)
+            encode_positions(places, self.positions, self.harmonics),
+            (batch, length, 2 * self.harmonics),
         )
         slot = mark_slots(length, self.slots)
         value = X[..., :1] / self.modulus
@@ -121,18 +130,30 @@ class PairLabels:
         return np.concatenate(labels).reshape(*X.shape[:2], 1)
 
     def _labels(self, rows: Array) -> Array:
-        value, presence, own = np.split(rows, [self.slots, self.slots * (1 + self.presence)], axis=1)
-        present = presence > 1 / (2 * self.slots) if self.presence else np.ones(value.shape, dtype=bool)
-        share = np.where(present, presence, 1.0) if self.presence else np.full(value.shape, 1 / self.slots)
+        value, presence, own = np.split(
+            rows, [self.slots, self.slots * (1 + self.presence)], axis=1
+        )
+        present = (
+            presence > 1 / (2 * self.slots) if self.presence else np.ones(value.shape, dtype=bool)
+        )
+        share = (
+            np.where(present, presence, 1.0)
+            if self.presence
+            else np.full(value.shape, 1 / self.slots)
+        )
         number = round_to_whole(np.clip(value / share, -1.0, 2.0) * self.modulus)
-        sums = number[:, :, None] + number[:, None, :] + round_to_whole(own * self.modulus)[:, :, None]
+        sums = (
+            number[:, :, None] + number[:, None, :] + round_to_whole(own * self.modulus)[:, :, None]
+        )
         fits = (sums % self.modulus == 0) & present[:, :, None] & present[:, None, :]
         return fits.any(axis=(1, 2)).astype(np.float64)
 
 
 def mark_slots(length: int, slots: int) -> Matrix:
     """Whether a position uses a slot, as 0 and 1."""
-    return (np.arange(length, dtype=np.int64)[:, None] % slots == np.arange(slots)).astype(np.float64)
+    return (np.arange(length, dtype=np.int64)[:, None] % slots == np.arange(slots)).astype(
+        np.float64
+    )
 
 
 def build_gathering_layer(window: Sharp, itself: Sharp, slots: int, own: int = 1) -> SelfAttention:
@@ -142,7 +163,10 @@ def build_gathering_layer(window: Sharp, itself: Sharp, slots: int, own: int = 1
     values = Layout.of(slot=slots, own=own)
     blocks = [_build_diagonal(sharp.weights, harmonics) for sharp in (window, itself)]
     Q = [Weights.zeros(rows, keys).place("code", "code", block).array for block in blocks]
-    K = [Weights.zeros(rows, keys).place("code", "code", np.sign(np.abs(block))).array for block in blocks]
+    K = [
+        Weights.zeros(rows, keys).place("code", "code", np.sign(np.abs(block))).array
+        for block in blocks
+    ]
     V = [Weights.zeros(rows, values).place(name, name, 1.0).array for name in ("slot", "own")]
     return SelfAttention(np.stack(Q), np.stack(K), np.stack(V))
 
@@ -152,8 +176,9 @@ def _build_diagonal(weights: Array, harmonics: int) -> Array:
     return np.diag(np.concatenate([padded, padded]))
 
 
-# Within a window weights differ by factors up to e^{2 eta}, eta being the most that rounding moves a score, and what
-# leaks from outside is at most `leak` times a weight inside. A window of one position has only the leak.
+# Within a window weights differ by factors up to e^{2 eta}, eta being the most that rounding moves
+# a score, and what leaks from outside is at most `leak` times a weight inside. A window of one
+# position has only the leak.
 def bound_gathered_error(sharp: Sharp, lost: float, *, alone: bool = False) -> float:
     """How far a gathered number may be from the even average over the window."""
     uneven = 1.0 if alone else math.exp(min(2 * sharp.moved, 20.0))
@@ -161,9 +186,13 @@ def bound_gathered_error(sharp: Sharp, lost: float, *, alone: bool = False) -> f
 
 
 def state_position_assumptions(form: NumberFormat, *windows: Sharp) -> tuple[Check, ...]:
-    """What proofs about attention to positions assume; the first window has several positions, others one."""
+    """What proofs about attention to positions assume; the first window has several positions,
+    others one.
+    """
     largest = max(float(np.abs(one.weights).sum()) for one in windows)
-    return Check("scores moved by rounding", windows[0].moved, UNEVEN), Check("largest score", largest, form.range[1])
+    return Check("scores moved by rounding", windows[0].moved, UNEVEN), Check(
+        "largest score", largest, form.range[1]
+    )
 
 
 class GatheredRecipe(Recipe):
@@ -175,7 +204,9 @@ class GatheredRecipe(Recipe):
     def ideal(self, task: Task, X: Stack) -> Stack:
         """What the layer should give."""
 
-    def distances(self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
+    def distances(
+        self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None
+    ) -> tuple[Stack, Distances]:
         """Answers, and the largest distance of a gathered number from the ideal."""
         rows = model.blocks[0](X, evaluate)
         labels = rows if model.out is None else model.out(rows)
@@ -209,7 +240,9 @@ class Windows(GatheredRecipe):
         return task.length**2 * self.embed(task, 0.0) + task.length * (2.0 * task.radius + 1) ** 2
 
     def ideal(self, task: Any, X: Stack) -> Stack:
-        """Values and presences of the window, each over the number of tokens in it, then the token's own value."""
+        """Values and presences of the window, each over the number of tokens in it, then the
+        token's own value.
+        """
         places, q = np.arange(task.length, dtype=np.int64), 2 * task.radius + 1
         near = (np.abs(places[:, None] - places) <= task.radius).astype(np.float64)
         near /= near.sum(axis=1, keepdims=True)
@@ -218,12 +251,21 @@ class Windows(GatheredRecipe):
         presence = np.broadcast_to(near @ slot, (len(X), task.length, q))
         return np.concatenate([near @ (value * slot), presence, value], axis=-1)
 
-    # A slot holds (w x/M + l1) / (w + l2) with l1, l2 at most leak w. Floats round each of the two by three units of
-    # rounding at most; fixed point by half a spacing, of numbers that are at least 1 / 2q.
-    def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
-        """Windows on a circle that is longer than the sequence by the radius, so that they do not wrap around."""
+    # A slot holds (w x/M + l1) / (w + l2) with l1, l2 at most leak w. Floats round each of the two
+    # by three units of rounding at most; fixed point by half a spacing, of numbers that are at
+    # least 1 / 2q.
+    def draft(
+        self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
+    ) -> Draft:
+        """Windows on a circle that is longer than the sequence by the radius, so that they do not
+        wrap around.
+        """
         n, K, M = task.length, task.radius, task.modulus
-        most, q, share = None if embed is None else embed // 2, 2 * task.radius + 1, 1 / (SHARE * task.modulus)
+        most, q, share = (
+            None if embed is None else embed // 2,
+            2 * task.radius + 1,
+            1 / (SHARE * task.modulus),
+        )
         window = find_fewest_harmonics(n + K, K, tokens=n, share=share, form=form, most=most)
         itself = find_fewest_harmonics(n + K, 0, tokens=n, share=share, form=form, most=most)
         layer = build_gathering_layer(window, itself, 2 * q)
@@ -235,13 +277,23 @@ class Windows(GatheredRecipe):
             *state_position_assumptions(form, window, itself),
             Check("recovered numbers, off by", M * off, 0.25),
         )
-        bounds = ((GATHERED, max(bound_gathered_error(window, lost), bound_gathered_error(itself, lost, alone=True))),)
+        bounds = (
+            (
+                GATHERED,
+                max(
+                    bound_gathered_error(window, lost),
+                    bound_gathered_error(itself, lost, alone=True),
+                ),
+            ),
+        )
         return Draft(model, 2 * harmonics, 2 * q + 1, 2, window.margin, assumptions, bounds)
 
 
 @dataclass(frozen=True, slots=True)
 class GatherAll(GatheredRecipe):
-    """Match3 by one layer of ordinary attention that gathers every number: two heads, n + 1 values."""
+    """Match3 by one layer of ordinary attention that gathers every number: two heads, n + 1
+    values.
+    """
 
     @property
     def name(self) -> str:
@@ -271,7 +323,9 @@ class GatherAll(GatheredRecipe):
         everyone = np.broadcast_to(value[:, None] / task.length, (len(X), task.length, task.length))
         return np.concatenate([everyone, value[..., None]], axis=-1)
 
-    def draft(self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
+    def draft(
+        self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
+    ) -> Draft:
         """Equal scores for the first head, the token itself for the second."""
         n, M = task.length, task.modulus
         itself = sharpen_own_position(n, M, form, embed)
@@ -280,7 +334,10 @@ class GatherAll(GatheredRecipe):
         block = Block(ValueSlots(M, n + 1, len(itself.weights), n, 0), layer)
         model = Transformer((block,), PairLabels(M, n, 0))
         off = M * max(n * lost, itself.leak + lost)
-        assumptions = (*state_position_assumptions(form, EVEN, itself), Check("recovered numbers, off by", off, 0.25))
+        assumptions = (
+            *state_position_assumptions(form, EVEN, itself),
+            Check("recovered numbers, off by", off, 0.25),
+        )
         return Draft(
             model,
             2 * len(itself.weights),
@@ -295,4 +352,6 @@ class GatherAll(GatheredRecipe):
 def sharpen_own_position(length: int, levels: int, form: NumberFormat, embed: int | None) -> Sharp:
     """Attention to the token itself, such that numbers of so many levels are recovered."""
     most = None if embed is None else embed // 2
-    return find_fewest_harmonics(length + 1, 0, tokens=length + 1, share=1 / (SHARE * levels), form=form, most=most)
+    return find_fewest_harmonics(
+        length + 1, 0, tokens=length + 1, share=1 / (SHARE * levels), form=form, most=most
+    )

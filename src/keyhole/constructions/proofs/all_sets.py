@@ -1,7 +1,9 @@
-"""A proof for every input: exact scores of every set, and their softmax with more digits than can matter.
+"""A proof for every input: exact scores of every set, and their softmax with more digits than can
+matter.
 
-Stored numbers are binary fractions, so scores are rational numbers and are computed without any rounding. Exponentials
-are rounded correctly to `DIGITS` digits; what sums of them lose is far below `SLACK`, which is added.
+Stored numbers are binary fractions, so scores are rational numbers and are computed without any
+rounding. Exponentials are rounded correctly to `DIGITS` digits; what sums of them lose is far below
+`SLACK`, which is added.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ Row = dict[int, Fraction]
 
 
 def enclose_error(task: SparseAverage, model: Transformer) -> float:
-    """An upper bound on the error of a unit in exact arithmetic, over every set and all vectors of the unit ball.
+    """An upper bound on the error of a unit in exact arithmetic, over every set and all vectors of
+    the unit ball.
 
     Args:
         task: sparse averages with at most 2,000 sets.
@@ -43,19 +46,29 @@ def enclose_error(task: SparseAverage, model: Transformer) -> float:
         DoesNotFit: the keys do not single out some set.
     """
     if count_sets(task) > ALL:
-        raise InvalidInput(f"every set is enclosed where there are at most {ALL:,}; here are {count_sets(task):,}.")
+        raise InvalidInput(
+            f"every set is enclosed where there are at most {ALL:,}; here are {count_sets(task):,}."
+        )
     block = model.blocks[0]
     phi, layer = block.map, block.layer
     if not isinstance(phi, SetQueries) or not isinstance(layer, SelfAttention) or len(layer.Q) != 1:
-        raise InvalidInput("sets are enclosed for one self-attention head behind a map of set queries.")
-    own = slice(0, phi.dimension + phi.keys.shape[1])  # a token's own vector and key must not enter its query
+        raise InvalidInput(
+            "sets are enclosed for one self-attention head behind a map of set queries."
+        )
+    # a token's own vector and key must not enter its query
+    own = slice(0, phi.dimension + phi.keys.shape[1])
     if layer.Q[0][own].any() or layer.K[0][: phi.dimension].any() or not _is_passed_on(layer.V[0]):
         return float("inf")
-    keys = _project_rows(np.column_stack([np.zeros((phi.length, phi.dimension)), phi.keys, 0 * phi.keys]), layer.K[0])
+    keys = _project_rows(
+        np.column_stack([np.zeros((phi.length, phi.dimension)), phi.keys, 0 * phi.keys]), layer.K[0]
+    )
     sizes = range(1 if task.at_most else task.q, task.q + 1)
     sets = (members for size in sizes for members in combinations(range(task.length), size))
     with localcontext(Context(prec=DIGITS)):
-        worst = max(_measure_softmax_distance(_score_keys(phi, layer.Q[0], members, keys), members) for members in sets)
+        worst = max(
+            _measure_softmax_distance(_score_keys(phi, layer.Q[0], members, keys), members)
+            for members in sets
+        )
         return float(np.nextafter(float(worst + SLACK), np.inf))
 
 
@@ -66,7 +79,9 @@ def _is_passed_on(V: Matrix) -> bool:
 
 def _project_rows(tokens: Matrix, weights: Matrix) -> list[Row]:
     """Exact products of rows with a matrix, zeros left out."""
-    columns = [[(int(k), Fraction(float(w))) for k, w in _list_nonzero(column)] for column in weights.T]
+    columns = [
+        [(int(k), Fraction(float(w))) for k, w in _list_nonzero(column)] for column in weights.T
+    ]
     rows = [{k: Fraction(float(x)) for k, x in _list_nonzero(row)} for row in tokens]
     return [{c: _dot(row, column) for c, column in enumerate(columns)} for row in rows]
 
@@ -79,7 +94,9 @@ def _list_nonzero(numbers: Array) -> list[tuple[int, float]]:
     return [(int(k), float(numbers[k])) for k in np.flatnonzero(numbers)]
 
 
-def _score_keys(phi: SetQueries, Q: Matrix, members: Members, keys: Sequence[Row]) -> list[Fraction]:
+def _score_keys(
+    phi: SetQueries, Q: Matrix, members: Members, keys: Sequence[Row]
+) -> list[Fraction]:
     token = np.concatenate([np.zeros(phi.dimension), phi.keys[0], phi.query(members).scaled])
     (query,) = _project_rows(token[None], Q)
     return [sum((query[c] * value for c, value in key.items()), Fraction(0)) for key in keys]

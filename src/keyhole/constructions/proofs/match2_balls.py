@@ -1,7 +1,9 @@
-"""Proofs about Match2 units in ball arithmetic (Arb, from the extra `rigorous`), for all residues and all inputs.
+"""Proofs about Match2 units in ball arithmetic (Arb, from the extra `rigorous`), for all residues
+and all inputs.
 
-Weights and token codes are taken as the float64 numbers they are; sums, products and exponentials are enclosed. What is
-proven is the unit in exact arithmetic; the rounding of an evaluation is counted in the certificates.
+Weights and token codes are taken as the float64 numbers they are; sums, products and exponentials
+are enclosed. What is proven is the unit in exact arithmetic; the rounding of an evaluation is
+counted in the certificates.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def _import_flint() -> Any:
     try:
         flint: Any = import_module("flint")
     except ImportError as error:
-        raise DoesNotFit("rigorous enclosures need python-flint: pip install keyhole[rigorous].") from error
+        raise DoesNotFit(
+            "rigorous enclosures need python-flint: pip install keyhole[rigorous]."
+        ) from error
     flint.ctx.prec = PRECISION
     return flint
 
@@ -64,14 +68,17 @@ def prove_gap(modulus: int, frequencies: Sequence[int]) -> float:
     for residue in range(1, modulus // 2 + 1):
         total = flint.arb(0)
         for f in frequencies:
-            total += 1 - flint.arb.cos_pi_fmpq(flint.fmpq(2 * (int(f) * residue % modulus), modulus))
+            total += 1 - flint.arb.cos_pi_fmpq(
+                flint.fmpq(2 * (int(f) * residue % modulus), modulus)
+            )
         short = (total / len(frequencies)).lower()
         least = short if short < least else least
     return float(least) * (1 - 1e-15)
 
 
 def prove_match2(task: Match2, model: Transformer) -> Proof:
-    """Enclosures of every score over all pairs of residues, and of the answers to all inputs of the task's length.
+    """Enclosures of every score over all pairs of residues, and of the answers to all inputs of the
+    task's length.
 
     Raises:
         DoesNotFit: python-flint is not installed, or there are too many pairs.
@@ -79,7 +86,9 @@ def prove_match2(task: Match2, model: Transformer) -> Proof:
     """
     flint = _import_flint()
     if task.modulus > LARGEST:
-        raise DoesNotFit(f"all pairs are enclosed for a modulus up to {LARGEST}; got {task.modulus}.")
+        raise DoesNotFit(
+            f"all pairs are enclosed for a modulus up to {LARGEST}; got {task.modulus}."
+        )
     queries, keys, blank = _project_residues(task, model, flint)
     lowest: list[Any] = []
     highest: list[Any] = []
@@ -92,7 +101,9 @@ def prove_match2(task: Match2, model: Transformer) -> Proof:
     above, below = min(lowest), max(highest)
     matched = (1 / (1 + (-above).exp())).lower()
     leak = task.length * flint.arb(below).exp()
-    return Proof(float(above), float(below), _round_down(matched), _round_up((leak / (1 + leak)).upper()))
+    return Proof(
+        float(above), float(below), _round_down(matched), _round_up((leak / (1 + leak)).upper())
+    )
 
 
 def _round_down(bound: Any) -> float:
@@ -110,14 +121,25 @@ def _dot(a: Sequence[Any], b: Sequence[Any]) -> Any:
 def _project_residues(
     task: Match2, model: Transformer, flint: Any
 ) -> tuple[list[list[Any]], list[list[Any]], list[Any]]:
-    """Queries and keys of all residues, and the blank's key, as exact sums of products of float64 numbers."""
+    """Queries and keys of all residues, and the blank's key, as exact sums of products of float64
+    numbers.
+    """
     block, layer = model.blocks[0], model.blocks[0].layer
-    if len(model.blocks) != 1 or not isinstance(layer, SelfAttention) or len(layer.Q) != 1 or block.blank is None:
-        raise InvalidInput("proofs are about one self-attention unit of one head with a blank token.")
+    if (
+        len(model.blocks) != 1
+        or not isinstance(layer, SelfAttention)
+        or len(layer.Q) != 1
+        or block.blank is None
+    ):
+        raise InvalidInput(
+            "proofs are about one self-attention unit of one head with a blank token."
+        )
     tokens = block.map(np.arange(task.modulus, dtype=np.float64)[None, :, None])[0]
     Q, K = (_convert_to_balls(weights, flint) for weights in (layer.Q[0].T, layer.K[0].T))
     rows = _convert_to_balls(tokens, flint)
-    queries, keys = ([[_dot(row, column) for column in matrix] for row in rows] for matrix in (Q, K))
+    queries, keys = (
+        [[_dot(row, column) for column in matrix] for row in rows] for matrix in (Q, K)
+    )
     (blank,) = _convert_to_balls(block.blank[None], flint)
     return queries, keys, [_dot(blank, column) for column in K]
 

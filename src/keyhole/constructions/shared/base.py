@@ -1,4 +1,6 @@
-"""What a construction gives: weights that run, their size, a proven error bound, and what checking them showed."""
+"""What a construction gives: weights that run, their size, a proven error bound, and what checking
+them showed.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ class Built:
         model: the weights.
         size: what they cost.
         format: the number format they were checked under.
-        margin: least gap of scores between what must and what must not be attended to, before scaling, as measured.
+        margin: least gap of scores between what must and what must not be attended to, before
+            scaling, as measured.
         error_bound: proven for every input; inf where nothing is.
         certificate: the theorem confronted with this case.
         checked: the model against brute force.
@@ -107,11 +110,19 @@ class Construction(Protocol):
         ...
 
     def embed(self, task: Task, accuracy: float) -> int:
-        """The key width it would need, known before building; a guess where it is found by trying."""
+        """The key width it would need, known before building; a guess where it is found by
+        trying.
+        """
         ...
 
     def build(
-        self, task: Task, *, accuracy: float, number_format: str, embed: int | None, rng: np.random.Generator
+        self,
+        task: Task,
+        *,
+        accuracy: float,
+        number_format: str,
+        embed: int | None,
+        rng: np.random.Generator,
     ) -> Built:
         """The weights, checked under a number format, with key width at most `embed` where given.
 
@@ -131,7 +142,8 @@ def check_model(
     limit: int = EXHAUSTIVE,
     sampled: int = SAMPLED,
 ) -> Checked:
-    """A model against the truth: on every input where they are few, else on samples of every kind the task has.
+    """A model against the truth: on every input where they are few, else on samples of every kind
+    the task has.
 
     Args:
         task: the task.

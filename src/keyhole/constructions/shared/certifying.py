@@ -1,7 +1,8 @@
-"""Labels against the truth: which inputs are asked, what is measured on them, and certificates from it.
+"""Labels against the truth: which inputs are asked, what is measured on them, and certificates from
+it.
 
-Wrong labels alone would let small faults pass where margins are wide, so certificates also compare every number that a
-layer gives with the ideal one, up to the proven distance.
+Wrong labels alone would let small faults pass where margins are wide, so certificates also compare
+every number that a layer gives with the ideal one, up to the proven distance.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class SeenLabels:
 
 
 class Recipe(ABC):
-    """A construction of labels: it drafts weights, and says how far from the ideal a model of that shape is."""
+    """A construction of labels: it drafts weights, and says how far from the ideal a model of that
+    shape is.
+    """
 
     __slots__ = ()
 
@@ -98,7 +101,9 @@ class Recipe(ABC):
         """The key width it would need."""
 
     @abstractmethod
-    def draft(self, task: Task, *, form: NumberFormat, embed: int | None, rng: np.random.Generator) -> Draft:
+    def draft(
+        self, task: Task, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
+    ) -> Draft:
         """Weights for a number format, proven where it allows.
 
         Raises:
@@ -106,24 +111,34 @@ class Recipe(ABC):
         """
 
     @abstractmethod
-    def distances(self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None) -> tuple[Stack, Distances]:
+    def distances(
+        self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None
+    ) -> tuple[Stack, Distances]:
         """Answers, and the largest distances of what layers give from the ideal."""
 
     @abstractmethod
     def work(self, task: Task) -> float:
         """Products of numbers that one sequence costs, about."""
 
-    def inputs(self, task: Task, model: Transformer, size: int, *, rng: np.random.Generator) -> Iterator[Stack]:
+    def inputs(
+        self, task: Task, model: Transformer, size: int, *, rng: np.random.Generator
+    ) -> Iterator[Stack]:
         """Inputs that are hard for this recipe in particular."""
         return iter(())
 
     def build(
-        self, task: Task, *, accuracy: float, number_format: str, embed: int | None, rng: np.random.Generator
+        self,
+        task: Task,
+        *,
+        accuracy: float,
+        number_format: str,
+        embed: int | None,
+        rng: np.random.Generator,
     ) -> Built:
         """The weights, checked under a number format, with key width at most `embed` where given.
 
-        Where the format is too coarse for the proof the certificate is silent, and the weights are given only if no
-        input that was asked is answered wrongly.
+        Where the format is too coarse for the proof the certificate is silent, and the weights are
+        given only if no input that was asked is answered wrongly.
 
         Raises:
             DoesNotFit: with the reason.
@@ -137,12 +152,15 @@ def build_from_recipe(
     """Weights drafted, checked and certified."""
     form = _parse_format(number_format)
     draft = recipe.draft(task, form=form, embed=embed, rng=rng)
-    seen = ask_model(recipe, task, draft.model, choose_inputs(recipe, task, draft.model, rng=rng), form=form)
+    seen = ask_model(
+        recipe, task, draft.model, choose_inputs(recipe, task, draft.model, rng=rng), form=form
+    )
     if seen.checked.errors and not draft.proven:
         failed = next(check for check in draft.assumptions if not check.holds)
         raise DoesNotFit(
-            f"{recipe.name} does not fit into {form.name} here: {failed.name} is {failed.measured:.3g}, which must not "
-            f"exceed {failed.limit:.3g}, and {seen.checked.errors} of {seen.checked.inputs} inputs came out wrong."
+            f"{recipe.name} does not fit into {form.name} here: {failed.name} is"
+            f" {failed.measured:.3g}, which must not exceed {failed.limit:.3g}, and"
+            f" {seen.checked.errors} of {seen.checked.inputs} inputs came out wrong."
         )
     trials = choose_inputs(recipe, task, draft.model, rng=rng, sampled=FEWER, limit=FEWER * FEWER)
     held = find_smallest_format(
@@ -192,7 +210,9 @@ def choose_inputs(
     sampled: int = SAMPLED,
     limit: int = EXHAUSTIVE,
 ) -> Inputs:
-    """Every input where they are few, else samples of every kind and inputs that are hard for the recipe."""
+    """Every input where they are few, else samples of every kind and inputs that are hard for the
+    recipe.
+    """
     if task.count <= limit and task.count * recipe.work(task) <= WORK:
         return Inputs(tuple(task.exhaustive()), True)
     size = max(2, min(sampled, int(WORK / (recipe.work(task) * (len(task.kinds) + 1)))))
@@ -200,21 +220,30 @@ def choose_inputs(
     return Inputs((*drawn, *recipe.inputs(task, model, size, rng=rng)), False)
 
 
-def _check_labels(recipe: Recipe, task: Task, model: Transformer, inputs: Inputs, form: NumberFormat) -> Checked:
+def _check_labels(
+    recipe: Recipe, task: Task, model: Transformer, inputs: Inputs, form: NumberFormat
+) -> Checked:
     return ask_model(recipe, task, model, inputs, form=form).checked
 
 
-def ask_model(recipe: Recipe, task: Task, model: Transformer, inputs: Inputs, *, form: NumberFormat) -> SeenLabels:
-    """A model on inputs in a number format; a number that overflows counts as an error of every sequence."""
+def ask_model(
+    recipe: Recipe, task: Task, model: Transformer, inputs: Inputs, *, form: NumberFormat
+) -> SeenLabels:
+    """A model on inputs in a number format; a number that overflows counts as an error of every
+    sequence.
+    """
     evaluate = choose_evaluation(form)
     errors: list[float] = []
     farthest: Distances = ()
     for X in inputs.batches:
         wrong, far = _ask_batch(recipe, task, model, X, evaluate)
         errors += wrong
-        farthest = far if not farthest else tuple(max(pair) for pair in zip(farthest, far, strict=False))
+        farthest = (
+            far if not farthest else tuple(max(pair) for pair in zip(farthest, far, strict=False))
+        )
     return SeenLabels(
-        Checked(len(errors), sum(error > 0 for error in errors), max(errors), inputs.exhaustive), farthest
+        Checked(len(errors), sum(error > 0 for error in errors), max(errors), inputs.exhaustive),
+        farthest,
     )
 
 
@@ -225,27 +254,40 @@ def _ask_batch(
         Y, far = recipe.distances(task, model, X, evaluate)
     except InvalidInput:  # overflow
         return [1.0] * len(X), (math.inf,) * 3
-    return [float(error) for error in task.error(Y, X)], tuple(math.inf if math.isnan(d) else d for d in far)
+    return [float(error) for error in task.error(Y, X)], tuple(
+        math.inf if math.isnan(d) else d for d in far
+    )
 
 
-def conclude_from_labels(seen: SeenLabels, bounds: Sequence[tuple[str, float]]) -> tuple[Check, ...]:
+def conclude_from_labels(
+    seen: SeenLabels, bounds: Sequence[tuple[str, float]]
+) -> tuple[Check, ...]:
     """No sequence answered wrongly, and no number farther from the ideal than proven."""
-    far = [Check(name, distance, bound) for (name, bound), distance in zip(bounds, seen.distances, strict=False)]
+    far = [
+        Check(name, distance, bound)
+        for (name, bound), distance in zip(bounds, seen.distances, strict=False)
+    ]
     return (Check("sequences answered wrongly", seen.checked.errors, 0), *far)
 
 
 def measure_label_distances(task: Task, Y: Stack, X: Stack) -> tuple[float, float]:
-    """Largest distance of an answer from 1 where there is a match, and from 0 where there is none."""
+    """Largest distance of an answer from 1 where there is a match, and from 0 where there is
+    none.
+    """
     matched, off = task.target(X) > 0.5, np.abs(Y - task.target(X))
-    return float(np.max(off, where=matched, initial=0.0)), float(np.max(off, where=~matched, initial=0.0))
+    return float(np.max(off, where=matched, initial=0.0)), float(
+        np.max(off, where=~matched, initial=0.0)
+    )
 
 
 def certify_other_weights(
     built: Built, model: Transformer, recipes: Sequence[Recipe], *, rng: np.random.Generator
 ) -> Certificate:
-    """The certificate of a construction for other weights of the same shape: REFUTED where they are not as good.
+    """The certificate of a construction for other weights of the same shape: REFUTED where they are
+    not as good.
 
-    What is proven is proven of the weights that were built: of others only the inputs asked are known.
+    What is proven is proven of the weights that were built: of others only the inputs asked are
+    known.
 
     Args:
         built: what a recipe gave.
@@ -259,13 +301,23 @@ def certify_other_weights(
     recipe = next((recipe for recipe in recipes if recipe.name == built.construction), None)
     if recipe is None:
         names = ", ".join(recipe.name for recipe in recipes)
-        raise InvalidInput(f"constructions that are certified again are {names}; got {built.construction}.")
+        raise InvalidInput(
+            f"constructions that are certified again are {names}; got {built.construction}."
+        )
     seen = ask_model(
-        recipe, built.task, model, choose_inputs(recipe, built.task, model, rng=rng), form=number_format(built.format)
+        recipe,
+        built.task,
+        model,
+        choose_inputs(recipe, built.task, model, rng=rng),
+        form=number_format(built.format),
     )
     bounds = [(check.name, check.limit) for check in built.certificate.conclusion[1:]]
-    sampled = built.certificate.sampled if same_weights(model, built.model) else _sampled(seen.checked)
-    return replace(built.certificate, conclusion=conclude_from_labels(seen, bounds), sampled=sampled)
+    sampled = (
+        built.certificate.sampled if same_weights(model, built.model) else _sampled(seen.checked)
+    )
+    return replace(
+        built.certificate, conclusion=conclude_from_labels(seen, bounds), sampled=sampled
+    )
 
 
 def same_weights(one: Transformer, other: Transformer) -> bool:
@@ -276,7 +328,10 @@ def same_weights(one: Transformer, other: Transformer) -> bool:
 
 def _numbers(model: Transformer) -> Iterator[Any]:
     """Every number and word of a model, maps first."""
-    for part in [*(block.map for block in model.blocks), *([] if model.out is None else [model.out])]:
+    for part in [
+        *(block.map for block in model.blocks),
+        *([] if model.out is None else [model.out]),
+    ]:
         yield from (part.name, *sorted(part.settings.items()), *part.tensors.values())
     for block in model.blocks:
         yield from (type(block.layer).__name__, block.residual, block.blank is None)

@@ -27,7 +27,8 @@ SQUASHES = ("none", "sigmoid")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CodedTokens:
-    r"""Reads the first columns of a token as they are and each other one, a whole number, as its code.
+    r"""Reads the first columns of a token as they are and each other one, a whole number, as its
+    code.
 
     $$\phi(x) = (x_{1..p} ; \mathrm{code}(x_{p+1}) ; \mathrm{code}(x_{p+2}) ; \dots)\,E + \mathrm{place}_i$$
 
@@ -54,9 +55,14 @@ class CodedTokens:
                 check_shape(name, getattr(self, name), (None, None))
                 check_finite(name, getattr(self, name))
         if self.plain < 0 or self.coded < 0 or self.flagged not in (0, 1) or not len(self.codes):
-            raise InvalidInput("coded tokens have plain and coded columns, a code for each value, and flagged 0 or 1.")
+            raise InvalidInput(
+                "coded tokens have plain and coded columns, a code for each value, and flagged 0"
+                " or 1."
+            )
         if self.mixing is not None:
-            check_shape("mixing", self.mixing, (self.plain + self.coded * self.codes.shape[1], None))
+            check_shape(
+                "mixing", self.mixing, (self.plain + self.coded * self.codes.shape[1], None)
+            )
         if self.flagged and self.places is not None:
             raise InvalidInput("coded tokens are flagged or have places, not both.")
 
@@ -80,7 +86,9 @@ class CodedTokens:
         """The mapped tokens."""
         check_sequences(X, self.plain + self.coded)
         if not (X[..., self.plain :] < len(self.codes) - 0.5).all():
-            raise InvalidInput(f"columns that are read as codes hold whole numbers below {len(self.codes)}.")
+            raise InvalidInput(
+                f"columns that are read as codes hold whole numbers below {len(self.codes)}."
+            )
         x = encode_tokens(X, tuple(range(self.plain)), self.codes)
         x = x if self.mixing is None else x @ self.mixing
         if self.places is not None:
@@ -124,7 +132,12 @@ class Perceptron:
                 check_finite(name, getattr(self, name))
         check_shape("W1", self.W1, (None, None))
         width, hidden = self.W1.shape
-        for name, shape in {"b1": (hidden,), "W2": (hidden, width), "b2": (width,), "Wo": (width, None)}.items():
+        for name, shape in {
+            "b1": (hidden,),
+            "W2": (hidden, width),
+            "b2": (width,),
+            "Wo": (width, None),
+        }.items():
             if getattr(self, name) is not None:
                 check_shape(name, getattr(self, name), shape)
         if (self.Wo is None) != (self.bo is None) or self.squash not in SQUASHES:
@@ -143,7 +156,9 @@ class Perceptron:
     @property
     def tensors(self) -> Mapping[str, Array]:
         """Its arrays."""
-        named: dict[str, Any] = {name: getattr(self, name) for name in ("W1", "b1", "W2", "b2", "Wo", "bo")}
+        named: dict[str, Any] = {
+            name: getattr(self, name) for name in ("W1", "b1", "W2", "b2", "Wo", "bo")
+        }
         return {name: array for name, array in named.items() if array is not None}
 
     def __call__(self, X: Sequences) -> Stack:

@@ -39,13 +39,24 @@ class Held:
 
 
 def check_in_format(
-    task: Task, model: Transformer, form: str | NumberFormat, *, allowed: float = 0.0, rng: np.random.Generator
+    task: Task,
+    model: Transformer,
+    form: str | NumberFormat,
+    *,
+    allowed: float = 0.0,
+    rng: np.random.Generator,
 ) -> Checked:
     """A model against the truth in a number format; a number that overflows is an error."""
     form = number_format(form)
     try:
         return check_model(
-            task, model, allowed=allowed, rng=rng, evaluate=choose_evaluation(form), limit=1_000, sampled=SAMPLED
+            task,
+            model,
+            allowed=allowed,
+            rng=rng,
+            evaluate=choose_evaluation(form),
+            limit=1_000,
+            sampled=SAMPLED,
         )
     except InvalidInput:  # overflow
         return Checked(1, 1, float("inf"), False)
@@ -60,10 +71,11 @@ def find_smallest_format(
     trial: Trial | None = None,
     fixed: bool = True,
 ) -> Held | None:
-    """The format of fewest bits without an error on random and adversarial inputs; None where float64 has one.
+    """The format of fewest bits without an error on random and adversarial inputs; None where
+    float64 has one.
 
-    Formats of equal width are tried from the coarser to the finer. Fixed point has as many bits before the point as
-    the largest number needs and as few behind as hold.
+    Formats of equal width are tried from the coarser to the finer. Fixed point has as many bits
+    before the point as the largest number needs and as few behind as hold.
 
     Args:
         task: the task.
@@ -79,8 +91,14 @@ def find_smallest_format(
 
     trial = usual if trial is None else trial
     floats = next(_try_formats(map(number_format, FLOATS), trial), None)
-    points = _find_least_fixed(_count_integer_bits(task, model, rng), trial) if fixed and floats is not None else None
-    return min((one for one in (floats, points) if one is not None), key=lambda one: one.bits, default=None)
+    points = (
+        _find_least_fixed(_count_integer_bits(task, model, rng), trial)
+        if fixed and floats is not None
+        else None
+    )
+    return min(
+        (one for one in (floats, points) if one is not None), key=lambda one: one.bits, default=None
+    )
 
 
 def _try_formats(forms: Iterator[NumberFormat], trial: Trial) -> Iterator[Held]:
@@ -97,7 +115,9 @@ def _find_least_fixed(integer: int, trial: Trial) -> Held | None:
         return None
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if trial(FixedPoint(integer, middle)).errors == 0 else (middle + 1, high)
+        low, high = (
+            (low, middle) if trial(FixedPoint(integer, middle)).errors == 0 else (middle + 1, high)
+        )
     return next(_try_formats(iter([FixedPoint(integer, high)]), trial), None)
 
 

@@ -1,8 +1,10 @@
-r"""How far number formats move scores, and the scale and blank score that keep labels right all the same.
+r"""How far number formats move scores, and the scale and blank score that keep labels right all the
+same.
 
-A unit scores every tuple of tokens by scale x (1 - shortfall) and the blank token by something in between. Let rho be
-the most that rounding moves a score, in units of the scale. Where a tuple fits, its score is at least
-low = scale (1 - rho); where none does, at most high = scale (1 - gap + rho). With the blank score in between,
+A unit scores every tuple of tokens by scale x (1 - shortfall) and the blank token by something in
+between. Let rho be the most that rounding moves a score, in units of the scale. Where a tuple fits,
+its score is at least low = scale (1 - rho); where none does, at most high = scale (1 - gap + rho).
+With the blank score in between,
 
 $$\text{matched} \ge \frac{1}{1 + e^{\mathrm{blank} - \mathrm{low}} + \mathrm{mixed}\, e^{-\mathrm{low}}}, \qquad
 \text{unmatched} \le n\, e^{\mathrm{high} - \mathrm{blank}}$$
@@ -38,7 +40,9 @@ def is_rounding(form: NumberFormat) -> bool:
 
 
 def choose_evaluation(form: NumberFormat) -> Evaluate | None:
-    """How layers are evaluated in a format: fixed point as [SHT23] counts bits, others as machines round."""
+    """How layers are evaluated in a format: fixed point as [SHT23] counts bits, others as machines
+    round.
+    """
     if not is_rounding(form):
         return None
 
@@ -52,12 +56,13 @@ def _untype_layer(layer: Any) -> Any:
     return layer
 
 
-# A token is a complex number of modulus 1 for each frequency, and a score the real part of a product of `order` of
-# them, averaged. Rounding each to the format moves it by at most e (u for floats, sqrt(2) h for spacing 2h), the
-# product by (1 + e)^order - 1. Floats also round, once each, the product of the keys, where there are several, and the
-# score; the terms of one score add up to at most 2^{order/2 - 1} in modulus. Scales are powers of two and round
-# nothing. Float64 itself rounds each of the factors and each of the sums.
-# An angle wrong by tau moves the cosine of a sum that falls short by s by at most order tau sqrt(2 s): see `narrowed`.
+# A token is a complex number of modulus 1 for each frequency, and a score the real part of a
+# product of `order` of them, averaged. Rounding each to the format moves it by at most e (u for
+# floats, sqrt(2) h for spacing 2h), the product by (1 + e)^order - 1. Floats also round, once each,
+# the product of the keys, where there are several, and the score; the terms of one score add up to
+# at most 2^{order/2 - 1} in modulus. Scales are powers of two and round nothing. Float64 itself
+# rounds each of the factors and each of the sums. An angle wrong by tau moves the cosine of a sum
+# that falls short by s by at most order tau sqrt(2 s): see `narrowed`.
 def bound_moved_score(form: NumberFormat, order: int, terms: int) -> float:
     """The most that rounding moves a score, in units of the scale.
 
@@ -111,9 +116,17 @@ class Scores:
 
 
 def choose_scores(
-    gap: float, *, tuples: int, mixed: int, factor: int, rho: float, form: NumberFormat, lost: float | None = None
+    gap: float,
+    *,
+    tuples: int,
+    mixed: int,
+    factor: int,
+    rho: float,
+    form: NumberFormat,
+    lost: float | None = None,
 ) -> Scores:
-    """The least scale, a power of two times `factor`, whose margin suffices; the least of all where none does.
+    """The least scale, a power of two times `factor`, whose margin suffices; the least of all where
+    none does.
 
     Args:
         gap: least shortfall of a tuple that does not fit, in units of the scale.
@@ -128,14 +141,22 @@ def choose_scores(
     lost = bound_answer_rounding(form, tuples) if lost is None else lost
     first = math.ceil(math.log2(2 * needed / (gap * factor)))
     tried = [
-        _build_scores(2.0**power, gap, tuples, mixed, factor, rho, form, lost) for power in range(first, first + 24)
+        _build_scores(2.0**power, gap, tuples, mixed, factor, rho, form, lost)
+        for power in range(first, first + 24)
     ]
     fitting = [one for one in tried if one.scale <= form.range[1]]
     return next((one for one in fitting if one.proven), tried[0])
 
 
 def _build_scores(
-    unit: float, gap: float, tuples: int, mixed: int, factor: int, rho: float, form: NumberFormat, lost: float
+    unit: float,
+    gap: float,
+    tuples: int,
+    mixed: int,
+    factor: int,
+    rho: float,
+    form: NumberFormat,
+    lost: float,
 ) -> Scores:
     scale = unit * factor
     blank = float(form.round(np.array([min(scale - scale * gap / 2, form.range[1])]))[0])

@@ -1,8 +1,9 @@
-r"""Queries that single out a set of keys: scores $\langle u_j, w \rangle$ that are equal on the set and less off it.
+r"""Queries that single out a set of keys: scores $\langle u_j, w \rangle$ that are equal on the set
+and less off it.
 
-Where such a w exists the set is exactly the keys of a face of their convex hull. Its margin is the least score on the
-set minus the largest off it; softmax attention at sharpness alpha then puts all but a share of about
-$\frac{N-q}{q} e^{-\alpha\,\mathrm{margin}}$ of its weight on the set, evenly.
+Where such a w exists the set is exactly the keys of a face of their convex hull. Its margin is the
+least score on the set minus the largest off it; softmax attention at sharpness alpha then puts all
+but a share of about $\frac{N-q}{q} e^{-\alpha\,\mathrm{margin}}$ of its weight on the set, evenly.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Direction(NamedTuple):
 
     Args:
         w: the vector.
-        margin: least score on the set minus the largest off it; not positive where the set is not singled out.
+        margin: least score on the set minus the largest off it; not positive where the set is not
+            singled out.
     """
 
     w: Vector
@@ -46,7 +48,9 @@ def _solve_shortest(A: Matrix, b: Vector) -> Vector:
 
 
 def _level_scores(keys: Matrix, on: Mask, w: Vector) -> Vector:
-    """The nearest vector whose scores on the set are equal, which a linear program leaves at 1e-7 or so."""
+    """The nearest vector whose scores on the set are equal, which a linear program leaves at 1e-7
+    or so.
+    """
     for _ in range(2):
         scores = keys[on] @ w
         w = w - _solve_shortest(keys[on], scores - scores.mean())
@@ -54,14 +58,21 @@ def _level_scores(keys: Matrix, on: Mask, w: Vector) -> Vector:
 
 
 def expose_by_least_squares(keys: Matrix, on: Mask) -> Direction:
-    r"""The shortest w with scores 1 on the set, $w = U_y^\top (U_y U_y^\top)^{-1} 1$ (Theorem 2 of [SHT23])."""
-    return _measure_margin(keys, on, _level_scores(keys, on, _solve_shortest(keys[on], np.ones(int(on.sum())))))
+    r"""The shortest w with scores 1 on the set, $w = U_y^\top (U_y U_y^\top)^{-1} 1$ (Theorem 2 of
+    [SHT23]).
+    """
+    return _measure_margin(
+        keys, on, _level_scores(keys, on, _solve_shortest(keys[on], np.ones(int(on.sum()))))
+    )
 
 
-# Candes and Tao (2005): scores that are too large off the set are brought to 0 by the shortest correction that keeps
-# those on the set. The correction disturbs others, by less each time while keys are nearly orthogonal.
+# Candes and Tao (2005): scores that are too large off the set are brought to 0 by the shortest
+# correction that keeps those on the set. The correction disturbs others, by less each time while
+# keys are nearly orthogonal.
 def expose_by_iteration(keys: Matrix, on: Mask) -> Direction:
-    """Least squares, repaired until no score off the set is larger than 1/2, or as often as is allowed."""
+    """Least squares, repaired until no score off the set is larger than 1/2, or as often as is
+    allowed.
+    """
     w = _solve_shortest(keys[on], np.ones(int(on.sum())))
     held = on.copy()
     for _ in range(REPAIRS):
@@ -79,8 +90,8 @@ def expose_by_max_margin(keys: Matrix, on: Mask) -> Direction:
 
     $$\max g \quad \text{s.t.} \quad U_y w = b 1, \quad U_{\bar y} w \le (b - g) 1, \quad |w|_\infty \le 1$$
 
-    with b free, since a common offset of scores does not change attention: g > 0 if and only if some w singles out
-    the set.
+    with b free, since a common offset of scores does not change attention: g > 0 if and only if
+    some w singles out the set.
     """
     from scipy.optimize import linprog
 
@@ -89,16 +100,23 @@ def expose_by_max_margin(keys: Matrix, on: Mask) -> Direction:
     equal = np.column_stack([keys[on], -np.ones(inside), np.zeros(inside)])
     below = np.column_stack([keys[~on], -np.ones(outside), np.ones(outside)])
     bounds = [(-1.0, 1.0)] * width + [(None, None)] * 2
-    found: Any = linprog(cost, below, np.zeros(outside), equal, np.zeros(inside), bounds, method="highs")
+    found: Any = linprog(
+        cost, below, np.zeros(outside), equal, np.zeros(inside), bounds, method="highs"
+    )
     if found.x is None or not np.isfinite(found.x).all():
         return Direction(np.zeros(width), 0.0)
-    return _measure_margin(keys, on, _level_scores(keys, on, np.asarray(found.x[:width], dtype=np.float64)))
+    return _measure_margin(
+        keys, on, _level_scores(keys, on, np.asarray(found.x[:width], dtype=np.float64))
+    )
 
 
-# P(t) = prod (t - t_i)^2 over the set is 0 on it and positive off it, and a linear function of (t, .., t^2q) up to its
-# constant: minus its other coefficients is a query whose score falls short of the common one by P(t_j).
+# P(t) = prod (t - t_i)^2 over the set is 0 on it and positive off it, and a linear function of (t,
+# .., t^2q) up to its constant: minus its other coefficients is a query whose score falls short of
+# the common one by P(t_j).
 def expose_by_monomials(keys: Matrix, on: Mask) -> Direction:
-    """The query of the polynomial that vanishes twice at every point of the set; keys are powers of t."""
+    """The query of the polynomial that vanishes twice at every point of the set; keys are powers of
+    t.
+    """
     t = keys[:, 0]
     rising = np.polynomial.polynomial.polyfromroots(np.repeat(t[on], 2))[1:]
     w = np.zeros(keys.shape[1])
@@ -106,10 +124,13 @@ def expose_by_monomials(keys: Matrix, on: Mask) -> Direction:
     return _scale_query(w, np.prod((t[:, None] - t[on]) ** 2, axis=1)[~on])
 
 
-# prod (1 - cos(theta - theta_i)) over the set likewise, a trigonometric polynomial of degree q: each factor is
-# [-e^{i theta_i}/2, 1, -e^{-i theta_i}/2] in powers of e^{i theta}, and products are convolutions.
+# prod (1 - cos(theta - theta_i)) over the set likewise, a trigonometric polynomial of degree q:
+# each factor is [-e^{i theta_i}/2, 1, -e^{-i theta_i}/2] in powers of e^{i theta}, and products are
+# convolutions.
 def expose_by_trigonometry(keys: Matrix, on: Mask) -> Direction:
-    """The query of the product of 1 - cos over the set; keys are cosines and sines of multiples of an angle."""
+    """The query of the product of 1 - cos over the set; keys are cosines and sines of multiples of
+    an angle.
+    """
     degree = keys.shape[1] // 2
     points = keys[:, 0] + 1j * keys[:, degree]
     inside = int(on.sum())

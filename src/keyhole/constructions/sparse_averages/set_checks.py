@@ -1,9 +1,9 @@
 r"""Weights for sparse averaging against the truth, for all vectors at once.
 
-The answer of a token that names y is $\sum_j a_j z_j$ with a the weights of attention. Over all vectors of the unit
-ball it is wrong by at most $\sum_j |a_j - 1\{j \in y\} / |y||$, and $z_j = \pm e_1$ with the signs of these differences
-reach that: the l1 distance of a from uniform on y is the largest error, for one set and every z. Rounding adds what the
-values and the answer lose.
+The answer of a token that names y is $\sum_j a_j z_j$ with a the weights of attention. Over all
+vectors of the unit ball it is wrong by at most $\sum_j |a_j - 1\{j \in y\} / |y||$, and $z_j = \pm
+e_1$ with the signs of these differences reach that: the l1 distance of a from uniform on y is the
+largest error, for one set and every z. Rounding adds what the values and the answer lose.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class Findings:
     """What asking sets showed.
 
     Args:
-        checked: the model against the truth, one input per set, with the vectors that are worst for it.
+        checked: the model against the truth, one input per set, with the vectors that are worst for
+            it.
         unexposed: sets that the keys do not single out.
         margin: the least margin of a query before scaling.
         bound: proven in the number format, for every set that was asked.
         sequences: largest error of whole sequences.
-        sampled: how many sets of how many were asked, where the others are neither asked nor proved.
+        sampled: how many sets of how many were asked, where the others are neither asked nor
+            proved.
     """
 
     checked: Checked
@@ -68,7 +70,8 @@ def set_sizes(task: SparseAverage) -> range:
 
 
 def choose_sets(task: SparseAverage, keys: Array, *, rng: np.random.Generator) -> list[Members]:
-    """Every set where they are few; else crowds around a key, neighbours, every other position, and random ones.
+    """Every set where they are few; else crowds around a key, neighbours, every other position, and
+    random ones.
 
     The hardest come first, so that keys that do not single out every set are found out soon.
     """
@@ -95,7 +98,9 @@ def _draw_named_sets(task: SparseAverage, kind: str, rng: np.random.Generator) -
 
 def _list_crowds(task: SparseAverage, keys: Array, rng: np.random.Generator) -> Iterator[Members]:
     """The keys nearest to one that is left out: sets whose hull comes closest to another key."""
-    for j in rng.choice(task.length, min(EACH, task.length) if task.q < task.length else 0, replace=False):
+    for j in rng.choice(
+        task.length, min(EACH, task.length) if task.q < task.length else 0, replace=False
+    ):
         order = np.argsort(-(keys @ keys[j]), kind="stable")
         yield tuple(sorted(int(k) for k in order[order != j][: task.q]))
 
@@ -109,7 +114,8 @@ def examine_sets(
     form: NumberFormat,
     rng: np.random.Generator | None = None,
 ) -> Findings:
-    """Ask a model about sets, in a number format; fixed point as [SHT23] counts bits, others as machines round.
+    """Ask a model about sets, in a number format; fixed point as [SHT23] counts bits, others as
+    machines round.
 
     Args:
         task: the task.
@@ -140,14 +146,21 @@ def examine_sets(
     return Findings(checked, missed, margin, bound, sequences, sampled)
 
 
-# With one coordinate for every position, exchanging positions exchanges coordinates: sets of one size
-# have the same scores in another order, in every number format, so that one of each size stands for all.
-def _alike(task: SparseAverage, phi: SetQueries, layer: SelfAttention, asked: Sequence[Members]) -> bool:
+# With one coordinate for every position, exchanging positions exchanges coordinates: sets of one
+# size have the same scores in another order, in every number format, so that one of each size
+# stands for all.
+def _alike(
+    task: SparseAverage, phi: SetQueries, layer: SelfAttention, asked: Sequence[Members]
+) -> bool:
     """Whether sets that were asked stand for all others of their size."""
-    square = phi.solver == "indicator" and np.array_equal(phi.keys, phi.keys[0, 0] * np.eye(phi.length))
+    square = phi.solver == "indicator" and np.array_equal(
+        phi.keys, phi.keys[0, 0] * np.eye(phi.length)
+    )
     places = np.eye(phi.layout.width)
     value, key, query = (places[:, phi.layout[name]] for name in ("value", "key", "query"))
-    plain = all(map(np.array_equal, (layer.Q, layer.K, layer.V), (query[None], key[None], value[None])))
+    plain = all(
+        map(np.array_equal, (layer.Q, layer.K, layer.V), (query[None], key[None], value[None]))
+    )
     return square and plain and {len(members) for members in asked} >= set(set_sizes(task))
 
 
@@ -160,7 +173,11 @@ def _share(task: SparseAverage, sets: Sequence[Members]) -> str:
 def _split_unit(model: Transformer) -> tuple[SetQueries, SelfAttention]:
     block = model.blocks[0]
     phi, layer = block.map, block.layer
-    if not isinstance(phi, SetQueries) or not isinstance(layer, SelfAttention) or len(model.blocks) > 1:
+    if (
+        not isinstance(phi, SetQueries)
+        or not isinstance(layer, SelfAttention)
+        or len(model.blocks) > 1
+    ):
         raise InvalidInput("sets are asked of one self-attention unit behind a map of set queries.")
     return phi, layer
 
@@ -174,7 +191,9 @@ def _is_exposed(phi: SetQueries, members: Members) -> bool:
 
 
 def build_set_sequences(task: SparseAverage, z: Stack, sets: Sequence[Members]) -> Sequences:
-    """Sequences whose tokens name the sets one after the other, from the first again when they run out."""
+    """Sequences whose tokens name the sets one after the other, from the first again when they run
+    out.
+    """
     named = np.full((len(z) * task.length, task.q), -1)
     for row in range(len(named)):
         members = sets[row % len(sets)]
@@ -182,7 +201,9 @@ def build_set_sequences(task: SparseAverage, z: Stack, sets: Sequence[Members]) 
     return task.tokens(z, named.reshape(len(z), task.length, task.q))
 
 
-def _measure_set_errors(phi: SetQueries, layer: SelfAttention, sets: Sequence[Members], form: NumberFormat) -> Vector:
+def _measure_set_errors(
+    phi: SetQueries, layer: SelfAttention, sets: Sequence[Members], form: NumberFormat
+) -> Vector:
     """The largest error over all vectors, per set."""
     inside = Unrounded() if is_fixed(form) else form
     values, keys = np.zeros((phi.length, phi.dimension)), phi.keys
@@ -199,17 +220,24 @@ def _measure_set_errors(phi: SetQueries, layer: SelfAttention, sets: Sequence[Me
     return np.abs(total).sum(axis=1)
 
 
-# A value is rounded once and the answer once more. Evenly spaced numbers lose half a spacing a coordinate each time;
-# floating ones half a spacing of a number of size at most 1, the norm of a vector.
+# A value is rounded once and the answer once more. Evenly spaced numbers lose half a spacing a
+# coordinate each time; floating ones half a spacing of a number of size at most 1, the norm of a
+# vector.
 def bound_rounding_loss(task: SparseAverage, form: NumberFormat) -> float:
     """What the rounding of values and of the answer adds to its error."""
     return form.spacing * (math.sqrt(task.dimension) if is_fixed(form) else 1.01)
 
 
 def _measure_sequence_error(
-    task: SparseAverage, model: Transformer, sets: Sequence[Members], form: NumberFormat, rng: np.random.Generator
+    task: SparseAverage,
+    model: Transformer,
+    sets: Sequence[Members],
+    form: NumberFormat,
+    rng: np.random.Generator,
 ) -> float:
-    """Largest error of whole sequences, of random vectors and of vectors that tell the first set from all others."""
+    """Largest error of whole sequences, of random vectors and of vectors that tell the first set
+    from all others.
+    """
     count = -(-len(sets) // task.length)
     z = task.sample(count, rng=rng)[..., : task.dimension]
     apart = np.zeros((1, task.length, task.dimension))
@@ -225,8 +253,9 @@ def _measure_sequence_error(
     return float(task.error(Y, X).max())
 
 
-# Scores s_j = <u_j, query> move by at most eta when query, key and score are rounded; a softmax whose scores move by
-# eta changes each weight by a factor within e^{2 eta}, so the l1 distance grows by at most e^{2 eta} - 1.
+# Scores s_j = <u_j, query> move by at most eta when query, key and score are rounded; a softmax
+# whose scores move by eta changes each weight by a factor within e^{2 eta}, so the l1 distance
+# grows by at most e^{2 eta} - 1.
 def _bound_set_error(phi: SetQueries, members: Members, form: NumberFormat) -> float:
     """The proven largest error of one set, before values are rounded."""
     query = phi.query(members)
@@ -240,7 +269,10 @@ def _bound_set_error(phi: SetQueries, members: Members, form: NumberFormat) -> f
     largest = float((keys @ w).max())
     off_query = _bound_number_loss(form, w) * (not _is_representable(form, query.scaled))
     off_keys = _bound_number_loss(form, keys) * (not _is_representable(form, phi.keys))
-    eta = float((keys @ off_query + off_keys @ (w + off_query)).max()) + (keys.shape[1] + 2) * EPS * largest
+    eta = (
+        float((keys @ off_query + off_keys @ (w + off_query)).max())
+        + (keys.shape[1] + 2) * EPS * largest
+    )
     eta += 0.0 if is_fixed(form) else 0.5 * form.spacing * (largest + eta)
     inner = 0.0 if is_fixed(form) else 0.5 * form.spacing
     return 2.0 * delta / (1.0 + delta) + math.expm1(min(2.0 * eta, 700.0)) + inner
@@ -248,16 +280,22 @@ def _bound_set_error(phi: SetQueries, members: Members, form: NumberFormat) -> f
 
 def _bound_number_loss(form: NumberFormat, sizes: Array) -> Array:
     """The most a number of a given size loses when rounded."""
-    return 0.5 * form.spacing * (np.ones_like(sizes) if is_fixed(form) else np.maximum(sizes, 2.0**-14))
+    return (
+        0.5
+        * form.spacing
+        * (np.ones_like(sizes) if is_fixed(form) else np.maximum(sizes, 2.0**-14))
+    )
 
 
 def _is_representable(form: NumberFormat, numbers: Array) -> bool:
     return isinstance(form, Unrounded) or bool((form.round(numbers) == numbers).all())
 
 
-# Queries and keys need integer bits for their largest entry; fraction bits are found by halving the interval between
-# too few to write the answers and all that float64 carries.
-def find_fewest_bits(task: SparseAverage, model: Transformer, sets: Sequence[Members], *, accuracy: float) -> int:
+# Queries and keys need integer bits for their largest entry; fraction bits are found by halving the
+# interval between too few to write the answers and all that float64 carries.
+def find_fewest_bits(
+    task: SparseAverage, model: Transformer, sets: Sequence[Members], *, accuracy: float
+) -> int:
     """Bits of the smallest format in which the model was seen to hold: fixed point, or f64."""
 
     def holds(fraction: int) -> bool:
@@ -277,5 +315,9 @@ def find_fewest_bits(task: SparseAverage, model: Transformer, sets: Sequence[Mem
 def count_integer_bits(model: Transformer, sets: Sequence[Members]) -> int:
     """Bits before the point that hold every query, key and value of a model."""
     phi, _ = _split_unit(model)
-    largest = max(1.0, float(np.abs(phi.keys).max()), *(float(np.abs(phi.query(y).scaled).max()) for y in sets))
+    largest = max(
+        1.0,
+        float(np.abs(phi.keys).max()),
+        *(float(np.abs(phi.query(y).scaled).max()) for y in sets),
+    )
     return math.floor(math.log2(largest)) + 1

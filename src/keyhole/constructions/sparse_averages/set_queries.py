@@ -1,11 +1,13 @@
-r"""The token map of sparse averaging: a token's vector, the key of its position, and the query of the set it names.
+r"""The token map of sparse averaging: a token's vector, the key of its position, and the query of
+the set it names.
 
 $$\phi(x_i) = (z_i ; u_i ; \alpha_y w_y), \qquad \alpha_y = \frac{1}{\gamma_y} \ln \frac{2 (N - |y|)}{|y| \varepsilon}$$
 
-The query is computed from the keys by a certificate; $\gamma_y$ is its margin, so every set is given the sharpness it
-needs. Scores are then equal on y and at least $\alpha_y \gamma_y$ less off it, and the weights of attention are, in
-l1, within $2\delta/(1 + \delta) \le \varepsilon$ of uniform on y, with
-$\delta = \frac{N - |y|}{|y|} e^{-\alpha_y \gamma_y}$: no vectors z of the unit ball make the answer wrong by more.
+The query is computed from the keys by a certificate; $\gamma_y$ is its margin, so every set is
+given the sharpness it needs. Scores are then equal on y and at least $\alpha_y \gamma_y$ less off
+it, and the weights of attention are, in l1, within $2\delta/(1 + \delta) \le \varepsilon$ of
+uniform on y, with $\delta = \frac{N - |y|}{|y|} e^{-\alpha_y \gamma_y}$: no vectors z of the unit
+ball make the answer wrong by more.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from keyhole._arrays import Array, Sequences, Stack, Vector, check_finite, check_sequences, check_shape, freeze_array
+from keyhole._arrays import (
+    Array,
+    Sequences,
+    Stack,
+    Vector,
+    check_finite,
+    check_sequences,
+    check_shape,
+    freeze_array,
+)
 from keyhole.constructions.shared.layout import Layout
 from keyhole.constructions.sparse_averages.exposing import SOLVERS
 from keyhole.errors import DoesNotFit, InvalidInput
@@ -59,26 +70,32 @@ class SetQueries:
     accuracy: float
     q: int
     dimension: int = 1
-    _found: dict[Members, Query] = field(default_factory=dict[Members, Query], init=False, repr=False)
+    _found: dict[Members, Query] = field(
+        default_factory=dict[Members, Query], init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", freeze_array(self.keys))
         check_shape("keys", self.keys, (None, None))
         check_finite("keys", self.keys)
         if self.solver not in SOLVERS:
-            raise InvalidInput(f"queries of sets are computed by {', '.join(SOLVERS)}; got {self.solver!r}.")
+            raise InvalidInput(
+                f"queries of sets are computed by {', '.join(SOLVERS)}; got {self.solver!r}."
+            )
         if not 0 < self.accuracy < math.inf:
             raise InvalidInput(f"an accuracy is a positive number; got {self.accuracy!r}.")
         if not 1 <= self.q <= len(self.keys) or self.dimension < 1 or self.keys.shape[1] < 1:
             raise InvalidInput(
-                f"queries of sets need 1 <= q <= {len(self.keys)}, the number of keys, and a vector; "
-                f"got q = {self.q}, dimension = {self.dimension} and keys of width {self.keys.shape[1]}."
+                f"queries of sets need 1 <= q <= {len(self.keys)}, the number of keys, and a"
+                f" vector; got q = {self.q}, dimension = {self.dimension} and keys of width"
+                f" {self.keys.shape[1]}."
             )
         if self.solver == "indicator" and self.keys.shape[1] != len(self.keys):
             raise InvalidInput(f"one-hot keys are a square matrix; got shape {self.keys.shape}.")
         if self.solver in ("monomial", "trigonometric") and self.keys.shape[1] < 2 * self.q:
             raise InvalidInput(
-                f"{self.solver} keys of sets of {self.q} have width {2 * self.q}; got {self.keys.shape}."
+                f"{self.solver} keys of sets of {self.q} have width {2 * self.q}; got"
+                f" {self.keys.shape}."
             )
 
     @property
@@ -89,7 +106,12 @@ class SetQueries:
     @property
     def settings(self) -> Mapping[str, float | int | str]:
         """Its words and numbers."""
-        return {"solver": self.solver, "accuracy": self.accuracy, "q": self.q, "dimension": self.dimension}
+        return {
+            "solver": self.solver,
+            "accuracy": self.accuracy,
+            "q": self.q,
+            "dimension": self.dimension,
+        }
 
     @property
     def tensors(self) -> Mapping[str, Array]:
@@ -144,15 +166,23 @@ class SetQueries:
         z, y, place = np.split(X, [self.dimension, self.dimension + self.q], axis=-1)
         at = self._positions(place)[..., 0]
         if (at < 0).any():
-            raise InvalidInput(f"a token's position lies between 0 and {self.length - 1}; got {int(at.min())}.")
+            raise InvalidInput(
+                f"a token's position lies between 0 and {self.length - 1}; got {int(at.min())}."
+            )
         rows, back = np.unique(self._positions(y).reshape(-1, self.q), axis=0, return_inverse=True)
-        queries = np.stack([self.query(_read_members(row)).scaled for row in rows])[back.reshape(at.shape)]
+        queries = np.stack([self.query(_read_members(row)).scaled for row in rows])[
+            back.reshape(at.shape)
+        ]
         return np.concatenate([z, self.keys[at], queries], axis=-1)
 
     def _positions(self, numbers: Array) -> Any:
         """Positions as whole numbers, -1 for none."""
         whole = np.rint(numbers)
-        if not (np.abs(whole - numbers) < 0.25).all() or whole.min() < -1 or whole.max() >= self.length:
+        if (
+            not (np.abs(whole - numbers) < 0.25).all()
+            or whole.min() < -1
+            or whole.max() >= self.length
+        ):
             raise InvalidInput(f"positions are whole numbers below {self.length}, or -1 for none.")
         return whole.astype(np.int64)
 

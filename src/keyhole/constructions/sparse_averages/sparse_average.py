@@ -2,8 +2,8 @@ r"""Sparse averaging by one self-attention unit whose keys single out sets of po
 
 $$\phi(x_i) = (z_i ; u_i ; \alpha w_{y_i}), \qquad Q = [0; 0; I], \quad K = [0; I; 0], \quad V = [I; 0; 0]$$
 
-so that token i scores token j by $\alpha \langle u_j, w_{y_i} \rangle$. Which keys, and how queries are found for them,
-is what the constructions differ in.
+so that token i scores token j by $\alpha \langle u_j, w_{y_i} \rangle$. Which keys, and how queries
+are found for them, is what the constructions differ in.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ BITS = "bits:"  # a format of so many bits, split before and behind the point as
 SHARE = 0.5  # of the accuracy that exact arithmetic may use; rounding has the rest
 
 
-Keys = Callable[[SparseAverage, int, np.random.Generator], Matrix]  # of a width, one row per position
+# of a width, one row per position
+Keys = Callable[[SparseAverage, int, np.random.Generator], Matrix]
 
 
 def draw_sign_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
@@ -52,7 +53,10 @@ def draw_sign_keys(task: SparseAverage, width: int, rng: np.random.Generator) ->
         DoesNotFit: so many distinct rows of that width do not exist.
     """
     if width < 63 and 2**width < task.length:
-        raise DoesNotFit(f"{task.length} distinct rows of signs need a width of {(task.length - 1).bit_length()}.")
+        raise DoesNotFit(
+            f"{task.length} distinct rows of signs need a width of"
+            f" {(task.length - 1).bit_length()}."
+        )
     keys = _draw_signs(task.length, width, rng)
     for _ in range(64):
         again = np.setdiff1d(np.arange(task.length), np.unique(keys, axis=0, return_index=True)[1])
@@ -69,17 +73,23 @@ def _draw_signs(count: int, width: int, rng: np.random.Generator) -> Matrix:
 
 def build_circle_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
     """Cosines and sines of the multiples of evenly spaced angles: vertices of a cyclic polytope."""
-    angles = 2.0 * np.pi * np.outer(np.arange(task.length), np.arange(1, width // 2 + 1)) / task.length
+    angles = (
+        2.0 * np.pi * np.outer(np.arange(task.length), np.arange(1, width // 2 + 1)) / task.length
+    )
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
 def build_moment_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
-    """Powers of evenly spaced points of [-1, 1]: vertices of a cyclic polytope, on the moment curve."""
+    """Powers of evenly spaced points of [-1, 1]: vertices of a cyclic polytope, on the moment
+    curve.
+    """
     return np.linspace(-1.0, 1.0, task.length)[:, None] ** np.arange(1, width + 1)
 
 
 def build_one_hot_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
-    """A coordinate for every position, of a size that splits a usual sharpness evenly between keys and queries."""
+    """A coordinate for every position, of a size that splits a usual sharpness evenly between keys
+    and queries.
+    """
     return 3.0 * np.eye(task.length)
 
 
@@ -90,7 +100,11 @@ def build_zero_keys(task: SparseAverage, width: int, rng: np.random.Generator) -
 
 def build_set_unit(phi: SetQueries) -> Transformer:
     """The unit behind a map, its weights written by blocks."""
-    tokens, embed, value = phi.layout, Layout.of(embed=phi.keys.shape[1]), Layout.of(value=phi.dimension)
+    tokens, embed, value = (
+        phi.layout,
+        Layout.of(embed=phi.keys.shape[1]),
+        Layout.of(value=phi.dimension),
+    )
     Q = Weights.zeros(tokens, embed).place("query", "embed", 1.0).array
     K = Weights.zeros(tokens, embed).place("key", "embed", 1.0).array
     V = Weights.zeros(tokens, value).place("value", "value", 1.0).array
@@ -103,11 +117,14 @@ def _check_answers_written(task: SparseAverage, accuracy: float, form: str) -> N
     rounding = spacing / 2 if spacing else bound_rounding_loss(task, format_named(form))
     if rounding > accuracy:
         said = f"{form.removeprefix(BITS)} bits" if spacing else form
-        raise DoesNotFit(f"rounding to {said} alone moves answers by {rounding:.1e}, more than {accuracy:g}.")
+        raise DoesNotFit(
+            f"rounding to {said} alone moves answers by {rounding:.1e}, more than {accuracy:g}."
+        )
 
 
 def _choose_split(form: str, model: Transformer, sets: list[Members]) -> str:
-    """A format by name; where only a number of bits is given, fixed point that holds the largest query.
+    """A format by name; where only a number of bits is given, fixed point that holds the largest
+    query.
 
     Raises:
         DoesNotFit: the bits do not even hold the integer part.
@@ -116,7 +133,9 @@ def _choose_split(form: str, model: Transformer, sets: list[Members]) -> str:
         return form
     bits, integer = int(form.removeprefix(BITS)), count_integer_bits(model, sets)
     if bits <= integer:
-        raise DoesNotFit(f"queries up to {2**integer:,} need more than {integer + 1} bits; {bits} were allowed.")
+        raise DoesNotFit(
+            f"queries up to {2**integer:,} need more than {integer + 1} bits; {bits} were allowed."
+        )
     return f"fixed:{integer}.{bits - 1 - integer}"
 
 
@@ -141,7 +160,9 @@ class SetKeys:
     half: bool = False
 
     def provable(self, task: SparseAverage) -> bool:
-        """Whether asking proves every set: all are asked, or one of each size stands for the others."""
+        """Whether asking proves every set: all are asked, or one of each size stands for the
+        others.
+        """
         return self.keys is build_one_hot_keys or count_sets(task) <= ALL
 
     def suits(self, task: Task) -> bool:
@@ -158,7 +179,13 @@ class SetKeys:
         """Widths to try, rising, none above `most`."""
         if not isinstance(task, SparseAverage):
             raise InvalidInput(f"{self.name} is for sparse averages; got {task.name}.")
-        fixed = 1 if self.keys is build_zero_keys else task.length if self.keys is build_one_hot_keys else 2 * task.q
+        fixed = (
+            1
+            if self.keys is build_zero_keys
+            else task.length
+            if self.keys is build_one_hot_keys
+            else 2 * task.q
+        )
         least = max(1, (task.length - 1).bit_length())
         unit = task.q * math.log(max(2, task.length))
         widths = [max(least, math.ceil(factor * unit)) for factor in self.factors] or [fixed]
@@ -167,7 +194,13 @@ class SetKeys:
         yield from sorted({width for width in widths if most is None or width <= most})
 
     def build(
-        self, task: Task, *, accuracy: float, number_format: str, embed: int | None, rng: np.random.Generator
+        self,
+        task: Task,
+        *,
+        accuracy: float,
+        number_format: str,
+        embed: int | None,
+        rng: np.random.Generator,
     ) -> Built:
         """The weights of the least width that was seen to hold in the number format.
 
@@ -177,7 +210,10 @@ class SetKeys:
         if not isinstance(task, SparseAverage) or not self.suits(task):
             raise DoesNotFit(f"{self.name} is not for this {task.name}.")
         _check_answers_written(task, accuracy, number_format)
-        reason = f"{self.name} needs a key width of {self.embed(task, accuracy)} at least; {embed} was allowed."
+        reason = (
+            f"{self.name} needs a key width of {self.embed(task, accuracy)} at least; {embed} was"
+            " allowed."
+        )
         for width in self._widths(task, embed):
             for _ in range(REDRAWS if self.factors else 1):
                 try:
@@ -186,9 +222,13 @@ class SetKeys:
                     reason = str(refusal)
         raise DoesNotFit(reason)
 
-    def _at(self, task: SparseAverage, width: int, accuracy: float, form: str, rng: np.random.Generator) -> Built:
+    def _at(
+        self, task: SparseAverage, width: int, accuracy: float, form: str, rng: np.random.Generator
+    ) -> Built:
         """Weights of one width and one draw of keys."""
-        phi = SetQueries(self.keys(task, width, rng), self.solver, SHARE * accuracy, task.q, task.dimension)
+        phi = SetQueries(
+            self.keys(task, width, rng), self.solver, SHARE * accuracy, task.q, task.dimension
+        )
         sets, model = choose_sets(task, phi.keys, rng=rng), build_set_unit(phi)
         for asked in (sets[:HARDEST], sets):
             self._check_exposed(phi, asked)
@@ -200,7 +240,9 @@ class SetKeys:
         bound = min(found.bound, found.checked.worst) if found.checked.exhaustive else found.bound
         bound = math.inf if found.sampled else bound
         certificate = self._certificate(phi, found, accuracy)
-        return Built(task, self.name, model, size, split, found.margin, bound, certificate, found.checked)
+        return Built(
+            task, self.name, model, size, split, found.margin, bound, certificate, found.checked
+        )
 
     def _check_exposed(self, phi: SetQueries, sets: list[Members]) -> None:
         """Refuse keys that do not single out every set, or not by half where that is asked for."""
@@ -208,7 +250,8 @@ class SetKeys:
             margin = phi.query(members).margin
             if self.half and margin < 0.5:
                 raise DoesNotFit(
-                    f"{self.name} of width {phi.keys.shape[1]} leave a score of {1 - margin:.2f} off a set."
+                    f"{self.name} of width {phi.keys.shape[1]} leave a score of {1 - margin:.2f}"
+                    " off a set."
                 )
 
     def _held(
@@ -225,13 +268,20 @@ class SetKeys:
         if worst > accuracy:
             queries = 2 ** count_integer_bits(model, sets)
             raise DoesNotFit(
-                f"{self.name} of width {model.blocks[0].map.tensors['keys'].shape[1]}, with queries up to {queries:,} "
-                f"in size, are wrong by {worst:.1e} in {form}, more than {accuracy:g}."
+                f"{self.name} of width {model.blocks[0].map.tensors['keys'].shape[1]}, with queries"
+                f" up to {queries:,} in size, are wrong by {worst:.1e} in {form}, more than"
+                f" {accuracy:g}."
             )
         return found
 
     def certify(
-        self, task: Task, model: Transformer, *, accuracy: float, number_format: str, rng: np.random.Generator
+        self,
+        task: Task,
+        model: Transformer,
+        *,
+        accuracy: float,
+        number_format: str,
+        rng: np.random.Generator,
     ) -> Certificate:
         """The theorem confronted with a model, built by this recipe or said to be.
 
@@ -242,7 +292,9 @@ class SetKeys:
         if not isinstance(task, SparseAverage) or not isinstance(phi, SetQueries):
             raise InvalidInput(f"{self.name} is for a unit that averages sets; got {task.name}.")
         sets = choose_sets(task, phi.keys, rng=rng)
-        found = examine_sets(task, model, sets, accuracy=accuracy, form=format_named(number_format), rng=rng)
+        found = examine_sets(
+            task, model, sets, accuracy=accuracy, form=format_named(number_format), rng=rng
+        )
         return self._certificate(phi, found, accuracy)
 
     def _certificate(self, phi: SetQueries, found: Findings, accuracy: float) -> Certificate:
@@ -265,12 +317,18 @@ _WIDE = (3.0, 4.0, 5.0, 6.0, 7.0, 8.5, 10.0, 11.5, 13.0, 16.0, 21.0, 28.0)
 
 EVERYBODY = SetKeys("uniform", "keyhole/one-hot-keys", "least-squares", build_zero_keys)
 MAX_MARGIN = SetKeys(
-    "max-margin keys", "keyhole/max-margin-keys", "max-margin", draw_sign_keys, tuple(1 + k / 10 for k in range(11))
+    "max-margin keys",
+    "keyhole/max-margin-keys",
+    "max-margin",
+    draw_sign_keys,
+    tuple(1 + k / 10 for k in range(11)),
 )
 TRIGONOMETRIC = SetKeys("trigonometric keys", "SHT23/3", "trigonometric", build_circle_keys)
 MONOMIAL = SetKeys("monomial keys", "SHT23/3", "monomial", build_moment_keys)
 ONE_HOT = SetKeys("one-hot keys", "keyhole/one-hot-keys", "indicator", build_one_hot_keys)
 ITERATED = SetKeys("iterated keys", "SHT23/2", "iterated", draw_sign_keys, _WIDE, True)
-LEAST_SQUARES = SetKeys("least-squares keys", "SHT23/2", "least-squares", draw_sign_keys, _WIDE, True)
+LEAST_SQUARES = SetKeys(
+    "least-squares keys", "SHT23/2", "least-squares", draw_sign_keys, _WIDE, True
+)
 
 SPARSE_AVERAGES = (EVERYBODY, TRIGONOMETRIC, MONOMIAL, MAX_MARGIN, ONE_HOT, ITERATED, LEAST_SQUARES)

@@ -1,4 +1,6 @@
-"""What commands have in common: a generator from a seed, the versions a run is made with, exit codes."""
+"""What commands have in common: a generator from a seed, the versions a run is made with, exit
+codes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Stops of the tour that hide a model and recover it: heads of every kind, imperfect answers, networks, one-layer."""
+"""Stops of the tour that hide a model and recover it: heads of every kind, imperfect answers,
+networks, one-layer.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ Stop = dict[str, Any]
 
 
 def visit_exact_stops(rng: np.random.Generator, directory: Path) -> list[Stop]:
-    """Heads of low rank, with biases, and several of them; what is kept for pictures is written beside the page."""
+    """Heads of low rank, with biases, and several of them; what is kept for pictures is written
+    beside the page.
+    """
     hidden: dict[str, Head | MultiHead] = {
         "a head of rank 3, the rank unknown": Head.random(48, rank=3, rng=rng),
-        "a head with 8 outputs, a score bias and a constant": Head.random(32, outputs=8, biases=True, rng=rng),
+        "a head with 8 outputs, a score bias and a constant": Head.random(
+            32, outputs=8, biases=True, rng=rng
+        ),
         "two heads, their number unknown": MultiHead.random(8, heads=2, rng=rng),
     }
     return [_visit_recovery_stop(name, model, rng, directory) for name, model in hidden.items()]
@@ -41,32 +47,51 @@ def visit_network_stops(rng: np.random.Generator, directory: Path) -> list[Stop]
 
 
 def visit_imperfect_stops(model: Head, rng: np.random.Generator) -> list[Stop]:
-    """What output policies leave to be found: W within its error, V up to a factor where there are only labels."""
+    """What output policies leave to be found: W within its error, V up to a factor where there are
+    only labels.
+    """
     target, count = Local(model), model.width**2 + model.width
     behind: dict[str, tuple[Oracle, int]] = {
-        "answers with noise 1e-4, tokens up to norm 3": (Noisy(Bounded(target, 3.0), 1e-4, 0), count),
+        "answers with noise 1e-4, tokens up to norm 3": (
+            Noisy(Bounded(target, 3.0), 1e-4, 0),
+            count,
+        ),
         "answers in bf16": (Cast(target, "bf16"), count),
         "labels only": (Signs(target), _DIGITS * (count - 1)),  # a bit each, V up to a factor
     }
-    return [_visit_policy_stop(name, model, oracle, limit, rng) for name, (oracle, limit) in behind.items()]
+    return [
+        _visit_policy_stop(name, model, oracle, limit, rng)
+        for name, (oracle, limit) in behind.items()
+    ]
 
 
-def _visit_policy_stop(name: str, model: Head, oracle: Oracle, limit: int, rng: np.random.Generator) -> Stop:
+def _visit_policy_stop(
+    name: str, model: Head, oracle: Oracle, limit: int, rng: np.random.Generator
+) -> Stop:
     found = learn(oracle, rng=rng)
     asked = found.ledger.total(without="verify").sequences
     off = None if found.model is None else distance(model, found.model).W
     error = "no model" if off is None else f"error of W {off:.0e}"
     sentence = (
-        f"a head of width {model.width}, {name}: {found.verdict.name}, {asked:,} queries, limit {limit:,}, {error}"
+        f"a head of width {model.width}, {name}: {found.verdict.name}, {asked:,} queries, limit"
+        f" {limit:,}, {error}"
     )
     kept = {"queries": asked, "limit": limit, "error": off}
     return {"name": name, "verdict": found.verdict.name, **kept, "sentence": sentence}
 
 
-def _visit_recovery_stop(name: str, model: Hidden, rng: np.random.Generator, directory: Path) -> Stop:
+def _visit_recovery_stop(
+    name: str, model: Hidden, rng: np.random.Generator, directory: Path
+) -> Stop:
     found = learn(Local(model), rng=rng)
     asked = found.ledger.total(without="verify").sequences
-    data: Stop = {"name": name, "verdict": found.verdict.name, "queries": asked, "limit": None, "error": None}
+    data: Stop = {
+        "name": name,
+        "verdict": found.verdict.name,
+        "queries": asked,
+        "limit": None,
+        "error": None,
+    }
     if found.model is not None and found.verdict.verified and found.degrees_of_freedom is not None:
         data |= {
             "limit": -(-found.degrees_of_freedom // model.outputs),
@@ -75,12 +100,20 @@ def _visit_recovery_stop(name: str, model: Hidden, rng: np.random.Generator, dir
         said = f"{asked:,} queries, limit {data['limit']:,}, error {data['error']:.0e}"
     else:
         said = found.status.value
-    return data | {"sentence": f"{name}: {found.verdict.name}, {said}"} | _keep_models(model, found, directory)
+    return (
+        data
+        | {"sentence": f"{name}: {found.verdict.name}, {said}"}
+        | _keep_models(model, found, directory)
+    )
 
 
 def _keep_models(model: Hidden, found: Recovery[Any], directory: Path) -> Stop:
-    """What the page compares, as files: several heads, and a network; with what was made of them."""
-    stem = "heads" if isinstance(model, MultiHead) else "network" if isinstance(model, ReluNet) else ""
+    """What the page compares, as files: several heads, and a network; with what was made of
+    them.
+    """
+    stem = (
+        "heads" if isinstance(model, MultiHead) else "network" if isinstance(model, ReluNet) else ""
+    )
     made: Any = found.model
     if not stem or not isinstance(made, MultiHead | AbsAffine):
         return {}
@@ -88,23 +121,36 @@ def _keep_models(model: Hidden, found: Recovery[Any], directory: Path) -> Stop:
     save(model, directory / files["truth"])
     save(made, directory / files["model"])
     seen = {"distance": measure_model_gap(model, made)[1].largest}
-    return {**files, **seen, **({"jumps": records.record_jumps(found.jumps)} if stem == "heads" else {})}
+    return {
+        **files,
+        **seen,
+        **({"jumps": records.record_jumps(found.jumps)} if stem == "heads" else {}),
+    }
 
 
 def measure_error_curve(truth: Head, asked: int, rng: np.random.Generator) -> list[dict[str, Any]]:
-    """Error of W after so many queries: the learner stopped by budgets up to all it asks, nothing of it verified.
+    """Error of W after so many queries: the learner stopped by budgets up to all it asks, nothing
+    of it verified.
 
     Args:
         truth: the hidden head.
         asked: queries the learner asks when it is not stopped, verification apart.
-        rng: of the learner; every budget starts from the same state, so that it asks the same questions.
+        rng: of the learner; every budget starts from the same state, so that it asks the same
+            questions.
     """
     seed = int(rng.integers(2**32))
     budgets = sorted({max(1, round(asked * k / _STEPS)) for k in range(1, _STEPS + 1)})
-    return [_measure_error_at_budget(truth, budget, np.random.default_rng(seed)) for budget in budgets]
+    return [
+        _measure_error_at_budget(truth, budget, np.random.default_rng(seed)) for budget in budgets
+    ]
 
 
 def _measure_error_at_budget(truth: Head, budget: int, rng: np.random.Generator) -> dict[str, Any]:
     found = learn(Budgeted(Local(truth), budget), rng=rng)
-    error = distance(truth, found.model).W if isinstance(found.model, Head) else 1.0  # no model: W is not known
-    return {"queries": found.ledger.total().sequences, "error": float(error), "status": found.status.name}
+    # no model: W is not known
+    error = distance(truth, found.model).W if isinstance(found.model, Head) else 1.0
+    return {
+        "queries": found.ledger.total().sequences,
+        "error": float(error),
+        "status": found.status.name,
+    }

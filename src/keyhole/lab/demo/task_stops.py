@@ -1,4 +1,6 @@
-"""Stops of the tour that are runs of their own: twins, weights for tasks, a round trip, a bound and its protocol."""
+"""Stops of the tour that are runs of their own: twins, weights for tasks, a round trip, a bound and
+its protocol.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,23 @@ def visit_twin_stop(model: str, directory: Path, seed: int) -> Stop:
     out = directory / "twins"
     data = run_twins(TwinsJob(model, seed=seed, out=str(out), force=True)).data
     rows = data["twins"]
-    far, gap = min(row["parameters_differ"] for row in rows), max(row["answers_differ"] for row in rows)
+    far, gap = (
+        min(row["parameters_differ"] for row in rows),
+        max(row["answers_differ"] for row in rows),
+    )
     held = all(row["certificate"]["outcome"] == "HOLDS" for row in rows)
     sentence = (
-        f"twins of two heads: {len(rows)} other sets of parameters, {far:.0%} or more away, answers to {gap:.0e}, "
-        "limit rounding: no query tells them apart"
+        f"twins of two heads: {len(rows)} other sets of parameters, {far:.0%} or more away, answers"
+        f" to {gap:.0e}, limit rounding: no query tells them apart"
     )
     verdict = "HOLDS" if held else "REFUTED"
     return {"name": "twins of two heads", "verdict": verdict, "run": out.name, "sentence": sentence}
 
 
 def visit_task_stops(directory: Path, seed: int) -> list[Stop]:
-    """Weights for three tasks, what the answers of one give away, and a bound with its conversation."""
+    """Weights for three tasks, what the answers of one give away, and a bound with its
+    conversation.
+    """
     average = BuildJob("sparse-average", length=10, q=2, round_trip=True, seed=seed)
     built = _visit_build_stop("averages of 2 of 10 tokens", average, directory / "sparse-average")
     trip = built.pop("round_trip") | {"accuracy": average.accuracy}
@@ -49,8 +56,13 @@ def _visit_build_stop(name: str, job: BuildJob, out: Path) -> Stop:
     data = run_build(replace(job, out=str(out), force=True)).data
     size, held, seen = data["size"], data["certificate"], data["checked"]
     tight = held["assumptions"][0]
-    told = f"key width {size['embed']}, {size['bits']} bits, {seen['errors']} errors on {seen['inputs']:,} inputs"
-    sentence = f"{name}: {told}; {tight['name']} {tight['measured']:.2g}, limit {tight['limit']:.2g}"
+    told = (
+        f"key width {size['embed']}, {size['bits']} bits, {seen['errors']} errors on"
+        f" {seen['inputs']:,} inputs"
+    )
+    sentence = (
+        f"{name}: {told}; {tight['name']} {tight['measured']:.2g}, limit {tight['limit']:.2g}"
+    )
     stop = {"name": name, "verdict": held["outcome"], "run": out.name, "sentence": sentence}
     return stop | ({"round_trip": data["round_trip"]} if "round_trip" in data else {})
 
@@ -60,15 +72,27 @@ def _describe_round_trip(trip: dict[str, Any]) -> Stop:
     errors = f"error on the task {trip['error_before']:.0e} before, {trip['error_after']:.0e} after"
     told = f"{trip['verdict']}, {trip['queries']:,} queries, {errors}, limit {trip['accuracy']:.0e}"
     sentence = f"round trip of these averages: {told}"
-    return {"name": "round trip", "verdict": trip["verdict"], "queries": trip["queries"], "sentence": sentence}
+    return {
+        "name": "round trip",
+        "verdict": trip["verdict"],
+        "queries": trip["queries"],
+        "sentence": sentence,
+    }
 
 
 def _visit_bound_stop(out: Path, seed: int) -> Stop:
-    job = BoundJob("sparse-average", length=8, q=2, embed=4, bits=24, seed=seed, out=str(out), force=True)
+    job = BoundJob(
+        "sparse-average", length=8, q=2, embed=4, bits=24, seed=seed, out=str(out), force=True
+    )
     data = run_bound(job).data
     talk = data["conversation"]
     sentence = (
-        f"averages of 2 of 8 tokens with key width 4: {data['verdict']}; two people run it with {talk['bits']:,} bits, "
-        f"limit {talk['needed']:,}"
+        f"averages of 2 of 8 tokens with key width 4: {data['verdict']}; two people run it with"
+        f" {talk['bits']:,} bits, limit {talk['needed']:,}"
     )
-    return {"name": "a bound with its protocol", "verdict": data["verdict"], "run": out.name, "sentence": sentence}
+    return {
+        "name": "a bound with its protocol",
+        "verdict": data["verdict"],
+        "run": out.name,
+        "sentence": sentence,
+    }

@@ -36,17 +36,25 @@ def run_demo(job: DemoJob) -> Record:
     recovery = learn(Local(truth), rng=rng)
     found = recovery.unwrap()
     gap = distance(truth, found)
-    with hold_directory(Path(job.out) if job.out is not None else make_new_directory("demo")) as directory:
+    with hold_directory(
+        Path(job.out) if job.out is not None else make_new_directory("demo")
+    ) as directory:
         save(truth, directory / "truth.safetensors")
         data = records.record_recovery(recovery) | write_model(recovery, directory)
         asked = recovery.ledger.total(without="verify").sequences
         data |= {
-            "sentence": f"{asked} queries give away a hidden {truth.width} x {truth.width} head to {gap.largest:.0e}; "
-            f"the limit is {recovery.degrees_of_freedom}. {recovery.sentence}",
+            "sentence": (
+                f"{asked} queries give away a hidden {truth.width} x {truth.width} head to"
+                f" {gap.largest:.0e}; the limit is {recovery.degrees_of_freedom}."
+                f" {recovery.sentence}"
+            ),
             "distance": gap.largest,
             "stops": _visit_further_stops(seed_generator(job.seed + 1), directory, job.seed),
             "curve": measure_error_curve(truth, asked, rng),
-            "seconds": {"total": time.perf_counter() - start, "oracle": recovery.ledger.total().seconds},
+            "seconds": {
+                "total": time.perf_counter() - start,
+                "oracle": recovery.ledger.total().seconds,
+            },
             "seed": job.seed,
             "target": str(directory / "truth.safetensors"),
             "learner": "auto",
@@ -59,8 +67,12 @@ def run_demo(job: DemoJob) -> Record:
         return finish_recovery_run(Record(data, 0, lines), directory)
 
 
-def _visit_further_stops(rng: np.random.Generator, directory: Path, seed: int) -> list[dict[str, Any]]:
-    """Further stops of the tour: what answers give away, what they do not, what attention can compute and cannot."""
+def _visit_further_stops(
+    rng: np.random.Generator, directory: Path, seed: int
+) -> list[dict[str, Any]]:
+    """Further stops of the tour: what answers give away, what they do not, what attention can
+    compute and cannot.
+    """
     exact = visit_exact_stops(rng, directory)
     return [
         *exact,

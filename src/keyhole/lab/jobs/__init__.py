@@ -1,4 +1,6 @@
-"""Jobs: plain frozen data, the only thing the command line, the sweep engine and the page hand to `lab.run`."""
+"""Jobs: plain frozen data, the only thing the command line, the sweep engine and the page hand to
+`lab.run`.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ class Targeting(Keyed):
     """A job with a target.
 
     Args:
-        target: a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME.
+        target: a .safetensors or .onnx file, package.module:callable, or
+            http(s)://HOST:PORT/v2/models/NAME.
     """
 
     target: str
@@ -57,7 +58,8 @@ class Declaring(Keyed):
 
     Args:
         answers: the number format of the target's answers: f64, f32, f16 or bf16.
-        noise: standard deviation of a random error in every answer; nan where there is one of unknown size.
+        noise: standard deviation of a random error in every answer; nan where there is one of
+            unknown size.
         tolerance: largest absolute error of an answer.
         decimals: answers are rounded to so many decimals.
         labels: answers are labels: positive or not.
@@ -79,7 +81,8 @@ class Reaching(Keyed):
 
     Args:
         rate: ask at most so many sequences a second.
-        timeout: seconds one request may take in all, from connecting to the last byte of its answer.
+        timeout: seconds one request may take in all, from connecting to the last byte of its
+            answer.
     """
 
     _: KW_ONLY
@@ -97,7 +100,8 @@ class Hinting(Declaring):
     Args:
         rank: the rank of W, where it is known.
         grid: W has entries that are whole multiples of this step.
-        tokens: a file of the only tokens that may be asked, one per row (.npy, .csv or .safetensors).
+        tokens: a file of the only tokens that may be asked, one per row (.npy, .csv or
+            .safetensors).
         repeats: how often every question is asked where answers carry random errors.
         norm_bound: the Frobenius norm of W is at most this (learner tolerant).
         margin: no entry of the read-out is smaller than this (learner tolerant).
@@ -126,12 +130,14 @@ class RandomModel(Keyed):
     """A random model.
 
     Args:
-        kind: head, multihead, relu or onelayer; in a file also a network to attack: mlp, gru or lstm.
+        kind: head, multihead, relu or onelayer; in a file also a network to attack: mlp, gru or
+            lstm.
         width: size of a token; of the vectors z for a network to attack.
         rank: rank of W; full when absent.
         heads: number of heads of a multihead.
         outputs: numbers per answer.
-        hidden: hidden units of a relu, onelayer or network to attack; four times the width when absent.
+        hidden: hidden units of a relu, onelayer or network to attack; four times the width when
+            absent.
         scale: entries of W have standard deviation scale / sqrt(width).
         biases: give a head a score bias and a constant.
         seed: seed of the weights.

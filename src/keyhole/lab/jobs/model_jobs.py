@@ -35,7 +35,8 @@ class SweepJob(Keyed):
         file: grids and lists of jobs, .toml or .json.
         workers: processes on this machine; 0 runs the jobs in this one, one after another.
         cluster: address of a Dask scheduler to run on instead, such as tcp://HOST:8786.
-        out: directory of the store and the page; runs/NAME when absent. What it holds is not run again.
+        out: directory of the store and the page; runs/NAME when absent. What it holds is not run
+            again.
         retry_failed: run jobs that failed again.
         export: also write the rows as csv, json or parquet; may be given several times.
     """
@@ -71,10 +72,11 @@ class ServeJob(Keyed):
         model: a saved model, or any other TARGET.
         host: address to listen on; the loopback when absent.
         port: port to listen on; 0 takes a free one.
-        known_as: a further name of this host that requests may give, at any port; may be given several times.
+        known_as: a further name of this host that requests may give, at any port; may be given
+            several times.
         name: what the model is called; the name of its file when absent.
-        policy: what to do to answers, as NAME=VALUE: noise, tolerance, decimals, answers, token-bound, or labels; may
-            be given several times.
+        policy: what to do to answers, as NAME=VALUE: noise, tolerance, decimals, answers,
+            token-bound, or labels; may be given several times.
         budget: no client is answered more sequences than this.
         rate: no client is answered more sequences a second than this.
         request_bytes: no request may be larger than this.

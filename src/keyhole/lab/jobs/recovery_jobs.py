@@ -23,8 +23,8 @@ class LearnJob(Reaching, Hinting, Targeting):
     Args:
         width: size of a token, where the target does not say.
         outputs: numbers per answer, where the target does not say.
-        simulate: what to do to the target's answers, as NAME=VALUE: noise, tolerance, decimals, answers, token-bound,
-            or labels; may be given several times.
+        simulate: what to do to the target's answers, as NAME=VALUE: noise, tolerance, decimals,
+            answers, token-bound, or labels; may be given several times.
         learner: auto, or the name of a learner.
         budget: never ask more sequences than this, verification included.
         seed: seed of every random choice.
@@ -90,7 +90,8 @@ class AuditJob(Reaching, Declaring, Targeting):
     Args:
         width: size of a token, where the target does not say.
         outputs: numbers per answer, where the target does not say.
-        ball: the bound on tokens that policies with one impose; the square root of the width when absent.
+        ball: the bound on tokens that policies with one impose; the square root of the width when
+            absent.
         seed: seed of every random choice.
         out: run directory; runs/TIME-NAME when absent.
         resume: go on with the audit in `out`; nothing answered is asked again.
@@ -140,7 +141,8 @@ class TwinsJob(Keyed):
 
 @dataclass(frozen=True)
 class TrialJob(Hinting):
-    """Draw a model, hide it, recover it, and measure the recovery against the truth; made for sweeps.
+    """Draw a model, hide it, recover it, and measure the recovery against the truth; made for
+    sweeps.
 
     Args:
         model: the model to draw.
@@ -160,7 +162,8 @@ class TrialJob(Hinting):
 
 @dataclass(frozen=True)
 class TransitionJob(Keyed):
-    """How often the least nuclear norm finds a random matrix from random measurements; made for sweeps.
+    """How often the least nuclear norm finds a random matrix from random measurements; made for
+    sweeps.
 
     Args:
         width: d, the matrix is d x d.

@@ -14,7 +14,8 @@ class ReportJob(Keyed):
     Args:
         runs: directories of runs.
         figures: also write the main plots as SVG and PDF, for papers.
-        out: where to write; the run itself when there is one, runs/TIME-report when there are several.
+        out: where to write; the run itself when there is one, runs/TIME-report when there are
+            several.
     """
 
     runs: tuple[str, ...]

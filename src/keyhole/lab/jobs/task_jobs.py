@@ -12,7 +12,8 @@ class BuildJob(Keyed):
     """Explicit weights for a task, with a certificate.
 
     Args:
-        task: sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles or four-cycles.
+        task: sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles or
+            four-cycles.
         length: tokens of an input.
         q: positions a token names (sparse-average).
         width: size of the vectors that are averaged (sparse-average).
@@ -27,7 +28,8 @@ class BuildJob(Keyed):
         value_width: largest width of values.
         heads: most heads of a layer.
         layers: most attention layers.
-        round_trip: hide the unit behind an oracle, recover it, and score what was recovered on the task.
+        round_trip: hide the unit behind an oracle, recover it, and score what was recovered on the
+            task.
         seed: seed of every random choice.
         out: run directory; runs/TIME-build-TASK when absent.
         force: overwrite the run in `out`.
@@ -69,7 +71,8 @@ class BoundJob(TaskSizing, Naming):
         order: order of attention; 2 is standard.
         accuracy: largest error of an answer (sparse-average); 1/(4q) when absent.
         residual: tokens are carried past attention layers.
-        positional: keys depend on positions alone, values on the vectors alone, nothing stands behind the head.
+        positional: keys depend on positions alone, values on the vectors alone, nothing stands
+            behind the head.
         hidden: units of the first layer of a fully connected network, instead of attention.
         state_bits: bits of the state of a recurrent network, instead of attention.
         build: build and check weights, without which nothing is called enough.
@@ -115,28 +118,30 @@ class AttackJob(TaskSizing, Attacking):
 
 @dataclass(frozen=True)
 class TrainJob(TaskSizing, Naming):
-    """Train models of TASK by gradient descent, several seeds side by side, and measure them on fresh inputs.
+    """Train models of TASK by gradient descent, several seeds side by side, and measure them on
+    fresh inputs.
 
     Args:
-        model: attention, linear-attention, third-order, mlp, gru, lstm or layers (a multi-layer Transformer); or
-            constructed, the smallest weights that are known, measured beside them.
+        model: attention, linear-attention, third-order, mlp, gru, lstm or layers (a multi-layer
+            Transformer); or constructed, the smallest weights that are known, measured beside them.
         embed: width of queries and keys; of a token between layers for layers.
         heads: heads of an attention layer.
         layers: attention layers, or hidden layers of an mlp, gru or lstm.
         hidden: hidden units of a network.
-        codes: how positions or values are read: one-hot, orthonormal (in a random basis), random, learned or
-            resampled (random anew for every sequence); one-hot when absent.
+        codes: how positions or values are read: one-hot, orthonormal (in a random basis), random,
+            learned or resampled (random anew for every sequence); one-hot when absent.
         code_width: numbers of a code.
-        tied: the query is the sum of the codes of the positions named, the key the own code, the value the vector.
+        tied: the query is the sum of the codes of the positions named, the key the own code, the
+            value the vector.
         places: layers read the position in the sequence too.
-        inputs: how inputs of tasks with labels are drawn: one of their kinds (random, planted, balanced, near-miss),
-            mixed, or strict (match2 and match3 modulo a prime: no 0, and no match of three that a pair shows), the
-            default where there is one.
+        inputs: how inputs of tasks with labels are drawn: one of their kinds (random, planted,
+            balanced, near-miss), mixed, or strict (match2 and match3 modulo a prime: no 0, and no
+            match of three that a pair shows), the default where there is one.
         samples: sequences to train on; fresh ones every step when absent.
         steps: steps of Adam.
         batch: sequences of a step.
-        rate: the largest learning rate; when absent 0.01 for units (on labels 0.3, and 0.02 for third-order) and 0.001
-            for others.
+        rate: the largest learning rate; when absent 0.01 for units (on labels 0.3, and 0.02 for
+            third-order) and 0.001 for others.
         warm_up: steps in which it is reached; it then falls to zero along a cosine.
         seeds: how many models, with the seeds SEED, SEED + 1 and so on.
         seed: seed of every random choice of the first model.
@@ -144,10 +149,14 @@ class TrainJob(TaskSizing, Naming):
         check_every: steps between two checks; a twentieth of all when absent.
         patience: checks without a better one after which a seed stops; never when absent.
         checkpoint_every: steps between two checkpoints, from which --resume goes on.
-        lengths: measure on inputs of these lengths too, with fresh codes (random or resampled ones).
-        round_trip: hide the best model behind an oracle, recover it, and score what was recovered on the task.
-        effective_bits: round the numbers people would send to run each model until it fails the task.
-        keep: write a run directory with the models and a page; jobs of a sweep write none when absent.
+        lengths: measure on inputs of these lengths too, with fresh codes (random or resampled
+            ones).
+        round_trip: hide the best model behind an oracle, recover it, and score what was recovered
+            on the task.
+        effective_bits: round the numbers people would send to run each model until it fails the
+            task.
+        keep: write a run directory with the models and a page; jobs of a sweep write none when
+            absent.
         out: run directory; runs/TIME-train-TASK when absent.
         resume: go on with the run in `out`.
         force: overwrite the run in `out`.

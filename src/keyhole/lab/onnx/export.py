@@ -37,7 +37,10 @@ def _add_head(graph: Graph, last: str, head: Head) -> str:
 
 def _add_heads(graph: Graph, last: str, heads: MultiHead) -> str:
     biases = [None] * len(heads.W) if heads.h is None else heads.h
-    each = [_add_attention(graph, last, W, V, h) for W, V, h in zip(heads.W, heads.V, biases, strict=True)]
+    each = [
+        _add_attention(graph, last, W, V, h)
+        for W, V, h in zip(heads.W, heads.V, biases, strict=True)
+    ]
     answers = graph.add("Sum", *each)
     return answers if heads.c is None else graph.add("Add", answers, graph.weight(heads.c))
 
@@ -48,7 +51,10 @@ def _add_network(graph: Graph, x: str, net: ReluNet | AbsAffine) -> str:
         return graph.add("Add", bends, graph.affine(x, net.P.T, net.q))
     hidden = graph.affine(x, net.W1.T, net.b1)
     if net.activation == "gelu":
-        raise InvalidInput("a network of GELU units cannot be written as ONNX: its runtime has no float64 for them.")
+        raise InvalidInput(
+            "a network of GELU units cannot be written as ONNX: its runtime has no float64 for"
+            " them."
+        )
     active = graph.add("Relu", hidden)
     if net.activation == "silu":
         active = graph.add("Mul", hidden, graph.add("Sigmoid", hidden))
@@ -57,7 +63,9 @@ def _add_network(graph: Graph, x: str, net: ReluNet | AbsAffine) -> str:
 
 def _add_one_layer(graph: Graph, last: str, layer: OneLayer) -> str:
     inputs = _add_head(graph, last, layer.head)
-    return _add_network(graph, graph.add("Add", inputs, last) if layer.residual else inputs, layer.net)
+    return _add_network(
+        graph, graph.add("Add", inputs, last) if layer.residual else inputs, layer.net
+    )
 
 
 def _add_model(graph: Graph, last: str, model: Any) -> str:
@@ -79,28 +87,32 @@ def _add_model(graph: Graph, last: str, model: Any) -> str:
 
 
 def export_onnx(model: Any, path: str | Path) -> None:
-    """Write a model as an ONNX file: `tokens` (batch, length, width) to `answers` (batch, outputs), in float64.
+    """Write a model as an ONNX file: `tokens` (batch, length, width) to `answers` (batch, outputs),
+    in float64.
 
     Args:
-        model: a head, several heads, a network, a one-layer Transformer; or, read at its last token, a layer, attention
-            of higher order, a fully connected or a recurrent network.
+        model: a head, several heads, a network, a one-layer Transformer; or, read at its last
+            token, a layer, attention of higher order, a fully connected or a recurrent network.
         path: the file to write.
 
     Raises:
-        InvalidInput: the model is of another kind, or its activation has no float64 in ONNX runtimes.
+        InvalidInput: the model is of another kind, or its activation has no float64 in ONNX
+            runtimes.
     """
     if isinstance(model, Transformer):
         maps = ", ".join(block.map.name for block in model.blocks)
         raise InvalidInput(
-            f"a Transformer of token maps ({maps}) cannot be written as ONNX: they have no form there. "
-            "Its layers, model.blocks[i].layer, can be written one by one."
+            f"a Transformer of token maps ({maps}) cannot be written as ONNX: they have no form"
+            " there. Its layers, model.blocks[i].layer, can be written one by one."
         )
     model = model.read_last() if isinstance(model, SelfAttention) else model
     graph = Graph()
     last = graph.add("Gather", "tokens", graph.weight(np.array(-1)), axis=1)
     graph.add("Identity", _add_model(graph, last, model))
     graph.nodes[-1].output[0] = "answers"
-    taken = helper.make_tensor_value_info("tokens", TensorProto.DOUBLE, ["batch", "length", model.width])
+    taken = helper.make_tensor_value_info(
+        "tokens", TensorProto.DOUBLE, ["batch", "length", model.width]
+    )
     given = helper.make_tensor_value_info("answers", TensorProto.DOUBLE, ["batch", model.outputs])
     made = helper.make_model(
         helper.make_graph(graph.nodes, "keyhole", [taken], [given], graph.weights),

@@ -1,4 +1,6 @@
-"""Sequence models as ONNX graphs, read at the last token: attention of higher order, and the trained baselines."""
+"""Sequence models as ONNX graphs, read at the last token: attention of higher order, and the
+trained baselines.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ def add_tensor_attention(graph: Graph, last: str, unit: TensorAttention) -> str:
     """One softmax over all tuples of positions, and the average of their products of values."""
     if len(unit.K) > len(_LETTERS):
         raise InvalidInput(
-            f"attention of order {unit.order} cannot be written as ONNX; {len(_LETTERS) + 1} is the most."
+            f"attention of order {unit.order} cannot be written as ONNX; {len(_LETTERS) + 1} is the"
+            " most."
         )
     at = _LETTERS[: len(unit.K)]
     keys = [graph.affine("tokens", K) for K in unit.K]
@@ -58,7 +61,9 @@ def add_recurrent(graph: Graph, model: Recurrent) -> str:
 
 
 def _encode_tokens(graph: Graph, model: Mlp | Recurrent) -> str:
-    """Tokens as the model reads them: positions as codes where it has codes (none, written -1, is zeros)."""
+    """Tokens as the model reads them: positions as codes where it has codes (none, written -1, is
+    zeros).
+    """
     if model.codes is None:
         return "tokens"
     rest = [k for k in range(model.width) if k not in model.z]
@@ -68,7 +73,9 @@ def _encode_tokens(graph: Graph, model: Mlp | Recurrent) -> str:
     there = graph.add("Unsqueeze", graph.add("Less", graph.weight(-0.5), named), graph.weight([3]))
     coded = graph.add("Where", there, coded, graph.weight(0.0))
     flat = graph.add("Reshape", coded, graph.weight([0, 0, len(rest) * model.codes.shape[1]]))
-    return graph.add("Concat", graph.add("Gather", "tokens", graph.weight(list(model.z)), axis=2), flat, axis=2)
+    return graph.add(
+        "Concat", graph.add("Gather", "tokens", graph.weight(list(model.z)), axis=2), flat, axis=2
+    )
 
 
 def _slice_columns(graph: Graph, x: str, start: int, end: int) -> str:
@@ -80,15 +87,24 @@ def _make_scan_body(model: Recurrent) -> Any:
     graph, x, after, start = Graph(prefix="step_"), "token", list[str](), 0
     for cell in model.cells:
         held = _slice_columns(graph, "state", start, start + STATES[model.cell] * cell.units)
-        parts = _add_gru(graph, cell, held, x) if model.cell == "gru" else _add_lstm(graph, cell, held, x)
+        parts = (
+            _add_gru(graph, cell, held, x)
+            if model.cell == "gru"
+            else _add_lstm(graph, cell, held, x)
+        )
         after += parts
         x, start = parts[0], start + STATES[model.cell] * cell.units
     state = graph.add("Concat", *after, axis=1) if len(after) > 1 else after[0]
     graph.add("Identity", _round_state(graph, model, state))
     graph.nodes[-1].output[0] = "next"
     sizes = {"state": model.remembered, "token": model.inputs, "next": model.remembered}
-    ends = {name: helper.make_tensor_value_info(name, TensorProto.DOUBLE, [None, size]) for name, size in sizes.items()}
-    return helper.make_graph(graph.nodes, "step", [ends["state"], ends["token"]], [ends["next"]], graph.weights)
+    ends = {
+        name: helper.make_tensor_value_info(name, TensorProto.DOUBLE, [None, size])
+        for name, size in sizes.items()
+    }
+    return helper.make_graph(
+        graph.nodes, "step", [ends["state"], ends["token"]], [ends["next"]], graph.weights
+    )
 
 
 def _split_gates(graph: Graph, x: str, units: int, count: int) -> Sequence[str]:
@@ -105,7 +121,9 @@ def _add_gru(graph: Graph, cell: Cell, h: str, x: str) -> list[str]:
 
 def _add_lstm(graph: Graph, cell: Cell, held: str, x: str) -> list[str]:
     h, c = _split_gates(graph, held, cell.units, 2)
-    both = graph.add("Add", graph.affine(x, cell.Wx.T, cell.bx), graph.affine(h, cell.Wh.T, cell.bh))
+    both = graph.add(
+        "Add", graph.affine(x, cell.Wx.T, cell.bx), graph.affine(h, cell.Wh.T, cell.bh)
+    )
     i, f, g, o = _split_gates(graph, both, cell.units, 4)
     kept = graph.add("Mul", graph.add("Sigmoid", f), c)
     c = graph.add("Add", kept, graph.add("Mul", graph.add("Sigmoid", i), graph.add("Tanh", g)))
@@ -118,9 +136,14 @@ def _round_state(graph: Graph, model: Recurrent, state: str) -> str:
         return state
     levels = 2.0**model.state_bits - 1.0
     cut = graph.add(
-        "Clip", graph.add("Div", state, graph.weight(model.state_range)), graph.weight(-1.0), graph.weight(1.0)
+        "Clip",
+        graph.add("Div", state, graph.weight(model.state_range)),
+        graph.weight(-1.0),
+        graph.weight(1.0),
     )
     half = graph.add("Div", graph.add("Add", cut, graph.weight(1.0)), graph.weight(2.0))
     whole = graph.add("Round", graph.add("Mul", half, graph.weight(levels)))
-    between = graph.add("Sub", graph.add("Mul", whole, graph.weight(2.0 / levels)), graph.weight(1.0))
+    between = graph.add(
+        "Sub", graph.add("Mul", whole, graph.weight(2.0 / levels)), graph.weight(1.0)
+    )
     return graph.add("Mul", between, graph.weight(model.state_range))

@@ -1,4 +1,6 @@
-"""The page of an audit: every policy as a row of dots on one axis of errors, then the verdicts in words."""
+"""The page of an audit: every policy as a row of dots on one axis of errors, then the verdicts in
+words.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def draw_audit_page(data: Mapping[str, Any]) -> str:
     """A self-contained page."""
     verdicts = "".join(f"<p>{escape_text(row['verdict'])}</p>" for row in data["policies"])
     body = (
-        f"<h1>{escape_text(data['sentence'])}</h1><p class='limit'>{escape_text(describe_question('audit', data))}</p>"
+        f"<h1>{escape_text(data['sentence'])}</h1><p"
+        f" class='limit'>{escape_text(describe_question('audit', data))}</p>"
         + format_section(_title_errors(data), _draw_policies(data))
         + _draw_errors_by_queries(data)
         + format_section("What each policy keeps back", verdicts)
@@ -44,14 +47,19 @@ def draw_audit_page(data: Mapping[str, Any]) -> str:
         + format_section("What it cost", _describe_cost(data))
         + format_section(
             "How to reproduce",
-            format_command(restore_command("audit", data), f"Seed {data['seed']}. {describe_versions(data)}"),
+            format_command(
+                restore_command("audit", data), f"Seed {data['seed']}. {describe_versions(data)}"
+            ),
         )
     )
     return wrap_page("audit", body)
 
 
 def _title_errors(data: Mapping[str, Any]) -> str:
-    return f"Error of {data['error_of']} that an extractor reaches: left of the dashed line a policy keeps little back"
+    return (
+        f"Error of {data['error_of']} that an extractor reaches: left of the dashed line a policy"
+        " keeps little back"
+    )
 
 
 def _place_error(error: float) -> float:
@@ -66,21 +74,32 @@ def _draw_policies(data: Mapping[str, Any]) -> str:
     body = _draw_error_axis(height) + "".join(
         _draw_policy_row(row, _TOP + _ROW * (k + 0.5)) for k, row in enumerate(rows)
     )
-    note = f"● attempt, with its number of queries; ✕ no model; the shaded side keeps {data['error_of']} back"
+    note = (
+        "● attempt, with its number of queries; ✕ no model; the shaded side keeps"
+        f" {data['error_of']} back"
+    )
     size = f'viewBox="0 0 960 {height}" style="min-width:46rem;overflow:hidden"'
     svg = draw_svg(body, size=size, label=_title_errors(data))
     return frame_figure(make_scrollable(svg, "picture of errors"), escape_text(note), width="100%")
 
 
 def _draw_errors_by_queries(data: Mapping[str, Any]) -> str:
-    """Every attempt as a mark of error against queries; policies that were tried at several costs as lines."""
+    """Every attempt as a mark of error against queries; policies that were tried at several costs
+    as lines.
+    """
     lines = [_trace_policy(row) for row in data["policies"]]
-    x, y = Axis("queries of the attempt, verification apart", True), Axis(f"relative error of {data['error_of']}", True)
+    x, y = (
+        Axis("queries of the attempt, verification apart", True),
+        Axis(f"relative error of {data['error_of']}", True),
+    )
     level = Level("keeps it back above", PROTECTS)
-    svg = draw_chart(lines, x, y, about="error an extractor reaches against queries", levels=[level])
+    svg = draw_chart(
+        lines, x, y, about="error an extractor reaches against queries", levels=[level]
+    )
     note = (
-        "Blue circles: the policy gives the weights away; green squares: it keeps them back. A line joins attempts "
-        "at several costs behind one policy: where it falls, asking more helps. Hover names the policy of a mark."
+        "Blue circles: the policy gives the weights away; green squares: it keeps them back. A line"
+        " joins attempts at several costs behind one policy: where it falls, asking more helps."
+        " Hover names the policy of a mark."
     )
     title = "Error against queries: what more questions buy an extractor"
     return format_section(title, f"{svg}<p class='limit'>{escape_text(note)}</p>") if svg else ""
@@ -89,7 +108,9 @@ def _draw_errors_by_queries(data: Mapping[str, Any]) -> str:
 def _trace_policy(row: Mapping[str, Any]) -> Line:
     points = [
         Point(
-            a["queries"] - a["verification"], a["error"], f"{row['policy']}: {a['queries']:,} queries, {a['error']:.0e}"
+            a["queries"] - a["verification"],
+            a["error"],
+            f"{row['policy']}: {a['queries']:,} queries, {a['error']:.0e}",
         )
         for a in row["attempts"]
         if a["error"]
@@ -106,30 +127,54 @@ def _draw_error_axis(height: int) -> str:
     for power in range(-16, 1, 4):
         at, said = _place_error(10.0**power), f"1e{power}" if power else "1"
         parts += f'<line class="rule" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{height - 20}"/>'
-        parts += f'<text class="quiet" x="{at:.1f}" y="{_TOP - 8}" text-anchor="middle">{said}</text>'
+        parts += (
+            f'<text class="quiet" x="{at:.1f}" y="{_TOP - 8}" text-anchor="middle">{said}</text>'
+        )
     return parts + f'<text class="quiet" x="{_LEFT}" y="14">relative error, log scale</text>'
 
 
 def _draw_policy_row(row: Mapping[str, Any], y: float) -> str:
-    parts = f'<text x="{_LEFT - 12}" y="{y + 4:.1f}" text-anchor="end">{escape_text(row["policy"])}</text>'
+    parts = (
+        f'<text x="{_LEFT - 12}" y="{y + 4:.1f}"'
+        f' text-anchor="end">{escape_text(row["policy"])}</text>'
+    )
     known = [(_place_error(a["error"]), a) for a in row["attempts"] if a["error"] is not None]
     if len(known) > 1:
         ends = [x for x, _ in known]
-        parts += f'<line class="phase" stroke-width="1.5" x1="{min(ends):.1f}" x2="{max(ends):.1f}" y1="{y}" y2="{y}"/>'
+        parts += (
+            f'<line class="phase" stroke-width="1.5" x1="{min(ends):.1f}" x2="{max(ends):.1f}"'
+            f' y1="{y}" y2="{y}"/>'
+        )
     for x, attempt in known:
-        about = f"{attempt['queries']:,} queries: error {format_number(attempt['error'])}, {attempt['verdict']}"
-        parts += f'<g><title>{escape_text(about)}</title><circle class="ours" cx="{x:.1f}" cy="{y}" r="4"/></g>'
+        about = (
+            f"{attempt['queries']:,} queries: error {format_number(attempt['error'])},"
+            f" {attempt['verdict']}"
+        )
+        parts += (
+            f'<g><title>{escape_text(about)}</title><circle class="ours" cx="{x:.1f}" cy="{y}"'
+            ' r="4"/></g>'
+        )
     if not known:
-        return parts + f'<text class="bad" x="{_RIGHT - 12}" y="{y + 4:.1f}" text-anchor="end">✕ no model</text>'
+        return (
+            parts + f'<text class="bad" x="{_RIGHT - 12}" y="{y + 4:.1f}" text-anchor="end">✕ no'
+            " model</text>"
+        )
     return parts + _label_last_dot([x for x, _ in known], f"{known[-1][1]['queries']:,} queries", y)
 
 
 def _label_last_dot(dots: list[float], said: str, y: float) -> str:
-    """Words on the last dot, at the end of its row of dots; never across the line that joins them."""
-    left = max(dots) > _RIGHT - 110 or (dots[-1] == min(dots) < max(dots) and min(dots) > _LEFT + 110)
+    """Words on the last dot, at the end of its row of dots; never across the line that joins
+    them.
+    """
+    left = max(dots) > _RIGHT - 110 or (
+        dots[-1] == min(dots) < max(dots) and min(dots) > _LEFT + 110
+    )
     x, anchor = (min(dots) - 8, "end") if left else (max(dots) + 8, "start")
     halo = "paint-order:stroke;stroke:var(--page);stroke-width:4px"
-    return f'<text class="quiet" style="{halo}" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">{said}</text>'
+    return (
+        f'<text class="quiet" style="{halo}" x="{x:.1f}" y="{y + 4:.1f}"'
+        f' text-anchor="{anchor}">{said}</text>'
+    )
 
 
 def _list_attempts(data: Mapping[str, Any]) -> str:
@@ -139,17 +184,31 @@ def _list_attempts(data: Mapping[str, Any]) -> str:
             " ".join(f"{key} {value}" for key, value in attempt["options"].items()),
             f"{attempt['queries']:,}",
             "none" if attempt["error"] is None else format_number(attempt["error"]),
-            "none" if attempt["function_error"] is None else format_number(attempt["function_error"]),
+            (
+                "none"
+                if attempt["function_error"] is None
+                else format_number(attempt["function_error"])
+            ),
             str(attempt["verdict"]),
         )
         for row in data["policies"]
         for attempt in row["attempts"]
     ]
-    columns = ("policy", "attempt", "queries", f"error of {data['error_of']}", "error of answers", "verdict")
+    columns = (
+        "policy",
+        "attempt",
+        "queries",
+        f"error of {data['error_of']}",
+        "error of answers",
+        "verdict",
+    )
     return make_scrollable(format_table(rows, columns, (2, 3, 4)), "table of attempts")
 
 
 def _describe_cost(data: Mapping[str, Any]) -> str:
     ball = f"the ball has radius {format_number(data['token_bound'])}"
-    said = f"{data['queries']['total']:,} queries were asked of the target itself; policies were applied here; {ball}."
+    said = (
+        f"{data['queries']['total']:,} queries were asked of the target itself; policies were"
+        f" applied here; {ball}."
+    )
     return f"<p>{escape_text(said)}</p>"

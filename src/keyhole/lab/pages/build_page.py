@@ -25,7 +25,12 @@ from keyhole.drawing.html import (
     frame_figure,
     make_scrollable,
 )
-from keyhole.lab.pages.parts.task_pictures import Asked, draw_keys_and_face, draw_match_circle, draw_pair_slices
+from keyhole.lab.pages.parts.task_pictures import (
+    Asked,
+    draw_keys_and_face,
+    draw_match_circle,
+    draw_pair_slices,
+)
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.models.attention import SelfAttention
@@ -48,17 +53,32 @@ def draw_build_page(data: Mapping[str, Any], directory: Path) -> str:
     """
     trip = data.get("round_trip")
     head = (
-        f"<h1>{escape_text(data['sentence'])}</h1><p class='limit'>{escape_text(describe_question('build', data))}</p>"
+        f"<h1>{escape_text(data['sentence'])}</h1><p"
+        f" class='limit'>{escape_text(describe_question('build', data))}</p>"
     )
     parts = [head, draw_attention_pictures(directory), _draw_frontier(data)]
-    parts += [format_section("What its answers give away", f"<p>{escape_text(trip['sentence'])}</p>")] if trip else []
+    parts += (
+        [format_section("What its answers give away", f"<p>{escape_text(trip['sentence'])}</p>")]
+        if trip
+        else []
+    )
     return wrap_page(
-        "build", "".join([*parts, _list_constructions(data), _show_build_certificate(data), _show_build_command(data)])
+        "build",
+        "".join(
+            [
+                *parts,
+                _list_constructions(data),
+                _show_build_certificate(data),
+                _show_build_command(data),
+            ]
+        ),
     )
 
 
 def draw_attention_pictures(directory: Path, *, tables: bool = True) -> str:
-    """What the last layer does on one input: the picture its task is known by, and tables of scores and weights."""
+    """What the last layer does on one input: the picture its task is known by, and tables of scores
+    and weights.
+    """
     model, path = load(directory / "model.safetensors"), directory / "example.safetensors"
     if not isinstance(model, Transformer) or not path.is_file():
         return ""
@@ -81,28 +101,47 @@ def _draw_attention_maps(block: Block, scores: Matrix, order: int) -> str:
     figures = [draw_attention_heatmap("attention weights", weights, axes=_AXES)]
     if order == 2:
         figures.insert(
-            0, draw_signed_heatmap("scores, the largest of each row 0", _lower_scores(scores), name="score", axes=_AXES)
+            0,
+            draw_signed_heatmap(
+                "scores, the largest of each row 0", _lower_scores(scores), name="score", axes=_AXES
+            ),
         )
-    said = "Attention on one input" + ("; token 0 is the blank one" if block.blank is not None else "")
+    said = "Attention on one input" + (
+        "; token 0 is the blank one" if block.blank is not None else ""
+    )
     said += "; weights of pairs are added up over the second partner" if order > 2 else ""
     return format_section(said, f'<div class="pictures">{"".join(figures)}</div>')
 
 
 def _draw_task_picture(block: Block, X: Matrix, scores: Matrix, weights: Matrix, order: int) -> str:
-    """The picture the task is known by: keys and a face, the circle of Match2, slices and triangles of third order."""
+    """The picture the task is known by: keys and a face, the circle of Match2, slices and triangles
+    of third order.
+    """
     phi = block.map
     if isinstance(phi, SetQueries):
-        return draw_keys_and_face(phi, [int(i) for i in X[0, phi.dimension : phi.dimension + phi.q]])
+        return draw_keys_and_face(
+            phi, [int(i) for i in X[0, phi.dimension : phi.dimension + phi.q]]
+        )
     if not isinstance(phi, Angles) or order > 3:
         return ""
     blank = block.blank is not None
     names = ["blank ∅"] * blank + [f"{i + 1}: {x:g}" for i, x in enumerate(X[:, 0])]
     rows = [
-        Asked(i, X[:, 0], names, scores[i + blank], weights[i + blank].reshape(*[len(names)] * (order - 1)))
+        Asked(
+            i,
+            X[:, 0],
+            names,
+            scores[i + blank],
+            weights[i + blank].reshape(*[len(names)] * (order - 1)),
+        )
         for i in range(len(X))
     ]
     if order == 2:
-        return draw_match_circle(phi.modulus, min(rows, key=lambda row: float(row.weights[0]))) if blank else ""
+        return (
+            draw_match_circle(phi.modulus, min(rows, key=lambda row: float(row.weights[0])))
+            if blank
+            else ""
+        )
     return draw_pair_slices(_choose_asking_tokens(rows, blank), phi.modulus)
 
 
@@ -126,7 +165,9 @@ def _lower_scores(scores: Matrix) -> Matrix:
 
 
 def _draw_frontier(data: Mapping[str, Any]) -> str:
-    """Key width against bits, both on log scales: what was built, and what is provably too small."""
+    """Key width against bits, both on log scales: what was built, and what is provably too
+    small.
+    """
     points, limit = data["frontier"]["points"], data["frontier"]["limit_bits"]
     v, heads = data["size"]["value_width"], data["size"]["heads"]
     widths = [p["embed"] for p in points]
@@ -136,17 +177,29 @@ def _draw_frontier(data: Mapping[str, Any]) -> str:
     for point in points:
         x, y = _place_key_width(point["embed"], low, high), _place_number_bits(point["bits"], top)
         about = f"{point['construction']}: m = {point['embed']}, p = {point['bits']}"
-        marks += f'<g><title>{escape_text(about)}</title><path class="built" d="M{x:.1f} {y:.1f}{_SQUARE}"/>'
-        marks += f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{escape_text(point["construction"])}</text></g>'
+        marks += (
+            f'<g><title>{escape_text(about)}</title><path class="built" d="M{x:.1f}'
+            f' {y:.1f}{_SQUARE}"/>'
+        )
+        marks += (
+            f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{escape_text(point["construction"])}</text></g>'
+        )
     said = "squares were built and checked"
     if limit is not None:
         steps = [low * (high / low) ** (k / 60) for k in range(61)]
         line = [(m, limit / (heads * (2 * m + v))) for m in steps]
         shown = [
-            f"{_place_key_width(m, low, high):.1f},{_place_number_bits(p, top):.1f}" for m, p in line if 1.0 <= p <= top
+            f"{_place_key_width(m, low, high):.1f},{_place_number_bits(p, top):.1f}"
+            for m, p in line
+            if 1.0 <= p <= top
         ]
-        marks += f'<polyline class="dashed" fill="none" points="{" ".join(shown)}"/>' if shown else ""
-        said += f"; below the dashed line H (2m + v) p is less than {limit:.1f} bits, too few for any weights"
+        marks += (
+            f'<polyline class="dashed" fill="none" points="{" ".join(shown)}"/>' if shown else ""
+        )
+        said += (
+            f"; below the dashed line H (2m + v) p is less than {limit:.1f} bits, too few for any"
+            " weights"
+        )
     size = 'viewBox="0 0 760 290" style="min-width:34rem"'
     svg = make_scrollable(draw_svg(marks, size=size, label="sizes that were built"), "sizes")
     figure = frame_figure(svg, f"<b>m against p</b>: {escape_text(said)}", width="100%")
@@ -168,25 +221,45 @@ def _draw_frontier_ticks(low: float, high: float, top: float) -> str:
     for power in range(int(math.log2(top)) + 1):
         y = _place_number_bits(2.0**power, top)
         parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        parts += f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{2**power}</text>'
+        parts += (
+            f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}"'
+            f' text-anchor="end">{2**power}</text>'
+        )
     for power in range(math.ceil(math.log2(low)), int(math.log2(high)) + 1):
         x = _place_key_width(2.0**power, low, high)
-        parts += f'<text class="quiet" x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{2**power:,}</text>'
+        parts += (
+            f'<text class="quiet" x="{x:.1f}" y="{_BOTTOM + 16}"'
+            f' text-anchor="middle">{2**power:,}</text>'
+        )
     at = (_LEFT + _RIGHT) / 2
-    return f'{parts}<text class="quiet" x="{at}" y="{_BOTTOM + 34}" text-anchor="middle">key width m, log scale</text>'
+    return (
+        f'{parts}<text class="quiet" x="{at}" y="{_BOTTOM + 34}" text-anchor="middle">key width m,'
+        " log scale</text>"
+    )
 
 
 def _list_constructions(data: Mapping[str, Any]) -> str:
-    rows = [(p["construction"], f"m = {p['embed']}, p = {p['bits']}") for p in data["frontier"]["points"]]
+    rows = [
+        (p["construction"], f"m = {p['embed']}, p = {p['bits']}")
+        for p in data["frontier"]["points"]
+    ]
     rows += list(data["refused"].items())
-    return format_section("Every construction that was tried", format_table(rows, ("construction", "what came of it")))
+    return format_section(
+        "Every construction that was tried", format_table(rows, ("construction", "what came of it"))
+    )
 
 
 def _show_build_certificate(data: Mapping[str, Any]) -> str:
     held = data["certificate"]
     parts = (("assumption", "assumptions"), ("conclusion", "conclusion"))
     rows = [
-        (c["name"], kind, format_number(c["measured"]), format_number(c["limit"]), "holds" if c["holds"] else "fails")
+        (
+            c["name"],
+            kind,
+            format_number(c["measured"]),
+            format_number(c["limit"]),
+            "holds" if c["holds"] else "fails",
+        )
         for kind, part in parts
         for c in held[part]
     ]
@@ -198,4 +271,6 @@ def _show_build_certificate(data: Mapping[str, Any]) -> str:
 
 
 def _show_build_command(data: Mapping[str, Any]) -> str:
-    return format_section("How to reproduce", format_command(restore_command("build", data), describe_versions(data)))
+    return format_section(
+        "How to reproduce", format_command(restore_command("build", data), describe_versions(data))
+    )

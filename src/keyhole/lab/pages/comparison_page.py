@@ -1,4 +1,6 @@
-"""Several runs on one page: verdicts, queries against limits, errors against queries, matrices, sizes, a table."""
+"""Several runs on one page: verdicts, queries against limits, errors against queries, matrices,
+sizes, a table.
+"""
 
 from __future__ import annotations
 
@@ -63,13 +65,20 @@ def draw_comparison_page(runs: Sequence[SavedRun]) -> str:
 def _name_runs(runs: Sequence[SavedRun]) -> list[str]:
     """A name for each run that no other has."""
     short = [run.name for run in runs]
-    return [name if short.count(name) == 1 else str(run.directory) for name, run in zip(short, runs, strict=True)]
+    return [
+        name if short.count(name) == 1 else str(run.directory)
+        for name, run in zip(short, runs, strict=True)
+    ]
 
 
 def _title_comparison(runs: Sequence[SavedRun]) -> str:
     recovered = [run for run in runs if run.kind in _RECOVERIES]
     good = sum(has_verified_model(run.data) for run in recovered)
-    said = f"{good} of {len(recovered)} recoveries can be relied on" if recovered else "no recovery among them"
+    said = (
+        f"{good} of {len(recovered)} recoveries can be relied on"
+        if recovered
+        else "no recovery among them"
+    )
     return f"{len(runs)} runs compared: {said}"
 
 
@@ -88,7 +97,11 @@ def _format_overview_entry(name: str, run: SavedRun) -> str:
     data = run.data
     verdict = str(data.get("verdict") or data.get("status") or "")
     style = (
-        "ours" if has_verified_model(data) or verdict in ("ENOUGH", "BUILT") else "bad" if verdict in _BAD else "limit"
+        "ours"
+        if has_verified_model(data) or verdict in ("ENOUGH", "BUILT")
+        else "bad"
+        if verdict in _BAD
+        else "limit"
     )
     said = f"<b>{escape_text(name)}</b>, {escape_text(run.kind)}"
     said += f', <span class="{style}">{escape_text(verdict)}</span>' if verdict else ""
@@ -102,34 +115,50 @@ def _draw_query_costs(named: Named) -> str:
     if not found:
         return ""
     cost = [
-        (name, guard_drawing(run, count_learning_queries, run.data), guard_drawing(run, count_fewest_queries, run.data))
+        (
+            name,
+            guard_drawing(run, count_learning_queries, run.data),
+            guard_drawing(run, count_fewest_queries, run.data),
+        )
         for name, run in found
     ]
     most = max([1, *(asked for _, asked, _ in cost), *(least or 0 for _, _, least in cost)])
-    marks = "".join(_draw_query_bar(k, name, asked, least, most) for k, (name, asked, least) in enumerate(cost))
+    marks = "".join(
+        _draw_query_bar(k, name, asked, least, most) for k, (name, asked, least) in enumerate(cost)
+    )
     near = [asked / least for _, asked, least in cost if least]
     title = (
-        f"Queries to learn are {format_number(min(near))} to {format_number(max(near))} times their limits"
+        f"Queries to learn are {format_number(min(near))} to {format_number(max(near))} times their"
+        " limits"
         if near
         else "Queries"
     )
     size = f'viewBox="0 0 960 {_ROW * len(cost) + 26:.0f}" style="min-width:40rem"'
     svg = make_scrollable(draw_svg(marks, size=size, label=title), "queries by run")
-    note = "Bars are queries, verification apart; the dashed mark is the fewest any learner of the class can ask."
+    note = (
+        "Bars are queries, verification apart; the dashed mark is the fewest any learner of the"
+        " class can ask."
+    )
     return format_section(title, frame_figure(svg, f"<b>Queries</b>: {note}", width="100%"))
 
 
 def _draw_query_bar(k: int, name: str, asked: int, least: int | None, most: int) -> str:
     y, width = _ROW * k + 6, (_RIGHT - _LEFT) * asked / most
-    mark = f'<text x="{_LEFT - 10}" y="{y + 15}" text-anchor="end">{escape_text(_shorten_name(name))}</text>'
+    mark = (
+        f'<text x="{_LEFT - 10}" y="{y + 15}"'
+        f' text-anchor="end">{escape_text(_shorten_name(name))}</text>'
+    )
     mark += (
-        f'<g><title>{escape_text(name)}: {asked:,} queries</title><rect class="phase" fill-opacity="0.4" x="{_LEFT}" '
+        f'<g><title>{escape_text(name)}: {asked:,} queries</title><rect class="phase"'
+        f' fill-opacity="0.4" x="{_LEFT}" '
     )
     mark += f'y="{y}" width="{width:.1f}" height="20"/></g>'
     said = f"{asked:,}"
     if least:
         x = _LEFT + (_RIGHT - _LEFT) * least / most
-        mark += f'<g><title>limit {least:,}</title><path class="dashed" d="M{x:.1f} {y - 4}v28"/></g>'
+        mark += (
+            f'<g><title>limit {least:,}</title><path class="dashed" d="M{x:.1f} {y - 4}v28"/></g>'
+        )
         said += f"; limit {least:,}"
     at = _LEFT + (_RIGHT - _LEFT) * max(asked, least or 0) / most + 8
     return mark + f'<text x="{at:.1f}" y="{y + 15}">{said}</text>'
@@ -140,16 +169,25 @@ def _shorten_name(name: str) -> str:
 
 
 def _draw_run_errors(named: Named) -> str:
-    """Every run that has an error and a number of queries: one mark, or as many as it made attempts."""
-    lines = [line for name, run in named for line in guard_drawing(run, list[Line], _trace_run_errors(name, run))]
+    """Every run that has an error and a number of queries: one mark, or as many as it made
+    attempts.
+    """
+    lines = [
+        line
+        for name, run in named
+        for line in guard_drawing(run, list[Line], _trace_run_errors(name, run))
+    ]
     about = "error against queries, one mark per run or attempt"
-    svg = draw_chart(lines, Axis("queries, verification apart", True), Axis("relative error", True), about=about)
+    svg = draw_chart(
+        lines, Axis("queries, verification apart", True), Axis("relative error", True), about=about
+    )
     if not svg:
         return ""
     note = (
-        "One mark per recovery: its disagreement with fresh answers, relative to the token values. Lines follow the "
-        "error of one model as queries are added, where the truth was known; amber triangles are attempts of an audit, "
-        "crosses are refuted. Lower left is a better extractor."
+        "One mark per recovery: its disagreement with fresh answers, relative to the token values."
+        " Lines follow the error of one model as queries are added, where the truth was known;"
+        " amber triangles are attempts of an audit, crosses are refuted. Lower left is a better"
+        " extractor."
     )
     return format_section("Error against queries", f"{svg}<p class='limit'>{escape_text(note)}</p>")
 
@@ -158,16 +196,31 @@ def _trace_run_errors(name: str, run: SavedRun) -> Iterator[Line]:
     if run.kind in _RECOVERIES and (fresh := run.data.get("fresh_error")) and fresh.get("relative"):
         count, error = count_learning_queries(run.data), float(fresh["relative"])
         said = f"{name}: {count:,} queries, error {format_number(error)}"
-        yield Line(_shorten_name(name), "ours" if has_verified_model(run.data) else "bad", [Point(count, error, said)])
+        yield Line(
+            _shorten_name(name),
+            "ours" if has_verified_model(run.data) else "bad",
+            [Point(count, error, said)],
+        )
     if run.kind == "demo" and (curve := run.data.get("curve")):
         points = [
-            _make_point(c["queries"], c["error"], f"{name}: {c['queries']:,} queries") for c in curve if c["error"]
+            _make_point(c["queries"], c["error"], f"{name}: {c['queries']:,} queries")
+            for c in curve
+            if c["error"]
         ]
         yield Line(_shorten_name(name), "ours", points)
     if run.kind == "audit":
-        tried = [(row["policy"], a) for row in run.data["policies"] for a in row["attempts"] if a["error"]]
+        tried = [
+            (row["policy"], a)
+            for row in run.data["policies"]
+            for a in row["attempts"]
+            if a["error"]
+        ]
         points = [
-            _make_point(a["queries"] - a["verification"], a["error"], f"{name}, {policy}: {format_number(a['error'])}")
+            _make_point(
+                a["queries"] - a["verification"],
+                a["error"],
+                f"{name}, {policy}: {format_number(a['error'])}",
+            )
             for policy, a in tried
         ]
         yield Line(_shorten_name(name), "peer", points, joined=False)
@@ -188,8 +241,12 @@ def _load_scores(run: SavedRun) -> Matrix | None:
 
 
 def _draw_score_matrices(named: Named) -> str:
-    """Score matrices side by side on one scale; those of the first one's shape also as a difference from it."""
-    found = [(name, W) for name, run in named if (W := guard_drawing(run, _load_scores, run)) is not None][:_MAPS]
+    """Score matrices side by side on one scale; those of the first one's shape also as a difference
+    from it.
+    """
+    found = [
+        (name, W) for name, run in named if (W := guard_drawing(run, _load_scores, run)) is not None
+    ][:_MAPS]
     if len(found) < 2:
         return ""
     first_name, first = found[0]
@@ -198,7 +255,9 @@ def _draw_score_matrices(named: Named) -> str:
     alike = [(name, W) for name, W in found[1:] if W.shape == first.shape]
     gaps = [float(np.abs(W - first).max()) for _, W in alike]
     figures += [
-        draw_error_heatmap(W - first, float(np.abs(first).max()) or 1.0, f"{name} less {first_name}")
+        draw_error_heatmap(
+            W - first, float(np.abs(first).max()) or 1.0, f"{name} less {first_name}"
+        )
         for name, W in alike
     ]
     title = f"Score matrices of {len(found)} runs, on one scale"
@@ -209,9 +268,19 @@ def _draw_score_matrices(named: Named) -> str:
 def _draw_run_sizes(named: Named) -> str:
     """Key width against bits: what was built, and what was asked for."""
     found = _select_kinds(named, "build", "bound")
-    lines = [line for name, run in found for line in guard_drawing(run, _trace_run_sizes, name, run)]
-    svg = draw_chart(lines, Axis("key width m", True), Axis("bits p of a number", True), about="sizes of the runs")
-    note = "Squares were built and checked; asked sizes are blue where they are enough, crosses where too small."
+    lines = [
+        line for name, run in found for line in guard_drawing(run, _trace_run_sizes, name, run)
+    ]
+    svg = draw_chart(
+        lines,
+        Axis("key width m", True),
+        Axis("bits p of a number", True),
+        about="sizes of the runs",
+    )
+    note = (
+        "Squares were built and checked; asked sizes are blue where they are enough, crosses where"
+        " too small."
+    )
     rows = [(name, str(run.data.get("sentence"))) for name, run in found]
     drawing = f"{svg}<p class='limit'>{note}</p>" if svg else ""
     return (
@@ -231,18 +300,31 @@ def _trace_run_sizes(name: str, run: SavedRun) -> list[Line]:
     kind = "built" if built else {"TOO_SMALL": "bad", "ENOUGH": "ours"}.get(str(said), "limit")
     if not (size.get("embed") and size.get("bits")):
         return []
-    return [Line(_shorten_name(name), kind, [Point(float(size["embed"]), float(size["bits"]), f"{name}: {said}")])]
+    return [
+        Line(
+            _shorten_name(name),
+            kind,
+            [Point(float(size["embed"]), float(size["bits"]), f"{name}: {said}")],
+        )
+    ]
 
 
 def _compare_audits(named: Named) -> str:
     """Errors by policy, a column per audit."""
-    tried = {name: guard_drawing(run, _list_policy_errors, run.data) for name, run in _select_kinds(named, "audit")}
+    tried = {
+        name: guard_drawing(run, _list_policy_errors, run.data)
+        for name, run in _select_kinds(named, "audit")
+    }
     if not tried:
         return ""
     policies = dict.fromkeys(policy for reached in tried.values() for policy in reached)
-    rows = [(policy, *(reached.get(policy, "") for reached in tried.values())) for policy in policies]
+    rows = [
+        (policy, *(reached.get(policy, "") for reached in tried.values())) for policy in policies
+    ]
     body = format_table(rows, ("policy", *tried), tuple(range(1, len(tried) + 1)))
-    return format_section("Error an extractor reaches behind each policy", make_scrollable(body, "errors by policy"))
+    return format_section(
+        "Error an extractor reaches behind each policy", make_scrollable(body, "errors by policy")
+    )
 
 
 def _list_policy_errors(data: Mapping[str, Any]) -> dict[str, str]:
@@ -282,10 +364,25 @@ def _compare_trainings(named: Named) -> str:
     """Median errors during training, and what simple predictors reach."""
     found = _select_kinds(named, "train")
     lines = [guard_drawing(run, _trace_training, name, run.data) for name, run in found]
-    svg = draw_chart(lines, Axis("step of training"), Axis("error, median over seeds", True), about="learning curves")
-    rows = [row for name, run in found for row in guard_drawing(run, _list_training_errors, name, run.data)]
-    note = "<p class='limit'>Lines are medians over seeds, on sequences kept apart.</p>" if svg else ""
-    body = svg + note + make_scrollable(format_table(rows, ("run", "predictor", "error"), (2,)), "trainings")
+    svg = draw_chart(
+        lines,
+        Axis("step of training"),
+        Axis("error, median over seeds", True),
+        about="learning curves",
+    )
+    rows = [
+        row
+        for name, run in found
+        for row in guard_drawing(run, _list_training_errors, name, run.data)
+    ]
+    note = (
+        "<p class='limit'>Lines are medians over seeds, on sequences kept apart.</p>" if svg else ""
+    )
+    body = (
+        svg
+        + note
+        + make_scrollable(format_table(rows, ("run", "predictor", "error"), (2,)), "trainings")
+    )
     return format_section("What training reached", body) if found else ""
 
 
@@ -297,7 +394,10 @@ def _trace_training(name: str, data: Mapping[str, Any]) -> Line:
 
 
 def _list_training_errors(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    simple = [(name, str(line).replace("_", " "), format_number(value)) for line, value in data["lines"].items()]
+    simple = [
+        (name, str(line).replace("_", " "), format_number(value))
+        for line, value in data["lines"].items()
+    ]
     return [(name, str(data["model_name"]), format_number(data["error"]["median"])), *simple]
 
 
@@ -307,13 +407,20 @@ def _compare_expectations(named: Named) -> str:
         for name, run in _select_kinds(named, "sweep")
         for row in guard_drawing(run, _list_run_landings, name, run.data)
     ]
-    body = make_scrollable(format_table(rows, ("run", "", "expected", "measured"), (3,)), "expectations")
+    body = make_scrollable(
+        format_table(rows, ("run", "", "expected", "measured"), (3,)), "expectations"
+    )
     return format_section("Where sweeps should land", body) if rows else ""
 
 
 def _list_run_landings(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [
-        (name, "met" if one["met"] else "missed", str(one["sentence"]), format_number(one["measured"]))
+        (
+            name,
+            "met" if one["met"] else "missed",
+            str(one["sentence"]),
+            format_number(one["measured"]),
+        )
         for one in data["expectations"]
     ]
 
@@ -329,11 +436,19 @@ def _list_commands(named: Named) -> str:
     rows = [guard_drawing(run, _format_command_row, name, run) for name, run in named]
     return format_section(
         "How to reproduce",
-        make_scrollable(format_table(rows, ("run", "command", "seed", "time", "versions")), "commands"),
+        make_scrollable(
+            format_table(rows, ("run", "command", "seed", "time", "versions")), "commands"
+        ),
     )
 
 
 def _format_command_row(name: str, run: SavedRun) -> tuple[str, ...]:
     spent = run.data.get("seconds")
     took = format_seconds(float(spent["total"])) if spent else ""
-    return name, restore_command(run.kind, run.data), str(run.data.get("seed", "")), took, describe_versions(run.data)
+    return (
+        name,
+        restore_command(run.kind, run.data),
+        str(run.data.get("seed", "")),
+        took,
+        describe_versions(run.data),
+    )

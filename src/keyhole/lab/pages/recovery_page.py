@@ -31,8 +31,9 @@ from keyhole.lab.runs.reading import recognise_kind
 _OUTPUTS = 6  # numbers of a counterexample's answer that are shown
 
 _UNSEEN = (
-    "Left of the limit some parameter is free, whatever the learner; the error is known only at the end, from fresh "
-    "queries. How it falls on the way is drawn where the truth is known: keyhole demo, and sweeps over --budget."
+    "Left of the limit some parameter is free, whatever the learner; the error is known only at the"
+    " end, from fresh queries. How it falls on the way is drawn where the truth is known: keyhole"
+    " demo, and sweeps over --budget."
 )
 
 _PHASES = {
@@ -67,7 +68,11 @@ def draw_recovery_page(data: Mapping[str, Any], directory: Path) -> str:
         _draw_tour(data, directory),
     )
     body = "".join(
-        (*parts, format_section("The run", format_table(list(_list_facts(data)))), _show_recovery_command(data))
+        (
+            *parts,
+            format_section("The run", format_table(list(_list_facts(data)))),
+            _show_recovery_command(data),
+        )
     )
     return wrap_page(str(data["verdict"]), body)
 
@@ -84,30 +89,50 @@ def _draw_tour(data: Mapping[str, Any], directory: Path) -> str:
 def _draw_verdict(data: Mapping[str, Any]) -> str:
     name = str(data.get("verdict"))
     failed = name == "CLASS_REFUTED" or data.get("status") in ("BAD_ANSWER", "TARGET_FAILED")
-    style, mark = ("bad", "✕") if failed else ("ours", "●") if has_verified_model(data) else ("limit", "○")
+    style, mark = (
+        ("bad", "✕") if failed else ("ours", "●") if has_verified_model(data) else ("limit", "○")
+    )
     badge = f'<span aria-hidden="true">{mark}</span> {escape_text(name)}'
     question = f'<p class="limit">{escape_text(summaries.describe_question(recognise_kind(data), data))}</p>'
-    return f'<p class="verdict {style}">{badge}</p><h1>{escape_text(data["sentence"])}</h1>{question}'
+    return (
+        f'<p class="verdict {style}">{badge}</p><h1>{escape_text(data["sentence"])}</h1>{question}'
+    )
 
 
 def _show_counterexample(data: Mapping[str, Any]) -> str:
-    """The refuting sequence: its length, both answers with enough digits to tell them apart, the gap."""
+    """The refuting sequence: its length, both answers with enough digits to tell them apart, the
+    gap.
+    """
     case = data.get("counterexample")
     if case is None:
         return ""
-    answer, predicted = (np.ravel(np.asarray(case[k], dtype=np.float64)) for k in ("answer", "predicted"))
+    answer, predicted = (
+        np.ravel(np.asarray(case[k], dtype=np.float64)) for k in ("answer", "predicted")
+    )
     order = np.argsort(-np.abs(answer - predicted), kind="stable")[:_OUTPUTS]
     rows = [(f"output {k}", *_format_apart(float(answer[k]), float(predicted[k]))) for k in order]
     answers = format_table(rows, ("", "target answers", "model answers", "gap"), (1, 2, 3))
-    note = f" Of {len(answer)} outputs, the {len(order)} with the largest gaps." if len(order) < len(answer) else ""
-    where = f"<p>The sequence is counterexample.tokens in record.json; ask the target again to see it.{note}</p>"
-    title = f"On a sequence of length {len(case['tokens'])} target and model differ by {format_number(case['gap'])}"
+    note = (
+        f" Of {len(answer)} outputs, the {len(order)} with the largest gaps."
+        if len(order) < len(answer)
+        else ""
+    )
+    where = (
+        "<p>The sequence is counterexample.tokens in record.json; ask the target again to see"
+        f" it.{note}</p>"
+    )
+    title = (
+        f"On a sequence of length {len(case['tokens'])} target and model differ by"
+        f" {format_number(case['gap'])}"
+    )
     return format_section(title, answers + where)
 
 
 def _format_apart(a: float, b: float) -> tuple[str, str, str]:
     gap = abs(a - b)
-    digits = 2 + max(1, math.ceil(math.log10(max(abs(a), abs(b)) / gap))) if 0 < gap < math.inf else 3
+    digits = (
+        2 + max(1, math.ceil(math.log10(max(abs(a), abs(b)) / gap))) if 0 < gap < math.inf else 3
+    )
     return f"{a:.{min(digits, 17)}g}", f"{b:.{min(digits, 17)}g}", format_number(gap)
 
 
@@ -128,31 +153,49 @@ def _show_recovery_certificate(data: Mapping[str, Any]) -> str:
     theorem, outcome = THEOREMS.get(held["theorem"]), Outcome[held["outcome"]]
     said = "" if theorem is None else f"<p>{escape_text(theorem.statement)}</p>"
     body = said + format_table(rows, ("inequality", "measured", "at most", ""), (1, 2))
-    return format_section(f"Certificate {held['theorem']}: {outcome.name.lower()}. {outcome.value}", body)
+    return format_section(
+        f"Certificate {held['theorem']}: {outcome.name.lower()}. {outcome.value}", body
+    )
 
 
 def _list_facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What the record says, in words; what it leaves open is left out."""
     words = ("verdict", "status", "class", "reason", "determined")
     yield from ((name, str(data[name])) for name in words if data.get(name))
-    sizes = (f"{name} {data[name]:,}" for name in ("width", "rank", "heads", "outputs") if data.get(name) is not None)
+    sizes = (
+        f"{name} {data[name]:,}"
+        for name in ("width", "rank", "heads", "outputs")
+        if data.get(name) is not None
+    )
     yield "sizes", ", ".join(sizes)
     asked = data["queries"]
     yield "queries", f"{asked['total']:,}, verification included"
     if data.get("degrees_of_freedom") is not None:
         yield (
             "limit",
-            f"{summaries.count_fewest_queries(data):,}, with {data['degrees_of_freedom']:,} numbers to be learned",
+            (
+                f"{summaries.count_fewest_queries(data):,}, with {data['degrees_of_freedom']:,}"
+                " numbers to be learned"
+            ),
         )
     if fresh := data.get("fresh_error"):
         yield (
             "fresh error",
-            f"{format_number(fresh['relative'])} of the token values, over {fresh['sequences']:,} sequences",
+            (
+                f"{format_number(fresh['relative'])} of the token values, over"
+                f" {fresh['sequences']:,} sequences"
+            ),
         )
     if data.get("error_bar") is not None:
         yield "error bar", f"{format_number(data['error_bar'])} of W, relative"
     if spent := data.get("seconds"):
-        yield "time", f"{format_seconds(spent['total'])}, of which {format_seconds(spent['oracle'])} in the target"
+        yield (
+            "time",
+            (
+                f"{format_seconds(spent['total'])}, of which {format_seconds(spent['oracle'])} in"
+                " the target"
+            ),
+        )
 
 
 def _show_recovery_command(data: Mapping[str, Any]) -> str:
@@ -160,31 +203,54 @@ def _show_recovery_command(data: Mapping[str, Any]) -> str:
     note = "This run had a budget; add the same --budget. " if lost else ""
     return format_section(
         "How to reproduce",
-        format_command(summaries.restore_command(recognise_kind(data), data), note + summaries.describe_versions(data)),
+        format_command(
+            summaries.restore_command(recognise_kind(data), data),
+            note + summaries.describe_versions(data),
+        ),
     )
 
 
 def _draw_query_phases(data: Mapping[str, Any]) -> str:
-    """All phases but verification as one stacked bar against the counting limit, verification as a second bar."""
+    """All phases but verification as one stacked bar against the counting limit, verification as a
+    second bar.
+    """
     phases: dict[str, int] = dict(data["queries"].get("by_phase") or {})
     if not phases:
-        return format_section(f"{data['queries']['total']:,} queries were asked before the run stopped", "")
+        return format_section(
+            f"{data['queries']['total']:,} queries were asked before the run stopped", ""
+        )
     verify, limit = phases.pop("verify", 0), summaries.count_fewest_queries(data)
     asked = sum(phases.values())
     per_cent = 99 / max(asked, verify, limit or 0, 1)
     starts = (per_cent * before for before in accumulate(phases.values(), initial=0))
-    rows = [(name, f"{count:,}", _PHASES.get(name, "")) for name, count in (*phases.items(), ("verify", verify))]
+    rows = [
+        (name, f"{count:,}", _PHASES.get(name, ""))
+        for name, count in (*phases.items(), ("verify", verify))
+    ]
     bars = "".join(
-        map(_draw_phase_segment, phases, phases.values(), starts, repeat(per_cent), repeat(18), cycle((0.45, 0.2)))
+        map(
+            _draw_phase_segment,
+            phases,
+            phases.values(),
+            starts,
+            repeat(per_cent),
+            repeat(18),
+            cycle((0.45, 0.2)),
+        )
     )
     bars += _draw_phase_segment("verify", verify, 0.0, per_cent, 90, 0.12) + (
         _draw_limit_mark(limit, per_cent) if limit else ""
     )
-    bars += f'<text x="0" y="12">to learn: {asked:,}</text><text x="0" y="84">to verify: {verify:,}</text>'
+    bars += (
+        f'<text x="0" y="12">to learn: {asked:,}</text><text x="0" y="84">to verify:'
+        f" {verify:,}</text>"
+    )
     title = _title_queries(data, asked, verify, limit)
     svg = draw_svg(bars, size='width="100%" height="116"', label=title)
     note = "" if data.get("curve") or limit is None else f"<p class='limit'>{_UNSEEN}</p>"
-    return format_section(title, svg + format_table(rows, ("phase", "queries", "what for"), (1,)) + note)
+    return format_section(
+        title, svg + format_table(rows, ("phase", "queries", "what for"), (1,)) + note
+    )
 
 
 def _title_queries(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:
@@ -192,21 +258,36 @@ def _title_queries(data: Mapping[str, Any], asked: int, verify: int, limit: int 
         shape = f"a {data['width']} x {data['width']} head of rank {data['rank']}"
         if (data.get("heads") or 1) > 1:
             shape = f"{data['heads']:,} heads of width {data['width']:,}"
-        return f"{asked:,} queries recover {shape}; the limit is {limit:,}. {verify:,} more verify it"
+        return (
+            f"{asked:,} queries recover {shape}; the limit is {limit:,}. {verify:,} more verify it"
+        )
     known = f"; the limit is {limit:,}" if limit is not None else ""
     return f"{asked:,} queries to learn, {verify:,} to verify{known}"
 
 
-def _draw_phase_segment(name: str, count: int, start: float, per_cent: float, row: int, shade: float) -> str:
+def _draw_phase_segment(
+    name: str, count: int, start: float, per_cent: float, row: int, shade: float
+) -> str:
     """One phase, with its name inside where it is wide enough."""
     width, inside = count * per_cent, f"{name} {count:,}"
-    label = f'<text x="{start + width / 2:.2f}%" y="{row + 16}" text-anchor="middle">{escape_text(inside)}</text>'
-    rect = f'<rect class="phase" fill-opacity="{shade}" x="{start:.2f}%" y="{row}" width="{width:.2f}%" height="24"/>'
-    return f"<g><title>{escape_text(inside)} queries</title>{rect}{label if width > 3 * len(inside) else ''}</g>"
+    label = (
+        f'<text x="{start + width / 2:.2f}%" y="{row + 16}"'
+        f' text-anchor="middle">{escape_text(inside)}</text>'
+    )
+    rect = (
+        f'<rect class="phase" fill-opacity="{shade}" x="{start:.2f}%" y="{row}"'
+        f' width="{width:.2f}%" height="24"/>'
+    )
+    return (
+        f"<g><title>{escape_text(inside)}"
+        f" queries</title>{rect}{label if width > 3 * len(inside) else ''}</g>"
+    )
 
 
 def _draw_limit_mark(limit: int, per_cent: float) -> str:
     x, anchor = limit * per_cent, "end" if limit * per_cent > 50 else "start"
     line = f'<line class="dashed" x1="{x:.2f}%" x2="{x:.2f}%" y1="15" y2="51"/>'
     label = f'<text class="quiet" x="{x:.2f}%" y="62" text-anchor="{anchor}">limit {limit:,}</text>'
-    return f"<g><title>No learner of this class can ask fewer than {limit:,}</title>{line}{label}</g>"
+    return (
+        f"<g><title>No learner of this class can ask fewer than {limit:,}</title>{line}{label}</g>"
+    )

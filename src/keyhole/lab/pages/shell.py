@@ -1,4 +1,6 @@
-"""The shell of every page keyhole writes: one self-contained file that opens offline, and words and numbers in it."""
+"""The shell of every page keyhole writes: one self-contained file that opens offline, and words and
+numbers in it.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,13 @@ for (const picture of document.querySelectorAll("[data-cells]")) {
 
 
 def wrap_page(title: str, body: str) -> str:
-    """A page around `body`; nothing is fetched, and no script runs but the one whose hash is named."""
+    """A page around `body`; nothing is fetched, and no script runs but the one whose hash is
+    named.
+    """
     known = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"
+    )
     look = f"{PAGE_COLOURS}{PICTURE_RULES}{_STYLE}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from keyhole.drawing.charts import Axis, Level, Line, Point, draw_chart
-from keyhole.drawing.html import escape_text, format_command, format_number, format_section, format_table
+from keyhole.drawing.html import (
+    escape_text,
+    format_command,
+    format_number,
+    format_section,
+    format_table,
+)
 from keyhole.errors import InvalidInput
 from keyhole.lab.pages.parts.sweep_maps import MAP_KEYS, draw_sweep_map
 from keyhole.lab.pages.shell import wrap_page
@@ -19,7 +25,19 @@ from keyhole.lab.runs.tables import Table
 from keyhole.lab.runs.tables import tabulate_rows as flat_table
 
 _CLASSES = ("ours", "built", "peer")
-_KEYS = {"x", "y", "series", "series_names", "log", "limit", "title", "caption", "x_name", "y_name", "limit_name"}
+_KEYS = {
+    "x",
+    "y",
+    "series",
+    "series_names",
+    "log",
+    "limit",
+    "title",
+    "caption",
+    "x_name",
+    "y_name",
+    "limit_name",
+}
 _KEYS |= {"kind", "lines"}
 Grouped = dict[str, dict[float, list[float]]]
 
@@ -27,16 +45,26 @@ Grouped = dict[str, dict[float, list[float]]]
 def check_figure(figure: Mapping[str, Any]) -> None:
     """Raise unless a figure says which columns it draws."""
     if unknown := sorted(set(figure) - _KEYS - MAP_KEYS):
-        raise InvalidInput(f"a figure has {', '.join(sorted(_KEYS | MAP_KEYS))}; unknown {', '.join(unknown)}.")
+        raise InvalidInput(
+            f"a figure has {', '.join(sorted(_KEYS | MAP_KEYS))}; unknown {', '.join(unknown)}."
+        )
     if not {"x", "y"} <= set(figure):
-        raise InvalidInput("a figure names its columns x and y, such as job.model.width and record.ratio.")
-    if figure.get("kind", "lines") not in ("lines", "map") or (figure.get("kind") == "map") != ("value" in figure):
-        raise InvalidInput("a figure's kind is lines or map, and a map names the column of its cells as value.")
+        raise InvalidInput(
+            "a figure names its columns x and y, such as job.model.width and record.ratio."
+        )
+    if figure.get("kind", "lines") not in ("lines", "map") or (figure.get("kind") == "map") != (
+        "value" in figure
+    ):
+        raise InvalidInput(
+            "a figure's kind is lines or map, and a map names the column of its cells as value."
+        )
 
 
 def draw_sweep_run(data: Mapping[str, Any], directory: Path) -> str:
     """The page of a finished sweep, from its record and the store beside it."""
-    return draw_sweep_page(data, flat_table(read_rows(directory / "store.sqlite")), data.get("figure"))
+    return draw_sweep_page(
+        data, flat_table(read_rows(directory / "store.sqlite")), data.get("figure")
+    )
 
 
 def draw_sweep_page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None) -> str:
@@ -44,17 +72,28 @@ def draw_sweep_page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, A
     body = f'<p class="verdict">{escape_text(data["name"])}</p><h1>{escape_text(data["sentence"])}</h1>'
     body += f"<p>{escape_text(data['about'])}</p>" if data["about"] else ""
     if figure is not None:
-        drawn = draw_sweep_map(rows, figure) if figure.get("kind") == "map" else _draw_sweep_chart(rows, figure)
+        drawn = (
+            draw_sweep_map(rows, figure)
+            if figure.get("kind") == "map"
+            else _draw_sweep_chart(rows, figure)
+        )
         body += format_section(figure.get("title", "What came"), drawn)
     if data["expectations"]:
         body += format_section("Where it should land", _list_expectations(data))
     if data["failures"]:
         body += format_section(
-            "What failed", format_table([(one["key"], one["reason"]) for one in data["failures"]], ("job", "reason"))
+            "What failed",
+            format_table(
+                [(one["key"], one["reason"]) for one in data["failures"]], ("job", "reason")
+            ),
         )
     made = f"Seeds are fields of the jobs, in the file. {describe_versions(data)}".strip()
     return wrap_page(
-        data["name"], body + format_section("How to run it again", format_command(restore_command("sweep", data), made))
+        data["name"],
+        body
+        + format_section(
+            "How to run it again", format_command(restore_command("sweep", data), made)
+        ),
     )
 
 
@@ -70,10 +109,22 @@ def _draw_sweep_chart(rows: Table, figure: Mapping[str, Any]) -> str:
     series, log = group_values(rows, figure), figure.get("log", "")
     x = Axis(figure.get("x_name", figure["x"]), "x" in log)
     y = Axis(figure.get("y_name", figure["y"]), "y" in log)
-    levels = [Level(figure.get("limit_name", "limit"), float(figure["limit"]))] if "limit" in figure else []
-    lines = [_trace_series(name, values, k, y.log) for k, (name, values) in enumerate(series.items())]
-    caption = figure.get("caption", "Marks are medians; bars reach from the least to the largest value.")
-    svg = draw_chart([*trace_known_lines(rows, figure), *lines], x, y, about=caption, levels=levels) if series else ""
+    levels = (
+        [Level(figure.get("limit_name", "limit"), float(figure["limit"]))]
+        if "limit" in figure
+        else []
+    )
+    lines = [
+        _trace_series(name, values, k, y.log) for k, (name, values) in enumerate(series.items())
+    ]
+    caption = figure.get(
+        "caption", "Marks are medians; bars reach from the least to the largest value."
+    )
+    svg = (
+        draw_chart([*trace_known_lines(rows, figure), *lines], x, y, about=caption, levels=levels)
+        if series
+        else ""
+    )
     if not svg:
         return "<p>No row has numbers in both columns of the figure.</p>"
     return f"{svg}<p class='limit'>{escape_text(caption)}</p>{_tabulate_series(series, figure)}"
@@ -89,15 +140,23 @@ def group_values(rows: Table, figure: Mapping[str, Any]) -> Grouped:
 
 
 def pair_values(x: Any, y: Any) -> list[tuple[float, float]]:
-    """Points of a row: a number or several for one x, or one or several rows of them for a list of x."""
+    """Points of a row: a number or several for one x, or one or several rows of them for a list of
+    x.
+    """
     if isinstance(x, list) and isinstance(y, list):
         xs, ys = cast(list[Any], x), cast(list[Any], y)
         if ys and isinstance(ys[0], list):
             return [point for each in ys for point in pair_values(xs, each)]
-        return [point for one, other in zip(xs, ys, strict=False) for point in pair_values(one, other)]
+        return [
+            point for one, other in zip(xs, ys, strict=False) for point in pair_values(one, other)
+        ]
     if isinstance(y, list):
         return [point for each in cast(list[Any], y) for point in pair_values(x, each)]
-    return [(float(cast(float, x)), float(cast(float, y)))] if _is_finite_number(x) and _is_finite_number(y) else []
+    return (
+        [(float(cast(float, x)), float(cast(float, y)))]
+        if _is_finite_number(x) and _is_finite_number(y)
+        else []
+    )
 
 
 def _is_finite_number(value: Any) -> bool:
@@ -125,7 +184,9 @@ def _name_series(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
 
 
 def _trace_series(name: str, values: Mapping[float, list[float]], k: int, log: bool) -> Line:
-    """One series: medians, and how far values spread; on a log scale what is not above zero is left out."""
+    """One series: medians, and how far values spread; on a log scale what is not above zero is left
+    out.
+    """
     points: list[Point] = []
     for x, every in values.items():
         if shown := [y for y in every if y > 0 or not log]:
@@ -149,5 +210,12 @@ def _tabulate_series(series: Grouped, figure: Mapping[str, Any]) -> str:
         for name, values in series.items()
         for x, ys in values.items()
     ]
-    names = (figure.get("series", ""), figure.get("x_name", figure["x"]), "runs", "median", "least", "largest")
+    names = (
+        figure.get("series", ""),
+        figure.get("x_name", figure["x"]),
+        "runs",
+        "median",
+        "least",
+        "largest",
+    )
     return format_table(rows, names, (1, 2, 3, 4, 5))

@@ -1,4 +1,6 @@
-"""The stops of the tour on its page: every one in a sentence, what they cost, and pictures of several."""
+"""The stops of the tour on its page: every one in a sentence, what they cost, and pictures of
+several.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ Stops = Sequence[Mapping[str, Any]]
 def draw_stops(data: Mapping[str, Any], directory: Path) -> str:
     """Sections for every stop; a stop whose files are gone keeps its sentence."""
     every: Stops = data["stops"]
-    runs = [read_run(str(directory / str(stop["run"]))) for stop in every if _has_record(stop, directory)]
+    runs = [
+        read_run(str(directory / str(stop["run"])))
+        for stop in every
+        if _has_record(stop, directory)
+    ]
     return (
         _list_stops(every)
         + _draw_stop_costs(every)
@@ -37,7 +43,8 @@ def _has_record(stop: Mapping[str, Any], directory: Path) -> bool:
 def _list_stops(every: Stops) -> str:
     rows = "".join(f"<li>{escape_text(stop['sentence'])}</li>" for stop in every)
     return format_section(
-        f"The tour: {len(every)} further stops, each with its figure and its limit", f"<ul>{rows}</ul>"
+        f"The tour: {len(every)} further stops, each with its figure and its limit",
+        f"<ul>{rows}</ul>",
     )
 
 
@@ -46,17 +53,31 @@ def _draw_stop_costs(every: Stops) -> str:
     asked = [stop for stop in every if stop.get("queries") and stop.get("limit")]
     if not asked:
         return ""
-    points = [Point(s["limit"], s["queries"], f"{s['name']}: {s['queries']:,} of {s['limit']:,}") for s in asked]
+    points = [
+        Point(s["limit"], s["queries"], f"{s['name']}: {s['queries']:,} of {s['limit']:,}")
+        for s in asked
+    ]
     ends = (min(p.x for p in points), max(p.x for p in points))
     lines = [
         Line("queries = limit", "limit", [Point(x, x, "queries = limit") for x in ends]),
-        *(Line(str(s["name"]).split(",")[0], "ours", [p]) for s, p in zip(asked, points, strict=True)),
+        *(
+            Line(str(s["name"]).split(",")[0], "ours", [p])
+            for s, p in zip(asked, points, strict=True)
+        ),
     ]
     x, y = Axis("limit: the fewest queries any learner can ask", True), Axis("queries asked", True)
     ratios = [s["queries"] / s["limit"] for s in asked]
-    title = f"Recoveries cost {format_number(min(ratios))} to {format_number(max(ratios))} times the least any learner could ask"
-    note = "Each mark is a stop; on the grey line nothing is asked in vain. Labels are bits, of which 40 make a number."
-    return format_section(title, draw_chart(lines, x, y, about=title) + f"<p class='limit'>{note}</p>")
+    title = (
+        f"Recoveries cost {format_number(min(ratios))} to {format_number(max(ratios))} times the"
+        " least any learner could ask"
+    )
+    note = (
+        "Each mark is a stop; on the grey line nothing is asked in vain. Labels are bits, of which"
+        " 40 make a number."
+    )
+    return format_section(
+        title, draw_chart(lines, x, y, about=title) + f"<p class='limit'>{note}</p>"
+    )
 
 
 def _draw_recovered_networks(every: Stops, directory: Path) -> str:
@@ -72,14 +93,18 @@ def _draw_recovered_networks(every: Stops, directory: Path) -> str:
 
 
 def _draw_slope_jumps(stop: Mapping[str, Any], truth: AbsAffine, found: AbsAffine) -> str:
-    sizes = {kind: np.sort(np.linalg.norm(net.D, axis=1))[::-1] for kind, net in (("truth", truth), ("ours", found))}
+    sizes = {
+        kind: np.sort(np.linalg.norm(net.D, axis=1))[::-1]
+        for kind, net in (("truth", truth), ("ours", found))
+    }
     marks = draw_log_marks("jump of slope at unit", "jump of slope |D|, log scale", sizes)
     svg = draw_svg(marks, size='viewBox="0 0 290 250"', label="jumps of slope of hidden units")
     note = "○ true, ● recovered; a unit shows in answers by the jump of slope where it switches"
     figure = frame_figure(svg, f"<b>jumps of slope</b>: {note}")
     name = str(stop["name"])
     title = (
-        f"{name[0].upper()}{name[1:]}: {format_number(stop['distance'])} from the truth, whatever the order of units"
+        f"{name[0].upper()}{name[1:]}: {format_number(stop['distance'])} from the truth, whatever"
+        " the order of units"
     )
     return format_section(title, f'<div class="pictures">{figure}</div>')
 
@@ -91,5 +116,7 @@ def _draw_stop_picture(run: SavedRun) -> str:
     if run.kind == "build":
         return build_page.draw_attention_pictures(run.directory, tables=False)
     if run.kind == "bound":
-        return bound_page.draw_plane(run.data) + bound_page.draw_conversation(run.data.get("conversation"))
+        return bound_page.draw_plane(run.data) + bound_page.draw_conversation(
+            run.data.get("conversation")
+        )
     return ""

@@ -1,4 +1,6 @@
-"""The page of a training: learning curves beside simple predictors, attention beside the ideal, every seed's error."""
+"""The page of a training: learning curves beside simple predictors, attention beside the ideal,
+every seed's error.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from typing import Any
 
 from keyhole._arrays import Matrix
 from keyhole.drawing.heatmaps import Axes, draw_attention_heatmap
-from keyhole.drawing.html import draw_svg, escape_text, format_number, format_section, format_table, frame_figure
+from keyhole.drawing.html import (
+    draw_svg,
+    escape_text,
+    format_number,
+    format_section,
+    format_table,
+    frame_figure,
+)
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.models.files import read_tensors
 
@@ -39,7 +48,9 @@ def draw_training_page(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) 
         _draw_trained_attention(data, pictures),
         _list_seeds(data),
     ]
-    return wrap_page("train", "".join([*parts, _list_predictors(data), _show_training_command(data)]))
+    return wrap_page(
+        "train", "".join([*parts, _list_predictors(data), _show_training_command(data)])
+    )
 
 
 def _draw_learning_curves(data: Mapping[str, Any]) -> str:
@@ -54,7 +65,11 @@ def _draw_learning_curves(data: Mapping[str, Any]) -> str:
     marks = _draw_training_axes(steps[-1], low, high)
     for k, row in enumerate(rows):
         marks += _draw_seed_curve(
-            steps, row, low, high, f"seed {data['seed'] + k}: error {format_number(data['errors'][k])}"
+            steps,
+            row,
+            low,
+            high,
+            f"seed {data['seed'] + k}: error {format_number(data['errors'][k])}",
         )
     marks += _draw_predictors(lines, low, high)
     said = f"{data['measure']} on {200} sequences kept apart, log scale; one line per seed"
@@ -77,15 +92,24 @@ def _draw_training_axes(last: int, low: int, high: int) -> str:
         y = _place_training_error(10.0**power, low, high)
         parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         parts += (
-            f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{format_number(10.0**power)}</text>'
+            f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}"'
+            f' text-anchor="end">{format_number(10.0**power)}</text>'
         )
     for step, anchor in ((0, "start"), (last // 2, "middle"), (last, "end")):
         x = _place_step(step, last)
-        parts += f'<text class="quiet" x="{x:.1f}" y="{_BOTTOM + 18}" text-anchor="{anchor}">{step:,}</text>'
-    return parts + f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 38}" text-anchor="middle">step of training</text>'
+        parts += (
+            f'<text class="quiet" x="{x:.1f}" y="{_BOTTOM + 18}"'
+            f' text-anchor="{anchor}">{step:,}</text>'
+        )
+    return (
+        parts + f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 38}" text-anchor="middle">step of'
+        " training</text>"
+    )
 
 
-def _draw_seed_curve(steps: Sequence[int], errors: Sequence[float | None], low: int, high: int, said: str) -> str:
+def _draw_seed_curve(
+    steps: Sequence[int], errors: Sequence[float | None], low: int, high: int, said: str
+) -> str:
     points = [
         f"{_place_step(step, steps[-1]):.1f} {_place_training_error(error, low, high):.1f}"
         for step, error in zip(steps, errors, strict=False)
@@ -93,7 +117,10 @@ def _draw_seed_curve(steps: Sequence[int], errors: Sequence[float | None], low: 
     ]
     if not points:
         return ""
-    return f'<g><title>{escape_text(said)}</title><path class="line ours" d="M{"L".join(points)}"/></g>'
+    return (
+        f'<g><title>{escape_text(said)}</title><path class="line ours"'
+        f' d="M{"L".join(points)}"/></g>'
+    )
 
 
 def _draw_predictors(lines: Mapping[str, float], low: int, high: int) -> str:
@@ -103,7 +130,10 @@ def _draw_predictors(lines: Mapping[str, float], low: int, high: int) -> str:
         y = _place_training_error(value, low, high)
         last = max(y, last + 14)
         drawn += f'<path class="dashed" d="M{_LEFT} {y:.1f}H{_RIGHT}"/>'
-        drawn += f'<text class="quiet" x="{_RIGHT + 6}" y="{last + 4:.1f}">{escape_text(name_predictor(name))} {format_number(value)}</text>'
+        drawn += (
+            f'<text class="quiet" x="{_RIGHT + 6}"'
+            f' y="{last + 4:.1f}">{escape_text(name_predictor(name))} {format_number(value)}</text>'
+        )
     return drawn
 
 
@@ -128,7 +158,9 @@ def _draw_trained_attention(data: Mapping[str, Any], pictures: Mapping[int, Matr
     if not pictures:
         return ""
     figures = [
-        draw_attention_heatmap(f"step {step:,}", A, axes=_AXES) for step, A in sorted(pictures.items()) if step >= 0
+        draw_attention_heatmap(f"step {step:,}", A, axes=_AXES)
+        for step, A in sorted(pictures.items())
+        if step >= 0
     ]
     figures += [draw_attention_heatmap("ideal", pictures[-1], axes=_AXES)] if -1 in pictures else []
     aligned = data["curve"]["alignment"]
@@ -146,17 +178,26 @@ def _list_seeds(data: Mapping[str, Any]) -> str:
         (str(data["seed"] + k), format_number(error), f"{best[k]:,}", paths[k])
         for k, error in enumerate(data["errors"])
     ]
-    return format_section("Every seed", format_table(rows, ("seed", data["measure"], "best at step", "model"), (1, 2)))
+    return format_section(
+        "Every seed", format_table(rows, ("seed", data["measure"], "best at step", "model"), (1, 2))
+    )
 
 
 def _list_predictors(data: Mapping[str, Any]) -> str:
     rows = [(name_predictor(name), format_number(value)) for name, value in data["lines"].items()]
-    return format_section("What simple predictors reach", format_table(rows, ("predictor", "error"), (1,)))
+    return format_section(
+        "What simple predictors reach", format_table(rows, ("predictor", "error"), (1,))
+    )
 
 
 def _show_training_command(data: Mapping[str, Any]) -> str:
     names = (("version", "keyhole"), ("torch", "torch"), ("numpy", "numpy"), ("python", "Python"))
     versions = ", ".join(f"{name} {data[key]}" for key, name in names if key in data)
-    sizes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in data["model_sizes"].items())
-    body = f'<pre tabindex="0"><code>{escape_text(data["command"])}</code></pre><p>{escape_text(sizes)}</p>'
+    sizes = ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in data["model_sizes"].items()
+    )
+    body = (
+        "<pre"
+        f' tabindex="0"><code>{escape_text(data["command"])}</code></pre><p>{escape_text(sizes)}</p>'
+    )
     return format_section("How to reproduce", f"{body}<p>{escape_text(versions)}</p>")

@@ -1,4 +1,6 @@
-"""The page of twins: two sets of parameters, their difference, and answers that lie on each other."""
+"""The page of twins: two sets of parameters, their difference, and answers that lie on each
+other.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,10 @@ _AXES = {
     "B": Axes("query side, row j", "column of the factor"),
 }
 _INTRO = (
-    "A twin is another set of parameters with the same answers, to every question. Each part below shows one: what "
-    "was changed and why no answer shows it; the parameters of the model, of the twin, and their difference; and "
-    "the answers of both to the same sequences. The parameters are plainly different, the answers coincide."
+    "A twin is another set of parameters with the same answers, to every question. Each part below"
+    " shows one: what was changed and why no answer shows it; the parameters of the model, of the"
+    " twin, and their difference; and the answers of both to the same sequences. The parameters are"
+    " plainly different, the answers coincide."
 )
 
 
@@ -63,48 +66,67 @@ def draw_twins_page(data: Mapping[str, Any], directory: Path) -> str:
     model = _load_twin_heads(directory / "model.safetensors")
     others = [_load_twin_heads(directory / Path(str(row["model"])).name) for row in data["twins"]]
     X = _sample_sequences(model, np.random.default_rng([int(data["seed"]), 1]))
-    parts = [_draw_twin(row, model, other, X) for row, other in zip(data["twins"], others, strict=True)]
+    parts = [
+        _draw_twin(row, model, other, X) for row, other in zip(data["twins"], others, strict=True)
+    ]
     intro = (
-        f"<h1>{escape_text(data['sentence'])}</h1><p class='limit'>{escape_text(describe_question('twins', data))}</p>"
+        f"<h1>{escape_text(data['sentence'])}</h1><p"
+        f" class='limit'>{escape_text(describe_question('twins', data))}</p>"
     )
     intro += f"<p>{escape_text(_INTRO)}</p>" if parts else ""
-    return wrap_page("twins", "".join((intro, *parts, _show_twins_certificate(data), _show_twins_command(data))))
+    return wrap_page(
+        "twins", "".join((intro, *parts, _show_twins_certificate(data), _show_twins_command(data)))
+    )
 
 
 def draw_first_twin(data: Mapping[str, Any], directory: Path) -> str:
-    """The first twin whose parameters are of the model's own size, as a section for another page."""
+    """The first twin whose parameters are of the model's own size, as a section for another
+    page.
+    """
     model = _load_twin_heads(directory / "model.safetensors")
     rows = [row for row in data["twins"] if row["symmetry"] in ("SPLIT", "GAUGE", "ORDER")][-1:]
     X = _sample_sequences(model, np.random.default_rng([int(data["seed"]), 1]))
     return "".join(
-        _draw_twin(row, model, _load_twin_heads(directory / Path(str(row["model"])).name), X) for row in rows
+        _draw_twin(row, model, _load_twin_heads(directory / Path(str(row["model"])).name), X)
+        for row in rows
     )
 
 
 def _load_twin_heads(path: Path) -> Head | MultiHead:
     model = load(path)
     if not isinstance(model, Head | MultiHead):
-        raise InvalidInput(f"{path} holds a {type(model).__name__}; a head or a multihead was written there.")
+        raise InvalidInput(
+            f"{path} holds a {type(model).__name__}; a head or a multihead was written there."
+        )
     return model
 
 
 def _sample_sequences(model: Head | MultiHead, rng: np.random.Generator) -> list[Stack]:
     """Gaussian sequences of many lengths, short enough for scores of order one."""
     size = rms(model.logits(rng.normal(size=(8, 16, model.width))))
-    return [rng.normal(size=(_EACH, length, model.width)) / max(1.0, size) ** 0.5 for length in _LENGTHS]
+    return [
+        rng.normal(size=(_EACH, length, model.width)) / max(1.0, size) ** 0.5 for length in _LENGTHS
+    ]
 
 
-def _draw_twin(row: Mapping[str, Any], model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]) -> str:
+def _draw_twin(
+    row: Mapping[str, Any], model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]
+) -> str:
     words = f"<p>{escape_text(row['changed'])} {escape_text(row['proof'])}</p>"
     title = f"{_ABOUT[row['symmetry']]}: {describe_distances(row)}"
-    return format_section(title, words + _draw_changed_parameters(model, other) + _draw_both_answers(model, other, X))
+    return format_section(
+        title, words + _draw_changed_parameters(model, other) + _draw_both_answers(model, other, X)
+    )
 
 
 def describe_distances(row: Mapping[str, Any]) -> str:
     """How far parameters are apart, and how far answers are, in words."""
     far, gap = row["parameters_differ"], row["answers_differ"]
     share = f"{100 * far:.0f} %" if far < 1 else "100 % or more"
-    return f"the parameters differ by {share}, the answers by {format_number(gap) if gap else 'nothing'}"
+    return (
+        f"the parameters differ by {share}, the answers by"
+        f" {format_number(gap) if gap else 'nothing'}"
+    )
 
 
 def _list_parameter_matrices(model: Head | MultiHead) -> dict[str, Matrix]:
@@ -127,10 +149,15 @@ def _draw_changed_parameters(model: Head | MultiHead, other: Head | MultiHead) -
     """Every part in which the two differ, as three pictures; an absent head counts as zeros."""
     both = _list_factor_matrices(model), _list_factor_matrices(other)
     a, b = both if all(both) else (_list_parameter_matrices(model), _list_parameter_matrices(other))
-    pairs = {name: (a.get(name, 0.0 * part), b.get(name, 0.0 * part)) for name, part in (a | b).items()}
+    pairs = {
+        name: (a.get(name, 0.0 * part), b.get(name, 0.0 * part)) for name, part in (a | b).items()
+    }
     changed = {name: pair for name, pair in pairs.items() if not np.array_equal(*pair)}
     shown = list(changed)[:_ROWS]
-    rows = [_draw_three_matrices(name, *changed[name], absent=(name not in a, name not in b)) for name in shown]
+    rows = [
+        _draw_three_matrices(name, *changed[name], absent=(name not in a, name not in b))
+        for name in shown
+    ]
     same = len(pairs) - len(changed)
     note = f"{len(changed):,} of {len(pairs):,} parts differ" if same else "Every part differs"
     note += f"; the first {_ROWS} of them are shown." if len(shown) < len(changed) else "."
@@ -141,23 +168,35 @@ def _draw_three_matrices(name: str, mine: Matrix, theirs: Matrix, absent: tuple[
     """A part of the model, of the twin, and the difference, in the same colours."""
     matrices = (mine, theirs, theirs - mine)
     limit = max(float(np.abs(average_blocks(x, _PIXELS)[1]).max()) for x in matrices)
-    owners = [f"{owner}{', no such head' * gone}" for owner, gone in zip(("model", "twin"), absent, strict=True)]
+    owners = [
+        f"{owner}{', no such head' * gone}"
+        for owner, gone in zip(("model", "twin"), absent, strict=True)
+    ]
     figures = [
-        draw_signed_heatmap(f"{name}, {owner}", x, name=name[0], axes=_AXES[name[0]], limit=limit, pixels=_PIXELS)
+        draw_signed_heatmap(
+            f"{name}, {owner}", x, name=name[0], axes=_AXES[name[0]], limit=limit, pixels=_PIXELS
+        )
         for owner, x in zip((*owners, "difference"), matrices, strict=True)
     ]
     return f'<div class="pictures">{"".join(figures)}</div>'
 
 
 def _draw_both_answers(model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]) -> str:
-    """The first output of both, sequences in the order of the model's answers: circles with dots inside."""
+    """The first output of both, sequences in the order of the model's answers: circles with dots
+    inside.
+    """
     mine, theirs = (np.concatenate([m(batch) for batch in X]) for m in (model, other))
     lengths = [batch.shape[1] for batch in X for _ in batch]
     worst, order = float(np.abs(mine - theirs).max()), np.argsort(mine[:, 0], kind="stable")
     said = (
-        f"the answers to {len(mine)} sequences of 1 to {max(lengths)} tokens differ by {format_number(worst)} at most"
+        f"the answers to {len(mine)} sequences of 1 to {max(lengths)} tokens differ by"
+        f" {format_number(worst)} at most"
     )
-    few = f"; output 1 of {model.outputs:,} is drawn, the difference is over all" if model.outputs > 1 else ""
+    few = (
+        f"; output 1 of {model.outputs:,} is drawn, the difference is over all"
+        if model.outputs > 1
+        else ""
+    )
     caption = f"○ model, ● twin: every dot lies inside its circle; {said}{few}"
     marks = _plot_both_answers(mine[order, 0], theirs[order, 0], [lengths[k] for k in order])
     size = 'viewBox="0 0 960 250" style="min-width:42rem"'
@@ -166,22 +205,38 @@ def _draw_both_answers(model: Head | MultiHead, other: Head | MultiHead, X: Sequ
 
 
 def _plot_both_answers(mine: Vector, theirs: Vector, lengths: Sequence[int]) -> str:
-    ticks = _choose_round_ticks(float(min(mine.min(), theirs.min())), float(max(mine.max(), theirs.max())))
+    ticks = _choose_round_ticks(
+        float(min(mine.min(), theirs.min())), float(max(mine.max(), theirs.max()))
+    )
     low, high = ticks[0], ticks[-1]
     parts = f'<text class="quiet" x="{_LEFT}" y="10">answer f(X)</text>'
     for tick in ticks:
         y = _place_answer(tick, low, high)
         parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        parts += f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{format_number(tick)}</text>'
-    for k, (a, b, length) in enumerate(zip(map(float, mine), map(float, theirs), lengths, strict=True)):
+        parts += (
+            f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}"'
+            f' text-anchor="end">{format_number(tick)}</text>'
+        )
+    for k, (a, b, length) in enumerate(
+        zip(map(float, mine), map(float, theirs), lengths, strict=True)
+    ):
         x = _LEFT + (_RIGHT - _LEFT) * (k + 0.5) / len(mine)
-        about = f"{length} tokens: {format_number(a)} and {format_number(b)}, apart by {format_number(abs(a - b))}"
+        about = (
+            f"{length} tokens: {format_number(a)} and {format_number(b)}, apart by"
+            f" {format_number(abs(a - b))}"
+        )
         parts += f"<g><title>{about}</title>"
         for kind, value in (("truth", a), ("ours", b)):
-            parts += f'<path class="{kind}" d="M{x:.1f} {_place_answer(value, low, high):.1f}{SHAPES[kind]}"/>'
+            parts += (
+                f'<path class="{kind}" d="M{x:.1f}'
+                f' {_place_answer(value, low, high):.1f}{SHAPES[kind]}"/>'
+            )
         parts += "</g>"
     at = (_LEFT + _RIGHT) / 2
-    return f'{parts}<text class="quiet" x="{at}" y="244" text-anchor="middle">sequence X, by its answer</text>'
+    return (
+        f'{parts}<text class="quiet" x="{at}" y="244" text-anchor="middle">sequence X, by its'
+        " answer</text>"
+    )
 
 
 def _choose_round_ticks(low: float, high: float) -> list[float]:
@@ -189,7 +244,9 @@ def _choose_round_ticks(low: float, high: float) -> list[float]:
     span = (high - low) or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / 4))
     step = next(power * k for k in (1, 2, 5, 10) if span / (power * k) <= 5)
-    return [step * k for k in range(math.floor(low / step), math.ceil(high / step) + 1 + (low == high))]
+    return [
+        step * k for k in range(math.floor(low / step), math.ceil(high / step) + 1 + (low == high))
+    ]
 
 
 def _place_answer(value: float, low: float, high: float) -> float:
@@ -207,8 +264,14 @@ def _show_twins_certificate(data: Mapping[str, Any]) -> str:
         rows.append((row["symmetry"], *checks, row["certificate"]["outcome"].lower(), row["model"]))
     columns = ("twin", "agreement of the parameters", "disagreement of the answers", "", "file")
     statement = f"<p>{escape_text(THEOREMS['BSHK26/7.1'].statement)}</p>"
-    return format_section("Certificate BSHK26/7.1", statement + format_table(rows, columns)) if rows else ""
+    return (
+        format_section("Certificate BSHK26/7.1", statement + format_table(rows, columns))
+        if rows
+        else ""
+    )
 
 
 def _show_twins_command(data: Mapping[str, Any]) -> str:
-    return format_section("How to reproduce", format_command(restore_command("twins", data), describe_versions(data)))
+    return format_section(
+        "How to reproduce", format_command(restore_command("twins", data), describe_versions(data))
+    )

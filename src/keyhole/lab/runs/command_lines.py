@@ -6,7 +6,8 @@ import shlex
 from dataclasses import fields
 from typing import Any
 
-_PLACES = ("out", "force", "resume")  # where a run is written is nobody's business but the machine's
+# where a run is written is nobody's business but the machine's
+_PLACES = ("out", "force", "resume")
 
 
 def format_command_line(command: str, job: Any, *named: str) -> str:

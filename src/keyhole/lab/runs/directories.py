@@ -21,7 +21,9 @@ _LOCK = "run.lock"
 
 
 @contextmanager
-def open_run_directory(name: str, *, out: str | None, resume: bool | None, force: bool) -> Generator[Path]:
+def open_run_directory(
+    name: str, *, out: str | None, resume: bool | None, force: bool
+) -> Generator[Path]:
     """The directory of a run, kept for it while inside: a new one, or `out`.
 
     That must not hold a run unless it is to go on or be replaced, and never a live one.
@@ -29,7 +31,8 @@ def open_run_directory(name: str, *, out: str | None, resume: bool | None, force
     Args:
         name: what a new directory is called, after the time.
         out: the directory that was asked for.
-        resume: whether to go on with the run in `out`; nothing where such a run cannot be gone on with.
+        resume: whether to go on with the run in `out`; nothing where such a run cannot be gone on
+            with.
         force: whether to replace the run in `out`.
     """
     if out is None and resume:
@@ -51,11 +54,13 @@ def hold_directory(directory: Path) -> Generator[Path]:
     try:
         lock = take_lock(directory / _LOCK)
     except OSError as error:
-        raise InvalidInput(f"cannot write in {directory}: {error.strerror}. Choose another --out.") from error
+        raise InvalidInput(
+            f"cannot write in {directory}: {error.strerror}. Choose another --out."
+        ) from error
     if lock is None:
         raise InvalidInput(
-            f"{directory} cannot be used, another process may be writing it: a run is still going on "
-            f"({name_holder(directory / _LOCK)}). Wait for its end, or choose another --out."
+            f"{directory} cannot be used, another process may be writing it: a run is still going"
+            f" on ({name_holder(directory / _LOCK)}). Wait for its end, or choose another --out."
         )
     try:
         yield directory
@@ -93,4 +98,6 @@ def make_directory(directory: Path, *, anew: bool = False) -> bool:
     except OSError as error:
         if anew and isinstance(error, FileExistsError):
             return False
-        raise InvalidInput(f"cannot make the directory {directory}: {error.strerror}. Choose another --out.") from error
+        raise InvalidInput(
+            f"cannot make the directory {directory}: {error.strerror}. Choose another --out."
+        ) from error

@@ -1,4 +1,6 @@
-"""Run directories as they are found: the record, what kind of run it is of, and the page that shows it."""
+"""Run directories as they are found: the record, what kind of run it is of, and the page that shows
+it.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,15 @@ def read_run(path: str) -> SavedRun:
     file = directory / "record.json"
     if not file.is_file():
         there = "holds no record.json" if directory.is_dir() else "is not a directory"
-        raise InvalidInput(f"{directory} {there}. Give the directory of a run, such as runs/TIME-NAME.")
+        raise InvalidInput(
+            f"{directory} {there}. Give the directory of a run, such as runs/TIME-NAME."
+        )
     try:
         data: object = msgspec.json.decode(file.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise InvalidInput(f"{file} cannot be read as JSON ({error}). Run the command that wrote it again.") from error
+        raise InvalidInput(
+            f"{file} cannot be read as JSON ({error}). Run the command that wrote it again."
+        ) from error
     if not isinstance(data, dict):
         raise InvalidInput(f"{file} holds no JSON object. Run the command that wrote it again.")
     held = cast(dict[str, Any], data)
@@ -69,7 +75,9 @@ def read_run(path: str) -> SavedRun:
 
 def recognise_kind(data: Mapping[str, Any]) -> str:
     """What kind of run a record is of."""
-    return next((kind for kind, names in _SIGNS.items() if all(name in data for name in names)), OTHER)
+    return next(
+        (kind for kind, names in _SIGNS.items() if all(name in data for name in names)), OTHER
+    )
 
 
 def guard_drawing(run: SavedRun, draw: Callable[..., T], *arguments: Any) -> T:

@@ -53,25 +53,38 @@ def _encode_array(value: Any) -> Any:
 
 def record_queries(ledger: Ledger, lost: int = 0) -> dict[str, Any]:
     """Costs as the contract names them; what a kill lost is a phase of its own."""
-    phases = {name: entry.sequences for name, entry in ledger.phases.items()} | ({"lost": lost} if lost else {})
+    phases = {name: entry.sequences for name, entry in ledger.phases.items()} | (
+        {"lost": lost} if lost else {}
+    )
     return {"total": sum(phases.values()), "tokens": ledger.total().tokens, "by_phase": phases}
 
 
 def record_fresh_error(fresh: Fresh | None) -> dict[str, Any] | None:
     """Agreement on fresh queries, as the contract names it."""
-    return None if fresh is None else {"max": fresh.max, "relative": fresh.relative, "sequences": fresh.sequences}
+    return (
+        None
+        if fresh is None
+        else {"max": fresh.max, "relative": fresh.relative, "sequences": fresh.sequences}
+    )
 
 
 def record_counterexample(case: Counterexample | None) -> dict[str, Any] | None:
     """A refuting sequence with the target's answer and the model's."""
     if case is None:
         return None
-    return {"tokens": case.tokens, "answer": case.answer, "predicted": case.predicted, "gap": case.gap}
+    return {
+        "tokens": case.tokens,
+        "answer": case.answer,
+        "predicted": case.predicted,
+        "gap": case.gap,
+    }
 
 
 def record_jumps(seen: Jumps | None) -> dict[str, Any] | None:
     """Steps on a half circle as data."""
-    return None if seen is None else {"angles": seen.angles, "sizes": seen.sizes, "start": seen.start}
+    return (
+        None if seen is None else {"angles": seen.angles, "sizes": seen.sizes, "start": seen.start}
+    )
 
 
 def record_recovery_certificate(recovery: Recovery[Any]) -> dict[str, Any] | None:
@@ -82,13 +95,26 @@ def record_recovery_certificate(recovery: Recovery[Any]) -> dict[str, Any] | Non
 def record_certificate(held: Certificate) -> dict[str, Any]:
     """A certificate as data."""
     checks = {
-        part: [{"name": c.name, "measured": c.measured, "limit": c.limit, "holds": c.holds} for c in rows]
+        part: [
+            {"name": c.name, "measured": c.measured, "limit": c.limit, "holds": c.holds}
+            for c in rows
+        ]
         for part, rows in (("assumptions", held.assumptions), ("conclusion", held.conclusion))
     }
-    return {"theorem": held.theorem, "outcome": held.outcome.name, "sampled": held.sampled or None, **checks}
+    return {
+        "theorem": held.theorem,
+        "outcome": held.outcome.name,
+        "sampled": held.sampled or None,
+        **checks,
+    }
 
 
-_KINDS: dict[type, str] = {Head: "head", MultiHead: "multihead", AbsAffine: "relu", OneLayer: "onelayer"}
+_KINDS: dict[type, str] = {
+    Head: "head",
+    MultiHead: "multihead",
+    AbsAffine: "relu",
+    OneLayer: "onelayer",
+}
 
 
 def _name_model_class(recovery: Recovery[Any]) -> str:
@@ -101,7 +127,9 @@ def _name_model_class(recovery: Recovery[Any]) -> str:
 
 
 def _measure_error_bar(recovery: Recovery[Any]) -> float | None:
-    """Frobenius norm of the standard errors of W, given for each entry or for all alike, over that of W."""
+    """Frobenius norm of the standard errors of W, given for each entry or for all alike, over that
+    of W.
+    """
     bar, W = recovery.bars.get("W"), getattr(recovery.model, "W", None)
     if bar is None or W is None or not np.asarray(W).any():
         return None
@@ -122,7 +150,13 @@ def record_recovery(recovery: Recovery[Any], *, lost: int = 0) -> dict[str, Any]
         "counterexample": record_counterexample(recovery.counterexample),
         "width": None if model is None else model.width,
         "outputs": None if model is None else model.outputs,
-        "heads": len(model.W) if isinstance(model, MultiHead) else 1 if isinstance(model, Head | OneLayer) else None,
+        "heads": (
+            len(model.W)
+            if isinstance(model, MultiHead)
+            else 1
+            if isinstance(model, Head | OneLayer)
+            else None
+        ),
         "rank": recovery.rank,
         "queries": record_queries(recovery.ledger, lost),
         "degrees_of_freedom": recovery.degrees_of_freedom,

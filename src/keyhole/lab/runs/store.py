@@ -1,4 +1,6 @@
-"""The store: one row per job, written by one driver, durable at every commit, read by anybody at any time."""
+"""The store: one row per job, written by one driver, durable at every commit, read by anybody at
+any time.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class Store:
             self._base.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
             release_lock(self._lock)
-            raise InvalidInput(f"{self.path} cannot be used as a store ({error}). Choose another --out.") from error
+            raise InvalidInput(
+                f"{self.path} cannot be used as a store ({error}). Choose another --out."
+            ) from error
 
     def states(self) -> dict[str, str]:
         """What became of each job that is here, by key."""
@@ -78,7 +82,14 @@ class Store:
     def put(self, row: StoredRow) -> None:
         """Keep a row; it is on disk when this returns. A later row of the same job replaces it."""
         record = None if row.record is None else _encode_json(row.record)
-        values = (row.key, _encode_json(row.job), row.state, record, row.reason, _encode_json(row.about))
+        values = (
+            row.key,
+            _encode_json(row.job),
+            row.state,
+            record,
+            row.reason,
+            _encode_json(row.about),
+        )
         self._base.execute("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?, ?, ?)", values)
 
     def close(self) -> None:
@@ -97,7 +108,9 @@ def read_rows(path: Path) -> Iterator[StoredRow]:
         raise InvalidInput(f"no store at {path}. Run `keyhole sweep FILE` first.")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
-            for key, job, state, record, reason, about in base.execute("SELECT * FROM job ORDER BY key"):
+            for key, job, state, record, reason, about in base.execute(
+                "SELECT * FROM job ORDER BY key"
+            ):
                 yield StoredRow(
                     key,
                     _decode_json(job),
@@ -116,9 +129,13 @@ def _lock_store(path: Path) -> TextIO:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = take_lock(path.with_suffix(".lock"))
     except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}. Choose another --out.") from error
+        raise InvalidInput(
+            f"cannot write {path}: {error.strerror}. Choose another --out."
+        ) from error
     if lock is None:
-        raise InvalidInput(f"another sweep is writing {path}. Wait for it, or choose another --out.")
+        raise InvalidInput(
+            f"another sweep is writing {path}. Wait for it, or choose another --out."
+        )
     return lock
 
 

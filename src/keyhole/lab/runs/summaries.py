@@ -1,4 +1,6 @@
-"""What a run was asked, what came of it in at most ten lines, and the command that does it again; from its record."""
+"""What a run was asked, what came of it in at most ten lines, and the command that does it again;
+from its record.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def describe_question(kind: str, data: Data) -> str:
     """What was asked, in a sentence."""
     target = data.get("target")
     if kind == "demo":
-        return "Asked: hide models of every kind, recover them from answers alone, build and bound others."
+        return (
+            "Asked: hide models of every kind, recover them from answers alone, build and bound"
+            " others."
+        )
     if kind == "learn":
         budget = f", with at most {data['budget']:,} queries" if data.get("budget") else ""
         return f"Asked: what weights are behind {target}{budget}."
@@ -31,20 +36,32 @@ def describe_question(kind: str, data: Data) -> str:
     if kind == "build":
         return f"Asked: weights for {_describe_task(data.get('task'), data.get('sizes'))}."
     if kind == "bound":
-        return f"Asked: is this size enough for {_describe_task(data.get('task'), data.get('task_sizes'))}?"
+        return (
+            "Asked: is this size enough for"
+            f" {_describe_task(data.get('task'), data.get('task_sizes'))}?"
+        )
     if kind == "train":
-        return f"Asked: what {data.get('model_name')} learns of {_describe_task(data.get('task'), data.get('task_sizes'))}."
+        return (
+            f"Asked: what {data.get('model_name')} learns of"
+            f" {_describe_task(data.get('task'), data.get('task_sizes'))}."
+        )
     return f"Asked: every job of {data.get('file')}." if kind == "sweep" else ""
 
 
 def _describe_task(name: Any, sizes: Any) -> str:
     given: dict[str, Any] = dict(sizes or {})
-    told = [key if value is True else f"{key} {value}" for key, value in given.items() if value is not False]
+    told = [
+        key if value is True else f"{key} {value}"
+        for key, value in given.items()
+        if value is not False
+    ]
     return f"{name} ({', '.join(told).replace('_', ' ')})" if told else str(name)
 
 
 def restore_command(kind: str, data: Data) -> str:
-    """The command line that gives this record again, quoted for a shell; nothing where it is not known."""
+    """The command line that gives this record again, quoted for a shell; nothing where it is not
+    known.
+    """
     if data.get("command"):
         return str(data["command"])
     if kind == "demo":
@@ -58,10 +75,17 @@ def restore_command(kind: str, data: Data) -> str:
 
 def _restore_learn_command(data: Data) -> str:
     target = str(data["target"])
-    options = {key: data.get(key) for key in ("learner", "seed", "budget")} | dict(data.get("options") or {})
+    options = {key: data.get(key) for key in ("learner", "seed", "budget")} | dict(
+        data.get("options") or {}
+    )
     if not target.endswith(".safetensors"):
         options = {"width": data.get("width"), **options}
-    given = [word for key, value in options.items() if value is not None for word in format_option(key, value)]
+    given = [
+        word
+        for key, value in options.items()
+        if value is not None
+        for word in format_option(key, value)
+    ]
     return shlex.join(["keyhole", "learn", target, *given])
 
 
@@ -99,19 +123,32 @@ def summarise_record(kind: str, data: Data, room: int = LINES) -> list[tuple[str
 def _summarise_learn(data: Data) -> Rows:
     yield "verdict", str(data["verdict"])
     if data.get("class"):
-        sizes = (f"{name} {data[name]:,}" for name in ("width", "rank", "heads", "outputs") if data.get(name))
+        sizes = (
+            f"{name} {data[name]:,}"
+            for name in ("width", "rank", "heads", "outputs")
+            if data.get(name)
+        )
         yield "class", f"{data['class']}, {', '.join(sizes)}"
     spent = ", ".join(f"{name} {count:,}" for name, count in count_phase_queries(data).items())
     yield "queries", f"{data['queries']['total']:,}" + (f" ({spent})" if spent else "")
     if (least := count_fewest_queries(data)) is not None:
-        yield "limit", f"{least:,} queries; {count_learning_queries(data):,} were asked, verification apart"
+        yield (
+            "limit",
+            f"{least:,} queries; {count_learning_queries(data):,} were asked, verification apart",
+        )
     if fresh := data.get("fresh_error"):
         yield (
             "error",
-            f"{format_number(fresh['relative'])} of the token values, over {fresh['sequences']:,} fresh sequences",
+            (
+                f"{format_number(fresh['relative'])} of the token values, over"
+                f" {fresh['sequences']:,} fresh sequences"
+            ),
         )
     if case := data.get("counterexample"):
-        yield "refuted by", f"a sequence of length {len(case['tokens'])}; gap {format_number(case['gap'])}"
+        yield (
+            "refuted by",
+            f"a sequence of length {len(case['tokens'])}; gap {format_number(case['gap'])}",
+        )
     yield from _summarise_certificate(data)
     yield from _summarise_time(data)
 
@@ -129,7 +166,11 @@ def _summarise_audit(data: Data) -> Rows:
     keep = [str(row["policy"]) for row in rows if row["protects"]]
     yield "target", str(data["target"])
     yield "policies", f"{len(rows)}; protecting: {', '.join(keep) or 'none'}"
-    known = [(row["attempts"][-1]["error"], row) for row in rows if row["attempts"][-1]["error"] is not None]
+    known = [
+        (row["attempts"][-1]["error"], row)
+        for row in rows
+        if row["attempts"][-1]["error"] is not None
+    ]
     for said_of, pick in (("least error", min), ("largest error", max)) if known else ():
         error, row = pick(known, key=lambda pair: pair[0])
         yield said_of, f"{format_number(error)} of {data['error_of']}: {row['policy']}"
@@ -149,10 +190,19 @@ def _summarise_twins(data: Data) -> Rows:
 
 def _summarise_build(data: Data) -> Rows:
     yield "construction", str(data["construction"])
-    yield "size", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in data["size"].items())
+    yield (
+        "size",
+        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in data["size"].items()),
+    )
     yield "margin", format_number(data["margin"])
     seen = data["checked"]
-    yield "checked", f"{seen['inputs']:,} inputs{', all there are' * bool(seen['exhaustive'])}, {seen['errors']} errors"
+    yield (
+        "checked",
+        (
+            f"{seen['inputs']:,} inputs{', all there are' * bool(seen['exhaustive'])},"
+            f" {seen['errors']} errors"
+        ),
+    )
     yield "error bound", format_number(data["error_bound"])
     yield from _summarise_certificate(data)
     if trip := data.get("round_trip"):
@@ -163,11 +213,26 @@ def _summarise_build(data: Data) -> Rows:
 def _summarise_bound(data: Data) -> Rows:
     yield "verdict", str(data["verdict"])
     if told := data.get("inequality"):
-        yield str(told["name"]), f"{format_number(told['needed'])} needed, {format_number(told['available'])} available"
+        yield (
+            str(told["name"]),
+            f"{format_number(told['needed'])} needed, {format_number(told['available'])} available",
+        )
     if talk := data.get("conversation"):
-        yield "conversation", f"{format_number(talk['bits'])} bits; at least {format_number(talk['needed'])} are needed"
+        yield (
+            "conversation",
+            (
+                f"{format_number(talk['bits'])} bits; at least {format_number(talk['needed'])} are"
+                " needed"
+            ),
+        )
     if built := data.get("built"):
-        yield "built", f"{built['construction']}, key width {built['size']['embed']}, {built['size']['bits']} bits"
+        yield (
+            "built",
+            (
+                f"{built['construction']}, key width {built['size']['embed']},"
+                f" {built['size']['bits']} bits"
+            ),
+        )
     yield from _summarise_time(data)
 
 
@@ -175,14 +240,20 @@ def _summarise_sweep(data: Data) -> Rows:
     jobs = data["jobs"]
     yield "jobs", f"{jobs['done']:,} of {jobs['total']:,} done, {jobs['failed']:,} failed"
     for one in data["expectations"]:
-        yield "met" if one["met"] else "MISSED", f"{one['sentence']}; measured {format_number(one['measured'])}"
+        yield (
+            "met" if one["met"] else "MISSED",
+            f"{one['sentence']}; measured {format_number(one['measured'])}",
+        )
 
 
 def _summarise_train(data: Data) -> Rows:
     error = data["error"]
     yield (
         "error",
-        f"{format_number(error['median'])}, from {format_number(error['min'])} to {format_number(error['max'])}: {data['measure']}",
+        (
+            f"{format_number(error['median'])}, from {format_number(error['min'])} to"
+            f" {format_number(error['max'])}: {data['measure']}"
+        ),
     )
     yield "model", f"{data['model_name']}, {data['parameters']:,} parameters"
     yield "trained", f"{data['steps']:,} steps, {data['seeds']} seeds"
@@ -192,7 +263,11 @@ def _summarise_train(data: Data) -> Rows:
 
 
 def _summarise_other(data: Data) -> Rows:
-    yield from ((name, format_value(value)) for name, value in flatten_table(data).items() if name != "sentence")
+    yield from (
+        (name, format_value(value))
+        for name, value in flatten_table(data).items()
+        if name != "sentence"
+    )
 
 
 def _summarise_certificate(data: Data) -> Rows:

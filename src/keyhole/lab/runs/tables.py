@@ -7,7 +7,7 @@ import importlib
 import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -25,12 +25,18 @@ def flatten_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         raise InvalidInput(f"base, grid and the entries of list are tables; got {table!r}.")
     rows: dict[str, Any] = {}
     for key, value in table.items():
-        rows |= flatten_table(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}  # pyright: ignore[reportUnknownArgumentType]
+        if isinstance(value, Mapping):
+            inner = cast(Mapping[str, Any], value)
+            rows |= flatten_table(inner, f"{prefix}{key}.")
+        else:
+            rows[f"{prefix}{key}"] = value
     return rows
 
 
 def tabulate_rows(rows: Iterable[StoredRow]) -> Table:
-    """One flat dictionary per row, with dotted names: key, state, reason, job.*, record.* and about.*."""
+    """One flat dictionary per row, with dotted names: key, state, reason, job.*, record.* and
+    about.*.
+    """
     return [
         {"key": row.key, "state": row.state, "reason": row.reason}
         | flatten_table({"job": row.job, "record": row.record or {}, "about": row.about})
@@ -63,7 +69,9 @@ def _encode_parquet(rows: Table) -> bytes:
         arrow: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise InvalidInput("--export parquet needs pyarrow: pip install 'keyhole[parquet]'.") from error
+        raise InvalidInput(
+            "--export parquet needs pyarrow: pip install 'keyhole[parquet]'."
+        ) from error
     names = _list_columns(rows)
     columns = {name: _unify_types([_encode_cell(row.get(name)) for row in rows]) for name in names}
     held = io.BytesIO()
@@ -75,8 +83,14 @@ def _unify_types(values: list[Any]) -> list[Any]:
     """A column of one type: numbers stay numbers, anything mixed becomes text."""
     kinds: set[type[Any]] = {type(value) for value in values if value is not None}
     if kinds <= {int, float}:
-        return [value if value is None else float(value) for value in values] if float in kinds else values
-    return values if len(kinds) <= 1 else [value if value is None else str(value) for value in values]
+        return (
+            [value if value is None else float(value) for value in values]
+            if float in kinds
+            else values
+        )
+    return (
+        values if len(kinds) <= 1 else [value if value is None else str(value) for value in values]
+    )
 
 
 FORMATS: dict[str, Callable[[Table], bytes]] = {
@@ -108,5 +122,7 @@ def format_value(value: Any) -> str:
     """A value of a record for a person."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = "none" if value is None else str(value)
-        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text):,} characters)"
+        return (
+            text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text):,} characters)"
+        )
     return format_number(value)

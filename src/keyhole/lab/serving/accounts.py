@@ -1,4 +1,6 @@
-"""What each client of a served model has asked: a budget that is kept to the sequence, and a rate."""
+"""What each client of a served model has asked: a budget that is kept to the sequence, and a
+rate.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,12 @@ class _Account:
 
 @dataclass(slots=True)
 class Accounts:
-    """Budget and rate per client. A client that comes when there are too many shares one account with its like.
+    """Budget and rate per client. A client that comes when there are too many shares one account
+    with its like.
 
-    The rate is a bucket that holds one second's worth and is refilled evenly. A request passes while something is in
-    it and may leave a debt, so that a large request waits for its turn but is not refused for ever.
+    The rate is a bucket that holds one second's worth and is refilled evenly. A request passes
+    while something is in it and may leave a debt, so that a large request waits for its turn but is
+    not refused for ever.
 
     Args:
         budget: sequences a client may ask in all.
@@ -72,7 +76,11 @@ class Accounts:
             account = self._account(client)
             if self.budget is not None and account.asked + sequences > self.budget:
                 left = self.budget - account.asked
-                raise Denied(f"the budget of {self.budget} queries per client has {left} left, not {sequences}.", None)
+                raise Denied(
+                    f"the budget of {self.budget} queries per client has {left} left, not"
+                    f" {sequences}.",
+                    None,
+                )
             if self.rate is not None:
                 self._pass(account, sequences, self.rate)
             account.asked += sequences
@@ -84,7 +92,13 @@ class Accounts:
 
     def _pass(self, account: _Account, sequences: int, rate: float) -> None:
         now = self.clock()
-        account.room, account.when = min(max(1.0, rate), account.room + rate * (now - account.when)), now
+        account.room, account.when = (
+            min(max(1.0, rate), account.room + rate * (now - account.when)),
+            now,
+        )
         if account.room <= 0:
-            raise Denied(f"{rate:g} queries a second are allowed per client.", max(1, math.ceil(-account.room / rate)))
+            raise Denied(
+                f"{rate:g} queries a second are allowed per client.",
+                max(1, math.ceil(-account.room / rate)),
+            )
         account.room -= sequences

@@ -1,4 +1,6 @@
-"""Servers on this machine: a socket that is open before anything runs, an orderly stop, and life in a thread."""
+"""Servers on this machine: a socket that is open before anything runs, an orderly stop, and life in
+a thread.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def open_listener(host: str, port: int, *, what: str) -> socket.socket:
         InvalidInput: there is no such address, or `what`, or anything else, has it already.
     """
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+            0
+        ]
         listener = socket.socket(family, kind, protocol)
     except (OSError, OverflowError) as error:
         raise InvalidInput(f"there is no address {host}:{port} to listen on ({error}).") from error
@@ -37,7 +41,8 @@ def open_listener(host: str, port: int, *, what: str) -> socket.socket:
 
 
 class Listening(uvicorn.Server):
-    """Serves an application until told to stop, by Ctrl-C or SIGTERM; what is under way is answered first.
+    """Serves an application until told to stop, by Ctrl-C or SIGTERM; what is under way is answered
+    first.
 
     Args:
         application: what is served.
@@ -48,12 +53,27 @@ class Listening(uvicorn.Server):
     """
 
     def __init__(
-        self, application: Any, listener: socket.socket, address: str, announce: Callable[[str], Any], **settings: Any
+        self,
+        application: Any,
+        listener: socket.socket,
+        address: str,
+        announce: Callable[[str], Any],
+        **settings: Any,
     ) -> None:
         quiet: dict[str, Any] = {"log_config": None, "log_level": "critical", "access_log": False}
-        bare: dict[str, Any] = {"ws": "none", "lifespan": "off", "server_header": False, "proxy_headers": False}
+        bare: dict[str, Any] = {
+            "ws": "none",
+            "lifespan": "off",
+            "server_header": False,
+            "proxy_headers": False,
+        }
         super().__init__(uvicorn.Config(application, **quiet, **bare, **settings))
-        self.listener, self.address, self.announce, self.ready = listener, address, announce, threading.Event()
+        self.listener, self.address, self.announce, self.ready = (
+            listener,
+            address,
+            announce,
+            threading.Event(),
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and say so."""
@@ -67,7 +87,10 @@ class Listening(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, self.handle_exit)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:

@@ -1,4 +1,6 @@
-"""What a served model offers, as an OpenAPI document and as a page that needs nothing from elsewhere."""
+"""What a served model offers, as an OpenAPI document and as a page that needs nothing from
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ _TENSOR = {
 _REFUSALS = {
     "400": "The message is no batch of finite sequences of the right width.",
     "401": "A token is wanted, and this is not it.",
-    "403": "The budget of this client is spent, or the request names another host or comes from another page.",
+    "403": (
+        "The budget of this client is spent, or the request names another host or comes from"
+        " another page."
+    ),
     "404": "There is no such model.",
     "408": "The body did not arrive in time.",
     "413": "The message is too large.",
@@ -36,41 +41,74 @@ def _describe_success(text: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe_tensors(side: str) -> dict[str, Any]:
-    return {"type": "object", "required": [side], "properties": {side: {"type": "array", "items": _TENSOR}}}
+    return {
+        "type": "object",
+        "required": [side],
+        "properties": {side: {"type": "array", "items": _TENSOR}},
+    }
 
 
 def describe_api(name: str, width: int, outputs: int | None, *, token: bool) -> dict[str, Any]:
     """The OpenAPI document of a served model."""
     plain = {"type": "object"}
     model = f"/v2/models/{name}"
-    batch = f"A batch of sequences of width {width}, at most as large as the server allows; answers have "
-    batch += f"{outputs or 'a fixed number of'} numbers each. Bytes may follow the JSON head instead of `data`, with "
+    batch = (
+        f"A batch of sequences of width {width}, at most as large as the server allows; answers"
+        " have "
+    )
+    batch += (
+        f"{outputs or 'a fixed number of'} numbers each. Bytes may follow the JSON head instead of"
+        " `data`, with "
+    )
     batch += "its length in the header Inference-Header-Content-Length."
     refusals = {code: {"description": text} for code, text in _REFUSALS.items()}
     content = {
-        kind: {"schema": _describe_tensors("inputs")} for kind in ("application/json", "application/octet-stream")
+        kind: {"schema": _describe_tensors("inputs")}
+        for kind in ("application/json", "application/octet-stream")
     }
     paths: dict[str, Any] = {
         "/v2": {
-            "get": {"summary": "The server", "responses": _describe_success("Its name, version, extensions.", plain)}
+            "get": {
+                "summary": "The server",
+                "responses": _describe_success("Its name, version, extensions.", plain),
+            }
         },
-        "/v2/health/live": {"get": {"summary": "Is it running?", "responses": _describe_success("It is.", plain)}},
-        "/v2/health/ready": {"get": {"summary": "Does it answer?", "responses": _describe_success("It does.", plain)}},
-        model: {"get": {"summary": "The model", "responses": _describe_success("Its inputs and outputs.", plain)}},
+        "/v2/health/live": {
+            "get": {"summary": "Is it running?", "responses": _describe_success("It is.", plain)}
+        },
+        "/v2/health/ready": {
+            "get": {"summary": "Does it answer?", "responses": _describe_success("It does.", plain)}
+        },
+        model: {
+            "get": {
+                "summary": "The model",
+                "responses": _describe_success("Its inputs and outputs.", plain),
+            }
+        },
         f"{model}/ready": {
-            "get": {"summary": "Does the model answer?", "responses": _describe_success("It does.", plain)}
+            "get": {
+                "summary": "Does the model answer?",
+                "responses": _describe_success("It does.", plain),
+            }
         },
         f"{model}/infer": {
             "post": {
                 "summary": "Ask a batch",
                 "description": batch,
                 "requestBody": {"required": True, "content": content},
-                "responses": _describe_success("One row of answers per sequence.", _describe_tensors("outputs"))
-                | refusals,
+                "responses": (
+                    _describe_success(
+                        "One row of answers per sequence.", _describe_tensors("outputs")
+                    )
+                    | refusals
+                ),
             }
         },
     }
-    made: dict[str, Any] = {"openapi": "3.1.0", "info": {"title": f"keyhole: {name}", "version": __version__}}
+    made: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": f"keyhole: {name}", "version": __version__},
+    }
     made["paths"] = paths
     if token:
         made["components"] = {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}}
@@ -88,10 +126,14 @@ def draw_api_page(described: dict[str, Any]) -> str:
         for method, work in methods.items()
     )
     title = escape(described["info"]["title"])
-    style = "body{font:16px/1.5 system-ui;max-width:48rem;margin:2rem auto;padding:0 1rem}h2{font:600 1rem monospace}"
+    style = (
+        "body{font:16px/1.5 system-ui;max-width:48rem;margin:2rem auto;padding:0 1rem}h2{font:600"
+        " 1rem monospace}"
+    )
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-        f'<h1>{title}</h1><p>The Open Inference Protocol V2. <a href="openapi.json">openapi.json</a></p>{rows}</html>'
+        '<!doctype html><html lang="en"><meta'
+        f' charset="utf-8"><title>{title}</title><style>{style}</style><h1>{title}</h1><p>The Open'
+        f' Inference Protocol V2. <a href="openapi.json">openapi.json</a></p>{rows}</html>'
     )
 
 

@@ -32,7 +32,9 @@ try:
 
     from keyhole.lab.serving.listening import Listening, open_listener
 except ImportError as missing:
-    raise ImportError("serving a model needs starlette and uvicorn: pip install 'keyhole[serve]'.") from missing
+    raise ImportError(
+        "serving a model needs starlette and uvicorn: pip install 'keyhole[serve]'."
+    ) from missing
 
 _INPUT, _OUTPUT = "tokens", "answers"
 
@@ -59,7 +61,9 @@ class Limits:
 class _Refused(Exception):
     """A request that is not answered, with the status and the sentence it gets instead."""
 
-    def __init__(self, status: int, sentence: str, after: int | None = None, *, hang_up: bool = False) -> None:
+    def __init__(
+        self, status: int, sentence: str, after: int | None = None, *, hang_up: bool = False
+    ) -> None:
         super().__init__(sentence)
         self.status = status
         self.headers = {} if after is None else {"Retry-After": str(after)}
@@ -95,7 +99,10 @@ class Black:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.name):
-            raise InvalidInput(f"the name of a served model has letters, digits, '.', '_' and '-'; got {self.name!r}.")
+            raise InvalidInput(
+                "the name of a served model has letters, digits, '.', '_' and '-'; got"
+                f" {self.name!r}."
+            )
         self._bound = read_imperfection(self.oracle).token_bound
         self._places = asyncio.Semaphore(self.limits.at_once)
 
@@ -105,9 +112,14 @@ class Black:
         open_to_all = {"/v2/health/live": {"live": True}, "/v2/health/ready": {"ready": True}}
         closed = {"/v2": self._server(), model: self._metadata, f"{model}/ready": {"ready": True}}
         closed["/openapi.json"] = self._described
-        routes = [Route(path, self._told(said, guarded=False)) for path, said in open_to_all.items()]
+        routes = [
+            Route(path, self._told(said, guarded=False)) for path, said in open_to_all.items()
+        ]
         routes += [Route(path, self._told(said, guarded=True)) for path, said in closed.items()]
-        routes += [Route("/", self._guarded(self._page)), Route(f"{model}/infer", self._infer, methods=["POST"])]
+        routes += [
+            Route("/", self._guarded(self._page)),
+            Route(f"{model}/infer", self._infer, methods=["POST"]),
+        ]
         return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_unknown_address})
 
     def _server(self) -> dict[str, Any]:
@@ -116,10 +128,18 @@ class Black:
     def _metadata(self) -> dict[str, Any]:
         taken = {"name": _INPUT, "datatype": "FP64", "shape": [-1, -1, self.oracle.width]}
         given = {"name": _OUTPUT, "datatype": "FP64", "shape": [-1, self.oracle.outputs or -1]}
-        return {"name": self.name, "versions": ["1"], "platform": "keyhole", "inputs": [taken], "outputs": [given]}
+        return {
+            "name": self.name,
+            "versions": ["1"],
+            "platform": "keyhole",
+            "inputs": [taken],
+            "outputs": [given],
+        }
 
     def _described(self) -> dict[str, Any]:
-        return openapi.describe_api(self.name, self.oracle.width, self.oracle.outputs, token=self.token is not None)
+        return openapi.describe_api(
+            self.name, self.oracle.width, self.oracle.outputs, token=self.token is not None
+        )
 
     async def _page(self, request: Request) -> Response:
         return HTMLResponse(openapi.draw_api_page(self._described()))
@@ -130,7 +150,9 @@ class Black:
 
         return self._guarded(tell) if guarded else tell
 
-    def _guarded(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _guarded(
+        self, work: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
             try:
                 self._admit(request)
@@ -142,8 +164,12 @@ class Black:
 
     def _admit(self, request: Request) -> None:
         shown = request.headers.get("authorization", "").encode("utf-8", "replace")
-        if self.token is not None and not hmac.compare_digest(shown, f"Bearer {self.token}".encode()):
-            raise _Refused(401, "this model wants a bearer token, and this is not it.", hang_up=True)
+        if self.token is not None and not hmac.compare_digest(
+            shown, f"Bearer {self.token}".encode()
+        ):
+            raise _Refused(
+                401, "this model wants a bearer token, and this is not it.", hang_up=True
+            )
 
     def refuse_foreign(self, reason: str) -> Response:
         """What whoever has no business here is told."""
@@ -152,7 +178,9 @@ class Black:
 
     def _refusal(self, refused: _Refused) -> Response:
         self.refused += 1
-        return JSONResponse({"error": str(refused)}, status_code=refused.status, headers=refused.headers)
+        return JSONResponse(
+            {"error": str(refused)}, status_code=refused.status, headers=refused.headers
+        )
 
     async def _infer(self, request: Request) -> Response:
         self.requests += 1
@@ -161,11 +189,15 @@ class Black:
             body = await self._body(request)
             client = request.client.host if request.client else ""
             async with self._places:
-                content, headers = await asyncio.to_thread(self._answered, body, dict(request.headers), client)
+                content, headers = await asyncio.to_thread(
+                    self._answered, body, dict(request.headers), client
+                )
         except _Refused as refused:
             return self._refusal(refused)
         except Exception as error:
-            sys.stderr.write(f"keyhole: the server failed on a request: {type(error).__name__}: {error}\n")
+            sys.stderr.write(
+                f"keyhole: the server failed on a request: {type(error).__name__}: {error}\n"
+            )
             return self._refusal(_Refused(500, f"the server failed: {type(error).__name__}."))
         return Response(content, headers=headers)
 
@@ -183,12 +215,18 @@ class Black:
                     if len(body) > most:
                         raise too_large
         except TimeoutError:
-            raise _Refused(408, "the body of the request did not arrive in time.", hang_up=True) from None
+            raise _Refused(
+                408, "the body of the request did not arrive in time.", hang_up=True
+            ) from None
         except ClientDisconnect:
-            raise _Refused(400, "the client hung up in the middle of its request.", hang_up=True) from None
+            raise _Refused(
+                400, "the client hung up in the middle of its request.", hang_up=True
+            ) from None
         return bytes(body)
 
-    def _answered(self, body: bytes, headers: dict[str, str], client: str) -> tuple[bytes, dict[str, str]]:
+    def _answered(
+        self, body: bytes, headers: dict[str, str], client: str
+    ) -> tuple[bytes, dict[str, str]]:
         """The answer to a body; runs beside the event loop."""
         try:
             message, behind = wire.open_message(body, headers, wire.Question)
@@ -196,17 +234,25 @@ class Black:
         except InvalidInput as error:
             raise _Refused(400, str(error)) from error
         if unknown := [wanted.name for wanted in message.outputs if wanted.name != _OUTPUT]:
-            raise _Refused(400, f"the only output is {_OUTPUT!r}; {unknown[0][:80]!r} is not there.")
+            raise _Refused(
+                400, f"the only output is {_OUTPUT!r}; {unknown[0][:80]!r} is not there."
+            )
         Y = self._ask(X, client)
-        return wire.write_reply(Y, _OUTPUT, model=self.name, number=message.id, binary=message.binary)
+        return wire.write_reply(
+            Y, _OUTPUT, model=self.name, number=message.id, binary=message.binary
+        )
 
     def _ask(self, X: Stack, client: str) -> Matrix:
-        if self._bound is not None and np.sqrt(np.einsum("bld,bld->bl", X, X).max()) > self._bound * (1 + 1e-9):
+        if self._bound is not None and np.sqrt(
+            np.einsum("bld,bld->bl", X, X).max()
+        ) > self._bound * (1 + 1e-9):
             raise _Refused(400, f"tokens may have norm {self._bound:g} at most.")
         try:
             self.accounts.charge(client, len(X))
         except Denied as denied:
-            raise _Refused(403 if denied.after is None else 429, str(denied), denied.after) from denied
+            raise _Refused(
+                403 if denied.after is None else 429, str(denied), denied.after
+            ) from denied
         with self._asking, np.errstate(all="ignore"):
             self.queries += len(X)
             try:
@@ -219,7 +265,11 @@ class Black:
 
 def _refuse_unknown_address(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    sentence = "there is nothing at this address; / lists what there is." if status == 404 else "not in this way."
+    sentence = (
+        "there is nothing at this address; / lists what there is."
+        if status == 404
+        else "not in this way."
+    )
     return JSONResponse({"error": sentence}, status_code=status)
 
 
@@ -279,7 +329,9 @@ class Server(Listening):
         self.black, limits, listener = black, black.limits, open_listener(host, port, what="server")
         shown, number = listener.getsockname()[:2]
         names = Names.at(host, shown, number, known_as)
-        address = f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/v2/models/{black.name}"
+        address = (
+            f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/v2/models/{black.name}"
+        )
         super().__init__(
             Doorkeeper(cast(App, black.application()), names, black.refuse_foreign),
             listener,

@@ -79,7 +79,9 @@ def check_names(known_as: Iterable[str]) -> None:
     """Raise unless each is the bare name of a host."""
     for name in known_as:
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-            raise InvalidInput(f"--known-as is the name of a host, without scheme, port or path; got {name!r:.80}.")
+            raise InvalidInput(
+                f"--known-as is the name of a host, without scheme, port or path; got {name!r:.80}."
+            )
 
 
 def read_headers(scope: Scope) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Engines: where jobs run. Each takes jobs, gives back outcomes, and outlives the death of a worker."""
+"""Engines: where jobs run. Each takes jobs, gives back outcomes, and outlives the death of a
+worker.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,13 @@ def perform_job(work: Work, payload: Payload) -> Outcome:
         said = {"reason": str(error)}
     except Exception as error:
         said = {"reason": f"{type(error).__name__}: {error}"}
-    return said | {"about": {"seconds": time.perf_counter() - start, "host": platform.node(), "process": os.getpid()}}
+    return said | {
+        "about": {
+            "seconds": time.perf_counter() - start,
+            "host": platform.node(),
+            "process": os.getpid(),
+        }
+    }
 
 
 def _perform_marked_job(work: Work, payload: Payload, mark: str) -> Outcome:
@@ -101,7 +109,12 @@ def _perform_marked_job(work: Work, payload: Payload, mark: str) -> Outcome:
 def _report_deaths(times: int) -> Outcome:
     if not times:
         return {"reason": f"processes died {STARTS} times before the job began.", "about": {}}
-    return {"reason": f"the process it ran in died {times} times, the last time with nothing beside it.", "about": {}}
+    return {
+        "reason": (
+            f"the process it ran in died {times} times, the last time with nothing beside it."
+        ),
+        "about": {},
+    }
 
 
 @dataclass(slots=True)
@@ -142,10 +155,12 @@ def _exit_with_driver(sentinel: int) -> None:
 
 @dataclass(slots=True)
 class Pool:
-    """Processes on this machine; when one dies they are all made anew, and what they held is run again.
+    """Processes on this machine; when one dies they are all made anew, and what they held is run
+    again.
 
-    A pool cannot say which job killed a process. Each job that was under way at DEATHS deaths therefore runs alone, and
-    fails when its process dies then too, ALONE times. A process that dies while it starts is no job's fault.
+    A pool cannot say which job killed a process. Each job that was under way at DEATHS deaths
+    therefore runs alone, and fails when its process dies then too, ALONE times. A process that dies
+    while it starts is no job's fault.
 
     Args:
         work: how a job is done.
@@ -164,7 +179,9 @@ class Pool:
 
     @property
     def room(self) -> int:
-        """Enough that no process waits for the driver, few enough that a death concerns few jobs."""
+        """Enough that no process waits for the driver, few enough that a death concerns few
+        jobs.
+        """
         return 2 * self.workers
 
     def submit(self, key: str, payload: Payload) -> None:
@@ -176,11 +193,15 @@ class Pool:
     def _hand(self, key: str) -> None:
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=spawn, initializer=_prepare_worker)
-        try:
-            self._held[self._pool.submit(_perform_marked_job, self.work, self._payloads[key], str(self._mark(key)))] = (
-                key
+            self._pool = ProcessPoolExecutor(
+                self.workers, mp_context=spawn, initializer=_prepare_worker
             )
+        try:
+            self._held[
+                self._pool.submit(
+                    _perform_marked_job, self.work, self._payloads[key], str(self._mark(key))
+                )
+            ] = key
             self._processes |= cast(Any, self._pool)._processes or {}
         except BrokenProcessPool:
             future: Future[Outcome] = Future()
@@ -206,7 +227,9 @@ class Pool:
     def _rebuilt(self) -> Iterator[tuple[str, Outcome]]:
         """New processes; suspects are run alone first."""
         wait(self._held)  # those that were finished keep their outcome, the others fail at once
-        finished = {key: future.result() for future, key in self._held.items() if future.exception() is None}
+        finished = {
+            key: future.result() for future, key in self._held.items() if future.exception() is None
+        }
         self._shut()
         for key, outcome in finished.items():
             yield self._ended(key, outcome)
@@ -242,7 +265,9 @@ class Pool:
         return _report_deaths(self._deaths[key])
 
     def _shut(self) -> None:
-        """End every process, and wait until it has ended: what it held, such as a transcript, is free then."""
+        """End every process, and wait until it has ended: what it held, such as a transcript, is
+        free then.
+        """
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for process in self._processes.values():
@@ -281,7 +306,9 @@ class Cluster:
         try:
             self._client = distributed.Client(self.address, timeout=10, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
-            raise InvalidInput(f"no Dask scheduler answers at {self.address} ({error}). Start one first.") from error
+            raise InvalidInput(
+                f"no Dask scheduler answers at {self.address} ({error}). Start one first."
+            ) from error
 
     @property
     def room(self) -> int:
@@ -298,7 +325,10 @@ class Cluster:
     def completed(self) -> Iterator[tuple[str, Outcome]]:
         """Jobs that have ended."""
         deadline = time.monotonic() + MOMENT
-        while not (done := [future for future in self._held if future.done()]) and time.monotonic() < deadline:
+        while (
+            not (done := [future for future in self._held if future.done()])
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.002)
         for future in done:
             key, error = self._held.pop(future), future.exception()

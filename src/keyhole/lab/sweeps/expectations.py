@@ -1,4 +1,6 @@
-"""Where the rows of a sweep should land: statistics of a column against a range, stated in the sweep file."""
+"""Where the rows of a sweep should land: statistics of a column against a range, stated in the
+sweep file.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ def check_expectation(one: Mapping[str, Any]) -> None:
     counted = "equals" in one or one.get("statistic") in STATISTICS
     if unknown or "value" not in one or not ranged or not counted:
         raise InvalidInput(
-            f"an expectation has a value (a column), a statistic ({', '.join(STATISTICS)}) or an `equals` whose share "
-            f"is taken, at_most or at_least, and perhaps where and about; got {dict(one)}."
+            f"an expectation has a value (a column), a statistic ({', '.join(STATISTICS)}) or an"
+            " `equals` whose share is taken, at_most or at_least, and perhaps where and about; got"
+            f" {dict(one)}."
         )
 
 
@@ -56,7 +59,11 @@ def _judge_expectation(rows: Table, one: Mapping[str, Any]) -> Landing:
     found = [row[one["value"]] for row in rows if one["value"] in row and _is_among(row, where)]
     measured = _measure_statistic(found, one)
     low, high = one.get("at_least", float("-inf")), one.get("at_most", float("inf"))
-    return Landing(_describe_expectation(one, where), measured, measured is not None and low <= measured <= high)
+    return Landing(
+        _describe_expectation(one, where),
+        measured,
+        measured is not None and low <= measured <= high,
+    )
 
 
 def _is_among(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
@@ -66,13 +73,23 @@ def _is_among(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
 def _measure_statistic(found: list[Any], one: Mapping[str, Any]) -> float | None:
     if "equals" in one:
         return statistics.fmean(value == one["equals"] for value in found) if found else None
-    each = [one for value in found for one in (cast(list[Any], value) if isinstance(value, list) else [value])]
+    each = [
+        one
+        for value in found
+        for one in (cast(list[Any], value) if isinstance(value, list) else [value])
+    ]
     numbers = [float(value) for value in each if isinstance(value, int | float)]
     return STATISTICS[one["statistic"]](numbers) if numbers else None
 
 
 def _describe_expectation(one: Mapping[str, Any], where: Mapping[str, Any]) -> str:
-    what = f"share of {one['value']} = {one['equals']}" if "equals" in one else f"{one['statistic']} of {one['value']}"
+    what = (
+        f"share of {one['value']} = {one['equals']}"
+        if "equals" in one
+        else f"{one['statistic']} of {one['value']}"
+    )
     among = "".join(f", {name} = {value}" for name, value in where.items())
-    bounds = [f"{name.replace('_', ' ')} {one[name]:g}" for name in ("at_least", "at_most") if name in one]
+    bounds = [
+        f"{name.replace('_', ' ')} {one[name]:g}" for name in ("at_least", "at_most") if name in one
+    ]
     return f"{what}{among}: {' and '.join(bounds)}"

@@ -51,12 +51,18 @@ def read_sweep(path: str) -> Sweep:
     """
     file = Path(path)
     if not file.is_file():
-        raise InvalidInput(f"no sweep file at {path}. Give a .toml or .json file; experiments/ holds some.")
+        raise InvalidInput(
+            f"no sweep file at {path}. Give a .toml or .json file; experiments/ holds some."
+        )
     toml = file.suffix == ".toml"
     try:
-        data: Any = tomllib.loads(file.read_text()) if toml else msgspec.json.decode(file.read_bytes())
+        data: Any = (
+            tomllib.loads(file.read_text()) if toml else msgspec.json.decode(file.read_bytes())
+        )
     except (tomllib.TOMLDecodeError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read as {'TOML' if toml else 'JSON'}: {error}.") from error
+        raise InvalidInput(
+            f"{path} cannot be read as {'TOML' if toml else 'JSON'}: {error}."
+        ) from error
     try:
         return _parse_sweep(data, file.stem)
     except InvalidInput as error:
@@ -71,7 +77,9 @@ def _parse_sweep(data: Any, stem: str) -> Sweep:
         raise InvalidInput(f"a sweep holds {', '.join(sorted(_KEYS))}; unknown {', '.join(extra)}.")
     name = str(table.get("name", stem))
     if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
-        raise InvalidInput(f"the name of a sweep has letters, digits, '-', '_' and '.'; got {name!r}.")
+        raise InvalidInput(
+            f"the name of a sweep has letters, digits, '-', '_' and '.'; got {name!r}."
+        )
     entries = tuple(_nest_keys(entry) for entry in _expand_entries(table))
     for entry in entries:
         parse_job(table["job"], entry)
@@ -84,8 +92,13 @@ def _parse_sweep(data: Any, stem: str) -> Sweep:
 
 
 def _expand_entries(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Base, then an entry of the list, then a point of the grid, each overriding what came before."""
-    base, grid = flatten_table(table.get("base", {})), _expand_ranges(flatten_table(table.get("grid", {})))
+    """Base, then an entry of the list, then a point of the grid, each overriding what came
+    before.
+    """
+    base, grid = (
+        flatten_table(table.get("base", {})),
+        _expand_ranges(flatten_table(table.get("grid", {}))),
+    )
     entries: Any = table.get("list", [{}])
     if not isinstance(entries, list):
         raise InvalidInput(f"list holds tables, each [[list]]; got {entries!r}.")

@@ -44,7 +44,9 @@ def run_sweep(job: SweepJob, *, work: tuple[Loader, Runner]) -> Record:
         return _finish_sweep(job, sweep, directory, rows, ran)
 
 
-def _run_missing(job: SweepJob, sweep: Sweep, payloads: dict[str, Payload], path: Path, work: Work) -> int:
+def _run_missing(
+    job: SweepJob, sweep: Sweep, payloads: dict[str, Payload], path: Path, work: Work
+) -> int:
     """Run and keep every job that the store lacks; how many there were."""
     with closing(Store(path)) as store:
         states = store.states()
@@ -56,20 +58,33 @@ def _run_missing(job: SweepJob, sweep: Sweep, payloads: dict[str, Payload], path
 
 
 def _collect_payloads(sweep: Sweep, directory: Path) -> dict[str, Payload]:
-    """The jobs by their keys; equal ones are one. Those that write go on in a directory of their own."""
+    """The jobs by their keys; equal ones are one. Those that write go on in a directory of their
+    own.
+    """
     jobs = [parse_job(sweep.kind, entry) for entry in sweep.entries]
     if any(getattr(job, name, None) for job in jobs for name in ("out", "resume", "force")):
-        raise InvalidInput("a sweep gives each of its jobs a directory of its own: leave out, resume and force away.")
-    return {job.key: {"job": sweep.kind, "fields": asdict(job) | _place_job(job, directory)} for job in jobs}
+        raise InvalidInput(
+            "a sweep gives each of its jobs a directory of its own: leave out, resume and force"
+            " away."
+        )
+    return {
+        job.key: {"job": sweep.kind, "fields": asdict(job) | _place_job(job, directory)}
+        for job in jobs
+    }
 
 
 def _place_job(job: Job, directory: Path) -> dict[str, Any]:
-    """Where a job writes, and that it goes on with what it finds there; a training writes where it is asked to."""
+    """Where a job writes, and that it goes on with what it finds there; a training writes where it
+    is asked to.
+    """
     if isinstance(job, TrainJob) and not job.keep:
         return {"keep": False}
-    if isinstance(job, TrainJob) and job.model == "constructed":  # nothing is trained that could be gone on with
+    # nothing is trained that could be gone on with
+    if isinstance(job, TrainJob) and job.model == "constructed":
         return {"out": str(directory / "jobs" / job.key), "force": True}
-    return {"out": str(directory / "jobs" / job.key), "resume": True} if hasattr(job, "resume") else {}
+    return (
+        {"out": str(directory / "jobs" / job.key), "resume": True} if hasattr(job, "resume") else {}
+    )
 
 
 def _choose_engine(job: SweepJob, count: int, work: Work) -> Engine:
@@ -79,7 +94,9 @@ def _choose_engine(job: SweepJob, count: int, work: Work) -> Engine:
 
 
 def _drive_engine(missing: dict[str, Payload], engine: Engine, store: Store, name: str) -> None:
-    """Keep the engine supplied and every outcome kept; what is in flight when this ends is run again another time."""
+    """Keep the engine supplied and every outcome kept; what is in flight when this ends is run
+    again another time.
+    """
     waiting, flying = iter(missing.items()), 0
     with closing(engine), _show_progress(name, len(missing)) as shown:
         left = len(missing)
@@ -114,7 +131,9 @@ class _Lines:
         now = time.monotonic()
         if now - self.last >= SECONDS_BETWEEN_LINES or self.count == self.total:
             left = (now - self.start) / self.count * (self.total - self.count)
-            sys.stderr.write(f"{self.name}: {self.count} of {self.total} jobs, about {left:.0f} s left\n")
+            sys.stderr.write(
+                f"{self.name}: {self.count} of {self.total} jobs, about {left:.0f} s left\n"
+            )
             self.last = now
 
 
@@ -131,7 +150,11 @@ class _Bar:
 
 
 def _show_progress(name: str, total: int) -> AbstractContextManager[_Lines | _Bar]:
-    return _show_progress_bar(name, total) if sys.stderr.isatty() else _show_progress_lines(name, total)
+    return (
+        _show_progress_bar(name, total)
+        if sys.stderr.isatty()
+        else _show_progress_lines(name, total)
+    )
 
 
 @contextmanager
@@ -142,14 +165,27 @@ def _show_progress_lines(name: str, total: int) -> Generator[_Lines]:
 @contextmanager
 def _show_progress_bar(name: str, total: int) -> Generator[_Bar]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield _Bar(bar, total, name)
 
 
-def _finish_sweep(job: SweepJob, sweep: Sweep, directory: Path, rows: list[StoredRow], ran: int) -> Record:
+def _finish_sweep(
+    job: SweepJob, sweep: Sweep, directory: Path, rows: list[StoredRow], ran: int
+) -> Record:
     """Exports, the page and the record, all read from the rows."""
     flat: Table = tabulate_rows(rows)
     landed = judge_expectations([row for row in flat if row["state"] == DONE], sweep.expect)
@@ -158,7 +194,12 @@ def _finish_sweep(job: SweepJob, sweep: Sweep, directory: Path, rows: list[Store
         "sentence": _describe_sweep(sweep, rows, failed, ran, landed),
         "name": sweep.name,
         "about": sweep.about,
-        "jobs": {"total": len(rows), "done": len(rows) - len(failed), "failed": len(failed), "run_now": ran},
+        "jobs": {
+            "total": len(rows),
+            "done": len(rows) - len(failed),
+            "failed": len(failed),
+            "run_now": ran,
+        },
         "failures": [{"key": row.key, "reason": row.reason} for row in failed],
         "expectations": [asdict(one) for one in landed],
         "store": str(directory / "store.sqlite"),
@@ -178,13 +219,18 @@ def _finish_sweep(job: SweepJob, sweep: Sweep, directory: Path, rows: list[Store
 
 
 def _describe_landing(one: Landing) -> str:
-    return f"{one.sentence}; measured {'nothing' if one.measured is None else f'{one.measured:.3g}'}"
+    return (
+        f"{one.sentence}; measured {'nothing' if one.measured is None else f'{one.measured:.3g}'}"
+    )
 
 
 def _describe_sweep(
     sweep: Sweep, rows: list[StoredRow], failed: list[StoredRow], ran: int, landed: list[Landing]
 ) -> str:
-    said = f"{len(rows) - len(failed):,} of {len(rows):,} jobs of {sweep.name} are done, {ran:,} of them run now."
+    said = (
+        f"{len(rows) - len(failed):,} of {len(rows):,} jobs of {sweep.name} are done, {ran:,} of"
+        " them run now."
+    )
     if failed:
         said += f" {len(failed):,} failed; mend the cause and add --retry-failed."
     if landed:

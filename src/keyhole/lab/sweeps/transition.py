@@ -1,4 +1,6 @@
-"""The transition job: from how many measurements on the least nuclear norm finds a matrix of low rank."""
+"""The transition job: from how many measurements on the least nuclear norm finds a matrix of low
+rank.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,14 @@ def run_transition(job: TransitionJob) -> Record:
         )
     freedom = r * (2 * d - r)
     count = math.ceil(job.ratio * freedom)
-    errors = [_measure_recovery_error(d, r, count, rng) for rng in seed_generator(job.seed).spawn(job.seeds)]
+    errors = [
+        _measure_recovery_error(d, r, count, rng)
+        for rng in seed_generator(job.seed).spawn(job.seeds)
+    ]
     success = sum(error <= _FOUND for error in errors) / job.seeds
     sentence = (
-        f"{count} measurements of matrices {d} x {d} of rank {r}: {100 * success:.0f} % of {job.seeds} come back."
+        f"{count} measurements of matrices {d} x {d} of rank {r}: {100 * success:.0f} % of"
+        f" {job.seeds} come back."
     )
     data = {"sentence": sentence, "measurements": count, "degrees_of_freedom": freedom}
     return Record({**data, "success": success, "errors": errors})

@@ -1,4 +1,6 @@
-"""The trial job: a model drawn, hidden and recovered, and the recovery measured against the truth."""
+"""The trial job: a model drawn, hidden and recovered, and the recovery measured against the
+truth.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,27 @@ from keyhole.lab.targets.random_models import draw_random_model
 from keyhole.learners.choosing import learn
 from keyhole.oracles import Budgeted, Chunked, Declared, Local, Oracle
 
-_KEPT = ("status", "verdict", "class", "width", "outputs", "heads", "rank", "queries", "degrees_of_freedom")
+_KEPT = (
+    "status",
+    "verdict",
+    "class",
+    "width",
+    "outputs",
+    "heads",
+    "rank",
+    "queries",
+    "degrees_of_freedom",
+)
 
 
 def run_trial(job: TrialJob) -> Record:
-    """Draw, hide, recover, compare. The record holds no time, so that equal trials have equal records."""
+    """Draw, hide, recover, compare. The record holds no time, so that equal trials have equal
+    records.
+    """
     truth = draw_random_model(job.model, rng=seed_generator(job.model.seed))
-    oracle: Oracle = Chunked(Declared(simulate_policies(Local(truth), job.simulate, job.seed), read_declarations(job)))
+    oracle: Oracle = Chunked(
+        Declared(simulate_policies(Local(truth), job.simulate, job.seed), read_declarations(job))
+    )
     if job.budget is not None:
         oracle = Budgeted(oracle, job.budget)
     found = learn(oracle, rng=seed_generator(job.seed), learner=job.learner, hints=read_hints(job))
@@ -32,9 +48,17 @@ def run_trial(job: TrialJob) -> Record:
     freedom = found.degrees_of_freedom
     ratio = asked * truth.outputs / freedom if freedom else None
     error = _measure_distance(truth, found.model)
-    said = f"A hidden {job.model.kind} of width {job.model.width}: {found.verdict.name}, {asked:,} queries"
+    said = (
+        f"A hidden {job.model.kind} of width {job.model.width}: {found.verdict.name}, {asked:,}"
+        " queries"
+    )
     sentence = f"{said}, error {error:.1e}." if error is not None else f"{said}."
-    measured = {"asked": asked, "ratio": ratio, "error": error, "policies": _parse_policies(job.simulate)}
+    measured = {
+        "asked": asked,
+        "ratio": ratio,
+        "error": error,
+        "policies": _parse_policies(job.simulate),
+    }
     return Record({"sentence": sentence, **kept, **measured}, choose_exit_code(data))
 
 
@@ -53,7 +77,9 @@ def _is_number(text: str) -> bool:
 
 
 def _measure_distance(truth: Any, found: Any) -> float | None:
-    """Largest relative distance of the parameters modulo symmetry, where the models are of one kind."""
+    """Largest relative distance of the parameters modulo symmetry, where the models are of one
+    kind.
+    """
     try:
         return None if found is None else measure_model_gap(truth, found)[1].largest
     except InvalidInput:

@@ -16,14 +16,31 @@ from keyhole._arrays import Matrix
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.job_parts import Declaring, Reaching
 from keyhole.models import SelfAttention
-from keyhole.oracles import Bounded, Cast, Disturbed, Imperfection, Local, Noisy, Oracle, Rounded, Signs, oracle_of
+from keyhole.oracles import (
+    Bounded,
+    Cast,
+    Disturbed,
+    Imperfection,
+    Local,
+    Noisy,
+    Oracle,
+    Rounded,
+    Signs,
+    oracle_of,
+)
 
-_FORMS = "a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME"
+_FORMS = (
+    "a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME"
+)
 TOKEN = "KEYHOLE_TOKEN"  # noqa: S105
 
 
 def open_target(
-    target: str, *, width: int | None = None, outputs: int | None = None, reaching: Reaching | None = None
+    target: str,
+    *,
+    width: int | None = None,
+    outputs: int | None = None,
+    reaching: Reaching | None = None,
 ) -> Oracle:
     """The oracle a TARGET names; `reaching` says how to ask a service.
 
@@ -43,11 +60,17 @@ def open_target(
 
 
 def _open_in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
-    """What `package.module:NAME` holds: a callable, a torch module, or an oracle made of a part of one."""
-    return _check_oracle_sizes(target, oracle_of(_import_target(target), width, outputs), width, outputs)
+    """What `package.module:NAME` holds: a callable, a torch module, or an oracle made of a part of
+    one.
+    """
+    return _check_oracle_sizes(
+        target, oracle_of(_import_target(target), width, outputs), width, outputs
+    )
 
 
-def _check_oracle_sizes(target: str, oracle: Oracle, width: int | None, outputs: int | None) -> Oracle:
+def _check_oracle_sizes(
+    target: str, oracle: Oracle, width: int | None, outputs: int | None
+) -> Oracle:
     """The oracle, where it has the sizes that were said."""
     if width not in (None, oracle.width):
         raise InvalidInput(f"{target} has tokens of width {oracle.width}; --width says {width}.")
@@ -57,10 +80,12 @@ def _check_oracle_sizes(target: str, oracle: Oracle, width: int | None, outputs:
 
 
 def load_askable_model(path: str) -> Any:
-    """A saved model as it is asked: a layer by its last row, and of a Transformer of one layer that layer.
+    """A saved model as it is asked: a layer by its last row, and of a Transformer of one layer that
+    layer.
 
-    The token map in front of a built or trained layer is not hidden: tokens are asked as it gives them. A layer with a
-    residual or a trained network behind it is refused: recovered alone, it would not be the model.
+    The token map in front of a built or trained layer is not hidden: tokens are asked as it gives
+    them. A layer with a residual or a trained network behind it is refused: recovered alone, it
+    would not be the model.
     """
     from keyhole.constructions import load
     from keyhole.constructions.shared.coded_tokens import Perceptron
@@ -70,23 +95,31 @@ def load_askable_model(path: str) -> Any:
     if isinstance(model, Transformer):
         layer = model.blocks[0].layer if len(model.blocks) == 1 else None
         if not isinstance(layer, SelfAttention):
-            raise InvalidInput(f"{path} is a Transformer; only one layer of standard attention is asked as a TARGET.")
+            raise InvalidInput(
+                f"{path} is a Transformer; only one layer of standard attention is asked as a"
+                " TARGET."
+            )
         if model.blocks[0].residual or isinstance(model.out, Perceptron):
             raise InvalidInput(
-                f"{path} has a residual or a network behind its attention layer, which asking the layer would leave "
-                "out. A callable of your own, package.module:NAME, can ask any part of keyhole.load(PATH)."
+                f"{path} has a residual or a network behind its attention layer, which asking the"
+                " layer would leave out. A callable of your own, package.module:NAME, can ask any"
+                " part of keyhole.load(PATH)."
             )
         model = layer
     return model.read_last() if isinstance(model, SelfAttention) else model
 
 
-def _open_service(address: str, width: int | None, outputs: int | None, reaching: Reaching) -> Oracle:
+def _open_service(
+    address: str, width: int | None, outputs: int | None, reaching: Reaching
+) -> Oracle:
     try:
         from keyhole.oracles.http_service import HttpService
     except ImportError as error:
         raise InvalidInput(str(error)) from error
     token = os.environ.get(TOKEN) or None
-    return HttpService(address, width, outputs, rate=reaching.rate, timeout=reaching.timeout, token=token)
+    return HttpService(
+        address, width, outputs, rate=reaching.rate, timeout=reaching.timeout, token=token
+    )
 
 
 def _open_onnx_file(path: str, width: int | None, outputs: int | None) -> Oracle:
@@ -109,7 +142,9 @@ def _import_target(target: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:
-        raise InvalidInput(f"cannot import {module} ({error}). The current directory is on the path.") from error
+        raise InvalidInput(
+            f"cannot import {module} ({error}). The current directory is on the path."
+        ) from error
     except Exception as error:
         raise InvalidInput(f"importing {module} raised {type(error).__name__}: {error}.") from error
     for name in path.split("."):
@@ -128,7 +163,9 @@ def read_declarations(job: Declaring) -> Imperfection:
         stated = stated.combined(Imperfection.decimals(job.decimals))
     levels = 2 if job.labels else None
     return stated.combined(
-        Imperfection(noise=job.noise, tolerance=job.tolerance, levels=levels, token_bound=job.token_bound)
+        Imperfection(
+            noise=job.noise, tolerance=job.tolerance, levels=levels, token_bound=job.token_bound
+        )
     )
 
 
@@ -151,7 +188,9 @@ def simulate_policies(oracle: Oracle, policies: Sequence[str], seed: int) -> Ora
     for policy in ",".join(policies).split(",") if policies else ():
         name, _, value = policy.partition("=")
         if name not in _POLICIES:
-            raise InvalidInput(f"--simulate takes {', '.join(_POLICIES)}, as NAME=VALUE; got {policy!r}.")
+            raise InvalidInput(
+                f"--simulate takes {', '.join(_POLICIES)}, as NAME=VALUE; got {policy!r}."
+            )
         try:
             oracle = _POLICIES[name](oracle, value, seed)
         except ValueError as error:
@@ -171,29 +210,39 @@ def load_tokens(path: str) -> Matrix:
     """A vocabulary: one token per row of a .npy, .csv (or .txt) or .safetensors file."""
     file = Path(path)
     if not file.is_file():
-        raise InvalidInput(f"no token file at {path}. Give a .npy, .csv or .safetensors file with one token per row.")
+        raise InvalidInput(
+            f"no token file at {path}. Give a .npy, .csv or .safetensors file with one token per"
+            " row."
+        )
     try:
         tokens = _TOKEN_FILES[file.suffix](file) if file.suffix in _TOKEN_FILES else np.zeros(0)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidInput(f"{path} cannot be read as tokens ({error}).") from error
     if tokens.ndim != 2 or not tokens.size or not np.isfinite(tokens).all():
         raise InvalidInput(
-            f"{path} must hold one finite matrix with one token per row (.npy, .csv, .txt or .safetensors); "
-            f"got shape {tokens.shape}."
+            f"{path} must hold one finite matrix with one token per row (.npy, .csv, .txt or"
+            f" .safetensors); got shape {tokens.shape}."
         )
     return tokens
 
 
 def load_bases(path: str) -> tuple[Matrix, ...]:
-    """Bases of subspaces: the tensors of a .safetensors file in the order of their names, or a .npy of all of them."""
+    """Bases of subspaces: the tensors of a .safetensors file in the order of their names, or a .npy
+    of all of them.
+    """
     from safetensors.numpy import load
 
     file = Path(path)
     if not file.is_file():
-        raise InvalidInput(f"no file of bases at {path}. Give a .safetensors or .npy file with one basis per head.")
+        raise InvalidInput(
+            f"no file of bases at {path}. Give a .safetensors or .npy file with one basis per head."
+        )
     try:
         found = (
-            [np.asarray(basis, dtype=np.float64) for _, basis in sorted(load(file.read_bytes()).items())]
+            [
+                np.asarray(basis, dtype=np.float64)
+                for _, basis in sorted(load(file.read_bytes()).items())
+            ]
             if file.suffix == ".safetensors"
             else list(np.asarray(np.load(file, allow_pickle=False), dtype=np.float64))
         )
@@ -201,7 +250,9 @@ def load_bases(path: str) -> tuple[Matrix, ...]:
         raise InvalidInput(f"{path} cannot be read as bases ({error}).") from error
     if not found or any(basis.ndim != 2 for basis in found):
         shapes = [basis.shape for basis in found]
-        raise InvalidInput(f"{path} must hold bases, one matrix per head, width x rank; got {shapes}.")
+        raise InvalidInput(
+            f"{path} must hold bases, one matrix per head, width x rank; got {shapes}."
+        )
     return tuple(found)
 
 

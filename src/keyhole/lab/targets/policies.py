@@ -1,4 +1,6 @@
-"""Output policies an owner may choose, what the best extractor does against each, and what to say of it."""
+"""Output policies an owner may choose, what the best extractor does against each, and what to say
+of it.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,33 @@ class Policy:
     attempts: tuple[Mapping[str, Any], ...] = field(default=({},))
 
 
-_LONGER = "tokens may be as long as one likes, and an absolute error counts for less the longer they are"
-_BALANCE = (
-    "floats are dense near zero, so queries balanced to answer almost nothing show the digits that rounding hides"
+_LONGER = (
+    "tokens may be as long as one likes, and an absolute error counts for less the longer they are"
 )
-_BITS = "a label is one bit, and bisection spends about one for each binary digit; only the scale of the read-out stays"
+_BALANCE = (
+    "floats are dense near zero, so queries balanced to answer almost nothing show the digits that"
+    " rounding hides"
+)
+_BITS = (
+    "a label is one bit, and bisection spends about one for each binary digit; only the scale of"
+    " the read-out stays"
+)
 _BALL = "inside the ball scores are weaker but answers are sharp"
-_BOTH = "with tokens bounded and answers blurred no query is better than another, and only repeating helps, slowly"
-_ROUNDED = "with tokens bounded rounding hides what is below the last decimal, and asking again shows nothing new"
+_BOTH = (
+    "with tokens bounded and answers blurred no query is better than another, and only repeating"
+    " helps, slowly"
+)
+_ROUNDED = (
+    "with tokens bounded rounding hides what is below the last decimal, and asking again shows"
+    " nothing new"
+)
 _COUNT = "what was not asked for is not known: there are fewer answers than parameters"
 
 
 def list_policies(cost: int, size: float, bound: float) -> list[Policy]:
-    """What is tried: `cost` queries in full precision, answers of typical `size`, a ball of radius `bound`."""
+    """What is tried: `cost` queries in full precision, answers of typical `size`, a ball of radius
+    `bound`.
+    """
     inside = f"token-bound={bound!r}"
     noise = float(f"{0.01 * size:.0e}")
     shares = tuple({"budget": max(1, int(share * cost))} for share in (0.25, 0.5, 0.75))
@@ -48,18 +64,28 @@ def list_policies(cost: int, size: float, bound: float) -> list[Policy]:
     return [
         Policy("full precision", (), "nothing is kept back"),
         Policy(f"a budget below {cost:,} queries", (), _COUNT, shares),
-        *(Policy(f"answers in {name}", (f"answers={name}",), _BALANCE) for name in ("f32", "f16", "bf16")),
+        *(
+            Policy(f"answers in {name}", (f"answers={name}",), _BALANCE)
+            for name in ("f32", "f16", "bf16")
+        ),
         *(Policy(f"rounding to {_spell_decimals(k)}", (f"decimals={k}",), _LONGER) for k in (3, 1)),
         Policy(f"noise of {noise:g}", (f"noise={noise!r}",), _LONGER),
         Policy("labels only", ("labels",), _BITS, tuple({"bits": bits} for bits in (10, 20, 40))),
         Policy(f"tokens up to norm {bound:.3g}", (inside,), _BALL),
         *(
             Policy(
-                f"rounding to {_spell_decimals(k)}, tokens up to norm {bound:.3g}", (f"decimals={k}", inside), _ROUNDED
+                f"rounding to {_spell_decimals(k)}, tokens up to norm {bound:.3g}",
+                (f"decimals={k}", inside),
+                _ROUNDED,
             )
             for k in (6, 3, 1)
         ),
-        Policy(f"noise of {noise:g}, tokens up to norm {bound:.3g}", (f"noise={noise!r}", inside), _BOTH, repeats),
+        Policy(
+            f"noise of {noise:g}, tokens up to norm {bound:.3g}",
+            (f"noise={noise!r}", inside),
+            _BOTH,
+            repeats,
+        ),
     ]
 
 
@@ -75,16 +101,26 @@ def judge_error(error: float | None) -> str:
         return "no protection"
     if error <= LITTLE:
         return "hardly any protection"
-    return "a blurred copy leaks" if error < PROTECTS else "protection against this extractor, at this cost"
+    return (
+        "a blurred copy leaks"
+        if error < PROTECTS
+        else "protection against this extractor, at this cost"
+    )
 
 
 def describe_policy(policy: Policy, attempts: Sequence[Mapping[str, Any]], of: str) -> str:
     """One paragraph on a policy, from what the attempts reached; errors are of W or of answers."""
     last = attempts[-1]
-    judged = judge_error(last["error"]) if of == "W" else "not judged, since no model that was tried is the target"
+    judged = (
+        judge_error(last["error"])
+        if of == "W"
+        else "not judged, since no model that was tried is the target"
+    )
     said = f"{policy.name[0].upper()}{policy.name[1:]}: {judged}."
     if last["error"] is None:
-        return f"{said} {last['queries']:,} queries ended with {last['verdict']}. {last['sentence']}"
+        return (
+            f"{said} {last['queries']:,} queries ended with {last['verdict']}. {last['sentence']}"
+        )
     shown = [a for a in (attempts[0], last) if a["error"] is not None][-len(attempts) :]
     reached = ", ".join(f"{a['queries']:,} queries give {of} to {a['error']:.0e}" for a in shown)
     return f"{said} {reached}: {policy.why}." if of == "W" else f"{said} {reached}."

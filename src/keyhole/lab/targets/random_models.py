@@ -23,9 +23,13 @@ def draw_random_model(model: RandomModel, *, rng: np.random.Generator) -> Any:
     shared: dict[str, Any] = {"outputs": model.outputs, "scale": model.scale, "rng": rng}
     makers: dict[str, Callable[[], Any]] = {
         "head": lambda: Head.random(model.width, rank=model.rank, biases=model.biases, **shared),
-        "multihead": lambda: MultiHead.random(model.width, heads=model.heads, rank=model.rank, **shared),
+        "multihead": lambda: MultiHead.random(
+            model.width, heads=model.heads, rank=model.rank, **shared
+        ),
         "relu": lambda: ReluNet.random(model.width, hidden=hidden, **shared),
-        "onelayer": lambda: OneLayer.random(model.width, hidden=hidden, rank=model.rank, biases=model.biases, **shared),
+        "onelayer": lambda: OneLayer.random(
+            model.width, hidden=hidden, rank=model.rank, biases=model.biases, **shared
+        ),
     }
     if model.kind not in makers:
         raise InvalidInput(f"KIND is head, multihead, relu or onelayer; got {model.kind!r}.")

@@ -1,4 +1,6 @@
-"""The loop: a unit, built or trained, is hidden behind an oracle, recovered from answers, and scored on its task."""
+"""The loop: a unit, built or trained, is hidden behind an oracle, recovered from answers, and
+scored on its task.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from keyhole.tasks import SparseAverage, Task
 _EACH = 4  # sequences of each kind that both models answer
 
 
-# The last row of a unit is the head W = K Q^T, and any row is the same head asked about its own token: a recovered W
-# put back as Q = W^T, K = I scores x_i W^T x_j for every i.
+# The last row of a unit is the head W = K Q^T, and any row is the same head asked about its own
+# token: a recovered W put back as Q = W^T, K = I scores x_i W^T x_j for every i.
 def put_back_head(model: Transformer, head: Head) -> Transformer:
     """The same Transformer with a recovered head in the place of its unit."""
     block = model.blocks[0]
@@ -30,7 +32,9 @@ def put_back_head(model: Transformer, head: Head) -> Transformer:
 
 
 def sample_task_inputs(model: Transformer, task: Task, rng: np.random.Generator) -> Sequences:
-    """Inputs of every kind the task has; sets whose queries are known, where those are found by a program."""
+    """Inputs of every kind the task has; sets whose queries are known, where those are found by a
+    program.
+    """
     phi = model.blocks[0].map
     if isinstance(task, SparseAverage) and isinstance(phi, SetQueries) and phi.known:
         z = np.concatenate([task.sample(1, rng=rng)[..., : task.dimension] for _ in range(_EACH)])
@@ -40,20 +44,30 @@ def sample_task_inputs(model: Transformer, task: Task, rng: np.random.Generator)
 
 def make_round_trip(model: Any, task: Task, *, rng: np.random.Generator) -> dict[str, Any]:
     """Hide, recover, put back, score; what cannot be read at its last row is said to be so."""
-    layer = model.blocks[0].layer if isinstance(model, Transformer) and len(model.blocks) == 1 else None
+    layer = (
+        model.blocks[0].layer if isinstance(model, Transformer) and len(model.blocks) == 1 else None
+    )
     if not isinstance(layer, SelfAttention) or len(layer.Q) > 1:
-        return {"verdict": None, "sentence": "No round trip: only one self-attention head can be read at its last row."}
+        return {
+            "verdict": None,
+            "sentence": "No round trip: only one self-attention head can be read at its last row.",
+        }
     hidden = layer.read_last()
     found = learn(Local(hidden), rng=rng)
     X = sample_task_inputs(model, task, rng)
     before = float(task.error(model(X), X).max())
-    data = {"verdict": found.verdict.name, "queries": found.ledger.total().sequences, "error_before": before}
+    data = {
+        "verdict": found.verdict.name,
+        "queries": found.ledger.total().sequences,
+        "error_before": before,
+    }
     if not isinstance(found.model, Head) or not isinstance(hidden, Head):
         return data | {"error_after": None, "sentence": f"Round trip: {found.sentence}"}
     after = float(task.error(put_back_head(model, found.model)(X), X).max())
     gap = distance(hidden, found.model).largest
     sentence = (
-        f"Round trip: {data['queries']:,} queries recover the unit ({found.verdict.name}, weights to {gap:.0e}); "
-        f"the error on the task is {before:.1e} before and {after:.1e} after, on {len(X)} sequences."
+        f"Round trip: {data['queries']:,} queries recover the unit ({found.verdict.name}, weights"
+        f" to {gap:.0e}); the error on the task is {before:.1e} before and {after:.1e} after, on"
+        f" {len(X)} sequences."
     )
     return data | {"error_after": after, "distance": gap, "sentence": sentence}

@@ -20,4 +20,6 @@ def pose_task(name: str, job: TaskSizing, **known: Any) -> Task:
         "nodes": job.nodes,
     }
     own = {"dimension" if key == "width" else key: value for key, value in known.items()}
-    return task_named(name, **{key: own.get(key) if value is None else value for key, value in given.items()})
+    return task_named(
+        name, **{key: own.get(key) if value is None else value for key, value in given.items()}
+    )

@@ -1,4 +1,6 @@
-"""Adam, written out: torch's own brings its compiler along, which takes longer to load than a small training takes."""
+"""Adam, written out: torch's own brings its compiler along, which takes longer to load than a small
+training takes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 
 @dataclass(slots=True)
 class Adam:
-    r"""Steps of size rate $\hat m / (\sqrt{\hat v} + 10^{-8})$, entry by entry, so that no seed feels another.
+    r"""Steps of size rate $\hat m / (\sqrt{\hat v} + 10^{-8})$, entry by entry, so that no seed
+    feels another.
 
     Args:
         weights: what is trained, changed in place.

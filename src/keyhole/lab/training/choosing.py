@@ -35,19 +35,26 @@ def choose_reading(job: TrainJob, lesson: Lesson[Any], embed: int) -> TokenReadi
     """How a job's net reads tokens."""
     values = lesson.columns.values
     kind = job.codes or "one-hot"
-    usual = {"random": ceil(1 + 2 * log(values)), "learned": embed, "resampled": 128}.get(kind, values)
+    usual = {"random": ceil(1 + 2 * log(values)), "learned": embed, "resampled": 128}.get(
+        kind, values
+    )
     return TokenReading(lesson.columns, kind, usual if job.code_width is None else job.code_width)
 
 
 def _choose_unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
-    linear, embed, task = job.model == "linear-attention", job.embed or lesson.task.length, lesson.task
+    linear, embed, task = (
+        job.model == "linear-attention",
+        job.embed or lesson.task.length,
+        lesson.task,
+    )
     reading = choose_reading(job, lesson, embed)
     sizes = {"embed": embed, "heads": job.heads, "tied": job.tied}
     if lesson.labels:
         if linear or job.tied or job.heads > 1:
             raise InvalidInput(
-                f"on {task.name} an attention unit answers the share of one head's weight on real tokens: leave "
-                "--tied and --heads away, take --model attention or third-order, or --model layers for several heads."
+                f"on {task.name} an attention unit answers the share of one head's weight on real"
+                " tokens: leave --tied and --heads away, take --model attention or third-order, or"
+                " --model layers for several heads."
             )
         return Choice(FlagUnit(reading, embed), sizes)
     if job.tied:
@@ -81,7 +88,17 @@ def _choose_layers(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     task, embed = lesson.task, job.embed or 32
     hidden = job.hidden or 4 * embed
     reading = choose_reading(job, lesson, embed)
-    net = LayersNet(reading, task.length, task.outputs, embed, job.heads, job.layers, hidden, job.places, lesson.labels)
+    net = LayersNet(
+        reading,
+        task.length,
+        task.outputs,
+        embed,
+        job.heads,
+        job.layers,
+        hidden,
+        job.places,
+        lesson.labels,
+    )
     return Choice(net, {"embed": embed, "heads": job.heads, "layers": job.layers, "hidden": hidden})
 
 
@@ -95,7 +112,8 @@ MODELS: dict[str, Callable[[TrainJob, Lesson[Any]], Choice]] = {
     "layers": _choose_layers,
 }
 _RATES = {"attention": 1e-2, "linear-attention": 1e-2, "third-order": 1e-2}  # others 1e-3
-_FLAG_RATES = {"attention": 0.3, "third-order": 0.02}  # units on labels, which a smaller rate leaves half-way
+# units on labels, which a smaller rate leaves half-way
+_FLAG_RATES = {"attention": 0.3, "third-order": 0.02}
 
 
 def choose_rate(model: str, labels: bool) -> float:
@@ -110,11 +128,17 @@ def choose_net(job: TrainJob, lesson: Lesson[Any]) -> Choice:
         InvalidInput: there is none of that name, or its sizes do not fit.
     """
     if job.model not in MODELS:
-        raise InvalidInput(f"--model is one of {', '.join(MODELS)}, constructed; got {job.model!r}.")
+        raise InvalidInput(
+            f"--model is one of {', '.join(MODELS)}, constructed; got {job.model!r}."
+        )
     if job.tied and (lesson.labels or not job.model.endswith("attention")):
         raise InvalidInput("--tied is for attention and linear-attention on sparse-average.")
-    if job.codes == "resampled" and (lesson.labels or job.model not in ("attention", "linear-attention")):
-        raise InvalidInput("--codes resampled is for attention and linear-attention on sparse-average.")
+    if job.codes == "resampled" and (
+        lesson.labels or job.model not in ("attention", "linear-attention")
+    ):
+        raise InvalidInput(
+            "--codes resampled is for attention and linear-attention on sparse-average."
+        )
     choice = MODELS[job.model](job, lesson)
     reading = choice.net.reading
     return Choice(choice.net, choice.sizes | {"codes": reading.kind, "code_width": reading.width})

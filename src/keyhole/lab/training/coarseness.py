@@ -1,4 +1,6 @@
-"""How coarse the numbers may be that people send to run trained models, before these fail their task."""
+"""How coarse the numbers may be that people send to run trained models, before these fail their
+task.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,14 @@ _BELOW = 0.99
 _SAMPLED = 8  # inputs of each kind the task has
 
 
-def measure_coarseness(models: list[Any], lesson: Lesson[Any], *, rng: np.random.Generator) -> dict[str, Any]:
+def measure_coarseness(
+    models: list[Any], lesson: Lesson[Any], *, rng: np.random.Generator
+) -> dict[str, Any]:
     """Fewest bits of a number with which each model does the task, and what its queries then carry.
 
-    A query of m numbers of b bits is a message of m b bits; deciding whether two sets meet takes `needed`. Averages
-    tell sets that meet from sets that do not where errors are below 1/q: right answers are 2/q apart.
+    A query of m numbers of b bits is a message of m b bits; deciding whether two sets meet takes
+    `needed`. Averages tell sets that meet from sets that do not where errors are below 1/q: right
+    answers are 2/q apart.
 
     Raises:
         InvalidInput: the models are not Transformers of standard attention.
@@ -36,16 +41,22 @@ def measure_coarseness(models: list[Any], lesson: Lesson[Any], *, rng: np.random
         effective_bits(model, task, allowed=allowed, rng=one, sampled=_SAMPLED).bits
         for model, one in zip(models, streams, strict=True)
     ]
-    messages = [None if bits is None else bits * count for bits, count in zip(found, numbers, strict=True)]
+    messages = [
+        None if bits is None else bits * count for bits, count in zip(found, numbers, strict=True)
+    ]
     return _describe_coarseness(found, messages, count_disjointness_bits(task), allowed)
 
 
 def _count_query_numbers(model: Any) -> int:
     """Numbers of the queries of one token, over heads and layers."""
     layers = [block.layer for block in model.blocks] if isinstance(model, Transformer) else []
-    sizes = [layer.Q.shape[0] * layer.Q.shape[2] for layer in layers if isinstance(layer, SelfAttention)]
+    sizes = [
+        layer.Q.shape[0] * layer.Q.shape[2] for layer in layers if isinstance(layer, SelfAttention)
+    ]
     if not sizes or len(sizes) < len(layers):
-        raise InvalidInput("--effective-bits is for models of standard attention: attention and layers.")
+        raise InvalidInput(
+            "--effective-bits is for models of standard attention: attention and layers."
+        )
     return sum(sizes)
 
 
@@ -63,5 +74,9 @@ def _describe_coarseness(
     }
     if not known:
         return data | {"sentence": "no model does the task even with 40 bits a number"}
-    said = f"queries of {min(known)} to {max(known)} bits do for {len(known)} of {len(found)} models"
-    return data | {"sentence": f"{said} (error at most {allowed:.3g}); deciding disjointness takes {needed}"}
+    said = (
+        f"queries of {min(known)} to {max(known)} bits do for {len(known)} of {len(found)} models"
+    )
+    return data | {
+        "sentence": f"{said} (error at most {allowed:.3g}); deciding disjointness takes {needed}"
+    }

@@ -1,4 +1,6 @@
-"""Constructed weights measured as trained ones are: on the same fresh inputs, with the same errors."""
+"""Constructed weights measured as trained ones are: on the same fresh inputs, with the same
+errors.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,21 @@ def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, di
     seeds = range(job.seed, job.seed + job.seeds)
     tests = [_draw_examples(lesson, seed, Purpose.TESTS, job.tests) for seed in seeds]
     errors = [_measure_test_error(lesson, built.model(X), Y) for X, Y in tests]
-    curve = {"steps": [0], "errors": [[e] for e in errors], "aligned": [], "best_steps": [0] * job.seeds}
+    curve = {
+        "steps": [0],
+        "errors": [[e] for e in errors],
+        "aligned": [],
+        "best_steps": [0] * job.seeds,
+    }
     curve |= {"stopped": [None] * job.seeds}
     lines = lesson.lines(tests[0], _draw_examples(lesson, job.seed, Purpose.CHECKS, _SEEN))
     size = built.size
-    sizes = {"embed": size.embed, "heads": size.heads, "layers": size.layers, "construction": built.construction}
+    sizes = {
+        "embed": size.embed,
+        "heads": size.heads,
+        "layers": size.layers,
+        "construction": built.construction,
+    }
     return Outcome(errors, curve, lines, None, [built.model] * job.seeds, 0, {}), sizes
 
 

@@ -15,13 +15,17 @@ from keyhole.lab.training.supply import Supply
 _LEAST = 20  # sequences of a length
 
 
-# Weight on a set against N others is kept by scores that grow like ln N; multiplying scores by ln N / ln n, n the
-# length trained on, gives longer inputs what they need.
+# Weight on a set against N others is kept by scores that grow like ln N; multiplying scores by ln N
+# / ln n, n the length trained on, gives longer inputs what they need.
 def measure_at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
-    """Errors at other lengths, with scores as trained and, for resampled codes, with scores that grow like ln N."""
+    """Errors at other lengths, with scores as trained and, for resampled codes, with scores that
+    grow like ln N.
+    """
     own, best = trainer.supply, trainer.best
     grown = job.codes == "resampled" and own.lesson.task.length > 1
-    rows: dict[str, list[Any]] = {"lengths": list(job.lengths), "errors": []} | ({"scaled": []} if grown else {})
+    rows: dict[str, list[Any]] = {"lengths": list(job.lengths), "errors": []} | (
+        {"scaled": []} if grown else {}
+    )
     for length in job.lengths:
         lesson = replace(own.lesson, task=replace(own.lesson.task, length=length))
         reading = replace(own.reading, kind="resampled", columns=lesson.columns)
@@ -35,14 +39,18 @@ def measure_at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
 
 
 def join_length_errors(parts: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Errors at other lengths of all groups of seeds, with their medians, and those at the last length."""
+    """Errors at other lengths of all groups of seeds, with their medians, and those at the last
+    length.
+    """
     known = [part for part in parts if part is not None]
     if not known:
         return None
     rows: dict[str, Any] = {"lengths": known[0]["lengths"]}
     for name in ("errors", "scaled"):
         if name in known[0]:
-            each = [[e for part in known for e in part[name][k]] for k in range(len(rows["lengths"]))]
+            each = [
+                [e for part in known for e in part[name][k]] for k in range(len(rows["lengths"]))
+            ]
             medians = [statistics.median(one) for one in each]
             rows |= {name: each, f"median_{name}": medians, f"last_{name}": medians[-1]}
     return rows

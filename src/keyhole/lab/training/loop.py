@@ -1,4 +1,6 @@
-"""The loop: Adam with a warm-up and a cosine, seeds side by side; checked, stopped early, kept and gone on with."""
+"""The loop: Adam with a warm-up and a cosine, seeds side by side; checked, stopped early, kept and
+gone on with.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,11 @@ class Course:
         """The learning rate of a step."""
         if step < self.warm_up:
             return self.rate * (step + 1) / self.warm_up
-        return 0.5 * self.rate * (1.0 + cos(pi * (step - self.warm_up) / max(1, self.steps - self.warm_up)))
+        return (
+            0.5
+            * self.rate
+            * (1.0 + cos(pi * (step - self.warm_up) / max(1, self.steps - self.warm_up)))
+        )
 
 
 @dataclass(slots=True)
@@ -64,7 +70,8 @@ class Progress:
     Args:
         steps: of the checks.
         errors: one row per check, one number per seed.
-        aligned: likewise, the share of attention on the tokens that should be attended to; empty where none is told.
+        aligned: likewise, the share of attention on the tokens that should be attended to; empty
+            where none is told.
         best: the least error of each seed so far.
         best_steps: when it was seen.
         stopped: the step at which a seed was stopped for want of progress, or -1.
@@ -111,7 +118,8 @@ class Trainer:
         self.net, self.supply, self.course, self.identity = net, supply, course, identity
         starts = [net.initial(open_stream(seed, Purpose.WEIGHTS)) for seed in supply.seeds]
         self.weights: Weights = {
-            name: tensor_of(np.stack([start[name] for start in starts])).float() for name in starts[0]
+            name: tensor_of(np.stack([start[name] for start in starts])).float()
+            for name in starts[0]
         }
         self.trained = [name for name in self.weights if name not in net.fixed]
         for name in self.trained:
@@ -128,7 +136,9 @@ class Trainer:
         """Numbers that are trained, of one seed."""
         return sum(self.weights[name][0].numel() for name in self.trained)
 
-    def run(self, path: Path | None = None, shown: Callable[[int], None] = lambda step: None) -> None:
+    def run(
+        self, path: Path | None = None, shown: Callable[[int], None] = lambda step: None
+    ) -> None:
         """Train to the end, or until every seed has stopped.
 
         Args:
@@ -149,7 +159,9 @@ class Trainer:
             self._check()
 
     def _checked(self) -> bool:
-        """Whether the weights of this step have been measured, as those of a checkpoint may have been."""
+        """Whether the weights of this step have been measured, as those of a checkpoint may have
+        been.
+        """
         return self.progress.steps[-1:] == [self.step]
 
     def ended(self) -> bool:
@@ -167,18 +179,30 @@ class Trainer:
         """The loss of each seed."""
         answers = self.net(w, batch.X, batch.codes)
         if self.supply.lesson.labels:
-            return functional.binary_cross_entropy_with_logits(answers, batch.Y, reduction="none").mean(dim=(1, 2, 3))
+            return functional.binary_cross_entropy_with_logits(
+                answers, batch.Y, reduction="none"
+            ).mean(dim=(1, 2, 3))
         return (answers - batch.Y).square().sum(dim=-1).mean(dim=(1, 2))
 
     @torch.no_grad()
     def errors(self, w: Weights, batch: Batch) -> Array:
-        """Of each seed: the squared error over that of answering zero, or the share of wrong labels."""
-        wrong, size = np.zeros(len(batch.X)), batch.Y.square().sum(dim=-1).mean(dim=(1, 2)).double().numpy()
+        """Of each seed: the squared error over that of answering zero, or the share of wrong
+        labels.
+        """
+        wrong, size = (
+            np.zeros(len(batch.X)),
+            batch.Y.square().sum(dim=-1).mean(dim=(1, 2)).double().numpy(),
+        )
         for start in range(0, batch.X.shape[1], _CHUNK):
             part = batch.part(slice(start, start + _CHUNK))
             answers = self.net(w, part.X, part.codes)
             if self.supply.lesson.labels:
-                seen = ((answers > 0) != (part.Y > 0.5)).logical_or(answers.isnan()).double().mean(dim=-1)
+                seen = (
+                    ((answers > 0) != (part.Y > 0.5))
+                    .logical_or(answers.isnan())
+                    .double()
+                    .mean(dim=-1)
+                )
             else:
                 seen = (answers - part.Y).square().sum(dim=-1).double()
             wrong += seen.nan_to_num(nan=inf).sum(dim=(1, 2)).numpy()
@@ -186,7 +210,9 @@ class Trainer:
         return wrong if self.supply.lesson.labels else wrong / size
 
     def _check(self) -> None:
-        """Measure every seed, remember its best weights, and stop it where it does not get better any more."""
+        """Measure every seed, remember its best weights, and stop it where it does not get better
+        any more.
+        """
         seen, progress = self.errors(self.weights, self.checks), self.progress
         progress.steps.append(self.step)
         progress.errors.append([float(error) for error in seen])
@@ -233,7 +259,10 @@ class Trainer:
         """Write all that is needed to go on."""
         tensors: dict[str, Array] = {}
         for name, part in self.weights.items():
-            tensors |= {f"now.{name}": _widen_to_float64(part), f"best.{name}": _widen_to_float64(self.best[name])}
+            tensors |= {
+                f"now.{name}": _widen_to_float64(part),
+                f"best.{name}": _widen_to_float64(self.best[name]),
+            }
         for name in self.trained:
             tensors |= {
                 f"mean.{name}": _widen_to_float64(self.adam.mean[name]),
@@ -251,14 +280,22 @@ class Trainer:
         """
         about, tensors = read_tensors(path)
         if about.get("kind") != "checkpoint" or about.get("identity") != self.identity:
-            raise DifferentRun(f"{path} is a checkpoint of another training. Use --force to start anew.")
-        self.step, held = int(about["step"]), {name: tensor_of(a).float() for name, a in tensors.items()}
+            raise DifferentRun(
+                f"{path} is a checkpoint of another training. Use --force to start anew."
+            )
+        self.step, held = (
+            int(about["step"]),
+            {name: tensor_of(a).float() for name, a in tensors.items()},
+        )
         for name, part in self.weights.items():
             part.data.copy_(held[f"now.{name}"])
             self.best[name].copy_(held[f"best.{name}"])
         self.adam.taken = self.step
         for name in self.trained:
-            self.adam.mean[name], self.adam.square[name] = held[f"mean.{name}"], held[f"square.{name}"]
+            self.adam.mean[name], self.adam.square[name] = (
+                held[f"mean.{name}"],
+                held[f"square.{name}"],
+            )
         pictures = {int(name[8:]): tensors[name] for name in tensors if name.startswith("picture.")}
         self.progress = Progress(**json.loads(about["progress"]), pictures=pictures)
 

@@ -25,7 +25,8 @@ class Outcome:
         lengths: errors at other lengths, where asked for.
         models: the numpy model of each seed.
         parameters: numbers that were trained, of one seed.
-        pictures: attention of the first seed by step, with the ideal under -1 where the task tells it.
+        pictures: attention of the first seed by step, with the ideal under -1 where the task tells
+            it.
     """
 
     errors: list[float]
@@ -37,7 +38,9 @@ class Outcome:
     pictures: dict[int, Matrix]
 
 
-def describe_training(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came: Outcome) -> dict[str, Any]:
+def describe_training(
+    job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came: Outcome
+) -> dict[str, Any]:
     """The record of a training, but for where it was written and what it took."""
     errors = came.errors
     spread = _measure_spread(errors)
@@ -46,7 +49,9 @@ def describe_training(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, An
         "task": lesson.task.name,
         "task_sizes": sizes_of(lesson.task),
         "model_kind": job.model,
-        "model_name": f"{job.layers} layer{'s' * (job.layers > 1)}" if job.model == "layers" else job.model,
+        "model_name": (
+            f"{job.layers} layer{'s' * (job.layers > 1)}" if job.model == "layers" else job.model
+        ),
         "model_sizes": sizes,
         "parameters": came.parameters,
         "inputs": getattr(lesson, "inputs", None),
@@ -55,14 +60,23 @@ def describe_training(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, An
         "batch": job.batch,
         "seed": job.seed,
         "seeds": job.seeds,
-        "measure": "share of wrong labels" if lesson.labels else "squared error over that of answering zero",
+        "measure": (
+            "share of wrong labels"
+            if lesson.labels
+            else "squared error over that of answering zero"
+        ),
         "errors": errors,
         "error": spread,
         "accuracy": _measure_right_labels(spread) if lesson.labels else None,
         "lines": lines,
         "aligned": _measure_spread([row[-1] for row in came.curve["aligned"]]),
-        "curve": came.curve
-        | {"median": _find_medians(came.curve["errors"]), "alignment": _find_medians(came.curve["aligned"])},
+        "curve": (
+            came.curve
+            | {
+                "median": _find_medians(came.curve["errors"]),
+                "alignment": _find_medians(came.curve["aligned"]),
+            }
+        ),
         "lengths": came.lengths,
     }
     return {"sentence": _describe_outcome(data), **data}
@@ -70,12 +84,20 @@ def describe_training(job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, An
 
 def _measure_right_labels(spread: Mapping[str, float]) -> dict[str, float]:
     """Shares of right labels, least first."""
-    return {"min": 1.0 - spread["max"], "median": 1.0 - spread["median"], "max": 1.0 - spread["min"]}
+    return {
+        "min": 1.0 - spread["max"],
+        "median": 1.0 - spread["median"],
+        "max": 1.0 - spread["min"],
+    }
 
 
 def _measure_spread(values: list[float]) -> dict[str, float]:
     """Least, middle and largest over the seeds; empty where there are none."""
-    return {"min": min(values), "median": statistics.median(values), "max": max(values)} if values else {}
+    return (
+        {"min": min(values), "median": statistics.median(values), "max": max(values)}
+        if values
+        else {}
+    )
 
 
 def _find_medians(rows: list[list[float]]) -> list[float]:
@@ -84,14 +106,18 @@ def _find_medians(rows: list[list[float]]) -> list[float]:
     return [statistics.median(row[k] for row in rows) for k in range(shortest)]
 
 
-# Linear attention answers M G z with G of rank m and M the sets; for random sets the best G keeps the direction of all
-# ones and m - 1 others, which are alike: of the error of the mean of all, 1 - q/N, a share (N - m)/(N - 1) stays.
+# Linear attention answers M G z with G of rank m and M the sets; for random sets the best G keeps
+# the direction of all ones and m - 1 others, which are alike: of the error of the mean of all, 1 -
+# q/N, a share (N - m)/(N - 1) stays.
 def _find_linear_optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
-    """The least error of linear attention of this width, where the task has one; the ranks of heads add up."""
+    """The least error of linear attention of this width, where the task has one; the ranks of heads
+    add up.
+    """
     task, width = lesson.task, sizes.get("embed")
     if not isinstance(task, SparseAverage) or task.at_most or width is None or task.length < 2:
         return {}
-    rank = width if "hidden" in sizes else width * sizes.get("heads", 1)  # layers divide their width among heads
+    # layers divide their width among heads
+    rank = width if "hidden" in sizes else width * sizes.get("heads", 1)
     kept = max(0, task.length - rank) / (task.length - 1)
     return {"linear_optimum": (1.0 - task.q / task.length) * kept}
 
@@ -100,16 +126,25 @@ def _describe_outcome(data: dict[str, Any]) -> str:
     error, seeds, on = data["error"], data["seeds"], data["samples"]
     taught = "fresh sequences every step" if on is None else f"{on:,} sequences"
     kind = data["model_name"]
-    said = f"{kind[0].upper()}{kind[1:]} trained on {taught} of {data['task']} for {data['steps']:,} steps: "
+    said = (
+        f"{kind[0].upper()}{kind[1:]} trained on {taught} of {data['task']} for {data['steps']:,}"
+        " steps: "
+    )
     if not data["parameters"]:
         said = f"Constructed weights on {data['task']}: "
     if data["accuracy"] is not None:
         said += f"{100 * (1 - error['median']):.2f} % of labels right, the median of {seeds} seeds"
         said += f" (from {100 * (1 - error['max']):.2f} to {100 * (1 - error['min']):.2f})"
-        return said + f"; the more frequent label is right in {100 * (1 - data['lines']['majority']):.2f} %."
+        return (
+            said + "; the more frequent label is right in"
+            f" {100 * (1 - data['lines']['majority']):.2f} %."
+        )
     said += f"relative error {error['median']:.2g}, the median of {seeds} seeds"
     said += f" (from {error['min']:.2g} to {error['max']:.2g})"
-    return said + f"; answering zero has 1, the mean of all vectors {data['lines']['mean_of_all']:.3g}."
+    return (
+        said
+        + f"; answering zero has 1, the mean of all vectors {data['lines']['mean_of_all']:.3g}."
+    )
 
 
 def list_training_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -122,14 +157,25 @@ def list_training_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     if data["lengths"] is not None:
         told = data["lengths"]
         for k, length in enumerate(told["lengths"]):
-            grown = f", with scores times ln N {told['median_scaled'][k]:.3g}" if "scaled" in told else ""
+            grown = (
+                f", with scores times ln N {told['median_scaled'][k]:.3g}"
+                if "scaled" in told
+                else ""
+            )
             rows.append((f"length {length}", f"{told['median_errors'][k]:.3g}{grown}"))
     if "round_trip" in data:
         rows.append(("round trip", data["round_trip"]["sentence"].removeprefix("Round trip: ")))
     if "effective_bits" in data:
         rows.append(("effective bits", data["effective_bits"]["sentence"]))
     rows.append(("seconds", f"{data['seconds']['total']:.1f}"))
-    return (*rows, *([("model", data["model"]), ("page", f"{data['run']}/report.html")] if "run" in data else []))
+    return (
+        *rows,
+        *(
+            [("model", data["model"]), ("page", f"{data['run']}/report.html")]
+            if "run" in data
+            else []
+        ),
+    )
 
 
 def format_train_command(job: TrainJob) -> str:
@@ -141,5 +187,7 @@ def format_train_command(job: TrainJob) -> str:
             continue
         option = f"--{item.name.replace('_', '-')}"
         several: list[Any] = list(value) if isinstance(value, tuple) else [value]  # pyright: ignore[reportUnknownArgumentType]
-        words += [option] if value is True else [word for one in several for word in (option, str(one))]
+        words += (
+            [option] if value is True else [word for one in several for word in (option, str(one))]
+        )
     return shlex.join(words)

@@ -1,7 +1,8 @@
-"""Where batches come from: every number of a run follows from its seed and the step, so that a run can be gone on with.
+"""Where batches come from: every number of a run follows from its seed and the step, so that a run
+can be gone on with.
 
-A seed has a stream of its own for every purpose and every block of steps. Seeds trained side by side therefore see what
-they would see alone.
+A seed has a stream of its own for every purpose and every block of steps. Seeds trained side by
+side therefore see what they would see alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ class Batch(NamedTuple):
 
     def part(self, chosen: Any) -> Batch:
         """Some of the sequences, or those of one step."""
-        return Batch(self.X[:, chosen], self.Y[:, chosen], None if self.codes is None else self.codes[:, chosen])
+        return Batch(
+            self.X[:, chosen],
+            self.Y[:, chosen],
+            None if self.codes is None else self.codes[:, chosen],
+        )
 
 
 @dataclass(slots=True)
@@ -54,7 +59,9 @@ class Supply:
     seeds: tuple[int, ...]
     batch: int
     samples: int | None
-    _kept: dict[int, tuple[Sequences, Labels]] = field(default_factory=dict[int, tuple[Sequences, Labels]])
+    _kept: dict[int, tuple[Sequences, Labels]] = field(
+        default_factory=dict[int, tuple[Sequences, Labels]]
+    )
     _block: tuple[int, Batch | None] = (-1, None)
 
     @property
@@ -62,7 +69,14 @@ class Supply:
         """Steps of a block."""
         task = self.lesson.task
         codes = self.reading.width * task.length if self.reading.kind == "resampled" else 0
-        return max(1, min(64, _ROOM // (self.batch * task.length * (task.width + task.outputs) + self.batch * codes)))
+        return max(
+            1,
+            min(
+                64,
+                _ROOM
+                // (self.batch * task.length * (task.width + task.outputs) + self.batch * codes),
+            ),
+        )
 
     def at(self, step: int) -> Batch:
         """The batch of a step."""
@@ -110,5 +124,7 @@ def _stack_seeds(rows: list[tuple[Array, ...]], steps: int | None) -> Batch:
     """Arrays of every seed as tensors, split by steps where there are some."""
     X, Y, *codes = (tensor_of(np.stack(part)).float() for part in zip(*rows, strict=True))
     if steps is not None:
-        X, Y, *codes = (part.reshape(len(rows), steps, -1, *part.shape[2:]) for part in (X, Y, *codes))
+        X, Y, *codes = (
+            part.reshape(len(rows), steps, -1, *part.shape[2:]) for part in (X, Y, *codes)
+        )
     return Batch(X, Y, codes[0] if codes else None)

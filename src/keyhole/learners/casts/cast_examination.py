@@ -1,8 +1,9 @@
 r"""Fresh queries for a head behind cast answers: every answer must be the model's own, cast.
 
-All lie on the way from one random sequence to another whose answer has the other sign. Half of them where the
-recovered model answers 0: there the cast resolves the smallest numbers. The others just beside a number at which
-answers pass from one float to the next. A target that is off by more than $10^{-11}$ of its token values shows it.
+All lie on the way from one random sequence to another whose answer has the other sign. Half of them
+where the recovered model answers 0: there the cast resolves the smallest numbers. The others just
+beside a number at which answers pass from one float to the next. A target that is off by more than
+$10^{-11}$ of its token values shows it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Agreement:
 
     Args:
         fresh: agreement with the model's cast answers.
-        equal: share of the answers, sequences near nulls left out, that are the model's bit for bit.
+        equal: share of the answers, sequences near nulls left out, that are the model's bit for
+            bit.
         worst: the shortest sequence that disagrees, else the one with the largest relative gap.
         passed: whether every answer was the cast of a number within the tolerance of the model's.
         complete: whether the budget allowed all of them.
@@ -43,7 +45,9 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _CastRow:
-    """One fresh answer: the case, whether it is near a null, its largest token value, the spread of its scores."""
+    """One fresh answer: the case, whether it is near a null, its largest token value, the spread of
+    its scores.
+    """
 
     case: Counterexample
     null: bool
@@ -56,7 +60,9 @@ class _CastRow:
         return self.case.gap / (self.value or 1.0)
 
     def differs(self, exact: Vector, form: Format, tolerance: float) -> bool:
-        """Whether the answer is not the cast of any number as near to the model's as errors of scores explain."""
+        """Whether the answer is not the cast of any number as near to the model's as errors of
+        scores explain.
+        """
         slack = tolerance * self.value * self.spread
         low, high = form.cast(exact - slack), form.cast(exact + slack)
         return not bool(((low <= self.case.answer) & (self.case.answer <= high)).all())
@@ -71,13 +77,18 @@ def measure_spacing(numbers: Array, form: Format) -> Array:
 def fit_to_format(X: Stack, head: Head, form: Format) -> Stack:
     """Sequences whose token values are neither too large nor too small for the format.
 
-    All tokens are shortened where a value would overflow. Where all would vanish, those before the last are made longer
-    and the last one shorter by the same factor, which changes no score but its own.
+    All tokens are shortened where a value would overflow. Where all would vanish, those before the
+    last are made longer and the last one shorter by the same factor, which changes no score but its
+    own.
     """
     values = head.magnitude(X)
     faint = (values < 2.0 ** (form.least + form.digits)) & (values > 0)
-    more = np.where(faint, 2.0 ** -np.round(np.log2(np.where(faint, values, 1.0))), 1.0)[:, None, None]
-    X = np.concatenate([X[:, :-1] * more, X[:, -1:] * (1.0 / more if X.shape[1] > 1 else more)], axis=1)
+    more = np.where(faint, 2.0 ** -np.round(np.log2(np.where(faint, values, 1.0))), 1.0)[
+        :, None, None
+    ]
+    X = np.concatenate(
+        [X[:, :-1] * more, X[:, -1:] * (1.0 / more if X.shape[1] > 1 else more)], axis=1
+    )
     values = head.magnitude(X)
     room = 2.0 ** (form.largest - 2)
     return X * np.minimum(1.0, room / np.maximum(values, room))[:, None, None]
@@ -93,19 +104,29 @@ def draw_random_sequences(
 
 
 def find_crossings(
-    head: Head, form: Format, lengths: list[int], *, null: bool, aside: float, rng: np.random.Generator
+    head: Head,
+    form: Format,
+    lengths: list[int],
+    *,
+    null: bool,
+    aside: float,
+    rng: np.random.Generator,
 ) -> list[Stack]:
-    """One sequence of each length, of scores of order one, at which the model's answer is at a chosen number.
+    """One sequence of each length, of scores of order one, at which the model's answer is at a
+    chosen number.
 
     Args:
         head: the model.
         form: the format of answers.
         lengths: of the sequences.
-        null: the number is 0; otherwise a random one half-way between two floats, of half the size of a random answer.
+        null: the number is 0; otherwise a random one half-way between two floats, of half the size
+            of a random answer.
         aside: by how much of the token values the answer is above or below it, at random.
         rng: source of randomness.
     """
-    starts, ends = (draw_random_sequences(head, form, lengths, kinds=len(LOGITS), rng=rng) for _ in range(2))
+    starts, ends = (
+        draw_random_sequences(head, form, lengths, kinds=len(LOGITS), rng=rng) for _ in range(2)
+    )
     seen = np.flatnonzero(head.V.any(axis=0))
     found: list[Stack] = []
     for start, end in zip(starts, ends, strict=True):
@@ -114,7 +135,8 @@ def find_crossings(
         level = (
             0.0
             if null
-            else _draw_rounding_boundary(answer, form, rng) + aside * head.magnitude(start)[0] * rng.choice([-1, 1])
+            else _draw_rounding_boundary(answer, form, rng)
+            + aside * head.magnitude(start)[0] * rng.choice([-1, 1])
         )
         found.append(_find_crossing(head, start, end, output, float(level)))
     return found
@@ -128,7 +150,9 @@ def _draw_rounding_boundary(answer: float, form: Format, rng: np.random.Generato
 
 
 def _find_crossing(head: Head, start: Stack, end: Stack, output: int, level: float) -> Stack:
-    """A point on the way to `end`, negated if need be (its answer then is), where an output passes through `level`."""
+    """A point on the way to `end`, negated if need be (its answer then is), where an output passes
+    through `level`.
+    """
     first = float(head(start)[0, output])
     end = -end if first * head(end)[0, output] > 0 else end
     low, high = 0.0, 1.0
@@ -141,9 +165,17 @@ def _find_crossing(head: Head, start: Stack, end: Stack, output: int, level: flo
 
 
 def compare_cast_answers(
-    oracle: Counted, head: Head, form: Format, *, count: int, tolerance: float, rng: np.random.Generator
+    oracle: Counted,
+    head: Head,
+    form: Format,
+    *,
+    count: int,
+    tolerance: float,
+    rng: np.random.Generator,
 ) -> Agreement:
-    """Ask `count` fresh sequences, half of them near nulls, and compare with what the model answers, cast."""
+    """Ask `count` fresh sequences, half of them near nulls, and compare with what the model
+    answers, cast.
+    """
     near = count // 2
     floats = find_crossings(
         head, form, _spread_lengths(count - near, 1, rng), null=False, aside=16 * tolerance, rng=rng
@@ -170,7 +202,9 @@ def compare_cast_answers(
 
 def _spread_lengths(count: int, least: int, rng: np.random.Generator) -> list[int]:
     """Lengths from `least` to the largest, evenly spread, in random order."""
-    lengths = np.round(np.linspace(least, LENGTHS[-1], count)) if count > 1 else np.full(count, least + 1)
+    lengths = (
+        np.round(np.linspace(least, LENGTHS[-1], count)) if count > 1 else np.full(count, least + 1)
+    )
     return [int(n) for n in rng.permutation(lengths)]
 
 
@@ -181,11 +215,17 @@ def _summarise_agreement(rows: list[_CastRow], passed: list[bool], complete: boo
     else:
         worst = max(rows, key=lambda row: row.relative).case if rows else None
     equal = [row.case.gap == 0 for row in rows if not row.null]
-    fresh = Fresh(len(rows), max((r.case.gap for r in rows), default=0.0), max((r.relative for r in rows), default=0.0))
+    fresh = Fresh(
+        len(rows),
+        max((r.case.gap for r in rows), default=0.0),
+        max((r.relative for r in rows), default=0.0),
+    )
     return Agreement(fresh, float(np.mean(equal)) if equal else 0.0, worst, not failed, complete)
 
 
-def measure_cast_scatter(oracle: Counted, case: Counterexample, head: Head | None, form: Format, inner: float) -> float:
+def measure_cast_scatter(
+    oracle: Counted, case: Counterexample, head: Head | None, form: Format, inner: float
+) -> float:
     """How far two more answers to a sequence are from the first, 0 where rounding explains it."""
     value = float(head.magnitude(case.tokens[None])[0]) if head is not None else 0.0
     allowed = measure_spacing(case.answer, form) + 256 * inner * value

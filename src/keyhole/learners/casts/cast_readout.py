@@ -1,10 +1,12 @@
-r"""The read-out of a head whose answers are cast to a narrow format, to more digits than any answer has.
+r"""The read-out of a head whose answers are cast to a narrow format, to more digits than any answer
+has.
 
-Floats are dense near 0. With v_k the largest entry and r near v_i / v_k, the single token e_i - r e_k answers
-v_i - r v_k, which is small, with as many digits as any other answer: r is known to p digits more after each such
-query, p those of the format. Tokens are as long as it takes to keep that answer in the middle of the format's range.
-Only one overall scale is left, and every query scales with it: it shows in where an answer passes from one float to
-the next, and is found by bisection, one binary digit per query.
+Floats are dense near 0. With v_k the largest entry and r near v_i / v_k, the single token e_i - r
+e_k answers v_i - r v_k, which is small, with as many digits as any other answer: r is known to p
+digits more after each such query, p those of the format. Tokens are as long as it takes to keep
+that answer in the middle of the format's range. Only one overall scale is left, and every query
+scales with it: it shows in where an answer passes from one float to the next, and is found by
+bisection, one binary digit per query.
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ GOAL = 2.0**-46  # relative error at which refining stops
 _SCALE = 2.0**-50  # the same for the scale, which nothing after it improves
 _ROUNDS = 10
 _STEPS = 16  # of looking for a length at which answers are neither 0 nor infinite
-_LATTICE = (2.0**-6 / 3, 2.0**-14 / 3, 2.0**-28 / 3)  # how far from balance arithmetic is tried, the largest first
-_SHALLOW = -100  # a format whose smallest normal number has a larger exponent hides small entries beside large ones
-_COARSE = (2.0**-24, 2.0**-11, 2.0**-8)  # roundings of narrower arithmetic: a few answers may show less by luck
+# how far from balance arithmetic is tried, the largest first
+_LATTICE = (2.0**-6 / 3, 2.0**-14 / 3, 2.0**-28 / 3)
+# a format whose smallest normal number has a larger exponent hides small entries beside large ones
+_SHALLOW = -100
+# roundings of narrower arithmetic: a few answers may show less by luck
+_COARSE = (2.0**-24, 2.0**-11, 2.0**-8)
 _AGAIN = 3  # stalled tokens asked again at another length
 
 
@@ -35,7 +40,9 @@ class Unsuited(Exception):
 
 
 def bound_cast_error(numbers: Array, form: Format) -> Array:
-    """Largest error of casting: |cast(a) - a| <= roundoff |a| + half the spacing of the smallest numbers."""
+    """Largest error of casting: |cast(a) - a| <= roundoff |a| + half the spacing of the smallest
+    numbers.
+    """
     return form.roundoff * np.abs(numbers) + 2.0 ** (form.least - form.digits)
 
 
@@ -87,7 +94,9 @@ class CastReading:
             self._alone(V)
         if acts or self.stalled:
             self._homogeneous()
-            self.inner = next((max(self.inner, u) for u in _COARSE if EPS < self.inner <= 8 * u), self.inner)
+            self.inner = next(
+                (max(self.inner, u) for u in _COARSE if EPS < self.inner <= 8 * u), self.inner
+            )
         if acts:
             raise Unsuited(acts)
         return V
@@ -117,7 +126,9 @@ class CastReading:
         raise Unsuited("No single token has an answer other than 0.")
 
     def _singles(self, length: float) -> Matrix:
-        """V to the digits of the format; entries too small to be seen beside the largest are asked at more length."""
+        """V to the digits of the format; entries too small to be seen beside the largest are asked
+        at more length.
+        """
         d = self.oracle.width
         for _ in range(_STEPS):
             try:
@@ -133,19 +144,28 @@ class CastReading:
         return V
 
     def _fainter(self, V: Matrix, lengths: Vector) -> None:
-        """Ask tokens again at more length, as far as their other outputs allow, where an entry is below normal size."""
+        """Ask tokens again at more length, as far as their other outputs allow, where an entry is
+        below normal size.
+        """
         for _ in range(2):
             faint = (np.abs(V) * lengths[:, None] < 2.0**self.form.least).any(axis=1)
-            longer = np.minimum(2.0**20, self.room / np.maximum(np.abs(V).max(axis=1) * lengths, 2.0**-100))
+            longer = np.minimum(
+                2.0**20, self.room / np.maximum(np.abs(V).max(axis=1) * lengths, 2.0**-100)
+            )
             at = np.flatnonzero(faint & (longer >= 2.0))
             if len(at) == 0:
                 return
             lengths[at] *= 2.0 ** np.floor(np.log2(longer[at]))
             answers = self.oracle.ask(lengths[at, None, None] * np.eye(len(V))[at, None])
-            V[at], self.bar[at] = answers / lengths[at, None], bound_cast_error(answers, self.form) / lengths[at, None]
+            V[at], self.bar[at] = (
+                answers / lengths[at, None],
+                bound_cast_error(answers, self.form) / lengths[at, None],
+            )
 
     def _scales(self, V: Matrix, top: Indices) -> None:
-        """The largest entry of every output, by bisecting the boundary between a power of two and the next float."""
+        """The largest entry of every output, by bisecting the boundary between a power of two and
+        the next float.
+        """
         d, outputs = V.shape
         seen = np.flatnonzero(V[top, np.arange(outputs)])
         k = top[seen]
@@ -162,7 +182,10 @@ class CastReading:
             answers = self.oracle.ask((lengths[:, None] * np.eye(d)[k[wide]])[:, None])
             above = np.abs(answers[np.arange(len(wide)), seen[wide]]) > power[wide]
             self.edges[bool(above[0])] = lengths[0] * np.eye(d)[k[wide[:1]], None]
-            low[wide], high[wide] = np.where(above, middle, low[wide]), np.where(above, high[wide], middle)
+            low[wide], high[wide] = (
+                np.where(above, middle, low[wide]),
+                np.where(above, high[wide], middle),
+            )
         V[k, seen] = np.copysign((low + high) / 2, V[k, seen])
         self.bar[k, seen] = high - low
 
@@ -177,12 +200,15 @@ class CastReading:
                 break
             before = self.bar[i, out]
             stuck = self._refine(V, i, out, top[out])
-            open_[i, out] &= ~stuck & (self.bar[i, out] < before / 4)  # other outputs may forbid longer tokens
+            # other outputs may forbid longer tokens
+            open_[i, out] &= ~stuck & (self.bar[i, out] < before / 4)
 
     def _refine(self, V: Matrix, i: Indices, out: Indices, k: Indices) -> Mask:
-        """One query per entry; returns which entries show that the arithmetic inside is coarser than expected.
+        """One query per entry; returns which entries show that the arithmetic inside is coarser
+        than expected.
 
-        An answer of exactly 0 is either the ratio itself, or a sum that rounds to 0 inside; one more query tells.
+        An answer of exactly 0 is either the ratio itself, or a sum that rounds to 0 inside; one
+        more query tells.
         """
         r, expected = V[i, out] / V[k, out], self.bar[i, out]
         x, lengths = self._almost(V, i, out, k, r)
@@ -201,8 +227,12 @@ class CastReading:
         self.bar[i[stuck], out[stuck]] = gaps[stuck]
         return stuck
 
-    def _almost(self, V: Matrix, i: Indices, out: Indices, k: Indices, r: Vector) -> tuple[Stack, Vector]:
-        """Tokens e_i - r e_k, as long as it takes to be answered with about 1 if they are as believed."""
+    def _almost(
+        self, V: Matrix, i: Indices, out: Indices, k: Indices, r: Vector
+    ) -> tuple[Stack, Vector]:
+        """Tokens e_i - r e_k, as long as it takes to be answered with about 1 if they are as
+        believed.
+        """
         at = np.arange(len(i))
         beside = np.abs(V[i] - r[:, None] * V[k])
         beside[at, out] = 0.0
@@ -215,7 +245,9 @@ class CastReading:
         return x, lengths
 
     def _confirmed(self, V: Matrix, i: Indices, out: Indices, k: Indices) -> Vector:
-        """How far tokens are from answering as they should when the ratio is shifted by known amounts; 0 if they do."""
+        """How far tokens are from answering as they should when the ratio is shifted by known
+        amounts; 0 if they do.
+        """
         gaps, fine = np.zeros(len(i)), self.bar[i, out]
         for share in _LATTICE:
             at = np.flatnonzero(gaps == 0.0)
@@ -224,7 +256,9 @@ class CastReading:
             x, lengths = self._almost(V, j, o, k[at], (V[j, o] - shift) / V[k[at], o])
             answers = self.oracle.ask(x.copy())[np.arange(len(at)), o] if len(at) else shift
             off = np.abs(answers / lengths - shift)
-            allowed = 4 * bound_cast_error(answers, self.form) / lengths + 64 * EPS * np.abs(V[j, o])
+            allowed = 4 * bound_cast_error(answers, self.form) / lengths + 64 * EPS * np.abs(
+                V[j, o]
+            )
             gaps[at] = np.where(off > allowed, off, 0.0)
         self.bar[i, out] = fine
         return gaps
@@ -236,7 +270,9 @@ class CastReading:
         self.inner = max(self.inner, float(shares.max(initial=0.0)))
 
     def _alone(self, V: Matrix) -> None:
-        """The arithmetic inside where one entry leaves no ratio to refine: [(1 + b) x; -x; 0] answers b x V / 3."""
+        """The arithmetic inside where one entry leaves no ratio to refine: [(1 + b) x; -x; 0]
+        answers b x V / 3.
+        """
         if len(V) > 1:
             return
         size = float(np.abs(V).max())
@@ -245,13 +281,20 @@ class CastReading:
             x = length * np.array([[[1.0 + share], [-1.0], [0.0]]])
             answers = self.oracle.ask(x.copy())
             gap = float(np.abs(answers / length - share * V / 3).max()) / size
-            if gap > 4 * float(bound_cast_error(answers, self.form).max()) / (length * size) + 64 * EPS:
+            if (
+                gap
+                > 4 * float(bound_cast_error(answers, self.form).max()) / (length * size) + 64 * EPS
+            ):
                 self._stall(x, np.array([gap]))
                 return
 
     def _homogeneous(self) -> None:
-        """Refuse a target whose deviations are not those of floating point, which scale with powers of two."""
-        cases = [(x, 1 / 8) for x in self.stalled[:_AGAIN]] + [(x, 32.0) for x in self.edges.values()]
+        """Refuse a target whose deviations are not those of floating point, which scale with powers
+        of two.
+        """
+        cases = [(x, 1 / 8) for x in self.stalled[:_AGAIN]] + [
+            (x, 32.0) for x in self.edges.values()
+        ]
         for x, factor in cases:
             answer, scaled = self.oracle.ask(x.copy()), self.oracle.ask(factor * x)
             lost = 4 * 2.0 ** (self.form.least - self.form.digits) / min(factor, 1.0)
@@ -263,11 +306,15 @@ class CastReading:
         x = self._random(V)
         length = min(2.0**60, 2.0 * self.room) / float(np.abs(x @ V).max())
         answer = self.oracle.ask(length * np.stack([x, -x, np.zeros_like(x)])[None])
-        seen = np.abs(answer).max() > 64 * self.inner * length * float((np.abs(x) @ np.abs(V)).max())
+        seen = np.abs(answer).max() > 64 * self.inner * length * float(
+            (np.abs(x) @ np.abs(V)).max()
+        )
         return "A score bias acts." if seen else ""
 
     def _residual(self, V: Matrix) -> str:
-        """[x; 0] with x V = 0 answers 0, unless the read-out of single tokens is partly that of the last token."""
+        """[x; 0] with x V = 0 answers 0, unless the read-out of single tokens is partly that of the
+        last token.
+        """
         x = self._random(V)
         R = np.linalg.svd(V, full_matrices=False)[0][:, : min(V.shape[1], len(V) - 1)]
         across = x - R @ (R.T @ x) if len(V) > 1 else x
@@ -278,7 +325,11 @@ class CastReading:
         slack = 64 * max(self.inner, 2.0**-44) * length * size + 2 * bound_cast_error(
             np.maximum(np.abs(expected), answer), self.form
         )
-        return "A residual of the last token acts." if (np.abs(answer - expected) > slack).any() else ""
+        return (
+            "A residual of the last token acts."
+            if (np.abs(answer - expected) > slack).any()
+            else ""
+        )
 
     def _random(self, V: Matrix) -> Vector:
         x = self.rng.normal(size=len(V))

@@ -1,10 +1,11 @@
 r"""Heads behind answers cast to f32, f16 or bf16: null balance.
 
-One answer has 8 to 24 binary digits, but answers near 0 have them where they matter. The read-out is refined by single
-tokens that almost cancel (`cast_readout`), the score matrix by queries whose answer would be 0 if what is believed of
-W were true (`cast_forms`), and the result is checked where the recovered model answers 0 (`cast_check`). This takes
-arithmetic inside that is finer than the answers. How fine it is shows in the first stage; where it is no finer, the
-answers hold no more than they say, and the learner for one-shot readings is used instead.
+One answer has 8 to 24 binary digits, but answers near 0 have them where they matter. The read-out
+is refined by single tokens that almost cancel (`cast_readout`), the score matrix by queries whose
+answer would be 0 if what is believed of W were true (`cast_forms`), and the result is checked where
+the recovered model answers 0 (`cast_check`). This takes arithmetic inside that is finer than the
+answers. How fine it is shows in the first stage; where it is no finer, the answers hold no more
+than they say, and the learner for one-shot readings is used instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Counterexample, Plan, Recovery, Status
-from keyhole.learners.casts.cast_examination import Agreement, compare_cast_answers, measure_cast_scatter
+from keyhole.learners.casts.cast_examination import (
+    Agreement,
+    compare_cast_answers,
+    measure_cast_scatter,
+)
 from keyhole.learners.casts.cast_readout import CastReading, Unsuited
 from keyhole.learners.casts.null_balance import CastForms
 from keyhole.learners.one_head.columns import Directions
@@ -48,7 +53,8 @@ from keyhole.oracles.base import read_imperfection
 THEOREM = "keyhole/null-balance"
 ACCURACY = 1e-12  # relative error of W and V the theorem promises
 _ROUNDS = 8  # of balancing
-_FINER = 2.0**-4  # arithmetic inside counts as finer than the answers below this share of their rounding
+# arithmetic inside counts as finer than the answers below this share of their rounding
+_FINER = 2.0**-4
 _EXPLAINED = 32.0  # roundings of the answers that explain what a one-shot reading is off by
 _SHARP = 1e-3  # errors above which a one-shot reading refutes nothing
 _CLOSE = 1e-11  # agreement asked for near nulls, relative to the token values
@@ -61,19 +67,25 @@ def count_most_queries(width: int, outputs: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Balanced:
-    """Recovers a head to about 1e-14 from answers of any number format, if the arithmetic inside is float64.
+    """Recovers a head to about 1e-14 from answers of any number format, if the arithmetic inside is
+    float64.
 
-    Answers must be cast and nothing else. Where a constant, a score bias or a residual acts, or the arithmetic inside
-    is as coarse as the answers, it says so and hands over to `LowRank`.
+    Answers must be cast and nothing else. Where a constant, a score bias or a residual acts, or the
+    arithmetic inside is as coarse as the answers, it says so and hands over to `LowRank`.
     """
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """About 5 queries per number and 45 for the scale of V (bf16; fewer for f32, f16), then verification."""
+        """About 5 queries per number and 45 for the scale of V (bf16; fewer for f32, f16), then
+        verification.
+        """
         read, measure = 46 * outputs + 5 * width * outputs, 5 * width * width + width * width // 4
         verify = max(8, min(QUERIES, count_most_queries(width, outputs) - read - measure - 4))
         by_phase = {"read": read, "scale": 4, "measure": measure, "verify": verify}
         most = (
-            count_most_queries(width, outputs) + width * width + 1500 + LowRank().plan(width, outputs=outputs).at_most
+            count_most_queries(width, outputs)
+            + width * width
+            + 1500
+            + LowRank().plan(width, outputs=outputs).at_most
         )
         freedom = head_freedom(width, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=most, degrees_of_freedom=freedom, outputs=outputs)
@@ -87,8 +99,8 @@ class Balanced:
         stated = read_imperfection(oracle)
         if stated.absolute or stated.levels is not None or stated.token_bound is not None:
             raise InvalidInput(
-                "null balance is for answers that are cast and nothing else; these are declared noisy, rounded, "
-                "labels only or of bounded tokens. Use another learner."
+                "null balance is for answers that are cast and nothing else; these are declared"
+                " noisy, rounded, labels only or of bounded tokens. Use another learner."
             )
         measuring, checking = rng.spawn(2)
         session = _CastSession(Counted(oracle), FORMATS[stated.format], measuring)
@@ -99,9 +111,13 @@ class Balanced:
         except Unsuited as reason:
             return _recover_one_shot(oracle, session, str(reason), checking)
         except Saturated:
-            return _recover_one_shot(oracle, session, "No scale was found at which answers can be balanced.", checking)
+            return _recover_one_shot(
+                oracle, session, "No scale was found at which answers can be balanced.", checking
+            )
         except BadAnswer:
-            return _recover_one_shot(oracle, session, "An answer that should have been small was not finite.", checking)
+            return _recover_one_shot(
+                oracle, session, "An answer that should have been small was not finite.", checking
+            )
         except NotAHead as refusal:
             return session.conclude(None, _refuse(session, None, refusal.counterexample))
         return _judge(session, head, checking)
@@ -109,7 +125,9 @@ class Balanced:
 
 @dataclass(slots=True)
 class _CastSession:
-    """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
+    """One recovery under way: what is known so far, so that a spent budget leaves a partial
+    model.
+    """
 
     oracle: Counted
     form: Format
@@ -137,8 +155,9 @@ class _CastSession:
             V = self.reading.run()
         if self.reading.inner > _FINER * self.form.roundoff:
             raise Unsuited(
-                f"The arithmetic inside rounds to about {self.reading.inner:.0e}, as coarsely as the answers "
-                f"({self.form.roundoff:.0e}), so that answers near 0 hold no further digits."
+                f"The arithmetic inside rounds to about {self.reading.inner:.0e}, as coarsely as"
+                f" the answers ({self.form.roundoff:.0e}), so that answers near 0 hold no further"
+                " digits."
             )
         with pin_one_thread():
             design = build_frame_design(V, most=1, cut=1.0)
@@ -170,17 +189,27 @@ class _CastSession:
         scale, size = self.reading.bar.max(), np.abs(head.V).max()
         bars = {"V": np.array([scale + 2 * self.reading.inner * size])}
         if self.forms is not None:
-            bars["W"] = np.array([3 * self.forms.bar * float(np.linalg.norm(np.asarray(head.W))) / head.width])
+            bars["W"] = np.array(
+                [3 * self.forms.bar * float(np.linalg.norm(np.asarray(head.W))) / head.width]
+            )
         return bars
 
-    def conclude(self, head: Head | None, ending: Ending, seen: Agreement | None = None) -> Recovery[Head]:
+    def conclude(
+        self, head: Head | None, ending: Ending, seen: Agreement | None = None
+    ) -> Recovery[Head]:
         """The recovery."""
         freedom = None
         if head is not None and self.rank is not None:
             freedom = head_freedom(
-                head.width, outputs=head.outputs, rank=self.rank, value_rank=int(np.linalg.matrix_rank(head.V))
+                head.width,
+                outputs=head.outputs,
+                rank=self.rank,
+                value_rank=int(np.linalg.matrix_rank(head.V)),
             )
-        linear = "Single tokens are answered linearly; no sign of a constant, a score bias or a residual."
+        linear = (
+            "Single tokens are answered linearly; no sign of a constant, a score bias or a"
+            " residual."
+        )
         return conclude(
             self.oracle,
             ending,
@@ -200,13 +229,20 @@ def _describe_cast_head(head: Head | None, rank: int | None, verdict: Verdict) -
     if head is None:
         return "Nothing was determined."
     if verdict is Verdict.CLASS_REFUTED:
-        return "No single head has these answers; the model is the nearest one found, and nothing of it is determined."
+        return (
+            "No single head has these answers; the model is the nearest one found, and nothing of"
+            " it is determined."
+        )
     if rank is None:
         return "V is determined as far as it was read; W only as far as all its forms were."
-    return "W, V are determined; a key bias, and how W splits into queries and keys, act on no answer."
+    return (
+        "W, V are determined; a key bias, and how W splits into queries and keys, act on no answer."
+    )
 
 
-def _certify_null_balance(session: _CastSession, verdict: Verdict, seen: Agreement | None) -> Certificate | None:
+def _certify_null_balance(
+    session: _CastSession, verdict: Verdict, seen: Agreement | None
+) -> Certificate | None:
     """The count and the accuracy of null balance confronted with one run."""
     if seen is None or session.reading.V is None:
         return None
@@ -221,7 +257,11 @@ def _certify_null_balance(session: _CastSession, verdict: Verdict, seen: Agreeme
         ),
         conclusion=(
             Check("queries in all", asked, count_most_queries(d, o)),
-            Check("relative error of W", session.forms.bar if session.forms is not None else 0.0, ACCURACY),
+            Check(
+                "relative error of W",
+                session.forms.bar if session.forms is not None else 0.0,
+                ACCURACY,
+            ),
         ),
     )
 
@@ -231,16 +271,24 @@ def _judge(session: _CastSession, head: Head, rng: np.random.Generator) -> Recov
     inner, bar = session.reading.inner, session.forms.bar if session.forms is not None else 0.0
     tolerance = min(max(_CLOSE, 256 * inner, 64 * bar), session.form.roundoff)
     with session.oracle.phase("verify"):
-        seen = compare_cast_answers(session.oracle, head, session.form, count=count, tolerance=tolerance, rng=rng)
+        seen = compare_cast_answers(
+            session.oracle, head, session.form, count=count, tolerance=tolerance, rng=rng
+        )
     words = (
-        f"Answers are cast. Of the fresh ones beside a rounding boundary {seen.equal:.0%} are the model's bit for bit, "
-        f"and where it answers 0 the target agrees to {tolerance:.0e} of the token values."
+        f"Answers are cast. Of the fresh ones beside a rounding boundary {seen.equal:.0%} are the"
+        f" model's bit for bit, and where it answers 0 the target agrees to {tolerance:.0e} of the"
+        " token values."
     )
     if inner > 64 * EPS:
-        words += f" The arithmetic inside rounds to about {inner:.0e}, which ends the refinement at {bar:.0e}."
+        words += (
+            f" The arithmetic inside rounds to about {inner:.0e}, which ends the refinement at"
+            f" {bar:.0e}."
+        )
     ending = settle(
         session.oracle,
-        Examination(seen.fresh, seen.worst, seen.passed or seen.worst is None, False, seen.complete),
+        Examination(
+            seen.fresh, seen.worst, seen.passed or seen.worst is None, False, seen.complete
+        ),
         lines=COARSE_ANSWERS,
         refuse=lambda: _refuse(session, head, seen.worst),
         words=words,
@@ -262,19 +310,34 @@ def _refuse(session: _CastSession, head: Head | None, case: Counterexample | Non
     return resolve_doubt(session.oracle, doubt, repeat=repeat)
 
 
-def _recover_one_shot(oracle: Oracle, session: _CastSession, reason: str, rng: np.random.Generator) -> Recovery[Head]:
-    """The learner for one-shot readings, its verdict held to what rounding of the answers explains."""
+def _recover_one_shot(
+    oracle: Oracle, session: _CastSession, reason: str, rng: np.random.Generator
+) -> Recovery[Head]:
+    """The learner for one-shot readings, its verdict held to what rounding of the answers
+    explains.
+    """
     recovery = LowRank().run(oracle, rng=rng)
     detail = f"{reason} Null balance does not apply, and every number was read once. {recovery.detail}".strip()
     roundoff = session.form.roundoff
     explained = max(_EXPLAINED * roundoff, min(1e4 * roundoff, _SHARP))
-    if recovery.verdict.verified and recovery.fresh is not None and recovery.fresh.relative > explained:
-        detail += f" Fresh answers are off by {recovery.fresh.relative:.1e} of the token values, which is too much."
+    if (
+        recovery.verdict.verified
+        and recovery.fresh is not None
+        and recovery.fresh.relative > explained
+    ):
+        detail += (
+            f" Fresh answers are off by {recovery.fresh.relative:.1e} of the token values, which is"
+            " too much."
+        )
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
-    elif recovery.verdict is Verdict.CLASS_REFUTED and (explained > _SHARP or session.reading.inner > 4 * roundoff):
+    elif recovery.verdict is Verdict.CLASS_REFUTED and (
+        explained > _SHARP or session.reading.inner > 4 * roundoff
+    ):
         detail += " Answers so coarse do not refute the class."
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
-    return replace(recovery, ledger=_add_ledgers(session.oracle.ledger, recovery.ledger), detail=detail)
+    return replace(
+        recovery, ledger=_add_ledgers(session.oracle.ledger, recovery.ledger), detail=detail
+    )
 
 
 def _add_ledgers(first: Ledger, second: Ledger) -> Ledger:

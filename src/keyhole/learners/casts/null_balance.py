@@ -1,18 +1,19 @@
 r"""Forms $T = x^\top W y$ from cast answers: null balance.
 
-The query $[y + \alpha x;\ y - \beta x;\ y]$ has scores $\alpha t$, $-\beta t$ and 0 (up to a common one) with
-t = x . W y, and answers $v \cdot y + G\, v \cdot x$ where
+The query $[y + \alpha x;\ y - \beta x;\ y]$ has scores $\alpha t$, $-\beta t$ and 0 (up to a common
+one) with t = x . W y, and answers $v \cdot y + G\, v \cdot x$ where
 
 $$G(t) = \frac{\alpha e^{\alpha t} - \beta e^{-\beta t}}{1 + e^{\alpha t} + e^{-\beta t}}.$$
 
-G grows with t, its slope being the variance of $(\alpha, -\beta, 0)$ under the softmax, so an answer gives t. The
-lengths are chosen so that the answer would be 0 if t were what is believed of it: what is answered is the error of that
-belief, with all the digits of the format. So each query multiplies the error by the format's rounding. Neither v nor
-its error moves the null when y is short beside x; where it cannot be, v . y is part of the balance.
+G grows with t, its slope being the variance of $(\alpha, -\beta, 0)$ under the softmax, so an
+answer gives t. The lengths are chosen so that the answer would be 0 if t were what is believed of
+it: what is answered is the error of that belief, with all the digits of the format. So each query
+multiplies the error by the format's rounding. Neither v nor its error moves the null when y is
+short beside x; where it cannot be, v . y is part of the balance.
 
-With $\alpha = L e^{-w/2}$, $\beta = L e^{w/2}$ and v . y = 0 the null is at $w = 2 L t \cosh(w/2)$, which has a
-solution for $L |t| < 0.66$. For y of length s and L s = P that is P |T| < 0.66; only P matters to the scores, and L is
-free to carry the answer to the middle of the format's range.
+With $\alpha = L e^{-w/2}$, $\beta = L e^{w/2}$ and v . y = 0 the null is at $w = 2 L t \cosh(w/2)$,
+which has a solution for $L |t| < 0.66$. For y of length s and L s = P that is P |T| < 0.66; only P
+matters to the scores, and L is free to carry the answer to the middle of the format's range.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ _FIRST = 16  # rounds of asking saturated forms again
 _INVISIBLE = 64.0  # roundings of the arithmetic inside below which a form counts as not seen
 _LARGEST = 2.0**133  # a product at which no effect means W = 0
 _SHARE = 64.0  # x is at least so many times as long as y
-_EASY, _SPREAD = 2.0**20, 2.0**70  # x is so many times as long as the square root of P where it may, and at most
+# x is so many times as long as the square root of P where it may, and at most
+_EASY, _SPREAD = 2.0**20, 2.0**70
 _NUMBERS = 1 << 21  # numbers in one call
 
 
 class Query(NamedTuple):
-    """Lengths of one balanced query each: y is `s` long, x is `up` and, backwards, `down` long; rho = v.y / v.x."""
+    """Lengths of one balanced query each: y is `s` long, x is `up` and, backwards, `down` long; rho
+    = v.y / v.x.
+    """
 
     s: Vector
     up: Vector
@@ -88,7 +92,8 @@ def balance_lengths(t: Vector, rho: Vector, length: Vector) -> tuple[Vector, Vec
 
 @dataclass(eq=False, slots=True)
 class CastForms:
-    """Forms of every vector of a design (columns) along every row of Y (rows), measured in lock-step.
+    """Forms of every vector of a design (columns) along every row of Y (rows), measured in
+    lock-step.
 
     Args:
         oracle: the black box, counting.
@@ -126,7 +131,11 @@ class CastForms:
     def bar(self) -> float:
         """Error of the forms relative to them, in root mean square: three tenths of the bounds."""
         size = rms(self.T)
-        return 0.3 * rms(np.where(np.isfinite(self.cast), self.cast + self.noise, 0.0)) / size if size > 0 else 0.0
+        return (
+            0.3 * rms(np.where(np.isfinite(self.cast), self.cast + self.noise, 0.0)) / size
+            if size > 0
+            else 0.0
+        )
 
     def matrix(self) -> Matrix:
         """W from the forms."""
@@ -134,7 +143,8 @@ class CastForms:
             return self.design.solve(self.T).T @ self.Y
 
     def calibrate(self, rng: np.random.Generator) -> bool:
-        """Find the product of lengths at which forms are of order one; False when W has no effect at any.
+        """Find the product of lengths at which forms are of order one; False when W has no effect
+        at any.
 
         Raises:
             Saturated: none was found.
@@ -165,7 +175,8 @@ class CastForms:
         return 2.0 ** (self.form.largest - 5)
 
     def _most(self, expected: Vector) -> Vector:
-        """The largest product at which an answer stays in its room, if a form is believed up to `expected`.
+        """The largest product at which an answer stays in its room, if a form is believed up to
+        `expected`.
 
         x has length L >= sqrt(64 P) and the answer is about |V| L min(1, P expected).
         """
@@ -191,7 +202,9 @@ class CastForms:
         raise Saturated
 
     def refine(self, allowed: Callable[[], int], rounds: int) -> None:
-        """Balance and read again what is not known well enough, the worst first, while queries are allowed."""
+        """Balance and read again what is not known well enough, the worst first, while queries are
+        allowed.
+        """
         size = rms(self.T)
         self.top = _AIM / size if size > 0 else self.top
         for _ in range(rounds):
@@ -204,7 +217,8 @@ class CastForms:
             P = np.minimum(P, self._most(cast[at] + noise[at]))
             try:
                 self._update(at, P, cast[at])
-            except BadAnswer:  # an error far beyond its bound: no head is behind this, as fresh queries will show
+            # an error far beyond its bound: no head is behind this, as fresh queries will show
+            except BadAnswer:
                 return
 
     def _update(self, at: Indices, P: Vector, expected: Vector) -> None:
@@ -218,10 +232,16 @@ class CastForms:
             for array, values in zip((T, cast, noise), found[:3], strict=True):
                 array[at[part]] = np.where(found[3], values, array[at[part]])
 
-    def _ask(self, x: Matrix, y: Matrix, P: Vector, T: Vector, expected: Vector) -> tuple[Vector, Vector, Vector, Mask]:
-        """Forms of pairs believed to be T within `expected`, their error bounds, and which were not saturated."""
+    def _ask(
+        self, x: Matrix, y: Matrix, P: Vector, T: Vector, expected: Vector
+    ) -> tuple[Vector, Vector, Vector, Mask]:
+        """Forms of pairs believed to be T within `expected`, their error bounds, and which were not
+        saturated.
+        """
         lengths = self._lengths(y, P, T, expected)
-        tokens = np.stack([lengths.up[:, None] * x, -lengths.down[:, None] * x, np.zeros_like(x)], axis=1)
+        tokens = np.stack(
+            [lengths.up[:, None] * x, -lengths.down[:, None] * x, np.zeros_like(x)], axis=1
+        )
         last = lengths.s[:, None] * y
         answers = self.oracle.ask(tokens + last[:, None])
         return self._read(answers, lengths)

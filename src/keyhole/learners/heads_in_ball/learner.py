@@ -13,7 +13,13 @@ from keyhole.claims import Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Plan, Recovery
-from keyhole.learners.heads_in_ball.slices import Ball, measure_heads_in_ball, read_ball, sign_heads, soften_ball
+from keyhole.learners.heads_in_ball.slices import (
+    Ball,
+    measure_heads_in_ball,
+    read_ball,
+    sign_heads,
+    soften_ball,
+)
 from keyhole.learners.several_heads.learner import SeveralHeadsSession
 from keyhole.learners.several_heads.pairs import Unresolved
 from keyhole.learners.verifying.questions import QUERIES
@@ -27,7 +33,8 @@ _PER_PARAMETER = 10
 
 @dataclass(frozen=True, slots=True)
 class HeadsInBall:
-    """Recovers up to d heads from two to six queries per parameter, none with a token longer than the bound.
+    """Recovers up to d heads from two to six queries per parameter, none with a token longer than
+    the bound.
 
     Args:
         bound: largest norm of a token; None for what the oracle declares.
@@ -39,12 +46,16 @@ class HeadsInBall:
 
     def __post_init__(self) -> None:
         if self.bound is not None and not (self.bound > 0 and np.isfinite(self.bound)):
-            raise InvalidInput(f"a bound on the norm of tokens is a finite number > 0; got {self.bound}.")
+            raise InvalidInput(
+                f"a bound on the norm of tokens is a finite number > 0; got {self.bound}."
+            )
         if self.queries is not None and self.queries < 1:
             raise InvalidInput(f"queries must be at least 1; got {self.queries}.")
 
     def plan(self, width: int, *, outputs: int = 1, heads: int | None = None) -> Plan:
-        """What `heads` heads cost, d of them when not given; their number is found and need not be known."""
+        """What `heads` heads cost, d of them when not given; their number is found and need not be
+        known.
+        """
         count = width if heads is None else heads
         per_x = int(1.5 * count * (width + outputs) / outputs) + 8
         by_phase = {
@@ -104,7 +115,9 @@ class BallSession(SeveralHeadsSession):
             return self._spent()
 
     def _models(self, ball: Ball, rng: np.random.Generator) -> Iterator[MultiHead]:
-        """The model of one attempt; then, where fresh queries almost confirm it, one fitted to them."""
+        """The model of one attempt; then, where fresh queries almost confirm it, one fitted to
+        them.
+        """
         with suppress(Unresolved):
             with self.oracle.phase("scale"):
                 ball = soften_ball(ball, rng)

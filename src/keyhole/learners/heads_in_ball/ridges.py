@@ -1,10 +1,12 @@
-r"""Sums of ridge functions $T(y) = \sum_h b_h \tanh(u_h \cdot y / 2)$: started from Hessians, fitted by least squares.
+r"""Sums of ridge functions $T(y) = \sum_h b_h \tanh(u_h \cdot y / 2)$: started from Hessians,
+fitted by least squares.
 
-Gradients of T span the $u_h$, so that their rank is the number H of ridges, where they are independent. Inside that
-span every Hessian is $M(y) = U\,\mathrm{diag}(g_h(y))\,U^\top$: two combinations of Hessians make a pencil, and
-$M_1 M_2^{-1} = U\,\mathrm{diag}(\cdot)\,U^{-1}$ has the directions $\hat u_h$ as its eigenvectors. Along the dual
-vector $p_h$, $p_h \cdot \hat u_k = [h = k]$, only ridge h moves: with $K(\tau) = T(\tau p_h) = b \tanh(\tau s / 2)$,
-$\tanh^2(\tau s / 2) = 2 K(\tau) / K(2\tau) - 1$ gives $|s|$ and b. The sign of $(b_h, u_h)$ is free.
+Gradients of T span the $u_h$, so that their rank is the number H of ridges, where they are
+independent. Inside that span every Hessian is $M(y) = U\,\mathrm{diag}(g_h(y))\,U^\top$: two
+combinations of Hessians make a pencil, and $M_1 M_2^{-1} = U\,\mathrm{diag}(\cdot)\,U^{-1}$ has the
+directions $\hat u_h$ as its eigenvectors. Along the dual vector $p_h$, $p_h \cdot \hat u_k = [h =
+k]$, only ridge h moves: with $K(\tau) = T(\tau p_h) = b \tanh(\tau s / 2)$, $\tanh^2(\tau s / 2) =
+2 K(\tau) / K(2\tau) - 1$ gives $|s|$ and b. The sign of $(b_h, u_h)$ is free.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ Map = Callable[[Matrix], Matrix]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ridges:
-    """Coefficients b, one row per ridge and one column per output, and directions u, one row per ridge."""
+    """Coefficients b, one row per ridge and one column per output, and directions u, one row per
+    ridge.
+    """
 
     b: Matrix
     u: Matrix
@@ -53,11 +57,14 @@ class Ridges:
     def moved(self, step: Vector) -> Ridges:
         """The same with parameters changed, in the order of `slopes`."""
         return Ridges(
-            self.b + step[: self.b.size].reshape(self.b.shape), self.u + step[self.b.size :].reshape(self.u.shape)
+            self.b + step[: self.b.size].reshape(self.b.shape),
+            self.u + step[self.b.size :].reshape(self.u.shape),
         )
 
     def matched(self, other: Ridges) -> Ridges:
-        """The same in the order and with the signs that bring every u nearest to that of another."""
+        """The same in the order and with the signs that bring every u nearest to that of
+        another.
+        """
         overlap = self.u @ other.u.T
         from scipy.optimize import linear_sum_assignment  # slow to import, and needed here alone
 
@@ -68,7 +75,9 @@ class Ridges:
 
 
 def fit_ridges(start: Ridges, Y: Matrix, T: Matrix) -> tuple[Ridges, float]:
-    """Levenberg-Marquardt from a start; the best ridges and their root-mean-square misfit over that of T."""
+    """Levenberg-Marquardt from a start; the best ridges and their root-mean-square misfit over that
+    of T.
+    """
     best, misfit, damping = start, T - start(Y), 1e-3
     size = max(float(np.linalg.norm(T)), 1e-300)
     for _ in range(_STEPS):
@@ -111,7 +120,9 @@ def start_ridges(
     span = _span_gradients(ask, points, radius * _SLOPE_STEP)
     if not span.shape[1]:
         raise Unresolved
-    every = np.stack([_measure_hessian(ask, y, span, radius * _CURVE_STEP) for y in points(_COMBINED)])
+    every = np.stack(
+        [_measure_hessian(ask, y, span, radius * _CURVE_STEP) for y in points(_COMBINED)]
+    )
     M = np.asarray(every @ rng.normal(size=every.shape[-1:]), dtype=np.float64)
     sizes = np.abs(M).max(axis=(1, 2))
     if not sizes.all():
@@ -119,7 +130,9 @@ def start_ridges(
     weights = rng.normal(size=(2, _COMBINED)) / sizes
     first, second = np.tensordot(weights, M, axes=1)
     directions = span @ _find_pencil_eigenvectors(first, second)
-    return _measure_ridge_steepness(ask, directions.T, np.asarray(np.linalg.pinv(directions), dtype=np.float64), room)
+    return _measure_ridge_steepness(
+        ask, directions.T, np.asarray(np.linalg.pinv(directions), dtype=np.float64), room
+    )
 
 
 def _find_pencil_eigenvectors(first: Matrix, second: Matrix) -> Matrix:
@@ -150,7 +163,9 @@ def _span_gradients(ask: Map, points: Callable[[int], Matrix], step: float) -> M
 
 
 def _measure_hessian(ask: Map, y: Vector, span: Matrix, step: float) -> Stack:
-    """Second derivatives along the columns of span, (rank, rank, outputs), by central differences."""
+    """Second derivatives along the columns of span, (rank, rank, outputs), by central
+    differences.
+    """
     rank = span.shape[1]
     i, j = np.triu_indices(rank)
     plus, minus = step * (span.T[i] + span.T[j]) / 2, step * (span.T[i] - span.T[j]) / 2

@@ -2,14 +2,15 @@ r"""Sums of heads on two tokens inside a ball: for fixed x a sum of ridge functi
 
 With $B = \sum_h V_h$, constant c and $[y + x;\, y]$ both inside,
 $$T_x(y) = 2 (f - c - B \cdot y) - B \cdot x = \sum_h (D_h \cdot x) \tanh(u_h \cdot y / 2), \qquad u_h = W_h^\top x,$$
-where $D_h = V_h$; a head with W = 0 is not seen, and a mirror pair W, -W counts as one with D = V - V'. Both
-$D_h \cdot x$ and $u_h$ are linear in x: they are fitted at one x from the pencil of Hessians, then at d - 1 others from
-there.
+where $D_h = V_h$; a head with W = 0 is not seen, and a mirror pair W, -W counts as one with D = V -
+V'. Both $D_h \cdot x$ and $u_h$ are linear in x: they are fitted at one x from the pencil of
+Hessians, then at d - 1 others from there.
 
-On three tokens a head of the wrong sign differs: let $M_h$ be the read-out of $-W_h$ and A(W) the mean of the tokens
-under W. Then
+On three tokens a head of the wrong sign differs: let $M_h$ be the read-out of $-W_h$ and A(W) the
+mean of the tokens under W. Then
 $$f - c = \sum_h [A(W_h) \cdot (D_h + M_h) + A(-W_h) \cdot M_h] + A(0) \cdot (B - \sum_h (D_h + 2 M_h))$$
-is linear in M, which is 0 for the right sign, $-D_h$ for the wrong one, and anything else for a mirror pair.
+is linear in M, which is 0 for the right sign, $-D_h$ for the wrong one, and anything else for a
+mirror pair.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Ball:
         return 2 * (answers - self.c - Y @ self.B) - x @ self.B
 
     def points(self, x: Vector, count: int, rng: np.random.Generator) -> Matrix:
-        """Points y with y and y + x inside the ball, from -x/2 in random directions, at half to all of the way out."""
+        """Points y with y and y + x inside the ball, from -x/2 in random directions, at half to all
+        of the way out.
+        """
         z = rng.normal(size=(count, len(x)))
         z /= np.sqrt((z * z).sum(axis=1, keepdims=True))
         reach = (self.radius * _INSIDE) ** 2 - x @ x / 4
@@ -125,15 +128,23 @@ def measure_heads_in_ball(ball: Ball, rng: np.random.Generator) -> tuple[Stack, 
         first, misfit = fit_ridges(start, *ball.answers(x, start, rng))
         if not misfit <= ball.fit:
             raise Unresolved
-        turns = [(x, first), *[_turn_ridges(ball, x, q, first, rng) for q in _draw_turn_directions(x, rng)]]
+        turns = [
+            (x, first),
+            *[_turn_ridges(ball, x, q, first, rng) for q in _draw_turn_directions(x, rng)],
+        ]
     X = np.stack([x for x, _ in turns])
-    rows, outs = np.stack([found.u for _, found in turns]), np.stack([found.b for _, found in turns])
+    rows, outs = (
+        np.stack([found.u for _, found in turns]),
+        np.stack([found.b for _, found in turns]),
+    )
     return _solve_head_matrices(X, rows), _solve_head_matrices(X, outs)
 
 
 def _start_ridges_at(ball: Ball, x: Vector, rng: np.random.Generator) -> Ridges:
     room = (1 - _LENGTH) * ball.radius
-    return start_ridges(lambda Y: ball.ask(x, Y), lambda n: ball.points(x, n, rng), ball.radius, room, rng)
+    return start_ridges(
+        lambda Y: ball.ask(x, Y), lambda n: ball.points(x, n, rng), ball.radius, room, rng
+    )
 
 
 def _draw_turn_directions(x: Vector, rng: np.random.Generator) -> Matrix:
@@ -153,8 +164,11 @@ def _is_silent(ball: Ball, x: Vector, rng: np.random.Generator) -> bool:
     return rms(ball.ask(x, ball.points(x, _PROBES, rng))) <= _SEEN * ball.roundoff * float(size)
 
 
-def _turn_ridges(ball: Ball, x: Vector, q: Vector, first: Ridges, rng: np.random.Generator) -> tuple[Vector, Ridges]:
-    """The ridges at an x turned towards q; where that is too far for the fit, by way of a shorter turn.
+def _turn_ridges(
+    ball: Ball, x: Vector, q: Vector, first: Ridges, rng: np.random.Generator
+) -> tuple[Vector, Ridges]:
+    """The ridges at an x turned towards q; where that is too far for the fit, by way of a shorter
+    turn.
 
     Ridges are linear in x, so that those of a short turn say where those of the whole turn are.
     """
@@ -164,7 +178,9 @@ def _turn_ridges(ball: Ball, x: Vector, q: Vector, first: Ridges, rng: np.random
     for angle in _SHORTER:
         if misfit <= ball.fit:
             break
-        near, misfit = fit_ridges(first, *ball.answers(np.cos(angle) * x + np.sin(angle) * q, first, rng))
+        near, misfit = fit_ridges(
+            first, *ball.answers(np.cos(angle) * x + np.sin(angle) * q, first, rng)
+        )
         if misfit <= ball.fit:
             found, misfit = fit_ridges(_extrapolate_ridges(first, near, angle), Y, T)
     if not misfit <= ball.fit:
@@ -194,17 +210,23 @@ def _solve_mirror_readouts(ball: Ball, W: Stack, D: Stack, rng: np.random.Genera
     """Read-outs of -W: nothing or all where signs explain the answers, else by least squares."""
     bends, left = _measure_mirror_bends(ball, W, D, len(W) + _MORE, rng)
     effect = np.asarray(-np.einsum("nhd,hdo->noh", bends, D), dtype=np.float64)
-    share = np.asarray(np.linalg.lstsq(effect.reshape(-1, len(W)), left.ravel(), rcond=None)[0], dtype=np.float64)
+    share = np.asarray(
+        np.linalg.lstsq(effect.reshape(-1, len(W)), left.ravel(), rcond=None)[0], dtype=np.float64
+    )
     if np.abs(share - np.round(share)).max() <= _SIGN and np.isin(np.round(share), (0, 1)).all():
         return -np.round(share)[:, None, None] * D
-    bends, left = _measure_mirror_bends(ball, W, D, int(_ENOUGH * W.shape[0] * W.shape[1]) + _MORE, rng)
+    bends, left = _measure_mirror_bends(
+        ball, W, D, int(_ENOUGH * W.shape[0] * W.shape[1]) + _MORE, rng
+    )
     solved = np.linalg.lstsq(bends.reshape(len(left), -1), left, rcond=None)[0]
     M = np.asarray(solved, dtype=np.float64).reshape(D.shape)
     M[np.abs(M).max(axis=(1, 2)) <= _SIGN * np.abs(D).max()] = 0.0
     return M
 
 
-def _measure_mirror_bends(ball: Ball, W: Stack, D: Stack, count: int, rng: np.random.Generator) -> tuple[Stack, Matrix]:
+def _measure_mirror_bends(
+    ball: Ball, W: Stack, D: Stack, count: int, rng: np.random.Generator
+) -> tuple[Stack, Matrix]:
     """A(W) + A(-W) - 2 A(0) of every head, and what D leaves of the answers."""
     X = rng.normal(size=(count, 3, len(ball.B)))
     X *= _INSIDE * ball.radius / np.sqrt((X * X).sum(axis=2, keepdims=True))

@@ -13,7 +13,8 @@ from keyhole._arrays import Array, Mask, Stack, Vector
 from keyhole.oracles import Counted
 
 Indices = NDArray[np.int64]
-Test = Callable[[Indices, Vector], Mask]  # whether the numbers of these indices exceed these thresholds
+# whether the numbers of these indices exceed these thresholds
+Test = Callable[[Indices, Vector], Mask]
 MOST_VOTES = 61
 _SUSPICIOUS = 2  # an end that so many questions did not move is asked again
 _MENDING = 24  # how often an end that does not hold is moved, eight times as far each time
@@ -25,13 +26,15 @@ _TOO_MANY = 0.3  # share of ends that may turn out wrong in one pass
 class Voter:
     """Labels of sequences, by majority where labels are flipped at random.
 
-    An answer above zero is the positive label and any other the negative one, so that -1/+1, 0/1 and booleans are
-    all read alike. A majority of `votes` is decided as soon as one side has more than half of them.
+    An answer above zero is the positive label and any other the negative one, so that -1/+1, 0/1
+    and booleans are all read alike. A majority of `votes` is decided as soon as one side has more
+    than half of them.
 
     Args:
         oracle: who is asked.
         votes: an odd number; how often a question is asked at most.
-        steady: whether labels are known not to be flipped, so that contradictions are the target's own.
+        steady: whether labels are known not to be flipped, so that contradictions are the target's
+            own.
     """
 
     oracle: Counted
@@ -63,17 +66,22 @@ class Voter:
         return ayes >= need
 
     def coded(self, positive: Mask) -> Array:
-        """Labels as the target writes them; +1 and -1 where it answers with more than two numbers."""
+        """Labels as the target writes them; +1 and -1 where it answers with more than two
+        numbers.
+        """
         return np.where(positive, self._seen.get(True, 1.0), self._seen.get(False, -1.0))
 
     def flips(self, X: Stack, times: int) -> tuple[int, int]:
-        """How often sequences asked again and again get another label than most times, and out of how many."""
+        """How often sequences asked again and again get another label than most times, and out of
+        how many.
+        """
         ayes = np.sum([self.once(X) for _ in range(times)], axis=0)
         return int(np.minimum(ayes, times - ayes).sum()), times * ayes.size
 
 
 def count_votes(flips: int, asked: int, chance: float = 1e-4) -> int | None:
-    """The least odd number of votes whose majority errs with less than `chance`; None beyond `MOST_VOTES`.
+    """The least odd number of votes whose majority errs with less than `chance`; None beyond
+    `MOST_VOTES`.
 
     The rate of flips is taken two standard errors above what was seen.
     """
@@ -81,7 +89,11 @@ def count_votes(flips: int, asked: int, chance: float = 1e-4) -> int | None:
     rate += 2 * math.sqrt(max(rate, 1 / asked) / asked)
     for votes in range(3, MOST_VOTES + 1, 2):
         wrong = range(votes // 2 + 1, votes + 1)
-        if rate < 0.5 and sum(math.comb(votes, n) * rate**n * (1 - rate) ** (votes - n) for n in wrong) < chance:
+        if (
+            rate < 0.5
+            and sum(math.comb(votes, n) * rate**n * (1 - rate) ** (votes - n) for n in wrong)
+            < chance
+        ):
             return votes
     return None
 
@@ -92,10 +104,12 @@ class Unsteady(Exception):
 
 @dataclass(eq=False, slots=True)
 class Brackets:
-    """Numbers known to lie between `lo` (below, asked) and `hi` (at or above); ends may be infinite.
+    """Numbers known to lie between `lo` (below, asked) and `hi` (at or above); ends may be
+    infinite.
 
-    After one wrong label all right ones drive the bracket towards it, and the wrong question stays an end. So an end
-    that many later questions did not move is suspicious, and asking it again finds nearly every wrong label.
+    After one wrong label all right ones drive the bracket towards it, and the wrong question stays
+    an end. So an end that many later questions did not move is suspicious, and asking it again
+    finds nearly every wrong label.
     """
 
     lo: Vector
@@ -171,12 +185,18 @@ class Brackets:
         return int((~test(low, self.lo[low])).sum() + test(high, self.hi[high]).sum())
 
     def _ends(self, age: int) -> tuple[Indices, Indices]:
-        """Numbers whose lower, and whose upper, end is finite and was not moved by so many questions."""
+        """Numbers whose lower, and whose upper, end is finite and was not moved by so many
+        questions.
+        """
         old_low, old_high = self.ages >= age
-        return np.flatnonzero(np.isfinite(self.lo) & old_low), np.flatnonzero(np.isfinite(self.hi) & old_high)
+        return np.flatnonzero(np.isfinite(self.lo) & old_low), np.flatnonzero(
+            np.isfinite(self.hi) & old_high
+        )
 
     def _mend(self, test: Test) -> int:
-        """Ask suspicious ends again and move those that do not hold outwards; of how many numbers that was so."""
+        """Ask suspicious ends again and move those that do not hold outwards; of how many numbers
+        that was so.
+        """
         step = 8 * np.where(np.isfinite(self.width), self.width, 1.0)
         low, high = self._ends(_SUSPICIOUS)
         moved = set[int]()
@@ -194,19 +214,24 @@ class Brackets:
         return len(moved)
 
 
-# A prior for numbers of unknown tails: Student's distribution with two degrees of freedom, in closed form. Its upper
-# tail is S(x) = 1 / (h (h + x)) with h = sqrt(2 + x^2), and S(x) = s at x = (1 - 2s) / sqrt(2s (1 - s)). Far out a
-# step multiplies by sqrt 2, and for Gaussian numbers the medians cost little more than those of their own prior.
+# A prior for numbers of unknown tails: Student's distribution with two degrees of freedom, in
+# closed form. Its upper tail is S(x) = 1 / (h (h + x)) with h = sqrt(2 + x^2), and S(x) = s at x =
+# (1 - 2s) / sqrt(2s (1 - s)). Far out a step multiplies by sqrt 2, and for Gaussian numbers the
+# medians cost little more than those of their own prior.
 
 
 def find_likely_middle(lo: Vector, hi: Vector, scale: float) -> Vector:
-    """The number that is as likely below as above, for brackets wide beside `scale`; the middle for others."""
+    """The number that is as likely below as above, for brackets wide beside `scale`; the middle for
+    others.
+    """
     mirrored = hi <= 0
     near, far = np.where(mirrored, -hi, lo), np.where(mirrored, -lo, hi)
     tail = (_tail_probability(near / scale) + _tail_probability(far / scale)) / 2
     guess = scale * (1 - 2 * tail) / np.sqrt(2 * tail * (1 - tail))
     narrow = far - near <= scale / 4
-    middle = np.where(narrow, np.where(narrow, near, 0.0) + np.where(narrow, far - near, 0.0) / 2, guess)
+    middle = np.where(
+        narrow, np.where(narrow, near, 0.0) + np.where(narrow, far - near, 0.0) / 2, guess
+    )
     return np.where(mirrored, -middle, middle)
 
 

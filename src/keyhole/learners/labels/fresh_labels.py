@@ -1,13 +1,13 @@
 r"""Fresh labels: what agreement on labels is worth.
 
-Most sequences are far from where the label changes, and agreement there says little. So half of the fresh ones are
-moved along a segment until the model's own answer is a chosen small share of the token values: its **margin**,
-$|\hat f(X)| / \max_i |x_i|$ with columns of V of norm 1. A model that is wrong by more than the margin gets half of
-such labels wrong.
+Most sequences are far from where the label changes, and agreement there says little. So half of the
+fresh ones are moved along a segment until the model's own answer is a chosen small share of the
+token values: its **margin**, $|\hat f(X)| / \max_i |x_i|$ with columns of V of norm 1. A model that
+is wrong by more than the margin gets half of such labels wrong.
 
-How small a margin may be follows from how well W and V are known. A change of scores by at most $\delta$ moves f by
-at most $2 \delta \sum_i \alpha_i |x_i \cdot v - f|$ while $\delta$ is small; an error of v, relative to its norm, moves
-the margin by no more than itself.
+How small a margin may be follows from how well W and V are known. A change of scores by at most
+$\delta$ moves f by at most $2 \delta \sum_i \alpha_i |x_i \cdot v - f|$ while $\delta$ is small; an
+error of v, relative to its norm, moves the margin by no more than itself.
 """
 
 from __future__ import annotations
@@ -46,12 +46,18 @@ class Resolution:
     roundoff: float
 
     def of(self, head: Head, X: Sequences) -> Matrix:
-        """The least margin at which a label is sure, per sequence and output; infinite where scores are not known."""
+        """The least margin at which a label is sure, per sequence and output; infinite where scores
+        are not known.
+        """
         longest = _measure_longest_tokens(X)[:, None]
         doubt = longest * np.linalg.norm(X[:, -1:], axis=2)
         doubt *= 2 * self.W + 16 * self.roundoff * float(np.linalg.norm(np.asarray(head.W)))
         spread = np.abs(X @ head.V - head(X)[:, None]) * softmax(head.scores(X))[..., None]
-        least = 2 * doubt * _divide_by_lengths(spread.sum(axis=1), longest) + self.V + 16 * self.roundoff
+        least = (
+            2 * doubt * _divide_by_lengths(spread.sum(axis=1), longest)
+            + self.V
+            + 16 * self.roundoff
+        )
         return np.where(doubt < 0.1, least, np.inf)
 
 
@@ -69,21 +75,29 @@ def measure_margins(head: Head, X: Sequences) -> Matrix:
     return _divide_by_lengths(np.abs(head(X)), _measure_longest_tokens(X)[:, None])
 
 
-def approach_boundary(head: Head, X: Sequences, output: int, wanted: Vector, *, rng: np.random.Generator) -> Stack:
+def approach_boundary(
+    head: Head, X: Sequences, output: int, wanted: Vector, *, rng: np.random.Generator
+) -> Stack:
     """Sequences like `X` whose margin is about `wanted`, on a random side.
 
-    f(-X) = -f(X), so one of two drawn sequences can be turned to have a positive and the other a negative answer;
-    the place between them is found with the model, by cutting the segment into parts again and again.
+    f(-X) = -f(X), so one of two drawn sequences can be turned to have a positive and the other a
+    negative answer; the place between them is found with the model, by cutting the segment into
+    parts again and again.
     """
     with pin_one_thread():
         other = rng.permutation(X, axis=1) @ np.linalg.qr(rng.normal(size=(head.width,) * 2))[0]
-    ends = [Z * np.where(head(Z)[:, output] > 0, sign, -sign)[:, None, None] for Z, sign in ((X, 1.0), (other, -1.0))]
+    ends = [
+        Z * np.where(head(Z)[:, output] > 0, sign, -sign)[:, None, None]
+        for Z, sign in ((X, 1.0), (other, -1.0))
+    ]
     level = wanted * _measure_longest_tokens(X) * rng.choice([-1.0, 1.0], size=len(X))
     at, step = np.zeros(len(X)), 1.0
     for _ in range(_STEPS):
         step /= _PARTS
         cuts = at[:, None] + step * np.arange(1, _PARTS)
-        tried = _interpolate_ends([np.repeat(end, _PARTS - 1, axis=0) for end in ends], cuts.ravel())
+        tried = _interpolate_ends(
+            [np.repeat(end, _PARTS - 1, axis=0) for end in ends], cuts.ravel()
+        )
         above = head(tried)[:, output].reshape(cuts.shape) > level[:, None]
         at = at + step * np.cumprod(above, axis=1).sum(axis=1)
     return _interpolate_ends(ends, at)
@@ -101,7 +115,9 @@ def _shorten_tokens(X: Sequences, bound: float) -> Stack:
 def draw_label_questions(
     head: Head, resolution: Resolution, bound: float, *, rng: np.random.Generator
 ) -> Iterator[Stack]:
-    """Fresh sequences of every length and scale, every other one near the boundary, then very short single tokens."""
+    """Fresh sequences of every length and scale, every other one near the boundary, then very short
+    single tokens.
+    """
     seeing = np.flatnonzero(head.V.any(axis=0))
     scale = 1.0
     for X in draw_fresh_sequences(head, rng=rng):
@@ -111,7 +127,9 @@ def draw_label_questions(
             output = int(seeing[length % seeing.size])
             least = np.clip(_NEAREST * resolution.of(head, Y[near])[:, output], 1e-15, 1e-2)
             wanted = least * (1e-2 / least) ** (rng.random(len(least)) ** 3)
-            Y[near] = _shorten_tokens(approach_boundary(head, Y[near], output, wanted, rng=rng), bound)
+            Y[near] = _shorten_tokens(
+                approach_boundary(head, Y[near], output, wanted, rng=rng), bound
+            )
         scale = min(scale, float(np.abs(Y).max()))
         yield Y
     x = rng.normal(size=(_SMALL // 2, 1, head.width)) * scale * 2.0**-40
@@ -157,7 +175,9 @@ class Sighting:
         self._recount(X, labels, np.flatnonzero((counts & (labels != predicted)).any(axis=1)))
         self.asked += len(X)
         self.sure += int(counts.any(axis=1).sum())
-        self.least = min(self.least, float(margin[counts & (labels == predicted) & ~blind].min(initial=np.inf)))
+        self.least = min(
+            self.least, float(margin[counts & (labels == predicted) & ~blind].min(initial=np.inf))
+        )
         self.wrong += [
             Counterexample(X[n], self.voter.coded(labels[n]), self.voter.coded(labels[n] ^ wrong))
             for n, wrong in enumerate(counts & (labels != predicted))

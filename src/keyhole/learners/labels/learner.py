@@ -14,7 +14,13 @@ from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
 from keyhole.learners.labels.bisection import MOST_VOTES, Unsteady, Voter, count_votes
 from keyhole.learners.labels.fresh_labels import QUERIES, Resolution, Sighting
-from keyhole.learners.labels.thresholds import LabelForms, Measurement, Ratios, Unread, draw_label_basis
+from keyhole.learners.labels.thresholds import (
+    LabelForms,
+    Measurement,
+    Ratios,
+    Unread,
+    draw_label_basis,
+)
 from keyhole.learners.one_head.readout import NotAHead
 from keyhole.learners.verifying.ending import (
     COARSE_ANSWERS,
@@ -40,13 +46,14 @@ _LOSS = 6  # binary digits lost between the target's rounding and a form
 class Labels:
     """Learns a head from labels, which tell V up to a positive factor per column, and W fully.
 
-    Each label is one comparison of one number with a threshold, so d^2 forms of W and d - 1 ratios per column of V are
-    bisected, all in step: about (d^2 + d)(bits + 2) labels.
+    Each label is one comparison of one number with a threshold, so d^2 forms of W and d - 1 ratios
+    per column of V are bisected, all in step: about (d^2 + d)(bits + 2) labels.
 
     Args:
         bits: forms of W become known to within 2^-bits of their root mean square.
-        votes: an odd number; each question is asked until one label has more than half of so many votes. With 1, labels
-            are asked again on the way, and if they turn out to be flipped at random, as many votes are used as needed.
+        votes: an odd number; each question is asked until one label has more than half of so many
+            votes. With 1, labels are asked again on the way, and if they turn out to be flipped at
+            random, as many votes are used as needed.
     """
 
     bits: int = 40
@@ -54,16 +61,24 @@ class Labels:
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= 46:
-            raise InvalidInput(f"labels can tell 1 to 46 bits of a number in float64; got {self.bits}.")
+            raise InvalidInput(
+                f"labels can tell 1 to 46 bits of a number in float64; got {self.bits}."
+            )
         if self.votes % 2 != 1 or not 1 <= self.votes <= MOST_VOTES:
-            raise InvalidInput(f"votes must be an odd number from 1 to {MOST_VOTES}; got {self.votes}.")
+            raise InvalidInput(
+                f"votes must be an odd number from 1 to {MOST_VOTES}; got {self.votes}."
+            )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """One label per bit: (d - 1)(bits + 6) per output, d^2 (bits + 2), and a few to find scales and to verify."""
+        """One label per bit: (d - 1)(bits + 6) per output, d^2 (bits + 2), and a few to find scales
+        and to verify.
+        """
         per = self.votes // 2 + 1
         ratios = outputs * (width - 1) * (1 + _count_ratio_bits(self.bits, width))
         again = 2 * width * _count_repeats(width) if self.votes == 1 else 0
-        mending = (per * 2 * (outputs * (width - 1)), per * 2 * width**2) if self.votes > 1 else (0, 0)
+        mending = (
+            (per * 2 * (outputs * (width - 1)), per * 2 * width**2) if self.votes > 1 else (0, 0)
+        )
         by_phase = {
             "read": per * (2 * width + 1 + ratios) + again + mending[0],
             "scale": per * 30,
@@ -75,8 +90,12 @@ class Labels:
         return Plan(by_phase=by_phase, at_most=most, degrees_of_freedom=freedom, outputs=outputs)
 
     def most(self, width: int, outputs: int) -> int:
-        """The most that is ever asked with one vote each, at all rounds that bisections and mending are allowed."""
-        numbers = outputs * (width - 1) * (_count_ratio_bits(46, width) + 16) + width**2 * (self.bits + 160)
+        """The most that is ever asked with one vote each, at all rounds that bisections and mending
+        are allowed.
+        """
+        numbers = outputs * (width - 1) * (_count_ratio_bits(46, width) + 16) + width**2 * (
+            self.bits + 160
+        )
         return 4 * numbers + 200 * (width**2 + outputs * width) + 400 + _RATE + 2 * QUERIES
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
@@ -115,7 +134,8 @@ def _count_repeats(width: int) -> int:
 class LabelSession:
     """One recovery under way: what is known so far, so that a spent budget leaves a partial model.
 
-    A bound on tokens may keep scores small; `lack` is by how many binary digits they fall short of one.
+    A bound on tokens may keep scores small; `lack` is by how many binary digits they fall short of
+    one.
     """
 
     voter: Voter
@@ -157,7 +177,8 @@ class LabelSession:
         X = self.tokens()
         labels = self.voter.ask(np.concatenate([np.zeros_like(X[:1]), X]))
         if self.voter.votes == 1 and any(
-            (self.voter.once(X) != labels[1:]).any() for _ in range(_count_repeats(self.oracle.width))
+            (self.voter.once(X) != labels[1:]).any()
+            for _ in range(_count_repeats(self.oracle.width))
         ):
             raise Unsteady
         self.rest, plus, minus = labels[0], *np.split(labels[1:], 2)
@@ -167,7 +188,9 @@ class LabelSession:
             said = np.where(wrong[n], self.rest, plus[n])
             raise NotAHead(Counterexample(X[n], self.voter.coded(plus[n]), self.voter.coded(said)))
         signs = plus.astype(np.float64) - minus
-        self.ratios = [Ratios(self.voter, n, column, self.lengths) for n, column in enumerate(signs.T)]
+        self.ratios = [
+            Ratios(self.voter, n, column, self.lengths) for n, column in enumerate(signs.T)
+        ]
         for ratios in self.ratios:
             if ratios.signs.any():
                 ratios.seek()
@@ -193,7 +216,9 @@ class LabelSession:
         self.lack = max(0, math.ceil(-math.log2(scale * forms.least)))
         if self.lack > 0:
             with self.oracle.phase("read"):
-                ratios.refine(min(_count_ratio_bits(self.bits, len(forms.v)) + self.lack, self.digits - 2))
+                ratios.refine(
+                    min(_count_ratio_bits(self.bits, len(forms.v)) + self.lack, self.digits - 2)
+                )
             forms = self._forms(ratios)
             forms.scale = scale
         self.bits = max(1, min(self.bits, self.digits - _LOSS - self.lack))
@@ -203,7 +228,9 @@ class LabelSession:
 
     def _forms(self, ratios: Ratios) -> LabelForms:
         v = ratios.column
-        self.forms = LabelForms(self.voter, ratios.output, v, draw_label_basis(v, rng=self.rng), self.bound)
+        self.forms = LabelForms(
+            self.voter, ratios.output, v, draw_label_basis(v, rng=self.rng), self.bound
+        )
         return self.forms
 
     @property
@@ -232,11 +259,16 @@ class LabelSession:
     def doubtful(self) -> bool:
         """Whether an end of a bracket has another label now."""
         tests = [(column.above, column.logs) for column in self.ratios]
-        tests += [] if self.measurement is None else [(self.measurement.forms.above, self.measurement.found)]
+        tests += (
+            []
+            if self.measurement is None
+            else [(self.measurement.forms.above, self.measurement.found)]
+        )
         return any(brackets.doubtful(test) > 0 for test, brackets in tests)
 
     def steadier(self) -> Voter | None:
-        """One who asks often enough to outweigh the flips, or who knows there are none; None where that is too often.
+        """One who asks often enough to outweigh the flips, or who knows there are none; None where
+        that is too often.
 
         A steady target that contradicts itself is not a head, which the second attempt will show.
         """
@@ -263,7 +295,9 @@ def _attempt_recovery(session: LabelSession) -> Recovery[Head]:
         if any(column.signs.any() for column in session.ratios):
             session.measure()
     except NotAHead as refusal:
-        return _conclude(session, _refuse(session, Status.NOT_A_HEAD, refusal.counterexample), session.partial())
+        return _conclude(
+            session, _refuse(session, Status.NOT_A_HEAD, refusal.counterexample), session.partial()
+        )
     except Unread:
         return _conclude(session, _refuse(session, Status.SATURATED, None))
     head = session.head
@@ -286,7 +320,8 @@ def _attempt_recovery(session: LabelSession) -> Recovery[Head]:
 
 
 def _refuse(session: LabelSession, status: Status, case: Counterexample | None) -> Ending:
-    """Refuse, unless labels turn out to change: the case is asked again, and so are the ends of all brackets.
+    """Refuse, unless labels turn out to change: the case is asked again, and so are the ends of all
+    brackets.
 
     Raises:
         Unsteady: they do.
@@ -299,8 +334,13 @@ def _refuse(session: LabelSession, status: Status, case: Counterexample | None) 
         return ""
 
     length = 0 if case is None else len(case.tokens)
-    detail = f"A sequence of length {length} has another label than the best head without biases gives it."
-    return resolve_doubt(session.oracle, Doubt(status, case, detail if case is not None else ""), repeat=repeat)
+    detail = (
+        f"A sequence of length {length} has another label than the best head without biases"
+        " gives it."
+    )
+    return resolve_doubt(
+        session.oracle, Doubt(status, case, detail if case is not None else ""), repeat=repeat
+    )
 
 
 def _is_label_repeated(session: LabelSession, case: Counterexample) -> bool:
@@ -313,9 +353,15 @@ def _describe_reach(session: LabelSession) -> str:
     size = float(np.linalg.norm(np.asarray(session.head.W)))
     if size == 0.0:
         at_most = session.resolution.W
-        return f"Answers are labels; no score was seen to act, so W is at most {at_most:.1e} in size."
+        return (
+            f"Answers are labels; no score was seen to act, so W is at most {at_most:.1e} in size."
+        )
     detail = f"Answers are labels, which tell W to a relative {session.resolution.W / size:.1e}"
-    bounded = f" (tokens up to norm {session.bound:g} let scores act so much)" if session.bound < math.inf else ""
+    bounded = (
+        f" (tokens up to norm {session.bound:g} let scores act so much)"
+        if session.bound < math.inf
+        else ""
+    )
     voted = f", each by {session.voter.votes} votes" if session.voter.votes > 1 else ""
     return f"{detail}{bounded}{voted}."
 
@@ -330,7 +376,9 @@ def _conclude(session: LabelSession, ending: Ending, head: Head | None = None) -
             model=head,
             reason="Answers are labels: a single head without biases is what they can tell.",
             determined=_describe_label_head(head, ending.verdict),
-            degrees_of_freedom=None if head is None or rank is None else _count_label_freedom(head, rank),
+            degrees_of_freedom=(
+                None if head is None or rank is None else _count_label_freedom(head, rank)
+            ),
             rank=rank,
             bars=_list_label_bars(session) if known else {},
         ),
@@ -361,25 +409,32 @@ def _describe_label_head(head: Head | None, verdict: Verdict) -> str:
     if head is None:
         return "Nothing was determined."
     if verdict is Verdict.NOT_IDENTIFIABLE:
-        return "Every sequence asked has the same label, as with V = 0; W is not determined: any values fit."
+        return (
+            "Every sequence asked has the same label, as with V = 0; W is not determined: any"
+            " values fit."
+        )
     if verdict is Verdict.CLASS_REFUTED:
         return "No head without biases has these labels; the model is the nearest one found."
     if not verdict.verified:
         return "What was measured so far; W is zero where it was not."
     return (
-        "W is determined. Each column of V is determined up to a positive factor, which acts on no label; "
-        "it is given with norm 1."
+        "W is determined. Each column of V is determined up to a positive factor, which acts on no"
+        " label; it is given with norm 1."
     )
 
 
 def certify_labels(recovery: Recovery[Head], session: LabelSession) -> Certificate | None:
-    """What labels tell, confronted with one run: as many labels as bits, and a head that fresh labels agree with."""
+    """What labels tell, confronted with one run: as many labels as bits, and a head that fresh
+    labels agree with.
+    """
     head = recovery.model
     if head is None or recovery.fresh is None:
         return None
     d, o, votes = head.width, head.outputs, session.voter.votes
     ratios = o * (d - 1) * (_count_ratio_bits(session.bits, d) + 14)
-    allowed = votes * (ratios + d * d * (session.bits + 8) + 8 * d + 100) + (_RATE + 10 * d if votes > 1 else 0)
+    allowed = votes * (ratios + d * d * (session.bits + 8) + 8 * d + 100) + (
+        _RATE + 10 * d if votes > 1 else 0
+    )
     is_head = recovery.status in (Status.RECOVERED, Status.NO_READOUT)
     size = float(np.linalg.norm(np.asarray(head.W)))
     return Certificate(
@@ -393,7 +448,8 @@ def certify_labels(recovery: Recovery[Head], session: LabelSession) -> Certifica
             Check(
                 "bound on the relative error of W",
                 session.resolution.W / size if size > 0 else 0.0,
-                2.0 ** (2 - session.bits) + 256 * math.sqrt(d) * session.roundoff * 2.0**session.lack,
+                2.0 ** (2 - session.bits)
+                + 256 * math.sqrt(d) * session.roundoff * 2.0**session.lack,
             ),
         ),
     )

@@ -1,17 +1,18 @@
 r"""What one label tells of a head: on which side of a threshold a number lies.
 
-One token: $f([x]) = x \cdot v$, so the label of $g_i e_i - \rho g_k e_k$ compares $|v_i|$ with $\rho |v_k|$, where g
-are the signs of v.
+One token: $f([x]) = x \cdot v$, so the label of $g_i e_i - \rho g_k e_k$ compares $|v_i|$ with
+$\rho |v_k|$, where g are the signs of v.
 
-Two tokens: ask $[s a + r b; r b]$ with $a \cdot v > 0 > b \cdot v$. The scores differ by $s r\, a^\top W b$, so
+Two tokens: ask $[s a + r b; r b]$ with $a \cdot v > 0 > b \cdot v$. The scores differ by $s r\,
+a^\top W b$, so
 
 $$f = r\, b \cdot v + \sigma(p\, t)\, s\, a \cdot v, \qquad t = a^\top W b,\ p = s r,$$
 
-which is positive exactly when $\sigma(p t) > k r / s$ with $k = -(b \cdot v)/(a \cdot v)$. With
-$s / r = k (1 + e^{-p \theta})$ that reads $t > \theta$: every label compares a form of W with a threshold of our
-choice, and the scale of v does not matter. The product p is free; it is chosen so that $|p \theta| \le 1$, where
-neither rounding nor an error of k is magnified: an error $\epsilon$ of $\log k$ moves the threshold by at most
-$(1 + e)\,\epsilon / p$.
+which is positive exactly when $\sigma(p t) > k r / s$ with $k = -(b \cdot v)/(a \cdot v)$. With $s
+/ r = k (1 + e^{-p \theta})$ that reads $t > \theta$: every label compares a form of W with a
+threshold of our choice, and the scale of v does not matter. The product p is free; it is chosen so
+that $|p \theta| \le 1$, where neither rounding nor an error of k is magnified: an error $\epsilon$
+of $\log k$ moves the threshold by at most $(1 + e)\,\epsilon / p$.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Unread(Exception):
 
 @dataclass(slots=True)
 class Ratios:
-    """One column of V up to a positive factor: signs, the largest entry, and the ratios to it as log2.
+    """One column of V up to a positive factor: signs, the largest entry, and the ratios to it as
+    log2.
 
     Args:
         voter: who is asked.
@@ -63,7 +65,9 @@ class Ratios:
         while left.size > 1:
             half = left.size // 2
             ahead = self._exceeds(left[:half], left[half : 2 * half], np.zeros(half))
-            left = np.concatenate([np.where(ahead, left[:half], left[half : 2 * half]), left[2 * half :]])
+            left = np.concatenate(
+                [np.where(ahead, left[:half], left[half : 2 * half]), left[2 * half :]]
+            )
         self.pivot = int(left[0])
         self.others = self.others[self.others != self.pivot]
         self.logs = Brackets.unknown(len(self.others), at_most=0.0)
@@ -74,7 +78,9 @@ class Ratios:
         def enough(logs: Brackets) -> Mask:
             return (logs.width <= 2.0 ** (1 - bits)) | (logs.hi <= _TINY)
 
-        self.logs.find(self.above, enough, _halve_brackets, bits + 16, mending=not self.voter.steady)
+        self.logs.find(
+            self.above, enough, _halve_brackets, bits + 16, mending=not self.voter.steady
+        )
 
     def above(self, which: Indices, at: Vector) -> Mask:
         """Whether the ratios of these entries exceed 2^at."""
@@ -93,7 +99,8 @@ class Ratios:
         """The column with norm 1; zero when every sign is."""
         v = np.zeros(len(self.signs))
         shown = self.logs.hi > _TINY
-        largest = float(self.logs.middle[shown].max(initial=0.0))  # of all entries, so that none overflows
+        # of all entries, so that none overflows
+        largest = float(self.logs.middle[shown].max(initial=0.0))
         if self.signs.any():
             v[self.pivot] = self.signs[self.pivot] * np.exp2(-largest)
         powers = np.exp2(np.where(shown, self.logs.middle - largest, -np.inf))
@@ -117,8 +124,8 @@ def _halve_brackets(lo: Vector, hi: Vector) -> Vector:
 def draw_label_basis(v: Vector, *, rng: np.random.Generator) -> Matrix:
     r"""Random orthonormal rows u with $u \cdot v = |v| / \sqrt d$ for every one.
 
-    With orthogonal P and Q whose first columns are $1/\sqrt d$ and v, it is $P Q^\top$. The rest of both is random, so
-    that forms of W in this basis have one size, however its entries are spread.
+    With orthogonal P and Q whose first columns are $1/\sqrt d$ and v, it is $P Q^\top$. The rest of
+    both is random, so that forms of W in this basis have one size, however its entries are spread.
     """
     d = len(v)
     draws = rng.normal(size=(2, d, d))
@@ -140,7 +147,8 @@ class LabelForms:
         v: its read-out, up to a positive factor.
         U: the basis, one vector per row.
         bound: largest norm of a token.
-        scale: size of the forms, roughly; p is no larger than 1/scale, so that a threshold is one question for good.
+        scale: size of the forms, roughly; p is no larger than 1/scale, so that a threshold is one
+            question for good.
     """
 
     voter: Voter
@@ -151,33 +159,43 @@ class LabelForms:
     scale: float = field(default=0.0, init=False)
 
     def above(self, which: Indices, at: Vector) -> Mask:
-        """Whether forms -u_i^T W u_j exceed thresholds; i and j are quotient and remainder of the indices by d."""
+        """Whether forms -u_i^T W u_j exceed thresholds; i and j are quotient and remainder of the
+        indices by d.
+        """
         i, j = np.divmod(which, len(self.U))
         return self.compare(self.U, i, -self.U, j, at)
 
     def compare(self, A: Matrix, i: Indices, B: Matrix, j: Indices, at: Vector) -> Mask:
-        """Whether a_i^T W b_j > at, for rows of A with a.v > 0 and of B with b.v < 0, in batches that fit."""
+        """Whether a_i^T W b_j > at, for rows of A with a.v > 0 and of B with b.v < 0, in batches
+        that fit.
+        """
         size = max(1, _ROOM // (2 * A.shape[1]))
         parts = [
-            self._compare(A[i[n : n + size]], B[j[n : n + size]], at[n : n + size]) for n in range(0, len(i), size)
+            self._compare(A[i[n : n + size]], B[j[n : n + size]], at[n : n + size])
+            for n in range(0, len(i), size)
         ]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=bool)
 
     def _compare(self, a: Matrix, b: Matrix, at: Vector) -> Mask:
         k = -(b @ self.v) / (a @ self.v)
         with np.errstate(divide="ignore"):
-            p = np.minimum(1 / np.maximum(np.abs(at), self.scale), self.reach(k, np.einsum("qd,qd->q", a, b)))
+            p = np.minimum(
+                1 / np.maximum(np.abs(at), self.scale), self.reach(k, np.einsum("qd,qd->q", a, b))
+            )
         q = k * (1 + np.exp(-p * at))
         s, r = np.sqrt(p * q)[:, None], np.sqrt(p / q)[:, None]
         return self.voter.ask(np.stack([s * a + r * b, r * b], axis=1))[:, self.output]
 
     def reach(self, k: Vector, cosine: Vector) -> Vector:
-        """The largest product p that a bound R on tokens allows: |s a + r b|^2 = p (q + 1/q + 2 a.b) <= R^2.
+        """The largest product p that a bound R on tokens allows: |s a + r b|^2 = p (q + 1/q + 2
+        a.b) <= R^2.
 
         The ratio q = s/r stays between k (1 + 1/e) and k (1 + e).
         """
         ends = np.outer([1 + math.exp(-1), 1 + math.e], k)
-        return np.minimum(self.bound**2 / ((ends + 1 / ends).max(axis=0) + 2 * np.maximum(cosine, 0.0)), 2.0**_FAR)
+        return np.minimum(
+            self.bound**2 / ((ends + 1 / ends).max(axis=0) + 2 * np.maximum(cosine, 0.0)), 2.0**_FAR
+        )
 
     @property
     def least(self) -> float:
@@ -186,11 +204,14 @@ class LabelForms:
 
     @property
     def floor(self) -> int:
-        """log2 of the smallest forms looked for: with bounded tokens, those that move a share by 2^-40."""
+        """log2 of the smallest forms looked for: with bounded tokens, those that move a share by
+        2^-40.
+        """
         return max(-_FAR, math.ceil(-40 - math.log2(self.least)))
 
     def find_scale(self, *, rng: np.random.Generator) -> float:
-        """The largest of a few random forms, to a factor of four; 0 where they are below all that can be seen.
+        """The largest of a few random forms, to a factor of four; 0 where they are below all that
+        can be seen.
 
         Raises:
             Unread: they are above all that can be asked.
@@ -208,7 +229,13 @@ class LabelForms:
                 low = probe
             else:
                 high = probe
-            gallop = low + step if high == _FAR + 1 else high - step if low == floor - 1 else (low + high) // 2
+            gallop = (
+                low + step
+                if high == _FAR + 1
+                else high - step
+                if low == floor - 1
+                else (low + high) // 2
+            )
             probe, step = min(max(gallop, low + 1), high - 1), 2 * step
         if high == _FAR + 1:
             raise Unread
@@ -247,7 +274,9 @@ class Measurement:
             Unread: a form is beyond every threshold.
         """
         mending = not self.forms.voter.steady
-        if not self.found.find(self._above, self._enough, self._split, self.bits + 160, mending=mending):
+        if not self.found.find(
+            self._above, self._enough, self._split, self.bits + 160, mending=mending
+        ):
             raise Unread
 
     def _above(self, which: Indices, at: Vector) -> Mask:
@@ -274,8 +303,8 @@ class Measurement:
     def error(self, ratio_error: float) -> float:
         """A bound on the Frobenius error of W, given the largest relative error of an entry of v.
 
-        Half the widths, and what the error of v moves thresholds by: a unit vector u has |u.dv| <= |v| error, and
-        u.v = |v| / sqrt d, so that log k is wrong by at most 2 sqrt(d) error.
+        Half the widths, and what the error of v moves thresholds by: a unit vector u has |u.dv| <=
+        |v| error, and u.v = |v| / sqrt d, so that log k is wrong by at most 2 sqrt(d) error.
         """
         d = len(self.forms.U)
         per = np.maximum(np.abs(self.found.middle), self.forms.scale)

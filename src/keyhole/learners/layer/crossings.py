@@ -1,9 +1,10 @@
 r"""Spaces of heads to rounding, from jumps at fresh tokens, where answers are coarse.
 
-A jump of G between two neighbouring plateaus is $\pm V_h^\top x$ to the rounding of the answers (see flips.py); only
-its change with x is not, since there rounding is divided by a small move. So every new x gives one such vector for
-every head that flips alone in its interval of the half circle. Which head that is the rough spaces tell: the vector
-lies almost inside one of them, and far from the others.
+A jump of G between two neighbouring plateaus is $\pm V_h^\top x$ to the rounding of the answers
+(see flips.py); only its change with x is not, since there rounding is divided by a small move. So
+every new x gives one such vector for every head that flips alone in its interval of the half
+circle. Which head that is the rough spaces tell: the vector lies almost inside one of them, and far
+from the others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _TRIES = 3  # half circles per vector wanted
 def renew_spaces(
     pairs: Long, rough: tuple[Matrix, ...], *, roundoff: float, rng: np.random.Generator
 ) -> tuple[Matrix, ...]:
-    """The spaces anew, of the same ranks; a head that hardly ever flips alone keeps its rough one."""
+    """The spaces anew, of the same ranks; a head that hardly ever flips alone keeps its rough
+    one.
+    """
     wanted = [int(np.ceil(_SPARE * basis.shape[1])) + 1 for basis in rough]
     found: list[list[Vector]] = [[] for _ in rough]
     for _ in range(_TRIES * max(wanted)):

@@ -1,12 +1,13 @@
 r"""Where single heads of a layer write, from queries so long that every softmax is hard.
 
-On $[L(y + x); L y]$ with L huge, head h looks at its first token alone when $a_h = x^\top W_h y > 0$, at its second
-alone when $a_h < 0$; a score bias, which grows like L where these grow like $L^2$, does not matter. So
+On $[L(y + x); L y]$ with L huge, head h looks at its first token alone when $a_h = x^\top W_h y >
+0$, at its second alone when $a_h < 0$; a score bias, which grows like L where these grow like
+$L^2$, does not matter. So
 $$G = (F - c - V^\top L y)/L = \sum_{h : a_h > 0} V_h^\top x, \qquad V = \sum_h V_h,$$
-is piecewise constant in y. On a half circle $y(\theta) = y_0 \cos\theta + y_1 \sin\theta$ every $a_h$ has exactly one
-zero, where G jumps by $\pm V_h^\top x$, and $G(0) + G(\pi) = V^\top x$. On one plateau x may move a little without a
-head changing its mind. Differences between neighbouring plateaus at moved x are $\pm V_h^\top(x + \delta\xi)$: they
-span the space that head h writes into.
+is piecewise constant in y. On a half circle $y(\theta) = y_0 \cos\theta + y_1 \sin\theta$ every
+$a_h$ has exactly one zero, where G jumps by $\pm V_h^\top x$, and $G(0) + G(\pi) = V^\top x$. On
+one plateau x may move a little without a head changing its mind. Differences between neighbouring
+plateaus at moved x are $\pm V_h^\top(x + \delta\xi)$: they span the space that head h writes into.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _HALVINGS = 11  # of an interval with a jump in it
 _SAFE = 1.0 / 30.0  # of the half width of the narrowest plateau: how far x may move
 _JUMP = 1e4  # roundings of the answers below which two values count as one plateau
 _RANK = 8.0  # roundings below which a singular value counts as zero
-_BOLD = 0.1  # the same as _SAFE where answers are coarse: moves across a boundary are noticed and dropped
+# the same as _SAFE where answers are coarse: moves across a boundary are noticed and dropped
+_BOLD = 0.1
 _STRAY = 8.0  # typical changes above which a head has changed its mind
 _CIRCLES = 4  # half circles to choose from where answers are coarse
 _SHORTER = 0.7  # of the length, at which the same jumps round differently
@@ -61,7 +63,8 @@ class Long:
     def rounding(self, roundoff: float) -> float:
         """Norm of the rounding of G for unit tokens."""
         return roundoff * (
-            2.0 * float(np.linalg.norm(self.readout.V)) + float(np.linalg.norm(self.readout.c)) / self.length
+            2.0 * float(np.linalg.norm(self.readout.V))
+            + float(np.linalg.norm(self.readout.c)) / self.length
         )
 
 
@@ -74,7 +77,9 @@ class HalfCircle:
 
     @classmethod
     def random(cls, width: int, rng: np.random.Generator) -> HalfCircle:
-        """A random one: x of length 1, two orthonormal y (one y where there is but one direction)."""
+        """A random one: x of length 1, two orthonormal y (one y where there is but one
+        direction).
+        """
         with pin_one_thread():
             turn = np.linalg.qr(rng.normal(size=(width, min(2, width))))[0].T
         x = rng.normal(size=width)
@@ -87,7 +92,9 @@ class HalfCircle:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Plateaus:
-    """Angles in the middle of every plateau but the last, which is the first seen from the other side."""
+    """Angles in the middle of every plateau but the last, which is the first seen from the other
+    side.
+    """
 
     circle: HalfCircle
     middles: Vector
@@ -119,11 +126,15 @@ def scan_plateaus(pairs: Long, circle: HalfCircle, *, roundoff: float) -> Platea
     angles, values = _bisect_jumps(pairs, circle, zero, _HALVINGS)
     whole = pairs.readout.V.T @ circle.x
     if not np.linalg.norm(values[0] + values[-1] - whole) <= zero:
-        raise Still("A head looks the same way whatever the last token is: it has W = 0, and a score bias.")
+        raise Still(
+            "A head looks the same way whatever the last token is: it has W = 0, and a score bias."
+        )
     return _cut_plateaus(circle, angles, np.linalg.norm(np.diff(values, axis=0), axis=1) > zero)
 
 
-def _bisect_jumps(pairs: Long, circle: HalfCircle, zero: float, halvings: int) -> tuple[Vector, Matrix]:
+def _bisect_jumps(
+    pairs: Long, circle: HalfCircle, zero: float, halvings: int
+) -> tuple[Vector, Matrix]:
     """Angles and values of G, closer together around its jumps."""
     angles = np.linspace(0.0, np.pi, _GRID + 1)
     values = pairs.ask(np.tile(circle.x, (len(angles), 1)), circle.at(angles))
@@ -132,8 +143,15 @@ def _bisect_jumps(pairs: Long, circle: HalfCircle, zero: float, halvings: int) -
         if len(jumps) > values.shape[1]:
             raise Dependent(f"{len(jumps)} heads or more share {values.shape[1]} outputs.")
         between = (angles[jumps] + angles[jumps + 1]) / 2
-        found = pairs.ask(np.tile(circle.x, (len(between), 1)), circle.at(between)) if len(between) else values[:0]
-        angles, values = np.insert(angles, jumps + 1, between), np.insert(values, jumps + 1, found, axis=0)
+        found = (
+            pairs.ask(np.tile(circle.x, (len(between), 1)), circle.at(between))
+            if len(between)
+            else values[:0]
+        )
+        angles, values = (
+            np.insert(angles, jumps + 1, between),
+            np.insert(values, jumps + 1, found, axis=0),
+        )
     return angles, values
 
 
@@ -157,7 +175,8 @@ def _cut_plateaus(circle: HalfCircle, angles: Vector, jumps: Mask) -> Plateaus:
 
 
 def find_widest_plateaus(pairs: Long, *, roundoff: float, rng: np.random.Generator) -> Plateaus:
-    """Plateaus on a half circle; of several where answers are coarse, those whose narrowest is widest.
+    """Plateaus on a half circle; of several where answers are coarse, those whose narrowest is
+    widest.
 
     x may move by a share of that width, and rounding is divided by the move.
 
@@ -167,21 +186,26 @@ def find_widest_plateaus(pairs: Long, *, roundoff: float, rng: np.random.Generat
     found: list[Plateaus] = []
     for left in reversed(range(1 if roundoff <= EPS else _CIRCLES)):
         try:
-            found.append(scan_plateaus(pairs, HalfCircle.random(pairs.oracle.width, rng), roundoff=roundoff))
+            found.append(
+                scan_plateaus(pairs, HalfCircle.random(pairs.oracle.width, rng), roundoff=roundoff)
+            )
         except Unseparated:
             if not left and not found:
                 raise
     heads = max(len(plateaus.middles) for plateaus in found)
-    return max((plateaus for plateaus in found if len(plateaus.middles) == heads), key=lambda one: one.half)
+    return max(
+        (plateaus for plateaus in found if len(plateaus.middles) == heads), key=lambda one: one.half
+    )
 
 
 def find_column_spaces(
     pairs: Long, plateaus: Plateaus, *, roundoff: float, rng: np.random.Generator
 ) -> tuple[Matrix, ...]:
-    """An orthonormal basis, as columns, of what each head writes, found with as many moves of x as its rank asks for.
+    """An orthonormal basis, as columns, of what each head writes, found with as many moves of x as
+    its rank asks for.
 
-    Coarse answers are asked twice as many: the least singular value of a few random columns more than the rank is much
-    smaller than that of the space they span.
+    Coarse answers are asked twice as many: the least singular value of a few random columns more
+    than the rank is much smaller than that of the space they span.
 
     Raises:
         Dependent: the ranks add up to more than the outputs.
@@ -194,8 +218,12 @@ def find_column_spaces(
         bases = tuple(_span_columns(columns, rounding) for columns in moved.columns(steady=coarse))
         ranks = [basis.shape[1] for basis in bases]
         if sum(ranks) > outputs:
-            raise Dependent(f"The read-outs of {len(ranks)} heads have ranks that add up to more than {outputs}.")
-        if (2 * max(ranks) + 1 if coarse else max(ranks)) < moved.count:  # at the latest beyond the outputs
+            raise Dependent(
+                f"The read-outs of {len(ranks)} heads have ranks that add up to more than"
+                f" {outputs}."
+            )
+        # at the latest beyond the outputs
+        if (2 * max(ranks) + 1 if coarse else max(ranks)) < moved.count:
             return bases
         moved.more(max(2, moved.count // 8), rng)
 
@@ -209,7 +237,9 @@ def _measure_jumps(pairs: Long, x: Matrix, y: Matrix) -> Stack:
 
 
 class _Moved:
-    """Jumps at moved x, and their change per unit of move: V_h^T x and V_h^T xi, one column each."""
+    """Jumps at moved x, and their change per unit of move: V_h^T x and V_h^T xi, one column
+    each.
+    """
 
     def __init__(self, pairs: Long, plateaus: Plateaus, step: float) -> None:
         self.pairs, self.x, self.step = pairs, plateaus.circle.x, step
@@ -226,21 +256,29 @@ class _Moved:
         """Move x along so many more random directions."""
         xi = rng.normal(size=(count, len(self.x)))
         xi /= np.linalg.norm(xi, axis=1, keepdims=True)
-        changes = (_measure_jumps(self.pairs, self.x + self.step * xi, self.y) - self.still[:, None]) / self.step
+        changes = (
+            _measure_jumps(self.pairs, self.x + self.step * xi, self.y) - self.still[:, None]
+        ) / self.step
         self.changes = np.concatenate([self.changes, changes], axis=1)
 
     def noise(self) -> float:
-        """Norm of the rounding of a change, which all changes share: the same jumps at another length tell it."""
+        """Norm of the rounding of a change, which all changes share: the same jumps at another
+        length tell it.
+        """
         pairs, y = replace(self.pairs, length=_SHORTER * self.pairs.length), self.y
         again = _measure_jumps(pairs, self.x[None], y)[:, 0]
         return float(np.linalg.norm(again - self.still, axis=1).max()) / self.step
 
     def columns(self, *, steady: bool = False) -> Stack:
-        """Everything known, heads by outputs by columns; `steady` drops moves after which a head looks elsewhere."""
+        """Everything known, heads by outputs by columns; `steady` drops moves after which a head
+        looks elsewhere.
+        """
         changes = self.changes
         if steady and changes.size:
             sizes = np.linalg.norm(changes, axis=2)
-            changes = changes[:, (sizes <= _STRAY * np.median(sizes, axis=1, keepdims=True)).all(axis=0)]
+            changes = changes[
+                :, (sizes <= _STRAY * np.median(sizes, axis=1, keepdims=True)).all(axis=0)
+            ]
         return np.concatenate([self.still[:, None], changes], axis=1).swapaxes(1, 2)
 
 

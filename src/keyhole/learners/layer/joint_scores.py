@@ -1,11 +1,12 @@
 r"""Reading the scores of all heads of a layer from the same answers.
 
-Ask $[y + x_1; \dots; y + x_\tau; y]$. On top of what y alone gives the answer is
-$E = \sum_h \sum_k \alpha^h_k V_h^\top x_k$. With the read-outs $V_h$ known and writing into independent spaces, the
-$H\tau$ vectors $V_h^\top x_k$ are independent for $\tau$ up to the least read-out rank, and one least-squares solve in
-the space of the outputs gives every share, hence $x_k^\top(W_h y + h_h) = \log(\alpha^h_k / \alpha^h_{last})$ for all
-heads. Taking $\tau$ an eighth below that rank leaves equations to spare: the solve is well conditioned even where the
-spaces of single heads nearly meet, and what does not fit shows.
+Ask $[y + x_1; \dots; y + x_\tau; y]$. On top of what y alone gives the answer is $E = \sum_h \sum_k
+\alpha^h_k V_h^\top x_k$. With the read-outs $V_h$ known and writing into independent spaces, the
+$H\tau$ vectors $V_h^\top x_k$ are independent for $\tau$ up to the least read-out rank, and one
+least-squares solve in the space of the outputs gives every share, hence $x_k^\top(W_h y + h_h) =
+\log(\alpha^h_k / \alpha^h_{last})$ for all heads. Taking $\tau$ an eighth below that rank leaves
+equations to spare: the solve is well conditioned even where the spaces of single heads nearly meet,
+and what does not fit shows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _SPARE = 0.875  # of the least read-out rank: vectors asked together
 _ROUNDS = 12  # of asking again
 _READABLE = 30.0  # a larger logit says only that x must be much shorter
 _BATCH = 1 << 21  # numbers per call
-_FIT = 1e-3  # a part of an answer that no shares explain, above which the heads are not the right ones
+# a part of an answer that no shares explain, above which the heads are not the right ones
+_FIT = 1e-3
 _ROUGH = 0.3  # the same before spaces found in coarse answers are sharpened
 _COARSE = 8  # vectors asked together where answers are coarse: more would each be too small a share
 _RATIO = 2.0**-6  # |y| / |x| where no score bias acts
@@ -45,7 +47,8 @@ class Spaces:
     Args:
         bases: orthonormal columns of outputs that a head writes into, one matrix per head.
         V: read-outs, heads by width by outputs.
-        condition: least singular value of all bases side by side: 1 for orthogonal spaces, 0 for dependent ones.
+        condition: least singular value of all bases side by side: 1 for orthogonal spaces, 0 for
+            dependent ones.
     """
 
     bases: tuple[Matrix, ...]
@@ -59,8 +62,10 @@ class Spaces:
         Args:
             bases: of the spaces.
             total: V.
-            cut: least singular value of all bases side by side at which the spaces count as meeting.
-            roundoff: relative rounding of the answers, whose root of V may lie outside all spaces with no head missing.
+            cut: least singular value of all bases side by side at which the spaces count as
+                meeting.
+            roundoff: relative rounding of the answers, whose root of V may lie outside all spaces
+                with no head missing.
 
         Raises:
             Dependent: the spaces are not independent to the given cut.
@@ -72,10 +77,16 @@ class Spaces:
             if S[-1] <= cut or B.shape[1] > len(B):
                 raise Dependent(f"The spaces that {len(bases)} heads write into meet.")
             inside = total @ U
-            if np.linalg.norm(total - inside @ U.T) > max(_WHOLE, np.sqrt(roundoff)) * np.linalg.norm(total):
-                raise Still("A part of the read-out belongs to no head that moves with the last token.")
+            if np.linalg.norm(total - inside @ U.T) > max(
+                _WHOLE, np.sqrt(roundoff)
+            ) * np.linalg.norm(total):
+                raise Still(
+                    "A part of the read-out belongs to no head that moves with the last token."
+                )
             coordinates = inside / S @ Z
-            parts = np.split(coordinates, np.cumsum([basis.shape[1] for basis in bases])[:-1], axis=1)
+            parts = np.split(
+                coordinates, np.cumsum([basis.shape[1] for basis in bases])[:-1], axis=1
+            )
             V = np.stack([part @ basis.T for part, basis in zip(parts, bases, strict=True)])
         return cls(bases, V, float(S[-1]))
 
@@ -130,7 +141,9 @@ class Group:
 
 @dataclass(slots=True)
 class Table:
-    """Answers to one group of vectors along several last tokens, kept so that they can be read again."""
+    """Answers to one group of vectors along several last tokens, kept so that they can be read
+    again.
+    """
 
     x: Matrix
     y: Matrix
@@ -147,7 +160,8 @@ def _build_table_sequences(table: Table, which: Indices) -> Sequences:
 
 @dataclass(slots=True)
 class Scores:
-    r"""Columns of $M_h = [s_y W_h/\sqrt d \mid h_h]$ (of $s_y W_h$ without a score bias), for all heads at once.
+    r"""Columns of $M_h = [s_y W_h/\sqrt d \mid h_h]$ (of $s_y W_h$ without a score bias), for all
+    heads at once.
 
     Args:
         oracle: the black box, counting.
@@ -213,7 +227,9 @@ class Scores:
         for start in range(0, len(Y), many):
             y = self.sy * Y[start : start + many]
             noise = self.roundoff * np.linalg.norm(self.readout.size(y), axis=1)
-            table = Table(group.X, y, np.full(len(y), self.sx), np.zeros((len(y), group.rows.shape[1])), noise)
+            table = Table(
+                group.X, y, np.full(len(y), self.sx), np.zeros((len(y), group.rows.shape[1])), noise
+            )
             self._fill(table, group, np.arange(len(y)))
             self.tables.setdefault(at, []).append(table)
 
@@ -221,7 +237,9 @@ class Scores:
         self.asked += len(which)
         for _ in range(_ROUNDS):
             y = table.y[which]
-            table.E[which] = self.oracle.ask(_build_table_sequences(table, which)) - self.readout.base(y)
+            table.E[which] = self.oracle.ask(
+                _build_table_sequences(table, which)
+            ) - self.readout.base(y)
             t = group.logits(table.E[which], table.scales[which], table.noise[which], self.fit)
             largest = np.abs(t).max(axis=(1, 2))
             bad = ~(largest <= REASK_ABOVE)
@@ -236,8 +254,12 @@ class Scores:
         raise Saturated
 
     def forms(self, at: int) -> Stack:
-        """Forms x . (W_h (sy y) + h_h) over weight: directions asked by heads by the vectors of one group."""
-        stored = [[getattr(table, name) for table in self.tables[at]] for name in ("E", "scales", "noise")]
+        """Forms x . (W_h (sy y) + h_h) over weight: directions asked by heads by the vectors of one
+        group.
+        """
+        stored = [
+            [getattr(table, name) for table in self.tables[at]] for name in ("E", "scales", "noise")
+        ]
         E, scales, noise = map(np.concatenate, stored)
         t = self._group(at).logits(E, scales, noise, self.fit)
         if not np.isfinite(t).all():
@@ -272,7 +294,9 @@ def calibrate_scores(
 
 
 def _choose_well_read_basis(spaces: Spaces, width: int, rng: np.random.Generator) -> Matrix:
-    """Of a few random orthonormal bases the one whose worst group reads best; groups of many all read well."""
+    """Of a few random orthonormal bases the one whose worst group reads best; groups of many all
+    read well.
+    """
     with pin_one_thread():
         best, most = np.linalg.qr(rng.normal(size=(width, width)))[0].T, 0.0
         for _ in range(0 if spaces.together >= 8 else _BASES):
@@ -287,16 +311,25 @@ class _Probe:
     """Single pairs of random tokens, read for all heads."""
 
     def __init__(
-        self, oracle: Counted, readout: Readout, spaces: Spaces, roundoff: float, rng: np.random.Generator
+        self,
+        oracle: Counted,
+        readout: Readout,
+        spaces: Spaces,
+        roundoff: float,
+        rng: np.random.Generator,
     ) -> None:
         self.oracle, self.readout, self.roundoff = oracle, readout, roundoff
         x, self.y = rng.normal(size=(2, _PAIRS, oracle.width)) / np.sqrt(oracle.width)
         self.groups = [Group.of(spaces, row[None]) for row in x]
 
     def logits(self, sx: float, sy: float) -> Vector:
-        """Logits of all pairs and heads; what cannot be read, or borne, is infinite, and what rounding hides zero."""
+        """Logits of all pairs and heads; what cannot be read, or borne, is infinite, and what
+        rounding hides zero.
+        """
         try:
-            found = [self._pair(group, sx, sy * y) for group, y in zip(self.groups, self.y, strict=True)]
+            found = [
+                self._pair(group, sx, sy * y) for group, y in zip(self.groups, self.y, strict=True)
+            ]
         except BadAnswer:
             return np.array([np.inf])
         t = np.concatenate(found)
@@ -306,7 +339,9 @@ class _Probe:
         X = np.stack([sx * group.X[0] + y, y])[None]
         noise = self.roundoff * np.linalg.norm(self.readout.size(y[None]), axis=1)
         fit = _FIT if self.roundoff <= EPS else _ROUGH
-        t = group.logits(self.oracle.ask(X) - self.readout.base(y[None]), np.full(1, sx), noise, fit).ravel()
+        t = group.logits(
+            self.oracle.ask(X) - self.readout.base(y[None]), np.full(1, sx), noise, fit
+        ).ravel()
         with pin_one_thread():
             hidden = _HIDDEN * noise[0] * np.linalg.norm(group.reader, axis=0) / sx
         return np.where(np.abs(t) <= hidden, 0.0, t)
@@ -325,7 +360,9 @@ class _Probe:
         return lengths(product)
 
     def biased(self) -> tuple[float, float]:
-        """Lengths where a score bias acts: x so that x.h is of order one, then y so that x.Wy is."""
+        """Lengths where a score bias acts: x so that x.h is of order one, then y so that x.Wy
+        is.
+        """
         sx = find_scale(lambda s: self.logits(s, 0.0), largest=_LARGEST)
         if sx is None:
             raise Saturated

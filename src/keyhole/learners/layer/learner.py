@@ -1,14 +1,14 @@
 r"""A whole attention layer with its output projection, as one black box: all heads at once.
 
 $$F(X) = c + \sum_h \mathrm{softmax}(X (W_h x_N + h_h))^\top X V_h$$
-where the spaces that the heads write into (the row spaces of the $V_h$) are independent, as they are in a layer whose
-output projection has full rank. Six steps, each a module or a function below:
+where the spaces that the heads write into (the row spaces of the $V_h$) are independent, as they
+are in a layer whose output projection has full rank. Six steps, each a module or a function below:
 
-1. read: c and $V = \sum_h V_h$ from single tokens;
-2. flips: on long tokens each head is a switch; where switches flip on a half circle separates the heads;
-3. spaces: what each head writes into, roughly, and $V_h$ as the part of V in it;
-4. measure, round one: whole columns of all $W_h$ from the same answers, until no rank grows;
-5. route: one head at a time looks at x, all others away, which gives the spaces to rounding; stored answers are read
+1. read: c and $V = \sum_h V_h$ from single tokens; 2. flips: on long tokens each head is a switch;
+where switches flip on a half circle separates the heads; 3. spaces: what each head writes into,
+roughly, and $V_h$ as the part of V in it; 4. measure, round one: whole columns of all $W_h$ from
+the same answers, until no rank grows; 5. route: one head at a time looks at x, all others away,
+which gives the spaces to rounding; stored answers are read
    again;
 6. measure, round two: coordinates along the ranges found, on all other directions.
 """
@@ -45,7 +45,14 @@ from keyhole.learners.layer.ranges import (
 from keyhole.learners.layer.routing import route_heads
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, measure_readout
-from keyhole.learners.verifying.ending import SPENT, Account, Ending, conclude, end_scattered, soften
+from keyhole.learners.verifying.ending import (
+    SPENT,
+    Account,
+    Ending,
+    conclude,
+    end_scattered,
+    soften,
+)
 from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.learners.verifying.sums_of_heads import CANCEL, describe_sum, judge_sum, refuse_affine
@@ -56,7 +63,8 @@ from keyhole.oracles.base import read_imperfection
 
 _ATTEMPTS = 3
 _MEET = 100.0  # roundings of coarse answers below which the spaces of heads count as meeting
-_FINE, _COARSE = 1e5, 1e3  # roundings, of float64 and of coarser answers, below which a singular value counts as zero
+# roundings, of float64 and of coarser answers, below which a singular value counts as zero
+_FINE, _COARSE = 1e5, 1e3
 _WORTH_ANOTHER = (
     Status.UNSEPARATED,
     Status.STILL,
@@ -71,7 +79,8 @@ _REASONS = {Unseparated: Status.UNSEPARATED, Dependent: Status.DEPENDENT, Still:
 
 @dataclass(frozen=True, slots=True)
 class WholeLayer:
-    """Separates and recovers all heads of a layer with vector outputs; their number and ranks are found.
+    """Separates and recovers all heads of a layer with vector outputs; their number and ranks are
+    found.
 
     Args:
         heads: how many heads to plan for; `run` finds their number by itself.
@@ -83,12 +92,19 @@ class WholeLayer:
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.head_size < 1:
-            raise InvalidInput(f"heads and head_size are whole numbers >= 1; got {self.heads} and {self.head_size}.")
+            raise InvalidInput(
+                f"heads and head_size are whole numbers >= 1; got {self.heads} and"
+                f" {self.head_size}."
+            )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """What a layer of that many heads costs, each of that size as far as width and outputs have room."""
+        """What a layer of that many heads costs, each of that size as far as width and outputs have
+        room.
+        """
         rank = min(self.head_size, width, max(1, outputs // self.heads))
-        freedom = self.heads * head_freedom(width, outputs=outputs, rank=rank, value_rank=rank, score_bias=rank)
+        freedom = self.heads * head_freedom(
+            width, outputs=outputs, rank=rank, value_rank=rank, score_bias=rank
+        )
         by_phase = estimate_queries(width, [rank] * self.heads, rank, biased=True)
         return Plan(
             by_phase={**by_phase, "verify": QUERIES},
@@ -105,7 +121,9 @@ class WholeLayer:
         return replace(recovery, certificate=certify_whole_layer(recovery, ranks, session.tries))
 
 
-def estimate_queries(width: int, ranks: Sequence[int], score_rank: int, *, biased: bool) -> dict[str, int]:
+def estimate_queries(
+    width: int, ranks: Sequence[int], score_rank: int, *, biased: bool
+) -> dict[str, int]:
     """Queries by phase for read-outs of the given ranks and score matrices of one rank."""
     heads, least, top = len(ranks), min(ranks), max(ranks)
     together = max(1, int(0.875 * least))
@@ -123,7 +141,8 @@ def estimate_queries(width: int, ranks: Sequence[int], score_rank: int, *, biase
 
 
 def limit_queries(width: int, outputs: int, *, coarse: bool = False) -> int:
-    """The most that is ever asked: every form of every head singly, all of it twice, in every attempt.
+    """The most that is ever asked: every form of every head singly, all of it twice, in every
+    attempt.
 
     Coarse answers are asked for more half circles, twice the moves, and jumps at fresh tokens.
     """
@@ -146,11 +165,18 @@ class _LayerSession:
         self.tries = 0
 
     def recover(self) -> Recovery[MultiHead]:
-        """Read, then try to separate and measure until a try is verified; every way to stop ends in a Recovery."""
+        """Read, then try to separate and measure until a try is verified; every way to stop ends in
+        a Recovery.
+        """
         try:
             with self.oracle.phase("read"):
-                readout = self.readout = measure_readout(self.oracle, roundoff=self.roundoff, rng=self.rng)
-            room = limit_queries(*readout.V.shape, coarse=self.roundoff > EPS) - self.oracle.ledger.total().sequences
+                readout = self.readout = measure_readout(
+                    self.oracle, roundoff=self.roundoff, rng=self.rng
+                )
+            room = (
+                limit_queries(*readout.V.shape, coarse=self.roundoff > EPS)
+                - self.oracle.ledger.total().sequences
+            )
             self.oracle.inner = Budgeted(self.oracle.inner, room)
             return self._attempts(readout)
         except BudgetSpent:
@@ -158,7 +184,9 @@ class _LayerSession:
         except Scattered as found:
             return self._conclude(None, end_scattered(found.gap))
         except NotAHead as refusal:
-            return self._conclude(None, refuse_affine(self.oracle, refusal.counterexample, rng=self.rng))
+            return self._conclude(
+                None, refuse_affine(self.oracle, refusal.counterexample, rng=self.rng)
+            )
 
     def _attempts(self, readout: Readout) -> Recovery[MultiHead]:
         if readout.U is not None:
@@ -190,7 +218,9 @@ class _LayerSession:
         spaces = self._separated(readout, rng)
         fine = (_FINE if self.imperfection.perfect else _COARSE) * self.roundoff
         with self.oracle.phase("scale"):
-            scores = self.scores = calibrate_scores(self.oracle, readout, spaces, roundoff=self.roundoff, rng=rng)
+            scores = self.scores = calibrate_scores(
+                self.oracle, readout, spaces, roundoff=self.roundoff, rng=rng
+            )
         with self.oracle.phase("measure"):
             if self.roundoff > EPS:
                 measure_few_columns(scores)
@@ -219,13 +249,19 @@ class _LayerSession:
         parts = [] if scores is None else [split_score_bias(scores, M) for M in found]
         W = np.array([W for W, _ in parts]).reshape(-1, d, d)
         h = np.array([h for _, h in parts if h is not None]).reshape(-1, d)
-        return MultiHead(W, V, h if readout.biased and len(h) else None, readout.c if readout.c.any() else None)
+        return MultiHead(
+            W, V, h if readout.biased and len(h) else None, readout.c if readout.c.any() else None
+        )
 
     def _partial(self) -> MultiHead | None:
-        """What is known so far: read-outs, and W on the directions measured; nothing before heads are separated."""
+        """What is known so far: read-outs, and W on the directions measured; nothing before heads
+        are separated.
+        """
         if self.readout is None or self.scores is None:
             return None
-        return self._model(self.readout, assemble_partial_matrices(self.scores), self.scores.spaces.V)
+        return self._model(
+            self.readout, assemble_partial_matrices(self.scores), self.scores.spaces.V
+        )
 
     def _judge(self, model: MultiHead, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Verify; where spaces nearly meet, a declared rounding explains more."""
@@ -235,7 +271,9 @@ class _LayerSession:
         return self._conclude(model, self._hold(ending, rng))
 
     def _hold(self, ending: Ending, rng: np.random.Generator) -> Ending:
-        """The ending; heads were searched for, so that only what no attention answers refutes the class."""
+        """The ending; heads were searched for, so that only what no attention answers refutes the
+        class.
+        """
         if ending.verdict is not Verdict.CLASS_REFUTED:
             return ending
         case = find_uneven_attention(self.oracle, self.roundoff, rng=rng)
@@ -260,12 +298,15 @@ class _LayerSession:
             return "A layer of several heads was tried."
         ranks = [basis.shape[1] for basis in self.scores.spaces.bases]
         found = f"; their W have ranks {_list_ranks(self.ranks)}" if self.ranks else ""
-        return f"On long tokens {len(ranks)} heads flip one by one and write into independent spaces of dimensions " + (
-            f"{_list_ranks(ranks)}{found}."
+        return (
+            f"On long tokens {len(ranks)} heads flip one by one and write into independent spaces"
+            " of dimensions " + f"{_list_ranks(ranks)}{found}."
         )
 
     def _freedom(self, model: MultiHead | None) -> int | None:
-        """Numbers the answers determine; a score bias found lies in the range of [W | h], and counts its rank."""
+        """Numbers the answers determine; a score bias found lies in the range of [W | h], and
+        counts its rank.
+        """
         if model is None or self.scores is None or self.ranks is None:
             return None
         sizes = zip(self.ranks, self.scores.spaces.bases, strict=True)
@@ -287,28 +328,47 @@ def _list_ranks(ranks: Sequence[int]) -> str:
     return str(ranks[0]) if len(set(ranks)) == 1 else ", ".join(map(str, ranks))
 
 
-def certify_whole_layer(recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int) -> Certificate | None:
-    """The claim keyhole/whole-layer confronted with one run, which found read-outs of these ranks."""
+def certify_whole_layer(
+    recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int
+) -> Certificate | None:
+    """The claim keyhole/whole-layer confronted with one run, which found read-outs of these
+    ranks.
+    """
     model = recovery.model
     if model is None or recovery.fresh is None or len(ranks) == 0:
         return None
-    counts = estimate_queries(model.width, ranks, recovery.rank or model.width, biased=model.h is not None)
+    counts = estimate_queries(
+        model.width, ranks, recovery.rank or model.width, biased=model.h is not None
+    )
     asked = recovery.ledger.total(without="verify").sequences
-    refused = recovery.status in (Status.HEADS_DISAGREE, Status.INCONSISTENT, Status.HIDDEN, Status.IMPRECISE)
+    refused = recovery.status in (
+        Status.HEADS_DISAGREE,
+        Status.INCONSISTENT,
+        Status.HIDDEN,
+        Status.IMPRECISE,
+    )
     return Certificate(
         "keyhole/whole-layer",
         assumptions=(
             Check("answers that no such layer gives", float(refused), 0.0),
-            Check("answers coarser than float64", float(recovery.verdict is Verdict.WITHIN_TOLERANCE), 0.0),
+            Check(
+                "answers coarser than float64",
+                float(recovery.verdict is Verdict.WITHIN_TOLERANCE),
+                0.0,
+            ),
             Check("read-out ranks of all heads together", sum(ranks), model.outputs),
         ),
         conclusion=(
-            Check("queries per try, but those of verification", asked / tries, _allow_queries(counts)),
+            Check(
+                "queries per try, but those of verification", asked / tries, _allow_queries(counts)
+            ),
             Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
         ),
     )
 
 
 def _allow_queries(counts: Mapping[str, int]) -> float:
-    """The expected count, with a tenth for what is asked again and the columns that show a rank is complete."""
+    """The expected count, with a tenth for what is asked again and the columns that show a rank is
+    complete.
+    """
     return 1.1 * sum(counts.values()) + 50

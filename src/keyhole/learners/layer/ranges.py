@@ -1,8 +1,9 @@
-r"""Two rounds for all heads of a layer: columns until no rank grows, then coordinates along the ranges found.
+r"""Two rounds for all heads of a layer: columns until no rank grows, then coordinates along the
+ranges found.
 
-As for one head: with $Q_h$ an orthonormal basis of the range of $M_h$, $M_h = Q_h Q_h^\top M_h$. The vectors x of round
-two are common to all heads, half as many again as the largest rank, so that the least-squares solve for the
-coordinates along every $Q_h$ is well conditioned.
+As for one head: with $Q_h$ an orthonormal basis of the range of $M_h$, $M_h = Q_h Q_h^\top M_h$.
+The vectors x of round two are common to all heads, half as many again as the largest rank, so that
+the least-squares solve for the coordinates along every $Q_h$ is well conditioned.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ _ALONG = 1.5  # vectors per rank in round two
 def measure_enough_columns(scores: Scores, *, cut: float) -> None:
     """Round one: measure whole columns until those of every head are dependent, or none is left.
 
-    The first look comes after as many columns as there are heads, the second where every head would have the rank of
-    the largest read-out, as in a layer whose queries, keys and values have one size.
+    The first look comes after as many columns as there are heads, the second where every head would
+    have the rank of the largest read-out, as in a layer whose queries, keys and values have one
+    size.
     """
     n = len(scores.directions.Y)
     heads, size = len(scores.spaces.bases), max(basis.shape[1] for basis in scores.spaces.bases)
@@ -30,13 +32,24 @@ def measure_enough_columns(scores: Scores, *, cut: float) -> None:
         ranks = [_find_column_range(C, cut).shape[1] for C in scores.columns()]
         if scores.known == n or max(ranks) < scores.known:
             return
-        wanted = min(n, size + spare if scores.known < size + spare else scores.known + max(2, scores.known // 8))
+        wanted = min(
+            n,
+            (
+                size + spare
+                if scores.known < size + spare
+                else scores.known + max(2, scores.known // 8)
+            ),
+        )
 
 
 def measure_few_columns(scores: Scores) -> None:
-    """Whole columns along twice as many directions as there are heads: enough to route with, however coarse."""
+    """Whole columns along twice as many directions as there are heads: enough to route with,
+    however coarse.
+    """
     spare = 2 + scores.readout.biased
-    scores.measure(max(0, min(len(scores.directions.Y), 2 * len(scores.spaces.bases) + spare) - scores.known))
+    scores.measure(
+        max(0, min(len(scores.directions.Y), 2 * len(scores.spaces.bases) + spare) - scores.known)
+    )
 
 
 def complete_score_matrices(scores: Scores, *, cut: float) -> tuple[list[Matrix], list[int]]:
@@ -86,6 +99,8 @@ def split_score_bias(scores: Scores, M: Matrix) -> tuple[Matrix, Vector | None]:
 def assemble_partial_matrices(scores: Scores) -> list[Matrix]:
     """M_h as far as whole columns tell: zero on directions not measured."""
     if scores.known == 0:
-        return [np.zeros((len(scores.basis), scores.directions.O.shape[1]))] * len(scores.spaces.bases)
+        return [np.zeros((len(scores.basis), scores.directions.O.shape[1]))] * len(
+            scores.spaces.bases
+        )
     columns: Stack = scores.columns()
     return [C @ scores.directions.O[: scores.known] for C in columns]

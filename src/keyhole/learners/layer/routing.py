@@ -1,10 +1,12 @@
 r"""Sharpening what is known of the read-outs: make one head look at x and all others away from it.
 
-With columns $M_h o_j$ of all heads known roughly, scores along $y = \sum_j \beta_j y_j$ are known for every x. H linear
-equations for $\beta$ ask for the score $+m$ of head h and $-m$ of all others. At m = 60 no softmax differs from 0 or 1
-in float64, though the scores are known to a few digits only: $F - c - V^\top y = V_h^\top x$ to rounding.
+With columns $M_h o_j$ of all heads known roughly, scores along $y = \sum_j \beta_j y_j$ are known
+for every x. H linear equations for $\beta$ ask for the score $+m$ of head h and $-m$ of all others.
+At m = 60 no softmax differs from 0 or 1 in float64, though the scores are known to a few digits
+only: $F - c - V^\top y = V_h^\top x$ to rounding.
 
-Where a score bias acts, one more equation, $\sum_j \beta_j = 1$, makes $\sum_j \beta_j (W y_j + h) = W y + h$.
+Where a score bias acts, one more equation, $\sum_j \beta_j = 1$, makes $\sum_j \beta_j (W y_j + h)
+= W y + h$.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _LONGER = 4.0  # |x| / |y|
 def route_heads(scores: Scores, *, rng: np.random.Generator) -> Spaces | None:
     """Spaces of all heads anew, each from answers in which that head alone looked at x.
 
-    None where no last token routes so: there are more heads than directions, or scores of two heads that depend.
+    None where no last token routes so: there are more heads than directions, or scores of two heads
+    that depend.
     """
     ranks = [basis.shape[1] for basis in scores.spaces.bases]
     x = rng.normal(size=(int(np.ceil(_SPARE * max(ranks))) + 1, len(scores.readout.V)))
@@ -34,25 +37,35 @@ def route_heads(scores: Scores, *, rng: np.random.Generator) -> Spaces | None:
             return None
         seen = scores.oracle.ask(X.copy()) - scores.readout.base(X[:, 1])
         heads = (seen / lengths[:, None]).reshape(len(ranks), len(x), -1)
-        bases = [np.linalg.svd(E.T, full_matrices=False)[0][:, :rank] for E, rank in zip(heads, ranks, strict=True)]
+        bases = [
+            np.linalg.svd(E.T, full_matrices=False)[0][:, :rank]
+            for E, rank in zip(heads, ranks, strict=True)
+        ]
     return Spaces.of(tuple(bases), scores.readout.V, cut=0.0, roundoff=scores.roundoff)
 
 
 def _plan_routes(scores: Scores, x: Matrix) -> tuple[Sequences | None, Vector]:
-    r"""Pairs $[y + \ell x; y]$, heads by x, in which one head alone looks at the first token, and the lengths $\ell$.
+    r"""Pairs $[y + \ell x; y]$, heads by x, in which one head alone looks at the first token, and
+    the lengths $\ell$.
 
-    With P the inverse of the equations at length one, $\beta = P m / \ell + p$, p what the bias asks for. The length
-    balances |x| and |y|; it settles in a few steps, since |y| falls as it grows.
+    With P the inverse of the equations at length one, $\beta = P m / \ell + p$, p what the bias
+    asks for. The length balances |x| and |y|; it settles in a few steps, since |y| falls as it
+    grows.
     """
     columns, Y = scores.columns(), scores.sy * scores.directions.Y[: scores.known]
     margins = _MARGIN * (2.0 * np.eye(len(columns)) - 1.0)
     forms = scores.directions.weight * np.einsum("nd,hdk->nhk", x, columns)
-    equations = np.concatenate([forms, np.ones((len(x), int(scores.readout.biased), len(Y)))], axis=1)
+    equations = np.concatenate(
+        [forms, np.ones((len(x), int(scores.readout.biased), len(Y)))], axis=1
+    )
     P = np.linalg.pinv(equations, rcond=1e-10)
     moving = np.einsum("nkh,eh->enk", P[:, :, : len(columns)], margins)
     still = P[:, :, len(columns) :].sum(axis=2)
     reached = np.einsum("nhk,enk->enh", forms, moving) - margins[:, None]
-    if np.abs(reached).max() > _MARGIN - _LEAST or np.abs(np.einsum("nhk,nk->nh", forms, still)).max() > 1.0:
+    if (
+        np.abs(reached).max() > _MARGIN - _LEAST
+        or np.abs(np.einsum("nhk,nk->nh", forms, still)).max() > 1.0
+    ):
         return None, np.zeros(0)
     lengths, y = np.ones(moving.shape[:2]), moving @ Y
     for _ in range(6):

@@ -1,10 +1,12 @@
-r"""The learner of ReLU networks whose tokens must stay inside a ball, and how much of the ball its word is worth.
+r"""The learner of ReLU networks whose tokens must stay inside a ball, and how much of the ball its
+word is worth.
 
-The network is peeled along chords (chords). Then n fresh points are asked, half of them uniform in the ball, half on
-its surface. If the model were wrong on a share v of the ball, all would agree with probability $(1 - v)^{n/2}$ at
-most. When fresh points disagree, peeling goes on, and other fresh points are asked, more of them: with
-$n_i = N (\ln 20 + i \ln 2)/3$ points at attempt $i = 1, 2, \dots$ a model wrong on more than $6/N$ of the ball, or of
-its surface, passes with probability $0.05/2^i$ at most, which adds up to 5 %.
+The network is peeled along chords (chords). Then n fresh points are asked, half of them uniform in
+the ball, half on its surface. If the model were wrong on a share v of the ball, all would agree
+with probability $(1 - v)^{n/2}$ at most. When fresh points disagree, peeling goes on, and other
+fresh points are asked, more of them: with $n_i = N (\ln 20 + i \ln 2)/3$ points at attempt $i = 1,
+2, \dots$ a model wrong on more than $6/N$ of the ball, or of its surface, passes with probability
+$0.05/2^i$ at most, which adds up to 5 %.
 """
 
 from __future__ import annotations
@@ -72,11 +74,14 @@ class NetworkInBall:
             raise InvalidInput(f"the radius of the ball is a finite number > 0; got {self.radius}.")
         if min(self.points, self.most, 1 if self.hidden is None else self.hidden + 1) < 1:
             raise InvalidInput(
-                f"points and most are at least 1, hidden at least 0; got {(self.points, self.most, self.hidden)}."
+                "points and most are at least 1, hidden at least 0; got"
+                f" {(self.points, self.most, self.hidden)}."
             )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """About 5.5 queries per kink, 4.5 to try each hyperplane, a Jacobian for every 0.85 m kinks, fresh ones."""
+        """About 5.5 queries per kink, 4.5 to try each hyperplane, a Jacobian for every 0.85 m
+        kinks, fresh ones.
+        """
         k = 4 * width if self.hidden is None else self.hidden
         jacobians = -(-k // max(1, int(0.85 * outputs))) + (k // 8 if outputs > 2 else 0)
         by_phase = {
@@ -88,7 +93,10 @@ class NetworkInBall:
             "mend": k // 8 * (2 * width + 2),
             "verify": count_fresh_points(self.points, 1) + _EACH * len(_LONGER),
         }
-        last = sum(count_fresh_points(self.points, i + 1) + _EACH * len(_LONGER) + 2 for i in range(_ATTEMPTS))
+        last = sum(
+            count_fresh_points(self.points, i + 1) + _EACH * len(_LONGER) + 2
+            for i in range(_ATTEMPTS)
+        )
         count = network_freedom(width, hidden=k, outputs=outputs)
         worst = self.cap(width) + last
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
@@ -101,7 +109,9 @@ class NetworkInBall:
         """Recover the network inside the ball; certificate keyhole/chords."""
         radius = self.radius or read_imperfection(oracle).token_bound
         if radius is None:
-            raise InvalidInput("a bound on the tokens is needed: declare it (--token-bound R), or give the radius.")
+            raise InvalidInput(
+                "a bound on the tokens is needed: declare it (--token-bound R), or give the radius."
+            )
         measuring, checking = rng.spawn(2)
         run = _BallRun(self, Counted(oracle), radius, read_imperfection(oracle).roundoff)
         return run.learn(measuring, checking)
@@ -109,7 +119,9 @@ class NetworkInBall:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _BallAnswers:
-    """Fresh answers: agreement, points with answers and errors, the worst case, whether rounding hides everything."""
+    """Fresh answers: agreement, points with answers and errors, the worst case, whether rounding
+    hides everything.
+    """
 
     fresh: Fresh
     x: Matrix
@@ -132,7 +144,9 @@ class _BallRun:
     attempt: int = field(default=0, init=False)
 
     def ask(self, x: Matrix) -> Matrix:
-        if self.oracle.ledger.total(without="verify").sequences + len(x) > self.options.cap(x.shape[1]):
+        if self.oracle.ledger.total(without="verify").sequences + len(x) > self.options.cap(
+            x.shape[1]
+        ):
             raise Unresolved
         return self.oracle.ask(x[:, None])
 
@@ -144,7 +158,9 @@ class _BallRun:
     def learn(self, rng: np.random.Generator, checking: np.random.Generator) -> Recovery[AbsAffine]:
         """Peel and ask fresh points in turn, until these agree or nothing more is found."""
         width = self.oracle.width
-        peeling = Peeling(self.ask, width, self.radius, self.roundoff, self.options.most, self.oracle.phase, rng)
+        peeling = Peeling(
+            self.ask, width, self.radius, self.roundoff, self.options.most, self.oracle.phase, rng
+        )
         try:
             self.peeling = peeling
             peeling.begin()
@@ -173,11 +189,15 @@ class _BallRun:
         return None
 
     def _examined(self, peeling: Peeling, rng: np.random.Generator) -> _BallAnswers:
-        """Ask fresh points and a few longer sequences, no more of them once a hyperplane turns out to be missing."""
+        """Ask fresh points and a few longer sequences, no more of them once a hyperplane turns out
+        to be missing.
+        """
         count, d = count_fresh_points(self.options.points, self.attempt), peeling.width
         lone = draw_in_ball(count + count % 2, d, self.radius, rng=rng)[:count, None]
         batches: list[Stack] = [lone[i : i + _BATCH] for i in range(0, count, _BATCH)]
-        batches += [draw_in_ball(_EACH * n, d, self.radius, rng=rng).reshape(_EACH, n, d) for n in _LONGER]
+        batches += [
+            draw_in_ball(_EACH * n, d, self.radius, rng=rng).reshape(_EACH, n, d) for n in _LONGER
+        ]
         answers: list[Matrix] = []
         complete, missing = True, peeling.missing
         with self.oracle.phase("verify"):
@@ -204,7 +224,9 @@ class _BallRun:
         if size <= MOST and peeling.errors().max() > _PRECISE * peeling.spread:
             peeling.refit()
 
-    def _compared(self, model: AbsAffine, batches: list[Stack], answers: list[Matrix], complete: bool) -> _BallAnswers:
+    def _compared(
+        self, model: AbsAffine, batches: list[Stack], answers: list[Matrix], complete: bool
+    ) -> _BallAnswers:
         every = np.concatenate([*answers, np.zeros((0, model.outputs))])
         size = float(np.abs(every).max(initial=0.0))
         spread = float(np.abs(every - every.mean(axis=0)).max()) if len(every) else 0.0
@@ -216,7 +238,9 @@ class _BallRun:
         ]
         largest = max((case.gap for case in cases), default=0.0)
         yard = max(spread, grain / EXACT) or largest or 1.0
-        worst = max(cases, key=lambda c: (c.gap > EXACT * yard, -len(c.tokens), c.gap), default=None)
+        worst = max(
+            cases, key=lambda c: (c.gap > EXACT * yard, -len(c.tokens), c.gap), default=None
+        )
         lone = max((case.gap for case in cases if len(case.tokens) == 1), default=0.0) / yard
         single = [case for case in cases if len(case.tokens) == 1]
         x = np.array([case.tokens[0] for case in single]).reshape(len(single), model.width)
@@ -227,7 +251,8 @@ class _BallRun:
     def _judge(self, peeling: Peeling, seen: _BallAnswers, why: Status | None) -> Ending | None:
         """How it ended, or None where peeling should go on from what fresh points show."""
         passed = seen.fresh.relative <= EXACT
-        # Lone tokens that disagree show hyperplanes still missing; longer sequences alone show another class.
+        # Lone tokens that disagree show hyperplanes still missing; longer sequences alone show
+        # another class.
         if not passed and not seen.hidden and why is None and seen.lone > EXACT:
             return self._search_on(peeling, seen)
         return settle(
@@ -249,7 +274,9 @@ class _BallRun:
         return None
 
     def _sharper(self, peeling: Peeling) -> bool:
-        """Whether a fit to all answers, those to fresh points included, is possible; it is then made."""
+        """Whether a fit to all answers, those to fresh points included, is possible; it is then
+        made.
+        """
         model = peeling.model
         if count_parameters(model.width, hidden=model.hidden, outputs=model.outputs) > MOST:
             return False
@@ -258,7 +285,9 @@ class _BallRun:
         return True
 
     def _refuse(self, seen: _BallAnswers, why: Status) -> Ending:
-        """Refuse where lone tokens bend everywhere or earlier ones act; chords that found nothing prove nothing."""
+        """Refuse where lone tokens bend everywhere or earlier ones act; chords that found nothing
+        prove nothing.
+        """
         doubt = Doubt(why, seen.worst, describe_gap(seen.worst), refutes=why is Status.SMOOTH)
         return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
 
@@ -277,7 +306,11 @@ class _BallRun:
                 reason=self._reason(),
                 determined=self._determined(ending.verdict),
                 degrees_of_freedom=None if model is None else model.degrees_of_freedom,
-                certificate=None if seen is None or model is None else self._certificate(model, ending.verdict, seen),
+                certificate=(
+                    None
+                    if seen is None or model is None
+                    else self._certificate(model, ending.verdict, seen)
+                ),
                 bars={} if model is None or not model.hidden else self._bars(model),
             ),
         )
@@ -290,16 +323,16 @@ class _BallRun:
 
     def _said(self) -> str:
         return (
-            f"With 95 % confidence it is wrong on less than {100 * self.share:.2g} % of the ball of radius "
-            f"{self.radius:.6g}, and of its surface."
+            f"With 95 % confidence it is wrong on less than {100 * self.share:.2g} % of the ball of"
+            f" radius {self.radius:.6g}, and of its surface."
         )
 
     def _reason(self) -> str:
         if self.model is None:
             return "A network with one hidden ReLU layer was tried inside the ball."
         return (
-            f"Inside the ball of radius {self.radius:.6g} the answers are piecewise linear, bent along "
-            f"{self.model.hidden} hyperplanes."
+            f"Inside the ball of radius {self.radius:.6g} the answers are piecewise linear, bent"
+            f" along {self.model.hidden} hyperplanes."
         )
 
     def _determined(self, verdict: Verdict) -> str:
@@ -308,16 +341,21 @@ class _BallRun:
         if not verdict.verified:
             return "The model is the best one found; nothing of it is certain."
         return (
-            f"{self.model.hidden} hyperplanes n, t with their jumps D, and the affine part P, q, are determined up to "
-            f"order and signs of (n, t), inside the ball. {self._said()} Hyperplanes that cut off a smaller part, or "
-            "miss the ball, are not seen, and outside nothing is determined."
+            f"{self.model.hidden} hyperplanes n, t with their jumps D, and the affine part P, q,"
+            f" are determined up to order and signs of (n, t), inside the ball. {self._said()}"
+            " Hyperplanes that cut off a smaller part, or miss the ball, are not seen, and outside"
+            " nothing is determined."
         )
 
     def _bars(self, model: AbsAffine) -> dict[str, Vector | Matrix]:
         bars = self.peeling.bars if self.peeling is not None else np.zeros(0)
         if len(bars) != model.hidden:
             return {}
-        return {"n": bars / self.radius, "t": bars, "D": bars / self.radius * np.linalg.norm(model.D, axis=1)}
+        return {
+            "n": bars / self.radius,
+            "t": bars,
+            "D": bars / self.radius * np.linalg.norm(model.D, axis=1),
+        }
 
     def _certificate(self, model: AbsAffine, verdict: Verdict, seen: _BallAnswers) -> Certificate:
         """The claim of chords, confronted with one run."""
@@ -326,10 +364,18 @@ class _BallRun:
         asked = self.oracle.ledger.total(without="verify").sequences
         return Certificate(
             "keyhole/chords",
-            assumptions=(Check("answers that no such network gives", float(not verdict.verified), 0.0),),
+            assumptions=(
+                Check("answers that no such network gives", float(not verdict.verified), 0.0),
+            ),
             conclusion=(
-                Check("queries used beside fresh ones", asked, 2 * jacobians + 14 * k + 12 * d + 600),
+                Check(
+                    "queries used beside fresh ones", asked, 2 * jacobians + 14 * k + 12 * d + 600
+                ),
                 Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),
-                Check("share of the ball that may be wrong, at 95 %", self.share, 6.0 / self.options.points),
+                Check(
+                    "share of the ball that may be wrong, at 95 %",
+                    self.share,
+                    6.0 / self.options.points,
+                ),
             ),
         )

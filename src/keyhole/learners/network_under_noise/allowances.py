@@ -1,4 +1,6 @@
-"""What fresh answers say of a network fitted to answers with errors: how far off they are, and how far they may be."""
+"""What fresh answers say of a network fitted to answers with errors: how far off they are, and how
+far they may be.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _INEXACT = 1e-7  # relative error of normals and jumps that were read far away, 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Errors of an answer: standard deviation of all, of the random part, and the largest of those not random."""
+    """Errors of an answer: standard deviation of all, of the random part, and the largest of those
+    not random.
+    """
 
     sigma: float
     noise: float
@@ -34,10 +38,15 @@ class Scatter:
         return _SIGMAS * self.sigma
 
     def lied(self, answers: Matrix) -> float:
-        """By how much answers to one question scatter, where that is more than was declared; else 0."""
+        """By how much answers to one question scatter, where that is more than was declared; else
+        0.
+        """
         scatter = float(answers.std(axis=0, ddof=1).max())
         return (
-            scatter if scatter > 2.5 * self.noise + 2.0 * self.tolerance + 1e-11 * float(np.abs(answers).max()) else 0.0
+            scatter
+            if scatter
+            > 2.5 * self.noise + 2.0 * self.tolerance + 1e-11 * float(np.abs(answers).max())
+            else 0.0
         )
 
 
@@ -56,12 +65,18 @@ class UncertainFit:
     offsets: bool
 
     def deviation(self, x: Matrix) -> Vector:
-        """Standard deviation of the model's answers at points, the largest over outputs, for answers of variance 1."""
+        """Standard deviation of the model's answers at points, the largest over outputs, for
+        answers of variance 1.
+        """
         m, worst = self.model.outputs, np.zeros(len(x))
         with pin_one_thread():
             if self.offsets:
                 J = differentiate_by_offsets(self.model, x)
-                return np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0)).reshape(-1, m).max(axis=1)
+                return (
+                    np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0))
+                    .reshape(-1, m)
+                    .max(axis=1)
+                )
             for output in range(m):
                 J = differentiate_output(self.model, x, output)
                 worst = np.maximum(worst, np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0)))
@@ -80,7 +95,9 @@ class FreshComparison:
     spread: float
 
     @classmethod
-    def of(cls, found: UncertainFit, X: Array, y: Matrix, scatter: Scatter, radius: float) -> FreshComparison:
+    def of(
+        cls, found: UncertainFit, X: Array, y: Matrix, scatter: Scatter, radius: float
+    ) -> FreshComparison:
         """Compare answers with the model's, beside errors and the uncertainty of the fit."""
         model, x = found.model, X[:, -1]
         off = y - model(X)

@@ -1,11 +1,12 @@
 r"""A ReLU network from answers with absolute errors, where tokens may be of any length.
 
-An error that does not grow with the answers vanishes beside long tokens. Asked points of size S the network is, over
-S, one whose hyperplanes pass the origin, with errors of $\sigma/S$: normals, jumps and the linear part come out to
-rounding (relu). Offsets and the constant stay behind errors. Near its hyperplane, far from all others, a unit shows
-two lines that meet at $t_j$, give or take $\sigma/|D_j|$; then all offsets and the constant are fitted to answers at
-the scale of the offsets, where $g$ changes by $-\tfrac12 D_j s_{ij}\,\delta t_j$ and by $\delta q$, linear but for
-changes of side.
+An error that does not grow with the answers vanishes beside long tokens. Asked points of size S the
+network is, over S, one whose hyperplanes pass the origin, with errors of $\sigma/S$: normals, jumps
+and the linear part come out to rounding (relu). Offsets and the constant stay behind errors. Near
+its hyperplane, far from all others, a unit shows two lines that meet at $t_j$, give or take
+$\sigma/|D_j|$; then all offsets and the constant are fitted to answers at the scale of the offsets,
+where $g$ changes by $-\tfrac12 D_j s_{ij}\,\delta t_j$ and by $\delta q$, linear but for changes of
+side.
 """
 
 from __future__ import annotations
@@ -53,28 +54,35 @@ def find_offsets(ask: Ask, units: AbsAffine, *, repeats: int, rng: np.random.Gen
     return t
 
 
-def _meet_lines(ask: Ask, units: AbsAffine, places: Matrix, t: Vector, h: float, repeats: int) -> Vector:
+def _meet_lines(
+    ask: Ask, units: AbsAffine, places: Matrix, t: Vector, h: float, repeats: int
+) -> Vector:
     """Two points on either side of every hyperplane, and where the lines through them meet."""
     r = np.tile(np.array([-2.0, -1.0, 1.0, 2.0]) * h, (repeats, 1)).ravel()
     x = places[:, None] + (t[:, None] + r)[..., None] * units.n[:, None]
     answers = ask(x.reshape(-1, units.width)).reshape(units.hidden, repeats, 4, -1).mean(axis=1)
     D = units.D
     size = np.maximum((D * D).sum(axis=1), 1e-300)
-    y = np.einsum("jrm,jm->jr", answers - answers[:, :1], D) / size[:, None]  # jumps have slope 1 in these
+    # jumps have slope 1 in these
+    y = np.einsum("jrm,jm->jr", answers - answers[:, :1], D) / size[:, None]
     left, right = y[:, 1] - y[:, 0], y[:, 3] - y[:, 2]
-    # a + left r/h and b + right r/h meet where (b - a) + (right - left) r/h = 0, and right - left is h
+    # a + left r/h and b + right r/h meet where (b - a) + (right - left) r/h = 0, and right - left
+    # is h
     a, b = y[:, 1] + left, y[:, 2] - right
     return t + (a - b)
 
 
 def settle_offsets(units: AbsAffine, x: Matrix, y: Matrix) -> tuple[AbsAffine, Matrix]:
-    """Offsets and constant that leave least at given points, with their covariance for answers of variance 1."""
+    """Offsets and constant that leave least at given points, with their covariance for answers of
+    variance 1.
+    """
     left = rms(y - units.points(x))
     with pin_one_thread():
         for _ in range(_STEPS):
             rest = (y - units.points(x)).ravel()
             step = np.asarray(
-                np.linalg.lstsq(differentiate_by_offsets(units, x), rest, rcond=None)[0], dtype=np.float64
+                np.linalg.lstsq(differentiate_by_offsets(units, x), rest, rcond=None)[0],
+                dtype=np.float64,
             )
             trials = [_move_offsets(units, share * step) for share in (1.0, 0.5, 0.25)]
             after = [rms(y - trial.points(x)) for trial in trials]
@@ -95,4 +103,6 @@ def differentiate_by_offsets(units: AbsAffine, x: Matrix) -> Matrix:
     """Derivatives of all outputs at points, one row each, by the offsets and the constants."""
     k, m = units.hidden, units.outputs
     slope = -np.sign(x @ units.n.T - units.t)[..., None] * units.D / 2  # point, unit, output
-    return np.hstack([slope.transpose(0, 2, 1).reshape(len(x) * m, k), np.tile(np.eye(m), (len(x), 1))])
+    return np.hstack(
+        [slope.transpose(0, 2, 1).reshape(len(x) * m, k), np.tile(np.eye(m), (len(x), 1))]
+    )

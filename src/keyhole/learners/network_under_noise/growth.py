@@ -1,13 +1,14 @@
 r"""A ReLU network grown from answers with errors, hyperplane by hyperplane, and pruned.
 
-What the model leaves at points already asked shows where a hyperplane is missing. Out of many random hyperplanes
-through points with large errors those are taken that explain most of what is left, each is fitted to it alone, the best
-one is added, and all parameters are fitted again (levenberg). When additions help no more, though answers are not yet
-explained, those hyperplanes go that are needed least, and growing goes on; after that it begins anew.
+What the model leaves at points already asked shows where a hyperplane is missing. Out of many
+random hyperplanes through points with large errors those are taken that explain most of what is
+left, each is fitted to it alone, the best one is added, and all parameters are fitted again
+(levenberg). When additions help no more, though answers are not yet explained, those hyperplanes go
+that are needed least, and growing goes on; after that it begins anew.
 
 How much worse the fit gets without hyperplane j, everything else fitted again, is to second order
-$D_j^\top [(J^\top J)^{-1}]_{jj}^{-1} D_j$ (the optimal brain surgeon's saliency). At the end hyperplanes go as long as
-answers are explained without them.
+$D_j^\top [(J^\top J)^{-1}]_{jj}^{-1} D_j$ (the optimal brain surgeon's saliency). At the end
+hyperplanes go as long as answers are explained without them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Indices, Mask, Matrix, Vector, pin_one_thread, rms
-from keyhole.learners.fitting import build_normal_equations, count_parameters, fit_parameters, solve_damped_equations
+from keyhole.learners.fitting import (
+    build_normal_equations,
+    count_parameters,
+    fit_parameters,
+    solve_damped_equations,
+)
 from keyhole.models import AbsAffine
 
 LARGEST = 800  # parameters at most; beyond, fits take too long
@@ -42,7 +48,8 @@ class Growing:
     """A network under way.
 
     Args:
-        more: asks so many new points, near given ones if there are any, and returns them with their answers.
+        more: asks so many new points, near given ones if there are any, and returns them with their
+            answers.
         sigma: standard deviation of an answer.
         most: hyperplanes allowed for.
         rng: source of every random choice.
@@ -61,7 +68,10 @@ class Growing:
 
     def explained(self, model: AbsAffine, left: float) -> bool:
         """Whether errors explain what is left, given how many numbers were fitted."""
-        count, used = self.y.size, count_parameters(model.width, hidden=model.hidden, outputs=model.outputs)
+        count, used = (
+            self.y.size,
+            count_parameters(model.width, hidden=model.hidden, outputs=model.outputs),
+        )
         room = max(1, count - used)
         return left**2 * count <= self.sigma**2 * room * (1.0 + 4.0 * (2.0 / room) ** 0.5)
 
@@ -90,7 +100,11 @@ class Growing:
             model = _join_networks(model, self._proposed(model))
             model, left = self._fit(model, 1e-4)
             history.append(left)
-            if len(history) > _WAIT and left > _LESS * history[-1 - _WAIT] and not self.explained(model, left):
+            if (
+                len(history) > _WAIT
+                and left > _LESS * history[-1 - _WAIT]
+                and not self.explained(model, left)
+            ):
                 self.look(model)
                 needed = np.argsort(saliency(model, self.x, self.y))[max(2, model.hidden // _CUT) :]
                 model, stuck, history = _select_hyperplanes(model, np.sort(needed)), stuck + 1, []
@@ -101,7 +115,9 @@ class Growing:
         """Fit everything, at a cost that is booked."""
         size = count_parameters(model.width, hidden=model.hidden, outputs=model.outputs)
         self.work += _FITS * float(size) ** 2 * self.y.size
-        return fit_parameters(model, self.x, self.y, steps=_FITS, damping=damping, enough=0.5 * self.sigma)
+        return fit_parameters(
+            model, self.x, self.y, steps=_FITS, damping=damping, enough=0.5 * self.sigma
+        )
 
     def _enough(self, size: int) -> None:
         """Ask more points where there are few for so many parameters."""
@@ -114,7 +130,9 @@ class Growing:
         self.x, self.y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
 
     def look(self, model: AbsAffine) -> None:
-        """Ask round the points that the model explains worst: small parts of the ball have few points of their own."""
+        """Ask round the points that the model explains worst: small parts of the ball have few
+        points of their own.
+        """
         off = np.abs(self.y - model.points(self.x)).max(axis=1)
         worst = np.argsort(-off)[:_WORST]
         worst = worst[off[worst] > _CLEAR * self.sigma]
@@ -136,7 +154,9 @@ class Growing:
         tries: list[tuple[float, AbsAffine]] = []
         for j in np.argsort(-np.linalg.norm(explains, axis=1))[:_CHOSEN]:
             D = (2 * explains[j] / size[j])[None]
-            one = AbsAffine(n[j : j + 1], t[j : j + 1], D, np.zeros_like(model.P), np.zeros_like(model.q))
+            one = AbsAffine(
+                n[j : j + 1], t[j : j + 1], D, np.zeros_like(model.P), np.zeros_like(model.q)
+            )
             one, left = fit_parameters(one, x, rest, steps=_ALONE, damping=1e-3)
             tries.append((left, one))
         return min(tries, key=lambda pair: pair[0])[1]
@@ -168,7 +188,9 @@ def saliency(model: AbsAffine, x: Matrix, y: Matrix) -> Vector:
 
 
 def covariance(model: AbsAffine, x: Matrix, y: Matrix) -> Matrix:
-    """The inverse of the normal matrix: covariance of the parameters where answers have variance 1."""
+    """The inverse of the normal matrix: covariance of the parameters where answers have variance
+    1.
+    """
     with pin_one_thread():
         H = build_normal_equations(model, x, y).H
         return np.asarray(solve_damped_equations(H, np.eye(len(H)), 1e-9))
@@ -179,7 +201,9 @@ def fit_affine_map(x: Matrix, y: Matrix) -> tuple[AbsAffine, float]:
     A = np.column_stack([x, np.ones(len(x))])
     B = np.asarray(np.linalg.lstsq(A, y, rcond=None)[0], dtype=np.float64)
     d, m = x.shape[1], y.shape[1]
-    return AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, m)), B[:-1].T, B[-1]), rms(y - A @ B)
+    return AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, m)), B[:-1].T, B[-1]), rms(
+        y - A @ B
+    )
 
 
 def _select_hyperplanes(model: AbsAffine, which: Mask | Indices) -> AbsAffine:

@@ -1,9 +1,10 @@
-r"""The learner of ReLU networks whose answers carry errors: noise, a tolerance, few decimals, float32.
+r"""The learner of ReLU networks whose answers carry errors: noise, a tolerance, few decimals,
+float32.
 
-Where tokens may be of any length, absolute errors vanish beside long ones (far_units). Where they are bounded, or where
-errors grow with the answers, a network is grown inside a ball (growth). The verdict is statistical: the mean square of
-what the model leaves at 2,000 fresh points, and the largest of them, must be what the declared errors and the
-uncertainty of the fit explain.
+Where tokens may be of any length, absolute errors vanish beside long ones (far_units). Where they
+are bounded, or where errors grow with the answers, a network is grown inside a ball (growth). The
+verdict is statistical: the mean square of what the model leaves at 2,000 fresh points, and the
+largest of them, must be what the declared errors and the uncertainty of the fit explain.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class NetworkUnderNoise:
     def __post_init__(self) -> None:
         if min(self.most, self.points, 1 if self.hidden is None else self.hidden + 1) < 1:
             raise InvalidInput(
-                f"most and points are at least 1, hidden at least 0; got {(self.most, self.points, self.hidden)}."
+                "most and points are at least 1, hidden at least 0; got"
+                f" {(self.most, self.points, self.hidden)}."
             )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
@@ -81,13 +83,17 @@ class NetworkUnderNoise:
         fresh = self.points + _EACH * len(_LENGTHS)
         by_phase = {"read": 200, "grow": 1000 + 12 * count // outputs, "verify": fresh + _AGAIN}
         far = Network(k, self.most).plan(width, outputs=outputs)
-        worst = far.at_most + 60_000 + 64 * self.most + _PER_OFFSET * (self.most + outputs) + 2 * fresh
+        worst = (
+            far.at_most + 60_000 + 64 * self.most + _PER_OFFSET * (self.most + outputs) + 2 * fresh
+        )
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AbsAffine]:
         """Recover the network as far as errors allow; certificate keyhole/grown-network."""
         measuring, checking = rng.spawn(2)
-        run = _NoisyNetworkRun(self, Counted(oracle), read_imperfection(oracle), measuring, checking)
+        run = _NoisyNetworkRun(
+            self, Counted(oracle), read_imperfection(oracle), measuring, checking
+        )
         try:
             return run.learn()
         except BudgetSpent:
@@ -109,7 +115,8 @@ class _NoisyNetworkRun:
     found: UncertainFit | None = field(default=None, init=False)
     far: bool = field(default=False, init=False)  # whether tokens of any length were asked
     asked: tuple[Matrix, Matrix] = field(init=False)  # the last fresh points with their answers
-    outside: bool = field(default=False, init=False)  # whether only points beyond the ball disagreed
+    # whether only points beyond the ball disagreed
+    outside: bool = field(default=False, init=False)
 
     def ask(self, x: Matrix) -> Matrix:
         return self.oracle.ask(np.ascontiguousarray(x)[:, None])
@@ -127,7 +134,9 @@ class _NoisyNetworkRun:
         return self._inside()
 
     def _listen(self) -> None:
-        """How much answers scatter: as declared, or as two answers to one question do, and by rounding."""
+        """How much answers scatter: as declared, or as two answers to one question do, and by
+        rounding.
+        """
         self.noise = self.stated.noise
         if np.isnan(self.noise):
             x = draw_in_ball(2 * _PLACES, self.oracle.width, self.radius, rng=self.rng)
@@ -136,7 +145,9 @@ class _NoisyNetworkRun:
         self.sigma = float(np.hypot(np.hypot(self.noise, self.stated.tolerance), rounding))
 
     def _rounding(self) -> float:
-        """Standard deviation of rounding: second differences along short lines, few of which meet a hyperplane."""
+        """Standard deviation of rounding: second differences along short lines, few of which meet a
+        hyperplane.
+        """
         d = self.oracle.width
         x = draw_in_ball(_PLACES, d, 0.9 * self.radius, rng=self.rng)
         u = self.rng.normal(size=(_PLACES, d))
@@ -149,7 +160,9 @@ class _NoisyNetworkRun:
         return float(np.clip(np.median(rough), least, most))
 
     def _scale(self) -> float:
-        """Three times the distance at which |f(ru) + f(-ru) - 2 f(0)| / r is half of the most it gets."""
+        """Three times the distance at which |f(ru) + f(-ru) - 2 f(0)| / r is half of the most it
+        gets.
+        """
         d = self.oracle.width
         radii = 10.0 ** np.arange(-8.0, 8.5, 0.5)
         u = self.rng.normal(size=(_DIRECTIONS, d))
@@ -157,15 +170,23 @@ class _NoisyNetworkRun:
         x = (radii[:, None, None] * u).reshape(-1, d)
         zero, ahead, back = self.ask(np.zeros((1, d))), self.ask(x), self.ask(-x)
         even = np.abs(ahead + back - 2 * zero).max(axis=1).reshape(len(radii), -1)
-        size = np.maximum(np.abs(ahead), np.abs(back)).max(axis=1).reshape(len(radii), -1) + np.abs(zero).max()
-        errors = 10 * (np.nan_to_num(self.stated.noise) + self.stated.tolerance) + 100 * self.stated.roundoff * size
+        size = (
+            np.maximum(np.abs(ahead), np.abs(back)).max(axis=1).reshape(len(radii), -1)
+            + np.abs(zero).max()
+        )
+        errors = (
+            10 * (np.nan_to_num(self.stated.noise) + self.stated.tolerance)
+            + 100 * self.stated.roundoff * size
+        )
         share = np.where(even > errors, even, 0.0) / radii[:, None]
         half = (share >= 0.5 * share.max(axis=0)) & (share > 0)
         seen = half.any(axis=0)
         return 3.0 * float(np.median(radii[half.argmax(axis=0)[seen]])) if seen.any() else 1.0
 
     def _outside(self) -> Recovery[AbsAffine] | None:
-        """Normals and jumps far away, offsets near the origin; None where that does not lead to a verified model."""
+        """Normals and jumps far away, offsets near the origin; None where that does not lead to a
+        verified model.
+        """
         units = self._far_units()
         if units is None:
             return None
@@ -183,7 +204,11 @@ class _NoisyNetworkRun:
         ended = self.judge()
         if ended.verdict.verified or ended.status in (Status.UNCHECKED, Status.INCONSISTENT):
             return ended
-        self.found, self.far, self.radius = None, False, max(before, 3.0 * float(np.abs(t).max(initial=0.0)))
+        self.found, self.far, self.radius = (
+            None,
+            False,
+            max(before, 3.0 * float(np.abs(t).max(initial=0.0))),
+        )
         return None
 
     def _far_units(self) -> AbsAffine | None:
@@ -227,7 +252,9 @@ class _NoisyNetworkRun:
         return ended or self.conclude(Ending(status=Status.UNGROWN))
 
     def _learn_from_fresh(self, growing: Growing, model: AbsAffine) -> None:
-        """Fresh points were not met: where they are beyond the ball it must be larger, else they are grown from."""
+        """Fresh points were not met: where they are beyond the ball it must be larger, else they
+        are grown from.
+        """
         if self.outside:
             self.radius *= _WIDER
             growing.x, growing.y = self._more(len(growing.x), None)
@@ -256,7 +283,9 @@ class _NoisyNetworkRun:
         d, R = self.oracle.width, self.radius
         x = draw_in_ball(count, d, R, rng=self.rng)
         if near is not None:
-            x = near[np.arange(count) % len(near)] + 0.15 * R * self.rng.normal(size=(count, d)) / np.sqrt(d)
+            x = near[np.arange(count) % len(near)] + 0.15 * R * self.rng.normal(
+                size=(count, d)
+            ) / np.sqrt(d)
             x *= np.minimum(1.0, (1.0 - 1e-12) * R / np.linalg.norm(x, axis=1, keepdims=True))
         with self.oracle.phase("grow"):
             return x, self.ask(x)
@@ -277,8 +306,13 @@ class _NoisyNetworkRun:
                 return self.conclude(Ending(status=Status.UNCHECKED))
         seen = [FreshComparison.of(found, X, y, self.scatter, self.radius) for X, y in cases]
         self.asked = cases[0][0][:, 0], cases[0][1]
-        self.outside = seen[0].excess <= 1.0 and max(s.excess for s in seen[1 + len(_LENGTHS) :] or seen[:1]) > 1.0
-        fresh = Fresh(sum(len(s.gap) for s in seen), max(float(s.gap.max()) for s in seen), seen[0].relative)
+        self.outside = (
+            seen[0].excess <= 1.0
+            and max(s.excess for s in seen[1 + len(_LENGTHS) :] or seen[:1]) > 1.0
+        )
+        fresh = Fresh(
+            sum(len(s.gap) for s in seen), max(float(s.gap.max()) for s in seen), seen[0].relative
+        )
         worst = max(seen, key=lambda s: s.excess)
         ending = settle(
             self.oracle,
@@ -299,7 +333,9 @@ class _NoisyNetworkRun:
         return None
 
     def _fresh(self) -> list[Array]:
-        """Fresh points first, then longer sequences and, where tokens may be of any length, points far away."""
+        """Fresh points first, then longer sequences and, where tokens may be of any length, points
+        far away.
+        """
         d, rng, R = self.oracle.width, self.checking, self.radius
         x = draw_in_ball(self.options.points, d, R, rng=rng)
         if self.far:
@@ -312,15 +348,24 @@ class _NoisyNetworkRun:
         radii = () if bounded else _BEYOND if self.far else _NEARBY
         longer = [draw_in_ball(_EACH * n, d, R, rng=rng).reshape(_EACH, n, d) for n in _LENGTHS]
         scale = 1.0 if self.far else d**-0.5
-        return [x[:, None], *longer, *(scale * R * r * rng.normal(size=(2 * _EACH, 1, d)) for r in radii)]
+        return [
+            x[:, None],
+            *longer,
+            *(scale * R * r * rng.normal(size=(2 * _EACH, 1, d)) for r in radii),
+        ]
 
     def _refuse(self, seen: FreshComparison) -> Ending:
-        """Refuse where tokens before the last act, unless the target scatters more than was declared."""
+        """Refuse where tokens before the last act, unless the target scatters more than was
+        declared.
+        """
         i = seen.worst
         tokens, allowed = seen.X[i], float(seen.allowed[i])
         try:
             with self.oracle.phase("verify"):
-                again, lone = (self.oracle.ask(np.repeat(X[None], _AGAIN, axis=0)) for X in (tokens, tokens[-1:]))
+                again, lone = (
+                    self.oracle.ask(np.repeat(X[None], _AGAIN, axis=0))
+                    for X in (tokens, tokens[-1:])
+                )
         except BudgetSpent:
             return Ending(status=Status.UNCHECKED, detail=NO_ROOM)
         case = Counterexample(tokens, again.mean(axis=0), lone.mean(axis=0))
@@ -329,7 +374,9 @@ class _NoisyNetworkRun:
         if len(tokens) == 1 or case.gap <= allowed:
             doubt = Doubt(Status.UNGROWN, detail=self._short(float(seen.gap[i])))
         lied = self.scatter.lied(again)
-        return resolve_doubt(self.oracle, doubt, repeat=lambda: _describe_scatter(lied) if lied else "")
+        return resolve_doubt(
+            self.oracle, doubt, repeat=lambda: _describe_scatter(lied) if lied else ""
+        )
 
     def _short(self, left: float) -> str:
         return f"It leaves {left:.1e}, and the errors explain {self.sigma:.1e}."
@@ -347,23 +394,38 @@ class _NoisyNetworkRun:
                 reason=self._reason(model),
                 determined=self._determined(model, ending.verdict, excess),
                 degrees_of_freedom=None if model is None else model.degrees_of_freedom,
-                certificate=None if ending.fresh is None else self._certificate(ending.verdict, excess),
+                certificate=(
+                    None if ending.fresh is None else self._certificate(ending.verdict, excess)
+                ),
                 bars=self._bars(),
             ),
         )
 
     def _errors(self) -> str:
         guessed = " (estimated)" if np.isnan(self.stated.noise) else ""
-        parts = [f"random errors of standard deviation {self.noise:.1e}{guessed}"] if self.noise else []
+        parts = (
+            [f"random errors of standard deviation {self.noise:.1e}{guessed}"] if self.noise else []
+        )
         parts += [f"errors up to {self.stated.tolerance:.1e}"] if self.stated.tolerance else []
-        parts += [f"relative rounding of {self.stated.roundoff:.1e}"] if self.stated.roundoff > EPS else []
+        parts += (
+            [f"relative rounding of {self.stated.roundoff:.1e}"]
+            if self.stated.roundoff > EPS
+            else []
+        )
         return " and ".join(parts) or "no errors"
 
     def _reason(self, model: AbsAffine | None) -> str:
         if model is None:
             return "A network with one hidden ReLU layer was tried."
-        where = "far away, and near the origin," if self.far else f"in the ball of radius {self.radius:.3g}"
-        return f"A network with {model.hidden} hidden units explains the answers {where} within their errors."
+        where = (
+            "far away, and near the origin,"
+            if self.far
+            else f"in the ball of radius {self.radius:.3g}"
+        )
+        return (
+            f"A network with {model.hidden} hidden units explains the answers {where} within their"
+            " errors."
+        )
 
     def _determined(self, model: AbsAffine | None, verdict: Verdict, excess: float) -> str:
         if model is None:
@@ -371,11 +433,16 @@ class _NoisyNetworkRun:
         if not verdict.verified:
             return "The model is the best one found; nothing of it is certain."
         off = self.sigma * max(0.0, excess - 1.0 + 2.0 * (2.0 / self.options.points) ** 0.5) ** 0.5
-        where = "" if self.far else f" inside the ball of radius {self.radius:.3g}, and nothing outside,"
+        where = (
+            ""
+            if self.far
+            else f" inside the ball of radius {self.radius:.3g}, and nothing outside,"
+        )
         return (
-            f"{model.hidden} hyperplanes n, t, their jumps D and the affine part are determined{where} within error "
-            f"bars, up to order and signs of (n, t). On average over fresh points the model may be off by {off:.1e}, "
-            "root mean square, beyond its error bars; units that act less than that are not seen."
+            f"{model.hidden} hyperplanes n, t, their jumps D and the affine part are"
+            f" determined{where} within error bars, up to order and signs of (n, t). On average"
+            f" over fresh points the model may be off by {off:.1e}, root mean square, beyond its"
+            " error bars; units that act less than that are not seen."
         )
 
     def _bars(self) -> dict[str, Array]:
@@ -386,7 +453,11 @@ class _NoisyNetworkRun:
         k, d, m = model.hidden, model.width, model.outputs
         spread = self.sigma * np.sqrt(np.maximum(np.diag(self.found.C), 0.0))
         if self.found.offsets:
-            return {"n": np.full(k, 1e-9), "t": spread[:k], "D": 1e-9 * np.linalg.norm(model.D, axis=1)}
+            return {
+                "n": np.full(k, 1e-9),
+                "t": spread[:k],
+                "D": 1e-9 * np.linalg.norm(model.D, axis=1),
+            }
         rows = spread[: k * (d + 1 + m)].reshape(k, d + 1 + m)
         return {
             "n": np.linalg.norm(rows[:, :d], axis=1),
@@ -399,9 +470,15 @@ class _NoisyNetworkRun:
         count = self.options.points * max(1, self.found.model.outputs if self.found else 1)
         return Certificate(
             "keyhole/grown-network",
-            assumptions=(Check("answers that were not explained", float(not verdict.verified), 0.0),),
+            assumptions=(
+                Check("answers that were not explained", float(not verdict.verified), 0.0),
+            ),
             conclusion=(
-                Check("mean square of fresh errors beside the declared ones", excess, 1.0 + 4.0 * (2.0 / count) ** 0.5),
+                Check(
+                    "mean square of fresh errors beside the declared ones",
+                    excess,
+                    1.0 + 4.0 * (2.0 / count) ** 0.5,
+                ),
             ),
         )
 

@@ -1,14 +1,17 @@
-r"""Every bend along one line when answers have three numbers or more, from about two samples per kink.
+r"""Every bend along one line when answers have three numbers or more, from about two samples per
+kink.
 
-Cells between neighbouring samples have chord slopes $c_i \in R^m$. If u cells with one kink each follow a linear cell
-of slope $s_0$ and are followed by a linear cell, then $s_i = (1 - \mu_i) s_{i-1} + \mu_i c_i$, where $1/\mu_i \le 1$ is
-the share of the cell after its kink. So the slope of the linear cell at the end is an affine combination
+Cells between neighbouring samples have chord slopes $c_i \in R^m$. If u cells with one kink each
+follow a linear cell of slope $s_0$ and are followed by a linear cell, then $s_i = (1 - \mu_i)
+s_{i-1} + \mu_i c_i$, where $1/\mu_i \le 1$ is the share of the cell after its kink. So the slope of
+the linear cell at the end is an affine combination
 
 $$s_u = \Bigl(1 - \sum_i a_i\Bigr) s_0 + \sum_i a_i c_i, \qquad
   \mu_u = a_u, \quad \mu_{u-1} = a_{u-1}/(1 - \mu_u), \dots$$
 
-which is m equations for u numbers: one least-squares solve, and m - u equations left over as a test that these cells
-hold exactly one kink each. The kink of a cell (a, b) lies at b - (b - a)/mu. Cells that no chain explains are halved.
+which is m equations for u numbers: one least-squares solve, and m - u equations left over as a test
+that these cells hold exactly one kink each. The kink of a cell (a, b) lies at b - (b - a)/mu. Cells
+that no chain explains are halved.
 """
 
 from __future__ import annotations
@@ -19,7 +22,15 @@ import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix, Vector, rms
 from keyhole.learners.networks.bends import SUSPICIOUS, is_smooth
-from keyhole.learners.networks.kinks import Bends, Crowded, Line, Noise, Smooth, Unresolved, find_middle
+from keyhole.learners.networks.kinks import (
+    Bends,
+    Crowded,
+    Line,
+    Noise,
+    Smooth,
+    Unresolved,
+    find_middle,
+)
 
 _SLACK = 12.0  # deviations beyond this many noises are real
 _LEVELS = 80
@@ -40,7 +51,9 @@ class _Cells:
     F: Matrix
     chords: Matrix = field(init=False)
     rough: Vector = field(init=False)
-    tried: dict[tuple[bytes, bool], Array | None] = field(default_factory=dict[tuple[bytes, bool], Array | None])
+    tried: dict[tuple[bytes, bool], Array | None] = field(
+        default_factory=dict[tuple[bytes, bool], Array | None]
+    )
     suspicious: int = field(default=3 * SUSPICIOUS, init=False)
 
     def measure(self) -> None:
@@ -59,12 +72,17 @@ class _Cells:
         self.t, self.F = np.insert(self.t, at + 1, t), np.insert(self.F, at + 1, F, axis=0)
 
     def chain(self, start: int, longest: int, *, sure: bool) -> Array | None:
-        """The mu of the shortest chain after a cell, at most `longest` cells; None where there is none.
+        """The mu of the shortest chain after a cell, at most `longest` cells; None where there is
+        none.
 
-        The linear cell at the end of a chain of u is the next column of the same matrix of steps, so one QR
-        factorisation holds all of them: column u of R has the combination above its diagonal, and the rest on it.
+        The linear cell at the end of a chain of u is the next column of the same matrix of steps,
+        so one QR factorisation holds all of them: column u of R has the combination above its
+        diagonal, and the rest on it.
         """
-        steps, rough = (self.chords[start + 1 : start + longest + 2] - self.chords[start]).T, self.rough[start:]
+        steps, rough = (
+            (self.chords[start + 1 : start + longest + 2] - self.chords[start]).T,
+            self.rough[start:],
+        )
         if np.abs(steps[:, 0]).max() <= _SLACK * (rough[0] + rough[1]):
             return np.zeros(0)
         size = np.linalg.norm(steps, axis=0) + 1e-300
@@ -75,8 +93,9 @@ class _Cells:
             a = _solve_upper(R[:u, :u], R[:u, u : u + 1])[:, 0] * size[u] / size[:u]
             bar = rough[u + 1] + np.abs(a) @ rough[1 : u + 1] + abs(1 - a.sum()) * rough[0]
             if abs(R[u, u]) * size[u] <= _SLACK * bar * len(steps) ** 0.5 and bar * 1e3 <= size[u]:
-                # Two linear cells after a crooked one fit a chain of one kink at the edge; so may an empty cell that
-                # hides a crowded one. Only from a cell known to be linear may a kink lie at the edge of the next.
+                # Two linear cells after a crooked one fit a chain of one kink at the edge; so may
+                # an empty cell that hides a crowded one. Only from a cell known to be linear may a
+                # kink lie at the edge of the next.
                 mu = _peel_kink_shares(a, -1e-9 if sure and u == 1 else _EDGE)
                 if mu is not None:
                     return mu
@@ -99,10 +118,15 @@ class _Cells:
         return kinks, [last - 1] if stuck else unknown
 
     def _onward(self, at: int, last: int, *, sure: bool) -> Array | None:
-        """The shortest chain from a cell; one that is not linear starts none, as m - u equations would have to hold."""
-        key = self.t[at : at + _CHAIN + 3].tobytes(), sure  # what was found holds until one of these cells is halved
+        """The shortest chain from a cell; one that is not linear starts none, as m - u equations
+        would have to hold.
+        """
+        # what was found holds until one of these cells is halved
+        key = self.t[at : at + _CHAIN + 3].tobytes(), sure
         if key not in self.tried:
-            self.tried[key] = self.chain(at, min(self.F.shape[1] - 2, _CHAIN, last - at - 1), sure=sure)
+            self.tried[key] = self.chain(
+                at, min(self.F.shape[1] - 2, _CHAIN, last - at - 1), sure=sure
+            )
         return self.tried[key]
 
     def run(self) -> dict[int, float]:
@@ -129,7 +153,9 @@ class _Cells:
 
 
 def _peel_kink_shares(a: Array, edge: float) -> Array | None:
-    """The mu of a chain from its affine combination, last one first; None unless each kink lies inside its cell."""
+    """The mu of a chain from its affine combination, last one first; None unless each kink lies
+    inside its cell.
+    """
     mu, rest = np.empty(len(a)), 1.0
     for i in reversed(range(len(a))):
         mu[i] = a[i] / rest if rest else np.nan
@@ -137,8 +163,12 @@ def _peel_kink_shares(a: Array, edge: float) -> Array | None:
     return np.maximum(mu, 1.0) if (mu >= 1 + edge).all() else None
 
 
-def resolve_line_by_runs(line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int) -> Bends:
-    """Resolve a line whose answers have three numbers or more; `places` are the rungs of the ladder."""
+def resolve_line_by_runs(
+    line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int
+) -> Bends:
+    """Resolve a line whose answers have three numbers or more; `places` are the rungs of the
+    ladder.
+    """
     cells = _Cells(line, noise, most, places, values)
     mu = cells.run()
     at = np.array(sorted(mu), dtype=np.intp)
@@ -156,7 +186,9 @@ def resolve_line_by_runs(line: Line, noise: Noise, places: Vector, values: Matri
 
 
 def _find_doubtful_places(bends: Bends) -> Vector:
-    """One more place in each region whose slope a chain left poorly known: away from the samples it has."""
+    """One more place in each region whose slope a chain left poorly known: away from the samples it
+    has.
+    """
     t = bends.t
     if len(t) < 2:
         return np.zeros(0)
@@ -199,7 +231,8 @@ def _fit_slopes(t: Vector, places: Vector, F: Matrix, weight: Vector) -> _SlopeF
     """The linear problem for given kinks, and the first-order change of its rest when they move.
 
     A shift of kink j by e changes values beyond it by -e jump_j. What slopes cannot make up for is
-    the sum of e_j z_j (x) jump_j, with z_j the part of its column outside the column space: k normal equations.
+    the sum of e_j z_j (x) jump_j, with z_j the part of its column outside the column space: k
+    normal equations.
     """
     A = _build_hinge_basis(places, t) * weight[:, None]
     size = np.linalg.norm(A, axis=0)
@@ -243,7 +276,10 @@ def refine_bends(line: Line, noise: Noise, t: Vector, places: Vector, values: Ma
     # slope r is the first slope and the jumps up to r
     sums = np.tri(len(t) + 1, len(fit.C), 1)
     sums[:, 0] = 0.0
-    spread = np.linalg.norm(sums @ fit.solve, axis=1) ** 2 + np.linalg.norm(sums @ fit.carried, axis=1) ** 2
+    spread = (
+        np.linalg.norm(sums @ fit.solve, axis=1) ** 2
+        + np.linalg.norm(sums @ fit.carried, axis=1) ** 2
+    )
     return Bends(line, noise, t, sums @ fit.C, places, values, noise.near(0.0) * np.sqrt(spread))
 
 

@@ -1,8 +1,9 @@
 r"""Whether a function of one number bends everywhere, as no piecewise linear one does.
 
-The second difference $f(t - h) - 2 f(t) + f(t + h)$ of a smooth function is $h^2 f''(t)$, so that half the step leaves
-a quarter of it. A piecewise linear function gives zero where it has no kink in between; one kink leaves more than a
-quarter or, at the next halving, nothing; and with many the quarter comes out only by chance.
+The second difference $f(t - h) - 2 f(t) + f(t + h)$ of a smooth function is $h^2 f''(t)$, so that
+half the step leaves a quarter of it. A piecewise linear function gives zero where it has no kink in
+between; one kink leaves more than a quarter or, at the next halving, nothing; and with many the
+quarter comes out only by chance.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ _AGREEING = 3  # places at least that look smooth, and half of those that tell
 _CLEAR = 50.0  # roundings that a second difference is larger than
 
 
-def is_smooth(ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], a: Vector, b: Vector) -> bool:
-    """Whether the function is smooth inside most of a few shorter ones of the intervals still open; 7 queries for each.
+def is_smooth(
+    ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], a: Vector, b: Vector
+) -> bool:
+    """Whether the function is smooth inside most of a few shorter ones of the intervals still open;
+    7 queries for each.
 
     Args:
         ask: answers at places of the line.

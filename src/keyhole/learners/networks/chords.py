@@ -1,18 +1,21 @@
 r"""A network with one hidden ReLU layer inside a ball, peeled hyperplane by hyperplane.
 
-The model starts as the affine piece round one point. What the target has beside it is zero round every point where the
-model is *right*, and piecewise linear elsewhere. A chord from a right point a to a wrong one meets hyperplanes that the
-model lacks: they are the kinks along it, and slopes across it give their normals (kinks, gradients). A hyperplane is
-added as
+The model starts as the affine piece round one point. What the target has beside it is zero round
+every point where the model is *right*, and piecewise linear elsewhere. A chord from a right point a
+to a wrong one meets hyperplanes that the model lacks: they are the kinks along it, and slopes
+across it give their normals (kinks, gradients). A hyperplane is added as
 
 $$D\,\max(\pm(n x - t), 0) = \tfrac12 D\,|n x - t| \pm \tfrac12 D\,(n x - t),$$
 
-with the sign that leaves the model as it is round a. Hyperplanes that the chord does not meet may be near it all the
-same, and a step that crosses one spoils two normals. So steps are short, and every hyperplane is tried elsewhere on
-itself: four points along its normal lie on one line if it is right. What fails is dropped, and met again later.
+with the sign that leaves the model as it is round a. Hyperplanes that the chord does not meet may
+be near it all the same, and a step that crosses one spoils two normals. So steps are short, and
+every hyperplane is tried elsewhere on
+itself: four points along its normal lie on one line if it is right. What fails is dropped, and met
+again later.
 
-Answers already given are kept. With every hyperplane added they show, without new queries, which points are still
-wrong; new ones are drawn when none is. Half of them are uniform in the ball, half on its surface.
+Answers already given are kept. With every hyperplane added they show, without new queries, which
+points are still wrong; new ones are drawn when none is. Half of them are uniform in the ball, half
+on its surface.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ _START = 3e-4  # length of steps round the first point, beside the radius
 _STEP = 0.005  # of the mean distance between the kinks of a chord: the longest step across it
 _LONGEST = 0.02  # of the radius
 _WINDOW = 1e-4  # half the length on which a hyperplane is tried, beside the radius
-_OFF = 1e-11  # a hyperplane that leaves more, beside the answers, was spoilt by a step across another or is imprecise
+# a hyperplane that leaves more, beside the answers, was spoilt by a step across another or is
+# imprecise
+_OFF = 1e-11
 _MISSING = 1e-8  # larger errors, beside how answers vary, are missing hyperplanes
 _ROUGH = 4.0  # what a hyperplane leaves anywhere, beside what it left where it was tried
 _BATCH = 25
@@ -77,11 +82,15 @@ class Peeling:
     model: AbsAffine = field(init=False)
     bars: Vector = field(init=False)
     share: float = field(init=False)
-    x: Matrix = field(init=False)  # points asked, with answers y; the model may start chords only at those in `firm`
+    # points asked, with answers y; the model may start chords only at those in `firm`
+    x: Matrix = field(init=False)
     y: Matrix = field(init=False)
     firm: Mask = field(init=False)
-    asked: list[tuple[Matrix, Matrix]] = field(default_factory=list[tuple[Matrix, Matrix]], init=False)
-    step: float = field(default=0.0, init=False)  # how far it is safe to go without knowing what is there
+    asked: list[tuple[Matrix, Matrix]] = field(
+        default_factory=list[tuple[Matrix, Matrix]], init=False
+    )
+    # how far it is safe to go without knowing what is there
+    step: float = field(default=0.0, init=False)
 
     def ask(self, x: Matrix) -> Matrix:
         """Answers to points; all are kept for the fit at the end."""
@@ -106,7 +115,9 @@ class Peeling:
         raise Unresolved
 
     def _tangent(self, x: Vector, h: float) -> bool:
-        """Start with the affine map through d + 1 points; whether two others near them lie on it."""
+        """Start with the affine map through d + 1 points; whether two others near them lie on
+        it.
+        """
         d = self.width
         V: Matrix = np.linalg.qr(self.rng.normal(size=(d, d)))[0]
         beside = h * self.rng.normal(size=(2, d)) / np.sqrt(d)
@@ -116,11 +127,15 @@ class Peeling:
         at, across, others = values[0], values[7 : 7 + d], values[7 + d :]
         P: Matrix = ((across - at) / h).T @ V
         m, size = len(at), float(np.abs(values).max())
-        self.share = max(4 * self.roundoff, float(np.abs(np.diff(values[:7], 2, axis=0)).max()) / (size or 1.0))
+        self.share = max(
+            4 * self.roundoff, float(np.abs(np.diff(values[:7], 2, axis=0)).max()) / (size or 1.0)
+        )
         self.model = AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, m)), P, at - P @ x)
         self.bars = np.zeros(0)
         self.x, self.y, self.firm = x[None], values[:1], np.ones(1, dtype=np.bool_)
-        allowed = 16 * np.sqrt(d) * self.share * (size + float(np.abs(P).sum(axis=1).max()) * self.radius)
+        allowed = (
+            16 * np.sqrt(d) * self.share * (size + float(np.abs(P).sum(axis=1).max()) * self.radius)
+        )
         return bool(np.abs(others - self.model.points(x + beside)).max() <= allowed + 1e-300)
 
     @property
@@ -206,14 +221,20 @@ class Peeling:
         return False
 
     def _around(self, i: int) -> None:
-        """A few points round a wrong one: a chord that barely gets beyond a hyperplane does not show it."""
-        x = self.x[i] + 0.1 * self.radius * self.rng.normal(size=(_AROUND, self.width)) / np.sqrt(self.width)
+        """A few points round a wrong one: a chord that barely gets beyond a hyperplane does not
+        show it.
+        """
+        x = self.x[i] + 0.1 * self.radius * self.rng.normal(size=(_AROUND, self.width)) / np.sqrt(
+            self.width
+        )
         x *= np.minimum(1.0, (1.0 - 1e-12) * self.radius / np.linalg.norm(x, axis=1, keepdims=True))
         with self.phase("search"):
             self.keep(x, self.ask(x))
 
     def _chord(self, start: Vector, end: Vector) -> Found | None:
-        """Hyperplanes of what is left along a chord; None where it shows that the start is not right either."""
+        """Hyperplanes of what is left along a chord; None where it shows that the start is not
+        right either.
+        """
         line, R = Line(self.left, start, end - start), self.radius
         length = float(np.linalg.norm(end - start))
         with self.phase("kinks"):
@@ -221,8 +242,8 @@ class Peeling:
         if not len(bends.t) or np.abs(bends.slopes[0]).max() > 100 * bends.bars[0] + self.missing:
             return None
 
-        # x = (1 - c) start + c end has |x|^2 <= R^2 - c (1 - c) length^2, so that steps h length across stay inside
-        # when 2 h R + h^2 length <= c (1 - c) length
+        # x = (1 - c) start + c end has |x|^2 <= R^2 - c (1 - c) length^2, so that steps h length
+        # across stay inside when 2 h R + h^2 length <= c (1 - c) length
         def longest(c: Vector) -> Vector:
             return np.minimum(self.step / length, 0.3 * c * (1 - c) * length / R)
 
@@ -233,7 +254,9 @@ class Peeling:
             return assemble_hyperplanes(survey_line(bends, rng=self.rng, longest=longest, level=1))
 
     def _with(self, found: Found, good: Mask, start: Vector) -> tuple[AbsAffine, Vector]:
-        """The model with hyperplanes added that leave it as it is round the start of their chord."""
+        """The model with hyperplanes added that leave it as it is round the start of their
+        chord.
+        """
         n, t, D = found.n[good], found.t[good], found.D[good]
         side = np.sign(n @ start - t)
         P: Matrix = -(D * side[:, None]).T @ n / 2
@@ -242,7 +265,9 @@ class Peeling:
         return join_hyperplanes(self.model, self.bars, added)
 
     def _tried(self, found: Found, start: Vector) -> Mask:
-        """Which hyperplanes are where they should be, each tried at a place of its own; others are measured again."""
+        """Which hyperplanes are where they should be, each tried at a place of its own; others are
+        measured again.
+        """
         off, size = np.full(len(found.t), np.inf), np.linalg.norm(found.D, axis=1)
         todo = np.arange(len(off))
         for turn in range(_MENDS + 1):
@@ -255,7 +280,9 @@ class Peeling:
             off[~meets], todo = np.inf, todo[meets[todo]]
             with self.phase("try"):
                 off[todo] = self._offline(whole, found.n[todo], found.t[todo]) / size[todo]
-            allowed = np.minimum((_OFF + 50 * self.share) * self.level / size, 0.01 * _WINDOW * self.radius)
+            allowed = np.minimum(
+                (_OFF + 50 * self.share) * self.level / size, 0.01 * _WINDOW * self.radius
+            )
             todo = np.flatnonzero(off > allowed)
             if not len(todo):
                 break
@@ -265,17 +292,23 @@ class Peeling:
         return good
 
     def _mend(self, found: Found, j: int, start: Vector, *, near: bool) -> None:
-        """Measure a hyperplane again: elsewhere on itself where it is nearly right, else where the chord met it."""
+        """Measure a hyperplane again: elsewhere on itself where it is nearly right, else where the
+        chord met it.
+        """
         others = np.arange(len(found.t)) != j
         rest, _ = self._with(found, others, start)
-        gap = float(np.linalg.norm(found.where[others] - found.where[j], axis=1).min(initial=np.inf))
+        gap = float(
+            np.linalg.norm(found.where[others] - found.where[j], axis=1).min(initial=np.inf)
+        )
         p = self.places(found.n[j : j + 1], found.t[j : j + 1])[0] if near else found.where[j]
         new = self._again(rest, p, found.n[j], self.step if near else min(self.step, 0.1 * gap))
         if new is not None:
             found.n[j], found.t[j], found.D[j] = new.n, new.t, new.D
 
     def _again(self, rest: AbsAffine, p: Vector, n: Vector, h: float) -> Again | None:
-        """A hyperplane near p from slopes on both its sides, where the rest of the model is taken off."""
+        """A hyperplane near p from slopes on both its sides, where the rest of the model is taken
+        off.
+        """
         h = min(h, (self.radius - float(np.linalg.norm(p))) / 2.5)
         new = measure_both_sides(lambda x: self.ask(x) - rest.points(x), p, n, h, self.rng)
         known = np.isfinite(new.n).all() and np.isfinite(new.t) and np.linalg.norm(new.D) > 0
@@ -289,32 +322,44 @@ class Peeling:
             gone = model.D * (np.arange(model.hidden) != j)[:, None]
             rest = AbsAffine(model.n, model.t, gone, model.P, model.q)
             with self.phase("mend"):
-                new = self._again(rest, self.places(model.n[one], model.t[one])[0], model.n[j], self.step)
+                new = self._again(
+                    rest, self.places(model.n[one], model.t[one])[0], model.n[j], self.step
+                )
             if new is None or not abs(new.n @ model.n[j]) > 0.999:
                 continue
             better = replace_hyperplanes(model, {int(j): new}, self.x[0])
             with self.phase("try"):
-                off = float(self._offline(better, new.n[None], np.array([new.t]))[0] / np.linalg.norm(new.D))
+                off = float(
+                    self._offline(better, new.n[None], np.array([new.t]))[0] / np.linalg.norm(new.D)
+                )
             if off < self.bars[j]:
                 self.model, self.bars[j] = better, off
 
     def refit(self) -> None:
-        """Fit all parameters to all answers given that the model explains, where that leaves less."""
+        """Fit all parameters to all answers given that the model explains, where that leaves
+        less.
+        """
         x, y = (np.concatenate(part) for part in zip(*self.asked, strict=True))
         clear = np.abs(y - self.model.points(x)).max(axis=1) <= 100 * self.missing
         self.model = fit_parameters(self.model, x[clear], y[clear], steps=1)[0]
 
     def _offline(self, model: AbsAffine, n: Matrix, t: Vector) -> Vector:
-        """How far the inner two of four points across each hyperplane are from the line through the outer two."""
+        """How far the inner two of four points across each hyperplane are from the line through the
+        outer two.
+        """
         p = self.places(n, t)
         h = np.array([-2.0, -1.0, 1.0, 2.0])[:, None, None] * _WINDOW * self.radius
         x = (p + h * n).reshape(-1, self.width)
         left = (self.ask(x) - model.points(x)).reshape(4, len(n), -1)
-        inner = np.stack([left[1] - (3 * left[0] + left[3]) / 4, left[2] - (left[0] + 3 * left[3]) / 4])
+        inner = np.stack(
+            [left[1] - (3 * left[0] + left[3]) / 4, left[2] - (left[0] + 3 * left[3]) / 4]
+        )
         return np.abs(inner).max(axis=(0, 2))
 
     def places(self, n: Matrix, t: Vector) -> Matrix:
-        """One random point of every hyperplane, half way from its centre to the surface of the ball."""
+        """One random point of every hyperplane, half way from its centre to the surface of the
+        ball.
+        """
         v = self.rng.normal(size=n.shape)
         v -= (v * n).sum(axis=1, keepdims=True) * n
         v /= np.linalg.norm(v, axis=1, keepdims=True) + 1e-300

@@ -1,14 +1,16 @@
 r"""Hyperplanes from the bends of one line and slopes across it.
 
-Write hyperplane j as $\tilde n_j (x - x_0) = t_j$ with $\tilde n_j u = 1$, where the line $x_0 + t u$ meets it at t_j
-and its slope jumps by $\tilde D_j \in R^m$. Stations are places of the line, one in each of some regions; between two
-stations that have the kinks B between them the Jacobian changes by $\sum_{j \in B} \tilde D_j \tilde n_j^\top$. With
-m outputs a block of up to m kinks is solved at once, so that Jacobians are needed only every 0.85 m kinks; with one
-output there is a station in every region.
+Write hyperplane j as $\tilde n_j (x - x_0) = t_j$ with $\tilde n_j u = 1$, where the line $x_0 + t
+u$ meets it at t_j and its slope jumps by $\tilde D_j \in R^m$. Stations are places of the line, one
+in each of some regions; between two stations that have the kinks B between them the Jacobian
+changes by $\sum_{j \in B} \tilde D_j \tilde n_j^\top$. With m outputs a block of up to m kinks is
+solved at once, so that Jacobians are needed only every 0.85 m kinks; with one output there is a
+station in every region.
 
-A step h v from a station at c crosses hyperplane j when $h\, \tilde n_j v = t_j - c$, so steps are cut to a share of
-$|t_j - c|$ over the spread of $\tilde n_j v$ over the directions already measured. Directions are an orthogonal
-basis across the line, asked in growing batches, so that this spread is known better and better.
+A step h v from a station at c crosses hyperplane j when $h\, \tilde n_j v = t_j - c$, so steps are
+cut to a share of $|t_j - c|$ over the spread of $\tilde n_j v$ over the directions already
+measured. Directions are an orthogonal basis across the line, asked in growing batches, so that this
+spread is known better and better.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from keyhole.models import AbsAffine
 
 _BATCHES = (3, 5, 10, 20, 40, 80, 160)
 _SHARE = 0.85  # kinks in a block, as a share of the outputs
-_REMOTE = 3e4  # how far along the line stations may be that measure more than the outermost hyperplanes
+# how far along the line stations may be that measure more than the outermost hyperplanes
+_REMOTE = 3e4
 _WEAK = 0.04  # a block whose unit jumps have a smaller singular value gets one more station
 _SHORT = 0.05  # steps shorter than this share of what turned out to be possible are taken again
 _SLACK = 12.0  # noises that a point may be off the plane of slopes
@@ -92,19 +95,24 @@ def _centre_regions(bends: Bends) -> tuple[Vector, Vector]:
 
 
 def _choose_regions(bends: Bends) -> list[int]:
-    """Which regions get a station: all with one output, else as few as blocks of 0.85 m kinks allow, at wide gaps."""
+    """Which regions get a station: all with one output, else as few as blocks of 0.85 m kinks
+    allow, at wide gaps.
+    """
     block = max(1, int(_SHARE * bends.values.shape[1]))
     at, gap = _centre_regions(bends)
     near = np.flatnonzero(np.abs(at) <= _REMOTE)
-    # beyond a remote hyperplane answers are large, and so is their rounding, which is not to spoil a block
+    # beyond a remote hyperplane answers are large, and so is their rounding, which is not to spoil
+    # a block
     ends = {int(near[0]), int(near[-1])} if block > 1 and len(near) else set[int]()
     return _strengthen_blocks(bends, sorted({*_space_regions(gap, block), *ends}), gap)
 
 
 def _space_regions(gap: Vector, block: int) -> list[int]:
-    """As few regions as possible, at most `block` apart, from the first to the last: those with the widest gaps.
+    """As few regions as possible, at most `block` apart, from the first to the last: those with the
+    widest gaps.
 
-    Of all choices with the least number the one with the least sum of 1/gap^2, by dynamic programming.
+    Of all choices with the least number the one with the least sum of 1/gap^2, by dynamic
+    programming.
     """
     k, price = len(gap) - 1, 1.0 / (gap + 1e-100) ** 2
     cost, before = np.zeros(k + 1), np.zeros(k + 1, dtype=np.intp)
@@ -132,7 +140,9 @@ def _strengthen_blocks(bends: Bends, chosen: list[int], gap: Vector) -> list[int
 
 
 def choose_stations(bends: Bends) -> Stations:
-    """Where Jacobians are taken; with several outputs, or on a segment, answers there are asked, else read off it."""
+    """Where Jacobians are taken; with several outputs, or on a segment, answers there are asked,
+    else read off it.
+    """
     region = np.array(_choose_regions(bends))
     at = _centre_regions(bends)[0][region]
     if bends.values.shape[1] > 2 or not bends.whole:
@@ -154,7 +164,8 @@ class Survey:
         jumps: the line's jumps, or better ones.
         own: which of them were measured elsewhere, so that only their directions count here.
         longest: steps are never longer than this, by station.
-        level: how many of the first stations are known to have no slope across the line, and are not asked.
+        level: how many of the first stations are known to have no slope across the line, and are
+            not asked.
     """
 
     bends: Bends
@@ -168,7 +179,9 @@ class Survey:
     level: int = 0
 
     def spread(self, done: int) -> Vector:
-        """Root mean square of n_j v over the directions measured, for every kink; a prior before the first."""
+        """Root mean square of n_j v over the directions measured, for every kink; a prior before
+        the first.
+        """
         if done == 0:
             return np.hypot(1.0, self.bends.t)
         seen = self.across(done)
@@ -179,14 +192,18 @@ class Survey:
         return self._solved(self.G[:, :done])
 
     def along(self) -> Vector:
-        """Components n_j u: 1, but what the blocks say where the length of a jump is not that of the line."""
+        """Components n_j u: 1, but what the blocks say where the length of a jump is not that of
+        the line.
+        """
         solved = self._solved(self.bends.slopes[self.stations.region][:, None])[:, 0]
         return np.where(self.own, solved, 1.0)
 
     def _solved(self, slopes: Stack) -> Matrix:
         """What each kink adds to slopes (station, direction, output), in units of its jump."""
         rows = [np.zeros((0, slopes.shape[1]))]
-        for (a, b), change in zip(pairwise(self.stations.region.tolist()), np.diff(slopes, axis=0), strict=True):
+        for (a, b), change in zip(
+            pairwise(self.stations.region.tolist()), np.diff(slopes, axis=0), strict=True
+        ):
             rows.append(_invert_jumps(self.jumps[a:b]) @ change.T)
         return np.concatenate(rows)
 
@@ -195,7 +212,9 @@ class Survey:
         if not len(self.bends.t):
             return np.ones(1)
         room = np.abs(self.stations.at[:, None] - self.bends.t)
-        return np.minimum((room / (self.spread(done) * (2.2 + 10 / np.sqrt(done + 1)))).min(axis=1), self.longest)
+        return np.minimum(
+            (room / (self.spread(done) * (2.2 + 10 / np.sqrt(done + 1)))).min(axis=1), self.longest
+        )
 
     def ask(self, which: Mask, steps: Matrix) -> None:
         """Measure slopes of the chosen (station, direction) pairs."""
@@ -238,8 +257,8 @@ class Survey:
     def settle(self, *, rng: np.random.Generator) -> None:
         """Take slopes again, with shorter steps, where one more point does not lie on their plane.
 
-        A step across a hyperplane that the line does not meet spoils the slope of its direction alone, and a step
-        along all directions at once, as long, does not have that slope.
+        A step across a hyperplane that the line does not meet spoils the slope of its direction
+        alone, and a step along all directions at once, as long, does not have that slope.
         """
         todo = np.arange(len(self.steps)) >= self.level
         for _ in range(_AGAIN if len(self.V) else 0):
@@ -247,7 +266,9 @@ class Survey:
             signs = rng.choice([-1.0, 1.0], size=(len(s), len(self.V))) / len(self.V) ** 0.5
             h = self.steps[s].min(axis=1)
             x = self.bends.line.at(self.stations.at[s]) + h[:, None] * (signs @ self.V)
-            foreseen = self.stations.values[s] + h[:, None] * np.einsum("sp,spm->sm", signs, self.G[s])
+            foreseen = self.stations.values[s] + h[:, None] * np.einsum(
+                "sp,spm->sm", signs, self.G[s]
+            )
             gap = np.abs(self.bends.line.ask(x) - foreseen).max(axis=1)
             todo[s] = gap > _SLACK * self.bends.noise.at(self.stations.at[s])
             if not todo.any():
@@ -263,7 +284,11 @@ def _invert_jumps(jumps: Matrix) -> Matrix:
 
 
 def survey_line(
-    bends: Bends, *, rng: np.random.Generator, longest: Callable[[Vector], Vector] | None = None, level: int = 0
+    bends: Bends,
+    *,
+    rng: np.random.Generator,
+    longest: Callable[[Vector], Vector] | None = None,
+    level: int = 0,
 ) -> Survey:
     """Measure Jacobians along a line.
 
@@ -302,7 +327,9 @@ def assemble_hyperplanes(state: Survey) -> Found:
     if not all(np.isfinite(array).all() for array in (n, t, D, P, q)):
         raise Unresolved
     best = int(np.argmin(_estimate_slope_errors(state).max(axis=1, initial=0.0)))
-    return Found(n, t, D, P, q, bars, bends.line.at(bends.t), bends.line.at(state.stations.at)[best])
+    return Found(
+        n, t, D, P, q, bars, bends.line.at(bends.t), bends.line.at(state.stations.at)[best]
+    )
 
 
 def _estimate_slope_errors(state: Survey) -> Matrix:
@@ -320,14 +347,19 @@ def _estimate_normal_bars(state: Survey) -> Vector:
 
 
 def _fit_affine_part(state: Survey, n: Matrix, t: Vector, D: Matrix) -> tuple[Matrix, Vector]:
-    """Linear and constant part: what the Jacobians and values at stations leave, the best measured counting most."""
+    """Linear and constant part: what the Jacobians and values at stations leave, the best measured
+    counting most.
+    """
     bends, u, V = state.bends, state.bends.line.along, state.V
     size, at = float(u @ u), state.stations.at
     side = np.sign(at[:, None] - bends.t)
     along = bends.slopes[state.stations.region]
     rows = np.concatenate([along[:, None], state.G], axis=1)  # station, direction, output
     bent = np.einsum("sk,km,kp->spm", side, D, n @ np.vstack([u, V]).T, optimize=True) / 2
-    rough = np.column_stack([bends.noise.at(at) / np.hypot(1.0, at), _estimate_slope_errors(state)]) + 1e-300
+    rough = (
+        np.column_stack([bends.noise.at(at) / np.hypot(1.0, at), _estimate_slope_errors(state)])
+        + 1e-300
+    )
     weight = (rough.min() / rough) ** 2
     lines = ((rows - bent) * weight[..., None]).sum(axis=0) / weight.sum(axis=0)[:, None]
     P = lines.T @ np.vstack([u, V]) / size

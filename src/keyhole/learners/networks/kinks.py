@@ -1,14 +1,17 @@
 r"""Every bend of a piecewise linear function along one line.
 
-A generic line meets every hyperplane of a network once, so that all hidden units show up as kinks of one function of
-one number. The line is $x_0 + t u$ with Gaussian $x_0$ and $u$; kinks of hyperplanes near the origin are then spread
-like a Cauchy variable, evenly in $\theta = \arctan t$, which is where intervals are halved.
+A generic line meets every hyperplane of a network once, so that all hidden units show up as kinks
+of one function of one number. The line is $x_0 + t u$ with Gaussian $x_0$ and $u$; kinks of
+hyperplanes near the origin are then spread like a Cauchy variable, evenly in $\theta = \arctan t$,
+which is where intervals are halved.
 
-**One or two outputs: pairs** (here). A piece is two samples close together, and the line through them. Between two
-pieces with the same line there is nothing; otherwise their lines meet at t*, where another pair is asked, just left and
-just right of it. The first on the left line and the second on the right one: exactly one kink, at t*. Anything else:
-that pair is a new piece. (One sample at t* is not enough: with weights of both signs a broken line can come back to the
-meeting point.) A window that turns out to hold a kink of its own is opened: its two samples become two pieces.
+**One or two outputs: pairs** (here). A piece is two samples close together, and the line through
+them. Between two pieces with the same line there is nothing; otherwise their lines meet at t*,
+where another pair is asked, just left and just right of it. The first on the left line and the
+second on the right one: exactly one kink, at t*. Anything else: that pair is a new piece. (One
+sample at t* is not enough: with weights of both signs a broken line can come back to the meeting
+point.) A window that turns out to hold a kink of its own is opened: its two samples become two
+pieces.
 
 **Three outputs or more: chains** need only about two samples per kink; see the module of that name.
 """
@@ -24,7 +27,8 @@ from keyhole._arrays import EPS, Array, Indices, Matrix, Vector
 from keyhole.learners.networks.bends import SUSPICIOUS, is_smooth
 
 Ask = Callable[[Matrix], Matrix]
-LADDER = (1e4, 1e8, 1e12)  # where the line is looked at from outside; each rung is readable from the next
+# where the line is looked at from outside; each rung is readable from the next
+LADDER = (1e4, 1e8, 1e12)
 _WINDOW = 1e-4  # half a pair, as a share of its interval in theta
 _WIDER = 1e-3  # the same on a segment, where imprecise hyperplanes found before count as noise
 _SLACK = 12.0  # deviations beyond this many noises are real
@@ -35,7 +39,9 @@ _LEVELS = 120
 
 
 class Unresolved(Exception):
-    """The function jumps, or bends more often than a network of the largest width that was allowed for."""
+    """The function jumps, or bends more often than a network of the largest width that was allowed
+    for.
+    """
 
 
 class Crowded(Unresolved):
@@ -122,8 +128,11 @@ class Bends:
         return self.values[at] + self.slopes[region] * (t - self.places[at])
 
 
-def measure_line_noise(line: Line, *, roundoff: float, hidden: Ask | None = None) -> tuple[Noise, Vector, Matrix]:
-    """The rounding of answers, from a window too small to bend in, and the rungs of the ladder on both sides.
+def measure_line_noise(
+    line: Line, *, roundoff: float, hidden: Ask | None = None
+) -> tuple[Noise, Vector, Matrix]:
+    """The rounding of answers, from a window too small to bend in, and the rungs of the ladder on
+    both sides.
 
     Args:
         line: what to ask.
@@ -139,7 +148,8 @@ def measure_line_noise(line: Line, *, roundoff: float, hidden: Ask | None = None
     level = float(size[len(rungs) - 1 : len(rungs) + 8].max())
     slope = float(max(size[0], size[-1])) / rungs[-1]
     share = max(4 * roundoff, 2 * rough / level if level > 0 else 0.0)
-    # terms of an answer may be larger than their sum: far out, three samples of one line show how much
+    # terms of an answer may be larger than their sum: far out, three samples of one line show how
+    # much
     far = max(
         _measure_line_gap(places[i], values[i]) / max(float(size[i].max()), _LEAST)
         for i in (slice(0, 3), slice(-3, None))
@@ -188,7 +198,9 @@ class Piece:
     def bar(self, t: float, noise: Noise) -> float:
         """How far off the line may be there, and the answer with it."""
         rough, other, own = noise.near(self.a), noise.near(self.b), noise.near(t)
-        near, far = (rough, t - self.a) if abs(t - self.a) < abs(t - self.b) else (other, t - self.b)
+        near, far = (
+            (rough, t - self.a) if abs(t - self.a) < abs(t - self.b) else (other, t - self.b)
+        )
         if self.b == self.a:  # split down to one number: a jump, not a kink
             raise Unresolved
         return _SLACK * (near + own + (rough + other) * abs(far) / (self.b - self.a))
@@ -200,7 +212,9 @@ class Piece:
 
 @dataclass(slots=True)
 class _KinkSearch:
-    """Pieces in order, and what is known of the interval after each: None when open, else its kink."""
+    """Pieces in order, and what is known of the interval after each: None when open, else its
+    kink.
+    """
 
     line: Line
     noise: Noise
@@ -238,7 +252,9 @@ class _KinkSearch:
         raise Crowded if met > self.most else Unresolved
 
     def _hear(self) -> None:
-        """Terms that cancel far out are rounded all the same: as much as the steepest piece says, not as their sum."""
+        """Terms that cancel far out are rounded all the same: as much as the steepest piece says,
+        not as their sum.
+        """
         steepest = max((float(np.abs(p.slope).max()) for p in self.pieces if p.sure), default=0.0)
         if steepest > 2 * self.noise.slope:
             self.noise = replace(self.noise, slope=steepest)
@@ -268,7 +284,9 @@ class _KinkSearch:
         self.pieces, self.kinks = pieces, kinks
 
     def _at_sample(self, L: Piece, R: Piece) -> float | None:
-        """A sample on both lines, if the line it belongs to is sure: a chord over a kink would meet the other, too."""
+        """A sample on both lines, if the line it belongs to is sure: a chord over a kink would meet
+        the other, too.
+        """
         for mine, other, t, value in ((R, L, R.a, R.fa), (L, R, L.b, L.fb)):
             sharp = other.bar(t, self.noise) < 1e4 * self.noise.near(t)
             if mine.sure and sharp and other.holds(t, value, self.noise):
@@ -279,10 +297,17 @@ class _KinkSearch:
         """Whether two pieces lie on one line, and one of them tells that of the other's place."""
         sharp = max(p.bar(t, self.noise) / self.noise.near(t) for p, t in ((L, R.a), (R, L.b)))
         near = L.holds(R.a, R.fa, self.noise) and L.holds(R.b, R.fb, self.noise)
-        return near and R.holds(L.a, L.fa, self.noise) and R.holds(L.b, L.fb, self.noise) and sharp < _SHARP
+        return (
+            near
+            and R.holds(L.a, L.fa, self.noise)
+            and R.holds(L.b, L.fb, self.noise)
+            and sharp < _SHARP
+        )
 
     def _probe(self, i: int) -> tuple[float, float, bool]:
-        """Where to ask next inside an interval, half the window, and whether a kink is expected there."""
+        """Where to ask next inside an interval, half the window, and whether a kink is expected
+        there.
+        """
         L, R = self.pieces[i], self.pieces[i + 1]
         mid = float(find_middle(np.array([L.b]), np.array([R.a]))[0])
         width = self.window * (np.arctan(R.a) - np.arctan(L.b))
@@ -301,25 +326,36 @@ class _KinkSearch:
         return mid, h, False
 
     def _place(self, jobs: list[tuple[int, float, float, bool]], t: Array, values: Array) -> None:
-        """Kinks that show, new pieces for the rest; from the right, so that places stay where they are."""
-        for (i, at, _, met), (a, b), (fa, fb) in reversed(list(zip(jobs, t.tolist(), values, strict=True))):
+        """Kinks that show, new pieces for the rest; from the right, so that places stay where they
+        are.
+        """
+        for (i, at, _, met), (a, b), (fa, fb) in reversed(
+            list(zip(jobs, t.tolist(), values, strict=True))
+        ):
             L, R = self.pieces[i], self.pieces[i + 1]
             if met and L.holds(a, fa, self.noise) and R.holds(b, fb, self.noise):
                 self.kinks[i] = at
-                self.pieces[i], self.pieces[i + 1] = Piece(L.a, a, L.fa, fa, True), Piece(b, R.b, fb, R.fb, True)
+                self.pieces[i], self.pieces[i + 1] = (
+                    Piece(L.a, a, L.fa, fa, True),
+                    Piece(b, R.b, fb, R.fb, True),
+                )
             else:
                 self.pieces.insert(i + 1, Piece(a, b, fa, fb))
                 self.kinks.insert(i, None)
 
     def _open_windows(self) -> None:
-        """Pieces that no third sample confirms, and whose neighbourhood has shrunk to their size, hold a kink."""
+        """Pieces that no third sample confirms, and whose neighbourhood has shrunk to their size,
+        hold a kink.
+        """
         suspects = [i for i in range(1, len(self.pieces) - 1) if self._suspect(i)]
         if not suspects:
             return
         old = [self.pieces[i] for i in suspects]
         inner = np.array([[p.a + (p.b - p.a) / 16, p.b - (p.b - p.a) / 16] for p in old])
         values = self.ask(inner.ravel()).reshape(len(old), 2, -1)
-        for i, p, (a, b), (fa, fb) in reversed(list(zip(suspects, old, inner.tolist(), values, strict=True))):
+        for i, p, (a, b), (fa, fb) in reversed(
+            list(zip(suspects, old, inner.tolist(), values, strict=True))
+        ):
             self.pieces[i : i + 1] = [Piece(p.a, a, p.fa, fa), Piece(b, p.b, fb, p.fb)]
             self.kinks.insert(i, None)
 
@@ -331,8 +367,12 @@ class _KinkSearch:
         return not p.sure and tight and p.b - p.a > 64 * EPS * (1 + abs(p.a))
 
 
-def resolve_line_by_pairs(line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int) -> Bends:
-    """Resolve a line whose answers have one or two numbers; `places` are the rungs of the ladder."""
+def resolve_line_by_pairs(
+    line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int
+) -> Bends:
+    """Resolve a line whose answers have one or two numbers; `places` are the rungs of the
+    ladder.
+    """
     inner = (np.abs(places) < LADDER[-1]) & (np.abs(places) > 1)
     beside = places[inner] + _WINDOW * np.abs(places[inner])
     extra = line(beside)
@@ -349,7 +389,8 @@ def resolve_segment(line: Line, noise: Noise, *, most: int) -> Bends:
     values = line(places)
     first, last = (Piece(*places[i : i + 2].tolist(), *values[i : i + 2]) for i in (0, 2))
     return replace(
-        _run_kink_search(_KinkSearch(line, noise, most, [first, last], _WIDER), [(places, values)]), whole=False
+        _run_kink_search(_KinkSearch(line, noise, most, [first, last], _WIDER), [(places, values)]),
+        whole=False,
     )
 
 
@@ -379,7 +420,9 @@ def _settle_kinks(line: Line, noise: Noise, t: Vector, places: Vector, values: M
     return Bends(line, noise, t, slopes, places, values, bars)
 
 
-def _measure_region_slopes(t: Vector, places: Vector, values: Matrix) -> tuple[Matrix, Indices, Indices]:
+def _measure_region_slopes(
+    t: Vector, places: Vector, values: Matrix
+) -> tuple[Matrix, Indices, Indices]:
     """Slope of every region, from its first and last sample."""
     region, every = np.searchsorted(t, places), np.arange(len(t) + 1)
     first, last = np.searchsorted(region, every), np.searchsorted(region, every, "right") - 1

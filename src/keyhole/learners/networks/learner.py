@@ -1,4 +1,6 @@
-"""The learner of networks with one hidden ReLU layer: plan, recovery, and what fresh queries say of it."""
+"""The learner of networks with one hidden ReLU layer: plan, recovery, and what fresh queries say of
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,12 @@ from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
-LENGTHS = (1, 2, 3, 9)  # most fresh sequences have one token; a network must not see those before the last
-RADII = (1.0, 10.0, 1000.0)  # in units of the typical distance of hyperplanes; a fourth group has points of size 1
-# (of a tenth of that distance where hyperplanes are so far that the function is linear near the origin)
+# most fresh sequences have one token; a network must not see those before the last
+LENGTHS = (1, 2, 3, 9)
+# in units of the typical distance of hyperplanes; a fourth group has points of size 1
+RADII = (1.0, 10.0, 1000.0)
+# (of a tenth of that distance where hyperplanes are so far that the function is linear near the
+# origin)
 _PER_LENGTH = (9, 1, 1, 1)
 QUERIES = (len(RADII) + 1) * sum(_PER_LENGTH)
 
@@ -53,17 +58,26 @@ class Network:
     def __post_init__(self) -> None:
         if min(self.most, self.rounds, 1 if self.hidden is None else self.hidden + 1) < 1:
             raise InvalidInput(
-                f"hidden is at least 0, most and rounds at least 1; got {(self.hidden, self.most, self.rounds)}."
+                "hidden is at least 0, most and rounds at least 1; got"
+                f" {(self.hidden, self.most, self.rounds)}."
             )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """Five queries per kink (2.3 with three outputs or more), then a Jacobian for every 0.85 m kinks."""
+        """Five queries per kink (2.3 with three outputs or more), then a Jacobian for every 0.85 m
+        kinks.
+        """
         k = 4 * width if self.hidden is None else self.hidden
         block = max(1, int(0.85 * outputs))
         slopes = (-(-k // block) + 1) * (width - 1 + (outputs > 2))
         kinks = 30 + (5 * k if outputs < 3 else -(-23 * k // 10))
         polish = int(0.07 * (kinks + slopes)) if outputs < 3 else 0
-        by_phase = {"kinks": kinks, "slopes": slopes, "polish": polish, "check": 18, "verify": QUERIES}
+        by_phase = {
+            "kinks": kinks,
+            "slopes": slopes,
+            "polish": polish,
+            "check": 18,
+            "verify": QUERIES,
+        }
         worst = 3 * self.rounds * (64 + 20 * self.most + 8 * (self.most + 1) * width)
         count = network_freedom(width, hidden=k, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
@@ -91,7 +105,9 @@ class _NetworkRun:
         return self.oracle.ask(x[:, None])
 
     def learn(self, options: Network, rng: np.random.Generator) -> Learned:
-        """The network, fitted and not yet verified; an affine map where no line could be resolved."""
+        """The network, fitted and not yet verified; an affine map where no line could be
+        resolved.
+        """
         width = self.oracle.width
         with self.oracle.phase("kinks"):
             outputs = self.oracle.outputs or self.ask(np.zeros((1, width))).shape[1]
@@ -116,14 +132,19 @@ class _NetworkRun:
             return self.conclude(None, SPENT)
         with self.oracle.phase("verify"):
             seen = self.examine(model, NETWORK.tolerance(self.oracle), rng)
-        ending = settle(self.oracle, seen, lines=NETWORK, refuse=lambda: self._refuse(learned, seen))
+        ending = settle(
+            self.oracle, seen, lines=NETWORK, refuse=lambda: self._refuse(learned, seen)
+        )
         return self.conclude(model, ending, seen)
 
     def _refuse(self, learned: Learned, seen: Examination) -> Ending:
         if learned.model is not None and seen.fresh.relative <= NETWORK.near:
             return Ending(status=Status.ROUGH)
         doubt = Doubt(
-            explain_missing_network(learned), seen.worst, describe_gap(seen.worst), refutes=learned.impossible
+            explain_missing_network(learned),
+            seen.worst,
+            describe_gap(seen.worst),
+            refutes=learned.impossible,
         )
         return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
 
@@ -133,7 +154,9 @@ class _NetworkRun:
         return doubt if acting is None else Doubt(Status.NO_NETWORK, acting, describe_gap(acting))
 
     def tangent(self, rng: np.random.Generator) -> AbsAffine | None:
-        """The affine map through d + 1 points, as the model to refute where no line could be resolved."""
+        """The affine map through d + 1 points, as the model to refute where no line could be
+        resolved.
+        """
         d = self.oracle.width
         x = np.concatenate([np.zeros((1, d)), rng.normal(size=(d, d))])
         try:
@@ -142,21 +165,31 @@ class _NetworkRun:
         except BudgetSpent:
             return None
         P: Matrix = (np.linalg.inv(x[1:]) @ (values[1:] - values[0])).T
-        return AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, values.shape[1])), P, values[0])
+        return AbsAffine(
+            np.zeros((0, d)), np.zeros(0), np.zeros((0, values.shape[1])), P, values[0]
+        )
 
     def examine(self, model: AbsAffine, tolerance: float, rng: np.random.Generator) -> Examination:
-        """Ask fresh sequences; errors are relative to how answers vary at their radius, rounding aside."""
+        """Ask fresh sequences; errors are relative to how answers vary at their radius, rounding
+        aside.
+        """
         unit = measure_typical_distance(model)
         scales = np.array([*(unit * r for r in RADII), 1.0 if unit <= 100 else unit / 10])
         cases: list[list[Counterexample]] = [[] for _ in scales]
         complete = True
         for length, count in zip(LENGTHS, _PER_LENGTH, strict=True):
-            X = rng.normal(size=(len(scales), count, length, model.width)) * scales[:, None, None, None]
+            X = (
+                rng.normal(size=(len(scales), count, length, model.width))
+                * scales[:, None, None, None]
+            )
             X = X.reshape(-1, length, model.width)
             try:
                 answers = self.oracle.ask(X.copy())
             except BudgetSpent as spent:
-                complete, answers = False, np.zeros((0, model.outputs)) if spent.answers is None else spent.answers
+                complete, answers = (
+                    False,
+                    np.zeros((0, model.outputs)) if spent.answers is None else spent.answers,
+                )
             predicted = model(X[: len(answers)])
             for i, case in enumerate(zip(X, answers, predicted, strict=False)):
                 cases[i // count].append(Counterexample(*case))
@@ -164,21 +197,34 @@ class _NetworkRun:
                 break
         return self._compare([group for group in cases if group], tolerance, complete)
 
-    def _compare(self, groups: list[list[Counterexample]], tolerance: float, complete: bool) -> Examination:
+    def _compare(
+        self, groups: list[list[Counterexample]], tolerance: float, complete: bool
+    ) -> Examination:
         rows: list[tuple[float, Counterexample]] = []
         hidden = False
         for group in groups:
             answers = np.array([case.answer for case in group])
-            size, spread = float(np.abs(answers).max()), float(np.abs(answers - answers.mean(axis=0)).max())
+            size, spread = (
+                float(np.abs(answers).max()),
+                float(np.abs(answers - answers.mean(axis=0)).max()),
+            )
             grain = 64 * self.roundoff * size
             hidden |= grain * 1e-4 > tolerance * spread > 0
             yard = max(spread, grain / tolerance) or max(case.gap for case in group)
             rows += [(case.gap / yard if case.gap > 0 else 0.0, case) for case in group]
-        worst = max(rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None)
-        fresh = Fresh(len(rows), max((c.gap for _, c in rows), default=0.0), max((r for r, _ in rows), default=0.0))
+        worst = max(
+            rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None
+        )
+        fresh = Fresh(
+            len(rows),
+            max((c.gap for _, c in rows), default=0.0),
+            max((r for r, _ in rows), default=0.0),
+        )
         return Examination(fresh, worst and worst[1], fresh.relative <= tolerance, hidden, complete)
 
-    def conclude(self, model: AbsAffine | None, ending: Ending, seen: Examination | None = None) -> Recovery[AbsAffine]:
+    def conclude(
+        self, model: AbsAffine | None, ending: Ending, seen: Examination | None = None
+    ) -> Recovery[AbsAffine]:
         """The recovery."""
         bars = self.learned.bars if self.learned is not None else np.zeros(0)
         return conclude(
@@ -205,7 +251,10 @@ def explain_missing_network(learned: Learned) -> Status:
 def _explain_network_found(model: AbsAffine | None) -> str:
     if model is None:
         return "A network with one hidden ReLU layer was tried."
-    return f"Along a line the answers are piecewise linear, with a kink for each of {model.hidden} hyperplanes."
+    return (
+        f"Along a line the answers are piecewise linear, with a kink for each of {model.hidden}"
+        " hyperplanes."
+    )
 
 
 def _describe_determined_network(model: AbsAffine | None, verdict: Verdict) -> str:
@@ -214,10 +263,15 @@ def _describe_determined_network(model: AbsAffine | None, verdict: Verdict) -> s
     if not verdict.verified:
         return "The model is the best one found; nothing of it is certain."
     flips = model.unfold().flips
-    sides = "the side each unit is active on follows" if flips else "the side each unit is active on does not"
+    sides = (
+        "the side each unit is active on follows"
+        if flips
+        else "the side each unit is active on does not"
+    )
     return (
-        f"{model.hidden} hyperplanes n, t with their jumps D, and the affine part P, q, are determined up to order and "
-        f"signs of (n, t); {sides}. Units whose jump is below rounding are not seen."
+        f"{model.hidden} hyperplanes n, t with their jumps D, and the affine part P, q, are"
+        f" determined up to order and signs of (n, t); {sides}. Units whose jump is below rounding"
+        " are not seen."
     )
 
 
@@ -225,7 +279,11 @@ def _scale_network_bars(model: AbsAffine | None, bars: Vector) -> dict[str, Arra
     """Standard errors by hyperplane: of its normal, of its offset, of its jump."""
     if model is None or len(bars) != model.hidden or not len(bars):
         return {}
-    return {"n": bars, "t": bars * measure_typical_distance(model), "D": bars * np.linalg.norm(model.D, axis=1)}
+    return {
+        "n": bars,
+        "t": bars * measure_typical_distance(model),
+        "D": bars * np.linalg.norm(model.D, axis=1),
+    }
 
 
 def _certify_one_line(
@@ -240,7 +298,9 @@ def _certify_one_line(
     asked = run.oracle.ledger.total(without="verify").sequences
     return Certificate(
         "keyhole/one-line",
-        assumptions=(Check("answers that no such network gives", float(status is not Status.RECOVERED), 0.0),),
+        assumptions=(
+            Check("answers that no such network gives", float(status is not Status.RECOVERED), 0.0),
+        ),
         conclusion=(
             Check("queries used", asked, allowed),
             Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),

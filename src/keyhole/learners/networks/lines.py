@@ -1,9 +1,10 @@
 r"""Networks with one hidden ReLU layer from value queries, hidden width unknown.
 
-One line shows every hidden unit as a kink (kinks, chains); slopes across it give the hyperplanes (gradients); those
-poorly known are measured again at places of their own (polish). What is then wrong or missing is what the target leaves
-beside the model, which is a small network again: the next round works on that, along another line. The model is
-$g(x) = \tfrac12 \sum_j D_j |n_j x - t_j| + P x + q$, which is what values determine.
+One line shows every hidden unit as a kink (kinks, chains); slopes across it give the hyperplanes
+(gradients); those poorly known are measured again at places of their own (polish). What is then
+wrong or missing is what the target leaves beside the model, which is a small network again: the
+next round works on that, along another line. The model is $g(x) = \tfrac12 \sum_j D_j |n_j x - t_j|
++ P x + q$, which is what values determine.
 """
 
 from __future__ import annotations
@@ -29,17 +30,25 @@ from keyhole.learners.networks.kinks import (
     measure_line_noise,
     resolve_line_by_pairs,
 )
-from keyhole.learners.networks.polish import Again, remeasure_hyperplane, replace_hyperplanes, sharpen_jumps
+from keyhole.learners.networks.polish import (
+    Again,
+    remeasure_hyperplane,
+    replace_hyperplanes,
+    sharpen_jumps,
+)
 from keyhole.models import AbsAffine
 
 Phase = Callable[[str], AbstractContextManager[None]]
-_CHECKS = (1.0, 10.0, 1000.0)  # radii, in units of the typical distance of hyperplanes from the origin
-_MISSING = 1e-7  # a larger error means that hyperplanes are missing or wrong, not that they are imprecise
+# radii, in units of the typical distance of hyperplanes from the origin
+_CHECKS = (1.0, 10.0, 1000.0)
+# a larger error means that hyperplanes are missing or wrong, not that they are imprecise
+_MISSING = 1e-7
 _PER_RADIUS = 6
 _FINE = 5e-10  # relative error of the function that needs no further round
 _POLISHED = 0.07  # queries for polishing, as a share of those asked before
 _WORTH = 1e-12  # a hyperplane is measured again when its error matters more than this
-_NEAR, _FAR, _FARTHER = 1e-4, 1e6, 1e12  # hyperplanes at other distances are measured at their own scale
+# hyperplanes at other distances are measured at their own scale
+_NEAR, _FAR, _FARTHER = 1e-4, 1e6, 1e12
 _RESCALED = 2  # how often
 _SAME = 1e-5  # hyperplanes of two rounds closer than this are one
 
@@ -75,14 +84,18 @@ class Learned:
 
 
 def measure_typical_distance(model: AbsAffine) -> float:
-    """Typical distance of hyperplanes from the origin; 1 where there are none or all pass through it."""
+    """Typical distance of hyperplanes from the origin; 1 where there are none or all pass through
+    it.
+    """
     middle = float(np.median(np.abs(model.t))) if model.hidden else 0.0
     return middle if middle > 1e-10 else 1.0
 
 
 @dataclass(slots=True)
 class _Learning:
-    """One recovery under way: the model so far, the error of each normal, where its affine piece is known best."""
+    """One recovery under way: the model so far, the error of each normal, where its affine piece is
+    known best.
+    """
 
     ask: Ask
     width: int
@@ -110,8 +123,9 @@ class _Learning:
 
     def round(self, coarse: float) -> None:
         """Find what the model lacks along one more line, and add it."""
-        # Gaussian weights put hyperplanes at a distance of about 1, the usual start of training at 1 / sqrt(width). On
-        # a line near the origin an error of a normal counts little in its offset; kinks of both are spread well enough.
+        # Gaussian weights put hyperplanes at a distance of about 1, the usual start of training at
+        # 1 / sqrt(width). On a line near the origin an error of a normal counts little in its
+        # offset; kinks of both are spread well enough.
         lengths = self.width ** np.array([[-0.5], [-0.125]])
         line = Line(self.left, *(lengths * self.rng.normal(size=(2, self.width))))
         with self.phase("kinks"):
@@ -121,7 +135,9 @@ class _Learning:
         found = assemble_hyperplanes(surveyed)
         if self.outputs > 2:
             with self.phase("polish"):
-                found = sharpen_jumps(surveyed, found, radius=measure_typical_distance(found.model()), rng=self.rng)
+                found = sharpen_jumps(
+                    surveyed, found, radius=measure_typical_distance(found.model()), rng=self.rng
+                )
         radius = measure_typical_distance(found.model())
         bars = found.bars * (1.0 + np.linalg.norm(found.where, axis=1) / (radius * self.width**0.5))
         self.model, self.bars = join_hyperplanes(self.model, self.bars, replace(found, bars=bars))
@@ -130,7 +146,9 @@ class _Learning:
 
     def _bends(self, line: Line, coarse: float) -> Bends:
         hidden = self._sizes if self.anchor is not None else None
-        noise, places, values = measure_line_noise(line, roundoff=max(self.roundoff, coarse), hidden=hidden)
+        noise, places, values = measure_line_noise(
+            line, roundoff=max(self.roundoff, coarse), hidden=hidden
+        )
         resolve = resolve_line_by_pairs if self.outputs < 3 else resolve_line_by_runs
         return resolve(line, noise, places, values, most=self.most)
 
@@ -138,7 +156,9 @@ class _Learning:
         return self.model.terms(x)[:, None]
 
     def polish(self, share: float) -> None:
-        """Measure the hyperplanes again whose errors matter most, with a share of the queries asked so far."""
+        """Measure the hyperplanes again whose errors matter most, with a share of the queries asked
+        so far.
+        """
         radius, size = measure_typical_distance(self.model), np.linalg.norm(self.model.D, axis=1)
         effect = size * self.bars
         worst = np.argsort(-effect)[: int(share * self.asked / (2 * self.width + 2))]
@@ -155,7 +175,8 @@ class _Learning:
         """Standard error of a normal measured again, as far as it matters near the origin."""
         far = float(np.linalg.norm(new.at)) / self.width**0.5
         rough = self.noise.share * (self.noise.level + self.noise.slope * far)
-        shown = max(new.step * float(np.linalg.norm(new.D)), 1e-300)  # nothing, where there is no such hyperplane
+        # nothing, where there is no such hyperplane
+        shown = max(new.step * float(np.linalg.norm(new.D)), 1e-300)
         return 2 * rough * self.width**0.5 / shown * (1.0 + far / radius)
 
     def check(self) -> float:
@@ -165,7 +186,10 @@ class _Learning:
             x = radius * scale * self.rng.normal(size=(_PER_RADIUS, self.width))
             left = self.left(x)
             answers = left + self.model.points(x)
-            spread = np.abs(answers - answers.mean(axis=0)).max() + 64 * self.roundoff * np.abs(answers).max()
+            spread = (
+                np.abs(answers - answers.mean(axis=0)).max()
+                + 64 * self.roundoff * np.abs(answers).max()
+            )
             # answers that are all zero vary by nothing: what is left then is all of it
             missed = float(np.abs(left).max())
             worst = max(worst, missed / (float(spread) or missed or 1.0))
@@ -173,8 +197,13 @@ class _Learning:
 
 
 def join_hyperplanes(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsAffine, Vector]:
-    """A model with the hyperplanes of another round added: equal ones become one, and go when they cancel."""
-    n, t, D = (np.concatenate(pair) for pair in ((model.n, found.n), (model.t, found.t), (model.D, found.D)))
+    """A model with the hyperplanes of another round added: equal ones become one, and go when they
+    cancel.
+    """
+    n, t, D = (
+        np.concatenate(pair)
+        for pair in ((model.n, found.n), (model.t, found.t), (model.D, found.D))
+    )
     bars, keep = np.concatenate([bars, found.bars]), np.ones(len(n), dtype=np.bool_)
     reach = measure_typical_distance(model)
     for j in range(model.hidden, len(n)):
@@ -217,8 +246,14 @@ def learn_network(
     """
 
     def at(scale: float) -> Learned:
-        found = _learn_at_scale(lambda y: ask(scale * y), width, outputs, roundoff, most, rounds, phase, rng)
-        return found if found.model is None else replace(found, model=_rescale_model(found.model, scale))
+        found = _learn_at_scale(
+            lambda y: ask(scale * y), width, outputs, roundoff, most, rounds, phase, rng
+        )
+        return (
+            found
+            if found.model is None
+            else replace(found, model=_rescale_model(found.model, scale))
+        )
 
     best = at(1.0)
     for _ in range(_RESCALED):
@@ -261,7 +296,11 @@ def _learn_at_scale(
 ) -> Learned:
     """The best model over the rounds, at one scale of points."""
     nothing = AbsAffine(
-        np.zeros((0, width)), np.zeros(0), np.zeros((0, outputs)), np.zeros((outputs, width)), np.zeros(outputs)
+        np.zeros((0, width)),
+        np.zeros(0),
+        np.zeros((0, outputs)),
+        np.zeros((outputs, width)),
+        np.zeros(outputs),
     )
     state = _Learning(ask, width, outputs, roundoff, most, phase, rng, nothing, np.zeros(0))
     best = Learned(None, np.zeros(0), np.inf, False, roundoff)
@@ -271,11 +310,15 @@ def _learn_at_scale(
                 _improve_model(state, turn, best.gap)
         except (Unresolved, np.linalg.LinAlgError) as unresolved:
             first = state.anchor is None  # later lines show the model's own kinks too
-            told = {"smooth": isinstance(unresolved, Smooth), "counted": first and isinstance(unresolved, Crowded)}
+            told = {
+                "smooth": isinstance(unresolved, Smooth),
+                "counted": first and isinstance(unresolved, Crowded),
+            }
             best = replace(best, crowded=True, **told)
             if turn > 0 or best.smooth:
                 return best
-            continue  # a unit that barely acts, say, beside a kink: another line may meet it elsewhere
+            # a unit that barely acts, say, beside a kink: another line may meet it elsewhere
+            continue
         except BudgetSpent:
             if state.anchor is None:
                 raise

@@ -1,16 +1,17 @@
 r"""Hyperplanes measured again, each at a place of its own.
 
-On the line that found it a hyperplane may have had close neighbours, so that steps were short and its normal is poorly
-known. But a hyperplane is large: elsewhere on it there are points p far from all others. There, steps across and along
-it may be long. With slopes on both sides
+On the line that found it a hyperplane may have had close neighbours, so that steps were short and
+its normal is poorly known. But a hyperplane is large: elsewhere on it there are points p far from
+all others. There, steps across and along it may be long. With slopes on both sides
 
 $$g_+(x) - g_-(x) = D\,(n x - t), \qquad \nabla g_+ - \nabla g_- = D\, n^\top,$$
 
 which gives D, n and t at once from 2d + 2 queries.
 
-With several outputs the Jacobians of the line are good and its jumps are not: the slope between two close kinks is
-known to rounding over their distance, and a wrong jump spoils all normals of its block. Four queries on the normal
-through such a point p, two on either side, give D as the change of slope, and t; the blocks are then solved again.
+With several outputs the Jacobians of the line are good and its jumps are not: the slope between two
+close kinks is known to rounding over their distance, and a wrong jump spoils all normals of its
+block. Four queries on the normal through such a point p, two on either side, give D as the change
+of slope, and t; the blocks are then solved again.
 """
 
 from __future__ import annotations
@@ -27,15 +28,23 @@ from keyhole.models import AbsAffine
 
 _TRIES = 192
 _CLIMBS = 24
-_SHARP = 1e-10  # a jump known less well than this, beside the jumps of the network, is measured again
+# a jump known less well than this, beside the jumps of the network, is measured again
+_SHARP = 1e-10
 _PAIRS, _BLUNT = 4, 8  # at most four jumps and one in eight: close kinks come in pairs
 
 
-def find_clean_point(model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator) -> tuple[Vector, float]:
-    """A point of hyperplane j far from all others for its distance from the origin, and how far it is."""
+def find_clean_point(
+    model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator
+) -> tuple[Vector, float]:
+    """A point of hyperplane j far from all others for its distance from the origin, and how far it
+    is.
+    """
     n, t = model.n[j], float(model.t[j])
     others = np.arange(model.hidden) != j
-    x = rng.normal(size=(_TRIES, model.width)) * (radius * 3.0 ** rng.integers(-1, 3, size=_TRIES))[:, None]
+    x = (
+        rng.normal(size=(_TRIES, model.width))
+        * (radius * 3.0 ** rng.integers(-1, 3, size=_TRIES))[:, None]
+    )
     x -= np.outer(x @ n - t, n)
     margin = _measure_plane_margins(model, others, x)
     best: Vector = x[int(np.argmax(margin / _measure_reach(x, radius)))]
@@ -51,7 +60,9 @@ def _measure_plane_margins(model: AbsAffine, others: Mask, x: Matrix) -> Vector:
     return np.abs(x @ model.n[others].T - model.t[others]).min(axis=1, initial=1e300)
 
 
-def _climb_margin(model: AbsAffine, others: Mask, x: Vector, n: Vector, radius: float) -> tuple[Vector, float]:
+def _climb_margin(
+    model: AbsAffine, others: Mask, x: Vector, n: Vector, radius: float
+) -> tuple[Vector, float]:
     """Step away from the nearest hyperplane, within hyperplane n, as long as that helps."""
     N, T = model.n[others], model.t[others]
     if not len(N):
@@ -73,7 +84,9 @@ def _climb_margin(model: AbsAffine, others: Mask, x: Vector, n: Vector, radius: 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Again:
-    """One hyperplane as measured again: normal, offset, jump, where, and how long the steps were."""
+    """One hyperplane as measured again: normal, offset, jump, where, and how long the steps
+    were.
+    """
 
     n: Vector
     t: float
@@ -82,14 +95,22 @@ class Again:
     step: float
 
 
-def remeasure_hyperplane(ask: Ask, model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator) -> Again:
-    """Hyperplane j from 2d + 2 queries at a place far from all others; the rest of the model need not be precise."""
+def remeasure_hyperplane(
+    ask: Ask, model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator
+) -> Again:
+    """Hyperplane j from 2d + 2 queries at a place far from all others; the rest of the model need
+    not be precise.
+    """
     p, room = find_clean_point(model, j, radius=radius, rng=rng)
     return measure_both_sides(ask, p, model.n[j], room / 3, rng)
 
 
-def replace_hyperplanes(model: AbsAffine, changes: Mapping[int, Again], anchor: Vector) -> AbsAffine:
-    """The model with some hyperplanes exchanged, and an affine part that leaves it as it was round the anchor."""
+def replace_hyperplanes(
+    model: AbsAffine, changes: Mapping[int, Again], anchor: Vector
+) -> AbsAffine:
+    """The model with some hyperplanes exchanged, and an affine part that leaves it as it was round
+    the anchor.
+    """
     n, t, D = model.n.copy(), model.t.copy(), model.D.copy()
     for j, new in changes.items():
         n[j], t[j], D[j] = new.n, new.t, new.D
@@ -99,14 +120,24 @@ def replace_hyperplanes(model: AbsAffine, changes: Mapping[int, Again], anchor: 
     return AbsAffine(n, t, D, P, q)
 
 
-def sharpen_jumps(survey: Survey, found: Found, *, radius: float, rng: np.random.Generator) -> Found:
-    """The hyperplanes of a survey with the jumps measured again that the line shows worst, four queries each."""
+def sharpen_jumps(
+    survey: Survey, found: Found, *, radius: float, rng: np.random.Generator
+) -> Found:
+    """The hyperplanes of a survey with the jumps measured again that the line shows worst, four
+    queries each.
+    """
     chosen, error = _find_blunt_jumps(survey, found)
     model, line = found.model(), survey.bends.line
     spots = [find_clean_point(model, int(j), radius=radius, rng=rng) for j in chosen]
     # beside its near double a hyperplane has room nowhere, and is known better than it would be
-    wider = [room * size > 2.2 * survey.bends.noise.near(0.0) for (_, room), size in zip(spots, error, strict=True)]
-    chosen, spots = chosen[wider], [spot for spot, better in zip(spots, wider, strict=True) if better]
+    wider = [
+        room * size > 2.2 * survey.bends.noise.near(0.0)
+        for (_, room), size in zip(spots, error, strict=True)
+    ]
+    chosen, spots = (
+        chosen[wider],
+        [spot for spot, better in zip(spots, wider, strict=True) if better],
+    )
     if not len(chosen):
         return found
     p, h = np.array([at for at, _ in spots]), np.array([room for _, room in spots]) / 2.2
@@ -120,7 +151,9 @@ def sharpen_jumps(survey: Survey, found: Found, *, radius: float, rng: np.random
 
 
 def _find_blunt_jumps(survey: Survey, found: Found) -> tuple[Indices, Vector]:
-    """The kinks whose jumps are known worst, for their size across the hyperplane, and how well they are known."""
+    """The kinks whose jumps are known worst, for their size across the hyperplane, and how well
+    they are known.
+    """
     bars, size = survey.bends.bars, np.linalg.norm(found.D, axis=1)
     error = np.hypot(bars[1:], bars[:-1]) * size / np.linalg.norm(survey.jumps, axis=1)
     worst = np.argsort(-error)[: _PAIRS + len(error) // _BLUNT]
@@ -129,7 +162,9 @@ def _find_blunt_jumps(survey: Survey, found: Found) -> tuple[Indices, Vector]:
 
 
 def _measure_jumps_across(ask: Ask, p: Matrix, n: Matrix, h: Vector) -> tuple[Matrix, Vector]:
-    """Jumps of slope along normals at points of hyperplanes, and how far beyond the hyperplanes the points are."""
+    """Jumps of slope along normals at points of hyperplanes, and how far beyond the hyperplanes the
+    points are.
+    """
     ahead = np.array([-2.0, -0.25, 0.25, 2.0])[:, None] * h  # four places by points
     values = ask((p + ahead[..., None] * n).reshape(-1, p.shape[1])).reshape(4, len(p), -1)
     left, right = (values[[1, 3]] - values[[0, 2]]) / (1.75 * h[:, None])

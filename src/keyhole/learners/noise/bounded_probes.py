@@ -1,11 +1,12 @@
 r"""Forms $x^\top(W y + h)$ from answers with errors, tokens never longer than a bound.
 
-Tokens are y + x and y. Where no score bias acts and one vector x is asked at a time, y is taken with the sign that
-makes $x \cdot y \le 0$ (the logit changes sign with it), so that $|x|^2 + |y|^2 \le R^2$ keeps both tokens inside the
-ball; otherwise |x| + |y| <= R does. A share is read to s / (|x| |v| / sqrt 2), a logit near zero to four times that, a
-form to that over |x||y|: weak scores are read best where $|x|^2|y|$ is largest, at |y|^2 = R^2/3 (or |y| = R/3).
-Strong scores lower |y| until the logits are of order one. Raw answers are kept, so that the fit can be repeated with
-other errors.
+Tokens are y + x and y. Where no score bias acts and one vector x is asked at a time, y is taken
+with the sign that makes $x \cdot y \le 0$ (the logit changes sign with it), so that $|x|^2 + |y|^2
+\le R^2$ keeps both tokens inside the ball; otherwise |x| + |y| <= R does. A share is read to s /
+(|x| |v| / sqrt 2), a logit near zero to four times that, a form to that over |x||y|: weak scores
+are read best where $|x|^2|y|$ is largest, at |y|^2 = R^2/3 (or |y| = R/3). Strong scores lower |y|
+until the logits are of order one. Raw answers are kept, so that the fit can be repeated with other
+errors.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Block:
         return np.log(np.maximum(shares, _CLIP) / rest)
 
     def forms(self, readout: Readout, answers: Stack) -> Matrix:
-        """x . W y for every direction and vector; x . (W (ly y) + h) where a score bias acts."""  # noqa: D403
+        """Forms x . W y for every direction and vector; x . (W (ly y) + h) with a score bias."""
         scale = self.lx if readout.biased else self.lx * self.ly
         return (self.logits(readout, answers) / scale[..., None]).reshape(len(self.Y), -1)
 
@@ -103,7 +104,9 @@ class NoisyProber:
         return min(float(room), self.reading.reach) / norm
 
     def asked(self, design: Design, Y: Matrix) -> Block:
-        """Ask every vector of the design along every direction once (as often as `repeats` says)."""
+        """Ask every vector of the design along every direction once (as often as `repeats`
+        says).
+        """
         signs = np.ones((len(Y), len(design.X)))
         if self.signed(design):
             signs = np.where(Y @ design.X[:, 0].T > 0, -1.0, 1.0)
@@ -126,7 +129,11 @@ class NoisyProber:
                 return block
             smaller = np.where(odd, 1.0 / 16.0, 1.0)
             biased = self.reading.readout.biased
-            block = replace(block, lx=block.lx * smaller) if biased else replace(block, ly=block.ly * smaller)
+            block = (
+                replace(block, lx=block.lx * smaller)
+                if biased
+                else replace(block, ly=block.ly * smaller)
+            )
             self._fill(block, np.argwhere(odd).T)
         raise Saturated
 
@@ -162,7 +169,9 @@ class NoisyProber:
 
     def share_error(self, block: Block) -> Matrix:
         """Standard deviation of the worst share of every query."""
-        decoder = np.linalg.norm(np.linalg.pinv(block.design.X @ self.reading.readout.V), axis=1).max(axis=1)
+        decoder = np.linalg.norm(
+            np.linalg.pinv(block.design.X @ self.reading.readout.V), axis=1
+        ).max(axis=1)
         return self.deviation(block).max(axis=2) * decoder / block.lx
 
 
@@ -188,7 +197,8 @@ def aim_prober(
     bounded: bool,
     rng: np.random.Generator,
 ) -> NoisyProber:
-    """A prober whose y is as long as helps: logits of order one, or the longest the bound allows for weak scores.
+    """A prober whose y is as long as helps: logits of order one, or the longest the bound allows
+    for weak scores.
 
     Its length of y is 0 where tokens of any length show no scores.
 
@@ -216,7 +226,8 @@ def _choose_weak_length(reading: NoisyReading, design: Design) -> float:
 def _shorten_directions(prober: NoisyProber, design: Design, rng: np.random.Generator) -> float:
     """Shorten y until logits are of order one; return their size, 0 where the errors hide them.
 
-    Between a length at which they are too large and one at which they are hidden the search bisects geometrically.
+    Between a length at which they are too large and one at which they are hidden the search bisects
+    geometrically.
     """
     hidden, large = 0.0, np.inf
     for _ in range(_ROUNDS):
@@ -235,8 +246,12 @@ def _shorten_directions(prober: NoisyProber, design: Design, rng: np.random.Gene
     raise Saturated
 
 
-def _sample_logits(prober: NoisyProber, design: Design, rng: np.random.Generator) -> tuple[Array, float]:
-    """Logits that y adds, for a few groups along a few random directions, and the standard error of one."""
+def _sample_logits(
+    prober: NoisyProber, design: Design, rng: np.random.Generator
+) -> tuple[Array, float]:
+    """Logits that y adds, for a few groups along a few random directions, and the standard error of
+    one.
+    """
     Y = rng.normal(size=(_LOOKS, design.X.shape[2]))
     groups = rng.permutation(len(design.X))[:_LOOKS]
     some = Design(design.X[groups], design.decoder, design.solve)

@@ -1,9 +1,10 @@
 r"""A head from answers with errors: noise, a tolerance, rounding to decimals, tokens inside a ball.
 
-With tokens of norm at most R and errors of standard deviation s, $d^2$ queries of the v-tilted simplex give every entry
-of W with a standard error of $12\sqrt3\,s/(R^3|v|)$ while scores are small: for $W = 4G/\sqrt d$ that is
-$3\sqrt3\sqrt d\,s/(R^3|v|)$ of its norm. Where tokens may be of any length, absolute errors vanish beside long ones.
-Error bars come from fitting again with errors drawn anew, read-out included.
+With tokens of norm at most R and errors of standard deviation s, $d^2$ queries of the v-tilted
+simplex give every entry of W with a standard error of $12\sqrt3\,s/(R^3|v|)$ while scores are
+small: for $W = 4G/\sqrt d$ that is $3\sqrt3\sqrt d\,s/(R^3|v|)$ of its norm. Where tokens may be of
+any length, absolute errors vanish beside long ones. Error bars come from fitting again with errors
+drawn anew, read-out included.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from keyhole.learners.noise.noisy_readout import (
     measure_noisy_readout,
 )
 from keyhole.learners.noise.tilted_simplex import certify_tilted_simplex
-from keyhole.learners.noise.weighted_fit import WeightedFit, begin_fit, measure_weights, replicate_fits
+from keyhole.learners.noise.weighted_fit import (
+    WeightedFit,
+    begin_fit,
+    measure_weights,
+    replicate_fits,
+)
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.verifying.ending import (
     DECLARED_ERRORS,
@@ -50,12 +56,14 @@ from keyhole.oracles import Counted, Imperfection, Oracle, read_imperfection
 _SIGMAS = 6.0  # standard deviations that a fresh answer may be off
 _AGAIN = 8  # times a doubtful question is asked again
 _VAGUE = "Errors of the answers hide what the model says: many other heads would agree as well."
-_READING = 60  # queries beside those for V: the constant, whether a bias or a residual acts, the scale
+# queries beside those for V: the constant, whether a bias or a residual acts, the scale
+_READING = 60
 
 
 @dataclass(frozen=True, slots=True)
 class UnderNoise:
-    """Recovers a head from answers whose errors are declared, with a standard error for every entry.
+    """Recovers a head from answers whose errors are declared, with a standard error for every
+    entry.
 
     Args:
         rank: the rank of W where it is known; found by the noise edge otherwise.
@@ -67,22 +75,37 @@ class UnderNoise:
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
-            raise InvalidInput(f"every question is asked a whole number >= 1 of times; got {self.repeats}.")
+            raise InvalidInput(
+                f"every question is asked a whole number >= 1 of times; got {self.repeats}."
+            )
         if self.rank is not None and self.rank < 0:
             raise InvalidInput(f"a rank is a whole number >= 0; got {self.rank}.")
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """2d or 4d queries and 60 more to read out, then d^2 for W, or d(r + 4) + r(d - r - 4) + rd at low rank."""
+        """2d or 4d queries and 60 more to read out, then d^2 for W, or d(r + 4) + r(d - r - 4) + rd
+        at low rank.
+        """
         r = width if self.rank is None else min(self.rank, width)
         k = min(r + 4, width)
         low = width * k + r * (width - k) + r * width
         measure = self.repeats * min(width * width, low)
-        by_phase = {"read": count_reads(width) * width * self.repeats + _READING, "measure": measure, "verify": QUERIES}
+        by_phase = {
+            "read": count_reads(width) * width * self.repeats + _READING,
+            "measure": measure,
+            "verify": QUERIES,
+        }
         freedom = head_freedom(width, outputs=outputs, rank=r)
-        return Plan(by_phase=by_phase, at_most=3 * bound_queries(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(
+            by_phase=by_phase,
+            at_most=3 * bound_queries(by_phase),
+            degrees_of_freedom=freedom,
+            outputs=outputs,
+        )
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
-        """Recover a head, verify it within what the errors explain; certificate keyhole/tilted-simplex."""
+        """Recover a head, verify it within what the errors explain; certificate
+        keyhole/tilted-simplex.
+        """
         if self.rank is not None and self.rank > oracle.width:
             raise InvalidInput(f"the rank is at most the width {oracle.width}; got {self.rank}.")
         measuring, drawing, checking = rng.spawn(3)
@@ -118,7 +141,10 @@ class _Work:
         repeats = self.options.repeats
         with self.oracle.phase("read"):
             if np.isnan(self.stated.noise):
-                self.guessed, self.errors = True, replace(self.errors, noise=estimate_noise(self.oracle, rng=self.rng))
+                self.guessed, self.errors = (
+                    True,
+                    replace(self.errors, noise=estimate_noise(self.oracle, rng=self.rng)),
+                )
             bound = self.stated.token_bound
             self.reading = measure_noisy_readout(
                 self.oracle, self.errors, bound=bound, repeats=repeats, rng=self.rng, full=self.full
@@ -127,7 +153,12 @@ class _Work:
             with self.oracle.phase("scale"):
                 limited = bound is not None
                 self.fit = begin_fit(
-                    self.oracle, self.reading, self.errors, repeats=repeats, bounded=limited, rng=self.rng
+                    self.oracle,
+                    self.reading,
+                    self.errors,
+                    repeats=repeats,
+                    bounded=limited,
+                    rng=self.rng,
                 )
             with self.oracle.phase("measure"):
                 measure_weights(self.fit, self.options.rank, self.rng)
@@ -135,7 +166,9 @@ class _Work:
     @property
     def lost(self) -> bool:
         """Whether errors hide most of what was asked of W."""
-        return self.fit is not None and any(self.fit.prober.lost(block) for block in self.fit.blocks)
+        return self.fit is not None and any(
+            self.fit.prober.lost(block) for block in self.fit.blocks
+        )
 
     @property
     def head(self) -> Head | None:
@@ -152,14 +185,18 @@ class _Work:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _NoisyRow:
-    """A fresh answer: the case, the token values it mixes, and the standard deviation that errors explain."""
+    """A fresh answer: the case, the token values it mixes, and the standard deviation that errors
+    explain.
+    """
 
     case: Counterexample
     value: float
     deviation: float
 
 
-def _judge(work: _Work, drawing: np.random.Generator, checking: np.random.Generator) -> Recovery[Head]:
+def _judge(
+    work: _Work, drawing: np.random.Generator, checking: np.random.Generator
+) -> Recovery[Head]:
     head = work.head
     if head is None:
         return _conclude(work, NO_READOUT)
@@ -173,7 +210,9 @@ def _judge(work: _Work, drawing: np.random.Generator, checking: np.random.Genera
                 complete = False
                 break
     bars, rows = _compare_fresh_answers(work, head, asked, drawing)
-    failed = [row for row in rows if row.case.gap > _bound_allowed_gap(work, row)] if complete else []
+    failed = (
+        [row for row in rows if row.case.gap > _bound_allowed_gap(work, row)] if complete else []
+    )
     worst = min(failed, key=lambda row: len(row.case.tokens), default=None)
     ending = settle(
         work.oracle,
@@ -190,7 +229,9 @@ def _judge(work: _Work, drawing: np.random.Generator, checking: np.random.Genera
 
 
 def _reservation(work: _Work, rows: list[_NoisyRow]) -> Ending | None:
-    """Why agreement is worth nothing, where declared errors hide most answers or exact ones are not met exactly."""
+    """Why agreement is worth nothing, where declared errors hide most answers or exact ones are not
+    met exactly.
+    """
     if 2 * sum(_SIGMAS * row.deviation > row.value for row in rows) > len(rows):
         return Ending(status=Status.IMPRECISE, detail=_VAGUE)
     if work.stated.perfect and _summarise_fresh(rows).relative > EXACT:
@@ -199,10 +240,12 @@ def _reservation(work: _Work, rows: list[_NoisyRow]) -> Ending | None:
 
 
 def _draw_bounded_sequences(work: _Work, head: Head, rng: np.random.Generator) -> Iterator[Stack]:
-    """Fresh sequences inside the bound; where there is none, half of them so long that errors hide nothing.
+    """Fresh sequences inside the bound; where there is none, half of them so long that errors hide
+    nothing.
 
-    Tokens before the last are made longer and the last one shorter by the same factor, which keeps the scores (tokens
-    of even lengths are orthogonal to a score bias). Errors would hide a class nearly right beside tokens of order one.
+    Tokens before the last are made longer and the last one shorter by the same factor, which keeps
+    the scores (tokens of even lengths are orthogonal to a score bias). Errors would hide a class
+    nearly right beside tokens of order one.
     """
     bound, reach = work.stated.token_bound, 0.0 if work.reading is None else work.reading.reach
     for X in shorten_to_bound(draw_fresh_sequences(head, rng=rng), bound):
@@ -215,7 +258,9 @@ def _draw_bounded_sequences(work: _Work, head: Head, rng: np.random.Generator) -
 def _measure_all_biases(
     work: _Work, doubt: Recovery[Head], drawing: np.random.Generator, checking: np.random.Generator
 ) -> Recovery[Head]:
-    """Measure again with all biases, those that errors seemed to explain included, before the class is refused."""
+    """Measure again with all biases, those that errors seemed to explain included, before the class
+    is refused.
+    """
     fuller = _Work(work.options, work.oracle, work.stated, work.rng, full=True)
     try:
         fuller.measure()
@@ -268,14 +313,19 @@ def _refuse(work: _Work, row: _NoisyRow) -> Ending:
     if work.lost:
         doubt = Doubt(Status.IMPRECISE, detail=_VAGUE)
     elif case.gap <= _bound_allowed_gap(work, row) and work.full:
-        doubt = Doubt(Status.INCONSISTENT, detail="One fresh answer was far off, and was not when asked again.")
+        doubt = Doubt(
+            Status.INCONSISTENT,
+            detail="One fresh answer was far off, and was not when asked again.",
+        )
     return resolve_doubt(work.oracle, doubt, repeat=lambda: _describe_excess(work, answers))
 
 
 def _describe_excess(work: _Work, answers: Array) -> str:
     """By how much repeated answers scatter beyond what was declared; nothing where they do not."""
     scatter = float(answers.std(axis=0, ddof=1).max())
-    if scatter <= 3.0 * work.errors.noise + 2.0 * work.errors.tolerance + 1e-11 * float(np.abs(answers).max()):
+    if scatter <= 3.0 * work.errors.noise + 2.0 * work.errors.tolerance + 1e-11 * float(
+        np.abs(answers).max()
+    ):
         return ""
     return f"Answers to one sequence scatter by {scatter:.1e}, which is more than was declared."
 
@@ -343,9 +393,19 @@ def _explain_noisy_head(work: _Work) -> str:
 
 
 def _describe_accuracy(work: _Work, head: Head, bars: dict[str, Array]) -> str:
-    size, error = (float(np.linalg.norm(np.asarray(a))) for a in (head.W, bars.get("W", np.zeros(1))))
-    known = f"W is known to {error / size:.1e} of its norm" if size > 0 else f"W is zero to within {error:.1e}"
-    known = known if size > 2.0 * error else f"W cannot be told from zero, its standard error being {error:.1e}"
+    size, error = (
+        float(np.linalg.norm(np.asarray(a))) for a in (head.W, bars.get("W", np.zeros(1)))
+    )
+    known = (
+        f"W is known to {error / size:.1e} of its norm"
+        if size > 0
+        else f"W is zero to within {error:.1e}"
+    )
+    known = (
+        known
+        if size > 2.0 * error
+        else f"W cannot be told from zero, its standard error being {error:.1e}"
+    )
     return f"Answers carry {_describe_errors(work)}, with {_describe_tokens(work)}; {known}."
 
 
@@ -355,7 +415,13 @@ def _describe_known_weights(work: _Work, verdict: Verdict) -> str:
     if work.reading.readout.blind:
         return "V is zero beyond the errors; any W fits."
     if verdict is Verdict.CLASS_REFUTED:
-        return "No single head has these answers; the model is the nearest one found, and nothing of it is determined."
+        return (
+            "No single head has these answers; the model is the nearest one found, and nothing of"
+            " it is determined."
+        )
     if work.fit is None or work.fit.rank is None:
-        return "V is determined within its error bars; W only along the directions measured, zero elsewhere."
+        return (
+            "V is determined within its error bars; W only along the directions measured, zero"
+            " elsewhere."
+        )
     return "All parameters are determined within their error bars (one standard error each)."

@@ -1,7 +1,9 @@
-r"""What the shortest queries tell when answers carry errors: c, V, a residual, and whether a score bias acts.
+r"""What the shortest queries tell when answers carry errors: c, V, a residual, and whether a score
+bias acts.
 
-The identities are those of `readout`; what differs is that every decision is a test against the size of the errors,
-and that tokens are as long as they may be, since an absolute error counts for less the longer they are.
+The identities are those of `readout`; what differs is that every decision is a test against the
+size of the errors, and that tokens are as long as they may be, since an absolute error counts for
+less the longer they are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from keyhole.oracles import Counted, Imperfection
 
 _PROBES = 8  # answers averaged, and random vectors that decide whether a bias or a residual acts
 _FALSE_ALARM = 1e-7  # probability of seeing one where there is none
-_NEGLIGIBLE = 1e-15  # share of the token values that errors may have where tokens may be of any length
+# share of the token values that errors may have where tokens may be of any length
+_NEGLIGIBLE = 1e-15
 _LONGEST = 1e60
 
 
@@ -72,7 +75,8 @@ class NoisyReading:
         readout: c, V, U and whether a score bias acts.
         length: norm of the longest token that is asked.
         reach: norm up to which a score bias leaves shares readable; `length` where none acts.
-        deviation: standard error of an entry of V + U; where U is read apart, that of V is sqrt 2 times as large.
+        deviation: standard error of an entry of V + U; where U is read apart, that of V is sqrt 2
+            times as large.
         best: unit vector that V sees best, along which V is known better.
         share: how much smaller its standard error is along `best`.
         constant: standard error of c; 0 where c was taken for zero.
@@ -102,11 +106,18 @@ class NoisyReading:
 
 
 def measure_noisy_readout(
-    oracle: Counted, errors: Errors, *, bound: float | None, repeats: int, rng: np.random.Generator, full: bool = False
+    oracle: Counted,
+    errors: Errors,
+    *,
+    bound: float | None,
+    repeats: int,
+    rng: np.random.Generator,
+    full: bool = False,
 ) -> NoisyReading | None:
     """Read c, V and U; None where no answer depends on the tokens, beyond the errors.
 
-    A constant, a bias or a residual that the errors explain is left out, unless `full` asks for all of them.
+    A constant, a bias or a residual that the errors explain is left out, unless `full` asks for all
+    of them.
     """
     c, constant = _read_constant(oracle, errors, full)
     length = bound if bound is not None else _find_token_length(oracle, c, errors, rng)
@@ -124,7 +135,9 @@ def measure_noisy_readout(
     if errors.noise > 0 and V.any() and not residual:
         V, share = _sharpen_readout(oracle, V, c, length, best, repeats)
     readout = Readout(V, U, c, biased, (length * x[:1, None], alone[:1]))
-    return NoisyReading(readout, length, reach, deviation, best, share, constant if c.any() else 0.0)
+    return NoisyReading(
+        readout, length, reach, deviation, best, share, constant if c.any() else 0.0
+    )
 
 
 def _draw_unit_tokens(rng: np.random.Generator, count: int, width: int) -> Matrix:
@@ -133,22 +146,28 @@ def _draw_unit_tokens(rng: np.random.Generator, count: int, width: int) -> Matri
 
 
 def _is_significant(values: Matrix, deviation: float) -> bool:
-    """Whether normal errors of that deviation would hardly ever be as large, by the sum of squares."""
+    """Whether normal errors of that deviation would hardly ever be as large, by the sum of
+    squares.
+    """
     from scipy.special import chdtri
 
     return bool((values**2).sum() > deviation**2 * float(chdtri(values.size, _FALSE_ALARM)))
 
 
 def _read_constant(oracle: Counted, errors: Errors, full: bool) -> tuple[Vector, float]:
-    """c and its standard error; zero where the errors explain what was answered, unless `full`."""  # noqa: D403
+    """The constant c and its standard error; zero where errors explain it, unless `full`."""
     count = _PROBES if errors.noise > 0 else 1
     c: Vector = oracle.ask(np.zeros((count, 1, oracle.width))).mean(axis=0)
     error = float(errors.deviation(rms(c), count))
     return (c if full or np.abs(c).max() > 4.0 * error else np.zeros_like(c)), error
 
 
-def _find_token_length(oracle: Counted, c: Vector, errors: Errors, rng: np.random.Generator) -> float | None:
-    """A token norm at which absolute errors are negligible beside the token values, where any norm may be asked."""
+def _find_token_length(
+    oracle: Counted, c: Vector, errors: Errors, rng: np.random.Generator
+) -> float | None:
+    """A token norm at which absolute errors are negligible beside the token values, where any norm
+    may be asked.
+    """
     length = 1.0
     while length < _LONGEST:
         x = length * _draw_unit_tokens(rng, 4, oracle.width)
@@ -169,8 +188,12 @@ def _halve_opposite_pair(oracle: Counted, x: Matrix, c: Vector) -> tuple[Matrix,
     return (plus - minus) / 2.0, (plus + minus) / 2.0 - c
 
 
-def _find_reach(oracle: Counted, x: Matrix, c: Vector, length: float, half: Matrix, middle: Matrix) -> float:
-    """The largest length at which x . h is of order one at most: middle / half is tanh(x . h / 2)."""
+def _find_reach(
+    oracle: Counted, x: Matrix, c: Vector, length: float, half: Matrix, middle: Matrix
+) -> float:
+    """The largest length at which x . h is of order one at most: middle / half is tanh(x . h /
+    2).
+    """
     for _ in range(200):
         share = np.abs((middle * half).sum(axis=1)) / np.maximum((half * half).sum(axis=1), 1e-300)
         if share.max() < 0.6:
@@ -183,13 +206,19 @@ def _find_reach(oracle: Counted, x: Matrix, c: Vector, length: float, half: Matr
 def _read_noisy_matrices(
     oracle: Counted, c: Vector, length: float, errors: Errors, repeats: int, *, residual: bool
 ) -> tuple[Matrix, Matrix | None, float]:
-    """V (zero where the errors explain all of it), U, and the standard error of the entries of V + U."""
+    """V (zero where the errors explain all of it), U, and the standard error of the entries of V +
+    U.
+    """
     basis = length * np.eye(oracle.width)
     again = count_reads(oracle.width) * repeats if errors.noise > 0 else 1
     answers = _average_answers(oracle, basis[:, None], again)
     total, deviation = (answers - c) / length, float(errors.deviation(rms(answers), again)) / length
     if not residual:
-        return (total if _is_significant(total, deviation) else np.zeros_like(total)), None, deviation
+        return (
+            (total if _is_significant(total, deviation) else np.zeros_like(total)),
+            None,
+            deviation,
+        )
     plus, minus = (
         _average_answers(oracle, _append_zero_token(basis), again),
         _average_answers(oracle, _append_zero_token(-basis), again),
@@ -202,7 +231,9 @@ def _read_noisy_matrices(
 def _sharpen_readout(
     oracle: Counted, V: Matrix, c: Vector, length: float, best: Vector, repeats: int
 ) -> tuple[Matrix, float]:
-    """V with its error along `best`, which every share is divided by, averaged over more answers."""
+    """V with its error along `best`, which every share is divided by, averaged over more
+    answers.
+    """
     more = _PROBES * repeats
     seen = (_average_answers(oracle, length * best[None, None], more)[0] - c) / length
     weight = more / (more + count_reads(len(V)) * repeats)
@@ -211,7 +242,9 @@ def _sharpen_readout(
 
 
 def count_reads(width: int) -> int:
-    """How often V is read where errors are random: its error is in every form, and reading it costs little."""
+    """How often V is read where errors are random: its error is in every form, and reading it costs
+    little.
+    """
     return 4 if width <= 64 else 2
 
 

@@ -1,8 +1,10 @@
-r"""The certificate of keyhole/tilted-simplex: how close the standard errors are to those of the best lengths.
+r"""The certificate of keyhole/tilted-simplex: how close the standard errors are to those of the
+best lengths.
 
-With $|x|^2 = 2R^2/3$, $|y|^2 = R^2/3$ and $x \cdot v = |x||v|/\sqrt2$ a share is read to $\sqrt2\,s/(|x||v|)$, a logit
-near zero to four times that, a form of unit vectors to $4\sqrt2\,s/(|x|^2|y||v|) = 6\sqrt6\,s/(R^3|v|)$. Half of every
-squared length lies outside v, so that solving for the column costs $\sqrt2$ more.
+With $|x|^2 = 2R^2/3$, $|y|^2 = R^2/3$ and $x \cdot v = |x||v|/\sqrt2$ a share is read to
+$\sqrt2\,s/(|x||v|)$, a logit near zero to four times that, a form of unit vectors to
+$4\sqrt2\,s/(|x|^2|y||v|) = 6\sqrt6\,s/(R^3|v|)$. Half of every squared length lies outside v, so
+that solving for the column costs $\sqrt2$ more.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _SMALL = 0.5  # root mean square of the logits up to which they count as small
 _ROOM = 1.25  # what reading v, and logits that are not zero, may add
 
 
-def certify_tilted_simplex(fit: WeightedFit, bars: Mapping[str, Array], *, bounded: bool) -> Certificate | None:
+def certify_tilted_simplex(
+    fit: WeightedFit, bars: Mapping[str, Array], *, bounded: bool
+) -> Certificate | None:
     """The theorem confronted with a finished measurement; None where W has no error bars."""
     if "W" not in bars or not fit.blocks:
         return None
@@ -71,4 +75,8 @@ def _measure_other_errors(fit: WeightedFit) -> float:
     """Deviation of an answer without the noise, as a share of the noise."""
     errors, noise = fit.prober.errors, fit.prober.errors.noise / np.sqrt(fit.prober.repeats)
     whole = max(float(fit.prober.deviation(block).max()) for block in fit.blocks)
-    return float(np.sqrt(max(whole**2 - noise**2, errors.tolerance**2))) / noise if noise > 0 else np.inf
+    return (
+        float(np.sqrt(max(whole**2 - noise**2, errors.tolerance**2))) / noise
+        if noise > 0
+        else np.inf
+    )

@@ -1,9 +1,10 @@
 r"""From answers with errors to W and h, with standard errors.
 
-All of W: its columns along an orthonormal basis, measured one by one. Low rank: k columns $C = W Y$ show the rank, r of
-the singular values standing above the noise edge $1.15\,s(\sqrt d + \sqrt k)$; then $B = Q^\top W$ on the other
-directions, Q the range of C, gives the row space V of W; then $C_2 = W V$ is measured and $W = C_2 V^\top$. To first
-order its error is that of $C_2$ and of V, about $\sqrt{2r/d}$ of what measuring all of W gives.
+All of W: its columns along an orthonormal basis, measured one by one. Low rank: k columns $C = W Y$
+show the rank, r of the singular values standing above the noise edge $1.15\,s(\sqrt d + \sqrt k)$;
+then $B = Q^\top W$ on the other directions, Q the range of C, gives the row space V of W; then $C_2
+= W V$ is measured and $W = C_2 V^\top$. To first order its error is that of $C_2$ and of V, about
+$\sqrt{2r/d}$ of what measuring all of W gives.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from keyhole.oracles import Counted
 _WORTH = 0.38  # share of the columns beyond which measuring all of them costs no more
 _SMALL = 12  # width below which all columns are measured
 _EDGE = 1.15  # share of the largest singular value that noise alone has, above which one counts
-_CLEAR = 4.0  # times the edge that the least of them has; else others may hide below it, and all of W is measured
+# times the edge that the least of them has; else others may hide below it, and all of W is measured
+_CLEAR = 4.0
 _SPARE = 3  # singular values below the edge that show that the range is complete
 _DIRECTIONS = 8  # columns measured at a time
 _TOGETHER = 8  # vectors asked together, where errors count for nothing
 _CUT = 1e-3  # directions V sees less than this share of its best are not used for reading
 _DRAWS = 100  # fits with errors drawn anew
-_ANSWERED = 20  # of them, those whose answers are compared: a spread need not be known as closely as an error bar
+# of them, those whose answers are compared: a spread need not be known as closely as an error bar
+_ANSWERED = 20
 _WORK = 60 * 256**3  # entries a matrix product may cost over all of them
 
 Weights = tuple[Matrix | Factored, Vector | None]
@@ -52,7 +55,8 @@ class _Whole:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Low:
-    """W = C2 V^T: the last block holds C2, measured along V; those before it show the rows of W, and so V.
+    """W = C2 V^T: the last block holds C2, measured along V; those before it show the rows of W,
+    and so V.
 
     Errors of V come in through its projector, by which the measured rows are multiplied.
     """
@@ -75,9 +79,14 @@ def _join_block_columns(blocks: list[Block], readout: Readout, answers: list[Sta
 def find_row_basis(
     blocks: list[Block], readout: Readout, answers: list[Stack], Q: Matrix, directions: Directions
 ) -> Matrix:
-    """An orthonormal basis of the rows of W: whole columns first, then, in the last block, their part along Q."""
+    """An orthonormal basis of the rows of W: whole columns first, then, in the last block, their
+    part along Q.
+    """
     B = np.concatenate(
-        [_join_block_columns(blocks[:-1], readout, answers[:-1]) @ Q, blocks[-1].columns(readout, answers[-1])]
+        [
+            _join_block_columns(blocks[:-1], readout, answers[:-1]) @ Q,
+            blocks[-1].columns(readout, answers[-1]),
+        ]
     )
     return np.linalg.svd(B.T @ directions.O, full_matrices=False)[2].T
 
@@ -106,21 +115,36 @@ class WeightedFit:
     def weights(self) -> Weights:
         """W and h from what was measured; zero along directions that were not."""
         with pin_one_thread():
-            return self._weights(self.prober.reading.readout, [block.answers for block in self.blocks])
+            return self._weights(
+                self.prober.reading.readout, [block.answers for block in self.blocks]
+            )
 
     def _weights(self, readout: Readout, answers: list[Stack]) -> Weights:
         d = len(readout.V)
-        return self.assembly.weights(self.blocks, readout, answers) if answers else (np.zeros((d, d)), None)
+        return (
+            self.assembly.weights(self.blocks, readout, answers)
+            if answers
+            else (np.zeros((d, d)), None)
+        )
 
     def drawn(self, rng: np.random.Generator) -> tuple[Readout, Weights]:
         """Read-out and weights as they might have come out, had the errors fallen differently."""
         readout = self.prober.reading.drawn(rng)
-        answers = [b.answers + self.prober.deviation(b) * rng.normal(size=b.answers.shape) for b in self.blocks]
+        answers = [
+            b.answers + self.prober.deviation(b) * rng.normal(size=b.answers.shape)
+            for b in self.blocks
+        ]
         return readout, self._weights(readout, answers)
 
 
 def begin_fit(
-    oracle: Counted, reading: NoisyReading, errors: Errors, *, repeats: int, bounded: bool, rng: np.random.Generator
+    oracle: Counted,
+    reading: NoisyReading,
+    errors: Errors,
+    *,
+    repeats: int,
+    bounded: bool,
+    rng: np.random.Generator,
 ) -> WeightedFit:
     """Nothing measured yet: the design and the lengths of tokens are chosen."""
     readout = reading.readout
@@ -128,7 +152,9 @@ def begin_fit(
     design = build_frame_design(readout.V, most=most, cut=_CUT)
     prober = aim_prober(oracle, reading, design, errors, repeats=repeats, bounded=bounded, rng=rng)
     return WeightedFit(
-        prober, _Whole(Directions.random(oracle.width, biased=readout.biased, rng=rng), prober.ly), design
+        prober,
+        _Whole(Directions.random(oracle.width, biased=readout.biased, rng=rng), prober.ly),
+        design,
     )
 
 
@@ -144,10 +170,14 @@ def measure_weights(fit: WeightedFit, rank: int | None, rng: np.random.Generator
         _measure_along_range(fit, low)
 
 
-def _find_visible_range(fit: WeightedFit, rank: int | None, rng: np.random.Generator) -> Matrix | None:
-    """Whole columns until their range is complete: a basis of it, or None when all columns were measured.
+def _find_visible_range(
+    fit: WeightedFit, rank: int | None, rng: np.random.Generator
+) -> Matrix | None:
+    """Whole columns until their range is complete: a basis of it, or None when all columns were
+    measured.
 
-    Where no singular value stands clear of the edge, more of W may hide below it, so all of it is measured.
+    Where no singular value stands clear of the edge, more of W may hide below it, so all of it is
+    measured.
     """
     directions = fit.assembly.directions
     d, known = directions.Y.shape[1], 0
@@ -191,7 +221,9 @@ def _count_visible_values(fit: WeightedFit, rng: np.random.Generator) -> int:
     W = np.asarray(fit.weights()[0])
     with pin_one_thread():
         deviation = rms(np.asarray(fit.drawn(rng)[1][0]) - W)
-        return int((np.linalg.svd(W, compute_uv=False) > 2.0 * _EDGE * deviation * np.sqrt(len(W))).sum())
+        return int(
+            (np.linalg.svd(W, compute_uv=False) > 2.0 * _EDGE * deviation * np.sqrt(len(W))).sum()
+        )
 
 
 def _measure_along_range(fit: WeightedFit, Q: Matrix) -> None:
@@ -213,9 +245,15 @@ def _measure_along_range(fit: WeightedFit, Q: Matrix) -> None:
 
 
 def replicate_fits(
-    fit: WeightedFit | None, reading: NoisyReading, head: Head, asked: list[Stack], rng: np.random.Generator
+    fit: WeightedFit | None,
+    reading: NoisyReading,
+    head: Head,
+    asked: list[Stack],
+    rng: np.random.Generator,
 ) -> tuple[dict[str, Array], list[Array]]:
-    """Standard errors of the tensors, and of the head's answers to sequences, from fits with errors drawn anew."""
+    """Standard errors of the tensors, and of the head's answers to sequences, from fits with errors
+    drawn anew.
+    """
     draws = int(np.clip(_WORK // head.width**3, _ANSWERED, _DRAWS))
     sums = {name: np.zeros(np.shape(t)) for name, t in _name_tensors(head).items()}
     spread = [np.zeros(len(X)) for X in asked]
@@ -227,10 +265,14 @@ def replicate_fits(
         for at, X in enumerate(asked if draw < _ANSWERED else []):
             spread[at] += ((other(X) - centre[at]) ** 2).max(axis=1) / _ANSWERED
     more = 1.0 + 1.2 / draws  # so few draws make 95 % intervals a little short
-    return {name: more * np.sqrt(total / draws) for name, total in sums.items()}, [np.sqrt(s) for s in spread]
+    return {name: more * np.sqrt(total / draws) for name, total in sums.items()}, [
+        np.sqrt(s) for s in spread
+    ]
 
 
-def _draw_replicate(fit: WeightedFit | None, reading: NoisyReading, head: Head, rng: np.random.Generator) -> Head:
+def _draw_replicate(
+    fit: WeightedFit | None, reading: NoisyReading, head: Head, rng: np.random.Generator
+) -> Head:
     readout, (W, h) = (reading.drawn(rng), (head.W, head.h)) if fit is None else fit.drawn(rng)
     return Head(W, readout.V, h, None if head.c is None else readout.c, readout.U)
 

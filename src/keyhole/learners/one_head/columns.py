@@ -1,9 +1,9 @@
 r"""Measuring W (and h) column by column: every column, or no more than the rank asks for.
 
-Without a score bias the unknown is $M = s_y W$ and the directions are an orthonormal basis. With one, the
-directions are the d + 1 corners of a regular simplex: $\sqrt{n}\,o_j = (\sqrt{d}\,u_j, 1)$ with $n = d + 1$ and
-orthonormal $o_j$, so that $s_y W u_j + h = \sqrt{n}\,M o_j$ with $M = [s_y W/\sqrt{d} \mid h]$. Both read
-$M = \sum_j (M o_j) o_j^\top$.
+Without a score bias the unknown is $M = s_y W$ and the directions are an orthonormal basis. With
+one, the directions are the d + 1 corners of a regular simplex: $\sqrt{n}\,o_j = (\sqrt{d}\,u_j, 1)$
+with $n = d + 1$ and orthonormal $o_j$, so that $s_y W u_j + h = \sqrt{n}\,M o_j$ with $M = [s_y
+W/\sqrt{d} \mid h]$. Both read $M = \sum_j (M o_j) o_j^\top$.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from keyhole.learners.one_head.probes import TARGET, Cut, Prober
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Directions:
-    """Orthonormal rows `O` of the unknown's domain, in random order, and the unit tokens `Y` that ask for them.
+    """Orthonormal rows `O` of the unknown's domain, in random order, and the unit tokens `Y` that
+    ask for them.
 
     Args:
         O: one row per direction.
@@ -36,7 +37,9 @@ class Directions:
     def random(cls, width: int, *, biased: bool, rng: np.random.Generator) -> Directions:
         """A random orthonormal basis, or a randomly turned simplex when a score bias acts."""
         with pin_one_thread():
-            turn = np.linalg.qr(rng.normal(size=(width, _count_random_directions(width))), mode="complete")[0].T
+            turn = np.linalg.qr(
+                rng.normal(size=(width, _count_random_directions(width))), mode="complete"
+            )[0].T
             if not biased:
                 return cls(turn, turn, 1.0)
             n = width + 1
@@ -48,13 +51,17 @@ class Directions:
 
 
 def _count_random_directions(width: int) -> int:
-    """How many directions are drawn at random; the others, only needed beyond that rank, complete the basis."""
+    """How many directions are drawn at random; the others, only needed beyond that rank, complete
+    the basis.
+    """
     return width if width <= 512 else max(256, width // 8)
 
 
 @dataclass(slots=True)
 class Columns:
-    """Columns of M measured so far: `C` holds M o_j for the first rows j of the directions, as rows."""
+    """Columns of M measured so far: `C` holds M o_j for the first rows j of the directions, as
+    rows.
+    """
 
     prober: Prober
     design: Design
@@ -69,10 +76,16 @@ class Columns:
     @property
     def readable(self) -> float:
         """Norm of a column whose logits are of the size aimed at."""
-        return TARGET * float(np.sqrt(self.design.X.shape[2])) / (self.prober.sx * self.directions.weight)
+        return (
+            TARGET
+            * float(np.sqrt(self.design.X.shape[2]))
+            / (self.prober.sx * self.directions.weight)
+        )
 
     def noise(self) -> float:
-        """Norm of the error of one column, from asking one direction at two lengths of x that round differently."""
+        """Norm of the error of one column, from asking one direction at two lengths of x that round
+        differently.
+        """
         with self.prober.oracle.phase("measure"):
             first, second = (self._once(share) for share in (1.0, 0.7))
         return float(np.linalg.norm(first - second)) / float(np.sqrt(2.0))

@@ -1,8 +1,9 @@
 r"""Which vectors to probe with.
 
-A query $[y + x_1; \dots; y + x_\rho; y]$ answers with $\sum_k \alpha_k V^\top x_k$ on top of what $y$ alone
-gives, so its softmax shares can be read when $V^\top x_1, \dots, V^\top x_\rho$ are independent. A design is a
-list of such groups, all read by ONE decoder, whose vectors span the space to be measured.
+A query $[y + x_1; \dots; y + x_\rho; y]$ answers with $\sum_k \alpha_k V^\top x_k$ on top of what
+$y$ alone gives, so its softmax shares can be read when $V^\top x_1, \dots, V^\top x_\rho$ are
+independent. A design is a list of such groups, all read by ONE decoder, whose vectors span the
+space to be measured.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from jaxtyping import Float
 from keyhole._arrays import EPS, Array, Matrix, Vector, pin_one_thread
 
 _WIDE = 256  # width from which building queries takes a share of the time worth saving
-_COARSE = 8  # logits per query where answers are coarser than float64: more would each be too small a share
+# logits per query where answers are coarser than float64: more would each be too small a share
+_COARSE = 8
 _CAN_SEE = 0.3  # least singular value at which a block of directions counts as seeing the read-out
 
 
@@ -28,7 +30,8 @@ class Design:
     Args:
         X: the vectors, group by group.
         decoder: turns V^T (sum_k alpha_k x_k) into the shares alpha, the same for every group.
-        solve: turns readings (one row per column measured, one entry per vector) into columns m, as rows.
+        solve: turns readings (one row per column measured, one entry per vector) into columns m, as
+            rows.
         sparse: where vector i has no entries but i and one that all share, that one.
     """
 
@@ -51,10 +54,11 @@ def _find_readable_directions(V: Matrix, most: int, cut: float) -> tuple[Matrix,
 
 
 def _build_tight_frame(R: Matrix) -> Matrix:
-    """A tight frame F of R^size in groups, F^T F = I, with F R the same in every group, orthogonal / sqrt(groups).
+    """A tight frame F of R^size in groups, F^T F = I, with F R the same in every group, orthogonal
+    / sqrt(groups).
 
-    With B an orthogonal completion of R, padded with zero rows to whole groups, it is (H (x) I) B^T, H the
-    reflection that maps e_1 to the constant unit vector.
+    With B an orthogonal completion of R, padded with zero rows to whole groups, it is (H (x) I)
+    B^T, H the reflection that maps e_1 to the constant unit vector.
     """
     size, together = R.shape
     groups = -(-size // together)
@@ -73,9 +77,10 @@ def _build_tight_frame(R: Matrix) -> Matrix:
 def build_frame_design(V: Matrix, Q: Matrix | None = None, *, most: int, cut: float) -> Design:
     r"""Vectors that span span(Q), every group of which sees V alike.
 
-    With R the directions of span(Q) that V sees and F a tight frame with $F^\top F = I$ and equal blocks F R,
-    $X = F(a(I - RR^\top) + k RR^\top)$, which inverts in closed form. Half of the squared length of every vector sees V
-    (for one output: a regular simplex tilted towards v), which reads best under rounding and under noise alike.
+    With R the directions of span(Q) that V sees and F a tight frame with $F^\top F = I$ and equal
+    blocks F R, $X = F(a(I - RR^\top) + k RR^\top)$, which inverts in closed form. Half of the
+    squared length of every vector sees V (for one output: a regular simplex tilted towards v),
+    which reads best under rounding and under noise alike.
 
     Args:
         V: read-out.
@@ -98,7 +103,8 @@ def _build_tilted_design(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None
     X = a * F
     X += (k - a) * seen @ R.T
 
-    # With s = seen^T t = k R^T m, what is left of t is a F m restricted to the complement of R: no digits cancel.
+    # With s = seen^T t = k R^T m, what is left of t is a F m restricted to the complement of R: no
+    # digits cancel.
     def solve(T: Matrix) -> Matrix:
         s = T @ seen
         return (T - s @ seen.T) @ X / a**2 + (s / k) @ R.T
@@ -110,10 +116,12 @@ def _build_tilted_design(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None
 
 
 def build_pair_design(V: Matrix) -> Design:
-    """Vectors of two entries, for one output: quick to ask, since few numbers differ from query to query.
+    """Vectors of two entries, for one output: quick to ask, since few numbers differ from query to
+    query.
 
-    With p the entry of v that is largest, x_i = c_i (s_i e_i + e_p), s_i = sign(v_i v_p) and
-    c_i = |v_p| / (|v_i| + |v_p|), so that x_i . v = v_p for all i; then m_p = t_p, m_i = s_i (t_i / c_i - m_p).
+    With p the entry of v that is largest, x_i = c_i (s_i e_i + e_p), s_i = sign(v_i v_p) and c_i =
+    |v_p| / (|v_i| + |v_p|), so that x_i . v = v_p for all i; then m_p = t_p, m_i = s_i (t_i / c_i -
+    m_p).
     """
     Z = np.linalg.svd(V, full_matrices=False)[2]
     v = V @ Z[0]
@@ -135,9 +143,9 @@ def build_pair_design(V: Matrix) -> Design:
 def build_outside_design(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design | None:
     r"""Vectors $q_i + P b_i$ with P orthogonal to Q, so that exactly rank many of them are needed.
 
-    P is the part of V's directions R outside span(Q); $b_i$ makes $R^\top x = e_k$ in every group. It adds
-    nothing to $x^\top W y$ when span(Q) is the range of W. None when V's directions lie too much inside and there is
-    more than one group.
+    P is the part of V's directions R outside span(Q); $b_i$ makes $R^\top x = e_k$ in every group.
+    It adds nothing to $x^\top W y$ when span(Q) is the range of W. None when V's directions lie too
+    much inside and there is more than one group.
     """
     with pin_one_thread():
         R, decoder = _find_readable_directions(V, most, cut)
@@ -156,11 +164,13 @@ def build_outside_design(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Desi
 
 
 def _build_turned_design(Q: Matrix, P: Matrix, inside: Matrix, decoder: Matrix) -> Design:
-    r"""The same in one group, the basis Q turned to V's directions so that nothing is divided by what is outside.
+    r"""The same in one group, the basis Q turned to V's directions so that nothing is divided by
+    what is outside.
 
     With $Q^\top R = U C Z^\top$ (C the cosines between both spaces) and $F = Z U^\top$, the vectors
-    $X = F Q^\top + B P^\top$ see V as $F Q^\top R + B P^\top P = Z C Z^\top + B (I - Z C^2 Z^\top)$, which is the
-    identity for $B = I - Z \frac{C}{1 + C} Z^\top$, whose eigenvalues are between 1/2 and 1 wherever V looks.
+    $X = F Q^\top + B P^\top$ see V as $F Q^\top R + B P^\top P = Z C Z^\top + B (I - Z C^2
+    Z^\top)$, which is the identity for $B = I - Z \frac{C}{1 + C} Z^\top$, whose eigenvalues are
+    between 1/2 and 1 wherever V looks.
     """
     U, C, Z = np.linalg.svd(inside, full_matrices=False)
     F = Z.T @ U.T
@@ -169,7 +179,9 @@ def _build_turned_design(Q: Matrix, P: Matrix, inside: Matrix, decoder: Matrix) 
 
 
 def draw_scattered_design(V: Matrix, count: int, *, rng: np.random.Generator) -> Design:
-    """Random dense vectors (vhat + w) / sqrt 2 with w orthogonal to what V sees best: no entry of W escapes them."""
+    """Random dense vectors (vhat + w) / sqrt 2 with w orthogonal to what V sees best: no entry of W
+    escapes them.
+    """
     R, decoder = _find_readable_directions(V, 1, 1.0)
     w = rng.normal(size=(count, len(V)))
     w -= (w @ R) @ R.T
@@ -184,10 +196,14 @@ def build_lone_design(V: Matrix, x: Vector) -> Design:
 
 
 def choose_full_design(V: Matrix, *, roundoff: float) -> Design:
-    """The design that measures whole columns: two entries per vector where one output and a large width allow it."""
+    """The design that measures whole columns: two entries per vector where one output and a large
+    width allow it.
+    """
     if V.shape[1] == 1 and len(V) >= _WIDE and roundoff <= EPS:
         return build_pair_design(V)
-    return build_frame_design(V, most=V.shape[1] if roundoff <= EPS else _COARSE, cut=roundoff**0.25)
+    return build_frame_design(
+        V, most=V.shape[1] if roundoff <= EPS else _COARSE, cut=roundoff**0.25
+    )
 
 
 def choose_span_design(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design:

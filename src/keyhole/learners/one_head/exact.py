@@ -23,12 +23,19 @@ class Exact:
     """Measures every column of W, whatever its rank: d^2/o + d queries and about ten more."""
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """D + 5 queries to read out, a few to find the scale, d ceil(d/o) to measure, then verification."""
+        """D + 5 queries to read out, a few to find the scale, d ceil(d/o) to measure, then
+        verification.
+        """
         together = min(width, outputs)
         measure = width * -(-width // together)
         by_phase = {"read": width + 5, "scale": 6, "measure": measure, "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs)
-        return Plan(by_phase=by_phase, at_most=bound_queries(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(
+            by_phase=by_phase,
+            at_most=bound_queries(by_phase),
+            degrees_of_freedom=freedom,
+            outputs=outputs,
+        )
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head of any rank; certificate BSHK26/4.1."""
@@ -60,7 +67,11 @@ def certify_every_column(recovery: Recovery[Head], width: int) -> Certificate | 
         assumptions=(
             Check("answers that no single head gives", float(not is_head), 0.0),
             Check("read-out that is zero", float(not head.V.any()), 0.0),
-            Check("answers coarser than float64", float(recovery.verdict is Verdict.WITHIN_TOLERANCE), 0.0),
+            Check(
+                "answers coarser than float64",
+                float(recovery.verdict is Verdict.WITHIN_TOLERANCE),
+                0.0,
+            ),
         ),
         conclusion=(
             Check("measurements used", measured, width * width + width * (1 + extras)),

@@ -1,7 +1,8 @@
 r"""Fewer queries than parameters, when the entries of W lie on a known grid.
 
-With W = step N and N of small integers, one column along $y = \sum_k B^k e_{j_k}$ holds K columns of N as digits to
-the base B, as many as the precision of a logit can carry: $K \approx \log(10^{13}) / \log B$.
+With W = step N and N of small integers, one column along $y = \sum_k B^k e_{j_k}$ holds K columns
+of N as digits to the base B, as many as the precision of a logit can carry: $K \approx
+\log(10^{13}) / \log B$.
 """
 
 from __future__ import annotations
@@ -39,18 +40,32 @@ class Grid:
 
     def __post_init__(self) -> None:
         if not self.step > 0 or (self.levels is not None and self.levels < 1):
-            raise InvalidInput(f"a grid has a step > 0 and at least one level; got {self.step} and {self.levels}.")
+            raise InvalidInput(
+                f"a grid has a step > 0 and at least one level; got {self.step} and {self.levels}."
+            )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """D ceil(d / K) queries to measure, K the columns that one logit carries."""
         together = min(width, outputs)
         packed = -(-width // _count_digits(self.levels or 1, width))
-        by_phase = {"read": width + 5, "scale": 6, "measure": (packed + 1) * -(-width // together), "verify": QUERIES}
+        by_phase = {
+            "read": width + 5,
+            "scale": 6,
+            "measure": (packed + 1) * -(-width // together),
+            "verify": QUERIES,
+        }
         freedom = head_freedom(width, outputs=outputs)
-        return Plan(by_phase=by_phase, at_most=bound_queries(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(
+            by_phase=by_phase,
+            at_most=bound_queries(by_phase),
+            degrees_of_freedom=freedom,
+            outputs=outputs,
+        )
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
-        """Recover W exactly as grid points; a score bias, or digits that do not decode, cost the full number."""
+        """Recover W exactly as grid points; a score bias, or digits that do not decode, cost the
+        full number.
+        """
         return recover_head(oracle, self._measure, rng=rng)
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
@@ -68,7 +83,12 @@ class Grid:
 
     def _levels(self, columns: Columns) -> int:
         """Twice the largest multiple in one column."""
-        return 2 * max(1, int(np.abs(np.round(self._column(columns, np.eye(columns.design.X.shape[2])[:1]))).max()))
+        return 2 * max(
+            1,
+            int(
+                np.abs(np.round(self._column(columns, np.eye(columns.design.X.shape[2])[:1]))).max()
+            ),
+        )
 
     def _column(self, columns: Columns, Y: Matrix) -> Matrix:
         """N y for every row y, not yet rounded."""
@@ -78,7 +98,9 @@ class Grid:
         return columns.design.solve(T) * lengths / (columns.prober.sy * self.step)
 
     def _decoded(self, columns: Columns, levels: int, digits: int) -> Matrix | None:
-        """N from packed columns, or None when a sum is not near a whole number or a digit is out of range."""
+        """N from packed columns, or None when a sum is not near a whole number or a digit is out of
+        range.
+        """
         width, base = columns.design.X.shape[2], 2 * levels + 1
         packed = -(-width // digits)
         powers = float(base) ** np.arange(digits)[None]
@@ -96,5 +118,9 @@ class Grid:
 
 
 def _count_digits(levels: int, width: int) -> int:
-    """How many digits to the base 2 levels + 1 a column can carry and still be read to a quarter."""
-    return max(1, min(width, int(np.log(1.0 / (_CARRIES * EPS * np.sqrt(width))) / np.log(2 * levels + 1))))
+    """How many digits to the base 2 levels + 1 a column can carry and still be read to a
+    quarter.
+    """
+    return max(
+        1, min(width, int(np.log(1.0 / (_CARRIES * EPS * np.sqrt(width))) / np.log(2 * levels + 1)))
+    )

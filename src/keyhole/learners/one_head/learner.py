@@ -1,4 +1,6 @@
-"""The road every learner of a single head takes: read out, find scales, measure, assemble, verify."""
+"""The road every learner of a single head takes: read out, find scales, measure, assemble,
+verify.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ Strategy = Callable[[Columns, np.random.Generator], Measured]
 
 @dataclass(slots=True)
 class HeadSession:
-    """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
+    """One recovery under way: what is known so far, so that a spent budget leaves a partial
+    model.
+    """
 
     oracle: Counted
     roundoff: float
@@ -64,19 +68,31 @@ class HeadSession:
     def measure(self, strategy: Strategy) -> Head:
         """The head, fitted and not yet verified."""
         with self.oracle.phase("read"):
-            readout = self.readout = measure_readout(self.oracle, roundoff=self.roundoff, rng=self.rng)
+            readout = self.readout = measure_readout(
+                self.oracle, roundoff=self.roundoff, rng=self.rng
+            )
         if readout.blind:
             self.rank = 0
             return self.head(np.zeros((self.oracle.width,) * 2), None)
         design = choose_full_design(readout.V, roundoff=self.roundoff)
         with self.oracle.phase("scale"):
-            probes = design if design.sparse is None else draw_scattered_design(readout.V, 8, rng=self.rng)
-            prober = calibrate_prober(self.oracle, readout, probes, roundoff=self.roundoff, rng=self.rng)
+            probes = (
+                design
+                if design.sparse is None
+                else draw_scattered_design(readout.V, 8, rng=self.rng)
+            )
+            prober = calibrate_prober(
+                self.oracle, readout, probes, roundoff=self.roundoff, rng=self.rng
+            )
         directions = Directions.random(self.oracle.width, biased=readout.biased, rng=self.rng)
         self.columns = Columns(prober, design, directions)
-        measured = self._no_scores(self.columns) if prober.sy == 0.0 else strategy(self.columns, self.rng)
+        measured = (
+            self._no_scores(self.columns) if prober.sy == 0.0 else strategy(self.columns, self.rng)
+        )
         self.rank = measured.rank
-        self.bias_freedom = 0 if measured.h is None else self.oracle.width if measured.bias_free else measured.rank
+        self.bias_freedom = (
+            0 if measured.h is None else self.oracle.width if measured.bias_free else measured.rank
+        )
         return self.head(measured.W, measured.h)
 
     def _no_scores(self, columns: Columns) -> Measured:
@@ -106,7 +122,9 @@ class HeadSession:
 
 
 def recover_head(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator) -> Recovery[Head]:
-    """Run one strategy and verify its head on fresh queries; every way to stop ends in a Recovery."""
+    """Run one strategy and verify its head on fresh queries; every way to stop ends in a
+    Recovery.
+    """
     measuring, checking = rng.spawn(2)
     session = HeadSession(Counted(oracle), read_imperfection(oracle).roundoff, measuring)
     try:
@@ -118,14 +136,22 @@ def recover_head(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator
     except Scattered as found:
         return _conclude_head(session, None, end_scattered(found.gap))
     except NotAHead as refusal:
-        return _conclude_head(session, None, _refuse_head(session, Status.NOT_A_HEAD, refusal.counterexample))
+        return _conclude_head(
+            session, None, _refuse_head(session, Status.NOT_A_HEAD, refusal.counterexample)
+        )
     return _conclude_head(session, head, _judge_head(session, head, checking))
 
 
 def _judge_head(session: HeadSession, head: Head, rng: np.random.Generator) -> Ending:
-    tolerance = EXACT if read_imperfection(session.oracle).perfect else _allow_declared_rounding(session, head)
+    tolerance = (
+        EXACT
+        if read_imperfection(session.oracle).perfect
+        else _allow_declared_rounding(session, head)
+    )
     with session.oracle.phase("verify"):
-        seen = examine_model(session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng)
+        seen = examine_model(
+            session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng
+        )
     near = seen.fresh.relative <= _bound_weak_error(session, head)
     return settle(
         session.oracle,
@@ -138,7 +164,9 @@ def _judge_head(session: HeadSession, head: Head, rng: np.random.Generator) -> E
 
 
 def _measure_probe_scores(session: HeadSession, head: Head) -> float:
-    """Size of the scores that W gave the probes: a large score bias keeps it small, and W imprecise."""
+    """Size of the scores that W gave the probes: a large score bias keeps it small, and W
+    imprecise.
+    """
     if session.columns is None or head.h is None:
         return 1.0
     prober = session.columns.prober
@@ -146,20 +174,33 @@ def _measure_probe_scores(session: HeadSession, head: Head) -> float:
 
 
 def _allow_declared_rounding(session: HeadSession, head: Head) -> float:
-    """What a declared rounding explains: four decimal digits for the inversion, more where W acted weakly."""
-    return 1e4 * session.roundoff * float(np.clip(0.25 / max(_measure_probe_scores(session, head), 1e-6), 1.0, 30.0))
+    """What a declared rounding explains: four decimal digits for the inversion, more where W acted
+    weakly.
+    """
+    return (
+        1e4
+        * session.roundoff
+        * float(np.clip(0.25 / max(_measure_probe_scores(session, head), 1e-6), 1.0, 30.0))
+    )
 
 
 def _bound_weak_error(session: HeadSession, head: Head) -> float:
-    """Relative error that rounding alone explains when W acts on probes only weakly; 0 when it acts well."""
+    """Relative error that rounding alone explains when W acts on probes only weakly; 0 when it acts
+    well.
+    """
     acted = _measure_probe_scores(session, head)
     return 1e4 * session.roundoff / acted if 0 < acted < 1e-2 else 0.0
 
 
-def _refuse_head(session: HeadSession, status: Status, case: Counterexample | None, *, near: bool = False) -> Ending:
+def _refuse_head(
+    session: HeadSession, status: Status, case: Counterexample | None, *, near: bool = False
+) -> Ending:
     """Refuse, unless the target turns out to answer the same question differently."""
     if near:
-        return Ending(status=Status.IMPRECISE, detail="A score bias far larger than the scores keeps tokens short.")
+        return Ending(
+            status=Status.IMPRECISE,
+            detail="A score bias far larger than the scores keeps tokens short.",
+        )
     probe = session.readout.probe if session.readout is not None else None
     answers = [a for a in (probe and probe[1], case and case.answer[None]) if a is not None]
     words = (describe_case(case, "what such a head can answer"), hint_at_rounding(answers))
@@ -174,7 +215,9 @@ def _conclude_head(session: HeadSession, head: Head | None, ending: Ending) -> R
         Account(
             model=head,
             reason=_explain_why_head(session),
-            determined=_describe_determined_head(session, head, ending.verdict is Verdict.CLASS_REFUTED),
+            determined=_describe_determined_head(
+                session, head, ending.verdict is Verdict.CLASS_REFUTED
+            ),
             degrees_of_freedom=_count_head_freedom(session),
             rank=session.rank,
             bars=_estimate_head_bars(session, ending.fresh) if session.rank is not None else {},
@@ -202,11 +245,19 @@ def _explain_why_head(session: HeadSession) -> str:
     readout = session.readout
     if readout is None:
         return "One head was tried first."
-    acts = {"a score bias": readout.biased, "a constant": bool(readout.c.any()), "a residual": readout.U is not None}
+    acts = {
+        "a score bias": readout.biased,
+        "a constant": bool(readout.c.any()),
+        "a residual": readout.U is not None,
+    }
     there = [name for name, yes in acts.items() if yes]
     absent = [name for name, yes in acts.items() if not yes]
     parts = ["Single tokens are answered by an affine map"]
-    parts += [f"{' and '.join(there)} acts" if len(there) == 1 else f"{' and '.join(there)} act"] if there else []
+    parts += (
+        [f"{' and '.join(there)} acts" if len(there) == 1 else f"{' and '.join(there)} act"]
+        if there
+        else []
+    )
     parts += [f"no sign of {' or '.join(absent)}"] if absent else []
     parts += [f"W has rank {session.rank}"] if session.rank is not None else []
     return "; ".join(parts) + "."
@@ -216,24 +267,39 @@ def _describe_determined_head(session: HeadSession, head: Head | None, refuted: 
     readout = session.readout
     if readout is None or head is None:
         return "Nothing was determined."
-    extra = [name for name, tensor in (("h", head.h), ("c", head.c), ("U", head.U)) if tensor is not None]
+    extra = [
+        name for name, tensor in (("h", head.h), ("c", head.c), ("U", head.U)) if tensor is not None
+    ]
     if not head.V.any():
         known = "c + x_N U" if readout.U is not None else f"the constant {readout.c.tolist()}"
-        return f"The answers are {known} for every sequence; V = 0 is determined, W and h are not: any values fit."
+        return (
+            f"The answers are {known} for every sequence; V = 0 is determined, W and h are not: any"
+            " values fit."
+        )
     if refuted:
-        return "No single head has these answers; the model is the nearest one found, and nothing of it is determined."
+        return (
+            "No single head has these answers; the model is the nearest one found, and nothing of"
+            " it is determined."
+        )
     if session.rank is None:
         columns = session.columns.known if session.columns is not None else 0
-        return f"V is determined; W along {columns} of {session.oracle.width} directions, zero elsewhere."
+        return (
+            f"V is determined; W along {columns} of {session.oracle.width} directions, zero"
+            " elsewhere."
+        )
     names = ", ".join(["W", "V", *extra])
-    return f"{names} are determined; a key bias, and how W splits into queries and keys, act on no answer."
+    return (
+        f"{names} are determined; a key bias, and how W splits into queries and keys, act on no"
+        " answer."
+    )
 
 
 def _estimate_head_bars(session: HeadSession, fresh: Fresh | None) -> dict[str, Array]:
     """One standard error per tensor, holding for each of its entries.
 
-    A share is read to about the noise of an answer, a logit to four times that at the target size, a form
-    to that over sx, and an entry of W to that over sx sy, with a factor of three for the inversion.
+    A share is read to about the noise of an answer, a logit to four times that at the target size,
+    a form to that over sx, and an entry of W to that over sx sy, with a factor of three for the
+    inversion.
     """
     readout, columns = session.readout, session.columns
     if readout is None or readout.blind:

@@ -1,14 +1,16 @@
-r"""Theorem 5.1 of [BSHK26] as its authors prove it: Gaussian rank-one measurements and the least nuclear norm.
+r"""Theorem 5.1 of [BSHK26] as its authors prove it: Gaussian rank-one measurements and the least
+nuclear norm.
 
-A query $[b + a; b]$ gives $t = a^\top W b$. From m of them, a and b Gaussian, W is the matrix of least nuclear norm
-(the sum of its singular values) among all that fit, once m is a constant times $r(2d - r)$. That constant is about 3;
-`LowRank` needs 1. The learner is here to be compared with, and because it asks everything in one round.
+A query $[b + a; b]$ gives $t = a^\top W b$. From m of them, a and b Gaussian, W is the matrix of
+least nuclear norm (the sum of its singular values) among all that fit, once m is a constant times
+$r(2d - r)$. That constant is about 3; `LowRank` needs 1. The learner is here to be compared with,
+and because it asks everything in one round.
 
-The program is split in two (Douglas and Rachford): shrink singular values by $\tau$, project onto what was measured.
-The projection $Z - \mathcal{A}^*(G^{-1}(\mathcal{A}(Z) - t))$ uses one factorisation of the Gram matrix
-$G_{kl} = (a_k \cdot a_l)(b_k \cdot b_l)$. Its multiplier w bounds the minimum from below: where
-$|\mathcal{A}^* z|_2 \le 1$, $\langle t, z \rangle = \langle \mathcal{A}^* z, W \rangle \le |W|_*$. So every minimum
-comes with its gap.
+The program is split in two (Douglas and Rachford): shrink singular values by $\tau$, project onto
+what was measured. The projection $Z - \mathcal{A}^*(G^{-1}(\mathcal{A}(Z) - t))$ uses one
+factorisation of the Gram matrix $G_{kl} = (a_k \cdot a_l)(b_k \cdot b_l)$. Its multiplier w bounds
+the minimum from below: where $|\mathcal{A}^* z|_2 \le 1$, $\langle t, z \rangle = \langle
+\mathcal{A}^* z, W \rangle \le |W|_*$. So every minimum comes with its gap.
 """
 
 from __future__ import annotations
@@ -37,14 +39,16 @@ _STEP = 0.3  # first shrinkage, in units of the norm of the shortest matrix that
 _RELAX = 1.6  # over-relaxation: the splitting converges for every value below 2
 _LOOK = 10  # iterations between two looks at the gap
 _SETTLE = 200.0  # iterations after which the step is left alone by and by, as convergence demands
-_CUTS = (1e-2, 1e-4, 1e-6)  # relative singular values at which the minimum may turn out to be of low rank
+# relative singular values at which the minimum may turn out to be of low rank
+_CUTS = (1e-2, 1e-4, 1e-6)
 _POLISH = 12  # Gauss-Newton steps
 _WORTH = 1.5  # unknowns over measurements up to which polishing is worth its time
 _ZERO = 1e-10  # relative singular value that counts as zero where W is determined entry by entry
 _FITS = 1e-11  # relative residual of a polished matrix that is taken
 _EQUAL = 1e-6  # how much its nuclear norm may be above the minimum, relatively
 
-_TILT = 0.5  # of a standard deviation: how far the vectors a are kept from the blind directions of the read-out
+# of a standard deviation: how far the vectors a are kept from the blind directions of the read-out
+_TILT = 0.5
 _BATCH = 512
 _ROUNDS = 40  # of asking again what was saturated
 _MORE = 1.5  # times as many measurements when the minimum is not of the rank that was named
@@ -60,7 +64,8 @@ class Minimum:
         W: the matrix.
         iterations: of the splitting.
         residual: |A(W) - t| / |t|.
-        gap: relative distance of its nuclear norm from a lower bound on the minimum, before polishing.
+        gap: relative distance of its nuclear norm from a lower bound on the minimum, before
+            polishing.
         rank: number of its singular values that are not zero.
     """
 
@@ -84,7 +89,9 @@ class _RankOneForms:
         """The same measurements with every vector divided by its length."""
         a, b = (np.linalg.norm(X, axis=1) for X in (A, B))
         if not (a.all() and b.all()):
-            raise InvalidInput("a measurement needs vectors a and b that are not zero; drop those that are.")
+            raise InvalidInput(
+                "a measurement needs vectors a and b that are not zero; drop those that are."
+            )
         return cls(A / a[:, None], B / b[:, None], t / a / b)
 
     @property
@@ -113,14 +120,17 @@ def minimise_nuclear_norm(
     $$\min |W|_* \text{ subject to } a_k^\top W b_k = t_k$$
 
     Args:
-        A: vectors a_k as rows, in general position: up to d^2 of the matrices a_k b_k^T independent.
+        A: vectors a_k as rows, in general position: up to d^2 of the matrices a_k b_k^T
+            independent.
         B: vectors b_k as rows.
         t: measured forms.
-        tolerance: relative gap to stop at; where the minimum is of low rank, polishing then makes it exact.
+        tolerance: relative gap to stop at; where the minimum is of low rank, polishing then makes
+            it exact.
         iterations: the most to be made.
 
     Raises:
-        InvalidInput: shapes do not fit, a number is not finite, or the measurements depend on one another.
+        InvalidInput: shapes do not fit, a number is not finite, or the measurements depend on one
+            another.
     """
     check_shape("A", A, (None, None))
     check_shape("B", B, A.shape)
@@ -132,7 +142,11 @@ def minimise_nuclear_norm(
         return Minimum(np.zeros((d, d)), 0, 0.0, 0.0, 0)
     with pin_one_thread():
         forms = _RankOneForms.unit(A, B, t / size)
-        found = _minimise_by_splitting(forms, tolerance, iterations) if len(A) < d * d else _fit_least_squares(forms)
+        found = (
+            _minimise_by_splitting(forms, tolerance, iterations)
+            if len(A) < d * d
+            else _fit_least_squares(forms)
+        )
     return replace(found, W=size * found.W)
 
 
@@ -143,12 +157,16 @@ def _prepare_solver(H: Matrix) -> Callable[[Vector], Vector]:
     try:
         factor = cho_factor(H, lower=True, overwrite_a=True, check_finite=False)
     except np.linalg.LinAlgError:
-        raise InvalidInput("the measurements depend on one another; draw the vectors a and b at random.") from None
+        raise InvalidInput(
+            "the measurements depend on one another; draw the vectors a and b at random."
+        ) from None
     return lambda r: cho_solve(factor, r, check_finite=False)
 
 
 def _fit_least_squares(forms: _RankOneForms) -> Minimum:
-    """As many measurements as entries or more: least squares, two corrections making up for the normal equations."""
+    """As many measurements as entries or more: least squares, two corrections making up for the
+    normal equations.
+    """
     d = forms.A.shape[1]
     rows = (forms.A[:, :, None] * forms.B[:, None, :]).reshape(-1, d * d)
     solve, W = _prepare_solver(rows.T @ rows), np.zeros((d, d))
@@ -177,9 +195,13 @@ def _minimise_by_splitting(forms: _RankOneForms, tolerance: float, iterations: i
 
 
 class _Splitting:
-    """State of the splitting: Z fits the measurements, U = A*(w) is the scaled multiplier, tau the step."""
+    """State of the splitting: Z fits the measurements, U = A*(w) is the scaled multiplier, tau the
+    step.
+    """
 
-    def __init__(self, forms: _RankOneForms, solve: Callable[[Vector], Vector], start: Matrix) -> None:
+    def __init__(
+        self, forms: _RankOneForms, solve: Callable[[Vector], Vector], start: Matrix
+    ) -> None:
         self.forms, self.solve, self.Z, self.tau = forms, solve, start, _STEP
         self.U, self.w = np.zeros_like(start), np.zeros_like(forms.t)
         self.rank, self.apart, self.moved = 0, 0.0, 0.0
@@ -193,17 +215,27 @@ class _Splitting:
         self.w = self.solve(self.forms.of_matrix(T) - self.forms.t)
         self.U = self.forms.adjoint(self.w)
         Z, self.Z = self.Z, T - self.U
-        self.apart, self.moved = float(np.linalg.norm(X - self.Z)), float(np.linalg.norm(Z - self.Z))
+        self.apart, self.moved = (
+            float(np.linalg.norm(X - self.Z)),
+            float(np.linalg.norm(Z - self.Z)),
+        )
 
     def gap(self) -> float:
-        """Relative distance of |Z|_* from the lower bound that -w / tau, scaled to be admissible, gives."""
+        """Relative distance of |Z|_* from the lower bound that -w / tau, scaled to be admissible,
+        gives.
+        """
         value = float(np.linalg.svd(self.Z, compute_uv=False).sum())
         bound = -float(self.forms.t @ self.w) / max(self.tau, float(np.linalg.norm(self.U, 2)))
         return (value - bound) / value
 
     def balance(self, weight: float) -> None:
-        """Shorten the step where X and Z stay apart, lengthen it where Z moves, both taken relatively."""
-        apart, moved = self.apart * float(np.linalg.norm(self.U)), self.moved * float(np.linalg.norm(self.Z))
+        """Shorten the step where X and Z stay apart, lengthen it where Z moves, both taken
+        relatively.
+        """
+        apart, moved = (
+            self.apart * float(np.linalg.norm(self.U)),
+            self.moved * float(np.linalg.norm(self.Z)),
+        )
         if apart > 0 and moved > 0:
             factor = min(2.0, max(0.5, math.sqrt(moved / apart))) ** weight
             self.tau *= factor
@@ -212,7 +244,9 @@ class _Splitting:
 
 
 def _polish_minimum(forms: _RankOneForms, W: Matrix, rank: int) -> tuple[Matrix, int]:
-    """W, replaced by a matrix of low rank that fits exactly and is as short, where there is one; and the rank."""
+    """W, replaced by a matrix of low rank that fits exactly and is as short, where there is one;
+    and the rank.
+    """
     P, S, Q = np.linalg.svd(W)
     d, value = len(W), float(S.sum())
     for r in sorted({int((cut * S[0] < S).sum()) for cut in _CUTS} | {rank}):
@@ -220,7 +254,10 @@ def _polish_minimum(forms: _RankOneForms, W: Matrix, rank: int) -> tuple[Matrix,
             break
         L, R = _fit_factors(forms, P[:, :r] * np.sqrt(S[:r]), Q[:r].T * np.sqrt(S[:r]))
         M = L @ R.T
-        if forms.residual(M) <= _FITS and np.linalg.svd(M, compute_uv=False).sum() <= (1.0 + _EQUAL) * value:
+        if (
+            forms.residual(M) <= _FITS
+            and np.linalg.svd(M, compute_uv=False).sum() <= (1.0 + _EQUAL) * value
+        ):
             return M, r
     return W, rank
 
@@ -228,8 +265,8 @@ def _polish_minimum(forms: _RankOneForms, W: Matrix, rank: int) -> tuple[Matrix,
 def _fit_factors(forms: _RankOneForms, L: Matrix, R: Matrix) -> tuple[Matrix, Matrix]:
     """Factors after Gauss-Newton steps on a_k . L R^T b_k = t_k, as long as they help.
 
-    Normal equations do: what rounding spoils in a step, the next one sees in the residual. The tiny ridge settles
-    how the product is split, which the residual does not see.
+    Normal equations do: what rounding spoils in a step, the next one sees in the residual. The tiny
+    ridge settles how the product is split, which the residual does not see.
     """
     m, (d, r) = len(forms.t), L.shape
     before = np.inf
@@ -239,7 +276,10 @@ def _fit_factors(forms: _RankOneForms, L: Matrix, R: Matrix) -> tuple[Matrix, Ma
         if now > 0.5 * before or now <= 4 * EPS * float(np.linalg.norm(forms.t)):
             break
         before = now
-        left, right = forms.A[:, :, None] * (forms.B @ R)[:, None], forms.B[:, :, None] * (forms.A @ L)[:, None]
+        left, right = (
+            forms.A[:, :, None] * (forms.B @ R)[:, None],
+            forms.B[:, :, None] * (forms.A @ L)[:, None],
+        )
         J = np.concatenate([left.reshape(m, -1), right.reshape(m, -1)], axis=1)
         H = J.T @ J
         H[np.diag_indices_from(H)] += 1e-12 * np.trace(H) / len(H)
@@ -254,8 +294,8 @@ class NuclearNorm:
 
     Args:
         rank: the rank of W, or more.
-        oversampling: measurements over r(2d - r). Where the minimum turns out not to be of that rank, half as many
-            again are asked, twice at most.
+        oversampling: measurements over r(2d - r). Where the minimum turns out not to be of that
+            rank, half as many again are asked, twice at most.
     """
 
     rank: int
@@ -266,20 +306,35 @@ class NuclearNorm:
             raise InvalidInput(f"a rank is a whole number >= 0; got {self.rank}.")
         if not 1.0 <= self.oversampling < np.inf:
             raise InvalidInput(
-                f"there must be at least r(2d - r) measurements: oversampling >= 1, not {self.oversampling}."
+                "there must be at least r(2d - r) measurements: oversampling >= 1, not"
+                f" {self.oversampling}."
             )
 
     def measurements(self, width: int, more: float = 1.0) -> int:
-        """How many forms are asked: never more than d^2 + d, which determine W whatever its rank, and well."""
+        """How many forms are asked: never more than d^2 + d, which determine W whatever its rank,
+        and well.
+        """
         r = min(self.rank, width)
         return min(width * width + width, math.ceil(more * self.oversampling * r * (2 * width - r)))
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """D + 5 queries to read out, one for each measurement whatever the outputs, then verification."""
-        by_phase = {"read": width + 5, "scale": 6, "measure": self.measurements(width), "verify": QUERIES}
+        """D + 5 queries to read out, one for each measurement whatever the outputs, then
+        verification.
+        """
+        by_phase = {
+            "read": width + 5,
+            "scale": 6,
+            "measure": self.measurements(width),
+            "verify": QUERIES,
+        }
         most = by_phase | {"measure": self.measurements(width, _MORE ** (_TRIES - 1))}
         freedom = head_freedom(width, outputs=outputs, rank=min(self.rank, width))
-        return Plan(by_phase=by_phase, at_most=bound_queries(most), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(
+            by_phase=by_phase,
+            at_most=bound_queries(most),
+            degrees_of_freedom=freedom,
+            outputs=outputs,
+        )
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head without score bias; certificate BSHK26/5.1.
@@ -290,13 +345,18 @@ class NuclearNorm:
         if self.rank > oracle.width:
             raise InvalidInput(f"the rank is at most the width {oracle.width}; got {self.rank}.")
         if (m := self.measurements(oracle.width)) > _MOST:
-            raise InvalidInput(f"{m} measurements make a program too large to solve; at most {_MOST}. Use LowRank.")
+            raise InvalidInput(
+                f"{m} measurements make a program too large to solve; at most {_MOST}. Use LowRank."
+            )
         recovery = recover_head(oracle, self._measure, rng=rng)
         return replace(recovery, certificate=_certify_nuclear_norm(recovery, self, oracle.width))
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
         if columns.prober.readout.biased:
-            raise InvalidInput("nuclear norm minimisation is for heads without a score bias; use LowRank for this one.")
+            raise InvalidInput(
+                "nuclear norm minimisation is for heads without a score bias; use LowRank for this"
+                " one."
+            )
         d = columns.prober.oracle.width
         A, B, t = np.empty((0, d)), np.empty((0, d)), np.empty(0)
         found = minimise_nuclear_norm(A, B, t)
@@ -312,11 +372,14 @@ class NuclearNorm:
         return Measured(columns.split(found.W)[0], None, found.rank)
 
 
-def _measure_gaussian_forms(prober: Prober, count: int, rng: np.random.Generator) -> tuple[Matrix, Matrix, Vector]:
+def _measure_gaussian_forms(
+    prober: Prober, count: int, rng: np.random.Generator
+) -> tuple[Matrix, Matrix, Vector]:
     """Gaussian vectors a and b, and what was measured of them: a . W (sy b).
 
-    The part of a along the direction u that the read-out sees best is |c| for a Gaussian c; it is raised to
-    sqrt(c^2 + tilt^2), so that no measurement is blind. The sign of a changes nothing but that of t.
+    The part of a along the direction u that the read-out sees best is |c| for a Gaussian c; it is
+    raised to sqrt(c^2 + tilt^2), so that no measurement is blind. The sign of a changes nothing but
+    that of t.
     """
     V = prober.readout.V
     with pin_one_thread():
@@ -331,7 +394,9 @@ def _measure_gaussian_forms(prober: Prober, count: int, rng: np.random.Generator
 
 
 def _read_forms(prober: Prober, design: Design, y: Matrix, scales: Vector) -> Vector:
-    """x_k . W y_k for every group k of the design; what is saturated is asked again with a shorter x."""
+    """x_k . W y_k for every group k of the design; what is saturated is asked again with a shorter
+    x.
+    """
     t, scales, bad = np.full(len(y), np.inf), scales.copy(), np.arange(len(y), dtype=np.intp)
     for _ in range(_ROUNDS):
         for start in range(0, len(bad), _BATCH):
@@ -345,7 +410,9 @@ def _read_forms(prober: Prober, design: Design, y: Matrix, scales: Vector) -> Ve
     raise Saturated
 
 
-def _certify_nuclear_norm(recovery: Recovery[Head], learner: NuclearNorm, width: int) -> Certificate | None:
+def _certify_nuclear_norm(
+    recovery: Recovery[Head], learner: NuclearNorm, width: int
+) -> Certificate | None:
     """Theorem 5.1, with the constant of the learner, confronted with one run."""
     if recovery.model is None or recovery.rank is None or recovery.fresh is None:
         return None
@@ -359,7 +426,9 @@ def _certify_nuclear_norm(recovery: Recovery[Head], learner: NuclearNorm, width:
         ),
         conclusion=(
             Check(
-                "forms asked, O(rd), and what re-asking adds", recovery.ledger["measure"].sequences, 1.1 * limit + 30
+                "forms asked, O(rd), and what re-asking adds",
+                recovery.ledger["measure"].sequences,
+                1.1 * limit + 30,
             ),
             Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
         ),

@@ -1,10 +1,11 @@
-r"""A head of low rank in one round: generalised Nystrom, no question depending on an earlier answer.
+r"""A head of low rank in one round: generalised Nystrom, no question depending on an earlier
+answer.
 
 $$M = (M Y)\,(X^\top M Y)^{+}\,(X^\top M)$$
 
-holds when X and Y are random and at least as wide as the rank. Reading out and finding the scale come before, as
-for every learner; all that measures M could be asked in one batch. It costs about twice the range finder and is
-less stable, since the core in the middle is inverted.
+holds when X and Y are random and at least as wide as the rank. Reading out and finding the scale
+come before, as for every learner; all that measures M could be asked in one batch. It costs about
+twice the range finder and is less stable, since the core in the middle is inverted.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Nystrom:
 
     def __post_init__(self) -> None:
         if self.rank < 1 or self.oversampling < 1:
-            raise InvalidInput(f"rank and oversampling are at least 1; got {self.rank} and {self.oversampling}.")
+            raise InvalidInput(
+                f"rank and oversampling are at least 1; got {self.rank} and {self.oversampling}."
+            )
 
     def _sizes(self, width: int) -> tuple[int, int]:
         columns = min(width, self.rank + self.oversampling)
@@ -55,13 +58,21 @@ class Nystrom:
         measure = k * -(-width // together) + (width - k) * -(-rows // min(together, rows))
         by_phase = {"read": width + 5, "scale": 6, "measure": measure, "verify": QUERIES}
         freedom = head_freedom(width, outputs=outputs, rank=min(self.rank, width))
-        return Plan(by_phase=by_phase, at_most=bound_queries(by_phase), degrees_of_freedom=freedom, outputs=outputs)
+        return Plan(
+            by_phase=by_phase,
+            at_most=bound_queries(by_phase),
+            degrees_of_freedom=freedom,
+            outputs=outputs,
+        )
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head of low rank without adapting to answers."""
         recovery = recover_head(oracle, self._measure, rng=rng)
         planned = self.plan(oracle.width, outputs=oracle.outputs or 1).by_phase["measure"]
-        return replace(recovery, certificate=certify_low_rank(recovery, oracle.width, allowed=1.1 * planned + 60))
+        return replace(
+            recovery,
+            certificate=certify_low_rank(recovery, oracle.width, allowed=1.1 * planned + 60),
+        )
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
         width = columns.design.X.shape[2]
@@ -71,11 +82,17 @@ class Nystrom:
         C = columns.measure(k).T
         with columns.prober.oracle.phase("measure"):
             design = build_frame_design(
-                columns.prober.readout.V, Q, most=columns.design.X.shape[1], cut=columns.prober.roundoff**0.25
+                columns.prober.readout.V,
+                Q,
+                most=columns.design.X.shape[1],
+                cut=columns.prober.roundoff**0.25,
             )
             T = columns.prober.forms(design, columns.directions.Y[k:])
         with pin_one_thread():
-            R = np.concatenate([C.T @ Q, design.solve(T) / columns.directions.weight]).T @ columns.directions.O
+            R = (
+                np.concatenate([C.T @ Q, design.solve(T) / columns.directions.weight]).T
+                @ columns.directions.O
+            )
             return _multiply_factors(columns, C, Q.T @ C, R)
 
 

@@ -1,7 +1,8 @@
-r"""The measurement layer under every learner of a single head: pairs (x, y) in, forms $x^\top(W y + h)$ out.
+r"""The measurement layer under every learner of a single head: pairs (x, y) in, forms $x^\top(W y +
+h)$ out.
 
-It builds the queries of a design, asks them in batches, reads the softmax shares, keeps the logits near a
-target size, asks again what was saturated, and refuses answers no head can give.
+It builds the queries of a design, asks them in batches, reads the softmax shares, keeps the logits
+near a target size, asks again what was saturated, and refuses answers no head can give.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Int
 
-from keyhole._arrays import EPS, Array, Mask, Matrix, Scratch, Sequences, Stack, Vector, find_power_of_two
+from keyhole._arrays import (
+    EPS,
+    Array,
+    Mask,
+    Matrix,
+    Scratch,
+    Sequences,
+    Stack,
+    Vector,
+    find_power_of_two,
+)
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample
 from keyhole.learners.one_head.designs import Design
@@ -23,7 +34,8 @@ TARGET = 0.8  # root-mean-square logit aimed at
 REASK_ABOVE = 6.0  # a logit larger than this is asked again at a smaller scale
 _ROUNDS = 40  # of asking again
 SPARE_REASKS = 1000  # queries asked again at most, above one for each query of the plan
-_BATCH = 512  # sequences per call where tokens are long; up to four times as many where they are short
+# sequences per call where tokens are long; up to four times as many where they are short
+_BATCH = 512
 _NUMBERS = 1 << 19
 _SLACK = 1e-6  # how far outside [0, 1] a share may be before the class is refuted
 
@@ -64,14 +76,16 @@ class Prober:
     _extra: int = field(default=0, init=False)
 
     def forms(self, design: Design, Y: Matrix) -> Matrix:
-        """x . (W (sy y) + h) for every row y of Y (rows) and every vector x of the design (columns)."""  # noqa: D403
+        """Forms x . (W (sy y) + h): a row for each y of Y, a column for each x of the design."""
         out = np.empty((len(Y), *design.X.shape[:2]))
         for js, gs in self._batches(len(Y), *design.X.shape[:2]):
             try:
                 out[js, gs] = self._block(design, self.sy * Y[js], gs)
             except BudgetSpent as spent:
                 late = spent.forms if isinstance(spent, Cut) else out[:0]
-                raise Cut(spent, np.concatenate([out[: js.start], late]).reshape(-1, design.vectors)) from spent
+                raise Cut(
+                    spent, np.concatenate([out[: js.start], late]).reshape(-1, design.vectors)
+                ) from spent
         return out.reshape(len(Y), design.X.shape[0] * design.X.shape[1])  # of no column too
 
     def _batches(self, columns: int, groups: int, together: int) -> Iterator[tuple[slice, slice]]:
@@ -82,7 +96,9 @@ class Prober:
                 yield slice(j, min(j + many, columns)), slice(g, min(g + most, groups))
 
     def _queries(self, design: Design, y: Matrix, gs: slice) -> Sequences:
-        """Sequences [y + x_1; ..; y] for every y and every group; sparse vectors are added entry by entry."""
+        """Sequences [y + x_1; ..; y] for every y and every group; sparse vectors are added entry by
+        entry.
+        """
         x = design.X[gs]
         room = self._scratch.array((len(y), len(x), x.shape[1] + 1, x.shape[2]))
         if design.sparse is None:
@@ -91,7 +107,9 @@ class Prober:
         else:
             at = np.arange(len(design.X))[gs]
             room[:] = y[:, None, None]
-            room[:, at - gs.start, 0, at] += self.sx * x[at - gs.start, 0, at] * (at != design.sparse)
+            room[:, at - gs.start, 0, at] += (
+                self.sx * x[at - gs.start, 0, at] * (at != design.sparse)
+            )
             room[:, :, 0, design.sparse] += self.sx * x[:, 0, design.sparse]
         return room.reshape(-1, *room.shape[2:])
 
@@ -123,7 +141,9 @@ class Prober:
         t[mark_unreadable_rows(t)] = 0.0  # there is no budget to ask these again
         return t.reshape(whole, groups, -1) / self.sx
 
-    def _again(self, design: Design, groups: Indices, y: Matrix, t: Matrix) -> tuple[Matrix, Vector]:
+    def _again(
+        self, design: Design, groups: Indices, y: Matrix, t: Matrix
+    ) -> tuple[Matrix, Vector]:
         """Ask single queries again at smaller scales until their shares can be read."""
         t, scales = t.copy(), np.full(len(t), self.sx)
         for _ in range(_ROUNDS):
@@ -134,30 +154,44 @@ class Prober:
             if self._extra > self._asked + SPARE_REASKS:
                 break
             largest = np.abs(t[bad]).max(axis=1)
-            shrink = np.where(np.isfinite(largest) & (largest < 30), TARGET / np.maximum(largest, 1.0), 2.0**-10)
+            shrink = np.where(
+                np.isfinite(largest) & (largest < 30), TARGET / np.maximum(largest, 1.0), 2.0**-10
+            )
             scales[bad] *= 2.0 ** np.floor(np.log2(shrink))
             t[bad] = self.single(design, groups[bad], y[bad], scales[bad])
         raise Saturated
 
     def single(self, design: Design, groups: Indices, y: Matrix, scales: Vector) -> Matrix:
         """Logits of single queries, each with a group, a last token and a length of its own."""
-        answers = self.oracle.ask(build_probe_sequences(scales[:, None, None] * design.X[groups], y))
+        answers = self.oracle.ask(
+            build_probe_sequences(scales[:, None, None] * design.X[groups], y)
+        )
         return self._checked(design, answers, y, np.arange(len(y)), groups, scales)
 
     def even(self, design: Design, group: int, y: Vector, sx: float) -> NotAHead:
-        """A refusal of the class by one query whose tokens are so short that every head takes their even mean."""
+        """A refusal of the class by one query whose tokens are so short that every head takes their
+        even mean.
+        """
         x = sx * design.X[group]
         answer = self.oracle.ask(build_probe_sequences(x[None], y[None]))[0]
         return self._impossible(x, y, answer, np.full(len(x), 1.0 / (len(x) + 1)))
 
     def _steer(self, t: Matrix) -> None:
-        """Shorten x when logits are large; never lengthen it, since one small column promises nothing of the next."""
+        """Shorten x when logits are large; never lengthen it, since one small column promises
+        nothing of the next.
+        """
         size = float(np.sqrt(np.mean(t * t)))
         if size > 1.5 * TARGET:
             self.sx = find_power_of_two(self.sx * TARGET / size)
 
     def _checked(
-        self, design: Design, answers: Matrix, y: Matrix, which: Indices, groups: Indices, scales: Vector
+        self,
+        design: Design,
+        answers: Matrix,
+        y: Matrix,
+        which: Indices,
+        groups: Indices,
+        scales: Vector,
     ) -> Matrix:
         """Logits of answers to queries made of `groups` and rows `which` of y.
 
@@ -171,18 +205,24 @@ class Prober:
         outside = np.flatnonzero(np.minimum(shares.min(axis=1), 1.0 - shares.sum(axis=1)) < -slack)
         if len(outside):
             at = int(outside[0])
-            raise self._impossible(scales[at] * design.X[groups[at]], y[which[at]], answers[at], shares[at])
+            raise self._impossible(
+                scales[at] * design.X[groups[at]], y[which[at]], answers[at], shares[at]
+            )
         return log_ratio(shares)
 
     def _shares(self, design: Design, answers: Matrix, base: Matrix, scales: Vector) -> Matrix:
-        """Shares of the vectors x_k: an answer is base(y) + sum_k alpha_k V^T x_k, which the decoder inverts."""
+        """Shares of the vectors x_k: an answer is base(y) + sum_k alpha_k V^T x_k, which the
+        decoder inverts.
+        """
         return (answers - base) @ design.decoder.T / scales[:, None]
 
     def _impossible(self, x: Matrix, y: Vector, answer: Vector, shares: Vector) -> NotAHead:
         nearest = np.clip(shares, 0.0, 1.0)
         nearest /= max(1.0, nearest.sum())
         predicted = self.readout.base(y[None])[0] + nearest @ x @ self.readout.V
-        return NotAHead(Counterexample(build_probe_sequences(x[None], y[None])[0], answer, predicted))
+        return NotAHead(
+            Counterexample(build_probe_sequences(x[None], y[None])[0], answer, predicted)
+        )
 
 
 def build_probe_sequences(x: Stack, y: Matrix) -> Sequences:
@@ -191,7 +231,9 @@ def build_probe_sequences(x: Stack, y: Matrix) -> Sequences:
 
 
 def log_ratio(shares: Matrix) -> Matrix:
-    """log(share of x_k / share of y), the share of y being what the others leave of 1; small logits lose nothing."""
+    """log(share of x_k / share of y), the share of y being what the others leave of 1; small logits
+    lose nothing.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(shares / (1.0 - shares.sum(axis=1, keepdims=True)))
 

@@ -1,7 +1,9 @@
-r"""What the shortest queries tell: the constant c, the read-out V, a residual U, and whether a score bias acts.
+r"""What the shortest queries tell: the constant c, the read-out V, a residual U, and whether a
+score bias acts.
 
-With $\alpha = \sigma(x \cdot h)$: $f([0]) = c$, $f([x]) = c + (V+U)^\top x$, $f([x;0]) = c + \alpha V^\top x$ and
-$f([-x;0]) = c - (1-\alpha) V^\top x$. So $f([x;0]) - f([-x;0]) = V^\top x$ whatever h and U are.
+With $\alpha = \sigma(x \cdot h)$: $f([0]) = c$, $f([x]) = c + (V+U)^\top x$, $f([x;0]) = c + \alpha
+V^\top x$ and $f([-x;0]) = c - (1-\alpha) V^\top x$. So $f([x;0]) - f([-x;0]) = V^\top x$ whatever h
+and U are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from keyhole.errors import BadAnswer
 from keyhole.learners.base import Counterexample
 from keyhole.oracles import Counted
 
-_LARGE = (2.0**60, 2.0**10, 1.0)  # lengths at which a bias is looked for, the first the target bears
+# lengths at which a bias is looked for, the first the target bears
+_LARGE = (2.0**60, 2.0**10, 1.0)
 
 
 class NotAHead(Exception):
@@ -88,7 +91,8 @@ def _ask_opposite_pair(oracle: Counted, x: Vector) -> tuple[Vector, Vector, floa
 
 
 def measure_readout(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) -> Readout:
-    """Read c, V and U from d queries (2d with a residual, 3d with a residual and a score bias) and five more.
+    """Read c, V and U from d queries (2d with a residual, 3d with a residual and a score bias) and
+    five more.
 
     Raises:
         NotAHead: single tokens are not answered by an affine function.
@@ -99,10 +103,15 @@ def measure_readout(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Ge
     x = rng.normal(size=d)
     x /= np.linalg.norm(x)
     plus, minus, L = _ask_opposite_pair(oracle, x)
-    along, floor = (plus - minus) / L, 64 * roundoff * (np.abs(plus).max() + np.abs(minus).max()) / L
+    along, floor = (
+        (plus - minus) / L,
+        64 * roundoff * (np.abs(plus).max() + np.abs(minus).max()) / L,
+    )
     seen = float(np.abs(along).max())
     biased = (
-        bool(np.abs((plus + minus) / 2 - c).max() / L > max(floor, 1e4 * roundoff * seen)) if seen > floor else False
+        bool(np.abs((plus + minus) / 2 - c).max() / L > max(floor, 1e4 * roundoff * seen))
+        if seen > floor
+        else False
     )
     size = float(np.abs(c).max())
     s = max(1.0, find_power_of_two(size / seen)) if seen > floor and size > 0 else 1.0
@@ -146,6 +155,9 @@ def _check_affine(readout: Readout, roundoff: float) -> None:
     X, answer = readout.probe
     predicted = readout.base(X[:, 0])
     scale = np.abs(X[0]).T * np.abs(readout.total)
-    allowed = max(1e-9, 1e3 * roundoff) * float(scale.sum(axis=0).max()) + 1e2 * roundoff * np.abs(readout.c).max()
+    allowed = (
+        max(1e-9, 1e3 * roundoff) * float(scale.sum(axis=0).max())
+        + 1e2 * roundoff * np.abs(readout.c).max()
+    )
     if not np.abs(answer - predicted).max() <= allowed:
         raise NotAHead(Counterexample(X[0], answer[0], predicted[0]))

@@ -25,13 +25,15 @@ Probe = Callable[[float], Vector]
 
 
 def find_scale(probe: Probe, *, largest: float, floor: float = 1e-9) -> float | None:
-    """The scale at which the largest logit of `probe` is TARGET, or None when nothing acts up to `largest`.
+    """The scale at which the largest logit of `probe` is TARGET, or None when nothing acts up to
+    `largest`.
 
-    A logit is proportional to the scale; a saturated probe is a step of 1e-12 down, an invisible one 1e12 up,
-    and between a saturated and an invisible scale the search bisects geometrically.
+    A logit is proportional to the scale; a saturated probe is a step of 1e-12 down, an invisible
+    one 1e12 up, and between a saturated and an invisible scale the search bisects geometrically.
 
     Raises:
-        Saturated: every scale down to the smallest is saturated, or none between two of them is readable.
+        Saturated: every scale down to the smallest is saturated, or none between two of them is
+            readable.
     """
     scale, low, high = min(1.0, largest), 0.0, np.inf
     for _ in range(_PROBES):
@@ -75,15 +77,24 @@ class _Calibration:
         return np.where(np.isfinite(t), t, np.inf).ravel()
 
     def refusal(self) -> NotAHead:
-        """The last query as a counterexample: on tokens so short every head answers with an even mean."""
+        """The last query as a counterexample: on tokens so short every head answers with an even
+        mean.
+        """
         group, y, sx = self.tried
         return self.prober.even(self.design, group, y, sx)
 
 
 def calibrate_prober(
-    oracle: Counted, readout: Readout, design: Design, *, roundoff: float = EPS, rng: np.random.Generator
+    oracle: Counted,
+    readout: Readout,
+    design: Design,
+    *,
+    roundoff: float = EPS,
+    rng: np.random.Generator,
 ) -> Prober:
-    """A prober whose logits have root mean square of about TARGET; sy = 0 when W has no effect at any scale."""
+    """A prober whose logits have root mean square of about TARGET; sy = 0 when W has no effect at
+    any scale.
+    """
     prober = Prober(oracle, readout, 1.0, 1.0, roundoff)
     search = _Calibration(prober, design, rng)
     try:
@@ -124,7 +135,9 @@ def _confirm_scale(probe: Probe, scale: float) -> float:
 
 
 def _find_biased_lengths(search: _Calibration) -> tuple[float, float]:
-    """Lengths for a head with a score bias: x so that x.h is of order one, then y so that x.Wy is."""
+    """Lengths for a head with a score bias: x so that x.h is of order one, then y so that x.Wy
+    is.
+    """
     readout = search.prober.readout
     V, total = (float(np.abs(a).max()) for a in (readout.V, readout.total))
     groups, Y = search.draw(search.enough)
@@ -135,5 +148,7 @@ def _find_biased_lengths(search: _Calibration) -> tuple[float, float]:
     # y itself is answered too: rounding of y.(V + U) hides x.V when y is much longer than x.
     level = sx * V / total
     floor = max(1e-9, 1e7 * search.prober.roundoff)
-    sy = find_scale(lambda s: search.logits(groups, Y, sx, s) - still, largest=1e4 * level, floor=floor)
+    sy = find_scale(
+        lambda s: search.logits(groups, Y, sx, s) - still, largest=1e4 * level, floor=floor
+    )
     return (sx, 0.0) if sy is None else (sx, min(sy, level))

@@ -1,12 +1,13 @@
 r"""The paper's reduction of a bias-free one-layer Transformer to a single head, BSHK26/one-layer.
 
-Scores are quadratic in the tokens, so X and -X have the same weights; and $\max(t, 0) - \max(-t, 0) = t$. So without
-biases
+Scores are quadratic in the tokens, so X and -X have the same weights; and $\max(t, 0) - \max(-t, 0)
+= t$. So without biases
 
 $$f(X) - f(-X) = w_o^\top A^\top z = \sum_i \alpha_i\, x_i \cdot v, \qquad v = V A w_o :$$
 
-a single head with the same W, learned as one, at two questions each. Lone tokens give the network. Where the network
-has biases the difference is no head, and where v = 0 it is zero: both are found and said.
+a single head with the same W, learned as one, at two questions each. Lone tokens give the network.
+Where the network has biases the difference is no head, and where v = 0 it is zero: both are found
+and said.
 """
 
 from __future__ import annotations
@@ -67,13 +68,17 @@ class Odd:
         return self.inner.outputs
 
     def ask(self, X: Sequences) -> Answers:
-        """Differences of answers; where the budget ends, those of whole pairs go with `BudgetSpent`."""
+        """Differences of answers; where the budget ends, those of whole pairs go with
+        `BudgetSpent`.
+        """
         pairs = np.stack([X, -X], axis=1).reshape(-1, *X.shape[1:])
         try:
             answers = self.inner.ask(pairs)
         except BudgetSpent as spent:
             whole = None if spent.answers is None else spent.answers[: spent.answered // 2 * 2]
-            raise BudgetSpent(str(spent), None if whole is None else _subtract_pairs(whole)) from spent
+            raise BudgetSpent(
+                str(spent), None if whole is None else _subtract_pairs(whole)
+            ) from spent
         return _subtract_pairs(answers)
 
 
@@ -86,7 +91,8 @@ def _subtract_pairs(answers: Matrix) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Antisymmetric:
-    """The paper's mode for one-layer Transformers without biases: the odd part as a head, lone tokens as a network.
+    """The paper's mode for one-layer Transformers without biases: the odd part as a head, lone
+    tokens as a network.
 
     Args:
         hidden: hidden units expected, for the plan only; 4 per coordinate when absent.
@@ -96,7 +102,10 @@ class Antisymmetric:
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """Two queries for each of a head's, those of the network learner, then verification."""
-        head, network = Exact().plan(width, outputs=outputs), Network(self.hidden).plan(width, outputs=outputs)
+        head, network = (
+            Exact().plan(width, outputs=outputs),
+            Network(self.hidden).plan(width, outputs=outputs),
+        )
         odd = 2 * (head.queries - head.by_phase["verify"])
         hidden = 4 * width if self.hidden is None else self.hidden
         return Plan(
@@ -136,8 +145,12 @@ class Antisymmetric:
         return judge_layer(session, examine_one_layer(session, checking))
 
 
-def _refuse_odd_part(session: OneLayerSession, odd: Counted, refusal: NotAHead) -> Recovery[OneLayer]:
-    """Refuse a target whose odd part is no head, once that was asked again and answered the same."""
+def _refuse_odd_part(
+    session: OneLayerSession, odd: Counted, refusal: NotAHead
+) -> Recovery[OneLayer]:
+    """Refuse a target whose odd part is no head, once that was asked again and answered the
+    same.
+    """
     case = refusal.counterexample
     repeat = partial(repeat_case, odd, case)
     ending = resolve_doubt(session.oracle, Doubt(Status.NOT_A_HEAD, case, _BIASED), repeat=repeat)
@@ -149,11 +162,27 @@ def certify_antisymmetric(recovery: Recovery[OneLayer], width: int) -> Certifica
     return Certificate(
         "BSHK26/one-layer",
         assumptions=(
-            Check("odd part that shows no attention", float(recovery.status is Status.NO_ODD_PART), 0.0),
-            Check("answers that were not explained", float(recovery.status is not Status.RECOVERED), 0.0),
+            Check(
+                "odd part that shows no attention",
+                float(recovery.status is Status.NO_ODD_PART),
+                0.0,
+            ),
+            Check(
+                "answers that were not explained",
+                float(recovery.status is not Status.RECOVERED),
+                0.0,
+            ),
         ),
         conclusion=(
-            Check("queries for W", recovery.ledger["odd"].sequences, 2.2 * (width * width + width) + 60),
-            Check("worst relative disagreement on fresh queries", find_worst_disagreement(recovery), EXACT),
+            Check(
+                "queries for W",
+                recovery.ledger["odd"].sequences,
+                2.2 * (width * width + width) + 60,
+            ),
+            Check(
+                "worst relative disagreement on fresh queries",
+                find_worst_disagreement(recovery),
+                EXACT,
+            ),
         ),
     )

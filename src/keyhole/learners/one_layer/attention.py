@@ -1,9 +1,10 @@
 r"""Attention behind a known network: W, h and M from spots inside its linear regions.
 
-Columns $W z_j + h$ at d + 1 spots give W and h by one linear solve. The spots lie along an orthonormal basis and
-against its sum, each at the length where it is worth most; of a few random bases the one with the least error to be
-expected is taken. Once a column adds nothing to the span of those before, the range Q is complete, and at the spots
-left only the coordinates along Q are asked.
+Columns $W z_j + h$ at d + 1 spots give W and h by one linear solve. The spots lie along an
+orthonormal basis and against its sum, each at the length where it is worth most; of a few random
+bases the one with the least error to be expected is taken. Once a column adds nothing to the span
+of those before, the range Q is complete, and at the spots left only the coordinates along Q are
+asked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from keyhole._arrays import EPS, Matrix, Vector, pin_one_thread
 from keyhole.identify import matrix_rank
 from keyhole.learners.one_head.designs import choose_span_design
 from keyhole.learners.one_layer.pilots import BLIND, Outlook, Pilots
-from keyhole.learners.one_layer.regions import Sizes, Spot, find_best_spot, locate_spot, measure_own_length
+from keyhole.learners.one_layer.regions import (
+    Sizes,
+    Spot,
+    find_best_spot,
+    locate_spot,
+    measure_own_length,
+)
 from keyhole.learners.one_layer.scores import CUT, Reader
 from keyhole.learners.one_layer.value_mixing import (
     choose_spanning_spots,
@@ -58,7 +65,12 @@ class Attention:
 
 
 def measure_attention(
-    oracle: Counted, G: AbsAffine, *, roundoff: float = EPS, whole: bool = False, rng: np.random.Generator
+    oracle: Counted,
+    G: AbsAffine,
+    *,
+    roundoff: float = EPS,
+    whole: bool = False,
+    rng: np.random.Generator,
 ) -> Attention:
     """Measure the attention behind G.
 
@@ -90,23 +102,37 @@ def _choose_spots(G: AbsAffine, sizes: Sizes, rng: np.random.Generator) -> list[
     return min(draws, key=lambda pair: pair[1])[0]
 
 
-def _draw_basis_spots(G: AbsAffine, sizes: Sizes, rng: np.random.Generator) -> tuple[list[Spot], float]:
+def _draw_basis_spots(
+    G: AbsAffine, sizes: Sizes, rng: np.random.Generator
+) -> tuple[list[Spot], float]:
     d = G.width
     with pin_one_thread():
         U = np.linalg.qr(rng.normal(size=(d, d)))[0]
         found = [find_best_spot(G, u, sizes) for u in U]
-        against = -np.sum([place.z / np.linalg.norm(place.z) for place, _ in found], axis=0) / np.sqrt(d)
+        against = -np.sum(
+            [place.z / np.linalg.norm(place.z) for place, _ in found], axis=0
+        ) / np.sqrt(d)
         found.append(_find_last_spot(G, against, sizes, rng))
         spots = [place for place, _ in found]
         bars = np.array([np.linalg.norm(place.z) / max(worth, 1e-300) for place, worth in found])
-        return spots, float(np.linalg.norm(np.linalg.pinv(_build_spot_system(spots)[0], rcond=0.0)[:-1] * bars))
+        return spots, float(
+            np.linalg.norm(np.linalg.pinv(_build_spot_system(spots)[0], rcond=0.0)[:-1] * bars)
+        )
 
 
-def _find_last_spot(G: AbsAffine, against: Vector, sizes: Sizes, rng: np.random.Generator) -> tuple[Spot, float]:
-    """A spot ahead of `against`, or where the network is flat there a shorter one along any line."""
+def _find_last_spot(
+    G: AbsAffine, against: Vector, sizes: Sizes, rng: np.random.Generator
+) -> tuple[Spot, float]:
+    """A spot ahead of `against`, or where the network is flat there a shorter one along any
+    line.
+    """
     ahead = find_best_spot(G, against, sizes, backwards=False)
     u = rng.normal(size=len(against))
-    return ahead if ahead[1] > 0.0 else find_best_spot(G, u / np.linalg.norm(u), Sizes(4.0 * sizes.W, sizes.h))
+    return (
+        ahead
+        if ahead[1] > 0.0
+        else find_best_spot(G, u / np.linalg.norm(u), Sizes(4.0 * sizes.W, sizes.h))
+    )
 
 
 def _build_spot_system(spots: list[Spot]) -> tuple[Matrix, float]:
@@ -128,7 +154,9 @@ def _measure_spot_columns(
     bases = reader.bases(spots)
     C = np.zeros((len(spots), reader.G.width))
     if first:
-        C[first] = measure_mixing(reader, [spots[i] for i in first], bases[first], seen.mixing, rng=rng)
+        C[first] = measure_mixing(
+            reader, [spots[i] for i in first], bases[first], seen.mixing, rng=rng
+        )
     done, Q = list(first), None
     for i in (i for i in range(len(spots)) if i not in first):
         if Q is None and not whole:
@@ -148,7 +176,9 @@ def _measure_mixing_alone(reader: Reader, seen: Outlook, rng: np.random.Generato
 
 
 def _measure_mixing_elsewhere(reader: Reader, seen: Outlook, rng: np.random.Generator) -> None:
-    """Measure M where regions differ, when scores are best read where they do not; what stays open counts as lost."""
+    """Measure M where regions differ, when scores are best read where they do not; what stays open
+    counts as lost.
+    """
     G, d = reader.G, reader.G.width
     octaves = 1.0 + np.log2(max(1.0, float(np.abs(G.t).max(initial=0.0)) / measure_own_length(G)))
     lengths = measure_own_length(G) * 2.0 ** rng.uniform(0.0, octaves + 1.0, size=_MORE * (d + 1))
@@ -160,7 +190,9 @@ def _measure_mixing_elsewhere(reader: Reader, seen: Outlook, rng: np.random.Gene
 
 def _measure_spot_column(reader: Reader, place: Spot, base: Vector, Q: Matrix | None) -> Vector:
     V = reader.readout(place)
-    design = reader.design(place) if Q is None else choose_span_design(V, Q, most=V.shape[1], cut=CUT)
+    design = (
+        reader.design(place) if Q is None else choose_span_design(V, Q, most=V.shape[1], cut=CUT)
+    )
     forms = reader.forms(place, base, design)
     with pin_one_thread():
         column = design.solve(forms[None])[0]
@@ -178,18 +210,29 @@ def _find_complete_range(C: Matrix) -> Matrix | None:
         return Z[:rank].T if rank < len(C) and rank > 0 else None
 
 
-def _assemble_attention(reader: Reader, spots: list[Spot], C: Matrix, Q: Matrix | None) -> Attention:
-    """W and h from their columns; h is dropped, and W solved for alone, where it is no more than an error."""
+def _assemble_attention(
+    reader: Reader, spots: list[Spot], C: Matrix, Q: Matrix | None
+) -> Attention:
+    """W and h from their columns; h is dropped, and W solved for alone, where it is no more than an
+    error.
+    """
     A, L = _build_spot_system(spots)
     with pin_one_thread():
         joint = min(C.shape) if Q is None else Q.shape[1]
         if reader.sizes.W == 0.0:
-            return Attention(np.zeros((len(C[0]),) * 2), C.mean(axis=0), reader.M, 0, 1, reader.lost)
+            return Attention(
+                np.zeros((len(C[0]),) * 2), C.mean(axis=0), reader.M, 0, 1, reader.lost
+            )
         solved: Matrix = np.asarray(np.linalg.lstsq(A, C, rcond=None)[0].T, dtype=np.float64)
         W, h = solved[:, :-1], L * solved[:, -1]
         if np.linalg.norm(h) <= _NO_BIAS * np.linalg.norm(C) / np.sqrt(len(C)):
-            W, h = np.asarray(np.linalg.lstsq(A[:, :-1], C, rcond=None)[0].T, dtype=np.float64), None
+            W, h = (
+                np.asarray(np.linalg.lstsq(A[:, :-1], C, rcond=None)[0].T, dtype=np.float64),
+                None,
+            )
         rank = matrix_rank(W, _NOTHING)
         if Q is not None and 2 * Q.shape[1] < len(Q):
             W = Factored(Q, W.T @ Q)
-    return Attention(W, h, reader.M, rank, min(joint, rank + (h is not None)), reader.lost, Q is not None)
+    return Attention(
+        W, h, reader.M, rank, min(joint, rank + (h is not None)), reader.lost, Q is not None
+    )

@@ -1,7 +1,9 @@
-r"""A one-layer Transformer from queries: the network from lone tokens, then the attention behind it.
+r"""A one-layer Transformer from queries: the network from lone tokens, then the attention behind
+it.
 
-A sequence of one token has nothing to attend to, so lone tokens are answered by a network G and any learner of
-networks finds it. Inside each linear region of G the target is a single head, whose scores are read as such a head's
+A sequence of one token has nothing to attend to, so lone tokens are answered by a network G and any
+learner of networks finds it. Inside each linear region of G the target is a single head, whose
+scores are read as such a head's
 are: no oddness is needed, so biases anywhere and a residual are no obstacle.
 """
 
@@ -45,13 +47,17 @@ from keyhole.oracles.base import read_imperfection
 _CLOSE = 1e-6  # relative error of a network up to which attention is looked for behind it
 _ATTEMPTS = 2  # at the network: one line in a hundred is an unlucky one
 _MIXED = 8  # times that a mixing may be measured
-_UNEVEN = "Copies of tokens, or their order, change answers, which no attention without positions does."
+_UNEVEN = (
+    "Copies of tokens, or their order, change answers, which no attention without positions does."
+)
 BENDING = 16  # fresh pairs at the lengths at which the network bends
 
 
 @dataclass(slots=True)
 class OneLayerSession:
-    """One recovery under way: what is known so far, so that a spent budget leaves a partial model."""
+    """One recovery under way: what is known so far, so that a spent budget leaves a partial
+    model.
+    """
 
     oracle: Counted
     roundoff: float
@@ -61,7 +67,9 @@ class OneLayerSession:
     @property
     def unseen(self) -> bool:
         """Whether nothing that comes before the last token acts on any answer."""
-        return self.flat or (self.found is not None and self.found.M is not None and not self.found.M.any())
+        return self.flat or (
+            self.found is not None and self.found.M is not None and not self.found.M.any()
+        )
 
     @property
     def flat(self) -> bool:
@@ -82,7 +90,8 @@ class OneLayerSession:
 
 @dataclass(frozen=True, slots=True)
 class OneLayerTransformer:
-    """Recovers softmax attention followed by a network with one hidden ReLU layer, biases and a residual included.
+    """Recovers softmax attention followed by a network with one hidden ReLU layer, biases and a
+    residual included.
 
     Args:
         hidden: hidden units expected, for the plan only; 4 per coordinate when absent.
@@ -91,11 +100,18 @@ class OneLayerTransformer:
     hidden: int | None = None
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """Queries of the network learner, d + 1 columns of scores as with a head, then verification."""
+        """Queries of the network learner, d + 1 columns of scores as with a head, then
+        verification.
+        """
         network = Network(self.hidden).plan(width, outputs=outputs)
         together = min(width, outputs, TOGETHER)
         measure = (width + 1) * (1 + -(-width // together))
-        by_phase = {**network.by_phase, "scale": 24, "measure": measure, "verify": QUERIES + BENDING}
+        by_phase = {
+            **network.by_phase,
+            "scale": 24,
+            "measure": measure,
+            "verify": QUERIES + BENDING,
+        }
         hidden = 4 * width if self.hidden is None else self.hidden
         mixing = 2 * width * (1 + -(-width // min(width, outputs)))
         return Plan(
@@ -118,7 +134,9 @@ class OneLayerTransformer:
             if dead_end is not None:
                 return end_without_network(session, dead_end, checking)
             if session.G is not None and not session.flat:
-                session.found = measure_attention(session.oracle, session.G, roundoff=session.roundoff, rng=measuring)
+                session.found = measure_attention(
+                    session.oracle, session.G, roundoff=session.roundoff, rng=measuring
+                )
         except BudgetSpent:
             return conclude_layer(session, SPENT)
         except Saturated:
@@ -126,23 +144,35 @@ class OneLayerTransformer:
         return _verify_one_layer(session, checking, measuring)
 
 
-def end_without_network(session: OneLayerSession, status: Status, rng: np.random.Generator) -> Recovery[OneLayer]:
-    """End where lone tokens were not explained: refused only for answers that no attention gives."""
+def end_without_network(
+    session: OneLayerSession, status: Status, rng: np.random.Generator
+) -> Recovery[OneLayer]:
+    """End where lone tokens were not explained: refused only for answers that no attention
+    gives.
+    """
     if status is Status.BUDGET_SPENT:
         return conclude_layer(session, SPENT)
     case = find_uneven_attention(session.oracle, session.roundoff, rng=rng)
-    ending = resolve_doubt(session.oracle, Doubt(Status.NOT_ONE_LAYER, case, _UNEVEN)) if case is not None else None
+    ending = (
+        resolve_doubt(session.oracle, Doubt(Status.NOT_ONE_LAYER, case, _UNEVEN))
+        if case is not None
+        else None
+    )
     if ending is not None and ending.verdict is Verdict.CLASS_REFUTED:
         return conclude_layer(session, ending)
     if session.G is None:
         return conclude_layer(session, Ending(status=status))
     seen = examine_one_layer(session, rng)
     ending = _refuse_layer(session, seen, status)
-    return conclude_layer(session, replace(ending, fresh=seen.fresh if seen.fresh.sequences else None))
+    return conclude_layer(
+        session, replace(ending, fresh=seen.fresh if seen.fresh.sequences else None)
+    )
 
 
 def learn_lone_network(session: OneLayerSession, rng: np.random.Generator) -> Status | None:
-    """Learn what lone tokens meet; a status where that is too far off to look for attention behind it."""
+    """Learn what lone tokens meet; a status where that is too far off to look for attention behind
+    it.
+    """
     oracle = session.oracle
     with oracle.phase("kinks"):
         outputs = oracle.outputs or oracle.ask(np.zeros((1, 1, oracle.width))).shape[1]
@@ -170,7 +200,9 @@ def learn_lone_network(session: OneLayerSession, rng: np.random.Generator) -> St
 def _verify_one_layer(
     session: OneLayerSession, checking: np.random.Generator, measuring: np.random.Generator
 ) -> Recovery[OneLayer]:
-    """Judge the model by fresh sequences; where W was taken for one of low rank, whole columns are measured first."""
+    """Judge the model by fresh sequences; where W was taken for one of low rank, whole columns are
+    measured first.
+    """
     seen = examine_one_layer(session, checking)
     if not seen.passed and seen.complete and session.G and session.found and session.found.short:
         short = session.found
@@ -193,15 +225,21 @@ def examine_one_layer(session: OneLayerSession, rng: np.random.Generator) -> Exa
         tolerance = ONE_LAYER.tolerance(session.oracle)
         batches = chain([draw_bending_pairs(model, rng=rng)], draw_fresh_sequences(model, rng=rng))
         return examine_model(
-            session.oracle, model, tolerance=tolerance, roundoff=session.roundoff, rng=rng, batches=batches
+            session.oracle,
+            model,
+            tolerance=tolerance,
+            roundoff=session.roundoff,
+            rng=rng,
+            batches=batches,
         )
 
 
 def draw_bending_pairs(model: OneLayer, *, rng: np.random.Generator) -> Sequences:
-    r"""Pairs [z + x; z] of the lengths at which the network bends, where scores may be too large for other tests.
+    r"""Pairs [z + x; z] of the lengths at which the network bends, where scores may be too large
+    for other tests.
 
-    x is tilted towards $Wz + h$, so that the first token has the larger score: what a large one leaves of the other
-    share is nothing, and no error of W is magnified.
+    x is tilted towards $Wz + h$, so that the first token has the larger score: what a large one
+    leaves of the other share is nothing, and no error of W is magnified.
     """
     unit, farthest = 1.0, 1.0
     if isinstance(model.net, AbsAffine):
@@ -210,7 +248,9 @@ def draw_bending_pairs(model: OneLayer, *, rng: np.random.Generator) -> Sequence
     z, x = rng.normal(size=(2, BENDING, model.width))
     towards = model.head.queries(lengths * z)
     size = np.linalg.norm(towards, axis=1, keepdims=True)
-    x = x * np.sign((x * towards).sum(axis=1, keepdims=True) + 1e-300) + towards / np.where(size > 0, size, 1.0)
+    x = x * np.sign((x * towards).sum(axis=1, keepdims=True) + 1e-300) + towards / np.where(
+        size > 0, size, 1.0
+    )
     return np.stack([lengths * (z + x), lengths * z], axis=1)
 
 
@@ -229,7 +269,9 @@ def judge_layer(session: OneLayerSession, seen: Examination) -> Recovery[OneLaye
 
 
 def _refuse_layer(session: OneLayerSession, seen: Examination, status: Status) -> Ending:
-    """Refuse, unless the model is nearly right, or the target answers the same question differently."""
+    """Refuse, unless the model is nearly right, or the target answers the same question
+    differently.
+    """
     repeat = partial(repeat_case, session.oracle, seen.worst)
     return resolve_doubt(session.oracle, _doubt_layer(session, seen, status), repeat=repeat)
 
@@ -239,16 +281,29 @@ def _doubt_layer(session: OneLayerSession, seen: Examination, status: Status) ->
     if found is not None and found.lost:
         return Doubt(Status.SATURATED)
     one_column = found is not None and found.rank < found.joint == 1
-    if _is_rounding_gap(session.G, seen.worst) or seen.fresh.relative <= ONE_LAYER.near or one_column:
+    if (
+        _is_rounding_gap(session.G, seen.worst)
+        or seen.fresh.relative <= ONE_LAYER.near
+        or one_column
+    ):
         return Doubt(Status.IMPRECISE)
-    # Behind a network that explains lone tokens attention is read, not searched for: a longer sequence refutes it then.
-    refutes = status is Status.NOT_ONE_LAYER and seen.worst is not None and len(seen.worst.tokens) > 1
+    # Behind a network that explains lone tokens attention is read, not searched for: a longer
+    # sequence refutes it then.
+    refutes = (
+        status is Status.NOT_ONE_LAYER and seen.worst is not None and len(seen.worst.tokens) > 1
+    )
     return Doubt(status, seen.worst, refutes=refutes)
 
 
 def _is_rounding_gap(G: AbsAffine | None, case: Counterexample | None) -> bool:
-    """Whether a gap is small beside what a token's answer is a sum of: far hyperplanes cancel, their errors do not."""
-    return G is not None and case is not None and case.gap <= _CLOSE * float(G.terms(case.tokens).max())
+    """Whether a gap is small beside what a token's answer is a sum of: far hyperplanes cancel,
+    their errors do not.
+    """
+    return (
+        G is not None
+        and case is not None
+        and case.gap <= _CLOSE * float(G.terms(case.tokens).max())
+    )
 
 
 def conclude_layer(session: OneLayerSession, ending: Ending) -> Recovery[OneLayer]:
@@ -271,7 +326,13 @@ def _explain_layer_found(session: OneLayerSession) -> str:
     if G is None:
         return "A one-layer Transformer was tried: lone tokens were to show its network."
     bends = f"Lone tokens are answered by a network with {G.hidden} hyperplanes"
-    parts = [bends if G.hidden else "Lone tokens are answered by an affine map, so that this is a single head"]
+    parts = [
+        (
+            bends
+            if G.hidden
+            else "Lone tokens are answered by an affine map, so that this is a single head"
+        )
+    ]
     if session.unseen and not session.flat:
         parts += ["tokens before the last act on no answer: it is that network alone"]
     elif found is not None:
@@ -285,18 +346,28 @@ def _describe_determined_layer(session: OneLayerSession, verdict: Verdict) -> st
     if session.G is None:
         return "Nothing was determined."
     if session.flat:
-        return "Every lone token has the same answer; the network is constant, and W and h are not determined."
+        return (
+            "Every lone token has the same answer; the network is constant, and W and h are not"
+            " determined."
+        )
     if session.unseen:
-        return "The network is determined, and that only the last token meets it; W and h are not: any values fit."
+        return (
+            "The network is determined, and that only the last token meets it; W and h are not: any"
+            " values fit."
+        )
     if verdict is Verdict.CLASS_REFUTED:
-        return "No one-layer Transformer that was found has these answers; nothing of the model is determined."
+        return (
+            "No one-layer Transformer that was found has these answers; nothing of the model is"
+            " determined."
+        )
     if session.found is None:
         return "The network a lone token meets is determined; W is not, and zero in the model."
     parts = {"h": session.found.h, "the mixing M": session.found.M}
     names = ", ".join(["W", *(name for name, part in parts.items() if part is not None)])
     return (
-        f"{names} and the network G(x) = g(Tx + c) that a lone token meets are determined; how G splits into values "
-        "and network, a key bias, and how W splits into queries and keys are not."
+        f"{names} and the network G(x) = g(Tx + c) that a lone token meets are determined; how G"
+        " splits into values and network, a key bias, and how W splits into queries and keys are"
+        " not."
     )
 
 
@@ -316,19 +387,38 @@ def _count_layer_freedom(session: OneLayerSession) -> int | None:
 
 
 def certify_local_affine(recovery: Recovery[OneLayer], width: int) -> Certificate:
-    """The general reduction confronted with one run: scores cost what a head's do, and a mixing as much again."""
-    model, outputs = recovery.model, 1 if recovery.model is None else min(width, recovery.model.outputs)
+    """The general reduction confronted with one run: scores cost what a head's do, and a mixing as
+    much again.
+    """
+    model, outputs = (
+        recovery.model,
+        1 if recovery.model is None else min(width, recovery.model.outputs),
+    )
     residual = model is not None and model.residual
-    full = (width + 1) * (1 + -(-width // min(outputs, TOGETHER))) + residual * 2 * width * (1 + -(-width // outputs))
+    full = (width + 1) * (1 + -(-width // min(outputs, TOGETHER))) + residual * 2 * width * (
+        1 + -(-width // outputs)
+    )
     return Certificate(
         "keyhole/local-affine",
         assumptions=(
             Check("network that is constant", float(recovery.status is Status.NO_READOUT), 0.0),
-            Check("answers that were not explained", float(recovery.status is not Status.RECOVERED), 0.0),
+            Check(
+                "answers that were not explained",
+                float(recovery.status is not Status.RECOVERED),
+                0.0,
+            ),
         ),
         conclusion=(
-            Check("queries that measure scores and mixing", recovery.ledger["measure"].sequences, 3 * full + 1000),
-            Check("worst relative disagreement on fresh queries", find_worst_disagreement(recovery), EXACT),
+            Check(
+                "queries that measure scores and mixing",
+                recovery.ledger["measure"].sequences,
+                3 * full + 1000,
+            ),
+            Check(
+                "worst relative disagreement on fresh queries",
+                find_worst_disagreement(recovery),
+                EXACT,
+            ),
         ),
     )
 

@@ -1,9 +1,9 @@
 r"""Pilot questions behind a known network: how large scores are, and whether a residual acts.
 
-At a few spots $z + sx$ and $z - sx$ are asked before z for a random unit vector x: $x^\top(Wz + h)$ and $J M x$ at
-once. Scores grow with the length of z, so a length at which they can be read is found by bisection. There and at a
-sixteenth of it their sizes tell $|W z|$ from $|h|$; and $J M x = J x$ for a random x means, with probability one, that
-M is the identity: no residual.
+At a few spots $z + sx$ and $z - sx$ are asked before z for a random unit vector x: $x^\top(Wz + h)$
+and $J M x$ at once. Scores grow with the length of z, so a length at which they can be read is
+found by bisection. There and at a sixteenth of it their sizes tell $|W z|$ from $|h|$; and $J M x =
+J x$ for a random x means, with probability one, that M is the identity: no residual.
 """
 
 from __future__ import annotations
@@ -14,17 +14,25 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Vector, rms
 from keyhole.learners.one_head.probes import REASK_ABOVE, TARGET, Saturated
-from keyhole.learners.one_layer.regions import Sizes, Spot, locate_spot, measure_own_length, measure_room
+from keyhole.learners.one_layer.regions import (
+    Sizes,
+    Spot,
+    locate_spot,
+    measure_own_length,
+    measure_room,
+)
 from keyhole.learners.one_layer.scores import Reader
 
 _COUNT = 3
-_LOOKED_AT = 4  # spots, of those with most room, whose slopes are worked out, and the best on the other side
+# spots, of those with most room, whose slopes are worked out, and the best on the other side
+_LOOKED_AT = 4
 _PROBES = 60
 _RAISE = 64.0  # by how much tokens are made longer where a score bias hides W
 _ROUNDED = 1e6  # length of tokens, in steps, at which rounding hides what W does beside h
 _ROUNDS = 20  # of shortening steps
 _VISIBLE = 1e-3  # a smaller logit is asked again with longer tokens
-_SAFE = 6.0  # standard deviations of a random vector's component along a normal that steps leave room for
+# standard deviations of a random vector's component along a normal that steps leave room for
+_SAFE = 6.0
 BLIND = 1e-6  # size of J M x beside J x below which M is zero
 _SAME = 1e-4  # relative difference of J M x and J x from which a residual acts
 _LOWER = 1.0 / 16.0  # second length, at which the score bias shows
@@ -107,7 +115,8 @@ class Pilots:
                 flat = max(flat, length)
                 length *= 4.0
                 continue
-            if size > REASK_ABOVE and length <= 16.0 * flat:  # there is nothing to be seen at shorter lengths
+            # there is nothing to be seen at shorter lengths
+            if size > REASK_ABOVE and length <= 16.0 * flat:
                 self.longest = min(self.longest, length) * 2.0**-10
                 low, high = 0.0, np.inf
                 continue
@@ -117,7 +126,8 @@ class Pilots:
                 return None
             low, high = (length, high) if size < _VISIBLE else (low, length)
             if low == 0.0 and length < unit / _FARTHEST:
-                self.longest = min(self.longest, unit) * 2.0**-20  # what saturates is the score bias
+                # what saturates is the score bias
+                self.longest = min(self.longest, unit) * 2.0**-20
                 length, high = unit, np.inf
             elif low > 0.0 and high < np.inf:
                 length = float(np.sqrt(low * high))
@@ -139,7 +149,9 @@ class Pilots:
         return self._beside(there, length)
 
     def _beside(self, bias: float, length: float) -> Sizes:
-        """Sizes where |h| hides |W z|: tokens are made longer until it does not, or rounding does."""
+        """Sizes where |h| hides |W z|: tokens are made longer until it does not, or rounding
+        does.
+        """
         self.longest = min(self.longest, TARGET / max(np.sqrt(bias), 1e-300))
         longest = _ROUNDED * max(self.longest, measure_own_length(self.reader.G))
         while length < longest:
@@ -150,7 +162,9 @@ class Pilots:
         return Sizes(0.0, float(np.sqrt(bias)))
 
     def _square(self, length: float) -> float | None:
-        """Mean square of the forms at that length, in steps so short that none is saturated; None where all is flat."""
+        """Mean square of the forms at that length, in steps so short that none is saturated; None
+        where all is flat.
+        """
         for _ in range(_ROUNDS):
             forms = self.forms(length)[0]
             seen = forms[~np.isnan(forms)]
@@ -173,6 +187,14 @@ def _find_roomy_spot(reader: Reader, u: Vector, length: float) -> tuple[Spot, fl
     lengths = np.concatenate([near, -near])
     reach = measure_room(reader.G, u, lengths)
     order = np.argsort(-reach / np.abs(lengths))
-    kept = [*order[:_LOOKED_AT], order[np.argmax(np.sign(lengths[order]) != np.sign(lengths[order[0]]))]]
+    kept = [
+        *order[:_LOOKED_AT],
+        order[np.argmax(np.sign(lengths[order]) != np.sign(lengths[order[0]]))],
+    ]
     found = [(locate_spot(reader.G, lengths[i] * u), float(reach[i])) for i in kept]
-    return max(found, key=lambda pair: pair[1] * float(np.linalg.norm(pair[0].J)) / float(np.linalg.norm(pair[0].z)))
+    return max(
+        found,
+        key=lambda pair: (
+            pair[1] * float(np.linalg.norm(pair[0].J)) / float(np.linalg.norm(pair[0].z))
+        ),
+    )

@@ -1,12 +1,13 @@
 r"""Where to ask about attention behind a known network: deep inside one of its linear regions.
 
-Around z the network is $G(y) = G(z) + J(y - z)$ until a hyperplane is crossed. Regions are convex, so a softmax mean of
-tokens that lie in one region lies in it too: there the target is a single head with read-out $J^\top$, whose shares
-can be read. The hyperplanes are known, so places are chosen without asking.
+Around z the network is $G(y) = G(z) + J(y - z)$ until a hyperplane is crossed. Regions are convex,
+so a softmax mean of tokens that lie in one region lies in it too: there the target is a single head
+with read-out $J^\top$, whose shares can be read. The hyperplanes are known, so places are chosen
+without asking.
 
-A share read along a step of length s has the error $\epsilon |G(z)| / (s|J|)$, the form $x^\top(Wz + h)$ that over s,
-and an entry of W that over |z|. So a place is worth $s^2 |z| |J| / |G(z)|$, where s is bounded by the region and by
-$s\,|Wz + h| \le$ TARGET.
+A share read along a step of length s has the error $\epsilon |G(z)| / (s|J|)$, the form $x^\top(Wz
++ h)$ that over s, and an entry of W that over |z|. So a place is worth $s^2 |z| |J| / |G(z)|$,
+where s is bounded by the region and by $s\,|Wz + h| \le$ TARGET.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from keyhole.learners.one_head.probes import TARGET
 from keyhole.models.relu import AbsAffine
 
 _INSIDE = 0.9  # share of the way to the nearest hyperplane that is gone
-_OCTAVES = np.arange(-220, 221) / 2.0  # lengths tried, as powers of two times the length of the network itself
+# lengths tried, as powers of two times the length of the network itself
+_OCTAVES = np.arange(-220, 221) / 2.0
 _LOOKED_AT = 6  # lengths, of those that seem best, whose slopes are worked out
 _FLAT = 1e-9  # slopes below this share of what they could be are none
-_FREE = 2.0**10  # a step where no hyperplane is in the way, in units of the token and the network's own length
+# a step where no hyperplane is in the way, in units of the token and the network's own length
+_FREE = 2.0**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class Spot:
     Args:
         z: the token.
         J: slopes of the network there, one row per output.
-        n: normals of the hyperplanes, each as far away as a unit step along it gets: n_j / (n_j z - t_j).
+        n: normals of the hyperplanes, each as far away as a unit step along it gets: n_j / (n_j z -
+            t_j).
     """
 
     z: Vector
@@ -53,17 +57,23 @@ class Spot:
     n: Matrix
 
     def within(self, moved: Matrix) -> Vector:
-        """For each displacement how far it goes, forwards and backwards, to the edge of the region."""
+        """For each displacement how far it goes, forwards and backwards, to the edge of the
+        region.
+        """
         nearest: Vector = np.abs(moved @ self.n.T).max(axis=1, initial=0.0)
         return 1.0 / np.maximum(nearest, 1e-300)
 
     def steps(self, moved: Stack) -> Vector:
-        """For each group of displacements the longest step inside the region, negative where backwards is longer."""
+        """For each group of displacements the longest step inside the region, negative where
+        backwards is longer.
+        """
         ratio = (moved @ self.n.T).reshape(len(moved), -1)
         back: Vector = ratio.max(axis=1, initial=0.0)
         ahead: Vector = -ratio.min(axis=1, initial=0.0)
         least = _INSIDE / (_FREE * (1.0 + np.linalg.norm(self.z)))
-        return np.where(ahead <= back, _INSIDE / np.maximum(ahead, least), -_INSIDE / np.maximum(back, least))
+        return np.where(
+            ahead <= back, _INSIDE / np.maximum(ahead, least), -_INSIDE / np.maximum(back, least)
+        )
 
 
 def locate_spot(G: AbsAffine, z: Vector) -> Spot:
@@ -73,12 +83,16 @@ def locate_spot(G: AbsAffine, z: Vector) -> Spot:
 
 
 def measure_own_length(G: AbsAffine) -> float:
-    """Typical distance of the hyperplanes from the origin; 1 where there are none or all pass through it."""
+    """Typical distance of the hyperplanes from the origin; 1 where there are none or all pass
+    through it.
+    """
     middle = float(np.median(np.abs(G.t))) if G.hidden else 0.0
     return middle if middle > 1e-10 else 1.0
 
 
-def find_best_spot(G: AbsAffine, u: Vector, sizes: Sizes, *, backwards: bool = True) -> tuple[Spot, float]:
+def find_best_spot(
+    G: AbsAffine, u: Vector, sizes: Sizes, *, backwards: bool = True
+) -> tuple[Spot, float]:
     """The most valuable spot along the ray of the unit vector u, or its line, and its worth."""
     unit = measure_own_length(G)
     ahead = unit * 2.0**_OCTAVES
@@ -89,7 +103,10 @@ def find_best_spot(G: AbsAffine, u: Vector, sizes: Sizes, *, backwards: bool = T
     order = np.argsort(-gain / (size + unit))
     best = (locate_spot(G, lengths[order[0]] * u), 0.0)
     for first in range(0, len(order), _LOOKED_AT):
-        judged = [_judge_spot(G, lengths[i] * u, float(gain[i])) for i in order[first : first + _LOOKED_AT]]
+        judged = [
+            _judge_spot(G, lengths[i] * u, float(gain[i]))
+            for i in order[first : first + _LOOKED_AT]
+        ]
         best = max([best, *judged], key=lambda pair: pair[1])
         if best[1] > 0.0:
             break
@@ -97,13 +114,21 @@ def find_best_spot(G: AbsAffine, u: Vector, sizes: Sizes, *, backwards: bool = T
 
 
 def _judge_spot(G: AbsAffine, z: Vector, gain: float) -> tuple[Spot, float]:
-    """The spot at z with its worth, none where slopes are too small beside the terms of an answer to be read."""
+    """The spot at z with its worth, none where slopes are too small beside the terms of an answer
+    to be read.
+    """
     here, terms = locate_spot(G, z), float(G.terms(z[None])[0]) or 1.0
     slope = float(np.abs(here.J).max())
-    return here, gain * slope / terms if slope > _FLAT * float(np.abs(G.D).sum() + np.abs(G.P).sum()) else 0.0
+    return here, (
+        gain * slope / terms
+        if slope > _FLAT * float(np.abs(G.D).sum() + np.abs(G.P).sum())
+        else 0.0
+    )
 
 
 def measure_room(G: AbsAffine, u: Vector, lengths: Array) -> Array:
-    """About how far a random direction may be followed from each point of a line before a hyperplane is met."""
+    """About how far a random direction may be followed from each point of a line before a
+    hyperplane is met.
+    """
     slack = np.abs(np.multiply.outer(lengths, G.n @ u) - G.t)
     return np.sqrt(len(u)) * (slack.min(axis=1) if G.hidden else _FREE * (1.0 + np.abs(lengths)))

@@ -1,11 +1,12 @@
 r"""Reading attention scores behind a known network G, at spots inside its linear regions.
 
-With tokens $z + s x_k$ before z, $f = G(z) + s J M \sum_k \alpha_k x_k$: where M is known that is a single head with
-read-out $(J M)^\top$, and its shares give the forms $x_k^\top(Wz + h)$.
+With tokens $z + s x_k$ before z, $f = G(z) + s J M \sum_k \alpha_k x_k$: where M is known that is a
+single head with read-out $(J M)^\top$, and its shares give the forms $x_k^\top(Wz + h)$.
 
-Where M is not known, ask $[z + s x; z]$ and $[z - s x; z]$. Their shares are $\sigma(t)$ and $\sigma(-t)$ with
-$t = s\, x^\top(Wz + h)$, and these sum to one: so $f_+ - f_- = s J M x$ whatever the score is, and
-$t = \log\big((f_+ - G)/(G - f_-)\big)$: the read-out and the score from two answers.
+Where M is not known, ask $[z + s x; z]$ and $[z - s x; z]$. Their shares are $\sigma(t)$ and
+$\sigma(-t)$ with $t = s\, x^\top(Wz + h)$, and these sum to one: so $f_+ - f_- = s J M x$ whatever
+the score is, and $t = \log\big((f_+ - G)/(G - f_-)\big)$: the read-out and the score from two
+answers.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from keyhole.models.relu import AbsAffine
 from keyhole.oracles import Counted
 
 TOGETHER = 8  # logits per query, at most: the more, the smaller each share
-CUT = 0.3  # directions the network sees less than this share of its best are not read with: J is known only so well
-REASK_ABOVE = 3.5  # a logit larger than this is asked again: errors of J grow with what it leaves of the other shares
+# directions the network sees less than this share of its best are not read with: J is known only so
+# well
+CUT = 0.3
+# a logit larger than this is asked again: errors of J grow with what it leaves of the other shares
+REASK_ABOVE = 3.5
 _ROUNDS = 30  # of asking again
 
 
@@ -68,18 +72,24 @@ class Reader:
         return self.oracle.ask(np.array([spot.z for spot in spots])[:, None])
 
     def steps(self, spot: Spot, X: Stack) -> Vector:
-        """How far each group of vectors may go, negative for backwards: inside the region, with readable logits."""
+        """How far each group of vectors may go, negative for backwards: inside the region, with
+        readable logits.
+        """
         steps = spot.steps(self.moved(X))
         most = float(self.sizes.step(np.array([float(np.linalg.norm(spot.z))]))[0])
         return np.sign(steps) * np.minimum(np.abs(steps), most)
 
     def rises(self, spot: Spot, base: Vector, X: Stack, steps: Vector) -> Matrix:
-        """What answers rise by per step when groups of tokens z + s x stand before z: J M sum_k alpha_k x_k."""
+        """What answers rise by per step when groups of tokens z + s x stand before z: J M sum_k
+        alpha_k x_k.
+        """
         x = steps[:, None, None] * X
-        return (self.oracle.ask(build_probe_sequences(x, np.tile(spot.z, (len(x), 1)))) - base) / steps[:, None]
+        return (
+            self.oracle.ask(build_probe_sequences(x, np.tile(spot.z, (len(x), 1)))) - base
+        ) / steps[:, None]
 
     def forms(self, spot: Spot, base: Vector, design: Design) -> Vector:
-        """x . (W z + h) for every vector x of the design."""  # noqa: D403
+        """Forms x . (W z + h) for every vector x of the design."""
         steps = self.steps(spot, design.X)
         t = self._logits(spot, base, design, slice(None), steps)
         for _ in range(_ROUNDS):
@@ -93,12 +103,16 @@ class Reader:
         return self._kept(t / steps[:, None]).ravel()
 
     def _steer(self, t: Matrix) -> None:
-        """Expect larger forms, and make shorter steps, when logits turn out large; never the other way round."""
+        """Expect larger forms, and make shorter steps, when logits turn out large; never the other
+        way round.
+        """
         more = rms(t) / TARGET
         if 1.5 < more < np.inf:
             self.sizes = Sizes(more * self.sizes.W, more * self.sizes.h)
 
-    def _logits(self, spot: Spot, base: Vector, design: Design, groups: Any, steps: Vector) -> Matrix:
+    def _logits(
+        self, spot: Spot, base: Vector, design: Design, groups: Any, steps: Vector
+    ) -> Matrix:
         return log_ratio(self.rises(spot, base, design.X[groups], steps) @ design.decoder.T)
 
     def _kept(self, forms: Matrix) -> Matrix:
@@ -107,7 +121,9 @@ class Reader:
         return np.where(readable, forms, 0.0)
 
     def pair(self, spot: Spot, base: Vector, X: Matrix, steps: Vector) -> tuple[Vector, Matrix]:
-        """Logits s x . (W z + h), and J M x, for every row x of X with its step, M not being known."""
+        """Logits s x . (W z + h), and J M x, for every row x of X with its step, M not being
+        known.
+        """
         ahead, back = (self.rises(spot, base, X[:, None], side * steps) for side in (1.0, -1.0))
         seen = ahead + back
         with np.errstate(divide="ignore", invalid="ignore"):

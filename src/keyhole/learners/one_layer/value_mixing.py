@@ -1,10 +1,10 @@
 r"""The mixing map M of residual attention, $f(X) = G(x_N + M \sum_i \alpha_i (x_i - x_N))$.
 
-At a spot every vector b of a random orthonormal basis gives the score and the m numbers $J M b$ from two answers,
-whatever M is. Spots whose slopes J together have full rank, $\lceil d/m \rceil$ of them and one more for the sake of
-errors, give M by least squares; and each gives its column $Wz + h$ on the way. Where $J M b$ happens to be small its
-score is read badly: then, M being known, one more question along $b + r$, r the direction seen best, and a subtraction
-give it.
+At a spot every vector b of a random orthonormal basis gives the score and the m numbers $J M b$
+from two answers, whatever M is. Spots whose slopes J together have full rank, $\lceil d/m \rceil$
+of them and one more for the sake of errors, give M by least squares; and each gives its column $Wz
++ h$ on the way. Where $J M b$ happens to be small its score is read badly: then, M being known, one
+more question along $b + r$, r the direction seen best, and a subtraction give it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Paired:
     seen: Matrix
 
     def inside(self, moved: Matrix) -> bool:
-        """Whether the network's input stayed inside the region, given where whole steps would have moved it."""
+        """Whether the network's input stayed inside the region, given where whole steps would have
+        moved it.
+        """
         share = 1.0 / (1.0 + np.exp(-np.nan_to_num(np.abs(self.forms * self.step), nan=np.inf)))
         return bool((self.step * share < self.spot.within(moved)).all())
 
@@ -61,29 +63,44 @@ def find_seen_directions(G: AbsAffine) -> Matrix:
         return Z[1e-9 * S[0] < S].T
 
 
-def choose_spanning_spots(spots: list[Spot], seen: Matrix, *, rng: np.random.Generator) -> list[int]:
+def choose_spanning_spots(
+    spots: list[Spot], seen: Matrix, *, rng: np.random.Generator
+) -> list[int]:
     """As many spots as M needs and one more, those whose slopes are best conditioned together."""
     count = min(len(spots), -(-seen.shape[1] // len(spots[0].J)) + 1)
     with pin_one_thread():
-        choices = [sorted(rng.choice(len(spots), size=count, replace=False).tolist()) for _ in range(_TRIES)]
-        return max(choices, key=lambda chosen: measure_slope_spread([spots[i] for i in chosen], seen))
+        choices = [
+            sorted(rng.choice(len(spots), size=count, replace=False).tolist())
+            for _ in range(_TRIES)
+        ]
+        return max(
+            choices, key=lambda chosen: measure_slope_spread([spots[i] for i in chosen], seen)
+        )
 
 
 def measure_slope_spread(spots: list[Spot], seen: Matrix) -> float:
-    """Least singular value of the normalised slopes of the spots together: 0 where M is not determined by them."""
+    """Least singular value of the normalised slopes of the spots together: 0 where M is not
+    determined by them.
+    """
     rows = [w * s.J @ seen for w, s in zip(_weigh_spots(spots), spots, strict=True)]
     S = np.linalg.svd(np.concatenate(rows), compute_uv=False)
     return float(S[-1])
 
 
 def _weigh_spots(spots: list[Spot]) -> Vector:
-    """What makes slopes of one size; those of a region where the network is all but flat stay small."""
+    """What makes slopes of one size; those of a region where the network is all but flat stay
+    small.
+    """
     size = np.array([float(np.linalg.norm(s.J)) for s in spots])
     return 1.0 / np.maximum(size, max(1e-3 * float(size.max()), 1e-300))
 
 
-def read_pairs(reader: Reader, spot: Spot, base: Vector, B: Matrix, mixing: float, *, scores: bool) -> Paired:
-    """J M b along every row b of the basis, and the scores too where steps are to be short enough for them."""
+def read_pairs(
+    reader: Reader, spot: Spot, base: Vector, B: Matrix, mixing: float, *, scores: bool
+) -> Paired:
+    """J M b along every row b of the basis, and the scores too where steps are to be short enough
+    for them.
+    """
     length = float(np.linalg.norm(spot.z))
     reach = float(measure_room(reader.G, spot.z / length, np.array([length]))[0]) / (_SAFE * mixing)
     most = float(reader.sizes.step(np.array([length]))[0]) if scores else np.inf
@@ -102,24 +119,40 @@ def solve_mixing(pairs: list[Paired], B: Matrix) -> Matrix:
 
 
 def measure_mixing(
-    reader: Reader, spots: list[Spot], bases: Matrix, mixing: float, *, scores: bool = True, rng: np.random.Generator
+    reader: Reader,
+    spots: list[Spot],
+    bases: Matrix,
+    mixing: float,
+    *,
+    scores: bool = True,
+    rng: np.random.Generator,
 ) -> Matrix:
-    """Measure M, hand it to the reader, and return the columns W z + h at the spots as rows (zero without scores).
+    """Measure M, hand it to the reader, and return the columns W z + h at the spots as rows (zero
+    without scores).
 
-    M itself tells whether the steps stayed inside the regions; where they did not, shorter ones are asked.
+    M itself tells whether the steps stayed inside the regions; where they did not, shorter ones are
+    asked.
     """
     d = reader.G.width
     B = np.linalg.qr(rng.normal(size=(d, d)))[0]
     pairs: list[Paired] = []
     for _ in range(_ROUNDS):
-        pairs = [read_pairs(reader, s, base, B, mixing, scores=scores) for s, base in zip(spots, bases, strict=True)]
+        pairs = [
+            read_pairs(reader, s, base, B, mixing, scores=scores)
+            for s, base in zip(spots, bases, strict=True)
+        ]
         reader.M = solve_mixing(pairs, B)
         if all(pair.inside(reader.moved(B)) for pair in pairs):
             break
         mixing *= 4.0
     if not scores:
         return np.zeros((len(spots), d))
-    return np.array([_solve_paired_column(reader, pair, base, B) for pair, base in zip(pairs, bases, strict=True)])
+    return np.array(
+        [
+            _solve_paired_column(reader, pair, base, B)
+            for pair, base in zip(pairs, bases, strict=True)
+        ]
+    )
 
 
 def _solve_paired_column(reader: Reader, pair: Paired, base: Vector, B: Matrix) -> Vector:
@@ -130,7 +163,8 @@ def _solve_paired_column(reader: Reader, pair: Paired, base: Vector, B: Matrix) 
             r = np.linalg.svd(reader.readout(pair.spot), full_matrices=False)[0][:, 0]
         rows[at] = (B[at] + r) / np.sqrt(2.0)
         forms[at] = [
-            reader.forms(pair.spot, base, build_lone_design(reader.readout(pair.spot), x))[0] for x in rows[at]
+            reader.forms(pair.spot, base, build_lone_design(reader.readout(pair.spot), x))[0]
+            for x in rows[at]
         ]
     with pin_one_thread():
         return np.asarray(np.linalg.solve(rows, forms), dtype=np.float64)

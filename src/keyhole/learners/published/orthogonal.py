@@ -1,8 +1,10 @@
-r"""The positive case of [BSHK26] for several heads: heads in pairwise orthogonal subspaces with known bases.
+r"""The positive case of [BSHK26] for several heads: heads in pairwise orthogonal subspaces with
+known bases.
 
-Head h lives in span($B_h$): $W_h = B_h W' B_h^\top$, $V_h = B_h V'$. Tokens $z B_h^\top$ inside its subspace silence
-all others, whose scores and values vanish there, so the target restricted to them is the single head $(W', V')$ of
-width $r_h$. The learner of single heads measures it with $r_h^2 + r_h$ queries.
+Head h lives in span($B_h$): $W_h = B_h W' B_h^\top$, $V_h = B_h V'$. Tokens $z B_h^\top$ inside its
+subspace silence all others, whose scores and values vanish there, so the target restricted to them
+is the single head $(W', V')$ of width $r_h$. The learner of single heads measures it with $r_h^2 +
+r_h$ queries.
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Answers, Matrix, Sequences, check_finite, check_shape, freeze_array, pin_one_thread
+from keyhole._arrays import (
+    Answers,
+    Matrix,
+    Sequences,
+    check_finite,
+    check_shape,
+    freeze_array,
+    pin_one_thread,
+)
 from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
@@ -68,13 +78,16 @@ class Orthogonal:
     def __post_init__(self) -> None:
         if not self.bases:
             raise InvalidInput("heads in orthogonal subspaces need one basis per head; got none.")
-        object.__setattr__(self, "bases", tuple(_orthonormalise_basis(basis) for basis in self.bases))
+        object.__setattr__(
+            self, "bases", tuple(_orthonormalise_basis(basis) for basis in self.bases)
+        )
         for at, A in enumerate(self.bases):
             for B in self.bases[:at]:
                 check_shape("every basis", A, (len(B), None))
                 if np.abs(A.T @ B).max() > _ORTHOGONAL:
                     raise InvalidInput(
-                        "the subspaces of two heads must be orthogonal; take WholeLayer if they are not."
+                        "the subspaces of two heads must be orthogonal; take WholeLayer if they are"
+                        " not."
                     )
 
     @property
@@ -83,13 +96,17 @@ class Orthogonal:
         return [basis.shape[1] for basis in self.bases]
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """Sum over the heads of r + 5 queries to read out, a few to find the scale and r ceil(r/o) to measure."""
+        """Sum over the heads of r + 5 queries to read out, a few to find the scale and r ceil(r/o)
+        to measure.
+        """
         self._fits(width)
         together = [min(rank, outputs) for rank in self.ranks]
         by_phase = {
             "read": sum(self.ranks) + 5 * len(self.ranks),
             "scale": 6 * len(self.ranks),
-            "measure": sum(rank * -(-rank // t) for rank, t in zip(self.ranks, together, strict=True)),
+            "measure": sum(
+                rank * -(-rank // t) for rank, t in zip(self.ranks, together, strict=True)
+            ),
             "verify": QUERIES,
         }
         total = sum(head_freedom(rank, outputs=outputs) for rank in self.ranks)
@@ -113,33 +130,49 @@ class Orthogonal:
             ending = end_scattered(found_out.gap)
         except _Refusal as refusal:
             ending = resolve_doubt(counted, doubt_class(Status.NOT_A_HEAD, refusal.counterexample))
-        recovery = conclude_sum(counted, _assemble_subspace_heads(self.bases, found), ending, _REASON)
+        recovery = conclude_sum(
+            counted, _assemble_subspace_heads(self.bases, found), ending, _REASON
+        )
         return replace(recovery, certificate=self._certificate(recovery))
 
     def _judge(self, counted: Counted, found: Sequence[Head], rng: np.random.Generator) -> Ending:
         model = _assemble_subspace_heads(self.bases, found)
         if model is None or any(head.U is not None for head in found):
-            return Ending(status=Status.UNSEPARATED, detail="A residual acts, which a sum of heads does not hold.")
+            return Ending(
+                status=Status.UNSEPARATED,
+                detail="A residual acts, which a sum of heads does not hold.",
+            )
         return judge_sum(counted, model, probe=None, rng=rng)
 
     def _fits(self, width: int) -> None:
         if len(self.bases[0]) != width:
-            raise InvalidInput(f"bases of subspaces need {width} rows, the width of a token; got {len(self.bases[0])}.")
+            raise InvalidInput(
+                f"bases of subspaces need {width} rows, the width of a token; got"
+                f" {len(self.bases[0])}."
+            )
 
     def _certificate(self, recovery: Recovery[MultiHead]) -> Certificate | None:
         model = recovery.model
         if model is None or recovery.fresh is None:
             return None
-        asked = sum(recovery.ledger[phase].sequences for phase in ("read", "measure")) - 5 * len(self.ranks)
+        asked = sum(recovery.ledger[phase].sequences for phase in ("read", "measure")) - 5 * len(
+            self.ranks
+        )
         allowed = sum(rank * rank + rank * (1 + (model.h is not None)) for rank in self.ranks)
         return Certificate(
             "BSHK26/orthogonal-heads",
             assumptions=(
-                Check("answers that no such heads give", float(recovery.status is not Status.RECOVERED), 0.0),
+                Check(
+                    "answers that no such heads give",
+                    float(recovery.status is not Status.RECOVERED),
+                    0.0,
+                ),
             ),
             conclusion=(
                 Check("measurements used", asked, allowed),
-                Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
+                Check(
+                    "worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT
+                ),
             ),
         )
 
@@ -157,7 +190,9 @@ def _orthonormalise_basis(basis: Matrix) -> Matrix:
     check_shape("a basis", columns, (None, None))
     check_finite("a basis", columns)
     if columns.shape[1] == 0 or np.linalg.matrix_rank(columns) < columns.shape[1]:
-        raise InvalidInput(f"the columns of a basis must be independent, at least one; got shape {columns.shape}.")
+        raise InvalidInput(
+            f"the columns of a basis must be independent, at least one; got shape {columns.shape}."
+        )
     with pin_one_thread():
         return freeze_array(np.linalg.qr(columns)[0])
 
@@ -166,7 +201,9 @@ def _measure_subspace_head(counted: Counted, basis: Matrix, rng: np.random.Gener
     """The head of one subspace, in its coordinates, booked with the others."""
     inside = Counted(Embedded(counted.inner, basis), counted.ledger)
     try:
-        return HeadSession(inside, read_imperfection(counted).roundoff, rng).measure(measure_every_column)
+        return HeadSession(inside, read_imperfection(counted).roundoff, rng).measure(
+            measure_every_column
+        )
     except NotAHead as refusal:
         case = refusal.counterexample
         raise _Refusal(replace(case, tokens=case.tokens @ basis.T)) from refusal

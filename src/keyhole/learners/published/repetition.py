@@ -1,13 +1,15 @@
-r"""The published baseline for several heads [KKG26]: rational interpolation in the repetition ratio, H known.
+r"""The published baseline for several heads [KKG26]: rational interpolation in the repetition
+ratio, H known.
 
 n copies of y + x and k copies of y give, above what y alone gives,
 $$G(u) = \sum_h b_h \frac{u}{u + p_h}, \qquad u = n/k,\; b_h = V_h^\top x,\; p_h = e^{-x^\top W_h y}.$$
-With $D(u) = \prod_h (u + p_h)$ and $N(u) = u \cdot$ (a polynomial of degree H - 1), $N - G D = 0$ at 2H ratios is a
-linear system for the coefficients. Roots of D are $-p_h$, and the $b_h$ follow by least squares. Heads are told apart
-along one x by their $b_h$, and across $x_i$ by asking $x_1 + x_i$ as well, where b and the scores add up.
+With $D(u) = \prod_h (u + p_h)$ and $N(u) = u \cdot$ (a polynomial of degree H - 1), $N - G D = 0$
+at 2H ratios is a linear system for the coefficients. Roots of D are $-p_h$, and the $b_h$ follow by
+least squares. Heads are told apart along one x by their $b_h$, and across $x_i$ by asking $x_1 +
+x_i$ as well, where b and the scores add up.
 
-Exact on paper. In floating point the system is exponentially ill-conditioned in H: the learner measures by how much
-it amplified rounding, and says so.
+Exact on paper. In floating point the system is exponentially ill-conditioned in H: the learner
+measures by how much it amplified rounding, and says so.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, find_power_of_two, pin_one_thread
+from keyhole._arrays import (
+    Array,
+    Matrix,
+    Sequences,
+    Stack,
+    Vector,
+    find_power_of_two,
+    pin_one_thread,
+)
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Plan, Recovery, Status
@@ -45,7 +55,8 @@ class _NoPoles(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """Recovers a known number of heads with one output by rational interpolation; comparison, not recommendation.
+    """Recovers a known number of heads with one output by rational interpolation; comparison, not
+    recommendation.
 
     Args:
         heads: how many heads there are.
@@ -58,11 +69,15 @@ class Repetition:
             raise InvalidInput(f"the number of heads is a whole number >= 1; got {self.heads}.")
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """D + 5 queries to read out, a few to find the scale, 2H at each of 2d^2 - d pairs, then verification."""
+        """D + 5 queries to read out, a few to find the scale, 2H at each of 2d^2 - d pairs, then
+        verification.
+        """
         measure = 2 * self.heads * (2 * width * width - width)
         by_phase = {"read": width + 5, "scale": 2 * _PROBES, "measure": measure, "verify": QUERIES}
         most = 3 * (width + 5) + _SCALING + measure + QUERIES + 8
-        return Plan(by_phase=by_phase, at_most=most, degrees_of_freedom=self.heads * (width * width + width))
+        return Plan(
+            by_phase=by_phase, at_most=most, degrees_of_freedom=self.heads * (width * width + width)
+        )
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Recover all heads; certificate KKG26/repetition."""
@@ -82,9 +97,13 @@ class Repetition:
         except (_NoPoles, Saturated) as refusal:
             ending = Ending(status=Status.IMPRECISE, detail=str(refusal))
         recovery = conclude_sum(counted, model, run.add_amplification(ending), _REASON)
-        return replace(recovery, certificate=self._certificate(recovery, counted.width, run.amplified))
+        return replace(
+            recovery, certificate=self._certificate(recovery, counted.width, run.amplified)
+        )
 
-    def _certificate(self, recovery: Recovery[MultiHead], width: int, amplified: float) -> Certificate | None:
+    def _certificate(
+        self, recovery: Recovery[MultiHead], width: int, amplified: float
+    ) -> Certificate | None:
         if recovery.fresh is None:
             return None
         stated = recovery.ledger["read"].sequences + recovery.ledger["measure"].sequences
@@ -92,12 +111,18 @@ class Repetition:
         return Certificate(
             "KKG26/repetition",
             assumptions=(
-                Check("answers that so many heads do not give", float(recovery.status is not Status.RECOVERED), 0.0),
+                Check(
+                    "answers that so many heads do not give",
+                    float(recovery.status is not Status.RECOVERED),
+                    0.0,
+                ),
                 Check("rounding after amplification", amplified * 2.0**-53, EXACT),
             ),
             conclusion=(
                 Check("queries that read and measure", stated, published + 5),
-                Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
+                Check(
+                    "worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT
+                ),
             ),
         )
 
@@ -116,23 +141,33 @@ class _RepetitionRun:
             readout = measure_readout(oracle, roundoff=roundoff, rng=rng)
         self.probe = readout.probe
         if readout.V.shape[1] != 1 or readout.biased or readout.U is not None:
-            raise _NoPoles("Repetition takes heads with one output, without score biases and without a residual.")
+            raise _NoPoles(
+                "Repetition takes heads with one output, without score biases and without a"
+                " residual."
+            )
         d = oracle.width
         x, y = (np.linalg.qr(rng.normal(size=(d, d)))[0].T for _ in range(2))
         with oracle.phase("scale"):
             sx, sy = _find_token_lengths(oracle, readout, rng)
         with oracle.phase("measure"):
             b, a = self._pairs(oracle, readout, sx * x, sy * y)
-            sums = self._pairs(oracle, readout, sx * (x[:1] + x[1:]), sy * y) if d > 1 else (b[:0], a[:0])
+            sums = (
+                self._pairs(oracle, readout, sx * (x[:1] + x[1:]), sy * y)
+                if d > 1
+                else (b[:0], a[:0])
+            )
         b, a = _match_heads(b, a, *sums)
         V: Matrix = (x.T @ b / sx).T  # x and y are orthonormal
         W: Stack = x.T @ a.transpose(2, 0, 1) @ y / (sx * sy)
         return MultiHead(W, V[:, :, None], None, readout.c if readout.c.any() else None)
 
-    def _pairs(self, oracle: Counted, readout: Readout, x: Matrix, y: Matrix) -> tuple[Matrix, Array]:
+    def _pairs(
+        self, oracle: Counted, readout: Readout, x: Matrix, y: Matrix
+    ) -> tuple[Matrix, Array]:
         """Residues b (x by heads) and scores a (x by y by heads), heads sorted by b along each x.
 
-        Along one x all y have the same b: it is taken where rounding was amplified least, and scores fitted to it.
+        Along one x all y have the same b: it is taken where rounding was amplified least, and
+        scores fitted to it.
         """
         H = self.heads
         counts = [(n, 2 * H + 1 - n) for n in range(1, 2 * H + 1)]
@@ -147,24 +182,32 @@ class _RepetitionRun:
         return b, np.array(scores)
 
     def _interpolated(self, u: Vector, G: Vector) -> tuple[Vector, Vector, float]:
-        """Residues and scores of one pair, sorted by residue, and how much rounding was amplified."""
+        """Residues and scores of one pair, sorted by residue, and how much rounding was
+        amplified.
+        """
         powers = u[:, None] ** np.arange(self.heads + 1)
         system = np.hstack([powers[:, 1:], -G[:, None] * powers[:, :-1]])
         try:
             found = np.linalg.solve(system, G * powers[:, -1])
         except np.linalg.LinAlgError as error:
             self.amplified = np.inf
-            raise _NoPoles("Two heads are not told apart by repetition at one pair of tokens.") from error
+            raise _NoPoles(
+                "Two heads are not told apart by repetition at one pair of tokens."
+            ) from error
         roots = np.asarray(np.roots(np.append(1.0, found[self.heads :][::-1])), dtype=np.complex128)
         p = -roots.real
         if roots.imag.any() or not (p > 0).all():
             # Without poles only the linear system is left to measure by, its columns at one scale.
             amplified = float(np.linalg.cond(system / np.abs(system).max(axis=0)))
             self.amplified = max(self.amplified, amplified)
-            raise _NoPoles("The interpolant has poles that no heads have: rounding was amplified beyond its reach.")
+            raise _NoPoles(
+                "The interpolant has poles that no heads have: rounding was amplified beyond its"
+                " reach."
+            )
         basis = u[:, None] / (u[:, None] + p)
         b = np.asarray(np.linalg.lstsq(basis, G, rcond=None)[0], dtype=np.float64)
-        derivative = np.hstack([basis * b, basis * p / (u[:, None] + p) * b])  # in log b and in the scores
+        # in log b and in the scores
+        derivative = np.hstack([basis * b, basis * p / (u[:, None] + p) * b])
         least = float(np.linalg.svd(derivative, compute_uv=False)[-1])
         amplified = float(np.linalg.norm(G)) / max(least, np.finfo(float).tiny)
         self.amplified = max(self.amplified, amplified)
@@ -172,17 +215,24 @@ class _RepetitionRun:
         return b[order], -np.log(p[order]), amplified
 
     def add_amplification(self, ending: Ending) -> Ending:
-        """The ending, with what the interpolation did to rounding: what that explains refutes nothing."""
+        """The ending, with what the interpolation did to rounding: what that explains refutes
+        nothing.
+        """
         if self.amplified == 0.0:
             return ending
-        detail = f"Rational interpolation amplified rounding up to {self.amplified:.0e} times. {ending.detail}".strip()
+        detail = (
+            f"Rational interpolation amplified rounding up to {self.amplified:.0e} times."
+            f" {ending.detail}".strip()
+        )
         if ending.verdict is Verdict.CLASS_REFUTED and self.amplified > _TRUSTED:
             return Ending(status=Status.IMPRECISE, fresh=ending.fresh, detail=detail)
         return replace(ending, detail=detail)
 
 
 def _sharpen_scores(u: Vector, G: Vector, b: Vector, a: Vector) -> Vector:
-    """Scores that fit G best for known residues, by a few Gauss-Newton steps from the interpolated ones."""
+    """Scores that fit G best for known residues, by a few Gauss-Newton steps from the interpolated
+    ones.
+    """
     for _ in range(_STEPS):
         with np.errstate(over="ignore"):
             share = 1.0 / (1.0 + np.exp(-a) / u[:, None])
@@ -191,15 +241,21 @@ def _sharpen_scores(u: Vector, G: Vector, b: Vector, a: Vector) -> Vector:
     return a
 
 
-def _ask_repeated_tokens(oracle: Counted, readout: Readout, x: Matrix, y: Matrix, n: int, k: int) -> Matrix:
+def _ask_repeated_tokens(
+    oracle: Counted, readout: Readout, x: Matrix, y: Matrix, n: int, k: int
+) -> Matrix:
     """G for n copies of y + x and k of y, for every x (rows) and y (columns)."""
     last = np.tile(y, (len(x), 1))
     first = last + np.repeat(x, len(y), axis=0)
-    X = np.concatenate([np.repeat(first[:, None], n, axis=1), np.repeat(last[:, None], k, axis=1)], axis=1)
+    X = np.concatenate(
+        [np.repeat(first[:, None], n, axis=1), np.repeat(last[:, None], k, axis=1)], axis=1
+    )
     return (oracle.ask(X) - readout.base(last))[:, 0].reshape(len(x), len(y))
 
 
-def _find_token_lengths(oracle: Counted, readout: Readout, rng: np.random.Generator) -> tuple[float, float]:
+def _find_token_lengths(
+    oracle: Counted, readout: Readout, rng: np.random.Generator
+) -> tuple[float, float]:
     """Token lengths at which the two tokens of random pairs have shares of comparable size."""
     x, y = rng.normal(size=(2, _PROBES, oracle.width))
     x, y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
@@ -224,7 +280,9 @@ def _find_token_lengths(oracle: Counted, readout: Readout, rng: np.random.Genera
 
 
 def _match_heads(b: Matrix, a: Array, b_sum: Matrix, a_sum: Array) -> tuple[Matrix, Array]:
-    """Heads of every x_i in the order of x_1: the one whose b and scores add up with it to those of x_1 + x_i."""
+    """Heads of every x_i in the order of x_1: the one whose b and scores add up with it to those of
+    x_1 + x_i.
+    """
     b, a = b.copy(), a.copy()
     for i in range(len(b_sum)):
         both_b = b[0][:, None] + b[i + 1][None, :]

@@ -1,4 +1,6 @@
-"""What kind of target it is, once a single head is refuted: a few queries that tell classes apart."""
+"""What kind of target it is, once a single head is refuted: a few queries that tell classes
+apart.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,16 @@ from keyhole.oracles import Counted, read_imperfection
 _SCALES = (1.0, 30.0, 1e3, 1e6, 1e9)
 _EACH = 6
 _MORE = 12
-_FINE = 1e-4  # steps along lines, at which second differences of smooth units show and few ReLU units bend
+# steps along lines, at which second differences of smooth units show and few ReLU units bend
+_FINE = 1e-4
 
 
 def suggest_learners(oracle: Counted, *, rng: np.random.Generator) -> tuple[str, ...]:
     """Names of the learners worth trying, the likeliest first.
 
-    A sum of heads answers single tokens with an affine map; a network and a Transformer do not, and only a network
-    heeds no token but the last. Smooth units bend everywhere, ReLU units almost nowhere.
+    A sum of heads answers single tokens with an affine map; a network and a Transformer do not, and
+    only a network heeds no token but the last. Smooth units bend everywhere, ReLU units almost
+    nowhere.
     """
     if _is_affine(oracle, rng):
         return ("several-heads",) if (oracle.outputs or 1) == 1 else ("layer", "several-heads")
@@ -28,7 +32,9 @@ def suggest_learners(oracle: Counted, *, rng: np.random.Generator) -> tuple[str,
 
 
 def is_curved(oracle: Counted, *, rng: np.random.Generator) -> bool:
-    """Whether answers to single tokens are not affine, beyond what errors explain; tokens keep the declared bound."""
+    """Whether answers to single tokens are not affine, beyond what errors explain; tokens keep the
+    declared bound.
+    """
     stated = read_imperfection(oracle)
     bound = stated.token_bound
     for scale in _SCALES if bound is None else (0.5 * bound,):
@@ -50,7 +56,9 @@ def _allow_rounding(oracle: Counted) -> float:
 
 
 def _is_affine(oracle: Counted, rng: np.random.Generator) -> bool:
-    """Whether f([x + y]) - f([x]) - f([y]) + f([0]) vanishes for random tokens of several lengths."""
+    """Whether f([x + y]) - f([x]) - f([y]) + f([0]) vanishes for random tokens of several
+    lengths.
+    """
     zero = oracle.ask(np.zeros((1, 1, oracle.width)))
     for scale in _SCALES:
         x, y = scale * rng.normal(size=(2, _EACH, oracle.width))

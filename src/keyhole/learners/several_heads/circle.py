@@ -1,10 +1,11 @@
-r"""Where heads switch: one x, y on half a circle, and a softmax so hard that answers are constant between switches.
+r"""Where heads switch: one x, y on half a circle, and a softmax so hard that answers are constant
+between switches.
 
-On $y(\theta) = \cos\theta\, y_0 + \sin\theta\, y_1$ the logit of head h is $\tau (A_0 \cos\theta + A_1 \sin\theta)$,
-which changes sign exactly once in $[0, \pi)$. For $\tau$ large G is a step function whose steps are $\pm D_h \cdot x$,
-and $G(\theta + \pi) = B \cdot x - G(\theta)$ closes the circle. Bisection brackets every step. In a narrow bracket a
-smaller $\tau$ makes the one step soft while the others stay hard: two logits there give $(A_0, A_1)$, a third confirms
-them.
+On $y(\theta) = \cos\theta\, y_0 + \sin\theta\, y_1$ the logit of head h is $\tau (A_0 \cos\theta +
+A_1 \sin\theta)$, which changes sign exactly once in $[0, \pi)$. For $\tau$ large G is a step
+function whose steps are $\pm D_h \cdot x$, and $G(\theta + \pi) = B \cdot x - G(\theta)$ closes the
+circle. Bisection brackets every step. In a narrow bracket a smaller $\tau$ makes the one step soft
+while the others stay hard: two logits there give $(A_0, A_1)$, a third confirms them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Array, Mask, Matrix, Vector
-from keyhole.learners.several_heads.pairs import Pairs, Unresolved, log_odds, logistic, round_to_powers
+from keyhole.learners.several_heads.pairs import (
+    Pairs,
+    Unresolved,
+    log_odds,
+    logistic,
+    round_to_powers,
+)
 
 _GRID = 8  # angles before bisection; steps of opposite size that share a cell cancel
 _STEP = 2.0**12  # a step of so many roundings of the largest value is no accident
@@ -51,13 +58,17 @@ class PairCircle:
     def values(self, angles: Vector, tau: Vector | float) -> Matrix:
         """G at these angles."""
         return self.pairs.ask(
-            np.broadcast_to(self.x, (len(angles), len(self.x))), locate_on_circle(angles) @ self.Y, tau
+            np.broadcast_to(self.x, (len(angles), len(self.x))),
+            locate_on_circle(angles) @ self.Y,
+            tau,
         )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Brackets:
-    """Intervals of angles in increasing order, each with the values at both ends and the width wanted."""
+    """Intervals of angles in increasing order, each with the values at both ends and the width
+    wanted.
+    """
 
     lo: Vector
     hi: Vector
@@ -66,7 +77,9 @@ class Brackets:
     goal: Vector
 
     def __getitem__(self, which: Mask) -> Brackets:
-        return Brackets(self.lo[which], self.hi[which], self.L[which], self.R[which], self.goal[which])
+        return Brackets(
+            self.lo[which], self.hi[which], self.L[which], self.R[which], self.goal[which]
+        )
 
     @property
     def jumps(self) -> Matrix:
@@ -94,12 +107,16 @@ def join_brackets(*parts: Brackets) -> Brackets:
     """All brackets, in order."""
     order = np.argsort(np.concatenate([part.lo for part in parts]))
     names = ("lo", "hi", "L", "R", "goal")
-    return Brackets(*(np.concatenate([getattr(part, name) for part in parts])[order] for name in names))
+    return Brackets(
+        *(np.concatenate([getattr(part, name) for part in parts])[order] for name in names)
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Steps:
-    """Every step found on a circle: its size, and its logit tau (A . (cos, sin)), rising with the angle."""
+    """Every step found on a circle: its size, and its logit tau (A . (cos, sin)), rising with the
+    angle.
+    """
 
     J: Matrix
     A: Matrix
@@ -130,7 +147,9 @@ def find_steps(circle: PairCircle, soft: float) -> Steps:
         goal = np.where(doubtful, brackets.width * 2.0**-6, brackets.width)
         if (goal < circle.narrowest).any():
             break
-        brackets = _narrow_brackets(circle, bisect_brackets(circle, replace(brackets, goal=goal), size), size)
+        brackets = _narrow_brackets(
+            circle, bisect_brackets(circle, replace(brackets, goal=goal), size), size
+        )
     raise Unresolved
 
 
@@ -146,7 +165,9 @@ def scan_circle(circle: PairCircle) -> tuple[Brackets, float]:
 
 def _keep_stepping_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
     """Those whose two ends differ."""
-    return brackets[np.abs(brackets.jumps).max(axis=1, initial=0.0) > _STEP * circle.pairs.roundoff * size]
+    return brackets[
+        np.abs(brackets.jumps).max(axis=1, initial=0.0) > _STEP * circle.pairs.roundoff * size
+    ]
 
 
 def _halve_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
@@ -154,7 +175,9 @@ def _halve_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brac
     middle = (brackets.lo + brackets.hi) / 2
     values = circle.values(middle, circle.hard)
     left, right = replace(brackets, hi=middle, R=values), replace(brackets, lo=middle, L=values)
-    return join_brackets(_keep_stepping_brackets(circle, left, size), _keep_stepping_brackets(circle, right, size))
+    return join_brackets(
+        _keep_stepping_brackets(circle, left, size), _keep_stepping_brackets(circle, right, size)
+    )
 
 
 def bisect_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
@@ -172,7 +195,9 @@ def bisect_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brac
 def _narrow_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
     """Brackets cut until each is far narrower than the gap to the next."""
     for _ in range(_ROUNDS):
-        goal = np.maximum(np.maximum(brackets.gap * _APART, brackets.width * 2.0**-3), circle.narrowest)
+        goal = np.maximum(
+            np.maximum(brackets.gap * _APART, brackets.width * 2.0**-3), circle.narrowest
+        )
         if (brackets.width <= goal).all():
             return brackets
         brackets = bisect_brackets(circle, replace(brackets, goal=goal), size)
@@ -180,7 +205,8 @@ def _narrow_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Bra
 
 
 def _soften_brackets(circle: PairCircle, brackets: Brackets, soft: float) -> tuple[Vector, Matrix]:
-    """A product of lengths per bracket at which both ends are readable, and logits at lo, middle and hi.
+    """A product of lengths per bracket at which both ends are readable, and logits at lo, middle
+    and hi.
 
     A bracket that is hard at one product and even at the next has logits NaN.
     """
@@ -190,7 +216,8 @@ def _soften_brackets(circle: PairCircle, brackets: Brackets, soft: float) -> tup
     waiting = hard = even = np.ones(len(tau), dtype=bool)
     for _ in range(_ROUNDS):
         shares[:, waiting] = _read_step_shares(circle, brackets[waiting], tau[waiting])
-        strange = ((shares < -_EDGE) | (shares > 1 + _EDGE)).any(axis=0)  # other heads are soft as well
+        # other heads are soft as well
+        strange = ((shares < -_EDGE) | (shares > 1 + _EDGE)).any(axis=0)
         even = strange | (shares[1] - shares[0] < _SPREAD)
         hard = ~even & ((shares < _EDGE) | (shares > 1 - _EDGE)).any(axis=0)
         high, low = np.where(hard, tau, high), np.where(even, tau, low)
@@ -200,7 +227,9 @@ def _soften_brackets(circle: PairCircle, brackets: Brackets, soft: float) -> tup
             break
     shares[:, hard | even] = np.nan
     middle = replace(brackets, lo=(brackets.lo + brackets.hi) / 2)
-    return tau, log_odds(np.stack([shares[0], _read_step_shares(circle, middle, tau, ends=1)[0], shares[1]]))
+    return tau, log_odds(
+        np.stack([shares[0], _read_step_shares(circle, middle, tau, ends=1)[0], shares[1]])
+    )
 
 
 def _read_step_shares(circle: PairCircle, brackets: Brackets, tau: Vector, ends: int = 2) -> Matrix:

@@ -1,12 +1,14 @@
 r"""Heads whose boundaries coincide, nearly or wholly: one step on every circle, and yet two heads.
 
-Where $W_2 = W_1 + \delta E$ the two steps are an angle of order $\delta$ apart. At a softness far below $\delta$ there
-is a plateau between them, which bisection meets; its height tells the two read-outs apart, for each of d vectors x.
-With the read-outs known and both W equal to begin with, what is left is linear in $\delta$, and Gauss-Newton solves it.
+Where $W_2 = W_1 + \delta E$ the two steps are an angle of order $\delta$ apart. At a softness far
+below $\delta$ there is a plateau between them, which bisection meets; its height tells the two
+read-outs apart, for each of d vectors x. With the read-outs known and both W equal to begin with,
+what is left is linear in $\delta$, and Gauss-Newton solves it.
 
-Where $W_2 = \lambda W_1$, or $W_1 = p r^\top$ and $W_2 = q r^\top$, the steps coincide for every x. Along a line across
-the boundary answers follow $\sum_j (D_j \cdot x)\, s(\mu_j \ell)$, $\ell$ the logit of the merged head, and a fit of
-two sigmoids gives both slopes and both steps at each of d vectors x: $W_j^\top x = \mu_j(x)\, W^\top x$.
+Where $W_2 = \lambda W_1$, or $W_1 = p r^\top$ and $W_2 = q r^\top$, the steps coincide for every x.
+Along a line across the boundary answers follow $\sum_j (D_j \cdot x)\, s(\mu_j \ell)$, $\ell$ the
+logit of the merged head, and a fit of two sigmoids gives both slopes and both steps at each of d
+vectors x: $W_j^\top x = \mu_j(x)\, W^\top x$.
 """
 
 from __future__ import annotations
@@ -19,13 +21,18 @@ from keyhole._arrays import Array, Matrix, Stack, Vector
 from keyhole.learners.several_heads.circle import Brackets, PairCircle, bisect_brackets
 from keyhole.learners.several_heads.isolation import Isolation
 from keyhole.learners.several_heads.pairs import Unresolved, isolate_own_part, normalise_rows
-from keyhole.learners.several_heads.rows import apply_readouts, choose_steepness, draw_clear_directions
+from keyhole.learners.several_heads.rows import (
+    apply_readouts,
+    choose_steepness,
+    draw_clear_directions,
+)
 
 _MOVE = 0.01  # of x
 _WINDOW = 2.0**-5  # angles to both sides of a boundary
 _GOALS = (2.0**-20, 2.0**-36)  # widths of brackets, one after the other
 _MOST = 4  # heads that share a boundary
-_LOGITS = np.outer([-1.0, 1.0], 2.0 ** np.arange(-2.0, 3.6, 0.5)).ravel()  # of the merged head, where a profile is read
+# of the merged head, where a profile is read
+_LOGITS = np.outer([-1.0, 1.0], 2.0 ** np.arange(-2.0, 3.6, 0.5)).ravel()
 _SINGLE = 1e-7  # misfit of a profile to one sigmoid
 _TWO = 1e-6  # misfit of a profile to two
 _UNLIKE = 0.05  # least difference of slopes, and least step, over the larger
@@ -36,7 +43,9 @@ _STARTS = [np.array([a, b, 0.0]) for i, a in enumerate(_SLOPES) for b in _SLOPES
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Family:
-    """Heads that were found as one: their W and their read-outs, and whether their W are still to be told apart."""
+    """Heads that were found as one: their W and their read-outs, and whether their W are still to
+    be told apart.
+    """
 
     W: Stack
     D: Stack
@@ -45,7 +54,9 @@ class Family:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Look:
-    """What one x shows of a merged head: a point of its boundary, the steps across it, and the profile of one step."""
+    """What one x shows of a merged head: a point of its boundary, the steps across it, and the
+    profile of one step.
+    """
 
     z: Vector
     steps: Matrix
@@ -63,7 +74,12 @@ class Look:
             return True
         (one, two, off), sizes = self.profile.numbers, np.abs(self.profile.steps).max(axis=1)
         apart = min(one, two) > 0 and abs(one - two) > _UNLIKE * max(one, two)
-        return bool(apart and abs(off) < _OFF and sizes.min() > _UNLIKE * sizes.max() and self.profile.rest <= _TWO)
+        return bool(
+            apart
+            and abs(off) < _OFF
+            and sizes.min() > _UNLIKE * sizes.max()
+            and self.profile.rest <= _TWO
+        )
 
 
 def look_at_heads(near: Isolation, rng: np.random.Generator) -> list[Look]:
@@ -77,7 +93,9 @@ def look_at_heads(near: Isolation, rng: np.random.Generator) -> list[Look]:
         Y, margin = draw_clear_directions(near.rows.w, h, row, rng)
         spot = _locate_boundary(near, near.rows.w, h, near.rows.x, Y[int(np.argmax(margin))])
         steps = _find_boundary_steps(spot)
-        looks.append(Look(spot.z, steps, _read_boundary_profile(near, spot) if len(steps) == 1 else None))
+        looks.append(
+            Look(spot.z, steps, _read_boundary_profile(near, spot) if len(steps) == 1 else None)
+        )
         if not looks[-1].clear:
             raise Unresolved
     return looks
@@ -100,13 +118,20 @@ def _split_merged_head(near: Isolation, W: Stack, h: int, look: Look) -> Family:
     spots = [_locate_boundary(near, x @ W, h, x, look.z) for x in X[1:]]
     if look.profile is None:
         return _separate_nearly_equal(near, W[h], [look.steps, *map(_find_boundary_steps, spots)])
-    profiles = [look.profile, *(_read_boundary_profile(near, spot, look.profile.numbers) for spot in spots)]
-    return _separate_parallel(near, np.stack([near.rows.w[h], *(spot.row for spot in spots)]), X, profiles)
+    profiles = [
+        look.profile,
+        *(_read_boundary_profile(near, spot, look.profile.numbers) for spot in spots),
+    ]
+    return _separate_parallel(
+        near, np.stack([near.rows.w[h], *(spot.row for spot in spots)]), X, profiles
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Spot:
-    """The boundary of one merged head at one x: a point z of it, the row, and how far other boundaries are."""
+    """The boundary of one merged head at one x: a point z of it, the row, and how far other
+    boundaries are.
+    """
 
     h: int
     circle: PairCircle
@@ -139,9 +164,13 @@ def _find_boundary_steps(spot: Spot) -> Matrix:
     window = min(_WINDOW, spot.reach / 4)
     ends = spot.circle.values(np.array([-window, window]), spot.circle.hard)
     size = float(np.abs(ends).max())
-    found = Brackets(np.array([-window]), np.array([window]), ends[:1], ends[1:], np.full(1, _GOALS[0]))
+    found = Brackets(
+        np.array([-window]), np.array([window]), ends[:1], ends[1:], np.full(1, _GOALS[0])
+    )
     for goal in _GOALS:
-        found = bisect_brackets(spot.circle, replace(found, goal=np.full(len(found.lo), goal)), size)
+        found = bisect_brackets(
+            spot.circle, replace(found, goal=np.full(len(found.lo), goal)), size
+        )
     if not len(found.lo):
         raise Unresolved
     apart = np.flatnonzero(found.lo[1:] > found.hi[:-1]) + 1  # brackets that touch hold one step
@@ -165,7 +194,8 @@ def _solve_readouts(near: Isolation, values: Stack) -> Stack:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Profile:
-    """Two sigmoids across a boundary: slopes over that of the merged head, steps, and misfits to one and to two.
+    """Two sigmoids across a boundary: slopes over that of the merged head, steps, and misfits to
+    one and to two.
 
     The third of the numbers fitted is how far off the boundary is, as a logit of the merged head.
     """
@@ -195,7 +225,9 @@ def _read_boundary_profile(near: Isolation, spot: Spot, start: Vector | None = N
 
 
 def _fit_two_sigmoids(values: Matrix, start: Vector | None) -> tuple[Vector, Matrix, float]:
-    """Two slopes and an offset, and the steps, of two sigmoids through a profile; steps are linear."""
+    """Two slopes and an offset, and the steps, of two sigmoids through a profile; steps are
+    linear.
+    """
     from scipy.optimize import least_squares
 
     def solved(numbers: Vector) -> tuple[Matrix, Vector]:
@@ -205,7 +237,9 @@ def _fit_two_sigmoids(values: Matrix, start: Vector | None) -> tuple[Vector, Mat
 
     if start is None:
         start = min(_STARTS, key=lambda numbers: float(np.abs(solved(numbers)[1]).sum()))
-    fit = least_squares(lambda numbers: solved(numbers)[1], start, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=60)
+    fit = least_squares(
+        lambda numbers: solved(numbers)[1], start, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=60
+    )
     numbers = np.asarray(fit.x, dtype=np.float64)
     steps, rest = solved(numbers)
     return numbers, steps, float(np.abs(rest).max())

@@ -1,8 +1,10 @@
-r"""Models for heads that one isolation does not tell apart: a rough search, families, signs from a dictionary, a fit.
+r"""Models for heads that one isolation does not tell apart: a rough search, families, signs from a
+dictionary, a fit.
 
-Steps that coincide are taken for one, read at small logits where any sum of sigmoids is straight, and taken apart
-afterwards. Signs then follow from soft answers $f = \sum_h (V_h^+ A(W_h) + V_h^- A(-W_h)) + V_0 A(0)$, which are linear
-in V: a head is turned round, or has a mirror image, as $V_h^-$ says. The fit of all parameters starts there.
+Steps that coincide are taken for one, read at small logits where any sum of sigmoids is straight,
+and taken apart afterwards. Signs then follow from soft answers $f = \sum_h (V_h^+ A(W_h) + V_h^-
+A(-W_h)) + V_0 A(0)$, which are linear in V: a head is turned round, or has a mirror image, as
+$V_h^-$ says. The fit of all parameters starts there.
 """
 
 from __future__ import annotations
@@ -13,8 +15,17 @@ from itertools import product
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, softmax
-from keyhole.learners.several_heads.coinciding import Family, Look, look_at_heads, split_merged_heads
-from keyhole.learners.several_heads.isolation import Isolation, add_row_columns, measure_boundary_columns
+from keyhole.learners.several_heads.coinciding import (
+    Family,
+    Look,
+    look_at_heads,
+    split_merged_heads,
+)
+from keyhole.learners.several_heads.isolation import (
+    Isolation,
+    add_row_columns,
+    measure_boundary_columns,
+)
 from keyhole.learners.several_heads.joint_fit import LARGEST, ask_soft_sequences, fit_heads_jointly
 from keyhole.learners.several_heads.last_column import refine_row_columns
 from keyhole.learners.several_heads.pairs import Pairs, Unresolved
@@ -26,7 +37,9 @@ _ALIKE = 0.05
 _VIEWS = 6
 
 
-def recover_coinciding_heads(pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> tuple[MultiHead, Rows]:
+def recover_coinciding_heads(
+    pairs: Pairs, search: RowSearch, rng: np.random.Generator
+) -> tuple[MultiHead, Rows]:
     """A model whose heads may coincide in their boundaries, and the rows it began with.
 
     Raises:
@@ -34,7 +47,9 @@ def recover_coinciding_heads(pairs: Pairs, search: RowSearch, rng: np.random.Gen
     """
     near, looks = _find_clear_view(pairs, search, rng)
     with pairs.oracle.phase("measure"):
-        W = _refine_merged_heads(near, add_row_columns(near, measure_boundary_columns(near, rng), rng), looks, rng)
+        W = _refine_merged_heads(
+            near, add_row_columns(near, measure_boundary_columns(near, rng), rng), looks, rng
+        )
     with pairs.oracle.phase("apart"):
         found = split_merged_heads(near, W, looks)
     return fit_families(pairs, found, rng), near.rows
@@ -54,7 +69,9 @@ def fit_families(pairs: Pairs, found: list[Family], rng: np.random.Generator) ->
     return fit_heads_jointly(_sign_families(pairs, found, asked), asked, pairs.roundoff)
 
 
-def _find_clear_view(pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> tuple[Isolation, list[Look]]:
+def _find_clear_view(
+    pairs: Pairs, search: RowSearch, rng: np.random.Generator
+) -> tuple[Isolation, list[Look]]:
     """Rows at an x that shows how many heads every step is made of.
 
     Raises:
@@ -74,8 +91,12 @@ def _find_clear_view(pairs: Pairs, search: RowSearch, rng: np.random.Generator) 
     raise Unresolved
 
 
-def _refine_merged_heads(near: Isolation, W: Stack, looks: list[Look], rng: np.random.Generator) -> Stack:
-    """W with its worst columns measured again where that succeeds; merged parallel heads are one only near x."""
+def _refine_merged_heads(
+    near: Isolation, W: Stack, looks: list[Look], rng: np.random.Generator
+) -> Stack:
+    """W with its worst columns measured again where that succeeds; merged parallel heads are one
+    only near x.
+    """
     if any(look.parallel for look in looks):
         return W
     for h in range(len(W)):
@@ -84,9 +105,14 @@ def _refine_merged_heads(near: Isolation, W: Stack, looks: list[Look], rng: np.r
     return W
 
 
-def _sign_families(pairs: Pairs, found: list[Family], asked: list[tuple[Stack, Matrix]]) -> MultiHead:
+def _sign_families(
+    pairs: Pairs, found: list[Family], asked: list[tuple[Stack, Matrix]]
+) -> MultiHead:
     """Heads with their signs, mirror images and the mean."""
-    plain = [(family.W[:1], family.D.sum(axis=0)[None]) if family.near else (family.W, family.D) for family in found]
+    plain = [
+        (family.W[:1], family.D.sum(axis=0)[None]) if family.near else (family.W, family.D)
+        for family in found
+    ]
     W = np.concatenate([part[0] for part in plain])
     turned = iter(_fit_mirror_readouts(pairs, W, asked))
     heads: list[tuple[Matrix, Matrix]] = []
@@ -106,7 +132,9 @@ def _sign_families(pairs: Pairs, found: list[Family], asked: list[tuple[Stack, M
 def _fit_mirror_readouts(pairs: Pairs, W: Stack, asked: list[tuple[Stack, Matrix]]) -> Stack:
     """The read-outs of -W, from a linear fit over the dictionary {W, -W, 0}."""
     every = np.concatenate([W, -W, np.zeros_like(W[:1])])
-    rows = [(_stack_token_averages(every, X), (answers - pairs.c) / pairs.units) for X, answers in asked]
+    rows = [
+        (_stack_token_averages(every, X), (answers - pairs.c) / pairs.units) for X, answers in asked
+    ]
     sizes = np.concatenate([np.abs(means).max(axis=1) for means, _ in rows])[:, None]
     means, answers = (np.concatenate([row[i] for row in rows]) / sizes for i in (0, 1))
     V: Matrix = np.linalg.lstsq(means, answers, rcond=1e-12)[0].astype(np.float64)

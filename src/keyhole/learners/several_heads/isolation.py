@@ -1,14 +1,15 @@
 r"""All of every W, from boundary points of one x.
 
-At a z with $w_h \cdot z = 0$ and $\tau |w_e \cdot z|$ above saturation for every other e, head h alone is soft, and
-stays so when x moves a little: the logit at $(x + \delta q, z)$ is $\tau \delta\, q^\top W_h z$. So d - 1 vectors z
-and d vectors q give W_h on the complement of w_h at one query per number, with neither bisection nor matching of heads
-between different x. The smaller $\delta$ is, the more digits are lost: a factor $1/\delta$, some tens to thousands.
+At a z with $w_h \cdot z = 0$ and $\tau |w_e \cdot z|$ above saturation for every other e, head h
+alone is soft, and stays so when x moves a little: the logit at $(x + \delta q, z)$ is $\tau
+\delta\, q^\top W_h z$. So d - 1 vectors z and d vectors q give W_h on the complement of w_h at one
+query per number, with neither bisection nor matching of heads between different x. The smaller
+$\delta$ is, the more digits are lost: a factor $1/\delta$, some tens to thousands.
 
-Columns are measured until one is a combination of those before it, as its first coordinates show; of the others only
-the coordinates along the range are asked. The one column $W_h w_h$, along which head h is never soft near x, is first
-read from $z + \beta w_h$, with $\beta$ chosen so that what is known cancels, and then from d vectors x all over the
-space, each with a boundary point of its own.
+Columns are measured until one is a combination of those before it, as its first coordinates show;
+of the others only the coordinates along the range are asked. The one column $W_h w_h$, along which
+head h is never soft near x, is first read from $z + \beta w_h$, with $\beta$ chosen so that what is
+known cancels, and then from d vectors x all over the space, each with a boundary point of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from keyhole.learners.several_heads.rows import (
 
 _MORE = 2  # coordinates beyond the rank that must agree
 _CRUDE = 0.05
-_ZERO = 2.0**-6  # of the usual size of a coordinate: no larger one counts as zero, whatever the rounding
+# of the usual size of a coordinate: no larger one counts as zero, whatever the rounding
+_ZERO = 2.0**-6
 
 
 @dataclass(slots=True)
@@ -76,7 +78,11 @@ class Isolation:
     def fields(self, rng: np.random.Generator) -> list[Field]:
         """Boundary vectors of every head, with their logits at x."""
         fields = [self._field(h, rng) for h in range(len(self.rows.w))]
-        wanted = [(h, j, np.zeros((1, len(self.q)))) for h, f in enumerate(fields) for j in range(len(f.Z))]
+        wanted = [
+            (h, j, np.zeros((1, len(self.q))))
+            for h, f in enumerate(fields)
+            for j in range(len(f.Z))
+        ]
         for (h, j, _), numbers in zip(wanted, self.coordinates(fields, wanted), strict=True):
             f = fields[h]
             f.still[j] = numbers[0] * f.tau[j] * f.move[j]
@@ -96,16 +102,24 @@ class Isolation:
     def logits(self, X: Matrix, Y: Matrix, tau: Vector, h: Indices) -> Vector:
         """Own logits, the other heads being on or off as their rows at x say."""
         G = self.pairs.ask(X, Y, tau)
-        return read_own_logits(G, X @ self.pairs.B, apply_readouts(X, self.D), Y @ self.rows.w.T > 0, h)
+        return read_own_logits(
+            G, X @ self.pairs.B, apply_readouts(X, self.D), Y @ self.rows.w.T > 0, h
+        )
 
-    def coordinates(self, fields: list[Field], wanted: list[tuple[int, int, Matrix]]) -> list[Vector]:
+    def coordinates(
+        self, fields: list[Field], wanted: list[tuple[int, int, Matrix]]
+    ) -> list[Vector]:
         """For every (head, column, directions q): the numbers q . W z."""
         counts = [len(w[2]) for w in wanted]
         h = np.repeat(np.array([w[0] for w in wanted], dtype=np.intp), counts)
         q = np.concatenate([w[2] for w in wanted])
         Z = np.repeat(np.array([fields[a].Z[b] for a, b, _ in wanted]), counts, axis=0)
-        steep, moved, logit = ([getattr(fields[a], name)[b] for a, b, _ in wanted] for name in ("tau", "move", "still"))
-        tau, move, still = np.repeat(np.array([steep, moved, logit], dtype=np.float64), counts, axis=1)
+        steep, moved, logit = (
+            [getattr(fields[a], name)[b] for a, b, _ in wanted] for name in ("tau", "move", "still")
+        )
+        tau, move, still = np.repeat(
+            np.array([steep, moved, logit], dtype=np.float64), counts, axis=1
+        )
 
         def read(which: Indices, shrink: Vector) -> Vector:
             X = self.rows.x + (move[which] * shrink)[:, None] * q[which]
@@ -128,11 +142,15 @@ def measure_boundary_columns(near: Isolation, rng: np.random.Generator) -> list[
         for h in growing:
             fields[h].growing = _is_independent(fields[h], j, 1 + first[h])
             fields[h].rank += fields[h].growing
-        _fill_coordinates(near, fields, [(h, j, 1 + first[h], d) for h in growing if fields[h].growing])
+        _fill_coordinates(
+            near, fields, [(h, j, 1 + first[h], d) for h in growing if fields[h].growing]
+        )
     return _complete_columns(near, fields)
 
 
-def _fill_coordinates(near: Isolation, fields: list[Field], parts: list[tuple[int, int, int, int]]) -> None:
+def _fill_coordinates(
+    near: Isolation, fields: list[Field], parts: list[tuple[int, int, int, int]]
+) -> None:
     """Ask coordinates from..to of columns and write them down; the first, along x, is known."""
     parts = [part for part in parts if part[2] < part[3]]
     if parts:
@@ -142,7 +160,9 @@ def _fill_coordinates(near: Isolation, fields: list[Field], parts: list[tuple[in
 
 
 def _is_independent(f: Field, j: int, known: int) -> bool:
-    """Whether the first coordinates of column j are no combination of those of the columns before."""
+    """Whether the first coordinates of column j are no combination of those of the columns
+    before.
+    """
     before, column = f.forms[1:known, :j], f.forms[1:known, j]
     weights = np.linalg.lstsq(before, column)[0] if j else np.zeros(0)
     misfit = np.abs(column - before @ weights).max(initial=0.0)
@@ -174,7 +194,9 @@ def add_row_columns(near: Isolation, partial: list[Matrix], rng: np.random.Gener
 
 
 def _measure_row_column(near: Isolation, W: Matrix, h: int, rng: np.random.Generator) -> Vector:
-    """The column along w_h, from y = z + beta w_h; what z alone does to a moved x is known and cancelled."""
+    """The column along w_h, from y = z + beta w_h; what z alone does to a moved x is known and
+    cancelled.
+    """
     rows, q = near.rows, near.q
     norm = float(np.linalg.norm(rows.w[h]))
     Z, margin = draw_clear_directions(rows.w, h, rows.w[h], rng)

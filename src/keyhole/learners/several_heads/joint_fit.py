@@ -1,7 +1,8 @@
 r"""Gauss-Newton on all heads at once, for models that fresh queries almost confirm.
 
-Isolating one head while another is nearly equal to it, or a thousand times weaker, costs digits that soft answers of
-both still hold. With weights $\alpha_i$ and token values $v_i = V^\top x_i$ of a head, and $f = \sum_i \alpha_i v_i$,
+Isolating one head while another is nearly equal to it, or a thousand times weaker, costs digits
+that soft answers of both still hold. With weights $\alpha_i$ and token values $v_i = V^\top x_i$ of
+a head, and $f = \sum_i \alpha_i v_i$,
 $$\partial f / \partial W = \sum_i \alpha_i (v_i - f)\, x_i x_N^\top, \qquad
 \partial f / \partial V = \sum_i \alpha_i x_i.$$
 The least-squares steps are truncated: what answers do not determine is left as it was.
@@ -25,7 +26,12 @@ _DAMPINGS = 10.0 ** np.arange(-8, 1)  # of the largest singular value, tried in 
 
 
 def polish_heads(
-    oracle: Counted, model: MultiHead, roundoff: float, rng: np.random.Generator, *, bound: float | None = None
+    oracle: Counted,
+    model: MultiHead,
+    roundoff: float,
+    rng: np.random.Generator,
+    *,
+    bound: float | None = None,
 ) -> MultiHead:
     """The model fitted to fresh sequences, with tokens within the bound."""
     return fit_heads_jointly(model, ask_soft_sequences(oracle, model, rng, bound=bound), roundoff)
@@ -34,13 +40,17 @@ def polish_heads(
 def ask_soft_sequences(
     oracle: Counted, model: MultiHead, rng: np.random.Generator, *, bound: float | None = None
 ) -> list[tuple[Stack, Matrix]]:
-    """Fresh sequences at which every head is soft in turn, half as many again as there are parameters."""
+    """Fresh sequences at which every head is soft in turn, half as many again as there are
+    parameters.
+    """
     parameters = model.W.size + model.V.size
     fresh = _draw_soft_sequences(model, -(-3 * parameters // (2 * model.outputs)) + 16, rng)
     return [(X, oracle.ask(X.copy())) for X in shorten_to_bound(fresh, bound)]
 
 
-def fit_heads_jointly(model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float) -> MultiHead:
+def fit_heads_jointly(
+    model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float
+) -> MultiHead:
     """The model after damped least-squares steps, as long as they help."""
     best, misfit = model, _measure_misfit(model, asked)
     for _ in range(_STEPS):
@@ -59,7 +69,11 @@ def fit_heads_jointly(model: MultiHead, asked: list[tuple[Stack, Matrix]], round
 def _draw_soft_sequences(model: MultiHead, count: int, rng: np.random.Generator) -> list[Stack]:
     """Batches of every length and of the scale of every head in turn."""
     scales = np.array(
-        [s for W, V in zip(model.W, model.V, strict=True) for s in choose_token_scales(Head(W, V), rng=rng)[:3]]
+        [
+            s
+            for W, V in zip(model.W, model.V, strict=True)
+            for s in choose_token_scales(Head(W, V), rng=rng)[:3]
+        ]
     )
     share = -(-count // len(_LENGTHS))
     lengths = rng.permutation(np.resize(scales, share))[:, None, None] / np.sqrt(model.width)
@@ -68,7 +82,9 @@ def _draw_soft_sequences(model: MultiHead, count: int, rng: np.random.Generator)
 
 def _measure_misfit(model: MultiHead, asked: list[tuple[Stack, Matrix]]) -> Vector:
     """Answers less those of the model, in units of token values."""
-    parts = [(answers - model(X)) / _measure_answer_sizes(model, X)[:, None] for X, answers in asked]
+    parts = [
+        (answers - model(X)) / _measure_answer_sizes(model, X)[:, None] for X, answers in asked
+    ]
     return np.concatenate([part.ravel() for part in parts])
 
 
@@ -92,18 +108,28 @@ class _Steps:
         """From the singular values of the derivatives."""
         w, v = (np.abs(part).max(axis=(1, 2), keepdims=True) for part in (model.W, model.V))
         blocks = [
-            _differentiate_answers(model, X, w, v) / _measure_answer_sizes(model, X)[:, None, None] for X, _ in asked
+            _differentiate_answers(model, X, w, v) / _measure_answer_sizes(model, X)[:, None, None]
+            for X, _ in asked
         ]
         J = np.concatenate([block.reshape(-1, block.shape[2]) for block in blocks])
         left, values, basis = np.linalg.svd(J, full_matrices=False)
         return cls(model, (w, v), left.T @ misfit, values, basis)
 
     def taken(self, damping: float) -> MultiHead:
-        """The model after the step; what answers determine less than the damping stays as it was."""
+        """The model after the step; what answers determine less than the damping stays as it
+        was.
+        """
         (w, v), s, (_, d, _) = self.sizes, self.values, self.model.V.shape
-        share = np.where(s > damping * s.max(initial=0.0), s / (s * s + (damping * s.max(initial=0.0)) ** 2), 0.0)
+        share = np.where(
+            s > damping * s.max(initial=0.0), s / (s * s + (damping * s.max(initial=0.0)) ** 2), 0.0
+        )
         change = (self.basis.T @ (share * self.along)).reshape(len(w), d, -1)
-        return MultiHead(self.model.W + w * change[..., :d], self.model.V + v * change[..., d:], None, self.model.c)
+        return MultiHead(
+            self.model.W + w * change[..., :d],
+            self.model.V + v * change[..., d:],
+            None,
+            self.model.c,
+        )
 
 
 def _differentiate_answers(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
@@ -122,10 +148,14 @@ def _differentiate_answers(model: MultiHead, X: Stack, w: Stack, v: Stack) -> St
 
 
 def keep_acting_heads(model: MultiHead, faint: float = 1e-12) -> MultiHead:
-    """The heads that act beyond rounding; a fit may have moved all of one head's read-out to another."""
+    """The heads that act beyond rounding; a fit may have moved all of one head's read-out to
+    another.
+    """
     sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
     kept = sizes > faint * sizes.max(initial=0.0)
-    return MultiHead(model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c)
+    return MultiHead(
+        model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c
+    )
 
 
 def is_small_model(model: MultiHead | None) -> bool:

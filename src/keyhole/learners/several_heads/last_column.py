@@ -1,4 +1,6 @@
-"""The one column of every W that queries near a single x see badly, measured from x all over the space."""
+"""The one column of every W that queries near a single x see badly, measured from x all over the
+space.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
-from keyhole.learners.several_heads.isolation import Isolation, add_row_columns, measure_boundary_columns
-from keyhole.learners.several_heads.pairs import Pairs, Unresolved, is_readable, normalise_rows, read_own_logits
+from keyhole.learners.several_heads.isolation import (
+    Isolation,
+    add_row_columns,
+    measure_boundary_columns,
+)
+from keyhole.learners.several_heads.pairs import (
+    Pairs,
+    Unresolved,
+    is_readable,
+    normalise_rows,
+    read_own_logits,
+)
 from keyhole.learners.several_heads.rows import (
     Rows,
     apply_readouts,
@@ -24,32 +36,45 @@ _LIMIT = 10.0  # logits that are still read
 
 
 def measure_heads(pairs: Pairs, rows: Rows, D: Stack, rng: np.random.Generator) -> Stack:
-    """W of every head whose row and read-out are known: r(2d - r) + 2d queries and a few, per head."""
+    """W of every head whose row and read-out are known: r(2d - r) + 2d queries and a few, per
+    head.
+    """
     near = Isolation.near(pairs, rows, D)
-    return refine_row_columns(near, add_row_columns(near, measure_boundary_columns(near, rng), rng), rng)
+    return refine_row_columns(
+        near, add_row_columns(near, measure_boundary_columns(near, rng), rng), rng
+    )
 
 
 def refine_row_columns(
     near: Isolation, W: Stack, rng: np.random.Generator, *, heads: tuple[int, ...] | None = None
 ) -> Stack:
-    """W with its columns W_h w_h, or those of some heads, measured again, from d vectors x all over the space.
+    """W with its columns W_h w_h, or those of some heads, measured again, from d vectors x all over
+    the space.
 
     Raises:
         Unresolved: a logit foretold as small is not, so W is not what it seemed.
     """
     W = W.copy()
     for _ in range(_REFINED):
-        held = [_refine_row_column(near, W, h, rng) for h in (range(len(W)) if heads is None else heads)]
+        held = [
+            _refine_row_column(near, W, h, rng) for h in (range(len(W)) if heads is None else heads)
+        ]
         if not any(held):
             break
     return W
 
 
 def _refine_row_column(near: Isolation, W: Stack, h: int, rng: np.random.Generator) -> bool:
-    """Correct one column in place; whether some y had to be held back, so that another round will do better."""
+    """Correct one column in place; whether some y had to be held back, so that another round will
+    do better.
+    """
     u = near.rows.w[h] / np.linalg.norm(near.rows.w[h])
     points = _choose_precise_pairs(near, W, h, u, rng)
-    X, reach, misfit = np.array([p.x for p in points]), np.ones(len(points)), np.full(len(points), np.nan)
+    X, reach, misfit = (
+        np.array([p.x for p in points]),
+        np.ones(len(points)),
+        np.full(len(points), np.nan),
+    )
     for _ in range(_REDRAWN):
         left = np.flatnonzero(np.isnan(misfit))
         if len(left) == 0:
@@ -58,9 +83,15 @@ def _refine_row_column(near: Isolation, W: Stack, h: int, rng: np.random.Generat
         forms = np.einsum("kd,hde,ke->kh", X[left], W, Y)
         G = near.pairs.ask(X[left], Y, tau)
         logits = read_own_logits(
-            G, X[left] @ near.pairs.B, apply_readouts(X[left], near.D), forms > 0, np.full(len(left), h)
+            G,
+            X[left] @ near.pairs.B,
+            apply_readouts(X[left], near.D),
+            forms > 0,
+            np.full(len(left), h),
         )
-        misfit[left] = np.where(is_readable(logits, _LIMIT), logits / tau - forms[:, h], np.nan) / (Y @ u)
+        misfit[left] = np.where(is_readable(logits, _LIMIT), logits / tau - forms[:, h], np.nan) / (
+            Y @ u
+        )
         for i in np.flatnonzero(np.isnan(misfit)):
             reach[i] /= 16
             points[i] = _place_pair(near, W, h, u, X[i], float(reach[i]), rng)
@@ -80,8 +111,12 @@ class Placed:
     error: float
 
 
-def _choose_precise_pairs(near: Isolation, W: Stack, h: int, u: Vector, rng: np.random.Generator) -> list[Placed]:
-    """Of several bases of x the d vectors that are most precise and yet independent, by pivoted elimination."""
+def _choose_precise_pairs(
+    near: Isolation, W: Stack, h: int, u: Vector, rng: np.random.Generator
+) -> list[Placed]:
+    """Of several bases of x the d vectors that are most precise and yet independent, by pivoted
+    elimination.
+    """
     from scipy.linalg import qr
 
     X = np.concatenate([_draw_tilted_basis(near.D[h], rng) for _ in range(_BASES)])
@@ -101,7 +136,9 @@ def _draw_tilted_basis(D: Matrix, rng: np.random.Generator) -> Matrix:
 def _place_pair(
     near: Isolation, W: Stack, h: int, u: Vector, x: Vector, reach: float, rng: np.random.Generator
 ) -> Placed:
-    """For x a y at which head h is soft and the others hard, as far along u as can be, or `reach` times that."""
+    """For x a y at which head h is soft and the others hard, as far along u as can be, or `reach`
+    times that.
+    """
     rows = x @ W
     norm = float(np.linalg.norm(rows[h]))
     own = rows[h] / norm

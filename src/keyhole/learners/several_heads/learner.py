@@ -43,7 +43,12 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import Examination, examine_model
-from keyhole.learners.verifying.questions import QUERIES, choose_token_scales, draw_fresh_sequences, shorten_to_bound
+from keyhole.learners.verifying.questions import (
+    QUERIES,
+    choose_token_scales,
+    draw_fresh_sequences,
+    shorten_to_bound,
+)
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import read_imperfection
@@ -77,10 +82,14 @@ class SeveralHeads:
 
     def __post_init__(self) -> None:
         if self.most < 1 or (self.queries is not None and self.queries < 1):
-            raise InvalidInput(f"most and queries must be at least 1; got {self.most} and {self.queries}.")
+            raise InvalidInput(
+                f"most and queries must be at least 1; got {self.most} and {self.queries}."
+            )
 
     def plan(self, width: int, *, outputs: int = 1, heads: int | None = None) -> Plan:
-        """What `heads` heads of full rank cost; the number of heads is found and need not be given."""
+        """What `heads` heads of full rank cost; the number of heads is found and need not be
+        given.
+        """
         count = self.most if heads is None else heads
         by_phase = {
             "read": width + 1,
@@ -102,7 +111,9 @@ class SeveralHeads:
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Recover a sum of heads; certificate keyhole/saturate-and-isolate."""
         cap = Budgeted(oracle, self.plan(oracle.width).at_most)
-        session = SeveralHeadsSession(Counted(cap), self.most, read_imperfection(oracle).roundoff, cap)
+        session = SeveralHeadsSession(
+            Counted(cap), self.most, read_imperfection(oracle).roundoff, cap
+        )
         with pin_one_thread():
             return session.recover(rng)
 
@@ -142,12 +153,18 @@ class SeveralHeadsSession:
         own = self.cap.spent >= self.cap.budget
         return self._conclude(Ending(status=Status.UNRESOLVED) if own else SPENT)
 
-    def _attempt(self, pairs: Pairs, way: str, measuring: np.random.Generator, checking: np.random.Generator) -> bool:
+    def _attempt(
+        self, pairs: Pairs, way: str, measuring: np.random.Generator, checking: np.random.Generator
+    ) -> bool:
         """Whether a model was found that fresh queries do not contradict."""
-        return any(self._confirmed(model, checking) for model in self._candidates(pairs, way, measuring))
+        return any(
+            self._confirmed(model, checking) for model in self._candidates(pairs, way, measuring)
+        )
 
     def _candidates(self, pairs: Pairs, way: str, rng: np.random.Generator) -> Iterator[MultiHead]:
-        """Models of one attempt, the next of which is made when fresh queries contradict the last."""
+        """Models of one attempt, the next of which is made when fresh queries contradict the
+        last.
+        """
         with suppress(Unresolved):
             pairs, search = self._scaled(pairs, way, rng)
             if search is None:
@@ -159,8 +176,12 @@ class SeveralHeadsSession:
             else:
                 yield from self._isolated(pairs, search, rng)
 
-    def _isolated(self, pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> Iterator[MultiHead]:
-        """Heads one by one; then, where only triples differ, an unseen pair; then all fitted together."""
+    def _isolated(
+        self, pairs: Pairs, search: RowSearch, rng: np.random.Generator
+    ) -> Iterator[MultiHead]:
+        """Heads one by one; then, where only triples differ, an unseen pair; then all fitted
+        together.
+        """
         with self.oracle.phase("rows"):
             rows = find_rows(pairs, search, rng)
             D = measure_readouts(pairs, rows, rng)
@@ -177,7 +198,9 @@ class SeveralHeadsSession:
             yield keep_acting_heads(fit_families(pairs, [Family(W, D)], rng))
 
     def _seen_by_triples(self, model: MultiHead, rng: np.random.Generator) -> Iterator[MultiHead]:
-        """The model; then, where only longer sequences contradict it, one with a pair that others do not show."""
+        """The model; then, where only longer sequences contradict it, one with a pair that others
+        do not show.
+        """
         yield model
         if self._triples_differ():
             yield self._with_unseen_pair(model, rng)
@@ -185,17 +208,27 @@ class SeveralHeadsSession:
     @property
     def almost(self) -> bool:
         """Whether the last model is nearly right and small enough to be fitted."""
-        return self.seen is not None and self.seen.fresh.relative <= _ALMOST and is_small_model(self.model)
+        return (
+            self.seen is not None
+            and self.seen.fresh.relative <= _ALMOST
+            and is_small_model(self.model)
+        )
 
     def polished(self, rng: np.random.Generator) -> MultiHead:
         """The last model fitted to fresh answers."""
         if self.model is None:
             raise Unresolved
         with self.oracle.phase("polish"):
-            return keep_acting_heads(polish_heads(self.oracle, self.model, self.roundoff, rng, bound=self.bound))
+            return keep_acting_heads(
+                polish_heads(self.oracle, self.model, self.roundoff, rng, bound=self.bound)
+            )
 
-    def _improve(self, pairs: Pairs, measuring: np.random.Generator, checking: np.random.Generator) -> None:
-        """A confirmed model again without faint heads, and closer where it is less precise than answers allow."""
+    def _improve(
+        self, pairs: Pairs, measuring: np.random.Generator, checking: np.random.Generator
+    ) -> None:
+        """A confirmed model again without faint heads, and closer where it is less precise than
+        answers allow.
+        """
         best = self.model, self.seen
         with suppress(BudgetSpent):
             for model in self._closer(pairs, measuring):
@@ -204,8 +237,16 @@ class SeveralHeadsSession:
         self.model, self.seen = best
 
     def _improves(self, model: MultiHead | None, seen: Examination | None) -> bool:
-        """Whether the last model has fewer heads than another, or agrees more closely with fresh answers."""
-        if self.model is None or self.seen is None or model is None or seen is None or not self.seen.complete:
+        """Whether the last model has fewer heads than another, or agrees more closely with fresh
+        answers.
+        """
+        if (
+            self.model is None
+            or self.seen is None
+            or model is None
+            or seen is None
+            or not self.seen.complete
+        ):
             return False
         return len(self.model.W) < len(model.W) or self.seen.fresh.relative < seen.fresh.relative
 
@@ -225,8 +266,14 @@ class SeveralHeadsSession:
 
     @property
     def _coarse(self) -> bool:
-        """Whether fresh answers are met less closely than rounding explains, by a model small enough to be fitted."""
-        return self.seen is not None and self.seen.fresh.relative > _FINE * self.roundoff and is_small_model(self.model)
+        """Whether fresh answers are met less closely than rounding explains, by a model small
+        enough to be fitted.
+        """
+        return (
+            self.seen is not None
+            and self.seen.fresh.relative > _FINE * self.roundoff
+            and is_small_model(self.model)
+        )
 
     def _with_unseen_pair(self, model: MultiHead, rng: np.random.Generator) -> MultiHead:
         """The model with a mirror pair that only longer sequences show, where there is one."""
@@ -250,11 +297,18 @@ class SeveralHeadsSession:
         )
         with self.oracle.phase("verify"):
             self.seen = examine_model(
-                self.oracle, model, tolerance=self.tolerance, roundoff=self.roundoff, rng=rng, batches=batches
+                self.oracle,
+                model,
+                tolerance=self.tolerance,
+                roundoff=self.roundoff,
+                rng=rng,
+                batches=batches,
             )
         return self.seen.passed
 
-    def _scaled(self, pairs: Pairs, way: str, rng: np.random.Generator) -> tuple[Pairs, RowSearch | None]:
+    def _scaled(
+        self, pairs: Pairs, way: str, rng: np.random.Generator
+    ) -> tuple[Pairs, RowSearch | None]:
         """Outputs in their units, and where to search for rows; None where nothing acts."""
         d, hard = self.oracle.width, _COARSE if way == _MERGE else _HARD
         with self.oracle.phase("scale"):
@@ -262,7 +316,9 @@ class SeveralHeadsSession:
             soft = find_soft_scale(pairs, X, Y)
             if soft is None or d == 1:
                 return pairs, None
-            return scale_outputs(pairs, X, Y, soft * hard), RowSearch(soft, soft * hard, self.most, rough=way == _ROUGH)
+            return scale_outputs(pairs, X, Y, soft * hard), RowSearch(
+                soft, soft * hard, self.most, rough=way == _ROUGH
+            )
 
     @property
     def perfect(self) -> bool:
@@ -280,7 +336,11 @@ class SeveralHeadsSession:
             lines=SUM_OF_HEADS,
             refuse=lambda: Ending(status=Status.UNRESOLVED),
             blind=not model.V.any(),
-            words="" if self.perfect else f"Answers are declared to be rounded to {self.roundoff:.1e}.",
+            words=(
+                ""
+                if self.perfect
+                else f"Answers are declared to be rounded to {self.roundoff:.1e}."
+            ),
         )
         return self._conclude(ending)
 
@@ -290,10 +350,14 @@ class SeveralHeadsSession:
             case = find_impossible_answer(self.oracle, c, B, self.roundoff, rng, bound=self.bound)
         doubted = case if case is not None or self.seen is None else self.seen.worst
         doubt = Doubt(Status.UNRESOLVED if case is None else Status.NOT_HEADS, case)
-        return self._conclude(resolve_doubt(self.oracle, doubt, repeat=partial(repeat_case, self.oracle, doubted)))
+        return self._conclude(
+            resolve_doubt(self.oracle, doubt, repeat=partial(repeat_case, self.oracle, doubted))
+        )
 
     def _conclude(self, ending: Ending) -> Recovery[MultiHead]:
-        ranks = [] if self.model is None else [matrix_rank(W, _RANK) for W in canonical(self.model).W]
+        ranks = (
+            [] if self.model is None else [matrix_rank(W, _RANK) for W in canonical(self.model).W]
+        )
         seen = self.seen.fresh if self.seen is not None and self.seen.fresh.sequences else None
         return conclude(
             self.oracle,
@@ -317,21 +381,35 @@ class SeveralHeadsSession:
         return Certificate(
             theorem,
             assumptions=(
-                Check("answers that could not be split among heads", float(status is not Status.RECOVERED), 0.0),
+                Check(
+                    "answers that could not be split among heads",
+                    float(status is not Status.RECOVERED),
+                    0.0,
+                ),
                 Check("attempts that did not tell the heads apart", float(self.failed), 0.0),
                 further,
             ),
             conclusion=(
                 Check("queries used", asked, allowed),
-                Check("worst relative disagreement on fresh queries", self.seen.fresh.relative, self.tolerance),
+                Check(
+                    "worst relative disagreement on fresh queries",
+                    self.seen.fresh.relative,
+                    self.tolerance,
+                ),
             ),
         )
 
     def _promise(self, heads: int) -> tuple[str, Check, float]:
-        """The theorem that a run instantiates, what else it assumes, and how many queries it allows."""
+        """The theorem that a run instantiates, what else it assumes, and how many queries it
+        allows.
+        """
         d = self.oracle.width
         allowed = heads * (d * d + 4 * d + _PER_HEAD) + d + 200
-        return "keyhole/saturate-and-isolate", Check("models fitted to further answers", self.fits, 0.0), allowed
+        return (
+            "keyhole/saturate-and-isolate",
+            Check("models fitted to further answers", self.fits, 0.0),
+            allowed,
+        )
 
     @property
     def tolerance(self) -> float:
@@ -340,7 +418,9 @@ class SeveralHeadsSession:
 
 
 def draw_head_sequences(model: MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
-    """Sequences at which each head in turn has logits of order one, however small or large its W is."""
+    """Sequences at which each head in turn has logits of order one, however small or large its W
+    is.
+    """
     for W, V in zip(model.W, model.V, strict=True):
         if W.any():
             scale = choose_token_scales(Head(W, V), rng=rng)[1]
@@ -374,8 +454,8 @@ def _explain_heads_found(model: MultiHead | None) -> str:
 def _describe_determined_heads(verdict: Verdict) -> str:
     if verdict.verified:
         return (
-            "W and V of every head are determined; the order of heads, a split of V among heads of equal W, and heads "
-            "without effect are not."
+            "W and V of every head are determined; the order of heads, a split of V among heads of"
+            " equal W, and heads without effect are not."
         )
     return "Nothing is determined but the sum of all read-outs."
 

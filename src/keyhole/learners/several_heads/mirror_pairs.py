@@ -2,9 +2,10 @@ r"""A mirror pair W, -W with equal read-outs: on pairs of tokens it is a mean, o
 
 On $[y + tx; y + tx; y]$ the two heads count with $V \cdot x\, \kappa(a)$, $a = \tau x^\top W y$ and
 $$\kappa(a) = s(a + \ln 2) + s(\ln 2 - a) = \frac{4 \cosh a + 8}{4 \cosh a + 5},$$
-4/3 at a = 0, as for a mean, and 1 where the softmax is hard. All other heads being known, hard triples give V, and soft
-ones $|x^\top W y|$ in closed form. Signs follow from sums: $|a(x, y) + a(x', y)|$ is the sum or the difference of the
-two sizes. The sign of W itself is free, since the pair is both.
+4/3 at a = 0, as for a mean, and 1 where the softmax is hard. All other heads being known, hard
+triples give V, and soft ones $|x^\top W y|$ in closed form. Signs follow from sums: $|a(x, y) +
+a(x', y)|$ is the sum or the difference of the two sizes. The sign of W itself is free, since the
+pair is both.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def _measure_pair_readout(triples: Triples, P: Matrix, rng: np.random.Generator)
     return P.T @ once * -3.0  # P is orthogonal
 
 
-def _measure_logit_sizes(triples: Triples, V: Matrix, X: Matrix, Y: Matrix, tau: float) -> tuple[Vector, Vector]:
+def _measure_logit_sizes(
+    triples: Triples, V: Matrix, X: Matrix, Y: Matrix, tau: float
+) -> tuple[Vector, Vector]:
     """|a| for every row, and the departure from the mean that gave it, 1 where hard."""
     J = X @ V
     rho = -3 * (triples.beyond(X, Y, tau) * J).sum(axis=1) / (J * J).sum(axis=1)
@@ -84,12 +87,18 @@ def _find_soft_product(triples: Triples, V: Matrix, P: Matrix, Q: Matrix) -> flo
         if _SOFT[0] <= middle <= _SOFT[1]:
             return tau
         low, high = (tau, high) if middle < _SOFT[0] else (low, tau)
-        tau = float(np.sqrt(low * high)) if low > 0 and high < np.inf else tau * (1e3 if low > 0 else 1e-3)
+        tau = (
+            float(np.sqrt(low * high))
+            if low > 0 and high < np.inf
+            else tau * (1e3 if low > 0 else 1e-3)
+        )
     raise Unresolved
 
 
 def _sign_forms(triples: Triples, V: Matrix, P: Matrix, Q: Matrix, tau: float) -> Matrix:
-    """x_i^T W y_j with signs: sizes, then sums along each column and along the row of the largest sizes."""
+    """x_i^T W y_j with signs: sizes, then sums along each column and along the row of the largest
+    sizes.
+    """
     d = len(P)
 
     def sizes(X: Array, Y: Array) -> Matrix:
@@ -103,7 +112,11 @@ def _sign_forms(triples: Triples, V: Matrix, P: Matrix, Q: Matrix, tau: float) -
     first = int(np.argmax(np.abs(A).min(axis=1)))
     best = int(np.argmax(np.abs(A[first])))
     sums = sizes(P[first][None, None], Q[None] + Q[best][None, None])[0]
-    return A * _match_signs(np.abs(A[first]), np.abs(A[first, best : best + 1]), sums) * np.sign(A[first])
+    return (
+        A
+        * _match_signs(np.abs(A[first]), np.abs(A[first, best : best + 1]), sums)
+        * np.sign(A[first])
+    )
 
 
 def _match_signs(a: Array, b: Array, joint: Array) -> Array:

@@ -2,9 +2,10 @@ r"""Sums of heads on sequences of two tokens: one number per head and query.
 
 With $B = \sum_h V_h$, sequences $[y + t x; y]$ answer $B \cdot y + t\,G$ (plus a constant), where
 $$G(x, y) = \tfrac12 (B - \sum_h D_h) \cdot x + \sum_h (D_h \cdot x)\, s(t\, x^\top W_h y),$$
-s is the logistic function and $D_h = V_h$. A head with W = 0 fits with D = 0, a mirror pair W, -W counts as one head
-with D = V - V', and (D, W) may be replaced by (-D, -W): pairs of tokens tell no more. The product $\tau$ of the lengths
-of x and y decides how steep s is; the unit of G is that of one read-out, whatever $\tau$.
+s is the logistic function and $D_h = V_h$. A head with W = 0 fits with D = 0, a mirror pair W, -W
+counts as one head with D = V - V', and (D, W) may be replaced by (-D, -W): pairs of tokens tell no
+more. The product $\tau$ of the lengths of x and y decides how steep s is; the unit of G is that of
+one read-out, whatever $\tau$.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Pairs:
         return ((self.oracle.ask(tokens) - self.c) / self.units - y @ self.B) / sx[:, None]
 
     def jumps(self, x: Vector, angles: Vector, J: Matrix) -> Jumps:
-        """Steps on a half circle of y, which begins at a value that its end mirrors, in the numbers of the answers."""
+        """Steps on a half circle of y, which begins at a value that its end mirrors, in the numbers
+        of the answers.
+        """
         return Jumps(angles, J * self.units, (x @ self.B - J.sum(axis=0)) / 2 * self.units)
 
     @property
@@ -71,7 +74,9 @@ class Pairs:
 
 
 def read_sum(oracle: Counted, roundoff: float) -> Pairs:
-    """The constant and the sum of all read-outs, from single tokens; long ones where there is a constant."""
+    """The constant and the sum of all read-outs, from single tokens; long ones where there is a
+    constant.
+    """
     d = oracle.width
     answers = oracle.ask(np.concatenate([np.zeros((1, d)), np.eye(d)])[:, None])
     c: Vector = answers[0]
@@ -85,17 +90,23 @@ def read_sum(oracle: Counted, roundoff: float) -> Pairs:
 
 
 def scale_outputs(pairs: Pairs, X: Matrix, Y: Matrix, tau: float) -> Pairs:
-    """The same queries with every output measured by the largest value it takes when the softmax is hard."""
+    """The same queries with every output measured by the largest value it takes when the softmax is
+    hard.
+    """
     G = pairs.ask(X, Y, tau)
     largest = np.abs(G).max(axis=0)
     units = round_to_powers(np.where(largest > 0, largest, 1.0))
-    return Pairs(pairs.oracle, pairs.B / units, pairs.c, pairs.units * units, pairs.roundoff, pairs.level)
+    return Pairs(
+        pairs.oracle, pairs.B / units, pairs.c, pairs.units * units, pairs.roundoff, pairs.level
+    )
 
 
 def find_soft_scale(pairs: Pairs, X: Matrix, Y: Matrix) -> float | None:
-    r"""The product of lengths at which the steepest head begins to act, or None when nothing acts at any.
+    r"""The product of lengths at which the steepest head begins to act, or None when nothing acts
+    at any.
 
-    With $\tau \to 0$ the answer is the even mean, G = B.x/2, and departs from it in proportion to $\tau$.
+    With $\tau \to 0$ the answer is the even mean, G = B.x/2, and departs from it in proportion to
+    $\tau$.
 
     Raises:
         Unresolved: no product of lengths shows a proportional departure.
@@ -133,10 +144,14 @@ def isolate_own_part(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: I
 
 
 def read_own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Vector:
-    """The logit of head h[n] in row n, not a number where that head reads nothing; arguments as for `own_part`."""
+    """The logit of head h[n] in row n, not a number where that head reads nothing; arguments as for
+    `own_part`.
+    """
     J = b[np.arange(len(G)), h]
     with np.errstate(invalid="ignore"):
-        return log_odds((isolate_own_part(G, total, b, on, h) * J).sum(axis=1) / (J * J).sum(axis=1))
+        return log_odds(
+            (isolate_own_part(G, total, b, on, h) * J).sum(axis=1) / (J * J).sum(axis=1)
+        )
 
 
 def logistic(a: Array) -> Array:

@@ -23,10 +23,12 @@ def find_impossible_answer(
 ) -> Counterexample | None:
     """A sequence whose answer breaks what every sum of heads obeys, or None.
 
-    No token asked is longer than the bound.
-    One token x answers c + B.x; so do any number of copies of it; and all tokens but the last may change places.
+    No token asked is longer than the bound. One token x answers c + B.x; so do any number of copies
+    of it; and all tokens but the last may change places.
     """
-    tokens = rng.normal(size=(4, 3, oracle.width)) * np.geomspace(1.0, _LARGEST_SCALE, 4)[:, None, None]
+    tokens = (
+        rng.normal(size=(4, 3, oracle.width)) * np.geomspace(1.0, _LARGEST_SCALE, 4)[:, None, None]
+    )
     tokens = next(shorten_to_bound([tokens], bound))
     alone, same = tokens[:, -1:], np.repeat(tokens[:, -1:], 3, axis=1)
     swapped = tokens[:, [1, 0, 2]]
@@ -36,7 +38,9 @@ def find_impossible_answer(
     for X, predicted in cases:
         answers = oracle.ask(X.copy())
         size = (
-            np.abs(straight).max(axis=1) + np.abs(predicted).max(axis=1) + np.abs(B).max() * np.abs(X).max(axis=(1, 2))
+            np.abs(straight).max(axis=1)
+            + np.abs(predicted).max(axis=1)
+            + np.abs(B).max() * np.abs(X).max(axis=(1, 2))
         )
         gap = np.abs(answers - predicted).max(axis=1) / np.where(size > 0, size, 1.0)
         worst = int(np.argmax(gap))

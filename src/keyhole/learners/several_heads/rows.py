@@ -1,8 +1,10 @@
-r"""What one x shows of every head: its row $w_h = W_h^\top x$ and its read-out $D_h \cdot x$, then all of $D_h$.
+r"""What one x shows of every head: its row $w_h = W_h^\top x$ and its read-out $D_h \cdot x$, then
+all of $D_h$.
 
-At the angle where head h switches every other head is hard once $\tau$ is large enough, and the logit of h is
-proportional to any move of y: each costs one query. Rows known, every y has a foretold pattern of heads that are on; H
-patterns whose signs are independent give $D_h \cdot x$ for all h at once, for x and for each of d - 1 small moves.
+At the angle where head h switches every other head is hard once $\tau$ is large enough, and the
+logit of h is proportional to any move of y: each costs one query. Rows known, every y has a
+foretold pattern of heads that are on; H patterns whose signs are independent give $D_h \cdot x$ for
+all h at once, for x and for each of d - 1 small moves.
 """
 
 from __future__ import annotations
@@ -75,8 +77,8 @@ class Rows:
 class RowSearch:
     """Where to look for steps: products of lengths, and how many steps are too many.
 
-    A rough search takes steps that nearly or wholly coincide for one, and reads its slope where that is well defined:
-    at small logits.
+    A rough search takes steps that nearly or wholly coincide for one, and reads its slope where
+    that is well defined: at small logits.
     """
 
     soft: float
@@ -88,7 +90,9 @@ class RowSearch:
         """Half a circle on which to look."""
         narrowest = max(2.0**-28, 2.0**6 * pairs.roundoff, 2.0**12 * self.soft / self.hard)
         if self.rough:
-            return PairCircle(pairs, x, Y, self.hard, max(narrowest, _MERGED), self.most, straight=_BENT)
+            return PairCircle(
+                pairs, x, Y, self.hard, max(narrowest, _MERGED), self.most, straight=_BENT
+            )
         return PairCircle(pairs, x, Y, self.hard, narrowest, self.most)
 
     @property
@@ -100,7 +104,8 @@ class RowSearch:
 def find_rows(pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> Rows:
     """Steps on one circle, then every row in full: about 20 + d queries per head.
 
-    Of a few x the first is taken that no read-out is almost orthogonal to, else the one with the largest least step.
+    Of a few x the first is taken that no read-out is almost orthogonal to, else the one with the
+    largest least step.
 
     Raises:
         Unresolved: on no circle could the steps be told apart.
@@ -108,7 +113,9 @@ def find_rows(pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> Rows
     tried: list[Rows] = []
     for _ in range(_CIRCLES):
         try:
-            tried.append(_find_rows_at(pairs, search, normalise_rows(rng.normal(size=len(pairs.B))), rng))
+            tried.append(
+                _find_rows_at(pairs, search, normalise_rows(rng.normal(size=len(pairs.B))), rng)
+            )
         except Unresolved:
             continue
         if tried[-1].faintest > _FAINT or len(tried) == _ENOUGH:
@@ -137,7 +144,8 @@ def _find_rows_at(pairs: Pairs, search: RowSearch, x: Vector, rng: np.random.Gen
 def _measure_full_rows(pairs: Pairs, x: Vector, Q: Matrix, steps: Steps, aim: float) -> Matrix:
     """Rows in full: the logit at each boundary point, and its change along every direction across.
 
-    Answers are decoded twice more with the rows just found: a move may bring another head back from saturation.
+    Answers are decoded twice more with the rows just found: a move may bring another head back from
+    saturation.
     """
     at = locate_on_circle(steps.roots)
     a = at @ steps.A.T
@@ -206,7 +214,9 @@ def choose_steepness(pairs: Pairs, margin: Vector, size: Vector | float) -> Vect
 
 
 def _confirm_rows(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> None:
-    """Fresh y must show the pattern that the rows foretell: a head that never stepped on the circle shows here."""
+    """Fresh y must show the pattern that the rows foretell: a head that never stepped on the circle
+    shows here.
+    """
     Y = normalise_rows(rng.normal(size=(_CHECKS, len(rows.x))))
     G = pairs.ask(np.broadcast_to(rows.x, Y.shape), Y, rows.hard)
     foretold = (rows.x @ pairs.B - rows.J.sum(axis=0)) / 2 + (Y @ rows.w.T > 0) @ rows.J
@@ -227,7 +237,8 @@ def measure_readouts(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> Stac
     """D of every head, from H patterns at each of d vectors near x.
 
     Raises:
-        Unresolved: no H independent patterns were found, or x itself shows other values than its steps.
+        Unresolved: no H independent patterns were found, or x itself shows other values than its
+            steps.
     """
     heads, d = rows.w.shape
     Y, signs, margin = _choose_sign_patterns(rows.w, rng)
@@ -245,7 +256,9 @@ def measure_readouts(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> Stac
 
 
 def _choose_sign_patterns(w: Matrix, rng: np.random.Generator) -> tuple[Matrix, Matrix, float]:
-    """H vectors y far from every boundary whose patterns of signs are independent, and their least distance."""
+    """H vectors y far from every boundary whose patterns of signs are independent, and their least
+    distance.
+    """
     Y = normalise_rows(rng.normal(size=(DRAWS, w.shape[1])))
     a = Y @ normalise_rows(w).T * np.sqrt(w.shape[1])
     distance = np.abs(a).min(axis=1)
@@ -269,8 +282,12 @@ def draw_complement(w: Vector, rng: np.random.Generator) -> Matrix:
     return np.linalg.qr(M)[0].T[1:]
 
 
-def choose_boundary_basis(w: Matrix, h: int, rng: np.random.Generator, tries: int = 30) -> tuple[Matrix, Vector]:
-    """An orthonormal basis of the complement of w_h, chosen to keep clear of other boundaries, with its margins."""
+def choose_boundary_basis(
+    w: Matrix, h: int, rng: np.random.Generator, tries: int = 30
+) -> tuple[Matrix, Vector]:
+    """An orthonormal basis of the complement of w_h, chosen to keep clear of other boundaries, with
+    its margins.
+    """
     bases = [draw_complement(w[h], rng) for _ in range(tries if len(w) > 1 else 1)]
     clear = [measure_head_margins(Z @ w.T, np.full(len(Z), h)) for Z in bases]
     best = int(np.argmax([margin.min(initial=np.inf) for margin in clear]))
@@ -280,7 +297,9 @@ def choose_boundary_basis(w: Matrix, h: int, rng: np.random.Generator, tries: in
 def draw_clear_directions(
     w: Matrix, h: int, off: Vector, rng: np.random.Generator, draws: int = 400
 ) -> tuple[Matrix, Vector]:
-    """Random unit vectors orthogonal to `off`, with their margins from the boundaries of heads other than h."""
+    """Random unit vectors orthogonal to `off`, with their margins from the boundaries of heads
+    other than h.
+    """
     u = off / np.linalg.norm(off)
     Y = rng.normal(size=(draws, len(u)))
     Y = normalise_rows(Y - np.outer(Y @ u, u))

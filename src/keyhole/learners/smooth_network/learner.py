@@ -1,9 +1,10 @@
 r"""The learner of networks with one hidden layer of GELU or SiLU units.
 
-$\phi(z) = z\,\sigma(z)$ is max(z, 0) to the last digit once |z| is large. Asked points of size 1e12 the network is a
-ReLU network without biases, which the learner of those recovers: normals, jumps, the linear part. Each unit is then
-looked at near its own hyperplane, 2e3 from the origin, for its offset and its width (smooth_widths), and all parameters
-are fitted to answers near the origin (smooth_fit).
+$\phi(z) = z\,\sigma(z)$ is max(z, 0) to the last digit once |z| is large. Asked points of size 1e12
+the network is a ReLU network without biases, which the learner of those recovers: normals, jumps,
+the linear part. Each unit is then looked at near its own hyperplane, 2e3 from the origin, for its
+offset and its width (smooth_widths), and all parameters are fitted to answers near the origin
+(smooth_fit).
 """
 
 from __future__ import annotations
@@ -71,16 +72,29 @@ class SmoothNetwork:
 
     def __post_init__(self) -> None:
         if self.activation not in (None, *KINDS):
-            raise InvalidInput(f"a smooth activation is {' or '.join(KINDS)}; got {self.activation!r}.")
+            raise InvalidInput(
+                f"a smooth activation is {' or '.join(KINDS)}; got {self.activation!r}."
+            )
         Network(self.hidden, self.most, self.rounds)
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """A ReLU network far away, six queries per unit, 1.35 answers per parameter, then verification."""
+        """A ReLU network far away, six queries per unit, 1.35 answers per parameter, then
+        verification.
+        """
         k = 4 * width if self.hidden is None else self.hidden
         far = Network(k, self.most, self.rounds).plan(width, outputs=outputs)
         by_phase = {name: count for name, count in far.by_phase.items() if name != "verify"}
-        by_phase |= {"widths": PER_UNIT * k, "fit": _count_fitted_answers(width, k, outputs), "verify": QUERIES}
-        worst = far.at_most + ROUNDS * PER_UNIT * self.most + _count_fitted_answers(width, self.most, outputs) + QUERIES
+        by_phase |= {
+            "widths": PER_UNIT * k,
+            "fit": _count_fitted_answers(width, k, outputs),
+            "verify": QUERIES,
+        }
+        worst = (
+            far.at_most
+            + ROUNDS * PER_UNIT * self.most
+            + _count_fitted_answers(width, self.most, outputs)
+            + QUERIES
+        )
         count = smooth_freedom(width, hidden=k, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
 
@@ -96,7 +110,9 @@ class SmoothNetwork:
 
 
 def _count_fitted_answers(width: int, hidden: int, outputs: int) -> int:
-    return int(np.ceil(_SHARE * smooth_freedom(width, hidden=hidden, outputs=outputs) / outputs)) + 8
+    return (
+        int(np.ceil(_SHARE * smooth_freedom(width, hidden=hidden, outputs=outputs) / outputs)) + 8
+    )
 
 
 @dataclass(slots=True)
@@ -114,7 +130,9 @@ class _SmoothRun:
         return self.oracle.ask(x[:, None])
 
     def learn(self, options: SmoothNetwork, rng: np.random.Generator) -> None:
-        """The network, not yet verified; what was found far away where it is none, an affine map failing that."""
+        """The network, not yet verified; what was found far away where it is none, an affine map
+        failing that.
+        """
         far = self._far(options, rng)
         if far is None:
             self.model = self._tangent(rng)
@@ -125,8 +143,14 @@ class _SmoothRun:
         if not seen.resolved:
             return
         kinds = KINDS if options.activation is None else (options.activation,)
-        with pin_one_thread(), np.errstate(all="ignore"), suppress(np.linalg.LinAlgError, InvalidInput):
-            self.model = self._fit(far, seen, sorted(kinds, key=lambda kind: seen.widths(kind)[1]), rng).network()
+        with (
+            pin_one_thread(),
+            np.errstate(all="ignore"),
+            suppress(np.linalg.LinAlgError, InvalidInput),
+        ):
+            self.model = self._fit(
+                far, seen, sorted(kinds, key=lambda kind: seen.widths(kind)[1]), rng
+            ).network()
 
     def _far(self, options: SmoothNetwork, rng: np.random.Generator) -> AbsAffine | None:
         """The ReLU network that the target is far away; None where it is not."""
@@ -148,7 +172,9 @@ class _SmoothRun:
         self.bends_far = learned.smooth
         return learned.model if learned.gap <= max(_ALIKE, 1e6 * self.roundoff) else None
 
-    def _fit(self, far: AbsAffine, seen: UnitShapes, kinds: list[str], rng: np.random.Generator) -> Smooth:
+    def _fit(
+        self, far: AbsAffine, seen: UnitShapes, kinds: list[str], rng: np.random.Generator
+    ) -> Smooth:
         """The kind of unit that fits answers near the origin, the likeliest first."""
         d, m = far.width, far.outputs
         s = seen.widths(kinds[0])[0]
@@ -173,7 +199,11 @@ class _SmoothRun:
         with self.oracle.phase("fit"):
             values = self.ask(x.copy())
         P: Matrix = (np.linalg.inv(x[1:]) @ (values[1:] - values[0])).T
-        return AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, values.shape[1])), P, values[0]).unfold().net
+        return (
+            AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, values.shape[1])), P, values[0])
+            .unfold()
+            .net
+        )
 
     def judge(self, rng: np.random.Generator) -> Recovery[ReluNet]:
         """What fresh queries say of the model."""
@@ -182,15 +212,20 @@ class _SmoothRun:
             return self.conclude(SPENT)
         with self.oracle.phase("verify"):
             seen = self.examine(model, SMOOTH_NETWORK.tolerance(self.oracle), rng)
-        ending = settle(self.oracle, seen, lines=SMOOTH_NETWORK, refuse=lambda: self._refuse(model, seen))
+        ending = settle(
+            self.oracle, seen, lines=SMOOTH_NETWORK, refuse=lambda: self._refuse(model, seen)
+        )
         return self.conclude(ending, seen)
 
     def _refuse(self, model: ReluNet, seen: Examination) -> Ending:
         large = self.units * (model.width + 1) > SEARCHED
         if (large or seen.fresh.relative <= SMOOTH_NETWORK.near) and model.activation in KINDS:
             return Ending(status=Status.ROUGH)
-        # Far away such units are straight to the last digit: answers that bend everywhere there are not theirs.
-        doubt = Doubt(Status.NO_SMOOTH_NETWORK, seen.worst, describe_gap(seen.worst), refutes=self.bends_far)
+        # Far away such units are straight to the last digit: answers that bend everywhere there are
+        # not theirs.
+        doubt = Doubt(
+            Status.NO_SMOOTH_NETWORK, seen.worst, describe_gap(seen.worst), refutes=self.bends_far
+        )
         return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
 
     def _weigh(self, doubt: Doubt) -> Doubt:
@@ -199,7 +234,9 @@ class _SmoothRun:
         return doubt if acting is None else Doubt(doubt.status, acting, describe_gap(acting))
 
     def examine(self, model: ReluNet, tolerance: float, rng: np.random.Generator) -> Examination:
-        """Ask fresh sequences at every radius; errors are relative to how answers vary there, rounding aside."""
+        """Ask fresh sequences at every radius; errors are relative to how answers vary there,
+        rounding aside.
+        """
         rows: list[tuple[float, Counterexample]] = []
         complete = True
         for radius in RADII:
@@ -209,16 +246,27 @@ class _SmoothRun:
                 try:
                     answers = self.oracle.ask(X.copy())
                 except BudgetSpent as spent:
-                    complete, answers = False, np.zeros((0, model.outputs)) if spent.answers is None else spent.answers
+                    complete, answers = (
+                        False,
+                        np.zeros((0, model.outputs)) if spent.answers is None else spent.answers,
+                    )
                 predicted = model(X[: len(answers)])
-                cases += [Counterexample(*case) for case in zip(X, answers, predicted, strict=False)]
+                cases += [
+                    Counterexample(*case) for case in zip(X, answers, predicted, strict=False)
+                ]
                 if not complete:
                     break
             rows += _compare_fresh_cases(cases, tolerance, self.roundoff)
             if not complete:
                 break
-        worst = max(rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None)
-        fresh = Fresh(len(rows), max((c.gap for _, c in rows), default=0.0), max((r for r, _ in rows), default=0.0))
+        worst = max(
+            rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None
+        )
+        fresh = Fresh(
+            len(rows),
+            max((c.gap for _, c in rows), default=0.0),
+            max((r for r, _ in rows), default=0.0),
+        )
         return Examination(fresh, worst and worst[1], fresh.relative <= tolerance, False, complete)
 
     def conclude(self, ending: Ending, seen: Examination | None = None) -> Recovery[ReluNet]:
@@ -232,7 +280,11 @@ class _SmoothRun:
                 reason=_explain_smooth_found(model, self.units),
                 determined=_describe_determined_units(model, self.units, ending.verdict),
                 degrees_of_freedom=None if model is None else self.freedom(model),
-                certificate=None if seen is None or model is None else self.certificate(model, ending.status, seen),
+                certificate=(
+                    None
+                    if seen is None or model is None
+                    else self.certificate(model, ending.status, seen)
+                ),
             ),
         )
 
@@ -248,7 +300,11 @@ class _SmoothRun:
         ledger = self.oracle.ledger
         return Certificate(
             "keyhole/smooth-units",
-            assumptions=(Check("answers that no such network gives", float(status is not Status.RECOVERED), 0.0),),
+            assumptions=(
+                Check(
+                    "answers that no such network gives", float(status is not Status.RECOVERED), 0.0
+                ),
+            ),
             conclusion=(
                 Check(
                     "queries used",
@@ -275,7 +331,10 @@ def _compare_fresh_cases(
 def _explain_smooth_found(model: ReluNet | None, units: int) -> str:
     if model is None or model.activation not in KINDS:
         return "A network with one hidden layer of GELU or SiLU units was tried."
-    return f"Far away the answers bend along {units} hyperplanes, near the origin as {model.activation} units do."
+    return (
+        f"Far away the answers bend along {units} hyperplanes, near the origin as"
+        f" {model.activation} units do."
+    )
 
 
 def _describe_determined_units(model: ReluNet | None, units: int, verdict: Verdict) -> str:
@@ -286,6 +345,7 @@ def _describe_determined_units(model: ReluNet | None, units: int, verdict: Verdi
     added = model.hidden - units
     sides = f"does not; {added} units in pairs carry a linear part" if added else "follows"
     return (
-        f"Weights, biases and output weights of {units} units, and an affine part, are determined up to order and the "
-        f"side each unit is active on, which {sides}. Units whose output weight is below rounding are not seen."
+        f"Weights, biases and output weights of {units} units, and an affine part, are determined"
+        f" up to order and the side each unit is active on, which {sides}. Units whose output"
+        " weight is below rounding are not seen."
     )

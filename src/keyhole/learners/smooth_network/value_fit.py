@@ -1,9 +1,10 @@
 r"""All parameters of a smooth network at once, from values near the origin.
 
-$g(x) = \sum_j A_j \phi(w_j x + b_j) + L x + q$ is linear in A, L and q, with one design for all outputs, so that these
-are solved for and only $(w_j, b_j)$ are searched (variable projection, Kaufman's form). With
-$F = [\phi'(z_{ij}) (x_i, 1)]$ and Q the projection away from the design, the normal matrix is
-$(A^\top A)_{jj'} (F^\top Q F)_{ja, j'a'}$: its cost does not grow with the number of outputs.
+$g(x) = \sum_j A_j \phi(w_j x + b_j) + L x + q$ is linear in A, L and q, with one design for all
+outputs, so that these are solved for and only $(w_j, b_j)$ are searched (variable projection,
+Kaufman's form). With $F = [\phi'(z_{ij}) (x_i, 1)]$ and Q the projection away from the design, the
+normal matrix is $(A^\top A)_{jj'} (F^\top Q F)_{ja, j'a'}$: its cost does not grow with the number
+of outputs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ SEARCHED = 6_000  # numbers searched together, at most; beyond, only the linear 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Smooth:
-    """Units and the rest: rows of `linear` belong to the units, to the coordinates of x, and to 1."""
+    """Units and the rest: rows of `linear` belong to the units, to the coordinates of x, and to
+    1.
+    """
 
     activation: str
     w: Matrix
@@ -40,8 +43,8 @@ class Smooth:
     def network(self) -> ReluNet:
         r"""The same function as units alone.
 
-        $\phi(z) - \phi(-z) = z$, as for ReLU: a network that has units only is found by flipping some of them, and
-        otherwise what is linear becomes pairs of units.
+        $\phi(z) - \phi(-z) = z$, as for ReLU: a network that has units only is found by flipping
+        some of them, and otherwise what is linear becomes pairs of units.
         """
         size = np.linalg.norm(self.w, axis=1)
         n, t, D = self.w / size[:, None], -self.b / size, self.A * size[:, None]
@@ -54,7 +57,9 @@ class Smooth:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _State:
-    """A model with its linear part solved for: a basis of the design, what is left, and its relative size."""
+    """A model with its linear part solved for: a basis of the design, what is left, and its
+    relative size.
+    """
 
     model: Smooth
     basis: Matrix
@@ -72,13 +77,19 @@ def differentiate_activation(activation: str, z: Array) -> Array:
     return np.asarray(expit(z) * (1 + z * expit(-z)))
 
 
-def fit_smooth_units(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> tuple[Smooth, float]:
+def fit_smooth_units(
+    activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix
+) -> tuple[Smooth, float]:
     """Gauss-Newton steps with Levenberg's damping; the best model met and its relative residual."""
     with pin_one_thread(), np.errstate(all="ignore"):
         best, damping = _solve_linear_part(activation, w, b, x, y), 1e-14
         for _ in range(_STEPS if 0 < w.size + b.size <= SEARCHED else 0):
             step = _solve_unit_step(best, x, damping)
-            changed = (w, b) if step is None else (best.model.w + step[:, :-1], best.model.b + step[:, -1])
+            changed = (
+                (w, b)
+                if step is None
+                else (best.model.w + step[:, :-1], best.model.b + step[:, -1])
+            )
             new = best if step is None else _solve_linear_part(activation, *changed, x, y)
             better, settled = new.size < best.size, new.size > 0.5 * best.size
             close = best.size < _ROUNDING

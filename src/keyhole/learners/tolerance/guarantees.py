@@ -1,19 +1,23 @@
-r"""What Theorem 6.1 of [BSHK26] promises: how far a head recovered from answers wrong by up to tau can be off.
+r"""What Theorem 6.1 of [BSHK26] promises: how far a head recovered from answers wrong by up to tau
+can be off.
 
-Assume $|W|_F \le B$, $|v_i| \ge \mu$, and every answer within $\tau < \mu$ of $f$. Ask $[e_i]$, answered $\hat v_i$,
-and with $a = 1/2$, $b = 1/B$ ask $[b e_i + a e_j;\ a e_j]$, answered $\hat y_{ij}$. The pair identity makes the share
-of the first token $\alpha = \sigma(ab W_{ij})$, and
+Assume $|W|_F \le B$, $|v_i| \ge \mu$, and every answer within $\tau < \mu$ of $f$. Ask $[e_i]$,
+answered $\hat v_i$, and with $a = 1/2$, $b = 1/B$ ask $[b e_i + a e_j;\ a e_j]$, answered $\hat
+y_{ij}$. The pair identity makes the share of the first token $\alpha = \sigma(ab W_{ij})$, and
 
 $$\hat\alpha = \frac{\hat y_{ij} - a \hat v_j}{b \hat v_i} \quad \text{cut to } [\sigma(-\tfrac12), \sigma(\tfrac12)],
   \qquad \hat W_{ij} = \mathrm{logit}(\hat\alpha)/(ab) .$$
 
-**Bound.** Write $\hat v = v + \delta$ and $\hat y = y + \epsilon$, all of them at most $\tau$ in size.
+**Bound.** Write $\hat v = v + \delta$ and $\hat y = y + \epsilon$, all of them at most $\tau$ in
+size.
 
 1. $y = a v_j + \alpha b v_i$, so before cutting
-   $\hat\alpha - \alpha = \big(\!-\alpha \delta_i + B(\epsilon - \delta_j/2)\big)/\hat v_i$. That is at most
-   $\tau(\alpha + 1.5 B)/|\hat v_i|$, for $i = j$ too.
-2. $|W_{ij}| \le |W|_F \le B$ puts the logit $W_{ij}/(2B)$ into $[-1/2, 1/2]$ whatever B is, below 1 or above, so
-   $\alpha \le \sigma(1/2) = 0.6225$ lies inside the cut, and cutting moves $\hat\alpha$ no farther from it.
+   $\hat\alpha - \alpha = \big(\!-\alpha \delta_i + B(\epsilon - \delta_j/2)\big)/\hat v_i$. That is
+   at most $\tau(\alpha + 1.5 B)/|\hat v_i|$, for $i = j$ too.
+2. $|W_{ij}| \le |W|_F \le B$ puts the logit $W_{ij}/(2B)$ into $[-1/2, 1/2]$ whatever B is, below 1
+or above, so
+   $\alpha \le \sigma(1/2) = 0.6225$ lies inside the cut, and cutting moves $\hat\alpha$ no farther
+   from it.
 3. The slope of logit is $1/(\alpha(1 - \alpha)) = 2 + 2 \cosh t$ at the logit t, at most
    $L = 2 + 2\cosh(1/2) = 4.2553$ between the cuts. Dividing by $ab = 1/(2B)$:
    $$|\hat W_{ij} - W_{ij}| \le 2 B L\, (1.5 B + \sigma(\tfrac12))\, \tau/|\hat v_i| =: E_i .$$
@@ -21,11 +25,11 @@ $$\hat\alpha = \frac{\hat y_{ij} - a \hat v_j}{b \hat v_i} \quad \text{cut to } 
    $$|\hat W - W|_F \le 2 L d B (1.5 B + \sigma(\tfrac12)) \frac{\tau}{\mu - \tau}, \qquad
      |\hat v - v|_2 \le \sqrt d\, \tau .$$
 
-With cuts at 0.2764 and 0.7236 L is 5, which gives the constant $10 d B(1.5 B + 0.63)$; cutting where the shares can be
-makes it $8.52 d B (1.5 B + 0.6225)$. It is nearly sharp: for $W = 0$, $v_i = \mu$, $\delta_i = -\tau$ and
-$\epsilon = \tau$ the error is $8 d B(1.5 B + 0.5)\tau/(\mu - \tau)$ to first order. Only $|W_{ij}| \le B$ was used, and
-once $\hat v$ is known step 3 needs no margin: error bars are $E_i$, at most the theorem's where
-$|\hat v_i| \ge \mu - \tau$.
+With cuts at 0.2764 and 0.7236 L is 5, which gives the constant $10 d B(1.5 B + 0.63)$; cutting
+where the shares can be makes it $8.52 d B (1.5 B + 0.6225)$. It is nearly sharp: for $W = 0$, $v_i
+= \mu$, $\delta_i = -\tau$ and $\epsilon = \tau$ the error is $8 d B(1.5 B + 0.5)\tau/(\mu - \tau)$
+to first order. Only $|W_{ij}| \le B$ was used, and once $\hat v$ is known step 3 needs no margin:
+error bars are $E_i$, at most the theorem's where $|\hat v_i| \ge \mu - \tau$.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ from dataclasses import dataclass
 
 from keyhole.errors import InvalidInput
 
-LEAST_SHARE = 1.0 / (1.0 + math.exp(0.5))  # the least share there can be; the greatest is 1 less this
+# the least share there can be; the greatest is 1 less this
+LEAST_SHARE = 1.0 / (1.0 + math.exp(0.5))
 _SLOPE = 2.0 + 2.0 * math.cosh(0.5)
 
 
@@ -67,9 +72,10 @@ class Guarantee:
     eps_W: float  # noqa: N815
     eps_v: float
 
-    # The mean of x_i . dv is at most R eps_v. Score differences (x_i - x_k)^T dW x_N are at most D = 2 R^2 eps_W, so
-    # the share of any set of tokens moves by at most sigma(D/2) - sigma(-D/2) = tanh(D/4), and a mean of values, which
-    # lie within 2 R |v| of each other, by that part of 2 R |v|.
+    # The mean of x_i . dv is at most R eps_v. Score differences (x_i - x_k)^T dW x_N are at most D
+    # = 2 R^2 eps_W, so the share of any set of tokens moves by at most sigma(D/2) - sigma(-D/2) =
+    # tanh(D/4), and a mean of values, which lie within 2 R |v| of each other, by that part of 2 R
+    # |v|.
     def answers(self, token_bound: float, readout: float) -> float:
         r"""How far answers to tokens of norm at most R can be from those of the recovered head.
 
@@ -80,7 +86,9 @@ class Guarantee:
             readout: |v|, of either head.
         """
         check_positive("a bound on the norm of tokens", token_bound)
-        return token_bound * (self.eps_v + 2.0 * readout * math.tanh(0.5 * token_bound**2 * self.eps_W))
+        return token_bound * (
+            self.eps_v + 2.0 * readout * math.tanh(0.5 * token_bound**2 * self.eps_W)
+        )
 
 
 def guarantee(width: int, norm_bound: float, margin: float, tolerance: float) -> Guarantee:
@@ -103,10 +111,14 @@ def guarantee(width: int, norm_bound: float, margin: float, tolerance: float) ->
     eps_v = math.sqrt(width) * tolerance
     if tolerance >= margin:
         return Guarantee(math.inf, eps_v)
-    return Guarantee(width * evaluate_entry_constant(norm_bound) * tolerance / (margin - tolerance), eps_v)
+    return Guarantee(
+        width * evaluate_entry_constant(norm_bound) * tolerance / (margin - tolerance), eps_v
+    )
 
 
-def largest_tolerance(width: int, norm_bound: float, margin: float, eps_W: float, eps_v: float) -> float:
+def largest_tolerance(
+    width: int, norm_bound: float, margin: float, eps_W: float, eps_v: float
+) -> float:
     r"""The largest tolerance that still guarantees an accuracy: the inverse of `guarantee`.
 
     $$\tau = \min\Big\{ \frac{\mu\, \epsilon_W}{k + \epsilon_W},\ \frac{\epsilon_v}{\sqrt d} \Big\},

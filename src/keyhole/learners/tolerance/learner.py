@@ -1,4 +1,5 @@
-"""Theorem 6.1 of [BSHK26] as its authors state it: one head from answers that are wrong by up to tau.
+"""Theorem 6.1 of [BSHK26] as its authors state it: one head from answers that are wrong by up to
+tau.
 
 What is asked, and why the errors have the bounds they have, stands in `guarantees`.
 """
@@ -69,7 +70,9 @@ class Tolerant:
         return max(1.0, _A + 1.0 / self.norm_bound)
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """D queries for v and d^2 for W, then verification; two more where the bounds turn out wrong."""
+        """D queries for v and d^2 for W, then verification; two more where the bounds turn out
+        wrong.
+        """
         _check_outputs(outputs)
         by_phase = {"read": width, "measure": width * width, "verify": QUERIES}
         most = sum(by_phase.values()) + _AGAIN
@@ -79,8 +82,8 @@ class Tolerant:
         """Recover a head of one output without biases; certificate BSHK26/6.1.
 
         Raises:
-            InvalidInput: errors have no bound (noise, labels), there are several outputs, or the theorem's tokens
-                are longer than the target takes.
+            InvalidInput: errors have no bound (noise, labels), there are several outputs, or the
+                theorem's tokens are longer than the target takes.
         """
         stated = read_imperfection(oracle)
         _check_outputs(oracle.outputs)
@@ -104,19 +107,27 @@ class Tolerant:
         bound = stated.token_bound
         if bound is None or self.longest <= bound * (1 + 1e-12):
             return
-        enough = f"A norm bound of {1.0 / (bound - _A):.4g} or more keeps" if bound >= 1.0 else "No norm bound keeps"
+        enough = (
+            f"A norm bound of {1.0 / (bound - _A):.4g} or more keeps"
+            if bound >= 1.0
+            else "No norm bound keeps"
+        )
         raise InvalidInput(
-            f"Theorem 6.1 asks tokens of norm {self.longest:.4g}; the target takes them up to {bound:.4g}. "
-            f"{enough} its tokens that short; otherwise choose another learner."
+            f"Theorem 6.1 asks tokens of norm {self.longest:.4g}; the target takes them up to"
+            f" {bound:.4g}. {enough} its tokens that short; otherwise choose another learner."
         )
 
     def effective(self, stated: Imperfection, readout: Vector) -> float:
-        """The declared tolerance, and what rounding adds to it in answers to the theorem's queries."""
+        """The declared tolerance, and what rounding adds to it in answers to the theorem's
+        queries.
+        """
         size = self.longest * float(np.abs(readout).max(initial=0.0))
         return stated.tolerance + _ROUNDING * stated.roundoff * size
 
     def confront(self, truth: Head, found: Head, stated: Imperfection) -> Certificate:
-        """Theorem 6.1 with the truth in hand: its assumptions on the head itself, the errors against the bounds."""
+        """Theorem 6.1 with the truth in hand: its assumptions on the head itself, the errors
+        against the bounds.
+        """
         v, W = truth.V[:, 0], np.asarray(truth.W)
         tau = self.effective(stated, v)
         promised = guarantee(truth.width, self.norm_bound, self.margin, tau)
@@ -144,13 +155,16 @@ def _compare_with_margin(tau: float, margin: float) -> Check:
 def _check_outputs(outputs: int | None) -> None:
     if outputs not in (None, 1):
         raise InvalidInput(
-            f"Theorem 6.1 is for one output; the target answers {outputs} numbers. Let it answer one of them."
+            f"Theorem 6.1 is for one output; the target answers {outputs} numbers. Let it answer"
+            " one of them."
         )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Case:
-    """An answer outside the interval of answers, slack included, that heads within the bounds can give."""
+    """An answer outside the interval of answers, slack included, that heads within the bounds can
+    give.
+    """
 
     tokens: Matrix
     answer: float
@@ -186,7 +200,8 @@ class _ToleranceSession:
     Y: Matrix = field(init=False)  # answers to pairs, NaN where not asked
     suspect: _Case | None = field(default=None, init=False)
     fresh: Fresh | None = field(default=None, init=False)
-    used: float = field(default=0.0, init=False)  # the largest part of what the bounds allow that an answer needed
+    # the largest part of what the bounds allow that an answer needed
+    used: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.Y = np.full((self.oracle.width,) * 2, np.nan)
@@ -219,7 +234,9 @@ class _ToleranceSession:
     def bars(self) -> Matrix:
         """Bounds on the error of each entry of W, none above B + |W_ij|, which needs no answer."""
         B, v = self.learner.norm_bound, np.abs(self.readout)
-        rows = np.divide(evaluate_entry_constant(B) * self.tau, v, out=np.full_like(v, np.inf), where=v > 0)
+        rows = np.divide(
+            evaluate_entry_constant(B) * self.tau, v, out=np.full_like(v, np.inf), where=v > 0
+        )
         return np.minimum(np.where(np.isnan(self.Y), np.inf, rows[:, None]), B + np.abs(self.W))
 
     @property
@@ -232,7 +249,9 @@ class _ToleranceSession:
         return Box(W, E, self.readout, np.full(self.oracle.width, self.tau))
 
     def read(self) -> None:
-        """Read v from single tokens; an entry that cannot be as large as the margin is kept in mind."""
+        """Read v from single tokens; an entry that cannot be as large as the margin is kept in
+        mind.
+        """
         tokens = np.eye(self.oracle.width)[:, None]
         with self.oracle.phase("read"):
             answers = self.oracle.ask(tokens.copy())
@@ -244,7 +263,9 @@ class _ToleranceSession:
             self.suspect = _Case(tokens[i], float(self.v[i]), *ends, self.tau)
 
     def measure(self) -> None:
-        """Ask all pairs, in batches of whole rows; an answer that no |W_ij| <= B explains is kept in mind."""
+        """Ask all pairs, in batches of whole rows; an answer that no |W_ij| <= B explains is kept
+        in mind.
+        """
         d, B = self.oracle.width, self.learner.norm_bound
         known = self.box(np.zeros((d, d)), np.full((d, d), B))
         for rows in np.array_split(np.arange(d), math.ceil(d * d / max(_BATCH, d))):
@@ -272,24 +293,38 @@ class _ToleranceSession:
             return np.zeros(0) if spent.answers is None else spent.answers[:, 0], spent
 
     def _confront(self, box: Box, X: Sequences, answers: Vector) -> tuple[Vector, Vector]:
-        """The least and the greatest answer that heads of the box explain; the one farthest outside is kept."""
-        slack = self.stated.tolerance + _ROUNDING * self.stated.roundoff * (np.abs(X) @ np.abs(box.v)).max(axis=1)
+        """The least and the greatest answer that heads of the box explain; the one farthest outside
+        is kept.
+        """
+        slack = self.stated.tolerance + _ROUNDING * self.stated.roundoff * (
+            np.abs(X) @ np.abs(box.v)
+        ).max(axis=1)
         least, greatest = box.answers(X)
         least, greatest = least - slack, greatest + slack
         excess = np.maximum(least - answers, answers - greatest)
         if excess.max(initial=0.0) > (0.0 if self.suspect is None else self.suspect.excess):
             i = int(excess.argmax())
-            self.suspect = _Case(X[i], *(float(row[i]) for row in (answers, least, greatest, slack)))
+            self.suspect = _Case(
+                X[i], *(float(row[i]) for row in (answers, least, greatest, slack))
+            )
         return least, greatest
 
     def judge(self) -> Recovery[Head]:
-        """The verdict: by what was measured where that refutes the bounds, by fresh queries where it does not."""
+        """The verdict: by what was measured where that refutes the bounds, by fresh queries where
+        it does not.
+        """
         head = self.head
         complete = self.suspect is None and head is not None and self._examined(head)
         suspect = self.suspect
         ending = settle(
             self.oracle,
-            Examination(self.fresh or _NOTHING, None, suspect is None, False, complete and self.fresh is not None),
+            Examination(
+                self.fresh or _NOTHING,
+                None,
+                suspect is None,
+                False,
+                complete and self.fresh is not None,
+            ),
             lines=DECLARED_ERRORS,
             refuse=lambda: SPENT if suspect is None else self._refuse(suspect),
             reservation=self._reservation(),
@@ -313,7 +348,10 @@ class _ToleranceSession:
             X = X[: len(answers)]
             least, greatest = self._confront(box, X, answers)
             predicted, values = head(X)[:, 0], head.magnitude(X)
-            gap, room = answers - predicted, np.where(answers < predicted, least, greatest) - predicted
+            gap, room = (
+                answers - predicted,
+                np.where(answers < predicted, least, greatest) - predicted,
+            )
             with np.errstate(divide="ignore", invalid="ignore"):
                 seen.append(np.nan_to_num(np.abs([gap, gap / values, gap / room])))
             if spent is not None:
@@ -334,19 +372,24 @@ class _ToleranceSession:
     def _refuse(self, case: _Case) -> Ending:
         """Refuse the bounds, unless the target does not stand by the answer that refutes them."""
         detail = (
-            f"On a sequence of length {len(case.tokens)} the target is {case.excess:.1e} away from what a head with "
-            f"{self._bounds()} can answer within {case.slack:.1e}; raise the norm bound or lower the margin if it may "
-            "be one."
+            f"On a sequence of length {len(case.tokens)} the target is {case.excess:.1e} away from"
+            f" what a head with {self._bounds()} can answer within {case.slack:.1e}; raise the norm"
+            " bound or lower the margin if it may be one."
         )
         doubt = Doubt(Status.BEYOND_BOUNDS, case.counterexample, detail)
         return resolve_doubt(self.oracle, doubt, repeat=lambda: self._repeat(case))
 
     def _repeat(self, case: _Case) -> str:
-        """How the target contradicts the answer that refutes the bounds; nothing where it stands by it."""
+        """How the target contradicts the answer that refutes the bounds; nothing where it stands by
+        it.
+        """
         again = self.oracle.ask(np.repeat(case.tokens[None], _AGAIN, axis=0))[:, 0]
         gap = float(np.abs(again - case.answer).max())
         if gap > 2 * case.slack or case.explains(again):
-            return f"Two answers to one sequence differ by {gap:.1e}, and not all of them speak against such a head."
+            return (
+                f"Two answers to one sequence differ by {gap:.1e}, and not all of them speak"
+                " against such a head."
+            )
         return ""
 
     def _bounds(self) -> str:
@@ -354,8 +397,9 @@ class _ToleranceSession:
 
     def _promise(self) -> str:
         return (
-            f"Answers are within {self.tau:.1e}, so v is within {self.promised.eps_v:.1e}, and W, if no entry of it "
-            f"exceeds {self.learner.norm_bound:g}, within {np.linalg.norm(self.bars):.1e} in Frobenius norm."
+            f"Answers are within {self.tau:.1e}, so v is within {self.promised.eps_v:.1e}, and W,"
+            f" if no entry of it exceeds {self.learner.norm_bound:g}, within"
+            f" {np.linalg.norm(self.bars):.1e} in Frobenius norm."
         )
 
     def conclude(self, ending: Ending) -> Recovery[Head]:
@@ -379,11 +423,20 @@ class _ToleranceSession:
         if self.v is None:
             return "Nothing was determined."
         if verdict is Verdict.CLASS_REFUTED:
-            return "No head within the bounds has these answers, and nothing of the model is determined."
+            return (
+                "No head within the bounds has these answers, and nothing of the model is"
+                " determined."
+            )
         rows = int((~np.isnan(self.Y)).all(axis=1).sum())
         if rows < self.oracle.width:
-            return f"v is determined within its error bar; of W {rows} of {self.oracle.width} rows, the rest is zero."
-        return "W and v are determined within their error bars, for heads within the bounds; how W splits is not."
+            return (
+                f"v is determined within its error bar; of W {rows} of {self.oracle.width} rows,"
+                " the rest is zero."
+            )
+        return (
+            "W and v are determined within their error bars, for heads within the bounds; how W"
+            " splits is not."
+        )
 
     def _certificate(self, status: Status) -> Certificate:
         """Theorem 6.1 confronted with one run, as far as answers allow."""
@@ -396,13 +449,19 @@ class _ToleranceSession:
             "BSHK26/6.1",
             assumptions=(
                 _compare_with_margin(self.tau, margin),
-                Check("margin less tolerance against the least |v_i| seen", margin - self.tau, seen),
+                Check(
+                    "margin less tolerance against the least |v_i| seen", margin - self.tau, seen
+                ),
                 Check("least |W|_F that the answers allow", least, B),
                 Check("answers that no head within the bounds gives", float(refused), 0.0),
             ),
             conclusion=(
                 Check("queries to measure, d^2 + d", asked, d * d + d),
-                Check("bound on the error of W from these answers", error, self.promised.eps_W * (1 + 1e-12)),
+                Check(
+                    "bound on the error of W from these answers",
+                    error,
+                    self.promised.eps_W * (1 + 1e-12),
+                ),
                 Check("worst fresh disagreement over what the bounds allow", self.used, 1.0),
             ),
         )

@@ -1,8 +1,10 @@
-"""The one ending of every recovery: a model, what was seen of it and what is declared become a verdict.
+"""The one ending of every recovery: a model, what was seen of it and what is declared become a
+verdict.
 
-A learner hands over what fresh answers showed (an `Examination`) and what it makes of a disagreement (a `Doubt`).
-`settle` asks its questions in one order and gives an `Ending`; `conclude` adds what the learner knows of its model
-(an `Account`) and gives the Recovery. No verdict is spoken, and no Recovery made, anywhere else.
+A learner hands over what fresh answers showed (an `Examination`) and what it makes of a
+disagreement (a `Doubt`). `settle` asks its questions in one order and gives an `Ending`; `conclude`
+adds what the learner knows of its model (an `Account`) and gives the Recovery. No verdict is
+spoken, and no Recovery made, anywhere else.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Lines:
         near: a relative disagreement up to this is a lack of precision, not a refutation.
         room_first: a spent budget is told before it is looked whether rounding hides the answers.
         looks_hidden: whether it is looked at all whether rounding hides the answers.
-        says_exact: whether agreement with exact answers is called exact; a label or a cast never shows that much.
+        says_exact: whether agreement with exact answers is called exact; a label or a cast never
+            shows that much.
     """
 
     roundings: float = 1e4
@@ -49,10 +52,11 @@ class Lines:
         return EXACT if stated.perfect else self.roundings * stated.roundoff
 
 
-# One line for each class; (*) marks where they differ without a reason in the mathematics.
-# An inversion costs four decimal digits at the sizes that scores are probed at, hence 1e4 roundings; lines of networks
-# lose one more (*). A sum of heads off by less than 1e-3 was told apart and measured badly. A network is off by more
-# than 1e-5 only where a hyperplane is missing, a layer by more than 1e-4 only where its attention is another's (*).
+# One line for each class; (*) marks where they differ without a reason in the mathematics. An
+# inversion costs four decimal digits at the sizes that scores are probed at, hence 1e4 roundings;
+# lines of networks lose one more (*). A sum of heads off by less than 1e-3 was told apart and
+# measured badly. A network is off by more than 1e-5 only where a hyperplane is missing, a layer by
+# more than 1e-4 only where its attention is another's (*).
 ONE_HEAD = Lines()
 SUM_OF_HEADS = Lines(near=1e-3)
 NETWORK = Lines(roundings=1e5, near=1e-5, room_first=True)  # (*) the order
@@ -89,7 +93,8 @@ class Doubt:
         case: the sequence that shows it.
         detail: a sentence on this run in particular.
         again: whether the target is asked again before it is said, lest it answers differently.
-        refutes: whether no member of the class gives the answer of the case; a failed search refutes nothing.
+        refutes: whether no member of the class gives the answer of the case; a failed search
+            refutes nothing.
     """
 
     status: Status
@@ -180,7 +185,8 @@ def resolve_doubt(
         doubt: what is to be said if the target stands by its answers.
         probe: a sequence asked before, with its answer, to be asked again as well.
         repeat: asks again in another way, and says how the target contradicted itself, or nothing.
-        weigh: looks for a witness once the target stood by its answer, and says what the doubt is worth.
+        weigh: looks for a witness once the target stood by its answer, and says what the doubt is
+            worth.
     """
     asking = repeat or (lambda: repeat_case(oracle, doubt.case, probe=probe))
     try:
@@ -193,7 +199,9 @@ def resolve_doubt(
     doubt = doubt if weigh is None else weigh(doubt)
     refuted = doubt.refutes and doubt.case is not None
     verdict = Verdict.CLASS_REFUTED if refuted else Verdict.UNVERIFIED
-    return Ending(status=doubt.status, verdict=verdict, counterexample=doubt.case, detail=doubt.detail)
+    return Ending(
+        status=doubt.status, verdict=verdict, counterexample=doubt.case, detail=doubt.detail
+    )
 
 
 def repeat_case(oracle: Counted, case: Counterexample | None, *, probe: Probe | None = None) -> str:
@@ -215,23 +223,35 @@ def end_scattered(gap: float) -> Ending:
 
 
 def describe_rounding(oracle: Oracle, tolerance: float) -> str:
-    """What a declared rounding explains, for a model that agrees within it; nothing where answers are exact."""
+    """What a declared rounding explains, for a model that agrees within it; nothing where answers
+    are exact.
+    """
     stated = read_imperfection(oracle)
     if stated.perfect:
         return ""
-    return f"Answers are declared to be rounded to {stated.roundoff:.1e}, which explains errors up to {tolerance:.1e}."
+    return (
+        f"Answers are declared to be rounded to {stated.roundoff:.1e}, which explains errors up to"
+        f" {tolerance:.1e}."
+    )
 
 
 def describe_case(case: Counterexample | None, of_what: str) -> str:
     """How far a target is from what a class of models can answer."""
     if case is None:
         return ""
-    return f"On a sequence of length {len(case.tokens)} the target is {case.gap:.1e} away from {of_what}."
+    return (
+        f"On a sequence of length {len(case.tokens)} the target is {case.gap:.1e} away from"
+        f" {of_what}."
+    )
 
 
 def describe_gap(case: Counterexample | None) -> str:
     """How far a target and a model are apart."""
-    return "" if case is None else f"On a sequence of length {len(case.tokens)} they are {case.gap:.1e} apart."
+    return (
+        ""
+        if case is None
+        else f"On a sequence of length {len(case.tokens)} they are {case.gap:.1e} apart."
+    )
 
 
 def conclude(oracle: Counted, ending: Ending, account: Account[M]) -> Recovery[M]:
@@ -255,10 +275,14 @@ def conclude(oracle: Counted, ending: Ending, account: Account[M]) -> Recovery[M
 
 
 def soften(ending: Ending) -> Ending:
-    """The same ending without its refutation: the case disagrees with the model found, not with the class."""
+    """The same ending without its refutation: the case disagrees with the model found, not with the
+    class.
+    """
     return replace(ending, verdict=Verdict.UNVERIFIED)
 
 
 def withdraw(recovery: Recovery[M], status: Status, detail: str) -> Recovery[M]:
     """A recovery whose verdict does not stand after all."""
-    return replace(recovery, status=status, verdict=Verdict.UNVERIFIED, counterexample=None, detail=detail)
+    return replace(
+        recovery, status=status, verdict=Verdict.UNVERIFIED, counterexample=None, detail=detail
+    )

@@ -24,9 +24,11 @@ class Examination:
 
     Args:
         fresh: agreement.
-        worst: the shortest sequence that breaks the tolerance, else the one with the largest relative gap.
+        worst: the shortest sequence that breaks the tolerance, else the one with the largest
+            relative gap.
         passed: whether every answer was within the tolerance.
-        hidden: whether rounding of the answers hides the token values, so that agreement or failure says nothing.
+        hidden: whether rounding of the answers hides the token values, so that agreement or failure
+            says nothing.
         complete: whether the budget allowed all of them.
     """
 
@@ -39,7 +41,9 @@ class Examination:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _ExaminedRow:
-    """One fresh answer: the case, its gap beyond what is allowed, the largest token value, the size of the answer."""
+    """One fresh answer: the case, its gap beyond what is allowed, the largest token value, the size
+    of the answer.
+    """
 
     case: Counterexample
     gap: float
@@ -57,7 +61,9 @@ def examine_model(
     batches: Iterable[Sequences] | None = None,
     allowance: Callable[[Sequences], PerSequence] | None = None,
 ) -> Examination:
-    """Ask fresh sequences, or the given ones, and compare: |f - model| <= tolerance * max_i |x_i V| + allowance."""
+    """Ask fresh sequences, or the given ones, and compare: |f - model| <= tolerance * max_i |x_i V|
+    + allowance.
+    """
     rows: list[_ExaminedRow] = []
     complete = True
     reach = _FAR if roundoff <= EPS and isinstance(model, Head | MultiHead) else 1.0
@@ -73,7 +79,10 @@ def examine_model(
 
 
 def _compare_predictions(
-    model: Model, asked: Stack, answers: Matrix, allowance: Callable[[Sequences], PerSequence] | None
+    model: Model,
+    asked: Stack,
+    answers: Matrix,
+    allowance: Callable[[Sequences], PerSequence] | None,
 ) -> list[_ExaminedRow]:
     X = asked[: len(answers)]
     predicted = model(X)
@@ -88,8 +97,12 @@ def _compare_predictions(
     ]
 
 
-def _summarise_rows(rows: list[_ExaminedRow], tolerance: float, roundoff: float, complete: bool) -> Examination:
-    """Judge all rows; one whose rounding is coarser than the tolerance says nothing unless it is beyond rounding."""
+def _summarise_rows(
+    rows: list[_ExaminedRow], tolerance: float, roundoff: float, complete: bool
+) -> Examination:
+    """Judge all rows; one whose rounding is coarser than the tolerance says nothing unless it is
+    beyond rounding.
+    """
     largest = max((row.size for row in rows), default=0.0)
 
     def relative(row: _ExaminedRow) -> float:
@@ -98,7 +111,8 @@ def _summarise_rows(rows: list[_ExaminedRow], tolerance: float, roundoff: float,
     silent = [
         row
         for row in rows
-        if 2 * roundoff * row.size > tolerance * row.value > 0 and row.gap <= 32 * roundoff * row.size
+        if 2 * roundoff * row.size > tolerance * row.value > 0
+        and row.gap <= 32 * roundoff * row.size
     ]
     shown = [row for row in rows if row not in silent]
     failed = [row for row in shown if not relative(row) <= tolerance]
@@ -106,19 +120,28 @@ def _summarise_rows(rows: list[_ExaminedRow], tolerance: float, roundoff: float,
         worst = min(failed, key=lambda row: (len(row.case.tokens), -relative(row))).case
     else:
         worst = max(shown, key=relative).case if shown else None
-    fresh = Fresh(len(rows), max((r.case.gap for r in shown), default=0.0), max(map(relative, shown), default=0.0))
+    fresh = Fresh(
+        len(rows),
+        max((r.case.gap for r in shown), default=0.0),
+        max(map(relative, shown), default=0.0),
+    )
     return Examination(fresh, worst, not failed, len(silent) > len(rows) / 2, complete)
 
 
 def measure_scatter(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff: float) -> float:
-    """Ask sequences again, twice, and return the largest difference beyond rounding (0 when there is none).
+    """Ask sequences again, twice, and return the largest difference beyond rounding (0 when there
+    is none).
 
-    An answer that cancels to almost nothing still carries the rounding of its tokens: what counts is its size
-    or, where larger, that of its tokens times the largest answer per unit of token seen.
+    An answer that cancels to almost nothing still carries the rounding of its tokens: what counts
+    is its size or, where larger, that of its tokens times the largest answer per unit of token
+    seen.
     """
     lengths = [float(np.abs(X).max()) for X, _ in cases]
     sizes = [float(np.abs(answers).max()) for _, answers in cases]
-    slope = max((size / length for size, length in zip(sizes, lengths, strict=True) if length > 0), default=0.0)
+    slope = max(
+        (size / length for size, length in zip(sizes, lengths, strict=True) if length > 0),
+        default=0.0,
+    )
     worst = 0.0
     for (X, answers), size, length in zip(cases, sizes, lengths, strict=True):
         gap = max(float(np.abs(oracle.ask(X.copy()) - answers).max()) for _ in range(2))
@@ -132,4 +155,8 @@ def hint_at_rounding(answers: list[Matrix]) -> str:
     numbers = np.concatenate([a.ravel() for a in answers]) if answers else np.zeros(0)
     plain = numbers[np.abs(numbers) % 1.0 != 0.0]
     coarse = len(plain) > 0 and bool((plain == plain.astype(np.float32)).all())
-    return "Its answers are float32 numbers: if its arithmetic is, declare that with --answers f32." if coarse else ""
+    return (
+        "Its answers are float32 numbers: if its arithmetic is, declare that with --answers f32."
+        if coarse
+        else ""
+    )

@@ -39,7 +39,8 @@ class _Kept:
 
 @dataclass(slots=True)
 class Remembered:
-    """Keeps questions and answers: all of them while there is room, then every second, every fourth, ...
+    """Keeps questions and answers: all of them while there is room, then every second, every
+    fourth, ...
 
     Args:
         inner: the oracle that is asked.
@@ -92,11 +93,14 @@ class Remembered:
         for part in self._kept:
             groups[part.X.shape[1]].append(part)
         return [
-            (np.concatenate([p.X for p in groups[n]]), np.concatenate([p.y for p in groups[n]])) for n in sorted(groups)
+            (np.concatenate([p.X for p in groups[n]]), np.concatenate([p.y for p in groups[n]]))
+            for n in sorted(groups)
         ]
 
     def check(self, recovery: Recovery[Any], *, rng: np.random.Generator) -> Recovery[Any]:
-        """The recovery; UNVERIFIED where it speaks for answers that were kept and its model gives others."""
+        """The recovery; UNVERIFIED where it speaks for answers that were kept and its model gives
+        others.
+        """
         model = recovery.model
         if model is None or recovery.verdict not in _CLAIMS or not read_imperfection(self).perfect:
             return recovery
@@ -118,7 +122,9 @@ class Remembered:
 def find_contradiction(
     model: Model, kept: list[tuple[Stack, Matrix]], *, rng: np.random.Generator
 ) -> Counterexample | None:
-    """The shortest question whose kept answer is not the model's by far more than rounding, or None."""
+    """The shortest question whose kept answer is not the model's by far more than rounding, or
+    None.
+    """
     typical = _find_typical_size(kept)
     for X, y in kept:
         predicted = model(X)
@@ -136,12 +142,16 @@ def find_contradiction(
 
 
 def _find_typical_size(kept: list[tuple[Stack, Matrix]]) -> float:
-    """The size of tokens that an answer to zeros is known from: the median of those asked, at most 1."""
+    """The size of tokens that an answer to zeros is known from: the median of those asked, at most
+    1.
+    """
     sizes = np.concatenate([np.zeros(0), *(np.abs(X).max(axis=(1, 2)) for X, _ in kept)])
     return min(1.0, float(np.median(sizes[sizes > 0]))) if sizes.any() else 1.0
 
 
-def _measure_shake(model: Model, X: Stack, predicted: Matrix, typical: float, rng: np.random.Generator) -> PerSequence:
+def _measure_shake(
+    model: Model, X: Stack, predicted: Matrix, typical: float, rng: np.random.Generator
+) -> PerSequence:
     """By how much answers move with tokens; near a tie, one of two opposite moves crosses it."""
     size = _MOVED * np.maximum(np.abs(X).max(axis=2, keepdims=True), typical)
     steps = rng.normal(size=(_DRAWS, *X.shape))

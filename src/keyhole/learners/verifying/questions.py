@@ -20,7 +20,9 @@ QUERIES = len(LENGTHS) * (len(LOGITS) + 1)
 
 
 def measure_score_parts(model: Model, X: Sequences) -> tuple[float, float]:
-    """Root mean squares of the quadratic and of the linear part of score differences, from s = 1 and s = 2."""
+    """Root mean squares of the quadratic and of the linear part of score differences, from s = 1
+    and s = 2.
+    """
     one, two = (s[..., :-1] - s[..., -1:] for s in (model.logits(X), model.logits(2 * X)))
     quadratic, linear = rms((two - 2 * one) / 2), rms((4 * one - two) / 2)
     return quadratic, linear if linear > 1e-12 * quadratic else 0.0
@@ -29,25 +31,30 @@ def measure_score_parts(model: Model, X: Sequences) -> tuple[float, float]:
 def choose_token_scales(model: Model, *, rng: np.random.Generator) -> tuple[float, ...]:
     """Token lengths at which the model's score differences have the sizes of LOGITS, then 1.
 
-    Scores at token scale s are $s^2 a + s b$, and $s^4 A + s^2 B = t^2$ for the mean squares A, B gives s
-    without iteration.
+    Scores at token scale s are $s^2 a + s b$, and $s^4 A + s^2 B = t^2$ for the mean squares A, B
+    gives s without iteration.
     """
     X = rng.normal(size=(8, LENGTHS[-1], model.width)) / np.sqrt(model.width)
     a, b = measure_score_parts(model, X)
     if max(a, b) == 0.0:
         return (0.01, 1.0, 100.0, 1.0)
     # s^2 = 2 t^2 / (b^2 + sqrt(b^4 + 4 a^2 t^2)), written so that no square over- or underflows
-    lengths = [float(np.sqrt(2.0) * t / np.hypot(b, np.sqrt(np.hypot(b * b, 2 * a * t)))) for t in LOGITS]
+    lengths = [
+        float(np.sqrt(2.0) * t / np.hypot(b, np.sqrt(np.hypot(b * b, 2 * a * t)))) for t in LOGITS
+    ]
     return (*lengths, 1.0)
 
 
-def draw_fresh_sequences(model: Model, *, rng: np.random.Generator, reach: float = 1.0) -> Iterator[Sequences]:
+def draw_fresh_sequences(
+    model: Model, *, rng: np.random.Generator, reach: float = 1.0
+) -> Iterator[Sequences]:
     """Batches of Gaussian tokens of lengths 1 to 32, each at every scale of `token_scales`.
 
-    Where a constant would hide the token values and no score bias acts, tokens before the last are made longer
-    and the last one shorter by the same factor, which leaves the scores as they are. Where a score bias acts,
-    tokens of even lengths are orthogonal to it, so that a large one does not hide W. Two of the lone tokens are `reach`
-    times longer: what bends only far away is no head.
+    Where a constant would hide the token values and no score bias acts, tokens before the last are
+    made longer and the last one shorter by the same factor, which leaves the scores as they are.
+    Where a score bias acts, tokens of even lengths are orthogonal to it, so that a large one does
+    not hide W. Two of the lone tokens are `reach` times longer: what bends only far away is no
+    head.
     """
     scales = np.array(choose_token_scales(model, rng=rng))[:, None, None]
     without, across = _drop_score_bias(model)
@@ -66,11 +73,17 @@ def shorten_to_bound(batches: Iterable[Stack], bound: float | None) -> Iterator[
     """The same sequences, shortened where a token would be longer than the bound."""
     for X in batches:
         longest = np.sqrt((X**2).sum(axis=2).max(axis=1))
-        yield X if bound is None else X * np.minimum(1.0, bound / np.maximum(longest, 1e-300))[:, None, None]
+        yield (
+            X
+            if bound is None
+            else X * np.minimum(1.0, bound / np.maximum(longest, 1e-300))[:, None, None]
+        )
 
 
 def _drop_score_bias(model: Model) -> tuple[Model, Matrix]:
-    """The model without its score bias, and that bias as a unit column (none where there is no bias)."""
+    """The model without its score bias, and that bias as a unit column (none where there is no
+    bias).
+    """
     head = model.head if isinstance(model, OneLayer) else model
     if not isinstance(head, Head) or head.h is None or head.width == 1 or not head.h.any():
         return model, np.zeros((model.width, 0))
@@ -82,7 +95,10 @@ def _drop_score_bias(model: Model) -> tuple[Model, Matrix]:
 
 def _choose_lengthening(model: Model, scales: Array, rng: np.random.Generator) -> Array:
     X = rng.normal(size=(len(scales), LENGTHS[-1], model.width)) / np.sqrt(model.width)
-    values, constant = model.magnitude(scales * X), np.abs(model(np.zeros((1, 1, model.width)))).max()
+    values, constant = (
+        model.magnitude(scales * X),
+        np.abs(model(np.zeros((1, 1, model.width)))).max(),
+    )
     if measure_score_parts(model, X)[1] > 0.0:
         return np.ones_like(scales)
     longer = np.maximum(1.0, 2.0**6 * constant / np.where(values > 0, values, np.inf))

@@ -13,7 +13,12 @@ from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Status
 from keyhole.learners.verifying.ending import ONE_HEAD, Doubt, resolve_doubt, settle
-from keyhole.learners.verifying.examination import EXACT, Examination, examine_model, measure_scatter
+from keyhole.learners.verifying.examination import (
+    EXACT,
+    Examination,
+    examine_model,
+    measure_scatter,
+)
 from keyhole.learners.verifying.questions import draw_fresh_sequences, shorten_to_bound
 from keyhole.models import Head, Model
 from keyhole.oracles import Counted, Imperfection, Ledger, Oracle, oracle_of, read_imperfection
@@ -23,7 +28,9 @@ _DRAWS = 16  # models drawn from the error bars
 
 
 def as_oracle(target: Oracle | Callable[[Any], Any]) -> Oracle:
-    """An oracle as it is; a model, a torch module or any other callable with a `width` behind one that asks it."""
+    """An oracle as it is; a model, a torch module or any other callable with a `width` behind one
+    that asks it.
+    """
     return oracle_of(target)
 
 
@@ -48,13 +55,15 @@ def verify(
     """Ask fresh sequences and compare the answers with `model`.
 
     Args:
-        oracle: a black box, or a callable with a `width` attribute; what it declares of its answers is allowed for.
+        oracle: a black box, or a callable with a `width` attribute; what it declares of its answers
+            is allowed for.
         model: the model to compare with.
         rng: source of the fresh sequences.
         bars: standard errors of the model's tensors, allowed for where answers carry errors.
 
     Raises:
-        InvalidInput: the model's width or outputs are not the target's, or the target answers with labels.
+        InvalidInput: the model's width or outputs are not the target's, or the target answers with
+            labels.
     """
     rng = as_generator(rng)
     counted = Counted(as_oracle(oracle))
@@ -63,7 +72,9 @@ def verify(
     with counted.phase("verify"):
         first = counted.ask(np.zeros((1, 1, model.width)))
         if first.shape[1] != model.outputs:
-            raise InvalidInput(f"the target answers {first.shape[1]} numbers, the model {model.outputs}.")
+            raise InvalidInput(
+                f"the target answers {first.shape[1]} numbers, the model {model.outputs}."
+            )
         drawing, asking = rng.spawn(2)
         seen = examine_model(
             counted,
@@ -72,56 +83,85 @@ def verify(
             roundoff=stated.roundoff,
             rng=rng,
             batches=shorten_to_bound(draw_fresh_sequences(model, rng=asking), stated.token_bound),
-            allowance=_build_allowance(stated, model, bars or {}, drawing) if stated.absolute else None,
+            allowance=(
+                _build_allowance(stated, model, bars or {}, drawing) if stated.absolute else None
+            ),
         )
         return _judge_saved(counted, stated, seen)
 
 
 def _check_verifiable(oracle: Counted, model: Model, stated: Imperfection) -> None:
     if oracle.width != model.width:
-        raise InvalidInput(f"the target's tokens have width {oracle.width}, the model's {model.width}.")
+        raise InvalidInput(
+            f"the target's tokens have width {oracle.width}, the model's {model.width}."
+        )
     if stated.levels is not None:
-        raise InvalidInput("labels do not show how close a model is; learn the target with --labels instead.")
+        raise InvalidInput(
+            "labels do not show how close a model is; learn the target with --labels instead."
+        )
     if np.isnan(stated.noise):
         raise InvalidInput("verification needs the size of the noise; give --noise a number.")
 
 
 def _judge_saved(oracle: Counted, stated: Imperfection, seen: Examination) -> Verification:
     """The verdict; a sequence that disagrees is asked again."""
-    # Whether a saved model is the target cannot be said from a part of the questions, or from hidden answers.
+    # Whether a saved model is the target cannot be said from a part of the questions, or from
+    # hidden answers.
     hidden = seen.hidden or not seen.complete
     doubt = Doubt(Status.DISAGREES, seen.worst, "The model is not the target.")
     ending = settle(
         oracle,
         replace(seen, hidden=hidden),
         lines=ONE_HEAD,
-        refuse=lambda: resolve_doubt(oracle, doubt, repeat=lambda: _describe_contradiction(oracle, stated, seen.worst)),
+        refuse=lambda: resolve_doubt(
+            oracle, doubt, repeat=lambda: _describe_contradiction(oracle, stated, seen.worst)
+        ),
     )
     words = {
-        Status.HIDDEN: "Rounding of the answers hides the token values." if seen.complete else "The budget ran out.",
+        Status.HIDDEN: (
+            "Rounding of the answers hides the token values."
+            if seen.complete
+            else "The budget ran out."
+        ),
         Status.RECOVERED: "",
     }
     detail = words.get(ending.status, ending.detail)
     return Verification(ending.verdict, seen.fresh, ending.counterexample, oracle.ledger, detail)
 
 
-def _describe_contradiction(oracle: Counted, stated: Imperfection, case: Counterexample | None) -> str:
-    """How the target answered one question in two ways, beyond what it declares; nothing where it did not."""
+def _describe_contradiction(
+    oracle: Counted, stated: Imperfection, case: Counterexample | None
+) -> str:
+    """How the target answered one question in two ways, beyond what it declares; nothing where it
+    did not.
+    """
     cases = [] if case is None else [(case.tokens[None], case.answer[None])]
     gap = measure_scatter(oracle, cases, stated.roundoff)
     allowed = 2.0 * stated.tolerance + 2.0 * _SIGMAS * stated.noise
-    return f"The target answered the same question differently (by {gap:.1e})." if gap > allowed else ""
+    return (
+        f"The target answered the same question differently (by {gap:.1e})."
+        if gap > allowed
+        else ""
+    )
 
 
 def _build_allowance(
     stated: Imperfection, model: Model, bars: Mapping[str, Array], rng: np.random.Generator
 ) -> Callable[[Sequences], PerSequence]:
-    """How far an answer may be off: its own errors, and what the model's error bars make of its answer."""
-    others = [_draw_within_bars(model, bars, rng) for _ in range(_DRAWS)] if isinstance(model, Head) and bars else []
+    """How far an answer may be off: its own errors, and what the model's error bars make of its
+    answer.
+    """
+    others = (
+        [_draw_within_bars(model, bars, rng) for _ in range(_DRAWS)]
+        if isinstance(model, Head) and bars
+        else []
+    )
 
     def allowance(X: Sequences) -> PerSequence:
         middle = model(X)
-        squares = np.array([((other(X) - middle) ** 2).max(axis=1) for other in others]).reshape(-1, len(X))
+        squares = np.array([((other(X) - middle) ** 2).max(axis=1) for other in others]).reshape(
+            -1, len(X)
+        )
         spread = squares.mean(axis=0) if len(others) else np.zeros(len(X))
         return stated.tolerance + _SIGMAS * np.sqrt(stated.noise**2 + spread)
 
@@ -130,5 +170,9 @@ def _build_allowance(
 
 def _draw_within_bars(model: Head, bars: Mapping[str, Array], rng: np.random.Generator) -> Head:
     tensors = {"W": np.asarray(model.W), "V": model.V, "h": model.h, "c": model.c, "U": model.U}
-    known = {name: tensor for name, tensor in tensors.items() if tensor is not None and name in bars}
-    return replace(model, **{name: t + bars[name] * rng.normal(size=t.shape) for name, t in known.items()})
+    known = {
+        name: tensor for name, tensor in tensors.items() if tensor is not None and name in bars
+    }
+    return replace(
+        model, **{name: t + bars[name] * rng.normal(size=t.shape) for name, t in known.items()}
+    )

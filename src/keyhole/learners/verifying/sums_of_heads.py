@@ -1,4 +1,6 @@
-"""Sums of heads before fresh queries: what learners of several heads have in common when they stop."""
+"""Sums of heads before fresh queries: what learners of several heads have in common when they
+stop.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ from keyhole.oracles import Counted, read_imperfection
 
 
 def judge_sum(
-    oracle: Counted, model: MultiHead, *, probe: Probe | None, rng: np.random.Generator, leeway: float = 1.0
+    oracle: Counted,
+    model: MultiHead,
+    *,
+    probe: Probe | None,
+    rng: np.random.Generator,
+    leeway: float = 1.0,
 ) -> Ending:
     """Confront a sum of heads with fresh queries.
 
@@ -67,8 +74,8 @@ def doubt_class(status: Status, case: Counterexample | None) -> Doubt:
 def refuse_affine(oracle: Counted, case: Counterexample, *, rng: np.random.Generator) -> Ending:
     """Refuse a target whose single tokens are not answered by an affine map.
 
-    Where read-outs of all heads add up to zero, single tokens show but rounding; a random pair tells how large the
-    heads are.
+    Where read-outs of all heads add up to zero, single tokens show but rounding; a random pair
+    tells how large the heads are.
     """
     pair = rng.normal(size=(1, 2, oracle.width)) * float(np.abs(case.tokens).max())
     try:
@@ -92,17 +99,22 @@ def describe_sum(model: MultiHead | None, verdict: Verdict) -> str:
     if model is None or verdict is Verdict.CLASS_REFUTED:
         return "Nothing was determined."
     if not model.V.any():
-        return "The answers are a constant; W and V of heads that cancel or are idle are not determined."
+        return (
+            "The answers are a constant; W and V of heads that cancel or are idle are not"
+            " determined."
+        )
     if not verdict.verified:
         return "The model is the nearest one found; nothing of it is certain."
     names = "W, V" + (", h" if model.h is not None else "") + (", c" if model.c is not None else "")
     return (
-        f"{names} of {len(model.W)} heads are determined; their order, key biases, and how W and V split into "
-        "factors act on no answer."
+        f"{names} of {len(model.W)} heads are determined; their order, key biases, and how W and V"
+        " split into factors act on no answer."
     )
 
 
-def conclude_sum(oracle: Counted, model: MultiHead | None, ending: Ending, reason: str) -> Recovery[MultiHead]:
+def conclude_sum(
+    oracle: Counted, model: MultiHead | None, ending: Ending, reason: str
+) -> Recovery[MultiHead]:
     """The recovery of a sum of heads."""
     verified = model is not None and ending.verdict.verified
     return conclude(

@@ -1,4 +1,6 @@
-"""A few answers that no member of a class can give, whatever its parameters: what alone refutes a class."""
+"""A few answers that no member of a class can give, whatever its parameters: what alone refutes a
+class.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,21 @@ _APART = 1e-7  # a relative difference that is none of rounding
 _ROUNDINGS = 2.0**14
 
 
-def find_earlier_tokens_acting(oracle: Counted, case: Counterexample | None, roundoff: float) -> Counterexample | None:
-    """A sequence that is answered otherwise than its last token alone, as by no network of that token."""
+def find_earlier_tokens_acting(
+    oracle: Counted, case: Counterexample | None, roundoff: float
+) -> Counterexample | None:
+    """A sequence that is answered otherwise than its last token alone, as by no network of that
+    token.
+    """
     if case is None or len(case.tokens) == 1:
         return None
     X = case.tokens[None]
     return _find_difference(oracle, X, X[:, -1:], roundoff)
 
 
-def find_uneven_attention(oracle: Counted, roundoff: float, *, rng: np.random.Generator) -> Counterexample | None:
+def find_uneven_attention(
+    oracle: Counted, roundoff: float, *, rng: np.random.Generator
+) -> Counterexample | None:
     """A sequence that no softmax attention without positions answers, whatever follows it.
 
     Copies of one token are answered as that token, tokens before the last may change places, and
@@ -40,8 +48,12 @@ def find_uneven_attention(oracle: Counted, roundoff: float, *, rng: np.random.Ge
     return None
 
 
-def _find_difference(oracle: Counted, X: Stack, equal: Stack, roundoff: float) -> Counterexample | None:
-    """The sequence of X that is answered otherwise than its equal, by more than rounding; None where none is."""
+def _find_difference(
+    oracle: Counted, X: Stack, equal: Stack, roundoff: float
+) -> Counterexample | None:
+    """The sequence of X that is answered otherwise than its equal, by more than rounding; None
+    where none is.
+    """
     try:
         with oracle.phase("verify"):
             answers, others = oracle.ask(X.copy()), oracle.ask(equal.copy())

@@ -1,10 +1,10 @@
 r"""Scores of vocabulary tokens, compared under one query token at a time.
 
-A sequence that ends in b and holds tokens of known scores has a known softmax mass A and mean value C. Tokens
-$a_k$ put in front of it answer $y = C + \sum_k \alpha_k (w_k - C)$, w the token values, and
-$\log(\alpha_k / (1 - \sum_j \alpha_j))$ is the score of $a_k$ over that of the mass: one linear equation for
-$u_b = W z_b + h$, with a standard error $\sigma$ known from the shares. Columns are solved by weighted least squares,
-and more is asked where they are still uncertain.
+A sequence that ends in b and holds tokens of known scores has a known softmax mass A and mean value
+C. Tokens $a_k$ put in front of it answer $y = C + \sum_k \alpha_k (w_k - C)$, w the token values,
+and $\log(\alpha_k / (1 - \sum_j \alpha_j))$ is the score of $a_k$ over that of the mass: one linear
+equation for $u_b = W z_b + h$, with a standard error $\sigma$ known from the shares. Columns are
+solved by weighted least squares, and more is asked where they are still uncertain.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Asker:
         self.used.update(table.ravel().tolist())
         E = self.vocabulary.E
         many = max(1, _NUMBERS // (table.shape[1] * E.shape[1]))
-        return np.concatenate([self.oracle.ask(E[table[at : at + many]]) for at in range(0, len(table), many)])
+        return np.concatenate(
+            [self.oracle.ask(E[table[at : at + many]]) for at in range(0, len(table), many)]
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -80,7 +82,8 @@ class Column:
         D: differences of coordinates.
         t: differences of scores.
         error: their standard errors.
-        scores: by token, its score over that of b and the error of it; infinite ones are beyond reading.
+        scores: by token, its score over that of b and the error of it; infinite ones are beyond
+            reading.
         asked: pairs of a token and the one it was compared with.
         solved: the last solution, with what it was made of.
     """
@@ -101,7 +104,9 @@ class Column:
             self.error.append(error)
 
     def solve(self, Q: Matrix) -> tuple[Vector, Matrix]:
-        """The column inside span(Q) by weighted least squares, and a root S of its covariance S^T S, along Q."""
+        """The column inside span(Q) by weighted least squares, and a root S of its covariance S^T
+        S, along Q.
+        """
         if self.solved is None or self.solved[0] != len(self.t) or self.solved[1] is not Q:
             self.solved = len(self.t), Q, *self._solve(Q)
         return self.solved[2:]
@@ -118,7 +123,8 @@ class Column:
             return u, np.where(inverse > 0, inverse, _UNKNOWN)[:, None] * Z
 
 
-Mass = tuple[Vector, float, int, float]  # mean value, logarithm over its largest part, that part, the error
+# mean value, logarithm over its largest part, that part, the error
+Mass = tuple[Vector, float, int, float]
 Job = tuple[Column, int, int]  # compare a token with b alone (-1), or with b and one more token
 
 
@@ -126,12 +132,23 @@ class Comparer:
     """Measures columns; the number of comparisons it may add to those planned is bounded."""
 
     def __init__(
-        self, asker: Asker, values: Values, *, roundoff: float, tolerance: float, rng: np.random.Generator
+        self,
+        asker: Asker,
+        values: Values,
+        *,
+        roundoff: float,
+        tolerance: float,
+        rng: np.random.Generator,
     ) -> None:
         self.asker, self.values, self.tolerance, self.rng = asker, values, tolerance, rng
         vocabulary = asker.vocabulary
         self.Z, self.w = vocabulary.Z, vocabulary.Z @ values.V
-        self.noise = 2 * values.loss * roundoff * float(np.abs(values.alone(self.Z)).max() + np.abs(self.w).max())
+        self.noise = (
+            2
+            * values.loss
+            * roundoff
+            * float(np.abs(values.alone(self.Z)).max() + np.abs(self.w).max())
+        )
         size = np.linalg.svd(self.w - self.w.mean(axis=0), compute_uv=False)
         self.together = count_readable_tokens(int((size > roundoff**0.25 * size[0]).sum()))
         others = rng.permutation(np.setdiff1d(np.arange(len(self.Z)), vocabulary.basis))
@@ -157,7 +174,9 @@ class Comparer:
         return columns
 
     def uncertainty(self, column: Column, Q: Matrix) -> float:
-        """Standard error of the least certain score among the basis tokens, for a column inside span(Q)."""
+        """Standard error of the least certain score among the basis tokens, for a column inside
+        span(Q).
+        """
         count, of, error = self._errors.get(column.b, (0, None, 0.0))
         if count != len(column.t) or of is not Q or count == 0:
             if self._basis[0] is not Q:
@@ -168,7 +187,9 @@ class Comparer:
         return error
 
     def _groups(self, columns: list[Column], lists: list[Rows]) -> None:
-        for size in sorted({len(g) for these in lists for g in _split_tokens(these, self.together)}):
+        for size in sorted(
+            {len(g) for these in lists for g in _split_tokens(these, self.together)}
+        ):
             jobs = [
                 (column, group)
                 for column, these in zip(columns, lists, strict=True)
@@ -179,16 +200,22 @@ class Comparer:
 
     def _group(self, columns: list[Column], groups: Table) -> None:
         b = np.array([column.b for column in columns])
-        shares, rest, error, _ = self._shares(np.column_stack([groups, b]), groups, np.zeros((len(b), self.w.shape[1])))
+        shares, rest, error, _ = self._shares(
+            np.column_stack([groups, b]), groups, np.zeros((len(b), self.w.shape[1]))
+        )
         for k, column in enumerate(columns):
-            for a, share, e in zip(groups[k].tolist(), shares[k].tolist(), error[k].tolist(), strict=True):
+            for a, share, e in zip(
+                groups[k].tolist(), shares[k].tolist(), error[k].tolist(), strict=True
+            ):
                 if e < _READABLE:
                     t = float(np.log(share / rest[k]))
                     column.take(self.Z[a] - self.Z[column.b], t, e)
                     column.scores[a] = (t, e)
 
     def _one_by_one(self, columns: list[Column], lists: list[Rows]) -> None:
-        """First the token whose value is farthest from that of b; it then helps to see those that are close."""
+        """First the token whose value is farthest from that of b; it then helps to see those that
+        are close.
+        """
         first = [
             int(these[self._away(these, self.w[column.b]).argmax()])
             for column, these in zip(columns, lists, strict=True)
@@ -198,9 +225,16 @@ class Comparer:
         for column, these, p in zip(columns, lists, first, strict=True):
             others = these[these != p]
             away = self._away(others, self.w[column.b])
-            helped = self._away(others, self._mass(column, p)[0]) if self._sure(column, p) else np.zeros(len(others))
+            helped = (
+                self._away(others, self._mass(column, p)[0])
+                if self._sure(column, p)
+                else np.zeros(len(others))
+            )
             helps = (helped > away).tolist()
-            rest += [(column, a, p if better else -1) for a, better in zip(others.tolist(), helps, strict=True)]
+            rest += [
+                (column, a, p if better else -1)
+                for a, better in zip(others.tolist(), helps, strict=True)
+            ]
         self._singles(rest)
 
     def _away(self, tokens: Rows, value: Vector) -> Vector:
@@ -208,12 +242,19 @@ class Comparer:
         return np.abs(self.w[tokens] - value).max(axis=1)
 
     def _mass(self, column: Column, p: int) -> Mass:
-        """Mean value of {b, p}, log of its mass over the larger of both, which that is, and the error of it all."""
+        """Mean value of {b, p}, log of its mass over the larger of both, which that is, and the
+        error of it all.
+        """
         t, error = column.scores[p]
         share = float(1.0 / (1.0 + np.exp(-max(t, -700.0))))
         C = self.w[column.b] + share * (self.w[p] - self.w[column.b])
         log = float(np.log1p(np.exp(-abs(t))))
-        return C, log, p if t > 0 else column.b, error * min(share, 1.0 - share) if np.isfinite(t) else error
+        return (
+            C,
+            log,
+            p if t > 0 else column.b,
+            error * min(share, 1.0 - share) if np.isfinite(t) else error,
+        )
 
     def _sure(self, column: Column, p: int) -> bool:
         return p in column.scores and self._mass(column, p)[3] < self.tolerance
@@ -232,18 +273,34 @@ class Comparer:
         C = np.array([mass[0] for mass in masses]) - self.w[b]
         shares, rest, error, coarse = self._shares(table, table[:, :1], C)
         for (column, a, p), mass, *reading in zip(
-            jobs, masses, shares[:, 0].tolist(), rest.tolist(), error[:, 0].tolist(), coarse.tolist(), strict=True
+            jobs,
+            masses,
+            shares[:, 0].tolist(),
+            rest.tolist(),
+            error[:, 0].tolist(),
+            coarse.tolist(),
+            strict=True,
         ):
             column.asked.add((a, p))
             apart = 0.0 if p < 0 else float(np.abs(self.w[p] - self.w[column.b]).max())
             self._conclude(column, a, mass, *reading, blur=apart / self.noise)
 
     def _conclude(
-        self, column: Column, a: int, mass: Mass, share: float, rest: float, error: float, coarse: float, blur: float
+        self,
+        column: Column,
+        a: int,
+        mass: Mass,
+        share: float,
+        rest: float,
+        error: float,
+        coarse: float,
+        blur: float,
     ) -> None:
-        """Take one reading as an equation; one that shows nothing but its own token as a score beyond reading.
+        """Take one reading as an equation; one that shows nothing but its own token as a score
+        beyond reading.
 
-        A doubt about the mass moves its logarithm, and its mean value, which is read as if the answer had moved.
+        A doubt about the mass moves its logarithm, and its mean value, which is read as if the
+        answer had moved.
         """
         _, log, anchor, doubt = mass
         if error < _READABLE:
@@ -255,8 +312,12 @@ class Comparer:
         elif max(rest, coarse) < self.tolerance:
             column.scores[a] = (np.inf, max(rest, 0.0) + coarse)
 
-    def _shares(self, table: Table, groups: Table, C: Matrix) -> tuple[Matrix, Vector, Matrix, Vector]:
-        """Shares of `groups`, what they leave of 1, errors of the logarithms of their ratios, errors of shares."""
+    def _shares(
+        self, table: Table, groups: Table, C: Matrix
+    ) -> tuple[Matrix, Vector, Matrix, Vector]:
+        """Shares of `groups`, what they leave of 1, errors of the logarithms of their ratios,
+        errors of shares.
+        """
         b = table[:, -1]
         answers = self.asker.ask(table)
         y = answers - self.values.alone(self.Z[b]) - C
@@ -268,12 +329,21 @@ class Comparer:
         each, all_ = np.abs(decoder).sum(axis=2), np.abs(decoder.sum(axis=1)).sum(axis=1)
         self._check(table, answers, y, w, shares, each.max(axis=1))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            error = self.noise * (each / np.maximum(shares, 0.0) + (all_ / np.maximum(rest, 0.0))[:, None])
+            error = self.noise * (
+                each / np.maximum(shares, 0.0) + (all_ / np.maximum(rest, 0.0))[:, None]
+            )
         blind = ~(np.abs(w).max(axis=2) > 0)
         error = np.where(np.isfinite(error) & ~blind, error, np.inf)
-        return shares, rest, error, np.where(blind.any(axis=1), np.inf, self.noise * each.max(axis=1))
+        return (
+            shares,
+            rest,
+            error,
+            np.where(blind.any(axis=1), np.inf, self.noise * each.max(axis=1)),
+        )
 
-    def _check(self, table: Table, answers: Matrix, y: Matrix, w: Stack, shares: Matrix, gain: Vector) -> None:
+    def _check(
+        self, table: Table, answers: Matrix, y: Matrix, w: Stack, shares: Matrix, gain: Vector
+    ) -> None:
         """Refuse answers that no shares explain.
 
         Raises:
@@ -282,7 +352,8 @@ class Comparer:
         slack = _SLACK + 256 * self.noise * gain
         outside = np.maximum(-shares.min(axis=1), shares.sum(axis=1) - 1.0) > slack
         off = (
-            np.abs(y - np.einsum("qg,qgo->qo", shares, w)).max(axis=1) > _SLACK * np.abs(self.w).max() + 64 * self.noise
+            np.abs(y - np.einsum("qg,qgo->qo", shares, w)).max(axis=1)
+            > _SLACK * np.abs(self.w).max() + 64 * self.noise
         )
         wrong = np.flatnonzero((outside | off) & (slack < 1e-3))
         if len(wrong):
@@ -290,7 +361,9 @@ class Comparer:
             nearest = np.clip(shares[at], 0.0, 1.0)
             nearest /= max(1.0, nearest.sum())
             predicted = answers[at] - y[at] + nearest @ w[at]
-            raise NotAHead(Counterexample(self.asker.vocabulary.E[table[at]], answers[at], predicted))
+            raise NotAHead(
+                Counterexample(self.asker.vocabulary.E[table[at]], answers[at], predicted)
+            )
 
     def _refine(self, columns: list[Column], Q: Matrix) -> None:
         """Ask more about columns whose scores are not known well enough, while it helps."""
@@ -317,7 +390,9 @@ class Comparer:
         reach = float(np.linalg.norm(self.X - self.Z[column.b] @ Q, axis=1).max())
         worst = np.argsort(-sizes)[: min(int((sizes * reach > goal / 4).sum()), _AT_ONCE)]
         choices = [-1, *self._anchors(column)]
-        gains = np.array([self._gain(column, p, u, Q, root[worst] / sizes[worst, None]) for p in choices])
+        gains = np.array(
+            [self._gain(column, p, u, Q, root[worst] / sizes[worst, None]) for p in choices]
+        )
         jobs: list[Job] = []
         for k in range(len(worst)):
             which, i = np.unravel_index(int(gains[:, :, k].argmax()), gains.shape[:2])
@@ -327,7 +402,9 @@ class Comparer:
         return jobs
 
     def _anchors(self, column: Column) -> list[int]:
-        """Tokens to compare with besides b: two of known scores and unlike values, and four far above b."""
+        """Tokens to compare with besides b: two of known scores and unlike values, and four far
+        above b.
+        """
         good = [a for a in column.scores if self._sure(column, a)]
         near = [a for a in good if abs(column.scores[a][0]) < 12]
         near = sorted(near, key=lambda a: -float(np.abs(self.w[a] - self.w[column.b]).max()))[:2]
@@ -335,18 +412,26 @@ class Comparer:
         return near + self.rng.permutation(np.array(above, dtype=np.int64))[:4].tolist()
 
     def _gain(self, column: Column, p: int, u: Vector, Q: Matrix, directions: Matrix) -> Matrix:
-        """What comparing each token of the pool with {b, p} is expected to tell about each direction."""
+        """What comparing each token of the pool with {b, p} is expected to tell about each
+        direction.
+        """
         C, _, anchor, _ = (self.w[column.b], 0.0, column.b, 0.0) if p < 0 else self._mass(column, p)
         D = self.X - self.Z[anchor] @ Q
         t = np.clip(np.abs(D @ (Q.T @ u)), 0.0, 30.0)
         weight = self._away(self.pool, C) / (2 + 2 * np.cosh(t))
-        done = [i for i, a in enumerate(self.pool.tolist()) if (a, p) in column.asked or a in (column.b, p)]
+        done = [
+            i
+            for i, a in enumerate(self.pool.tolist())
+            if (a, p) in column.asked or a in (column.b, p)
+        ]
         weight[done] = 0.0
         return weight[:, None] * np.abs(D @ directions.T)
 
 
 def count_readable_tokens(outputs: int) -> int:
-    """How many tokens to read from one answer of so many independent outputs: a few less keep the reading stable."""
+    """How many tokens to read from one answer of so many independent outputs: a few less keep the
+    reading stable.
+    """
     return max(1, outputs - outputs // 4 if outputs >= 8 else outputs)
 
 

@@ -1,8 +1,9 @@
 r"""A head from queries whose tokens are rows of a given matrix E, and nothing else.
 
-Single tokens give the affine read-out. Comparisons under one query token b give the column $W z_b + h$ on the
-differences of tokens, b running over an affine basis; once the columns of several tokens span no more than those
-before, the others are measured only along that span. What the affine hull of E leaves open is chosen small.
+Single tokens give the affine read-out. Comparisons under one query token b give the column $W z_b +
+h$ on the differences of tokens, b running over an affine basis; once the columns of several tokens
+span no more than those before, the others are measured only along that span. What the affine hull
+of E leaves open is chosen small.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, Vector, check_finite, check_shape, freeze_array, pin_one_thread
+from keyhole._arrays import (
+    Matrix,
+    Sequences,
+    Vector,
+    check_finite,
+    check_shape,
+    freeze_array,
+    pin_one_thread,
+)
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
@@ -32,7 +41,15 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import LENGTHS, LOGITS, QUERIES
-from keyhole.learners.vocabulary.comparisons import GOAL, SPARE, Asker, Column, Comparer, Values, count_readable_tokens
+from keyhole.learners.vocabulary.comparisons import (
+    GOAL,
+    SPARE,
+    Asker,
+    Column,
+    Comparer,
+    Values,
+    count_readable_tokens,
+)
 from keyhole.learners.vocabulary.hull import Rows, Vocabulary, append_one, least_squares
 from keyhole.models import Head
 from keyhole.oracles import Counted, Oracle
@@ -51,10 +68,12 @@ _JOINT = 700  # unknowns up to which columns that are not known one by one are s
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Restricted:
-    """Recovers a head on the tokens it may ask: (m + 1) ceil(m/o) comparisons at most, m the dimension of their hull.
+    """Recovers a head on the tokens it may ask: (m + 1) ceil(m/o) comparisons at most, m the
+    dimension of their hull.
 
     Args:
-        tokens: the vocabulary E, one token per row; every token of every query is one of them, bit by bit.
+        tokens: the vocabulary E, one token per row; every token of every query is one of them, bit
+            by bit.
     """
 
     tokens: Matrix
@@ -64,10 +83,14 @@ class Restricted:
         check_shape("tokens", self.tokens, (None, None))
         check_finite("tokens", self.tokens)
         if self.tokens.size == 0:
-            raise InvalidInput(f"a vocabulary needs at least one token; got shape {self.tokens.shape}.")
+            raise InvalidInput(
+                f"a vocabulary needs at least one token; got shape {self.tokens.shape}."
+            )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """One query per basis token, pairs to see what acts, comparisons as for W of full rank, then verification."""
+        """One query per basis token, pairs to see what acts, comparisons as for W of full rank,
+        then verification.
+        """
         self._fits(width)
         m = Vocabulary.of(self.tokens).size
         many = count_readable_tokens(min(m, outputs))
@@ -83,11 +106,16 @@ class Restricted:
         return Plan(by_phase=by_phase, at_most=most, degrees_of_freedom=freedom, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
-        """Recover what the vocabulary determines of a head; every way to stop ends in a Recovery."""
+        """Recover what the vocabulary determines of a head; every way to stop ends in a
+        Recovery.
+        """
         self._fits(oracle.width)
         measuring, checking = rng.spawn(2)
         session = _VocabularySession(
-            Counted(oracle), Vocabulary.of(self.tokens), read_imperfection(oracle).roundoff, measuring
+            Counted(oracle),
+            Vocabulary.of(self.tokens),
+            read_imperfection(oracle).roundoff,
+            measuring,
         )
         try:
             session.measure()
@@ -101,7 +129,9 @@ class Restricted:
 
     def _fits(self, width: int) -> None:
         if self.tokens.shape[1] != width:
-            raise InvalidInput(f"the vocabulary's tokens have width {self.tokens.shape[1]}, the target's {width}.")
+            raise InvalidInput(
+                f"the vocabulary's tokens have width {self.tokens.shape[1]}, the target's {width}."
+            )
 
 
 @dataclass(slots=True)
@@ -141,7 +171,11 @@ class _VocabularySession:
     def head(self) -> Head | None:
         """The head as far as it is known."""
         values = self.values
-        return None if values is None else self.vocabulary.lift(self.W, self.h, values.V, values.c, values.U)
+        return (
+            None
+            if values is None
+            else self.vocabulary.lift(self.W, self.h, values.V, values.c, values.U)
+        )
 
     def measure(self) -> None:
         """Read out, see what acts, and measure the scores."""
@@ -153,7 +187,9 @@ class _VocabularySession:
             self.values = self._attended(self.values)
         if self.blind:
             return
-        comparer = Comparer(self.asker, self.values, roundoff=self.roundoff, tolerance=self.tolerance, rng=self.rng)
+        comparer = Comparer(
+            self.asker, self.values, roundoff=self.roundoff, tolerance=self.tolerance, rng=self.rng
+        )
         with self.oracle.phase("measure"):
             self._scores(comparer)
 
@@ -172,11 +208,14 @@ class _VocabularySession:
         if (gaps > max(1e-9, 1e3 * self.roundoff) * np.abs(answers).max()).any():
             at = int(gaps.argmax())
             predicted = values.alone(Z[rows[at : at + 1]])[0]
-            raise NotAHead(Counterexample(self.vocabulary.E[rows[at : at + 1]], answers[at], predicted))
+            raise NotAHead(
+                Counterexample(self.vocabulary.E[rows[at : at + 1]], answers[at], predicted)
+            )
         return values
 
-    # [a; b] answers f(b) + s w and [a; a; b] f(b) + 2s/(1+s) w, with w = V^T(a - b) and s the share of a in [a; b].
-    # So their quotient q gives s = 2/q - 1 and w = (first)/s, whether or not a residual acts.
+    # [a; b] answers f(b) + s w and [a; a; b] f(b) + 2s/(1+s) w, with w = V^T(a - b) and s the share
+    # of a in [a; b]. So their quotient q gives s = 2/q - 1 and w = (first)/s, whether or not a
+    # residual acts.
     def _pairs(self, a: Rows, b: Rows) -> tuple[Vector, Matrix]:
         """Shares of a in [a; b], zero where unreadable, and the values V^T(a - b)."""
         alone = self.values.alone(self.vocabulary.Z[b]) if self.values is not None else 0.0
@@ -224,11 +263,17 @@ class _VocabularySession:
             a = self.rng.permutation(basis)
             b = np.roll(a, 1)
             share, w = self._pairs(a, b)
-            D, T, weight = np.concatenate([D, Z[a] - Z[b]]), np.concatenate([T, w]), np.concatenate([weight, share])
+            D, T, weight = (
+                np.concatenate([D, Z[a] - Z[b]]),
+                np.concatenate([T, w]),
+                np.concatenate([weight, share]),
+            )
         raise Saturated
 
     def _scores(self, comparer: Comparer) -> None:
-        """Columns in growing blocks; once they span nothing new, the others along that span only."""
+        """Columns in growing blocks; once they span nothing new, the others along that span
+        only.
+        """
         basis, Q = self.vocabulary.basis, np.eye(self.vocabulary.size)
         order = self.rng.permutation(basis)
         rank = 0
@@ -256,47 +301,80 @@ class _VocabularySession:
         return np.array([column.solve(Q)[0] for column in self.columns]), np.array(errors)
 
     def _assemble(self, comparer: Comparer, Q: Matrix) -> None:
-        """W and h from the columns: one by one where they are known well, together where they are not."""
+        """W and h from the columns: one by one where they are known well, together where they are
+        not.
+        """
         U, error = self._solved(comparer, Q)
-        m, Y = self.vocabulary.size, append_one(self.vocabulary.Z[[column.b for column in self.columns]])
+        m, Y = (
+            self.vocabulary.size,
+            append_one(self.vocabulary.Z[[column.b for column in self.columns]]),
+        )
         weight = 1.0 / np.maximum(error, self.roundoff)[:, None]
         with pin_one_thread():
-            inverse = np.asarray(np.linalg.pinv(weight / weight.max() * Y, rcond=1e-14), dtype=np.float64)
-            doubt = (
-                np.linalg.norm(append_one(self.vocabulary.Z[self.vocabulary.basis]) @ inverse, axis=1) / weight.max()
+            inverse = np.asarray(
+                np.linalg.pinv(weight / weight.max() * Y, rcond=1e-14), dtype=np.float64
             )
-            complete = len(self.columns) > m and np.linalg.matrix_rank(weight / weight.max() * Y, tol=1e-14) > m
+            doubt = (
+                np.linalg.norm(
+                    append_one(self.vocabulary.Z[self.vocabulary.basis]) @ inverse, axis=1
+                )
+                / weight.max()
+            )
+            complete = (
+                len(self.columns) > m
+                and np.linalg.matrix_rank(weight / weight.max() * Y, tol=1e-14) > m
+            )
             self.error = float(doubt.max()) if complete else float(error.max())
             self.uncertain = int(((doubt if complete else error) > _KNOWN * self.tolerance).sum())
-            M = self._joint(Y) if self.uncertain and m * (m + 1) <= _JOINT else inverse @ (weight / weight.max() * U)
+            M = (
+                self._joint(Y)
+                if self.uncertain and m * (m + 1) <= _JOINT
+                else inverse @ (weight / weight.max() * U)
+            )
             self.W, self.h = M[:-1].T, M[-1]
             self.rank = matrix_rank(self.W, 1e-9) if len(self.columns) > m else None
 
     def _joint(self, Y: Matrix) -> Matrix:
-        """Least squares over all equations (z_a - z_p) . (W z_b + h) = t, each by its standard error."""
+        """Least squares over all equations (z_a - z_p) . (W z_b + h) = t, each by its standard
+        error.
+        """
         size = self.vocabulary.size
-        counts, parts = [len(c.t) for c in self.columns], [np.array(c.D).reshape(-1, size) for c in self.columns]
+        counts, parts = (
+            [len(c.t) for c in self.columns],
+            [np.array(c.D).reshape(-1, size) for c in self.columns],
+        )
         weight = 1.0 / np.concatenate([np.array(c.error) for c in self.columns])
         t = weight * np.concatenate([np.array(c.t) for c in self.columns])
-        rows = np.einsum("q,qy,qd->qyd", weight, np.repeat(Y, counts, axis=0), np.concatenate(parts))
+        rows = np.einsum(
+            "q,qy,qd->qyd", weight, np.repeat(Y, counts, axis=0), np.concatenate(parts)
+        )
         if len(t) == 0:
             return np.zeros((size + 1, size))
         return least_squares(rows.reshape(len(t), -1), t[:, None], 1e-14).reshape(size + 1, size)
 
     def sequences(self, rng: np.random.Generator) -> Iterator[Sequences]:
-        """Fresh sequences of lengths 1 to 32: half of tokens not asked before, where there are any, half of any."""
+        """Fresh sequences of lengths 1 to 32: half of tokens not asked before, where there are any,
+        half of any.
+        """
         E = self.vocabulary.E
         held = self.vocabulary.outside(np.array(sorted(self.asker.used), dtype=np.int64))
         held = held if len(held) else np.arange(len(E))
         half = (len(LOGITS) + 1) // 2
         for length in LENGTHS:
-            rows = [rng.choice(held, (half, length)), rng.integers(len(E), size=(len(LOGITS) + 1 - half, length))]
+            rows = [
+                rng.choice(held, (half, length)),
+                rng.integers(len(E), size=(len(LOGITS) + 1 - half, length)),
+            ]
             yield E[np.concatenate(rows)]
 
     def refuse(self, status: Status, case: Counterexample | None = None) -> Ending:
         """Refuse, unless the target turns out to answer the same question differently."""
         far = "Only tokens of the vocabulary may be asked, and their scores are too far apart."
-        detail = far if status is Status.SATURATED else describe_case(case, "what such a head can answer")
+        detail = (
+            far
+            if status is Status.SATURATED
+            else describe_case(case, "what such a head can answer")
+        )
         return resolve_doubt(self.oracle, Doubt(status, case, detail), probe=self.probe)
 
     def conclude(self, ending: Ending) -> Recovery[Head]:
@@ -326,25 +404,46 @@ class _VocabularySession:
 
     def _determined(self, verdict: Verdict) -> str:
         v = self.vocabulary
-        where = f"The tokens span {v.span} of {len(v.mean)} dimensions, their affine hull has dimension {v.size}"
+        where = (
+            f"The tokens span {v.span} of {len(v.mean)} dimensions, their affine hull has dimension"
+            f" {v.size}"
+        )
         if self.values is None or verdict is Verdict.CLASS_REFUTED:
-            return f"{where}. Nothing is determined." if self.values is None else f"{where}. No single head fits."
+            return (
+                f"{where}. Nothing is determined."
+                if self.values is None
+                else f"{where}. No single head fits."
+            )
         if verdict is Verdict.BUDGET_SPENT:
-            return f"{where}. Of {v.size + 1} query tokens {len(self.columns)} had their scores measured."
+            return (
+                f"{where}. Of {v.size + 1} query tokens {len(self.columns)} had their scores"
+                " measured."
+            )
         if self.blind:
-            return f"{where}. What single tokens answer is determined; attention shows nowhere, so W, h and V are not."
+            return (
+                f"{where}. What single tokens answer is determined; attention shows nowhere, so W,"
+                " h and V are not."
+            )
         mixed = (
-            "the hull does not contain 0, so h acts as part of W and c as part of V (U where there is one): "
-            "they are determined together only, and h = c = 0 was chosen"
+            "the hull does not contain 0, so h acts as part of W and c as part of V (U where there"
+            " is one): they are determined together only, and h = c = 0 was chosen"
             if v.aside.any()
             else "the hull contains 0, so h and c are determined apart from W and V"
         )
-        known = "W is determined between differences of tokens (keys) and tokens (queries), V on tokens"
-        parts = [f"{where}; {mixed}.", f"{known}; elsewhere they are chosen small, and nothing asked can tell."]
-        parts += ["A residual acts, so V is determined along differences of tokens only."] * (self.values.U is not None)
+        known = (
+            "W is determined between differences of tokens (keys) and tokens (queries), V on tokens"
+        )
+        parts = [
+            f"{where}; {mixed}.",
+            f"{known}; elsewhere they are chosen small, and nothing asked can tell.",
+        ]
+        parts += ["A residual acts, so V is determined along differences of tokens only."] * (
+            self.values.U is not None
+        )
         if self.uncertain:
             parts.append(
-                f"For {self.uncertain} of {v.size + 1} query tokens scores are too far apart to be read in full."
+                f"For {self.uncertain} of {v.size + 1} query tokens scores are too far apart to be"
+                " read in full."
             )
         return " ".join(parts)
 
@@ -363,7 +462,12 @@ def _judge(session: _VocabularySession, rng: np.random.Generator) -> Recovery[He
     with session.oracle.phase("verify"):
         batches = session.sequences(rng)
         seen = examine_model(
-            session.oracle, head, tolerance=session.tolerance, roundoff=session.roundoff, rng=rng, batches=batches
+            session.oracle,
+            head,
+            tolerance=session.tolerance,
+            roundoff=session.roundoff,
+            rng=rng,
+            batches=batches,
         )
     ending = settle(
         session.oracle,
@@ -376,7 +480,9 @@ def _judge(session: _VocabularySession, rng: np.random.Generator) -> Recovery[He
 
 
 def _doubt(session: _VocabularySession, seen: Examination) -> tuple[Status, Counterexample | None]:
-    """Why fresh answers disagree, with the case against the class where nothing else explains it."""
+    """Why fresh answers disagree, with the case against the class where nothing else explains
+    it.
+    """
     if session.blind or seen.fresh.relative <= 1e3 * session.error:
         return Status.SATURATED, None
     if seen.fresh.relative <= VOCABULARY.near * session.tolerance:

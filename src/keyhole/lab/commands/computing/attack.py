@@ -1,4 +1,6 @@
-"""The attack job: an input on which a saved model of sparse averaging fails, put to the model itself."""
+"""The attack job: an input on which a saved model of sparse averaging fails, put to the model
+itself.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def run_attack(job: AttackJob) -> Record:
     start = time.perf_counter()
     model = load(job.model)
     task = pose_task(job.task, job, **_find_own_sizes(model, job.task))
-    found = attack(model, task, rng=seed_generator(job.seed), number_format=job.dtype, accuracy=job.accuracy)
+    found = attack(
+        model, task, rng=seed_generator(job.seed), number_format=job.dtype, accuracy=job.accuracy
+    )
     told = found.inequality
     data = {
         "task": task.name,
@@ -50,7 +54,14 @@ def _find_own_sizes(model: Any, task: str) -> dict[str, int]:
 def _record_attack_failure(found: Attack) -> dict[str, Any]:
     """Both inputs, the one that fails first, with what the model says and what is right."""
     if found.inputs is None or found.answers is None or found.targets is None:
-        return {"input": None, "twin": None, "row": None, "answers": None, "targets": None, "error": None}
+        return {
+            "input": None,
+            "twin": None,
+            "row": None,
+            "answers": None,
+            "targets": None,
+            "error": None,
+        }
     order = [found.worst, 1 - found.worst]
     return {
         "input": found.inputs[order[0]],
@@ -86,7 +97,12 @@ BASELINES = ("mlp", *CELLS)
 def draw_random_baseline(job: SampleJob) -> Mlp | Recurrent:
     """A random network without attention, for `keyhole sample`."""
     hidden = 4 * job.width if job.hidden is None else job.hidden
-    for name, size in {"width": job.width, "length": job.length, "q": job.q, "hidden": hidden}.items():
+    for name, size in {
+        "width": job.width,
+        "length": job.length,
+        "q": job.q,
+        "hidden": hidden,
+    }.items():
         if size < 1:
             raise InvalidInput(f"--{name} is a whole number >= 1; got {size}.")
     if not 1 <= job.state_bits <= UNROUNDED:
@@ -95,4 +111,6 @@ def draw_random_baseline(job: SampleJob) -> Mlp | Recurrent:
     if job.kind == "mlp":
         return Mlp.random(job.length, q=job.q, dimension=job.width, hidden=hidden, rng=rng)
     bits = job.state_bits
-    return Recurrent.random(job.kind, q=job.q, dimension=job.width, units=hidden, state_bits=bits, rng=rng)
+    return Recurrent.random(
+        job.kind, q=job.q, dimension=job.width, units=hidden, state_bits=bits, rng=rng
+    )

@@ -1,4 +1,6 @@
-"""The bound job: one verdict for a task and the sizes of a model, with the plane around it when a page is asked for."""
+"""The bound job: one verdict for a task and the sizes of a model, with the plane around it when a
+page is asked for.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ import numpy as np
 from keyhole.bounds.formulas import Inequality, Sizes, count_disjointness_bits
 from keyhole.bounds.planned import is_standard
 from keyhole.bounds.protocol import converse
-from keyhole.bounds.verdicts import LARGEST, Bound, BoundVerdict, bound, bound_network, choose_axis, find_least_open
+from keyhole.bounds.verdicts import (
+    LARGEST,
+    Bound,
+    BoundVerdict,
+    bound,
+    bound_network,
+    choose_axis,
+    find_least_open,
+)
 from keyhole.constructions import Built
 from keyhole.errors import InvalidInput
 from keyhole.lab.commands.shared import list_versions, seed_generator
@@ -63,9 +73,13 @@ def _open_bound_directory(job: BoundJob) -> AbstractContextManager[Path | None]:
 
 def _judge_sizes(job: BoundJob, task: Task) -> Bound:
     if job.hidden is not None or job.state_bits is not None:
-        return bound_network(task, hidden=job.hidden, state_bits=job.state_bits, accuracy=job.accuracy)
+        return bound_network(
+            task, hidden=job.hidden, state_bits=job.state_bits, accuracy=job.accuracy
+        )
     if job.embed is None:
-        raise InvalidInput("bound needs --embed (or --hidden or --state-bits for a network without attention).")
+        raise InvalidInput(
+            "bound needs --embed (or --hidden or --state-bits for a network without attention)."
+        )
     if job.bits is not None and job.dtype is not None:
         raise InvalidInput(f"give --bits or --dtype, not both; got {job.bits} and {job.dtype}.")
     return bound(
@@ -105,7 +119,18 @@ def _record_bound(found: Bound) -> dict[str, Any]:
 
 
 def _record_inequality(told: Inequality) -> dict[str, Any]:
-    kept = ("name", "needed", "available", "unit", "formula", "theorem", "assumptions", "applies", "violated", "growth")
+    kept = (
+        "name",
+        "needed",
+        "available",
+        "unit",
+        "formula",
+        "theorem",
+        "assumptions",
+        "applies",
+        "violated",
+        "growth",
+    )
     return {name: getattr(told, name) for name in kept}
 
 
@@ -126,7 +151,9 @@ def _list_bound_rows(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str
         rows += [("assumes", one) for one in found.assumptions]
     if found.inequality is not None and found.inequality.growth:
         rows.append(("growth", found.inequality.growth))
-    rows += [("not built" if found.sampled is None else "not proved", found.reason)] * bool(found.reason)
+    rows += [("not built" if found.sampled is None else "not proved", found.reason)] * bool(
+        found.reason
+    )
     return (*rows, *([("page", f"{data['run']}/report.html")] if "run" in data else []))
 
 
@@ -137,17 +164,27 @@ def _record_bound_pictures(found: Bound, job: BoundJob) -> dict[str, Any]:
 
 
 def measure_job_plane(job: BoundJob) -> dict[str, Any]:
-    """The plane around what a job asks, without building anything: for whoever draws it again and again."""
+    """The plane around what a job asks, without building anything: for whoever draws it again and
+    again.
+    """
     found = _judge_sizes(replace(job, build=False), pose_task(job.task, job))
-    return {"plane": None if found.sizes is None or job.order != 2 else _measure_plane(found, found.sizes)}
+    return {
+        "plane": (
+            None if found.sizes is None or job.order != 2 else _measure_plane(found, found.sizes)
+        )
+    }
 
 
 def _measure_plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
-    """For numbers of so many bits, the least size that is not provably too small; the asked point; what was built."""
+    """For numbers of so many bits, the least size that is not provably too small; the asked point;
+    what was built.
+    """
     axis = choose_axis(found.inequality)
     lower: list[list[int | None]] = []
     for bits in _PLANE_BITS:
-        least = find_least_open(found.task, replace(sizes, bits=float(bits), fixed=None, format=None), axis)
+        least = find_least_open(
+            found.task, replace(sizes, bits=float(bits), fixed=None, format=None), axis
+        )
         lower.append([bits, least if least < LARGEST else None])
     asked = [getattr(sizes, axis), sizes.bits if isfinite(sizes.bits) else None]
     size = None if found.built is None else found.built.size

@@ -29,19 +29,36 @@ def run_build(job: BuildJob) -> Record:
     task, form = pose_build_task(job), _choose_number_format(job)
     room = Room(job.embed, job.value_width, job.heads, job.layers)
     found = survey_recipes(task, accuracy=job.accuracy, number_format=form, room=room, rng=rng)
-    data: dict[str, Any] = {"task": task.name, "sizes": sizes_of(task), "accuracy": job.accuracy, "seed": job.seed}
+    data: dict[str, Any] = {
+        "task": task.name,
+        "sizes": sizes_of(task),
+        "accuracy": job.accuracy,
+        "seed": job.seed,
+    }
     try:
         best = found.best
     except DoesNotFit as refusal:
         frontier = {"frontier": _record_frontier(found), "refused": dict(found.refused)}
-        return Record({"status": "DOES_NOT_FIT", "sentence": str(refusal), **data, "model": None, **frontier}, REFUSED)
-    with open_run_directory(f"build-{task.name}", out=job.out, resume=None, force=job.force) as directory:
+        return Record(
+            {"status": "DOES_NOT_FIT", "sentence": str(refusal), **data, "model": None, **frontier},
+            REFUSED,
+        )
+    with open_run_directory(
+        f"build-{task.name}", out=job.out, resume=None, force=job.force
+    ) as directory:
         path = directory / "model.safetensors"
         save(best.model, path)
-        data = {"status": "BUILT", "sentence": _describe_weights(best, found), **data, **_record_weights(best)}
+        data = {
+            "status": "BUILT",
+            "sentence": _describe_weights(best, found),
+            **data,
+            **_record_weights(best),
+        }
         data |= {"model": str(path), "frontier": _record_frontier(found)}
         data |= {"refused": dict(found.refused), "run": str(directory)}
-        data |= {"round_trip": make_round_trip(best.model, task, rng=trip)} if job.round_trip else {}
+        data |= (
+            {"round_trip": make_round_trip(best.model, task, rng=trip)} if job.round_trip else {}
+        )
         data |= {
             "seconds": {"total": time.perf_counter() - start},
             "command": _format_build_command(job),
@@ -51,7 +68,9 @@ def run_build(job: BuildJob) -> Record:
         write_atomically(directory / "record.json", record.json() + b"\n")
         example = _choose_example(best, sample_task_inputs(best.model, task, trip))
         write_tensors(directory / "example.safetensors", {"kind": "input"}, {"X": example})
-        write_atomically(directory / "report.html", build_page.draw_build_page(data, directory).encode())
+        write_atomically(
+            directory / "report.html", build_page.draw_build_page(data, directory).encode()
+        )
         return record
 
 
@@ -69,7 +88,9 @@ def pose_build_task(job: BuildJob) -> Task:
 
 def _choose_number_format(job: BuildJob) -> str | int | None:
     if job.bits is not None and job.dtype is not None:
-        raise InvalidInput("give --bits, fixed point of so many bits, or --dtype, a format by name; not both.")
+        raise InvalidInput(
+            "give --bits, fixed point of so many bits, or --dtype, a format by name; not both."
+        )
     return job.dtype if job.bits is None else job.bits
 
 
@@ -78,19 +99,31 @@ def _record_weights(best: Built) -> dict[str, Any]:
     size, seen = best.size, best.checked
     return {
         "construction": best.construction,
-        "size": {name: getattr(size, name) for name in ("embed", "value_width", "heads", "layers", "bits")},
+        "size": {
+            name: getattr(size, name)
+            for name in ("embed", "value_width", "heads", "layers", "bits")
+        },
         "format": best.format,
         "margin": best.margin,
         "error_bound": best.error_bound,
-        "checked": {name: getattr(seen, name) for name in ("inputs", "errors", "worst", "exhaustive")},
+        "checked": {
+            name: getattr(seen, name) for name in ("inputs", "errors", "worst", "exhaustive")
+        },
         "certificate": records.record_certificate(best.certificate),
     }
 
 
 def _record_frontier(found: Survey) -> dict[str, Any]:
-    """Every point that was built, smallest first, and the bits that no smaller model can do without."""
+    """Every point that was built, smallest first, and the bits that no smaller model can do
+    without.
+    """
     points = [
-        {"construction": b.construction, "embed": b.size.embed, "bits": b.size.bits, "format": b.format}
+        {
+            "construction": b.construction,
+            "embed": b.size.embed,
+            "bits": b.size.bits,
+            "format": b.format,
+        }
         for b in found.built
     ]
     return {"points": points, "limit_bits": found.limit, "limit": "H (2m + v) p >= limit_bits"}
@@ -98,8 +131,14 @@ def _record_frontier(found: Survey) -> dict[str, Any]:
 
 def _describe_weights(best: Built, found: Survey) -> str:
     size = best.size
-    doing = f"compute{'s' * (size.layers == 1)}" if best.proved else f"{'is' if size.layers == 1 else 'are'} meant for"
-    said = f"{_describe_shape(best)} of key width {size.embed} in {best.format} ({best.construction}) "
+    doing = (
+        f"compute{'s' * (size.layers == 1)}"
+        if best.proved
+        else f"{'is' if size.layers == 1 else 'are'} meant for"
+    )
+    said = (
+        f"{_describe_shape(best)} of key width {size.embed} in {best.format} ({best.construction}) "
+    )
     said += f"{doing} {best.task.name}: {best.checked.errors} errors on "
     said += f"{'all' if best.checked.exhaustive else 'the'} {best.checked.inputs:,} inputs"
     said += " there are." if best.checked.exhaustive else " asked."
@@ -122,7 +161,11 @@ def _describe_shape(best: Built) -> str:
         order = layer.order if isinstance(layer, TensorAttention) else 2
         return f"One attention unit{f' of order {order}' * (order > 2)}"
     heads = f" of {size.heads} heads" if size.heads > 1 else ""
-    return f"One attention layer{heads}" if size.layers == 1 else f"{size.layers} attention layers{heads}"
+    return (
+        f"One attention layer{heads}"
+        if size.layers == 1
+        else f"{size.layers} attention layers{heads}"
+    )
 
 
 def _list_build_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -133,11 +176,16 @@ def _list_build_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         ("format", data["format"]),
         ("margin", f"{data['margin']:.3g}"),
         ("error bound", f"{data['error_bound']:.1e}"),
-        ("checked", f"{seen['inputs']:,} inputs{', all' * seen['exhaustive']}, {seen['errors']} errors"),
+        (
+            "checked",
+            f"{seen['inputs']:,} inputs{', all' * seen['exhaustive']}, {seen['errors']} errors",
+        ),
         ("certificate", f"{held['theorem']} {held['outcome']}{_sampled(held)}"),
     ]
     for point in data["frontier"]["points"]:
-        rows.append(("frontier", f"m = {point['embed']}, p = {point['bits']}: {point['construction']}"))
+        rows.append(
+            ("frontier", f"m = {point['embed']}, p = {point['bits']}: {point['construction']}")
+        )
     if "round_trip" in data:
         rows.append(("round trip", data["round_trip"]["sentence"].removeprefix("Round trip: ")))
     return (*rows, ("model", data["model"]), ("page", f"{data['run']}/report.html"))
@@ -150,7 +198,24 @@ def _sampled(held: dict[str, Any]) -> str:
 def _format_build_command(job: BuildJob) -> str:
     """The command that does the same again."""
     words = ["keyhole", "build", job.task]
-    for name in (*_SIZES, "width", "bits", "dtype", "embed", "value_width", "heads", "layers", "accuracy", "seed"):
+    for name in (
+        *_SIZES,
+        "width",
+        "bits",
+        "dtype",
+        "embed",
+        "value_width",
+        "heads",
+        "layers",
+        "accuracy",
+        "seed",
+    ):
         value = getattr(job, name)
         words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    return " ".join([*words, *(["--at-most"] if job.at_most else []), *(["--round-trip"] if job.round_trip else [])])
+    return " ".join(
+        [
+            *words,
+            *(["--at-most"] if job.at_most else []),
+            *(["--round-trip"] if job.round_trip else []),
+        ]
+    )

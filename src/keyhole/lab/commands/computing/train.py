@@ -1,4 +1,6 @@
-"""The training job: seeds trained, measured on fresh inputs, written down as numpy models, and shown."""
+"""The training job: seeds trained, measured on fresh inputs, written down as numpy models, and
+shown.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from keyhole.lab.training.constructed import measure_constructed
 from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.lab.training.inputs.streams import Purpose
-from keyhole.lab.training.outcomes import Outcome, describe_training, format_train_command, list_training_rows
+from keyhole.lab.training.outcomes import (
+    Outcome,
+    describe_training,
+    format_train_command,
+    list_training_rows,
+)
 from keyhole.models.files import write_atomically
 
 if TYPE_CHECKING:
@@ -49,7 +56,9 @@ def run_train(job: TrainJob) -> Record:
     choice = None if job.model == CONSTRUCTED else _choose_net(job, lesson)
     with _open_training_directory(job) as directory:
         came, sizes = _train_or_construct(job, lesson, choice, directory)
-        data = describe_training(job, lesson, sizes, came) | _measure_trained_models(job, lesson, came)
+        data = describe_training(job, lesson, sizes, came) | _measure_trained_models(
+            job, lesson, came
+        )
         if directory is not None:
             data |= {"run": str(directory), **_write_seed_models(came, directory, job.seed)}
         data |= {
@@ -63,7 +72,10 @@ def run_train(job: TrainJob) -> Record:
             from keyhole.lab.pages import training_page
 
             write_atomically(directory / "record.json", record.json() + b"\n")
-            write_atomically(directory / "report.html", training_page.draw_training_page(data, came.pictures).encode())
+            write_atomically(
+                directory / "report.html",
+                training_page.draw_training_page(data, came.pictures).encode(),
+            )
         return record
 
 
@@ -76,7 +88,9 @@ def _train_or_construct(
 
 
 def _measure_trained_models(job: TrainJob, lesson: Lesson[Any], came: Outcome) -> dict[str, Any]:
-    """What built models are asked too: the round trip of the best model, and effective bits of every one."""
+    """What built models are asked too: the round trip of the best model, and effective bits of
+    every one.
+    """
     best, rng = came.models[int(np.argmin(came.errors))], seed_generator(job.seed)
     told: dict[str, Any] = {}
     if job.round_trip:
@@ -93,18 +107,29 @@ def _measure_trained_models(job: TrainJob, lesson: Lesson[Any], came: Outcome) -
 def check_training_job(job: TrainJob) -> None:
     """Raise unless the numbers of a job make sense."""
     least = {"steps": 1, "batch": 1, "warm_up": 0, "seeds": 1, "tests": 1, "heads": 1, "layers": 1}
-    least |= dict.fromkeys(("embed", "hidden", "code_width", "samples", "check_every", "patience"), 1)
+    least |= dict.fromkeys(
+        ("embed", "hidden", "code_width", "samples", "check_every", "patience"), 1
+    )
     least |= {"checkpoint_every": 1}
     for name, smallest in least.items():
         value = getattr(job, name)
         if value is not None and value < smallest:
-            raise InvalidInput(f"--{name.replace('_', '-')} is a whole number >= {smallest}; got {value}.")
+            raise InvalidInput(
+                f"--{name.replace('_', '-')} is a whole number >= {smallest}; got {value}."
+            )
     if job.rate is not None and not 0 < job.rate < float("inf"):
         raise InvalidInput(f"--rate is a positive number; got {job.rate}.")
-    if job.lengths and (job.codes not in ("random", "resampled") or not job.model.endswith("attention")):
-        raise InvalidInput("--lengths needs attention with --codes random or resampled, which any length can be given.")
+    if job.lengths and (
+        job.codes not in ("random", "resampled") or not job.model.endswith("attention")
+    ):
+        raise InvalidInput(
+            "--lengths needs attention with --codes random or resampled, which any length can be"
+            " given."
+        )
     if any(length < 2 for length in job.lengths):
-        raise InvalidInput(f"--lengths are whole numbers >= 2; got {', '.join(map(str, job.lengths))}.")
+        raise InvalidInput(
+            f"--lengths are whole numbers >= 2; got {', '.join(map(str, job.lengths))}."
+        )
     seed_generator(job.seed)
 
 
@@ -112,9 +137,14 @@ def check_training_job(job: TrainJob) -> None:
 def _check_measures(job: TrainJob, lesson: Lesson[Any]) -> None:
     """Raise unless what is to be measured of the trained models can be."""
     if job.effective_bits and job.model not in ("attention", "layers", CONSTRUCTED):
-        raise InvalidInput("--effective-bits is for models of standard attention: attention and layers.")
+        raise InvalidInput(
+            "--effective-bits is for models of standard attention: attention and layers."
+        )
     if job.lengths and lesson.labels:
-        raise InvalidInput("--lengths is for sparse-average: a unit on labels cannot know codes it was not trained on.")
+        raise InvalidInput(
+            "--lengths is for sparse-average: a unit on labels cannot know codes it was not"
+            " trained on."
+        )
     for length in job.lengths:
         replace(lesson.task, length=length)
 
@@ -147,10 +177,14 @@ def _check_resumable(directory: Path, seed: int) -> None:
     """Raise where a directory holds a run, but none with checkpoints that begin with this seed."""
     held = [*directory.glob("checkpoint-*.safetensors"), *directory.glob("record.json")]
     if held and not (directory / f"checkpoint-{seed}.safetensors").is_file():
-        raise DifferentRun(f"{directory} holds another run, none with --seed {seed}. Use --force to start anew.")
+        raise DifferentRun(
+            f"{directory} holds another run, none with --seed {seed}. Use --force to start anew."
+        )
 
 
-def train_seeds(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None) -> Outcome:
+def train_seeds(
+    job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None
+) -> Outcome:
     """Every seed trained, so many at a time as are fastest, and measured."""
     from keyhole.lab.training.longer import join_length_errors
     from keyhole.lab.training.loop import STACKED, pin_torch_thread
@@ -164,7 +198,10 @@ def train_seeds(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: P
     curve: dict[str, Any] = {"steps": longest}
     for name in ("errors", "aligned", "best_steps", "stopped"):
         curve[name] = [row for one in curves for row in one[name]]
-    models, errors = [m for part in parts for m in part.models], [e for part in parts for e in part.errors]
+    models, errors = (
+        [m for part in parts for m in part.models],
+        [e for part in parts for e in part.errors],
+    )
     return replace(
         parts[0],
         errors=errors,
@@ -175,7 +212,11 @@ def train_seeds(job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: P
 
 
 def _train_group(
-    job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None, seeds: tuple[int, ...]
+    job: TrainJob,
+    lesson: Lesson[Any],
+    choice: Choice,
+    directory: Path | None,
+    seeds: tuple[int, ...],
 ) -> Outcome:
     from keyhole.lab.training.choosing import choose_rate
     from keyhole.lab.training.longer import measure_at_lengths
@@ -184,7 +225,9 @@ def _train_group(
 
     rate = choose_rate(job.model, lesson.labels) if job.rate is None else job.rate
     every = job.check_every or max(1, job.steps // 20)
-    course = Course(job.steps, rate, job.warm_up, every, job.patience, keep_every=job.checkpoint_every)
+    course = Course(
+        job.steps, rate, job.warm_up, every, job.patience, keep_every=job.checkpoint_every
+    )
     supply = Supply(lesson, choice.net.reading, seeds, job.batch, job.samples)
     trainer = Trainer(choice.net, supply, course, identity=_identify_checkpoint(job, seeds))
     path = None if directory is None else directory / f"checkpoint-{seeds[0]}.safetensors"
@@ -209,7 +252,10 @@ def _train_group(
 
 def _identify_checkpoint(job: TrainJob, seeds: tuple[int, ...]) -> str:
     """What a checkpoint must be of, to be gone on with."""
-    return replace(job, keep=None, out=None, resume=False, force=False, checkpoint_every=1).key + f"-{seeds[0]}"
+    return (
+        replace(job, keep=None, out=None, resume=False, force=False, checkpoint_every=1).key
+        + f"-{seeds[0]}"
+    )
 
 
 def _make_progress_printer(job: TrainJob, seeds: tuple[int, ...]) -> Callable[[int], None]:
@@ -219,7 +265,10 @@ def _make_progress_printer(job: TrainJob, seeds: tuple[int, ...]) -> Callable[[i
     def tell(step: int) -> None:
         if time.monotonic() - last[0] >= _SECONDS:
             last[0] = time.monotonic()
-            sys.stderr.write(f"training {job.model}, seeds {seeds[0]} to {seeds[-1]}: step {step} of {job.steps}\n")
+            sys.stderr.write(
+                f"training {job.model}, seeds {seeds[0]} to {seeds[-1]}: step {step} of"
+                f" {job.steps}\n"
+            )
 
     return tell if job.keep is not False else lambda step: None
 

@@ -1,4 +1,6 @@
-"""The audit job: which output policy keeps how much back, measured by an extractor against each of them."""
+"""The audit job: which output policy keeps how much back, measured by an extractor against each of
+them.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,14 @@ _EACH = 4
 
 
 def run_audit(job: AuditJob) -> Record:
-    """Try every policy, write the page, return the record; what was done before is not asked again."""
+    """Try every policy, write the page, return the record; what was done before is not asked
+    again.
+    """
     start = time.perf_counter()
     rng = seed_generator(job.seed).spawn(1)[0]
     target = Declared(
-        open_target(job.target, width=job.width, outputs=job.outputs, reaching=job), read_declarations(job)
+        open_target(job.target, width=job.width, outputs=job.outputs, reaching=job),
+        read_declarations(job),
     )
     bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
     check_positive("--ball, the bound on tokens,", bound)
@@ -47,11 +52,16 @@ def run_audit(job: AuditJob) -> Record:
     with open_run_directory(name, out=job.out, resume=job.resume, force=job.force) as directory:
         _claim_directory(job, target.width, directory)
         try:
-            X, truth = _ask_held_out_sequences(job, target, min(bound, job.token_bound or bound), directory, rng)
+            X, truth = _ask_held_out_sequences(
+                job, target, min(bound, job.token_bound or bound), directory, rng
+            )
             tried = _Tried(job, directory, X, truth)
             rows = tried.everything(bound)
         except OracleError as error:
-            return Record(record_target_failure(error, 0) | {"target": job.target, "run": str(directory)}, REFUSED)
+            return Record(
+                record_target_failure(error, 0) | {"target": job.target, "run": str(directory)},
+                REFUSED,
+            )
         except _Stopped as stopped:
             return Record(stopped.record | {"run": str(directory)}, REFUSED)
         data = _record_audit(job, target, rows, truth, bound, directory) | {
@@ -72,7 +82,8 @@ class _Stopped(Exception):
 
 
 def _claim_directory(job: AuditJob, width: int, directory: Path) -> None:
-    """Write down what the directory is for, or check it; with --force, forget what was held out there.
+    """Write down what the directory is for, or check it; with --force, forget what was held out
+    there.
 
     Raises:
         DifferentRun: the directory holds something else.
@@ -83,10 +94,13 @@ def _claim_directory(job: AuditJob, width: int, directory: Path) -> None:
     path = directory / "audit.json"
     held = path.read_bytes() if path.exists() else None
     if held is not None and not (job.resume or job.force):
-        raise InvalidInput(f"{directory} holds an audit. Use --resume to go on with it, or --force to replace it.")
+        raise InvalidInput(
+            f"{directory} holds an audit. Use --resume to go on with it, or --force to replace it."
+        )
     if job.resume and held != text and (held is not None or (directory / "record.json").exists()):
         raise DifferentRun(
-            f"{directory} holds another audit or run: other target, seed or options. Give another --out."
+            f"{directory} holds another audit or run: other target, seed or options. Give another"
+            " --out."
         )
     if not job.resume:
         for file in directory.glob("held-out.sqlite*"):
@@ -104,7 +118,9 @@ def _ask_held_out_sequences(
     """Sequences that no attempt sees, with the target's own answers; asked once."""
     drawn = (rng.normal(size=(_EACH, length, target.width)) for length in _HELD_OUT)
     X = list(shorten_to_bound(drawn, bound))
-    recorded = Recorded(target, directory / "held-out.sqlite", {"target": job.target, "seed": job.seed})
+    recorded = Recorded(
+        target, directory / "held-out.sqlite", {"target": job.target, "seed": job.seed}
+    )
     try:
         return X, [recorded.ask(batch.copy()) for batch in X]
     finally:
@@ -126,13 +142,17 @@ class _Tried:
         model = _load_attempt_model(first["model"]) if _is_attempt_verified(first) else None
         self.reference = model if isinstance(model, Head) else None
         listed = list_policies(
-            first["queries"] - first["verification"], rms(np.concatenate([t.ravel() for t in self.truth])), bound
+            first["queries"] - first["verification"],
+            rms(np.concatenate([t.ravel() for t in self.truth])),
+            bound,
         )
         return [self.policy(policy, len(listed)) for policy in listed]
 
     def policy(self, policy: Policy, count: int) -> dict[str, Any]:
         """All attempts against one policy, and what they come to."""
-        made = [self.attempt(policy.name, policy.simulate, dict(options)) for options in policy.attempts]
+        made = [
+            self.attempt(policy.name, policy.simulate, dict(options)) for options in policy.attempts
+        ]
         self.done += 1
         said = describe_policy(policy, made, "answers" if self.reference is None else "W")
         sys.stderr.write(f"{self.done}/{count} {said}\n")
@@ -145,17 +165,21 @@ class _Tried:
             "attempts": made,
         }
 
-    def attempt(self, name: str, simulate: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    def attempt(
+        self, name: str, simulate: tuple[str, ...], options: dict[str, Any]
+    ) -> dict[str, Any]:
         """One learn job, taken from its record where it was finished before."""
         about = "-".join([name, *(f"{key}-{value}" for key, value in options.items())])
         place = self.directory / "".join(c if c.isalnum() else "-" for c in about).strip("-")
         if place not in self.made:
-            self.made[place] = (_read_finished_attempt(place) if self.job.resume else None) or self._learn(
-                place, simulate, options
-            )
+            self.made[place] = (
+                _read_finished_attempt(place) if self.job.resume else None
+            ) or self._learn(place, simulate, options)
         return self._summary(self.made[place], options)
 
-    def _learn(self, place: Path, simulate: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    def _learn(
+        self, place: Path, simulate: tuple[str, ...], options: dict[str, Any]
+    ) -> dict[str, Any]:
         """A learn job in a directory of its own.
 
         Raises:
@@ -163,7 +187,15 @@ class _Tried:
         """
         shared = {
             key: getattr(self.job, key)
-            for key in (*_list_declarations(), "width", "outputs", "seed", "resume", "rate", "timeout")
+            for key in (
+                *_list_declarations(),
+                "width",
+                "outputs",
+                "seed",
+                "resume",
+                "rate",
+                "timeout",
+            )
         }
         out = {"out": str(place), "force": not self.job.resume}
         run_learn(LearnJob(self.job.target, simulate=simulate, **shared, **out, **options))
@@ -178,7 +210,10 @@ class _Tried:
         error = function if self.reference is None else self._weight_error(model)
         if model is not None and error == 0.0:
             error = record.get("error_bar")  # the reference itself, known to its own error bar
-        kept = {key: record.get(key) for key in ("verdict", "status", "sentence", "model", "run", "seconds")}
+        kept = {
+            key: record.get(key)
+            for key in ("verdict", "status", "sentence", "model", "run", "seconds")
+        }
         return {
             "options": options,
             "queries": record["queries"]["total"],
@@ -195,7 +230,9 @@ class _Tried:
         return distance(self.reference, model).W
 
     def _function_error(self, model: Model) -> float:
-        """Root-mean-square error on held-out sequences, relative to the answers, up to a positive factor per output."""
+        """Root-mean-square error on held-out sequences, relative to the answers, up to a positive
+        factor per output.
+        """
         truth, said = np.concatenate(self.truth), np.concatenate([model(X) for X in self.X])
         squares = np.maximum((said * said).sum(axis=0), 1e-300)
         scale = np.maximum((truth * said).sum(axis=0) / squares, 0.0)
@@ -210,7 +247,9 @@ def _read_finished_attempt(place: Path) -> dict[str, Any] | None:
 
 
 def _has_target_failed(record: dict[str, Any]) -> bool:
-    """The target raised, or answered nonsense of its own accord: a policy can push answers out of a format's range."""
+    """The target raised, or answered nonsense of its own accord: a policy can push answers out of a
+    format's range.
+    """
     return record["status"] == "TARGET_FAILED" or (
         record["status"] == "BAD_ANSWER" and not record["options"].get("simulate")
     )
@@ -226,7 +265,12 @@ def _is_attempt_verified(attempt: dict[str, Any]) -> bool:
 
 
 def _record_audit(
-    job: AuditJob, target: Oracle, rows: list[dict[str, Any]], truth: list[Matrix], bound: float, directory: Path
+    job: AuditJob,
+    target: Oracle,
+    rows: list[dict[str, Any]],
+    truth: list[Matrix],
+    bound: float,
+    directory: Path,
 ) -> dict[str, Any]:
     asked = sum(a["queries"] for row in rows for a in row["attempts"]) + sum(map(len, truth))
     outputs = truth[0].shape[1]
@@ -236,9 +280,15 @@ def _record_audit(
     said = f"{said}; {', '.join(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else f"{said}."
     alone = rows[0]["protects"] is not None
     if not alone:
-        said = "The target is learned, but is not a single head: policies are not judged, and errors are of answers."
+        said = (
+            "The target is learned, but is not a single head: policies are not judged, and errors"
+            " are of answers."
+        )
     if not _is_attempt_verified(first):
-        said = f"No class of model that was tried explains this target ({first['verdict']}): errors are of answers."
+        said = (
+            f"No class of model that was tried explains this target ({first['verdict']}): errors"
+            " are of answers."
+        )
     return {
         "sentence": said,
         "target": job.target,
@@ -259,11 +309,18 @@ def _list_audit_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     rows = [
         (
             row["policy"],
-            f"{_format_error(row['attempts'][-1]['error'])} with {row['attempts'][-1]['queries']:,} queries",
+            (
+                f"{_format_error(row['attempts'][-1]['error'])} with"
+                f" {row['attempts'][-1]['queries']:,} queries"
+            ),
         )
         for row in data["policies"]
     ]
-    return (*rows, ("cost", f"{data['queries']['total']:,} queries in all"), ("page", f"{data['run']}/report.html"))
+    return (
+        *rows,
+        ("cost", f"{data['queries']['total']:,} queries in all"),
+        ("page", f"{data['run']}/report.html"),
+    )
 
 
 def _format_error(error: float | None) -> str:

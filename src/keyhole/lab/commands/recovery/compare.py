@@ -23,9 +23,13 @@ def run_compare(job: CompareJob) -> Record:
     same = len(set(counts)) <= 1
     units = "heads" if of == "heads" else "hidden units"
     sentence = (
-        f"The models differ by {apart.largest:.1e} at most, relatively, once the order of {units} no longer counts."
+        f"The models differ by {apart.largest:.1e} at most, relatively, once the order of {units}"
+        " no longer counts."
         if same
-        else f"The models have {counts[0]} and {counts[1]} {units} that act: they are different functions."
+        else (
+            f"The models have {counts[0]} and {counts[1]} {units} that act: they are different"
+            " functions."
+        )
     )
     data = {"sentence": sentence, "distance": parts, "largest": apart.largest, of: counts}
     return Record(data, 0, tuple((name, f"{value:.2e}") for name, value in parts.items()))
@@ -40,5 +44,10 @@ def measure_model_gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
     elif isinstance(a, Head | MultiHead) and isinstance(b, Head | MultiHead):
         gap = distance(a, b)
     else:
-        raise InvalidInput(f"models of one kind are compared; got {type(a).__name__} and {type(b).__name__}.")
-    return tuple(item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)), gap
+        raise InvalidInput(
+            f"models of one kind are compared; got {type(a).__name__} and {type(b).__name__}."
+        )
+    return (
+        tuple(item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)),
+        gap,
+    )

@@ -12,5 +12,7 @@ from keyhole.models.files import write_atomically
 def finish_recovery_run(record: Record, directory: Path) -> Record:
     """Write a record and its page."""
     write_atomically(directory / "record.json", record.json() + b"\n")
-    write_atomically(directory / "report.html", recovery_page.draw_recovery_page(record.data, directory).encode())
+    write_atomically(
+        directory / "report.html", recovery_page.draw_recovery_page(record.data, directory).encode()
+    )
     return record

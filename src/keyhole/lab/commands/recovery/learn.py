@@ -53,14 +53,18 @@ def run_learn(job: LearnJob) -> Record:
     timed = Counted(Declared(target, read_declarations(job)))
     hints = read_hints(job)
     learner = choose_learner(job.learner, hints, read_imperfection(timed))
-    place = open_run_directory(label_target(job.target), out=job.out, resume=job.resume, force=job.force)
+    place = open_run_directory(
+        label_target(job.target), out=job.out, resume=job.resume, force=job.force
+    )
     with place as directory:
         with ExitStack() as stack:
             oracle, recorded = _wrap_target(job, timed, directory, stack)
             if recorded is not None:
                 resume_noise(target, recorded.charged)
             expected = learner.plan(timed.width, outputs=timed.outputs or 1).queries
-            watched = stack.enter_context(Watched(oracle, expected, title=f"learning {label_target(job.target)}"))
+            watched = stack.enter_context(
+                Watched(oracle, expected, title=f"learning {label_target(job.target)}")
+            )
             try:
                 recovery = learn(watched, rng=rng, learner=job.learner, hints=hints)
             except InvalidInput:
@@ -72,7 +76,9 @@ def run_learn(job: LearnJob) -> Record:
                 data = record_target_failure(error, asked if recorded is None else recorded.charged)
             else:
                 lost = count_asked_again(target) if recorded is None else recorded.lost
-                data = records.record_recovery(recovery, lost=lost) | write_model(recovery, directory)
+                data = records.record_recovery(recovery, lost=lost) | write_model(
+                    recovery, directory
+                )
             spent = timed.ledger.total()
             data |= {"width": timed.width, "outputs": watched.outputs}
         data |= {
@@ -86,14 +92,20 @@ def run_learn(job: LearnJob) -> Record:
             "run": str(directory),
             **list_versions(),
         }
-        return finish_recovery_run(Record(data, choose_exit_code(data), list_recovery_rows(data)), directory)
+        return finish_recovery_run(
+            Record(data, choose_exit_code(data), list_recovery_rows(data)), directory
+        )
 
 
 def _list_given_options(job: LearnJob) -> dict[str, Any]:
     """Hints and declarations that were given, as the command line names them."""
     usual = LearnJob(job.target)
     given = {name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, "simulate", "outputs")}
-    return {name.replace("_", "-"): value for name, value in given.items() if value != getattr(usual, name)}
+    return {
+        name.replace("_", "-"): value
+        for name, value in given.items()
+        if value != getattr(usual, name)
+    }
 
 
 def read_hints(job: Hinting) -> Hints:
@@ -103,8 +115,12 @@ def read_hints(job: Hinting) -> Hints:
     return Hints(**known, tokens=tokens, bases=None if job.bases is None else load_bases(job.bases))
 
 
-def _wrap_target(job: LearnJob, timed: Counted, directory: Path, stack: ExitStack) -> tuple[Oracle, Recorded | None]:
-    """Target < transcript < chunks < budget: a budget counts what a kill lost, and no chunk is asked twice."""
+def _wrap_target(
+    job: LearnJob, timed: Counted, directory: Path, stack: ExitStack
+) -> tuple[Oracle, Recorded | None]:
+    """Target < transcript < chunks < budget: a budget counts what a kill lost, and no chunk is
+    asked twice.
+    """
     oracle: Oracle = timed
     recorded = None
     if job.record:
@@ -112,7 +128,10 @@ def _wrap_target(job: LearnJob, timed: Counted, directory: Path, stack: ExitStac
             "target": job.target,
             "digest": hash_file(job.target),
             "width": timed.width,
-            **{name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, "simulate", "learner", "seed")},
+            **{
+                name: getattr(job, name)
+                for name in (*HINTS, *DECLARATIONS, "simulate", "learner", "seed")
+            },
             "tokens": None if job.tokens is None else hash_file(job.tokens),
             "bases": None if job.bases is None else hash_file(job.bases),
             "version": __version__,
@@ -142,8 +161,21 @@ def write_model(recovery: Recovery[Any], directory: Path) -> dict[str, Any]:
 def record_target_failure(error: OracleError, asked: int) -> dict[str, Any]:
     """The record of a run that the target ended."""
     status = "BAD_ANSWER" if isinstance(error, BadAnswer) else "TARGET_FAILED"
-    sentence = f"The run stopped: {error} What was answered before is kept; mend the target and use --resume."
-    keys = ("class", "reason", "determined", "counterexample", "width", "outputs", "heads", "rank", "model")
+    sentence = (
+        f"The run stopped: {error} What was answered before is kept; mend the target and use"
+        " --resume."
+    )
+    keys = (
+        "class",
+        "reason",
+        "determined",
+        "counterexample",
+        "width",
+        "outputs",
+        "heads",
+        "rank",
+        "model",
+    )
     more = ("degrees_of_freedom", "fresh_error", "error_bar", "certificate")
     return {
         "status": status,
@@ -165,16 +197,37 @@ def list_recovery_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     rows.append(("queries", f"{asked['total']:,}" + (f" ({phases})" if phases else "")))
     if data["degrees_of_freedom"] is not None:
         limit = -(-data["degrees_of_freedom"] // (data["outputs"] or 1))
-        rows.append(("limit", f"{limit:,} queries for {data['degrees_of_freedom']:,} degrees of freedom"))
+        rows.append(
+            ("limit", f"{limit:,} queries for {data['degrees_of_freedom']:,} degrees of freedom")
+        )
     if data["fresh_error"] is not None:
         fresh = data["fresh_error"]
-        rows.append(("fresh error", f"{fresh['relative']:.1e} relative, over {fresh['sequences']} sequences"))
+        rows.append(
+            (
+                "fresh error",
+                f"{fresh['relative']:.1e} relative, over {fresh['sequences']} sequences",
+            )
+        )
     if data["error_bar"] is not None:
         rows.append(("error bar", f"{data['error_bar']:.1e} relative, on W"))
     if data["counterexample"] is not None:
         case = data["counterexample"]
         rows.append(
-            ("refuted by", f"a sequence of length {len(case['tokens'])}, in record.json; gap {case['gap']:.1e}")
+            (
+                "refuted by",
+                (
+                    f"a sequence of length {len(case['tokens'])}, in record.json; gap"
+                    f" {case['gap']:.1e}"
+                ),
+            )
         )
-    rows.append(("seconds", f"{data['seconds']['total']:.2f}, of which {data['seconds']['oracle']:.2f} in the target"))
+    rows.append(
+        (
+            "seconds",
+            (
+                f"{data['seconds']['total']:.2f}, of which {data['seconds']['oracle']:.2f} in the"
+                " target"
+            ),
+        )
+    )
     return (*rows, ("written to", data["run"]))

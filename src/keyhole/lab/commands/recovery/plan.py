@@ -25,7 +25,10 @@ def run_plan(job: PlanJob) -> Record:
         oracle = open_target(job.target, width=width, outputs=outputs)
         width, outputs = oracle.width, outputs or oracle.outputs
     if width is None or width < 1:
-        raise InvalidInput(f"a plan needs --width (a whole number >= 1) or a TARGET that knows its own; got {width}.")
+        raise InvalidInput(
+            "a plan needs --width (a whole number >= 1) or a TARGET that knows its own; got"
+            f" {width}."
+        )
     if outputs is not None and outputs < 1:
         raise InvalidInput(f"--outputs is a whole number >= 1; got {outputs}.")
     stated = read_declarations(job)
@@ -33,15 +36,20 @@ def run_plan(job: PlanJob) -> Record:
     plan = choose_learner(learner, read_hints(job), stated).plan(width, outputs=outputs or 1)
     said = _find_promises(job, stated, width)
     sentence = (
-        f"A head of width {width} with {plan.outputs} output{'s' * (plan.outputs > 1)} has {plan.degrees_of_freedom:,} "
-        f"degrees of freedom: no learner can ask fewer than {plan.limit:,} queries; this one expects {plan.queries:,}."
+        f"A head of width {width} with {plan.outputs} output{'s' * (plan.outputs > 1)} has"
+        f" {plan.degrees_of_freedom:,} degrees of freedom: no learner can ask fewer than"
+        f" {plan.limit:,} queries; this one expects {plan.queries:,}."
     )
     data = {
         "sentence": sentence,
         "learner": learner,
         "width": width,
         "outputs": plan.outputs,
-        "queries": {"total": plan.queries, "at_most": plan.at_most, "by_phase": dict(plan.by_phase)},
+        "queries": {
+            "total": plan.queries,
+            "at_most": plan.at_most,
+            "by_phase": dict(plan.by_phase),
+        },
         "degrees_of_freedom": plan.degrees_of_freedom,
         "limit": plan.limit,
         **said,
@@ -59,10 +67,16 @@ def _choose_planned_learner(job: PlanJob, stated: Imperfection) -> str:
     if job.accuracy is not None and (job.norm_bound is None or job.margin is None):
         raise InvalidInput("--accuracy needs --norm-bound and --margin: Theorem 6.1 rests on both.")
     if job.accuracy is not None and job.learner not in ("auto", "tolerant"):
-        raise InvalidInput(f"--accuracy goes with the learner tolerant (or auto); got {job.learner}.")
+        raise InvalidInput(
+            f"--accuracy goes with the learner tolerant (or auto); got {job.learner}."
+        )
     if job.accuracy is not None and (stated.noise != 0 or stated.levels is not None):
-        raise InvalidInput("--accuracy is promised for errors up to a tolerance, not for random noise or labels.")
-    return "tolerant" if job.learner == "auto" and _has_tolerance_promise(job, stated) else job.learner
+        raise InvalidInput(
+            "--accuracy is promised for errors up to a tolerance, not for random noise or labels."
+        )
+    return (
+        "tolerant" if job.learner == "auto" and _has_tolerance_promise(job, stated) else job.learner
+    )
 
 
 def _has_tolerance_promise(job: PlanJob, stated: Imperfection) -> bool:
@@ -72,12 +86,20 @@ def _has_tolerance_promise(job: PlanJob, stated: Imperfection) -> bool:
 
 
 def _find_promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
-    """`tolerance` and `guarantee` by Theorem 6.1, `standard_error` by the tilted simplex; None where silent."""
+    """`tolerance` and `guarantee` by Theorem 6.1, `standard_error` by the tilted simplex; None
+    where silent.
+    """
     said: dict[str, Any] = dict.fromkeys(("tolerance", "guarantee", "standard_error"))
-    if job.norm_bound is not None and job.margin is not None and _has_tolerance_promise(job, stated):
+    if (
+        job.norm_bound is not None
+        and job.margin is not None
+        and _has_tolerance_promise(job, stated)
+    ):
         tolerance = stated.tolerance
         if job.accuracy is not None:
-            said["tolerance"] = largest_tolerance(width, job.norm_bound, job.margin, job.accuracy, math.inf)
+            said["tolerance"] = largest_tolerance(
+                width, job.norm_bound, job.margin, job.accuracy, math.inf
+            )
             tolerance = tolerance or said["tolerance"]
         promised = guarantee(width, job.norm_bound, job.margin, tolerance)
         said["guarantee"] = {"W": promised.eps_W, "v": promised.eps_v}
@@ -96,5 +118,10 @@ def _list_promise_rows(said: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         W, v = (f"{said['guarantee'][name]:.2e}" for name in ("W", "v"))
         rows.append(("guaranteed", f"W to {W} (Frobenius norm), v to {v}"))
     if said["standard_error"] is not None:
-        rows.append(("standard error", f"{said['standard_error']:.2e} / |v| for an entry of W, while scores are small"))
+        rows.append(
+            (
+                "standard error",
+                f"{said['standard_error']:.2e} / |v| for an entry of W, while scores are small",
+            )
+        )
     return tuple(rows)

@@ -43,7 +43,9 @@ def run_twins(job: TwinsJob) -> Record:
         }
         record = Record(data, 0, _list_twin_rows(data))
         write_atomically(directory / "record.json", record.json() + b"\n")
-        write_atomically(directory / "report.html", twins_page.draw_twins_page(data, directory).encode())
+        write_atomically(
+            directory / "report.html", twins_page.draw_twins_page(data, directory).encode()
+        )
         return record
 
 
@@ -56,8 +58,8 @@ def _load_heads(path: str) -> Head | MultiHead:
     model = load_askable_model(path)
     if not isinstance(model, Head | MultiHead):
         raise InvalidInput(
-            f"{path} holds a {type(model).__name__}: twins are known for a head, a multihead or a unit, not for a "
-            "network. `keyhole sample multihead` writes one to play with."
+            f"{path} holds a {type(model).__name__}: twins are known for a head, a multihead or a"
+            " unit, not for a network. `keyhole sample multihead` writes one to play with."
         )
     return model
 
@@ -83,10 +85,13 @@ def _describe_twins(path: str, found: tuple[Twin, ...]) -> str:
         return f"No twin of {path} is known: a residual acts, and W is not held as factors."
     sure = sum(twin.certificate.outcome is Outcome.HOLDS for twin in found)
     if sure < len(found):
-        return f"{sure} of {len(found)} twins of {path} were seen to answer alike; see the certificates."
+        return (
+            f"{sure} of {len(found)} twins of {path} were seen to answer alike; see the"
+            " certificates."
+        )
     return (
-        f"{len(found)} other set{'s' * (len(found) > 1)} of parameters answer{'s' * (len(found) == 1)} like {path}: "
-        "no number of questions tells them apart."
+        f"{len(found)} other set{'s' * (len(found) > 1)} of parameters"
+        f" answer{'s' * (len(found) == 1)} like {path}: no number of questions tells them apart."
     )
 
 

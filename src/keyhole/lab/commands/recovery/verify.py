@@ -10,7 +10,12 @@ from keyhole.lab.commands.shared import REFUSED, choose_exit_code, seed_generato
 from keyhole.lab.jobs import VerifyJob
 from keyhole.lab.runs import records
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.opening import load_askable_model, open_target, read_declarations, simulate_policies
+from keyhole.lab.targets.opening import (
+    load_askable_model,
+    open_target,
+    read_declarations,
+    simulate_policies,
+)
 from keyhole.learners.verifying.saved_model import verify
 from keyhole.models.files import load_bars
 from keyhole.oracles import Budgeted, Counted, Declared, count_asked_again
@@ -20,15 +25,19 @@ def run_verify(job: VerifyJob) -> Record:
     """Ask a target fresh queries and compare its answers with a saved model's."""
     start = time.perf_counter()
     model = load_askable_model(job.model)
-    target = open_target(job.target, width=job.width if job.width is not None else model.width, reaching=job)
-    timed = Counted(Declared(simulate_policies(target, job.simulate, job.seed), read_declarations(job)))
+    target = open_target(
+        job.target, width=job.width if job.width is not None else model.width, reaching=job
+    )
+    timed = Counted(
+        Declared(simulate_policies(target, job.simulate, job.seed), read_declarations(job))
+    )
     try:
         oracle = timed if job.budget is None else Budgeted(timed, job.budget)
         seen = verify(oracle, model, rng=seed_generator(job.seed), bars=load_bars(job.model))
     except OracleError as error:
-        data = record_target_failure(error, timed.ledger.total().sequences + count_asked_again(target)) | {
-            "seed": job.seed
-        }
+        data = record_target_failure(
+            error, timed.ledger.total().sequences + count_asked_again(target)
+        ) | {"seed": job.seed}
         return Record(data, REFUSED)
     sentence = " ".join(part for part in (seen.detail, seen.verdict.value) if part)
     data = {
@@ -43,4 +52,6 @@ def run_verify(job: VerifyJob) -> Record:
         "model": job.model,
     }
     fresh = f"{seen.fresh.relative:.1e} relative, over {seen.fresh.sequences} sequences"
-    return Record(data, choose_exit_code(data), (("verdict", seen.verdict.name), ("fresh error", fresh)))
+    return Record(
+        data, choose_exit_code(data), (("verdict", seen.verdict.name), ("fresh error", fresh))
+    )

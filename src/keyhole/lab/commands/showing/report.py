@@ -1,4 +1,6 @@
-"""The report job: the page of one run again, or one page that compares several; from records, never from a recovery."""
+"""The report job: the page of one run again, or one page that compares several; from records, never
+from a recovery.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def run_report(job: ReportJob) -> Record:
     room = LINES - job.figures
     summaries = [guard_drawing(run, summarise_record, run.kind, run.data, room) for run in runs]
     with _choose_report_directory(job, runs) as directory:
-        path = _write_run_page(runs[0], directory) if len(runs) == 1 else _write_comparison_page(runs, directory)
+        path = (
+            _write_run_page(runs[0], directory)
+            if len(runs) == 1
+            else _write_comparison_page(runs, directory)
+        )
         figures = _write_run_figures(runs, directory) if job.figures else []
         data: dict[str, Any] = {
             "sentence": _describe_runs(runs),
@@ -37,7 +43,9 @@ def run_report(job: ReportJob) -> Record:
             "report": str(path),
             "figures": figures,
         }
-        rows = summaries[0] if len(runs) == 1 else [(run.name, _shorten_sentence(run)) for run in runs]
+        rows = (
+            summaries[0] if len(runs) == 1 else [(run.name, _shorten_sentence(run)) for run in runs]
+        )
         more = [("figures", f"{len(figures)} files in {directory / 'figures'}")] if figures else []
         return Record(data, 0, (*rows, *more, ("page", str(path))))
 
@@ -51,7 +59,9 @@ def _choose_report_directory(job: ReportJob, runs: list[SavedRun]) -> AbstractCo
     if own:
         return nullcontext(directory)
     if (directory / "record.json").exists():
-        raise InvalidInput(f"{directory} holds a run, whose report would be lost. Choose another --out.")
+        raise InvalidInput(
+            f"{directory} holds a run, whose report would be lost. Choose another --out."
+        )
     return hold_directory(directory)
 
 
@@ -74,11 +84,17 @@ def _write_run_figures(runs: list[SavedRun], directory: Path) -> list[str]:
     from keyhole.lab.pages.figures.paper_figures import write_figures
 
     named = zip(_choose_prefixes(runs), runs, strict=True)
-    return [str(path) for prefix, run in named for path in write_figures(run, directory / "figures", prefix)]
+    return [
+        str(path)
+        for prefix, run in named
+        for path in write_figures(run, directory / "figures", prefix)
+    ]
 
 
 def _choose_prefixes(runs: list[SavedRun]) -> list[str]:
-    """What the figures of each run begin with: its name where there are several, and a number where names are alike."""
+    """What the figures of each run begin with: its name where there are several, and a number where
+    names are alike.
+    """
     if len(runs) == 1:
         return [""]
     names = ["".join(c if c.isalnum() or c in "-_." else "-" for c in run.name) for run in runs]
@@ -102,4 +118,6 @@ def _record_run(run: SavedRun, rows: list[tuple[str, str]]) -> dict[str, Any]:
 
 def _shorten_sentence(run: SavedRun) -> str:
     sentence = str(run.data.get("sentence") or "")
-    return f"{run.kind}: {sentence}" if len(sentence) <= 150 else f"{run.kind}: {sentence[:150]} ..."
+    return (
+        f"{run.kind}: {sentence}" if len(sentence) <= 150 else f"{run.kind}: {sentence[:150]} ..."
+    )

@@ -15,11 +15,21 @@ from keyhole.models import save
 
 def run_sample(job: SampleJob) -> Record:
     """Draw a model and write it."""
-    model = draw_random_baseline(job) if job.kind in BASELINES else draw_random_model(job, rng=seed_generator(job.seed))
+    model = (
+        draw_random_baseline(job)
+        if job.kind in BASELINES
+        else draw_random_model(job, rng=seed_generator(job.seed))
+    )
     path = Path(job.out or f"{job.kind}.safetensors")
     if path.exists() and not job.force:
         raise InvalidInput(f"{path} exists. Use --force to overwrite it, or another --out.")
     save(model, path)
     sentence = f"A random {job.kind} of width {job.width} was written to {path}."
-    shown = {"kind": job.kind, "model": str(path), "width": job.width, "outputs": model.outputs, "seed": job.seed}
+    shown = {
+        "kind": job.kind,
+        "model": str(path),
+        "width": job.width,
+        "outputs": model.outputs,
+        "seed": job.seed,
+    }
     return Record({"sentence": sentence, **shown}, 0)

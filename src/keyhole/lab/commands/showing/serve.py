@@ -18,33 +18,63 @@ from keyhole.lab.targets.opening import TOKEN, label_target, open_target, simula
 
 
 def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Record:
-    """Serve a model until stopped; the record says what was served, another one, for `tell`, that it is ready."""
+    """Serve a model until stopped; the record says what was served, another one, for `tell`, that
+    it is ready.
+    """
     start = time.perf_counter()
     oracle = open_target(job.model, width=job.width, outputs=job.outputs)
     seed = secrets.randbits(63) if job.seed is None else job.seed
     accounts, limits = Accounts(job.budget, job.rate), Limits(request_bytes=job.request_bytes)
     token = os.environ.get(TOKEN) or None
     black = Black(
-        simulate_policies(oracle, job.policy, seed), job.name or label_target(job.model), accounts, limits, token
+        simulate_policies(oracle, job.policy, seed),
+        job.name or label_target(job.model),
+        accounts,
+        limits,
+        token,
     )
 
     def ready(address: str) -> None:
         _announce_address(address, job, token)
         if tell is not None:
             sizes = {"width": oracle.width, "outputs": oracle.outputs}
-            tell(Record({"ready": True, "address": address, "name": black.name, **sizes, "pid": os.getpid()}, 0))
+            tell(
+                Record(
+                    {
+                        "ready": True,
+                        "address": address,
+                        "name": black.name,
+                        **sizes,
+                        "pid": os.getpid(),
+                    },
+                    0,
+                )
+            )
 
     server = Server(black, job.host, job.port, ready, known_as=job.known_as)
     server.serve_until_stopped()
     counts = {"requests": black.requests, "queries": black.queries, "refused": black.refused}
-    sentence = f"Served {black.queries:,} queries in {black.requests:,} requests; {black.refused:,} were refused."
-    shown = {"sentence": sentence, "address": server.address, "name": black.name, "policy": job.policy, **counts}
+    sentence = (
+        f"Served {black.queries:,} queries in {black.requests:,} requests; {black.refused:,} were"
+        " refused."
+    )
+    shown = {
+        "sentence": sentence,
+        "address": server.address,
+        "name": black.name,
+        "policy": job.policy,
+        **counts,
+    }
     return Record(shown | {"seconds": {"total": time.perf_counter() - start}}, 0)
 
 
 def _announce_address(address: str, job: ServeJob, token: str | None) -> None:
     """Say on standard error where the model is, and to whom."""
     host = urlsplit(address).hostname or ""
-    caution = "" if ipaddress.ip_address(host).is_loopback or token else f"; {TOKEN} is not set: anyone may ask"
+    caution = (
+        ""
+        if ipaddress.ip_address(host).is_loopback or token
+        else f"; {TOKEN} is not set: anyone may ask"
+    )
     sys.stderr.write(f"serving {job.model} at {address} (Ctrl-C stops it{caution})\n")
     sys.stderr.flush()

@@ -1,4 +1,6 @@
-"""How figures for papers look: the colours and marks of every picture, fonts embedded, SVG and PDF together."""
+"""How figures for papers look: the colours and marks of every picture, fonts embedded, SVG and PDF
+together.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +55,18 @@ def import_matplotlib() -> Any:
 def open_sheet(
     finding: str, columns: int = 1, *, size: tuple[float, float] = (4.6, 3.0)
 ) -> Generator[tuple[Any, list[Any]]]:
-    """A figure with its axes in one row, its title the finding; `size` is of one of them, in inches."""
+    """A figure with its axes in one row, its title the finding; `size` is of one of them, in
+    inches.
+    """
     library = import_matplotlib()
     figures: Any = importlib.import_module("matplotlib.figure")
     with library.rc_context(_RULES):
         figure = figures.Figure(figsize=(size[0] * columns, size[1]), layout="constrained")
         axes = figure.subplots(1, columns, squeeze=False)
         width = int(14.0 * size[0] * columns)
-        figure.suptitle(escape_dollars("\n".join(textwrap.wrap(finding, width))), x=0.01, ha="left", fontsize=9)
+        figure.suptitle(
+            escape_dollars("\n".join(textwrap.wrap(finding, width))), x=0.01, ha="left", fontsize=9
+        )
         yield figure, list(axes[0])
 
 
@@ -85,7 +91,9 @@ def _save_figure(figure: Any, path: Path, form: str) -> Path:
 def make_diverging_colours() -> Any:
     """Blue, white, orange."""
     colors: Any = importlib.import_module("matplotlib.colors")
-    return colors.LinearSegmentedColormap.from_list("signed", [COLOURS["ours"], "#fcfcfa", COLOURS["bad"]])
+    return colors.LinearSegmentedColormap.from_list(
+        "signed", [COLOURS["ours"], "#fcfcfa", COLOURS["bad"]]
+    )
 
 
 def set_doubling_axes(axis: Any) -> None:

@@ -1,4 +1,6 @@
-"""The main plots of a run as SVG and PDF, drawn from its record: what was recovered, what it cost, what is possible."""
+"""The main plots of a run as SVG and PDF, drawn from its record: what was recovered, what it cost,
+what is possible.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ from keyhole.lab.pages.parts.sweep_maps import measure_cells, trace_theory
 from keyhole.lab.pages.sweep_page import group_values, trace_known_lines
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
 from keyhole.lab.runs.store import read_rows
-from keyhole.lab.runs.summaries import count_fewest_queries, count_learning_queries, count_phase_queries
+from keyhole.lab.runs.summaries import (
+    count_fewest_queries,
+    count_learning_queries,
+    count_phase_queries,
+)
 from keyhole.lab.runs.tables import tabulate_rows
 from keyhole.lab.targets.policies import PROTECTS
 from keyhole.models import Head, load
@@ -59,14 +65,22 @@ def _load_single_head(path: Path) -> Head | None:
 
 
 def _plot_recovery(run: SavedRun, directory: Path, prefix: str) -> Paths:
-    """True, recovered and their difference where the truth is known; the recovered W alone where not."""
-    found = _load_single_head(run.directory / "model.safetensors") if run.data.get("model") is not None else None
+    """True, recovered and their difference where the truth is known; the recovered W alone where
+    not.
+    """
+    found = (
+        _load_single_head(run.directory / "model.safetensors")
+        if run.data.get("model") is not None
+        else None
+    )
     if found is None or not np.asarray(found.W).any():
         return
     truth = _load_single_head(run.directory / "truth.safetensors") if run.kind == "demo" else None
     W = np.asarray(found.W)
     word = "recovered" if has_verified_model(run.data) else "as fitted, not verified"
-    with open_sheet(_title_recovery(run, truth, W), 4 if truth is not None else 2, size=(2.6, 2.7)) as (figure, axes):
+    with open_sheet(
+        _title_recovery(run, truth, W), 4 if truth is not None else 2, size=(2.6, 2.7)
+    ) as (figure, axes):
         if truth is not None:
             _plot_matrix(figure, axes[0], np.asarray(truth.W), "true W")
             _plot_difference(figure, axes[2], W - np.asarray(truth.W))
@@ -76,7 +90,10 @@ def _plot_recovery(run: SavedRun, directory: Path, prefix: str) -> Paths:
 
 
 def _title_recovery(run: SavedRun, truth: Head | None, W: Matrix) -> str:
-    told = f"{count_learning_queries(run.data):,} queries; the limit is {count_fewest_queries(run.data) or 'not known'}"
+    told = (
+        f"{count_learning_queries(run.data):,} queries; the limit is"
+        f" {count_fewest_queries(run.data) or 'not known'}"
+    )
     if truth is None:
         return f"W of a head of width {len(W):,}, {run.data['verdict']}: {told}"
     return f"W comes back to {format_number(float(np.abs(W - np.asarray(truth.W)).max()))}: {told}"
@@ -84,7 +101,9 @@ def _title_recovery(run: SavedRun, truth: Head | None, W: Matrix) -> str:
 
 def _plot_matrix(figure: Any, axis: Any, W: Matrix, title: str) -> None:
     most = float(np.abs(W).max()) or 1.0
-    image = axis.imshow(W, cmap=make_diverging_colours(), vmin=-most, vmax=most, interpolation="nearest")
+    image = axis.imshow(
+        W, cmap=make_diverging_colours(), vmin=-most, vmax=most, interpolation="nearest"
+    )
     axis.set(title=escape_dollars(title), xlabel="query side, column j", ylabel="key side, row i")
     figure.colorbar(image, ax=axis, shrink=0.8)
 
@@ -101,7 +120,9 @@ def _plot_spectrum(axis: Any, found: Head, truth: Head | None) -> None:
             face = "none" if kind == "truth" else COLOURS[kind]
             size = 6 if kind == "truth" else 3
             x = np.arange(1, len(values) + 1)
-            axis.semilogy(x, values, "o", color=COLOURS[kind], mfc=face, ms=size, label=_NAMES[kind])
+            axis.semilogy(
+                x, values, "o", color=COLOURS[kind], mfc=face, ms=size, label=_NAMES[kind]
+            )
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set(title="singular values of W", xlabel="index", ylabel="singular value σ")
     axis.legend(frameon=False)
@@ -118,17 +139,27 @@ def _plot_queries(run: SavedRun, directory: Path, prefix: str) -> Paths:
     )
     if not counts:
         return
-    finding = f"{sum(counts.values()):,} queries to learn" + (f"; the limit is {least:,}" if least else "")
+    finding = f"{sum(counts.values()):,} queries to learn" + (
+        f"; the limit is {least:,}" if least else ""
+    )
     with open_sheet(finding, size=(5.2, 1.6)) as (figure, (axis,)):
         start = 0
         for k, (name, count) in enumerate(counts.items()):
             axis.barh(0, count, left=start, color=COLOURS["ours"], alpha=(0.55, 0.3)[k % 2])
             if count > sum(counts.values()) / 12:
-                axis.text(start + count / 2, 0, f"{escape_dollars(name)}\n{count:,}", ha="center", va="center")
+                axis.text(
+                    start + count / 2,
+                    0,
+                    f"{escape_dollars(name)}\n{count:,}",
+                    ha="center",
+                    va="center",
+                )
             start += count
         if least:
             axis.axvline(least, color=COLOURS["limit"], ls="--")
-            axis.text(least, 0.45, f"limit {least:,} ", ha="right", va="bottom", color=COLOURS["limit"])
+            axis.text(
+                least, 0.45, f"limit {least:,} ", ha="right", va="bottom", color=COLOURS["limit"]
+            )
         axis.set(xlabel="queries, by phase; verification apart", yticks=[], ylim=(-0.5, 0.7))
         yield from write_figure(figure, directory, f"{prefix}queries")
 
@@ -138,16 +169,24 @@ def _plot_error_curve(run: SavedRun, directory: Path, prefix: str) -> Paths:
     curve: Sequence[Mapping[str, Any]] = run.data.get("curve") or ()
     if not curve:
         return
-    with open_sheet(f"The error of W falls to {format_number(curve[-1]['error'])} with the last query") as (
+    with open_sheet(
+        f"The error of W falls to {format_number(curve[-1]['error'])} with the last query"
+    ) as (
         figure,
         (axis,),
     ):
         for k, band in enumerate(find_phase_bands(run.data)):
-            axis.axvspan(band.low, band.high, color=COLOURS["ours"], alpha=(0.14, 0.06)[k % 2], lw=0)
-        axis.semilogy([c["queries"] for c in curve], [c["error"] for c in curve], "o-", color=COLOURS["ours"])
+            axis.axvspan(
+                band.low, band.high, color=COLOURS["ours"], alpha=(0.14, 0.06)[k % 2], lw=0
+            )
+        axis.semilogy(
+            [c["queries"] for c in curve], [c["error"] for c in curve], "o-", color=COLOURS["ours"]
+        )
         if least := count_fewest_queries(run.data):
             axis.axvline(least, color=COLOURS["limit"], ls="--")
-            axis.text(least, curve[-1]["error"], f"limit {least:,} ", ha="right", color=COLOURS["limit"])
+            axis.text(
+                least, curve[-1]["error"], f"limit {least:,} ", ha="right", color=COLOURS["limit"]
+            )
         axis.set(xlabel="queries asked (phases shaded)", ylabel="relative error of W")
         yield from write_figure(figure, directory, f"{prefix}error-against-queries")
 
@@ -159,7 +198,9 @@ def _plot_sweep(run: SavedRun, directory: Path, prefix: str) -> Paths:
     rows = tabulate_rows(read_rows(run.directory / "store.sqlite"))
     finding = str(figure_of.get("title", run.data["name"]))
     with open_sheet(finding, size=(5.0, 3.4)) as (figure, (axis,)):
-        (_plot_sweep_map if figure_of.get("kind") == "map" else _plot_sweep_lines)(figure, axis, rows, figure_of)
+        (_plot_sweep_map if figure_of.get("kind") == "map" else _plot_sweep_lines)(
+            figure, axis, rows, figure_of
+        )
         axis.set(xlabel=escape_dollars(figure_of.get("x_name", figure_of["x"])))
         axis.set(ylabel=escape_dollars(figure_of.get("y_name", figure_of["y"])))
         yield from write_figure(figure, directory, f"{prefix}sweep")
@@ -167,7 +208,9 @@ def _plot_sweep(run: SavedRun, directory: Path, prefix: str) -> Paths:
 
 def _plot_sweep_lines(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]) -> None:
     del figure
-    for kind, (name, values) in zip(("ours", "built", "peer") * 9, group_values(rows, spec).items(), strict=False):
+    for kind, (name, values) in zip(
+        ("ours", "built", "peer") * 9, group_values(rows, spec).items(), strict=False
+    ):
         x = list(values)
         y = np.array([np.median(ys) for ys in values.values()])
         spread = np.abs(np.array([[min(ys), max(ys)] for ys in values.values()]).T - y)
@@ -185,7 +228,10 @@ def _plot_sweep_lines(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]
     axis.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear")
     if "limit" in spec:
         axis.axhline(
-            spec["limit"], color=COLOURS["limit"], ls="--", label=escape_dollars(spec.get("limit_name", "limit"))
+            spec["limit"],
+            color=COLOURS["limit"],
+            ls="--",
+            label=escape_dollars(spec.get("limit_name", "limit")),
         )
     if any(axis.get_legend_handles_labels()[1]):
         axis.legend(frameon=False)
@@ -199,12 +245,19 @@ def _plot_sweep_map(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]) 
     share = {"vmin": 0.0, "vmax": 1.0} if held.share else {}
     image = axis.imshow(Z, origin="lower", aspect="auto", cmap="viridis", **share)
     step = max(1, -(-len(held.x) // 10))
-    axis.set(xticks=range(0, len(held.x), step), xticklabels=[format_number(x) for x in held.x[::step]])
+    axis.set(
+        xticks=range(0, len(held.x), step), xticklabels=[format_number(x) for x in held.x[::step]]
+    )
     axis.set(yticks=range(len(held.y)), yticklabels=[format_number(y) for y in held.y])
     if points := trace_theory(spec, held):
         line = np.array(points) * [len(held.x), len(held.y)] - 0.5
         axis.plot(*line.T, color="white", lw=3)
-        axis.plot(*line.T, color=COLOURS["limit"], ls="--", label=escape_dollars(spec.get("boundary_name", "theory")))
+        axis.plot(
+            *line.T,
+            color=COLOURS["limit"],
+            ls="--",
+            label=escape_dollars(spec.get("boundary_name", "theory")),
+        )
         axis.legend(loc="upper left", fontsize=7)
     figure.colorbar(image, ax=axis, label=escape_dollars(held.name))
 
@@ -221,9 +274,16 @@ def _plot_audit(run: SavedRun, directory: Path, prefix: str) -> Paths:
             if not errors:
                 axis.plot([1.0], [y], MARKS["bad"], color=COLOURS["bad"])
         axis.axvline(PROTECTS, color=COLOURS["limit"], ls="--")
-        axis.set(xscale="log", yticks=range(len(rows)), yticklabels=[escape_dollars(row["policy"]) for row in rows])
         axis.set(
-            xlabel=f"relative error of {escape_dollars(run.data['error_of'])}; right of the dashed line it is kept back"
+            xscale="log",
+            yticks=range(len(rows)),
+            yticklabels=[escape_dollars(row["policy"]) for row in rows],
+        )
+        axis.set(
+            xlabel=(
+                f"relative error of {escape_dollars(run.data['error_of'])}; right of the dashed"
+                " line it is kept back"
+            )
         )
         yield from write_figure(figure, directory, f"{prefix}audit")
 
@@ -232,15 +292,26 @@ def _plot_margins(run: SavedRun, directory: Path, prefix: str) -> Paths:
     """Every inequality of the certificate: how much of its limit was used."""
     held = run.data["certificate"]
     checks = [
-        c for part in ("conclusion", "assumptions") for c in reversed(held[part]) if 0 < (c["limit"] or 0) < 1e300
+        c
+        for part in ("conclusion", "assumptions")
+        for c in reversed(held[part])
+        if 0 < (c["limit"] or 0) < 1e300
     ]
     shares = [abs((c["measured"] or 0.0) / c["limit"]) for c in checks]
-    finding = f"{held['theorem']} {held['outcome'].lower()}; margin {format_number(run.data['margin'])}"
+    finding = (
+        f"{held['theorem']} {held['outcome'].lower()}; margin {format_number(run.data['margin'])}"
+    )
     with open_sheet(finding, size=(5.6, 0.3 * len(checks) + 1.1)) as (figure, (axis,)):
         low = 10.0 ** np.floor(np.log10(max(1e-4, min([0.1, *(s for s in shares if s)]))))
-        axis.barh(range(len(checks)), [max(s, low) for s in shares], color=COLOURS["built"], alpha=0.6)
+        axis.barh(
+            range(len(checks)), [max(s, low) for s in shares], color=COLOURS["built"], alpha=0.6
+        )
         axis.axvline(1.0, color=COLOURS["limit"], ls="--")
-        axis.set(xscale="log", xlim=(low, 3), xlabel="measured over its limit; the dashed line is the limit")
+        axis.set(
+            xscale="log",
+            xlim=(low, 3),
+            xlabel="measured over its limit; the dashed line is the limit",
+        )
         axis.set(yticks=range(len(checks)), yticklabels=[escape_dollars(c["name"]) for c in checks])
         yield from write_figure(figure, directory, f"{prefix}margin")
 
@@ -248,17 +319,25 @@ def _plot_margins(run: SavedRun, directory: Path, prefix: str) -> Paths:
 def _plot_frontier(run: SavedRun, directory: Path, prefix: str) -> Paths:
     points, least = run.data["frontier"]["points"], run.data["frontier"]["limit_bits"]
     best = points[0]
-    with open_sheet(f"The smallest known: m = {best['embed']}, p = {best['bits']}") as (figure, (axis,)):
+    with open_sheet(f"The smallest known: m = {best['embed']}, p = {best['bits']}") as (
+        figure,
+        (axis,),
+    ):
         for one in points:
             axis.plot(one["embed"], one["bits"], MARKS["built"], color=COLOURS["built"])
             axis.annotate(
-                escape_dollars(one["construction"]), (one["embed"], one["bits"]), (5, 4), textcoords="offset points"
+                escape_dollars(one["construction"]),
+                (one["embed"], one["bits"]),
+                (5, 4),
+                textcoords="offset points",
             )
         if least is not None:
             widest = max(float(one["embed"]) for one in points)
             m: Vector = np.geomspace(1.0, 2.0 * widest, 60)
             p = least / (run.data["size"]["heads"] * (2 * m + run.data["size"]["value_width"]))
-            axis.plot(m, p, ls="--", color=COLOURS["limit"], label="too few bits for any weights below")
+            axis.plot(
+                m, p, ls="--", color=COLOURS["limit"], label="too few bits for any weights below"
+            )
             axis.legend(frameon=False)
         set_doubling_axes(axis)
         axis.set(xlabel="key width m", ylabel="bits p of a number")
@@ -274,15 +353,23 @@ def _plot_plane(run: SavedRun, directory: Path, prefix: str) -> Paths:
     with open_sheet(str(run.data["sentence"]), size=(5.2, 3.4)) as (figure, (axis,)):
         bits = [float(row[0]) for row in plane["lower"]]
         known = [float(row[1]) for row in plane["lower"] if row[1] is not None]
-        marked = [float(point[0]) for point in (plane["asked"], plane["enough"]) if point and point[0] is not None]
+        marked = [
+            float(point[0])
+            for point in (plane["asked"], plane["enough"])
+            if point and point[0] is not None
+        ]
         top = 2.0 * max([8.0, *known, *marked])
         least = [top if row[1] is None else float(row[1]) for row in plane["lower"]]
-        axis.step(least, bits, where="post", ls="--", color=COLOURS["limit"], label="too small left of it")
+        axis.step(
+            least, bits, where="post", ls="--", color=COLOURS["limit"], label="too small left of it"
+        )
         axis.fill_betweenx(bits, 1, least, step="pre", color="#d9d9d4", alpha=0.5)
         for kind, word in (("built", "enough"), ("ours", "asked")):
             point = plane[word]
             if point is not None and point[0] is not None:
-                axis.plot(point[0], point[1] or 64, MARKS[kind], color=COLOURS[kind], label=word, ms=6)
+                axis.plot(
+                    point[0], point[1] or 64, MARKS[kind], color=COLOURS[kind], label=word, ms=6
+                )
         set_doubling_axes(axis)
         axis.set(xlim=(1, top), ylim=(1, 64), xlabel=name, ylabel="bits p of a number")
         axis.legend(frameon=False, loc="upper right")
@@ -293,15 +380,26 @@ def _plot_twins(run: SavedRun, directory: Path, prefix: str) -> Paths:
     rows = run.data["twins"]
     if not rows:
         return
-    with open_sheet(str(run.data["sentence"]), size=(5.2, 0.35 * len(rows) + 1.3)) as (figure, (axis,)):
+    with open_sheet(str(run.data["sentence"]), size=(5.2, 0.35 * len(rows) + 1.3)) as (
+        figure,
+        (axis,),
+    ):
         y = range(len(rows))
         axis.plot(
-            [r["parameters_differ"] for r in rows], y, "o", color=COLOURS["truth"], mfc="none", label="parameters"
+            [r["parameters_differ"] for r in rows],
+            y,
+            "o",
+            color=COLOURS["truth"],
+            mfc="none",
+            label="parameters",
         )
         gaps = [max(r["answers_differ"], 1e-17) for r in rows]
         axis.plot(gaps, y, "o", color=COLOURS["ours"], label="answers")
         axis.set(xscale="log", xlabel="relative difference of model and twin", yticks=y)
-        axis.set(yticklabels=[escape_dollars(r["symmetry"]).lower() for r in rows], ylim=(-0.5, len(rows) - 0.5))
+        axis.set(
+            yticklabels=[escape_dollars(r["symmetry"]).lower() for r in rows],
+            ylim=(-0.5, len(rows) - 0.5),
+        )
         axis.legend(frameon=False, loc="center")
         yield from write_figure(figure, directory, f"{prefix}twins")
 
@@ -316,7 +414,12 @@ def _plot_training(run: SavedRun, directory: Path, prefix: str) -> Paths:
             axis.semilogy(curve["steps"][: len(row)], row, color=COLOURS["ours"], alpha=0.7)
         for name, value in run.data["lines"].items():
             axis.axhline(value, ls="--", lw=0.8, color=COLOURS["limit"])
-            axis.annotate(escape_dollars(name).replace("_", " "), (curve["steps"][-1], value), ha="right", va="bottom")
+            axis.annotate(
+                escape_dollars(name).replace("_", " "),
+                (curve["steps"][-1], value),
+                ha="right",
+                va="bottom",
+            )
         axis.set(xlabel="step of training", ylabel=escape_dollars(run.data["measure"]))
         yield from write_figure(figure, directory, f"{prefix}training")
 

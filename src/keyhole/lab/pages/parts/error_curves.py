@@ -1,4 +1,6 @@
-"""Error against queries of one recovery whose truth is known: the same learner stopped by budgets on the way."""
+"""Error against queries of one recovery whose truth is known: the same learner stopped by budgets
+on the way.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,35 @@ def draw_error_curve(data: Mapping[str, Any]) -> str:
     if not curve:
         return ""
     points = [
-        Point(c["queries"], c["error"], f"{c['queries']:,} queries: error {format_number(c['error'])}") for c in curve
+        Point(
+            c["queries"], c["error"], f"{c['queries']:,} queries: error {format_number(c['error'])}"
+        )
+        for c in curve
     ]
     least = count_fewest_queries(data)
     levels = [Level(f"limit {least:,}", least, upright=True)] if least else []
     x, y = Axis("queries asked"), Axis("relative error of W", True)
-    title = f"The error of W falls to {format_number(curve[-1]['error'])} with the last query, not before"
-    svg = draw_chart([Line("error", "ours", points)], x, y, about=title, levels=levels, bands=find_phase_bands(data))
+    title = (
+        f"The error of W falls to {format_number(curve[-1]['error'])} with the last query, not"
+        " before"
+    )
+    svg = draw_chart(
+        [Line("error", "ours", points)],
+        x,
+        y,
+        about=title,
+        levels=levels,
+        bands=find_phase_bands(data),
+    )
     note = (
-        "The same learner, stopped by a budget at each mark. Until the last phase is complete W is partly unmeasured "
-        "and counted as zero there; left of the dashed line no learner can know every parameter. Phases are shaded."
+        "The same learner, stopped by a budget at each mark. Until the last phase is complete W is"
+        " partly unmeasured and counted as zero there; left of the dashed line no learner can know"
+        " every parameter. Phases are shaded."
     )
     rows = [(format_number(c["queries"]), format_number(c["error"])) for c in curve]
     numbers = (
-        f"<details><summary>the numbers</summary>{format_table(rows, ('queries', 'error of W'), (0, 1))}</details>"
+        "<details><summary>the"
+        f" numbers</summary>{format_table(rows, ('queries', 'error of W'), (0, 1))}</details>"
     )
     return format_section(title, f"{svg}<p class='limit'>{escape_text(note)}</p>{numbers}")
 
@@ -39,4 +56,7 @@ def find_phase_bands(data: Mapping[str, Any]) -> list[Band]:
     """The phases of a run as ranges of queries, verification apart."""
     counts = {name: count for name, count in count_phase_queries(data).items() if name != "verify"}
     ends = [0, *accumulate(counts.values())]
-    return [Band(f"{name} {counts[name]:,}", a, b) for name, (a, b) in zip(counts, pairwise(ends), strict=True)]
+    return [
+        Band(f"{name} {counts[name]:,}", a, b)
+        for name, (a, b) in zip(counts, pairwise(ends), strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""Pictures of several heads: where each switches on a half circle, and recovered heads beside true ones, row by row."""
+"""Pictures of several heads: where each switches on a half circle, and recovered heads beside true
+ones, row by row.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,33 @@ _TICKS = ((0.0, "0"), (0.5, "π/2"), (1.0, "π"))
 
 
 def draw_half_circle(data: Mapping[str, Any]) -> str:
-    """The steps by which heads were found: answers as y goes half round a circle, the softmax hard."""
+    """The steps by which heads were found: answers as y goes half round a circle, the softmax
+    hard.
+    """
     seen = data.get("jumps")
     if seen is None or not len(seen["angles"]):
         return ""
     angles = np.asarray(seen["angles"], dtype=np.float64)
-    sizes, start = np.asarray(seen["sizes"], dtype=np.float64), np.asarray(seen["start"], dtype=np.float64)
+    sizes, start = (
+        np.asarray(seen["sizes"], dtype=np.float64),
+        np.asarray(seen["start"], dtype=np.float64),
+    )
     order = np.argsort(angles)
     angles, jumps = angles[order], sizes[order, 0]
     levels = start[0] + np.append(0.0, np.cumsum(jumps))
     count = len(angles)
-    title = f"On a half circle of y answers jump {count:,} time{'s' * (count != 1)}: one jump for each head that acts"
-    note = (
-        "[y + t x; y] with t large: every softmax is hard, and answers are constant but where a head changes sides. "
-        "The height of a jump is V · x of its head; heads that change sides together show as one jump."
+    title = (
+        f"On a half circle of y answers jump {count:,} time{'s' * (count != 1)}: one jump for each"
+        " head that acts"
     )
-    svg = draw_svg(_draw_answer_steps(angles, levels), size='width="580" viewBox="0 0 580 230"', label=title)
+    note = (
+        "[y + t x; y] with t large: every softmax is hard, and answers are constant but where a"
+        " head changes sides. The height of a jump is V · x of its head; heads that change sides"
+        " together show as one jump."
+    )
+    svg = draw_svg(
+        _draw_answer_steps(angles, levels), size='width="580" viewBox="0 0 580 230"', label=title
+    )
     return format_section(title, f"{svg}<p>{escape_text(note)}</p>")
 
 
@@ -54,7 +67,8 @@ def _draw_answer_steps(angles: Vector, levels: Vector) -> str:
     for angle, level in zip(angles, levels[1:], strict=True):
         path += f"H{x(angle):.1f}V{y(level):.1f}"
     marks = "".join(
-        f"<g><title>angle {format_number(float(a))}, jump {format_number(float(after - before))}</title>"
+        f"<g><title>angle {format_number(float(a))}, jump"
+        f" {format_number(float(after - before))}</title>"
         f'<circle class="ours" cx="{x(a):.1f}" cy="{y((before + after) / 2):.1f}" r="4"/></g>'
         for a, before, after in zip(angles, levels[:-1], levels[1:], strict=True)
     )
@@ -64,19 +78,36 @@ def _draw_answer_steps(angles: Vector, levels: Vector) -> str:
 def _draw_step_frame(low: float, high: float, y: Any) -> str:
     parts = '<text class="quiet" x="0" y="12">answer over t, less that of y alone</text>'
     for level in (low, high):
-        parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>'
-        parts += f'<text class="quiet" x="{_LEFT - 6}" y="{y(level) + 4:.1f}" text-anchor="end">{format_number(level)}</text>'
+        parts += (
+            f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y(level):.1f}"'
+            f' y2="{y(level):.1f}"/>'
+        )
+        parts += (
+            f'<text class="quiet" x="{_LEFT - 6}" y="{y(level) + 4:.1f}"'
+            f' text-anchor="end">{format_number(level)}</text>'
+        )
     for share, name in _TICKS:
         at = _LEFT + (_RIGHT - _LEFT) * share
-        parts += f'<text class="quiet" x="{at:.0f}" y="{_BOTTOM + 20:.0f}" text-anchor="middle">{name}</text>'
+        parts += (
+            f'<text class="quiet" x="{at:.0f}" y="{_BOTTOM + 20:.0f}"'
+            f' text-anchor="middle">{name}</text>'
+        )
     middle = (_LEFT + _RIGHT) / 2
-    return parts + f'<text class="quiet" x="{middle:.0f}" y="{_BOTTOM + 36:.0f}" text-anchor="middle">angle of y</text>'
+    return (
+        parts
+        + f'<text class="quiet" x="{middle:.0f}" y="{_BOTTOM + 36:.0f}" text-anchor="middle">angle'
+        " of y</text>"
+    )
 
 
 def draw_heads_against_truth(data: Mapping[str, Any], directory: Path) -> str:
-    """One row per head, true | recovered | difference, after matching; for stops of the tour that kept both."""
+    """One row per head, true | recovered | difference, after matching; for stops of the tour that
+    kept both.
+    """
     return "".join(
-        _draw_matched_heads(stop, directory) for stop in data.get("stops") or () if _has_both_models(stop, directory)
+        _draw_matched_heads(stop, directory)
+        for stop in data.get("stops") or ()
+        if _has_both_models(stop, directory)
     )
 
 
@@ -91,11 +122,13 @@ def _draw_matched_heads(stop: Mapping[str, Any], directory: Path) -> str:
         return ""
     pairs = assign_heads(truth, found)[:_ROWS]
     rows = "".join(
-        f'<div class="pictures">{draw_signed_heatmap(f"true W of head {k}", truth.W[i])}{draw_signed_heatmap("recovered", found.W[j])}'
+        "<div"
+        f' class="pictures">{draw_signed_heatmap(f"true W of head {k}", truth.W[i])}{draw_signed_heatmap("recovered", found.W[j])}'
         f"{draw_error_heatmap(found.W[j] - truth.W[i], float(np.abs(truth.W[i]).max()))}</div>"
         for k, (i, j) in enumerate(pairs, start=1)
     )
     title = (
-        f"{stop['name'][0].upper()}{stop['name'][1:]}: {format_number(stop['distance'])} from the truth once matched"
+        f"{stop['name'][0].upper()}{stop['name'][1:]}: {format_number(stop['distance'])} from the"
+        " truth once matched"
     )
     return format_section(title, rows) + draw_half_circle(stop)

@@ -1,4 +1,6 @@
-"""Pictures of a recovered model of any class: a head, several heads, a network, a one-layer Transformer."""
+"""Pictures of a recovered model of any class: a head, several heads, a network, a one-layer
+Transformer.
+"""
 
 from __future__ import annotations
 
@@ -38,25 +40,44 @@ def _describe_standing(data: Mapping[str, Any]) -> str:
     """What the model is, by its verdict."""
     if has_verified_model(data):
         return "recovered"
-    return "fitted, and refuted" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "as fitted, not verified"
+    return (
+        "fitted, and refuted"
+        if data.get("verdict") == Verdict.CLASS_REFUTED.name
+        else "as fitted, not verified"
+    )
 
 
 def _draw_several_heads(data: Mapping[str, Any], model: MultiHead) -> str:
     """One row per head, W and V, and the sizes of all heads."""
     count = len(model.W)
-    title = f"{count:,} head{'s' * (count != 1)} of width {model.width:,}, {_describe_standing(data)}; their order means nothing"
+    title = (
+        f"{count:,} head{'s' * (count != 1)} of width {model.width:,}, {_describe_standing(data)};"
+        " their order means nothing"
+    )
     if not count:
         return format_section(title, "<p>There is nothing to draw.</p>")
-    rows = [_draw_head_row(k, W, V) for k, (W, V) in enumerate(zip(model.W[:_HEADS], model.V, strict=False), start=1)]
-    note = f"<p>The first {_HEADS} of {count:,} heads are drawn; sizes are of all.</p>" if count > _HEADS else ""
+    rows = [
+        _draw_head_row(k, W, V)
+        for k, (W, V) in enumerate(zip(model.W[:_HEADS], model.V, strict=False), start=1)
+    ]
+    note = (
+        f"<p>The first {_HEADS} of {count:,} heads are drawn; sizes are of all.</p>"
+        if count > _HEADS
+        else ""
+    )
     sizes = [
         _draw_log_sizes(
-            data, f"size of {name} of head", f"|{name}|, log scale", [float(np.linalg.norm(x)) for x in part]
+            data,
+            f"size of {name} of head",
+            f"|{name}|, log scale",
+            [float(np.linalg.norm(x)) for x in part],
         )
         for name, part in (("W", model.W), ("V", model.V))
     ]
     spectra = _draw_spectra(data, "of all heads", [np.asarray(W) for W in model.W])
-    return format_section(title, "".join(rows) + note + _join_pictures(*sizes, spectra)) + draw_half_circle(data)
+    return format_section(
+        title, "".join(rows) + note + _join_pictures(*sizes, spectra)
+    ) + draw_half_circle(data)
 
 
 def _draw_head_row(k: int, W: Matrix, V: Matrix) -> str:
@@ -69,8 +90,12 @@ def _draw_head_row(k: int, W: Matrix, V: Matrix) -> str:
 
 def _draw_front_attention(data: Mapping[str, Any], head: Head) -> str:
     W = np.asarray(head.W)
-    title = f"The attention before the network: W, {len(W):,} x {len(W):,}, {_describe_standing(data)}"
-    return format_section(title, _join_pictures(draw_signed_heatmap("W", W), _draw_spectra(data, "of W", [W])))
+    title = (
+        f"The attention before the network: W, {len(W):,} x {len(W):,}, {_describe_standing(data)}"
+    )
+    return format_section(
+        title, _join_pictures(draw_signed_heatmap("W", W), _draw_spectra(data, "of W", [W]))
+    )
 
 
 def _draw_hidden_units(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str:
@@ -80,25 +105,37 @@ def _draw_hidden_units(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str
     form = net.normal_form() if isinstance(net, ReluNet) else net
     count = len(form.t)
     title = (
-        f"A network of {count:,} hidden unit{'s' * (count != 1)}, {_describe_standing(data)}; their order means nothing"
+        f"A network of {count:,} hidden unit{'s' * (count != 1)}, {_describe_standing(data)}; their"
+        " order means nothing"
     )
     if not count:
         return format_section(title, "<p>It is affine: there is no bend to draw.</p>")
     jumps = np.linalg.norm(form.D, axis=1)
     order = np.argsort(-jumps, kind="stable")
     figures = (
-        _draw_log_sizes(data, "jump of slope at unit", "jump of slope |D|, log scale", jumps[order]),
         _draw_log_sizes(
-            data, "distance from the origin of unit", "distance from 0, |t|, log scale", np.abs(form.t[order])
+            data, "jump of slope at unit", "jump of slope |D|, log scale", jumps[order]
         ),
-        draw_signed_heatmap("normals n of the hidden units", form.n[order], name="n", axes=_NORMALS),
+        _draw_log_sizes(
+            data,
+            "distance from the origin of unit",
+            "distance from 0, |t|, log scale",
+            np.abs(form.t[order]),
+        ),
+        draw_signed_heatmap(
+            "normals n of the hidden units", form.n[order], name="n", axes=_NORMALS
+        ),
     )
     return format_section(
-        title, _join_pictures(*figures) + "<p>Units are numbered by their jump of slope, largest first.</p>"
+        title,
+        _join_pictures(*figures)
+        + "<p>Units are numbered by their jump of slope, largest first.</p>",
     )
 
 
-def _draw_log_sizes(data: Mapping[str, Any], name: str, said: str, values: Vector | list[float]) -> str:
+def _draw_log_sizes(
+    data: Mapping[str, Any], name: str, said: str, values: Vector | list[float]
+) -> str:
     """Sizes on a log scale, one mark each."""
     sizes = np.asarray(values, dtype=np.float64)
     if not sizes.any():
@@ -113,8 +150,12 @@ def _draw_log_sizes(data: Mapping[str, Any], name: str, said: str, values: Vecto
 def _draw_spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> str:
     """Singular values, those of all matrices together, largest first."""
     fine = [W for W in several if np.isfinite(W).all()]
-    values = sorted((float(value) for W in fine for value in np.linalg.svd(W, compute_uv=False)), reverse=True)
-    return _draw_log_sizes(data, f"singular value {whose}", f"singular values {whose}, log scale", values)
+    values = sorted(
+        (float(value) for W in fine for value in np.linalg.svd(W, compute_uv=False)), reverse=True
+    )
+    return _draw_log_sizes(
+        data, f"singular value {whose}", f"singular values {whose}, log scale", values
+    )
 
 
 def _join_pictures(*figures: str) -> str:

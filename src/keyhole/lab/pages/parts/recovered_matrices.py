@@ -1,4 +1,6 @@
-"""Pictures of a recovered score matrix beside the truth, with its spectrum, from a run's directory."""
+"""Pictures of a recovered score matrix beside the truth, with its spectrum, from a run's
+directory.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,14 @@ def draw_recovered_matrices(data: Mapping[str, Any], directory: Path) -> str:
     name, W = _NAMES.get(str(data.get("verdict")), "W as fitted, not verified"), np.asarray(found.W)
     if not W.any():
         return format_section(
-            f"{name[0].upper()}{name[1:]}", "<p>Every entry of it is zero: there is nothing to draw.</p>"
+            f"{name[0].upper()}{name[1:]}",
+            "<p>Every entry of it is zero: there is nothing to draw.</p>",
         )
     figures = [draw_signed_heatmap(name, W), _draw_spectrum(data, found, truth)]
-    title = f"{name[0].upper()}{name[1:]}: {len(W):,} x {len(W):,}, of rank {data.get('rank') or 'not known'}"
+    title = (
+        f"{name[0].upper()}{name[1:]}: {len(W):,} x {len(W):,}, of rank"
+        f" {data.get('rank') or 'not known'}"
+    )
     if truth is not None:
         T = np.asarray(truth.W)
         figures = [
@@ -46,7 +52,9 @@ def draw_recovered_matrices(data: Mapping[str, Any], directory: Path) -> str:
 
 
 def singular_values(head: Head | None) -> Vector:
-    """Singular values of W, largest first; from its factors where it has them, none where they would take long."""
+    """Singular values of W, largest first; from its factors where it has them, none where they
+    would take long.
+    """
     if head is None:
         return np.empty(0)
     W = head.W
@@ -57,13 +65,17 @@ def singular_values(head: Head | None) -> Vector:
 
 
 def _draw_spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> str:
-    """Singular values on a log scale: truth as dark circles, recovered as filled blue ones, refuted as crosses."""
+    """Singular values on a log scale: truth as dark circles, recovered as filled blue ones, refuted
+    as crosses.
+    """
     style = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
     true, values = singular_values(truth), singular_values(found)
     count = max(len(true), len(values))
     if not np.append(true, values).any():
         return ""
-    marks = draw_log_marks("singular value", "singular value σ, log scale", {"truth": true, style: values})
+    marks = draw_log_marks(
+        "singular value", "singular value σ, log scale", {"truth": true, style: values}
+    )
     note = f"rank {data['rank']}" if data.get("rank") is not None else "rank not measured"
     note += f"; the other {found.width - count:,} are zero" if count < found.width else ""
     note += (

@@ -1,4 +1,6 @@
-"""Pictures of built attention on one input: the circle of Match2, third order as slices and triangles, keys."""
+"""Pictures of built attention on one input: the circle of Match2, third order as slices and
+triangles, keys.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import numpy as np
 from keyhole._arrays import Matrix, Vector
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.drawing.heatmaps import colour_of
-from keyhole.drawing.html import draw_svg, escape_text, format_number, format_section, frame_figure, make_scrollable
+from keyhole.drawing.html import (
+    draw_svg,
+    escape_text,
+    format_number,
+    format_section,
+    frame_figure,
+    make_scrollable,
+)
 
 _RADIUS, _CENTRE = 118.0, (170.0, 172.0)
 _TOP_PAIRS = 3
@@ -37,28 +46,36 @@ class Asked(NamedTuple):
 
 
 def draw_match_circle(modulus: int, asked: Asked) -> str:
-    """Tokens on a circle by their angle, the partner's angle lit; scores and weights as bars beside it."""
+    """Tokens on a circle by their angle, the partner's angle lit; scores and weights as bars beside
+    it.
+    """
     if len(asked.values) > _MOST:
         return ""
     own = float(asked.values[asked.token]) % modulus
     partner = -own % modulus
-    found = [i for i, x in enumerate(asked.values) if i != asked.token and float(x) % modulus == partner]
+    found = [
+        i for i, x in enumerate(asked.values) if i != asked.token and float(x) % modulus == partner
+    ]
     said = f"token {asked.token + 1} (x = {own:g}) looks opposite for {partner:g} modulo {modulus}"
     who = ", ".join(f"{i + 1}" for i in found)
     title = (
-        f"On the circle {said}: {f'it finds token {who}' if found else 'nobody is there, and the blank token answers'}"
+        f"On the circle {said}:"
+        f" {f'it finds token {who}' if found else 'nobody is there, and the blank token answers'}"
     )
     height = max(344.0, 60.0 + 22.0 * len(asked.names))
     body = _draw_ring(modulus, asked, partner) + _draw_score_bars(asked)
     size = f'viewBox="0 0 960 {height:.0f}" style="min-width:46rem"'
     svg = draw_svg(body, size=size, label=title)
     note = (
-        "Tokens stand at the angle 2π x / M. ● asks; the dashed line points to the angle of −x, where a partner would "
-        "stand (○). Scores are the cosine of the angle between a token and that place, times a sharpness; the blank "
-        "token scores between the best and the second best, so that it wins where no partner is."
+        "Tokens stand at the angle 2π x / M. ● asks; the dashed line points to the angle of −x,"
+        " where a partner would stand (○). Scores are the cosine of the angle between a token and"
+        " that place, times a sharpness; the blank token scores between the best and the second"
+        " best, so that it wins where no partner is."
     )
     caption = f"<b>Match2 circle</b>: {note}"
-    return format_section(title, frame_figure(make_scrollable(svg, "Match2 circle"), caption, width="100%"))
+    return format_section(
+        title, frame_figure(make_scrollable(svg, "Match2 circle"), caption, width="100%")
+    )
 
 
 def _place_on_circle(value: float, modulus: int, radius: float = _RADIUS) -> tuple[float, float]:
@@ -70,7 +87,10 @@ def _draw_ring(modulus: int, asked: Asked, partner: float) -> str:
     drawn = f'<circle cx="{_CENTRE[0]}" cy="{_CENTRE[1]}" r="{_RADIUS}" fill="none" class="rule"/>'
     x, y = _place_on_circle(partner, modulus)
     drawn += f'<path class="dashed" d="M{_CENTRE[0]} {_CENTRE[1]}L{x:.1f} {y:.1f}"/>'
-    drawn += f'<circle class="truth" cx="{x:.1f}" cy="{y:.1f}" r="11"><title>the place of −x</title></circle>'
+    drawn += (
+        f'<circle class="truth" cx="{x:.1f}" cy="{y:.1f}" r="11"><title>the place of'
+        " −x</title></circle>"
+    )
     for value in sorted({float(v) % modulus for v in asked.values}):
         here = [i + 1 for i, v in enumerate(asked.values) if float(v) % modulus == value]
         mine = asked.token + 1 in here
@@ -78,9 +98,15 @@ def _draw_ring(modulus: int, asked: Asked, partner: float) -> str:
         a, b = _place_on_circle(value, modulus, _RADIUS + 20)
         kind, size = ("ours", 7) if mine else ("limit", 5)
         said = f"token {', '.join(map(str, here))}: x = {value:g}"
-        drawn += f'<g><title>{said}</title><circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{size}"/></g>'
+        drawn += (
+            f'<g><title>{said}</title><circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}"'
+            f' r="{size}"/></g>'
+        )
         drawn += f'<text x="{a:.1f}" y="{b + 4:.1f}" text-anchor="middle">{value:g}</text>'
-    return drawn + f'<text class="quiet" x="{_CENTRE[0]}" y="336" text-anchor="middle">angle 2π x / {modulus}</text>'
+    return (
+        drawn + f'<text class="quiet" x="{_CENTRE[0]}" y="336" text-anchor="middle">angle 2π x /'
+        f" {modulus}</text>"
+    )
 
 
 def _draw_score_bars(asked: Asked) -> str:
@@ -93,31 +119,43 @@ def _draw_score_bars(asked: Asked) -> str:
         y = 40.0 + 22 * k
         score, weight = float(asked.scores[k] - asked.scores.max()), float(asked.weights[k])
         drawn += (
-            f'<text x="400" y="{y + 11:.1f}">{escape_text(name)}</text><g><title>score {format_number(score)}</title>'
+            f'<text x="400" y="{y + 11:.1f}">{escape_text(name)}</text><g><title>score'
+            f" {format_number(score)}</title>"
         )
         drawn += (
-            f'<rect class="phase" style="stroke:none" fill-opacity="0.35" x="{720 - 200 * score / low:.1f}" y="{y}" '
+            '<rect class="phase" style="stroke:none" fill-opacity="0.35"'
+            f' x="{720 - 200 * score / low:.1f}" y="{y}" '
         )
-        drawn += f'width="{200 * score / low:.1f}" height="14"/></g><g><title>weight {format_number(weight)}</title>'
+        drawn += (
+            f'width="{200 * score / low:.1f}" height="14"/></g><g><title>weight'
+            f" {format_number(weight)}</title>"
+        )
         drawn += f'<rect class="ours" x="740" y="{y}" width="{160 * weight:.1f}" height="14"/></g>'
         if weight >= 0.005:
             drawn += f'<text x="{746 + 160 * weight:.1f}" y="{y + 11:.1f}">{weight:.2f}</text>'
     return (
-        drawn + f'<path class="rule" d="M720 32V{40 + 22 * len(asked.names):.0f}M740 32v{8 + 22 * len(asked.names)}"/>'
+        drawn + f'<path class="rule" d="M720 32V{40 + 22 * len(asked.names):.0f}M740'
+        f' 32v{8 + 22 * len(asked.names)}"/>'
     )
 
 
 def draw_pair_slices(several: Sequence[Asked], modulus: int | None) -> str:
-    """Third-order attention: a table over pairs with its sums for each asking token, the top pairs as triangles."""
+    """Third-order attention: a table over pairs with its sums for each asking token, the top pairs
+    as triangles.
+    """
     if not several or len(several[0].names) > _MOST:
         return ""
     parts = "".join(frame_figure(_draw_one_slice(one), width="26rem") for one in several)
     ring = f" modulo {modulus}" if modulus else ""
-    title = f"Third-order attention looks at pairs: those whose numbers complete the asking token's to 0{ring}"
+    title = (
+        "Third-order attention looks at pairs: those whose numbers complete the asking token's to"
+        f" 0{ring}"
+    )
     note = (
-        "Each square is the attention of one asking token over pairs (j1, j2), from 0 (dark) to 1 (bright); bars are "
-        "the sums over the other partner. Triangles join the asking token with its heaviest pairs, darker with their "
-        "weight; a token may be its own partner. Where nothing completes it, both partners are the blank token."
+        "Each square is the attention of one asking token over pairs (j1, j2), from 0 (dark) to 1"
+        " (bright); bars are the sums over the other partner. Triangles join the asking token with"
+        " its heaviest pairs, darker with their weight; a token may be its own partner. Where"
+        " nothing completes it, both partners are the blank token."
     )
     return format_section(title, f'<div class="pictures">{parts}</div><p class="limit">{note}</p>')
 
@@ -126,13 +164,23 @@ def _draw_one_slice(asked: Asked) -> str:
     weights = np.asarray(asked.weights)
     count = len(weights)
     cell = 150.0 / count
-    drawn = f'<text x="60" y="12">token {asked.token + 1} asks, x = {format_number(float(asked.values[asked.token]))}</text>'
+    drawn = (
+        f'<text x="60" y="12">token {asked.token + 1} asks, x ='
+        f" {format_number(float(asked.values[asked.token]))}</text>"
+    )
     for i in range(count):
         for j in range(count):
-            said = f"({asked.names[i]}, {asked.names[j]}): weight {format_number(float(weights[i, j]))}"
-            at = f'x="{60 + cell * j:.1f}" y="{26 + cell * i:.1f}" width="{cell + 0.3:.1f}" height="{cell + 0.3:.1f}"'
+            said = (
+                f"({asked.names[i]}, {asked.names[j]}): weight"
+                f" {format_number(float(weights[i, j]))}"
+            )
+            at = (
+                f'x="{60 + cell * j:.1f}" y="{26 + cell * i:.1f}" width="{cell + 0.3:.1f}"'
+                f' height="{cell + 0.3:.1f}"'
+            )
             drawn += (
-                f'<rect style="fill:{colour_of(float(weights[i, j]))}" {at}><title>{escape_text(said)}</title></rect>'
+                f'<rect style="fill:{colour_of(float(weights[i, j]))}"'
+                f" {at}><title>{escape_text(said)}</title></rect>"
             )
     drawn += _draw_partner_sums(weights, cell) + _draw_token_row(asked, weights)
     size = 'viewBox="0 0 416 330" shape-rendering="geometricPrecision"'
@@ -141,14 +189,19 @@ def _draw_one_slice(asked: Asked) -> str:
 
 def _draw_partner_sums(weights: Matrix, cell: float) -> str:
     """Sums over the second partner on the right, over the first below."""
-    drawn = '<text class="quiet" transform="translate(50 101) rotate(-90)" text-anchor="middle">first partner j1</text>'
+    drawn = (
+        '<text class="quiet" transform="translate(50 101) rotate(-90)" text-anchor="middle">first'
+        " partner j1</text>"
+    )
     drawn += '<text class="quiet" x="60" y="222">second partner j2; bars: sums</text>'
     for k, (right, below) in enumerate(zip(weights.sum(axis=1), weights.sum(axis=0), strict=True)):
         drawn += (
-            f'<rect class="ours" x="216" y="{26 + cell * k:.1f}" width="{40 * right:.1f}" height="{cell * 0.8:.1f}"/>'
+            f'<rect class="ours" x="216" y="{26 + cell * k:.1f}" width="{40 * right:.1f}"'
+            f' height="{cell * 0.8:.1f}"/>'
         )
         drawn += (
-            f'<rect class="ours" x="{60 + cell * k:.1f}" y="180" width="{cell * 0.8:.1f}" height="{28 * below:.1f}"/>'
+            f'<rect class="ours" x="{60 + cell * k:.1f}" y="180" width="{cell * 0.8:.1f}"'
+            f' height="{28 * below:.1f}"/>'
         )
     return drawn
 
@@ -159,7 +212,9 @@ def _draw_token_row(asked: Asked, weights: Matrix) -> str:
     step = 376.0 / count
     places = [20 + step * (k + 0.5) for k in range(count)]
     apex = places[asked.token + count - len(asked.values)]
-    order = np.argsort(-np.triu(weights + weights.T - np.diag(np.diag(weights))), axis=None)[:_TOP_PAIRS]
+    order = np.argsort(-np.triu(weights + weights.T - np.diag(np.diag(weights))), axis=None)[
+        :_TOP_PAIRS
+    ]
     drawn = ""
     for flat in order:
         i, j = divmod(int(flat), count)
@@ -167,19 +222,31 @@ def _draw_token_row(asked: Asked, weights: Matrix) -> str:
         if share > 0.02:
             said = f"{asked.names[i]} and {asked.names[j]}: {share:.2f}"
             path = f"M{apex:.1f} 246L{places[i]:.1f} 296L{places[j]:.1f} 296Z"
-            look = f'class="phase" fill-opacity="{0.35 * share:.2f}" stroke-width="{0.5 + 2 * share:.1f}"'
+            look = (
+                f'class="phase" fill-opacity="{0.35 * share:.2f}"'
+                f' stroke-width="{0.5 + 2 * share:.1f}"'
+            )
             drawn += f'<g><title>{escape_text(said)}</title><path {look} d="{path}"/></g>'
     for x, name in zip(places, asked.names, strict=True):
         drawn += f'<circle class="limit" cx="{x:.1f}" cy="296" r="3"/>'
-        drawn += f'<text x="{x:.1f}" y="314" text-anchor="middle">{escape_text(name.split(" ")[-1])}</text>'
+        drawn += (
+            f'<text x="{x:.1f}" y="314"'
+            f' text-anchor="middle">{escape_text(name.split(" ")[-1])}</text>'
+        )
     drawn += f'<circle class="ours" cx="{apex:.1f}" cy="246" r="5"/>'
-    return drawn + '<text class="quiet" x="20" y="328">tokens by their numbers x; ∅ is the blank one</text>'
+    return (
+        drawn
+        + '<text class="quiet" x="20" y="328">tokens by their numbers x; ∅ is the blank one</text>'
+    )
 
 
-# The query w of a set has equal scores on it and lower ones off it, so that the set is a face of the keys: seen along
-# any direction across w, its keys lie on one level line and all others below it, by the margin at least.
+# The query w of a set has equal scores on it and lower ones off it, so that the set is a face of
+# the keys: seen along any direction across w, its keys lie on one level line and all others below
+# it, by the margin at least.
 def draw_keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
-    """Keys as points, height the score of one set's query: the set is the top face, the margin the gap below it."""
+    """Keys as points, height the score of one set's query: the set is the top face, the margin the
+    gap below it.
+    """
     chosen = sorted({int(i) for i in members if i >= 0})
     if not chosen or len(chosen) == phi.length:
         return ""
@@ -191,20 +258,28 @@ def draw_keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
     rest = np.delete(heights, chosen)
     top, below = float(heights[chosen].mean()), float(rest.max())
     names = ", ".join(str(i + 1) for i in chosen)
-    title = f"Keys of positions {names} are a face: every other key scores at least {format_number(top - below)} less"
+    title = (
+        f"Keys of positions {names} are a face: every other key scores at least"
+        f" {format_number(top - below)} less"
+    )
     marks = _draw_key_points(side, heights, chosen, (top, below))
     size = 'viewBox="0 0 640 330" width="640" style="min-width:32rem"'
     svg = draw_svg(marks, size=size, label=title)
     note = (
-        f"Each point is the key of a position, of {phi.keys.shape[1]} numbers. Height is its product with the unit "
-        "query of the set; across is the direction in which keys spread most. ● the set, ○ the others; the shaded band "
-        "is the margin, which the sharpness of attention is divided by."
+        f"Each point is the key of a position, of {phi.keys.shape[1]} numbers. Height is its"
+        " product with the unit query of the set; across is the direction in which keys spread"
+        " most. ● the set, ○ the others; the shaded band is the margin, which the sharpness of"
+        " attention is divided by."
     )
     caption = f"<b>Keys and face</b>: {note}"
-    return format_section(title, frame_figure(make_scrollable(svg, "keys and face"), caption, width="100%"))
+    return format_section(
+        title, frame_figure(make_scrollable(svg, "keys and face"), caption, width="100%")
+    )
 
 
-def _draw_key_points(side: Vector, heights: Vector, chosen: Sequence[int], band: tuple[float, float]) -> str:
+def _draw_key_points(
+    side: Vector, heights: Vector, chosen: Sequence[int], band: tuple[float, float]
+) -> str:
     span, tall = (float(np.ptp(v)) or 1.0 for v in (side, heights))
 
     def x(value: float) -> float:
@@ -214,17 +289,38 @@ def _draw_key_points(side: Vector, heights: Vector, chosen: Sequence[int], band:
         return 270 - 230 * (value - float(heights.min())) / tall
 
     top, below = (y(value) for value in band)
-    drawn = f'<rect class="built" fill-opacity="0.15" x="70" y="{top:.1f}" width="500" height="{below - top:.1f}"/>'
-    drawn += f'<path class="line built" d="M70 {top:.1f}H570"/><path class="dashed" d="M70 {below:.1f}H570"/>'
+    drawn = (
+        f'<rect class="built" fill-opacity="0.15" x="70" y="{top:.1f}" width="500"'
+        f' height="{below - top:.1f}"/>'
+    )
+    drawn += (
+        f'<path class="line built" d="M70 {top:.1f}H570"/><path class="dashed" d="M70'
+        f' {below:.1f}H570"/>'
+    )
     drawn += f'<text class="built" x="576" y="{top + 4:.1f}">face</text>'
     drawn += f'<text class="quiet" x="576" y="{max(below, top + 14) + 4:.1f}">margin</text>'
     for k, (a, b) in enumerate(zip(map(float, side), map(float, heights), strict=True)):
         kind, size = ("ours", 5) if k in chosen else ("truth", 4)
         said = f"position {k + 1}: score {format_number(b)} of the unit query"
-        drawn += f'<g><title>{said}</title><circle class="{kind}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="{size}"/></g>'
+        drawn += (
+            f'<g><title>{said}</title><circle class="{kind}" cx="{x(a):.1f}" cy="{y(b):.1f}"'
+            f' r="{size}"/></g>'
+        )
         if len(side) <= _MOST:
             drawn += f'<text x="{x(a):.1f}" y="{y(b) - 8:.1f}" text-anchor="middle">{k + 1}</text>'
-    drawn += '<text transform="translate(14 160) rotate(-90)" text-anchor="middle">score of the unit query</text>'
-    drawn += f'<text class="quiet" x="66" y="{y(float(heights.max())) + 4:.1f}" text-anchor="end">{format_number(band[0])}</text>'
-    drawn += f'<text class="quiet" x="66" y="274" text-anchor="end">{format_number(float(heights.min()))}</text>'
-    return drawn + '<text x="320" y="306" text-anchor="middle">direction in which keys spread most</text>'
+    drawn += (
+        '<text transform="translate(14 160) rotate(-90)" text-anchor="middle">score of the unit'
+        " query</text>"
+    )
+    drawn += (
+        f'<text class="quiet" x="66" y="{y(float(heights.max())) + 4:.1f}"'
+        f' text-anchor="end">{format_number(band[0])}</text>'
+    )
+    drawn += (
+        '<text class="quiet" x="66" y="274"'
+        f' text-anchor="end">{format_number(float(heights.min()))}</text>'
+    )
+    return (
+        drawn
+        + '<text x="320" y="306" text-anchor="middle">direction in which keys spread most</text>'
+    )

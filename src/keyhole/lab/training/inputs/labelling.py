@@ -1,8 +1,10 @@
-r"""Lessons with answers yes or no: how inputs are drawn so that the question is the question, and simple guesses.
+r"""Lessons with answers yes or no: how inputs are drawn so that the question is the question, and
+simple guesses.
 
-Uniform inputs of Match3 can often be answered from pairs: $2 x_i + x_j = 0$ or $x_i + 2 x_j = 0$ modulo M shows a match
-to anybody who looks at two tokens. Strict inputs have no such pair and no 0 (which matches with itself), so that every
-match takes three tokens. Strict inputs of Match2 have no 0 either, and every other pair of tokens is a match, planted.
+Uniform inputs of Match3 can often be answered from pairs: $2 x_i + x_j = 0$ or $x_i + 2 x_j = 0$
+modulo M shows a match to anybody who looks at two tokens. Strict inputs have no such pair and no 0
+(which matches with itself), so that every match takes three tokens. Strict inputs of Match2 have no
+0 either, and every other pair of tokens is a match, planted.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Labelling(Lesson[Any]):
     """A task whose answers are yes or no.
 
     Args:
-        inputs: how inputs are drawn: one of the task's kinds, "mixed" (a share of each) or "strict".
+        inputs: how inputs are drawn: one of the task's kinds, "mixed" (a share of each) or
+            "strict".
     """
 
     inputs: str = "mixed"
@@ -61,21 +64,33 @@ class Labelling(Lesson[Any]):
         if type(self.task) not in _STRICT or self.task.modulus > _LARGEST:
             return self.task.target(X)
         x, M = round_to_whole(X[..., 0]), self.task.modulus
-        sums = x if isinstance(self.task, Match2) else ((x[:, :, None] + x[:, None, :]) % M).reshape(len(x), -1)
+        sums = (
+            x
+            if isinstance(self.task, Match2)
+            else ((x[:, :, None] + x[:, None, :]) % M).reshape(len(x), -1)
+        )
         seen, rows = np.zeros((len(x), M)), np.arange(len(x))[:, None]
         seen[rows, sums] = 1.0
         return seen[rows, -x % M][..., None]
 
     def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
-        """The more frequent answer, the best answer given how many tokens differ, and what two numbers tell."""
+        """The more frequent answer, the best answer given how many tokens differ, and what two
+        numbers tell.
+        """
         X, Y = tests
         majority = np.full(Y.shape, float(seen.Y.mean() > 0.5))
-        guesses: dict[str, Array] = {"majority": majority, "distinct_count": _guess_by_count(X, seen)}
+        guesses: dict[str, Array] = {
+            "majority": majority,
+            "distinct_count": _guess_by_count(X, seen),
+        }
         if isinstance(self.task, Match3):
-            guesses["pairwise"] = _find_pair_matches(round_to_whole(X[..., 0]), self.task.modulus)[..., None].astype(
-                np.float64
-            )
-        return {name: float(np.not_equal(guess > 0.5, Y > 0.5).mean()) for name, guess in guesses.items()}
+            guesses["pairwise"] = _find_pair_matches(round_to_whole(X[..., 0]), self.task.modulus)[
+                ..., None
+            ].astype(np.float64)
+        return {
+            name: float(np.not_equal(guess > 0.5, Y > 0.5).mean())
+            for name, guess in guesses.items()
+        }
 
 
 def _count_distinct_tokens(X: Stack) -> Any:
@@ -85,9 +100,15 @@ def _count_distinct_tokens(X: Stack) -> Any:
 
 def _guess_by_count(X: Stack, seen: Examples) -> Array:
     """The more frequent answer among seen inputs with as many different tokens."""
-    then, now, usual = _count_distinct_tokens(seen.X), _count_distinct_tokens(X), float(seen.Y.mean())
+    then, now, usual = (
+        _count_distinct_tokens(seen.X),
+        _count_distinct_tokens(X),
+        float(seen.Y.mean()),
+    )
     rates = {count: float(seen.Y[then == count].mean()) for count in set(then.tolist())}
-    return np.array([rates.get(int(count), usual) for count in now])[:, None, None] * np.ones((1, X.shape[1], 1))
+    return np.array([rates.get(int(count), usual) for count in now])[:, None, None] * np.ones(
+        (1, X.shape[1], 1)
+    )
 
 
 def _find_pair_matches(x: Any, modulus: int) -> Any:
@@ -96,15 +117,17 @@ def _find_pair_matches(x: Any, modulus: int) -> Any:
     return (((2 * one + two) % modulus == 0) | ((one + 2 * two) % modulus == 0)).any(axis=2)
 
 
-# One of x and M - x is chosen for every value, so that no two tokens sum to zero; then every second token is made the
-# negative of its neighbour with probability 1/2, and places are shuffled.
+# One of x and M - x is chosen for every value, so that no two tokens sum to zero; then every second
+# token is made the negative of its neighbour with probability 1/2, and places are shuffled.
 def _draw_strict_pairs(task: Match2, size: int, rng: np.random.Generator) -> Any:
     M, N = task.modulus, task.length
     flipped = rng.random((size, M)) < 0.5
     small = rng.integers(1, (M + 1) // 2, size=(size, N))
     x = np.where(np.take_along_axis(flipped, small, axis=1), M - small, small)
     partners = x[:, 1::2]
-    partners[:] = np.where(rng.random(partners.shape) < 0.5, M - x[:, 0::2][:, : partners.shape[1]], partners)
+    partners[:] = np.where(
+        rng.random(partners.shape) < 0.5, M - x[:, 0::2][:, : partners.shape[1]], partners
+    )
     return rng.permuted(x, axis=1)
 
 
@@ -117,8 +140,8 @@ def _draw_strict_triples(task: Match3, size: int, rng: np.random.Generator) -> A
         if sum(map(len, kept)) >= size:
             return np.concatenate(kept)[:size]
     raise InvalidInput(
-        f"hardly any input of {task.length} tokens modulo {task.modulus} is strict. Give a larger --modulus, a shorter "
-        "--length, or --inputs random."
+        f"hardly any input of {task.length} tokens modulo {task.modulus} is strict. Give a larger"
+        " --modulus, a shorter --length, or --inputs random."
     )
 
 
@@ -134,7 +157,12 @@ def _is_prime(number: int) -> bool:
 
 def _has_strict_inputs(task: Any) -> bool:
     """Whether strict inputs of a task are what they are meant to be."""
-    return type(task) in _STRICT and task.modulus <= _LARGEST and task.modulus > 3 and _is_prime(task.modulus)
+    return (
+        type(task) in _STRICT
+        and task.modulus <= _LARGEST
+        and task.modulus > 3
+        and _is_prime(task.modulus)
+    )
 
 
 def choose_lesson(task: Task, inputs: str | None = None) -> Lesson[Any]:
@@ -145,10 +173,19 @@ def choose_lesson(task: Task, inputs: str | None = None) -> Lesson[Any]:
     """
     if isinstance(task, SparseAverage):
         if inputs is not None:
-            raise InvalidInput("--inputs is for tasks with answers yes or no; sparse-average has one kind of inputs.")
+            raise InvalidInput(
+                "--inputs is for tasks with answers yes or no; sparse-average has one kind of"
+                " inputs."
+            )
         return Averaging(task)
     known = (*task.kinds, "mixed", *(("strict",) if _has_strict_inputs(task) else ()))
     if inputs is not None and inputs not in known:
-        hint = " Strict ones need match2 or match3 and a prime modulus from 5 to 4,093." if inputs == "strict" else ""
-        raise InvalidInput(f"--inputs of this {task.name} is one of {', '.join(known)}; got {inputs!r}.{hint}")
+        hint = (
+            " Strict ones need match2 or match3 and a prime modulus from 5 to 4,093."
+            if inputs == "strict"
+            else ""
+        )
+        raise InvalidInput(
+            f"--inputs of this {task.name} is one of {', '.join(known)}; got {inputs!r}.{hint}"
+        )
     return Labelling(task, inputs or ("strict" if "strict" in known else "mixed"))

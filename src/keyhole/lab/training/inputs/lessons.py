@@ -1,4 +1,6 @@
-"""What is trained on: inputs of a task as they are drawn for training, the loss, and what simple predictors reach."""
+"""What is trained on: inputs of a task as they are drawn for training, the loss, and what simple
+predictors reach.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Lesson(ABC, Generic[Posed]):
     @property
     @abstractmethod
     def labels(self) -> bool:
-        """Whether answers are yes or no, so that the loss is logistic and errors are shares of wrong answers."""
+        """Whether answers are yes or no, so that the loss is logistic and errors are shares of
+        wrong answers.
+        """
 
     @property
     @abstractmethod
@@ -67,7 +71,9 @@ class Lesson(ABC, Generic[Posed]):
 
     @abstractmethod
     def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
-        """Errors of simple predictors on tests, by name; those that must be fitted are fitted to `seen`."""
+        """Errors of simple predictors on tests, by name; those that must be fitted are fitted to
+        `seen`.
+        """
 
     def members(self, X: Sequences) -> Stack | None:
         """Which tokens each token should attend to, as 0 and 1, where the task says so."""
@@ -76,7 +82,9 @@ class Lesson(ABC, Generic[Posed]):
 
 @dataclass(frozen=True, slots=True)
 class Averaging(Lesson[SparseAverage]):
-    """Sparse averaging with vectors of length 1, so that no answer (zero) has a squared error of 1/q."""
+    """Sparse averaging with vectors of length 1, so that no answer (zero) has a squared error of
+    1/q.
+    """
 
     @property
     def labels(self) -> bool:
@@ -96,7 +104,11 @@ class Averaging(Lesson[SparseAverage]):
         y = _draw_sets(task.length, task.q, (size, task.length), rng)
         if task.at_most:
             y = rng.permuted(y, axis=-1)
-            y = np.where(np.arange(task.q) < rng.integers(1, task.q + 1, size=(size, task.length, 1)), y, task.length)
+            y = np.where(
+                np.arange(task.q) < rng.integers(1, task.q + 1, size=(size, task.length, 1)),
+                y,
+                task.length,
+            )
             y = np.sort(y, axis=-1)
         return task.tokens(z, np.where(y == task.length, -1, y))
 
@@ -108,20 +120,28 @@ class Averaging(Lesson[SparseAverage]):
         z = X[np.arange(len(X))[:, None, None], np.maximum(y, 0), : task.dimension]
         return np.sum(z * there, axis=2) / there.sum(axis=2)
 
-    # Vectors are independent with mean zero. The mean of all answers |y|/N of the squared length of the target right;
-    # a model that reads once and cannot look ahead misses the members behind the asking token, half of all others.
+    # Vectors are independent with mean zero. The mean of all answers |y|/N of the squared length of
+    # the target right; a model that reads once and cannot look ahead misses the members behind the
+    # asking token, half of all others.
     def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
-        """Zero, the mean of all vectors, and the floor of every model that reads once: exact, relative to zero."""
+        """Zero, the mean of all vectors, and the floor of every model that reads once: exact,
+        relative to zero.
+        """
         task, sizes = self.task, np.arange(1 if self.task.at_most else self.task.q, self.task.q + 1)
         mean = 1.0 - 1.0 / (task.length * float(np.mean(1.0 / sizes)))
-        return {"zero": 1.0, "mean_of_all": mean, "causal_floor": (task.length - 1) / (2.0 * task.length)}
+        return {
+            "zero": 1.0,
+            "mean_of_all": mean,
+            "causal_floor": (task.length - 1) / (2.0 * task.length),
+        }
 
     def members(self, X: Sequences) -> Stack:
         """Who is named."""
         return self.task.members(X)
 
 
-# The k-th member is a number below N - k that counts only what is left: it goes up by one for every smaller member.
+# The k-th member is a number below N - k that counts only what is left: it goes up by one for every
+# smaller member.
 def _draw_sets(length: int, q: int, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     """Sets of q positions, uniform, in rising order."""
     y = np.empty((*shape, q), dtype=np.int64)

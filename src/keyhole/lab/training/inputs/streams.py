@@ -1,4 +1,6 @@
-"""The random numbers of a training: a stream for every seed and purpose, so that no seed feels another."""
+"""The random numbers of a training: a stream for every seed and purpose, so that no seed feels
+another.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-r"""Units for labels whose values are flags: a token answers the share of its attention that real tokens get.
+r"""Units for labels whose values are flags: a token answers the share of its attention that real
+tokens get.
 
-In front of the tokens stands a blank one. Tokens have value 1, the blank 0, and every token scores the blank (with
-order three, the pair of two blanks) by one learned number b; pairs of a token and a blank score 0. With scores $s$ the
-answer is
+In front of the tokens stands a blank one. Tokens have value 1, the blank 0, and every token scores
+the blank (with order three, the pair of two blanks) by one learned number b; pairs of a token and a
+blank score 0. With scores $s$ the answer is
 
 $$p_i = \frac{\sum e^{s}}{\sum e^{s} + e^{b}\;[+\, 2N]}, \qquad
   \log\frac{p_i}{1 - p_i} = \log \sum e^{s} - \log(e^{b}\;[+\, 2N])$$
@@ -58,13 +59,20 @@ class FlagUnit:
         """Gaussian tables, and a blank that scores 0."""
         fan = self.embed if self.reading.kind == "one-hot" else self.reading.features
         tables = {
-            name: draw_gaussian_weights(rng, self.reading.features, self.embed, fan=fan) for name in _NAMES[self.order]
+            name: draw_gaussian_weights(rng, self.reading.features, self.embed, fan=fan)
+            for name in _NAMES[self.order]
         }
         return self.reading.initial(rng) | tables | {"blank": np.zeros(1)}
 
     def _scores(self, w: Weights, X: Tensor, codes: Tensor | None) -> Tensor:
-        queries, *keys = self.reading.project_each(w, X, [w[name] for name in _NAMES[self.order]], codes)
-        return queries @ keys[0].transpose(-1, -2) if self.order == 2 else score_pairs(queries, *keys).flatten(-2)
+        queries, *keys = self.reading.project_each(
+            w, X, [w[name] for name in _NAMES[self.order]], codes
+        )
+        return (
+            queries @ keys[0].transpose(-1, -2)
+            if self.order == 2
+            else score_pairs(queries, *keys).flatten(-2)
+        )
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Log-odds."""
@@ -86,7 +94,9 @@ class FlagUnit:
             tables[name][-1, -1] = 1.0
         V = np.zeros((width, 1))
         V[-2] = 1.0
-        block = Block(self.reading.exported(w, flagged=True), self._layer(tables, V), np.eye(width)[-1])
+        block = Block(
+            self.reading.exported(w, flagged=True), self._layer(tables, V), np.eye(width)[-1]
+        )
         return Transformer((block,))
 
     def _layer(self, tables: dict[str, Array], V: Array) -> Layer:

@@ -1,4 +1,6 @@
-"""Multi-layer Transformers: attention with a residual, then a network with a residual, layer after layer."""
+"""Multi-layer Transformers: attention with a residual, then a network with a residual, layer after
+layer.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from keyhole.models.stack import Block, Transformer
 
 @dataclass(frozen=True, slots=True)
 class LayersNet:
-    r"""$h \leftarrow h + \sum_h \mathrm{softmax}(h Q K^\top h^\top) h V O$, then $h \leftarrow h + \mathrm{net}(h)$.
+    r"""$h \leftarrow h + \sum_h \mathrm{softmax}(h Q K^\top h^\top) h V O$, then $h \leftarrow h +
+    \mathrm{net}(h)$.
 
     Args:
         reading: how tokens are read.
@@ -47,7 +50,9 @@ class LayersNet:
 
     def __post_init__(self) -> None:
         if self.embed % self.heads:
-            raise InvalidInput(f"--embed {self.embed} is divided among --heads {self.heads}; give a multiple.")
+            raise InvalidInput(
+                f"--embed {self.embed} is divided among --heads {self.heads}; give a multiple."
+            )
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -58,20 +63,28 @@ class LayersNet:
         """Gaussian weights; what is added to a token is small at first."""
         e, m, H = self.embed, self.embed // self.heads, self.heads
         fan = 1 if self.reading.kind == "one-hot" else self.reading.features
-        held = self.reading.initial(rng) | {"E": draw_gaussian_weights(rng, self.reading.features, e, fan=fan)}
+        held = self.reading.initial(rng) | {
+            "E": draw_gaussian_weights(rng, self.reading.features, e, fan=fan)
+        }
         held |= {"places": 0.5 * rng.normal(size=(self.length, e))} if self.places else {}
         for k in range(self.layers):
             held |= {
                 f"Q{k}": draw_gaussian_weights(rng, H, e, m) / m**0.25,
                 f"K{k}": draw_gaussian_weights(rng, H, e, m) / m**0.25,
             }
-            held |= {f"V{k}": draw_gaussian_weights(rng, H, e, m), f"O{k}": draw_gaussian_weights(rng, H, m, e, fan=e)}
+            held |= {
+                f"V{k}": draw_gaussian_weights(rng, H, e, m),
+                f"O{k}": draw_gaussian_weights(rng, H, m, e, fan=e),
+            }
             held |= {
                 f"W1{k}": draw_gaussian_weights(rng, e, self.hidden) * np.sqrt(2.0),
                 f"b1{k}": np.zeros(self.hidden),
             }
             held |= {f"W2{k}": draw_gaussian_weights(rng, self.hidden, e), f"b2{k}": np.zeros(e)}
-        return held | {"Wo": draw_gaussian_weights(rng, e, self.outputs), "bo": np.zeros(self.outputs)}
+        return held | {
+            "Wo": draw_gaussian_weights(rng, e, self.outputs),
+            "bo": np.zeros(self.outputs),
+        }
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""

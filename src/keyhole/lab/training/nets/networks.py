@@ -1,4 +1,6 @@
-"""Nets without attention: a fully connected one on all tokens at once, and recurrent ones that read the input twice."""
+"""Nets without attention: a fully connected one on all tokens at once, and recurrent ones that read
+the input twice.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,20 @@ class MlpNet:
 
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Gaussian weights, no biases."""
-        sizes = [self.length * self.reading.features, *[self.hidden] * self.layers, self.length * self.outputs]
+        sizes = [
+            self.length * self.reading.features,
+            *[self.hidden] * self.layers,
+            self.length * self.outputs,
+        ]
         layers = {
             f"W{k}": draw_gaussian_weights(rng, d, e) * (np.sqrt(2.0) if k else 1.0)
             for k, (d, e) in _number_layers(sizes)
         }
-        return self.reading.initial(rng) | layers | {f"b{k}": np.zeros(e) for k, (_, e) in _number_layers(sizes)}
+        return (
+            self.reading.initial(rng)
+            | layers
+            | {f"b{k}": np.zeros(e) for k, (_, e) in _number_layers(sizes)}
+        )
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
@@ -111,7 +121,10 @@ class RecurrentNet:
                 f"Wh{k}": draw_gaussian_weights(rng, self.hidden, gates),
             }
             held |= {f"bx{k}": np.zeros(gates), f"bh{k}": np.zeros(gates)}
-        return held | {"Wo": draw_gaussian_weights(rng, self.hidden, self.outputs), "bo": np.zeros(self.outputs)}
+        return held | {
+            "Wo": draw_gaussian_weights(rng, self.hidden, self.outputs),
+            "bo": np.zeros(self.outputs),
+        }
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers of the last reading."""
@@ -143,7 +156,9 @@ class RecurrentNet:
 
     def exported(self, w: Numbers) -> Recurrent:
         """The same network."""
-        names = [tuple(f"{name}{k}" for name in ("Wx", "Wh", "bx", "bh")) for k in range(self.layers)]
+        names = [
+            tuple(f"{name}{k}" for name in ("Wx", "Wh", "bx", "bh")) for k in range(self.layers)
+        ]
         cells = tuple(Cell(w[Wx].T, w[Wh].T, w[bx], w[bh]) for Wx, Wh, bx, bh in names)
         plain, bo = tuple(range(self.reading.columns.plain)), w["bo"] + 0.5 * self.labels
         return Recurrent(self.cell, cells, w["Wo"].T, bo, plain, w["codes"], passes=self.passes)

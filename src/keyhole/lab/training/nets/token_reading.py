@@ -27,7 +27,8 @@ class TokenReading:
 
     Args:
         columns: which columns are plain and which coded.
-        kind: one-hot, orthonormal, random (of length 1, drawn once), learned, or resampled (drawn for every sequence).
+        kind: one-hot, orthonormal, random (of length 1, drawn once), learned, or resampled (drawn
+            for every sequence).
         width: numbers of a code.
     """
 
@@ -45,7 +46,10 @@ class TokenReading:
                 "Use --codes random, learned or resampled for fewer."
             )
         if self.kind == "one-hot" and self.width != values:
-            raise InvalidInput(f"one-hot codes of {values} values have width {values}; got --code-width {self.width}.")
+            raise InvalidInput(
+                f"one-hot codes of {values} values have width {values}; got --code-width"
+                f" {self.width}."
+            )
         if self.width < 1:
             raise InvalidInput(f"--code-width is a whole number >= 1; got {self.width}.")
 
@@ -83,7 +87,8 @@ class TokenReading:
         Args:
             w: weights.
             X: tokens, seeds x batch x length x width.
-            codes: codes of every sequence where these are resampled, seeds x batch x values x width.
+            codes: codes of every sequence where these are resampled, seeds x batch x values x
+                width.
         """
         plain = self.columns.plain
         named = X[..., plain:].round().long()
@@ -98,7 +103,9 @@ class TokenReading:
         return torch.cat([plain, coded.flatten(-2)], dim=-1)
 
     def project(self, w: Weights, X: Tensor, P: Tensor, codes: Tensor | None = None) -> Tensor:
-        """Tokens times a matrix per seed (seeds x features x columns); rows of it where codes are one-hot."""
+        """Tokens times a matrix per seed (seeds x features x columns); rows of it where codes are
+        one-hot.
+        """
         if self.kind != "one-hot":
             return apply_affine_map(self.tokens(w, X, codes), P)
         plain, values = self.columns.plain, self.columns.values
@@ -106,14 +113,25 @@ class TokenReading:
         rows = _look_up_rows(P[:, plain:], named).sum(dim=-2)
         return rows + apply_affine_map(X[..., :plain], P[:, :plain]) if plain else rows
 
-    def project_each(self, w: Weights, X: Tensor, parts: list[Tensor], codes: Tensor | None = None) -> list[Tensor]:
+    def project_each(
+        self, w: Weights, X: Tensor, parts: list[Tensor], codes: Tensor | None = None
+    ) -> list[Tensor]:
         """Tokens times several matrices per seed, in one product."""
         together = self.project(w, X, torch.cat(parts, dim=-1), codes)
         return list(torch.split(together, [part.shape[-1] for part in parts], dim=-1))
 
-    def exported(self, w: Numbers, *, flagged: bool = False, mixing: Array | None = None) -> CodedTokens:
+    def exported(
+        self, w: Numbers, *, flagged: bool = False, mixing: Array | None = None
+    ) -> CodedTokens:
         """The same as a token map."""
-        return CodedTokens(w["codes"], self.columns.plain, self.columns.coded, int(flagged), mixing, w.get("places"))
+        return CodedTokens(
+            w["codes"],
+            self.columns.plain,
+            self.columns.coded,
+            int(flagged),
+            mixing,
+            w.get("places"),
+        )
 
 
 def apply_affine_map(X: Tensor, P: Tensor, b: Tensor | None = None) -> Tensor:
@@ -129,7 +147,9 @@ def tensor_of(array: Any) -> Tensor:
 
 
 def _look_up_rows(rows: Tensor, named: Tensor) -> Tensor:
-    """Rows of a table per seed by number; -1 is a row of zeros. F.embedding is much faster than rows[named]."""
+    """Rows of a table per seed by number; -1 is a row of zeros. F.embedding is much faster than
+    rows[named].
+    """
     seeds, values, width = rows.shape
     padded = functional.pad(rows, (0, 0, 0, 1)).reshape(-1, width)
     first = (values + 1) * torch.arange(seeds).reshape(-1, *[1] * (named.ndim - 1))

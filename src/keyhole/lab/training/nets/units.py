@@ -1,4 +1,6 @@
-"""Attention units with free values: softmax or linear, of order two or three, queries free or tied to the keys."""
+"""Attention units with free values: softmax or linear, of order two or three, queries free or tied
+to the keys.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from keyhole.models.tensor import TensorAttention
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    r"""One attention layer, heads summed: $\sum_h \mathrm{softmax}(X Q_h K_h^\top X^\top) X V_h$ on read tokens X.
+    r"""One attention layer, heads summed: $\sum_h \mathrm{softmax}(X Q_h K_h^\top X^\top) X V_h$ on
+    read tokens X.
 
     Args:
         reading: how tokens are read.
@@ -76,7 +79,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class TiedUnit:
-    r"""A unit of sparse averaging whose query is a sum over the positions a token names, the same for each.
+    r"""A unit of sparse averaging whose query is a sum over the positions a token names, the same
+    for each.
 
     $$\mathrm{score}_{ij} = \sum_{k \in y_i} u_k^\top Q K^\top u_j, \qquad \mathrm{value}_j = z_j V$$
 
@@ -100,7 +104,10 @@ class TiedUnit:
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Queries and keys of length about 1, less without softmax, and V the identity."""
         size = 0.3 if self.linear else 1.0
-        Q, K = (size * draw_gaussian_weights(rng, self.reading.width, self.embed, fan=self.embed) for _ in range(2))
+        Q, K = (
+            size * draw_gaussian_weights(rng, self.reading.width, self.embed, fan=self.embed)
+            for _ in range(2)
+        )
         return self.reading.initial(rng) | {"Q": Q, "K": K, "V": np.eye(self.reading.columns.plain)}
 
     def _weights(self, w: Weights, X: Tensor, codes: Tensor | None) -> Tensor:
@@ -114,15 +121,23 @@ class TiedUnit:
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
-        return apply_affine_map(self._weights(w, X, codes) @ X[..., : self.reading.columns.plain], w["V"])
+        return apply_affine_map(
+            self._weights(w, X, codes) @ X[..., : self.reading.columns.plain], w["V"]
+        )
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """The weights."""
         return self._weights(w, X, codes)
 
     def exported(self, w: Numbers) -> Transformer:
-        """A token map and a layer: Q repeated for every position named, K of the token's own code, V of its vector."""
-        plain, named, width = self.reading.columns.plain, self.reading.columns.coded - 1, self.reading.width
+        """A token map and a layer: Q repeated for every position named, K of the token's own code,
+        V of its vector.
+        """
+        plain, named, width = (
+            self.reading.columns.plain,
+            self.reading.columns.coded - 1,
+            self.reading.width,
+        )
         Q, K = np.zeros((2, self.reading.features, self.embed))
         Q[plain:-width], K[-width:] = np.tile(w["Q"], (named, 1)), w["K"]
         V = np.concatenate([w["V"], np.zeros((self.reading.features - plain, plain))])
