@@ -7,13 +7,9 @@ from keyhole import Budgeted, Local, Network, Outcome, ReluNet, Status, Verdict
 from keyhole.identify import network_distance
 from keyhole.learners.networks.bend_runs import resolve_line_by_runs
 from keyhole.learners.networks.jacobians import _space_regions, assemble_hyperplanes, survey_line
-from keyhole.learners.networks.kinks import (
-    Line,
-    Unresolved,
-    measure_line_noise,
-    resolve_line_by_pairs,
-)
+from keyhole.learners.networks.kinks import Line, Unresolved, measure_line_noise
 from keyhole.learners.networks.lines import learn_network
+from keyhole.learners.networks.pair_search import resolve_line_by_pairs
 from keyhole.learners.networks.polish import find_clean_point, sharpen_jumps
 from keyhole.models import AbsAffine
 

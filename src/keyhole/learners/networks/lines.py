@@ -28,8 +28,8 @@ from keyhole.learners.networks.kinks import (
     Smooth,
     Unresolved,
     measure_line_noise,
-    resolve_line_by_pairs,
 )
+from keyhole.learners.networks.pair_search import resolve_line_by_pairs
 from keyhole.learners.networks.polish import (
     Again,
     remeasure_hyperplane,

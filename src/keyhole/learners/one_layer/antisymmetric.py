@@ -28,9 +28,8 @@ from keyhole.learners.one_head.learner import HeadSession
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead, Scattered
 from keyhole.learners.one_layer.attention import Attention
+from keyhole.learners.one_layer.layer_account import OneLayerSession, conclude_layer
 from keyhole.learners.one_layer.learner import (
-    OneLayerSession,
-    conclude_layer,
     end_without_network,
     examine_one_layer,
     find_worst_disagreement,

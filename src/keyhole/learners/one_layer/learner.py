@@ -1,21 +1,20 @@
-r"""A one-layer Transformer from queries: the network from lone tokens, then the attention behind
-it.
+r"""A one-layer Transformer: the network from lone tokens, then the attention behind it.
 
 A sequence of one token has nothing to attend to, so lone tokens are answered by a network G and any
 learner of networks finds it. Inside each linear region of G the target is a single head, whose
-scores are read as such a head's
-are: no oddness is needed, so biases anywhere and a residual are no obstacle.
+scores are read as such a head's are: no oddness is needed, so biases anywhere and a residual are no
+obstacle.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
 import numpy as np
 
-from keyhole._arrays import Sequences, rms
+from keyhole._arrays import Sequences
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import one_layer_freedom
@@ -23,16 +22,15 @@ from keyhole.learners.base import Counterexample, Plan, Recovery, Status
 from keyhole.learners.networks.learner import Network, explain_missing_network
 from keyhole.learners.networks.lines import learn_network
 from keyhole.learners.one_head.probes import Saturated
-from keyhole.learners.one_layer.attention import Attention, measure_attention
+from keyhole.learners.one_layer.attention import measure_attention
+from keyhole.learners.one_layer.layer_account import OneLayerSession, conclude_layer
 from keyhole.learners.one_layer.regions import measure_own_length
 from keyhole.learners.one_layer.scores import TOGETHER
 from keyhole.learners.verifying.ending import (
     ONE_LAYER,
     SPENT,
-    Account,
     Doubt,
     Ending,
-    conclude,
     repeat_case,
     resolve_doubt,
     settle,
@@ -40,7 +38,7 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import EXACT, Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES, draw_fresh_sequences
 from keyhole.learners.verifying.witnesses import find_uneven_attention
-from keyhole.models import AbsAffine, Head, OneLayer
+from keyhole.models import AbsAffine, OneLayer
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
@@ -53,45 +51,9 @@ _UNEVEN = (
 BENDING = 16  # fresh pairs at the lengths at which the network bends
 
 
-@dataclass(slots=True)
-class OneLayerSession:
-    """One recovery under way: what is known so far, so that a spent budget leaves a partial
-    model.
-    """
-
-    oracle: Counted
-    roundoff: float
-    G: AbsAffine | None = field(default=None, init=False)
-    found: Attention | None = field(default=None, init=False)
-
-    @property
-    def unseen(self) -> bool:
-        """Whether nothing that comes before the last token acts on any answer."""
-        return self.flat or (
-            self.found is not None and self.found.M is not None and not self.found.M.any()
-        )
-
-    @property
-    def flat(self) -> bool:
-        """Whether all lone tokens are answered alike."""
-        G = self.G
-        return G is not None and max(rms(G.D), rms(G.P)) <= 1e-13 * rms(G.q)
-
-    def model(self) -> OneLayer | None:
-        """What is known of the layer; W is zero where it was not measured."""
-        if self.G is None:
-            return None
-        d = self.G.width
-        found = self.found or Attention(np.zeros((d, d)), None, None, 0, 0)
-        if found.M is None:
-            return OneLayer(Head(found.W, np.eye(d), found.h), self.G)
-        return OneLayer(Head(found.W, found.M.T, found.h, U=-found.M.T), self.G, residual=True)
-
-
 @dataclass(frozen=True, slots=True)
 class OneLayerTransformer:
-    """Recovers softmax attention followed by a network with one hidden ReLU layer, biases and a
-    residual included.
+    """Recovers softmax attention and a network with one ReLU layer, biases and a residual included.
 
     Args:
         hidden: hidden units expected, for the plan only; 4 per coordinate when absent.
@@ -100,9 +62,7 @@ class OneLayerTransformer:
     hidden: int | None = None
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """Queries of the network learner, d + 1 columns of scores as with a head, then
-        verification.
-        """
+        """Queries of the network learner, d + 1 columns of scores as with a head, verification."""
         network = Network(self.hidden).plan(width, outputs=outputs)
         together = min(width, outputs, TOGETHER)
         measure = (width + 1) * (1 + -(-width // together))
@@ -147,32 +107,24 @@ class OneLayerTransformer:
 def end_without_network(
     session: OneLayerSession, status: Status, rng: np.random.Generator
 ) -> Recovery[OneLayer]:
-    """End where lone tokens were not explained: refused only for answers that no attention
-    gives.
-    """
+    """End where lone tokens were not explained, refusing only what no attention answers."""
     if status is Status.BUDGET_SPENT:
         return conclude_layer(session, SPENT)
     case = find_uneven_attention(session.oracle, session.roundoff, rng=rng)
-    ending = (
-        resolve_doubt(session.oracle, Doubt(Status.NOT_ONE_LAYER, case, _UNEVEN))
-        if case is not None
-        else None
-    )
-    if ending is not None and ending.verdict is Verdict.CLASS_REFUTED:
-        return conclude_layer(session, ending)
+    if case is not None:
+        ending = resolve_doubt(session.oracle, Doubt(Status.NOT_ONE_LAYER, case, _UNEVEN))
+        if ending.verdict is Verdict.CLASS_REFUTED:
+            return conclude_layer(session, ending)
     if session.G is None:
         return conclude_layer(session, Ending(status=status))
     seen = examine_one_layer(session, rng)
     ending = _refuse_layer(session, seen, status)
-    return conclude_layer(
-        session, replace(ending, fresh=seen.fresh if seen.fresh.sequences else None)
-    )
+    fresh = seen.fresh if seen.fresh.sequences else None
+    return conclude_layer(session, replace(ending, fresh=fresh))
 
 
 def learn_lone_network(session: OneLayerSession, rng: np.random.Generator) -> Status | None:
-    """Learn what lone tokens meet; a status where that is too far off to look for attention behind
-    it.
-    """
+    """Learn what lone tokens meet; a status where it is too far off to look behind it."""
     oracle = session.oracle
     with oracle.phase("kinks"):
         outputs = oracle.outputs or oracle.ask(np.zeros((1, 1, oracle.width))).shape[1]
@@ -192,6 +144,7 @@ def learn_lone_network(session: OneLayerSession, rng: np.random.Generator) -> St
         if learned.gap <= _CLOSE:
             return None
         status = explain_missing_network(learned)
+        # A network that bends everywhere does so along any line: another would be no luckier.
         if learned.smooth:
             break
     return status
@@ -200,10 +153,9 @@ def learn_lone_network(session: OneLayerSession, rng: np.random.Generator) -> St
 def _verify_one_layer(
     session: OneLayerSession, checking: np.random.Generator, measuring: np.random.Generator
 ) -> Recovery[OneLayer]:
-    """Judge the model by fresh sequences; where W was taken for one of low rank, whole columns are
-    measured first.
-    """
+    """Judge the model by fresh sequences."""
     seen = examine_one_layer(session, checking)
+    # Where W was taken for one of low rank, that may be the error: whole columns are measured then.
     if not seen.passed and seen.complete and session.G and session.found and session.found.short:
         short = session.found
         try:
@@ -235,22 +187,21 @@ def examine_one_layer(session: OneLayerSession, rng: np.random.Generator) -> Exa
 
 
 def draw_bending_pairs(model: OneLayer, *, rng: np.random.Generator) -> Sequences:
-    r"""Pairs [z + x; z] of the lengths at which the network bends, where scores may be too large
-    for other tests.
+    r"""Pairs [z + x; z] of the lengths at which the network bends, scores large or not.
 
     x is tilted towards $Wz + h$, so that the first token has the larger score: what a large one
     leaves of the other share is nothing, and no error of W is magnified.
     """
     unit, farthest = 1.0, 1.0
     if isinstance(model.net, AbsAffine):
-        unit, farthest = measure_own_length(model.net), float(np.abs(model.net.t).max(initial=0.0))
+        unit = measure_own_length(model.net)
+        farthest = float(np.abs(model.net.t).max(initial=0.0))
     lengths = np.geomspace(unit, 4.0 * max(unit, farthest), BENDING)[:, None]
     z, x = rng.normal(size=(2, BENDING, model.width))
     towards = model.head.queries(lengths * z)
     size = np.linalg.norm(towards, axis=1, keepdims=True)
-    x = x * np.sign((x * towards).sum(axis=1, keepdims=True) + 1e-300) + towards / np.where(
-        size > 0, size, 1.0
-    )
+    sign = np.sign((x * towards).sum(axis=1, keepdims=True) + 1e-300)
+    x = x * sign + towards / np.where(size > 0, size, 1.0)
     return np.stack([lengths * (z + x), lengths * z], axis=1)
 
 
@@ -269,9 +220,7 @@ def judge_layer(session: OneLayerSession, seen: Examination) -> Recovery[OneLaye
 
 
 def _refuse_layer(session: OneLayerSession, seen: Examination, status: Status) -> Ending:
-    """Refuse, unless the model is nearly right, or the target answers the same question
-    differently.
-    """
+    """Refuse, unless the model is nearly right, or answers to one question differ."""
     repeat = partial(repeat_case, session.oracle, seen.worst)
     return resolve_doubt(session.oracle, _doubt_layer(session, seen, status), repeat=repeat)
 
@@ -280,145 +229,46 @@ def _doubt_layer(session: OneLayerSession, seen: Examination, status: Status) ->
     found = session.found
     if found is not None and found.lost:
         return Doubt(Status.SATURATED)
+    near = seen.fresh.relative <= ONE_LAYER.near
     one_column = found is not None and found.rank < found.joint == 1
-    if (
-        _is_rounding_gap(session.G, seen.worst)
-        or seen.fresh.relative <= ONE_LAYER.near
-        or one_column
-    ):
+    if _is_rounding_gap(session.G, seen.worst) or near or one_column:
         return Doubt(Status.IMPRECISE)
+    longer = seen.worst is not None and len(seen.worst.tokens) > 1
     # Behind a network that explains lone tokens attention is read, not searched for: a longer
     # sequence refutes it then.
-    refutes = (
-        status is Status.NOT_ONE_LAYER and seen.worst is not None and len(seen.worst.tokens) > 1
-    )
-    return Doubt(status, seen.worst, refutes=refutes)
+    return Doubt(status, seen.worst, refutes=status is Status.NOT_ONE_LAYER and longer)
 
 
 def _is_rounding_gap(G: AbsAffine | None, case: Counterexample | None) -> bool:
-    """Whether a gap is small beside what a token's answer is a sum of: far hyperplanes cancel,
-    their errors do not.
-    """
-    return (
-        G is not None
-        and case is not None
-        and case.gap <= _CLOSE * float(G.terms(case.tokens).max())
-    )
-
-
-def conclude_layer(session: OneLayerSession, ending: Ending) -> Recovery[OneLayer]:
-    """A recovery that says what is known."""
-    return conclude(
-        session.oracle,
-        ending,
-        Account(
-            model=session.model(),
-            reason=_explain_layer_found(session),
-            determined=_describe_determined_layer(session, ending.verdict),
-            degrees_of_freedom=_count_layer_freedom(session),
-            rank=session.found.rank if session.found is not None else None,
-        ),
-    )
-
-
-def _explain_layer_found(session: OneLayerSession) -> str:
-    G, found = session.G, session.found
-    if G is None:
-        return "A one-layer Transformer was tried: lone tokens were to show its network."
-    bends = f"Lone tokens are answered by a network with {G.hidden} hyperplanes"
-    parts = [
-        (
-            bends
-            if G.hidden
-            else "Lone tokens are answered by an affine map, so that this is a single head"
-        )
-    ]
-    if session.unseen and not session.flat:
-        parts += ["tokens before the last act on no answer: it is that network alone"]
-    elif found is not None:
-        parts += ["a residual acts" if found.M is not None else "no residual acts"]
-        parts += ["a score bias acts" if found.h is not None else "no sign of a score bias"]
-        parts += [f"W has rank {found.rank}"]
-    return "; ".join(parts) + "."
-
-
-def _describe_determined_layer(session: OneLayerSession, verdict: Verdict) -> str:
-    if session.G is None:
-        return "Nothing was determined."
-    if session.flat:
-        return (
-            "Every lone token has the same answer; the network is constant, and W and h are not"
-            " determined."
-        )
-    if session.unseen:
-        return (
-            "The network is determined, and that only the last token meets it; W and h are not: any"
-            " values fit."
-        )
-    if verdict is Verdict.CLASS_REFUTED:
-        return (
-            "No one-layer Transformer that was found has these answers; nothing of the model is"
-            " determined."
-        )
-    if session.found is None:
-        return "The network a lone token meets is determined; W is not, and zero in the model."
-    parts = {"h": session.found.h, "the mixing M": session.found.M}
-    names = ", ".join(["W", *(name for name, part in parts.items() if part is not None)])
-    return (
-        f"{names} and the network G(x) = g(Tx + c) that a lone token meets are determined; how G"
-        " splits into values and network, a key bias, and how W splits into queries and keys are"
-        " not."
-    )
-
-
-def _count_layer_freedom(session: OneLayerSession) -> int | None:
-    G, found = session.G, session.found
-    if G is None or found is None:
-        return None
-    bias = 0 if found.h is None else G.width if found.joint > found.rank else found.rank
-    return one_layer_freedom(
-        G.width,
-        hidden=G.hidden,
-        outputs=G.outputs,
-        rank=found.rank,
-        score_bias=bias,
-        residual=found.M is not None,
-    )
+    """Whether a gap is small beside what a token's answer is a sum of."""
+    # Far hyperplanes cancel, their errors do not.
+    if G is None or case is None:
+        return False
+    return case.gap <= _CLOSE * float(G.terms(case.tokens).max())
 
 
 def certify_local_affine(recovery: Recovery[OneLayer], width: int) -> Certificate:
-    """The general reduction confronted with one run: scores cost what a head's do, and a mixing as
-    much again.
+    """The general reduction confronted with one run.
+
+    Scores cost what a head's do, and a mixing as much again.
     """
-    model, outputs = (
-        recovery.model,
-        1 if recovery.model is None else min(width, recovery.model.outputs),
-    )
-    residual = model is not None and model.residual
-    full = (width + 1) * (1 + -(-width // min(outputs, TOGETHER))) + residual * 2 * width * (
-        1 + -(-width // outputs)
-    )
+    model = recovery.model
+    outputs = 1 if model is None else min(width, model.outputs)
+    full = (width + 1) * (1 + -(-width // min(outputs, TOGETHER)))
+    if model is not None and model.residual:
+        full += 2 * width * (1 + -(-width // outputs))
+    unexplained = float(recovery.status is not Status.RECOVERED)
+    asked = recovery.ledger["measure"].sequences
+    worst = find_worst_disagreement(recovery)
     return Certificate(
         "keyhole/local-affine",
         assumptions=(
             Check("network that is constant", float(recovery.status is Status.NO_READOUT), 0.0),
-            Check(
-                "answers that were not explained",
-                float(recovery.status is not Status.RECOVERED),
-                0.0,
-            ),
+            Check("answers that were not explained", unexplained, 0.0),
         ),
         conclusion=(
-            Check(
-                "queries that measure scores and mixing",
-                recovery.ledger["measure"].sequences,
-                3 * full + 1000,
-            ),
-            Check(
-                "worst relative disagreement on fresh queries",
-                find_worst_disagreement(recovery),
-                EXACT,
-            ),
+            Check("queries that measure scores and mixing", asked, 3 * full + 1000),
+            Check("worst relative disagreement on fresh queries", worst, EXACT),
         ),
     )
 

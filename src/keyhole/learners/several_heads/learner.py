@@ -11,12 +11,18 @@ from itertools import chain
 import numpy as np
 
 from keyhole._arrays import Matrix, Sequences, Vector, pin_one_thread
-from keyhole.claims import Certificate, Check, Verdict
+from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.identify import canonical, head_freedom, matrix_rank
+from keyhole.identify import head_freedom
 from keyhole.learners.base import Jumps, Plan, Recovery, Status
 from keyhole.learners.several_heads.coinciding import Family
 from keyhole.learners.several_heads.families import fit_families, recover_coinciding_heads
+from keyhole.learners.several_heads.heads_account import (
+    count_heads_freedom,
+    describe_determined_heads,
+    explain_heads_found,
+    find_largest_rank,
+)
 from keyhole.learners.several_heads.joint_fit import is_small_model, keep_acting_heads, polish_heads
 from keyhole.learners.several_heads.last_column import measure_heads
 from keyhole.learners.several_heads.mirror_pairs import add_unseen_pair
@@ -30,7 +36,7 @@ from keyhole.learners.several_heads.pairs import (
 )
 from keyhole.learners.several_heads.refutation import find_impossible_answer
 from keyhole.learners.several_heads.rows import RowSearch, find_rows, measure_readouts
-from keyhole.learners.several_heads.signs import assemble_heads, resolve_signs
+from keyhole.learners.several_heads.signs import build_mean_model, resolve_signs
 from keyhole.learners.verifying.ending import (
     SPENT,
     SUM_OF_HEADS,
@@ -59,13 +65,13 @@ _HARD = 2.0**46  # over the scale at which the steepest head begins to act
 _COARSE = 2.0**24  # the same in the last attempt: heads that are nearly equal become one
 _PROBES = 4
 _PER_HEAD = 60  # queries to find a head, apart from those that grow with d
-_RANK = 1e-9
 _PAIR = 2
 _OWN_LENGTHS = (2, 3, 6)
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
 _FINE = 2.0**14  # roundings within which a model agrees as closely as answers allow
 _AGAIN = 2  # searches for heads that coincide, behind a model that is right but not as closely
 _FAINT = 2.0**20  # roundings of the largest read-out within which another may be none
+_UNRESOLVED = Ending(status=Status.UNRESOLVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +93,7 @@ class SeveralHeads:
             )
 
     def plan(self, width: int, *, outputs: int = 1, heads: int | None = None) -> Plan:
-        """What `heads` heads of full rank cost; the number of heads is found and need not be
-        given.
-        """
+        """What `heads` heads of full rank cost; their number is found and need not be given."""
         count = self.most if heads is None else heads
         by_phase = {
             "read": width + 1,
@@ -151,7 +155,7 @@ class SeveralHeadsSession:
     def _spent(self) -> Recovery[MultiHead]:
         """The end of a budget, or of the learner's own cap."""
         own = self.cap.spent >= self.cap.budget
-        return self._conclude(Ending(status=Status.UNRESOLVED) if own else SPENT)
+        return self._conclude(_UNRESOLVED if own else SPENT)
 
     def _attempt(
         self, pairs: Pairs, way: str, measuring: np.random.Generator, checking: np.random.Generator
@@ -162,13 +166,11 @@ class SeveralHeadsSession:
         )
 
     def _candidates(self, pairs: Pairs, way: str, rng: np.random.Generator) -> Iterator[MultiHead]:
-        """Models of one attempt, the next of which is made when fresh queries contradict the
-        last.
-        """
+        """Models of one attempt; the next is made when fresh queries contradict the last."""
         with suppress(Unresolved):
             pairs, search = self._scaled(pairs, way, rng)
             if search is None:
-                yield from self._seen_by_triples(_build_mean_model(pairs), rng)
+                yield from self._seen_by_triples(build_mean_model(pairs), rng)
             elif search.rough:
                 model, rows = recover_coinciding_heads(pairs, search, rng)
                 self.jumps = pairs.jumps(rows.x, rows.angles, rows.J)
@@ -179,9 +181,7 @@ class SeveralHeadsSession:
     def _isolated(
         self, pairs: Pairs, search: RowSearch, rng: np.random.Generator
     ) -> Iterator[MultiHead]:
-        """Heads one by one; then, where only triples differ, an unseen pair; then all fitted
-        together.
-        """
+        """Heads one by one; where only triples differ, an unseen pair; then all fitted together."""
         with self.oracle.phase("rows"):
             rows = find_rows(pairs, search, rng)
             D = measure_readouts(pairs, rows, rng)
@@ -192,15 +192,14 @@ class SeveralHeadsSession:
         self.jumps = pairs.jumps(rows.x, rows.angles, rows.J)
         yield from self._seen_by_triples(model, rng)
         self.fits += 1
+        # Gauss-Newton mends a model that is nearly right; another is fitted from its rows anew.
         if self.almost:
             yield self.polished(rng)
         else:
             yield keep_acting_heads(fit_families(pairs, [Family(W, D)], rng))
 
     def _seen_by_triples(self, model: MultiHead, rng: np.random.Generator) -> Iterator[MultiHead]:
-        """The model; then, where only longer sequences contradict it, one with a pair that others
-        do not show.
-        """
+        """The model; then, where only longer sequences contradict it, one with an unseen pair."""
         yield model
         if self._triples_differ():
             yield self._with_unseen_pair(model, rng)
@@ -226,27 +225,22 @@ class SeveralHeadsSession:
     def _improve(
         self, pairs: Pairs, measuring: np.random.Generator, checking: np.random.Generator
     ) -> None:
-        """A confirmed model again without faint heads, and closer where it is less precise than
-        answers allow.
-        """
+        """A confirmed model without faint heads, and as precise as answers allow."""
         best = self.model, self.seen
+        # The model in hand is confirmed already, so that a budget spent here costs nothing.
         with suppress(BudgetSpent):
             for model in self._closer(pairs, measuring):
-                better = self._confirmed(model, checking) and self._improves(*best)
-                self.model, self.seen = best = (self.model, self.seen) if better else best
+                if self._confirmed(model, checking) and self._improves(*best):
+                    best = self.model, self.seen
+                self.model, self.seen = best
         self.model, self.seen = best
 
     def _improves(self, model: MultiHead | None, seen: Examination | None) -> bool:
-        """Whether the last model has fewer heads than another, or agrees more closely with fresh
-        answers.
-        """
-        if (
-            self.model is None
-            or self.seen is None
-            or model is None
-            or seen is None
-            or not self.seen.complete
-        ):
+        """Whether the last model has fewer heads than another, or agrees more closely."""
+        if self.model is None or self.seen is None or model is None or seen is None:
+            return False
+        # Fewer fresh questions than the other model was asked are no ground to prefer it.
+        if not self.seen.complete:
             return False
         return len(self.model.W) < len(model.W) or self.seen.fresh.relative < seen.fresh.relative
 
@@ -266,9 +260,7 @@ class SeveralHeadsSession:
 
     @property
     def _coarse(self) -> bool:
-        """Whether fresh answers are met less closely than rounding explains, by a model small
-        enough to be fitted.
-        """
+        """Whether a model small enough to be fitted is less precise than rounding explains."""
         return (
             self.seen is not None
             and self.seen.fresh.relative > _FINE * self.roundoff
@@ -292,9 +284,8 @@ class SeveralHeadsSession:
     def _confirmed(self, model: MultiHead, rng: np.random.Generator) -> bool:
         """Whether fresh queries agree, as far as they could be asked."""
         self.model = model
-        batches = shorten_to_bound(
-            chain(draw_fresh_sequences(model, rng=rng), draw_head_sequences(model, rng)), self.bound
-        )
+        fresh = chain(draw_fresh_sequences(model, rng=rng), draw_head_sequences(model, rng))
+        batches = shorten_to_bound(fresh, self.bound)
         with self.oracle.phase("verify"):
             self.seen = examine_model(
                 self.oracle,
@@ -310,15 +301,16 @@ class SeveralHeadsSession:
         self, pairs: Pairs, way: str, rng: np.random.Generator
     ) -> tuple[Pairs, RowSearch | None]:
         """Outputs in their units, and where to search for rows; None where nothing acts."""
-        d, hard = self.oracle.width, _COARSE if way == _MERGE else _HARD
+        d = self.oracle.width
         with self.oracle.phase("scale"):
             X, Y = normalise_rows(rng.normal(size=(2, _PROBES, d)))
             soft = find_soft_scale(pairs, X, Y)
+            # On a line there are no circles to walk around: one coordinate has no rows to find.
             if soft is None or d == 1:
                 return pairs, None
-            return scale_outputs(pairs, X, Y, soft * hard), RowSearch(
-                soft, soft * hard, self.most, rough=way == _ROUGH
-            )
+            hard = soft * (_COARSE if way == _MERGE else _HARD)
+            search = RowSearch(soft, hard, self.most, rough=way == _ROUGH)
+            return scale_outputs(pairs, X, Y, hard), search
 
     @property
     def perfect(self) -> bool:
@@ -330,17 +322,14 @@ class SeveralHeadsSession:
         seen, model = self.seen, self.model
         if seen is None or model is None:
             return self._conclude(Ending(status=Status.HIDDEN))
+        words = f"Answers are declared to be rounded to {self.roundoff:.1e}."
         ending = settle(
             self.oracle,
             seen,
             lines=SUM_OF_HEADS,
-            refuse=lambda: Ending(status=Status.UNRESOLVED),
+            refuse=lambda: _UNRESOLVED,
             blind=not model.V.any(),
-            words=(
-                ""
-                if self.perfect
-                else f"Answers are declared to be rounded to {self.roundoff:.1e}."
-            ),
+            words="" if self.perfect else words,
         )
         return self._conclude(ending)
 
@@ -350,24 +339,20 @@ class SeveralHeadsSession:
             case = find_impossible_answer(self.oracle, c, B, self.roundoff, rng, bound=self.bound)
         doubted = case if case is not None or self.seen is None else self.seen.worst
         doubt = Doubt(Status.UNRESOLVED if case is None else Status.NOT_HEADS, case)
-        return self._conclude(
-            resolve_doubt(self.oracle, doubt, repeat=partial(repeat_case, self.oracle, doubted))
-        )
+        repeat = partial(repeat_case, self.oracle, doubted)
+        return self._conclude(resolve_doubt(self.oracle, doubt, repeat=repeat))
 
     def _conclude(self, ending: Ending) -> Recovery[MultiHead]:
-        ranks = (
-            [] if self.model is None else [matrix_rank(W, _RANK) for W in canonical(self.model).W]
-        )
         seen = self.seen.fresh if self.seen is not None and self.seen.fresh.sequences else None
         return conclude(
             self.oracle,
             replace(ending, fresh=seen),
             Account(
                 model=self.model,
-                reason=_explain_heads_found(self.model),
-                determined=_describe_determined_heads(ending.verdict),
-                degrees_of_freedom=_count_heads_freedom(self.model),
-                rank=max(ranks, default=None),
+                reason=explain_heads_found(self.model),
+                determined=describe_determined_heads(ending.verdict),
+                degrees_of_freedom=count_heads_freedom(self.model),
+                rank=find_largest_rank(self.model),
                 certificate=self._certificate(ending.status),
                 jumps=self.jumps,
             ),
@@ -378,38 +363,27 @@ class SeveralHeadsSession:
             return None
         theorem, further, allowed = self._promise(len(self.model.W))
         asked = self.oracle.ledger.total(without="verify").sequences
+        unsplit = float(status is not Status.RECOVERED)
+        worst = self.seen.fresh.relative
         return Certificate(
             theorem,
             assumptions=(
-                Check(
-                    "answers that could not be split among heads",
-                    float(status is not Status.RECOVERED),
-                    0.0,
-                ),
+                Check("answers that could not be split among heads", unsplit, 0.0),
                 Check("attempts that did not tell the heads apart", float(self.failed), 0.0),
                 further,
             ),
             conclusion=(
                 Check("queries used", asked, allowed),
-                Check(
-                    "worst relative disagreement on fresh queries",
-                    self.seen.fresh.relative,
-                    self.tolerance,
-                ),
+                Check("worst relative disagreement on fresh queries", worst, self.tolerance),
             ),
         )
 
     def _promise(self, heads: int) -> tuple[str, Check, float]:
-        """The theorem that a run instantiates, what else it assumes, and how many queries it
-        allows.
-        """
+        """The theorem of this run, what else it assumes, and how many queries it allows."""
         d = self.oracle.width
         allowed = heads * (d * d + 4 * d + _PER_HEAD) + d + 200
-        return (
-            "keyhole/saturate-and-isolate",
-            Check("models fitted to further answers", self.fits, 0.0),
-            allowed,
-        )
+        fitted = Check("models fitted to further answers", self.fits, 0.0)
+        return "keyhole/saturate-and-isolate", fitted, allowed
 
     @property
     def tolerance(self) -> float:
@@ -418,49 +392,9 @@ class SeveralHeadsSession:
 
 
 def draw_head_sequences(model: MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
-    """Sequences at which each head in turn has logits of order one, however small or large its W
-    is.
-    """
+    """Sequences at which each head in turn has logits of order one, whatever the size of its W."""
     for W, V in zip(model.W, model.V, strict=True):
         if W.any():
             scale = choose_token_scales(Head(W, V), rng=rng)[1]
             for length in _OWN_LENGTHS:
                 yield scale * rng.normal(size=(1, length, model.width)) / np.sqrt(model.width)
-
-
-def _count_heads_freedom(model: MultiHead | None) -> int | None:
-    """Degrees of freedom of the heads found; a mean head has only its read-out."""
-    if model is None:
-        return None
-    outputs = model.outputs
-    return sum(
-        head_freedom(
-            model.width,
-            outputs=outputs,
-            rank=matrix_rank(W, _RANK) if W.any() else 0,
-            value_rank=int(np.linalg.matrix_rank(V)),
-        )
-        for W, V in zip(model.W, model.V, strict=True)
-    ) + outputs * (model.c is not None)
-
-
-def _explain_heads_found(model: MultiHead | None) -> str:
-    if model is None:
-        return "A sum of heads was looked for."
-    ranks = [matrix_rank(W, _RANK) if W.any() else 0 for W in model.W]
-    return f"Heads found: {len(ranks)}, with W of rank {', '.join(map(str, ranks))}."
-
-
-def _describe_determined_heads(verdict: Verdict) -> str:
-    if verdict.verified:
-        return (
-            "W and V of every head are determined; the order of heads, a split of V among heads of"
-            " equal W, and heads without effect are not."
-        )
-    return "Nothing is determined but the sum of all read-outs."
-
-
-def _build_mean_model(pairs: Pairs) -> MultiHead:
-    """The mean alone, where nothing acts on pairs of tokens."""
-    d, none = len(pairs.B), np.zeros((0, *pairs.B.shape))
-    return assemble_heads(pairs, np.zeros((0, d, d)), none, none)

@@ -13,7 +13,12 @@ from __future__ import annotations
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
-from keyhole.learners.several_heads.pairs import Pairs, logistic, normalise_rows, round_to_powers
+from keyhole.learners.several_heads.pairs import (
+    Pairs,
+    logistic,
+    normalise_rows,
+    round_to_powers,
+)
 from keyhole.learners.several_heads.rows import (
     Rows,
     apply_readouts,
@@ -99,3 +104,9 @@ def assemble_heads(pairs: Pairs, W: Stack, D: Stack, M: Stack) -> MultiHead:
     kept = np.abs(V).max(axis=(1, 2)) > floor
     kept[0] |= not kept.any()
     return MultiHead(W[kept], V[kept] * pairs.units, None, pairs.c if pairs.c.any() else None)
+
+
+def build_mean_model(pairs: Pairs) -> MultiHead:
+    """The mean alone, where nothing acts on pairs of tokens."""
+    d, none = len(pairs.B), np.zeros((0, *pairs.B.shape))
+    return assemble_heads(pairs, np.zeros((0, d, d)), none, none)
