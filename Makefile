@@ -21,7 +21,7 @@ test-all: $(VENV)/.dev
 OTHER := import numpy, threadpoolctl as t; print("Nehalem" if "Haswell" in str(t.threadpool_info()) else "Haswell")
 test-kernel: $(VENV)/.dev
 	kernel=$${KERNEL:-$$($(BIN)/python -c '$(OTHER)')}; echo "theorem tests with the kernels of $$kernel"; \
-	OPENBLAS_CORETYPE=$$kernel $(BIN)/python -m pytest -n 2 -q -m "not slow" tests/theorem
+	OPENBLAS_CORETYPE=$$kernel $(BIN)/python -m pytest -n 2 -q -m "theorem and not slow"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

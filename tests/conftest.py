@@ -1,7 +1,11 @@
-"""Shared by every test: shape checks, a seeded generator and the hypothesis profile."""
+"""Shared by every test: shape checks, a seeded generator, the hypothesis profile, and the command
+line run as a person does: another process, a directory of its own.
+"""
 
 import functools
+import importlib.util
 import inspect
+import shutil
 from collections import Counter
 
 import jaxtyping
@@ -9,6 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import config
+
+# Asserts of shared helpers show their values as those of tests do.
+pytest.register_assert_rewrite("support")
 
 settings.register_profile(
     "keyhole", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
@@ -76,3 +83,50 @@ def untyped():
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """`commands(directory, "learn", ...)`: a finished command, forked from a process that has done
+    the imports.
+    """
+    from support.prefork import Preforked
+
+    parent = Preforked()
+    yield parent
+    parent.close()
+
+
+@pytest.fixture
+def keyhole(commands, tmp_path):
+    """`keyhole("learn", ...)` in tmp_path."""
+    return functools.partial(commands, tmp_path)
+
+
+@pytest.fixture
+def targets(tmp_path):
+    """The module `targets`, a copy of which lies beside the command."""
+    from support.paths import TARGETS
+
+    shutil.copy(TARGETS, tmp_path)
+    spec = importlib.util.spec_from_file_location("targets_here", tmp_path / "targets.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def head(tmp_path, rng):
+    """A head, saved beside the command as head.safetensors."""
+    from keyhole.models import Head, save
+
+    model = Head.random(4, rng=rng)
+    save(model, tmp_path / "head.safetensors")
+    return model
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """`asked()` is how many sequences the targets that keep a log were asked."""
+    log = tmp_path / "asked.log"
+    return lambda: sum(map(int, log.read_text().split())) if log.exists() else 0

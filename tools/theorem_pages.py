@@ -40,15 +40,20 @@ def _deeper(body: str) -> str:
     return re.sub(r"\]\((?!https?:|#)([^)]+)\)", r"](../\1)", body)
 
 
-def tested(theorem: str) -> list[str]:
-    """Files of tests/theorem that name a theorem."""
-    files = sorted((ROOT / "tests" / "theorem").glob("test_*.py"))
-    return [path.name for path in files if theorem in path.read_text(encoding="utf-8")]
+def read_markers() -> dict[str, list[str]]:
+    """The files of tests that are marked with each theorem, as `pytest.mark.theorem("ID", ...)`."""
+    marked: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        markers = re.findall(r"^pytestmark = pytest\.mark\.theorem\(([^)]*)\)", text, re.MULTILINE)
+        for theorem in re.findall(r'"([^"]+)"', " ".join(markers)):
+            marked.setdefault(theorem, []).append(path.relative_to(ROOT).as_posix())
+    return marked
 
 
-def page(theorem: Theorem, argument: str, measured: str) -> str:
+def page(theorem: Theorem, argument: str, measured: str, tested: list[str]) -> str:
     """The page of one theorem."""
-    tests = ", ".join(f"`tests/theorem/{name}`" for name in tested(theorem.id))
+    tests = ", ".join(f"`{name}`" for name in tested)
     rows = f"| Standing | {theorem.standing} |\n| Tested in | {tests} |\n"
     return (
         f"# {theorem.id}\n\n> {theorem.statement}\n\n| Source | {theorem.source} |\n| --- | ---"
@@ -121,9 +126,12 @@ def pages() -> dict[str, str]:
 def render(measured: Mapping[str, str]) -> dict[str, str]:
     """Every page, given what was measured."""
     argued = arguments()
+    tested = read_markers()
     return {
-        f"{slug(one.id)}.md": page(one, argued[one.id], measured.get(one.id, UNMEASURED))
-        for one in THEOREMS.values()
+        f"{slug(name)}.md": page(
+            theorem, argued[name], measured.get(name, UNMEASURED), tested.get(name, [])
+        )
+        for name, theorem in THEOREMS.items()
     }
 
 

@@ -1,0 +1,324 @@
+"""SHT23/2, SHT23/3, keyhole/max-margin-keys and keyhole/one-hot-keys: sparse averaging by one
+unit.
+"""
+
+from dataclasses import replace
+from itertools import combinations
+from math import ceil, log
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from keyhole.claims import Outcome
+from keyhole.constructions.proofs.all_sets import enclose_error
+from keyhole.constructions.sparse_averages.exposing import (
+    SOLVERS,
+    expose_by_max_margin,
+    expose_by_trigonometry,
+)
+from keyhole.constructions.sparse_averages.sparse_average import (
+    EVERYBODY,
+    ITERATED,
+    LEAST_SQUARES,
+    MAX_MARGIN,
+    MONOMIAL,
+    ONE_HOT,
+    SPARSE_AVERAGES,
+    TRIGONOMETRIC,
+    build_circle_keys,
+    draw_sign_keys,
+)
+from keyhole.errors import DoesNotFit, InvalidInput
+from keyhole.models.attention import SelfAttention
+from keyhole.models.stack import Block, Transformer
+from keyhole.tasks import Match2, SparseAverage
+
+pytestmark = pytest.mark.theorem(
+    "SHT23/2", "SHT23/3", "keyhole/max-margin-keys", "keyhole/one-hot-keys"
+)
+
+SMALL = SparseAverage(7, 2, 2)
+
+
+def built(construction, task=SMALL, *, accuracy=1e-3, form="f64", embed=None, seed=0):
+    rng = np.random.default_rng(seed)
+    return construction.build(task, accuracy=accuracy, number_format=form, embed=embed, rng=rng)
+
+
+def distances(model, sets, length):
+    """How far attention is from uniform on each set, straight from the definition."""
+    phi, layer = model.blocks[0].map, model.blocks[0].layer
+    z = np.zeros((1, length, phi.dimension))
+    for members in sets:
+        y = np.full((1, length, phi.q), -1.0)
+        y[..., : len(members)] = members
+        tokens = phi(
+            np.concatenate([z, y, np.arange(length, dtype=float)[None, :, None]], axis=-1)
+        )[0]
+        weights = softmax((tokens @ layer.Q[0]) @ (tokens @ layer.K[0]).T, axis=-1)[0]
+        uniform = np.isin(np.arange(length), members) / len(members)
+        yield float(np.abs(weights - uniform).sum())
+
+
+@pytest.mark.parametrize(
+    "construction", [c for c in SPARSE_AVERAGES if c is not EVERYBODY], ids=lambda c: c.name
+)
+def test_every_set_is_averaged_within_the_accuracy(construction):
+    found = built(construction)
+    assert found.certificate.outcome is Outcome.HOLDS
+    assert (found.checked.inputs, found.checked.errors, found.checked.exhaustive) == (21, 0, True)
+    assert found.error_bound <= 1e-3
+    worst = max(distances(found.model, combinations(range(7), 2), 7))
+    assert worst == pytest.approx(found.checked.worst, rel=1e-6)
+    X = SMALL.sample(20, rng=np.random.default_rng(1))
+    assert SMALL.error(found.model(X), X).max() <= 1e-3
+
+
+@pytest.mark.parametrize("construction", [TRIGONOMETRIC, MAX_MARGIN, ONE_HOT], ids=lambda c: c.name)
+@pytest.mark.parametrize("weight", ["Q", "K", "V"])
+def test_one_flipped_sign_is_refuted_and_untouched_weights_never_are(construction, weight):
+    found = built(construction)
+    layer = found.model.blocks[0].layer
+    entries = np.argwhere(getattr(layer, weight))
+    for seed, at in enumerate(entries[:: max(1, len(entries) // 4)]):
+        array = getattr(layer, weight).copy()
+        array[tuple(at)] *= -1
+        flipped = SelfAttention(**({"Q": layer.Q, "K": layer.K, "V": layer.V} | {weight: array}))
+        model = Transformer((Block(found.model.blocks[0].map, flipped),))
+        rng = np.random.default_rng(seed)
+        settings = {"accuracy": 1e-3, "number_format": "f64", "rng": rng}
+        assert construction.certify(SMALL, model, **settings).outcome is Outcome.REFUTED
+        assert construction.certify(SMALL, found.model, **settings).outcome is Outcome.HOLDS
+
+
+@pytest.mark.parametrize("construction", [TRIGONOMETRIC, MAX_MARGIN, ONE_HOT], ids=lambda c: c.name)
+def test_every_set_is_enclosed_without_rounding(construction):
+    """A proof for all inputs of a size; float64 agrees with it."""
+    found = built(construction)
+    proven = enclose_error(SMALL, found.model)
+    assert proven <= 1e-3
+    assert proven == pytest.approx(found.checked.worst, rel=1e-9)
+    layer = found.model.blocks[0].layer
+    V = layer.V.copy()
+    V[0, 0, 0] *= -1
+    turned = Transformer((Block(found.model.blocks[0].map, SelfAttention(layer.Q, layer.K, V)),))
+    assert enclose_error(SMALL, turned) == np.inf
+    Q = layer.Q * np.where(np.arange(layer.Q.shape[2]) == 0, -1.0, 1.0)
+    turned = Transformer((Block(found.model.blocks[0].map, SelfAttention(Q, layer.K, layer.V)),))
+    assert enclose_error(SMALL, turned) > 1e-3
+
+
+def test_only_few_sets_are_enclosed():
+    with pytest.raises(InvalidInput, match="at most 2,000"):
+        enclose_error(SparseAverage(64, 4), built(ONE_HOT).model)
+
+
+def test_a_key_moved_off_its_place_is_refuted():
+    found = built(ONE_HOT)
+    phi = found.model.blocks[0].map
+    keys = phi.keys.copy()
+    keys[4, 4] *= -1.0
+    model = Transformer((Block(replace(phi, keys=keys), found.model.blocks[0].layer),))
+    seen = ONE_HOT.certify(
+        SMALL, model, accuracy=1e-3, number_format="f64", rng=np.random.default_rng(0)
+    )
+    assert seen.outcome is Outcome.REFUTED
+
+
+def test_sets_may_be_smaller_and_the_target_is_their_mean():
+    task = SparseAverage(7, 3, 2, at_most=True)
+    for construction in (TRIGONOMETRIC, MAX_MARGIN, ONE_HOT):
+        found = built(construction, task)
+        assert found.checked.inputs == 7 + 21 + 35
+        assert found.certificate.outcome is Outcome.HOLDS
+        for size in (1, 2, 3):
+            assert max(distances(found.model, combinations(range(7), size), 7)) <= 1e-3
+
+
+def test_sets_that_hold_everybody_need_no_keys():
+    task = SparseAverage(6, 6, 3)
+    found = built(EVERYBODY, task)
+    assert (found.size.embed, found.certificate.outcome) == (1, Outcome.HOLDS)
+    assert found.error_bound < 1e-15
+    X = task.sample(5, rng=np.random.default_rng(0))
+    np.testing.assert_allclose(
+        found.model(X), np.broadcast_to(X[..., :3].mean(axis=1, keepdims=True), (5, 6, 3))
+    )
+    assert not ONE_HOT.suits(task)
+    assert ONE_HOT.suits(SparseAverage(6, 6, 3, at_most=True))
+    assert not EVERYBODY.suits(Match2(4, 5))
+
+
+@pytest.mark.parametrize(("length", "q"), [(48, 3)])
+def test_the_linear_program_needs_at_most_twice_q_log_n(length, q):
+    found = built(MAX_MARGIN, SparseAverage(length, q))
+    assert found.size.embed <= 2 * q * log(length)
+    assert found.checked.inputs >= 64
+    assert found.checked.errors == 0
+    assert found.checked.worst <= 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "q"), [(128, 2), (1024, 2), (1024, 8), (1024, 16), (512, 16)])
+def test_the_linear_program_holds_at_the_largest_sizes(length, q):
+    found = built(MAX_MARGIN, SparseAverage(length, q), embed=int(2 * q * log(length)))
+    assert found.checked.inputs >= 64
+    assert found.checked.worst <= 1e-3
+
+
+def test_the_published_condition_needs_wider_keys_than_the_linear_program():
+    widths = [
+        built(c, SparseAverage(10, 2)).size.embed for c in (MAX_MARGIN, ITERATED, LEAST_SQUARES)
+    ]
+    assert widths == sorted(widths)
+    assert widths[0] <= ceil(2 * 2 * log(10))
+
+
+def test_the_program_finds_a_query_exactly_where_one_exists():
+    """Corners of a square and its centre: no query singles out a diagonal, nor the centre."""
+    keys = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1], [0, 0]], dtype=float)
+    for members, exposed in (
+        ((0,), True),
+        ((0, 1), True),
+        ((0, 2), False),
+        ((4,), False),
+        ((0, 1, 2), False),
+    ):
+        w, margin = expose_by_max_margin(keys, np.isin(np.arange(5), members))
+        assert (margin > 0) is exposed
+        if exposed:
+            scores = keys @ w
+            assert np.ptp(scores[list(members)]) < 1e-12
+    doubled = np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, 1.0]])
+    assert expose_by_max_margin(doubled, np.array([True, False, False])).margin == 0.0
+
+
+def test_the_largest_margin_is_that_of_the_face():
+    """The two corners of an edge of a square: w = (1, 0), the margin 2."""
+    keys = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [-1.0, 1.0]])
+    w, margin = expose_by_max_margin(keys, np.array([True, True, False, False]))
+    np.testing.assert_allclose(w, [1.0, 0.0], atol=1e-9)
+    assert margin == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("solver", ["monomial", "trigonometric"])
+def test_polynomials_fall_short_by_their_values(solver):
+    task = SparseAverage(12, 3)
+    construction = {"monomial": MONOMIAL, "trigonometric": TRIGONOMETRIC}[solver]
+    keys = construction.keys(task, 6, np.random.default_rng(0))
+    members = (1, 4, 9)
+    on = np.isin(np.arange(12), members)
+    w, margin = SOLVERS[solver](keys, on)
+    scores = keys @ w
+    if solver == "trigonometric":
+        angles = 2 * np.pi * np.arange(12) / 12
+        gaps = np.prod(1 - np.cos(angles[:, None] - angles[list(members)]), axis=1)
+    else:
+        t = np.linspace(-1, 1, 12)
+        gaps = np.prod((t[:, None] - t[list(members)]) ** 2, axis=1)
+    share = (scores[1] - scores) / gaps.clip(1e-300)
+    np.testing.assert_allclose(scores[on], scores[1], atol=1e-12)
+    np.testing.assert_allclose(share[~on], share[~on][0], rtol=1e-6)
+    assert margin == pytest.approx((scores[1] - scores)[~on].min(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("length", "q", "holds"), [(32, 8, True), (512, 2, True), (256, 8, False)])
+def test_float64_holds_trigonometric_keys_only_so_far(length, q, holds):
+    task = SparseAverage(length, q)
+    if holds:
+        assert built(TRIGONOMETRIC, task, accuracy=1e-2).size.embed == 2 * q
+    else:
+        with pytest.raises(DoesNotFit, match="are wrong by"):
+            built(TRIGONOMETRIC, task, accuracy=1e-2)
+
+
+def test_a_format_too_coarse_is_refused_or_leaves_the_theorem_silent():
+    with pytest.raises(DoesNotFit, match="rounding to bf16 alone"):
+        built(ONE_HOT, form="bf16")
+    with pytest.raises(DoesNotFit, match="are wrong by"):
+        built(TRIGONOMETRIC, SparseAverage(16, 4), form="f32")
+    coarse = built(MAX_MARGIN, accuracy=1e-3, form="fixed:6.12")
+    assert coarse.checked.errors == 0
+    assert coarse.certificate.outcome is Outcome.SILENT
+    assert built(ONE_HOT, form="fixed:4.15").certificate.outcome is Outcome.HOLDS
+    assert built(ONE_HOT, form="f32").certificate.outcome is Outcome.HOLDS
+    assert built(ONE_HOT, accuracy=5e-2, form="bf16").format == "bf16"
+
+
+def test_a_number_of_bits_is_split_before_and_behind_the_point():
+    found = built(ONE_HOT, form="bits:18")
+    assert found.format == "fixed:2.15"
+    assert found.size.bits <= 18
+    with pytest.raises(DoesNotFit, match="6 bits"):
+        built(ONE_HOT, form="bits:6")
+
+
+def test_the_fewest_bits_hold_and_one_less_does_not():
+    bits = built(ONE_HOT).size.bits
+    built(ONE_HOT, form=f"bits:{bits}")
+    with pytest.raises(DoesNotFit):
+        built(ONE_HOT, form=f"bits:{bits - 1}")
+
+
+def test_a_width_too_small_is_refused_with_what_is_needed():
+    with pytest.raises(DoesNotFit, match="20 at least; 19 was allowed"):
+        built(ONE_HOT, SparseAverage(20, 3), embed=19)
+    with pytest.raises(DoesNotFit, match="single out"):
+        built(MAX_MARGIN, SparseAverage(64, 8), embed=8)
+
+
+def test_keys_are_distinct_even_where_nearly_all_are_taken():
+    for length, width in ((16, 4), (15, 4), (100, 7)):
+        keys = draw_sign_keys(SparseAverage(length, 2), width, np.random.default_rng(0))
+        assert len(np.unique(keys, axis=0)) == length
+        assert set(np.unique(keys)) == {-1.0, 1.0}
+    with pytest.raises(DoesNotFit, match="distinct rows"):
+        draw_sign_keys(SparseAverage(17, 2), 4, np.random.default_rng(0))
+
+
+def test_one_set_of_a_circle_is_singled_out_by_hand():
+    """One point at angle 0: 1 - cos(theta) is singled out by w = (1, 0), the margin 1 - cos(2 pi /
+    8).
+    """
+    keys = build_circle_keys(SparseAverage(8, 1), 2, np.random.default_rng(0))
+    w, margin = expose_by_trigonometry(keys, np.arange(8) == 0)
+    np.testing.assert_allclose(w, [1.0, 0.0], atol=1e-15)
+    assert margin == pytest.approx(1 - np.cos(np.pi / 4))
+
+
+LARGE = SparseAverage(32, 3)  # 4,960 sets, more than are asked
+
+
+@pytest.mark.parametrize("construction", [TRIGONOMETRIC, MAX_MARGIN], ids=lambda c: c.name)
+def test_sets_that_were_neither_asked_nor_proved_leave_the_theorem_silent(construction):
+    found = built(construction, LARGE, accuracy=1e-2)
+    assert (found.checked.errors, found.checked.exhaustive, found.proved) == (0, False, False)
+    assert found.certificate.outcome is Outcome.SILENT
+    assert found.certificate.sampled == f"{found.checked.inputs} of 4,960 sets"
+    assert found.error_bound == np.inf
+    settings = {"accuracy": 1e-2, "number_format": "f64", "rng": np.random.default_rng(5)}
+    assert construction.certify(LARGE, found.model, **settings).outcome is Outcome.SILENT
+
+
+@pytest.mark.parametrize("at_most", [False, True])
+def test_one_hot_keys_prove_every_set_by_one_of_each_size(at_most):
+    task = SparseAverage(32, 3, at_most=at_most)
+    found = built(ONE_HOT, task)
+    assert (found.certificate.outcome, found.certificate.sampled) == (Outcome.HOLDS, "")
+    assert found.proved
+    assert not found.checked.exhaustive
+    sets = [y for size in ((1, 2, 3) if at_most else (3,)) for y in combinations(range(32), size)]
+    assert max(distances(found.model, sets[::7], 32)) <= found.error_bound <= 1e-3
+
+
+def test_one_hot_keys_of_which_one_is_longer_prove_nothing_of_other_sets():
+    found = built(ONE_HOT, LARGE)
+    phi, layer = found.model.blocks[0].map, found.model.blocks[0].layer
+    keys = phi.keys.copy()
+    keys[30, 30] *= 1.0 + 1e-9
+    settings = {"accuracy": 1e-3, "number_format": "f64", "rng": np.random.default_rng(0)}
+    longer = Transformer((Block(replace(phi, keys=keys), layer),))
+    assert ONE_HOT.certify(LARGE, longer, **settings).outcome is not Outcome.HOLDS
+    heavier = Transformer((Block(phi, SelfAttention(layer.Q * (1 + 1e-9), layer.K, layer.V)),))
+    assert ONE_HOT.certify(LARGE, heavier, **settings).outcome is not Outcome.HOLDS

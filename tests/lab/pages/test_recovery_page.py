@@ -1,0 +1,467 @@
+"""The page of a run: well formed, self-contained, true to the record, and readable."""
+
+import base64
+import functools
+import hashlib
+import html
+import json
+import re
+import shlex
+import shutil
+import struct
+import zlib
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from keyhole.lab.pages import recovery_page, shell
+from keyhole.lab.runs import summaries
+from keyhole.models import Factored, Head, load, save
+from support.paths import TARGETS
+
+VOID = {"meta", "img"}
+MODEL = "head.safetensors"
+KINDS = {
+    "exact": (["sample", "head", "--width", 8, "--rank", 2], MODEL, [], "EXACT"),
+    "wide": (["sample", "head", "--width", 130, "--rank", 1], MODEL, [], "EXACT"),
+    "biases": (["sample", "head", "--width", 5, "--biases", "--outputs", 4], MODEL, [], "EXACT"),
+    "scalar": (["sample", "head", "--width", 1], MODEL, [], "EXACT"),
+    "refuted": (
+        ["sample", "multihead", "--width", 5],
+        "multihead.safetensors",
+        ["--learner", "low-rank"],
+        "CLASS_REFUTED",
+    ),
+    "constant": (["--version"], "targets:constant", ["--width", 4], "NOT_IDENTIFIABLE"),
+    "budget": (["sample", "head", "--width", 8], MODEL, ["--budget", 30], "BUDGET_SPENT"),
+    "no verification": (
+        ["--version"],
+        "targets:vector",
+        ["--width", 4, "--budget", 60],
+        "UNVERIFIED",
+    ),
+    "bad answer": (["--version"], "targets:nan_later", ["--width", 4], "UNVERIFIED"),
+    "demo": (["demo", "--seed", 3, "--out", "run"], None, [], "EXACT"),
+    "moody": (["--version"], "targets:moody", ["--width", 4, "--learner", "exact"], "UNVERIFIED"),
+}
+
+
+class Walk(HTMLParser):
+    """Every tag of a page with its attributes; a tag that does not match fails the test."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.words, self.errors = [], [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if len(attrs) != len(dict(attrs)):
+            self.errors.append(f"{tag} names an attribute twice")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.errors.append(f"</{tag}> closes nothing")
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(self.words)
+
+    def all(self, name):
+        return [attrs for tag, attrs in self.tags if tag == name]
+
+
+def pixels(address):
+    """The colours of a PNG held in an address, read by hand."""
+    data = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    columns, rows = struct.unpack(">II", data[16:24])
+    size = struct.unpack(">I", data[33:37])[0]
+    lines = np.frombuffer(zlib.decompress(data[41 : 41 + size]), np.uint8).reshape(
+        rows, 3 * columns + 1
+    )
+    return lines[:, 1:].reshape(rows, columns, 3)
+
+
+def shown(walk):
+    """The pictures of matrices, with the numbers they hold."""
+    return [attrs for attrs in walk.all("img") if "data-cells" in attrs]
+
+
+def opened(directory):
+    """A run as its directory holds it: the record, the page, a walk over the page."""
+    record, page = (
+        json.loads((directory / "record.json").read_text()),
+        (directory / "report.html").read_text(),
+    )
+    return SimpleNamespace(record=record, page=page, walk=Walk(page), directory=directory)
+
+
+@pytest.fixture(scope="module")
+def ran(commands, tmp_path_factory):
+    """`ran(kind)` is the directory of a run of that kind; each is made once."""
+
+    @functools.cache
+    def run(kind):
+        sample, target, options, _ = KINDS[kind]
+        directory = tmp_path_factory.mktemp("report")
+        shutil.copy(TARGETS, directory)
+        commands(directory, *sample)
+        if target is not None:
+            commands(directory, "learn", target, *options, "--out", "run")
+        return directory / "run"
+
+    return run
+
+
+@pytest.fixture
+def learned(ran):
+    """`learned(kind)` is a run of that kind."""
+    return lambda kind: opened(ran(kind))
+
+
+@pytest.fixture
+def demo(learned):
+    return learned("demo")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_has_a_well_formed_page_that_fetches_nothing(learned, kind):
+    run = learned(kind)
+    assert (run.walk.errors, run.walk.open) == ([], [])
+    links = [attrs[key] for _, attrs in run.walk.tags for key in ("src", "href") if key in attrs]
+    assert all(link.startswith("data:image/png;base64,") for link in links)
+    assert "://" not in run.page
+    assert run.record["verdict"] == KINDS[kind][-1]
+    assert run.record["verdict"] in run.walk.text
+    assert run.record["sentence"] in run.walk.text
+    assert all("alt" in attrs for attrs in run.walk.all("img"))
+    assert all(attrs["aria-label"] for attrs in run.walk.all("svg"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_are_printed_for_people(learned, kind):
+    text = learned(kind).walk.text
+    assert "{'" not in text
+    assert "None" not in text
+    assert re.findall(r"\d\.\d{6,}", text) == []
+    assert re.findall(r"\d[eE]\+\d", text) == []
+    assert re.search(r"[\d.]+ m?s, of which [\d.]+ m?s in the target", text)
+
+
+@pytest.mark.parametrize(
+    "kind", ["exact", "wide", "biases", "refuted", "budget", "constant", "no verification"]
+)
+def test_the_page_counts_what_the_record_counts(learned, kind):
+    run = learned(kind)
+    phases = dict(run.record["queries"]["by_phase"])
+    rows = dict(re.findall(r'<th scope="row">(\w+)</th><td class="number">([\d,]+)</td>', run.page))
+    assert {name: int(rows[name].replace(",", "")) for name in phases} == phases
+    asked = sum(phases.values()) - phases.get("verify", 0)
+    assert f"to learn: {asked:,}" in run.walk.text
+
+
+@pytest.mark.parametrize("kind", ["exact", "biases", "refuted"])
+def test_the_stacked_bar_is_as_long_as_its_phases_and_the_limit_stands_where_it_belongs(
+    learned, kind
+):
+    run = learned(kind)
+    phases = dict(run.record["queries"]["by_phase"])
+    verify = phases.pop("verify")
+    bars = [(float(a["x"][:-1]), float(a["width"][:-1])) for a in run.walk.all("rect")]
+    line = next(float(a["x1"][:-1]) for a in run.walk.all("line") if a["class"] == "dashed")
+    unit = bars[-1][1] / verify
+    widths = list(phases.values())
+    np.testing.assert_allclose([width / unit for _, width in bars[:-1]], widths, atol=0.2)
+    np.testing.assert_allclose(
+        [start / unit for start, _ in bars[:-1]], np.cumsum([0, *widths[:-1]]), atol=0.2
+    )
+    limit = int(np.ceil(run.record["degrees_of_freedom"] / run.record["outputs"]))
+    assert line / unit == pytest.approx(limit, abs=0.2)
+    assert all(start + width <= 100 for start, width in (*bars, (line, 0)))
+
+
+def test_a_refuted_class_shows_its_counterexample_and_claims_no_recovery(learned):
+    run = learned("refuted")
+    case, text = run.record["counterexample"], run.walk.text
+    assert f"On a sequence of length {len(case['tokens'])} target and model differ by" in text
+    cells = re.search(r"output 0</th>" + r'<td class="number">([^<]+)</td>' * 3, run.page)
+    answer, predicted, gap = map(float, cells.groups())
+    assert answer == pytest.approx(case["answer"][0], rel=1e-2)
+    assert predicted == pytest.approx(case["predicted"][0], rel=1e-2)
+    assert gap == pytest.approx(case["gap"], rel=5e-2)
+    assert "record.json" in text
+    assert "nearest single head, refuted" in text
+    assert "recovered W" not in text
+    assert "queries recover" not in text
+    assert len([a for a in run.walk.all("path") if a["class"] == "bad"]) == 5
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind][-1] != "EXACT"])
+def test_only_a_verified_run_speaks_of_a_recovered_matrix(learned, kind):
+    assert "recovered W" not in learned(kind).walk.text.lower().replace("w", "W")
+
+
+def test_answers_that_differ_late_are_printed_far_enough_to_tell_them_apart(learned):
+    run = learned("refuted")
+    record = run.record
+    record["counterexample"] |= {"answer": [0.25], "predicted": [0.2500000001], "gap": 1e-10}
+    page = recovery_page.draw_recovery_page(record, run.directory)
+    assert "<td" in page
+    assert "0.2500000001</td>" in page
+    assert "1e-10" in page
+
+
+@pytest.mark.parametrize(
+    "answers", [([1e308], [-1e308]), ([None], [1.0]), ([2.0], [2.0]), ([0.0] * 9, [1.0] * 9)]
+)
+def test_a_counterexample_of_any_size_has_a_page(learned, answers):
+    run = learned("refuted")
+    record = run.record
+    record["counterexample"] |= {"answer": answers[0], "predicted": answers[1], "gap": None}
+    with np.errstate(over="ignore"):
+        assert Walk(recovery_page.draw_recovery_page(record, run.directory)).errors == []
+
+
+def test_the_pictures_hold_the_entries_of_the_saved_matrix(learned):
+    run = learned("exact")
+    W = np.asarray(load(run.directory / "model.safetensors").W)
+    (picture,) = shown(run.walk)
+    np.testing.assert_allclose(
+        np.array(picture["data-cells"].split(), float).reshape(8, 8), W, rtol=0.06
+    )
+    colours = pixels(picture["src"]).astype(int)
+    red, blue = colours[..., 0], colours[..., 2]
+    assert (np.sign(red - blue)[np.abs(W) > 0.05] == np.sign(W)[np.abs(W) > 0.05]).all()
+    assert tuple(colours[np.unravel_index(np.abs(W).argmax(), W.shape)]) in {
+        (31, 111, 235),
+        (194, 65, 12),
+    }
+
+
+def test_a_wide_matrix_is_shown_as_block_means_that_use_the_whole_range_of_colours(learned):
+    run = learned("wide")
+    W = np.asarray(load(run.directory / "model.safetensors").W)
+    (picture,) = shown(run.walk)
+    side = [slice(start, start + 3) for start in range(0, 130, 3)]
+    means = np.array([[W[rows, columns].mean() for columns in side] for rows in side])
+    np.testing.assert_allclose(
+        np.array(picture["data-cells"].split(), float).reshape(44, 44), means, rtol=0.06, atol=1e-9
+    )
+    assert "means over 3 x 3 blocks, limits ±" in run.walk.text
+    largest = pixels(picture["src"])[np.unravel_index(np.abs(means).argmax(), means.shape)]
+    assert tuple(largest) in {(31, 111, 235), (194, 65, 12)}
+
+
+def test_singular_values_are_drawn_and_told_on_hover(learned):
+    run = learned("exact")
+    W = np.asarray(load(run.directory / "model.safetensors").W)
+    told = [float(value) for value in re.findall(r"singular value \d+: ([\d.e-]+)<", run.page)]
+    np.testing.assert_allclose(told, np.linalg.eigvalsh(W.T @ W)[::-1][:2] ** 0.5, rtol=0.01)
+    assert "rank 2; the other 6 are zero" in run.walk.text
+
+
+def test_the_demo_shows_truth_recovery_and_difference_and_its_own_command(demo):
+    before = Walk(demo.page.partition("The tour: ")[0])
+    assert len(shown(before)) == 3 * (1 + 2)  # the head of the first stop, then each of two heads
+    marks = [attrs["class"] for attrs in before.all("path")]
+    assert (marks.count("truth"), marks.count("ours")) == (16, 16)
+    assert "keyhole demo --seed 3" in demo.walk.text
+    assert "keyhole learn" not in demo.walk.text
+
+
+def test_the_demo_draws_its_stops_and_tells_each_with_its_limit(demo):
+    text = demo.walk.text
+    for stop in demo.record["stops"]:
+        assert stop["sentence"] in text
+    for words in (
+        "Recoveries cost",
+        "Keys of positions",
+        "On the circle",
+        "Third-order attention",
+        "Two people who own",
+    ):
+        assert words in text
+    assert "every dot lies inside its circle" in text
+    assert len(demo.page) < 6_000_000
+
+
+def test_the_error_of_the_demo_falls_with_its_last_queries_and_not_before_the_limit(demo):
+    curve, limit = demo.record["curve"], demo.record["degrees_of_freedom"]
+    assert [c["queries"] for c in curve] == sorted(c["queries"] for c in curve)
+    assert all(c["error"] > 1e-3 for c in curve if c["queries"] < limit)
+    assert curve[-1]["error"] < 1e-9
+    assert f"limit {limit}" in demo.walk.text
+
+
+def test_the_summary_of_the_demo_counts_its_stops(demo):
+    rows = dict(summaries.summarise_record("demo", demo.record))
+    assert rows["stops"] == "14 of 14 came out as they should"
+    assert rows["again"] == "keyhole demo --seed 3"
+
+
+def test_a_demo_whose_stops_are_gone_keeps_their_sentences(demo, tmp_path):
+    for name in ("record.json", "model.safetensors", "truth.safetensors"):
+        shutil.copy(demo.directory / name, tmp_path)
+    walk = Walk(recovery_page.draw_recovery_page(demo.record, tmp_path))
+    assert walk.errors == []
+    assert demo.record["stops"][-1]["sentence"] in walk.text
+
+
+@pytest.mark.parametrize(
+    ("largest", "dense"), [(1e-310, True), (1e150, True), (1e150, False), (1e-200, False)]
+)
+def test_matrices_of_any_size_have_a_page(demo, tmp_path, rng, largest, dense):
+    W = rng.normal(size=(4, 4))
+    root = np.sqrt(largest)
+    save(
+        Head(largest * W if dense else Factored(root * W, root * W), np.ones((4, 1))),
+        tmp_path / "model.safetensors",
+    )
+    record = {key: value for key, value in demo.record.items() if key != "distance"}
+    walk = Walk(recovery_page.draw_recovery_page(record, tmp_path))
+    assert (walk.errors, len(shown(walk))) == ([], 1)
+    assert len([a for a in walk.all("path") if a["class"] == "ours"]) == 4
+
+
+def test_a_stale_truth_beside_a_later_run_is_not_shown(keyhole, head, demo, tmp_path):
+    shutil.copytree(demo.directory, tmp_path / "run")
+    assert keyhole("learn", "head.safetensors", "--out", "run", "--force").code == 0
+    walk = Walk((tmp_path / "run" / "report.html").read_text())
+    assert len(shown(walk)) == 1
+    assert "true W" not in walk.text
+
+
+def test_the_command_on_the_page_gives_the_same_weights(keyhole, targets, tmp_path):
+    (tmp_path / "targets.py").rename(tmp_path / "targets_2.py")
+    assert keyhole("learn", "targets_2:vector", "--width", 4, "--seed", 5, "--out", "run").code == 0
+    (command,) = re.findall("<code>(.*?)</code>", (tmp_path / "run" / "report.html").read_text())
+    words = shlex.split(html.unescape(command))
+    assert words[0] == "keyhole"
+    assert keyhole(*words[1:], "--out", "again").code == 0
+    one, two = (load(tmp_path / out / "model.safetensors") for out in ("run", "again"))
+    np.testing.assert_array_equal(np.asarray(one.W), np.asarray(two.W))
+
+
+def test_a_target_with_blanks_and_quotes_can_be_pasted(keyhole, head, tmp_path):
+    name = "my 'own' <script>alert(1)</script> $(x).safetensors".replace("/", "_")
+    (tmp_path / "head.safetensors").rename(tmp_path / name)
+    assert keyhole("learn", name, "--out", "run").code == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    (command,) = re.findall("<code>(.*?)</code>", page)
+    assert shlex.split(html.unescape(command))[2] == name
+
+
+def test_options_that_the_record_names_are_part_of_the_command(learned):
+    run = learned("exact")
+    page = recovery_page.draw_recovery_page(
+        run.record | {"budget": 900, "options": {"answers": "f32", "tokens": "my tokens.npy"}},
+        run.directory,
+    )
+    words = shlex.split(html.unescape(re.findall("<code>(.*?)</code>", page)[0]))
+    pairs = set(zip(words[3::2], words[4::2], strict=True))
+    assert {
+        ("--budget", "900"),
+        ("--answers", "f32"),
+        ("--tokens", "my tokens.npy"),
+        ("--seed", "0"),
+    } <= pairs
+
+
+@pytest.mark.parametrize("kind", ["exact", "refuted"])
+def test_everything_from_the_record_is_escaped(learned, kind):
+    run = learned(kind)
+    record = run.record
+    evil = "</p><script>alert('x')</script><b title=\"y\">&"
+
+    def poisoned(value):
+        if isinstance(value, dict):
+            return {key: poisoned(entry) for key, entry in value.items()}
+        if isinstance(value, list):
+            return [poisoned(entry) for entry in value]
+        return value + evil if isinstance(value, str) else value
+
+    kept = ("model", "verdict", "certificate")
+    bad = {key: value if key in kept else poisoned(value) for key, value in record.items()}
+    bad["queries"]["by_phase"][evil] = 7
+    bad["certificate"]["theorem"] += evil
+    bad["certificate"]["assumptions"][0]["name"] += evil
+    page = recovery_page.draw_recovery_page(bad, run.directory)
+    walk = Walk(page)
+    assert (walk.errors, walk.open) == ([], [])
+    assert len(walk.all("script")) == 1
+    assert "<b title" not in page
+    assert evil in walk.text
+
+
+def test_the_one_script_is_the_one_the_page_allows(demo):
+    (policy,) = [
+        a["content"]
+        for a in demo.walk.all("meta")
+        if a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    script = demo.page.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';")
+
+
+def test_versions_are_named_where_the_record_has_them(demo):
+    bare = {name: value for name, value in demo.record.items() if name not in ("python", "numpy")}
+    plain = Walk(recovery_page.draw_recovery_page(bare, demo.directory)).text
+    more = Walk(
+        recovery_page.draw_recovery_page(
+            demo.record | {"python": "3.99.1", "numpy": "9.8.7"}, demo.directory
+        )
+    ).text
+    assert f"keyhole {demo.record['version']}" in plain
+    assert "Python" not in plain
+    assert f"keyhole {demo.record['version']}, numpy 9.8.7, Python 3.99.1" in more
+
+
+def test_a_page_made_again_from_record_json_is_the_same(learned):
+    run = learned("exact")
+    again = recovery_page.draw_recovery_page(
+        json.loads((run.directory / "record.json").read_text()), run.directory
+    )
+    assert again == run.page
+    assert len(run.page) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.0, "0"),
+        (1024.0, "1,024"),
+        (599.92, "600"),
+        (1e-9, "1e-9"),
+        (5.43723e-14, "5.4e-14"),
+        (0.30812, "0.308"),
+        (12345.6, "12,346"),
+        (2.5e7 + 0.5, "2.5e7"),
+        (float("nan"), "not finite"),
+        (None, "not finite"),
+        (-0.25, "-0.25"),
+    ],
+)
+def test_a_number_is_short_and_plain(value, said):
+    assert shell.number(value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.0743, "74 ms"), (0.999, "1.0 s"), (12.34, "12.3 s"), (3661, "61 min 1 s")],
+)
+def test_a_time_has_a_unit(value, said):
+    assert shell.seconds(value) == said

@@ -1,0 +1,63 @@
+"""Answers and arithmetic in float32: within the stated tolerance, never called exact."""
+
+import numpy as np
+import pytest
+
+import keyhole
+from keyhole import Head, Local, MultiHead, Verdict
+from keyhole.oracles import Declared, Imperfection
+
+pytestmark = pytest.mark.theorem("BSHK26/4.1")
+
+KINDS = [{}, {"rank": 3}, {"outputs": 8}, {"outputs": 8, "rank": 3}, {"biases": True}]
+
+
+def single(head):
+    """The head computed in float32 from its formula."""
+    W, V = np.asarray(head.W, np.float32), head.V.astype(np.float32)
+    h = np.float32(0) if head.h is None else head.h.astype(np.float32)
+    c = np.float32(0) if head.c is None else head.c.astype(np.float32)
+
+    def answer(X):
+        X = X.astype(np.float32)
+        scores = np.einsum("bnd,bd->bn", X, X[:, -1] @ W.T + h)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        return np.einsum("bn,bnd->bd", weights, X) @ V + c
+
+    return answer
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_float32_arithmetic_is_recovered_within_its_tolerance(kind):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        truth = Head.random(int(rng.integers(8, 32)), rng=rng, **kind)
+        oracle = Declared(Local(single(truth), truth.width), Imperfection.cast("f32"))
+        recovery = keyhole.learn(oracle, rng=rng)
+        assert recovery.verdict is Verdict.WITHIN_TOLERANCE, (kind, seed)
+        assert "6.0e-08" in recovery.sentence
+        error = np.linalg.norm(np.asarray(recovery.model.W) - np.asarray(truth.W)) / np.linalg.norm(
+            np.asarray(truth.W)
+        )
+        assert error <= 5e-4
+
+
+def test_exact_answers_that_are_declared_coarse_are_not_called_exact(rng):
+    oracle = Declared(Local(Head.random(6, rng=rng)), Imperfection.cast("f32"))
+    assert keyhole.learn(oracle, rng=rng).verdict is Verdict.WITHIN_TOLERANCE
+
+
+def test_two_heads_are_refuted_in_float32_too():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        heads = MultiHead.random(6, heads=2, rng=rng)
+        oracle = Declared(
+            Local(lambda X, heads=heads: heads(X).astype(np.float32), 6), Imperfection.cast("f32")
+        )
+        assert keyhole.learn(oracle, rng=rng, learner="low-rank").verdict is Verdict.CLASS_REFUTED
+
+
+def test_coarse_answers_that_nobody_declared_are_never_called_exact(rng):
+    truth = Head.random(6, rng=rng)
+    assert not keyhole.learn(Local(single(truth), 6), rng=rng).verdict.verified

@@ -1,0 +1,1 @@
+"""What several test files use: faulty targets and services, commands as processes, measures."""
