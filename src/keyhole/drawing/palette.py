@@ -18,24 +18,30 @@ COLOURS = {  # on a light and on a dark ground
     "rule": ("#d9d9d4", "#33383d"),
 }
 
+# A backslash at the end of a line joins it to the next: pages keep their bytes.
 PICTURE_RULES = """
 figure.keyhole { margin: 0; width: 18rem; max-width: 100%; }
 .keyhole figcaption, .keyhole output { font-size: .85rem; line-height: 1.4; }
-.keyhole .map { display: grid; grid-template-columns: 1.3rem 1fr; line-height: 1.3rem; font-size: .8rem; }
+.keyhole .map { display: grid; grid-template-columns: 1.3rem 1fr; line-height: 1.3rem; \
+font-size: .8rem; }
 .keyhole .key { writing-mode: vertical-rl; transform: rotate(180deg); text-align: right; }
 .keyhole .query, .keyhole .scale { grid-column: 2; } .keyhole .map > img { min-height: .8rem; }
-.keyhole img { display: block; width: 100%; height: auto; box-sizing: border-box; image-rendering: pixelated;
+.keyhole img { display: block; width: 100%; height: auto; box-sizing: border-box; \
+image-rendering: pixelated;
   border: 1px solid var(--rule); }
 .keyhole .scale img { height: .6rem; margin-top: .4rem; }
 .keyhole .scale div { display: flex; justify-content: space-between; }
 svg.keyhole { display: block; max-width: 100%; overflow: visible; }
-svg.keyhole text { fill: var(--ink); font-size: 12px; } svg.keyhole .quiet, svg.keyhole .limit { fill: var(--limit); }
+svg.keyhole text { fill: var(--ink); font-size: 12px; } \
+svg.keyhole .quiet, svg.keyhole .limit { fill: var(--limit); }
 svg.keyhole .ours { fill: var(--ours); } svg.keyhole .built { fill: var(--built); }
 svg.keyhole .bad { fill: var(--bad); stroke: var(--bad); } svg.keyhole .peer { fill: var(--peer); }
-svg.keyhole text.bad { stroke: none; } svg.keyhole path.line { fill: none; stroke-width: 1.5; stroke: var(--limit); }
+svg.keyhole text.bad { stroke: none; } \
+svg.keyhole path.line { fill: none; stroke-width: 1.5; stroke: var(--limit); }
 svg.keyhole .line.bad { stroke: var(--bad); } svg.keyhole .line.limit { stroke-dasharray: 5 4; }
 svg.keyhole .line.ours { stroke: var(--ours); } svg.keyhole .line.built { stroke: var(--built); }
-svg.keyhole .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; } svg.keyhole .rule { stroke: var(--rule); }
+svg.keyhole .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; } \
+svg.keyhole .rule { stroke: var(--rule); }
 svg.keyhole .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; }
 svg.keyhole .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
 svg.keyhole .phase { fill: var(--ours); stroke: var(--ours); }
@@ -55,11 +61,10 @@ def _page_colours() -> str:
 
 
 def _picture_colours() -> str:
-    """Colours of a picture among strangers: where the browser cannot tell the scheme, those that
-    show on both.
-    """
+    """Colours of a picture among strangers; those that show on both schemes where in doubt."""
     ink = {"ink": "currentColor"}
     light = {name: pair[0] for name, pair in COLOURS.items()} | ink
+    # Without light-dark() a browser takes the light colours: they can be read on dark ground too.
     both = {name: f"light-dark({', '.join(pair)})" for name, pair in COLOURS.items()} | ink
     known = f"@supports (color: light-dark(red, red)) {{ .keyhole {{ {_declared(both)} }} }}"
     return f".keyhole {{ {_declared(light)} }}\n{known}"

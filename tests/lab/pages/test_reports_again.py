@@ -520,7 +520,7 @@ def test_an_axis_takes_hostile_names():
         about=EVIL,
     )
     assert "<script>" not in svg
-    assert shell.escaped(EVIL) in svg
+    assert shell.escape_text(EVIL) in svg
 
 
 PLOTS = {

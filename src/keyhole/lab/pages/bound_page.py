@@ -40,10 +40,8 @@ def draw_bound_run(data: Mapping[str, Any], directory: Path) -> str:
 def draw_bound_page(data: Mapping[str, Any]) -> str:
     """A self-contained page."""
     verdict = str(data["verdict"])
-    head = (
-        '<p class="verdict'
-        f' {_KINDS[verdict]}">{verdict.replace("_", " ")}</p><h1>{escape_text(data["sentence"])}</h1>'
-    )
+    head = f'<p class="verdict {_KINDS[verdict]}">{verdict.replace("_", " ")}</p>'
+    head += f"<h1>{escape_text(data['sentence'])}</h1>"
     head += f'<p class="limit">{escape_text(describe_question("bound", data))}</p>'
     head += f"<p>{escape_text(data['reason'])}</p>" if data["reason"] else ""
     parts = (

@@ -10,25 +10,22 @@ from keyhole.drawing.html import escape_text, format_section, format_table
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.tables import flatten_table, format_value
 
-_MOST = 200  # fields that are shown
+# A record of an unknown kind may hold whole matrices, entry by entry: a page shows so many fields.
+_MOST = 200
 
 
 def draw_record_page(data: Mapping[str, Any], directory: Path) -> str:
     """A self-contained page, from the record alone."""
     del directory
     sentence = str(data.get("sentence") or "A run without a sentence.")
-    return wrap_page(
-        "run",
-        f"<h1>{escape_text(sentence)}</h1>{format_section('What the record says', list_record_fields(data))}",
-    )
+    fields = format_section("What the record says", list_record_fields(data))
+    return wrap_page("run", f"<h1>{escape_text(sentence)}</h1>{fields}")
 
 
 def list_record_fields(data: Mapping[str, Any]) -> str:
     """Every field of a record with its value; long ones and many are cut, and that is said."""
     rows = [(name, format_value(value)) for name, value in flatten_table(data).items()]
-    note = (
-        f"<p>The first {_MOST} of {len(rows):,} fields; record.json holds all.</p>"
-        if len(rows) > _MOST
-        else ""
-    )
-    return format_table(rows[:_MOST], ("field", "value")) + note
+    drawn = format_table(rows[:_MOST], ("field", "value"))
+    if len(rows) > _MOST:
+        drawn += f"<p>The first {_MOST} of {len(rows):,} fields; record.json holds all.</p>"
+    return drawn

@@ -93,9 +93,10 @@ def _draw_verdict(data: Mapping[str, Any]) -> str:
         ("bad", "✕") if failed else ("ours", "●") if has_verified_model(data) else ("limit", "○")
     )
     badge = f'<span aria-hidden="true">{mark}</span> {escape_text(name)}'
-    question = f'<p class="limit">{escape_text(summaries.describe_question(recognise_kind(data), data))}</p>'
+    question = escape_text(summaries.describe_question(recognise_kind(data), data))
     return (
-        f'<p class="verdict {style}">{badge}</p><h1>{escape_text(data["sentence"])}</h1>{question}'
+        f'<p class="verdict {style}">{badge}</p><h1>{escape_text(data["sentence"])}</h1>'
+        f'<p class="limit">{question}</p>'
     )
 
 

@@ -21,8 +21,7 @@ from keyhole.lab.pages.parts.sweep_maps import MAP_KEYS, draw_sweep_map
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.summaries import describe_versions, restore_command
-from keyhole.lab.runs.tables import Table
-from keyhole.lab.runs.tables import tabulate_rows as flat_table
+from keyhole.lab.runs.tables import Table, tabulate_rows
 
 _CLASSES = ("ours", "built", "peer")
 _KEYS = {
@@ -62,22 +61,18 @@ def check_figure(figure: Mapping[str, Any]) -> None:
 
 def draw_sweep_run(data: Mapping[str, Any], directory: Path) -> str:
     """The page of a finished sweep, from its record and the store beside it."""
-    return draw_sweep_page(
-        data, flat_table(read_rows(directory / "store.sqlite")), data.get("figure")
-    )
+    rows = tabulate_rows(read_rows(directory / "store.sqlite"))
+    return draw_sweep_page(data, rows, data.get("figure"))
 
 
 def draw_sweep_page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None) -> str:
     """The page, from the record of a sweep and its rows."""
-    body = f'<p class="verdict">{escape_text(data["name"])}</p><h1>{escape_text(data["sentence"])}</h1>'
+    body = f'<p class="verdict">{escape_text(data["name"])}</p>'
+    body += f"<h1>{escape_text(data['sentence'])}</h1>"
     body += f"<p>{escape_text(data['about'])}</p>" if data["about"] else ""
     if figure is not None:
-        drawn = (
-            draw_sweep_map(rows, figure)
-            if figure.get("kind") == "map"
-            else _draw_sweep_chart(rows, figure)
-        )
-        body += format_section(figure.get("title", "What came"), drawn)
+        draw = draw_sweep_map if figure.get("kind") == "map" else _draw_sweep_chart
+        body += format_section(figure.get("title", "What came"), draw(rows, figure))
     if data["expectations"]:
         body += format_section("Where it should land", _list_expectations(data))
     if data["failures"]:

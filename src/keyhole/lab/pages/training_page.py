@@ -14,6 +14,7 @@ from keyhole.drawing.heatmaps import Axes, draw_attention_heatmap
 from keyhole.drawing.html import (
     draw_svg,
     escape_text,
+    format_command,
     format_number,
     format_section,
     format_table,
@@ -196,8 +197,5 @@ def _show_training_command(data: Mapping[str, Any]) -> str:
     sizes = ", ".join(
         f"{name.replace('_', ' ')} {value}" for name, value in data["model_sizes"].items()
     )
-    body = (
-        "<pre"
-        f' tabindex="0"><code>{escape_text(data["command"])}</code></pre><p>{escape_text(sizes)}</p>'
-    )
-    return format_section("How to reproduce", f"{body}<p>{escape_text(versions)}</p>")
+    body = f"{format_command(data['command'], sizes)}<p>{escape_text(versions)}</p>"
+    return format_section("How to reproduce", body)

@@ -119,23 +119,26 @@ def describe_api(name: str, width: int, outputs: int | None, *, token: bool) -> 
 def draw_api_page(described: dict[str, Any]) -> str:
     """The document as a page."""
     rows = "".join(
-        f"<h2>{method.upper()} {escape(path)}</h2>"
-        f"<p>{escape(work['summary'])}. {escape(work.get('description', ''))}</p>"
-        f"<ul>{''.join(_format_response(code, said) for code, said in work['responses'].items())}</ul>"
+        _format_operation(f"{method.upper()} {path}", work)
         for path, methods in described["paths"].items()
         for method, work in methods.items()
     )
     title = escape(described["info"]["title"])
     style = (
-        "body{font:16px/1.5 system-ui;max-width:48rem;margin:2rem auto;padding:0 1rem}h2{font:600"
-        " 1rem monospace}"
+        "body{font:16px/1.5 system-ui;max-width:48rem;margin:2rem auto;padding:0 1rem}"
+        "h2{font:600 1rem monospace}"
     )
     return (
-        '<!doctype html><html lang="en"><meta'
-        f' charset="utf-8"><title>{title}</title><style>{style}</style><h1>{title}</h1><p>The Open'
-        f' Inference Protocol V2. <a href="openapi.json">openapi.json</a></p>{rows}</html>'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{style}</style><h1>{title}</h1><p>The Open Inference Protocol V2."
+        f' <a href="openapi.json">openapi.json</a></p>{rows}</html>'
     )
 
 
-def _format_response(code: str, said: dict[str, Any]) -> str:
-    return f"<li><b>{code}</b> {escape(said['description'])}</li>"
+def _format_operation(title: str, work: dict[str, Any]) -> str:
+    responses = "".join(
+        f"<li><b>{code}</b> {escape(said['description'])}</li>"
+        for code, said in work["responses"].items()
+    )
+    said = f"{escape(work['summary'])}. {escape(work.get('description', ''))}"
+    return f"<h2>{escape(title)}</h2><p>{said}</p><ul>{responses}</ul>"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import io
 import textwrap
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from keyhole.drawing import palette
 from keyhole.errors import InvalidInput
 from keyhole.models.files import write_atomically
 
+Paths = Iterator[Path]
 COLOURS = {name: light for name, (light, _) in palette.COLOURS.items()}
 COLOURS["truth"] = COLOURS["ink"]
 MARKS = {"truth": "o", "ours": "o", "limit": "o", "built": "s", "peer": "^", "bad": "x"}

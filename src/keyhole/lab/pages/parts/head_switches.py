@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Vector
+from keyhole._arrays import Matrix, Vector
 from keyhole.drawing.heatmaps import draw_error_heatmap, draw_signed_heatmap
 from keyhole.drawing.html import draw_svg, escape_text, format_number, format_section
 from keyhole.identify import assign_heads
@@ -122,9 +122,7 @@ def _draw_matched_heads(stop: Mapping[str, Any], directory: Path) -> str:
         return ""
     pairs = assign_heads(truth, found)[:_ROWS]
     rows = "".join(
-        "<div"
-        f' class="pictures">{draw_signed_heatmap(f"true W of head {k}", truth.W[i])}{draw_signed_heatmap("recovered", found.W[j])}'
-        f"{draw_error_heatmap(found.W[j] - truth.W[i], float(np.abs(truth.W[i]).max()))}</div>"
+        _draw_head_row(f"true W of head {k}", truth.W[i], found.W[j])
         for k, (i, j) in enumerate(pairs, start=1)
     )
     title = (
@@ -132,3 +130,9 @@ def _draw_matched_heads(stop: Mapping[str, Any], directory: Path) -> str:
         " truth once matched"
     )
     return format_section(title, rows) + draw_half_circle(stop)
+
+
+def _draw_head_row(title: str, true: Matrix, found: Matrix) -> str:
+    pictures = draw_signed_heatmap(title, true) + draw_signed_heatmap("recovered", found)
+    pictures += draw_error_heatmap(found - true, float(np.abs(true).max()))
+    return f'<div class="pictures">{pictures}</div>'

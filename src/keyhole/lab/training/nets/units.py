@@ -82,7 +82,8 @@ class TiedUnit:
     r"""A unit of sparse averaging whose query is a sum over the positions a token names, the same
     for each.
 
-    $$\mathrm{score}_{ij} = \sum_{k \in y_i} u_k^\top Q K^\top u_j, \qquad \mathrm{value}_j = z_j V$$
+    $$\mathrm{score}_{ij} = \sum_{k \in y_i} u_k^\top Q K^\top u_j,
+    \qquad \mathrm{value}_j = z_j V$$
 
     With one-hot codes u the rows of Q and K are learned codes of positions.
 
