@@ -1,4 +1,8 @@
-"""Explicit attention weights that solve tasks, each with a certificate."""
+"""Explicit attention weights that solve tasks, each with a certificate.
+
+Enters: a task and sizes. Leaves: Built weights, with a margin and what checking them showed.
+`planner` tries all recipes; every room is one family of them.
+"""
 
 from keyhole.constructions.files.unit_files import load, save
 from keyhole.constructions.planner import CONSTRUCTIONS, Room, Survey, build, survey_recipes

@@ -1,4 +1,8 @@
-"""What answers determine: degrees of freedom, symmetries, distance modulo symmetry."""
+"""What answers determine: degrees of freedom, symmetries, distance modulo symmetry.
+
+Enters: models. Leaves: numbers, canonical forms, and twins that no question tells apart.
+Only tests and the lab hold a truth to compare with.
+"""
 
 from keyhole.identify.heads import (
     Distance,

@@ -1,4 +1,8 @@
-"""Pure maps on arrays: frozen, batched, numpy only."""
+"""Pure maps on arrays: frozen, batched, numpy only.
+
+Enters: weights. Leaves: callables on batches of sequences, and their files.
+No model knows of oracles, tasks or learners.
+"""
 
 from keyhole.models.attention import Factored, Head, Model, MultiHead, SelfAttention
 from keyhole.models.files import load, save

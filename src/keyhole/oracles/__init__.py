@@ -1,4 +1,8 @@
-"""Black boxes that answer batches of sequences, and wrappers that each add one behaviour."""
+"""Black boxes that answer batches of sequences, and wrappers that each add one behaviour.
+
+Enters: callables, files, services, torch modules. Leaves: an Oracle, counted and bounded.
+`opening` picks the oracle for what a person hands over.
+"""
 
 from keyhole.oracles.base import (
     Entry,

@@ -1,4 +1,8 @@
-"""Tasks: what attention is asked to compute, with samplers and brute-force truth."""
+"""Tasks: what attention is asked to compute.
+
+Enters: sizes. Leaves: samplers, brute-force truth, and how wrong an answer is.
+A task knows its answer and nothing of the models that give it.
+"""
 
 from __future__ import annotations
 

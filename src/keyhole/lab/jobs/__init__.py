@@ -1,5 +1,7 @@
-"""Jobs: plain frozen data, the only thing the command line, the sweep engine and the page hand to
-`lab.run`.
+"""Jobs: plain frozen data, all that command line, sweeps and page hand to `lab.running`.
+
+Enters: words and numbers a person gave. Leaves: a value with a key that names it.
+Nothing is opened, asked or computed here.
 """
 
 from __future__ import annotations
