@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from keyhole.lab.pages import recovery_page, shell
+from keyhole.drawing.html import format_number, format_seconds
+from keyhole.lab.pages import recovery_page
 from keyhole.lab.runs import summaries
 from keyhole.models import Factored, Head, load, save
 from support.paths import TARGETS
@@ -456,7 +457,7 @@ def test_a_page_made_again_from_record_json_is_the_same(learned):
     ],
 )
 def test_a_number_is_short_and_plain(value, said):
-    assert shell.number(value) == said
+    assert format_number(value) == said
 
 
 @pytest.mark.parametrize(
@@ -464,4 +465,4 @@ def test_a_number_is_short_and_plain(value, said):
     [(0.0743, "74 ms"), (0.999, "1.0 s"), (12.34, "12.3 s"), (3661, "61 min 1 s")],
 )
 def test_a_time_has_a_unit(value, said):
-    assert shell.seconds(value) == said
+    assert format_seconds(value) == said

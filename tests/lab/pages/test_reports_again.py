@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keyhole.drawing import charts
+from keyhole.drawing import charts, html
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import BoundJob, ReportJob
-from keyhole.lab.pages import audit_page, shell
+from keyhole.lab.pages import audit_page
 from keyhole.lab.pages.parts.sweep_maps import draw_sweep_map, measure_cells, place_value
 from keyhole.lab.pages.sweep_page import group_values, trace_known_lines
 from keyhole.lab.running import run_job
@@ -520,7 +520,7 @@ def test_an_axis_takes_hostile_names():
         about=EVIL,
     )
     assert "<script>" not in svg
-    assert shell.escape_text(EVIL) in svg
+    assert html.escape_text(EVIL) in svg
 
 
 PLOTS = {

@@ -115,7 +115,7 @@ QUICK = {
     "bound": (bounding, "write_atomically", BoundJob("sparse-average", embed=8, **SIZES)),
     "build": (building, "write_atomically", BuildJob("sparse-average", **SIZES)),
     "twins": (twinning, "write_atomically", TwinsJob("head.safetensors")),
-    "demo": (tour, "finished", DemoJob()),
+    "demo": (tour, "finish_recovery_run", DemoJob()),
 }
 
 
