@@ -1,6 +1,4 @@
-"""What fresh answers say of a network fitted to answers with errors: how far off they are, and how
-far they may be.
-"""
+"""Fresh answers beside a network fitted to answers with errors: how far off, and what may be."""
 
 from __future__ import annotations
 
@@ -13,14 +11,19 @@ from keyhole.learners.fitting import differentiate_output
 from keyhole.learners.network_under_noise.far_units import differentiate_by_offsets
 from keyhole.models import AbsAffine
 
-_SIGMAS = 6.0
+_SIGMAS = 6.0  # the largest of thousands of fresh errors is within this many
+_FAR_ERROR = 1e-9  # what is said of normals and jumps that were read far away
 _INEXACT = 1e-7  # relative error of normals and jumps that were read far away, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Errors of an answer: standard deviation of all, of the random part, and the largest of those
-    not random.
+    """Errors of an answer.
+
+    Args:
+        sigma: standard deviation of all of them.
+        noise: of the random part.
+        tolerance: the largest of those that are not random.
     """
 
     sigma: float
@@ -37,17 +40,12 @@ class Scatter:
         """What cannot be told from zero."""
         return _SIGMAS * self.sigma
 
-    def lied(self, answers: Matrix) -> float:
-        """By how much answers to one question scatter, where that is more than was declared; else
-        0.
-        """
+    def measure_excess(self, answers: Matrix) -> float:
+        """How much answers to one question scatter, where it is more than declared; else 0."""
         scatter = float(answers.std(axis=0, ddof=1).max())
-        return (
-            scatter
-            if scatter
-            > 2.5 * self.noise + 2.0 * self.tolerance + 1e-11 * float(np.abs(answers).max())
-            else 0.0
-        )
+        size = float(np.abs(answers).max())
+        declared = 2.5 * self.noise + 2.0 * self.tolerance + 1e-11 * size
+        return scatter if scatter > declared else 0.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,22 +63,40 @@ class UncertainFit:
     offsets: bool
 
     def deviation(self, x: Matrix) -> Vector:
-        """Standard deviation of the model's answers at points, the largest over outputs, for
-        answers of variance 1.
-        """
-        m, worst = self.model.outputs, np.zeros(len(x))
+        """Largest standard deviation of the model's outputs, for answers of variance 1."""
+        m = self.model.outputs
+        worst = np.zeros(len(x))
         with pin_one_thread():
             if self.offsets:
                 J = differentiate_by_offsets(self.model, x)
-                return (
-                    np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0))
-                    .reshape(-1, m)
-                    .max(axis=1)
-                )
+                return self._propagate(J).reshape(-1, m).max(axis=1)
+            # One output at a time: the derivatives of all would take m times the room.
             for output in range(m):
                 J = differentiate_output(self.model, x, output)
-                worst = np.maximum(worst, np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0)))
+                worst = np.maximum(worst, self._propagate(J))
         return worst
+
+    def _propagate(self, J: Matrix) -> Vector:
+        """Standard deviations of what has the derivatives J."""
+        return np.sqrt(np.maximum(((J @ self.C) * J).sum(axis=1), 0.0))
+
+    def bars(self, sigma: float) -> dict[str, Array]:
+        """One standard error by hyperplane: of its normal, of its offset, of its jump."""
+        model = self.model
+        k, d, m = model.hidden, model.width, model.outputs
+        if not k:
+            return {}
+        spread = sigma * np.sqrt(np.maximum(np.diag(self.C), 0.0))
+        # Far away normals and jumps are read to rounding, and only offsets have errors of answers.
+        if self.offsets:
+            jumps = _FAR_ERROR * np.linalg.norm(model.D, axis=1)
+            return {"n": np.full(k, _FAR_ERROR), "t": spread[:k], "D": jumps}
+        rows = spread[: k * (d + 1 + m)].reshape(k, d + 1 + m)
+        return {
+            "n": np.linalg.norm(rows[:, :d], axis=1),
+            "t": rows[:, d],
+            "D": np.linalg.norm(rows[:, d + 1 :], axis=1),
+        }
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -104,7 +120,7 @@ class FreshComparison:
         size = np.abs(y).max(axis=1)
         far = np.maximum(1.0, np.linalg.norm(x, axis=1) / radius)
         rounding = far * scatter.rounding
-        # a fit known less well than answers are is not explained by their errors
+        # A fit known less well than answers are is not explained by their errors.
         fit = scatter.sigma * np.minimum(found.deviation(x), far)
         random = np.sqrt(scatter.noise**2 + rounding**2 + fit**2)
         inexact = (_INEXACT if found.offsets else 0.0) * size + 64 * EPS * size

@@ -1,5 +1,4 @@
-r"""The learner of ReLU networks whose answers carry errors: noise, a tolerance, few decimals,
-float32.
+r"""ReLU networks whose answers carry errors: noise, a tolerance, few decimals, float32.
 
 Where tokens may be of any length, absolute errors vanish beside long ones (far_units). Where they
 are bounded, or where errors grow with the answers, a network is grown inside a ball (growth). The
@@ -14,12 +13,24 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix
-from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
 from keyhole.learners.network_under_noise.allowances import FreshComparison, Scatter, UncertainFit
 from keyhole.learners.network_under_noise.far_units import find_offsets, settle_offsets
 from keyhole.learners.network_under_noise.growth import Growing, covariance, fit_affine_map
+from keyhole.learners.network_under_noise.listening import (
+    measure_noise,
+    measure_rounding,
+    measure_scale,
+)
+from keyhole.learners.network_under_noise.network_account import (
+    certify_grown_network,
+    describe_determined_network,
+    describe_errors,
+    describe_scatter,
+    describe_shortfall,
+    explain_network_found,
+)
 from keyhole.learners.networks.chords import draw_in_ball
 from keyhole.learners.networks.learner import Network
 from keyhole.learners.networks.lines import learn_network, measure_typical_distance
@@ -42,17 +53,16 @@ from keyhole.oracles import Counted, Imperfection, Oracle
 from keyhole.oracles.base import read_imperfection
 
 POINTS = 2_000  # fresh points
-_LENGTHS, _EACH = (2, 3, 9), 16
+_LENGTHS = (2, 3, 9)  # of fresh sequences beside lone tokens
+_EACH = 16  # of every length
 _AGAIN = 16  # times a doubtful question is asked again
-_FAR = 2.0**40
+_FAR = 2.0**40  # where answers are mostly slopes: offsets and errors are small beside them
 _BEYOND = (1e3, 1e6)  # radii of some further fresh points, where tokens may be of any length
 _NEARBY = (3.0, 10.0, 100.0)  # the same where the network was grown inside a ball
 _ALIKE = 1e-6  # a larger relative error far away is none of such a network
-_PLACES, _WINDOW = 24, 7  # where rounding is listened to
-_DIRECTIONS = 4
-_PER_OFFSET = 12
+_PER_OFFSET = 12  # answers from which each offset is settled
 _ATTEMPTS = 4
-_WIDER = 3.0
+_WIDER = 3.0  # factor by which a ball grows when only points beyond it disagree
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +93,15 @@ class NetworkUnderNoise:
         fresh = self.points + _EACH * len(_LENGTHS)
         by_phase = {"read": 200, "grow": 1000 + 12 * count // outputs, "verify": fresh + _AGAIN}
         far = Network(k, self.most).plan(width, outputs=outputs)
-        worst = (
-            far.at_most + 60_000 + 64 * self.most + _PER_OFFSET * (self.most + outputs) + 2 * fresh
-        )
+        offsets = _PER_OFFSET * (self.most + outputs)
+        worst = far.at_most + 60_000 + 64 * self.most + offsets + 2 * fresh
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AbsAffine]:
         """Recover the network as far as errors allow; certificate keyhole/grown-network."""
         measuring, checking = rng.spawn(2)
-        run = _NoisyNetworkRun(
-            self, Counted(oracle), read_imperfection(oracle), measuring, checking
-        )
+        stated = read_imperfection(oracle)
+        run = _NoisyNetworkRun(self, Counted(oracle), stated, measuring, checking)
         try:
             return run.learn()
         except BudgetSpent:
@@ -115,18 +123,27 @@ class _NoisyNetworkRun:
     found: UncertainFit | None = field(default=None, init=False)
     far: bool = field(default=False, init=False)  # whether tokens of any length were asked
     asked: tuple[Matrix, Matrix] = field(init=False)  # the last fresh points with their answers
-    # whether only points beyond the ball disagreed
-    outside: bool = field(default=False, init=False)
+    outside: bool = field(default=False, init=False)  # only points beyond the ball disagreed
+
+    @property
+    def width(self) -> int:
+        """Coordinates of a token."""
+        return self.oracle.width
 
     def ask(self, x: Matrix) -> Matrix:
+        """Answers to lone tokens."""
         return self.oracle.ask(np.ascontiguousarray(x)[:, None])
 
     def learn(self) -> Recovery[AbsAffine]:
         """Far away where that helps, inside a ball otherwise."""
         bound = self.stated.token_bound
         with self.oracle.phase("read"):
-            self.radius = self._scale() if bound is None else bound
+            if bound is None:
+                self.radius = measure_scale(self.ask, self.width, self.stated, rng=self.rng)
+            else:
+                self.radius = bound
             self._listen()
+        # Relative errors grow with the answers, so that nothing is gained far away.
         if bound is None and self.stated.roundoff <= EPS:
             ended = self._outside()
             if ended is not None:
@@ -134,59 +151,20 @@ class _NoisyNetworkRun:
         return self._inside()
 
     def _listen(self) -> None:
-        """How much answers scatter: as declared, or as two answers to one question do, and by
-        rounding.
-        """
-        self.noise = self.stated.noise
+        """Measure how much answers scatter, where it is not declared."""
+        stated = self.stated
+        self.noise = stated.noise
         if np.isnan(self.noise):
-            x = draw_in_ball(2 * _PLACES, self.oracle.width, self.radius, rng=self.rng)
-            self.noise = float(np.sqrt(((self.ask(x) - self.ask(x)) ** 2).mean() / 2))
-        rounding = self._rounding() if self.stated.roundoff > EPS else 0.0
-        self.sigma = float(np.hypot(np.hypot(self.noise, self.stated.tolerance), rounding))
-
-    def _rounding(self) -> float:
-        """Standard deviation of rounding: second differences along short lines, few of which meet a
-        hyperplane.
-        """
-        d = self.oracle.width
-        x = draw_in_ball(_PLACES, d, 0.9 * self.radius, rng=self.rng)
-        u = self.rng.normal(size=(_PLACES, d))
-        u *= 1e-3 * self.radius / np.linalg.norm(u, axis=1, keepdims=True)
-        line = x[:, None] + np.arange(_WINDOW)[:, None] * u[:, None]
-        y = self.ask(line.reshape(-1, d)).reshape(_PLACES, _WINDOW, -1)
-        rough = np.sqrt((np.diff(y, 2, axis=1) ** 2).mean(axis=(1, 2)) / 6)
-        size = float(np.abs(y).max())
-        least, most = 0.3 * self.stated.roundoff * size, 16 * self.stated.roundoff * size
-        return float(np.clip(np.median(rough), least, most))
-
-    def _scale(self) -> float:
-        """Three times the distance at which |f(ru) + f(-ru) - 2 f(0)| / r is half of the most it
-        gets.
-        """
-        d = self.oracle.width
-        radii = 10.0 ** np.arange(-8.0, 8.5, 0.5)
-        u = self.rng.normal(size=(_DIRECTIONS, d))
-        u /= np.linalg.norm(u, axis=1, keepdims=True)
-        x = (radii[:, None, None] * u).reshape(-1, d)
-        zero, ahead, back = self.ask(np.zeros((1, d))), self.ask(x), self.ask(-x)
-        even = np.abs(ahead + back - 2 * zero).max(axis=1).reshape(len(radii), -1)
-        size = (
-            np.maximum(np.abs(ahead), np.abs(back)).max(axis=1).reshape(len(radii), -1)
-            + np.abs(zero).max()
-        )
-        errors = (
-            10 * (np.nan_to_num(self.stated.noise) + self.stated.tolerance)
-            + 100 * self.stated.roundoff * size
-        )
-        share = np.where(even > errors, even, 0.0) / radii[:, None]
-        half = (share >= 0.5 * share.max(axis=0)) & (share > 0)
-        seen = half.any(axis=0)
-        return 3.0 * float(np.median(radii[half.argmax(axis=0)[seen]])) if seen.any() else 1.0
+            self.noise = measure_noise(self.ask, self.width, self.radius, rng=self.rng)
+        rounding = 0.0
+        if stated.roundoff > EPS:
+            rounding = measure_rounding(
+                self.ask, self.width, self.radius, stated.roundoff, rng=self.rng
+            )
+        self.sigma = float(np.hypot(np.hypot(self.noise, stated.tolerance), rounding))
 
     def _outside(self) -> Recovery[AbsAffine] | None:
-        """Normals and jumps far away, offsets near the origin; None where that does not lead to a
-        verified model.
-        """
+        """Normals and jumps far away, offsets near the origin; None where that is not verified."""
         units = self._far_units()
         if units is None:
             return None
@@ -196,27 +174,31 @@ class _NoisyNetworkRun:
             units = replace(units, t=t)
             scale = measure_typical_distance(units) if k else self.radius
             x = scale * self.rng.normal(size=(_PER_OFFSET * (k + m) + 200, d))
+            # Half of the points lie farther out, for hyperplanes beyond the typical distance.
             x[::2] *= 3.0
             y = self.ask(x)
         model, C = settle_offsets(units, x, y)
-        self.found, self.far, before = UncertainFit(model, C, offsets=True), True, self.radius
+        before = self.radius
+        self.found = UncertainFit(model, C, offsets=True)
+        self.far = True
         self.radius = scale
         ended = self.judge()
         if ended.verdict.verified or ended.status in (Status.UNCHECKED, Status.INCONSISTENT):
             return ended
-        self.found, self.far, self.radius = (
-            None,
-            False,
-            max(before, 3.0 * float(np.abs(t).max(initial=0.0))),
-        )
+        self.found = None
+        self.far = False
+        # Offsets found so, right or wrong, say how far out a ball must reach.
+        self.radius = max(before, 3.0 * float(np.abs(t).max(initial=0.0)))
         return None
 
     def _far_units(self) -> AbsAffine | None:
         """The network that the target is far away, without offsets; None where it is none."""
-        d, probe = self.oracle.width, self.rng.normal(size=(4, self.oracle.width))
+        d = self.width
+        probe = self.rng.normal(size=(4, d))
         with self.oracle.phase("kinks"):
             values = self.ask(_FAR * probe)
             slope = float(np.abs(values).max()) / _FAR
+            # So far out that errors are below the last digit of an answer.
             hidden = max(1.0, 1e16 * self.sigma / (_FAR * slope or 1.0))
             S = _FAR * 2.0 ** min(200.0, float(np.ceil(np.log2(hidden))))
         learned = learn_network(
@@ -239,7 +221,8 @@ class _NoisyNetworkRun:
         """Grow a network inside the ball; fresh points that disagree become points to grow from."""
         x, y = self._more(1000 + 120 * self.oracle.width, None)
         growing = Growing(self._more, self.sigma, self.options.most, self.rng, x, y)
-        start, ended = fit_affine_map(x, y)[0], None
+        start = fit_affine_map(x, y)[0]
+        ended = None
         for _ in range(_ATTEMPTS):
             start = growing.run(start)
             self.found = UncertainFit(start, covariance(start, growing.x, growing.y), offsets=False)
@@ -252,26 +235,25 @@ class _NoisyNetworkRun:
         return ended or self.conclude(Ending(status=Status.UNGROWN))
 
     def _learn_from_fresh(self, growing: Growing, model: AbsAffine) -> None:
-        """Fresh points were not met: where they are beyond the ball it must be larger, else they
-        are grown from.
-        """
+        """Grow from fresh points that were not met."""
+        # Where they are all beyond the ball it was too small, and others are drawn.
         if self.outside:
             self.radius *= _WIDER
             growing.x, growing.y = self._more(len(growing.x), None)
         else:
-            growing.x, growing.y = (
-                np.concatenate([growing.x, self.asked[0]]),
-                np.concatenate([growing.y, self.asked[1]]),
-            )
+            growing.x = np.concatenate([growing.x, self.asked[0]])
+            growing.y = np.concatenate([growing.y, self.asked[1]])
             growing.look(model)
 
     def _unexplained(self, growing: Growing) -> Recovery[AbsAffine]:
         """No network was found, unless the target scatters more than was declared."""
         with self.oracle.phase("verify"):
-            lied = self.scatter.lied(self.ask(np.repeat(growing.x[:1], _AGAIN, axis=0)))
-        if lied:
-            return self.conclude(Ending(status=Status.INCONSISTENT, detail=_describe_scatter(lied)))
-        return self.conclude(Ending(status=Status.UNGROWN, detail=self._short(growing.left)))
+            again = self.ask(np.repeat(growing.x[:1], _AGAIN, axis=0))
+        excess = self.scatter.measure_excess(again)
+        if excess:
+            scattered = describe_scatter(excess)
+            return self.conclude(Ending(status=Status.INCONSISTENT, detail=scattered))
+        return self.conclude(self._ungrown(growing.left))
 
     @property
     def scatter(self) -> Scatter:
@@ -280,17 +262,15 @@ class _NoisyNetworkRun:
 
     def _more(self, count: int, near: Matrix | None) -> tuple[Matrix, Matrix]:
         """New points of the ball, some of them near given ones."""
-        d, R = self.oracle.width, self.radius
+        d, R = self.width, self.radius
         x = draw_in_ball(count, d, R, rng=self.rng)
         if near is not None:
-            x = near[np.arange(count) % len(near)] + 0.15 * R * self.rng.normal(
-                size=(count, d)
-            ) / np.sqrt(d)
+            aside = 0.15 * R * self.rng.normal(size=(count, d)) / np.sqrt(d)
+            x = near[np.arange(count) % len(near)] + aside
+            # A declared bound holds for rounded norms, too.
             x *= np.minimum(1.0, (1.0 - 1e-12) * R / np.linalg.norm(x, axis=1, keepdims=True))
         with self.oracle.phase("grow"):
             return x, self.ask(x)
-
-    # --- fresh queries ---------------------------------------------------------------------------------------------
 
     def judge(self) -> Recovery[AbsAffine]:
         """What fresh points and a few longer sequences say."""
@@ -306,13 +286,10 @@ class _NoisyNetworkRun:
                 return self.conclude(Ending(status=Status.UNCHECKED))
         seen = [FreshComparison.of(found, X, y, self.scatter, self.radius) for X, y in cases]
         self.asked = cases[0][0][:, 0], cases[0][1]
-        self.outside = (
-            seen[0].excess <= 1.0
-            and max(s.excess for s in seen[1 + len(_LENGTHS) :] or seen[:1]) > 1.0
-        )
-        fresh = Fresh(
-            sum(len(s.gap) for s in seen), max(float(s.gap.max()) for s in seen), seen[0].relative
-        )
+        beyond = seen[1 + len(_LENGTHS) :] or seen[:1]
+        self.outside = seen[0].excess <= 1.0 and max(s.excess for s in beyond) > 1.0
+        count = sum(len(s.gap) for s in seen)
+        fresh = Fresh(count, max(float(s.gap.max()) for s in seen), seen[0].relative)
         worst = max(seen, key=lambda s: s.excess)
         ending = settle(
             self.oracle,
@@ -320,168 +297,78 @@ class _NoisyNetworkRun:
             lines=COARSE_ANSWERS,
             refuse=lambda: self._refuse(worst),
             reservation=self._reservation(seen[0]),
-            words=f"Answers carry {self._errors()}.",
+            words=f"Answers carry {describe_errors(self.stated, self.noise)}.",
         )
         return self.conclude(ending, seen[0].mean_square if ending.verdict.verified else 0.0)
 
     def _reservation(self, seen: FreshComparison) -> Ending | None:
         """Why agreement within the allowed errors is not enough, where it is not."""
+        # Every gap may be allowed while all together are more than errors explain.
         if seen.mean_square > 1.0 + 4.0 * (2.0 / seen.gap.size) ** 0.5:
-            return Ending(status=Status.UNGROWN, detail=self._short(seen.rms))
+            return self._ungrown(seen.rms)
+        # Where errors are larger than the function varies, a constant would agree as well.
         if self.scatter.hides > seen.spread:
             return Ending(status=Status.VEILED)
         return None
 
     def _fresh(self) -> list[Array]:
-        """Fresh points first, then longer sequences and, where tokens may be of any length, points
-        far away.
-        """
-        d, rng, R = self.oracle.width, self.checking, self.radius
-        x = draw_in_ball(self.options.points, d, R, rng=rng)
+        """Fresh points, longer sequences and, where tokens are not bounded, points far away."""
+        rng = self.checking
+        d, R, count = self.width, self.radius, self.options.points
+        x = draw_in_ball(count, d, R, rng=rng)
         if self.far:
-            x = (
-                R
-                * rng.normal(size=(self.options.points, d))
-                * 3.0 ** rng.integers(-1, 2, size=(self.options.points, 1))
-            )
-        bounded = self.stated.token_bound is not None
-        radii = () if bounded else _BEYOND if self.far else _NEARBY
+            x = R * rng.normal(size=(count, d)) * 3.0 ** rng.integers(-1, 2, size=(count, 1))
+        radii = _BEYOND if self.far else _NEARBY
+        if self.stated.token_bound is not None:
+            radii = ()
         longer = [draw_in_ball(_EACH * n, d, R, rng=rng).reshape(_EACH, n, d) for n in _LENGTHS]
         scale = 1.0 if self.far else d**-0.5
-        return [
-            x[:, None],
-            *longer,
-            *(scale * R * r * rng.normal(size=(2 * _EACH, 1, d)) for r in radii),
-        ]
+        beyond = [scale * R * r * rng.normal(size=(2 * _EACH, 1, d)) for r in radii]
+        return [x[:, None], *longer, *beyond]
 
     def _refuse(self, seen: FreshComparison) -> Ending:
-        """Refuse where tokens before the last act, unless the target scatters more than was
-        declared.
-        """
-        i = seen.worst
-        tokens, allowed = seen.X[i], float(seen.allowed[i])
+        """Refuse where tokens before the last act, unless answers scatter more than declared."""
+        tokens = seen.X[seen.worst]
         try:
             with self.oracle.phase("verify"):
-                again, lone = (
-                    self.oracle.ask(np.repeat(X[None], _AGAIN, axis=0))
-                    for X in (tokens, tokens[-1:])
-                )
+                again = self.oracle.ask(np.repeat(tokens[None], _AGAIN, axis=0))
+                lone = self.oracle.ask(np.repeat(tokens[None, -1:], _AGAIN, axis=0))
         except BudgetSpent:
             return Ending(status=Status.UNCHECKED, detail=NO_ROOM)
         case = Counterexample(tokens, again.mean(axis=0), lone.mean(axis=0))
         doubt = Doubt(Status.NO_NETWORK, case, describe_gap(case))
         # A lone token that disagrees may be a unit that was not found.
-        if len(tokens) == 1 or case.gap <= allowed:
-            doubt = Doubt(Status.UNGROWN, detail=self._short(float(seen.gap[i])))
-        lied = self.scatter.lied(again)
-        return resolve_doubt(
-            self.oracle, doubt, repeat=lambda: _describe_scatter(lied) if lied else ""
-        )
+        if len(tokens) == 1 or case.gap <= float(seen.allowed[seen.worst]):
+            left = float(seen.gap[seen.worst])
+            doubt = Doubt(Status.UNGROWN, detail=describe_shortfall(left, self.sigma))
+        excess = self.scatter.measure_excess(again)
+        scattered = describe_scatter(excess) if excess else ""
+        return resolve_doubt(self.oracle, doubt, repeat=lambda: scattered)
 
-    def _short(self, left: float) -> str:
-        return f"It leaves {left:.1e}, and the errors explain {self.sigma:.1e}."
-
-    # --- the recovery ----------------------------------------------------------------------------------------------
+    def _ungrown(self, left: float) -> Ending:
+        return Ending(status=Status.UNGROWN, detail=describe_shortfall(left, self.sigma))
 
     def conclude(self, ending: Ending, excess: float = 0.0) -> Recovery[AbsAffine]:
         """The recovery; `excess` is the mean square of fresh errors beside the declared ones."""
         model = None if self.found is None else self.found.model
+        verdict = ending.verdict
+        certificate = None
+        if ending.fresh is not None:
+            count = self.options.points * max(1, 1 if model is None else model.outputs)
+            certificate = certify_grown_network(verdict, excess, count)
+        radius = None if self.far else self.radius
+        # What two standard deviations of the mean square would hide of the model's own errors.
+        hidden = max(0.0, excess - 1.0 + 2.0 * (2.0 / self.options.points) ** 0.5)
+        off = self.sigma * hidden**0.5
         return conclude(
             self.oracle,
             ending,
             Account(
                 model=model,
-                reason=self._reason(model),
-                determined=self._determined(model, ending.verdict, excess),
+                reason=explain_network_found(model, radius),
+                determined=describe_determined_network(model, verdict, radius, off),
                 degrees_of_freedom=None if model is None else model.degrees_of_freedom,
-                certificate=(
-                    None if ending.fresh is None else self._certificate(ending.verdict, excess)
-                ),
-                bars=self._bars(),
+                certificate=certificate,
+                bars={} if self.found is None else self.found.bars(self.sigma),
             ),
         )
-
-    def _errors(self) -> str:
-        guessed = " (estimated)" if np.isnan(self.stated.noise) else ""
-        parts = (
-            [f"random errors of standard deviation {self.noise:.1e}{guessed}"] if self.noise else []
-        )
-        parts += [f"errors up to {self.stated.tolerance:.1e}"] if self.stated.tolerance else []
-        parts += (
-            [f"relative rounding of {self.stated.roundoff:.1e}"]
-            if self.stated.roundoff > EPS
-            else []
-        )
-        return " and ".join(parts) or "no errors"
-
-    def _reason(self, model: AbsAffine | None) -> str:
-        if model is None:
-            return "A network with one hidden ReLU layer was tried."
-        where = (
-            "far away, and near the origin,"
-            if self.far
-            else f"in the ball of radius {self.radius:.3g}"
-        )
-        return (
-            f"A network with {model.hidden} hidden units explains the answers {where} within their"
-            " errors."
-        )
-
-    def _determined(self, model: AbsAffine | None, verdict: Verdict, excess: float) -> str:
-        if model is None:
-            return "Nothing was determined."
-        if not verdict.verified:
-            return "The model is the best one found; nothing of it is certain."
-        off = self.sigma * max(0.0, excess - 1.0 + 2.0 * (2.0 / self.options.points) ** 0.5) ** 0.5
-        where = (
-            ""
-            if self.far
-            else f" inside the ball of radius {self.radius:.3g}, and nothing outside,"
-        )
-        return (
-            f"{model.hidden} hyperplanes n, t, their jumps D and the affine part are"
-            f" determined{where} within error bars, up to order and signs of (n, t). On average"
-            f" over fresh points the model may be off by {off:.1e}, root mean square, beyond its"
-            " error bars; units that act less than that are not seen."
-        )
-
-    def _bars(self) -> dict[str, Array]:
-        """One standard error by hyperplane: of its normal, of its offset, of its jump."""
-        if self.found is None or not self.found.model.hidden:
-            return {}
-        model = self.found.model
-        k, d, m = model.hidden, model.width, model.outputs
-        spread = self.sigma * np.sqrt(np.maximum(np.diag(self.found.C), 0.0))
-        if self.found.offsets:
-            return {
-                "n": np.full(k, 1e-9),
-                "t": spread[:k],
-                "D": 1e-9 * np.linalg.norm(model.D, axis=1),
-            }
-        rows = spread[: k * (d + 1 + m)].reshape(k, d + 1 + m)
-        return {
-            "n": np.linalg.norm(rows[:, :d], axis=1),
-            "t": rows[:, d],
-            "D": np.linalg.norm(rows[:, d + 1 :], axis=1),
-        }
-
-    def _certificate(self, verdict: Verdict, excess: float) -> Certificate:
-        """The claim of grown networks, confronted with one run."""
-        count = self.options.points * max(1, self.found.model.outputs if self.found else 1)
-        return Certificate(
-            "keyhole/grown-network",
-            assumptions=(
-                Check("answers that were not explained", float(not verdict.verified), 0.0),
-            ),
-            conclusion=(
-                Check(
-                    "mean square of fresh errors beside the declared ones",
-                    excess,
-                    1.0 + 4.0 * (2.0 / count) ** 0.5,
-                ),
-            ),
-        )
-
-
-def _describe_scatter(by: float) -> str:
-    return f"Answers to one sequence scatter by {by:.1e}, which is more than was declared."
