@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
+from keyhole.learners.fitting import Damping, run_damped_steps
 from keyhole.learners.several_heads.pairs import Unresolved
 
 _SLOPE_STEP = 2.0**-16  # over the radius, for central differences of first
@@ -26,7 +27,10 @@ _SPARE = 2  # gradients more than their rank
 _COMBINED = 4  # Hessians
 _COMPLEX = 1e-3  # imaginary parts of eigenvectors that rounding explains
 _STEPS = 60
+_DAMPING = Damping(1e-3, lambda now: now * 0.1, lambda now: now * 8.0)
 _LEAST = 1e-20  # damping, so that no step is singular
+_UNDAMPED = 1e-14  # damping below which steps are Gauss-Newton's to rounding
+_STIFFEST = 1e8  # damping at which a step is too short to help
 _SETTLED = 1e-13  # misfit over answers that is rounding
 _CEILING = 0.98  # of tanh^2: beyond it the steepness is a guess
 
@@ -54,7 +58,7 @@ class Ridges:
         by_u = np.einsum("nh,ho,nd->nohd", (1 - t * t) / 2, self.b, Y).reshape(n * o, -1)
         return np.concatenate([by_b, by_u], axis=1)
 
-    def moved(self, step: Vector) -> Ridges:
+    def move(self, step: Vector) -> Ridges:
         """The same with parameters changed, in the order of `slopes`."""
         return Ridges(
             self.b + step[: self.b.size].reshape(self.b.shape),
@@ -74,23 +78,40 @@ class Ridges:
         return Ridges(sign * self.b[order], sign * self.u[order])
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _FittedRidges:
+    """Ridges, what they leave of T, and its norm."""
+
+    ridges: Ridges
+    misfit: Matrix
+    size: float
+
+    @classmethod
+    def to(cls, ridges: Ridges, Y: Matrix, T: Matrix) -> _FittedRidges:
+        """Ridges compared with the values T at the rows of Y."""
+        misfit = T - ridges(Y)
+        return cls(ridges, misfit, float(np.linalg.norm(misfit)))
+
+
 def fit_ridges(start: Ridges, Y: Matrix, T: Matrix) -> tuple[Ridges, float]:
-    """Levenberg-Marquardt from a start; the best ridges and their root-mean-square misfit over that
-    of T.
-    """
-    best, misfit, damping = start, T - start(Y), 1e-3
+    """Levenberg-Marquardt steps; the best ridges, and their misfit over the size of T."""
     size = max(float(np.linalg.norm(T)), 1e-300)
-    for _ in range(_STEPS):
-        candidate = best.moved(_solve_damped_step(best.slopes(Y), misfit.ravel(), damping))
-        now = T - candidate(Y)
-        before, after = float(np.linalg.norm(misfit)), float(np.linalg.norm(now))
-        if after < before:
-            best, misfit, damping = candidate, now, damping * 0.1
-        else:
-            damping *= 8.0
-        if damping > 1e8 or (after > 0.5 * before and (after < _SETTLED * size or damping < 1e-14)):
-            break
-    return best, float(np.linalg.norm(misfit)) / size
+
+    def linearise(here: _FittedRidges) -> Callable[[float], _FittedRidges]:
+        J = here.ridges.slopes(Y)
+        misfit = here.misfit.ravel()
+        return lambda damping: _FittedRidges.to(
+            here.ridges.move(_solve_damped_step(J, misfit, damping)), Y, T
+        )
+
+    def is_settled(before: float, after: float, damping: float) -> bool:
+        rounding = after < _SETTLED * size or damping < _UNDAMPED
+        return damping > _STIFFEST or (after > 0.5 * before and rounding)
+
+    best = run_damped_steps(
+        _FittedRidges.to(start, Y, T), linearise, _DAMPING, is_settled=is_settled, steps=_STEPS
+    )
+    return best.ridges, best.size / size
 
 
 def _solve_damped_step(J: Matrix, misfit: Vector, damping: float) -> Vector:

@@ -19,9 +19,9 @@ from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
-from keyhole.learners.fitting import MOST, count_parameters
 from keyhole.learners.networks.chords import Peeling, draw_in_ball
 from keyhole.learners.networks.kinks import Smooth, Unresolved
+from keyhole.learners.networks.normal_form_fit import MOST, count_parameters
 from keyhole.learners.verifying.ending import (
     NETWORK_IN_BALL,
     SPENT,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix, Vector, pin_one_thread
-from keyhole.learners.fitting import differentiate_output
 from keyhole.learners.network_under_noise.far_units import differentiate_by_offsets
+from keyhole.learners.networks.normal_form_fit import differentiate_output
 from keyhole.models import AbsAffine
 
 _SIGMAS = 6.0  # the largest of thousands of fresh errors is within this many

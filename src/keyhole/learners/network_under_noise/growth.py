@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Indices, Mask, Matrix, Vector, pin_one_thread, rms
-from keyhole.learners.fitting import (
+from keyhole.learners.fitting import solve_damped_equations
+from keyhole.learners.networks.normal_form_fit import (
     build_normal_equations,
     count_parameters,
     fit_parameters,
-    solve_damped_equations,
 )
 from keyhole.models import AbsAffine
 

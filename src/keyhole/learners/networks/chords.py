@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Mask, Matrix, Vector, pin_one_thread
-from keyhole.learners.fitting import fit_parameters
 from keyhole.learners.networks.jacobians import Found, assemble_hyperplanes, survey_line
 from keyhole.learners.networks.kinks import Ask, Line, Noise, Smooth, Unresolved
 from keyhole.learners.networks.lines import Phase, join_hyperplanes
+from keyhole.learners.networks.normal_form_fit import fit_parameters
 from keyhole.learners.networks.pair_search import resolve_segment
 from keyhole.learners.networks.polish import Again, measure_both_sides, replace_hyperplanes
 from keyhole.models import AbsAffine

@@ -15,10 +15,12 @@ from typing import Any, cast
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector, pin_one_thread, rms
+from keyhole.learners.fitting import Damping, run_damped_steps
 from keyhole.models import AbsAffine, ReluNet
 from keyhole.models.relu import ACTIVATIONS
 
 _STEPS = 12
+_DAMPING = Damping(1e-14, lambda now: now / 10, lambda now: 1e3 * now)
 _ROUNDING = 1e-13  # a residual below this is not made smaller by damping
 _DONE = 1e-14  # nor this by another step
 SEARCHED = 6_000  # numbers searched together, at most; beyond, only the linear part is solved for
@@ -82,21 +84,31 @@ def fit_smooth_units(
 ) -> tuple[Smooth, float]:
     """Gauss-Newton steps with Levenberg's damping; the best model met and its relative residual."""
     with pin_one_thread(), np.errstate(all="ignore"):
-        best, damping = _solve_linear_part(activation, w, b, x, y), 1e-14
-        for _ in range(_STEPS if 0 < w.size + b.size <= SEARCHED else 0):
-            step = _solve_unit_step(best, x, damping)
-            changed = (
-                (w, b)
-                if step is None
-                else (best.model.w + step[:, :-1], best.model.b + step[:, -1])
+        best = _solve_linear_part(activation, w, b, x, y)
+        if 0 < w.size + b.size <= SEARCHED:
+            # The normal matrix is made anew for each damping: it is factored in its own place.
+            best = run_damped_steps(
+                best,
+                lambda here: lambda damping: _take_step(here, x, y, damping),
+                _DAMPING,
+                is_settled=_is_settled,
+                steps=_STEPS,
             )
-            new = best if step is None else _solve_linear_part(activation, *changed, x, y)
-            better, settled = new.size < best.size, new.size > 0.5 * best.size
-            close = best.size < _ROUNDING
-            best, damping = (new, damping / 10) if better else (best, 1e3 * damping)
-            if best.size < _DONE or (settled and close):
-                break
     return best.model, best.size
+
+
+def _is_settled(before: float, after: float, _damping: float) -> bool:
+    """Whether the residual is rounding, and another step would not lower it."""
+    return min(before, after) < _DONE or (after > 0.5 * before and before < _ROUNDING)
+
+
+def _take_step(here: _State, x: Matrix, y: Matrix, damping: float) -> _State | None:
+    step = _solve_unit_step(here, x, damping)
+    if step is None:
+        return None
+    model = here.model
+    moved = model.w + step[:, :-1], model.b + step[:, -1]
+    return _solve_linear_part(model.activation, *moved, x, y)
 
 
 def _solve_linear_part(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matrix) -> _State:
