@@ -1,5 +1,4 @@
-r"""Where heads switch: one x, y on half a circle, and a softmax so hard that answers are constant
-between switches.
+r"""Where heads switch: one x, y on half a circle, and a softmax so hard that answers are steps.
 
 On $y(\theta) = \cos\theta\, y_0 + \sin\theta\, y_1$ the logit of head h is $\tau (A_0 \cos\theta +
 A_1 \sin\theta)$, which changes sign exactly once in $[0, \pi)$. For $\tau$ large G is a step
@@ -29,8 +28,8 @@ _FIRST = 2.0**-10  # width of brackets at first
 _APART = 2.0**-8  # width of a bracket over the gap to the next
 _EDGE = 3e-4  # shares nearer to 0 or 1 are too hard to read a logit from
 _SPREAD = 0.3  # shares nearer to each other are too soft
-_ROUNDS = 24
-_TRIES = 4
+_ROUNDS = 24  # of bisection: more halvings than any goal asks for at once
+_TRIES = 4  # at steps that are not those of one head, each in narrower brackets
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,9 +65,7 @@ class PairCircle:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Brackets:
-    """Intervals of angles in increasing order, each with the values at both ends and the width
-    wanted.
-    """
+    """Intervals of angles in order, with the values at both ends and the width wanted."""
 
     lo: Vector
     hi: Vector
@@ -114,9 +111,7 @@ def join_brackets(*parts: Brackets) -> Brackets:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Steps:
-    """Every step found on a circle: its size, and its logit tau (A . (cos, sin)), rising with the
-    angle.
-    """
+    """Steps on a circle: their sizes, and their logits tau (A . (cos, sin)), which all rise."""
 
     J: Matrix
     A: Matrix
@@ -144,12 +139,12 @@ def find_steps(circle: PairCircle, soft: float) -> Steps:
         doubtful = np.logical_not(misfit <= np.maximum(circle.straight, rounding))
         if not doubtful.any():
             return Steps(brackets.jumps, A)
+        # Two heads in one bracket look like one that is bent: cut finer, they part.
         goal = np.where(doubtful, brackets.width * 2.0**-6, brackets.width)
         if (goal < circle.narrowest).any():
             break
-        brackets = _narrow_brackets(
-            circle, bisect_brackets(circle, replace(brackets, goal=goal), size), size
-        )
+        brackets = bisect_brackets(circle, replace(brackets, goal=goal), size)
+        brackets = _narrow_brackets(circle, brackets, size)
     raise Unresolved
 
 
@@ -157,27 +152,26 @@ def scan_circle(circle: PairCircle) -> tuple[Brackets, float]:
     """Brackets of the first width, and the largest value: what rounding is relative to."""
     angles = np.linspace(0.0, np.pi, _GRID + 1)
     values = circle.values(angles[:-1], circle.hard)
+    # The far end of the half circle is the near one mirrored, and costs no query.
     values = np.vstack([values, circle.x @ circle.pairs.B - values[0]])
     size = float(np.abs(values).max())
     cells = Brackets(angles[:-1], angles[1:], values[:-1], values[1:], np.full(_GRID, _FIRST))
-    return bisect_brackets(circle, _keep_stepping_brackets(circle, cells, size), size), size
+    stepping = _keep_stepping_brackets(circle, cells, size)
+    return bisect_brackets(circle, stepping, size), size
 
 
 def _keep_stepping_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
     """Those whose two ends differ."""
-    return brackets[
-        np.abs(brackets.jumps).max(axis=1, initial=0.0) > _STEP * circle.pairs.roundoff * size
-    ]
+    least = _STEP * circle.pairs.roundoff * size
+    return brackets[np.abs(brackets.jumps).max(axis=1, initial=0.0) > least]
 
 
 def _halve_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
     """Each cut in the middle; halves without a step are dropped."""
     middle = (brackets.lo + brackets.hi) / 2
     values = circle.values(middle, circle.hard)
-    left, right = replace(brackets, hi=middle, R=values), replace(brackets, lo=middle, L=values)
-    return join_brackets(
-        _keep_stepping_brackets(circle, left, size), _keep_stepping_brackets(circle, right, size)
-    )
+    halves = replace(brackets, hi=middle, R=values), replace(brackets, lo=middle, L=values)
+    return join_brackets(*(_keep_stepping_brackets(circle, half, size) for half in halves))
 
 
 def bisect_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
@@ -195,9 +189,9 @@ def bisect_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brac
 def _narrow_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Brackets:
     """Brackets cut until each is far narrower than the gap to the next."""
     for _ in range(_ROUNDS):
-        goal = np.maximum(
-            np.maximum(brackets.gap * _APART, brackets.width * 2.0**-3), circle.narrowest
-        )
+        # At most three halvings at once: gaps grow as neighbours shrink, and less may do.
+        goal = np.maximum(brackets.gap * _APART, brackets.width * 2.0**-3)
+        goal = np.maximum(goal, circle.narrowest)
         if (brackets.width <= goal).all():
             return brackets
         brackets = bisect_brackets(circle, replace(brackets, goal=goal), size)
@@ -205,31 +199,33 @@ def _narrow_brackets(circle: PairCircle, brackets: Brackets, size: float) -> Bra
 
 
 def _soften_brackets(circle: PairCircle, brackets: Brackets, soft: float) -> tuple[Vector, Matrix]:
-    """A product of lengths per bracket at which both ends are readable, and logits at lo, middle
-    and hi.
+    """A product of lengths per bracket at which both ends can be read, and three logits there.
 
+    They are those at lo, in the middle and at hi.
     A bracket that is hard at one product and even at the next has logits NaN.
     """
-    low, high = np.full(len(brackets.lo), soft * 2.0**-8), np.full(len(brackets.lo), circle.hard)
+    low = np.full(len(brackets.lo), soft * 2.0**-8)
+    high = np.full(len(brackets.lo), circle.hard)
     tau = round_to_powers(np.sqrt(low * high))
     shares = np.full((2, len(tau)), np.nan)
     waiting = hard = even = np.ones(len(tau), dtype=bool)
     for _ in range(_ROUNDS):
         shares[:, waiting] = _read_step_shares(circle, brackets[waiting], tau[waiting])
-        # other heads are soft as well
+        # A share beyond 0 or 1 is no share: other heads are soft as well.
         strange = ((shares < -_EDGE) | (shares > 1 + _EDGE)).any(axis=0)
         even = strange | (shares[1] - shares[0] < _SPREAD)
         hard = ~even & ((shares < _EDGE) | (shares > 1 - _EDGE)).any(axis=0)
-        high, low = np.where(hard, tau, high), np.where(even, tau, low)
+        high = np.where(hard, tau, high)
+        low = np.where(even, tau, low)
         between = np.where(hard | even, round_to_powers(np.sqrt(low * high)), tau)
-        waiting, tau = between != tau, between
+        waiting = between != tau
+        tau = between
         if not waiting.any():
             break
     shares[:, hard | even] = np.nan
-    middle = replace(brackets, lo=(brackets.lo + brackets.hi) / 2)
-    return tau, log_odds(
-        np.stack([shares[0], _read_step_shares(circle, middle, tau, ends=1)[0], shares[1]])
-    )
+    halves = replace(brackets, lo=(brackets.lo + brackets.hi) / 2)
+    middle = _read_step_shares(circle, halves, tau, ends=1)[0]
+    return tau, log_odds(np.stack([shares[0], middle, shares[1]]))
 
 
 def _read_step_shares(circle: PairCircle, brackets: Brackets, tau: Vector, ends: int = 2) -> Matrix:

@@ -25,26 +25,32 @@ from keyhole.learners.several_heads.rows import (
     apply_readouts,
     choose_steepness,
     draw_clear_directions,
+    solve_readouts,
 )
 
 _MOVE = 0.01  # of x
 _WINDOW = 2.0**-5  # angles to both sides of a boundary
 _GOALS = (2.0**-20, 2.0**-36)  # widths of brackets, one after the other
 _MOST = 4  # heads that share a boundary
-# of the merged head, where a profile is read
+# Logits of the merged head at which a profile is read: both signs, 1/4 to 11.
 _LOGITS = np.outer([-1.0, 1.0], 2.0 ** np.arange(-2.0, 3.6, 0.5)).ravel()
 _SINGLE = 1e-7  # misfit of a profile to one sigmoid
 _TWO = 1e-6  # misfit of a profile to two
 _UNLIKE = 0.05  # least difference of slopes, and least step, over the larger
 _OFF = 0.5  # of a boundary from where it was foretold, as a logit
+# Where a fit of two slopes may start: all pairs within a factor of 16 of the merged one.
 _SLOPES = 2.0 ** np.arange(-4.0, 4.1, 0.5)
 _STARTS = [np.array([a, b, 0.0]) for i, a in enumerate(_SLOPES) for b in _SLOPES[i + 1 :]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Family:
-    """Heads that were found as one: their W and their read-outs, and whether their W are still to
-    be told apart.
+    """Heads that were found as one.
+
+    Args:
+        W: their weights.
+        D: their read-outs.
+        near: whether their W are still to be told apart.
     """
 
     W: Stack
@@ -54,9 +60,7 @@ class Family:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Look:
-    """What one x shows of a merged head: a point of its boundary, the steps across it, and the
-    profile of one step.
-    """
+    """What one x shows of a merged head: a boundary point, steps across it, one step's profile."""
 
     z: Vector
     steps: Matrix
@@ -72,14 +76,12 @@ class Look:
         """Whether it is one head, or several that this x tells apart well."""
         if self.profile is None or not self.parallel:
             return True
-        (one, two, off), sizes = self.profile.numbers, np.abs(self.profile.steps).max(axis=1)
-        apart = min(one, two) > 0 and abs(one - two) > _UNLIKE * max(one, two)
-        return bool(
-            apart
-            and abs(off) < _OFF
-            and sizes.min() > _UNLIKE * sizes.max()
-            and self.profile.rest <= _TWO
-        )
+        one, two, off = self.profile.numbers
+        sizes = np.abs(self.profile.steps).max(axis=1)
+        # Slopes of one size, or a step of none, are one sigmoid told in two ways.
+        unlike = min(one, two) > 0 and abs(one - two) > _UNLIKE * max(one, two)
+        both_act = sizes.min() > _UNLIKE * sizes.max()
+        return bool(unlike and both_act and abs(off) < _OFF and self.profile.rest <= _TWO)
 
 
 def look_at_heads(near: Isolation, rng: np.random.Generator) -> list[Look]:
@@ -93,9 +95,8 @@ def look_at_heads(near: Isolation, rng: np.random.Generator) -> list[Look]:
         Y, margin = draw_clear_directions(near.rows.w, h, row, rng)
         spot = _locate_boundary(near, near.rows.w, h, near.rows.x, Y[int(np.argmax(margin))])
         steps = _find_boundary_steps(spot)
-        looks.append(
-            Look(spot.z, steps, _read_boundary_profile(near, spot) if len(steps) == 1 else None)
-        )
+        profile = _read_boundary_profile(near, spot) if len(steps) == 1 else None
+        looks.append(Look(spot.z, steps, profile))
         if not looks[-1].clear:
             raise Unresolved
     return looks
@@ -118,20 +119,16 @@ def _split_merged_head(near: Isolation, W: Stack, h: int, look: Look) -> Family:
     spots = [_locate_boundary(near, x @ W, h, x, look.z) for x in X[1:]]
     if look.profile is None:
         return _separate_nearly_equal(near, W[h], [look.steps, *map(_find_boundary_steps, spots)])
-    profiles = [
-        look.profile,
-        *(_read_boundary_profile(near, spot, look.profile.numbers) for spot in spots),
-    ]
-    return _separate_parallel(
-        near, np.stack([near.rows.w[h], *(spot.row for spot in spots)]), X, profiles
-    )
+    # Two sigmoids have no order: the first fit is where the others start, so that all agree on one.
+    start = look.profile.numbers
+    profiles = [look.profile, *(_read_boundary_profile(near, spot, start) for spot in spots)]
+    rows = np.stack([near.rows.w[h], *(spot.row for spot in spots)])
+    return _separate_parallel(near, rows, X, profiles)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Spot:
-    """The boundary of one merged head at one x: a point z of it, the row, and how far other
-    boundaries are.
-    """
+    """The boundary of one merged head at one x: a point, the row, how far other boundaries are."""
 
     h: int
     circle: PairCircle
@@ -164,16 +161,15 @@ def _find_boundary_steps(spot: Spot) -> Matrix:
     window = min(_WINDOW, spot.reach / 4)
     ends = spot.circle.values(np.array([-window, window]), spot.circle.hard)
     size = float(np.abs(ends).max())
-    found = Brackets(
-        np.array([-window]), np.array([window]), ends[:1], ends[1:], np.full(1, _GOALS[0])
-    )
+    around = np.array([-window]), np.array([window])
+    found = Brackets(*around, ends[:1], ends[1:], np.full(1, _GOALS[0]))
     for goal in _GOALS:
-        found = bisect_brackets(
-            spot.circle, replace(found, goal=np.full(len(found.lo), goal)), size
-        )
+        wanted = replace(found, goal=np.full(len(found.lo), goal))
+        found = bisect_brackets(spot.circle, wanted, size)
     if not len(found.lo):
         raise Unresolved
-    apart = np.flatnonzero(found.lo[1:] > found.hi[:-1]) + 1  # brackets that touch hold one step
+    # Brackets that touch hold one step between them, cut by chance.
+    apart = np.flatnonzero(found.lo[1:] > found.hi[:-1]) + 1
     return np.add.reduceat(found.jumps, np.append(0, apart), axis=0)
 
 
@@ -181,23 +177,20 @@ def _separate_nearly_equal(near: Isolation, W: Matrix, steps: list[Matrix]) -> F
     """Read-outs from the steps at d vectors x; W is that of the merged head for all."""
     if len({len(step) for step in steps}) > 1:
         raise Unresolved
-    D = _solve_readouts(near, np.stack(steps))
+    D = solve_readouts(near.q, np.stack(steps), _MOVE)
     return Family(np.broadcast_to(W, (len(D), *W.shape)), D, near=True)
-
-
-def _solve_readouts(near: Isolation, values: Stack) -> Stack:
-    """D_j from D_j.x at x and at its moves along the basis."""
-    along = (values - values[:1]) / _MOVE
-    along[0] = values[0]
-    return np.einsum("kd,kjo->jdo", near.q, along)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Profile:
-    """Two sigmoids across a boundary: slopes over that of the merged head, steps, and misfits to
-    one and to two.
+    """Two sigmoids across a boundary.
 
-    The third of the numbers fitted is how far off the boundary is, as a logit of the merged head.
+    Args:
+        numbers: both slopes over that of the merged head, and how far off the boundary is, as a
+            logit of the merged head.
+        steps: both steps.
+        misfit: of one sigmoid.
+        rest: misfit of two.
     """
 
     numbers: Vector
@@ -214,7 +207,8 @@ def _read_boundary_profile(near: Isolation, spot: Spot, start: Vector | None = N
     count = len(_LOGITS)
     Y: Matrix = spot.z + (_LOGITS / (tau * norm))[:, None] * spot.circle.Y[1]
     X = np.broadcast_to(spot.circle.x, Y.shape)
-    G, h = near.pairs.ask(X, Y, tau), np.full(count, spot.h)
+    G = near.pairs.ask(X, Y, tau)
+    h = np.full(count, spot.h)
     b = apply_readouts(X, near.D)
     J = b[0, spot.h]
     values = isolate_own_part(G, X @ near.pairs.B, b, Y @ spot.rows.T > 0, h) - J / 2
@@ -225,9 +219,7 @@ def _read_boundary_profile(near: Isolation, spot: Spot, start: Vector | None = N
 
 
 def _fit_two_sigmoids(values: Matrix, start: Vector | None) -> tuple[Vector, Matrix, float]:
-    """Two slopes and an offset, and the steps, of two sigmoids through a profile; steps are
-    linear.
-    """
+    """Slopes and offset, steps and misfit of two sigmoids through a profile; steps are linear."""
     from scipy.optimize import least_squares
 
     def solved(numbers: Vector) -> tuple[Matrix, Vector]:
@@ -256,4 +248,5 @@ def _separate_parallel(near: Isolation, rows: Matrix, X: Matrix, profiles: list[
     slopes = np.stack([profile.numbers[:2] for profile in profiles])
     own: Array = slopes.T[:, :, None] * rows
     W: Stack = np.linalg.solve(X, own).astype(np.float64)
-    return Family(W, _solve_readouts(near, np.stack([profile.steps for profile in profiles])))
+    steps = np.stack([profile.steps for profile in profiles])
+    return Family(W, solve_readouts(near.q, steps, _MOVE))

@@ -1,5 +1,4 @@
-r"""Models for heads that one isolation does not tell apart: a rough search, families, signs from a
-dictionary, a fit.
+r"""Heads that one isolation does not tell apart: a rough search, families, signs, a fit.
 
 Steps that coincide are taken for one, read at small logits where any sum of sigmoids is straight,
 and taken apart afterwards. Signs then follow from soft answers $f = \sum_h (V_h^+ A(W_h) + V_h^-
@@ -33,8 +32,8 @@ from keyhole.learners.several_heads.rows import Rows, RowSearch, find_rows, meas
 from keyhole.models import MultiHead
 
 _FAINT = 1e-3  # of the largest read-out: no smaller one is told from zero before the fit
-_ALIKE = 0.05
-_VIEWS = 6
+_ALIKE = 0.05  # of a read-out, within which another is the same: signs are guessed, then fitted
+_VIEWS = 6  # x that are tried
 
 
 def recover_coinciding_heads(
@@ -47,9 +46,8 @@ def recover_coinciding_heads(
     """
     near, looks = _find_clear_view(pairs, search, rng)
     with pairs.oracle.phase("measure"):
-        W = _refine_merged_heads(
-            near, add_row_columns(near, measure_boundary_columns(near, rng), rng), looks, rng
-        )
+        W = add_row_columns(near, measure_boundary_columns(near, rng), rng)
+        W = _refine_merged_heads(near, W, looks, rng)
     with pairs.oracle.phase("apart"):
         found = split_merged_heads(near, W, looks)
     return fit_families(pairs, found, rng), near.rows
@@ -81,6 +79,7 @@ def _find_clear_view(
         try:
             with pairs.oracle.phase("rows"):
                 rows = find_rows(pairs, search, rng)
+                # More than the fit can hold, whatever another x shows.
                 if rows.w.size * (pairs.B.size // len(rows.x) + len(rows.x)) > LARGEST:
                     break
                 near = Isolation.near(pairs, rows, measure_readouts(pairs, rows, rng))
@@ -94,9 +93,8 @@ def _find_clear_view(
 def _refine_merged_heads(
     near: Isolation, W: Stack, looks: list[Look], rng: np.random.Generator
 ) -> Stack:
-    """W with its worst columns measured again where that succeeds; merged parallel heads are one
-    only near x.
-    """
+    """W with its worst columns measured again where that succeeds."""
+    # Parallel heads have one merged W only near x, and not at the x all over the space asked here.
     if any(look.parallel for look in looks):
         return W
     for h in range(len(W)):
@@ -109,11 +107,8 @@ def _sign_families(
     pairs: Pairs, found: list[Family], asked: list[tuple[Stack, Matrix]]
 ) -> MultiHead:
     """Heads with their signs, mirror images and the mean."""
-    plain = [
-        (family.W[:1], family.D.sum(axis=0)[None]) if family.near else (family.W, family.D)
-        for family in found
-    ]
-    W = np.concatenate([part[0] for part in plain])
+    # Heads of nearly equal W answer as one here, and are told apart by the fit alone.
+    W = np.concatenate([family.W[:1] if family.near else family.W for family in found])
     turned = iter(_fit_mirror_readouts(pairs, W, asked))
     heads: list[tuple[Matrix, Matrix]] = []
     for family in found:
@@ -124,7 +119,8 @@ def _sign_families(
                 heads += _sign_head(U, D, next(turned))
     mean = pairs.B - sum((V for _, V in heads), np.zeros_like(pairs.B))
     largest = max(float(np.abs(V).max()) for _, V in heads)
-    heads += [(np.zeros_like(W[0]), mean)] if np.abs(mean).max() > _FAINT * largest else []
+    if np.abs(mean).max() > _FAINT * largest:
+        heads.append((np.zeros_like(W[0]), mean))
     W, V = (np.stack([head[i] for head in heads]) for i in (0, 1))
     return MultiHead(W, V * pairs.units, None, pairs.c if pairs.c.any() else None)
 
@@ -152,7 +148,9 @@ def _sign_head(W: Matrix, D: Matrix, M: Matrix) -> list[tuple[Matrix, Matrix]]:
     size = float(np.abs(D).max())
     if np.abs(M).max() <= _ALIKE * size:
         return [(W, D)]
-    return [(-W, -D)] if np.abs(M + D).max() <= _ALIKE * size else [(W, D + M), (-W, M)]
+    if np.abs(M + D).max() <= _ALIKE * size:
+        return [(-W, -D)]
+    return [(W, D + M), (-W, M)]
 
 
 def _sign_near_heads(family: Family, M: Matrix) -> list[tuple[Matrix, Matrix]]:

@@ -31,9 +31,8 @@ from keyhole.learners.several_heads.rows import (
 )
 
 _MORE = 2  # coordinates beyond the rank that must agree
-_CRUDE = 0.05
-# of the usual size of a coordinate: no larger one counts as zero, whatever the rounding
-_ZERO = 2.0**-6
+_CRUDE = 0.05  # of x: the column along the row is only to be a start
+_ZERO = 2.0**-6  # of the usual coordinate: no larger one counts as zero, whatever the rounding
 
 
 @dataclass(slots=True)
@@ -78,11 +77,8 @@ class Isolation:
     def fields(self, rng: np.random.Generator) -> list[Field]:
         """Boundary vectors of every head, with their logits at x."""
         fields = [self._field(h, rng) for h in range(len(self.rows.w))]
-        wanted = [
-            (h, j, np.zeros((1, len(self.q))))
-            for h, f in enumerate(fields)
-            for j in range(len(f.Z))
-        ]
+        stay = np.zeros((1, len(self.q)))
+        wanted = [(h, j, stay) for h, f in enumerate(fields) for j in range(len(f.Z))]
         for (h, j, _), numbers in zip(wanted, self.coordinates(fields, wanted), strict=True):
             f = fields[h]
             f.still[j] = numbers[0] * f.tau[j] * f.move[j]
@@ -95,6 +91,7 @@ class Isolation:
         size = norm / np.sqrt(len(self.rows.x))
         tau = choose_steepness(self.pairs, margin, size)
         move = self.rows.own / (tau * size)
+        # A read-out fainter than others is read with that many more of their roundings.
         faint = float(np.abs(self.rows.J).max() / np.abs(self.rows.J[h]).max())
         noise = np.minimum(2.0**7 * self.pairs.roundoff * (norm + faint / tau) / move, _ZERO * size)
         return Field(Z, tau, move, noise, np.zeros(len(Z)), np.zeros((len(self.q), len(Z))))
@@ -102,9 +99,8 @@ class Isolation:
     def logits(self, X: Matrix, Y: Matrix, tau: Vector, h: Indices) -> Vector:
         """Own logits, the other heads being on or off as their rows at x say."""
         G = self.pairs.ask(X, Y, tau)
-        return read_own_logits(
-            G, X @ self.pairs.B, apply_readouts(X, self.D), Y @ self.rows.w.T > 0, h
-        )
+        on = Y @ self.rows.w.T > 0
+        return read_own_logits(G, X @ self.pairs.B, apply_readouts(X, self.D), on, h)
 
     def coordinates(
         self, fields: list[Field], wanted: list[tuple[int, int, Matrix]]
@@ -114,12 +110,8 @@ class Isolation:
         h = np.repeat(np.array([w[0] for w in wanted], dtype=np.intp), counts)
         q = np.concatenate([w[2] for w in wanted])
         Z = np.repeat(np.array([fields[a].Z[b] for a, b, _ in wanted]), counts, axis=0)
-        steep, moved, logit = (
-            [getattr(fields[a], name)[b] for a, b, _ in wanted] for name in ("tau", "move", "still")
-        )
-        tau, move, still = np.repeat(
-            np.array([steep, moved, logit], dtype=np.float64), counts, axis=1
-        )
+        numbers = [(fields[a].tau[b], fields[a].move[b], fields[a].still[b]) for a, b, _ in wanted]
+        tau, move, still = np.repeat(np.array(numbers, dtype=np.float64), counts, axis=0).T
 
         def read(which: Indices, shrink: Vector) -> Vector:
             X = self.rows.x + (move[which] * shrink)[:, None] * q[which]
@@ -160,13 +152,13 @@ def _fill_coordinates(
 
 
 def _is_independent(f: Field, j: int, known: int) -> bool:
-    """Whether the first coordinates of column j are no combination of those of the columns
-    before.
-    """
-    before, column = f.forms[1:known, :j], f.forms[1:known, j]
+    """Whether the first coordinates of column j are no combination of the columns before."""
+    before = f.forms[1:known, :j]
+    column = f.forms[1:known, j]
     weights = np.linalg.lstsq(before, column)[0] if j else np.zeros(0)
     misfit = np.abs(column - before @ weights).max(initial=0.0)
     allowed = f.noise[j] + float(np.abs(weights) @ f.noise[:j])
+    # As few coordinates as columns are a combination of them whatever they are.
     return len(column) <= j or bool(misfit > allowed)
 
 
@@ -179,7 +171,8 @@ def _complete_columns(near: Isolation, fields: list[Field]) -> list[Matrix]:
             ranges[h] = np.linalg.svd(f.forms[:, : f.rank], full_matrices=False)[0].T @ near.q
             wanted += [(h, j, ranges[h]) for j in range(f.rank, len(f.Z))]
         else:
-            f.forms[:] = 0.0  # rank one: every boundary vector is sent to zero
+            # Rank one: every boundary vector is sent to zero.
+            f.forms[:] = 0.0
     answers = near.coordinates(fields, wanted) if wanted else []
     for (h, j, along), numbers in zip(wanted, answers, strict=True):
         fields[h].forms[:, j] = near.q @ along.T @ numbers
@@ -194,9 +187,7 @@ def add_row_columns(near: Isolation, partial: list[Matrix], rng: np.random.Gener
 
 
 def _measure_row_column(near: Isolation, W: Matrix, h: int, rng: np.random.Generator) -> Vector:
-    """The column along w_h, from y = z + beta w_h; what z alone does to a moved x is known and
-    cancelled.
-    """
+    """The column along w_h, from y = z + beta w_h; what z does to a moved x cancels."""
     rows, q = near.rows, near.q
     norm = float(np.linalg.norm(rows.w[h]))
     Z, margin = draw_clear_directions(rows.w, h, rows.w[h], rng)

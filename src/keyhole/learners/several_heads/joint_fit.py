@@ -40,9 +40,8 @@ def polish_heads(
 def ask_soft_sequences(
     oracle: Counted, model: MultiHead, rng: np.random.Generator, *, bound: float | None = None
 ) -> list[tuple[Stack, Matrix]]:
-    """Fresh sequences at which every head is soft in turn, half as many again as there are
-    parameters.
-    """
+    """Fresh sequences at which every head is soft in turn."""
+    # Half as many again as there are parameters, so that what is left over tells a misfit.
     parameters = model.W.size + model.V.size
     fresh = _draw_soft_sequences(model, -(-3 * parameters // (2 * model.outputs)) + 16, rng)
     return [(X, oracle.ask(X.copy())) for X in shorten_to_bound(fresh, bound)]
@@ -52,14 +51,16 @@ def fit_heads_jointly(
     model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float
 ) -> MultiHead:
     """The model after damped least-squares steps, as long as they help."""
-    best, misfit = model, _measure_misfit(model, asked)
+    best = model
+    misfit = _measure_misfit(model, asked)
     for _ in range(_STEPS):
         steps = _Steps.at(best, asked, misfit)
         for damping in (64 * roundoff, *_DAMPINGS):
-            candidate = steps.taken(damping)
+            candidate = steps.take(damping)
             now = _measure_misfit(candidate, asked)
             if np.linalg.norm(now) < 0.9 * np.linalg.norm(misfit):
                 break
+        # No damping helps: what is left is rounding, or another valley.
         else:
             break
         best, misfit = candidate, now
@@ -68,13 +69,8 @@ def fit_heads_jointly(
 
 def _draw_soft_sequences(model: MultiHead, count: int, rng: np.random.Generator) -> list[Stack]:
     """Batches of every length and of the scale of every head in turn."""
-    scales = np.array(
-        [
-            s
-            for W, V in zip(model.W, model.V, strict=True)
-            for s in choose_token_scales(Head(W, V), rng=rng)[:3]
-        ]
-    )
+    heads = [Head(W, V) for W, V in zip(model.W, model.V, strict=True)]
+    scales = np.array([s for head in heads for s in choose_token_scales(head, rng=rng)[:3]])
     share = -(-count // len(_LENGTHS))
     lengths = rng.permutation(np.resize(scales, share))[:, None, None] / np.sqrt(model.width)
     return [lengths * rng.normal(size=(share, length, model.width)) for length in _LENGTHS]
@@ -115,21 +111,17 @@ class _Steps:
         left, values, basis = np.linalg.svd(J, full_matrices=False)
         return cls(model, (w, v), left.T @ misfit, values, basis)
 
-    def taken(self, damping: float) -> MultiHead:
-        """The model after the step; what answers determine less than the damping stays as it
-        was.
-        """
-        (w, v), s, (_, d, _) = self.sizes, self.values, self.model.V.shape
-        share = np.where(
-            s > damping * s.max(initial=0.0), s / (s * s + (damping * s.max(initial=0.0)) ** 2), 0.0
-        )
+    def take(self, damping: float) -> MultiHead:
+        """The model after a step; what answers determine less than the damping stays as it was."""
+        w, v = self.sizes
+        s = self.values
+        d = self.model.width
+        floor = damping * s.max(initial=0.0)
+        share = np.where(s > floor, s / (s * s + floor**2), 0.0)
         change = (self.basis.T @ (share * self.along)).reshape(len(w), d, -1)
-        return MultiHead(
-            self.model.W + w * change[..., :d],
-            self.model.V + v * change[..., d:],
-            None,
-            self.model.c,
-        )
+        W = self.model.W + w * change[..., :d]
+        V = self.model.V + v * change[..., d:]
+        return MultiHead(W, V, None, self.model.c)
 
 
 def _differentiate_answers(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
@@ -148,14 +140,11 @@ def _differentiate_answers(model: MultiHead, X: Stack, w: Stack, v: Stack) -> St
 
 
 def keep_acting_heads(model: MultiHead, faint: float = 1e-12) -> MultiHead:
-    """The heads that act beyond rounding; a fit may have moved all of one head's read-out to
-    another.
-    """
+    """The heads that act beyond rounding: a fit may move one head's read-out to another."""
     sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
     kept = sizes > faint * sizes.max(initial=0.0)
-    return MultiHead(
-        model.W[kept], model.V[kept], None if model.h is None else model.h[kept], model.c
-    )
+    h = None if model.h is None else model.h[kept]
+    return MultiHead(model.W[kept], model.V[kept], h, model.c)
 
 
 def is_small_model(model: MultiHead | None) -> bool:

@@ -23,7 +23,7 @@ _HARD = 1e30  # product of lengths at which any head is hard
 _RATIO = 2.0**-13  # |y| / |x|, as for pairs
 _ROUNDS = 60
 _SOFT = (0.2, 0.7)  # departures from the mean, of a hard one, that tell the logit well
-_TINY = 1e-12
+_TINY = 1e-12  # departures that are rounding
 
 
 def add_unseen_pair(oracle: Counted, model: MultiHead, rng: np.random.Generator) -> MultiHead:
@@ -38,7 +38,8 @@ def add_unseen_pair(oracle: Counted, model: MultiHead, rng: np.random.Generator)
     triples = Triples(oracle, model)
     V = _measure_pair_readout(triples, P, rng)
     top = np.linalg.svd(V)[0][:, 0]
-    P += np.outer(np.where(P @ top < 0, -1.0, 1.0), top)  # now every x sees the read-out
+    # Tilted towards the read-out, every x sees it.
+    P += np.outer(np.where(P @ top < 0, -1.0, 1.0), top)
     tau = _find_soft_product(triples, V, P, Q)
     W: Matrix = np.linalg.inv(P).astype(np.float64) @ _sign_forms(triples, V, P, Q, tau) @ Q / tau
     return _take_pair_out(model, W, V)
@@ -81,24 +82,25 @@ def _measure_logit_sizes(
 
 def _find_soft_product(triples: Triples, V: Matrix, P: Matrix, Q: Matrix) -> float:
     """A product of lengths at which logits are of order one."""
-    low, high, tau = 0.0, np.inf, 1.0
+    low, high = 0.0, np.inf
+    tau = 1.0
     for _ in range(_ROUNDS):
         middle = float(np.median(_measure_logit_sizes(triples, V, P, Q, tau)[1]))
         if _SOFT[0] <= middle <= _SOFT[1]:
             return tau
-        low, high = (tau, high) if middle < _SOFT[0] else (low, tau)
-        tau = (
-            float(np.sqrt(low * high))
-            if low > 0 and high < np.inf
-            else tau * (1e3 if low > 0 else 1e-3)
-        )
+        if middle < _SOFT[0]:
+            low = tau
+        else:
+            high = tau
+        if low > 0 and high < np.inf:
+            tau = float(np.sqrt(low * high))
+        else:
+            tau *= 1e3 if low > 0 else 1e-3
     raise Unresolved
 
 
 def _sign_forms(triples: Triples, V: Matrix, P: Matrix, Q: Matrix, tau: float) -> Matrix:
-    """x_i^T W y_j with signs: sizes, then sums along each column and along the row of the largest
-    sizes.
-    """
+    """x_i^T W y_j with signs, from sizes and from sums along each column and one row."""
     d = len(P)
 
     def sizes(X: Array, Y: Array) -> Matrix:
@@ -109,14 +111,12 @@ def _sign_forms(triples: Triples, V: Matrix, P: Matrix, Q: Matrix, tau: float) -
     A = sizes(P[:, None], Q[None])
     top = np.argmax(A, axis=0)
     A = A * _match_signs(A, A[top, range(d)][None], sizes(P[:, None] + P[top][None], Q[None]))
+    # The row whose least size is largest: every column's sign hangs on its entry there.
     first = int(np.argmax(np.abs(A).min(axis=1)))
     best = int(np.argmax(np.abs(A[first])))
     sums = sizes(P[first][None, None], Q[None] + Q[best][None, None])[0]
-    return (
-        A
-        * _match_signs(np.abs(A[first]), np.abs(A[first, best : best + 1]), sums)
-        * np.sign(A[first])
-    )
+    signs = _match_signs(np.abs(A[first]), np.abs(A[first, best : best + 1]), sums)
+    return A * signs * np.sign(A[first])
 
 
 def _match_signs(a: Array, b: Array, joint: Array) -> Array:

@@ -10,7 +10,7 @@ one read-out, whatever $\tau$.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,9 +62,7 @@ class Pairs:
         return ((self.oracle.ask(tokens) - self.c) / self.units - y @ self.B) / sx[:, None]
 
     def jumps(self, x: Vector, angles: Vector, J: Matrix) -> Jumps:
-        """Steps on a half circle of y, which begins at a value that its end mirrors, in the numbers
-        of the answers.
-        """
+        """Steps on a half circle of y from a value that its end mirrors, in numbers of answers."""
         return Jumps(angles, J * self.units, (x @ self.B - J.sum(axis=0)) / 2 * self.units)
 
     @property
@@ -74,14 +72,13 @@ class Pairs:
 
 
 def read_sum(oracle: Counted, roundoff: float) -> Pairs:
-    """The constant and the sum of all read-outs, from single tokens; long ones where there is a
-    constant.
-    """
+    """The constant and the sum of all read-outs, from single tokens."""
     d = oracle.width
     answers = oracle.ask(np.concatenate([np.zeros((1, d)), np.eye(d)])[:, None])
     c: Vector = answers[0]
     B: Matrix = answers[1:] - c
     level = 0.0
+    # Beside a constant the read-outs keep their digits only where tokens are long.
     if c.any():
         size = float(np.abs(B).max()) or 1.0
         level = find_power_of_two(2.0**10 * float(np.abs(c).max()) / size)
@@ -90,20 +87,15 @@ def read_sum(oracle: Counted, roundoff: float) -> Pairs:
 
 
 def scale_outputs(pairs: Pairs, X: Matrix, Y: Matrix, tau: float) -> Pairs:
-    """The same queries with every output measured by the largest value it takes when the softmax is
-    hard.
-    """
+    """The same queries with every output measured by the largest value of hard answers."""
     G = pairs.ask(X, Y, tau)
     largest = np.abs(G).max(axis=0)
     units = round_to_powers(np.where(largest > 0, largest, 1.0))
-    return Pairs(
-        pairs.oracle, pairs.B / units, pairs.c, pairs.units * units, pairs.roundoff, pairs.level
-    )
+    return replace(pairs, B=pairs.B / units, units=pairs.units * units)
 
 
 def find_soft_scale(pairs: Pairs, X: Matrix, Y: Matrix) -> float | None:
-    r"""The product of lengths at which the steepest head begins to act, or None when nothing acts
-    at any.
+    r"""The product of lengths at which the steepest head begins to act; None when nothing acts.
 
     With $\tau \to 0$ the answer is the even mean, G = B.x/2, and departs from it in proportion to
     $\tau$.
@@ -111,20 +103,25 @@ def find_soft_scale(pairs: Pairs, X: Matrix, Y: Matrix) -> float | None:
     Raises:
         Unresolved: no product of lengths shows a proportional departure.
     """
-    tau, low, high, even = 1.0, 0.0, np.inf, X @ pairs.B / 2
+    low, high = 0.0, np.inf
+    tau = 1.0
+    even = X @ pairs.B / 2
     size = np.abs(even).max(axis=0)
     for _ in range(_PROBES):
         G = pairs.ask(X, Y, tau)
-        size = np.maximum(size, np.abs(G).max(axis=0))  # the mean itself may be nothing
+        # The mean itself may be nothing, and then only answers tell how large an output is.
+        size = np.maximum(size, np.abs(G).max(axis=0))
         away = float((np.abs(G - even) / np.where(size > 0, size, 1.0)).max())
         if _SEEN * pairs.roundoff <= away <= _SOFT:
             return find_power_of_two(tau * _SOFT / away)
         if away > _SOFT:
-            high, tau = tau, float(np.sqrt(low * tau)) if low > 0 else tau * 1e-6
+            high = tau
+            tau = float(np.sqrt(low * tau)) if low > 0 else tau * 1e-6
         elif tau >= _LARGEST:
             return None
         else:
-            low, tau = tau, float(np.sqrt(tau * high)) if high < np.inf else tau * 1e6
+            low = tau
+            tau = float(np.sqrt(tau * high)) if high < np.inf else tau * 1e6
     raise Unresolved
 
 
@@ -144,14 +141,14 @@ def isolate_own_part(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: I
 
 
 def read_own_logits(G: Matrix, total: Matrix, b: Stack, on: Matrix | Mask, h: Indices) -> Vector:
-    """The logit of head h[n] in row n, not a number where that head reads nothing; arguments as for
-    `own_part`.
+    """The logit of head h[n] in row n; not a number where that head reads nothing.
+
+    Arguments are those of `isolate_own_part`.
     """
     J = b[np.arange(len(G)), h]
+    own = isolate_own_part(G, total, b, on, h)
     with np.errstate(invalid="ignore"):
-        return log_odds(
-            (isolate_own_part(G, total, b, on, h) * J).sum(axis=1) / (J * J).sum(axis=1)
-        )
+        return log_odds((own * J).sum(axis=1) / (J * J).sum(axis=1))
 
 
 def logistic(a: Array) -> Array:

@@ -26,22 +26,20 @@ def find_impossible_answer(
     No token asked is longer than the bound. One token x answers c + B.x; so do any number of copies
     of it; and all tokens but the last may change places.
     """
-    tokens = (
-        rng.normal(size=(4, 3, oracle.width)) * np.geomspace(1.0, _LARGEST_SCALE, 4)[:, None, None]
-    )
+    scales = np.geomspace(1.0, _LARGEST_SCALE, 4)[:, None, None]
+    tokens = rng.normal(size=(4, 3, oracle.width)) * scales
     tokens = next(shorten_to_bound([tokens], bound))
-    alone, same = tokens[:, -1:], np.repeat(tokens[:, -1:], 3, axis=1)
+    alone = tokens[:, -1:]
+    same = np.repeat(alone, 3, axis=1)
     swapped = tokens[:, [1, 0, 2]]
     straight = oracle.ask(tokens.copy())
     expected = c + tokens[:, -1] @ B
     cases = [(alone, expected), (same, expected), (swapped, straight)]
     for X, predicted in cases:
         answers = oracle.ask(X.copy())
-        size = (
-            np.abs(straight).max(axis=1)
-            + np.abs(predicted).max(axis=1)
-            + np.abs(B).max() * np.abs(X).max(axis=(1, 2))
-        )
+        # Beside the answers, what they are a sum of: read-outs may cancel, their rounding does not.
+        terms = np.abs(B).max() * np.abs(X).max(axis=(1, 2))
+        size = np.abs(straight).max(axis=1) + np.abs(predicted).max(axis=1) + terms
         gap = np.abs(answers - predicted).max(axis=1) / np.where(size > 0, size, 1.0)
         worst = int(np.argmax(gap))
         if gap[worst] > max(1e-7, 2.0**14 * roundoff):

@@ -1,5 +1,4 @@
-r"""What one x shows of every head: its row $w_h = W_h^\top x$ and its read-out $D_h \cdot x$, then
-all of $D_h$.
+r"""What one x shows of every head: its row $w_h = W_h^\top x$ and $D_h \cdot x$, then all of $D_h$.
 
 At the angle where head h switches every other head is hard once $\tau$ is large enough, and the
 logit of h is proportional to any move of y: each costs one query. Rows known, every y has a
@@ -10,7 +9,7 @@ all h at once, for x and for each of d - 1 small moves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,16 +31,16 @@ Read = Callable[[Indices, Vector], Vector]
 OWN = 1.5  # logit aimed at
 _FLAT = 2.0**-6  # the same in a rough search: sums of sigmoids are straight there
 _MERGED = 2.0**-11  # width of a bracket that a rough search does not look into
-_BENT = 0.1
+_BENT = 0.1  # misfit of a third logit that a rough search allows
 _AGAIN_ROUGH = 2  # rounds more, from the boundary points that the last one foretells
-DRAWS = 3000
+DRAWS = 3000  # of y, among which those far from all boundaries are looked for
 _READABLE = 7.0  # larger logits are asked again with a smaller move
-_AGAIN = 10
-_DECODED = 3
-_SHRINK = 0.125
+_AGAIN = 10  # times
+_SHRINK = 0.125  # of the move, each time
+_DECODED = 3  # times that the same answers are decoded with better rows
 _CHECKS = 12  # fresh y that must show the steps foretold
-_CIRCLES = 8
-_ENOUGH = 3
+_CIRCLES = 8  # tried, each with an x of its own
+_ENOUGH = 3  # of them on which steps were told apart
 _FAINT = 0.02  # least step over the largest, below which another x is tried
 _MOVE = 0.05  # of x, where heads are to stay hard
 
@@ -69,7 +68,8 @@ class Rows:
     @property
     def faintest(self) -> float:
         """The least read-out, or row, over the largest."""
-        sizes, norms = np.abs(self.J).max(axis=1), np.linalg.norm(self.w, axis=1)
+        sizes = np.abs(self.J).max(axis=1)
+        norms = np.linalg.norm(self.w, axis=1)
         return float(min(sizes.min() / sizes.max(), norms.min() / norms.max()))
 
 
@@ -89,11 +89,11 @@ class RowSearch:
     def circle(self, pairs: Pairs, x: Vector, Y: Matrix) -> PairCircle:
         """Half a circle on which to look."""
         narrowest = max(2.0**-28, 2.0**6 * pairs.roundoff, 2.0**12 * self.soft / self.hard)
+        circle = PairCircle(pairs, x, Y, self.hard, narrowest, self.most)
+        # A rough search neither looks into a bracket nor asks that it be one head's.
         if self.rough:
-            return PairCircle(
-                pairs, x, Y, self.hard, max(narrowest, _MERGED), self.most, straight=_BENT
-            )
-        return PairCircle(pairs, x, Y, self.hard, narrowest, self.most)
+            return replace(circle, narrowest=max(narrowest, _MERGED), straight=_BENT)
+        return circle
 
     @property
     def own(self) -> float:
@@ -112,10 +112,9 @@ def find_rows(pairs: Pairs, search: RowSearch, rng: np.random.Generator) -> Rows
     """
     tried: list[Rows] = []
     for _ in range(_CIRCLES):
+        x = normalise_rows(rng.normal(size=len(pairs.B)))
         try:
-            tried.append(
-                _find_rows_at(pairs, search, normalise_rows(rng.normal(size=len(pairs.B))), rng)
-            )
+            tried.append(_find_rows_at(pairs, search, x, rng))
         except Unresolved:
             continue
         if tried[-1].faintest > _FAINT or len(tried) == _ENOUGH:
@@ -154,11 +153,10 @@ def _measure_full_rows(pairs: Pairs, x: Vector, Q: Matrix, steps: Steps, aim: fl
     frames = _build_frames(at, Q)
     h, k = (index.ravel().astype(np.intp) for index in np.indices((len(a), len(x))))
     move = np.where(k > 0, aim / (tau * size)[h] * np.sqrt(len(x)), 0.0)
-    b, total = (
-        np.broadcast_to(steps.J, (len(h), *steps.J.shape)),
-        np.broadcast_to(x @ pairs.B, (len(h), len(pairs.units))),
-    )
-    Y, G = np.zeros((len(h), len(x))), np.zeros((len(h), len(pairs.units)))
+    b = np.broadcast_to(steps.J, (len(h), *steps.J.shape))
+    total = np.broadcast_to(x @ pairs.B, (len(h), len(pairs.units)))
+    Y = np.zeros((len(h), len(x)))
+    G = np.zeros((len(h), len(pairs.units)))
 
     def read(which: Indices, shrink: Vector) -> Vector:
         own = h[which]
@@ -191,7 +189,8 @@ def read_logits(read: Read, count: int) -> tuple[Vector, Vector]:
     Raises:
         Unresolved: some logit stays unreadable.
     """
-    logits, shrink = np.full(count, np.nan), np.full(count, 1.0 / _SHRINK)
+    logits = np.full(count, np.nan)
+    shrink = np.full(count, 1.0 / _SHRINK)
     for _ in range(_AGAIN):
         left = np.flatnonzero(~is_readable(logits, _READABLE))
         if len(left) == 0:
@@ -214,9 +213,7 @@ def choose_steepness(pairs: Pairs, margin: Vector, size: Vector | float) -> Vect
 
 
 def _confirm_rows(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> None:
-    """Fresh y must show the pattern that the rows foretell: a head that never stepped on the circle
-    shows here.
-    """
+    """Refuse rows that fresh y do not bear out: a head without a step on the circle shows here."""
     Y = normalise_rows(rng.normal(size=(_CHECKS, len(rows.x))))
     G = pairs.ask(np.broadcast_to(rows.x, Y.shape), Y, rows.hard)
     foretold = (rows.x @ pairs.B - rows.J.sum(axis=0)) / 2 + (Y @ rows.w.T > 0) @ rows.J
@@ -250,20 +247,24 @@ def measure_readouts(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> Stac
     values = np.linalg.solve(signs, 2 * G - (X @ pairs.B)[:, None])
     if not np.abs(values[0] - rows.J).max() <= 2.0**14 * pairs.roundoff * np.abs(rows.J).max():
         raise Unresolved
+    return solve_readouts(q, values, move)
+
+
+def solve_readouts(q: Matrix, values: Stack, move: float) -> Stack:
+    """D_h from D_h.x at x, the first row of the basis q, and at its moves along all others."""
     along = (values - values[:1]) / move
     along[0] = values[0]
     return np.einsum("kd,kho->hdo", q, along)
 
 
 def _choose_sign_patterns(w: Matrix, rng: np.random.Generator) -> tuple[Matrix, Matrix, float]:
-    """H vectors y far from every boundary whose patterns of signs are independent, and their least
-    distance.
-    """
+    """H vectors y far from all boundaries, with independent signs, and their least distance."""
     Y = normalise_rows(rng.normal(size=(DRAWS, w.shape[1])))
     a = Y @ normalise_rows(w).T * np.sqrt(w.shape[1])
     distance = np.abs(a).min(axis=1)
     chosen: list[int] = []
     span = np.zeros((0, len(w)))
+    # The farthest first, so that the basis of signs keeps as clear of boundaries as can be.
     for i in np.argsort(-distance):
         sign = np.sign(a[i])
         new = sign - span.T @ (span @ sign)
@@ -285,9 +286,7 @@ def draw_complement(w: Vector, rng: np.random.Generator) -> Matrix:
 def choose_boundary_basis(
     w: Matrix, h: int, rng: np.random.Generator, tries: int = 30
 ) -> tuple[Matrix, Vector]:
-    """An orthonormal basis of the complement of w_h, chosen to keep clear of other boundaries, with
-    its margins.
-    """
+    """An orthonormal basis of the complement of w_h clear of other boundaries, with its margins."""
     bases = [draw_complement(w[h], rng) for _ in range(tries if len(w) > 1 else 1)]
     clear = [measure_head_margins(Z @ w.T, np.full(len(Z), h)) for Z in bases]
     best = int(np.argmax([margin.min(initial=np.inf) for margin in clear]))
@@ -297,9 +296,7 @@ def choose_boundary_basis(
 def draw_clear_directions(
     w: Matrix, h: int, off: Vector, rng: np.random.Generator, draws: int = 400
 ) -> tuple[Matrix, Vector]:
-    """Random unit vectors orthogonal to `off`, with their margins from the boundaries of heads
-    other than h.
-    """
+    """Random unit vectors orthogonal to `off`, with margins from boundaries of heads but h."""
     u = off / np.linalg.norm(off)
     Y = rng.normal(size=(draws, len(u)))
     Y = normalise_rows(Y - np.outer(Y @ u, u))

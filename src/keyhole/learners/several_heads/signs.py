@@ -29,9 +29,8 @@ from keyhole.learners.several_heads.rows import (
 from keyhole.models import MultiHead
 
 _LOG2 = float(np.log(2.0))
-_MOVE = 0.2
-# logits of heads of a usual size: those of which pairs show nothing are to be hard as well
-_UNSEEN = 1024.0
+_MOVE = 0.2  # of x, along a basis
+_UNSEEN = 1024.0  # logits of usual heads: a mirror pair that pairs do not show is hard there too
 _ROUGHEST = 1e-7  # rounding times such logits, so that rows are precise enough for them
 _MEAN = 2.0**15  # roundings within which what is left of B counts as nothing
 _NEAR = 2.0**22  # roundings within which a read-out counts as zero or as turned round
@@ -49,9 +48,8 @@ def resolve_signs(
     both = ~(plain | turned)
     if both.any():
         X = rows.x + _MOVE * extend_to_basis(rows.x)
-        M[both] = np.linalg.solve(
-            X, measure_mirror_readouts(pairs, X, W, D, rng)[:, both].swapaxes(0, 1)
-        )
+        values = measure_mirror_readouts(pairs, X, W, D, rng)[:, both]
+        M[both] = np.linalg.solve(X, values.swapaxes(0, 1))
     return assemble_heads(pairs, W, D, M)
 
 
@@ -61,16 +59,16 @@ def measure_mirror_readouts(
     """m_h for every row of X and every head, from one query per boundary and one away from all."""
     heads = len(W)
     at = [_choose_boundary_points(pairs, x @ W, rng) for x in X]
-    Y, tau = np.concatenate([Y for Y, _ in at]), np.concatenate([tau for _, tau in at])
+    Y = np.concatenate([Y for Y, _ in at])
+    tau = np.concatenate([tau for _, tau in at])
     X = np.repeat(X, heads + 1, axis=0)
     a = np.einsum("nd,hde,ne->nh", X, W, Y) * tau[:, None]
     b = apply_readouts(X, D)
-    known = np.einsum("nh,nho->no", logistic(a + _LOG2), b) + (X @ pairs.B - b.sum(axis=1)) * (
-        2 / 3
-    )
+    mean = (X @ pairs.B - b.sum(axis=1)) * (2 / 3)
+    known = np.einsum("nh,nho->no", logistic(a + _LOG2), b) + mean
     left = (pairs.ask(X, Y, tau, copies=2) - known).reshape(-1, heads + 1, b.shape[2])
     kappa = (logistic(a + _LOG2) + logistic(_LOG2 - a) - 4 / 3).reshape(-1, heads + 1, heads)
-    # one unknown more, common to all queries of an x, takes up what a hidden mirror pair adds
+    # One unknown more, common to all queries of an x, takes up what a hidden mirror pair adds.
     system = np.concatenate([kappa, np.ones((len(kappa), heads + 1, 1))], axis=2)
     return np.asarray(np.linalg.solve(system, left), dtype=np.float64)[:, :heads]
 
@@ -78,9 +76,7 @@ def measure_mirror_readouts(
 def _choose_boundary_points(
     pairs: Pairs, rows: Matrix, rng: np.random.Generator
 ) -> tuple[Matrix, Vector]:
-    """For every head a y on its boundary and clear of the others', then one clear of all; with
-    products of lengths.
-    """
+    """Products of lengths, and y: on each boundary clear of the others, then one clear of all."""
     anywhere = normalise_rows(rng.normal(size=(1, len(pairs.B))))[0]
     nowhere = np.vstack([rows, np.zeros_like(rows[:1])])
     drawn = [draw_clear_directions(rows, h, row, rng) for h, row in enumerate(rows)]
@@ -98,15 +94,17 @@ def assemble_heads(pairs: Pairs, W: Stack, D: Stack, M: Stack) -> MultiHead:
     d = len(pairs.B)
     V = np.concatenate([D + M, M, (pairs.B - (D + 2 * M).sum(axis=0))[None]])
     W = np.concatenate([W, -W, np.zeros((1, d, d))])
-    floor = np.where(
-        np.arange(len(V)) < len(V) - 1, 0.0, _MEAN * pairs.roundoff * np.abs(V).max(initial=0.0)
-    )
+    # The mean is what is left of B, and so holds the rounding of all others.
+    floor = np.zeros(len(V))
+    floor[-1] = _MEAN * pairs.roundoff * np.abs(V).max(initial=0.0)
     kept = np.abs(V).max(axis=(1, 2)) > floor
+    # A model has one head at least, be it zero.
     kept[0] |= not kept.any()
     return MultiHead(W[kept], V[kept] * pairs.units, None, pairs.c if pairs.c.any() else None)
 
 
 def build_mean_model(pairs: Pairs) -> MultiHead:
     """The mean alone, where nothing acts on pairs of tokens."""
-    d, none = len(pairs.B), np.zeros((0, *pairs.B.shape))
+    d = len(pairs.B)
+    none = np.zeros((0, *pairs.B.shape))
     return assemble_heads(pairs, np.zeros((0, d, d)), none, none)
