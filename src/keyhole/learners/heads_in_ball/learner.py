@@ -28,13 +28,12 @@ from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
 _ATTEMPTS = 8
-_PER_PARAMETER = 10
+_PER_PARAMETER = 10  # queries that the claim allows
 
 
 @dataclass(frozen=True, slots=True)
 class HeadsInBall:
-    """Recovers up to d heads from two to six queries per parameter, none with a token longer than
-    the bound.
+    """Recovers up to d heads from two to six queries per parameter, no token beyond the bound.
 
     Args:
         bound: largest norm of a token; None for what the oracle declares.
@@ -53,9 +52,7 @@ class HeadsInBall:
             raise InvalidInput(f"queries must be at least 1; got {self.queries}.")
 
     def plan(self, width: int, *, outputs: int = 1, heads: int | None = None) -> Plan:
-        """What `heads` heads cost, d of them when not given; their number is found and need not be
-        known.
-        """
+        """What `heads` heads cost, d when not given; their number is found, not asked for."""
         count = width if heads is None else heads
         per_x = int(1.5 * count * (width + outputs) / outputs) + 8
         by_phase = {
@@ -82,6 +79,7 @@ class HeadsInBall:
             InvalidInput: no bound is given and none is declared.
         """
         stated = read_imperfection(oracle)
+        # What was given may be narrower than what the target bears, and not wider.
         bounds = [bound for bound in (self.bound, stated.token_bound) if bound is not None]
         if not bounds:
             raise InvalidInput("heads in a ball need a bound on tokens, given or declared.")
@@ -115,9 +113,7 @@ class BallSession(SeveralHeadsSession):
             return self._spent()
 
     def _models(self, ball: Ball, rng: np.random.Generator) -> Iterator[MultiHead]:
-        """The model of one attempt; then, where fresh queries almost confirm it, one fitted to
-        them.
-        """
+        """The model of one attempt; then, where fresh queries almost confirm it, one fitted."""
         with suppress(Unresolved):
             with self.oracle.phase("scale"):
                 ball = soften_ball(ball, rng)

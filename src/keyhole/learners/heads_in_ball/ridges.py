@@ -1,5 +1,4 @@
-r"""Sums of ridge functions $T(y) = \sum_h b_h \tanh(u_h \cdot y / 2)$: started from Hessians,
-fitted by least squares.
+r"""Sums of ridge functions $T(y) = \sum_h b_h \tanh(u_h \cdot y / 2)$, from Hessians and a fit.
 
 Gradients of T span the $u_h$, so that their rank is the number H of ridges, where they are
 independent. Inside that span every Hessian is $M(y) = U\,\mathrm{diag}(g_h(y))\,U^\top$: two
@@ -39,9 +38,7 @@ Map = Callable[[Matrix], Matrix]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ridges:
-    """Coefficients b, one row per ridge and one column per output, and directions u, one row per
-    ridge.
-    """
+    """Coefficients b, ridges by outputs, and directions u, ridges by width."""
 
     b: Matrix
     u: Matrix
@@ -53,7 +50,8 @@ class Ridges:
     def slopes(self, Y: Matrix) -> Matrix:
         """Derivatives of T by all of b, then by all of u, one row per point and output."""
         t = np.tanh(Y @ self.u.T / 2)
-        n, (heads, o) = len(Y), self.b.shape
+        n = len(Y)
+        heads, o = self.b.shape
         by_b = np.einsum("nh,op->nohp", t, np.eye(o)).reshape(n * o, heads * o)
         by_u = np.einsum("nh,ho,nd->nohd", (1 - t * t) / 2, self.b, Y).reshape(n * o, -1)
         return np.concatenate([by_b, by_u], axis=1)
@@ -66,12 +64,11 @@ class Ridges:
         )
 
     def matched(self, other: Ridges) -> Ridges:
-        """The same in the order and with the signs that bring every u nearest to that of
-        another.
-        """
-        overlap = self.u @ other.u.T
-        from scipy.optimize import linear_sum_assignment  # slow to import, and needed here alone
+        """The same in the order and with the signs that bring every u nearest to another's."""
+        # Slow to import, and needed here alone.
+        from scipy.optimize import linear_sum_assignment
 
+        overlap = self.u @ other.u.T
         mine, theirs = linear_sum_assignment(-np.abs(overlap))
         order = mine[np.argsort(theirs)]
         sign = np.sign(overlap[order, np.arange(len(order))])[:, None]
@@ -141,9 +138,8 @@ def start_ridges(
     span = _span_gradients(ask, points, radius * _SLOPE_STEP)
     if not span.shape[1]:
         raise Unresolved
-    every = np.stack(
-        [_measure_hessian(ask, y, span, radius * _CURVE_STEP) for y in points(_COMBINED)]
-    )
+    step = radius * _CURVE_STEP
+    every = np.stack([_measure_hessian(ask, y, span, step) for y in points(_COMBINED)])
     M = np.asarray(every @ rng.normal(size=every.shape[-1:]), dtype=np.float64)
     sizes = np.abs(M).max(axis=(1, 2))
     if not sizes.all():
@@ -151,9 +147,8 @@ def start_ridges(
     weights = rng.normal(size=(2, _COMBINED)) / sizes
     first, second = np.tensordot(weights, M, axes=1)
     directions = span @ _find_pencil_eigenvectors(first, second)
-    return _measure_ridge_steepness(
-        ask, directions.T, np.asarray(np.linalg.pinv(directions), dtype=np.float64), room
-    )
+    duals = np.asarray(np.linalg.pinv(directions), dtype=np.float64)
+    return _measure_ridge_steepness(ask, directions.T, duals, room)
 
 
 def _find_pencil_eigenvectors(first: Matrix, second: Matrix) -> Matrix:
@@ -171,30 +166,34 @@ def _find_pencil_eigenvectors(first: Matrix, second: Matrix) -> Matrix:
 def _span_gradients(ask: Map, points: Callable[[int], Matrix], step: float) -> Matrix:
     """An orthonormal basis of the space of gradients, one column per direction."""
     d = points(1).shape[1]
-    gradients, span = np.zeros((0, d)), np.zeros((d, 0))
+    gradients = np.zeros((0, d))
+    span = np.zeros((d, 0))
+    moves = step * np.eye(d)
     for _ in range(d + _SPARE):
-        y, moves = points(1), step * np.eye(d)
+        y = points(1)
         slopes = (ask(y + moves) - ask(y - moves)).T
         gradients = np.concatenate([gradients, slopes / max(float(np.abs(slopes).max()), 1e-300)])
         _, sizes, basis = np.linalg.svd(gradients, full_matrices=False)
         span = np.asarray(basis[sizes > _RANK * sizes[0]], dtype=np.float64).T
+        # Complete once a few gradients have added nothing.
         if span.shape[1] in (0, d) or span.shape[1] + _SPARE * len(slopes) <= len(gradients):
             break
     return span
 
 
 def _measure_hessian(ask: Map, y: Vector, span: Matrix, step: float) -> Stack:
-    """Second derivatives along the columns of span, (rank, rank, outputs), by central
-    differences.
-    """
+    """Second derivatives along the columns of span, (rank, rank, outputs), by differences."""
     rank = span.shape[1]
     i, j = np.triu_indices(rank)
-    plus, minus = step * (span.T[i] + span.T[j]) / 2, step * (span.T[i] - span.T[j]) / 2
+    plus = step * (span.T[i] + span.T[j]) / 2
+    minus = step * (span.T[i] - span.T[j]) / 2
     mixed = i != j
     there = ask(y + np.concatenate([plus, -plus]))
+    # On the diagonal the difference is taken to y itself, which is asked once for all.
     across = np.repeat(2 * ask(y[None]), len(i), axis=0)
     if mixed.any():
-        across[mixed] = np.add(*np.split(ask(y + np.concatenate([minus[mixed], -minus[mixed]])), 2))
+        asked = ask(y + np.concatenate([minus[mixed], -minus[mixed]]))
+        across[mixed] = np.add(*np.split(asked, 2))
     M = np.zeros((rank, rank, there.shape[1]))
     M[i, j] = M[j, i] = (there[: len(i)] + there[len(i) :] - across) / step**2
     return M

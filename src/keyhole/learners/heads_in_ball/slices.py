@@ -1,26 +1,29 @@
 r"""Sums of heads on two tokens inside a ball: for fixed x a sum of ridge functions of y.
 
 With $B = \sum_h V_h$, constant c and $[y + x;\, y]$ both inside,
-$$T_x(y) = 2 (f - c - B \cdot y) - B \cdot x = \sum_h (D_h \cdot x) \tanh(u_h \cdot y / 2), \qquad u_h = W_h^\top x,$$
+$$T_x(y) = 2 (f - c - B \cdot y) - B \cdot x = \sum_h (D_h \cdot x) \tanh(u_h \cdot y / 2),
+\qquad u_h = W_h^\top x,$$
 where $D_h = V_h$; a head with W = 0 is not seen, and a mirror pair W, -W counts as one with D = V -
 V'. Both $D_h \cdot x$ and $u_h$ are linear in x: they are fitted at one x from the pencil of
 Hessians, then at d - 1 others from there.
 
 On three tokens a head of the wrong sign differs: let $M_h$ be the read-out of $-W_h$ and A(W) the
 mean of the tokens under W. Then
-$$f - c = \sum_h [A(W_h) \cdot (D_h + M_h) + A(-W_h) \cdot M_h] + A(0) \cdot (B - \sum_h (D_h + 2 M_h))$$
+$$f - c = \sum_h [A(W_h) \cdot (D_h + M_h) + A(-W_h) \cdot M_h]
++ A(0) \cdot (B - \sum_h (D_h + 2 M_h))$$
 is linear in M, which is 0 for the right sign, $-D_h$ for the wrong one, and anything else for a
 mirror pair.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Stack, Vector, rms, softmax
+from keyhole._arrays import Matrix, Stack, Vector, rms
 from keyhole.learners.heads_in_ball.ridges import Ridges, fit_ridges, start_ridges
+from keyhole.learners.several_heads.families import average_tokens_by_head
 from keyhole.learners.several_heads.pairs import Pairs, Unresolved
 from keyhole.learners.several_heads.signs import assemble_heads
 from keyhole.models import MultiHead
@@ -31,14 +34,14 @@ _INSIDE = 0.999  # of the ball, so that short steps stay in it
 _TURN = 0.35  # angle between the first x and the others
 _SHORTER = (0.12, 0.04)  # angles to go by where that turn was too far
 _ENOUGH = 1.5  # answers per unknown
-_MORE = 8
+_MORE = 8  # answers beside
 _FIT = 1e-9  # misfit that is explained by rounding and what it is amplified by
 _SOFT = 1.4  # ratio of T at y and y / 2, below which heads are saturated
-_SHRINK = 0.7
+_SHRINK = 0.7  # of the radius, as long as they are
 _SHRINKINGS = 60
 _PROBES = 6
 _SEEN = 64  # roundings
-_SIGN = 1e-3
+_SIGN = 1e-3  # distance of a share from 0 or 1 at which it is one of them
 _NOTHING = 1e-9  # read-outs below that count as zero
 
 
@@ -66,9 +69,7 @@ class Ball:
         return 2 * (answers - self.c - Y @ self.B) - x @ self.B
 
     def points(self, x: Vector, count: int, rng: np.random.Generator) -> Matrix:
-        """Points y with y and y + x inside the ball, from -x/2 in random directions, at half to all
-        of the way out.
-        """
+        """Points y with y and y + x inside the ball, half to all of the way out from -x/2."""
         z = rng.normal(size=(count, len(x)))
         z /= np.sqrt((z * z).sum(axis=1, keepdims=True))
         reach = (self.radius * _INSIDE) ** 2 - x @ x / 4
@@ -109,7 +110,7 @@ def soften_ball(ball: Ball, rng: np.random.Generator) -> Ball:
         far, near = np.split(ball.ask(x, np.concatenate([Y, Y / 2])), 2)
         if rms(far) >= _SOFT * rms(near):
             break
-        ball = Ball(ball.oracle, ball.radius * _SHRINK, ball.B, ball.c, ball.roundoff)
+        ball = replace(ball, radius=ball.radius * _SHRINK)
     return ball
 
 
@@ -128,23 +129,22 @@ def measure_heads_in_ball(ball: Ball, rng: np.random.Generator) -> tuple[Stack, 
         first, misfit = fit_ridges(start, *ball.answers(x, start, rng))
         if not misfit <= ball.fit:
             raise Unresolved
-        turns = [
-            (x, first),
-            *[_turn_ridges(ball, x, q, first, rng) for q in _draw_turn_directions(x, rng)],
-        ]
+        turns = [_turn_ridges(ball, x, q, first, rng) for q in _draw_turn_directions(x, rng)]
+        turns = [(x, first), *turns]
     X = np.stack([x for x, _ in turns])
-    rows, outs = (
-        np.stack([found.u for _, found in turns]),
-        np.stack([found.b for _, found in turns]),
-    )
+    rows = np.stack([found.u for _, found in turns])
+    outs = np.stack([found.b for _, found in turns])
     return _solve_head_matrices(X, rows), _solve_head_matrices(X, outs)
 
 
 def _start_ridges_at(ball: Ball, x: Vector, rng: np.random.Generator) -> Ridges:
-    room = (1 - _LENGTH) * ball.radius
-    return start_ridges(
-        lambda Y: ball.ask(x, Y), lambda n: ball.points(x, n, rng), ball.radius, room, rng
-    )
+    def ask(Y: Matrix) -> Matrix:
+        return ball.ask(x, Y)
+
+    def points(count: int) -> Matrix:
+        return ball.points(x, count, rng)
+
+    return start_ridges(ask, points, ball.radius, (1 - _LENGTH) * ball.radius, rng)
 
 
 def _draw_turn_directions(x: Vector, rng: np.random.Generator) -> Matrix:
@@ -167,8 +167,7 @@ def _is_silent(ball: Ball, x: Vector, rng: np.random.Generator) -> bool:
 def _turn_ridges(
     ball: Ball, x: Vector, q: Vector, first: Ridges, rng: np.random.Generator
 ) -> tuple[Vector, Ridges]:
-    """The ridges at an x turned towards q; where that is too far for the fit, by way of a shorter
-    turn.
+    """The ridges at an x turned towards q, by way of a shorter turn where the fit needs one.
 
     Ridges are linear in x, so that those of a short turn say where those of the whole turn are.
     """
@@ -178,9 +177,8 @@ def _turn_ridges(
     for angle in _SHORTER:
         if misfit <= ball.fit:
             break
-        near, misfit = fit_ridges(
-            first, *ball.answers(np.cos(angle) * x + np.sin(angle) * q, first, rng)
-        )
+        aside = np.cos(angle) * x + np.sin(angle) * q
+        near, misfit = fit_ridges(first, *ball.answers(aside, first, rng))
         if misfit <= ball.fit:
             found, misfit = fit_ridges(_extrapolate_ridges(first, near, angle), Y, T)
     if not misfit <= ball.fit:
@@ -199,25 +197,22 @@ def sign_heads(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> Mult
     """Heads with their signs, mirror pairs taken apart, from sequences of three tokens."""
     floor = max(_NOTHING, 2.0**12 * ball.roundoff) / 2.0**15
     pairs = Pairs(ball.oracle, ball.B, ball.c, np.ones_like(ball.c), floor, 0.0)
-    return (
-        assemble_heads(pairs, W, D, _solve_mirror_readouts(ball, W, D, rng))
-        if len(W)
-        else assemble_heads(pairs, W, D, D)
-    )
+    M = _solve_mirror_readouts(ball, W, D, rng) if len(W) else D
+    return assemble_heads(pairs, W, D, M)
 
 
 def _solve_mirror_readouts(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> Stack:
     """Read-outs of -W: nothing or all where signs explain the answers, else by least squares."""
     bends, left = _measure_mirror_bends(ball, W, D, len(W) + _MORE, rng)
     effect = np.asarray(-np.einsum("nhd,hdo->noh", bends, D), dtype=np.float64)
-    share = np.asarray(
-        np.linalg.lstsq(effect.reshape(-1, len(W)), left.ravel(), rcond=None)[0], dtype=np.float64
-    )
-    if np.abs(share - np.round(share)).max() <= _SIGN and np.isin(np.round(share), (0, 1)).all():
-        return -np.round(share)[:, None, None] * D
-    bends, left = _measure_mirror_bends(
-        ball, W, D, int(_ENOUGH * W.shape[0] * W.shape[1]) + _MORE, rng
-    )
+    solved = np.linalg.lstsq(effect.reshape(-1, len(W)), left.ravel(), rcond=None)[0]
+    share = np.asarray(solved, dtype=np.float64)
+    turned = np.round(share)
+    # One number per head is enough where every head is turned round or not.
+    if np.abs(share - turned).max() <= _SIGN and np.isin(turned, (0, 1)).all():
+        return -turned[:, None, None] * D
+    enough = int(_ENOUGH * W.shape[0] * W.shape[1]) + _MORE
+    bends, left = _measure_mirror_bends(ball, W, D, enough, rng)
     solved = np.linalg.lstsq(bends.reshape(len(left), -1), left, rcond=None)[0]
     M = np.asarray(solved, dtype=np.float64).reshape(D.shape)
     M[np.abs(M).max(axis=(1, 2)) <= _SIGN * np.abs(D).max()] = 0.0
@@ -231,12 +226,7 @@ def _measure_mirror_bends(
     X = rng.normal(size=(count, 3, len(ball.B)))
     X *= _INSIDE * ball.radius / np.sqrt((X * X).sum(axis=2, keepdims=True))
     even = X.mean(axis=1)
-    plus, minus = _average_tokens_by_head(W, X), _average_tokens_by_head(-W, X)
+    plus = average_tokens_by_head(W, X)
+    minus = average_tokens_by_head(-W, X)
     known = np.einsum("nhd,hdo->no", plus, D) + even @ (ball.B - D.sum(axis=0))
     return plus + minus - 2 * even[:, None], ball.oracle.ask(X.copy()) - ball.c - known
-
-
-def _average_tokens_by_head(W: Stack, X: Stack) -> Array:
-    """The mean of the tokens under every head, (batch, heads, width)."""
-    scores = np.einsum("bnd,hde,be->bhn", X, W, X[:, -1])
-    return softmax(scores) @ X

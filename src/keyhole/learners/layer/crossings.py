@@ -23,9 +23,7 @@ _TRIES = 3  # half circles per vector wanted
 def renew_spaces(
     pairs: Long, rough: tuple[Matrix, ...], *, roundoff: float, rng: np.random.Generator
 ) -> tuple[Matrix, ...]:
-    """The spaces anew, of the same ranks; a head that hardly ever flips alone keeps its rough
-    one.
-    """
+    """The spaces anew, of the same ranks; a head that hardly flips alone keeps its rough one."""
     wanted = [int(np.ceil(_SPARE * basis.shape[1])) + 1 for basis in rough]
     found: list[list[Vector]] = [[] for _ in rough]
     for _ in range(_TRIES * max(wanted)):
@@ -45,6 +43,7 @@ def _assign_jumps(jumps: Matrix, rough: tuple[Matrix, ...]) -> list[tuple[int, V
         inside = np.stack([np.linalg.norm(jumps @ basis, axis=1) for basis in rough])
     outside = np.sqrt(np.maximum(0.0, sizes**2 - inside**2))
     heads = outside.argmin(axis=0)
+    # Two heads that flip in one interval leave a jump outside both their spaces.
     clear = outside.min(axis=0, initial=np.inf) <= _OWN * sizes
     return [(int(head), jump) for head, jump, own in zip(heads, jumps, clear, strict=True) if own]
 

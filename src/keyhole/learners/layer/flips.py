@@ -27,8 +27,7 @@ _HALVINGS = 11  # of an interval with a jump in it
 _SAFE = 1.0 / 30.0  # of the half width of the narrowest plateau: how far x may move
 _JUMP = 1e4  # roundings of the answers below which two values count as one plateau
 _RANK = 8.0  # roundings below which a singular value counts as zero
-# the same as _SAFE where answers are coarse: moves across a boundary are noticed and dropped
-_BOLD = 0.1
+_BOLD = 0.1  # the same where answers are coarse: moves across a boundary are noticed and dropped
 _STRAY = 8.0  # typical changes above which a head has changed its mind
 _CIRCLES = 4  # half circles to choose from where answers are coarse
 _SHORTER = 0.7  # of the length, at which the same jumps round differently
@@ -62,10 +61,8 @@ class Long:
 
     def rounding(self, roundoff: float) -> float:
         """Norm of the rounding of G for unit tokens."""
-        return roundoff * (
-            2.0 * float(np.linalg.norm(self.readout.V))
-            + float(np.linalg.norm(self.readout.c)) / self.length
-        )
+        constant = float(np.linalg.norm(self.readout.c)) / self.length
+        return roundoff * (2.0 * float(np.linalg.norm(self.readout.V)) + constant)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -77,13 +74,14 @@ class HalfCircle:
 
     @classmethod
     def random(cls, width: int, rng: np.random.Generator) -> HalfCircle:
-        """A random one: x of length 1, two orthonormal y (one y where there is but one
-        direction).
-        """
+        """A random one: x of length 1 and two orthonormal y."""
         with pin_one_thread():
             turn = np.linalg.qr(rng.normal(size=(width, min(2, width))))[0].T
+        # Where there is but one direction, the half circle shrinks to a segment through 0.
+        if width == 1:
+            turn = np.vstack([turn, 0 * turn])
         x = rng.normal(size=width)
-        return cls(x / np.linalg.norm(x), turn if width > 1 else np.vstack([turn, 0 * turn]))
+        return cls(x / np.linalg.norm(x), turn)
 
     def at(self, angles: Vector) -> Matrix:
         """Last tokens at the given angles."""
@@ -92,9 +90,7 @@ class HalfCircle:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Plateaus:
-    """Angles in the middle of every plateau but the last, which is the first seen from the other
-    side.
-    """
+    """The middle of every plateau but the last, which is the first seen from the other side."""
 
     circle: HalfCircle
     middles: Vector
@@ -143,15 +139,11 @@ def _bisect_jumps(
         if len(jumps) > values.shape[1]:
             raise Dependent(f"{len(jumps)} heads or more share {values.shape[1]} outputs.")
         between = (angles[jumps] + angles[jumps + 1]) / 2
-        found = (
-            pairs.ask(np.tile(circle.x, (len(between), 1)), circle.at(between))
-            if len(between)
-            else values[:0]
-        )
-        angles, values = (
-            np.insert(angles, jumps + 1, between),
-            np.insert(values, jumps + 1, found, axis=0),
-        )
+        if not len(between):
+            break
+        found = pairs.ask(np.tile(circle.x, (len(between), 1)), circle.at(between))
+        angles = np.insert(angles, jumps + 1, between)
+        values = np.insert(values, jumps + 1, found, axis=0)
     return angles, values
 
 
@@ -166,8 +158,10 @@ def _cut_plateaus(circle: HalfCircle, angles: Vector, jumps: Mask) -> Plateaus:
     cuts = np.flatnonzero(jumps)
     if len(cuts) == 0:
         raise Still("No head moves with the last token: every one has W = 0.")
-    starts, ends = angles[np.append(-1, cuts) + 1], angles[np.append(cuts, len(angles) - 1)]
-    starts[0] = starts[-1] - np.pi  # the last plateau continues the first
+    starts = angles[np.append(-1, cuts) + 1]
+    ends = angles[np.append(cuts, len(angles) - 1)]
+    # The last plateau continues the first.
+    starts[0] = starts[-1] - np.pi
     starts, ends = starts[:-1], ends[:-1]
     if not (ends > starts).all():
         raise Unseparated("Two heads flip within one step of the finest bisection.")
@@ -175,37 +169,34 @@ def _cut_plateaus(circle: HalfCircle, angles: Vector, jumps: Mask) -> Plateaus:
 
 
 def find_widest_plateaus(pairs: Long, *, roundoff: float, rng: np.random.Generator) -> Plateaus:
-    """Plateaus on a half circle; of several where answers are coarse, those whose narrowest is
-    widest.
+    """Plateaus on a half circle, the narrowest of them as wide as can be.
 
-    x may move by a share of that width, and rounding is divided by the move.
+    x may move by a share of that width, and rounding is divided by the move: where answers are
+    coarse several half circles are looked at.
 
     Raises:
         Unseparated: no half circle has plateaus; the reason of the last.
     """
     found: list[Plateaus] = []
     for left in reversed(range(1 if roundoff <= EPS else _CIRCLES)):
+        circle = HalfCircle.random(pairs.oracle.width, rng)
         try:
-            found.append(
-                scan_plateaus(pairs, HalfCircle.random(pairs.oracle.width, rng), roundoff=roundoff)
-            )
+            found.append(scan_plateaus(pairs, circle, roundoff=roundoff))
         except Unseparated:
             if not left and not found:
                 raise
-    heads = max(len(plateaus.middles) for plateaus in found)
-    return max(
-        (plateaus for plateaus in found if len(plateaus.middles) == heads), key=lambda one: one.half
-    )
+    # Fewer plateaus are wider, but two heads that flip together on one are not told apart.
+    return max(found, key=lambda plateaus: (len(plateaus.middles), plateaus.half))
 
 
 def find_column_spaces(
     pairs: Long, plateaus: Plateaus, *, roundoff: float, rng: np.random.Generator
 ) -> tuple[Matrix, ...]:
-    """An orthonormal basis, as columns, of what each head writes, found with as many moves of x as
-    its rank asks for.
+    """An orthonormal basis, as columns, of what each head writes.
 
-    Coarse answers are asked twice as many: the least singular value of a few random columns more
-    than the rank is much smaller than that of the space they span.
+    It takes as many moves of x as the rank asks for. Coarse answers are asked twice as many: the
+    least singular value of a few random columns more than the rank is much smaller than that of
+    the space they span.
 
     Raises:
         Dependent: the ranks add up to more than the outputs.
@@ -222,8 +213,9 @@ def find_column_spaces(
                 f"The read-outs of {len(ranks)} heads have ranks that add up to more than"
                 f" {outputs}."
             )
-        # at the latest beyond the outputs
-        if (2 * max(ranks) + 1 if coarse else max(ranks)) < moved.count:
+        # Ends at the latest when there are more columns than outputs.
+        needed = 2 * max(ranks) + 1 if coarse else max(ranks)
+        if needed < moved.count:
             return bases
         moved.more(max(2, moved.count // 8), rng)
 
@@ -237,12 +229,12 @@ def _measure_jumps(pairs: Long, x: Matrix, y: Matrix) -> Stack:
 
 
 class _Moved:
-    """Jumps at moved x, and their change per unit of move: V_h^T x and V_h^T xi, one column
-    each.
-    """
+    """Jumps at moved x, and their change per unit of move: columns V_h^T x and V_h^T xi."""
 
     def __init__(self, pairs: Long, plateaus: Plateaus, step: float) -> None:
-        self.pairs, self.x, self.step = pairs, plateaus.circle.x, step
+        self.pairs = pairs
+        self.x = plateaus.circle.x
+        self.step = step
         self.y = plateaus.circle.at(plateaus.middles)
         self.still = _measure_jumps(pairs, self.x[None], self.y)[:, 0]
         self.changes = np.zeros((len(self.still), 0, self.still.shape[1]))
@@ -256,29 +248,23 @@ class _Moved:
         """Move x along so many more random directions."""
         xi = rng.normal(size=(count, len(self.x)))
         xi /= np.linalg.norm(xi, axis=1, keepdims=True)
-        changes = (
-            _measure_jumps(self.pairs, self.x + self.step * xi, self.y) - self.still[:, None]
-        ) / self.step
+        jumps = _measure_jumps(self.pairs, self.x + self.step * xi, self.y)
+        changes = (jumps - self.still[:, None]) / self.step
         self.changes = np.concatenate([self.changes, changes], axis=1)
 
     def noise(self) -> float:
-        """Norm of the rounding of a change, which all changes share: the same jumps at another
-        length tell it.
-        """
-        pairs, y = replace(self.pairs, length=_SHORTER * self.pairs.length), self.y
-        again = _measure_jumps(pairs, self.x[None], y)[:, 0]
+        """Norm of the rounding that all changes share: the same jumps at another length tell it."""
+        pairs = replace(self.pairs, length=_SHORTER * self.pairs.length)
+        again = _measure_jumps(pairs, self.x[None], self.y)[:, 0]
         return float(np.linalg.norm(again - self.still, axis=1).max()) / self.step
 
     def columns(self, *, steady: bool = False) -> Stack:
-        """Everything known, heads by outputs by columns; `steady` drops moves after which a head
-        looks elsewhere.
-        """
+        """All columns, heads by outputs by moves; `steady` drops moves that turned a head away."""
         changes = self.changes
         if steady and changes.size:
             sizes = np.linalg.norm(changes, axis=2)
-            changes = changes[
-                :, (sizes <= _STRAY * np.median(sizes, axis=1, keepdims=True)).all(axis=0)
-            ]
+            usual = np.median(sizes, axis=1, keepdims=True)
+            changes = changes[:, (sizes <= _STRAY * usual).all(axis=0)]
         return np.concatenate([self.still[:, None], changes], axis=1).swapaxes(1, 2)
 
 

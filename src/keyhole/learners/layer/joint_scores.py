@@ -28,8 +28,7 @@ _SPARE = 0.875  # of the least read-out rank: vectors asked together
 _ROUNDS = 12  # of asking again
 _READABLE = 30.0  # a larger logit says only that x must be much shorter
 _BATCH = 1 << 21  # numbers per call
-# a part of an answer that no shares explain, above which the heads are not the right ones
-_FIT = 1e-3
+_FIT = 1e-3  # part of an answer that no shares explain, above which the heads are wrong
 _ROUGH = 0.3  # the same before spaces found in coarse answers are sharpened
 _COARSE = 8  # vectors asked together where answers are coarse: more would each be too small a share
 _RATIO = 2.0**-6  # |y| / |x| where no score bias acts
@@ -77,16 +76,14 @@ class Spaces:
             if S[-1] <= cut or B.shape[1] > len(B):
                 raise Dependent(f"The spaces that {len(bases)} heads write into meet.")
             inside = total @ U
-            if np.linalg.norm(total - inside @ U.T) > max(
-                _WHOLE, np.sqrt(roundoff)
-            ) * np.linalg.norm(total):
+            allowed = max(_WHOLE, np.sqrt(roundoff)) * np.linalg.norm(total)
+            if np.linalg.norm(total - inside @ U.T) > allowed:
                 raise Still(
                     "A part of the read-out belongs to no head that moves with the last token."
                 )
             coordinates = inside / S @ Z
-            parts = np.split(
-                coordinates, np.cumsum([basis.shape[1] for basis in bases])[:-1], axis=1
-            )
+            ends = np.cumsum([basis.shape[1] for basis in bases])
+            parts = np.split(coordinates, ends[:-1], axis=1)
             V = np.stack([part @ basis.T for part, basis in zip(parts, bases, strict=True)])
         return cls(bases, V, float(S[-1]))
 
@@ -141,9 +138,7 @@ class Group:
 
 @dataclass(slots=True)
 class Table:
-    """Answers to one group of vectors along several last tokens, kept so that they can be read
-    again.
-    """
+    """Answers to one group of vectors along several last tokens, kept to be read again."""
 
     x: Matrix
     y: Matrix
@@ -160,8 +155,9 @@ def _build_table_sequences(table: Table, which: Indices) -> Sequences:
 
 @dataclass(slots=True)
 class Scores:
-    r"""Columns of $M_h = [s_y W_h/\sqrt d \mid h_h]$ (of $s_y W_h$ without a score bias), for all
-    heads at once.
+    r"""Columns of $M_h = [s_y W_h/\sqrt d \mid h_h]$ for all heads at once.
+
+    Without a score bias they are those of $s_y W_h$.
 
     Args:
         oracle: the black box, counting.
@@ -199,7 +195,8 @@ class Scores:
 
     def sharpen(self, spaces: Spaces) -> None:
         """Read stored answers, and all to come, with better spaces."""
-        self.spaces, self.fit = spaces, _FIT
+        self.spaces = spaces
+        self.fit = _FIT
         self._readers.clear()
 
     def _group(self, at: int) -> Group:
@@ -227,19 +224,17 @@ class Scores:
         for start in range(0, len(Y), many):
             y = self.sy * Y[start : start + many]
             noise = self.roundoff * np.linalg.norm(self.readout.size(y), axis=1)
-            table = Table(
-                group.X, y, np.full(len(y), self.sx), np.zeros((len(y), group.rows.shape[1])), noise
-            )
+            scales = np.full(len(y), self.sx)
+            E = np.zeros((len(y), group.rows.shape[1]))
+            table = Table(group.X, y, scales, E, noise)
             self._fill(table, group, np.arange(len(y)))
             self.tables.setdefault(at, []).append(table)
 
     def _fill(self, table: Table, group: Group, which: Indices) -> None:
         self.asked += len(which)
         for _ in range(_ROUNDS):
-            y = table.y[which]
-            table.E[which] = self.oracle.ask(
-                _build_table_sequences(table, which)
-            ) - self.readout.base(y)
+            answers = self.oracle.ask(_build_table_sequences(table, which))
+            table.E[which] = answers - self.readout.base(table.y[which])
             t = group.logits(table.E[which], table.scales[which], table.noise[which], self.fit)
             largest = np.abs(t).max(axis=(1, 2))
             bad = ~(largest <= REASK_ABOVE)
@@ -249,18 +244,15 @@ class Scores:
                 return
             if self.again > self.asked + SPARE_REASKS:
                 break
+            # Near 0 or 1 a logit is no measure of how much too large it was.
             shrink = np.where(largest < _READABLE, TARGET / np.maximum(largest, 1.0), 2.0**-4)
             table.scales[which] *= 2.0 ** np.floor(np.log2(shrink))
         raise Saturated
 
     def forms(self, at: int) -> Stack:
-        """Forms x . (W_h (sy y) + h_h) over weight: directions asked by heads by the vectors of one
-        group.
-        """
-        stored = [
-            [getattr(table, name) for table in self.tables[at]] for name in ("E", "scales", "noise")
-        ]
-        E, scales, noise = map(np.concatenate, stored)
+        """Forms x . (W_h (sy y) + h_h) over weight: directions by heads by vectors of one group."""
+        stored = [(table.E, table.scales, table.noise) for table in self.tables[at]]
+        E, scales, noise = map(np.concatenate, zip(*stored, strict=True))
         t = self._group(at).logits(E, scales, noise, self.fit)
         if not np.isfinite(t).all():
             raise Saturated
@@ -287,23 +279,24 @@ def calibrate_scores(
     basis = _choose_well_read_basis(spaces, d, rng)
     directions = Directions.random(d, biased=readout.biased, rng=rng)
     sx, sy = find_power_of_two(sx), find_power_of_two(sy)
-    if roundoff <= EPS:
-        return Scores(oracle, readout, spaces, basis, directions, sx, sy, spaces.together, roundoff)
-    together = min(_COARSE, spaces.together)
-    return Scores(oracle, readout, spaces, basis, directions, sx, sy, together, roundoff, _ROUGH)
+    together, fit = spaces.together, _FIT
+    if roundoff > EPS:
+        together, fit = min(_COARSE, together), _ROUGH
+    return Scores(oracle, readout, spaces, basis, directions, sx, sy, together, roundoff, fit)
 
 
 def _choose_well_read_basis(spaces: Spaces, width: int, rng: np.random.Generator) -> Matrix:
-    """Of a few random orthonormal bases the one whose worst group reads best; groups of many all
-    read well.
-    """
+    """Of a few random orthonormal bases the one whose worst group reads best."""
     with pin_one_thread():
-        best, most = np.linalg.qr(rng.normal(size=(width, width)))[0].T, 0.0
+        best = np.linalg.qr(rng.normal(size=(width, width)))[0].T
+        most = 0.0
+        # Groups of many vectors all read well.
         for _ in range(0 if spaces.together >= 8 else _BASES):
             turn = np.linalg.qr(rng.normal(size=(width, width)))[0].T
             groups = [turn[i : i + spaces.together] for i in range(0, width, spaces.together)]
             least = min(float(np.linalg.svd(spaces.rows(X), compute_uv=False)[-1]) for X in groups)
-            best, most = (turn, least) if least > most else (best, most)
+            if least > most:
+                best, most = turn, least
     return best
 
 
@@ -318,18 +311,18 @@ class _Probe:
         roundoff: float,
         rng: np.random.Generator,
     ) -> None:
-        self.oracle, self.readout, self.roundoff = oracle, readout, roundoff
+        self.oracle = oracle
+        self.readout = readout
+        self.roundoff = roundoff
         x, self.y = rng.normal(size=(2, _PAIRS, oracle.width)) / np.sqrt(oracle.width)
         self.groups = [Group.of(spaces, row[None]) for row in x]
 
     def logits(self, sx: float, sy: float) -> Vector:
-        """Logits of all pairs and heads; what cannot be read, or borne, is infinite, and what
-        rounding hides zero.
-        """
+        """Logits of all pairs and heads, infinite if not to be read, zero if hidden by rounding."""
+        pairs = zip(self.groups, self.y, strict=True)
         try:
-            found = [
-                self._pair(group, sx, sy * y) for group, y in zip(self.groups, self.y, strict=True)
-            ]
+            found = [self._pair(group, sx, sy * y) for group, y in pairs]
+        # A length that the target does not bear is as good as too large.
         except BadAnswer:
             return np.array([np.inf])
         t = np.concatenate(found)
@@ -339,9 +332,8 @@ class _Probe:
         X = np.stack([sx * group.X[0] + y, y])[None]
         noise = self.roundoff * np.linalg.norm(self.readout.size(y[None]), axis=1)
         fit = _FIT if self.roundoff <= EPS else _ROUGH
-        t = group.logits(
-            self.oracle.ask(X) - self.readout.base(y[None]), np.full(1, sx), noise, fit
-        ).ravel()
+        E = self.oracle.ask(X) - self.readout.base(y[None])
+        t = group.logits(E, np.full(1, sx), noise, fit).ravel()
         with pin_one_thread():
             hidden = _HIDDEN * noise[0] * np.linalg.norm(group.reader, axis=0) / sx
         return np.where(np.abs(t) <= hidden, 0.0, t)
@@ -360,9 +352,7 @@ class _Probe:
         return lengths(product)
 
     def biased(self) -> tuple[float, float]:
-        """Lengths where a score bias acts: x so that x.h is of order one, then y so that x.Wy
-        is.
-        """
+        """Lengths where a score bias acts: x so that x.h is of order one, y so that x.Wy is."""
         sx = find_scale(lambda s: self.logits(s, 0.0), largest=_LARGEST)
         if sx is None:
             raise Saturated

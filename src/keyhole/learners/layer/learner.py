@@ -8,9 +8,8 @@ are in a layer whose output projection has full rank. Six steps, each a module o
 where switches flip on a half circle separates the heads; 3. spaces: what each head writes into,
 roughly, and $V_h$ as the part of V in it; 4. measure, round one: whole columns of all $W_h$ from
 the same answers, until no rank grows; 5. route: one head at a time looks at x, all others away,
-which gives the spaces to rounding; stored answers are read
-   again;
-6. measure, round two: coordinates along the ranges found, on all other directions.
+which gives the spaces to rounding, and stored answers are read again; 6. measure, round two:
+coordinates along the ranges found, on all other directions.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
-_ATTEMPTS = 3
+_ATTEMPTS = 3  # each with other half circles: one in many has two flips too close together
 _MEET = 100.0  # roundings of coarse answers below which the spaces of heads count as meeting
-# roundings, of float64 and of coarser answers, below which a singular value counts as zero
-_FINE, _COARSE = 1e5, 1e3
+_FINE = 1e5  # roundings of float64 below which a singular value counts as zero
+_COARSE = 1e3  # the same of coarser answers
 _WORTH_ANOTHER = (
     Status.UNSEPARATED,
     Status.STILL,
@@ -79,8 +78,7 @@ _REASONS = {Unseparated: Status.UNSEPARATED, Dependent: Status.DEPENDENT, Still:
 
 @dataclass(frozen=True, slots=True)
 class WholeLayer:
-    """Separates and recovers all heads of a layer with vector outputs; their number and ranks are
-    found.
+    """Separates and recovers all heads of a layer with vector outputs, their number and ranks.
 
     Args:
         heads: how many heads to plan for; `run` finds their number by itself.
@@ -98,9 +96,7 @@ class WholeLayer:
             )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """What a layer of that many heads costs, each of that size as far as width and outputs have
-        room.
-        """
+        """What a layer of that many heads costs, each as large as width and outputs have room."""
         rank = min(self.head_size, width, max(1, outputs // self.heads))
         freedom = self.heads * head_freedom(
             width, outputs=outputs, rank=rank, value_rank=rank, score_bias=rank
@@ -127,7 +123,8 @@ def estimate_queries(
     """Queries by phase for read-outs of the given ranks and score matrices of one rank."""
     heads, least, top = len(ranks), min(ranks), max(ranks)
     together = max(1, int(0.875 * least))
-    groups, directions = -(-width // together), width + biased
+    groups = -(-width // together)
+    directions = width + biased
     columns = min(directions, max(heads, score_rank) + 2 + biased)
     along = min(groups, -(-int(np.ceil(1.5 * score_rank)) // together))
     return {
@@ -141,8 +138,7 @@ def estimate_queries(
 
 
 def limit_queries(width: int, outputs: int, *, coarse: bool = False) -> int:
-    """The most that is ever asked: every form of every head singly, all of it twice, in every
-    attempt.
+    """The most that is ever asked: every form of every head singly, twice, in every attempt.
 
     Coarse answers are asked for more half circles, twice the moves, and jumps at fresh tokens.
     """
@@ -157,7 +153,9 @@ class _LayerSession:
     """One recovery under way."""
 
     def __init__(self, oracle: Oracle, rng: np.random.Generator) -> None:
-        self.oracle, self.rng, self.imperfection = Counted(oracle), rng, read_imperfection(oracle)
+        self.oracle = Counted(oracle)
+        self.rng = rng
+        self.imperfection = read_imperfection(oracle)
         self.roundoff = self.imperfection.roundoff
         self.readout: Readout | None = None
         self.scores: Scores | None = None
@@ -165,34 +163,30 @@ class _LayerSession:
         self.tries = 0
 
     def recover(self) -> Recovery[MultiHead]:
-        """Read, then try to separate and measure until a try is verified; every way to stop ends in
-        a Recovery.
-        """
+        """Read, then separate and measure until verified; every way to stop ends in a Recovery."""
         try:
             with self.oracle.phase("read"):
                 readout = self.readout = measure_readout(
                     self.oracle, roundoff=self.roundoff, rng=self.rng
                 )
-            room = (
-                limit_queries(*readout.V.shape, coarse=self.roundoff > EPS)
-                - self.oracle.ledger.total().sequences
-            )
-            self.oracle.inner = Budgeted(self.oracle.inner, room)
+            limit = limit_queries(*readout.V.shape, coarse=self.roundoff > EPS)
+            spent = self.oracle.ledger.total().sequences
+            self.oracle.inner = Budgeted(self.oracle.inner, limit - spent)
             return self._attempts(readout)
         except BudgetSpent:
             return self._conclude(self._partial(), SPENT)
         except Scattered as found:
             return self._conclude(None, end_scattered(found.gap))
         except NotAHead as refusal:
-            return self._conclude(
-                None, refuse_affine(self.oracle, refusal.counterexample, rng=self.rng)
-            )
+            ending = refuse_affine(self.oracle, refusal.counterexample, rng=self.rng)
+            return self._conclude(None, ending)
 
     def _attempts(self, readout: Readout) -> Recovery[MultiHead]:
         if readout.U is not None:
             return self._conclude(None, Ending(status=Status.UNSEPARATED, detail=_RESIDUAL))
         if readout.blind:
             found = self._judge(self._model(readout, [], np.zeros((0, *readout.V.shape))), self.rng)
+            # Read-outs that cancel on lone tokens may still act on longer sequences.
             missed = found.status in (Status.HEADS_DISAGREE, Status.IMPRECISE)
             return self._conclude(None, CANCEL) if missed else found
         tried: list[Recovery[MultiHead]] = []
@@ -222,6 +216,7 @@ class _LayerSession:
                 self.oracle, readout, spaces, roundoff=self.roundoff, rng=rng
             )
         with self.oracle.phase("measure"):
+            # Coarse answers show no rank before spaces are sharp: only what routing needs is asked.
             if self.roundoff > EPS:
                 measure_few_columns(scores)
             else:
@@ -245,23 +240,20 @@ class _LayerSession:
         return Spaces.of(bases, readout.V, cut=cut, roundoff=self.roundoff)
 
     def _model(self, readout: Readout, found: Sequence[Matrix], V: Stack) -> MultiHead:
-        d, scores = readout.V.shape[0], self.scores
+        d = len(readout.V)
+        scores = self.scores
         parts = [] if scores is None else [split_score_bias(scores, M) for M in found]
         W = np.array([W for W, _ in parts]).reshape(-1, d, d)
         h = np.array([h for _, h in parts if h is not None]).reshape(-1, d)
-        return MultiHead(
-            W, V, h if readout.biased and len(h) else None, readout.c if readout.c.any() else None
-        )
+        biases = h if readout.biased and len(h) else None
+        return MultiHead(W, V, biases, readout.c if readout.c.any() else None)
 
     def _partial(self) -> MultiHead | None:
-        """What is known so far: read-outs, and W on the directions measured; nothing before heads
-        are separated.
-        """
+        """What is known so far: once heads are separated, read-outs and W as far as measured."""
         if self.readout is None or self.scores is None:
             return None
-        return self._model(
-            self.readout, assemble_partial_matrices(self.scores), self.scores.spaces.V
-        )
+        found = assemble_partial_matrices(self.scores)
+        return self._model(self.readout, found, self.scores.spaces.V)
 
     def _judge(self, model: MultiHead, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Verify; where spaces nearly meet, a declared rounding explains more."""
@@ -271,9 +263,7 @@ class _LayerSession:
         return self._conclude(model, self._hold(ending, rng))
 
     def _hold(self, ending: Ending, rng: np.random.Generator) -> Ending:
-        """The ending; heads were searched for, so that only what no attention answers refutes the
-        class.
-        """
+        """The ending; heads were searched for: only what no attention answers refutes the class."""
         if ending.verdict is not Verdict.CLASS_REFUTED:
             return ending
         case = find_uneven_attention(self.oracle, self.roundoff, rng=rng)
@@ -300,13 +290,11 @@ class _LayerSession:
         found = f"; their W have ranks {_list_ranks(self.ranks)}" if self.ranks else ""
         return (
             f"On long tokens {len(ranks)} heads flip one by one and write into independent spaces"
-            " of dimensions " + f"{_list_ranks(ranks)}{found}."
+            f" of dimensions {_list_ranks(ranks)}{found}."
         )
 
     def _freedom(self, model: MultiHead | None) -> int | None:
-        """Numbers the answers determine; a score bias found lies in the range of [W | h], and
-        counts its rank.
-        """
+        """Numbers the answers determine; a score bias lies in a range, and counts its rank."""
         if model is None or self.scores is None or self.ranks is None:
             return None
         sizes = zip(self.ranks, self.scores.spaces.bases, strict=True)
@@ -331,16 +319,14 @@ def _list_ranks(ranks: Sequence[int]) -> str:
 def certify_whole_layer(
     recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int
 ) -> Certificate | None:
-    """The claim keyhole/whole-layer confronted with one run, which found read-outs of these
-    ranks.
-    """
+    """The claim keyhole/whole-layer confronted with one run, which found these ranks."""
     model = recovery.model
     if model is None or recovery.fresh is None or len(ranks) == 0:
         return None
-    counts = estimate_queries(
-        model.width, ranks, recovery.rank or model.width, biased=model.h is not None
-    )
-    asked = recovery.ledger.total(without="verify").sequences
+    rank = recovery.rank or model.width
+    counts = estimate_queries(model.width, ranks, rank, biased=model.h is not None)
+    per_try = recovery.ledger.total(without="verify").sequences / tries
+    coarse = float(recovery.verdict is Verdict.WITHIN_TOLERANCE)
     refused = recovery.status in (
         Status.HEADS_DISAGREE,
         Status.INCONSISTENT,
@@ -351,24 +337,16 @@ def certify_whole_layer(
         "keyhole/whole-layer",
         assumptions=(
             Check("answers that no such layer gives", float(refused), 0.0),
-            Check(
-                "answers coarser than float64",
-                float(recovery.verdict is Verdict.WITHIN_TOLERANCE),
-                0.0,
-            ),
+            Check("answers coarser than float64", coarse, 0.0),
             Check("read-out ranks of all heads together", sum(ranks), model.outputs),
         ),
         conclusion=(
-            Check(
-                "queries per try, but those of verification", asked / tries, _allow_queries(counts)
-            ),
+            Check("queries per try, but those of verification", per_try, _allow_queries(counts)),
             Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
         ),
     )
 
 
 def _allow_queries(counts: Mapping[str, int]) -> float:
-    """The expected count, with a tenth for what is asked again and the columns that show a rank is
-    complete.
-    """
+    """The expected count, a tenth for what is asked again, and columns that end a rank."""
     return 1.1 * sum(counts.values()) + 50

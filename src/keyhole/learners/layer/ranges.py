@@ -1,5 +1,4 @@
-r"""Two rounds for all heads of a layer: columns until no rank grows, then coordinates along the
-ranges found.
+r"""Two rounds for all heads: columns until no rank grows, then coordinates along their ranges.
 
 As for one head: with $Q_h$ an orthonormal basis of the range of $M_h$, $M_h = Q_h Q_h^\top M_h$.
 The vectors x of round two are common to all heads, half as many again as the largest rank, so that
@@ -24,7 +23,8 @@ def measure_enough_columns(scores: Scores, *, cut: float) -> None:
     size.
     """
     n = len(scores.directions.Y)
-    heads, size = len(scores.spaces.bases), max(basis.shape[1] for basis in scores.spaces.bases)
+    heads = len(scores.spaces.bases)
+    size = max(basis.shape[1] for basis in scores.spaces.bases)
     spare = 2 + scores.readout.biased
     wanted = max(scores.known, min(n, heads + spare))
     while True:
@@ -32,24 +32,17 @@ def measure_enough_columns(scores: Scores, *, cut: float) -> None:
         ranks = [_find_column_range(C, cut).shape[1] for C in scores.columns()]
         if scores.known == n or max(ranks) < scores.known:
             return
-        wanted = min(
-            n,
-            (
-                size + spare
-                if scores.known < size + spare
-                else scores.known + max(2, scores.known // 8)
-            ),
-        )
+        wanted = size + spare
+        if scores.known >= wanted:
+            wanted = scores.known + max(2, scores.known // 8)
+        wanted = min(n, wanted)
 
 
 def measure_few_columns(scores: Scores) -> None:
-    """Whole columns along twice as many directions as there are heads: enough to route with,
-    however coarse.
-    """
+    """Whole columns along twice as many directions as heads: enough to route, however coarse."""
     spare = 2 + scores.readout.biased
-    scores.measure(
-        max(0, min(len(scores.directions.Y), 2 * len(scores.spaces.bases) + spare) - scores.known)
-    )
+    wanted = min(len(scores.directions.Y), 2 * len(scores.spaces.bases) + spare)
+    scores.measure(max(0, wanted - scores.known))
 
 
 def complete_score_matrices(scores: Scores, *, cut: float) -> tuple[list[Matrix], list[int]]:
@@ -58,6 +51,7 @@ def complete_score_matrices(scores: Scores, *, cut: float) -> tuple[list[Matrix]
     ranges = [_find_column_range(C, cut) for C in scores.columns()]
     many = _ALONG * max(Q.shape[1] for Q in ranges)
     along = min(scores.groups, int(np.ceil(many / scores.together)))
+    # Where every group is asked anyway, whole columns cost no more and need no solve.
     if along == scores.groups:
         scores.measure(n - scores.known)
         ranges = [_find_column_range(C, cut) for C in scores.columns()]
@@ -99,8 +93,7 @@ def split_score_bias(scores: Scores, M: Matrix) -> tuple[Matrix, Vector | None]:
 def assemble_partial_matrices(scores: Scores) -> list[Matrix]:
     """M_h as far as whole columns tell: zero on directions not measured."""
     if scores.known == 0:
-        return [np.zeros((len(scores.basis), scores.directions.O.shape[1]))] * len(
-            scores.spaces.bases
-        )
+        nothing = np.zeros((len(scores.basis), scores.directions.O.shape[1]))
+        return [nothing] * len(scores.spaces.bases)
     columns: Stack = scores.columns()
     return [C @ scores.directions.O[: scores.known] for C in columns]

@@ -16,7 +16,7 @@ import numpy as np
 from keyhole._arrays import Matrix, Sequences, Vector, pin_one_thread
 from keyhole.learners.layer.joint_scores import Scores, Spaces
 
-_MARGIN = 60.0
+_MARGIN = 60.0  # score of the one head, and of all others with the other sign
 _LEAST = 40.0  # a margin that still makes every softmax hard
 _SPARE = 1.25  # vectors per rank
 _LONGER = 4.0  # |x| / |y|
@@ -45,29 +45,28 @@ def route_heads(scores: Scores, *, rng: np.random.Generator) -> Spaces | None:
 
 
 def _plan_routes(scores: Scores, x: Matrix) -> tuple[Sequences | None, Vector]:
-    r"""Pairs $[y + \ell x; y]$, heads by x, in which one head alone looks at the first token, and
-    the lengths $\ell$.
+    r"""Pairs $[y + \ell x; y]$ in which one head alone looks at x, heads by x, and the $\ell$.
 
     With P the inverse of the equations at length one, $\beta = P m / \ell + p$, p what the bias
     asks for. The length balances |x| and |y|; it settles in a few steps, since |y| falls as it
     grows.
     """
-    columns, Y = scores.columns(), scores.sy * scores.directions.Y[: scores.known]
+    columns = scores.columns()
+    Y = scores.sy * scores.directions.Y[: scores.known]
     margins = _MARGIN * (2.0 * np.eye(len(columns)) - 1.0)
     forms = scores.directions.weight * np.einsum("nd,hdk->nhk", x, columns)
-    equations = np.concatenate(
-        [forms, np.ones((len(x), int(scores.readout.biased), len(Y)))], axis=1
-    )
+    whole = np.ones((len(x), int(scores.readout.biased), len(Y)))
+    equations = np.concatenate([forms, whole], axis=1)
     P = np.linalg.pinv(equations, rcond=1e-10)
     moving = np.einsum("nkh,eh->enk", P[:, :, : len(columns)], margins)
     still = P[:, :, len(columns) :].sum(axis=2)
     reached = np.einsum("nhk,enk->enh", forms, moving) - margins[:, None]
-    if (
-        np.abs(reached).max() > _MARGIN - _LEAST
-        or np.abs(np.einsum("nhk,nk->nh", forms, still)).max() > 1.0
-    ):
+    biases = np.einsum("nhk,nk->nh", forms, still)
+    # Dependent scores leave equations unmet: no last token routes so.
+    if np.abs(reached).max() > _MARGIN - _LEAST or np.abs(biases).max() > 1.0:
         return None, np.zeros(0)
-    lengths, y = np.ones(moving.shape[:2]), moving @ Y
+    lengths = np.ones(moving.shape[:2])
+    y = moving @ Y
     for _ in range(6):
         lengths = np.sqrt(_LONGER * np.linalg.norm(y, axis=2) * lengths)
         y = (moving / lengths[:, :, None] + still) @ Y

@@ -1,5 +1,4 @@
-r"""The positive case of [BSHK26] for several heads: heads in pairwise orthogonal subspaces with
-known bases.
+r"""The positive case of [BSHK26]: several heads in orthogonal subspaces with known bases.
 
 Head h lives in span($B_h$): $W_h = B_h W' B_h^\top$, $V_h = B_h V'$. Tokens $z B_h^\top$ inside its
 subspace silence all others, whose scores and values vanish there, so the target restricted to them
@@ -78,9 +77,8 @@ class Orthogonal:
     def __post_init__(self) -> None:
         if not self.bases:
             raise InvalidInput("heads in orthogonal subspaces need one basis per head; got none.")
-        object.__setattr__(
-            self, "bases", tuple(_orthonormalise_basis(basis) for basis in self.bases)
-        )
+        bases = tuple(_orthonormalise_basis(basis) for basis in self.bases)
+        object.__setattr__(self, "bases", bases)
         for at, A in enumerate(self.bases):
             for B in self.bases[:at]:
                 check_shape("every basis", A, (len(B), None))
@@ -96,17 +94,13 @@ class Orthogonal:
         return [basis.shape[1] for basis in self.bases]
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """Sum over the heads of r + 5 queries to read out, a few to find the scale and r ceil(r/o)
-        to measure.
-        """
-        self._fits(width)
-        together = [min(rank, outputs) for rank in self.ranks]
+        """For every head r + 5 queries to read out, a few to scale, r ceil(r/o) to measure."""
+        self._check_width(width)
+        measure = sum(rank * -(-rank // min(rank, outputs)) for rank in self.ranks)
         by_phase = {
             "read": sum(self.ranks) + 5 * len(self.ranks),
             "scale": 6 * len(self.ranks),
-            "measure": sum(
-                rank * -(-rank // t) for rank, t in zip(self.ranks, together, strict=True)
-            ),
+            "measure": measure,
             "verify": QUERIES,
         }
         total = sum(head_freedom(rank, outputs=outputs) for rank in self.ranks)
@@ -115,9 +109,10 @@ class Orthogonal:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Recover all heads; certificate BSHK26/orthogonal-heads."""
-        self._fits(oracle.width)
+        self._check_width(oracle.width)
         measuring, checking = rng.spawn(2)
-        counted, found = Counted(oracle), list[Head]()
+        counted = Counted(oracle)
+        found: list[Head] = []
         try:
             for basis, source in zip(self.bases, measuring.spawn(len(self.bases)), strict=True):
                 found.append(_measure_subspace_head(counted, basis, source))
@@ -130,9 +125,8 @@ class Orthogonal:
             ending = end_scattered(found_out.gap)
         except _Refusal as refusal:
             ending = resolve_doubt(counted, doubt_class(Status.NOT_A_HEAD, refusal.counterexample))
-        recovery = conclude_sum(
-            counted, _assemble_subspace_heads(self.bases, found), ending, _REASON
-        )
+        model = _assemble_subspace_heads(self.bases, found)
+        recovery = conclude_sum(counted, model, ending, _REASON)
         return replace(recovery, certificate=self._certificate(recovery))
 
     def _judge(self, counted: Counted, found: Sequence[Head], rng: np.random.Generator) -> Ending:
@@ -144,7 +138,7 @@ class Orthogonal:
             )
         return judge_sum(counted, model, probe=None, rng=rng)
 
-    def _fits(self, width: int) -> None:
+    def _check_width(self, width: int) -> None:
         if len(self.bases[0]) != width:
             raise InvalidInput(
                 f"bases of subspaces need {width} rows, the width of a token; got"
@@ -155,24 +149,18 @@ class Orthogonal:
         model = recovery.model
         if model is None or recovery.fresh is None:
             return None
-        asked = sum(recovery.ledger[phase].sequences for phase in ("read", "measure")) - 5 * len(
-            self.ranks
-        )
+        # Five questions for every head recognise it, and are not counted as measurements.
+        spare = 5 * len(self.ranks)
+        asked = sum(recovery.ledger[phase].sequences for phase in ("read", "measure")) - spare
+        unexplained = float(recovery.status is not Status.RECOVERED)
+        worst = recovery.fresh.relative
         allowed = sum(rank * rank + rank * (1 + (model.h is not None)) for rank in self.ranks)
         return Certificate(
             "BSHK26/orthogonal-heads",
-            assumptions=(
-                Check(
-                    "answers that no such heads give",
-                    float(recovery.status is not Status.RECOVERED),
-                    0.0,
-                ),
-            ),
+            assumptions=(Check("answers that no such heads give", unexplained, 0.0),),
             conclusion=(
                 Check("measurements used", asked, allowed),
-                Check(
-                    "worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT
-                ),
+                Check("worst relative disagreement on fresh queries", worst, EXACT),
             ),
         )
 
@@ -200,10 +188,9 @@ def _orthonormalise_basis(basis: Matrix) -> Matrix:
 def _measure_subspace_head(counted: Counted, basis: Matrix, rng: np.random.Generator) -> Head:
     """The head of one subspace, in its coordinates, booked with the others."""
     inside = Counted(Embedded(counted.inner, basis), counted.ledger)
+    session = HeadSession(inside, read_imperfection(counted).roundoff, rng)
     try:
-        return HeadSession(inside, read_imperfection(counted).roundoff, rng).measure(
-            measure_every_column
-        )
+        return session.measure(measure_every_column)
     except NotAHead as refusal:
         case = refusal.counterexample
         raise _Refusal(replace(case, tokens=case.tokens @ basis.T)) from refusal

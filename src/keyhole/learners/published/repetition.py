@@ -1,8 +1,8 @@
-r"""The published baseline for several heads [KKG26]: rational interpolation in the repetition
-ratio, H known.
+r"""The published baseline for H heads [KKG26]: rational interpolation in the repetition ratio.
 
 n copies of y + x and k copies of y give, above what y alone gives,
-$$G(u) = \sum_h b_h \frac{u}{u + p_h}, \qquad u = n/k,\; b_h = V_h^\top x,\; p_h = e^{-x^\top W_h y}.$$
+$$G(u) = \sum_h b_h \frac{u}{u + p_h}, \qquad u = n/k,\; b_h = V_h^\top x,\;
+p_h = e^{-x^\top W_h y}.$$
 With $D(u) = \prod_h (u + p_h)$ and $N(u) = u \cdot$ (a polynomial of degree H - 1), $N - G D = 0$
 at 2H ratios is a linear system for the coefficients. Roots of D are $-p_h$, and the $b_h$ follow by
 least squares. Heads are told apart along one x by their $b_h$, and across $x_i$ by asking $x_1 +
@@ -55,8 +55,7 @@ class _NoPoles(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """Recovers a known number of heads with one output by rational interpolation; comparison, not
-    recommendation.
+    """Recovers a known number of heads with one output; a comparison, not a recommendation.
 
     Args:
         heads: how many heads there are.
@@ -69,9 +68,7 @@ class Repetition:
             raise InvalidInput(f"the number of heads is a whole number >= 1; got {self.heads}.")
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """D + 5 queries to read out, a few to find the scale, 2H at each of 2d^2 - d pairs, then
-        verification.
-        """
+        """D + 5 queries to read out, a few to scale, 2H at each of 2d^2 - d pairs, verification."""
         measure = 2 * self.heads * (2 * width * width - width)
         by_phase = {"read": width + 5, "scale": 2 * _PROBES, "measure": measure, "verify": QUERIES}
         most = 3 * (width + 5) + _SCALING + measure + QUERIES + 8
@@ -81,12 +78,13 @@ class Repetition:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Recover all heads; certificate KKG26/repetition."""
-        counted, run = Counted(oracle), _RepetitionRun(self.heads)
+        counted = Counted(oracle)
+        run = _RepetitionRun(self.heads)
         measuring, checking = rng.spawn(2)
         model = None
         try:
             with pin_one_thread():
-                model = run.measured(counted, measuring)
+                model = run.measure(counted, measuring)
             ending = judge_sum(counted, model, probe=run.probe, rng=checking)
         except BudgetSpent:
             ending = SPENT
@@ -97,9 +95,8 @@ class Repetition:
         except (_NoPoles, Saturated) as refusal:
             ending = Ending(status=Status.IMPRECISE, detail=str(refusal))
         recovery = conclude_sum(counted, model, run.add_amplification(ending), _REASON)
-        return replace(
-            recovery, certificate=self._certificate(recovery, counted.width, run.amplified)
-        )
+        certificate = self._certificate(recovery, counted.width, run.amplified)
+        return replace(recovery, certificate=certificate)
 
     def _certificate(
         self, recovery: Recovery[MultiHead], width: int, amplified: float
@@ -108,21 +105,17 @@ class Repetition:
             return None
         stated = recovery.ledger["read"].sequences + recovery.ledger["measure"].sequences
         published = 4 * self.heads * width * width - 2 * self.heads + 1
+        unexplained = float(recovery.status is not Status.RECOVERED)
+        worst = recovery.fresh.relative
         return Certificate(
             "KKG26/repetition",
             assumptions=(
-                Check(
-                    "answers that so many heads do not give",
-                    float(recovery.status is not Status.RECOVERED),
-                    0.0,
-                ),
+                Check("answers that so many heads do not give", unexplained, 0.0),
                 Check("rounding after amplification", amplified * 2.0**-53, EXACT),
             ),
             conclusion=(
                 Check("queries that read and measure", stated, published + 5),
-                Check(
-                    "worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT
-                ),
+                Check("worst relative disagreement on fresh queries", worst, EXACT),
             ),
         )
 
@@ -131,10 +124,11 @@ class _RepetitionRun:
     """One recovery under way."""
 
     def __init__(self, heads: int) -> None:
-        self.heads, self.amplified = heads, 0.0
+        self.heads = heads
+        self.amplified = 0.0
         self.probe: tuple[Sequences, Matrix] | None = None
 
-    def measured(self, oracle: Counted, rng: np.random.Generator) -> MultiHead:
+    def measure(self, oracle: Counted, rng: np.random.Generator) -> MultiHead:
         """The heads, fitted and not yet verified."""
         roundoff = read_imperfection(oracle).roundoff
         with oracle.phase("read"):
@@ -151,13 +145,12 @@ class _RepetitionRun:
             sx, sy = _find_token_lengths(oracle, readout, rng)
         with oracle.phase("measure"):
             b, a = self._pairs(oracle, readout, sx * x, sy * y)
-            sums = (
-                self._pairs(oracle, readout, sx * (x[:1] + x[1:]), sy * y)
-                if d > 1
-                else (b[:0], a[:0])
-            )
-        b, a = _match_heads(b, a, *sums)
-        V: Matrix = (x.T @ b / sx).T  # x and y are orthonormal
+            # With one coordinate there is one x, and nothing to match.
+            if d > 1:
+                sums = self._pairs(oracle, readout, sx * (x[:1] + x[1:]), sy * y)
+                b, a = _match_heads(b, a, *sums)
+        # x and y are orthonormal, so that their transposes solve for V and W.
+        V: Matrix = (x.T @ b / sx).T
         W: Stack = x.T @ a.transpose(2, 0, 1) @ y / (sx * sy)
         return MultiHead(W, V[:, :, None], None, readout.c if readout.c.any() else None)
 
@@ -182,9 +175,7 @@ class _RepetitionRun:
         return b, np.array(scores)
 
     def _interpolated(self, u: Vector, G: Vector) -> tuple[Vector, Vector, float]:
-        """Residues and scores of one pair, sorted by residue, and how much rounding was
-        amplified.
-        """
+        """Residues and scores of one pair, by residue, and how much rounding was amplified."""
         powers = u[:, None] ** np.arange(self.heads + 1)
         system = np.hstack([powers[:, 1:], -G[:, None] * powers[:, :-1]])
         try:
@@ -206,7 +197,7 @@ class _RepetitionRun:
             )
         basis = u[:, None] / (u[:, None] + p)
         b = np.asarray(np.linalg.lstsq(basis, G, rcond=None)[0], dtype=np.float64)
-        # in log b and in the scores
+        # Derivatives in log b and in the scores: the least of them is what rounding is divided by.
         derivative = np.hstack([basis * b, basis * p / (u[:, None] + p) * b])
         least = float(np.linalg.svd(derivative, compute_uv=False)[-1])
         amplified = float(np.linalg.norm(G)) / max(least, np.finfo(float).tiny)
@@ -215,9 +206,7 @@ class _RepetitionRun:
         return b[order], -np.log(p[order]), amplified
 
     def add_amplification(self, ending: Ending) -> Ending:
-        """The ending, with what the interpolation did to rounding: what that explains refutes
-        nothing.
-        """
+        """The ending, with what was done to rounding: what that explains refutes nothing."""
         if self.amplified == 0.0:
             return ending
         detail = (
@@ -230,13 +219,12 @@ class _RepetitionRun:
 
 
 def _sharpen_scores(u: Vector, G: Vector, b: Vector, a: Vector) -> Vector:
-    """Scores that fit G best for known residues, by a few Gauss-Newton steps from the interpolated
-    ones.
-    """
+    """Scores that fit G best for known residues, by a few Gauss-Newton steps from given ones."""
     for _ in range(_STEPS):
         with np.errstate(over="ignore"):
             share = 1.0 / (1.0 + np.exp(-a) / u[:, None])
         step = np.linalg.lstsq(share * (1.0 - share) * b, G - share @ b, rcond=None)[0]
+        # A saturated share has no slope, and would send its score far away.
         a = a + np.clip(step, -1.0, 1.0)
     return a
 
@@ -247,9 +235,8 @@ def _ask_repeated_tokens(
     """G for n copies of y + x and k of y, for every x (rows) and y (columns)."""
     last = np.tile(y, (len(x), 1))
     first = last + np.repeat(x, len(y), axis=0)
-    X = np.concatenate(
-        [np.repeat(first[:, None], n, axis=1), np.repeat(last[:, None], k, axis=1)], axis=1
-    )
+    copies = [np.repeat(first[:, None], n, axis=1), np.repeat(last[:, None], k, axis=1)]
+    X = np.concatenate(copies, axis=1)
     return (oracle.ask(X) - readout.base(last))[:, 0].reshape(len(x), len(y))
 
 
@@ -280,9 +267,10 @@ def _find_token_lengths(
 
 
 def _match_heads(b: Matrix, a: Array, b_sum: Matrix, a_sum: Array) -> tuple[Matrix, Array]:
-    """Heads of every x_i in the order of x_1: the one whose b and scores add up with it to those of
-    x_1 + x_i.
-    """
+    """Heads of every x_i in the order of x_1, so that b and scores add up to those of the sum."""
+    # Slow to import, and needed here alone.
+    from scipy.optimize import linear_sum_assignment
+
     b, a = b.copy(), a.copy()
     for i in range(len(b_sum)):
         both_b = b[0][:, None] + b[i + 1][None, :]
@@ -290,8 +278,7 @@ def _match_heads(b: Matrix, a: Array, b_sum: Matrix, a_sum: Array) -> tuple[Matr
         gap_b = np.abs(both_b[..., None] - b_sum[i]) / np.abs(b).max()
         gap_a = np.abs(both_a[..., None] - a_sum[i][:, None, None, :]).mean(axis=0)
         cost = (gap_b + gap_a / max(float(np.abs(a).max()), 1e-300)).min(axis=2)
-        from scipy.optimize import linear_sum_assignment  # slow to import, and needed here alone
-
         order = linear_sum_assignment(cost)[1]
-        b[i + 1], a[i + 1] = b[i + 1][order], a[i + 1][:, order]
+        b[i + 1] = b[i + 1][order]
+        a[i + 1] = a[i + 1][:, order]
     return b, a

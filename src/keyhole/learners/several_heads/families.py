@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Stack, softmax
+from keyhole._arrays import Array, Matrix, Stack, softmax
 from keyhole.learners.several_heads.coinciding import (
     Family,
     Look,
@@ -129,7 +129,8 @@ def _fit_mirror_readouts(pairs: Pairs, W: Stack, asked: list[tuple[Stack, Matrix
     """The read-outs of -W, from a linear fit over the dictionary {W, -W, 0}."""
     every = np.concatenate([W, -W, np.zeros_like(W[:1])])
     rows = [
-        (_stack_token_averages(every, X), (answers - pairs.c) / pairs.units) for X, answers in asked
+        (average_tokens_by_head(every, X).reshape(len(X), -1), (answers - pairs.c) / pairs.units)
+        for X, answers in asked
     ]
     sizes = np.concatenate([np.abs(means).max(axis=1) for means, _ in rows])[:, None]
     means, answers = (np.concatenate([row[i] for row in rows]) / sizes for i in (0, 1))
@@ -137,10 +138,10 @@ def _fit_mirror_readouts(pairs: Pairs, W: Stack, asked: list[tuple[Stack, Matrix
     return V.reshape(len(every), len(pairs.B), -1)[len(W) : 2 * len(W)]
 
 
-def _stack_token_averages(W: Stack, X: Stack) -> Matrix:
-    """The mean token of every head, side by side."""
+def average_tokens_by_head(W: Stack, X: Stack) -> Array:
+    """The mean of the tokens under every head, (batch, heads, width)."""
     scores = np.einsum("bnd,hde,be->bhn", X, W, X[:, -1])
-    return (softmax(scores) @ X).reshape(len(X), -1)
+    return softmax(scores) @ X
 
 
 def _sign_head(W: Matrix, D: Matrix, M: Matrix) -> list[tuple[Matrix, Matrix]]:
