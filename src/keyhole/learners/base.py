@@ -122,19 +122,14 @@ class Plan:
 
 
 def bound_queries(by_phase: Mapping[str, int]) -> int:
-    """The most a learner of one head ever asks: biases triple the read-out and add a column, probes
-    are asked twice.
+    """The most a learner of one head ever asks.
 
-    Finding scales takes at most 600 queries, re-asking 1000 above one per query, doubts 8.
+    Biases triple the read-out and add a column, probes are asked twice. Finding scales takes at
+    most 600 queries, re-asking 1000 above one per query, doubts 8.
     """
-    measured = by_phase["measure"] + 2 * by_phase["read"]
-    return (
-        3 * by_phase["read"]
-        + 2 * measured
-        + by_phase.get("rank", 0) * 2
-        + by_phase["verify"]
-        + 1608
-    )
+    read = by_phase["read"]
+    measured = by_phase["measure"] + 2 * read
+    return 3 * read + 2 * (measured + by_phase.get("rank", 0)) + by_phase["verify"] + 1608
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -162,9 +157,7 @@ class Fresh:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Jumps:
-    """Steps of answers as y goes half round a circle with a hard softmax: angles, sizes by output,
-    and the start.
-    """
+    """Steps of answers as y goes half round a circle with a hard softmax, from a start."""
 
     angles: Array
     sizes: Array
@@ -210,9 +203,8 @@ class Recovery(Generic[M]):
     @property
     def sentence(self) -> str:
         """Status and verdict in words."""
-        return " ".join(
-            part for part in (self.status.value, self.detail, self.verdict.value) if part
-        )
+        parts = (self.status.value, self.detail, self.verdict.value)
+        return " ".join(part for part in parts if part)
 
     def unwrap(self) -> M:
         """The model, if it was verified.
@@ -225,15 +217,14 @@ class Recovery(Generic[M]):
         return self.model
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Array, Array]:
-        """Ends of the confidence intervals of a tensor's entries: the estimate, and normal
-        quantiles times its bars.
+        """Ends of the confidence intervals of a tensor's entries, by normal quantiles.
 
         Raises:
-            InvalidInput: there is no error bar for that tensor, or the level is not between 0 and
-                1.
+            InvalidInput: that tensor has no error bar, or the level is not between 0 and 1.
         """
         if not 0.0 < level < 1.0:
             raise InvalidInput(f"a confidence level is between 0 and 1; got {level}.")
+        # A bar may be kept for a tensor that the model turned out not to have.
         if self.model is None or name not in self.bars or getattr(self.model, name, None) is None:
             raise InvalidInput(
                 f"there are error bars for {', '.join(self.bars) or 'no tensor'}; got {name!r}."

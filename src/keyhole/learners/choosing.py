@@ -34,6 +34,7 @@ from keyhole.learners.recognising.first_questions import is_curved, suggest_lear
 from keyhole.learners.several_heads.learner import SeveralHeads
 from keyhole.learners.smooth_network.learner import SmoothNetwork
 from keyhole.learners.tolerance.learner import Tolerant
+from keyhole.learners.verifying.ending import leave_open
 from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.learners.verifying.saved_model import as_oracle
 from keyhole.learners.vocabulary.learner import Restricted
@@ -167,16 +168,14 @@ def choose_learner(
     """
     if hints.tokens is not None and name not in ("auto", "restricted"):
         raise InvalidInput(f"--tokens goes with the learner restricted (or auto); got {name}.")
-    name = _choose_name(hints, stated) if name == "auto" else name
+    if name == "auto":
+        name = _choose_name(hints, stated)
     if name not in LEARNERS:
         raise InvalidInput(f"a learner is one of auto, {', '.join(LEARNERS)}; got {name!r}.")
-    beyond = sorted(_list_imperfections(stated) - LEARNERS[name].bears)
+    lacks = _list_imperfections(stated)
+    beyond = sorted(lacks - LEARNERS[name].bears)
     if beyond:
-        able = [
-            other
-            for other, choice in LEARNERS.items()
-            if _list_imperfections(stated) <= choice.bears
-        ]
+        able = [other for other, choice in LEARNERS.items() if lacks <= choice.bears]
         instead = f"take --learner {' or '.join(able)}" if able else "no learner does"
         raise InvalidInput(
             f"the learner {name} does not bear {' and '.join(beyond)}, which is declared;"
@@ -212,18 +211,18 @@ def learn(
     stated = read_imperfection(target)
     chosen = choose_learner(learner, hints, stated) if isinstance(learner, str) else learner
     first = target.check(chosen.run(target, rng=rng), rng=rng)
+    # Tokens of a vocabulary and labels show too little to tell other classes apart.
     if learner != "auto" or hints.tokens is not None or stated.levels is not None:
         return first
     plain = not stated.absolute and stated.token_bound is None
+    # Answers that scatter are noisy, whatever was declared; how much is for the learner to find.
     if plain and first.status is Status.INCONSISTENT:
         target = Remembered(Declared(target.inner, Imperfection(noise=float("nan"))))
-        first, plain = (
-            _add_earlier_costs(UnderNoise(hints.rank, hints.repeats).run(target, rng=rng), first),
-            False,
-        )
+        noisy = UnderNoise(hints.rank, hints.repeats).run(target, rng=rng)
+        first = replace(noisy, ledger=noisy.ledger.after(first.ledger, "before"))
+        plain = False
     if plain:
-        # several heads whose answers are rounded look to a reader of one like arithmetic that is
-        # too coarse
+        # Several heads whose answers are rounded look like one whose arithmetic is too coarse.
         coarse = first.status is Status.IMPRECISE and stated.format != "f64"
         beyond = first.verdict is Verdict.CLASS_REFUTED or first.status is Status.CONTRADICTED
         return _try_further_classes(target, first, rng) if beyond or coarse else first
@@ -233,25 +232,23 @@ def learn(
 def _learn_beyond_heads(
     target: Remembered, first: Recovery[Any], rng: np.random.Generator
 ) -> Recovery[Any]:
-    """Other classes where tokens are bounded or answers carry errors, once these do not fit a
-    single head.
+    """Other classes where tokens are bounded or answers carry errors, once no head fits.
 
     Single tokens tell: heads answer them with an affine map, a network does not.
     """
     stated = read_imperfection(target)
-    if (
-        first.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED)
-        or first.status is Status.UNCHECKED
-    ):
+    doubtful = first.verdict in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED)
+    # A budget that left no room to verify one head leaves none for another class.
+    if not doubtful or first.status is Status.UNCHECKED:
         return first
     bent, first = _look(is_curved, target, first, rng)
     if bent is None:
         return first
     if bent:
         exact = not stated.absolute and stated.roundoff <= EPS
-        return _try_further_classes(
-            target, first, rng, ("network-in-ball",) if exact else ("noisy-network",)
-        )
+        network = "network-in-ball" if exact else "noisy-network"
+        return _try_further_classes(target, first, rng, (network,))
+    # No learner of several heads bears absolute errors.
     heads = first.verdict is Verdict.CLASS_REFUTED and not stated.absolute
     return _try_further_classes(target, first, rng, ("heads-in-ball",)) if heads else first
 
@@ -259,20 +256,14 @@ def _learn_beyond_heads(
 def _look(
     recognise: Callable[..., T], target: Oracle, first: Recovery[Any], rng: np.random.Generator
 ) -> tuple[T | None, Recovery[Any]]:
-    """What a few queries tell, None where the budget ends among them; and `first` with these
-    counted.
-    """
-    looking, told = Counted(target), None
+    """What a few queries tell, None where the budget ends; and `first` with these counted."""
+    looking = Counted(target)
+    told = None
     with suppress(BudgetSpent), looking.phase("recognise"):
         told = recognise(looking, rng=rng)
     detail = first.detail if told is not None else f"{first.detail} {_NOT_LOOKED}".strip()
-    return told, replace(
-        first, ledger=first.ledger.after(looking.ledger, "recognise"), detail=detail
-    )
-
-
-def _add_earlier_costs(recovery: Recovery[Any], earlier: Recovery[Any]) -> Recovery[Any]:
-    return replace(recovery, ledger=recovery.ledger.after(earlier.ledger, "before"))
+    ledger = first.ledger.after(looking.ledger, "recognise")
+    return told, replace(first, ledger=ledger, detail=detail)
 
 
 def _try_further_classes(
@@ -281,8 +272,7 @@ def _try_further_classes(
     rng: np.random.Generator,
     candidates: tuple[str, ...] | None = None,
 ) -> Recovery[Any]:
-    """Other classes, one after the other, once a single head is refuted; the most informed verdict
-    where none fits.
+    """Other classes, one after the other; the most informed verdict where none fits.
 
     Those that a few queries suggest, unless they are given. What was asked before counts as the
     phase `before`.
@@ -291,15 +281,19 @@ def _try_further_classes(
         candidates, first = _look(suggest_learners, target, first, rng)
         if candidates is None:
             return first
-    spent, tried = first.ledger, dict[str, Recovery[Any] | None]()
+    spent = first.ledger
+    tried = dict[str, Recovery[Any] | None]()
     for name in candidates:
         asked = Counted(target)
         try:
             found = target.check(LEARNERS[name].make(Hints()).run(asked, rng=rng), rng=rng)
+        # A target may be undefined where another class has to be asked (tokens far away).
         except BadAnswer:
-            spent, tried[name] = asked.ledger.after(spent, "before"), None
+            spent = asked.ledger.after(spent, "before")
+            tried[name] = None
             continue
-        spent, tried[name] = found.ledger.after(spent, "before"), found
+        spent = found.ledger.after(spent, "before")
+        tried[name] = found
         if found.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED):
             return replace(found, ledger=spent)
     return replace(_choose_most_informed(first, tried), ledger=spent)
@@ -308,18 +302,16 @@ def _try_further_classes(
 def _choose_most_informed(
     first: Recovery[Any], tried: Mapping[str, Recovery[Any] | None]
 ) -> Recovery[Any]:
-    """Of what classes ended with, the nearest that is not excluded; the first refusal where all of
-    them are.
-    """
+    """Of what classes ended with, the nearest not excluded; the first refusal where all are."""
     ends = {"one head": first, **tried}
     left = {name: end for name, end in ends.items() if end and end.verdict is Verdict.UNVERIFIED}
     nearest = min(left, key=lambda name: _measure_distance(left[name]), default="one head")
     best = left.get(nearest, first)
     others = [f"{name}: {_say_end(end)}" for name, end in ends.items() if name != nearest]
     detail = f"{best.detail} No other class was found to fit ({' '.join(others)})".strip()
-    # a class that could not be asked is not excluded
-    verdict = Verdict.UNVERIFIED if None in tried.values() else best.verdict
-    return replace(best, verdict=verdict, detail=detail)
+    best = replace(best, detail=detail)
+    # A class that could not be asked is not excluded.
+    return leave_open(best) if None in tried.values() else best
 
 
 def _measure_distance(recovery: Recovery[Any]) -> float:

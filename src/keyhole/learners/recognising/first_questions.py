@@ -1,6 +1,4 @@
-"""What kind of target it is, once a single head is refuted: a few queries that tell classes
-apart.
-"""
+"""A few queries that tell classes of targets apart, once a single head is refuted."""
 
 from __future__ import annotations
 
@@ -9,10 +7,11 @@ import numpy as np
 from keyhole._arrays import EPS, Matrix
 from keyhole.oracles import Counted, read_imperfection
 
+# A network whose kinks lie far away is affine near zero.
 _SCALES = (1.0, 30.0, 1e3, 1e6, 1e9)
 _EACH = 6
 _MORE = 12
-# steps along lines, at which second differences of smooth units show and few ReLU units bend
+# At such steps second differences of smooth units show, and few ReLU units bend.
 _FINE = 1e-4
 
 
@@ -32,15 +31,14 @@ def suggest_learners(oracle: Counted, *, rng: np.random.Generator) -> tuple[str,
 
 
 def is_curved(oracle: Counted, *, rng: np.random.Generator) -> bool:
-    """Whether answers to single tokens are not affine, beyond what errors explain; tokens keep the
-    declared bound.
-    """
+    """Whether single tokens are not answered by an affine map, beyond what errors explain."""
     stated = read_imperfection(oracle)
     bound = stated.token_bound
     for scale in _SCALES if bound is None else (0.5 * bound,):
         x, y = rng.normal(size=(2, _MORE, oracle.width))
         x, y = (scale * v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, y))
         asked = np.concatenate([x + y, x, y, 0 * x])
+        # Asked twice, as noise of unknown size shows in nothing else.
         one, two = (oracle.ask(asked[:, None]) for _ in range(2))
         scatter = float(np.abs(one - two).max())
         both, first, second, zero = np.split((one + two) / 2, 4)
@@ -56,9 +54,7 @@ def _allow_rounding(oracle: Counted) -> float:
 
 
 def _is_affine(oracle: Counted, rng: np.random.Generator) -> bool:
-    """Whether f([x + y]) - f([x]) - f([y]) + f([0]) vanishes for random tokens of several
-    lengths.
-    """
+    """Whether f([x + y]) - f([x]) - f([y]) + f([0]) vanishes for tokens of several lengths."""
     zero = oracle.ask(np.zeros((1, 1, oracle.width)))
     for scale in _SCALES:
         x, y = scale * rng.normal(size=(2, _EACH, oracle.width))
@@ -73,7 +69,7 @@ def _is_last_token_only(oracle: Counted, rng: np.random.Generator) -> bool:
     """Whether tokens before the last change nothing."""
     for scale in _SCALES:
         x: Matrix = scale * rng.normal(size=(_EACH, 3, oracle.width))
-        whole, last = oracle.ask(x.copy()), oracle.ask(x[:, -1:].copy())
+        whole, last = (oracle.ask(tokens.copy()) for tokens in (x, x[:, -1:]))
         if np.abs(whole - last).max() > _allow_rounding(oracle) * np.abs(whole).max():
             return False
     return True
@@ -84,4 +80,5 @@ def _is_smooth(oracle: Counted, rng: np.random.Generator) -> bool:
     x, u = rng.normal(size=(2, _EACH, oracle.width))
     before, at, after = (oracle.ask((x + h * u)[:, None]) for h in (-_FINE, 0.0, _FINE))
     bend = np.abs(before - 2 * at + after).max(axis=1)
+    # The median, as a few of the places may lie on a kink of a ReLU unit.
     return bool(np.median(bend) > 64 * read_imperfection(oracle).roundoff * np.abs(at).max())

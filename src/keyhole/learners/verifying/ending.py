@@ -1,5 +1,4 @@
-"""The one ending of every recovery: a model, what was seen of it and what is declared become a
-verdict.
+"""The one ending of every recovery: what was seen of a model becomes a verdict.
 
 A learner hands over what fresh answers showed (an `Examination`) and what it makes of a
 disagreement (a `Doubt`). `settle` asks its questions in one order and gives an `Ending`; `conclude`
@@ -152,6 +151,7 @@ def _settle(
     reservation: Ending | None,
     words: str,
 ) -> Ending:
+    # Part of the questions shows a disagreement as surely as all of them, but no agreement.
     if lines.room_first and seen.passed and not seen.complete:
         return Ending(status=Status.UNCHECKED)
     # Answers that rounding hides agree or disagree by accident.
@@ -161,6 +161,7 @@ def _settle(
         return refuse()
     if not seen.complete:
         return Ending(status=Status.UNCHECKED)
+    # With V = 0 every W agrees with every answer.
     if blind:
         return NO_READOUT
     if reservation is not None:
@@ -196,7 +197,9 @@ def resolve_doubt(
         return Ending(status=Status.UNCHECKED, detail=NO_ROOM)
     if contradiction:
         return Ending(status=Status.INCONSISTENT, detail=contradiction)
-    doubt = doubt if weigh is None else weigh(doubt)
+    # Looking for a witness costs questions: only for a target that stands by its answer.
+    if weigh is not None:
+        doubt = weigh(doubt)
     refuted = doubt.refutes and doubt.case is not None
     verdict = Verdict.CLASS_REFUTED if refuted else Verdict.UNVERIFIED
     return Ending(
@@ -223,9 +226,7 @@ def end_scattered(gap: float) -> Ending:
 
 
 def describe_rounding(oracle: Oracle, tolerance: float) -> str:
-    """What a declared rounding explains, for a model that agrees within it; nothing where answers
-    are exact.
-    """
+    """What a declared rounding explains in a model that agrees; nothing where answers are exact."""
     stated = read_imperfection(oracle)
     if stated.perfect:
         return ""
@@ -247,11 +248,9 @@ def describe_case(case: Counterexample | None, of_what: str) -> str:
 
 def describe_gap(case: Counterexample | None) -> str:
     """How far a target and a model are apart."""
-    return (
-        ""
-        if case is None
-        else f"On a sequence of length {len(case.tokens)} they are {case.gap:.1e} apart."
-    )
+    if case is None:
+        return ""
+    return f"On a sequence of length {len(case.tokens)} they are {case.gap:.1e} apart."
 
 
 def conclude(oracle: Counted, ending: Ending, account: Account[M]) -> Recovery[M]:
@@ -275,9 +274,7 @@ def conclude(oracle: Counted, ending: Ending, account: Account[M]) -> Recovery[M
 
 
 def soften(ending: Ending) -> Ending:
-    """The same ending without its refutation: the case disagrees with the model found, not with the
-    class.
-    """
+    """The ending without its refutation: the case disagrees with one model, not with the class."""
     return replace(ending, verdict=Verdict.UNVERIFIED)
 
 
@@ -286,3 +283,22 @@ def withdraw(recovery: Recovery[M], status: Status, detail: str) -> Recovery[M]:
     return replace(
         recovery, status=status, verdict=Verdict.UNVERIFIED, counterexample=None, detail=detail
     )
+
+
+def contradict(recovery: Recovery[M], case: Counterexample) -> Recovery[M]:
+    """A recovery whose model fresh answers bear out, and an answer given before does not."""
+    return replace(
+        recovery,
+        status=Status.CONTRADICTED,
+        verdict=Verdict.UNVERIFIED,
+        determined="The model is the best one found; nothing of it is certain.",
+        counterexample=case,
+        # A theorem's conclusion was read off a model that is wrong somewhere.
+        certificate=None,
+        detail=f"{recovery.detail} {describe_gap(case)}".strip(),
+    )
+
+
+def leave_open(recovery: Recovery[M]) -> Recovery[M]:
+    """A recovery that excludes nothing, because a class could not be asked."""
+    return replace(recovery, verdict=Verdict.UNVERIFIED)

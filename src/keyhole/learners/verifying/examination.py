@@ -15,7 +15,8 @@ from keyhole.models import Head, Model, MultiHead
 from keyhole.oracles import Counted, Oracle
 
 EXACT = 1e-9
-_FAR = 1e3  # how much longer two of the lone tokens are, on which scores do not depend
+# How much longer two of the lone tokens are, whose answers do not depend on scores.
+_FAR = 1e3
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,9 +42,7 @@ class Examination:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _ExaminedRow:
-    """One fresh answer: the case, its gap beyond what is allowed, the largest token value, the size
-    of the answer.
-    """
+    """One fresh answer: its gap beyond what is allowed, the largest token value, its size."""
 
     case: Counterexample
     gap: float
@@ -61,18 +60,22 @@ def examine_model(
     batches: Iterable[Sequences] | None = None,
     allowance: Callable[[Sequences], PerSequence] | None = None,
 ) -> Examination:
-    """Ask fresh sequences, or the given ones, and compare: |f - model| <= tolerance * max_i |x_i V|
-    + allowance.
+    r"""Ask fresh sequences, or the given ones, and compare.
+
+    $$|f(X) - \hat f(X)| \le \text{tolerance} \cdot \max_i |x_i V| + \text{allowance}(X)$$
     """
     rows: list[_ExaminedRow] = []
     complete = True
+    # Heads alone are affine in a lone token, however long; a network is not known so far out.
     reach = _FAR if roundoff <= EPS and isinstance(model, Head | MultiHead) else 1.0
     for X in draw_fresh_sequences(model, rng=rng, reach=reach) if batches is None else batches:
         try:
             answers = oracle.ask(X.copy())
         except BudgetSpent as spent:
-            complete, answers = False, spent.answers
-        rows += _compare_predictions(model, X, answers, allowance) if answers is not None else []
+            complete = False
+            answers = spent.answers
+        if answers is not None:
+            rows += _compare_predictions(model, X, answers, allowance)
         if not complete:
             break
     return _summarise_rows(rows, tolerance, roundoff, complete)
@@ -100,9 +103,7 @@ def _compare_predictions(
 def _summarise_rows(
     rows: list[_ExaminedRow], tolerance: float, roundoff: float, complete: bool
 ) -> Examination:
-    """Judge all rows; one whose rounding is coarser than the tolerance says nothing unless it is
-    beyond rounding.
-    """
+    """Judge all rows; where rounding is coarser than the tolerance, only more than it tells."""
     largest = max((row.size for row in rows), default=0.0)
 
     def relative(row: _ExaminedRow) -> float:
@@ -116,6 +117,7 @@ def _summarise_rows(
     ]
     shown = [row for row in rows if row not in silent]
     failed = [row for row in shown if not relative(row) <= tolerance]
+    # The shortest failure is the easiest to replay and to understand.
     if failed:
         worst = min(failed, key=lambda row: (len(row.case.tokens), -relative(row))).case
     else:
@@ -129,8 +131,7 @@ def _summarise_rows(
 
 
 def measure_scatter(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff: float) -> float:
-    """Ask sequences again, twice, and return the largest difference beyond rounding (0 when there
-    is none).
+    """Ask sequences again, twice: the largest difference beyond rounding, 0 when there is none.
 
     An answer that cancels to almost nothing still carries the rounding of its tokens: what counts
     is its size or, where larger, that of its tokens times the largest answer per unit of token
@@ -153,10 +154,8 @@ def measure_scatter(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff
 def hint_at_rounding(answers: list[Matrix]) -> str:
     """A hint where answers to arbitrary questions are all float32 numbers, which is no accident."""
     numbers = np.concatenate([a.ravel() for a in answers]) if answers else np.zeros(0)
+    # Whole numbers are float32 numbers whatever arithmetic made them.
     plain = numbers[np.abs(numbers) % 1.0 != 0.0]
-    coarse = len(plain) > 0 and bool((plain == plain.astype(np.float32)).all())
-    return (
-        "Its answers are float32 numbers: if its arithmetic is, declare that with --answers f32."
-        if coarse
-        else ""
-    )
+    if not len(plain) or (plain != plain.astype(np.float32)).any():
+        return ""
+    return "Its answers are float32 numbers: if its arithmetic is, declare that with --answers f32."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,18 @@ import numpy as np
 from keyhole._arrays import Answers, Indices, Matrix, PerSequence, Sequences, Stack
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent
-from keyhole.learners.base import Counterexample, Recovery, Status
+from keyhole.learners.base import Counterexample, Recovery
+from keyhole.learners.verifying.ending import contradict
 from keyhole.models import Model
 from keyhole.oracles import Oracle, read_imperfection
 
 _ROOM = 2**23  # numbers in the questions that are kept: 64 MB
-_CLAIMS = (Verdict.EXACT, Verdict.NOT_IDENTIFIABLE)  # say of answers never asked what they are
+# Only these verdicts speak of answers that were never asked.
+_CLAIMS = (Verdict.EXACT, Verdict.NOT_IDENTIFIABLE)
 _GROSS = 1e-6  # a gap above this share of an answer's parts is none of rounding
 _MOVED = 1e-6  # an answer that hangs by less than this share of its tokens denies no model
 _DRAWS = 4
-_LEEWAY = 16.0
+_LEEWAY = 16.0  # a few random moves may all miss the steepest direction
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,8 +41,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class Remembered:
-    """Keeps questions and answers: all of them while there is room, then every second, every
-    fourth, ...
+    """Keeps questions and answers: all while there is room, then every second, every fourth.
 
     Args:
         inner: the oracle that is asked.
@@ -81,6 +82,7 @@ class Remembered:
         self._kept.append(_Kept(self._asked + chosen, questions[: len(chosen)], answers[chosen]))
         self._asked += len(answers)
         self._size += self._kept[-1].X.size
+        # Doubling keeps the numbers of what is left spread evenly over the whole run.
         while self._size > self.room and self._stride < self._asked:
             self._stride *= 2
             thinned = (part.thin(self._stride) for part in self._kept)
@@ -98,33 +100,19 @@ class Remembered:
         ]
 
     def check(self, recovery: Recovery[Any], *, rng: np.random.Generator) -> Recovery[Any]:
-        """The recovery; UNVERIFIED where it speaks for answers that were kept and its model gives
-        others.
-        """
+        """The recovery; UNVERIFIED where its model gives other answers than were kept."""
         model = recovery.model
+        # A declared error may explain any gap, so that only exact answers can contradict.
         if model is None or recovery.verdict not in _CLAIMS or not read_imperfection(self).perfect:
             return recovery
         case = find_contradiction(model, self.by_length(), rng=rng.spawn(1)[0])
-        if case is None:
-            return recovery
-        detail = f"On a sequence of length {len(case.tokens)} they are {case.gap:.1e} apart."
-        return replace(
-            recovery,
-            status=Status.CONTRADICTED,
-            verdict=Verdict.UNVERIFIED,
-            determined="The model is the best one found; nothing of it is certain.",
-            counterexample=case,
-            certificate=None,
-            detail=f"{recovery.detail} {detail}".strip(),
-        )
+        return recovery if case is None else contradict(recovery, case)
 
 
 def find_contradiction(
     model: Model, kept: list[tuple[Stack, Matrix]], *, rng: np.random.Generator
 ) -> Counterexample | None:
-    """The shortest question whose kept answer is not the model's by far more than rounding, or
-    None.
-    """
+    """The shortest question whose kept answer differs by far more than rounding, or None."""
     typical = _find_typical_size(kept)
     for X, y in kept:
         predicted = model(X)
@@ -132,6 +120,7 @@ def find_contradiction(
         parts = np.maximum(np.abs(y), np.abs(predicted)).max(axis=1)
         allowed = _GROSS * np.maximum(parts, model.magnitude(X))
         doubtful = np.flatnonzero(gap > allowed)
+        # Shaking costs the model many more passes, so it is done for doubtful answers only.
         if len(doubtful):
             shake = _measure_shake(model, X[doubtful], predicted[doubtful], typical, rng)
             allowed[doubtful] += _LEEWAY * shake
@@ -142,9 +131,7 @@ def find_contradiction(
 
 
 def _find_typical_size(kept: list[tuple[Stack, Matrix]]) -> float:
-    """The size of tokens that an answer to zeros is known from: the median of those asked, at most
-    1.
-    """
+    """The size of tokens that tells of answers to zeros: the median of those asked, at most 1."""
     sizes = np.concatenate([np.zeros(0), *(np.abs(X).max(axis=(1, 2)) for X, _ in kept)])
     return min(1.0, float(np.median(sizes[sizes > 0]))) if sizes.any() else 1.0
 

@@ -11,20 +11,16 @@ from keyhole._arrays import Array, Matrix, Sequences, Stack, rms
 from keyhole.models import Head, Model, OneLayer
 
 LENGTHS = range(1, 33)
-
-
 LOGITS = (0.3, 1.0, 3.0)  # root-mean-square score differences; a fourth sequence has unit tokens
-
-
 QUERIES = len(LENGTHS) * (len(LOGITS) + 1)
 
 
 def measure_score_parts(model: Model, X: Sequences) -> tuple[float, float]:
-    """Root mean squares of the quadratic and of the linear part of score differences, from s = 1
-    and s = 2.
-    """
+    """Root mean squares of the quadratic and the linear part of score differences."""
     one, two = (s[..., :-1] - s[..., -1:] for s in (model.logits(X), model.logits(2 * X)))
-    quadratic, linear = rms((two - 2 * one) / 2), rms((4 * one - two) / 2)
+    quadratic = rms((two - 2 * one) / 2)
+    linear = rms((4 * one - two) / 2)
+    # Of a linear part that is zero the subtraction leaves rounding.
     return quadratic, linear if linear > 1e-12 * quadratic else 0.0
 
 
@@ -36,6 +32,7 @@ def choose_token_scales(model: Model, *, rng: np.random.Generator) -> tuple[floa
     """
     X = rng.normal(size=(8, LENGTHS[-1], model.width)) / np.sqrt(model.width)
     a, b = measure_score_parts(model, X)
+    # Without scores no length is better than another.
     if max(a, b) == 0.0:
         return (0.01, 1.0, 100.0, 1.0)
     # s^2 = 2 t^2 / (b^2 + sqrt(b^4 + 4 a^2 t^2)), written so that no square over- or underflows
@@ -48,7 +45,7 @@ def choose_token_scales(model: Model, *, rng: np.random.Generator) -> tuple[floa
 def draw_fresh_sequences(
     model: Model, *, rng: np.random.Generator, reach: float = 1.0
 ) -> Iterator[Sequences]:
-    """Batches of Gaussian tokens of lengths 1 to 32, each at every scale of `token_scales`.
+    """Batches of Gaussian tokens of lengths 1 to 32, each at every scale of `choose_token_scales`.
 
     Where a constant would hide the token values and no score bias acts, tokens before the last are
     made longer and the last one shorter by the same factor, which leaves the scores as they are.
@@ -71,34 +68,30 @@ def draw_fresh_sequences(
 
 def shorten_to_bound(batches: Iterable[Stack], bound: float | None) -> Iterator[Stack]:
     """The same sequences, shortened where a token would be longer than the bound."""
+    if bound is None:
+        yield from batches
+        return
     for X in batches:
         longest = np.sqrt((X**2).sum(axis=2).max(axis=1))
-        yield (
-            X
-            if bound is None
-            else X * np.minimum(1.0, bound / np.maximum(longest, 1e-300))[:, None, None]
-        )
+        yield X * np.minimum(1.0, bound / np.maximum(longest, 1e-300))[:, None, None]
 
 
 def _drop_score_bias(model: Model) -> tuple[Model, Matrix]:
-    """The model without its score bias, and that bias as a unit column (none where there is no
-    bias).
-    """
+    """The model without its score bias, and that bias as a unit column, where there is one."""
     head = model.head if isinstance(model, OneLayer) else model
+    # In width 1 nothing is orthogonal to a bias.
     if not isinstance(head, Head) or head.h is None or head.width == 1 or not head.h.any():
         return model, np.zeros((model.width, 0))
     without = replace(head, h=None)
-    return replace(model, head=without) if isinstance(model, OneLayer) else without, (
-        head.h[:, None] / np.linalg.norm(head.h)
-    )
+    unit = head.h[:, None] / np.linalg.norm(head.h)
+    return replace(model, head=without) if isinstance(model, OneLayer) else without, unit
 
 
 def _choose_lengthening(model: Model, scales: Array, rng: np.random.Generator) -> Array:
     X = rng.normal(size=(len(scales), LENGTHS[-1], model.width)) / np.sqrt(model.width)
-    values, constant = (
-        model.magnitude(scales * X),
-        np.abs(model(np.zeros((1, 1, model.width)))).max(),
-    )
+    values = model.magnitude(scales * X)
+    constant = np.abs(model(np.zeros((1, 1, model.width)))).max()
+    # A linear part of the scores would grow with the tokens before the last.
     if measure_score_parts(model, X)[1] > 0.0:
         return np.ones_like(scales)
     longer = np.maximum(1.0, 2.0**6 * constant / np.where(values > 0, values, np.inf))

@@ -28,9 +28,7 @@ _DRAWS = 16  # models drawn from the error bars
 
 
 def as_oracle(target: Oracle | Callable[[Any], Any]) -> Oracle:
-    """An oracle as it is; a model, a torch module or any other callable with a `width` behind one
-    that asks it.
-    """
+    """An oracle as it is; a model, a torch module or a callable with a `width` behind one."""
     return oracle_of(target)
 
 
@@ -76,6 +74,10 @@ def verify(
                 f"the target answers {first.shape[1]} numbers, the model {model.outputs}."
             )
         drawing, asking = rng.spawn(2)
+        allowance = None
+        # Rounding is relative and part of the tolerance; only absolute errors need an allowance.
+        if stated.absolute:
+            allowance = _build_allowance(stated, model, bars or {}, drawing)
         seen = examine_model(
             counted,
             model,
@@ -83,9 +85,7 @@ def verify(
             roundoff=stated.roundoff,
             rng=rng,
             batches=shorten_to_bound(draw_fresh_sequences(model, rng=asking), stated.token_bound),
-            allowance=(
-                _build_allowance(stated, model, bars or {}, drawing) if stated.absolute else None
-            ),
+            allowance=allowance,
         )
         return _judge_saved(counted, stated, seen)
 
@@ -105,8 +105,7 @@ def _check_verifiable(oracle: Counted, model: Model, stated: Imperfection) -> No
 
 def _judge_saved(oracle: Counted, stated: Imperfection, seen: Examination) -> Verification:
     """The verdict; a sequence that disagrees is asked again."""
-    # Whether a saved model is the target cannot be said from a part of the questions, or from
-    # hidden answers.
+    # A part of the questions shows as little as answers that rounding hides.
     hidden = seen.hidden or not seen.complete
     doubt = Doubt(Status.DISAGREES, seen.worst, "The model is not the target.")
     ending = settle(
@@ -117,52 +116,37 @@ def _judge_saved(oracle: Counted, stated: Imperfection, seen: Examination) -> Ve
             oracle, doubt, repeat=lambda: _describe_contradiction(oracle, stated, seen.worst)
         ),
     )
-    words = {
-        Status.HIDDEN: (
-            "Rounding of the answers hides the token values."
-            if seen.complete
-            else "The budget ran out."
-        ),
-        Status.RECOVERED: "",
-    }
-    detail = words.get(ending.status, ending.detail)
+    detail = ending.detail
+    if ending.status is Status.HIDDEN:
+        hiding = "Rounding of the answers hides the token values."
+        detail = hiding if seen.complete else "The budget ran out."
     return Verification(ending.verdict, seen.fresh, ending.counterexample, oracle.ledger, detail)
 
 
 def _describe_contradiction(
     oracle: Counted, stated: Imperfection, case: Counterexample | None
 ) -> str:
-    """How the target answered one question in two ways, beyond what it declares; nothing where it
-    did not.
-    """
+    """How the target answered one question in two ways beyond what it declares, or nothing."""
     cases = [] if case is None else [(case.tokens[None], case.answer[None])]
     gap = measure_scatter(oracle, cases, stated.roundoff)
     allowed = 2.0 * stated.tolerance + 2.0 * _SIGMAS * stated.noise
-    return (
-        f"The target answered the same question differently (by {gap:.1e})."
-        if gap > allowed
-        else ""
-    )
+    if gap <= allowed:
+        return ""
+    return f"The target answered the same question differently (by {gap:.1e})."
 
 
 def _build_allowance(
     stated: Imperfection, model: Model, bars: Mapping[str, Array], rng: np.random.Generator
 ) -> Callable[[Sequences], PerSequence]:
-    """How far an answer may be off: its own errors, and what the model's error bars make of its
-    answer.
-    """
-    others = (
-        [_draw_within_bars(model, bars, rng) for _ in range(_DRAWS)]
-        if isinstance(model, Head) and bars
-        else []
-    )
+    """How far an answer may be off: by its own errors, and by the model's error bars."""
+    others = list[Head]()
+    if isinstance(model, Head) and bars:
+        others = [_draw_within_bars(model, bars, rng) for _ in range(_DRAWS)]
 
     def allowance(X: Sequences) -> PerSequence:
         middle = model(X)
-        squares = np.array([((other(X) - middle) ** 2).max(axis=1) for other in others]).reshape(
-            -1, len(X)
-        )
-        spread = squares.mean(axis=0) if len(others) else np.zeros(len(X))
+        squares = [((other(X) - middle) ** 2).max(axis=1) for other in others]
+        spread = np.mean(squares, axis=0) if squares else np.zeros(len(X))
         return stated.tolerance + _SIGMAS * np.sqrt(stated.noise**2 + spread)
 
     return allowance

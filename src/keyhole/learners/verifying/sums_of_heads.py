@@ -1,6 +1,4 @@
-"""Sums of heads before fresh queries: what learners of several heads have in common when they
-stop.
-"""
+"""How learners of several heads stop: a sum of heads before fresh queries."""
 
 from __future__ import annotations
 
@@ -105,7 +103,8 @@ def describe_sum(model: MultiHead | None, verdict: Verdict) -> str:
         )
     if not verdict.verified:
         return "The model is the nearest one found; nothing of it is certain."
-    names = "W, V" + (", h" if model.h is not None else "") + (", c" if model.c is not None else "")
+    present = {"W": model.W, "V": model.V, "h": model.h, "c": model.c}
+    names = ", ".join(name for name, tensor in present.items() if tensor is not None)
     return (
         f"{names} of {len(model.W)} heads are determined; their order, key biases, and how W and V"
         " split into factors act on no answer."

@@ -1,6 +1,4 @@
-"""A few answers that no member of a class can give, whatever its parameters: what alone refutes a
-class.
-"""
+"""Witnesses: a few answers that no member of a class can give, which alone refute a class."""
 
 from __future__ import annotations
 
@@ -11,18 +9,16 @@ from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample
 from keyhole.oracles import Counted
 
-_SCALES = (1.0, 30.0)
+_SCALES = (1.0, 30.0)  # attention that is even at the first may show at the second
 _EACH = 3
 _APART = 1e-7  # a relative difference that is none of rounding
-_ROUNDINGS = 2.0**14
+_ROUNDINGS = 2.0**14  # of the declared size, up to which a difference says nothing
 
 
 def find_earlier_tokens_acting(
     oracle: Counted, case: Counterexample | None, roundoff: float
 ) -> Counterexample | None:
-    """A sequence that is answered otherwise than its last token alone, as by no network of that
-    token.
-    """
+    """A sequence answered otherwise than its last token, as by no network of that token."""
     if case is None or len(case.tokens) == 1:
         return None
     X = case.tokens[None]
@@ -39,7 +35,8 @@ def find_uneven_attention(
     """
     for scale in _SCALES:
         X = scale * rng.normal(size=(_EACH, 3, oracle.width))
-        copies, lone = np.repeat(X[:, -1:], 3, axis=1), X[:, -1:]
+        lone = X[:, -1:]
+        copies = np.repeat(lone, 3, axis=1)
         same = ((copies, lone), (X[:, [1, 0, 2]], X), (np.repeat(X, 2, axis=1), X))
         for asked, equal in same:
             case = _find_difference(oracle, asked, equal, roundoff)
@@ -51,12 +48,11 @@ def find_uneven_attention(
 def _find_difference(
     oracle: Counted, X: Stack, equal: Stack, roundoff: float
 ) -> Counterexample | None:
-    """The sequence of X that is answered otherwise than its equal, by more than rounding; None
-    where none is.
-    """
+    """The sequence of X answered otherwise than its equal, by more than rounding, or None."""
     try:
         with oracle.phase("verify"):
-            answers, others = oracle.ask(X.copy()), oracle.ask(equal.copy())
+            answers, others = (oracle.ask(Z.copy()) for Z in (X, equal))
+    # Without room to look there is no witness, and the doubt stays a doubt.
     except BudgetSpent:
         return None
     gap = np.abs(answers - others).max(axis=1)
