@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keyhole.learners.one_head.nuclear import minimise_nuclear_norm
+from keyhole.learners.one_head.nuclear_program import minimise_nuclear_norm
 
 STEP = 0.125
 RATIOS = tuple(np.arange(1.0, 3.26, STEP))

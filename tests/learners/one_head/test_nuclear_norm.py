@@ -10,7 +10,8 @@ import pytest
 
 from keyhole import Head, InvalidInput, Local, Outcome, Verdict
 from keyhole.learners.one_head.learner import recover_head
-from keyhole.learners.one_head.nuclear import NuclearNorm, minimise_nuclear_norm
+from keyhole.learners.one_head.nuclear import NuclearNorm
+from keyhole.learners.one_head.nuclear_program import minimise_nuclear_norm
 
 pytestmark = pytest.mark.theorem("BSHK26/5.1")
 

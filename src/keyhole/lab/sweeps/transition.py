@@ -12,7 +12,7 @@ from keyhole.errors import InvalidInput
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import TransitionJob
 from keyhole.lab.runs.records import Record
-from keyhole.learners.one_head.nuclear import minimise_nuclear_norm
+from keyhole.learners.one_head.nuclear_program import minimise_nuclear_norm
 
 _FOUND = 1e-6  # relative error of a success
 

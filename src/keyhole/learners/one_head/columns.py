@@ -20,12 +20,11 @@ from keyhole.learners.one_head.probes import TARGET, Cut, Prober
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Directions:
-    """Orthonormal rows `O` of the unknown's domain, in random order, and the unit tokens `Y` that
-    ask for them.
+    """Orthonormal rows of the unknown's domain, in random order, and the tokens that ask for them.
 
     Args:
         O: one row per direction.
-        Y: the tokens.
+        Y: the tokens, of length one.
         weight: what a measured column is divided by to become M o_j.
     """
 
@@ -37,9 +36,8 @@ class Directions:
     def random(cls, width: int, *, biased: bool, rng: np.random.Generator) -> Directions:
         """A random orthonormal basis, or a randomly turned simplex when a score bias acts."""
         with pin_one_thread():
-            turn = np.linalg.qr(
-                rng.normal(size=(width, _count_random_directions(width))), mode="complete"
-            )[0].T
+            drawn = rng.normal(size=(width, _count_random_directions(width)))
+            turn = np.linalg.qr(drawn, mode="complete")[0].T
             if not biased:
                 return cls(turn, turn, 1.0)
             n = width + 1
@@ -51,17 +49,14 @@ class Directions:
 
 
 def _count_random_directions(width: int) -> int:
-    """How many directions are drawn at random; the others, only needed beyond that rank, complete
-    the basis.
-    """
+    """How many directions are drawn; the others, needed beyond that rank, complete the basis."""
+    # Completing a basis is cheaper than making as many random vectors orthogonal.
     return width if width <= 512 else max(256, width // 8)
 
 
 @dataclass(slots=True)
 class Columns:
-    """Columns of M measured so far: `C` holds M o_j for the first rows j of the directions, as
-    rows.
-    """
+    """Columns of M measured so far: `C` holds M o_j, as rows, for the first directions j."""
 
     prober: Prober
     design: Design
@@ -74,25 +69,27 @@ class Columns:
         return sum(map(len, self.C))
 
     @property
+    def left(self) -> int:
+        """How many directions have not been asked."""
+        return len(self.directions.Y) - self.known
+
+    @property
     def readable(self) -> float:
         """Norm of a column whose logits are of the size aimed at."""
-        return (
-            TARGET
-            * float(np.sqrt(self.design.X.shape[2]))
-            / (self.prober.sx * self.directions.weight)
-        )
+        size = TARGET * float(np.sqrt(self.design.X.shape[2]))
+        return size / (self.prober.sx * self.directions.weight)
 
     def noise(self) -> float:
-        """Norm of the error of one column, from asking one direction at two lengths of x that round
-        differently.
-        """
+        """Norm of the error of one column, from two lengths of x that round differently."""
         with self.prober.oracle.phase("measure"):
-            first, second = (self._once(share) for share in (1.0, 0.7))
+            first, second = (self._measure_first(share) for share in (1.0, 0.7))
         return float(np.linalg.norm(first - second)) / float(np.sqrt(2.0))
 
-    def _once(self, share: float) -> Matrix:
-        length, self.prober.sx = self.prober.sx, share * self.prober.sx
+    def _measure_first(self, share: float) -> Matrix:
+        length = self.prober.sx
+        self.prober.sx = share * length
         T = self.prober.forms(self.design, self.directions.Y[:1])
+        # Measuring may have steered it; other columns are steered by themselves.
         self.prober.sx = length
         return self.design.solve(T) / self.directions.weight
 
@@ -108,6 +105,14 @@ class Columns:
             self._keep(cut.forms)
             raise
         return self._keep(T)
+
+    def measure_along(self, design: Design, Q: Matrix) -> Matrix:
+        """Q^T M: known from the measured columns, and asked along Q on the directions left."""
+        with self.prober.oracle.phase("measure"):
+            T = self.prober.forms(design, self.directions.Y[self.known :])
+        with pin_one_thread():
+            rows = [np.concatenate(self.C) @ Q, design.solve(T) / self.directions.weight]
+            return np.concatenate(rows).T @ self.directions.O
 
     def _keep(self, T: Matrix) -> Matrix:
         with pin_one_thread():

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from keyhole._arrays import EPS, Array, Matrix, Vector, pin_one_thread
 
 _WIDE = 256  # width from which building queries takes a share of the time worth saving
-# logits per query where answers are coarser than float64: more would each be too small a share
+# Logits per query where answers are coarser than float64: more would each be too small a share.
 _COARSE = 8
 _CAN_SEE = 0.3  # least singular value at which a block of directions counts as seeing the read-out
 
@@ -30,8 +30,7 @@ class Design:
     Args:
         X: the vectors, group by group.
         decoder: turns V^T (sum_k alpha_k x_k) into the shares alpha, the same for every group.
-        solve: turns readings (one row per column measured, one entry per vector) into columns m, as
-            rows.
+        solve: turns readings, a row per column and an entry per vector, into columns m, as rows.
         sparse: where vector i has no entries but i and one that all share, that one.
     """
 
@@ -54,8 +53,7 @@ def _find_readable_directions(V: Matrix, most: int, cut: float) -> tuple[Matrix,
 
 
 def _build_tight_frame(R: Matrix) -> Matrix:
-    """A tight frame F of R^size in groups, F^T F = I, with F R the same in every group, orthogonal
-    / sqrt(groups).
+    """A tight frame F in groups, F^T F = I, with F R orthogonal and the same in every group.
 
     With B an orthogonal completion of R, padded with zero rows to whole groups, it is (H (x) I)
     B^T, H the reflection that maps e_1 to the constant unit vector.
@@ -96,15 +94,16 @@ def build_frame_design(V: Matrix, Q: Matrix | None = None, *, most: int, cut: fl
 def _build_tilted_design(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None) -> Design:
     together = R.shape[1]
     groups = len(F) // together
-    share = 0.5 if groups > 1 else 1.0
-    k = math.sqrt(groups * share)
-    a = math.sqrt((1.0 - share) / (1.0 - 1.0 / groups)) if groups > 1 else 1.0
+    k = a = 1.0
+    # Of one group V sees everything; of more, half of the squared length of every vector.
+    if groups > 1:
+        k = math.sqrt(groups * 0.5)
+        a = math.sqrt(0.5 / (1.0 - 1.0 / groups))
     seen = F @ R
     X = a * F
     X += (k - a) * seen @ R.T
 
-    # With s = seen^T t = k R^T m, what is left of t is a F m restricted to the complement of R: no
-    # digits cancel.
+    # With s = seen^T t = k R^T m, what is left of t is a F m off R: no digits cancel.
     def solve(T: Matrix) -> Matrix:
         s = T @ seen
         return (T - s @ seen.T) @ X / a**2 + (s / k) @ R.T
@@ -116,8 +115,7 @@ def _build_tilted_design(F: Matrix, R: Matrix, decoder: Matrix, Q: Matrix | None
 
 
 def build_pair_design(V: Matrix) -> Design:
-    """Vectors of two entries, for one output: quick to ask, since few numbers differ from query to
-    query.
+    """Vectors of two entries, for one output: quick to ask, as few numbers differ by query.
 
     With p the entry of v that is largest, x_i = c_i (s_i e_i + e_p), s_i = sign(v_i v_p) and c_i =
     |v_p| / (|v_i| + |v_p|), so that x_i . v = v_p for all i; then m_p = t_p, m_i = s_i (t_i / c_i -
@@ -152,6 +150,7 @@ def build_outside_design(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Desi
         inside = Q.T @ R
         P = R - Q @ inside
         rank, together = inside.shape
+        # One group can be turned to suit V, and need not see it all from outside.
         if rank <= together:
             return _build_turned_design(Q, P, inside, decoder)
         if np.linalg.svd(P, compute_uv=False)[-1] < _CAN_SEE:
@@ -164,8 +163,7 @@ def build_outside_design(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Desi
 
 
 def _build_turned_design(Q: Matrix, P: Matrix, inside: Matrix, decoder: Matrix) -> Design:
-    r"""The same in one group, the basis Q turned to V's directions so that nothing is divided by
-    what is outside.
+    r"""The same in one group, Q turned to V's directions: nothing is divided by what is outside.
 
     With $Q^\top R = U C Z^\top$ (C the cosines between both spaces) and $F = Z U^\top$, the vectors
     $X = F Q^\top + B P^\top$ see V as $F Q^\top R + B P^\top P = Z C Z^\top + B (I - Z C^2
@@ -179,8 +177,9 @@ def _build_turned_design(Q: Matrix, P: Matrix, inside: Matrix, decoder: Matrix) 
 
 
 def draw_scattered_design(V: Matrix, count: int, *, rng: np.random.Generator) -> Design:
-    """Random dense vectors (vhat + w) / sqrt 2 with w orthogonal to what V sees best: no entry of W
-    escapes them.
+    """Random dense vectors, which no entry of W escapes.
+
+    They are (vhat + w) / sqrt 2 with w orthogonal to vhat, the direction that V sees best.
     """
     R, decoder = _find_readable_directions(V, 1, 1.0)
     w = rng.normal(size=(count, len(V)))
@@ -196,14 +195,12 @@ def build_lone_design(V: Matrix, x: Vector) -> Design:
 
 
 def choose_full_design(V: Matrix, *, roundoff: float) -> Design:
-    """The design that measures whole columns: two entries per vector where one output and a large
-    width allow it.
-    """
+    """The design that measures whole columns: pairs of entries where one output allows it."""
+    # Tilted frames read best under rounding; what pairs lose is affordable in float64 only.
     if V.shape[1] == 1 and len(V) >= _WIDE and roundoff <= EPS:
         return build_pair_design(V)
-    return build_frame_design(
-        V, most=V.shape[1] if roundoff <= EPS else _COARSE, cut=roundoff**0.25
-    )
+    most = V.shape[1] if roundoff <= EPS else _COARSE
+    return build_frame_design(V, most=most, cut=roundoff**0.25)
 
 
 def choose_span_design(V: Matrix, Q: Matrix, *, most: int, cut: float) -> Design:

@@ -13,17 +13,16 @@ import numpy as np
 
 from keyhole._arrays import EPS, Matrix
 from keyhole.errors import InvalidInput
-from keyhole.identify import head_freedom, matrix_rank
-from keyhole.learners.base import Plan, Recovery, bound_queries
+from keyhole.identify import matrix_rank
+from keyhole.learners.base import Plan, Recovery
 from keyhole.learners.one_head.columns import Columns
 from keyhole.learners.one_head.exact import measure_every_column
-from keyhole.learners.one_head.learner import Measured, recover_head
-from keyhole.learners.verifying.questions import QUERIES
+from keyhole.learners.one_head.learner import Measured, plan_head, recover_head
 from keyhole.models import Head
 from keyhole.oracles import Oracle
 
 _CARRIES = 200.0  # roundings that the largest digit sum must stay above
-_TRIES = 5
+_TRIES = 5  # with four times as many levels each
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,66 +45,48 @@ class Grid:
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """D ceil(d / K) queries to measure, K the columns that one logit carries."""
-        together = min(width, outputs)
         packed = -(-width // _count_digits(self.levels or 1, width))
-        by_phase = {
-            "read": width + 5,
-            "scale": 6,
-            "measure": (packed + 1) * -(-width // together),
-            "verify": QUERIES,
-        }
-        freedom = head_freedom(width, outputs=outputs)
-        return Plan(
-            by_phase=by_phase,
-            at_most=bound_queries(by_phase),
-            degrees_of_freedom=freedom,
-            outputs=outputs,
-        )
+        return plan_head(width, outputs, (packed + 1) * -(-width // min(width, outputs)))
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
-        """Recover W exactly as grid points; a score bias, or digits that do not decode, cost the
-        full number.
-        """
+        """Recover W as grid points; a score bias, or digits that do not decode, cost the most."""
         return recover_head(oracle, self._measure, rng=rng)
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
+        # A score bias is on no grid, and coarse answers carry too few digits to pack columns.
         if columns.directions.weight != 1.0 or columns.prober.roundoff > EPS:
             return measure_every_column(columns, rng)
         width = columns.design.X.shape[2]
-        levels = self.levels or self._levels(columns)
+        levels = self.levels or self._guess_levels(columns)
         for _ in range(_TRIES):
             digits = _count_digits(levels, width)
-            N = None if digits < 2 else self._decoded(columns, levels, digits)
+            N = None if digits < 2 else self._decode_columns(columns, levels, digits)
             if N is not None:
                 return Measured(self.step * N, None, matrix_rank(N))
+            # Digits that do not decode are too large for the base.
             levels *= 4
         return measure_every_column(columns, rng)
 
-    def _levels(self, columns: Columns) -> int:
+    def _guess_levels(self, columns: Columns) -> int:
         """Twice the largest multiple in one column."""
-        return 2 * max(
-            1,
-            int(
-                np.abs(np.round(self._column(columns, np.eye(columns.design.X.shape[2])[:1]))).max()
-            ),
-        )
+        column = self._measure_sums(columns, np.eye(columns.design.X.shape[2])[:1])
+        return 2 * max(1, int(np.abs(np.round(column)).max()))
 
-    def _column(self, columns: Columns, Y: Matrix) -> Matrix:
+    def _measure_sums(self, columns: Columns, Y: Matrix) -> Matrix:
         """N y for every row y, not yet rounded."""
         lengths = np.linalg.norm(Y, axis=1, keepdims=True)
         with columns.prober.oracle.phase("measure"):
             T = columns.prober.forms(columns.design, Y / lengths)
         return columns.design.solve(T) * lengths / (columns.prober.sy * self.step)
 
-    def _decoded(self, columns: Columns, levels: int, digits: int) -> Matrix | None:
-        """N from packed columns, or None when a sum is not near a whole number or a digit is out of
-        range.
-        """
-        width, base = columns.design.X.shape[2], 2 * levels + 1
+    def _decode_columns(self, columns: Columns, levels: int, digits: int) -> Matrix | None:
+        """N from packed columns, or None when a sum is not whole or a digit is out of range."""
+        width = columns.design.X.shape[2]
+        base = 2 * levels + 1
         packed = -(-width // digits)
         powers = float(base) ** np.arange(digits)[None]
         Y: Matrix = np.kron(np.eye(packed), powers).astype(np.float64)
-        sums = self._column(columns, Y[:, :width])
+        sums = self._measure_sums(columns, Y[:, :width])
         whole = np.round(sums)
         if np.abs(sums - whole).max() > 0.25:
             return None
@@ -118,9 +99,6 @@ class Grid:
 
 
 def _count_digits(levels: int, width: int) -> int:
-    """How many digits to the base 2 levels + 1 a column can carry and still be read to a
-    quarter.
-    """
-    return max(
-        1, min(width, int(np.log(1.0 / (_CARRIES * EPS * np.sqrt(width))) / np.log(2 * levels + 1)))
-    )
+    """How many digits to the base 2 levels + 1 a column carries and is still read to a quarter."""
+    carried = np.log(1.0 / (_CARRIES * EPS * np.sqrt(width)))
+    return max(1, min(width, int(carried / np.log(2 * levels + 1))))

@@ -1,6 +1,4 @@
-"""The road every learner of a single head takes: read out, find scales, measure, assemble,
-verify.
-"""
+"""The road every learner of a single head takes: read out, find scales, measure, verify."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from keyhole._arrays import Array, Matrix, Vector
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.identify import head_freedom
-from keyhole.learners.base import Counterexample, Fresh, Recovery, Status
+from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, bound_queries
 from keyhole.learners.one_head.columns import Columns, Directions
 from keyhole.learners.one_head.designs import choose_full_design, draw_scattered_design
 from keyhole.learners.one_head.probes import Saturated
@@ -33,6 +31,7 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import EXACT, examine_model, hint_at_rounding
+from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Factored, Head
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
@@ -51,11 +50,42 @@ class Measured:
 Strategy = Callable[[Columns, np.random.Generator], Measured]
 
 
+def plan_head(
+    width: int,
+    outputs: int,
+    measure: int,
+    *,
+    rank: int | None = None,
+    checks: int | None = None,
+    most: int | None = None,
+) -> Plan:
+    """What a head costs: d + 5 queries to read out, a few for the scale, and what a strategy asks.
+
+    Args:
+        width: of a token.
+        outputs: numbers per answer.
+        measure: queries that measure W.
+        rank: the rank of W, where it is known.
+        checks: queries that find the rank, where it is looked for.
+        most: queries that measure W where more are needed than expected.
+    """
+    by_phase = {"read": width + 5, "scale": 6, "measure": measure}
+    if checks is not None:
+        by_phase["rank"] = checks
+    by_phase["verify"] = QUERIES
+    return Plan(
+        by_phase=by_phase,
+        at_most=bound_queries(by_phase | {"measure": most or measure}),
+        degrees_of_freedom=head_freedom(
+            width, outputs=outputs, rank=width if rank is None else min(rank, width)
+        ),
+        outputs=outputs,
+    )
+
+
 @dataclass(slots=True)
 class HeadSession:
-    """One recovery under way: what is known so far, so that a spent budget leaves a partial
-    model.
-    """
+    """One recovery under way; what is known so far makes a partial model when the budget ends."""
 
     oracle: Counted
     roundoff: float
@@ -68,34 +98,35 @@ class HeadSession:
     def measure(self, strategy: Strategy) -> Head:
         """The head, fitted and not yet verified."""
         with self.oracle.phase("read"):
-            readout = self.readout = measure_readout(
-                self.oracle, roundoff=self.roundoff, rng=self.rng
-            )
+            readout = measure_readout(self.oracle, roundoff=self.roundoff, rng=self.rng)
+        self.readout = readout
         if readout.blind:
             self.rank = 0
             return self.head(np.zeros((self.oracle.width,) * 2), None)
-        design = choose_full_design(readout.V, roundoff=self.roundoff)
-        with self.oracle.phase("scale"):
-            probes = (
-                design
-                if design.sparse is None
-                else draw_scattered_design(readout.V, 8, rng=self.rng)
-            )
-            prober = calibrate_prober(
-                self.oracle, readout, probes, roundoff=self.roundoff, rng=self.rng
-            )
-        directions = Directions.random(self.oracle.width, biased=readout.biased, rng=self.rng)
-        self.columns = Columns(prober, design, directions)
-        measured = (
-            self._no_scores(self.columns) if prober.sy == 0.0 else strategy(self.columns, self.rng)
-        )
+        self.columns = self._prepare_columns(readout)
+        # A scale of zero says that no length of tokens made W act.
+        if self.columns.prober.sy == 0.0:
+            measured = self._measure_bias_alone(self.columns)
+        else:
+            measured = strategy(self.columns, self.rng)
         self.rank = measured.rank
-        self.bias_freedom = (
-            0 if measured.h is None else self.oracle.width if measured.bias_free else measured.rank
-        )
+        if measured.h is not None:
+            self.bias_freedom = self.oracle.width if measured.bias_free else measured.rank
         return self.head(measured.W, measured.h)
 
-    def _no_scores(self, columns: Columns) -> Measured:
+    def _prepare_columns(self, readout: Readout) -> Columns:
+        """Find the scale, and draw the directions to be measured."""
+        roundoff = self.roundoff
+        design = probes = choose_full_design(readout.V, roundoff=roundoff)
+        # Vectors of two entries may all miss the few entries of W that are not small.
+        if design.sparse is not None:
+            probes = draw_scattered_design(readout.V, 8, rng=self.rng)
+        with self.oracle.phase("scale"):
+            prober = calibrate_prober(self.oracle, readout, probes, roundoff=roundoff, rng=self.rng)
+        directions = Directions.random(self.oracle.width, biased=readout.biased, rng=self.rng)
+        return Columns(prober, design, directions)
+
+    def _measure_bias_alone(self, columns: Columns) -> Measured:
         """W = 0; a score bias is still measured, with y = 0."""
         d = self.oracle.width
         h = None
@@ -122,9 +153,7 @@ class HeadSession:
 
 
 def recover_head(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator) -> Recovery[Head]:
-    """Run one strategy and verify its head on fresh queries; every way to stop ends in a
-    Recovery.
-    """
+    """Run one strategy and verify its head on fresh queries."""
     measuring, checking = rng.spawn(2)
     session = HeadSession(Counted(oracle), read_imperfection(oracle).roundoff, measuring)
     try:
@@ -136,18 +165,15 @@ def recover_head(oracle: Oracle, strategy: Strategy, *, rng: np.random.Generator
     except Scattered as found:
         return _conclude_head(session, None, end_scattered(found.gap))
     except NotAHead as refusal:
-        return _conclude_head(
-            session, None, _refuse_head(session, Status.NOT_A_HEAD, refusal.counterexample)
-        )
+        ending = _refuse_head(session, Status.NOT_A_HEAD, refusal.counterexample)
+        return _conclude_head(session, None, ending)
     return _conclude_head(session, head, _judge_head(session, head, checking))
 
 
 def _judge_head(session: HeadSession, head: Head, rng: np.random.Generator) -> Ending:
-    tolerance = (
-        EXACT
-        if read_imperfection(session.oracle).perfect
-        else _allow_declared_rounding(session, head)
-    )
+    tolerance = EXACT
+    if not read_imperfection(session.oracle).perfect:
+        tolerance = _allow_declared_rounding(session, head)
     with session.oracle.phase("verify"):
         seen = examine_model(
             session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng
@@ -164,9 +190,7 @@ def _judge_head(session: HeadSession, head: Head, rng: np.random.Generator) -> E
 
 
 def _measure_probe_scores(session: HeadSession, head: Head) -> float:
-    """Size of the scores that W gave the probes: a large score bias keeps it small, and W
-    imprecise.
-    """
+    """Size of the scores that W gave the probes: a large score bias keeps it small."""
     if session.columns is None or head.h is None:
         return 1.0
     prober = session.columns.prober
@@ -174,20 +198,13 @@ def _measure_probe_scores(session: HeadSession, head: Head) -> float:
 
 
 def _allow_declared_rounding(session: HeadSession, head: Head) -> float:
-    """What a declared rounding explains: four decimal digits for the inversion, more where W acted
-    weakly.
-    """
-    return (
-        1e4
-        * session.roundoff
-        * float(np.clip(0.25 / max(_measure_probe_scores(session, head), 1e-6), 1.0, 30.0))
-    )
+    """What a declared rounding explains: four decimal digits, more where W acted weakly."""
+    acted = max(_measure_probe_scores(session, head), 1e-6)
+    return 1e4 * session.roundoff * float(np.clip(0.25 / acted, 1.0, 30.0))
 
 
 def _bound_weak_error(session: HeadSession, head: Head) -> float:
-    """Relative error that rounding alone explains when W acts on probes only weakly; 0 when it acts
-    well.
-    """
+    """Relative error that rounding alone explains where W acts weakly; 0 where it acts well."""
     acted = _measure_probe_scores(session, head)
     return 1e4 * session.roundoff / acted if 0 < acted < 1e-2 else 0.0
 
@@ -196,11 +213,10 @@ def _refuse_head(
     session: HeadSession, status: Status, case: Counterexample | None, *, near: bool = False
 ) -> Ending:
     """Refuse, unless the target turns out to answer the same question differently."""
+    # Where rounding explains the gap, the class is not in doubt.
     if near:
-        return Ending(
-            status=Status.IMPRECISE,
-            detail="A score bias far larger than the scores keeps tokens short.",
-        )
+        detail = "A score bias far larger than the scores keeps tokens short."
+        return Ending(status=Status.IMPRECISE, detail=detail)
     probe = session.readout.probe if session.readout is not None else None
     answers = [a for a in (probe and probe[1], case and case.answer[None]) if a is not None]
     words = (describe_case(case, "what such a head can answer"), hint_at_rounding(answers))
@@ -209,15 +225,14 @@ def _refuse_head(
 
 
 def _conclude_head(session: HeadSession, head: Head | None, ending: Ending) -> Recovery[Head]:
+    refuted = ending.verdict is Verdict.CLASS_REFUTED
     return conclude(
         session.oracle,
         ending,
         Account(
             model=head,
             reason=_explain_why_head(session),
-            determined=_describe_determined_head(
-                session, head, ending.verdict is Verdict.CLASS_REFUTED
-            ),
+            determined=_describe_determined_head(session, head, refuted),
             degrees_of_freedom=_count_head_freedom(session),
             rank=session.rank,
             bars=_estimate_head_bars(session, ending.fresh) if session.rank is not None else {},
@@ -253,13 +268,12 @@ def _explain_why_head(session: HeadSession) -> str:
     there = [name for name, yes in acts.items() if yes]
     absent = [name for name, yes in acts.items() if not yes]
     parts = ["Single tokens are answered by an affine map"]
-    parts += (
-        [f"{' and '.join(there)} acts" if len(there) == 1 else f"{' and '.join(there)} act"]
-        if there
-        else []
-    )
-    parts += [f"no sign of {' or '.join(absent)}"] if absent else []
-    parts += [f"W has rank {session.rank}"] if session.rank is not None else []
+    if there:
+        parts.append(f"{' and '.join(there)} {'acts' if len(there) == 1 else 'act'}")
+    if absent:
+        parts.append(f"no sign of {' or '.join(absent)}")
+    if session.rank is not None:
+        parts.append(f"W has rank {session.rank}")
     return "; ".join(parts) + "."
 
 
@@ -267,9 +281,6 @@ def _describe_determined_head(session: HeadSession, head: Head | None, refuted: 
     readout = session.readout
     if readout is None or head is None:
         return "Nothing was determined."
-    extra = [
-        name for name, tensor in (("h", head.h), ("c", head.c), ("U", head.U)) if tensor is not None
-    ]
     if not head.V.any():
         known = "c + x_N U" if readout.U is not None else f"the constant {readout.c.tolist()}"
         return (
@@ -287,7 +298,8 @@ def _describe_determined_head(session: HeadSession, head: Head | None, refuted: 
             f"V is determined; W along {columns} of {session.oracle.width} directions, zero"
             " elsewhere."
         )
-    names = ", ".join(["W", "V", *extra])
+    tensors = {"W": head.W, "V": head.V, "h": head.h, "c": head.c, "U": head.U}
+    names = ", ".join(name for name, tensor in tensors.items() if tensor is not None)
     return (
         f"{names} are determined; a key bias, and how W splits into queries and keys, act on no"
         " answer."
@@ -301,7 +313,8 @@ def _estimate_head_bars(session: HeadSession, fresh: Fresh | None) -> dict[str, 
     a form to that over sx, and an entry of W to that over sx sy, with a factor of three for the
     inversion.
     """
-    readout, columns = session.readout, session.columns
+    readout = session.readout
+    columns = session.columns
     if readout is None or readout.blind:
         return {}
     noise = max(4 * session.roundoff, fresh.relative if fresh is not None else 0.0)

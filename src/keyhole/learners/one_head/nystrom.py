@@ -1,5 +1,4 @@
-r"""A head of low rank in one round: generalised Nystrom, no question depending on an earlier
-answer.
+r"""A head of low rank in one round (generalised Nystrom): no question depends on an answer.
 
 $$M = (M Y)\,(X^\top M Y)^{+}\,(X^\top M)$$
 
@@ -16,14 +15,12 @@ import numpy as np
 
 from keyhole._arrays import Matrix, pin_one_thread
 from keyhole.errors import InvalidInput
-from keyhole.identify import head_freedom
-from keyhole.learners.base import Plan, Recovery, bound_queries
+from keyhole.learners.base import Plan, Recovery
 from keyhole.learners.one_head.columns import Columns
 from keyhole.learners.one_head.designs import build_frame_design
-from keyhole.learners.one_head.learner import Measured, recover_head
-from keyhole.learners.one_head.low_rank import attach_rank, certify_low_rank
-from keyhole.learners.verifying.questions import QUERIES
-from keyhole.models import Factored, Head
+from keyhole.learners.one_head.learner import Measured, plan_head, recover_head
+from keyhole.learners.one_head.low_rank import certify_low_rank, multiply_factors
+from keyhole.models import Head
 from keyhole.oracles import Oracle
 
 _CUT = 1e-11  # singular values of the core below this share of the largest are rounding
@@ -56,23 +53,15 @@ class Nystrom:
         together = min(width, outputs)
         k, rows = self._sizes(width)
         measure = k * -(-width // together) + (width - k) * -(-rows // min(together, rows))
-        by_phase = {"read": width + 5, "scale": 6, "measure": measure, "verify": QUERIES}
-        freedom = head_freedom(width, outputs=outputs, rank=min(self.rank, width))
-        return Plan(
-            by_phase=by_phase,
-            at_most=bound_queries(by_phase),
-            degrees_of_freedom=freedom,
-            outputs=outputs,
-        )
+        return plan_head(width, outputs, measure, rank=self.rank)
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover a head of low rank without adapting to answers."""
         recovery = recover_head(oracle, self._measure, rng=rng)
         planned = self.plan(oracle.width, outputs=oracle.outputs or 1).by_phase["measure"]
-        return replace(
-            recovery,
-            certificate=certify_low_rank(recovery, oracle.width, allowed=1.1 * planned + 60),
-        )
+        # What is saturated is asked again: a tenth more, and a few for narrow targets.
+        certificate = certify_low_rank(recovery, oracle.width, allowed=1.1 * planned + 60)
+        return replace(recovery, certificate=certificate)
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
         width = columns.design.X.shape[2]
@@ -80,19 +69,14 @@ class Nystrom:
         with pin_one_thread():
             Q = np.linalg.qr(rng.normal(size=(width, rows)))[0]
         C = columns.measure(k).T
-        with columns.prober.oracle.phase("measure"):
-            design = build_frame_design(
-                columns.prober.readout.V,
-                Q,
-                most=columns.design.X.shape[1],
-                cut=columns.prober.roundoff**0.25,
-            )
-            T = columns.prober.forms(design, columns.directions.Y[k:])
+        design = build_frame_design(
+            columns.prober.readout.V,
+            Q,
+            most=columns.design.X.shape[1],
+            cut=columns.prober.roundoff**0.25,
+        )
+        R = columns.measure_along(design, Q)
         with pin_one_thread():
-            R = (
-                np.concatenate([C.T @ Q, design.solve(T) / columns.directions.weight]).T
-                @ columns.directions.O
-            )
             return _multiply_factors(columns, C, Q.T @ C, R)
 
 
@@ -100,7 +84,4 @@ def _multiply_factors(columns: Columns, C: Matrix, core: Matrix, R: Matrix) -> M
     """C core^+ R, cut where the core is rounding."""
     U, S, Z = np.linalg.svd(core, full_matrices=False)
     rank = int((_CUT * S[0] < S).sum())
-    A, G = C @ (Z[:rank].T / S[:rank]), U[:, :rank].T @ R
-    B, h = columns.split(G)
-    W = Factored(A, B.T) if 2 * rank < len(C) else A @ B
-    return attach_rank(W, None if h is None else A @ h, rank)
+    return multiply_factors(columns, C @ (Z[:rank].T / S[:rank]), U[:, :rank].T @ R)

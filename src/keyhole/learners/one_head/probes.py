@@ -1,8 +1,8 @@
-r"""The measurement layer under every learner of a single head: pairs (x, y) in, forms $x^\top(W y +
-h)$ out.
+r"""What every learner of a single head measures with: pairs (x, y) in, forms out.
 
-It builds the queries of a design, asks them in batches, reads the softmax shares, keeps the logits
-near a target size, asks again what was saturated, and refuses answers no head can give.
+A form is $x^\top(W y + h)$. A `Prober` builds the queries of a design, asks them in batches, reads
+the softmax shares, keeps the logits near a target size, asks again what was saturated, and refuses
+answers no head can give.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ TARGET = 0.8  # root-mean-square logit aimed at
 REASK_ABOVE = 6.0  # a logit larger than this is asked again at a smaller scale
 _ROUNDS = 40  # of asking again
 SPARE_REASKS = 1000  # queries asked again at most, above one for each query of the plan
-# sequences per call where tokens are long; up to four times as many where they are short
+# Sequences per call where tokens are long; up to four times as many where they are short.
 _BATCH = 512
-_NUMBERS = 1 << 19
+_NUMBERS = 1 << 19  # in one call, which bounds the memory of a batch
 _SLACK = 1e-6  # how far outside [0, 1] a share may be before the class is refuted
 
 Indices = Int[np.ndarray, "n"]
@@ -78,27 +78,27 @@ class Prober:
     def forms(self, design: Design, Y: Matrix) -> Matrix:
         """Forms x . (W (sy y) + h): a row for each y of Y, a column for each x of the design."""
         out = np.empty((len(Y), *design.X.shape[:2]))
-        for js, gs in self._batches(len(Y), *design.X.shape[:2]):
+        for js, gs in self._split_batches(len(Y), *design.X.shape[:2]):
             try:
-                out[js, gs] = self._block(design, self.sy * Y[js], gs)
+                out[js, gs] = self._measure_block(design, self.sy * Y[js], gs)
             except BudgetSpent as spent:
                 late = spent.forms if isinstance(spent, Cut) else out[:0]
-                raise Cut(
-                    spent, np.concatenate([out[: js.start], late]).reshape(-1, design.vectors)
-                ) from spent
-        return out.reshape(len(Y), design.X.shape[0] * design.X.shape[1])  # of no column too
+                complete = np.concatenate([out[: js.start], late])
+                raise Cut(spent, complete.reshape(-1, design.vectors)) from spent
+        # Spelled out, as -1 cannot stand for the size of a matrix without rows.
+        return out.reshape(len(Y), design.vectors)
 
-    def _batches(self, columns: int, groups: int, together: int) -> Iterator[tuple[slice, slice]]:
+    def _split_batches(
+        self, columns: int, groups: int, together: int
+    ) -> Iterator[tuple[slice, slice]]:
         most = max(_BATCH, min(4 * _BATCH, _NUMBERS // ((together + 1) * self.oracle.width)))
         many = max(1, most // groups)
         for j in range(0, columns, many):
             for g in range(0, groups, most):
                 yield slice(j, min(j + many, columns)), slice(g, min(g + most, groups))
 
-    def _queries(self, design: Design, y: Matrix, gs: slice) -> Sequences:
-        """Sequences [y + x_1; ..; y] for every y and every group; sparse vectors are added entry by
-        entry.
-        """
+    def _build_queries(self, design: Design, y: Matrix, gs: slice) -> Sequences:
+        """Sequences [y + x_1; ..; y] for every y and group; sparse vectors entry by entry."""
         x = design.X[gs]
         room = self._scratch.array((len(y), len(x), x.shape[1] + 1, x.shape[2]))
         if design.sparse is None:
@@ -106,46 +106,51 @@ class Prober:
             room[:, :, -1] = y[:, None]
         else:
             at = np.arange(len(design.X))[gs]
+            row = at - gs.start
             room[:] = y[:, None, None]
-            room[:, at - gs.start, 0, at] += (
-                self.sx * x[at - gs.start, 0, at] * (at != design.sparse)
-            )
+            room[:, row, 0, at] += self.sx * x[row, 0, at] * (at != design.sparse)
             room[:, :, 0, design.sparse] += self.sx * x[:, 0, design.sparse]
         return room.reshape(-1, *room.shape[2:])
 
-    def _block(self, design: Design, y: Matrix, gs: slice) -> Array:
+    def _measure_block(self, design: Design, y: Matrix, gs: slice) -> Array:
         """Forms of one batch, what was saturated asked again."""
         groups = gs.stop - gs.start
         scales = np.full(len(y) * groups, self.sx)
         self._asked += len(scales)
         try:
-            answers = self.oracle.ask(self._queries(design, y, gs))
+            answers = self.oracle.ask(self._build_queries(design, y, gs))
         except BudgetSpent as spent:
-            raise Cut(spent, self._rescued(design, spent.answers, y, groups)) from spent
+            raise Cut(spent, self._rescue_forms(design, spent.answers, y, groups)) from spent
         which, group = np.divmod(np.arange(len(scales)), groups)
-        t = self._checked(design, answers, y, which, group + gs.start, scales)
+        t = self._check_answers(design, answers, y, which, group + gs.start, scales)
         bad = np.flatnonzero(mark_unreadable_rows(t))
         if len(bad):
-            t[bad], scales[bad] = self._again(design, group[bad] + gs.start, y[which[bad]], t[bad])
+            t[bad], scales[bad] = self._ask_again(
+                design, group[bad] + gs.start, y[which[bad]], t[bad]
+            )
         self._steer(t * (self.sx / scales)[:, None])
         return (t / scales[:, None]).reshape(len(y), groups, -1)
 
-    def _rescued(self, design: Design, answers: Matrix | None, y: Matrix, groups: int) -> Stack:
+    def _rescue_forms(
+        self, design: Design, answers: Matrix | None, y: Matrix, groups: int
+    ) -> Stack:
         """Forms of the columns that a cut batch still answered in full."""
         whole = 0 if answers is None or groups < len(design.X) else len(answers) // groups
         if answers is None or whole == 0:
             return np.empty((0, *design.X.shape[:2]))
         scales = np.full(whole * groups, self.sx)
         base = np.repeat(self.readout.base(y[:whole]), groups, axis=0)
-        t = log_ratio(self._shares(design, answers[: len(scales)], base, scales))
-        t[mark_unreadable_rows(t)] = 0.0  # there is no budget to ask these again
+        t = log_ratio(self._read_shares(design, answers[: len(scales)], base, scales))
+        # There is no budget to ask these again.
+        t[mark_unreadable_rows(t)] = 0.0
         return t.reshape(whole, groups, -1) / self.sx
 
-    def _again(
+    def _ask_again(
         self, design: Design, groups: Indices, y: Matrix, t: Matrix
     ) -> tuple[Matrix, Vector]:
         """Ask single queries again at smaller scales until their shares can be read."""
-        t, scales = t.copy(), np.full(len(t), self.sx)
+        t = t.copy()
+        scales = np.full(len(t), self.sx)
         for _ in range(_ROUNDS):
             bad = np.flatnonzero(mark_unreadable_rows(t))
             if len(bad) == 0:
@@ -154,37 +159,33 @@ class Prober:
             if self._extra > self._asked + SPARE_REASKS:
                 break
             largest = np.abs(t[bad]).max(axis=1)
-            shrink = np.where(
-                np.isfinite(largest) & (largest < 30), TARGET / np.maximum(largest, 1.0), 2.0**-10
-            )
+            # A logit above 30 is rounding: it says that the scale is too large, not by how much.
+            told = np.isfinite(largest) & (largest < 30)
+            shrink = np.where(told, TARGET / np.maximum(largest, 1.0), 2.0**-10)
             scales[bad] *= 2.0 ** np.floor(np.log2(shrink))
             t[bad] = self.single(design, groups[bad], y[bad], scales[bad])
         raise Saturated
 
     def single(self, design: Design, groups: Indices, y: Matrix, scales: Vector) -> Matrix:
         """Logits of single queries, each with a group, a last token and a length of its own."""
-        answers = self.oracle.ask(
-            build_probe_sequences(scales[:, None, None] * design.X[groups], y)
-        )
-        return self._checked(design, answers, y, np.arange(len(y)), groups, scales)
+        x = scales[:, None, None] * design.X[groups]
+        answers = self.oracle.ask(build_probe_sequences(x, y))
+        return self._check_answers(design, answers, y, np.arange(len(y)), groups, scales)
 
     def even(self, design: Design, group: int, y: Vector, sx: float) -> NotAHead:
-        """A refusal of the class by one query whose tokens are so short that every head takes their
-        even mean.
-        """
+        """A refusal of the class by one query so short that every head takes its even mean."""
         x = sx * design.X[group]
         answer = self.oracle.ask(build_probe_sequences(x[None], y[None]))[0]
-        return self._impossible(x, y, answer, np.full(len(x), 1.0 / (len(x) + 1)))
+        return self._build_refusal(x, y, answer, np.full(len(x), 1.0 / (len(x) + 1)))
 
     def _steer(self, t: Matrix) -> None:
-        """Shorten x when logits are large; never lengthen it, since one small column promises
-        nothing of the next.
-        """
+        """Shorten x when logits are large."""
         size = float(np.sqrt(np.mean(t * t)))
+        # It is never lengthened, since one small column promises nothing of the next.
         if size > 1.5 * TARGET:
             self.sx = find_power_of_two(self.sx * TARGET / size)
 
-    def _checked(
+    def _check_answers(
         self,
         design: Design,
         answers: Matrix,
@@ -198,31 +199,28 @@ class Prober:
         Raises:
             NotAHead: a share lies outside [0, 1] by more than rounding.
         """
-        base, size = self.readout.base(y)[which], self.readout.size(y).max(axis=1)[which]
-        shares = self._shares(design, answers, base, scales)
+        base = self.readout.base(y)[which]
+        size = self.readout.size(y).max(axis=1)[which]
+        shares = self._read_shares(design, answers, base, scales)
         noise = np.maximum(np.abs(answers).max(axis=1), size) / scales
         slack = _SLACK + 64 * self.roundoff * noise * np.abs(design.decoder).max()
         outside = np.flatnonzero(np.minimum(shares.min(axis=1), 1.0 - shares.sum(axis=1)) < -slack)
         if len(outside):
             at = int(outside[0])
-            raise self._impossible(
-                scales[at] * design.X[groups[at]], y[which[at]], answers[at], shares[at]
-            )
+            x = scales[at] * design.X[groups[at]]
+            raise self._build_refusal(x, y[which[at]], answers[at], shares[at])
         return log_ratio(shares)
 
-    def _shares(self, design: Design, answers: Matrix, base: Matrix, scales: Vector) -> Matrix:
-        """Shares of the vectors x_k: an answer is base(y) + sum_k alpha_k V^T x_k, which the
-        decoder inverts.
-        """
+    def _read_shares(self, design: Design, answers: Matrix, base: Matrix, scales: Vector) -> Matrix:
+        """Shares of vectors x_k: the decoder inverts an answer base(y) + sum_k alpha_k V^T x_k."""
         return (answers - base) @ design.decoder.T / scales[:, None]
 
-    def _impossible(self, x: Matrix, y: Vector, answer: Vector, shares: Vector) -> NotAHead:
+    def _build_refusal(self, x: Matrix, y: Vector, answer: Vector, shares: Vector) -> NotAHead:
         nearest = np.clip(shares, 0.0, 1.0)
         nearest /= max(1.0, nearest.sum())
         predicted = self.readout.base(y[None])[0] + nearest @ x @ self.readout.V
-        return NotAHead(
-            Counterexample(build_probe_sequences(x[None], y[None])[0], answer, predicted)
-        )
+        asked = build_probe_sequences(x[None], y[None])[0]
+        return NotAHead(Counterexample(asked, answer, predicted))
 
 
 def build_probe_sequences(x: Stack, y: Matrix) -> Sequences:
@@ -231,9 +229,7 @@ def build_probe_sequences(x: Stack, y: Matrix) -> Sequences:
 
 
 def log_ratio(shares: Matrix) -> Matrix:
-    """log(share of x_k / share of y), the share of y being what the others leave of 1; small logits
-    lose nothing.
-    """
+    """log(share of x_k / share of y), where y has what the others leave of 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(shares / (1.0 - shares.sum(axis=1, keepdims=True)))
 

@@ -1,5 +1,4 @@
-r"""What the shortest queries tell: the constant c, the read-out V, a residual U, and whether a
-score bias acts.
+r"""What the shortest queries tell: c, the read-out V, a residual U, and whether a bias acts.
 
 With $\alpha = \sigma(x \cdot h)$: $f([0]) = c$, $f([x]) = c + (V+U)^\top x$, $f([x;0]) = c + \alpha
 V^\top x$ and $f([-x;0]) = c - (1-\alpha) V^\top x$. So $f([x;0]) - f([-x;0]) = V^\top x$ whatever h
@@ -18,7 +17,7 @@ from keyhole.errors import BadAnswer
 from keyhole.learners.base import Counterexample
 from keyhole.oracles import Counted
 
-# lengths at which a bias is looked for, the first the target bears
+# Lengths at which a bias is looked for, the first that the target bears: a small one shows far out.
 _LARGE = (2.0**60, 2.0**10, 1.0)
 
 
@@ -91,8 +90,9 @@ def _ask_opposite_pair(oracle: Counted, x: Vector) -> tuple[Vector, Vector, floa
 
 
 def measure_readout(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Generator) -> Readout:
-    """Read c, V and U from d queries (2d with a residual, 3d with a residual and a score bias) and
-    five more.
+    """Read c, V and U from d + 5 queries.
+
+    A residual costs d more, a residual and a score bias 2d.
 
     Raises:
         NotAHead: single tokens are not answered by an affine function.
@@ -103,22 +103,19 @@ def measure_readout(oracle: Counted, *, roundoff: float = EPS, rng: np.random.Ge
     x = rng.normal(size=d)
     x /= np.linalg.norm(x)
     plus, minus, L = _ask_opposite_pair(oracle, x)
-    along, floor = (
-        (plus - minus) / L,
-        64 * roundoff * (np.abs(plus).max() + np.abs(minus).max()) / L,
-    )
+    along = (plus - minus) / L
+    floor = 64 * roundoff * (np.abs(plus).max() + np.abs(minus).max()) / L
     seen = float(np.abs(along).max())
-    biased = (
-        bool(np.abs((plus + minus) / 2 - c).max() / L > max(floor, 1e4 * roundoff * seen))
-        if seen > floor
-        else False
-    )
+    blind = not seen > floor
+    uneven = np.abs((plus + minus) / 2 - c).max() / L
+    biased = not blind and bool(uneven > max(floor, 1e4 * roundoff * seen))
     size = float(np.abs(c).max())
-    s = max(1.0, find_power_of_two(size / seen)) if seen > floor and size > 0 else 1.0
+    # Tokens so long that their values are not small beside the constant.
+    s = 1.0 if blind or size == 0 else max(1.0, find_power_of_two(size / seen))
     alone = _ask_twice(oracle, s * x, roundoff)
     gap = np.abs((alone[0] - c) / s - along).max()
     residual = bool(gap > 1e4 * roundoff * seen + 64 * roundoff * size / s)
-    V, U = _read_matrices(oracle, c, s, blind=not seen > floor, biased=biased, residual=residual)
+    V, U = _read_matrices(oracle, c, s, blind=blind, biased=biased, residual=residual)
     readout = Readout(V, U, c, biased, (s * x[None, None], alone))
     _check_affine(readout, roundoff)
     return readout
@@ -147,6 +144,7 @@ def _read_matrices(
     if not residual:
         return total, None
     plus = oracle.ask(_append_zero_token(basis))
+    # Without a bias the two tokens share evenly, and one half need not be asked.
     V = (plus - oracle.ask(_append_zero_token(-basis))) / s if biased else 2 * (plus - c) / s
     return V, total - V
 
@@ -154,10 +152,8 @@ def _read_matrices(
 def _check_affine(readout: Readout, roundoff: float) -> None:
     X, answer = readout.probe
     predicted = readout.base(X[:, 0])
-    scale = np.abs(X[0]).T * np.abs(readout.total)
-    allowed = (
-        max(1e-9, 1e3 * roundoff) * float(scale.sum(axis=0).max())
-        + 1e2 * roundoff * np.abs(readout.c).max()
-    )
+    scale = float((np.abs(X[0]).T * np.abs(readout.total)).sum(axis=0).max())
+    constant = np.abs(readout.c).max()
+    allowed = max(1e-9, 1e3 * roundoff) * scale + 1e2 * roundoff * constant
     if not np.abs(answer - predicted).max() <= allowed:
         raise NotAHead(Counterexample(X[0], answer[0], predicted[0]))

@@ -25,17 +25,16 @@ Probe = Callable[[float], Vector]
 
 
 def find_scale(probe: Probe, *, largest: float, floor: float = 1e-9) -> float | None:
-    """The scale at which the largest logit of `probe` is TARGET, or None when nothing acts up to
-    `largest`.
+    """The scale at which the largest logit of `probe` is TARGET, or None when nothing acts.
 
     A logit is proportional to the scale; a saturated probe is a step of 1e-12 down, an invisible
     one 1e12 up, and between a saturated and an invisible scale the search bisects geometrically.
 
     Raises:
-        Saturated: every scale down to the smallest is saturated, or none between two of them is
-            readable.
+        Saturated: every scale is, or none between a saturated and an invisible one is readable.
     """
-    scale, low, high = min(1.0, largest), 0.0, np.inf
+    scale = min(1.0, largest)
+    low, high = 0.0, np.inf
     for _ in range(_PROBES):
         size = float(np.abs(probe(scale)).max())
         if floor <= size <= _READABLE:
@@ -57,7 +56,9 @@ class _Calibration:
     """Probes of random groups of one design along random directions."""
 
     def __init__(self, prober: Prober, design: Design, rng: np.random.Generator) -> None:
-        self.prober, self.design, self.rng = prober, design, rng
+        self.prober = prober
+        self.design = design
+        self.rng = rng
         self.enough = -(-_LOGITS // design.X.shape[1])
         self.tried = (0, np.zeros(design.X.shape[2]), 1.0)
 
@@ -76,10 +77,8 @@ class _Calibration:
             return np.array([np.inf])
         return np.where(np.isfinite(t), t, np.inf).ravel()
 
-    def refusal(self) -> NotAHead:
-        """The last query as a counterexample: on tokens so short every head answers with an even
-        mean.
-        """
+    def refuse_class(self) -> NotAHead:
+        """The last query as a counterexample: tokens so short every head weighs evenly."""
         group, y, sx = self.tried
         return self.prober.even(self.design, group, y, sx)
 
@@ -92,16 +91,16 @@ def calibrate_prober(
     roundoff: float = EPS,
     rng: np.random.Generator,
 ) -> Prober:
-    """A prober whose logits have root mean square of about TARGET; sy = 0 when W has no effect at
-    any scale.
-    """
+    """A prober whose logits are of about the size TARGET; sy = 0 when W acts at no scale."""
     prober = Prober(oracle, readout, 1.0, 1.0, roundoff)
     search = _Calibration(prober, design, rng)
     try:
         sx, sy = _find_biased_lengths(search) if readout.biased else _find_plain_lengths(search)
     except Saturated:
-        raise search.refusal() from None
-    prober.sx, prober.sy = find_power_of_two(sx), find_power_of_two(sy)
+        raise search.refuse_class() from None
+    # Powers of two, so that scaling tokens rounds nothing.
+    prober.sx = find_power_of_two(sx)
+    prober.sy = find_power_of_two(sy)
     return prober
 
 
@@ -115,6 +114,7 @@ def _find_plain_lengths(search: _Calibration) -> tuple[float, float]:
         sx = max(float(np.sqrt(product / ratio)), 2.0**10 * c / V)
         return sx, product / sx
 
+    # Two probes find the scale; the others are asked once, near it.
     first = min(2, search.enough)
     groups, Y = search.draw(first)
     product = find_scale(lambda s: search.logits(groups, Y, *lengths(s)), largest=_LARGEST)
@@ -135,9 +135,7 @@ def _confirm_scale(probe: Probe, scale: float) -> float:
 
 
 def _find_biased_lengths(search: _Calibration) -> tuple[float, float]:
-    """Lengths for a head with a score bias: x so that x.h is of order one, then y so that x.Wy
-    is.
-    """
+    """Lengths for a head with a score bias: first x so that x.h is of order one, then y."""
     readout = search.prober.readout
     V, total = (float(np.abs(a).max()) for a in (readout.V, readout.total))
     groups, Y = search.draw(search.enough)
