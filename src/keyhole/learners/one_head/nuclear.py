@@ -104,7 +104,7 @@ class NuclearNorm:
             more = _measure_gaussian_forms(columns.prober, count, rng)
             A, B, t = (np.concatenate(both) for both in zip((A, B, t), more, strict=True))
             found = minimise_nuclear_norm(A, B, t)
-            # Fewer measurements than the theorem's constant asks for leave a minimum of higher rank.
+            # Fewer measurements than the constant asks for leave a minimum of higher rank.
             if found.rank <= self.rank and found.residual <= 10 * FITS:
                 break
         return Measured(columns.split(found.W)[0], None, found.rank)

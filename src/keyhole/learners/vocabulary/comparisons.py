@@ -9,123 +9,27 @@ solved by weighted least squares, and more is asked where they are still uncerta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector, pin_one_thread
 from keyhole.learners.base import Counterexample
 from keyhole.learners.one_head.readout import NotAHead
-from keyhole.learners.vocabulary.hull import Rows, Table, Vocabulary, find_affine_basis
-from keyhole.oracles import Counted
+from keyhole.learners.vocabulary.equations import READABLE, Column
+from keyhole.learners.vocabulary.hull import Rows, Table, find_affine_basis
+from keyhole.learners.vocabulary.token_values import Asker, Values
 
 GOAL = 0.04  # share of the tolerance to which scores of tokens should be known
 SPARE = 1000  # comparisons that may be asked beyond one for each planned
-_NUMBERS = 2_000_000  # numbers in one batch
 _ROUNDS = 16
-_READABLE = 0.01  # a score known less well is not used
 _SLACK = 1e-6
-_UNKNOWN = 1e100  # standard error along directions nothing is known about
 _AT_ONCE = 16  # comparisons added to a column at once
 _POOL = 4  # tokens looked at for further comparisons, per dimension
 
 
-class Asker:
-    """Asks sequences of vocabulary rows, and remembers which rows were asked."""
-
-    def __init__(self, oracle: Counted, vocabulary: Vocabulary) -> None:
-        self.oracle, self.vocabulary = oracle, vocabulary
-        self.used: set[int] = set()
-
-    def ask(self, table: Table) -> Matrix:
-        """Answers to the sequences of rows that `table` lists, one per line."""
-        self.used.update(table.ravel().tolist())
-        E = self.vocabulary.E
-        many = max(1, _NUMBERS // (table.shape[1] * E.shape[1]))
-        return np.concatenate(
-            [self.oracle.ask(E[table[at : at + many]]) for at in range(0, len(table), many)]
-        )
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Values:
-    """What single tokens answer, and what of it attention averages.
-
-    Args:
-        total: V + U on coordinates.
-        V: what attention averages.
-        c: the constant, at the mean token.
-        loss: roundings by which V is known less well than the answers.
-    """
-
-    total: Matrix
-    V: Matrix
-    c: Vector
-    loss: float = 1.0
-
-    @property
-    def U(self) -> Matrix | None:
-        """The residual, where one acts."""
-        return None if self.V is self.total else self.total - self.V
-
-    def alone(self, z: Matrix) -> Matrix:
-        """What tokens answer alone."""
-        return z @ self.total + self.c
-
-
-@dataclass(eq=False, slots=True)
-class Column:
-    """Equations D u = t for the column u = W z_b + h of one query token b.
-
-    Args:
-        b: the row of the query token.
-        D: differences of coordinates.
-        t: differences of scores.
-        error: their standard errors.
-        scores: by token, its score over that of b and the error of it; infinite ones are beyond
-            reading.
-        asked: pairs of a token and the one it was compared with.
-        solved: the last solution, with what it was made of.
-    """
-
-    b: int
-    D: list[Vector] = field(default_factory=list[Vector])
-    t: list[float] = field(default_factory=list[float])
-    error: list[float] = field(default_factory=list[float])
-    scores: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
-    asked: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    solved: tuple[int, Matrix, Vector, Matrix] | None = None
-
-    def take(self, difference: Vector, t: float, error: float) -> None:
-        """Add one equation, if it was readable."""
-        if error < _READABLE:
-            self.D.append(difference)
-            self.t.append(t)
-            self.error.append(error)
-
-    def solve(self, Q: Matrix) -> tuple[Vector, Matrix]:
-        """The column inside span(Q) by weighted least squares, and a root S of its covariance S^T
-        S, along Q.
-        """
-        if self.solved is None or self.solved[0] != len(self.t) or self.solved[1] is not Q:
-            self.solved = len(self.t), Q, *self._solve(Q)
-        return self.solved[2:]
-
-    def _solve(self, Q: Matrix) -> tuple[Vector, Matrix]:
-        weight = 1.0 / np.array(self.error)
-        with pin_one_thread():
-            A = weight[:, None] * (np.array(self.D).reshape(-1, len(Q)) @ Q)
-            R, S, Z = np.linalg.svd(A, full_matrices=len(A) < A.shape[1])
-            S = np.concatenate([S, np.zeros(len(Z) - len(S))])
-            inverse = np.where(1e-13 * S[0] < S, 1.0 / np.maximum(S, 1e-300), 0.0)
-            known = R.T @ (weight * np.array(self.t))
-            u = Q @ (Z[: len(known)].T @ (inverse[: len(known)] * known))
-            return u, np.where(inverse > 0, inverse, _UNKNOWN)[:, None] * Z
-
-
-# mean value, logarithm over its largest part, that part, the error
+# Mean value, logarithm over its largest part, that part, the error.
 Mass = tuple[Vector, float, int, float]
-Job = tuple[Column, int, int]  # compare a token with b alone (-1), or with b and one more token
+# Compare a token with b alone (-1), or with b and one more token.
+Job = tuple[Column, int, int]
 
 
 class Comparer:
@@ -140,20 +44,20 @@ class Comparer:
         tolerance: float,
         rng: np.random.Generator,
     ) -> None:
-        self.asker, self.values, self.tolerance, self.rng = asker, values, tolerance, rng
+        self.asker = asker
+        self.values = values
+        self.tolerance = tolerance
+        self.rng = rng
         vocabulary = asker.vocabulary
-        self.Z, self.w = vocabulary.Z, vocabulary.Z @ values.V
-        self.noise = (
-            2
-            * values.loss
-            * roundoff
-            * float(np.abs(values.alone(self.Z)).max() + np.abs(self.w).max())
-        )
+        self.Z = vocabulary.Z
+        self.w = self.Z @ values.V
+        largest = float(np.abs(values.alone(self.Z)).max() + np.abs(self.w).max())
+        self.noise = 2 * values.loss * roundoff * largest
         size = np.linalg.svd(self.w - self.w.mean(axis=0), compute_uv=False)
         self.together = count_readable_tokens(int((size > roundoff**0.25 * size[0]).sum()))
         others = rng.permutation(np.setdiff1d(np.arange(len(self.Z)), vocabulary.basis))
         self.pool = np.concatenate([vocabulary.basis, others[: _POOL * vocabulary.size + 64]])
-        self.planned, self.extra = 0, 0
+        self.planned = self.extra = 0
         self.X = self.Z[self.pool]
         self._basis: tuple[Matrix | None, Matrix] = None, self.Z
         self._errors: dict[int, tuple[int, Matrix | None, float]] = {}
@@ -174,9 +78,7 @@ class Comparer:
         return columns
 
     def uncertainty(self, column: Column, Q: Matrix) -> float:
-        """Standard error of the least certain score among the basis tokens, for a column inside
-        span(Q).
-        """
+        """Standard error of the least certain score of a basis token, for columns in span(Q)."""
         count, of, error = self._errors.get(column.b, (0, None, 0.0))
         if count != len(column.t) or of is not Q or count == 0:
             if self._basis[0] is not Q:
@@ -187,16 +89,15 @@ class Comparer:
         return error
 
     def _groups(self, columns: list[Column], lists: list[Rows]) -> None:
-        for size in sorted(
-            {len(g) for these in lists for g in _split_tokens(these, self.together)}
-        ):
-            jobs = [
-                (column, group)
-                for column, these in zip(columns, lists, strict=True)
-                for group in _split_tokens(these, self.together)
-                if len(group) == size
-            ]
-            self._group([column for column, _ in jobs], np.array([group for _, group in jobs]))
+        jobs = [
+            (column, group)
+            for column, these in zip(columns, lists, strict=True)
+            for group in _split_tokens(these, self.together)
+        ]
+        # One batch holds sequences of one length.
+        for size in sorted({len(group) for _, group in jobs}):
+            chosen = [(column, group) for column, group in jobs if len(group) == size]
+            self._group([column for column, _ in chosen], np.array([group for _, group in chosen]))
 
     def _group(self, columns: list[Column], groups: Table) -> None:
         b = np.array([column.b for column in columns])
@@ -204,18 +105,15 @@ class Comparer:
             np.column_stack([groups, b]), groups, np.zeros((len(b), self.w.shape[1]))
         )
         for k, column in enumerate(columns):
-            for a, share, e in zip(
-                groups[k].tolist(), shares[k].tolist(), error[k].tolist(), strict=True
-            ):
-                if e < _READABLE:
+            readings = (numbers[k].tolist() for numbers in (groups, shares, error))
+            for a, share, e in zip(*readings, strict=True):
+                if e < READABLE:
                     t = float(np.log(share / rest[k]))
                     column.take(self.Z[a] - self.Z[column.b], t, e)
                     column.scores[a] = (t, e)
 
     def _one_by_one(self, columns: list[Column], lists: list[Rows]) -> None:
-        """First the token whose value is farthest from that of b; it then helps to see those that
-        are close.
-        """
+        """First the token whose value is farthest from that of b; it helps to see close ones."""
         first = [
             int(these[self._away(these, self.w[column.b]).argmax()])
             for column, these in zip(columns, lists, strict=True)
@@ -225,11 +123,9 @@ class Comparer:
         for column, these, p in zip(columns, lists, first, strict=True):
             others = these[these != p]
             away = self._away(others, self.w[column.b])
-            helped = (
-                self._away(others, self._mass(column, p)[0])
-                if self._sure(column, p)
-                else np.zeros(len(others))
-            )
+            helped = np.zeros(len(others))
+            if self._is_sure(column, p):
+                helped = self._away(others, self._mass(column, p)[0])
             helps = (helped > away).tolist()
             rest += [
                 (column, a, p if better else -1)
@@ -242,21 +138,17 @@ class Comparer:
         return np.abs(self.w[tokens] - value).max(axis=1)
 
     def _mass(self, column: Column, p: int) -> Mass:
-        """Mean value of {b, p}, log of its mass over the larger of both, which that is, and the
-        error of it all.
-        """
+        """Mean value of {b, p}, log of its mass over the larger of both, that one, the error."""
         t, error = column.scores[p]
         share = float(1.0 / (1.0 + np.exp(-max(t, -700.0))))
         C = self.w[column.b] + share * (self.w[p] - self.w[column.b])
         log = float(np.log1p(np.exp(-abs(t))))
-        return (
-            C,
-            log,
-            p if t > 0 else column.b,
-            error * min(share, 1.0 - share) if np.isfinite(t) else error,
-        )
+        # An error of the score moves the mass by the share of the smaller of both.
+        if np.isfinite(t):
+            error *= min(share, 1.0 - share)
+        return C, log, p if t > 0 else column.b, error
 
-    def _sure(self, column: Column, p: int) -> bool:
+    def _is_sure(self, column: Column, p: int) -> bool:
         return p in column.scores and self._mass(column, p)[3] < self.tolerance
 
     def _singles(self, jobs: list[Job]) -> None:
@@ -272,15 +164,8 @@ class Comparer:
         b = np.array([column.b for column, _, _ in jobs])
         C = np.array([mass[0] for mass in masses]) - self.w[b]
         shares, rest, error, coarse = self._shares(table, table[:, :1], C)
-        for (column, a, p), mass, *reading in zip(
-            jobs,
-            masses,
-            shares[:, 0].tolist(),
-            rest.tolist(),
-            error[:, 0].tolist(),
-            coarse.tolist(),
-            strict=True,
-        ):
+        readings = (numbers.tolist() for numbers in (shares[:, 0], rest, error[:, 0], coarse))
+        for (column, a, p), mass, *reading in zip(jobs, masses, *readings, strict=True):
             column.asked.add((a, p))
             apart = 0.0 if p < 0 else float(np.abs(self.w[p] - self.w[column.b]).max())
             self._conclude(column, a, mass, *reading, blur=apart / self.noise)
@@ -296,14 +181,13 @@ class Comparer:
         coarse: float,
         blur: float,
     ) -> None:
-        """Take one reading as an equation; one that shows nothing but its own token as a score
-        beyond reading.
+        """Take one reading as an equation, or as a score beyond reading where it shows no other.
 
         A doubt about the mass moves its logarithm, and its mean value, which is read as if the
         answer had moved.
         """
         _, log, anchor, doubt = mass
-        if error < _READABLE:
+        if error < READABLE:
             t = float(np.log(share / rest)) + log
             error += doubt * (1.0 + error * blur)
             column.take(self.Z[a] - self.Z[anchor], t, error)
@@ -315,9 +199,7 @@ class Comparer:
     def _shares(
         self, table: Table, groups: Table, C: Matrix
     ) -> tuple[Matrix, Vector, Matrix, Vector]:
-        """Shares of `groups`, what they leave of 1, errors of the logarithms of their ratios,
-        errors of shares.
-        """
+        """Shares of `groups`, what they leave of 1, errors of log ratios, errors of shares."""
         b = table[:, -1]
         answers = self.asker.ask(table)
         y = answers - self.values.alone(self.Z[b]) - C
@@ -326,20 +208,17 @@ class Comparer:
             decoder = np.linalg.pinv(w.swapaxes(1, 2), rcond=1e-14)
         shares = np.einsum("qgo,qo->qg", decoder, y)
         rest = 1.0 - shares.sum(axis=1)
-        each, all_ = np.abs(decoder).sum(axis=2), np.abs(decoder.sum(axis=1)).sum(axis=1)
+        each = np.abs(decoder).sum(axis=2)
+        all_ = np.abs(decoder.sum(axis=1)).sum(axis=1)
         self._check(table, answers, y, w, shares, each.max(axis=1))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            error = self.noise * (
-                each / np.maximum(shares, 0.0) + (all_ / np.maximum(rest, 0.0))[:, None]
-            )
+            of_rest = (all_ / np.maximum(rest, 0.0))[:, None]
+            error = self.noise * (each / np.maximum(shares, 0.0) + of_rest)
+        # A token of the same value as the rest moves no answer.
         blind = ~(np.abs(w).max(axis=2) > 0)
         error = np.where(np.isfinite(error) & ~blind, error, np.inf)
-        return (
-            shares,
-            rest,
-            error,
-            np.where(blind.any(axis=1), np.inf, self.noise * each.max(axis=1)),
-        )
+        coarse = np.where(blind.any(axis=1), np.inf, self.noise * each.max(axis=1))
+        return shares, rest, error, coarse
 
     def _check(
         self, table: Table, answers: Matrix, y: Matrix, w: Stack, shares: Matrix, gain: Vector
@@ -351,23 +230,22 @@ class Comparer:
         """
         slack = _SLACK + 256 * self.noise * gain
         outside = np.maximum(-shares.min(axis=1), shares.sum(axis=1) - 1.0) > slack
-        off = (
-            np.abs(y - np.einsum("qg,qgo->qo", shares, w)).max(axis=1)
-            > _SLACK * np.abs(self.w).max() + 64 * self.noise
-        )
+        gap = np.abs(y - np.einsum("qg,qgo->qo", shares, w)).max(axis=1)
+        off = gap > _SLACK * np.abs(self.w).max() + 64 * self.noise
+        # With more slack than this a share tells nothing of the class.
         wrong = np.flatnonzero((outside | off) & (slack < 1e-3))
         if len(wrong):
             at = wrong[0]
             nearest = np.clip(shares[at], 0.0, 1.0)
             nearest /= max(1.0, nearest.sum())
             predicted = answers[at] - y[at] + nearest @ w[at]
-            raise NotAHead(
-                Counterexample(self.asker.vocabulary.E[table[at]], answers[at], predicted)
-            )
+            tokens = self.asker.vocabulary.E[table[at]]
+            raise NotAHead(Counterexample(tokens, answers[at], predicted))
 
     def _refine(self, columns: list[Column], Q: Matrix) -> None:
         """Ask more about columns whose scores are not known well enough, while it helps."""
-        goal, last = GOAL * self.tolerance, dict[int, float]()
+        goal = GOAL * self.tolerance
+        last = dict[int, float]()
         for _ in range(_ROUNDS):
             jobs: list[Job] = []
             for column in columns:
@@ -375,7 +253,7 @@ class Comparer:
                 if error <= goal or (error < 1e-3 and error > 0.7 * last.get(column.b, np.inf)):
                     continue
                 last[column.b] = error
-                jobs += self._proposals(column, Q, goal)
+                jobs += self._propose_jobs(column, Q, goal)
             allowed = self.planned + SPARE - self.extra
             if not jobs or allowed <= 0:
                 return
@@ -383,39 +261,39 @@ class Comparer:
             self.extra += len(jobs)
             self._singles(jobs)
 
-    def _proposals(self, column: Column, Q: Matrix, goal: float) -> list[Job]:
+    def _propose_jobs(self, column: Column, Q: Matrix, goal: float) -> list[Job]:
         """For every uncertain direction the comparison that is expected to tell most about it."""
         u, root = column.solve(Q)
         sizes = np.linalg.norm(root, axis=1)
         reach = float(np.linalg.norm(self.X - self.Z[column.b] @ Q, axis=1).max())
         worst = np.argsort(-sizes)[: min(int((sizes * reach > goal / 4).sum()), _AT_ONCE)]
-        choices = [-1, *self._anchors(column)]
-        gains = np.array(
-            [self._gain(column, p, u, Q, root[worst] / sizes[worst, None]) for p in choices]
-        )
+        choices = [-1, *self._choose_anchors(column)]
+        directions = root[worst] / sizes[worst, None]
+        gains = np.array([self._estimate_gain(column, p, u, Q, directions) for p in choices])
         jobs: list[Job] = []
         for k in range(len(worst)):
             which, i = np.unravel_index(int(gains[:, :, k].argmax()), gains.shape[:2])
             if gains[which, i, k] > 0:
                 jobs.append((column, int(self.pool[i]), choices[which]))
+                # No comparison is asked twice, whatever it tells of another direction.
                 gains[which, i] = 0.0
         return jobs
 
-    def _anchors(self, column: Column) -> list[int]:
-        """Tokens to compare with besides b: two of known scores and unlike values, and four far
-        above b.
-        """
-        good = [a for a in column.scores if self._sure(column, a)]
+    def _choose_anchors(self, column: Column) -> list[int]:
+        """Tokens to compare with besides b: two of unlike values, and four far above b."""
+        good = [a for a in column.scores if self._is_sure(column, a)]
         near = [a for a in good if abs(column.scores[a][0]) < 12]
         near = sorted(near, key=lambda a: -float(np.abs(self.w[a] - self.w[column.b]).max()))[:2]
         above = [a for a in good if column.scores[a][0] > 12]
         return near + self.rng.permutation(np.array(above, dtype=np.int64))[:4].tolist()
 
-    def _gain(self, column: Column, p: int, u: Vector, Q: Matrix, directions: Matrix) -> Matrix:
-        """What comparing each token of the pool with {b, p} is expected to tell about each
-        direction.
-        """
-        C, _, anchor, _ = (self.w[column.b], 0.0, column.b, 0.0) if p < 0 else self._mass(column, p)
+    def _estimate_gain(
+        self, column: Column, p: int, u: Vector, Q: Matrix, directions: Matrix
+    ) -> Matrix:
+        """What comparing each token of the pool with {b, p} should tell about each direction."""
+        C, anchor = self.w[column.b], column.b
+        if p >= 0:
+            C, _, anchor, _ = self._mass(column, p)
         D = self.X - self.Z[anchor] @ Q
         t = np.clip(np.abs(D @ (Q.T @ u)), 0.0, 30.0)
         weight = self._away(self.pool, C) / (2 + 2 * np.cosh(t))
@@ -429,9 +307,8 @@ class Comparer:
 
 
 def count_readable_tokens(outputs: int) -> int:
-    """How many tokens to read from one answer of so many independent outputs: a few less keep the
-    reading stable.
-    """
+    """How many tokens to read from one answer of so many independent outputs."""
+    # A few less than there are outputs keep the reading stable.
     return max(1, outputs - outputs // 4 if outputs >= 8 else outputs)
 
 

@@ -1,5 +1,4 @@
-r"""Tokens that may be asked when only the rows of a matrix E may be: their affine hull, and heads
-on it.
+r"""The affine hull of the tokens that may be asked, rows of a matrix E, and heads on it.
 
 With $\mu$ the mean row and B an orthonormal basis of the differences of rows, every token is $e =
 \mu + B^\top z$, and on such tokens a head (W, V, h, c, U) acts as the head $(B W B^\top,\ B V,\
@@ -20,7 +19,7 @@ Rows = Int[np.ndarray, "_"]
 Table = Int[np.ndarray, "_ _"]
 
 _RANK = 1e-12  # share of the largest spread below which rows count as not spread
-# distance of the hull from 0, relative to its tokens, from which W and V can absorb h and c
+# Distance of the hull from 0, relative to its tokens, from which W and V can absorb h and c.
 _OFF = 1e-6
 
 
@@ -48,9 +47,9 @@ class Vocabulary:
         mean = E.mean(axis=0)
         with pin_one_thread():
             _, S, B = np.linalg.svd(E - mean, full_matrices=False)
-            B = B[
-                : int((max(_RANK * S[0], 1e-15 * len(E) ** 0.5 * float(np.abs(E).max())) < S).sum())
-            ]
+            # Equal tokens differ by the rounding of their mean.
+            floor = max(_RANK * S[0], 1e-15 * len(E) ** 0.5 * float(np.abs(E).max()))
+            B = B[: int((floor < S).sum())]
             Z = (E - mean) @ B.T
         return cls(E, mean, B, Z, find_affine_basis(Z))
 
@@ -61,9 +60,7 @@ class Vocabulary:
 
     @property
     def aside(self) -> Vector:
-        """The point of the hull nearest to 0, or zero where the hull contains 0 to working
-        precision.
-        """
+        """The point of the hull nearest to 0; zero where the hull contains 0 but for rounding."""
         off = self.mean - self.B.T @ (self.B @ self.mean)
         return off if np.linalg.norm(off) > _OFF * np.abs(self.E).max() else np.zeros_like(off)
 
@@ -84,9 +81,12 @@ class Vocabulary:
         Where the hull misses 0, with n its nearest point, $x \mapsto x \cdot n/|n|^2$ is 1 on every
         token, so that W and V absorb h and c; elsewhere h and c are moved from the mean to 0.
         """
-        at, n = self.B @ self.mean, self.aside
-        h, c = h - W @ at, c - at @ (V if U is None else V + U)
-        W, h, V = self.B.T @ W @ self.B, self.B.T @ h, self.B.T @ V
+        at = self.B @ self.mean
+        n = self.aside
+        h = self.B.T @ (h - W @ at)
+        c = c - at @ (V if U is None else V + U)
+        W = self.B.T @ W @ self.B
+        V = self.B.T @ V
         U = None if U is None else self.B.T @ U
         if not n.any():
             return Head(W, V, h, c, U)
@@ -97,12 +97,11 @@ class Vocabulary:
 
 
 def find_affine_basis(Z: Matrix) -> Rows:
-    """Rows of Z that span its affine hull, chosen by pivoted QR on the rows with a constant
-    appended.
-    """
+    """Rows of Z that span its affine hull, by pivoted QR of rows with a constant appended."""
     with pin_one_thread():
         lifted = np.column_stack([Z, np.full(len(Z), rms(Z) or 1.0)])
-        import scipy.linalg  # slow to import, and needed here alone
+        # Slow to import, and needed here alone.
+        import scipy.linalg
 
         order = scipy.linalg.qr(lifted.T, mode="r", pivoting=True)[1]
     return np.asarray(order[: Z.shape[1] + 1], dtype=np.int64)
@@ -114,7 +113,5 @@ def append_one(Z: Array) -> Matrix:
 
 
 def least_squares(A: Matrix, B: Matrix, cut: float) -> Matrix:
-    """The smallest X with A X nearest to B, singular values below `cut` times the largest taken as
-    zero.
-    """
+    """The smallest X with A X nearest to B; singular values below a share `cut` count as zero."""
     return np.asarray(np.linalg.lstsq(A, B, rcond=cut)[0], dtype=np.float64)
