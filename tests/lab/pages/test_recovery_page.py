@@ -10,7 +10,6 @@ import shlex
 import shutil
 import struct
 import zlib
-from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,9 +19,9 @@ from keyhole.drawing.html import format_number, format_seconds
 from keyhole.lab.pages import recovery_page
 from keyhole.lab.runs import summaries
 from keyhole.models import Factored, Head, load, save
+from support.pages import Walk
 from support.paths import TARGETS
 
-VOID = {"meta", "img"}
 MODEL = "head.safetensors"
 KINDS = {
     "exact": (["sample", "head", "--width", 8, "--rank", 2], MODEL, [], "EXACT"),
@@ -49,41 +48,6 @@ KINDS = {
 }
 
 
-class Walk(HTMLParser):
-    """Every tag of a page with its attributes; a tag that does not match fails the test."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.open, self.tags, self.words, self.errors = [], [], [], []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if len(attrs) != len(dict(attrs)):
-            self.errors.append(f"{tag} names an attribute twice")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open.pop() != tag:
-            self.errors.append(f"</{tag}> closes nothing")
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.words.append(data)
-
-    @property
-    def text(self):
-        return " ".join(self.words)
-
-    def all(self, name):
-        return [attrs for tag, attrs in self.tags if tag == name]
-
-
 def pixels(address):
     """The colours of a PNG held in an address, read by hand."""
     data = base64.b64decode(address.removeprefix("data:image/png;base64,"))
@@ -93,11 +57,6 @@ def pixels(address):
         rows, 3 * columns + 1
     )
     return lines[:, 1:].reshape(rows, columns, 3)
-
-
-def shown(walk):
-    """The pictures of matrices, with the numbers they hold."""
-    return [attrs for attrs in walk.all("img") if "data-cells" in attrs]
 
 
 def opened(directory):
@@ -238,7 +197,7 @@ def test_a_counterexample_of_any_size_has_a_page(learned, answers):
 def test_the_pictures_hold_the_entries_of_the_saved_matrix(learned):
     run = learned("exact")
     W = np.asarray(load(run.directory / "model.safetensors").W)
-    (picture,) = shown(run.walk)
+    (picture,) = run.walk.maps
     np.testing.assert_allclose(
         np.array(picture["data-cells"].split(), float).reshape(8, 8), W, rtol=0.06
     )
@@ -254,7 +213,7 @@ def test_the_pictures_hold_the_entries_of_the_saved_matrix(learned):
 def test_a_wide_matrix_is_shown_as_block_means_that_use_the_whole_range_of_colours(learned):
     run = learned("wide")
     W = np.asarray(load(run.directory / "model.safetensors").W)
-    (picture,) = shown(run.walk)
+    (picture,) = run.walk.maps
     side = [slice(start, start + 3) for start in range(0, 130, 3)]
     means = np.array([[W[rows, columns].mean() for columns in side] for rows in side])
     np.testing.assert_allclose(
@@ -275,7 +234,7 @@ def test_singular_values_are_drawn_and_told_on_hover(learned):
 
 def test_the_demo_shows_truth_recovery_and_difference_and_its_own_command(demo):
     before = Walk(demo.page.partition("The tour: ")[0])
-    assert len(shown(before)) == 3 * (1 + 2)  # the head of the first stop, then each of two heads
+    assert len(before.maps) == 3 * (1 + 2)  # the head of the first stop, then each of two heads
     marks = [attrs["class"] for attrs in before.all("path")]
     assert (marks.count("truth"), marks.count("ours")) == (16, 16)
     assert "keyhole demo --seed 3" in demo.walk.text
@@ -332,7 +291,7 @@ def test_matrices_of_any_size_have_a_page(demo, tmp_path, rng, largest, dense):
     )
     record = {key: value for key, value in demo.record.items() if key != "distance"}
     walk = Walk(recovery_page.draw_recovery_page(record, tmp_path))
-    assert (walk.errors, len(shown(walk))) == ([], 1)
+    assert (walk.errors, len(walk.maps)) == ([], 1)
     assert len([a for a in walk.all("path") if a["class"] == "ours"]) == 4
 
 
@@ -340,7 +299,7 @@ def test_a_stale_truth_beside_a_later_run_is_not_shown(keyhole, head, demo, tmp_
     shutil.copytree(demo.directory, tmp_path / "run")
     assert keyhole("learn", "head.safetensors", "--out", "run", "--force").code == 0
     walk = Walk((tmp_path / "run" / "report.html").read_text())
-    assert len(shown(walk)) == 1
+    assert len(walk.maps) == 1
     assert "true W" not in walk.text
 
 

@@ -7,13 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from keyhole.drawing import charts, html
+from keyhole.drawing import charts
+from keyhole.drawing.html import escape_text
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import BoundJob, ReportJob
 from keyhole.lab.pages import audit_page
@@ -22,6 +22,7 @@ from keyhole.lab.pages.sweep_page import group_values, trace_known_lines
 from keyhole.lab.running import run_job
 from keyhole.lab.runs import summaries
 from keyhole.lab.runs.command_lines import format_command_line
+from support.pages import walked
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 SWEEP = """
@@ -44,39 +45,6 @@ value = "record.error"
 statistic = "max"
 at_most = 2
 """
-
-
-class Walk(HTMLParser):
-    """Tags that are open at the end, words a person sees, and tags that closed nothing."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.open, self.tags, self.words, self.errors = [], [], [], []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self.open += [] if tag in ("meta", "img") else [tag]
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open.pop() != tag:
-            self.errors.append(tag)
-
-    def handle_data(self, data):
-        self.words += [] if self.open and self.open[-1] in ("style", "script") else [data]
-
-
-def walked(path):
-    page = Path(path).read_text()
-    walk = Walk(page)
-    assert (walk.errors, walk.open) == ([], [])
-    assert [tag for tag, _ in walk.tags].count("script") == 1
-    assert "://" not in page
-    return walk, page
 
 
 MAKE = """
@@ -203,7 +171,7 @@ def test_the_summary_has_at_most_ten_lines_and_says_how_to_do_it_again(runs, tmp
 @pytest.mark.parametrize("name", ["learn", "audit", "twins", "build", "bound"])
 def test_every_page_says_what_was_asked_and_how_to_reproduce_it(runs, name):
     walk, page = walked(Path(runs[name]) / "report.html")
-    text = " ".join(walk.words)
+    text = walk.text
     assert "Asked: " in text
     assert "How to reproduce" in text
     assert "keyhole 0." in text
@@ -213,7 +181,7 @@ def test_every_page_says_what_was_asked_and_how_to_reproduce_it(runs, name):
 def test_all_kinds_of_runs_are_compared_on_one_page(runs, tmp_path):
     record = run_job(ReportJob(tuple(runs.values()), out=str(tmp_path / "all")))
     walk, _ = walked(tmp_path / "all" / "report.html")
-    text = " ".join(walk.words)
+    text = walk.text
     assert record.data["report"] == str(tmp_path / "all" / "report.html")
     assert not (tmp_path / "all" / "record.json").exists()
     assert all(name in text for name in runs)
@@ -232,7 +200,7 @@ def test_runs_of_one_name_are_told_apart(runs, tmp_path):
             (str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run")), out=str(tmp_path / "both")
         )
     )
-    text = " ".join(walked(tmp_path / "both" / "report.html")[0].words)
+    text = walked(tmp_path / "both" / "report.html")[0].text
     assert str(tmp_path / "a" / "run") in text
     assert "differ by 0 at most" in text
 
@@ -272,7 +240,7 @@ def test_hostile_words_in_a_record_stay_words(copied, tmp_path, name):
         walk, text = walked(page)
         assert "<script>alert" not in text
         assert "<img src=x" not in text
-        assert "alert(1)" in " ".join(walk.words)
+        assert "alert(1)" in walk.text
 
 
 @pytest.mark.parametrize(
@@ -366,7 +334,7 @@ def test_a_run_of_an_unknown_kind_is_shown_as_a_table_and_keeps_its_own_page(tmp
     (tmp_path / "record.json").write_text(json.dumps(record))
     run_job(ReportJob((str(tmp_path),)))
     walk, page = walked(tmp_path / "report.html")
-    text = " ".join(walk.words)
+    text = walk.text
     assert all(word in text for word in ("loss.last", "0.25", "1,000", "[1, 2]", "none"))
     assert "<script>alert" not in page
     (tmp_path / "report.html").write_text("its own")
@@ -407,7 +375,7 @@ def test_a_training_is_drawn_from_its_record_and_beside_other_runs(runs, tmp_pat
     run_job(ReportJob((str(tmp_path / "train"), runs["learn"]), out=str(tmp_path / "two")))
     for page in (tmp_path / "train" / "report.html", tmp_path / "two" / "report.html"):
         walk, drawn = walked(page)
-        assert "step of training" in " ".join(walk.words)
+        assert "step of training" in walk.text
         assert "<script>alert" not in drawn
     (tmp_path / "train" / "report.html").write_text("with pictures")
     run_job(ReportJob((str(tmp_path / "train"),)))
@@ -520,7 +488,7 @@ def test_an_axis_takes_hostile_names():
         about=EVIL,
     )
     assert "<script>" not in svg
-    assert html.escape_text(EVIL) in svg
+    assert escape_text(EVIL) in svg
 
 
 PLOTS = {

@@ -1,7 +1,6 @@
 """`keyhole twins`: other parameters, the same answers, and a page that shows both."""
 
 import re
-from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +11,7 @@ from keyhole.lab.jobs import TwinsJob
 from keyhole.lab.pages import twins_page
 from keyhole.lab.running import run_job
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet, SelfAttention, load, save
+from support.pages import Walk
 
 MODELS = {
     "head": lambda rng: Head.random(5, rng=rng),
@@ -22,33 +22,6 @@ MODELS = {
     "constant": lambda rng: Head(np.zeros((3, 3)), np.zeros((3, 1))),
     "large": lambda rng: Head(1e12 * rng.normal(size=(3, 3)), rng.normal(size=(3, 1))),
 }
-
-
-class Walk(HTMLParser):
-    """Tags that are left open, pictures, words."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.open, self.tags, self.text = [], [], ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-    @property
-    def maps(self):
-        return [attrs for tag, attrs in self.tags if tag == "img" and "data-cells" in attrs]
 
 
 @pytest.fixture
@@ -86,7 +59,7 @@ def test_every_twin_has_other_parameters_and_the_same_answers(twinned, name, rng
 @pytest.mark.parametrize("name", MODELS)
 def test_the_page_is_well_formed_fetches_nothing_and_shows_every_twin(twinned, name):
     made = twinned(name)
-    assert made.walk.open == []
+    assert (made.walk.errors, made.walk.open) == ([], [])
     assert all(attrs["src"].startswith("data:") for tag, attrs in made.walk.tags if "src" in attrs)
     for row in made.data["twins"]:
         assert row["proof"] in made.walk.text
