@@ -1,7 +1,6 @@
-"""The page of a run: well formed, self-contained, true to the record, and readable."""
+"""The page of a recovery: well formed, self-contained, true to the record, and readable."""
 
 import base64
-import functools
 import hashlib
 import html
 import json
@@ -10,42 +9,14 @@ import shlex
 import shutil
 import struct
 import zlib
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from keyhole.drawing.html import format_number, format_seconds
 from keyhole.lab.pages import recovery_page
-from keyhole.lab.runs import summaries
-from keyhole.models import Factored, Head, load, save
+from keyhole.models import load
 from support.pages import Walk
-from support.paths import TARGETS
-
-MODEL = "head.safetensors"
-KINDS = {
-    "exact": (["sample", "head", "--width", 8, "--rank", 2], MODEL, [], "EXACT"),
-    "wide": (["sample", "head", "--width", 130, "--rank", 1], MODEL, [], "EXACT"),
-    "biases": (["sample", "head", "--width", 5, "--biases", "--outputs", 4], MODEL, [], "EXACT"),
-    "scalar": (["sample", "head", "--width", 1], MODEL, [], "EXACT"),
-    "refuted": (
-        ["sample", "multihead", "--width", 5],
-        "multihead.safetensors",
-        ["--learner", "low-rank"],
-        "CLASS_REFUTED",
-    ),
-    "constant": (["--version"], "targets:constant", ["--width", 4], "NOT_IDENTIFIABLE"),
-    "budget": (["sample", "head", "--width", 8], MODEL, ["--budget", 30], "BUDGET_SPENT"),
-    "no verification": (
-        ["--version"],
-        "targets:vector",
-        ["--width", 4, "--budget", 60],
-        "UNVERIFIED",
-    ),
-    "bad answer": (["--version"], "targets:nan_later", ["--width", 4], "UNVERIFIED"),
-    "demo": (["demo", "--seed", 3, "--out", "run"], None, [], "EXACT"),
-    "moody": (["--version"], "targets:moody", ["--width", 4, "--learner", "exact"], "UNVERIFIED"),
-}
+from support.recovery_runs import KINDS
 
 
 def pixels(address):
@@ -57,43 +28,6 @@ def pixels(address):
         rows, 3 * columns + 1
     )
     return lines[:, 1:].reshape(rows, columns, 3)
-
-
-def opened(directory):
-    """A run as its directory holds it: the record, the page, a walk over the page."""
-    record, page = (
-        json.loads((directory / "record.json").read_text()),
-        (directory / "report.html").read_text(),
-    )
-    return SimpleNamespace(record=record, page=page, walk=Walk(page), directory=directory)
-
-
-@pytest.fixture(scope="module")
-def ran(commands, tmp_path_factory):
-    """`ran(kind)` is the directory of a run of that kind; each is made once."""
-
-    @functools.cache
-    def run(kind):
-        sample, target, options, _ = KINDS[kind]
-        directory = tmp_path_factory.mktemp("report")
-        shutil.copy(TARGETS, directory)
-        commands(directory, *sample)
-        if target is not None:
-            commands(directory, "learn", target, *options, "--out", "run")
-        return directory / "run"
-
-    return run
-
-
-@pytest.fixture
-def learned(ran):
-    """`learned(kind)` is a run of that kind."""
-    return lambda kind: opened(ran(kind))
-
-
-@pytest.fixture
-def demo(learned):
-    return learned("demo")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -232,69 +166,6 @@ def test_singular_values_are_drawn_and_told_on_hover(learned):
     assert "rank 2; the other 6 are zero" in run.walk.text
 
 
-def test_the_demo_shows_truth_recovery_and_difference_and_its_own_command(demo):
-    before = Walk(demo.page.partition("The tour: ")[0])
-    assert len(before.maps) == 3 * (1 + 2)  # the head of the first stop, then each of two heads
-    marks = [attrs["class"] for attrs in before.all("path")]
-    assert (marks.count("truth"), marks.count("ours")) == (16, 16)
-    assert "keyhole demo --seed 3" in demo.walk.text
-    assert "keyhole learn" not in demo.walk.text
-
-
-def test_the_demo_draws_its_stops_and_tells_each_with_its_limit(demo):
-    text = demo.walk.text
-    for stop in demo.record["stops"]:
-        assert stop["sentence"] in text
-    for words in (
-        "Recoveries cost",
-        "Keys of positions",
-        "On the circle",
-        "Third-order attention",
-        "Two people who own",
-    ):
-        assert words in text
-    assert "every dot lies inside its circle" in text
-    assert len(demo.page) < 6_000_000
-
-
-def test_the_error_of_the_demo_falls_with_its_last_queries_and_not_before_the_limit(demo):
-    curve, limit = demo.record["curve"], demo.record["degrees_of_freedom"]
-    assert [c["queries"] for c in curve] == sorted(c["queries"] for c in curve)
-    assert all(c["error"] > 1e-3 for c in curve if c["queries"] < limit)
-    assert curve[-1]["error"] < 1e-9
-    assert f"limit {limit}" in demo.walk.text
-
-
-def test_the_summary_of_the_demo_counts_its_stops(demo):
-    rows = dict(summaries.summarise_record("demo", demo.record))
-    assert rows["stops"] == "14 of 14 came out as they should"
-    assert rows["again"] == "keyhole demo --seed 3"
-
-
-def test_a_demo_whose_stops_are_gone_keeps_their_sentences(demo, tmp_path):
-    for name in ("record.json", "model.safetensors", "truth.safetensors"):
-        shutil.copy(demo.directory / name, tmp_path)
-    walk = Walk(recovery_page.draw_recovery_page(demo.record, tmp_path))
-    assert walk.errors == []
-    assert demo.record["stops"][-1]["sentence"] in walk.text
-
-
-@pytest.mark.parametrize(
-    ("largest", "dense"), [(1e-310, True), (1e150, True), (1e150, False), (1e-200, False)]
-)
-def test_matrices_of_any_size_have_a_page(demo, tmp_path, rng, largest, dense):
-    W = rng.normal(size=(4, 4))
-    root = np.sqrt(largest)
-    save(
-        Head(largest * W if dense else Factored(root * W, root * W), np.ones((4, 1))),
-        tmp_path / "model.safetensors",
-    )
-    record = {key: value for key, value in demo.record.items() if key != "distance"}
-    walk = Walk(recovery_page.draw_recovery_page(record, tmp_path))
-    assert (walk.errors, len(walk.maps)) == ([], 1)
-    assert len([a for a in walk.all("path") if a["class"] == "ours"]) == 4
-
-
 def test_a_stale_truth_beside_a_later_run_is_not_shown(keyhole, head, demo, tmp_path):
     shutil.copytree(demo.directory, tmp_path / "run")
     assert keyhole("learn", "head.safetensors", "--out", "run", "--force").code == 0
@@ -397,31 +268,3 @@ def test_a_page_made_again_from_record_json_is_the_same(learned):
     )
     assert again == run.page
     assert len(run.page) < 100_000
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (0.0, "0"),
-        (1024.0, "1,024"),
-        (599.92, "600"),
-        (1e-9, "1e-9"),
-        (5.43723e-14, "5.4e-14"),
-        (0.30812, "0.308"),
-        (12345.6, "12,346"),
-        (2.5e7 + 0.5, "2.5e7"),
-        (float("nan"), "not finite"),
-        (None, "not finite"),
-        (-0.25, "-0.25"),
-    ],
-)
-def test_a_number_is_short_and_plain(value, said):
-    assert format_number(value) == said
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(0.0743, "74 ms"), (0.999, "1.0 s"), (12.34, "12.3 s"), (3661, "61 min 1 s")],
-)
-def test_a_time_has_a_unit(value, said):
-    assert format_seconds(value) == said

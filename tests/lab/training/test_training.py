@@ -1,113 +1,23 @@
-"""Training: torch nets equal to numpy models, seeds side by side as if alone, runs that go on, stop
-and are refused.
-"""
+"""Training: runs that go on, stop and are refused, and what becomes of trained models."""
 
 import json
 import sys
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 
 import keyhole
-from keyhole.constructions.shared.coded_tokens import CodedTokens, Perceptron
-from keyhole.lab.jobs import AttackJob, LearnJob, SweepJob, TrainJob
+from keyhole.lab.jobs import AttackJob, LearnJob, SweepJob
 from keyhole.lab.pages.training_page import draw_training_page, draw_training_run
 from keyhole.lab.running import run_job
-from keyhole.lab.targets.tasks import pose_task
 from keyhole.lab.training.adam import Adam
 from keyhole.lab.training.choosing import choose_net
 from keyhole.lab.training.inputs.labelling import choose_lesson
-from keyhole.lab.training.inputs.lessons import Examples
 from keyhole.lab.training.loop import Course, Trainer
 from keyhole.lab.training.supply import Supply
-
-AVERAGE = {"task": "sparse-average", "length": 8, "q": 3, "width": 2}
-MATCH = {"task": "match2", "length": 6, "modulus": 7}
-CASES = [
-    *[
-        {**AVERAGE, "model": m}
-        for m in ("attention", "linear-attention", "third-order", "mlp", "gru", "lstm", "layers")
-    ],
-    {**AVERAGE, "model": "attention", "heads": 2, "codes": "random"},
-    *[
-        {**AVERAGE, "model": m, "tied": True, "codes": codes}
-        for m, codes in (
-            ("attention", "learned"),
-            ("attention", "random"),
-            ("linear-attention", "learned"),
-        )
-    ],
-    *[
-        {**AVERAGE, "at_most": True, "codes": "random", "model": m}
-        for m in ("attention", "mlp", "gru")
-    ],
-    *[{**MATCH, "model": m} for m in ("attention", "third-order", "mlp", "gru", "layers")],
-    {
-        **MATCH,
-        "task": "match3-bigram",
-        "model": "layers",
-        "layers": 2,
-        "heads": 2,
-        "embed": 8,
-        "places": True,
-    },
-    {"task": "triangles", "nodes": 5, "model": "third-order"},
-    {"task": "four-cycles", "nodes": 5, "model": "attention"},
-]
-TINY = TrainJob(
-    "sparse-average", length=6, q=2, width=2, steps=60, seeds=2, tests=50, samples=100, keep=False
-)
-
-
-def job(**changes):
-    return TrainJob(**{**vars(TINY), **changes})
-
-
-def named(case):
-    return "-".join(str(value) for value in case.values())
-
-
-def perturbed(net, rng):
-    """Weights of one seed with nothing at zero."""
-    held = net.initial(rng)
-    return {k: a if k in net.fixed else a + 0.1 * rng.normal(size=a.shape) for k, a in held.items()}
-
-
-def answers_of(net, weights, X):
-    stacked = {name: torch.from_numpy(np.stack([w[name] for w in weights])) for name in weights[0]}
-    return net(stacked, torch.from_numpy(np.stack([X] * len(weights)))).numpy()
-
-
-@pytest.mark.parametrize("case", CASES, ids=named)
-def test_a_net_answers_like_its_numpy_model_after_a_round_trip_through_a_file(case, tmp_path):
-    asked, rng = TrainJob(**case), np.random.default_rng(0)
-    lesson = choose_lesson(pose_task(asked.task, asked))
-    net = choose_net(asked, lesson).net
-    weights, X = [perturbed(net, rng) for _ in range(2)], lesson.draw(4, rng=rng)
-    odds = answers_of(net, weights, X)
-    for k, w in enumerate(weights):
-        keyhole.save(net.exported(w), tmp_path / "model.safetensors")
-        said = keyhole.load(tmp_path / "model.safetensors")(X)
-        right = odds[k] if not lesson.labels else _probability(asked.model, odds[k])
-        np.testing.assert_allclose(said, right, atol=1e-12)
-
-
-def _probability(model, odds):
-    """Networks answer log-odds shifted to a threshold of 1/2, attention probabilities."""
-    return odds + 0.5 if model in ("mlp", "gru", "lstm") else 1 / (1 + np.exp(-odds))
-
-
-def test_a_seed_learns_beside_others_what_it_learns_alone():
-    both = run_job(TINY).data
-    for k, seed in enumerate((0, 1)):
-        alone = run_job(job(seed=seed, seeds=1)).data
-        np.testing.assert_allclose(alone["errors"], both["errors"][k : k + 1], rtol=1e-3)
-        np.testing.assert_allclose(
-            alone["curve"]["errors"][0], both["curve"]["errors"][k], rtol=1e-3
-        )
+from support.training_jobs import MATCH, TINY, job
 
 
 def test_a_model_that_is_unknown_is_refused_with_the_names_of_those_that_are_known():
@@ -152,63 +62,6 @@ def test_the_rate_rises_in_the_warm_up_and_falls_to_zero():
     assert rates[10] == 1.0
     assert rates[55] == pytest.approx(0.5)
     assert rates[100] == pytest.approx(0.0)
-
-
-def test_sets_are_drawn_uniformly_and_without_repetition():
-    lesson = choose_lesson(keyhole.SparseAverage(5, 3))
-    X = lesson.draw(4000, rng=np.random.default_rng(0))
-    sets, counts = np.unique(X[..., 1:4].reshape(-1, 3), axis=0, return_counts=True)
-    assert len(sets) == 10
-    assert counts.min() > 0.95 * 2000
-    assert counts.max() < 1.05 * 2000
-
-
-@pytest.mark.parametrize("at_most", [False, True])
-def test_lessons_on_averages_have_vectors_of_length_one_and_the_right_answers(at_most):
-    task = keyhole.SparseAverage(6, 3, 2, at_most)
-    lesson = choose_lesson(task)
-    X = lesson.draw(50, rng=np.random.default_rng(0))
-    np.testing.assert_allclose(np.linalg.norm(X[..., :2], axis=-1), 1.0)
-    np.testing.assert_allclose(lesson.targets(X), task.target(X), atol=1e-14)
-
-
-@pytest.mark.parametrize("at_most", [False, True])
-def test_the_lines_of_averages_are_what_the_predictors_reach(at_most):
-    task = keyhole.SparseAverage(8, 3, 2, at_most)
-    lesson = choose_lesson(task)
-    X = lesson.draw(4000, rng=np.random.default_rng(0))
-    Y, z = lesson.targets(X), X[..., :2]
-    mean = np.broadcast_to(z.mean(axis=1, keepdims=True), Y.shape)
-    named = task.members(X)
-    past = np.tril(named) @ z / named.sum(axis=-1, keepdims=True)
-    lines = lesson.lines(Examples(X, Y), Examples(X, Y))
-    for name, answers in (("zero", 0 * Y), ("mean_of_all", mean), ("causal_floor", past)):
-        seen = ((answers - Y) ** 2).sum() / (Y**2).sum()
-        assert lines[name] == pytest.approx(seen, abs=0.02)
-
-
-def test_the_least_error_of_linear_attention_is_that_of_the_best_matrix_of_its_rank():
-    data = run_job(job(length=7, q=2, width=1, embed=3, steps=1, seeds=1)).data
-    members = np.array([[i in y for i in range(7)] for y in combinations(range(7), 2)], dtype=float)
-    values = np.linalg.eigvalsh(members.T @ members / len(members))
-    # of M G z with G the projection on the three largest directions
-    lost = values[:-3].sum() / values.sum()
-    assert data["lines"]["linear_optimum"] == pytest.approx(lost)
-    three = run_job(job(length=7, q=2, width=1, embed=1, heads=3, steps=1, seeds=1)).data
-    assert three["lines"]["linear_optimum"] == pytest.approx(lost)
-
-
-def test_lines_of_labels_are_fitted_to_what_was_seen_and_measured_on_tests():
-    lesson = choose_lesson(keyhole.Match3(5, 11))
-    rng = np.random.default_rng(0)
-    seen, tests = (
-        Examples(X, lesson.targets(X))
-        for X in (lesson.draw(200, rng=rng), lesson.draw(200, rng=rng))
-    )
-    lines = lesson.lines(tests, seen)
-    assert lines["majority"] == pytest.approx(min(tests.Y.mean(), 1 - tests.Y.mean()), abs=1e-12)
-    assert lines["distinct_count"] <= lines["majority"] + 0.05
-    assert 0 < lines["pairwise"] < 0.5
 
 
 @pytest.mark.parametrize("check_every", [None, 10])
@@ -429,104 +282,3 @@ def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(
     with pytest.raises(keyhole.InvalidInput, match=said):
         run_job(job(keep=True, out=str(out), **changes))
     assert not out.exists()
-
-
-def test_resampled_codes_carry_over_to_other_lengths(tmp_path):
-    data = run_job(
-        job(codes="resampled", code_width=32, tied=True, steps=150, samples=None, lengths=(6, 12))
-    ).data
-    assert data["lengths"]["median_errors"][0] == pytest.approx(data["error"]["median"], rel=0.5)
-    assert data["lengths"]["last_scaled"] < data["lengths"]["last_errors"] < 1.0
-
-
-@pytest.mark.parametrize("model", ["attention", "third-order"])
-def test_units_with_flags_learn_labels(model):
-    data = run_job(
-        job(
-            task="match2",
-            length=5,
-            q=None,
-            width=None,
-            modulus=5,
-            model=model,
-            steps=200,
-            rate=0.05,
-            embed=5,
-        )
-    ).data
-    assert data["accuracy"]["max"] > 1 - 0.5 * data["lines"]["majority"]
-    assert "% of labels right" in data["sentence"]
-
-
-@pytest.mark.slow
-def test_attention_learns_averages_from_a_thousand_sequences():
-    data = run_job(
-        TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=4000, keep=False)
-    ).data
-    assert data["error"]["max"] <= 1e-4
-
-
-@pytest.mark.slow
-def test_a_network_without_attention_stays_at_the_mean_of_all():
-    data = run_job(
-        TrainJob(
-            "sparse-average",
-            length=20,
-            q=3,
-            width=4,
-            samples=50_000,
-            model="mlp",
-            codes="random",
-            keep=False,
-        )
-    ).data
-    assert abs(data["error"]["median"] - data["lines"]["mean_of_all"]) < 0.03
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "embed", "usual"), [("attention", 16, 0.317), ("linear-attention", 16, 0.726)]
-)
-def test_softmax_needs_less_width_than_linear_attention(model, embed, usual):
-    sizes = {"length": 64, "q": 3, "width": 4, "tied": True, "steps": 800, "rate": 0.03, "seeds": 3}
-    data = run_job(
-        TrainJob(
-            "sparse-average",
-            **sizes,
-            model=model,
-            embed=embed,
-            tests=500,
-            check_every=200,
-            keep=False,
-        )
-    ).data
-    assert abs(data["error"]["median"] - usual) < 0.03
-
-
-def test_linear_attention_is_the_product_it_is_written_as():
-    rng = np.random.default_rng(0)
-    Q, K, V = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 2))
-    X = rng.normal(size=(1, 5, 4))
-    right = sum(X[0] @ q @ k.T @ X[0].T @ X[0] @ v for q, k, v in zip(Q, K, V, strict=True))
-    np.testing.assert_allclose(keyhole.LinearAttention(Q, K, V)(X)[0], right, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("maker", "said"),
-    [
-        (lambda: CodedTokens(np.eye(3), -1, 1), "plain and coded columns"),
-        (lambda: CodedTokens(np.eye(3), 0, 1, 1, places=np.eye(3)), "flagged or have places"),
-        (lambda: CodedTokens(np.eye(3), 0, 1)(np.full((1, 2, 1), 3.0)), "whole numbers below 3"),
-        (
-            lambda: Perceptron(np.eye(2), np.zeros(2), np.eye(2), np.zeros(2), np.eye(2)),
-            "Wo and bo",
-        ),
-        (
-            lambda: Perceptron(np.eye(2), np.zeros(2), np.eye(2), np.zeros(2), squash="tanh"),
-            "squash is none or sigmoid",
-        ),
-    ],
-)
-def test_token_maps_of_trained_models_refuse_what_makes_no_sense(maker, said):
-    with pytest.raises(keyhole.InvalidInput, match=said):
-        maker()

@@ -1,0 +1,71 @@
+"""Figures for papers: written as files, equal for equal runs, and never replaced."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from keyhole.errors import InvalidInput
+from keyhole.lab.jobs import ReportJob
+from keyhole.lab.running import run_job
+from support.run_records import EVIL, KINDS
+
+PLOTS = {
+    "learn": ("recovery", "queries"),
+    "spent": ("queries",),
+    "audit": ("audit",),
+    "twins": ("twins",),
+    "build": ("margin", "sizes"),
+    "bound": ("plane",),
+    "sweep": ("sweep",),
+}
+
+
+@pytest.mark.parametrize("names", [("spent", "bound"), pytest.param(KINDS, marks=pytest.mark.slow)])
+def test_figures_are_written_as_svg_and_pdf_with_their_fonts_inside(runs, tmp_path, names):
+    pytest.importorskip("matplotlib")
+    record = run_job(
+        ReportJob(tuple(runs[name] for name in names), out=str(tmp_path), figures=True)
+    )
+    written = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert len(written) == len(record.data["figures"])
+    assert set(written) == {
+        f"{name}-{plot}.{form}" for name in names for plot in PLOTS[name] for form in ("svg", "pdf")
+    }
+    for path in (tmp_path / "figures").glob("*.pdf"):
+        assert b"/FontFile2" in path.read_bytes()
+    for path in (tmp_path / "figures").glob("*.svg"):
+        assert "<text" not in path.read_text()
+
+
+@pytest.mark.slow
+def test_figures_of_runs_of_one_name_do_not_replace_each_other(runs, tmp_path):
+    places = [
+        Path(shutil.copytree(runs["twins"], tmp_path / folder / "run")) for folder in ("a", "b")
+    ]
+    record = run_job(ReportJob(tuple(map(str, places)), out=str(tmp_path / "both"), figures=True))
+    written = {path.name for path in (tmp_path / "both" / "figures").iterdir()}
+    assert written == {f"{k}-run-twins.{kind}" for k in (1, 2) for kind in ("svg", "pdf")}
+    assert len(record.data["figures"]) == 4
+
+
+def test_equal_runs_give_equal_figures_and_dollar_signs_are_words(copied, tmp_path):
+    pytest.importorskip("matplotlib")
+    directory = copied("twins")
+    record = json.loads((directory / "record.json").read_text()) | {
+        "sentence": f"costs $5 and $x^ {EVIL}"
+    }
+    (directory / "record.json").write_text(json.dumps(record))
+    for out in ("a", "b"):
+        run_job(ReportJob((str(directory),), out=str(tmp_path / out), figures=True))
+    one, two = ((tmp_path / out / "figures" / "twins.svg").read_bytes() for out in ("a", "b"))
+    assert one == two
+    assert b"<script>" not in one
+
+
+def test_without_matplotlib_a_sentence_says_how_to_get_it(runs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'keyhole\[figures\]'"):
+        run_job(ReportJob((runs["learn"],), out=str(tmp_path), figures=True))

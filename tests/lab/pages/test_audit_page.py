@@ -1,0 +1,17 @@
+"""The page of an audit: every policy named in full."""
+
+from keyhole.lab.pages import audit_page
+from support.run_records import AUDIT, LESS
+
+
+def test_a_policy_of_an_audit_is_named_in_full():
+    policies = [
+        AUDIT["policies"][1]
+        | {
+            "policy": "a budget below 1,087 queries",
+            "attempts": [LESS, LESS | {"queries": 9}],
+        }
+    ]
+    assert ">a budget below 1,087 queries</text></svg>" in audit_page.draw_audit_page(
+        AUDIT | {"policies": policies}
+    )
