@@ -26,7 +26,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import keyhole
-from keyhole.learners.choosing import Hints
+from keyhole.learners.registry import Hints
 from trained import wheels, words
 
 HEAD_BARS, LAYER_BARS = (1_500, 1e-9), (3_000, 1e-6)

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -12,6 +13,8 @@ from statistics import median
 import pytest
 
 from keyhole.lab import running
+from keyhole.learners import registry
+from keyhole.learners.base import Learner
 
 SOURCE = Path(running.__file__).parents[1]
 MODULES = {
@@ -25,8 +28,13 @@ FORBIDDEN = {"behind", "boxes", "chains", "determined", "drawn", "explained", "j
 FORBIDDEN |= {"other_page", "posing", "rough", "said", "spots", "switches", "together", "unseen"}
 # Every room has a base or a learner; the other names are found once in a wing.
 COMMON = {"__init__", "base", "learner", "files", "shared"}
-# A name that is no literal may be imported here: public names, the commands, what a person names.
-BY_STRING = {"keyhole.__init__", "keyhole.lab.running", "keyhole.lab.targets.opening"}
+# A name that is no literal is imported by the registries, and where a person names a module.
+BY_STRING = {
+    "keyhole.__init__",
+    "keyhole.lab.running",
+    "keyhole.lab.targets.opening",
+    "keyhole.learners.registry",
+}
 OPTIONAL = {
     "torch": ("keyhole.oracles", "keyhole.lab.training", "keyhole.lab.commands.computing"),
     "onnx": ("keyhole.lab.onnx", "keyhole.oracles"),
@@ -101,6 +109,15 @@ def test_the_table_of_commands_names_what_there_is_and_what_may_stand_below_it(k
     assert callable(getattr(import_module(module), name))
     rooms = ("keyhole.lab.commands.", "keyhole.lab.demo.", "keyhole.lab.sweeps.", "keyhole.web.")
     assert module.startswith(rooms)
+
+
+@pytest.mark.parametrize("name", registry.LEARNERS)
+def test_the_table_of_learners_names_what_there_is(name):
+    entry = registry.LEARNERS[name]
+    assert set(entry.needs) <= set(entry.takes) <= {field.name for field in fields(registry.Hints)}
+    options = [option.name for option in fields(entry.load_class())]
+    assert len(entry.takes) <= len(options)
+    assert issubclass(entry.load_class(), Learner)
 
 
 def imports(tree):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from keyhole.lab.onnx.export import export_onnx
     from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
     from keyhole.learners.casts.learner import Balanced
-    from keyhole.learners.choosing import Hints, learn
+    from keyhole.learners.choosing import learn
     from keyhole.learners.heads_in_ball.learner import HeadsInBall
     from keyhole.learners.labels.learner import Labels
     from keyhole.learners.layer.learner import WholeLayer
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from keyhole.learners.one_layer.learner import OneLayerTransformer
     from keyhole.learners.published.orthogonal import Orthogonal
     from keyhole.learners.published.repetition import Repetition
+    from keyhole.learners.registry import Hints
     from keyhole.learners.several_heads.learner import SeveralHeads
     from keyhole.learners.smooth_network.learner import SmoothNetwork
     from keyhole.learners.tolerance.guarantees import Guarantee, guarantee, largest_tolerance
@@ -125,7 +126,8 @@ _HOME = {
     "keyhole.identify": ("Distance", "Symmetry", "Twin", "canonical", "freedom", "twins"),
     "keyhole.lab.onnx.export": ("export_onnx",),
     "keyhole.learners.one_layer.antisymmetric": ("Antisymmetric",),
-    "keyhole.learners.choosing": ("Hints", "learn"),
+    "keyhole.learners.choosing": ("learn",),
+    "keyhole.learners.registry": ("Hints",),
     "keyhole.learners.casts.learner": ("Balanced",),
     "keyhole.learners.base": ("Counterexample", "Fresh", "Plan", "Recovery", "Status"),
     "keyhole.learners.verifying.saved_model": ("Verification", "verify"),

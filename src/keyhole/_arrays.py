@@ -7,13 +7,28 @@ import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
 from threadpoolctl import ThreadpoolController
 
 from keyhole.errors import InvalidInput
+
+# Shapes are checked where jaxtyping is loaded first, as in a test run. Elsewhere they are words for
+# the reader, and loading it would take longer than a small recovery.
+if TYPE_CHECKING or "jaxtyping" in sys.modules:
+    from jaxtyping import Bool as Bool
+    from jaxtyping import Float as Float
+    from jaxtyping import Int as Int
+else:
+
+    class _Shaped:
+        """An array with a shape in words: the array."""
+
+        def __class_getitem__(cls, item: tuple[Any, str]) -> Any:
+            return item[0]
+
+    Bool = Float = Int = _Shaped
 
 # numpy's NDArray is no class since numpy 2.5, and shapes can be told only of classes.
 Array = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]

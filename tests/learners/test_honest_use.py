@@ -9,7 +9,8 @@ import pytest
 
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
-from keyhole.learners.choosing import LEARNERS, Hints, learn
+from keyhole.learners.choosing import learn
+from keyhole.learners.registry import LEARNERS, Hints
 from keyhole.models import Head, ReluNet
 from keyhole.oracles import Bounded, Cast, Declared, Disturbed, Imperfection, Local, Noisy, Signs
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from math import log
 
 import numpy as np
-from jaxtyping import Int
 
-from keyhole._arrays import Array, Sequences, Stack
+from keyhole._arrays import Array, Int, Sequences, Stack
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks.base import round_to_whole

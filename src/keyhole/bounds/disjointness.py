@@ -15,9 +15,8 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
-from keyhole._arrays import Array, Sequences
+from keyhole._arrays import Array, Bool, Float, Int, Sequences
 from keyhole.errors import InvalidInput
 from keyhole.tasks import (
     FourCycles,

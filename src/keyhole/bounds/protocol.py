@@ -19,9 +19,8 @@ from math import log
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
 
-from keyhole._arrays import Array, Rng, Sequences, Stack, as_generator
+from keyhole._arrays import Array, Float, Int, Rng, Sequences, Stack, as_generator
 from keyhole.bounds.formulas import count_disjointness_bits
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head, MultiHead, SelfAttention

@@ -4,143 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Rng, as_generator
+from keyhole._arrays import EPS, Rng, as_generator
 from keyhole.claims import Verdict
 from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
 from keyhole.learners.base import Learner, Recovery, Status
-from keyhole.learners.casts.learner import Balanced
-from keyhole.learners.heads_in_ball.learner import HeadsInBall
-from keyhole.learners.labels.learner import Labels
-from keyhole.learners.layer.learner import WholeLayer
-from keyhole.learners.network_in_ball.learner import NetworkInBall
-from keyhole.learners.network_under_noise.learner import NetworkUnderNoise
-from keyhole.learners.networks.learner import Network
-from keyhole.learners.noise.learner import UnderNoise
-from keyhole.learners.one_head.exact import Exact
-from keyhole.learners.one_head.grid import Grid
-from keyhole.learners.one_head.low_rank import LowRank
-from keyhole.learners.one_head.nuclear import NuclearNorm
-from keyhole.learners.one_head.nystrom import Nystrom
-from keyhole.learners.one_layer.antisymmetric import Antisymmetric
-from keyhole.learners.one_layer.learner import OneLayerTransformer
-from keyhole.learners.published.orthogonal import Orthogonal
-from keyhole.learners.published.repetition import Repetition
 from keyhole.learners.recognising.first_questions import is_curved, suggest_learners
-from keyhole.learners.several_heads.learner import SeveralHeads
-from keyhole.learners.smooth_network.learner import SmoothNetwork
-from keyhole.learners.tolerance.learner import Tolerant
+from keyhole.learners.registry import LEARNERS, NO_HINTS, Hints, list_imperfections, make_learner
 from keyhole.learners.verifying.ending import leave_open
 from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.learners.verifying.saved_model import as_oracle
-from keyhole.learners.vocabulary.learner import Restricted
 from keyhole.oracles import Budgeted, Counted, Declared, Imperfection, Oracle, read_imperfection
 
 T = TypeVar("T")
 _NOT_LOOKED = "The budget ended before other classes could be tried."
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Hints:
-    """What a person knows of a target beforehand.
-
-    Args:
-        rank: the rank of W.
-        grid: W has entries that are whole multiples of this.
-        tokens: the only vectors that may be asked, one per row.
-        repeats: how often every question is asked where answers carry random errors.
-        norm_bound: largest Frobenius norm of W.
-        margin: least size of an entry of the read-out.
-        bits: binary digits of W to learn from labels.
-        heads: number of heads.
-        bases: of the subspaces heads live in, one per head.
-    """
-
-    rank: int | None = None
-    grid: float | None = None
-    tokens: Matrix | None = None
-    repeats: int = 1
-    norm_bound: float | None = None
-    margin: float | None = None
-    bits: int = 40
-    heads: int | None = None
-    bases: tuple[Matrix, ...] | None = None
-
-
-def _require_hint(value: T | None, name: str, learner: str) -> T:
-    if value is None:
-        hint = f"hints=keyhole.Hints({name.replace('-', '_')}=...)"
-        raise InvalidInput(f"the learner {learner} needs --{name}, in Python {hint}.")
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A learner by name: how it is made from hints, and which imperfections of answers it bears."""
-
-    make: Callable[[Hints], Learner]
-    bears: frozenset[str]
-
-
-_PERFECT = frozenset[str]()
-_ROUNDED = frozenset({"rounding"})
-_ERRORS = frozenset({"rounding", "absolute errors", "a bound on tokens"})
-
-LEARNERS: dict[str, Choice] = {
-    "exact": Choice(lambda hints: Exact(), _ROUNDED),
-    "low-rank": Choice(lambda hints: LowRank(hints.rank), _ROUNDED),
-    "nystrom": Choice(
-        lambda hints: Nystrom(_require_hint(hints.rank, "rank", "nystrom")), _ROUNDED
-    ),
-    "nuclear-norm": Choice(
-        lambda hints: NuclearNorm(_require_hint(hints.rank, "rank", "nuclear-norm")), _ROUNDED
-    ),
-    "grid": Choice(lambda hints: Grid(_require_hint(hints.grid, "grid", "grid")), _ROUNDED),
-    "restricted": Choice(
-        lambda hints: Restricted(_require_hint(hints.tokens, "tokens", "restricted")),
-        _ROUNDED | {"a bound on tokens"},
-    ),
-    "noisy": Choice(lambda hints: UnderNoise(hints.rank, hints.repeats), _ERRORS),
-    "balanced": Choice(lambda hints: Balanced(), _ROUNDED),
-    "labels": Choice(lambda hints: Labels(hints.bits), _ERRORS | {"labels only"}),
-    "several-heads": Choice(lambda hints: SeveralHeads(), _ROUNDED),
-    "heads-in-ball": Choice(lambda hints: HeadsInBall(), _ROUNDED | {"a bound on tokens"}),
-    "layer": Choice(lambda hints: WholeLayer(), _ROUNDED),
-    "orthogonal": Choice(
-        lambda hints: Orthogonal(_require_hint(hints.bases, "bases", "orthogonal")), _ROUNDED
-    ),
-    "repetition": Choice(
-        lambda hints: Repetition(_require_hint(hints.heads, "heads", "repetition")), _ROUNDED
-    ),
-    "network": Choice(lambda hints: Network(), _PERFECT),
-    "network-in-ball": Choice(lambda hints: NetworkInBall(), frozenset({"a bound on tokens"})),
-    "noisy-network": Choice(lambda hints: NetworkUnderNoise(), _ERRORS),
-    "smooth-network": Choice(lambda hints: SmoothNetwork(), _ROUNDED),
-    "one-layer": Choice(lambda hints: OneLayerTransformer(), _ROUNDED),
-    "antisymmetric": Choice(lambda hints: Antisymmetric(), _ROUNDED),
-    "tolerant": Choice(
-        lambda hints: Tolerant(
-            _require_hint(hints.norm_bound, "norm-bound", "tolerant"),
-            _require_hint(hints.margin, "margin", "tolerant"),
-        ),
-        _ERRORS,
-    ),
-}
-
-
-def _list_imperfections(stated: Imperfection) -> set[str]:
-    """What answers or tokens lack, in words."""
-    lacks = {
-        "rounding": not stated.roundoff <= EPS,
-        "absolute errors": stated.absolute,
-        "labels only": stated.levels is not None,
-        "a bound on tokens": stated.token_bound is not None,
-    }
-    return {name for name, yes in lacks.items() if yes}
 
 
 def _choose_name(hints: Hints, stated: Imperfection) -> str:
@@ -157,7 +38,7 @@ def _choose_name(hints: Hints, stated: Imperfection) -> str:
 
 def choose_learner(
     name: str = "auto",
-    hints: Hints = Hints(),  # noqa: B008
+    hints: Hints = NO_HINTS,
     stated: Imperfection = Imperfection(),  # noqa: B008
 ) -> Learner:
     """The learner of that name; `auto` goes by the hints and by what the oracle declares.
@@ -172,16 +53,16 @@ def choose_learner(
         name = _choose_name(hints, stated)
     if name not in LEARNERS:
         raise InvalidInput(f"a learner is one of auto, {', '.join(LEARNERS)}; got {name!r}.")
-    lacks = _list_imperfections(stated)
-    beyond = sorted(lacks - LEARNERS[name].bears)
+    lacks = list_imperfections(stated)
+    beyond = sorted(lacks.difference(LEARNERS[name].bears))
     if beyond:
-        able = [other for other, choice in LEARNERS.items() if lacks <= choice.bears]
+        able = [other for other, entry in LEARNERS.items() if lacks.issubset(entry.bears)]
         instead = f"take --learner {' or '.join(able)}" if able else "no learner does"
         raise InvalidInput(
             f"the learner {name} does not bear {' and '.join(beyond)}, which is declared;"
             f" {instead}."
         )
-    return LEARNERS[name].make(hints)
+    return make_learner(name, hints)
 
 
 def learn(
@@ -189,7 +70,7 @@ def learn(
     *,
     rng: Rng,
     learner: str | Learner = "auto",
-    hints: Hints = Hints(),  # noqa: B008
+    hints: Hints = NO_HINTS,
     budget: int | None = None,
 ) -> Recovery[Any]:
     """Recover the model behind `oracle` from queries, and verify it on fresh ones.
@@ -218,7 +99,7 @@ def learn(
     # Answers that scatter are noisy, whatever was declared; how much is for the learner to find.
     if plain and first.status is Status.INCONSISTENT:
         target = Remembered(Declared(target.inner, Imperfection(noise=float("nan"))))
-        noisy = UnderNoise(hints.rank, hints.repeats).run(target, rng=rng)
+        noisy = make_learner("noisy", hints).run(target, rng=rng)
         first = replace(noisy, ledger=noisy.ledger.after(first.ledger, "before"))
         plain = False
     if plain:
@@ -286,7 +167,7 @@ def _try_further_classes(
     for name in candidates:
         asked = Counted(target)
         try:
-            found = target.check(LEARNERS[name].make(Hints()).run(asked, rng=rng), rng=rng)
+            found = target.check(make_learner(name).run(asked, rng=rng), rng=rng)
         # A target may be undefined where another class has to be asked (tokens far away).
         except BadAnswer:
             spent = asked.ledger.after(spent, "before")

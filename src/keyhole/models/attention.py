@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
 
 from keyhole._arrays import (
     Answers,
     Array,
+    Float,
     PerSequence,
     Rng,
     Sequences,

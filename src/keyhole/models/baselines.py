@@ -15,10 +15,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from keyhole._arrays import (
     Array,
+    Float,
     Matrix,
     Rng,
     Sequences,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
 from keyhole._arrays import (
     Array,
+    Float,
     Sequences,
     check_finite,
     check_sequences,

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
 
-from keyhole._arrays import FORMATS, Array, Sequences, check_sequences
+from keyhole._arrays import FORMATS, Array, Float, Sequences, check_sequences
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.tensor import (

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from keyhole._arrays import (
     Answers,
     Array,
+    Float,
     Matrix,
     PerSequence,
     Rng,

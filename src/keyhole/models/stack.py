@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
 
-from keyhole._arrays import Array, Sequences, Stack, check_finite, check_shape, freeze_array
+from keyhole._arrays import Array, Float, Sequences, Stack, check_finite, check_shape, freeze_array
 from keyhole.errors import InvalidInput
 
 

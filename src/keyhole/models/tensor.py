@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from keyhole._arrays import (
     Array,
+    Float,
     Matrix,
     Rng,
     Sequences,

@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
 from keyhole._arrays import (
     Answers,
     Array,
+    Float,
     Matrix,
     PerSequence,
     Rng,

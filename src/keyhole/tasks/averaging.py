@@ -14,9 +14,8 @@ from math import comb
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from keyhole._arrays import Array, PerSequence, Sequences, Stack
+from keyhole._arrays import Array, Float, PerSequence, Sequences, Stack
 from keyhole.errors import InvalidInput
 from keyhole.tasks.base import Labels, check_inputs, check_kind, check_sizes, round_to_whole
 

@@ -8,9 +8,8 @@ from itertools import islice, product
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
 
-from keyhole._arrays import Array, PerSequence, Sequences, Stack, check_sequences
+from keyhole._arrays import Array, Float, Int, PerSequence, Sequences, Stack, check_sequences
 from keyhole.errors import InvalidInput
 
 Labels = Float[Array, "batch length outputs"]

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
-from keyhole._arrays import Array, PerSequence, Sequences, Stack
+from keyhole._arrays import Array, Float, PerSequence, Sequences, Stack
 from keyhole.tasks.base import (
     Labels,
     batch_rows,

@@ -8,9 +8,10 @@ import pytest
 import keyhole
 from keyhole import Head, Local, Outcome, Verdict
 from keyhole.errors import InvalidInput
-from keyhole.learners.choosing import Hints, choose_learner
+from keyhole.learners.choosing import choose_learner
 from keyhole.learners.one_head.grid import Grid
 from keyhole.learners.one_head.nystrom import Nystrom
+from keyhole.learners.registry import Hints
 
 pytestmark = pytest.mark.theorem("BSHK26/5.1")
 

@@ -27,7 +27,8 @@ from keyhole import (
     Verdict,
     guarantee,
 )
-from keyhole.learners.choosing import Hints, choose_learner
+from keyhole.learners.choosing import choose_learner
+from keyhole.learners.registry import Hints
 from support.tolerant_heads import STRATEGIES, attacked, drawn, error, is_within
 
 pytestmark = pytest.mark.theorem("BSHK26/6.1")

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from keyhole._arrays import (
     Array,
+    Float,
     Sequences,
     Stack,
     Vector,

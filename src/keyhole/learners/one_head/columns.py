@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float
 
-from keyhole._arrays import Array, Matrix, Vector, pin_one_thread
+from keyhole._arrays import Array, Float, Matrix, Vector, pin_one_thread
 from keyhole.learners.one_head.designs import Design
 from keyhole.learners.one_head.probes import TARGET, Cut, Prober
 

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
-from keyhole._arrays import EPS, Array, Matrix, Vector, pin_one_thread
+from keyhole._arrays import EPS, Array, Float, Matrix, Vector, pin_one_thread
 
 _WIDE = 256  # width from which building queries takes a share of the time worth saving
 # Logits per query where answers are coarser than float64: more would each be too small a share.

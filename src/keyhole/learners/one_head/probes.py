@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Int
 
 from keyhole._arrays import (
     EPS,
     Array,
+    Int,
     Mask,
     Matrix,
     Scratch,

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
-from keyhole._arrays import EPS, Answers, Array, Matrix, Sequences, Vector, find_power_of_two
+from keyhole._arrays import EPS, Answers, Array, Float, Matrix, Sequences, Vector, find_power_of_two
 from keyhole.errors import BadAnswer
 from keyhole.learners.base import Counterexample
 from keyhole.oracles import Counted

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
 
-from keyhole._arrays import Array, Matrix, Vector, pin_one_thread, rms
+from keyhole._arrays import Array, Int, Matrix, Vector, pin_one_thread, rms
 from keyhole.models import Head
 
 Rows = Int[np.ndarray, "_"]

@@ -29,7 +29,8 @@ from keyhole.lab.targets.opening import (
     simulate_policies,
 )
 from keyhole.learners.base import Recovery
-from keyhole.learners.choosing import Hints, choose_learner, learn
+from keyhole.learners.choosing import choose_learner, learn
+from keyhole.learners.registry import Hints
 from keyhole.models import save
 from keyhole.oracles import (
     Budgeted,

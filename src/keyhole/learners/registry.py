@@ -1,0 +1,138 @@
+"""Every learner by name: where it stands, which hints it takes, what it bears of answers.
+
+A room is imported when its learner is made, so that a command loads what it uses. A new learner is
+one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from keyhole._arrays import EPS, Matrix
+from keyhole.errors import InvalidInput
+from keyhole.learners.base import Learner
+from keyhole.oracles import Imperfection
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Hints:
+    """What a person knows of a target beforehand.
+
+    Args:
+        rank: the rank of W.
+        grid: W has entries that are whole multiples of this.
+        tokens: the only vectors that may be asked, one per row.
+        repeats: how often every question is asked where answers carry random errors.
+        norm_bound: largest Frobenius norm of W.
+        margin: least size of an entry of the read-out.
+        bits: binary digits of W to learn from labels.
+        heads: number of heads.
+        bases: of the subspaces heads live in, one per head.
+    """
+
+    rank: int | None = None
+    grid: float | None = None
+    tokens: Matrix | None = None
+    repeats: int = 1
+    norm_bound: float | None = None
+    margin: float | None = None
+    bits: int = 40
+    heads: int | None = None
+    bases: tuple[Matrix, ...] | None = None
+
+
+NO_HINTS = Hints()
+ROUNDING = "rounding"
+ERRORS = "absolute errors"
+BALL = "a bound on tokens"
+LABELS = "labels only"
+_NOISE = (ROUNDING, ERRORS, BALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A learner that is made when it is asked for.
+
+    Args:
+        place: its module below `keyhole.learners`, and its class.
+        bears: imperfections of answers or tokens that it allows for.
+        takes: hints that it is made from, in the order of its options.
+        needs: those of them that must be given.
+    """
+
+    place: str
+    bears: tuple[str, ...] = (ROUNDING,)
+    takes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    def load_class(self) -> type[Learner]:
+        """The class, its room imported now."""
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(f"keyhole.learners.{module}"), name)
+
+    def make(self, name: str, hints: Hints) -> Learner:
+        """The learner with what the hints say.
+
+        Raises:
+            InvalidInput: a hint that it needs is missing.
+        """
+        for hint in self.needs:
+            _require_hint(getattr(hints, hint), hint, name)
+        return self.load_class()(*(getattr(hints, hint) for hint in self.takes))
+
+
+def _require_hint(value: object, hint: str, learner: str) -> None:
+    if value is None:
+        python = f"hints=keyhole.Hints({hint}=...)"
+        option = hint.replace("_", "-")
+        raise InvalidInput(f"the learner {learner} needs --{option}, in Python {python}.")
+
+
+LEARNERS: Mapping[str, Entry] = {
+    "exact": Entry("one_head.exact:Exact"),
+    "low-rank": Entry("one_head.low_rank:LowRank", takes=("rank",)),
+    "nystrom": Entry("one_head.nystrom:Nystrom", takes=("rank",), needs=("rank",)),
+    "nuclear-norm": Entry("one_head.nuclear:NuclearNorm", takes=("rank",), needs=("rank",)),
+    "grid": Entry("one_head.grid:Grid", takes=("grid",), needs=("grid",)),
+    "restricted": Entry(
+        "vocabulary.learner:Restricted", (ROUNDING, BALL), takes=("tokens",), needs=("tokens",)
+    ),
+    "noisy": Entry("noise.learner:UnderNoise", _NOISE, takes=("rank", "repeats")),
+    "balanced": Entry("casts.learner:Balanced"),
+    "labels": Entry("labels.learner:Labels", (*_NOISE, LABELS), takes=("bits",)),
+    "several-heads": Entry("several_heads.learner:SeveralHeads"),
+    "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", (ROUNDING, BALL)),
+    "layer": Entry("layer.learner:WholeLayer"),
+    "orthogonal": Entry("published.orthogonal:Orthogonal", takes=("bases",), needs=("bases",)),
+    "repetition": Entry("published.repetition:Repetition", takes=("heads",), needs=("heads",)),
+    "network": Entry("networks.learner:Network", bears=()),
+    "network-in-ball": Entry("network_in_ball.learner:NetworkInBall", (BALL,)),
+    "noisy-network": Entry("network_under_noise.learner:NetworkUnderNoise", _NOISE),
+    "smooth-network": Entry("smooth_network.learner:SmoothNetwork"),
+    "one-layer": Entry("one_layer.learner:OneLayerTransformer"),
+    "antisymmetric": Entry("one_layer.antisymmetric:Antisymmetric"),
+    "tolerant": Entry(
+        "tolerance.learner:Tolerant",
+        _NOISE,
+        takes=("norm_bound", "margin"),
+        needs=("norm_bound", "margin"),
+    ),
+}
+
+
+def make_learner(name: str, hints: Hints = NO_HINTS) -> Learner:
+    """The learner of that name, with what the hints say."""
+    return LEARNERS[name].make(name, hints)
+
+
+def list_imperfections(stated: Imperfection) -> set[str]:
+    """What answers or tokens lack, in words."""
+    lacks = {
+        ROUNDING: not stated.roundoff <= EPS,
+        ERRORS: stated.absolute,
+        LABELS: stated.levels is not None,
+        BALL: stated.token_bound is not None,
+    }
+    return {name for name, yes in lacks.items() if yes}
