@@ -8,10 +8,12 @@ import pytest
 import keyhole
 from keyhole import Local, Network, OneLayerTransformer, ReluNet, Verdict
 from keyhole.identify import network_distance, one_layer_distance
+from support.measures import function_error
 from support.paths import DATA
 
 pytestmark = pytest.mark.theorem("keyhole/one-line", "keyhole/local-affine")
 
+RADII = (0.1, 1.0, 10.0, 1000.0)
 LAYERS = sorted(
     path.stem for path in DATA.glob("*.safetensors") if not path.stem.startswith("digits")
 )
@@ -19,17 +21,6 @@ LAYERS = sorted(
 
 def digits(seed):
     return keyhole.load(DATA / f"digits-{seed}.safetensors")
-
-
-def function_error(truth, model, rng, radii=(0.1, 1.0, 10.0, 1000.0)):
-    errors = []
-    for radius in radii:
-        x = radius * rng.normal(size=(300, truth.width))
-        answers = truth.points(x)
-        errors.append(
-            np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max()
-        )
-    return max(errors)
 
 
 def changed(net, *, units, readout=1.0, beside=None, apart=0.0):
@@ -50,7 +41,7 @@ def test_ten_trainings_on_digits_come_back_with_about_fifteen_hundred_queries(rn
         recovery = Network().run(Local(truth), rng=np.random.default_rng(seed))
         assert recovery.verdict is Verdict.EXACT, recovery.sentence
         assert network_distance(truth, recovery.model).hidden == (128, 128)
-        assert function_error(truth, recovery.model, rng) <= 1e-8
+        assert function_error(truth, recovery.model, rng, RADII) <= 1e-8
         asked.append(recovery.ledger.total().sequences)
     assert np.median(asked) <= 1550
     assert max(asked) <= 4000
@@ -99,7 +90,7 @@ def test_a_dying_unit_is_found_or_said_not_to_be_seen(outputs, readout, rng):
         )
         recovery = Network().run(Local(truth), rng=np.random.default_rng(seed))
         if recovery.verdict.verified:
-            assert function_error(truth, recovery.model, rng) <= 1e-8
+            assert function_error(truth, recovery.model, rng, RADII) <= 1e-8
             assert "jump is below rounding are not seen" in recovery.determined
         if readout >= 1e-3 or readout <= 1e-12:
             assert recovery.verdict is Verdict.EXACT, recovery.sentence
@@ -114,7 +105,7 @@ def test_units_that_are_nearly_one_are_told_apart_or_merged_or_doubted(outputs, 
     truth = changed(small, units=40, beside=2, apart=apart)
     recovery = Network().run(Local(truth), rng=np.random.default_rng(5))
     if recovery.verdict.verified:
-        assert function_error(truth, recovery.model, rng) <= 1e-8
+        assert function_error(truth, recovery.model, rng, RADII) <= 1e-8
         assert recovery.model.hidden in (39, 40)
     if apart >= 1e-3 or apart <= 1e-13:
         assert recovery.verdict is Verdict.EXACT

@@ -8,6 +8,7 @@ from keyhole import Head, Verdict
 from keyhole.errors import BadAnswer, InvalidInput, TargetFailed
 from keyhole.oracles import Counted, Local, Oracle
 from support.batches import batch
+from support.targets import text
 
 # --- Local ----------------------------------------------------------------------------------------
 
@@ -61,10 +62,6 @@ def test_a_callable_that_does_not_say_its_outputs_is_an_oracle_before_its_first_
     assert isinstance(oracle, Oracle)
     assert Counted(oracle).ask(batch(2)).shape == (2, 2)
     assert oracle.outputs == 2
-
-
-def text(X):
-    return ["four"] * len(X)
 
 
 def ragged(X):

@@ -22,10 +22,7 @@ from keyhole import (
     TargetFailed,
 )
 from keyhole.oracles.base import FORMATS, read_imperfection
-
-
-def mean(X):
-    return X.mean(axis=(1, 2))
+from support.targets import mean
 
 
 def questions(count=1000, *, seed=0):

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,6 +17,7 @@ from keyhole.lab.running import run_job
 from keyhole.web.explorer import read_page_files
 from keyhole.web.requests import Recover, read_recover_wish
 from support.explorer_client import HOSTILE
+from support.processes import children
 
 
 def test_the_page_is_small_and_names_no_other_host(client):
@@ -198,19 +198,6 @@ def test_the_command_says_where_it_is_in_one_line_and_stops_in_good_order(tmp_pa
     for hand in hands:
         with pytest.raises(ProcessLookupError):
             os.kill(hand, 0)
-
-
-def children(parent):
-    """Processes that a process has started."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = place.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(place.parent.name))
-    return found
 
 
 def test_policies_are_said_as_the_command_line_says_them():

@@ -4,7 +4,6 @@ light and dark.
 
 import json
 import re
-import shutil
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -13,25 +12,15 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from keyhole.web.explorer import Explorer, Window
+from support.browsers import launch, needs_chromium
 from support.paths import ROOT
 from support.shelf import HOSTILE, PICTURE, shelved
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'"
 )
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium here: apt-get install chromium, then run again"
-)
+pytestmark = needs_chromium
 
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
 SHOTS = ROOT / "build" / "screenshots"
 VIEWS = {
     "recover": ("#recover", "Choose a size and press Recover"),
@@ -54,7 +43,7 @@ def explorer(tmp_path_factory):
     SHOTS.mkdir(parents=True, exist_ok=True)
     window = Window(Explorer(place / "runs"), 0, str)
     with window.beside() as address, sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        browser = launch(playwright)
         yield SimpleNamespace(address=address, runs=place / "runs", browser=browser)
         browser.close()
 

@@ -12,6 +12,7 @@ from keyhole.lab.jobs import BoundJob, ReportJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs import summaries
 from keyhole.lab.runs.command_lines import format_command_line
+from support.browsers import CHROMIUM, launch
 from support.pages import walked
 from support.run_records import EVIL, KINDS, TRAINED
 
@@ -126,16 +127,13 @@ def test_the_command_of_a_run_names_every_option_once(runs):
 
 def test_pages_open_in_a_browser_with_everything_outside_blocked(runs, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium")
-    if chromium is None:
+    if CHROMIUM is None:
         pytest.skip("there is no chromium")
     shutil.copytree(runs["learn"], tmp_path / "other")
     run_job(ReportJob((*runs.values(), str(tmp_path / "other")), out=str(tmp_path)))
     said, asked = [], []
     with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-        )
+        browser = launch(play)
         page = browser.new_context(offline=True, viewport={"width": 360, "height": 800}).new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))

@@ -16,6 +16,7 @@ import pytest
 from keyhole.lab.running import find_runner, run_job
 from keyhole.lab.runs.store import read_rows
 from keyhole.lab.sweeps import engines
+from support.processes import children
 
 SWEEP = """
 name = "small"
@@ -113,12 +114,13 @@ def test_a_job_that_kills_its_process_is_a_record_and_the_others_are_done(keyhol
     assert mended == {"total": 4, "done": 4, "failed": 0, "run_now": 1}
 
 
-def children(process):
-    """Processes a driver has started, workers among them."""
-    with suppress(FileNotFoundError):
-        pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+def workers_of(driver):
+    """Processes a driver has started to work for it."""
+    with suppress(OSError):
         return [
-            int(pid) for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid
+            for pid in children(driver.pid)
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
     return []
 
@@ -139,7 +141,7 @@ def killed(tmp_path, rng, kills, whom, longest):
         driver = start(tmp_path, "small.toml", "--out", "hurt")
         while driver.poll() is None:
             time.sleep(rng.uniform(0.05, longest))
-            victims = children(driver) if whom == "worker" else [driver.pid]
+            victims = workers_of(driver) if whom == "worker" else [driver.pid]
             if count < kills and victims and driver.poll() is None:
                 with suppress(ProcessLookupError):
                     os.kill(int(rng.choice(victims)), signal.SIGKILL)

@@ -12,12 +12,9 @@ from keyhole.lab.targets.opening import read_declarations, simulate_policies
 from keyhole.lab.targets.policies import Policy, describe_policy, judge_error, list_policies
 from keyhole.oracles import Local
 from keyhole.oracles.base import read_imperfection
+from support.targets import mean
 
 POLICY = Policy("labels only", ("labels",), "a label is one bit")
-
-
-def mean(X):
-    return X.mean(axis=(1, 2))
 
 
 def attempt(queries, error):

@@ -9,6 +9,7 @@ import keyhole
 from keyhole import Balanced, Cast, Head, Local, MultiHead, Noisy, Outcome, Status, Verdict
 from keyhole.oracles import Declared, Imperfection
 from keyhole.oracles.base import FORMATS
+from support.measures import gap
 
 pytestmark = pytest.mark.theorem("keyhole/null-balance")
 
@@ -68,11 +69,6 @@ def limit(width):
     return 6 * width * width + 6 * width + 60
 
 
-def relative(found, truth):
-    truth = np.asarray(truth)
-    return np.linalg.norm(np.asarray(found) - truth) / np.linalg.norm(truth)
-
-
 def stepwise(head, name):
     """The head computed with every intermediate result rounded to a format."""
     cast = FORMATS[name].cast
@@ -107,8 +103,8 @@ def test_heads_of_every_size_come_back_to_twelve_digits_within_the_count(name):
         assert recovery.verdict is Verdict.WITHIN_TOLERANCE, seed
         assert recovery.certificate.outcome is Outcome.HOLDS, seed
         assert recovery.ledger.total().sequences <= limit(truth.width), seed
-        assert relative(recovery.unwrap().W, truth.W) <= 1e-12, seed
-        assert relative(recovery.unwrap().V, truth.V) <= 1e-12, seed
+        assert gap(recovery.unwrap().W, truth.W) <= 1e-12, seed
+        assert gap(recovery.unwrap().V, truth.V) <= 1e-12, seed
 
 
 @pytest.mark.slow
@@ -121,22 +117,22 @@ def test_awkward_heads_come_back_as_well(kind, name):
         recovery = Balanced().run(Cast(Local(truth), name), rng=rng)
         assert recovery.verdict is Verdict.WITHIN_TOLERANCE, seed
         assert recovery.ledger.total().sequences <= limit(truth.width), seed
-        assert relative(recovery.model.W, truth.W) <= 1e-12, seed
-        assert relative(recovery.model.V, truth.V) <= 1e-12, seed
+        assert gap(recovery.model.W, truth.W) <= 1e-12, seed
+        assert gap(recovery.model.V, truth.V) <= 1e-12, seed
 
 
 def test_a_width_of_64_stays_within_the_count(rng):
     truth = Head.random(64, scale=4.0, rng=rng)
     recovery = Balanced().run(Cast(Local(truth), "bf16"), rng=rng)
     assert recovery.ledger.total().sequences <= limit(64)
-    assert relative(recovery.unwrap().W, truth.W) <= 1e-13
+    assert gap(recovery.unwrap().W, truth.W) <= 1e-13
 
 
 def test_float32_answers_take_two_queries_per_entry(rng):
     truth = Head.random(16, rng=rng)
     recovery = Balanced().run(Cast(Local(truth), "f32"), rng=rng)
     assert recovery.ledger["measure"].sequences <= 2.05 * 16**2
-    assert relative(recovery.unwrap().W, truth.W) <= 8e-15
+    assert gap(recovery.unwrap().W, truth.W) <= 8e-15
 
 
 @pytest.mark.parametrize("name", CAST)
@@ -156,8 +152,8 @@ def test_several_outputs_of_one_size_come_back_together(name):
         truth = Head.random(6, outputs=3, rng=rng)
         recovery = Balanced().run(Cast(Local(truth), name), rng=rng)
         assert recovery.verdict is Verdict.WITHIN_TOLERANCE, seed
-        assert relative(recovery.model.W, truth.W) <= 1e-12, seed
-        assert relative(recovery.model.V, truth.V) <= 1e-9, seed
+        assert gap(recovery.model.W, truth.W) <= 1e-12, seed
+        assert gap(recovery.model.V, truth.V) <= 1e-9, seed
 
 
 def test_a_read_out_of_zero_is_not_identifiable(rng):
@@ -236,7 +232,7 @@ def test_float32_arithmetic_behind_narrower_answers_is_recovered_to_its_own_digi
         assert recovery.verdict is Verdict.WITHIN_TOLERANCE, seed
         assert "The arithmetic inside rounds to about" in recovery.sentence
         assert recovery.certificate.outcome is Outcome.SILENT
-        assert relative(recovery.model.W, truth.W) <= 1e-5, seed
+        assert gap(recovery.model.W, truth.W) <= 1e-5, seed
 
 
 @pytest.mark.parametrize("acts", ["h", "c", "U"])
@@ -248,7 +244,7 @@ def test_biases_and_residuals_are_noticed_and_left_to_one_shot_readings(acts):
         recovery = Balanced().run(Cast(Local(truth), "f32"), rng=rng)
         assert "acts" in recovery.detail or "A constant is added" in recovery.detail
         assert recovery.verdict is Verdict.WITHIN_TOLERANCE, seed
-        assert relative(recovery.model.W, truth.W) <= 1e-3
+        assert gap(recovery.model.W, truth.W) <= 1e-3
 
 
 @pytest.mark.parametrize("acts", ["h", "c", "U"])
@@ -268,7 +264,7 @@ def test_a_budget_is_never_exceeded_and_leaves_what_is_known(budget, rng):
     assert recovery.ledger.total().sequences <= budget
     assert recovery.verdict in (Verdict.BUDGET_SPENT, Verdict.UNVERIFIED)
     if budget >= 150:
-        assert relative(recovery.model.W, truth.W) <= 1e-2
+        assert gap(recovery.model.W, truth.W) <= 1e-2
 
 
 def test_other_imperfections_are_refused_at_the_border(rng):

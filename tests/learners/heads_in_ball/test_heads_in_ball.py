@@ -17,6 +17,7 @@ from keyhole import (
     compare,
     learn,
 )
+from support.measures import rates
 
 pytestmark = pytest.mark.theorem("keyhole/hessian-pencil")
 
@@ -34,20 +35,9 @@ def learnt(make, seed, bound=None):
     return hidden, HeadsInBall().run(oracle, rng=learning)
 
 
-def rates(heads, width, seeds):
-    found = [
-        learnt(lambda rng: MultiHead.random(width, heads=heads, rng=rng), seed)
-        for seed in range(seeds)
-    ]
-    assert all(recovery.verdict is Verdict.EXACT for _, recovery in found)
-    errors = [compare(hidden, recovery.unwrap()).largest for hidden, recovery in found]
-    asked = [recovery.ledger.total(without="verify").sequences for _, recovery in found]
-    return errors, np.median(asked) / (heads * (width * width + width))
-
-
 @pytest.mark.parametrize(("heads", "width"), CELLS)
 def test_every_seed_is_verified_and_every_head_right(heads, width):
-    errors, asked = rates(heads, width, 4)
+    errors, asked = rates(learnt, heads, width, 4)
     assert max(errors) <= 1e-9
     assert asked <= 10
 
@@ -55,7 +45,7 @@ def test_every_seed_is_verified_and_every_head_right(heads, width):
 @pytest.mark.slow
 @pytest.mark.parametrize(("heads", "width"), CELLS)
 def test_twenty_seeds_of_twenty_are_verified(heads, width):
-    errors, asked = rates(heads, width, SEEDS)
+    errors, asked = rates(learnt, heads, width, SEEDS)
     assert max(errors) <= 1e-9
     assert asked <= 10
 
@@ -63,7 +53,7 @@ def test_twenty_seeds_of_twenty_are_verified(heads, width):
 @pytest.mark.slow
 @pytest.mark.parametrize(("heads", "width"), [(4, 16), (8, 16)])
 def test_wider_heads_are_verified_too(heads, width):
-    errors, asked = rates(heads, width, 3)
+    errors, asked = rates(learnt, heads, width, 3)
     assert max(errors) <= 1e-9
     assert asked <= 10
 

@@ -19,12 +19,9 @@ from keyhole import (
     Verdict,
     learn,
 )
+from support.measures import gap
 
 pytestmark = pytest.mark.theorem("BSHK26/membership")
-
-
-def gap(found, truth):
-    return np.linalg.norm(np.asarray(found) - np.asarray(truth)) / np.linalg.norm(np.asarray(truth))
 
 
 def unit(V):

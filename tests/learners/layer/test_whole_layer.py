@@ -9,6 +9,7 @@ import keyhole
 from keyhole import Head, Local, MultiHead, Outcome, Status, Verdict, WholeLayer
 from keyhole.identify import distance, freedom
 from keyhole.oracles import Declared, Imperfection
+from support.measures import asked
 
 pytestmark = pytest.mark.theorem("keyhole/whole-layer")
 
@@ -71,10 +72,6 @@ def heads(width, ranks, outputs, rng, *, score_rank=None):
         rng.normal(size=(width, k)) @ rng.normal(size=(k, outputs)) / np.sqrt(width) for k in ranks
     ]
     return A @ B.swapaxes(1, 2) / np.sqrt(width * r), np.stack(V)
-
-
-def asked(recovery):
-    return recovery.ledger.total(without="verify").sequences
 
 
 @pytest.mark.parametrize(

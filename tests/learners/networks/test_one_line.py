@@ -12,6 +12,7 @@ from keyhole.learners.networks.lines import learn_network
 from keyhole.learners.networks.pair_search import resolve_line_by_pairs
 from keyhole.learners.networks.polish import find_clean_point, sharpen_jumps
 from keyhole.models import AbsAffine
+from support.measures import function_error
 
 pytestmark = pytest.mark.theorem("keyhole/one-line")
 
@@ -22,12 +23,6 @@ def recovered(d, k, m, seed):
     rng = np.random.default_rng([seed, d, k, m])
     truth = ReluNet.random(d, hidden=k, outputs=m, rng=rng)
     return truth, Network().run(Local(truth), rng=rng)
-
-
-def function_error(truth, model, rng, radius=1.0):
-    x = radius * rng.normal(size=(300, truth.width))
-    answers = truth.points(x)
-    return np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max()
 
 
 @pytest.mark.parametrize(
@@ -42,7 +37,7 @@ def test_networks_come_back_exactly_on_every_seed(d, k, m, seeds, rng):
         gap = network_distance(truth, recovery.unwrap())
         assert gap.hidden == (k, k)
         assert gap.largest <= 1e-5
-        assert max(function_error(truth, recovery.model, rng, r) for r in (0.1, 1.0, 1e3)) <= 1e-8
+        assert function_error(truth, recovery.model, rng, (0.1, 1.0, 1e3)) <= 1e-8
 
 
 @pytest.mark.parametrize(("d", "k"), [(32, 128), (64, 128)])

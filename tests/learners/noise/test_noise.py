@@ -18,12 +18,9 @@ from keyhole import (
     Verdict,
 )
 from keyhole.learners.noise.learner import UnderNoise
+from support.measures import gap
 
 pytestmark = pytest.mark.theorem("keyhole/tilted-simplex")
-
-
-def gap(found, truth):
-    return np.linalg.norm(np.asarray(found) - np.asarray(truth)) / np.linalg.norm(np.asarray(truth))
 
 
 def gaussian(d, rng, *, rank=None, outputs=1):

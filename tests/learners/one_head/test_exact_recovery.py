@@ -5,13 +5,9 @@ import pytest
 
 import keyhole
 from keyhole import Exact, Head, Local, MultiHead, Outcome, Status, Verdict
+from support.measures import gap
 
 pytestmark = pytest.mark.theorem("BSHK26/4.1")
-
-
-def gap(found, truth):
-    size = np.linalg.norm(np.asarray(truth))
-    return np.linalg.norm(np.asarray(found) - np.asarray(truth)) / size
 
 
 def readouts(kind, width, rng):

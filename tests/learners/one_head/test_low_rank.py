@@ -7,16 +7,9 @@ import pytest
 
 import keyhole
 from keyhole import Factored, Head, Local, LowRank, Outcome, Verdict
+from support.measures import asked, gap
 
 pytestmark = pytest.mark.theorem("BSHK26/5.1")
-
-
-def gap(found, truth):
-    return np.linalg.norm(np.asarray(found) - np.asarray(truth)) / np.linalg.norm(np.asarray(truth))
-
-
-def asked(recovery):
-    return recovery.ledger.total(without="verify").sequences
 
 
 def test_an_unknown_rank_is_found_near_the_counting_limit():

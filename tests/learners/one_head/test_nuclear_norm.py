@@ -12,12 +12,9 @@ from keyhole import Head, InvalidInput, Local, Outcome, Verdict
 from keyhole.learners.one_head.learner import recover_head
 from keyhole.learners.one_head.nuclear import NuclearNorm
 from keyhole.learners.one_head.nuclear_program import minimise_nuclear_norm
+from support.measures import gap
 
 pytestmark = pytest.mark.theorem("BSHK26/5.1")
-
-
-def gap(found, truth):
-    return np.linalg.norm(np.asarray(found) - np.asarray(truth)) / np.linalg.norm(np.asarray(truth))
 
 
 def measured(width, rank, oversampling, seed):

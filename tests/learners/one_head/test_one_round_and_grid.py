@@ -12,12 +12,9 @@ from keyhole.learners.choosing import choose_learner
 from keyhole.learners.one_head.grid import Grid
 from keyhole.learners.one_head.nystrom import Nystrom
 from keyhole.learners.registry import Hints
+from support.measures import gap
 
 pytestmark = pytest.mark.theorem("BSHK26/5.1")
-
-
-def gap(found, truth):
-    return np.linalg.norm(np.asarray(found) - np.asarray(truth)) / np.linalg.norm(np.asarray(truth))
 
 
 def test_nystrom_recovers_in_one_round():

@@ -149,7 +149,7 @@ COINCIDING = [proportional, proportional_and_opposed, common_rows, unequal_scale
 REFUSED = [opposed_neighbours]
 
 
-def gap(hidden, found, rng):
+def disagreement(hidden, found, rng):
     """Largest disagreement on sequences of many lengths and scales, relative to the token
     values.
     """
@@ -169,7 +169,7 @@ def outcome(make, seed):
     recovery = SeveralHeads().run(Local(hidden), rng=learning)
     assert recovery.verdict in (Verdict.EXACT, Verdict.UNVERIFIED), recovery.sentence
     if recovery.verdict is Verdict.EXACT:
-        assert gap(hidden, recovery.unwrap(), checking) <= 1e-8
+        assert disagreement(hidden, recovery.unwrap(), checking) <= 1e-8
     return hidden, recovery
 
 
@@ -203,7 +203,7 @@ def test_nearly_equal_heads_are_separated_and_the_function_is_exact(make, rng):
     found = exact_outcomes(make, range(4))
     assert len(found) >= 3
     assert all(len(model.W) == len(hidden.W) for hidden, model in found)
-    assert all(gap(hidden, model, rng) <= 1e-9 for hidden, model in found)
+    assert all(disagreement(hidden, model, rng) <= 1e-9 for hidden, model in found)
     # Rounding decides how W is shared out between heads this close: a rate, not every seed.
     errors = [compare(hidden, model).W / apart(hidden) for hidden, model in found]
     assert sum(error <= 0.5 for error in errors) >= 2
@@ -215,7 +215,7 @@ def test_nearly_equal_heads_are_separated_and_the_function_is_exact(make, rng):
 def test_heads_that_are_merged_answer_right_to_ten_times_their_distance(make, distance, rng):
     hidden, recovery = outcome(make, 0)
     assert recovery.verdict is Verdict.EXACT
-    assert gap(hidden, recovery.unwrap(), rng) <= max(10 * distance, 1e-11)
+    assert disagreement(hidden, recovery.unwrap(), rng) <= max(10 * distance, 1e-11)
 
 
 @pytest.mark.parametrize("make", COINCIDING)

@@ -17,6 +17,7 @@ from keyhole import (
     Verdict,
     compare,
 )
+from support.measures import rates
 
 pytestmark = pytest.mark.theorem("keyhole/saturate-and-isolate")
 
@@ -32,20 +33,9 @@ def learnt(make, seed, wrap=Local):
     return hidden, SeveralHeads().run(wrap(hidden), rng=learning)
 
 
-def rates(heads, width, seeds):
-    found = [
-        learnt(lambda rng: MultiHead.random(width, heads=heads, rng=rng), seed)
-        for seed in range(seeds)
-    ]
-    assert all(recovery.verdict is Verdict.EXACT for _, recovery in found)
-    errors = [compare(hidden, recovery.unwrap()).largest for hidden, recovery in found]
-    asked = [recovery.ledger.total(without="verify").sequences for _, recovery in found]
-    return errors, np.median(asked) / (heads * (width * width + width))
-
-
 @pytest.mark.parametrize(("heads", "width"), CELLS)
 def test_every_seed_is_verified_and_every_head_right(heads, width):
-    errors, _ = rates(heads, width, 2)
+    errors, _ = rates(learnt, heads, width, 2)
     assert max(errors) <= 1e-9
     assert np.median(errors) <= 1e-11
 
@@ -53,20 +43,20 @@ def test_every_seed_is_verified_and_every_head_right(heads, width):
 @pytest.mark.slow
 @pytest.mark.parametrize(("heads", "width"), CELLS + WIDE)
 def test_every_seed_is_verified_in_the_large_cells_too(heads, width):
-    errors, _ = rates(heads, width, SEEDS if width < 64 else 4)
+    errors, _ = rates(learnt, heads, width, SEEDS if width < 64 else 4)
     assert max(errors) <= 1e-9
     assert np.median(errors) <= 1e-11
 
 
 @pytest.mark.parametrize(("heads", "width", "ratio"), [(2, 8, 2.0), (4, 16, 1.4), (4, 32, 1.2)])
 def test_queries_per_parameter_are_close_to_one(heads, width, ratio):
-    _, asked = rates(heads, width, 1)
+    _, asked = rates(learnt, heads, width, 1)
     assert asked <= ratio
 
 
 @pytest.mark.slow
 def test_six_heads_of_width_eight_come_back_to_forty_bits():
-    errors, _ = rates(6, 8, SEEDS)
+    errors, _ = rates(learnt, 6, 8, SEEDS)
     assert max(errors) <= 2.0**-40
 
 

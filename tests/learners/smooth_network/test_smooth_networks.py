@@ -1,5 +1,7 @@
 """keyhole/smooth-units: networks of GELU or SiLU units, recovered exactly or refused."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -19,27 +21,18 @@ from keyhole import (
     save,
 )
 from keyhole.learners.recognising.first_questions import suggest_learners
+from support import measures
 
 pytestmark = pytest.mark.theorem("keyhole/smooth-units")
 
-RADII = (0.3, 1.0, 3.0, 10.0, 1000.0)
+RADII = np.array([0.3, 1.0, 3.0, 10.0, 1000.0])
+function_error = partial(measures.function_error, radii=RADII, points=200)
 BOTH = pytest.mark.parametrize("activation", ["gelu", "silu"])
 
 
 def hidden_network(d, k, m, activation, seed, scale=1.0):
     rng = np.random.default_rng([seed, d, k, m])
     return ReluNet.random(d, hidden=k, outputs=m, activation=activation, scale=scale, rng=rng), rng
-
-
-def function_error(truth, model, rng, unit=1.0):
-    errors = []
-    for radius in RADII:
-        x = unit * radius * rng.normal(size=(200, model.width))
-        answers = truth(x[:, None])
-        errors.append(
-            np.abs(model.points(x) - answers).max() / np.abs(answers - answers.mean(axis=0)).max()
-        )
-    return max(errors)
 
 
 def check(d, k, m, activation, seed):
@@ -102,7 +95,7 @@ def test_units_much_wider_or_narrower_than_one_come_back(scale):
         truth, rng = hidden_network(5, 10, 2, activation, 1, scale)
         recovery = SmoothNetwork().run(Local(truth), rng=rng)
         assert recovery.verdict is Verdict.EXACT, (activation, recovery.sentence)
-        assert function_error(truth, recovery.model, rng, 1 / scale) <= 1e-9
+        assert function_error(truth, recovery.model, rng, radii=RADII / scale) <= 1e-9
 
 
 def test_a_recovered_network_is_saved_with_its_activation(tmp_path):

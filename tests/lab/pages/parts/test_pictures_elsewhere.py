@@ -2,8 +2,6 @@
 seen.
 """
 
-import shutil
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.drawing.heatmaps import draw_error_heatmap, draw_signed_heatmap
 from keyhole.lab.pages.parts.task_pictures import Asked, draw_keys_and_face, draw_match_circle
 from keyhole.lab.pages.shell import wrap_page
+from support.browsers import CHROMIUM, launch
 
 W = np.arange(9.0).reshape(3, 3) - 4.0
 RING = Asked(0, np.array([3.0, 7.0]), ["blank ∅", "1: 3", "2: 7"], np.zeros(3), np.full(3, 1 / 3))
@@ -23,13 +22,10 @@ DARK = "<body style='color:rgb(250,251,252);background:black;color-scheme:dark'>
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium")
-    if chromium is None:
+    if CHROMIUM is None:
         pytest.skip("there is no chromium")
     with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-        )
+        browser = launch(play)
         yield browser
         browser.close()
 
