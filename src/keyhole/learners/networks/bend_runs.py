@@ -1,5 +1,4 @@
-r"""Every bend along one line when answers have three numbers or more, from about two samples per
-kink.
+r"""Every bend along one line from about two samples per kink, with three outputs or more.
 
 Cells between neighbouring samples have chord slopes $c_i \in R^m$. If u cells with one kink each
 follow a linear cell of slope $s_0$ and are followed by a linear cell, then $s_i = (1 - \mu_i)
@@ -58,7 +57,8 @@ class _Cells:
 
     def measure(self) -> None:
         """Chord slopes and their rounding."""
-        width, bar = np.diff(self.t), self.noise.at(self.t)
+        width = np.diff(self.t)
+        bar = self.noise.at(self.t)
         self.chords = np.diff(self.F, axis=0) / width[:, None]
         self.rough = (bar[1:] + bar[:-1]) / width
 
@@ -69,20 +69,18 @@ class _Cells:
         if not (np.minimum(t - self.t[at], self.t[at + 1] - t) > 8 * EPS * (1 + np.abs(t))).all():
             raise Unresolved
         F = self.line(t)
-        self.t, self.F = np.insert(self.t, at + 1, t), np.insert(self.F, at + 1, F, axis=0)
+        self.t = np.insert(self.t, at + 1, t)
+        self.F = np.insert(self.F, at + 1, F, axis=0)
 
     def chain(self, start: int, longest: int, *, sure: bool) -> Array | None:
-        """The mu of the shortest chain after a cell, at most `longest` cells; None where there is
-        none.
+        """The mu of the shortest chain after a cell, at most `longest` cells; None if none.
 
         The linear cell at the end of a chain of u is the next column of the same matrix of steps,
         so one QR factorisation holds all of them: column u of R has the combination above its
         diagonal, and the rest on it.
         """
-        steps, rough = (
-            (self.chords[start + 1 : start + longest + 2] - self.chords[start]).T,
-            self.rough[start:],
-        )
+        steps = (self.chords[start + 1 : start + longest + 2] - self.chords[start]).T
+        rough = self.rough[start:]
         if np.abs(steps[:, 0]).max() <= _SLACK * (rough[0] + rough[1]):
             return np.zeros(0)
         size = np.linalg.norm(steps, axis=0) + 1e-300
@@ -104,12 +102,16 @@ class _Cells:
     def explain(self) -> tuple[dict[int, float], list[int]]:
         """The mu of every cell with one kink, and the cells that no chain explains."""
         self.measure()
-        last, kinks, unknown = len(self.chords) - 1, dict[int, float](), list[int]()
+        last = len(self.chords) - 1
+        kinks: dict[int, float] = {}
+        unknown: list[int] = []
         at, linear = 0, True
         while at < last:
             found = self._onward(at, last, sure=linear)
             if found is None:
-                unknown += [] if linear else [at]
+                # The end of a chain is linear whatever follows: what is crooked comes after it.
+                if not linear:
+                    unknown.append(at)
                 at, linear = at + 1, False
             else:
                 kinks |= {at + 1 + i: float(mu) for i, mu in enumerate(found)}
@@ -118,15 +120,12 @@ class _Cells:
         return kinks, [last - 1] if stuck else unknown
 
     def _onward(self, at: int, last: int, *, sure: bool) -> Array | None:
-        """The shortest chain from a cell; one that is not linear starts none, as m - u equations
-        would have to hold.
-        """
-        # what was found holds until one of these cells is halved
+        """The shortest chain from a cell; from a crooked one m - u equations would have to hold."""
+        # What was found holds until one of these cells is halved.
         key = self.t[at : at + _CHAIN + 3].tobytes(), sure
         if key not in self.tried:
-            self.tried[key] = self.chain(
-                at, min(self.F.shape[1] - 2, _CHAIN, last - at - 1), sure=sure
-            )
+            longest = min(self.F.shape[1] - 2, _CHAIN, last - at - 1)
+            self.tried[key] = self.chain(at, longest, sure=sure)
         return self.tried[key]
 
     def run(self) -> dict[int, float]:
@@ -153,10 +152,9 @@ class _Cells:
 
 
 def _peel_kink_shares(a: Array, edge: float) -> Array | None:
-    """The mu of a chain from its affine combination, last one first; None unless each kink lies
-    inside its cell.
-    """
-    mu, rest = np.empty(len(a)), 1.0
+    """The mu of a chain from its affine combination; None unless each kink is inside its cell."""
+    mu = np.empty(len(a))
+    rest = 1.0
     for i in reversed(range(len(a))):
         mu[i] = a[i] / rest if rest else np.nan
         rest *= 1.0 - mu[i]
@@ -166,9 +164,7 @@ def _peel_kink_shares(a: Array, edge: float) -> Array | None:
 def resolve_line_by_runs(
     line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int
 ) -> Bends:
-    """Resolve a line whose answers have three numbers or more; `places` are the rungs of the
-    ladder.
-    """
+    """Resolve a line whose answers have three numbers or more, from the rungs of the ladder."""
     cells = _Cells(line, noise, most, places, values)
     mu = cells.run()
     at = np.array(sorted(mu), dtype=np.intp)
@@ -186,9 +182,7 @@ def resolve_line_by_runs(
 
 
 def _find_doubtful_places(bends: Bends) -> Vector:
-    """One more place in each region whose slope a chain left poorly known: away from the samples it
-    has.
-    """
+    """One more place, away from its samples, in each region whose slope is poorly known."""
     t = bends.t
     if len(t) < 2:
         return np.zeros(0)
@@ -239,7 +233,8 @@ def _fit_slopes(t: Vector, places: Vector, F: Matrix, weight: Vector) -> _SlopeF
     Q, R = np.linalg.qr(A / size)
     solve: Matrix = np.linalg.inv(R) @ Q.T / size[:, None]
     C = _solve_upper(R, Q.T @ F) / size[:, None]
-    jumps, beyond = C[2:], (places[:, None] > t) * weight[:, None]
+    jumps = C[2:]
+    beyond = (places[:, None] > t) * weight[:, None]
     z = beyond - Q @ (Q.T @ beyond)
     normal = (z.T @ z) * (jumps @ jumps.T)
     scale = np.sqrt(np.diag(normal)) + 1e-300
@@ -273,13 +268,12 @@ def refine_bends(line: Line, noise: Noise, t: Vector, places: Vector, values: Ma
     for _ in range(3):
         t = np.sort(t + fit.shift)
         fit = _fit_slopes(t, places, F, weight)
-    # slope r is the first slope and the jumps up to r
+    # Slope r is the first slope and the jumps up to r.
     sums = np.tri(len(t) + 1, len(fit.C), 1)
     sums[:, 0] = 0.0
-    spread = (
-        np.linalg.norm(sums @ fit.solve, axis=1) ** 2
-        + np.linalg.norm(sums @ fit.carried, axis=1) ** 2
-    )
+    own = np.linalg.norm(sums @ fit.solve, axis=1)
+    carried = np.linalg.norm(sums @ fit.carried, axis=1)
+    spread = own**2 + carried**2
     return Bends(line, noise, t, sums @ fit.C, places, values, noise.near(0.0) * np.sqrt(spread))
 
 

@@ -25,8 +25,7 @@ _CLEAR = 50.0  # roundings that a second difference is larger than
 def is_smooth(
     ask: Callable[[Vector], Matrix], rounding: Callable[[Array], Array], a: Vector, b: Vector
 ) -> bool:
-    """Whether the function is smooth inside most of a few shorter ones of the intervals still open;
-    7 queries for each.
+    """Whether the function is smooth inside most of a few short open intervals, 7 queries each.
 
     Args:
         ask: answers at places of the line.
@@ -35,7 +34,8 @@ def is_smooth(
         b: right ends.
     """
     chosen = np.argsort(b - a)[np.geomspace(1, max(1, len(a) // 2), _PLACES).astype(np.intp) - 1]
-    middle, h = (a[chosen] + b[chosen]) / 2, (b[chosen] - a[chosen]) / 2
+    middle = (a[chosen] + b[chosen]) / 2
+    h = (b[chosen] - a[chosen]) / 2
     offsets = np.concatenate([-_STEPS, [0.0], _STEPS[::-1]])
     t: Matrix = middle[:, None] + h[:, None] * offsets
     values = ask(t.ravel()).reshape(len(chosen), len(offsets), -1)

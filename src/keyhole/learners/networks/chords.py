@@ -37,14 +37,13 @@ _START = 3e-4  # length of steps round the first point, beside the radius
 _STEP = 0.005  # of the mean distance between the kinks of a chord: the longest step across it
 _LONGEST = 0.02  # of the radius
 _WINDOW = 1e-4  # half the length on which a hyperplane is tried, beside the radius
-# a hyperplane that leaves more, beside the answers, was spoilt by a step across another or is
-# imprecise
+# One that leaves more, beside the answers, is imprecise or was spoilt by a step across another.
 _OFF = 1e-11
 _MISSING = 1e-8  # larger errors, beside how answers vary, are missing hyperplanes
 _ROUGH = 4.0  # what a hyperplane leaves anywhere, beside what it left where it was tried
-_BATCH = 25
-_AROUND = 4
-_MENDS = 2
+_BATCH = 25  # points drawn at once while none is wrong
+_AROUND = 4  # points asked round a wrong one
+_MENDS = 2  # times that a hyperplane is measured again before it is dropped
 _ROUGHEST = 3  # hyperplanes measured again where a chord shows nothing
 _FAILURES = 24  # chords in a row that added nothing
 
@@ -83,15 +82,14 @@ class Peeling:
     model: AbsAffine = field(init=False)
     bars: Vector = field(init=False)
     share: float = field(init=False)
-    # points asked, with answers y; the model may start chords only at those in `firm`
+    # Points asked, with answers y; chords start only at those in `firm`.
     x: Matrix = field(init=False)
     y: Matrix = field(init=False)
     firm: Mask = field(init=False)
     asked: list[tuple[Matrix, Matrix]] = field(
         default_factory=list[tuple[Matrix, Matrix]], init=False
     )
-    # how far it is safe to go without knowing what is there
-    step: float = field(default=0.0, init=False)
+    step: float = field(default=0.0, init=False)  # how far it is safe to go into the unknown
 
     def ask(self, x: Matrix) -> Matrix:
         """Answers to points; all are kept for the fit at the end."""
@@ -107,18 +105,13 @@ class Peeling:
         """
         with self.phase("start"):
             for attempt in range(6):
-                x, h = (
-                    draw_in_ball(1, self.width, 0.98 * self.radius, rng=self.rng)[0],
-                    _START * self.radius * 8.0**-attempt,
-                )
-                if self._tangent(x, h):
+                x = draw_in_ball(1, self.width, 0.98 * self.radius, rng=self.rng)[0]
+                if self._tangent(x, _START * self.radius * 8.0**-attempt):
                     return
         raise Unresolved
 
     def _tangent(self, x: Vector, h: float) -> bool:
-        """Start with the affine map through d + 1 points; whether two others near them lie on
-        it.
-        """
+        """Start with the affine map through d + 1 points; whether two others lie on it."""
         d = self.width
         V: Matrix = np.linalg.qr(self.rng.normal(size=(d, d)))[0]
         beside = h * self.rng.normal(size=(2, d)) / np.sqrt(d)
@@ -127,16 +120,18 @@ class Peeling:
         values = self.ask(x + steps.astype(np.float64))
         at, across, others = values[0], values[7 : 7 + d], values[7 + d :]
         P: Matrix = ((across - at) / h).T @ V
-        m, size = len(at), float(np.abs(values).max())
-        self.share = max(
-            4 * self.roundoff, float(np.abs(np.diff(values[:7], 2, axis=0)).max()) / (size or 1.0)
-        )
+        m = len(at)
+        size = float(np.abs(values).max())
+        # A line so short bends nowhere: what its second differences show is rounding.
+        rough = float(np.abs(np.diff(values[:7], 2, axis=0)).max())
+        self.share = max(4 * self.roundoff, rough / (size or 1.0))
         self.model = AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, m)), P, at - P @ x)
         self.bars = np.zeros(0)
-        self.x, self.y, self.firm = x[None], values[:1], np.ones(1, dtype=np.bool_)
-        allowed = (
-            16 * np.sqrt(d) * self.share * (size + float(np.abs(P).sum(axis=1).max()) * self.radius)
-        )
+        self.x = x[None]
+        self.y = values[:1]
+        self.firm = np.ones(1, dtype=np.bool_)
+        terms = size + float(np.abs(P).sum(axis=1).max()) * self.radius
+        allowed = 16 * np.sqrt(d) * self.share * terms
         return bool(np.abs(others - self.model.points(x + beside)).max() <= allowed + 1e-300)
 
     @property
@@ -172,7 +167,8 @@ class Peeling:
 
     def keep(self, x: Matrix, y: Matrix) -> None:
         """Keep points with their answers."""
-        self.x, self.y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
+        self.x = np.concatenate([self.x, x])
+        self.y = np.concatenate([self.y, y])
         self.firm = np.concatenate([self.firm, np.ones(len(x), dtype=np.bool_)])
 
     def search(self, calm: int) -> bool:
@@ -182,7 +178,8 @@ class Peeling:
             for _ in range(64 + 4 * self.most):
                 errors = self.errors()
                 if errors.max() > self.missing:
-                    quiet, failures = 0, 0 if self._peel(errors) else failures + 1
+                    quiet = 0
+                    failures = 0 if self._peel(errors) else failures + 1
                     if failures > _FAILURES or self.model.hidden > self.most:
                         return False
                 elif quiet >= calm:
@@ -194,14 +191,16 @@ class Peeling:
     def _draw(self, count: int) -> int:
         with self.phase("search"):
             x = draw_in_ball(count, self.width, self.radius, rng=self.rng)
-            if len(self.x) == 1:  # a chord through the centre meets the most hyperplanes
+            # The first chord goes through the centre, where it meets the most hyperplanes.
+            if len(self.x) == 1:
                 x = -self.x * self.radius * (1.0 - 1e-12) / np.linalg.norm(self.x)
             self.keep(x, self.ask(x))
         return count
 
     def _peel(self, errors: Vector) -> bool:
         """One chord from a right point to the worst one; whether a hyperplane was added."""
-        right, end = np.flatnonzero((errors <= self.missing) & self.firm), int(np.argmax(errors))
+        right = np.flatnonzero((errors <= self.missing) & self.firm)
+        end = int(np.argmax(errors))
         if not len(right):
             self._around(end)
             return False
@@ -216,27 +215,24 @@ class Peeling:
         if found is not None and good.any():
             self.model, self.bars = self._with(found, good, self.x[start])
             return True
+        # A start that led nowhere may be wrong itself, but for the first, which was confirmed.
         self.firm[start] = start == 0
         self._around(end)
         self._smooth_out()
         return False
 
     def _around(self, i: int) -> None:
-        """A few points round a wrong one: a chord that barely gets beyond a hyperplane does not
-        show it.
-        """
-        x = self.x[i] + 0.1 * self.radius * self.rng.normal(size=(_AROUND, self.width)) / np.sqrt(
-            self.width
-        )
+        """Ask round a wrong point: a chord that barely passes a hyperplane does not show it."""
+        steps = self.rng.normal(size=(_AROUND, self.width))
+        x = self.x[i] + 0.1 * self.radius * steps / np.sqrt(self.width)
         x *= np.minimum(1.0, (1.0 - 1e-12) * self.radius / np.linalg.norm(x, axis=1, keepdims=True))
         with self.phase("search"):
             self.keep(x, self.ask(x))
 
     def _chord(self, start: Vector, end: Vector) -> Found | None:
-        """Hyperplanes of what is left along a chord; None where it shows that the start is not
-        right either.
-        """
-        line, R = Line(self.left, start, end - start), self.radius
+        """Hyperplanes of what is left along a chord; None where its start is not right either."""
+        line = Line(self.left, start, end - start)
+        R = self.radius
         length = float(np.linalg.norm(end - start))
         with self.phase("kinks"):
             bends = resolve_segment(line, self.noise, most=self.most)
@@ -244,20 +240,18 @@ class Peeling:
             return None
 
         # x = (1 - c) start + c end has |x|^2 <= R^2 - c (1 - c) length^2, so that steps h length
-        # across stay inside when 2 h R + h^2 length <= c (1 - c) length
+        # across stay inside when 2 h R + h^2 length <= c (1 - c) length.
         def longest(c: Vector) -> Vector:
             return np.minimum(self.step / length, 0.3 * c * (1 - c) * length / R)
 
-        # as many unknown hyperplanes pass by as the chord meets on such a length
+        # As many unknown hyperplanes pass by as the chord meets on such a length.
         self.step = min(_STEP * length / (1 + len(bends.t)), _LONGEST * R)
 
         with self.phase("slopes"):
             return assemble_hyperplanes(survey_line(bends, rng=self.rng, longest=longest, level=1))
 
     def _with(self, found: Found, good: Mask, start: Vector) -> tuple[AbsAffine, Vector]:
-        """The model with hyperplanes added that leave it as it is round the start of their
-        chord.
-        """
+        """The model with hyperplanes added that leave it as it is round the start of a chord."""
         n, t, D = found.n[good], found.t[good], found.D[good]
         side = np.sign(n @ start - t)
         P: Matrix = -(D * side[:, None]).T @ n / 2
@@ -266,10 +260,8 @@ class Peeling:
         return join_hyperplanes(self.model, self.bars, added)
 
     def _tried(self, found: Found, start: Vector) -> Mask:
-        """Which hyperplanes are where they should be, each tried at a place of its own; others are
-        measured again.
-        """
-        off, size = np.full(len(found.t), np.inf), np.linalg.norm(found.D, axis=1)
+        """Which hyperplanes are right where each is tried; others are measured again first."""
+        off = np.full(len(found.t), np.inf)
         todo = np.arange(len(off))
         for turn in range(_MENDS + 1):
             for j in todo.tolist() if turn else list[int]():
@@ -278,12 +270,12 @@ class Peeling:
             size = np.linalg.norm(found.D, axis=1)
             meets = np.abs(found.t) < 0.999 * self.radius
             whole, _ = self._with(found, meets, start)
-            off[~meets], todo = np.inf, todo[meets[todo]]
+            off[~meets] = np.inf
+            todo = todo[meets[todo]]
             with self.phase("try"):
                 off[todo] = self._offline(whole, found.n[todo], found.t[todo]) / size[todo]
-            allowed = np.minimum(
-                (_OFF + 50 * self.share) * self.level / size, 0.01 * _WINDOW * self.radius
-            )
+            rounding = (_OFF + 50 * self.share) * self.level / size
+            allowed = np.minimum(rounding, 0.01 * _WINDOW * self.radius)
             todo = np.flatnonzero(off > allowed)
             if not len(todo):
                 break
@@ -293,23 +285,22 @@ class Peeling:
         return good
 
     def _mend(self, found: Found, j: int, start: Vector, *, near: bool) -> None:
-        """Measure a hyperplane again: elsewhere on itself where it is nearly right, else where the
-        chord met it.
-        """
+        """Measure a hyperplane again, elsewhere on itself if nearly right, else on the chord."""
         others = np.arange(len(found.t)) != j
         rest, _ = self._with(found, others, start)
-        gap = float(
-            np.linalg.norm(found.where[others] - found.where[j], axis=1).min(initial=np.inf)
-        )
-        p = self.places(found.n[j : j + 1], found.t[j : j + 1])[0] if near else found.where[j]
-        new = self._again(rest, p, found.n[j], self.step if near else min(self.step, 0.1 * gap))
+        if near:
+            p = self.places(found.n[j : j + 1], found.t[j : j + 1])[0]
+            step = self.step
+        else:
+            p = found.where[j]
+            apart = np.linalg.norm(found.where[others] - p, axis=1)
+            step = min(self.step, 0.1 * float(apart.min(initial=np.inf)))
+        new = self._again(rest, p, found.n[j], step)
         if new is not None:
             found.n[j], found.t[j], found.D[j] = new.n, new.t, new.D
 
     def _again(self, rest: AbsAffine, p: Vector, n: Vector, h: float) -> Again | None:
-        """A hyperplane near p from slopes on both its sides, where the rest of the model is taken
-        off.
-        """
+        """A hyperplane near p from slopes on both its sides, the rest of the model taken off."""
         h = min(h, (self.radius - float(np.linalg.norm(p))) / 2.5)
         new = measure_both_sides(lambda x: self.ask(x) - rest.points(x), p, n, h, self.rng)
         known = np.isfinite(new.n).all() and np.isfinite(new.t) and np.linalg.norm(new.D) > 0
@@ -319,48 +310,41 @@ class Peeling:
         """Measure the roughest hyperplanes again: what they leave hides the kinks of others."""
         rough = self.bars * np.linalg.norm(self.model.D, axis=1)
         for j in np.argsort(-rough)[:_ROUGHEST]:
-            model, one = self.model, slice(int(j), int(j) + 1)
+            model = self.model
+            one = slice(int(j), int(j) + 1)
             gone = model.D * (np.arange(model.hidden) != j)[:, None]
             rest = AbsAffine(model.n, model.t, gone, model.P, model.q)
             with self.phase("mend"):
-                new = self._again(
-                    rest, self.places(model.n[one], model.t[one])[0], model.n[j], self.step
-                )
+                p = self.places(model.n[one], model.t[one])[0]
+                new = self._again(rest, p, model.n[j], self.step)
             if new is None or not abs(new.n @ model.n[j]) > 0.999:
                 continue
             better = replace_hyperplanes(model, {int(j): new}, self.x[0])
             with self.phase("try"):
-                off = float(
-                    self._offline(better, new.n[None], np.array([new.t]))[0] / np.linalg.norm(new.D)
-                )
+                left = self._offline(better, new.n[None], np.array([new.t]))[0]
+                off = float(left / np.linalg.norm(new.D))
             if off < self.bars[j]:
-                self.model, self.bars[j] = better, off
+                self.model = better
+                self.bars[j] = off
 
     def refit(self) -> None:
-        """Fit all parameters to all answers given that the model explains, where that leaves
-        less.
-        """
+        """Fit all parameters to all answers that the model explains, where that leaves less."""
         x, y = (np.concatenate(part) for part in zip(*self.asked, strict=True))
         clear = np.abs(y - self.model.points(x)).max(axis=1) <= 100 * self.missing
         self.model = fit_parameters(self.model, x[clear], y[clear], steps=1)[0]
 
     def _offline(self, model: AbsAffine, n: Matrix, t: Vector) -> Vector:
-        """How far the inner two of four points across each hyperplane are from the line through the
-        outer two.
-        """
+        """How far the inner two of four points across a hyperplane are off the outer two's line."""
         p = self.places(n, t)
         h = np.array([-2.0, -1.0, 1.0, 2.0])[:, None, None] * _WINDOW * self.radius
         x = (p + h * n).reshape(-1, self.width)
         left = (self.ask(x) - model.points(x)).reshape(4, len(n), -1)
-        inner = np.stack(
-            [left[1] - (3 * left[0] + left[3]) / 4, left[2] - (left[0] + 3 * left[3]) / 4]
-        )
-        return np.abs(inner).max(axis=(0, 2))
+        before = left[1] - (3 * left[0] + left[3]) / 4
+        after = left[2] - (left[0] + 3 * left[3]) / 4
+        return np.abs(np.stack([before, after])).max(axis=(0, 2))
 
     def places(self, n: Matrix, t: Vector) -> Matrix:
-        """One random point of every hyperplane, half way from its centre to the surface of the
-        ball.
-        """
+        """One random point of every hyperplane, half way from its centre out of the ball."""
         v = self.rng.normal(size=n.shape)
         v -= (v * n).sum(axis=1, keepdims=True) * n
         v /= np.linalg.norm(v, axis=1, keepdims=True) + 1e-300

@@ -27,12 +27,11 @@ from keyhole.models import AbsAffine
 
 _BATCHES = (3, 5, 10, 20, 40, 80, 160)
 _SHARE = 0.85  # kinks in a block, as a share of the outputs
-# how far along the line stations may be that measure more than the outermost hyperplanes
-_REMOTE = 3e4
+_REMOTE = 3e4  # how far along the line stations measure more than the outermost hyperplanes
 _WEAK = 0.04  # a block whose unit jumps have a smaller singular value gets one more station
 _SHORT = 0.05  # steps shorter than this share of what turned out to be possible are taken again
 _SLACK = 12.0  # noises that a point may be off the plane of slopes
-_SHORTER = 8.0
+_SHORTER = 8.0  # steps, in each round of asking again
 _AGAIN = 6  # rounds of asking again what turns out to have crossed a hyperplane
 
 
@@ -95,27 +94,25 @@ def _centre_regions(bends: Bends) -> tuple[Vector, Vector]:
 
 
 def _choose_regions(bends: Bends) -> list[int]:
-    """Which regions get a station: all with one output, else as few as blocks of 0.85 m kinks
-    allow, at wide gaps.
-    """
+    """Which regions get a station: with one output all, else one for 0.85 m kinks, in wide gaps."""
     block = max(1, int(_SHARE * bends.values.shape[1]))
     at, gap = _centre_regions(bends)
     near = np.flatnonzero(np.abs(at) <= _REMOTE)
-    # beyond a remote hyperplane answers are large, and so is their rounding, which is not to spoil
-    # a block
+    # Beyond a remote hyperplane answers and their rounding are large, not to spoil a block.
     ends = {int(near[0]), int(near[-1])} if block > 1 and len(near) else set[int]()
     return _strengthen_blocks(bends, sorted({*_space_regions(gap, block), *ends}), gap)
 
 
 def _space_regions(gap: Vector, block: int) -> list[int]:
-    """As few regions as possible, at most `block` apart, from the first to the last: those with the
-    widest gaps.
+    """As few regions as possible, at most `block` apart, from the first to the last.
 
     Of all choices with the least number the one with the least sum of 1/gap^2, by dynamic
     programming.
     """
-    k, price = len(gap) - 1, 1.0 / (gap + 1e-100) ** 2
-    cost, before = np.zeros(k + 1), np.zeros(k + 1, dtype=np.intp)
+    k = len(gap) - 1
+    price = 1.0 / (gap + 1e-100) ** 2
+    cost = np.zeros(k + 1)
+    before = np.zeros(k + 1, dtype=np.intp)
     for r in range(1, k + 1):
         first = max(0, r - block)
         fewest = -(-np.arange(first, r) // block)  # blocks up to there
@@ -140,11 +137,10 @@ def _strengthen_blocks(bends: Bends, chosen: list[int], gap: Vector) -> list[int
 
 
 def choose_stations(bends: Bends) -> Stations:
-    """Where Jacobians are taken; with several outputs, or on a segment, answers there are asked,
-    else read off it.
-    """
+    """Where Jacobians are taken, with the answers there."""
     region = np.array(_choose_regions(bends))
     at = _centre_regions(bends)[0][region]
+    # By pairs a whole line is known so well that answers are read off it, and cost no query.
     if bends.values.shape[1] > 2 or not bends.whole:
         return Stations(region, at, bends.line(at))
     places = zip(region.tolist(), at.tolist(), strict=True)
@@ -179,9 +175,7 @@ class Survey:
     level: int = 0
 
     def spread(self, done: int) -> Vector:
-        """Root mean square of n_j v over the directions measured, for every kink; a prior before
-        the first.
-        """
+        """Root mean square of n_j v over the directions measured; a prior before the first."""
         if done == 0:
             return np.hypot(1.0, self.bends.t)
         seen = self.across(done)
@@ -192,18 +186,15 @@ class Survey:
         return self._solved(self.G[:, :done])
 
     def along(self) -> Vector:
-        """Components n_j u: 1, but what the blocks say where the length of a jump is not that of
-        the line.
-        """
+        """Components n_j u: 1, or what blocks say where a jump was measured elsewhere."""
         solved = self._solved(self.bends.slopes[self.stations.region][:, None])[:, 0]
         return np.where(self.own, solved, 1.0)
 
     def _solved(self, slopes: Stack) -> Matrix:
         """What each kink adds to slopes (station, direction, output), in units of its jump."""
         rows = [np.zeros((0, slopes.shape[1]))]
-        for (a, b), change in zip(
-            pairwise(self.stations.region.tolist()), np.diff(slopes, axis=0), strict=True
-        ):
+        blocks = pairwise(self.stations.region.tolist())
+        for (a, b), change in zip(blocks, np.diff(slopes, axis=0), strict=True):
             rows.append(_invert_jumps(self.jumps[a:b]) @ change.T)
         return np.concatenate(rows)
 
@@ -212,9 +203,9 @@ class Survey:
         if not len(self.bends.t):
             return np.ones(1)
         room = np.abs(self.stations.at[:, None] - self.bends.t)
-        return np.minimum(
-            (room / (self.spread(done) * (2.2 + 10 / np.sqrt(done + 1)))).min(axis=1), self.longest
-        )
+        # The fewer directions are known, the less is their spread to be trusted.
+        caution = 2.2 + 10 / np.sqrt(done + 1)
+        return np.minimum((room / (self.spread(done) * caution)).min(axis=1), self.longest)
 
     def ask(self, which: Mask, steps: Matrix) -> None:
         """Measure slopes of the chosen (station, direction) pairs."""
@@ -238,7 +229,8 @@ class Survey:
 
     def run(self) -> None:
         """All directions, in growing batches, then again those that crossed a hyperplane."""
-        count, done = len(self.V), 0
+        count = len(self.V)
+        done = 0
         for size in (*_BATCHES, *[320] * count):
             if done >= count:
                 break
@@ -247,7 +239,8 @@ class Survey:
             self.ask(which, np.tile(self.step(done)[:, None], (1, count)))
             done = min(count, done + size)
         final = np.tile(self.step(count)[:, None], (1, count))
-        self.ask(self.steps < _SHORT * final, final)  # the first directions went by a guess
+        # The first directions went by a guess.
+        self.ask(self.steps < _SHORT * final, final)
         for _ in range(_AGAIN):
             bad = self.crossed()
             if not bad.any():
@@ -266,9 +259,8 @@ class Survey:
             signs = rng.choice([-1.0, 1.0], size=(len(s), len(self.V))) / len(self.V) ** 0.5
             h = self.steps[s].min(axis=1)
             x = self.bends.line.at(self.stations.at[s]) + h[:, None] * (signs @ self.V)
-            foreseen = self.stations.values[s] + h[:, None] * np.einsum(
-                "sp,spm->sm", signs, self.G[s]
-            )
+            slopes = np.einsum("sp,spm->sm", signs, self.G[s])
+            foreseen = self.stations.values[s] + h[:, None] * slopes
             gap = np.abs(self.bends.line.ask(x) - foreseen).max(axis=1)
             todo[s] = gap > _SLACK * self.bends.noise.at(self.stations.at[s])
             if not todo.any():
@@ -299,11 +291,12 @@ def survey_line(
         level: how many of the first stations are known to have no slope across the line.
     """
     u = bends.line.along
-    d, m = len(u), bends.values.shape[1]
+    d = len(u)
     Q = np.linalg.qr(np.column_stack([u, rng.normal(size=(d, d - 1))]))[0]
     V: Matrix = Q[:, 1:].T * float(np.linalg.norm(u))
     where = choose_stations(bends)
-    G, steps = np.zeros((len(where.at), d - 1, m)), np.ones((len(where.at), d - 1))
+    G = np.zeros((len(where.at), d - 1, bends.values.shape[1]))
+    steps = np.ones((len(where.at), d - 1))
     own = np.zeros(len(bends.t), dtype=np.bool_)
     limit = np.inf if longest is None else longest(where.at)
     state = Survey(bends, where, V, G, steps, bends.jumps, own, limit, level)
@@ -315,21 +308,22 @@ def survey_line(
 
 def assemble_hyperplanes(state: Survey) -> Found:
     """The hyperplanes that the line of a survey meets."""
-    bends, u, V = state.bends, state.bends.line.along, state.V
+    bends, V = state.bends, state.V
+    u = bends.line.along
     size = float(u @ u)
     A = state.across(len(V))
     N = (np.outer(state.along(), u) + A @ V) / size
     length = np.linalg.norm(N, axis=1)
-    n, D = N / length[:, None], state.jumps * length[:, None]
+    n = N / length[:, None]
+    D = state.jumps * length[:, None]
     t = (bends.t * (N @ u) + N @ bends.line.start) / length
     P, q = _fit_affine_part(state, n, t, D)
     bars = _estimate_normal_bars(state) / (length * size**0.5)
     if not all(np.isfinite(array).all() for array in (n, t, D, P, q)):
         raise Unresolved
     best = int(np.argmin(_estimate_slope_errors(state).max(axis=1, initial=0.0)))
-    return Found(
-        n, t, D, P, q, bars, bends.line.at(bends.t), bends.line.at(state.stations.at)[best]
-    )
+    anchor = bends.line.at(state.stations.at)[best]
+    return Found(n, t, D, P, q, bars, bends.line.at(bends.t), anchor)
 
 
 def _estimate_slope_errors(state: Survey) -> Matrix:
@@ -339,30 +333,28 @@ def _estimate_slope_errors(state: Survey) -> Matrix:
 
 def _estimate_normal_bars(state: Survey) -> Vector:
     """Standard error of each scaled normal across the line, as a length."""
-    rough, rows, region = _estimate_slope_errors(state), [np.zeros(0)], state.stations.region
-    for i, (a, b) in enumerate(pairwise(region.tolist())):
+    rough = _estimate_slope_errors(state)
+    rows = [np.zeros(0)]
+    for i, (a, b) in enumerate(pairwise(state.stations.region.tolist())):
         gain = np.linalg.norm(_invert_jumps(state.jumps[a:b]), axis=1)
         rows.append(gain * np.sqrt((rough[i] ** 2 + rough[i + 1] ** 2).sum()))
     return np.concatenate(rows)
 
 
 def _fit_affine_part(state: Survey, n: Matrix, t: Vector, D: Matrix) -> tuple[Matrix, Vector]:
-    """Linear and constant part: what the Jacobians and values at stations leave, the best measured
-    counting most.
-    """
-    bends, u, V = state.bends, state.bends.line.along, state.V
-    size, at = float(u @ u), state.stations.at
+    """Linear and constant part: what Jacobians and values at stations leave, weighted by errors."""
+    bends, V = state.bends, state.V
+    u = bends.line.along
+    at = state.stations.at
     side = np.sign(at[:, None] - bends.t)
     along = bends.slopes[state.stations.region]
     rows = np.concatenate([along[:, None], state.G], axis=1)  # station, direction, output
     bent = np.einsum("sk,km,kp->spm", side, D, n @ np.vstack([u, V]).T, optimize=True) / 2
-    rough = (
-        np.column_stack([bends.noise.at(at) / np.hypot(1.0, at), _estimate_slope_errors(state)])
-        + 1e-300
-    )
+    on_line = bends.noise.at(at) / np.hypot(1.0, at)
+    rough = np.column_stack([on_line, _estimate_slope_errors(state)]) + 1e-300
     weight = (rough.min() / rough) ** 2
     lines = ((rows - bent) * weight[..., None]).sum(axis=0) / weight.sum(axis=0)[:, None]
-    P = lines.T @ np.vstack([u, V]) / size
+    P = lines.T @ np.vstack([u, V]) / float(u @ u)
     x = bends.line.at(at)
     rest = state.stations.values - np.abs(x @ n.T - t) @ D / 2 - x @ P.T
     near = 1.0 / (bends.noise.level + bends.noise.slope * np.abs(at) + 1e-300) ** 2

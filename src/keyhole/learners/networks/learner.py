@@ -1,17 +1,24 @@
-"""The learner of networks with one hidden ReLU layer: plan, recovery, and what fresh queries say of
-it.
-"""
+"""Networks with one hidden ReLU layer: plan, recovery, and what fresh queries say of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
+from keyhole.learners.base import Counterexample, Plan, Recovery, Status
+from keyhole.learners.networks.fresh_cases import (
+    Row,
+    allow_line_queries,
+    ask_fresh_cases,
+    compare_fresh_cases,
+    fit_tangent,
+    summarise_fresh_rows,
+)
 from keyhole.learners.networks.lines import Learned, learn_network, measure_typical_distance
 from keyhole.learners.verifying.ending import (
     NETWORK,
@@ -63,9 +70,7 @@ class Network:
             )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """Five queries per kink (2.3 with three outputs or more), then a Jacobian for every 0.85 m
-        kinks.
-        """
+        """Five queries per kink (2.3 with three outputs or more), a Jacobian per 0.85 m kinks."""
         k = 4 * width if self.hidden is None else self.hidden
         block = max(1, int(0.85 * outputs))
         slopes = (-(-k // block) + 1) * (width - 1 + (outputs > 2))
@@ -105,9 +110,7 @@ class _NetworkRun:
         return self.oracle.ask(x[:, None])
 
     def learn(self, options: Network, rng: np.random.Generator) -> Learned:
-        """The network, fitted and not yet verified; an affine map where no line could be
-        resolved.
-        """
+        """The network, fitted and not yet verified."""
         width = self.oracle.width
         with self.oracle.phase("kinks"):
             outputs = self.oracle.outputs or self.ask(np.zeros((1, width))).shape[1]
@@ -127,14 +130,17 @@ class _NetworkRun:
         """What fresh queries say of the network."""
         if learned.spent:
             return self.conclude(learned.model, SPENT)
-        model = self.tangent(rng) if learned.model is None else learned.model
+        model = learned.model
         if model is None:
-            return self.conclude(None, SPENT)
+            try:
+                with self.oracle.phase("check"):
+                    model = fit_tangent(self.ask, self.oracle.width, rng=rng)
+            except BudgetSpent:
+                return self.conclude(None, SPENT)
         with self.oracle.phase("verify"):
             seen = self.examine(model, NETWORK.tolerance(self.oracle), rng)
-        ending = settle(
-            self.oracle, seen, lines=NETWORK, refuse=lambda: self._refuse(learned, seen)
-        )
+        refuse = partial(self._refuse, learned, seen)
+        ending = settle(self.oracle, seen, lines=NETWORK, refuse=refuse)
         return self.conclude(model, ending, seen)
 
     def _refuse(self, learned: Learned, seen: Examination) -> Ending:
@@ -153,74 +159,27 @@ class _NetworkRun:
         acting = find_earlier_tokens_acting(self.oracle, doubt.case, self.roundoff)
         return doubt if acting is None else Doubt(Status.NO_NETWORK, acting, describe_gap(acting))
 
-    def tangent(self, rng: np.random.Generator) -> AbsAffine | None:
-        """The affine map through d + 1 points, as the model to refute where no line could be
-        resolved.
-        """
-        d = self.oracle.width
-        x = np.concatenate([np.zeros((1, d)), rng.normal(size=(d, d))])
-        try:
-            with self.oracle.phase("check"):
-                values = self.ask(x.copy())
-        except BudgetSpent:
-            return None
-        P: Matrix = (np.linalg.inv(x[1:]) @ (values[1:] - values[0])).T
-        return AbsAffine(
-            np.zeros((0, d)), np.zeros(0), np.zeros((0, values.shape[1])), P, values[0]
-        )
-
     def examine(self, model: AbsAffine, tolerance: float, rng: np.random.Generator) -> Examination:
-        """Ask fresh sequences; errors are relative to how answers vary at their radius, rounding
-        aside.
-        """
+        """Ask fresh sequences; errors are relative to how answers vary at their radius."""
         unit = measure_typical_distance(model)
         scales = np.array([*(unit * r for r in RADII), 1.0 if unit <= 100 else unit / 10])
         cases: list[list[Counterexample]] = [[] for _ in scales]
         complete = True
         for length, count in zip(LENGTHS, _PER_LENGTH, strict=True):
-            X = (
-                rng.normal(size=(len(scales), count, length, model.width))
-                * scales[:, None, None, None]
-            )
-            X = X.reshape(-1, length, model.width)
-            try:
-                answers = self.oracle.ask(X.copy())
-            except BudgetSpent as spent:
-                complete, answers = (
-                    False,
-                    np.zeros((0, model.outputs)) if spent.answers is None else spent.answers,
-                )
-            predicted = model(X[: len(answers)])
-            for i, case in enumerate(zip(X, answers, predicted, strict=False)):
-                cases[i // count].append(Counterexample(*case))
+            X = rng.normal(size=(len(scales), count, length, model.width))
+            X *= scales[:, None, None, None]
+            found, complete = ask_fresh_cases(self.oracle, model, X.reshape(-1, *X.shape[2:]))
+            for i, case in enumerate(found):
+                cases[i // count].append(case)
             if not complete:
                 break
-        return self._compare([group for group in cases if group], tolerance, complete)
-
-    def _compare(
-        self, groups: list[list[Counterexample]], tolerance: float, complete: bool
-    ) -> Examination:
-        rows: list[tuple[float, Counterexample]] = []
+        rows: list[Row] = []
         hidden = False
-        for group in groups:
-            answers = np.array([case.answer for case in group])
-            size, spread = (
-                float(np.abs(answers).max()),
-                float(np.abs(answers - answers.mean(axis=0)).max()),
-            )
-            grain = 64 * self.roundoff * size
-            hidden |= grain * 1e-4 > tolerance * spread > 0
-            yard = max(spread, grain / tolerance) or max(case.gap for case in group)
-            rows += [(case.gap / yard if case.gap > 0 else 0.0, case) for case in group]
-        worst = max(
-            rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None
-        )
-        fresh = Fresh(
-            len(rows),
-            max((c.gap for _, c in rows), default=0.0),
-            max((r for r, _ in rows), default=0.0),
-        )
-        return Examination(fresh, worst and worst[1], fresh.relative <= tolerance, hidden, complete)
+        for group in filter(None, cases):
+            compared, veiled = compare_fresh_cases(group, tolerance, self.roundoff)
+            rows += compared
+            hidden |= veiled
+        return summarise_fresh_rows(rows, tolerance, hidden=hidden, complete=complete)
 
     def conclude(
         self, model: AbsAffine | None, ending: Ending, seen: Examination | None = None
@@ -263,15 +222,12 @@ def _describe_determined_network(model: AbsAffine | None, verdict: Verdict) -> s
     if not verdict.verified:
         return "The model is the best one found; nothing of it is certain."
     flips = model.unfold().flips
-    sides = (
-        "the side each unit is active on follows"
-        if flips
-        else "the side each unit is active on does not"
-    )
+    # Where turning units round accounts for the whole affine part, it tells their sides.
+    follows = "follows" if flips else "does not"
     return (
         f"{model.hidden} hyperplanes n, t with their jumps D, and the affine part P, q, are"
-        f" determined up to order and signs of (n, t); {sides}. Units whose jump is below rounding"
-        " are not seen."
+        " determined up to order and signs of (n, t); the side each unit is active on"
+        f" {follows}. Units whose jump is below rounding are not seen."
     )
 
 
@@ -292,9 +248,7 @@ def _certify_one_line(
     """The claim of one line, confronted with one run."""
     if model is None or seen is None:
         return None
-    k, m, d = model.hidden, model.outputs, model.width
-    jacobians = (-(-k // max(1, int(0.85 * m))) + 3) * d
-    allowed = 1.25 * (jacobians if m > 2 else k * d) + (7 if m < 3 else 3) * k + 200
+    allowed = allow_line_queries(model.width, hidden=model.hidden, outputs=model.outputs)
     asked = run.oracle.ledger.total(without="verify").sequences
     return Certificate(
         "keyhole/one-line",

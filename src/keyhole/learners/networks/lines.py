@@ -1,10 +1,10 @@
 r"""Networks with one hidden ReLU layer from value queries, hidden width unknown.
 
-One line shows every hidden unit as a kink (kinks, chains); slopes across it give the hyperplanes
-(gradients); those poorly known are measured again at places of their own (polish). What is then
-wrong or missing is what the target leaves beside the model, which is a small network again: the
-next round works on that, along another line. The model is $g(x) = \tfrac12 \sum_j D_j |n_j x - t_j|
-+ P x + q$, which is what values determine.
+One line shows every hidden unit as a kink (pair_search, bend_runs); slopes across it give the
+hyperplanes (jacobians); those poorly known are measured again at places of their own (polish). What
+is then wrong or missing is what the target leaves beside the model, which is a small network again:
+the next round works on that, along another line. The model is $g(x) = \tfrac12 \sum_j D_j |n_j x -
+t_j| + P x + q$, which is what values determine.
 """
 
 from __future__ import annotations
@@ -39,16 +39,14 @@ from keyhole.learners.networks.polish import (
 from keyhole.models import AbsAffine
 
 Phase = Callable[[str], AbstractContextManager[None]]
-# radii, in units of the typical distance of hyperplanes from the origin
-_CHECKS = (1.0, 10.0, 1000.0)
-# a larger error means that hyperplanes are missing or wrong, not that they are imprecise
-_MISSING = 1e-7
+_CHECKS = (1.0, 10.0, 1000.0)  # radii, in units of the typical distance of hyperplanes
+_MISSING = 1e-7  # a larger error: hyperplanes are missing or wrong, and not only imprecise
 _PER_RADIUS = 6
 _FINE = 5e-10  # relative error of the function that needs no further round
 _POLISHED = 0.07  # queries for polishing, as a share of those asked before
 _WORTH = 1e-12  # a hyperplane is measured again when its error matters more than this
-# hyperplanes at other distances are measured at their own scale
-_NEAR, _FAR, _FARTHER = 1e-4, 1e6, 1e12
+_NEAR, _FAR = 1e-4, 1e6  # hyperplanes at other distances are measured at their own scale
+_FARTHER = 1e12  # where they are looked for when none was met
 _RESCALED = 2  # how often
 _SAME = 1e-5  # hyperplanes of two rounds closer than this are one
 
@@ -84,18 +82,14 @@ class Learned:
 
 
 def measure_typical_distance(model: AbsAffine) -> float:
-    """Typical distance of hyperplanes from the origin; 1 where there are none or all pass through
-    it.
-    """
+    """Typical distance of hyperplanes from the origin; 1 where that is nothing."""
     middle = float(np.median(np.abs(model.t))) if model.hidden else 0.0
     return middle if middle > 1e-10 else 1.0
 
 
 @dataclass(slots=True)
 class _Learning:
-    """One recovery under way: the model so far, the error of each normal, where its affine piece is
-    known best.
-    """
+    """One recovery under way: the model, errors of its normals, where its affine part is best."""
 
     ask: Ask
     width: int
@@ -133,22 +127,22 @@ class _Learning:
         with self.phase("slopes"):
             surveyed = survey_line(bends, rng=self.rng)
         found = assemble_hyperplanes(surveyed)
+        # Runs of bends leave some jumps poorly known, where pairs do not.
         if self.outputs > 2:
             with self.phase("polish"):
-                found = sharpen_jumps(
-                    surveyed, found, radius=measure_typical_distance(found.model()), rng=self.rng
-                )
+                radius = measure_typical_distance(found.model())
+                found = sharpen_jumps(surveyed, found, radius=radius, rng=self.rng)
         radius = measure_typical_distance(found.model())
         bars = found.bars * (1.0 + np.linalg.norm(found.where, axis=1) / (radius * self.width**0.5))
         self.model, self.bars = join_hyperplanes(self.model, self.bars, replace(found, bars=bars))
         if self.anchor is None:
-            self.anchor, self.noise = found.anchor, bends.noise
+            self.anchor = found.anchor
+            self.noise = bends.noise
 
     def _bends(self, line: Line, coarse: float) -> Bends:
         hidden = self._sizes if self.anchor is not None else None
-        noise, places, values = measure_line_noise(
-            line, roundoff=max(self.roundoff, coarse), hidden=hidden
-        )
+        roundoff = max(self.roundoff, coarse)
+        noise, places, values = measure_line_noise(line, roundoff=roundoff, hidden=hidden)
         resolve = resolve_line_by_pairs if self.outputs < 3 else resolve_line_by_runs
         return resolve(line, noise, places, values, most=self.most)
 
@@ -156,10 +150,9 @@ class _Learning:
         return self.model.terms(x)[:, None]
 
     def polish(self, share: float) -> None:
-        """Measure the hyperplanes again whose errors matter most, with a share of the queries asked
-        so far.
-        """
-        radius, size = measure_typical_distance(self.model), np.linalg.norm(self.model.D, axis=1)
+        """Measure again the hyperplanes whose errors matter most, with a share of the queries."""
+        radius = measure_typical_distance(self.model)
+        size = np.linalg.norm(self.model.D, axis=1)
         effect = size * self.bars
         worst = np.argsort(-effect)[: int(share * self.asked / (2 * self.width + 2))]
         changes: dict[int, Again] = {}
@@ -167,7 +160,8 @@ class _Learning:
             new = remeasure_hyperplane(self.whole, self.model, j, radius=radius, rng=self.rng)
             bar = self._bar(new, radius)
             if bar < self.bars[j] and abs(new.n @ self.model.n[j]) > 0.99:
-                changes[j], self.bars[j] = new, bar
+                changes[j] = new
+                self.bars[j] = bar
         if changes and self.anchor is not None:
             self.model = replace_hyperplanes(self.model, changes, self.anchor)
 
@@ -175,36 +169,33 @@ class _Learning:
         """Standard error of a normal measured again, as far as it matters near the origin."""
         far = float(np.linalg.norm(new.at)) / self.width**0.5
         rough = self.noise.share * (self.noise.level + self.noise.slope * far)
-        # nothing, where there is no such hyperplane
+        # Nothing, where there is no such hyperplane.
         shown = max(new.step * float(np.linalg.norm(new.D)), 1e-300)
         return 2 * rough * self.width**0.5 / shown * (1.0 + far / radius)
 
     def check(self) -> float:
         """Relative error on a few points at every radius."""
-        radius, worst = measure_typical_distance(self.model), 0.0
+        radius = measure_typical_distance(self.model)
+        worst = 0.0
         for scale in _CHECKS:
             x = radius * scale * self.rng.normal(size=(_PER_RADIUS, self.width))
             left = self.left(x)
             answers = left + self.model.points(x)
-            spread = (
-                np.abs(answers - answers.mean(axis=0)).max()
-                + 64 * self.roundoff * np.abs(answers).max()
-            )
-            # answers that are all zero vary by nothing: what is left then is all of it
+            rounding = 64 * self.roundoff * np.abs(answers).max()
+            spread = np.abs(answers - answers.mean(axis=0)).max() + rounding
+            # Answers that are all zero vary by nothing: what is left then is all of it.
             missed = float(np.abs(left).max())
             worst = max(worst, missed / (float(spread) or missed or 1.0))
         return worst
 
 
 def join_hyperplanes(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsAffine, Vector]:
-    """A model with the hyperplanes of another round added: equal ones become one, and go when they
-    cancel.
-    """
-    n, t, D = (
-        np.concatenate(pair)
-        for pair in ((model.n, found.n), (model.t, found.t), (model.D, found.D))
-    )
-    bars, keep = np.concatenate([bars, found.bars]), np.ones(len(n), dtype=np.bool_)
+    """A model with hyperplanes of another round: equal ones become one, and go if they cancel."""
+    n = np.concatenate([model.n, found.n])
+    t = np.concatenate([model.t, found.t])
+    D = np.concatenate([model.D, found.D])
+    bars = np.concatenate([bars, found.bars])
+    keep = np.ones(len(n), dtype=np.bool_)
     reach = measure_typical_distance(model)
     for j in range(model.hidden, len(n)):
         sign = np.sign(n[: model.hidden] @ n[j])
@@ -213,7 +204,8 @@ def join_hyperplanes(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsA
         i = int(np.argmin(near)) if len(near) else -1
         if i >= 0 and near[i] < _SAME and keep[i]:
             both = D[i] + D[j]
-            keep[j], keep[i] = False, np.linalg.norm(both) > 1e-6 * np.linalg.norm(D[i])
+            keep[j] = False
+            keep[i] = np.linalg.norm(both) > 1e-6 * np.linalg.norm(D[i])
             D[i] = both
     return AbsAffine(n[keep], t[keep], D[keep], model.P + found.P, model.q + found.q), bars[keep]
 
@@ -249,11 +241,9 @@ def learn_network(
         found = _learn_at_scale(
             lambda y: ask(scale * y), width, outputs, roundoff, most, rounds, phase, rng
         )
-        return (
-            found
-            if found.model is None
-            else replace(found, model=_rescale_model(found.model, scale))
-        )
+        if found.model is None:
+            return found
+        return replace(found, model=_rescale_model(found.model, scale))
 
     best = at(1.0)
     for _ in range(_RESCALED):
@@ -264,9 +254,11 @@ def learn_network(
         if best.model.hidden and _NEAR < scale < _FAR and not imprecise:
             break
         other = at(scale)
-        if other.model is None or (
-            other.gap > best.gap if imprecise else other.model.hidden < max(1, best.model.hidden)
-        ):
+        if other.model is None:
+            break
+        # Another scale must gain what it was tried for: precision, or hyperplanes.
+        worse = other.model.hidden < max(1, best.model.hidden)
+        if other.gap > best.gap if imprecise else worse:
             break
         best = other
     return best
@@ -309,7 +301,8 @@ def _learn_at_scale(
             with pin_one_thread(), np.errstate(all="ignore"):
                 _improve_model(state, turn, best.gap)
         except (Unresolved, np.linalg.LinAlgError) as unresolved:
-            first = state.anchor is None  # later lines show the model's own kinks too
+            # Later lines show the model's own kinks too, and count nothing.
+            first = state.anchor is None
             told = {
                 "smooth": isinstance(unresolved, Smooth),
                 "counted": first and isinstance(unresolved, Crowded),
@@ -317,7 +310,7 @@ def _learn_at_scale(
             best = replace(best, crowded=True, **told)
             if turn > 0 or best.smooth:
                 return best
-            # a unit that barely acts, say, beside a kink: another line may meet it elsewhere
+            # A unit that barely acts, say, beside a kink: another line may meet it elsewhere.
             continue
         except BudgetSpent:
             if state.anchor is None:

@@ -56,7 +56,8 @@ def differentiate_output(model: AbsAffine, x: Matrix, output: int) -> Matrix:
     bent[:, :, d] = -slope
     bent[:, :, d + 1 + output] = np.abs(offset) / 2
     flat = np.zeros((len(x), m, d + 1))
-    flat[:, output, :d], flat[:, output, d] = x, 1.0
+    flat[:, output, :d] = x
+    flat[:, output, d] = 1.0
     return np.hstack([bent.reshape(len(x), -1), flat.reshape(len(x), -1)])
 
 

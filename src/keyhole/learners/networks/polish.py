@@ -26,26 +26,21 @@ from keyhole.learners.networks.jacobians import Found, Survey, assemble_hyperpla
 from keyhole.learners.networks.kinks import Ask
 from keyhole.models import AbsAffine
 
-_TRIES = 192
+_TRIES = 192  # places of a hyperplane, the best of which is climbed from
 _CLIMBS = 24
-# a jump known less well than this, beside the jumps of the network, is measured again
-_SHARP = 1e-10
+_SHARP = 1e-10  # jumps known less well, beside those of the network, are measured again
 _PAIRS, _BLUNT = 4, 8  # at most four jumps and one in eight: close kinks come in pairs
 
 
 def find_clean_point(
     model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator
 ) -> tuple[Vector, float]:
-    """A point of hyperplane j far from all others for its distance from the origin, and how far it
-    is.
-    """
-    n, t = model.n[j], float(model.t[j])
+    """A point of hyperplane j far from all others for its distance from 0, and how far."""
+    n = model.n[j]
     others = np.arange(model.hidden) != j
-    x = (
-        rng.normal(size=(_TRIES, model.width))
-        * (radius * 3.0 ** rng.integers(-1, 3, size=_TRIES))[:, None]
-    )
-    x -= np.outer(x @ n - t, n)
+    x = rng.normal(size=(_TRIES, model.width))
+    x *= (radius * 3.0 ** rng.integers(-1, 3, size=_TRIES))[:, None]
+    x -= np.outer(x @ n - float(model.t[j]), n)
     margin = _measure_plane_margins(model, others, x)
     best: Vector = x[int(np.argmax(margin / _measure_reach(x, radius)))]
     return _climb_margin(model, others, best, n, radius)
@@ -84,9 +79,7 @@ def _climb_margin(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Again:
-    """One hyperplane as measured again: normal, offset, jump, where, and how long the steps
-    were.
-    """
+    """One hyperplane as measured again: normal, offset, jump, where, and by how long steps."""
 
     n: Vector
     t: float
@@ -98,9 +91,7 @@ class Again:
 def remeasure_hyperplane(
     ask: Ask, model: AbsAffine, j: int, *, radius: float, rng: np.random.Generator
 ) -> Again:
-    """Hyperplane j from 2d + 2 queries at a place far from all others; the rest of the model need
-    not be precise.
-    """
+    """Hyperplane j from 2d + 2 queries far from all others, whose errors do not matter there."""
     p, room = find_clean_point(model, j, radius=radius, rng=rng)
     return measure_both_sides(ask, p, model.n[j], room / 3, rng)
 
@@ -108,9 +99,7 @@ def remeasure_hyperplane(
 def replace_hyperplanes(
     model: AbsAffine, changes: Mapping[int, Again], anchor: Vector
 ) -> AbsAffine:
-    """The model with some hyperplanes exchanged, and an affine part that leaves it as it was round
-    the anchor.
-    """
+    """The model with some hyperplanes exchanged, and otherwise as it was round the anchor."""
     n, t, D = model.n.copy(), model.t.copy(), model.D.copy()
     for j, new in changes.items():
         n[j], t[j], D[j] = new.n, new.t, new.D
@@ -123,38 +112,38 @@ def replace_hyperplanes(
 def sharpen_jumps(
     survey: Survey, found: Found, *, radius: float, rng: np.random.Generator
 ) -> Found:
-    """The hyperplanes of a survey with the jumps measured again that the line shows worst, four
-    queries each.
-    """
+    """The hyperplanes of a survey, their worst jumps measured again by four queries each."""
     chosen, error = _find_blunt_jumps(survey, found)
-    model, line = found.model(), survey.bends.line
+    model = found.model()
+    line = survey.bends.line
     spots = [find_clean_point(model, int(j), radius=radius, rng=rng) for j in chosen]
-    # beside its near double a hyperplane has room nowhere, and is known better than it would be
+    # Beside its near double a hyperplane has room nowhere, and is known better than it would be.
     wider = [
         room * size > 2.2 * survey.bends.noise.near(0.0)
         for (_, room), size in zip(spots, error, strict=True)
     ]
-    chosen, spots = (
-        chosen[wider],
-        [spot for spot, better in zip(spots, wider, strict=True) if better],
-    )
+    chosen = chosen[wider]
     if not len(chosen):
         return found
-    p, h = np.array([at for at, _ in spots]), np.array([room for _, room in spots]) / 2.2
+    spots = [spot for spot, better in zip(spots, wider, strict=True) if better]
+    p = np.array([at for at, _ in spots])
+    h = np.array([room for _, room in spots]) / 2.2
     D, gap = _measure_jumps_across(line.ask, p, model.n[chosen], h)
-    jumps, own = survey.jumps.copy(), survey.own.copy()
-    jumps[chosen], own[chosen] = D * (model.n[chosen] @ line.along)[:, None], True
+    jumps = survey.jumps.copy()
+    jumps[chosen] = D * (model.n[chosen] @ line.along)[:, None]
+    own = survey.own.copy()
+    own[chosen] = True
     better = replace(survey, jumps=jumps, own=own)
-    n, t = assemble_hyperplanes(better).n[chosen], survey.bends.t.copy()
+    n = assemble_hyperplanes(better).n[chosen]
+    t = survey.bends.t.copy()
     t[chosen] = (np.einsum("kd,kd->k", n, p - line.start) - gap) / (n @ line.along)
     return assemble_hyperplanes(replace(better, bends=replace(survey.bends, t=t)))
 
 
 def _find_blunt_jumps(survey: Survey, found: Found) -> tuple[Indices, Vector]:
-    """The kinks whose jumps are known worst, for their size across the hyperplane, and how well
-    they are known.
-    """
-    bars, size = survey.bends.bars, np.linalg.norm(found.D, axis=1)
+    """The kinks whose jumps are known worst, for their size across, and how well they are known."""
+    bars = survey.bends.bars
+    size = np.linalg.norm(found.D, axis=1)
     error = np.hypot(bars[1:], bars[:-1]) * size / np.linalg.norm(survey.jumps, axis=1)
     worst = np.argsort(-error)[: _PAIRS + len(error) // _BLUNT]
     chosen = np.sort(worst[error[worst] * len(size) > _SHARP * size.sum()])
@@ -162,9 +151,7 @@ def _find_blunt_jumps(survey: Survey, found: Found) -> tuple[Indices, Vector]:
 
 
 def _measure_jumps_across(ask: Ask, p: Matrix, n: Matrix, h: Vector) -> tuple[Matrix, Vector]:
-    """Jumps of slope along normals at points of hyperplanes, and how far beyond the hyperplanes the
-    points are.
-    """
+    """Jumps of slope along normals at points of hyperplanes, and how far beyond these they are."""
     ahead = np.array([-2.0, -0.25, 0.25, 2.0])[:, None] * h  # four places by points
     values = ask((p + ahead[..., None] * n).reshape(-1, p.shape[1])).reshape(4, len(p), -1)
     left, right = (values[[1, 3]] - values[[0, 2]]) / (1.75 * h[:, None])
@@ -181,13 +168,15 @@ def measure_both_sides(ask: Ask, p: Vector, n: Vector, h: float, rng: np.random.
     base = p + np.outer([h, -h], n)
     steps = np.stack([Q * h, Q * h * np.where(np.arange(d) == 0, -1.0, 1.0)[:, None]])
     values = ask(np.concatenate([base, (base[:, None] + steps).reshape(-1, d)]))
-    at, beyond = values[:2], values[2:].reshape(2, d, -1)
+    at = values[:2]
+    beyond = values[2:].reshape(2, d, -1)
     slopes = (beyond - at[:, None]) / h
     slopes[1, 0] *= -1.0
     change = (slopes[0] - slopes[1]).T  # outputs, directions: D n^T in the basis Q
     U, S, Z = np.linalg.svd(change, full_matrices=False)
     sign = 1.0 if Z[0, 0] >= 0 else -1.0
-    D, normal = U[:, 0] * S[0] * sign, Q.T @ (Z[0] * sign)
-    # both sides continued to p differ by D (n p - t)
+    D = U[:, 0] * S[0] * sign
+    normal = Q.T @ (Z[0] * sign)
+    # Both sides continued to p differ by D (n p - t).
     gap = (at[0] - h * slopes[0, 0]) - (at[1] + h * slopes[1, 0])
     return Again(normal, float(normal @ p - gap @ D / max(D @ D, 1e-300)), D, p, h)

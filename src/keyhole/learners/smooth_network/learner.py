@@ -11,13 +11,22 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from keyhole._arrays import Matrix, pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
+from keyhole.learners.base import Counterexample, Plan, Recovery, Status
+from keyhole.learners.networks.fresh_cases import (
+    Row,
+    allow_line_queries,
+    ask_fresh_cases,
+    compare_fresh_cases,
+    fit_tangent,
+    summarise_fresh_rows,
+)
 from keyhole.learners.networks.learner import Network
 from keyhole.learners.networks.lines import learn_network
 from keyhole.learners.smooth_network.unit_widths import PER_UNIT, ROUNDS, UnitShapes, look_at_units
@@ -40,10 +49,11 @@ from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
 KINDS = ("gelu", "silu")
-LENGTHS, _PER_LENGTH = (1, 2, 3, 9), (9, 1, 1, 1)
+LENGTHS = (1, 2, 3, 9)
+_PER_LENGTH = (9, 1, 1, 1)
 RADII = (0.3, 1.0, 3.0, 10.0, 1000.0)  # in units of the typical distance and width of the units
 QUERIES = len(RADII) * sum(_PER_LENGTH)
-_FAR = 2.0**40
+_FAR = 2.0**40  # where GELU and SiLU are ReLU to the last digit
 _ALIKE = 1e-6  # a larger relative error far away is none of such a network
 _FITS = 1e-9  # relative residual of the right kind of unit
 _SHARE = 1.35  # answers fitted per parameter
@@ -78,9 +88,7 @@ class SmoothNetwork:
         Network(self.hidden, self.most, self.rounds)
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """A ReLU network far away, six queries per unit, 1.35 answers per parameter, then
-        verification.
-        """
+        """A ReLU network far away, six queries per unit, 1.35 answers per parameter."""
         k = 4 * width if self.hidden is None else self.hidden
         far = Network(k, self.most, self.rounds).plan(width, outputs=outputs)
         by_phase = {name: count for name, count in far.by_phase.items() if name != "verify"}
@@ -89,12 +97,8 @@ class SmoothNetwork:
             "fit": _count_fitted_answers(width, k, outputs),
             "verify": QUERIES,
         }
-        worst = (
-            far.at_most
-            + ROUNDS * PER_UNIT * self.most
-            + _count_fitted_answers(width, self.most, outputs)
-            + QUERIES
-        )
+        fitted = _count_fitted_answers(width, self.most, outputs)
+        worst = far.at_most + ROUNDS * PER_UNIT * self.most + fitted + QUERIES
         count = smooth_freedom(width, hidden=k, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
 
@@ -110,9 +114,8 @@ class SmoothNetwork:
 
 
 def _count_fitted_answers(width: int, hidden: int, outputs: int) -> int:
-    return (
-        int(np.ceil(_SHARE * smooth_freedom(width, hidden=hidden, outputs=outputs) / outputs)) + 8
-    )
+    freedom = smooth_freedom(width, hidden=hidden, outputs=outputs)
+    return int(np.ceil(_SHARE * freedom / outputs)) + 8
 
 
 @dataclass(slots=True)
@@ -130,27 +133,27 @@ class _SmoothRun:
         return self.oracle.ask(x[:, None])
 
     def learn(self, options: SmoothNetwork, rng: np.random.Generator) -> None:
-        """The network, not yet verified; what was found far away where it is none, an affine map
-        failing that.
-        """
+        """The network, not yet verified; where there is none, what was found far away."""
         far = self._far(options, rng)
         if far is None:
-            self.model = self._tangent(rng)
+            with self.oracle.phase("fit"):
+                self.model = fit_tangent(self.ask, self.oracle.width, rng=rng).unfold().net
             return
-        self.units, self.model = far.hidden, far.unfold().net
+        self.units = far.hidden
+        self.model = far.unfold().net
         with self.oracle.phase("widths"):
             seen = look_at_units(self.ask, far, rng=rng)
         if not seen.resolved:
             return
         kinds = KINDS if options.activation is None else (options.activation,)
+        likeliest = sorted(kinds, key=lambda kind: seen.widths(kind)[1])
+        # A fit that breaks down leaves the network found far away, for fresh queries to judge.
         with (
             pin_one_thread(),
             np.errstate(all="ignore"),
             suppress(np.linalg.LinAlgError, InvalidInput),
         ):
-            self.model = self._fit(
-                far, seen, sorted(kinds, key=lambda kind: seen.widths(kind)[1]), rng
-            ).network()
+            self.model = self._fit(far, seen, likeliest, rng).network()
 
     def _far(self, options: SmoothNetwork, rng: np.random.Generator) -> AbsAffine | None:
         """The ReLU network that the target is far away; None where it is not."""
@@ -180,6 +183,7 @@ class _SmoothRun:
         s = seen.widths(kinds[0])[0]
         self.unit = float(np.median(np.hypot(seen.t, 1 / s))) if len(s) else 1.0
         x = self.unit * rng.normal(size=(_count_fitted_answers(d, far.hidden, m), d))
+        # Half of the points lie where units are nearly straight, and tell their slopes.
         x[::2] *= 2.0
         with self.oracle.phase("fit"):
             y = self.ask(x.copy())
@@ -192,19 +196,6 @@ class _SmoothRun:
                 break
         return min(fits, key=lambda pair: pair[0])[1]
 
-    def _tangent(self, rng: np.random.Generator) -> ReluNet:
-        """The affine map through d + 1 points, as the model to refute."""
-        d = self.oracle.width
-        x = np.concatenate([np.zeros((1, d)), rng.normal(size=(d, d))])
-        with self.oracle.phase("fit"):
-            values = self.ask(x.copy())
-        P: Matrix = (np.linalg.inv(x[1:]) @ (values[1:] - values[0])).T
-        return (
-            AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, values.shape[1])), P, values[0])
-            .unfold()
-            .net
-        )
-
     def judge(self, rng: np.random.Generator) -> Recovery[ReluNet]:
         """What fresh queries say of the model."""
         model = self.model
@@ -212,9 +203,8 @@ class _SmoothRun:
             return self.conclude(SPENT)
         with self.oracle.phase("verify"):
             seen = self.examine(model, SMOOTH_NETWORK.tolerance(self.oracle), rng)
-        ending = settle(
-            self.oracle, seen, lines=SMOOTH_NETWORK, refuse=lambda: self._refuse(model, seen)
-        )
+        refuse = partial(self._refuse, model, seen)
+        ending = settle(self.oracle, seen, lines=SMOOTH_NETWORK, refuse=refuse)
         return self.conclude(ending, seen)
 
     def _refuse(self, model: ReluNet, seen: Examination) -> Ending:
@@ -234,44 +224,29 @@ class _SmoothRun:
         return doubt if acting is None else Doubt(doubt.status, acting, describe_gap(acting))
 
     def examine(self, model: ReluNet, tolerance: float, rng: np.random.Generator) -> Examination:
-        """Ask fresh sequences at every radius; errors are relative to how answers vary there,
-        rounding aside.
-        """
-        rows: list[tuple[float, Counterexample]] = []
+        """Ask fresh sequences at every radius; errors are relative to how answers vary there."""
+        rows: list[Row] = []
         complete = True
         for radius in RADII:
             cases: list[Counterexample] = []
             for length, count in zip(LENGTHS, _PER_LENGTH, strict=True):
                 X = self.unit * radius * rng.normal(size=(count, length, model.width))
-                try:
-                    answers = self.oracle.ask(X.copy())
-                except BudgetSpent as spent:
-                    complete, answers = (
-                        False,
-                        np.zeros((0, model.outputs)) if spent.answers is None else spent.answers,
-                    )
-                predicted = model(X[: len(answers)])
-                cases += [
-                    Counterexample(*case) for case in zip(X, answers, predicted, strict=False)
-                ]
+                found, complete = ask_fresh_cases(self.oracle, model, X)
+                cases += found
                 if not complete:
                     break
-            rows += _compare_fresh_cases(cases, tolerance, self.roundoff)
+            if cases:
+                rows += compare_fresh_cases(cases, tolerance, self.roundoff)[0]
             if not complete:
                 break
-        worst = max(
-            rows, key=lambda row: (row[0] > tolerance, -len(row[1].tokens), row[0]), default=None
-        )
-        fresh = Fresh(
-            len(rows),
-            max((c.gap for _, c in rows), default=0.0),
-            max((r for r, _ in rows), default=0.0),
-        )
-        return Examination(fresh, worst and worst[1], fresh.relative <= tolerance, False, complete)
+        return summarise_fresh_rows(rows, tolerance, hidden=False, complete=complete)
 
     def conclude(self, ending: Ending, seen: Examination | None = None) -> Recovery[ReluNet]:
         """The recovery."""
         model = self.model
+        certificate = None
+        if seen is not None and model is not None:
+            certificate = self._certify(model, ending.status, seen)
         return conclude(
             self.oracle,
             ending,
@@ -280,11 +255,7 @@ class _SmoothRun:
                 reason=_explain_smooth_found(model, self.units),
                 determined=_describe_determined_units(model, self.units, ending.verdict),
                 degrees_of_freedom=None if model is None else self.freedom(model),
-                certificate=(
-                    None
-                    if seen is None or model is None
-                    else self.certificate(model, ending.status, seen)
-                ),
+                certificate=certificate,
             ),
         )
 
@@ -292,40 +263,21 @@ class _SmoothRun:
         """Numbers that values determine."""
         return smooth_freedom(model.width, hidden=self.units, outputs=model.outputs)
 
-    def certificate(self, model: ReluNet, status: Status, seen: Examination) -> Certificate:
+    def _certify(self, model: ReluNet, status: Status, seen: Examination) -> Certificate:
         """The claim of smooth units, confronted with one run."""
         k, m, d = self.units, model.outputs, model.width
-        jacobians = (-(-k // max(1, int(0.85 * m))) + 3) * d
-        far = 1.25 * (jacobians if m > 2 else k * d) + (7 if m < 3 else 3) * k + 200
-        ledger = self.oracle.ledger
+        far = allow_line_queries(d, hidden=k, outputs=m)
+        allowed = far + 12 * k + _count_fitted_answers(d, k, m)
+        asked = self.oracle.ledger.total(without="verify").sequences
+        unexplained = float(status is not Status.RECOVERED)
         return Certificate(
             "keyhole/smooth-units",
-            assumptions=(
-                Check(
-                    "answers that no such network gives", float(status is not Status.RECOVERED), 0.0
-                ),
-            ),
+            assumptions=(Check("answers that no such network gives", unexplained, 0.0),),
             conclusion=(
-                Check(
-                    "queries used",
-                    ledger.total(without="verify").sequences,
-                    far + 12 * k + _count_fitted_answers(d, k, m),
-                ),
+                Check("queries used", asked, allowed),
                 Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),
             ),
         )
-
-
-def _compare_fresh_cases(
-    cases: list[Counterexample], tolerance: float, roundoff: float
-) -> list[tuple[float, Counterexample]]:
-    """Errors of the answers of one radius, beside how much these vary."""
-    if not cases:
-        return []
-    answers = np.array([case.answer for case in cases])
-    size, spread = float(np.abs(answers).max()), float(np.abs(answers - answers.mean(axis=0)).max())
-    yard = max(spread, 64 * roundoff * size / tolerance) or max(case.gap for case in cases)
-    return [(case.gap / yard if case.gap > 0 else 0.0, case) for case in cases]
 
 
 def _explain_smooth_found(model: ReluNet | None, units: int) -> str:

@@ -28,9 +28,7 @@ SEARCHED = 6_000  # numbers searched together, at most; beyond, only the linear 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Smooth:
-    """Units and the rest: rows of `linear` belong to the units, to the coordinates of x, and to
-    1.
-    """
+    """Units and the rest: rows of `linear` belong to units, to coordinates of x, and to 1."""
 
     activation: str
     w: Matrix
@@ -49,9 +47,12 @@ class Smooth:
         some of them, and otherwise what is linear becomes pairs of units.
         """
         size = np.linalg.norm(self.w, axis=1)
-        n, t, D = self.w / size[:, None], -self.b / size, self.A * size[:, None]
         k = len(size)
-        P, q = self.linear[k:-1].T + D.T @ n / 2, self.linear[-1] - t @ D / 2
+        n = self.w / size[:, None]
+        t = -self.b / size
+        D = self.A * size[:, None]
+        P = self.linear[k:-1].T + D.T @ n / 2
+        q = self.linear[-1] - t @ D / 2
         plain = AbsAffine(n, t, D, P, q).unfold().net
         s = np.concatenate([size, np.ones(plain.hidden - k)])
         return ReluNet(plain.W1 * s[:, None], plain.b1 * s, plain.W2 / s, plain.b2, self.activation)
@@ -59,8 +60,14 @@ class Smooth:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _State:
-    """A model with its linear part solved for: a basis of the design, what is left, and its
-    relative size.
+    """A model with its linear part solved for.
+
+    Args:
+        model: units, and the linear part that leaves least.
+        basis: orthonormal columns of the design.
+        residual: what is left.
+        z: what each unit is applied to.
+        size: of the residual, beside the answers.
     """
 
     model: Smooth
@@ -119,8 +126,10 @@ def _solve_linear_part(activation: str, w: Matrix, b: Vector, x: Matrix, y: Matr
     U, S, V = np.linalg.svd(design, full_matrices=False)
     kept = 1e-15 * S[0] < S
     U, S, V = U[:, kept], S[kept], V[kept]
-    linear, residual = np.zeros((len(scale), y.shape[1])), y
-    for _ in range(2):  # once more for what rounding left
+    linear = np.zeros((len(scale), y.shape[1]))
+    residual = y
+    # Once more for what rounding left.
+    for _ in range(2):
         linear = linear + V.T @ (U.T @ residual / S[:, None])
         residual = y - design @ linear
     size = rms(residual) / max(rms(y), 1e-300)
@@ -131,7 +140,8 @@ def _solve_unit_step(state: _State, x: Matrix, damping: float) -> Matrix | None:
     """The change of (w, b), one row per unit; None where the normal matrix is not positive."""
     from scipy.linalg import cho_factor, cho_solve
 
-    A, bend = state.model.A, differentiate_activation(state.model.activation, state.z)
+    A = state.model.A
+    bend = differentiate_activation(state.model.activation, state.z)
     inputs = np.column_stack([x, np.ones(len(x))])
     normal = _build_normal_matrix(A, bend, inputs, state.basis)
     pull = np.einsum("ij,ia->ja", (state.residual @ A.T) * bend, inputs).ravel()
@@ -148,8 +158,10 @@ def _solve_unit_step(state: _State, x: Matrix, damping: float) -> Matrix | None:
 
 
 def _build_normal_matrix(A: Matrix, bend: Matrix, inputs: Matrix, basis: Matrix) -> Matrix:
-    (count, k), p = bend.shape, inputs.shape[1]
+    count, k = bend.shape
+    p = inputs.shape[1]
     F = (bend[:, :, None] * inputs[:, None]).reshape(count, -1)
+    # Twice is enough: what one projection leaves in the space is its rounding.
     for _ in range(2):
         F -= basis @ (basis.T @ F)
     blocks = (F.T @ F).reshape(k, p, k, p)
