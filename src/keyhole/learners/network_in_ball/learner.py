@@ -1,5 +1,4 @@
-r"""The learner of ReLU networks whose tokens must stay inside a ball, and how much of the ball its
-word is worth.
+r"""ReLU networks whose tokens must stay inside a ball, and how much of the ball a word is worth.
 
 The network is peeled along chords (chords). Then n fresh points are asked, half of them uniform in
 the ball, half on its surface. If the model were wrong on a share v of the ball, all would agree
@@ -79,9 +78,7 @@ class NetworkInBall:
             )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """About 5.5 queries per kink, 4.5 to try each hyperplane, a Jacobian for every 0.85 m
-        kinks, fresh ones.
-        """
+        """5.5 queries per kink, 4.5 to try each hyperplane, a Jacobian per 0.85 m kinks, fresh."""
         k = 4 * width if self.hidden is None else self.hidden
         jacobians = -(-k // max(1, int(0.85 * outputs))) + (k // 8 if outputs > 2 else 0)
         by_phase = {
@@ -93,10 +90,8 @@ class NetworkInBall:
             "mend": k // 8 * (2 * width + 2),
             "verify": count_fresh_points(self.points, 1) + _EACH * len(_LONGER),
         }
-        last = sum(
-            count_fresh_points(self.points, i + 1) + _EACH * len(_LONGER) + 2
-            for i in range(_ATTEMPTS)
-        )
+        fresh = [count_fresh_points(self.points, i + 1) for i in range(_ATTEMPTS)]
+        last = sum(count + _EACH * len(_LONGER) + 2 for count in fresh)
         count = network_freedom(width, hidden=k, outputs=outputs)
         worst = self.cap(width) + last
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
@@ -119,9 +114,7 @@ class NetworkInBall:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _BallAnswers:
-    """Fresh answers: agreement, points with answers and errors, the worst case, whether rounding
-    hides everything.
-    """
+    """Fresh answers: how they agree, lone tokens with theirs, the worst case, what hides it."""
 
     fresh: Fresh
     x: Matrix
@@ -144,9 +137,8 @@ class _BallRun:
     attempt: int = field(default=0, init=False)
 
     def ask(self, x: Matrix) -> Matrix:
-        if self.oracle.ledger.total(without="verify").sequences + len(x) > self.options.cap(
-            x.shape[1]
-        ):
+        asked = self.oracle.ledger.total(without="verify").sequences
+        if asked + len(x) > self.options.cap(x.shape[1]):
             raise Unresolved
         return self.oracle.ask(x[:, None])
 
@@ -165,8 +157,8 @@ class _BallRun:
             self.peeling = peeling
             peeling.begin()
             for self.attempt in range(1, _ATTEMPTS + 1):
-                why = self._peeled(peeling)
-                seen = self._examined(peeling, checking)
+                why = self._peel(peeling)
+                seen = self._examine(peeling, checking)
                 ending = self._judge(peeling, seen, why)
                 if ending is not None:
                     return self._conclude(ending, seen)
@@ -176,7 +168,7 @@ class _BallRun:
             return self._conclude(Ending(status=Status.UNPEELED))
         return self._conclude(Ending(status=Status.UNPEELED))
 
-    def _peeled(self, peeling: Peeling) -> Status | None:
+    def _peel(self, peeling: Peeling) -> Status | None:
         """Peel; why that came to no end, if it did not."""
         try:
             whole = peeling.search(_CALM)
@@ -188,31 +180,32 @@ class _BallRun:
             return Status.CROWDED if peeling.model.hidden > self.options.most else Status.UNPEELED
         return None
 
-    def _examined(self, peeling: Peeling, rng: np.random.Generator) -> _BallAnswers:
-        """Ask fresh points and a few longer sequences, no more of them once a hyperplane turns out
-        to be missing.
-        """
-        count, d = count_fresh_points(self.options.points, self.attempt), peeling.width
+    def _examine(self, peeling: Peeling, rng: np.random.Generator) -> _BallAnswers:
+        """Ask fresh points and longer sequences, no more once a hyperplane shows to be missing."""
+        count = count_fresh_points(self.options.points, self.attempt)
+        d = peeling.width
         lone = draw_in_ball(count + count % 2, d, self.radius, rng=rng)[:count, None]
         batches: list[Stack] = [lone[i : i + _BATCH] for i in range(0, count, _BATCH)]
         batches += [
             draw_in_ball(_EACH * n, d, self.radius, rng=rng).reshape(_EACH, n, d) for n in _LONGER
         ]
         answers: list[Matrix] = []
-        complete, missing = True, peeling.missing
+        complete = True
+        missing = peeling.missing
         with self.oracle.phase("verify"):
             for X in batches:
                 try:
                     answers.append(self.oracle.ask(X.copy()))
                 except BudgetSpent as spent:
                     complete = False
-                    answers += [] if spent.answers is None else [spent.answers]
+                    if spent.answers is not None:
+                        answers.append(spent.answers)
                     break
                 if np.abs(answers[-1] - peeling.model(X)).max() > missing:
                     break
             else:
                 self._refine(peeling)
-        return self._compared(peeling.model, batches, answers, complete)
+        return self._compare(peeling.model, batches, answers, complete)
 
     def _refine(self, peeling: Peeling) -> None:
         """A fit to what was answered before, where points kept from then show a lack of precision.
@@ -224,7 +217,7 @@ class _BallRun:
         if size <= MOST and peeling.errors().max() > _PRECISE * peeling.spread:
             peeling.refit()
 
-    def _compared(
+    def _compare(
         self, model: AbsAffine, batches: list[Stack], answers: list[Matrix], complete: bool
     ) -> _BallAnswers:
         every = np.concatenate([*answers, np.zeros((0, model.outputs))])
@@ -241,8 +234,8 @@ class _BallRun:
         worst = max(
             cases, key=lambda c: (c.gap > EXACT * yard, -len(c.tokens), c.gap), default=None
         )
-        lone = max((case.gap for case in cases if len(case.tokens) == 1), default=0.0) / yard
         single = [case for case in cases if len(case.tokens) == 1]
+        lone = max((case.gap for case in single), default=0.0) / yard
         x = np.array([case.tokens[0] for case in single]).reshape(len(single), model.width)
         hidden = bool(grain * 1e-4 > EXACT * spread > 0)
         fresh = Fresh(len(cases), largest, largest / yard)
@@ -261,7 +254,7 @@ class _BallRun:
             lines=NETWORK_IN_BALL,
             refuse=lambda: self._refuse(seen, Status.NO_NETWORK if why is None else why),
             reservation=None if why is None else Ending(status=why),
-            words=self._said(),
+            words=self._describe_share(),
         )
 
     def _search_on(self, peeling: Peeling, seen: _BallAnswers) -> Ending | None:
@@ -269,14 +262,13 @@ class _BallRun:
         before = peeling.missing
         peeling.keep(seen.x, seen.y)
         rough = peeling.errors().max() <= before
-        if rough and (self.attempt > 1 or not self._sharper(peeling)):
+        # Once is enough: what a second fit of the same kind leaves, a third would leave too.
+        if rough and (self.attempt > 1 or not self._sharpen(peeling)):
             return Ending(status=Status.ROUGH, fresh=seen.fresh if seen.fresh.sequences else None)
         return None
 
-    def _sharper(self, peeling: Peeling) -> bool:
-        """Whether a fit to all answers, those to fresh points included, is possible; it is then
-        made.
-        """
+    def _sharpen(self, peeling: Peeling) -> bool:
+        """Fit to all answers, fresh ones included, unless there are too many parameters."""
         model = peeling.model
         if count_parameters(model.width, hidden=model.hidden, outputs=model.outputs) > MOST:
             return False
@@ -285,9 +277,7 @@ class _BallRun:
         return True
 
     def _refuse(self, seen: _BallAnswers, why: Status) -> Ending:
-        """Refuse where lone tokens bend everywhere or earlier ones act; chords that found nothing
-        prove nothing.
-        """
+        """Refuse where lone tokens bend everywhere or earlier ones act; lost chords prove none."""
         doubt = Doubt(why, seen.worst, describe_gap(seen.worst), refutes=why is Status.SMOOTH)
         return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
 
@@ -298,6 +288,9 @@ class _BallRun:
 
     def _conclude(self, ending: Ending, seen: _BallAnswers | None = None) -> Recovery[AbsAffine]:
         model = self.model
+        certificate = None
+        if seen is not None and model is not None:
+            certificate = self._certificate(model, ending.verdict, seen)
         return conclude(
             self.oracle,
             ending,
@@ -306,11 +299,7 @@ class _BallRun:
                 reason=self._reason(),
                 determined=self._determined(ending.verdict),
                 degrees_of_freedom=None if model is None else model.degrees_of_freedom,
-                certificate=(
-                    None
-                    if seen is None or model is None
-                    else self._certificate(model, ending.verdict, seen)
-                ),
+                certificate=certificate,
                 bars={} if model is None or not model.hidden else self._bars(model),
             ),
         )
@@ -321,7 +310,7 @@ class _BallRun:
         n = count_fresh_points(self.options.points, self.attempt)
         return 2.0 * (np.log(20.0) + self.attempt * np.log(2.0)) / n
 
-    def _said(self) -> str:
+    def _describe_share(self) -> str:
         return (
             f"With 95 % confidence it is wrong on less than {100 * self.share:.2g} % of the ball of"
             f" radius {self.radius:.6g}, and of its surface."
@@ -342,9 +331,9 @@ class _BallRun:
             return "The model is the best one found; nothing of it is certain."
         return (
             f"{self.model.hidden} hyperplanes n, t with their jumps D, and the affine part P, q,"
-            f" are determined up to order and signs of (n, t), inside the ball. {self._said()}"
-            " Hyperplanes that cut off a smaller part, or miss the ball, are not seen, and outside"
-            " nothing is determined."
+            " are determined up to order and signs of (n, t), inside the ball."
+            f" {self._describe_share()} Hyperplanes that cut off a smaller part, or miss the ball,"
+            " are not seen, and outside nothing is determined."
         )
 
     def _bars(self, model: AbsAffine) -> dict[str, Vector | Matrix]:
@@ -360,7 +349,10 @@ class _BallRun:
     def _certificate(self, model: AbsAffine, verdict: Verdict, seen: _BallAnswers) -> Certificate:
         """The claim of chords, confronted with one run."""
         k, m, d = model.hidden, model.outputs, model.width
-        jacobians = (-(-k // max(1, int(0.85 * m))) + k // 2) * (d + 1) if m > 2 else k * (d + 1)
+        # With three outputs or more one Jacobian serves a block of kinks, cut short by chords.
+        stations = -(-k // max(1, int(0.85 * m))) + k // 2 if m > 2 else k
+        allowed = 2 * stations * (d + 1) + 14 * k + 12 * d + 600
+        wrong = 6.0 / self.options.points
         asked = self.oracle.ledger.total(without="verify").sequences
         return Certificate(
             "keyhole/chords",
@@ -368,14 +360,8 @@ class _BallRun:
                 Check("answers that no such network gives", float(not verdict.verified), 0.0),
             ),
             conclusion=(
-                Check(
-                    "queries used beside fresh ones", asked, 2 * jacobians + 14 * k + 12 * d + 600
-                ),
+                Check("queries used beside fresh ones", asked, allowed),
                 Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),
-                Check(
-                    "share of the ball that may be wrong, at 95 %",
-                    self.share,
-                    6.0 / self.options.points,
-                ),
+                Check("share of the ball that may be wrong, at 95 %", self.share, wrong),
             ),
         )

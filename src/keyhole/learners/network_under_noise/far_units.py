@@ -22,8 +22,8 @@ from keyhole.models import AbsAffine
 _FIRST = 2.0**20  # how far from a hyperplane its lines are first read
 _REACH = 2.0**12  # how far along the hyperplane, beside that
 _LOOKS = 4  # how often, each time nearer or farther
-_DRAWS = 64
-_STEPS = 20
+_DRAWS = 64  # places to choose from
+_STEPS = 20  # of a fit of the offsets alone
 
 
 def _choose_far_place(units: AbsAffine, j: int, rng: np.random.Generator) -> Vector:
@@ -41,12 +41,15 @@ def find_offsets(ask: Ask, units: AbsAffine, *, repeats: int, rng: np.random.Gen
         return np.zeros(0)
     with pin_one_thread():
         places = np.array([_choose_far_place(units, j, rng) for j in range(units.hidden)])
-    t, scale = np.zeros(units.hidden), _FIRST
+    t = np.zeros(units.hidden)
+    scale = _FIRST
     for look in range(_LOOKS):
         t = _meet_lines(ask, units, places * scale * _REACH, t if look else 0 * t, scale, repeats)
         largest = float(np.abs(t).max(initial=0.0))
+        # Beyond the points asked the lines were not those of both sides: look from farther away.
         if largest > scale / 4:
-            t, scale = 0 * t, scale * 2.0**20
+            t = 0 * t
+            scale *= 2.0**20
         elif look and largest > scale / 64:
             break
         else:
@@ -63,27 +66,25 @@ def _meet_lines(
     answers = ask(x.reshape(-1, units.width)).reshape(units.hidden, repeats, 4, -1).mean(axis=1)
     D = units.D
     size = np.maximum((D * D).sum(axis=1), 1e-300)
-    # jumps have slope 1 in these
+    # In these units jumps have slope 1.
     y = np.einsum("jrm,jm->jr", answers - answers[:, :1], D) / size[:, None]
-    left, right = y[:, 1] - y[:, 0], y[:, 3] - y[:, 2]
-    # a + left r/h and b + right r/h meet where (b - a) + (right - left) r/h = 0, and right - left
-    # is h
-    a, b = y[:, 1] + left, y[:, 2] - right
+    left = y[:, 1] - y[:, 0]
+    right = y[:, 3] - y[:, 2]
+    # a + left r/h and b + right r/h meet where b - a + (right - left) r/h = 0; right - left is h.
+    a = y[:, 1] + left
+    b = y[:, 2] - right
     return t + (a - b)
 
 
 def settle_offsets(units: AbsAffine, x: Matrix, y: Matrix) -> tuple[AbsAffine, Matrix]:
-    """Offsets and constant that leave least at given points, with their covariance for answers of
-    variance 1.
-    """
+    """Offsets and constant that leave least at points, and their covariance at variance 1."""
     left = rms(y - units.points(x))
     with pin_one_thread():
         for _ in range(_STEPS):
             rest = (y - units.points(x)).ravel()
-            step = np.asarray(
-                np.linalg.lstsq(differentiate_by_offsets(units, x), rest, rcond=None)[0],
-                dtype=np.float64,
-            )
+            solved = np.linalg.lstsq(differentiate_by_offsets(units, x), rest, rcond=None)[0]
+            step = np.asarray(solved, dtype=np.float64)
+            # A whole step may carry hyperplanes across points, where the slopes no longer hold.
             trials = [_move_offsets(units, share * step) for share in (1.0, 0.5, 0.25)]
             after = [rms(y - trial.points(x)) for trial in trials]
             best = int(np.argmin(after))
@@ -103,6 +104,5 @@ def differentiate_by_offsets(units: AbsAffine, x: Matrix) -> Matrix:
     """Derivatives of all outputs at points, one row each, by the offsets and the constants."""
     k, m = units.hidden, units.outputs
     slope = -np.sign(x @ units.n.T - units.t)[..., None] * units.D / 2  # point, unit, output
-    return np.hstack(
-        [slope.transpose(0, 2, 1).reshape(len(x) * m, k), np.tile(np.eye(m), (len(x), 1))]
-    )
+    by_offset = slope.transpose(0, 2, 1).reshape(len(x) * m, k)
+    return np.hstack([by_offset, np.tile(np.eye(m), (len(x), 1))])

@@ -3,8 +3,8 @@ r"""A ReLU network grown from answers with errors, hyperplane by hyperplane, and
 What the model leaves at points already asked shows where a hyperplane is missing. Out of many
 random hyperplanes through points with large errors those are taken that explain most of what is
 left, each is fitted to it alone, the best one is added, and all parameters are fitted again
-(levenberg). When additions help no more, though answers are not yet explained, those hyperplanes go
-that are needed least, and growing goes on; after that it begins anew.
+(normal_form_fit). When additions help no more, though answers are not yet explained, those
+hyperplanes go that are needed least, and growing goes on; after that it begins anew.
 
 How much worse the fit gets without hyperplane j, everything else fitted again, is to second order
 $D_j^\top [(J^\top J)^{-1}]_{jj}^{-1} D_j$ (the optimal brain surgeon's saliency). At the end
@@ -32,11 +32,13 @@ _DRAWS = 600
 _CHOSEN = 4
 _FITS = 15  # steps of a fit of everything
 _ALONE = 10  # steps of a fit of one hyperplane
-_WAIT, _LESS = 5, 0.6  # so many additions must leave less than this share
+_WAIT = 5  # so many additions
+_LESS = 0.6  # must leave less than this share
 _CUT = 5  # one hyperplane in so many goes when additions help no more
 _STUCK = 3  # how often, before growing begins anew
 _STARTS = 4
-_WORST, _AROUND = 16, 8  # points asked round the worst ones when additions help no more
+_WORST = 16  # points explained worst, when additions help no more
+_AROUND = 8  # points asked round each of them
 _CLEAR = 4.0  # standard deviations
 _PER_PARAMETER = 8  # points for every parameter
 _LEAST = 5  # hyperplanes that are tried without, those needed least first
@@ -68,10 +70,8 @@ class Growing:
 
     def explained(self, model: AbsAffine, left: float) -> bool:
         """Whether errors explain what is left, given how many numbers were fitted."""
-        count, used = (
-            self.y.size,
-            count_parameters(model.width, hidden=model.hidden, outputs=model.outputs),
-        )
+        count = self.y.size
+        used = count_parameters(model.width, hidden=model.hidden, outputs=model.outputs)
         room = max(1, count - used)
         return left**2 * count <= self.sigma**2 * room * (1.0 + 4.0 * (2.0 / room) ** 0.5)
 
@@ -90,7 +90,8 @@ class Growing:
         return best
 
     def _grown(self, model: AbsAffine) -> tuple[AbsAffine, float]:
-        stuck, history = 0, list[float]()
+        stuck = 0
+        history: list[float] = []
         model, left = self._fit(model, 1e-4)
         while not self.explained(model, left) and stuck < _STUCK and model.hidden < self.most:
             size = count_parameters(model.width, hidden=model.hidden + 1, outputs=model.outputs)
@@ -100,14 +101,15 @@ class Growing:
             model = _join_networks(model, self._proposed(model))
             model, left = self._fit(model, 1e-4)
             history.append(left)
-            if (
-                len(history) > _WAIT
-                and left > _LESS * history[-1 - _WAIT]
-                and not self.explained(model, left)
-            ):
+            slow = len(history) > _WAIT and left > _LESS * history[-1 - _WAIT]
+            # A fit in a wrong valley is left by cutting what it needs least, not by adding more.
+            if slow and not self.explained(model, left):
                 self.look(model)
-                needed = np.argsort(saliency(model, self.x, self.y))[max(2, model.hidden // _CUT) :]
-                model, stuck, history = _select_hyperplanes(model, np.sort(needed)), stuck + 1, []
+                needs = measure_saliency(model, self.x, self.y)
+                needed = np.argsort(needs)[max(2, model.hidden // _CUT) :]
+                model = _select_hyperplanes(model, np.sort(needed))
+                stuck += 1
+                history = []
                 model, left = self._fit(model, 1e-2)
         return model, left
 
@@ -127,12 +129,11 @@ class Growing:
 
     def _ask(self, count: int, near: Matrix | None) -> None:
         x, y = self.more(count, near)
-        self.x, self.y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
+        self.x = np.concatenate([self.x, x])
+        self.y = np.concatenate([self.y, y])
 
     def look(self, model: AbsAffine) -> None:
-        """Ask round the points that the model explains worst: small parts of the ball have few
-        points of their own.
-        """
+        """Ask round the points explained worst: small parts of the ball have few of their own."""
         off = np.abs(self.y - model.points(self.x)).max(axis=1)
         worst = np.argsort(-off)[:_WORST]
         worst = worst[off[worst] > _CLEAR * self.sigma]
@@ -141,8 +142,9 @@ class Growing:
 
     def _proposed(self, model: AbsAffine) -> AbsAffine:
         """One hyperplane, and an affine part, for what the model leaves."""
-        d, x, rest = model.width, self.x, self.y - model.points(self.x)
-        n = self.rng.normal(size=(_DRAWS, d))
+        x = self.x
+        rest = self.y - model.points(x)
+        n = self.rng.normal(size=(_DRAWS, model.width))
         n /= np.linalg.norm(n, axis=1, keepdims=True)
         odds = np.linalg.norm(rest, axis=1) + 1e-300
         t = (x[self.rng.choice(len(x), size=_DRAWS, p=odds / odds.sum())] * n).sum(axis=1)
@@ -154,9 +156,8 @@ class Growing:
         tries: list[tuple[float, AbsAffine]] = []
         for j in np.argsort(-np.linalg.norm(explains, axis=1))[:_CHOSEN]:
             D = (2 * explains[j] / size[j])[None]
-            one = AbsAffine(
-                n[j : j + 1], t[j : j + 1], D, np.zeros_like(model.P), np.zeros_like(model.q)
-            )
+            flat = np.zeros_like(model.P), np.zeros_like(model.q)
+            one = AbsAffine(n[j : j + 1], t[j : j + 1], D, *flat)
             one, left = fit_parameters(one, x, rest, steps=_ALONE, damping=1e-3)
             tries.append((left, one))
         return min(tries, key=lambda pair: pair[0])[1]
@@ -164,7 +165,7 @@ class Growing:
     def _pruned(self, model: AbsAffine, left: float) -> tuple[AbsAffine, float]:
         """The model without those hyperplanes that errors explain as well."""
         for _ in range(model.hidden):
-            needs = saliency(model, self.x, self.y)
+            needs = measure_saliency(model, self.x, self.y)
             for j in np.argsort(needs)[:_LEAST]:
                 fewer = _select_hyperplanes(model, np.arange(model.hidden) != j)
                 fewer, after = self._fit(fewer, 1e-4)
@@ -176,10 +177,11 @@ class Growing:
         return model, left
 
 
-def saliency(model: AbsAffine, x: Matrix, y: Matrix) -> Vector:
+def measure_saliency(model: AbsAffine, x: Matrix, y: Matrix) -> Vector:
     """How much the sum of squares grows without each hyperplane, everything else fitted again."""
-    inverse = covariance(model, x, y)
-    size, d, m = model.width + 1 + model.outputs, model.width, model.outputs
+    inverse = estimate_covariance(model, x, y)
+    d, m = model.width, model.outputs
+    size = d + 1 + m
     needs = np.zeros(model.hidden)
     for j in range(model.hidden):
         at = slice(j * size + d + 1, j * size + d + 1 + m)
@@ -187,10 +189,8 @@ def saliency(model: AbsAffine, x: Matrix, y: Matrix) -> Vector:
     return needs
 
 
-def covariance(model: AbsAffine, x: Matrix, y: Matrix) -> Matrix:
-    """The inverse of the normal matrix: covariance of the parameters where answers have variance
-    1.
-    """
+def estimate_covariance(model: AbsAffine, x: Matrix, y: Matrix) -> Matrix:
+    """The inverse of the normal matrix: covariance of parameters, for answers of variance 1."""
     with pin_one_thread():
         H = build_normal_equations(model, x, y).H
         return np.asarray(solve_damped_equations(H, np.eye(len(H)), 1e-9))
@@ -201,9 +201,8 @@ def fit_affine_map(x: Matrix, y: Matrix) -> tuple[AbsAffine, float]:
     A = np.column_stack([x, np.ones(len(x))])
     B = np.asarray(np.linalg.lstsq(A, y, rcond=None)[0], dtype=np.float64)
     d, m = x.shape[1], y.shape[1]
-    return AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, m)), B[:-1].T, B[-1]), rms(
-        y - A @ B
-    )
+    model = AbsAffine(np.zeros((0, d)), np.zeros(0), np.zeros((0, m)), B[:-1].T, B[-1])
+    return model, rms(y - A @ B)
 
 
 def _select_hyperplanes(model: AbsAffine, which: Mask | Indices) -> AbsAffine:

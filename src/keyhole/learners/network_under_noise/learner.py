@@ -17,7 +17,7 @@ from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
 from keyhole.learners.network_under_noise.allowances import FreshComparison, Scatter, UncertainFit
 from keyhole.learners.network_under_noise.far_units import find_offsets, settle_offsets
-from keyhole.learners.network_under_noise.growth import Growing, covariance, fit_affine_map
+from keyhole.learners.network_under_noise.growth import Growing, estimate_covariance, fit_affine_map
 from keyhole.learners.network_under_noise.listening import (
     measure_noise,
     measure_rounding,
@@ -225,7 +225,9 @@ class _NoisyNetworkRun:
         ended = None
         for _ in range(_ATTEMPTS):
             start = growing.run(start)
-            self.found = UncertainFit(start, covariance(start, growing.x, growing.y), offsets=False)
+            self.found = UncertainFit(
+                start, estimate_covariance(start, growing.x, growing.y), offsets=False
+            )
             if not growing.explained(start, growing.left):
                 return self._unexplained(growing)
             ended = self.judge()

@@ -43,7 +43,7 @@ from keyhole.models import OneLayer
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
-_ROUNDINGS = 64.0
+_ROUNDINGS = 64.0  # of both answers, within which their difference is nothing
 _BIASED = (
     "The answer of the counterexample is f(X) - f(-X), which is a head's where no bias acts; "
     "the general learner allows for biases."
@@ -67,17 +67,15 @@ class Odd:
         return self.inner.outputs
 
     def ask(self, X: Sequences) -> Answers:
-        """Differences of answers; where the budget ends, those of whole pairs go with
-        `BudgetSpent`.
-        """
+        """Differences of answers; `BudgetSpent` carries those of whole pairs."""
         pairs = np.stack([X, -X], axis=1).reshape(-1, *X.shape[1:])
         try:
             answers = self.inner.ask(pairs)
         except BudgetSpent as spent:
-            whole = None if spent.answers is None else spent.answers[: spent.answered // 2 * 2]
-            raise BudgetSpent(
-                str(spent), None if whole is None else _subtract_pairs(whole)
-            ) from spent
+            whole = None
+            if spent.answers is not None:
+                whole = _subtract_pairs(spent.answers[: spent.answered // 2 * 2])
+            raise BudgetSpent(str(spent), whole) from spent
         return _subtract_pairs(answers)
 
 
@@ -90,8 +88,7 @@ def _subtract_pairs(answers: Matrix) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Antisymmetric:
-    """The paper's mode for one-layer Transformers without biases: the odd part as a head, lone
-    tokens as a network.
+    """The paper's mode for layers without biases: the odd part as a head, then lone tokens.
 
     Args:
         hidden: hidden units expected, for the plan only; 4 per coordinate when absent.
@@ -101,10 +98,8 @@ class Antisymmetric:
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """Two queries for each of a head's, those of the network learner, then verification."""
-        head, network = (
-            Exact().plan(width, outputs=outputs),
-            Network(self.hidden).plan(width, outputs=outputs),
-        )
+        head = Exact().plan(width, outputs=outputs)
+        network = Network(self.hidden).plan(width, outputs=outputs)
         odd = 2 * (head.queries - head.by_phase["verify"])
         hidden = 4 * width if self.hidden is None else self.hidden
         return Plan(
@@ -147,9 +142,7 @@ class Antisymmetric:
 def _refuse_odd_part(
     session: OneLayerSession, odd: Counted, refusal: NotAHead
 ) -> Recovery[OneLayer]:
-    """Refuse a target whose odd part is no head, once that was asked again and answered the
-    same.
-    """
+    """Refuse a target whose odd part is no head, if asked again it answers the same."""
     case = refusal.counterexample
     repeat = partial(repeat_case, odd, case)
     ending = resolve_doubt(session.oracle, Doubt(Status.NOT_A_HEAD, case, _BIASED), repeat=repeat)
@@ -158,30 +151,18 @@ def _refuse_odd_part(
 
 def certify_antisymmetric(recovery: Recovery[OneLayer], width: int) -> Certificate:
     """The paper's reduction confronted with one run."""
+    silent = float(recovery.status is Status.NO_ODD_PART)
+    unexplained = float(recovery.status is not Status.RECOVERED)
+    asked = recovery.ledger["odd"].sequences
+    worst = find_worst_disagreement(recovery)
     return Certificate(
         "BSHK26/one-layer",
         assumptions=(
-            Check(
-                "odd part that shows no attention",
-                float(recovery.status is Status.NO_ODD_PART),
-                0.0,
-            ),
-            Check(
-                "answers that were not explained",
-                float(recovery.status is not Status.RECOVERED),
-                0.0,
-            ),
+            Check("odd part that shows no attention", silent, 0.0),
+            Check("answers that were not explained", unexplained, 0.0),
         ),
         conclusion=(
-            Check(
-                "queries for W",
-                recovery.ledger["odd"].sequences,
-                2.2 * (width * width + width) + 60,
-            ),
-            Check(
-                "worst relative disagreement on fresh queries",
-                find_worst_disagreement(recovery),
-                EXACT,
-            ),
+            Check("queries for W", asked, 2.2 * (width * width + width) + 60),
+            Check("worst relative disagreement on fresh queries", worst, EXACT),
         ),
     )

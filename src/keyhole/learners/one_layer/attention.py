@@ -15,6 +15,7 @@ import numpy as np
 
 from keyhole._arrays import EPS, Matrix, Vector, pin_one_thread
 from keyhole.identify import matrix_rank
+from keyhole.learners.networks.lines import measure_typical_distance
 from keyhole.learners.one_head.designs import choose_span_design
 from keyhole.learners.one_layer.pilots import BLIND, Outlook, Pilots
 from keyhole.learners.one_layer.regions import (
@@ -22,7 +23,6 @@ from keyhole.learners.one_layer.regions import (
     Spot,
     find_best_spot,
     locate_spot,
-    measure_own_length,
 )
 from keyhole.learners.one_layer.scores import CUT, Reader
 from keyhole.learners.one_layer.value_mixing import (
@@ -109,30 +109,25 @@ def _draw_basis_spots(
     with pin_one_thread():
         U = np.linalg.qr(rng.normal(size=(d, d)))[0]
         found = [find_best_spot(G, u, sizes) for u in U]
-        against = -np.sum(
-            [place.z / np.linalg.norm(place.z) for place, _ in found], axis=0
-        ) / np.sqrt(d)
+        # h is told from W by a spot on the other side of the origin from all of these.
+        units = [place.z / np.linalg.norm(place.z) for place, _ in found]
+        against = -np.sum(units, axis=0) / np.sqrt(d)
         found.append(_find_last_spot(G, against, sizes, rng))
         spots = [place for place, _ in found]
         bars = np.array([np.linalg.norm(place.z) / max(worth, 1e-300) for place, worth in found])
-        return spots, float(
-            np.linalg.norm(np.linalg.pinv(_build_spot_system(spots)[0], rcond=0.0)[:-1] * bars)
-        )
+        inverse = np.linalg.pinv(_build_spot_system(spots)[0], rcond=0.0)
+        return spots, float(np.linalg.norm(inverse[:-1] * bars))
 
 
 def _find_last_spot(
     G: AbsAffine, against: Vector, sizes: Sizes, rng: np.random.Generator
 ) -> tuple[Spot, float]:
-    """A spot ahead of `against`, or where the network is flat there a shorter one along any
-    line.
-    """
+    """A spot ahead of `against`, or where the network is flat there a shorter one anywhere."""
     ahead = find_best_spot(G, against, sizes, backwards=False)
     u = rng.normal(size=len(against))
-    return (
-        ahead
-        if ahead[1] > 0.0
-        else find_best_spot(G, u / np.linalg.norm(u), Sizes(4.0 * sizes.W, sizes.h))
-    )
+    if ahead[1] > 0.0:
+        return ahead
+    return find_best_spot(G, u / np.linalg.norm(u), Sizes(4.0 * sizes.W, sizes.h))
 
 
 def _build_spot_system(spots: list[Spot]) -> tuple[Matrix, float]:
@@ -154,10 +149,10 @@ def _measure_spot_columns(
     bases = reader.bases(spots)
     C = np.zeros((len(spots), reader.G.width))
     if first:
-        C[first] = measure_mixing(
-            reader, [spots[i] for i in first], bases[first], seen.mixing, rng=rng
-        )
-    done, Q = list(first), None
+        chosen = [spots[i] for i in first]
+        C[first] = measure_mixing(reader, chosen, bases[first], seen.mixing, rng=rng)
+    done = list(first)
+    Q = None
     for i in (i for i in range(len(spots)) if i not in first):
         if Q is None and not whole:
             Q = _find_complete_range(C[done])
@@ -176,23 +171,25 @@ def _measure_mixing_alone(reader: Reader, seen: Outlook, rng: np.random.Generato
 
 
 def _measure_mixing_elsewhere(reader: Reader, seen: Outlook, rng: np.random.Generator) -> None:
-    """Measure M where regions differ, when scores are best read where they do not; what stays open
-    counts as lost.
-    """
-    G, d = reader.G, reader.G.width
-    octaves = 1.0 + np.log2(max(1.0, float(np.abs(G.t).max(initial=0.0)) / measure_own_length(G)))
-    lengths = measure_own_length(G) * 2.0 ** rng.uniform(0.0, octaves + 1.0, size=_MORE * (d + 1))
+    """Measure M where regions differ, when scores are best read where they do not."""
+    G = reader.G
+    d = G.width
+    own = measure_typical_distance(G)
+    octaves = 1.0 + np.log2(max(1.0, float(np.abs(G.t).max(initial=0.0)) / own))
+    lengths = own * 2.0 ** rng.uniform(0.0, octaves + 1.0, size=_MORE * (d + 1))
     spots = [locate_spot(G, z) for z in rng.normal(size=(len(lengths), d)) * lengths[:, None]]
     chosen = [spots[i] for i in choose_spanning_spots(spots, find_seen_directions(G), rng=rng)]
+    # Slopes that are all alike leave a part of M open, which counts as lost.
     reader.lost += int(measure_slope_spread(chosen, find_seen_directions(G)) < _ALIKE)
     measure_mixing(reader, chosen, reader.bases(chosen), seen.mixing, scores=False, rng=rng)
 
 
 def _measure_spot_column(reader: Reader, place: Spot, base: Vector, Q: Matrix | None) -> Vector:
-    V = reader.readout(place)
-    design = (
-        reader.design(place) if Q is None else choose_span_design(V, Q, most=V.shape[1], cut=CUT)
-    )
+    if Q is None:
+        design = reader.design(place)
+    else:
+        V = reader.readout(place)
+        design = choose_span_design(V, Q, most=V.shape[1], cut=CUT)
     forms = reader.forms(place, base, design)
     with pin_one_thread():
         column = design.solve(forms[None])[0]
@@ -213,26 +210,22 @@ def _find_complete_range(C: Matrix) -> Matrix | None:
 def _assemble_attention(
     reader: Reader, spots: list[Spot], C: Matrix, Q: Matrix | None
 ) -> Attention:
-    """W and h from their columns; h is dropped, and W solved for alone, where it is no more than an
-    error.
-    """
+    """W and h from their columns."""
     A, L = _build_spot_system(spots)
     with pin_one_thread():
         joint = min(C.shape) if Q is None else Q.shape[1]
         if reader.sizes.W == 0.0:
-            return Attention(
-                np.zeros((len(C[0]),) * 2), C.mean(axis=0), reader.M, 0, 1, reader.lost
-            )
+            nothing = np.zeros((len(C[0]),) * 2)
+            return Attention(nothing, C.mean(axis=0), reader.M, 0, 1, reader.lost)
         solved: Matrix = np.asarray(np.linalg.lstsq(A, C, rcond=None)[0].T, dtype=np.float64)
-        W, h = solved[:, :-1], L * solved[:, -1]
+        W = solved[:, :-1]
+        h = L * solved[:, -1]
+        # A bias no larger than its error is none, and W is better known without it.
         if np.linalg.norm(h) <= _NO_BIAS * np.linalg.norm(C) / np.sqrt(len(C)):
-            W, h = (
-                np.asarray(np.linalg.lstsq(A[:, :-1], C, rcond=None)[0].T, dtype=np.float64),
-                None,
-            )
+            W = np.asarray(np.linalg.lstsq(A[:, :-1], C, rcond=None)[0].T, dtype=np.float64)
+            h = None
         rank = matrix_rank(W, _NOTHING)
         if Q is not None and 2 * Q.shape[1] < len(Q):
             W = Factored(Q, W.T @ Q)
-    return Attention(
-        W, h, reader.M, rank, min(joint, rank + (h is not None)), reader.lost, Q is not None
-    )
+    joint = min(joint, rank + (h is not None))
+    return Attention(W, h, reader.M, rank, joint, reader.lost, short=Q is not None)

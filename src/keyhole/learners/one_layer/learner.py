@@ -20,11 +20,10 @@ from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import one_layer_freedom
 from keyhole.learners.base import Counterexample, Plan, Recovery, Status
 from keyhole.learners.networks.learner import Network, explain_missing_network
-from keyhole.learners.networks.lines import learn_network
+from keyhole.learners.networks.lines import learn_network, measure_typical_distance
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_layer.attention import measure_attention
 from keyhole.learners.one_layer.layer_account import OneLayerSession, conclude_layer
-from keyhole.learners.one_layer.regions import measure_own_length
 from keyhole.learners.one_layer.scores import TOGETHER
 from keyhole.learners.verifying.ending import (
     ONE_LAYER,
@@ -194,7 +193,7 @@ def draw_bending_pairs(model: OneLayer, *, rng: np.random.Generator) -> Sequence
     """
     unit, farthest = 1.0, 1.0
     if isinstance(model.net, AbsAffine):
-        unit = measure_own_length(model.net)
+        unit = measure_typical_distance(model.net)
         farthest = float(np.abs(model.net.t).max(initial=0.0))
     lengths = np.geomspace(unit, 4.0 * max(unit, farthest), BENDING)[:, None]
     z, x = rng.normal(size=(2, BENDING, model.width))

@@ -13,26 +13,24 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Matrix, Vector, rms
+from keyhole.learners.networks.lines import measure_typical_distance
 from keyhole.learners.one_head.probes import REASK_ABOVE, TARGET, Saturated
 from keyhole.learners.one_layer.regions import (
     Sizes,
     Spot,
     locate_spot,
-    measure_own_length,
     measure_room,
 )
 from keyhole.learners.one_layer.scores import Reader
 
-_COUNT = 3
-# spots, of those with most room, whose slopes are worked out, and the best on the other side
-_LOOKED_AT = 4
+_COUNT = 3  # directions
+_LOOKED_AT = 4  # spots with most room whose slopes are worked out, beside one on the other side
 _PROBES = 60
 _RAISE = 64.0  # by how much tokens are made longer where a score bias hides W
 _ROUNDED = 1e6  # length of tokens, in steps, at which rounding hides what W does beside h
 _ROUNDS = 20  # of shortening steps
 _VISIBLE = 1e-3  # a smaller logit is asked again with longer tokens
-# standard deviations of a random vector's component along a normal that steps leave room for
-_SAFE = 6.0
+_SAFE = 6.0  # deviations of a random vector along a normal that steps leave room for
 BLIND = 1e-6  # size of J M x beside J x below which M is zero
 _SAME = 1e-4  # relative difference of J M x and J x from which a residual acts
 _LOWER = 1.0 / 16.0  # second length, at which the score bias shows
@@ -79,7 +77,7 @@ class Pilots:
         Where saturated they are infinite, where the network is flat they are not a number.
         """
         asked = [self._ask(u, x, length) for u, x in zip(self.U, self.X, strict=True)]
-        logits, steps = np.array([t for t, _ in asked]), np.array([s for _, s in asked])
+        logits, steps = np.array(asked).T
         return logits / steps, float(np.nanmax(np.abs(logits), initial=-1.0))
 
     def _ask(self, u: Vector, x: Vector, length: float) -> tuple[float, float]:
@@ -105,17 +103,20 @@ class Pilots:
         Raises:
             Saturated: there is none.
         """
-        unit = measure_own_length(self.reader.G)
-        length, low, high, flat = unit, 0.0, np.inf, 0.0
+        unit = measure_typical_distance(self.reader.G)
+        low, high = 0.0, np.inf
+        length = unit
+        flat = 0.0
         for _ in range(_PROBES):
             size = self.forms(length)[1]
             if self.blind:
                 return None
-            if size < 0.0:  # flat all around
+            # Flat all around: no form could be asked.
+            if size < 0.0:
                 flat = max(flat, length)
                 length *= 4.0
                 continue
-            # there is nothing to be seen at shorter lengths
+            # At shorter lengths the network is flat: only shorter steps can help.
             if size > REASK_ABOVE and length <= 16.0 * flat:
                 self.longest = min(self.longest, length) * 2.0**-10
                 low, high = 0.0, np.inf
@@ -124,11 +125,15 @@ class Pilots:
                 return length
             if size < _VISIBLE and length >= _FARTHEST * unit:
                 return None
-            low, high = (length, high) if size < _VISIBLE else (low, length)
+            if size < _VISIBLE:
+                low = length
+            else:
+                high = length
             if low == 0.0 and length < unit / _FARTHEST:
-                # what saturates is the score bias
+                # What saturates at any length is the score bias.
                 self.longest = min(self.longest, unit) * 2.0**-20
-                length, high = unit, np.inf
+                length = unit
+                high = np.inf
             elif low > 0.0 and high < np.inf:
                 length = float(np.sqrt(low * high))
             else:
@@ -138,8 +143,10 @@ class Pilots:
     def sizes(self, length: float) -> Sizes:
         """The sizes of forms: at s times a length their mean square is s^2 |W z|^2 + |h|^2."""
         there = self._square(_LOWER * length)
-        if there is None:  # flat: the network bends in between
-            length, there = length / _LOWER, self._square(length)
+        # Flat there: the network bends in between, so that both lengths move up.
+        if there is None:
+            there = self._square(length)
+            length = length / _LOWER
         here = self._square(length)
         if here is None or there is None:
             raise Saturated
@@ -149,11 +156,9 @@ class Pilots:
         return self._beside(there, length)
 
     def _beside(self, bias: float, length: float) -> Sizes:
-        """Sizes where |h| hides |W z|: tokens are made longer until it does not, or rounding
-        does.
-        """
+        """Sizes where |h| hides |W z|: tokens grow until it does not, or rounding does."""
         self.longest = min(self.longest, TARGET / max(np.sqrt(bias), 1e-300))
-        longest = _ROUNDED * max(self.longest, measure_own_length(self.reader.G))
+        longest = _ROUNDED * max(self.longest, measure_typical_distance(self.reader.G))
         while length < longest:
             length *= _RAISE
             here = self._square(length)
@@ -162,9 +167,7 @@ class Pilots:
         return Sizes(0.0, float(np.sqrt(bias)))
 
     def _square(self, length: float) -> float | None:
-        """Mean square of the forms at that length, in steps so short that none is saturated; None
-        where all is flat.
-        """
+        """Mean square of the forms at a length, none of them saturated; None where all is flat."""
         for _ in range(_ROUNDS):
             forms = self.forms(length)[0]
             seen = forms[~np.isnan(forms)]
@@ -178,7 +181,8 @@ class Pilots:
         length = self.readable()
         sizes = None if length is None else self.sizes(length)
         mixing = max(self.ratios, default=1.0)
-        return Outlook(sizes, mixing, bool(max(self.gaps, default=0.0) > _SAME * max(1.0, mixing)))
+        residual = max(self.gaps, default=0.0) > _SAME * max(1.0, mixing)
+        return Outlook(sizes, mixing, bool(residual))
 
 
 def _find_roomy_spot(reader: Reader, u: Vector, length: float) -> tuple[Spot, float]:
@@ -187,14 +191,13 @@ def _find_roomy_spot(reader: Reader, u: Vector, length: float) -> tuple[Spot, fl
     lengths = np.concatenate([near, -near])
     reach = measure_room(reader.G, u, lengths)
     order = np.argsort(-reach / np.abs(lengths))
-    kept = [
-        *order[:_LOOKED_AT],
-        order[np.argmax(np.sign(lengths[order]) != np.sign(lengths[order[0]]))],
-    ]
+    # A network may be flat on one whole side of the origin, so that the other is looked at too.
+    other_side = np.sign(lengths[order]) != np.sign(lengths[order[0]])
+    kept = [*order[:_LOOKED_AT], order[np.argmax(other_side)]]
     found = [(locate_spot(reader.G, lengths[i] * u), float(reach[i])) for i in kept]
-    return max(
-        found,
-        key=lambda pair: (
-            pair[1] * float(np.linalg.norm(pair[0].J)) / float(np.linalg.norm(pair[0].z))
-        ),
-    )
+
+    def worth(pair: tuple[Spot, float]) -> float:
+        spot, room = pair
+        return room * float(np.linalg.norm(spot.J)) / float(np.linalg.norm(spot.z))
+
+    return max(found, key=worth)

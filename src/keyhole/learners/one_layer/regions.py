@@ -17,16 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Stack, Vector
+from keyhole.learners.networks.lines import measure_typical_distance
 from keyhole.learners.one_head.probes import TARGET
 from keyhole.models.relu import AbsAffine
 
 _INSIDE = 0.9  # share of the way to the nearest hyperplane that is gone
-# lengths tried, as powers of two times the length of the network itself
-_OCTAVES = np.arange(-220, 221) / 2.0
+_OCTAVES = np.arange(-220, 221) / 2.0  # lengths tried, as powers of two of the network's own
 _LOOKED_AT = 6  # lengths, of those that seem best, whose slopes are worked out
 _FLAT = 1e-9  # slopes below this share of what they could be are none
-# a step where no hyperplane is in the way, in units of the token and the network's own length
-_FREE = 2.0**10
+_FREE = 2.0**10  # a step where no hyperplane is in the way, in units of 1 and the token
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +56,19 @@ class Spot:
     n: Matrix
 
     def within(self, moved: Matrix) -> Vector:
-        """For each displacement how far it goes, forwards and backwards, to the edge of the
-        region.
-        """
+        """For each displacement how far it goes, both ways, to the edge of the region."""
         nearest: Vector = np.abs(moved @ self.n.T).max(axis=1, initial=0.0)
         return 1.0 / np.maximum(nearest, 1e-300)
 
     def steps(self, moved: Stack) -> Vector:
-        """For each group of displacements the longest step inside the region, negative where
-        backwards is longer.
-        """
+        """For each group of displacements the longest step inside, negative for backwards."""
         ratio = (moved @ self.n.T).reshape(len(moved), -1)
         back: Vector = ratio.max(axis=1, initial=0.0)
         ahead: Vector = -ratio.min(axis=1, initial=0.0)
         least = _INSIDE / (_FREE * (1.0 + np.linalg.norm(self.z)))
-        return np.where(
-            ahead <= back, _INSIDE / np.maximum(ahead, least), -_INSIDE / np.maximum(back, least)
-        )
+        forwards = _INSIDE / np.maximum(ahead, least)
+        backwards = -_INSIDE / np.maximum(back, least)
+        return np.where(ahead <= back, forwards, backwards)
 
 
 def locate_spot(G: AbsAffine, z: Vector) -> Spot:
@@ -82,19 +77,11 @@ def locate_spot(G: AbsAffine, z: Vector) -> Spot:
     return Spot(z, G.jacobian(z), G.n / np.where(slack == 0.0, 1e-300, slack)[:, None])
 
 
-def measure_own_length(G: AbsAffine) -> float:
-    """Typical distance of the hyperplanes from the origin; 1 where there are none or all pass
-    through it.
-    """
-    middle = float(np.median(np.abs(G.t))) if G.hidden else 0.0
-    return middle if middle > 1e-10 else 1.0
-
-
 def find_best_spot(
     G: AbsAffine, u: Vector, sizes: Sizes, *, backwards: bool = True
 ) -> tuple[Spot, float]:
     """The most valuable spot along the ray of the unit vector u, or its line, and its worth."""
-    unit = measure_own_length(G)
+    unit = measure_typical_distance(G)
     ahead = unit * 2.0**_OCTAVES
     lengths = np.concatenate([ahead, -ahead]) if backwards else ahead
     size = np.abs(lengths)
@@ -103,10 +90,8 @@ def find_best_spot(
     order = np.argsort(-gain / (size + unit))
     best = (locate_spot(G, lengths[order[0]] * u), 0.0)
     for first in range(0, len(order), _LOOKED_AT):
-        judged = [
-            _judge_spot(G, lengths[i] * u, float(gain[i]))
-            for i in order[first : first + _LOOKED_AT]
-        ]
+        some = order[first : first + _LOOKED_AT]
+        judged = [_judge_spot(G, lengths[i] * u, float(gain[i])) for i in some]
         best = max([best, *judged], key=lambda pair: pair[1])
         if best[1] > 0.0:
             break
@@ -114,21 +99,19 @@ def find_best_spot(
 
 
 def _judge_spot(G: AbsAffine, z: Vector, gain: float) -> tuple[Spot, float]:
-    """The spot at z with its worth, none where slopes are too small beside the terms of an answer
-    to be read.
-    """
-    here, terms = locate_spot(G, z), float(G.terms(z[None])[0]) or 1.0
+    """The spot at z with its worth."""
+    here = locate_spot(G, z)
+    terms = float(G.terms(z[None])[0]) or 1.0
     slope = float(np.abs(here.J).max())
-    return here, (
-        gain * slope / terms
-        if slope > _FLAT * float(np.abs(G.D).sum() + np.abs(G.P).sum())
-        else 0.0
-    )
+    # Slopes that should be zero are rounding of those of the hyperplanes that cancel.
+    if not slope > _FLAT * float(np.abs(G.D).sum() + np.abs(G.P).sum()):
+        return here, 0.0
+    return here, gain * slope / terms
 
 
 def measure_room(G: AbsAffine, u: Vector, lengths: Array) -> Array:
-    """About how far a random direction may be followed from each point of a line before a
-    hyperplane is met.
-    """
-    slack = np.abs(np.multiply.outer(lengths, G.n @ u) - G.t)
-    return np.sqrt(len(u)) * (slack.min(axis=1) if G.hidden else _FREE * (1.0 + np.abs(lengths)))
+    """About how far a random direction goes from points of a line before a hyperplane is met."""
+    room = _FREE * (1.0 + np.abs(lengths))
+    if G.hidden:
+        room = np.abs(np.multiply.outer(lengths, G.n @ u) - G.t).min(axis=1)
+    return np.sqrt(len(u)) * room

@@ -24,11 +24,8 @@ from keyhole.models.relu import AbsAffine
 from keyhole.oracles import Counted
 
 TOGETHER = 8  # logits per query, at most: the more, the smaller each share
-# directions the network sees less than this share of its best are not read with: J is known only so
-# well
-CUT = 0.3
-# a logit larger than this is asked again: errors of J grow with what it leaves of the other shares
-REASK_ABOVE = 3.5
+CUT = 0.3  # directions seen less than this share of the best are not read with: J has errors
+REASK_ABOVE = 3.5  # larger logits are asked again: J's errors grow with what they leave of others
 _ROUNDS = 30  # of asking again
 
 
@@ -72,21 +69,16 @@ class Reader:
         return self.oracle.ask(np.array([spot.z for spot in spots])[:, None])
 
     def steps(self, spot: Spot, X: Stack) -> Vector:
-        """How far each group of vectors may go, negative for backwards: inside the region, with
-        readable logits.
-        """
+        """How far each group of vectors may go, inside the region and with readable logits."""
         steps = spot.steps(self.moved(X))
         most = float(self.sizes.step(np.array([float(np.linalg.norm(spot.z))]))[0])
         return np.sign(steps) * np.minimum(np.abs(steps), most)
 
     def rises(self, spot: Spot, base: Vector, X: Stack, steps: Vector) -> Matrix:
-        """What answers rise by per step when groups of tokens z + s x stand before z: J M sum_k
-        alpha_k x_k.
-        """
+        """Rise of answers per step when tokens z + s x_k stand before z: J M sum alpha_k x_k."""
         x = steps[:, None, None] * X
-        return (
-            self.oracle.ask(build_probe_sequences(x, np.tile(spot.z, (len(x), 1)))) - base
-        ) / steps[:, None]
+        answers = self.oracle.ask(build_probe_sequences(x, np.tile(spot.z, (len(x), 1))))
+        return (answers - base) / steps[:, None]
 
     def forms(self, spot: Spot, base: Vector, design: Design) -> Vector:
         """Forms x . (W z + h) for every vector x of the design."""
@@ -103,9 +95,8 @@ class Reader:
         return self._kept(t / steps[:, None]).ravel()
 
     def _steer(self, t: Matrix) -> None:
-        """Expect larger forms, and make shorter steps, when logits turn out large; never the other
-        way round.
-        """
+        """Expect larger forms, and make shorter steps, when logits turn out large."""
+        # Never the other way round: small logits cost digits, large ones cost queries.
         more = rms(t) / TARGET
         if 1.5 < more < np.inf:
             self.sizes = Sizes(more * self.sizes.W, more * self.sizes.h)
@@ -121,9 +112,7 @@ class Reader:
         return np.where(readable, forms, 0.0)
 
     def pair(self, spot: Spot, base: Vector, X: Matrix, steps: Vector) -> tuple[Vector, Matrix]:
-        """Logits s x . (W z + h), and J M x, for every row x of X with its step, M not being
-        known.
-        """
+        """Logits s x . (W z + h), and J M x, for every row x of X, M not being known."""
         ahead, back = (self.rises(spot, base, X[:, None], side * steps) for side in (1.0, -1.0))
         seen = ahead + back
         with np.errstate(divide="ignore", invalid="ignore"):

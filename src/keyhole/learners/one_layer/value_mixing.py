@@ -43,9 +43,7 @@ class Paired:
     seen: Matrix
 
     def inside(self, moved: Matrix) -> bool:
-        """Whether the network's input stayed inside the region, given where whole steps would have
-        moved it.
-        """
+        """Whether the network's input stayed inside the region, moved by shares of whole steps."""
         share = 1.0 / (1.0 + np.exp(-np.nan_to_num(np.abs(self.forms * self.step), nan=np.inf)))
         return bool((self.step * share < self.spot.within(moved)).all())
 
@@ -69,28 +67,25 @@ def choose_spanning_spots(
     """As many spots as M needs and one more, those whose slopes are best conditioned together."""
     count = min(len(spots), -(-seen.shape[1] // len(spots[0].J)) + 1)
     with pin_one_thread():
-        choices = [
-            sorted(rng.choice(len(spots), size=count, replace=False).tolist())
-            for _ in range(_TRIES)
-        ]
-        return max(
-            choices, key=lambda chosen: measure_slope_spread([spots[i] for i in chosen], seen)
-        )
+        draws = [rng.choice(len(spots), size=count, replace=False) for _ in range(_TRIES)]
+        choices = [sorted(draw.tolist()) for draw in draws]
+
+        def spread(chosen: list[int]) -> float:
+            return measure_slope_spread([spots[i] for i in chosen], seen)
+
+        return max(choices, key=spread)
 
 
 def measure_slope_spread(spots: list[Spot], seen: Matrix) -> float:
-    """Least singular value of the normalised slopes of the spots together: 0 where M is not
-    determined by them.
-    """
+    """Least singular value of all slopes, normalised: 0 where they do not determine M."""
     rows = [w * s.J @ seen for w, s in zip(_weigh_spots(spots), spots, strict=True)]
     S = np.linalg.svd(np.concatenate(rows), compute_uv=False)
     return float(S[-1])
 
 
 def _weigh_spots(spots: list[Spot]) -> Vector:
-    """What makes slopes of one size; those of a region where the network is all but flat stay
-    small.
-    """
+    """What makes slopes of one size."""
+    # Those of a region where the network is all but flat stay small: they are mostly error.
     size = np.array([float(np.linalg.norm(s.J)) for s in spots])
     return 1.0 / np.maximum(size, max(1e-3 * float(size.max()), 1e-300))
 
@@ -98,9 +93,7 @@ def _weigh_spots(spots: list[Spot]) -> Vector:
 def read_pairs(
     reader: Reader, spot: Spot, base: Vector, B: Matrix, mixing: float, *, scores: bool
 ) -> Paired:
-    """J M b along every row b of the basis, and the scores too where steps are to be short enough
-    for them.
-    """
+    """J M b along every row b of the basis, in steps short enough for scores if these are asked."""
     length = float(np.linalg.norm(spot.z))
     reach = float(measure_room(reader.G, spot.z / length, np.array([length]))[0]) / (_SAFE * mixing)
     most = float(reader.sizes.step(np.array([length]))[0]) if scores else np.inf
@@ -127,9 +120,9 @@ def measure_mixing(
     scores: bool = True,
     rng: np.random.Generator,
 ) -> Matrix:
-    """Measure M, hand it to the reader, and return the columns W z + h at the spots as rows (zero
-    without scores).
+    """Measure M for the reader, and return the columns W z + h at the spots as rows.
 
+    They are zero without scores.
     M itself tells whether the steps stayed inside the regions; where they did not, shorter ones are
     asked.
     """
@@ -147,24 +140,20 @@ def measure_mixing(
         mixing *= 4.0
     if not scores:
         return np.zeros((len(spots), d))
-    return np.array(
-        [
-            _solve_paired_column(reader, pair, base, B)
-            for pair, base in zip(pairs, bases, strict=True)
-        ]
-    )
+    asked = zip(pairs, bases, strict=True)
+    return np.array([_solve_paired_column(reader, pair, base, B) for pair, base in asked])
 
 
 def _solve_paired_column(reader: Reader, pair: Paired, base: Vector, B: Matrix) -> Vector:
     """W z + h from its forms along the basis, those read badly replaced by forms along b + r."""
-    at, rows, forms = pair.poor(), B.copy(), pair.forms.copy()
+    at = pair.poor()
+    rows = B.copy()
+    forms = pair.forms.copy()
     if len(at):
+        V = reader.readout(pair.spot)
         with pin_one_thread():
-            r = np.linalg.svd(reader.readout(pair.spot), full_matrices=False)[0][:, 0]
+            r = np.linalg.svd(V, full_matrices=False)[0][:, 0]
         rows[at] = (B[at] + r) / np.sqrt(2.0)
-        forms[at] = [
-            reader.forms(pair.spot, base, build_lone_design(reader.readout(pair.spot), x))[0]
-            for x in rows[at]
-        ]
+        forms[at] = [reader.forms(pair.spot, base, build_lone_design(V, x))[0] for x in rows[at]]
     with pin_one_thread():
         return np.asarray(np.linalg.solve(rows, forms), dtype=np.float64)

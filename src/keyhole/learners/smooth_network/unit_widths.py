@@ -49,9 +49,7 @@ class UnitShapes:
         return bool(((share >= _LEAST) & (share <= _MOST)).all())
 
     def widths(self, activation: str) -> tuple[Vector, float]:
-        """The s of every unit if they are of that kind, and how badly the second distances fit
-        it.
-        """
+        """The s of every unit if of that kind, and how badly the second distances fit it."""
         share = np.clip(self.lacks, 1e-12, 0.5 - 1e-12)
         s = _invert_lacking_share(activation, share[:, 0]) / self.apart[:, 0]
         gap = _find_lacking_share(activation, s * self.apart[:, 1]) - self.lacks[:, 1]
@@ -73,26 +71,28 @@ def _invert_lacking_share(activation: str, share: Array) -> Array:
 
 
 def look_at_units(ask: Ask, units: AbsAffine, *, rng: np.random.Generator) -> UnitShapes:
-    """Six points near every hyperplane; six more at another length while the width turns out not to
-    be near it.
-    """
+    """Six points near every hyperplane, and six more while they do not suit the unit's width."""
     k = units.hidden
-    unit, t, apart, lacks = np.ones(k), np.zeros(k), np.ones((k, 2)), np.zeros((k, 2))
+    unit = np.ones(k)
+    t = np.zeros(k)
+    apart = np.ones((k, 2))
+    lacks = np.zeros((k, 2))
     todo = np.arange(k)
     for _ in range(ROUNDS):
         if not len(todo):
             break
         with pin_one_thread():
-            places = (
-                np.array([_choose_unit_place(units, int(j), rng) for j in todo])
-                * _FAR
-                * unit[todo, None]
-            )
+            places = np.array([_choose_unit_place(units, int(j), rng) for j in todo])
+            places = places * _FAR * unit[todo, None]
         found = _Near(ask, units, todo, places, unit[todo]).read(t[todo])
-        outside, share = np.abs(found.jump - 1.0) > _BENT, found.lacks[:, 0]
+        # Where the jump is not whole, the points meant for straight lines were still on the bend.
+        outside = np.abs(found.jump - 1.0) > _BENT
+        share = found.lacks[:, 0]
         t[todo] = np.where(outside, t[todo], found.t)
-        apart[todo], lacks[todo] = np.abs(_INSIDE) * unit[todo, None], found.lacks
-        wide, narrow = outside | (share > _MOST), ~outside & (share < _LEAST)
+        apart[todo] = np.abs(_INSIDE) * unit[todo, None]
+        lacks[todo] = found.lacks
+        wide = outside | (share > _MOST)
+        narrow = ~outside & (share < _LEAST)
         unit[todo] *= np.where(wide, 4.0, np.where(narrow, 0.25, 1.0))
         todo = todo[wide | narrow]
     return UnitShapes(t, apart, lacks)
@@ -108,9 +108,7 @@ def _choose_unit_place(units: AbsAffine, j: int, rng: np.random.Generator) -> Ve
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _UnitReading:
-    """Where the two lines of each unit meet, how much steeper the second is, and what is lacking
-    between them.
-    """
+    """Where the two lines of each unit meet, how much steeper the second is, what lacks between."""
 
     t: Vector
     jump: Vector
@@ -135,26 +133,24 @@ class _Near:
     def shares(self, answers: Stack, base: Stack) -> Matrix:
         """Answers less those at the base, in units of the jump."""
         D = self.units.D[self.which]
-        return (
-            np.einsum("jrm,jm->jr", answers - base, D)
-            / np.maximum((D * D).sum(axis=1), 1e-300)[:, None]
-        )
+        size = np.maximum((D * D).sum(axis=1), 1e-300)
+        return np.einsum("jrm,jm->jr", answers - base, D) / size[:, None]
 
     def read(self, centre: Vector) -> _UnitReading:
         """Four points on the two lines, then two between them, on both sides of where they meet."""
         r = _LINES * self.unit[:, None]
         answers = self.along(centre[:, None] + r)
         y = self.shares(answers, answers[:, :1])
-        a, b = (y[:, 1] - y[:, 0]) / (r[:, 1] - r[:, 0]), (y[:, 3] - y[:, 2]) / (r[:, 3] - r[:, 2])
-        left, right = y[:, 0] - a * r[:, 0], y[:, 2] - b * r[:, 2]
-        meet = np.where(np.abs(b - a - 1.0) < _BENT, left - right, 0.0) / np.where(
-            np.abs(b - a) > _BENT, b - a, 1.0
-        )
+        a = (y[:, 1] - y[:, 0]) / (r[:, 1] - r[:, 0])
+        b = (y[:, 3] - y[:, 2]) / (r[:, 3] - r[:, 2])
+        left = y[:, 0] - a * r[:, 0]
+        right = y[:, 2] - b * r[:, 2]
+        apart = np.where(np.abs(b - a - 1.0) < _BENT, left - right, 0.0)
+        meet = apart / np.where(np.abs(b - a) > _BENT, b - a, 1.0)
         inside = meet[:, None] + _INSIDE * self.unit[:, None]
         got = self.shares(self.along(centre[:, None] + inside), answers[:, :1])
-        straight = np.where(
-            _INSIDE > 0, right[:, None] + b[:, None] * inside, left[:, None] + a[:, None] * inside
-        )
-        return _UnitReading(
-            centre + meet, b - a, (straight - got) / (np.abs(_INSIDE) * self.unit[:, None])
-        )
+        ahead = right[:, None] + b[:, None] * inside
+        behind = left[:, None] + a[:, None] * inside
+        lacking = np.where(_INSIDE > 0, ahead, behind) - got
+        lacks = lacking / (np.abs(_INSIDE) * self.unit[:, None])
+        return _UnitReading(centre + meet, b - a, lacks)
