@@ -105,12 +105,14 @@ class BallSession(SeveralHeadsSession):
             with self.oracle.phase("read"):
                 ball = read_ball(self.oracle, self.radius, self.roundoff)
             for _ in range(_ATTEMPTS):
-                if any(self._confirmed(model, checking) for model in self._models(ball, measuring)):
-                    return self._examined()
+                if any(
+                    self._confirm_model(model, checking) for model in self._models(ball, measuring)
+                ):
+                    return self._conclude_examined()
                 self.failed += 1
-            return self._refused(ball.c, ball.B, checking)
+            return self._conclude_refused(ball.c, ball.B, checking)
         except BudgetSpent:
-            return self._spent()
+            return self._end_spent()
 
     def _models(self, ball: Ball, rng: np.random.Generator) -> Iterator[MultiHead]:
         """The model of one attempt; then, where fresh queries almost confirm it, one fitted."""
@@ -122,7 +124,7 @@ class BallSession(SeveralHeadsSession):
                 model = sign_heads(ball, W, D, rng)
             yield model
             if self.almost:
-                yield self.polished(rng)
+                yield self.polish_model(rng)
 
     def _promise(self, heads: int) -> tuple[str, Check, float]:
         d = self.oracle.width

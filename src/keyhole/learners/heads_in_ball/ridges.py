@@ -63,7 +63,7 @@ class Ridges:
             self.u + step[self.b.size :].reshape(self.u.shape),
         )
 
-    def matched(self, other: Ridges) -> Ridges:
+    def match_order(self, other: Ridges) -> Ridges:
         """The same in the order and with the signs that bring every u nearest to another's."""
         # Slow to import, and needed here alone.
         from scipy.optimize import linear_sum_assignment

@@ -183,7 +183,7 @@ def _turn_ridges(
             found, misfit = fit_ridges(_extrapolate_ridges(first, near, angle), Y, T)
     if not misfit <= ball.fit:
         raise Unresolved
-    return there, found.matched(first)
+    return there, found.match_order(first)
 
 
 def _extrapolate_ridges(first: Ridges, near: Ridges, angle: float) -> Ridges:

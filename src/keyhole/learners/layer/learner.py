@@ -200,16 +200,16 @@ class _LayerSession:
         self.scores = self.ranks = None
         self.tries += 1
         try:
-            model = self._measured(readout, rng)
+            model = self._measure_heads(readout, rng)
         except Unseparated as refusal:
             return self._conclude(None, Ending(status=_REASONS[type(refusal)], detail=str(refusal)))
         except Saturated:
             return self._conclude(None, Ending(status=Status.SATURATED))
         return self._judge(model, rng)
 
-    def _measured(self, readout: Readout, rng: np.random.Generator) -> MultiHead:
+    def _measure_heads(self, readout: Readout, rng: np.random.Generator) -> MultiHead:
         """One try: the layer, fitted and not yet verified."""
-        spaces = self._separated(readout, rng)
+        spaces = self._separate_heads(readout, rng)
         fine = (_FINE if self.imperfection.perfect else _COARSE) * self.roundoff
         with self.oracle.phase("scale"):
             scores = self.scores = calibrate_scores(
@@ -228,7 +228,7 @@ class _LayerSession:
             found, self.ranks = complete_score_matrices(scores, cut=fine)
         return self._model(readout, found, scores.spaces.V)
 
-    def _separated(self, readout: Readout, rng: np.random.Generator) -> Spaces:
+    def _separate_heads(self, readout: Readout, rng: np.random.Generator) -> Spaces:
         with self.oracle.phase("flips"):
             pairs = find_hard_pairs(self.oracle, readout, rng=rng)
             plateaus = find_widest_plateaus(pairs, roundoff=self.roundoff, rng=rng)

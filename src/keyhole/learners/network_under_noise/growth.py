@@ -68,7 +68,7 @@ class Growing:
     left: float = field(default=np.inf, init=False)
     work: float = field(default=0.0, init=False)
 
-    def explained(self, model: AbsAffine, left: float) -> bool:
+    def is_explained(self, model: AbsAffine, left: float) -> bool:
         """Whether errors explain what is left, given how many numbers were fitted."""
         count = self.y.size
         used = count_parameters(model.width, hidden=model.hidden, outputs=model.outputs)
@@ -80,30 +80,30 @@ class Growing:
         best, least = start, np.inf
         with pin_one_thread(), np.errstate(all="ignore"):
             for _ in range(_STARTS):
-                model, left = self._grown(start)
+                model, left = self._grow(start)
                 if left < least:
                     best, least = model, left
-                if self.explained(model, left):
-                    best, least = self._pruned(model, left)
+                if self.is_explained(model, left):
+                    best, least = self._prune(model, left)
                     break
         self.left = least
         return best
 
-    def _grown(self, model: AbsAffine) -> tuple[AbsAffine, float]:
+    def _grow(self, model: AbsAffine) -> tuple[AbsAffine, float]:
         stuck = 0
         history: list[float] = []
         model, left = self._fit(model, 1e-4)
-        while not self.explained(model, left) and stuck < _STUCK and model.hidden < self.most:
+        while not self.is_explained(model, left) and stuck < _STUCK and model.hidden < self.most:
             size = count_parameters(model.width, hidden=model.hidden + 1, outputs=model.outputs)
             if size > LARGEST or self.work > _WORK:
                 break
             self._enough(size)
-            model = _join_networks(model, self._proposed(model))
+            model = _join_networks(model, self._propose_hyperplane(model))
             model, left = self._fit(model, 1e-4)
             history.append(left)
             slow = len(history) > _WAIT and left > _LESS * history[-1 - _WAIT]
             # A fit in a wrong valley is left by cutting what it needs least, not by adding more.
-            if slow and not self.explained(model, left):
+            if slow and not self.is_explained(model, left):
                 self.look(model)
                 needs = measure_saliency(model, self.x, self.y)
                 needed = np.argsort(needs)[max(2, model.hidden // _CUT) :]
@@ -140,7 +140,7 @@ class Growing:
         if len(worst):
             self._ask(_WORST * _AROUND, self.x[worst])
 
-    def _proposed(self, model: AbsAffine) -> AbsAffine:
+    def _propose_hyperplane(self, model: AbsAffine) -> AbsAffine:
         """One hyperplane, and an affine part, for what the model leaves."""
         x = self.x
         rest = self.y - model.points(x)
@@ -162,14 +162,14 @@ class Growing:
             tries.append((left, one))
         return min(tries, key=lambda pair: pair[0])[1]
 
-    def _pruned(self, model: AbsAffine, left: float) -> tuple[AbsAffine, float]:
+    def _prune(self, model: AbsAffine, left: float) -> tuple[AbsAffine, float]:
         """The model without those hyperplanes that errors explain as well."""
         for _ in range(model.hidden):
             needs = measure_saliency(model, self.x, self.y)
             for j in np.argsort(needs)[:_LEAST]:
                 fewer = _select_hyperplanes(model, np.arange(model.hidden) != j)
                 fewer, after = self._fit(fewer, 1e-4)
-                if self.explained(fewer, after):
+                if self.is_explained(fewer, after):
                     model, left = fewer, after
                     break
             else:

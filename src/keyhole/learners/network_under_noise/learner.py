@@ -228,7 +228,7 @@ class _NoisyNetworkRun:
             self.found = UncertainFit(
                 start, estimate_covariance(start, growing.x, growing.y), offsets=False
             )
-            if not growing.explained(start, growing.left):
+            if not growing.is_explained(start, growing.left):
                 return self._unexplained(growing)
             ended = self.judge()
             if ended.status is not Status.UNGROWN:

@@ -211,7 +211,11 @@ class Peeling:
             raise
         except Unresolved:
             found = None
-        good = np.zeros(0, dtype=np.bool_) if found is None else self._tried(found, self.x[start])
+        good = (
+            np.zeros(0, dtype=np.bool_)
+            if found is None
+            else self._try_hyperplanes(found, self.x[start])
+        )
         if found is not None and good.any():
             self.model, self.bars = self._with(found, good, self.x[start])
             return True
@@ -259,7 +263,7 @@ class Peeling:
         added = Found(n, t, D, P, q, found.bars[good], found.where[good], start)
         return join_hyperplanes(self.model, self.bars, added)
 
-    def _tried(self, found: Found, start: Vector) -> Mask:
+    def _try_hyperplanes(self, found: Found, start: Vector) -> Mask:
         """Which hyperplanes are right where each is tried; others are measured again first."""
         off = np.full(len(found.t), np.inf)
         todo = np.arange(len(off))

@@ -183,14 +183,14 @@ class Survey:
 
     def across(self, done: int) -> Matrix:
         """Components n_j v of the scaled normals along the first directions, block by block."""
-        return self._solved(self.G[:, :done])
+        return self._solve_blocks(self.G[:, :done])
 
     def along(self) -> Vector:
         """Components n_j u: 1, or what blocks say where a jump was measured elsewhere."""
-        solved = self._solved(self.bends.slopes[self.stations.region][:, None])[:, 0]
+        solved = self._solve_blocks(self.bends.slopes[self.stations.region][:, None])[:, 0]
         return np.where(self.own, solved, 1.0)
 
-    def _solved(self, slopes: Stack) -> Matrix:
+    def _solve_blocks(self, slopes: Stack) -> Matrix:
         """What each kink adds to slopes (station, direction, output), in units of its jump."""
         rows = [np.zeros((0, slopes.shape[1]))]
         blocks = pairwise(self.stations.region.tolist())
@@ -218,7 +218,7 @@ class Survey:
         self.G[s, p] = (self.bends.line.ask(x) - self.stations.values[s]) / h[:, None]
         self.steps[s, p] = h
 
-    def crossed(self) -> Mask:
+    def find_crossed_steps(self) -> Mask:
         """Steps that, by the hyperplanes found, come too close to one of them or cross it."""
         A = self.across(len(self.V))
         bad = np.zeros(self.steps.shape, dtype=np.bool_)
@@ -242,7 +242,7 @@ class Survey:
         # The first directions went by a guess.
         self.ask(self.steps < _SHORT * final, final)
         for _ in range(_AGAIN):
-            bad = self.crossed()
+            bad = self.find_crossed_steps()
             if not bad.any():
                 return
             self.ask(bad, self.steps / 3)

@@ -111,10 +111,10 @@ class Antisymmetric:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[OneLayer]:
         """Recover a layer without biases; certificate BSHK26/one-layer."""
-        recovery = self._recovered(oracle, rng)
+        recovery = self._recover(oracle, rng)
         return replace(recovery, certificate=certify_antisymmetric(recovery, oracle.width))
 
-    def _recovered(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
+    def _recover(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
         measuring, learning, checking = rng.spawn(3)
         session = OneLayerSession(Counted(oracle), read_imperfection(oracle).roundoff)
         odd = HeadSession(Counted(Odd(session.oracle)), session.roundoff, measuring)

@@ -82,10 +82,10 @@ class OneLayerTransformer:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[OneLayer]:
         """Recover a layer; certificate keyhole/local-affine."""
-        recovery = self._recovered(oracle, rng)
+        recovery = self._recover(oracle, rng)
         return replace(recovery, certificate=certify_local_affine(recovery, oracle.width))
 
-    def _recovered(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
+    def _recover(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
         learning, measuring, checking = rng.spawn(3)
         session = OneLayerSession(Counted(oracle), read_imperfection(oracle).roundoff)
         try:

@@ -51,7 +51,7 @@ class Reader:
     lost: int = field(default=0, init=False)
     spare: int = field(default=SPARE_REASKS, init=False)
 
-    def moved(self, X: Array) -> Array:
+    def move_input(self, X: Array) -> Array:
         """Where displacements x of a token move the network's input, M x."""
         return X if self.M is None else X @ self.M.T
 
@@ -70,7 +70,7 @@ class Reader:
 
     def steps(self, spot: Spot, X: Stack) -> Vector:
         """How far each group of vectors may go, inside the region and with readable logits."""
-        steps = spot.steps(self.moved(X))
+        steps = spot.steps(self.move_input(X))
         most = float(self.sizes.step(np.array([float(np.linalg.norm(spot.z))]))[0])
         return np.sign(steps) * np.minimum(np.abs(steps), most)
 
@@ -92,7 +92,7 @@ class Reader:
             steps[bad] *= _choose_shrink_factor(t[bad])
             t[bad] = self._logits(spot, base, design, bad, steps[bad])
         self._steer(t)
-        return self._kept(t / steps[:, None]).ravel()
+        return self._keep_readable(t / steps[:, None]).ravel()
 
     def _steer(self, t: Matrix) -> None:
         """Expect larger forms, and make shorter steps, when logits turn out large."""
@@ -106,7 +106,7 @@ class Reader:
     ) -> Matrix:
         return log_ratio(self.rises(spot, base, design.X[groups], steps) @ design.decoder.T)
 
-    def _kept(self, forms: Matrix) -> Matrix:
+    def _keep_readable(self, forms: Matrix) -> Matrix:
         readable = np.isfinite(forms)
         self.lost += int((~readable).sum())
         return np.where(readable, forms, 0.0)

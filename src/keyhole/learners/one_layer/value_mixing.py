@@ -135,7 +135,7 @@ def measure_mixing(
             for s, base in zip(spots, bases, strict=True)
         ]
         reader.M = solve_mixing(pairs, B)
-        if all(pair.inside(reader.moved(B)) for pair in pairs):
+        if all(pair.inside(reader.move_input(B)) for pair in pairs):
             break
         mixing *= 4.0
     if not scores:

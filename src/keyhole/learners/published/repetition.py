@@ -166,7 +166,7 @@ class _RepetitionRun:
         counts = [(n, 2 * H + 1 - n) for n in range(1, 2 * H + 1)]
         G = np.stack([_ask_repeated_tokens(oracle, readout, x, y, n, k) for n, k in counts], axis=2)
         u = np.array([n / k for n, k in counts])
-        fits = [[self._interpolated(u, g) for g in row] for row in G]
+        fits = [[self._interpolate_pair(u, g) for g in row] for row in G]
         b = np.array([min(row, key=lambda fit: fit[2])[0] for row in fits])
         scores = [
             [_sharpen_scores(u, g, r, fit[1]) for g, fit in zip(row, these, strict=True)]
@@ -174,7 +174,7 @@ class _RepetitionRun:
         ]
         return b, np.array(scores)
 
-    def _interpolated(self, u: Vector, G: Vector) -> tuple[Vector, Vector, float]:
+    def _interpolate_pair(self, u: Vector, G: Vector) -> tuple[Vector, Vector, float]:
         """Residues and scores of one pair, by residue, and how much rounding was amplified."""
         powers = u[:, None] ** np.arange(self.heads + 1)
         system = np.hstack([powers[:, 1:], -G[:, None] * powers[:, :-1]])

@@ -146,13 +146,13 @@ class SeveralHeadsSession:
             for way in _ATTEMPTS:
                 if self._attempt(pairs, way, measuring, checking):
                     self._improve(pairs, measuring, checking)
-                    return self._examined()
+                    return self._conclude_examined()
                 self.failed += 1
-            return self._refused(pairs.c, pairs.B, checking)
+            return self._conclude_refused(pairs.c, pairs.B, checking)
         except BudgetSpent:
-            return self._spent()
+            return self._end_spent()
 
-    def _spent(self) -> Recovery[MultiHead]:
+    def _end_spent(self) -> Recovery[MultiHead]:
         """The end of a budget, or of the learner's own cap."""
         own = self.cap.spent >= self.cap.budget
         return self._conclude(_UNRESOLVED if own else SPENT)
@@ -162,13 +162,14 @@ class SeveralHeadsSession:
     ) -> bool:
         """Whether a model was found that fresh queries do not contradict."""
         return any(
-            self._confirmed(model, checking) for model in self._candidates(pairs, way, measuring)
+            self._confirm_model(model, checking)
+            for model in self._candidates(pairs, way, measuring)
         )
 
     def _candidates(self, pairs: Pairs, way: str, rng: np.random.Generator) -> Iterator[MultiHead]:
         """Models of one attempt; the next is made when fresh queries contradict the last."""
         with suppress(Unresolved):
-            pairs, search = self._scaled(pairs, way, rng)
+            pairs, search = self._scale_outputs(pairs, way, rng)
             if search is None:
                 yield from self._seen_by_triples(build_mean_model(pairs), rng)
             elif search.rough:
@@ -176,9 +177,9 @@ class SeveralHeadsSession:
                 self.jumps = pairs.jumps(rows.x, rows.angles, rows.J)
                 yield keep_acting_heads(model)
             else:
-                yield from self._isolated(pairs, search, rng)
+                yield from self._isolate_heads(pairs, search, rng)
 
-    def _isolated(
+    def _isolate_heads(
         self, pairs: Pairs, search: RowSearch, rng: np.random.Generator
     ) -> Iterator[MultiHead]:
         """Heads one by one; where only triples differ, an unseen pair; then all fitted together."""
@@ -194,7 +195,7 @@ class SeveralHeadsSession:
         self.fits += 1
         # Gauss-Newton mends a model that is nearly right; another is fitted from its rows anew.
         if self.almost:
-            yield self.polished(rng)
+            yield self.polish_model(rng)
         else:
             yield keep_acting_heads(fit_families(pairs, [Family(W, D)], rng))
 
@@ -213,7 +214,7 @@ class SeveralHeadsSession:
             and is_small_model(self.model)
         )
 
-    def polished(self, rng: np.random.Generator) -> MultiHead:
+    def polish_model(self, rng: np.random.Generator) -> MultiHead:
         """The last model fitted to fresh answers."""
         if self.model is None:
             raise Unresolved
@@ -230,7 +231,7 @@ class SeveralHeadsSession:
         # The model in hand is confirmed already, so that a budget spent here costs nothing.
         with suppress(BudgetSpent):
             for model in self._closer(pairs, measuring):
-                if self._confirmed(model, checking) and self._improves(*best):
+                if self._confirm_model(model, checking) and self._improves(*best):
                     best = self.model, self.seen
                 self.model, self.seen = best
         self.model, self.seen = best
@@ -253,7 +254,7 @@ class SeveralHeadsSession:
             yield lean
         if self._coarse:
             self.fits += 1
-            yield self.polished(rng)
+            yield self.polish_model(rng)
         for _ in range(_AGAIN):
             if self._coarse:
                 yield from self._candidates(pairs, _ROUGH, rng)
@@ -281,7 +282,7 @@ class SeveralHeadsSession:
             return False
         return len(self.seen.worst.tokens) > _PAIR
 
-    def _confirmed(self, model: MultiHead, rng: np.random.Generator) -> bool:
+    def _confirm_model(self, model: MultiHead, rng: np.random.Generator) -> bool:
         """Whether fresh queries agree, as far as they could be asked."""
         self.model = model
         fresh = chain(draw_fresh_sequences(model, rng=rng), draw_head_sequences(model, rng))
@@ -297,7 +298,7 @@ class SeveralHeadsSession:
             )
         return self.seen.passed
 
-    def _scaled(
+    def _scale_outputs(
         self, pairs: Pairs, way: str, rng: np.random.Generator
     ) -> tuple[Pairs, RowSearch | None]:
         """Outputs in their units, and where to search for rows; None where nothing acts."""
@@ -317,7 +318,7 @@ class SeveralHeadsSession:
         """Whether answers are declared to be exact."""
         return read_imperfection(self.oracle).perfect
 
-    def _examined(self) -> Recovery[MultiHead]:
+    def _conclude_examined(self) -> Recovery[MultiHead]:
         """The recovery of a model that fresh queries did not contradict."""
         seen, model = self.seen, self.model
         if seen is None or model is None:
@@ -333,7 +334,9 @@ class SeveralHeadsSession:
         )
         return self._conclude(ending)
 
-    def _refused(self, c: Vector, B: Matrix, rng: np.random.Generator) -> Recovery[MultiHead]:
+    def _conclude_refused(
+        self, c: Vector, B: Matrix, rng: np.random.Generator
+    ) -> Recovery[MultiHead]:
         """No attempt agreed: the class is refuted only by an answer that no sum of heads gives."""
         with self.oracle.phase("verify"):
             case = find_impossible_answer(self.oracle, c, B, self.roundoff, rng, bound=self.bound)
