@@ -10,7 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, Vector, pin_one_thread
+from keyhole._arrays import Matrix, Vector, pin_one_thread
 from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
@@ -23,7 +23,13 @@ from keyhole.learners.several_heads.heads_account import (
     explain_heads_found,
     find_largest_rank,
 )
-from keyhole.learners.several_heads.joint_fit import is_small_model, keep_acting_heads, polish_heads
+from keyhole.learners.several_heads.joint_fit import (
+    OWN_LENGTHS,
+    draw_head_sequences,
+    is_small_model,
+    keep_acting_heads,
+    polish_heads,
+)
 from keyhole.learners.several_heads.last_column import measure_heads
 from keyhole.learners.several_heads.mirror_pairs import add_unseen_pair
 from keyhole.learners.several_heads.pairs import (
@@ -51,11 +57,10 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import (
     QUERIES,
-    choose_token_scales,
     draw_fresh_sequences,
     shorten_to_bound,
 )
-from keyhole.models import Head, MultiHead
+from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
@@ -66,7 +71,6 @@ _COARSE = 2.0**24  # the same in the last attempt: heads that are nearly equal b
 _PROBES = 4
 _PER_HEAD = 60  # queries to find a head, apart from those that grow with d
 _PAIR = 2
-_OWN_LENGTHS = (2, 3, 6)
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
 _FINE = 2.0**14  # roundings within which a model agrees as closely as answers allow
 _AGAIN = 2  # searches for heads that coincide, behind a model that is right but not as closely
@@ -101,7 +105,7 @@ class SeveralHeads:
             "rows": count * (width + 25) + 20,
             "measure": count * (width * width + 2 * width),
             "signs": count + 1,
-            "verify": QUERIES + len(_OWN_LENGTHS) * count,
+            "verify": QUERIES + len(OWN_LENGTHS) * count,
         }
         freedom = count * head_freedom(width, outputs=outputs)
         attempt = self.most * (2 * width * width + 6 * width + _PER_HEAD) + 400
@@ -392,12 +396,3 @@ class SeveralHeadsSession:
     def tolerance(self) -> float:
         """Relative disagreement that is explained."""
         return SUM_OF_HEADS.tolerance(self.oracle)
-
-
-def draw_head_sequences(model: MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
-    """Sequences at which each head in turn has logits of order one, whatever the size of its W."""
-    for W, V in zip(model.W, model.V, strict=True):
-        if W.any():
-            scale = choose_token_scales(Head(W, V), rng=rng)[1]
-            for length in _OWN_LENGTHS:
-                yield scale * rng.normal(size=(1, length, model.width)) / np.sqrt(model.width)
