@@ -13,7 +13,7 @@ from keyhole._arrays import Array, Mask, Stack, Vector
 from keyhole.oracles import Counted
 
 Indices = NDArray[np.int64]
-# whether the numbers of these indices exceed these thresholds
+# Whether the numbers of these indices exceed these thresholds.
 Test = Callable[[Indices, Vector], Mask]
 MOST_VOTES = 61
 _SUSPICIOUS = 2  # an end that so many questions did not move is asked again
@@ -33,8 +33,7 @@ class Voter:
     Args:
         oracle: who is asked.
         votes: an odd number; how often a question is asked at most.
-        steady: whether labels are known not to be flipped, so that contradictions are the target's
-            own.
+        steady: whether labels are known not to be flipped: contradictions are the target's own.
     """
 
     oracle: Counted
@@ -66,34 +65,29 @@ class Voter:
         return ayes >= need
 
     def coded(self, positive: Mask) -> Array:
-        """Labels as the target writes them; +1 and -1 where it answers with more than two
-        numbers.
-        """
+        """Labels as the target writes them; +1 and -1 where it answers more than two numbers."""
         return np.where(positive, self._seen.get(True, 1.0), self._seen.get(False, -1.0))
 
     def flips(self, X: Stack, times: int) -> tuple[int, int]:
-        """How often sequences asked again and again get another label than most times, and out of
-        how many.
-        """
+        """How often sequences asked again get another label than most times, out of how many."""
         ayes = np.sum([self.once(X) for _ in range(times)], axis=0)
         return int(np.minimum(ayes, times - ayes).sum()), times * ayes.size
 
 
 def count_votes(flips: int, asked: int, chance: float = 1e-4) -> int | None:
-    """The least odd number of votes whose majority errs with less than `chance`; None beyond
-    `MOST_VOTES`.
+    """The least odd number of votes whose majority errs with less than `chance`, or None.
 
     The rate of flips is taken two standard errors above what was seen.
     """
     rate = flips / asked
     rate += 2 * math.sqrt(max(rate, 1 / asked) / asked)
+    # A majority of coins that fall wrong more often than right errs the more, the more of them.
+    if rate >= 0.5:
+        return None
     for votes in range(3, MOST_VOTES + 1, 2):
         wrong = range(votes // 2 + 1, votes + 1)
-        if (
-            rate < 0.5
-            and sum(math.comb(votes, n) * rate**n * (1 - rate) ** (votes - n) for n in wrong)
-            < chance
-        ):
+        errs = sum(math.comb(votes, n) * rate**n * (1 - rate) ** (votes - n) for n in wrong)
+        if errs < chance:
             return votes
     return None
 
@@ -104,8 +98,7 @@ class Unsteady(Exception):
 
 @dataclass(eq=False, slots=True)
 class Brackets:
-    """Numbers known to lie between `lo` (below, asked) and `hi` (at or above); ends may be
-    infinite.
+    """Numbers between `lo` (below, asked) and `hi` (at or above); ends may be infinite.
 
     After one wrong label all right ones drive the bracket towards it, and the wrong question stays
     an end. So an end that many later questions did not move is suspicious, and asking it again
@@ -185,26 +178,22 @@ class Brackets:
         return int((~test(low, self.lo[low])).sum() + test(high, self.hi[high]).sum())
 
     def _ends(self, age: int) -> tuple[Indices, Indices]:
-        """Numbers whose lower, and whose upper, end is finite and was not moved by so many
-        questions.
-        """
-        old_low, old_high = self.ages >= age
-        return np.flatnonzero(np.isfinite(self.lo) & old_low), np.flatnonzero(
-            np.isfinite(self.hi) & old_high
-        )
+        """Numbers whose lower, and upper, end is finite and was not moved by so many questions."""
+        low, high = np.isfinite([self.lo, self.hi]) & (self.ages >= age)
+        return np.flatnonzero(low), np.flatnonzero(high)
 
     def _mend(self, test: Test) -> int:
-        """Ask suspicious ends again and move those that do not hold outwards; of how many numbers
-        that was so.
-        """
+        """Ask suspicious ends again, move outwards those that do not hold, and count them."""
         step = 8 * np.where(np.isfinite(self.width), self.width, 1.0)
         low, high = self._ends(_SUSPICIOUS)
         moved = set[int]()
         for _ in range(_MENDING):
-            low, high = low[~test(low, self.lo[low])], high[test(high, self.hi[high])]
+            low = low[~test(low, self.lo[low])]
+            high = high[test(high, self.hi[high])]
             if not (low.size or high.size):
                 break
             moved.update(low.tolist(), high.tolist())
+            # An end that does not hold is one of the other kind.
             self.hi[low], self.lo[high] = self.lo[low], self.hi[high]
             self.lo[low] -= step[low]
             self.hi[high] += step[high]
@@ -221,17 +210,16 @@ class Brackets:
 
 
 def find_likely_middle(lo: Vector, hi: Vector, scale: float) -> Vector:
-    """The number that is as likely below as above, for brackets wide beside `scale`; the middle for
-    others.
-    """
+    """The number that is as likely below as above; the middle of brackets narrow beside `scale`."""
     mirrored = hi <= 0
-    near, far = np.where(mirrored, -hi, lo), np.where(mirrored, -lo, hi)
+    near = np.where(mirrored, -hi, lo)
+    far = np.where(mirrored, -lo, hi)
     tail = (_tail_probability(near / scale) + _tail_probability(far / scale)) / 2
     guess = scale * (1 - 2 * tail) / np.sqrt(2 * tail * (1 - tail))
     narrow = far - near <= scale / 4
-    middle = np.where(
-        narrow, np.where(narrow, near, 0.0) + np.where(narrow, far - near, 0.0) / 2, guess
-    )
+    # Infinite ends are put aside first: their middle is not a number.
+    middle = np.where(narrow, near, 0.0) + np.where(narrow, far - near, 0.0) / 2
+    middle = np.where(narrow, middle, guess)
     return np.where(mirrored, -middle, middle)
 
 

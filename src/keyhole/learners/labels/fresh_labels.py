@@ -46,18 +46,14 @@ class Resolution:
     roundoff: float
 
     def of(self, head: Head, X: Sequences) -> Matrix:
-        """The least margin at which a label is sure, per sequence and output; infinite where scores
-        are not known.
-        """
+        """The least margin at which a label is sure; infinite where scores are not known."""
         longest = _measure_longest_tokens(X)[:, None]
         doubt = longest * np.linalg.norm(X[:, -1:], axis=2)
         doubt *= 2 * self.W + 16 * self.roundoff * float(np.linalg.norm(np.asarray(head.W)))
         spread = np.abs(X @ head.V - head(X)[:, None]) * softmax(head.scores(X))[..., None]
-        least = (
-            2 * doubt * _divide_by_lengths(spread.sum(axis=1), longest)
-            + self.V
-            + 16 * self.roundoff
-        )
+        moved = 2 * doubt * _divide_by_lengths(spread.sum(axis=1), longest)
+        least = moved + self.V + 16 * self.roundoff
+        # Beyond a tenth the bound, linear in the doubt, is none.
         return np.where(doubt < 0.1, least, np.inf)
 
 
@@ -91,13 +87,13 @@ def approach_boundary(
         for Z, sign in ((X, 1.0), (other, -1.0))
     ]
     level = wanted * _measure_longest_tokens(X) * rng.choice([-1.0, 1.0], size=len(X))
-    at, step = np.zeros(len(X)), 1.0
+    at = np.zeros(len(X))
+    step = 1.0
+    repeated = [np.repeat(end, _PARTS - 1, axis=0) for end in ends]
     for _ in range(_STEPS):
         step /= _PARTS
         cuts = at[:, None] + step * np.arange(1, _PARTS)
-        tried = _interpolate_ends(
-            [np.repeat(end, _PARTS - 1, axis=0) for end in ends], cuts.ravel()
-        )
+        tried = _interpolate_ends(repeated, cuts.ravel())
         above = head(tried)[:, output].reshape(cuts.shape) > level[:, None]
         at = at + step * np.cumprod(above, axis=1).sum(axis=1)
     return _interpolate_ends(ends, at)
@@ -115,21 +111,19 @@ def _shorten_tokens(X: Sequences, bound: float) -> Stack:
 def draw_label_questions(
     head: Head, resolution: Resolution, bound: float, *, rng: np.random.Generator
 ) -> Iterator[Stack]:
-    """Fresh sequences of every length and scale, every other one near the boundary, then very short
-    single tokens.
-    """
+    """Fresh sequences of every length, every other near the boundary, then very short tokens."""
     seeing = np.flatnonzero(head.V.any(axis=0))
     scale = 1.0
     for X in draw_fresh_sequences(head, rng=rng):
-        Y, length = _shorten_tokens(X, bound), X.shape[1]
+        Y = _shorten_tokens(X, bound)
+        length = X.shape[1]
         near = (np.arange(len(Y)) + length) % 2 == 0
         if seeing.size:
             output = int(seeing[length % seeing.size])
             least = np.clip(_NEAREST * resolution.of(head, Y[near])[:, output], 1e-15, 1e-2)
             wanted = least * (1e-2 / least) ** (rng.random(len(least)) ** 3)
-            Y[near] = _shorten_tokens(
-                approach_boundary(head, Y[near], output, wanted, rng=rng), bound
-            )
+            moved = approach_boundary(head, Y[near], output, wanted, rng=rng)
+            Y[near] = _shorten_tokens(moved, bound)
         scale = min(scale, float(np.abs(Y).max()))
         yield Y
     x = rng.normal(size=(_SMALL // 2, 1, head.width)) * scale * 2.0**-40
@@ -168,16 +162,16 @@ class Sighting:
             pass
 
     def _compare(self, X: Stack) -> None:
-        margin, blind = measure_margins(self.head, X), ~self.head.V.any(axis=0)
+        margin = measure_margins(self.head, X)
+        blind = ~self.head.V.any(axis=0)
         predicted = np.where(blind, self.rest, self.head(X) > 0)
         counts = (margin > self.resolution.of(self.head, X)) | blind
         labels = self.voter.ask(X)
         self._recount(X, labels, np.flatnonzero((counts & (labels != predicted)).any(axis=1)))
         self.asked += len(X)
         self.sure += int(counts.any(axis=1).sum())
-        self.least = min(
-            self.least, float(margin[counts & (labels == predicted) & ~blind].min(initial=np.inf))
-        )
+        agreed = margin[counts & (labels == predicted) & ~blind]
+        self.least = min(self.least, float(agreed.min(initial=np.inf)))
         self.wrong += [
             Counterexample(X[n], self.voter.coded(labels[n]), self.voter.coded(labels[n] ^ wrong))
             for n, wrong in enumerate(counts & (labels != predicted))
@@ -187,7 +181,7 @@ class Sighting:
     def _recount(self, X: Stack, labels: Mask, at: Indices) -> None:
         """Ask sequences of unexpected labels twice more, and set right those that were flipped."""
         if at.size:
-            once, twice = self.voter.ask(X[at]), self.voter.ask(X[at])
+            once, twice = (self.voter.ask(X[at]) for _ in range(2))
             flipped = ((once == twice) & (once != labels[at])).any(axis=1)
             labels[at[flipped]] = once[flipped]
             self.flips += int(flipped.sum())

@@ -37,8 +37,7 @@ class Unread(Exception):
 
 @dataclass(slots=True)
 class Ratios:
-    """One column of V up to a positive factor: signs, the largest entry, and the ratios to it as
-    log2.
+    """One column of V up to a positive factor: signs, the largest entry, ratios to it as log2.
 
     Args:
         voter: who is asked.
@@ -64,10 +63,9 @@ class Ratios:
         left = self.others
         while left.size > 1:
             half = left.size // 2
-            ahead = self._exceeds(left[:half], left[half : 2 * half], np.zeros(half))
-            left = np.concatenate(
-                [np.where(ahead, left[:half], left[half : 2 * half]), left[2 * half :]]
-            )
+            first, second = left[:half], left[half : 2 * half]
+            ahead = self._exceeds(first, second, np.zeros(half))
+            left = np.concatenate([np.where(ahead, first, second), left[2 * half :]])
         self.pivot = int(left[0])
         self.others = self.others[self.others != self.pivot]
         self.logs = Brackets.unknown(len(self.others), at_most=0.0)
@@ -89,7 +87,7 @@ class Ratios:
     def _exceeds(self, i: Indices, k: Indices, at: Vector) -> Mask:
         X = np.zeros((len(i), 1, len(self.signs)))
         rows = np.arange(len(i))
-        # the longer of the two is of full length, so that no ratio is too large to be asked
+        # The longer of the two is of full length, so that no ratio is too large to be asked.
         X[rows, 0, i] = self.length * self.signs[i] * np.exp2(-np.maximum(at, 0.0))
         X[rows, 0, k] = -self.length * self.signs[k] * np.exp2(np.minimum(at, 0.0))
         return self.voter.ask(X)[:, self.output] if len(i) else np.zeros(0, dtype=bool)
@@ -99,7 +97,7 @@ class Ratios:
         """The column with norm 1; zero when every sign is."""
         v = np.zeros(len(self.signs))
         shown = self.logs.hi > _TINY
-        # of all entries, so that none overflows
+        # Of all entries, so that none overflows.
         largest = float(self.logs.middle[shown].max(initial=0.0))
         if self.signs.any():
             v[self.pivot] = self.signs[self.pivot] * np.exp2(-largest)
@@ -112,7 +110,8 @@ class Ratios:
     def error(self) -> float:
         """Largest relative error of an entry."""
         shown = self.logs.width[self.logs.hi > _TINY]
-        return 0.36 * float(shown.max(initial=0.0))  # ln 2 / 2, and a little more
+        # Half the width, times ln 2, and a little more.
+        return 0.36 * float(shown.max(initial=0.0))
 
 
 def _halve_brackets(lo: Vector, hi: Vector) -> Vector:
@@ -129,7 +128,8 @@ def draw_label_basis(v: Vector, *, rng: np.random.Generator) -> Matrix:
     """
     d = len(v)
     draws = rng.normal(size=(2, d, d))
-    draws[0, :, 0], draws[1, :, 0] = 1.0, v
+    draws[0, :, 0] = 1.0
+    draws[1, :, 0] = v
     with pin_one_thread():
         (P, R), (Q, S) = (np.linalg.qr(draw) for draw in draws)
         P[:, 0] *= np.sign(R[0, 0])
@@ -147,8 +147,7 @@ class LabelForms:
         v: its read-out, up to a positive factor.
         U: the basis, one vector per row.
         bound: largest norm of a token.
-        scale: size of the forms, roughly; p is no larger than 1/scale, so that a threshold is one
-            question for good.
+        scale: rough size of the forms; p <= 1/scale, so that a threshold is one question for good.
     """
 
     voter: Voter
@@ -159,16 +158,12 @@ class LabelForms:
     scale: float = field(default=0.0, init=False)
 
     def above(self, which: Indices, at: Vector) -> Mask:
-        """Whether forms -u_i^T W u_j exceed thresholds; i and j are quotient and remainder of the
-        indices by d.
-        """
+        """Whether forms -u_i^T W u_j exceed thresholds; indices count them row by row."""
         i, j = np.divmod(which, len(self.U))
         return self.compare(self.U, i, -self.U, j, at)
 
     def compare(self, A: Matrix, i: Indices, B: Matrix, j: Indices, at: Vector) -> Mask:
-        """Whether a_i^T W b_j > at, for rows of A with a.v > 0 and of B with b.v < 0, in batches
-        that fit.
-        """
+        """Whether a_i^T W b_j > at, for rows of A with a.v > 0 and of B with b.v < 0."""
         size = max(1, _ROOM // (2 * A.shape[1]))
         parts = [
             self._compare(A[i[n : n + size]], B[j[n : n + size]], at[n : n + size])
@@ -178,24 +173,23 @@ class LabelForms:
 
     def _compare(self, a: Matrix, b: Matrix, at: Vector) -> Mask:
         k = -(b @ self.v) / (a @ self.v)
+        room = self.reach(k, np.einsum("qd,qd->q", a, b))
         with np.errstate(divide="ignore"):
-            p = np.minimum(
-                1 / np.maximum(np.abs(at), self.scale), self.reach(k, np.einsum("qd,qd->q", a, b))
-            )
+            p = np.minimum(1 / np.maximum(np.abs(at), self.scale), room)
         q = k * (1 + np.exp(-p * at))
-        s, r = np.sqrt(p * q)[:, None], np.sqrt(p / q)[:, None]
+        s = np.sqrt(p * q)[:, None]
+        r = np.sqrt(p / q)[:, None]
         return self.voter.ask(np.stack([s * a + r * b, r * b], axis=1))[:, self.output]
 
     def reach(self, k: Vector, cosine: Vector) -> Vector:
-        """The largest product p that a bound R on tokens allows: |s a + r b|^2 = p (q + 1/q + 2
-        a.b) <= R^2.
+        """The largest product p that a bound R on tokens allows.
 
-        The ratio q = s/r stays between k (1 + 1/e) and k (1 + e).
+        It keeps |s a + r b|^2 = p (q + 1/q + 2 a.b) <= R^2, where the ratio q = s/r stays between
+        k (1 + 1/e) and k (1 + e).
         """
         ends = np.outer([1 + math.exp(-1), 1 + math.e], k)
-        return np.minimum(
-            self.bound**2 / ((ends + 1 / ends).max(axis=0) + 2 * np.maximum(cosine, 0.0)), 2.0**_FAR
-        )
+        squared = (ends + 1 / ends).max(axis=0) + 2 * np.maximum(cosine, 0.0)
+        return np.minimum(self.bound**2 / squared, 2.0**_FAR)
 
     @property
     def least(self) -> float:
@@ -204,14 +198,11 @@ class LabelForms:
 
     @property
     def floor(self) -> int:
-        """log2 of the smallest forms looked for: with bounded tokens, those that move a share by
-        2^-40.
-        """
+        """log2 of the smallest forms looked for: of bounded tokens, to move a share by 2^-40."""
         return max(-_FAR, math.ceil(-40 - math.log2(self.least)))
 
     def find_scale(self, *, rng: np.random.Generator) -> float:
-        """The largest of a few random forms, to a factor of four; 0 where they are below all that
-        can be seen.
+        """The largest of a few random forms, to a factor of four; 0 where none can be seen.
 
         Raises:
             Unread: they are above all that can be asked.
@@ -223,20 +214,22 @@ class LabelForms:
         a, b = (self.v + w / np.where(norms > 0, norms, 1.0)) / math.sqrt(2.0)
         floor = self.floor
         low, high = floor - 1, _FAR + 1
-        probe, step = min(max(0, floor), _FAR), 3
+        probe = min(max(0, floor), _FAR)
+        step = 3
         while high - low > 2:
             if self._outside(a, -b, 2.0**probe):
                 low = probe
             else:
                 high = probe
-            gallop = (
-                low + step
-                if high == _FAR + 1
-                else high - step
-                if low == floor - 1
-                else (low + high) // 2
-            )
-            probe, step = min(max(gallop, low + 1), high - 1), 2 * step
+            # Ever longer steps until both ends are known, halves from then on.
+            if high == _FAR + 1:
+                probe = low + step
+            elif low == floor - 1:
+                probe = high - step
+            else:
+                probe = (low + high) // 2
+            probe = min(max(probe, low + 1), high - 1)
+            step *= 2
         if high == _FAR + 1:
             raise Unread
         self.scale = 2.0**high if low >= floor else 0.0
@@ -274,9 +267,8 @@ class Measurement:
             Unread: a form is beyond every threshold.
         """
         mending = not self.forms.voter.steady
-        if not self.found.find(
-            self._above, self._enough, self._split, self.bits + 160, mending=mending
-        ):
+        rounds = self.bits + 160
+        if not self.found.find(self._above, self._enough, self._split, rounds, mending=mending):
             raise Unread
 
     def _above(self, which: Indices, at: Vector) -> Mask:

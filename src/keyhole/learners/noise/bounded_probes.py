@@ -99,20 +99,19 @@ class NoisyProber:
 
     def longest(self, design: Design) -> float:
         """Length of x that the length of y leaves room for."""
-        R, norm = self.reading.length, float(np.sqrt((design.X**2).sum(axis=2).max()))
+        R = self.reading.length
+        norm = float(np.sqrt((design.X**2).sum(axis=2).max()))
         room = np.sqrt(R**2 - self.ly**2) if self.signed(design) else R - self.ly
         return min(float(room), self.reading.reach) / norm
 
-    def asked(self, design: Design, Y: Matrix) -> Block:
-        """Ask every vector of the design along every direction once (as often as `repeats`
-        says).
-        """
+    def ask_all(self, design: Design, Y: Matrix) -> Block:
+        """Ask every vector of the design along every direction, `repeats` times."""
         signs = np.ones((len(Y), len(design.X)))
         if self.signed(design):
             signs = np.where(Y @ design.X[:, 0].T > 0, -1.0, 1.0)
         outputs = self.reading.readout.V.shape[1]
-        lx, ly = np.full_like(signs, self.longest(design)), self.ly * signs
-        block = Block(design, Y, lx, ly, np.zeros((*signs.shape, outputs)))
+        lx = np.full_like(signs, self.longest(design))
+        block = Block(design, Y, lx, self.ly * signs, np.zeros((*signs.shape, outputs)))
         self._fill(block, np.indices(signs.shape).reshape(2, -1))
         return block
 
@@ -122,18 +121,17 @@ class NoisyProber:
         Raises:
             Saturated: some share cannot be read however short the tokens are.
         """
-        block = self.asked(design, Y)
+        block = self.ask_all(design, Y)
         for _ in range(_ROUNDS):
-            odd = self._odd(block)
+            odd = self._find_saturated(block)
             if not odd.any():
                 return block
             smaller = np.where(odd, 1.0 / 16.0, 1.0)
-            biased = self.reading.readout.biased
-            block = (
-                replace(block, lx=block.lx * smaller)
-                if biased
-                else replace(block, ly=block.ly * smaller)
-            )
+            # With a score bias x scores by itself, however short y is.
+            if self.reading.readout.biased:
+                block = replace(block, lx=block.lx * smaller)
+            else:
+                block = replace(block, ly=block.ly * smaller)
             self._fill(block, np.argwhere(odd).T)
         raise Saturated
 
@@ -148,7 +146,7 @@ class NoisyProber:
             answers = answers + self.oracle.ask(X.copy())
         return answers / self.repeats
 
-    def _odd(self, block: Block) -> Mask:
+    def _find_saturated(self, block: Block) -> Mask:
         """Where a share is too close to 0 or 1 to be read, for another reason than errors."""
         readout = self.reading.readout
         lost = self.share_error(block) > _LOST
@@ -169,10 +167,9 @@ class NoisyProber:
 
     def share_error(self, block: Block) -> Matrix:
         """Standard deviation of the worst share of every query."""
-        decoder = np.linalg.norm(
-            np.linalg.pinv(block.design.X @ self.reading.readout.V), axis=1
-        ).max(axis=1)
-        return self.deviation(block).max(axis=2) * decoder / block.lx
+        decoder = np.linalg.pinv(block.design.X @ self.reading.readout.V)
+        gain = np.linalg.norm(decoder, axis=1).max(axis=1)
+        return self.deviation(block).max(axis=2) * gain / block.lx
 
 
 def _split_places(at: Places) -> Iterator[tuple[Places, Places]]:
@@ -197,8 +194,7 @@ def aim_prober(
     bounded: bool,
     rng: np.random.Generator,
 ) -> NoisyProber:
-    """A prober whose y is as long as helps: logits of order one, or the longest the bound allows
-    for weak scores.
+    """A prober whose y makes logits of order one, or is as long as helps to read weak scores.
 
     Its length of y is 0 where tokens of any length show no scores.
 
@@ -249,14 +245,13 @@ def _shorten_directions(prober: NoisyProber, design: Design, rng: np.random.Gene
 def _sample_logits(
     prober: NoisyProber, design: Design, rng: np.random.Generator
 ) -> tuple[Array, float]:
-    """Logits that y adds, for a few groups along a few random directions, and the standard error of
-    one.
-    """
+    """Logits that y adds, for a few groups and random directions, and the error of one."""
     Y = rng.normal(size=(_LOOKS, design.X.shape[2]))
     groups = rng.permutation(len(design.X))[:_LOOKS]
     some = Design(design.X[groups], design.decoder, design.solve)
-    block = prober.asked(some, Y / np.linalg.norm(Y, axis=1, keepdims=True))
+    block = prober.ask_all(some, Y / np.linalg.norm(Y, axis=1, keepdims=True))
     t = block.logits(prober.reading.readout, block.answers)
+    # What a bias adds is the same along all directions.
     if prober.reading.readout.biased and np.abs(t).max() < _LARGEST:
         t = (t - t.mean(axis=0)) * float(np.sqrt(_LOOKS / (_LOOKS - 1.0)))
     return t, 4.0 * float(prober.share_error(block).max())

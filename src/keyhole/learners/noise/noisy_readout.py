@@ -1,9 +1,8 @@
-r"""What the shortest queries tell when answers carry errors: c, V, a residual, and whether a score
-bias acts.
+r"""What the shortest queries tell when answers carry errors: c, V, a residual, a score bias.
 
-The identities are those of `readout`; what differs is that every decision is a test against the
-size of the errors, and that tokens are as long as they may be, since an absolute error counts for
-less the longer they are.
+The identities are those of `one_head.readout`; what differs is that every decision is a test
+against the size of the errors, and that tokens are as long as they may be, since an absolute error
+counts for less the longer they are.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ import numpy as np
 
 from keyhole._arrays import Answers, Array, Matrix, Sequences, Vector, rms
 from keyhole.learners.one_head.readout import Readout
-from keyhole.oracles import Counted, Imperfection
+from keyhole.oracles import Counted, Imperfection, read_imperfection
 
 _PROBES = 8  # answers averaged, and random vectors that decide whether a bias or a residual acts
 _FALSE_ALARM = 1e-7  # probability of seeing one where there is none
-# share of the token values that errors may have where tokens may be of any length
+# Share of the token values that errors may have where tokens may be of any length.
 _NEGLIGIBLE = 1e-15
 _LONGEST = 1e60
 
@@ -55,16 +54,10 @@ class Errors:
 
 def estimate_noise(oracle: Counted, *, rng: np.random.Generator) -> float:
     """Noise as the spread of two answers to each of sixteen sequences."""
-    bound = _read_token_bound(oracle)
+    bound = read_imperfection(oracle).token_bound
     X = _draw_unit_tokens(rng, 16, oracle.width)[:, None] * (1.0 if bound is None else bound)
-    first, second = oracle.ask(X.copy()), oracle.ask(X.copy())
+    first, second = (oracle.ask(X.copy()) for _ in range(2))
     return rms(first - second) / float(np.sqrt(2.0))
-
-
-def _read_token_bound(oracle: Counted) -> float | None:
-    from keyhole.oracles import read_imperfection
-
-    return read_imperfection(oracle).token_bound
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,8 +68,7 @@ class NoisyReading:
         readout: c, V, U and whether a score bias acts.
         length: norm of the longest token that is asked.
         reach: norm up to which a score bias leaves shares readable; `length` where none acts.
-        deviation: standard error of an entry of V + U; where U is read apart, that of V is sqrt 2
-            times as large.
+        deviation: standard error of an entry of V + U; of V sqrt 2 times that where U acts.
         best: unit vector that V sees best, along which V is known better.
         share: how much smaller its standard error is along `best`.
         constant: standard error of c; 0 where c was taken for zero.
@@ -92,7 +84,8 @@ class NoisyReading:
 
     def drawn(self, rng: np.random.Generator) -> Readout:
         """The read-out as it might have been read."""
-        readout, shape = self.readout, self.readout.V.shape
+        readout = self.readout
+        shape = readout.V.shape
         total = readout.total + self._error(shape, rng)
         c = readout.c + self.constant * rng.normal(size=readout.c.shape)
         if readout.U is None:
@@ -131,13 +124,15 @@ def measure_noisy_readout(
     residual = full or _is_significant(alone - c - 2.0 * half, 1.8 * error)
     reach = _find_reach(oracle, x, c, length, half, middle) if biased else length
     V, U, deviation = _read_noisy_matrices(oracle, c, length, errors, repeats, residual=residual)
-    best, share = np.linalg.svd(V, full_matrices=False)[0][:, 0], 1.0
+    best = np.linalg.svd(V, full_matrices=False)[0][:, 0]
+    share = 1.0
+    # Only random errors average out.
     if errors.noise > 0 and V.any() and not residual:
         V, share = _sharpen_readout(oracle, V, c, length, best, repeats)
     readout = Readout(V, U, c, biased, (length * x[:1, None], alone[:1]))
-    return NoisyReading(
-        readout, length, reach, deviation, best, share, constant if c.any() else 0.0
-    )
+    if not c.any():
+        constant = 0.0
+    return NoisyReading(readout, length, reach, deviation, best, share, constant)
 
 
 def _draw_unit_tokens(rng: np.random.Generator, count: int, width: int) -> Matrix:
@@ -146,9 +141,7 @@ def _draw_unit_tokens(rng: np.random.Generator, count: int, width: int) -> Matri
 
 
 def _is_significant(values: Matrix, deviation: float) -> bool:
-    """Whether normal errors of that deviation would hardly ever be as large, by the sum of
-    squares.
-    """
+    """Whether normal errors of that deviation would hardly ever be as large, all together."""
     from scipy.special import chdtri
 
     return bool((values**2).sum() > deviation**2 * float(chdtri(values.size, _FALSE_ALARM)))
@@ -165,9 +158,7 @@ def _read_constant(oracle: Counted, errors: Errors, full: bool) -> tuple[Vector,
 def _find_token_length(
     oracle: Counted, c: Vector, errors: Errors, rng: np.random.Generator
 ) -> float | None:
-    """A token norm at which absolute errors are negligible beside the token values, where any norm
-    may be asked.
-    """
+    """A token norm at which absolute errors are negligible, where any norm may be asked."""
     length = 1.0
     while length < _LONGEST:
         x = length * _draw_unit_tokens(rng, 4, oracle.width)
@@ -184,16 +175,14 @@ def _append_zero_token(x: Matrix) -> Sequences:
 
 def _halve_opposite_pair(oracle: Counted, x: Matrix, c: Vector) -> tuple[Matrix, Matrix]:
     """Half the difference and half the sum, c taken off, of f([x;0]) and f([-x;0])."""
-    plus, minus = oracle.ask(_append_zero_token(x)), oracle.ask(_append_zero_token(-x))
+    plus, minus = (oracle.ask(_append_zero_token(sign * x)) for sign in (1.0, -1.0))
     return (plus - minus) / 2.0, (plus + minus) / 2.0 - c
 
 
 def _find_reach(
     oracle: Counted, x: Matrix, c: Vector, length: float, half: Matrix, middle: Matrix
 ) -> float:
-    """The largest length at which x . h is of order one at most: middle / half is tanh(x . h /
-    2).
-    """
+    """The largest length at which x . h, middle / half being tanh(x . h / 2), is of order one."""
     for _ in range(200):
         share = np.abs((middle * half).sum(axis=1)) / np.maximum((half * half).sum(axis=1), 1e-300)
         if share.max() < 0.6:
@@ -206,34 +195,29 @@ def _find_reach(
 def _read_noisy_matrices(
     oracle: Counted, c: Vector, length: float, errors: Errors, repeats: int, *, residual: bool
 ) -> tuple[Matrix, Matrix | None, float]:
-    """V (zero where the errors explain all of it), U, and the standard error of the entries of V +
-    U.
-    """
+    """V (zero where errors explain all of it), U, and the standard error of entries of V + U."""
     basis = length * np.eye(oracle.width)
     again = count_reads(oracle.width) * repeats if errors.noise > 0 else 1
     answers = _average_answers(oracle, basis[:, None], again)
-    total, deviation = (answers - c) / length, float(errors.deviation(rms(answers), again)) / length
+    total = (answers - c) / length
+    deviation = float(errors.deviation(rms(answers), again)) / length
     if not residual:
-        return (
-            (total if _is_significant(total, deviation) else np.zeros_like(total)),
-            None,
-            deviation,
-        )
+        return _keep_significant(total, deviation), None, deviation
     plus, minus = (
-        _average_answers(oracle, _append_zero_token(basis), again),
-        _average_answers(oracle, _append_zero_token(-basis), again),
+        _average_answers(oracle, _append_zero_token(sign * basis), again) for sign in (1.0, -1.0)
     )
-    V = (plus - minus) / length
-    V = V if _is_significant(V, 1.5 * deviation) else np.zeros_like(V)
+    V = _keep_significant((plus - minus) / length, 1.5 * deviation)
     return V, total - V, deviation
+
+
+def _keep_significant(V: Matrix, deviation: float) -> Matrix:
+    return V if _is_significant(V, deviation) else np.zeros_like(V)
 
 
 def _sharpen_readout(
     oracle: Counted, V: Matrix, c: Vector, length: float, best: Vector, repeats: int
 ) -> tuple[Matrix, float]:
-    """V with its error along `best`, which every share is divided by, averaged over more
-    answers.
-    """
+    """V, its error along `best`, which every share is divided by, averaged over more answers."""
     more = _PROBES * repeats
     seen = (_average_answers(oracle, length * best[None, None], more)[0] - c) / length
     weight = more / (more + count_reads(len(V)) * repeats)
@@ -242,9 +226,8 @@ def _sharpen_readout(
 
 
 def count_reads(width: int) -> int:
-    """How often V is read where errors are random: its error is in every form, and reading it costs
-    little.
-    """
+    """How often V is read where errors are random."""
+    # Its error is in every form, and reading it costs little beside them.
     return 4 if width <= 64 else 2
 
 

@@ -1,5 +1,4 @@
-r"""The certificate of keyhole/tilted-simplex: how close the standard errors are to those of the
-best lengths.
+r"""The certificate of keyhole/tilted-simplex: standard errors beside those of the best lengths.
 
 With $|x|^2 = 2R^2/3$, $|y|^2 = R^2/3$ and $x \cdot v = |x||v|/\sqrt2$ a share is read to
 $\sqrt2\,s/(|x||v|)$, a logit near zero to four times that, a form of unit vectors to
@@ -46,7 +45,8 @@ def certify_tilted_simplex(
 
 def standard_error(fit: WeightedFit) -> float:
     """12 sqrt(3) s / (R^3 |v|), s being that of a mean over the repeats."""
-    prober, R = fit.prober, fit.prober.reading.length
+    prober = fit.prober
+    R = prober.reading.length
     seen = float(np.linalg.norm(prober.reading.readout.V)) * R
     return 12.0 * float(np.sqrt(3.0 / prober.repeats)) * prober.errors.noise / seen / R / R
 
@@ -73,10 +73,8 @@ def _measure_shortening(fit: WeightedFit) -> float:
 
 def _measure_other_errors(fit: WeightedFit) -> float:
     """Deviation of an answer without the noise, as a share of the noise."""
-    errors, noise = fit.prober.errors, fit.prober.errors.noise / np.sqrt(fit.prober.repeats)
+    errors = fit.prober.errors
+    noise = errors.noise / np.sqrt(fit.prober.repeats)
     whole = max(float(fit.prober.deviation(block).max()) for block in fit.blocks)
-    return (
-        float(np.sqrt(max(whole**2 - noise**2, errors.tolerance**2))) / noise
-        if noise > 0
-        else np.inf
-    )
+    others = float(np.sqrt(max(whole**2 - noise**2, errors.tolerance**2)))
+    return others / noise if noise > 0 else np.inf

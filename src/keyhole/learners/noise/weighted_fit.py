@@ -25,14 +25,14 @@ from keyhole.oracles import Counted
 _WORTH = 0.38  # share of the columns beyond which measuring all of them costs no more
 _SMALL = 12  # width below which all columns are measured
 _EDGE = 1.15  # share of the largest singular value that noise alone has, above which one counts
-# times the edge that the least of them has; else others may hide below it, and all of W is measured
+# Times the edge that the least of them has; below that others may hide, and all of W is measured.
 _CLEAR = 4.0
 _SPARE = 3  # singular values below the edge that show that the range is complete
 _DIRECTIONS = 8  # columns measured at a time
 _TOGETHER = 8  # vectors asked together, where errors count for nothing
 _CUT = 1e-3  # directions V sees less than this share of its best are not used for reading
 _DRAWS = 100  # fits with errors drawn anew
-# of them, those whose answers are compared: a spread need not be known as closely as an error bar
+# Of them, those whose answers are compared: a spread need not be known as closely as an error bar.
 _ANSWERED = 20
 _WORK = 60 * 256**3  # entries a matrix product may cost over all of them
 
@@ -50,13 +50,14 @@ class _Whole:
         """W and h from the columns."""
         C = _join_block_columns(blocks, readout, answers) / self.directions.weight
         M = C.T @ self.directions.O[: len(C)]
-        return (M[:, :-1] * (np.sqrt(len(M)) / self.sy), M[:, -1]) if readout.biased else (M, None)
+        if not readout.biased:
+            return M, None
+        return M[:, :-1] * (np.sqrt(len(M)) / self.sy), M[:, -1]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Low:
-    """W = C2 V^T: the last block holds C2, measured along V; those before it show the rows of W,
-    and so V.
+    """W = C2 V^T: the last block holds C2, measured along V; those before it show V.
 
     Errors of V come in through its projector, by which the measured rows are multiplied.
     """
@@ -79,15 +80,9 @@ def _join_block_columns(blocks: list[Block], readout: Readout, answers: list[Sta
 def find_row_basis(
     blocks: list[Block], readout: Readout, answers: list[Stack], Q: Matrix, directions: Directions
 ) -> Matrix:
-    """An orthonormal basis of the rows of W: whole columns first, then, in the last block, their
-    part along Q.
-    """
-    B = np.concatenate(
-        [
-            _join_block_columns(blocks[:-1], readout, answers[:-1]) @ Q,
-            blocks[-1].columns(readout, answers[-1]),
-        ]
-    )
+    """An orthonormal basis of the rows of W: the last block holds columns along Q, others whole."""
+    whole = _join_block_columns(blocks[:-1], readout, answers[:-1]) @ Q
+    B = np.concatenate([whole, blocks[-1].columns(readout, answers[-1])])
     return np.linalg.svd(B.T @ directions.O, full_matrices=False)[2].T
 
 
@@ -115,17 +110,13 @@ class WeightedFit:
     def weights(self) -> Weights:
         """W and h from what was measured; zero along directions that were not."""
         with pin_one_thread():
-            return self._weights(
-                self.prober.reading.readout, [block.answers for block in self.blocks]
-            )
+            answers = [block.answers for block in self.blocks]
+            return self._assemble(self.prober.reading.readout, answers)
 
-    def _weights(self, readout: Readout, answers: list[Stack]) -> Weights:
-        d = len(readout.V)
-        return (
-            self.assembly.weights(self.blocks, readout, answers)
-            if answers
-            else (np.zeros((d, d)), None)
-        )
+    def _assemble(self, readout: Readout, answers: list[Stack]) -> Weights:
+        if not answers:
+            return np.zeros((len(readout.V),) * 2), None
+        return self.assembly.weights(self.blocks, readout, answers)
 
     def drawn(self, rng: np.random.Generator) -> tuple[Readout, Weights]:
         """Read-out and weights as they might have come out, had the errors fallen differently."""
@@ -134,7 +125,7 @@ class WeightedFit:
             b.answers + self.prober.deviation(b) * rng.normal(size=b.answers.shape)
             for b in self.blocks
         ]
-        return readout, self._weights(readout, answers)
+        return readout, self._assemble(readout, answers)
 
 
 def begin_fit(
@@ -151,11 +142,8 @@ def begin_fit(
     most = 1 if bounded or readout.biased else min(_TOGETHER, readout.V.shape[1])
     design = build_frame_design(readout.V, most=most, cut=_CUT)
     prober = aim_prober(oracle, reading, design, errors, repeats=repeats, bounded=bounded, rng=rng)
-    return WeightedFit(
-        prober,
-        _Whole(Directions.random(oracle.width, biased=readout.biased, rng=rng), prober.ly),
-        design,
-    )
+    directions = Directions.random(oracle.width, biased=readout.biased, rng=rng)
+    return WeightedFit(prober, _Whole(directions, prober.ly), design)
 
 
 def measure_weights(fit: WeightedFit, rank: int | None, rng: np.random.Generator) -> None:
@@ -173,14 +161,15 @@ def measure_weights(fit: WeightedFit, rank: int | None, rng: np.random.Generator
 def _find_visible_range(
     fit: WeightedFit, rank: int | None, rng: np.random.Generator
 ) -> Matrix | None:
-    """Whole columns until their range is complete: a basis of it, or None when all columns were
-    measured.
+    """Whole columns until their range is complete: its basis, or None when all were measured.
 
     Where no singular value stands clear of the edge, more of W may hide below it, so all of it is
     measured.
     """
     directions = fit.assembly.directions
-    d, known = directions.Y.shape[1], 0
+    d = directions.Y.shape[1]
+    known = 0
+    # A score bias adds its own column to the range, and narrow targets gain nothing.
     whole = directions.weight != 1.0 or d < _SMALL
     while known < len(directions.Y):
         count = 4 if rank is None else rank + 4 - known
@@ -209,7 +198,8 @@ def _decompose_columns(fit: WeightedFit) -> tuple[Matrix, Vector]:
 
 def _estimate_noise_edge(fit: WeightedFit, known: int, rng: np.random.Generator) -> float:
     """Largest singular value that errors alone give so many columns, with a margin."""
-    readout, last = fit.prober.reading.readout, fit.blocks[-1]
+    readout = fit.prober.reading.readout
+    last = fit.blocks[-1]
     shaken = last.answers + fit.prober.deviation(last) * rng.normal(size=last.answers.shape)
     with pin_one_thread():
         deviation = rms(last.columns(readout, shaken) - last.columns(readout, last.answers))
@@ -221,27 +211,25 @@ def _count_visible_values(fit: WeightedFit, rng: np.random.Generator) -> int:
     W = np.asarray(fit.weights()[0])
     with pin_one_thread():
         deviation = rms(np.asarray(fit.drawn(rng)[1][0]) - W)
-        return int(
-            (np.linalg.svd(W, compute_uv=False) > 2.0 * _EDGE * deviation * np.sqrt(len(W))).sum()
-        )
+        edge = 2.0 * _EDGE * deviation * np.sqrt(len(W))
+        return int((np.linalg.svd(W, compute_uv=False) > edge).sum())
 
 
 def _measure_along_range(fit: WeightedFit, Q: Matrix) -> None:
     """The rows of W along Q, then its columns along those rows."""
-    directions, known = fit.assembly.directions, sum(len(b.Y) for b in fit.blocks)
-    readout = fit.prober.reading.readout
-    if Q.shape[1] == 0:
-        fit.rank = 0
+    fit.rank = Q.shape[1]
+    if fit.rank == 0:
         return
+    directions = fit.assembly.directions
+    known = sum(len(b.Y) for b in fit.blocks)
+    readout = fit.prober.reading.readout
     inner = choose_span_design(readout.V, Q, most=fit.design.X.shape[1], cut=_CUT)
     blocks = [*fit.blocks, fit.prober.block(inner, directions.Y[known:])]
     with pin_one_thread():
         V = find_row_basis(blocks, readout, [b.answers for b in blocks], Q, directions)
     blocks.append(fit.prober.block(fit.design, np.ascontiguousarray(V.T)))
-    fit.blocks, fit.assembly, fit.rank = blocks, _Low(Q, V, directions), Q.shape[1]
-
-
-# --- standard errors --------------------------------------------------------------------------------------------
+    fit.blocks = blocks
+    fit.assembly = _Low(Q, V, directions)
 
 
 def replicate_fits(
@@ -251,9 +239,7 @@ def replicate_fits(
     asked: list[Stack],
     rng: np.random.Generator,
 ) -> tuple[dict[str, Array], list[Array]]:
-    """Standard errors of the tensors, and of the head's answers to sequences, from fits with errors
-    drawn anew.
-    """
+    """Standard errors of tensors, and of answers to sequences, from fits with errors drawn anew."""
     draws = int(np.clip(_WORK // head.width**3, _ANSWERED, _DRAWS))
     sums = {name: np.zeros(np.shape(t)) for name, t in _name_tensors(head).items()}
     spread = [np.zeros(len(X)) for X in asked]
@@ -264,10 +250,10 @@ def replicate_fits(
             sums[name] += (tensor - _name_tensors(head)[name]) ** 2
         for at, X in enumerate(asked if draw < _ANSWERED else []):
             spread[at] += ((other(X) - centre[at]) ** 2).max(axis=1) / _ANSWERED
-    more = 1.0 + 1.2 / draws  # so few draws make 95 % intervals a little short
-    return {name: more * np.sqrt(total / draws) for name, total in sums.items()}, [
-        np.sqrt(s) for s in spread
-    ]
+    # So few draws make 95 % intervals a little short.
+    more = 1.0 + 1.2 / draws
+    bars = {name: more * np.sqrt(total / draws) for name, total in sums.items()}
+    return bars, [np.sqrt(s) for s in spread]
 
 
 def _draw_replicate(

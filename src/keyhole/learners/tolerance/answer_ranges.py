@@ -36,23 +36,21 @@ class Box:
     e: Vector
 
     def answers(self, X: Sequences) -> tuple[PerSequence, PerSequence]:
-        """The least and the greatest answer to each sequence; no head in the box gives one
-        outside.
-        """
+        """The least and the greatest answer to each sequence that heads in the box give."""
         with pin_one_thread():
             last = X[:, -1]
             scores = np.einsum("bnd,bd->bn", X, last @ self.W.T)
             away = np.einsum("bnd,bd->bn", np.abs(X - last[:, None]), np.abs(last) @ self.E.T)
-            values, doubt = X @ self.v, np.abs(X) @ self.e
-        return -_find_greatest_mean(doubt - values, scores, away), _find_greatest_mean(
-            values + doubt, scores, away
-        )
+            values = X @ self.v
+            doubt = np.abs(X) @ self.e
+        least = -_find_greatest_mean(doubt - values, scores, away)
+        return least, _find_greatest_mean(values + doubt, scores, away)
 
 
 def _find_greatest_mean(values: Matrix, scores: Matrix, away: Matrix) -> PerSequence:
     """The greatest mean of `values` with weights exp(s), s within `away` of `scores`."""
     order = np.argsort(-values, axis=1)
     u, s, delta = (np.take_along_axis(A, order, axis=1) for A in (values, scores, away))
-    # row k: up for the first k, down for the others
+    # Row k: up for the first k, down for the others.
     sides = 2.0 * np.tri(u.shape[1] + 1, u.shape[1], -1) - 1.0
     return np.einsum("bkn,bn->bk", softmax(s[:, None] + sides * delta[:, None]), u).max(axis=1)

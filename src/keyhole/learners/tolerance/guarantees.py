@@ -1,11 +1,11 @@
-r"""What Theorem 6.1 of [BSHK26] promises: how far a head recovered from answers wrong by up to tau
-can be off.
+r"""What Theorem 6.1 of [BSHK26] promises of a head recovered from answers wrong by up to tau.
 
 Assume $|W|_F \le B$, $|v_i| \ge \mu$, and every answer within $\tau < \mu$ of $f$. Ask $[e_i]$,
 answered $\hat v_i$, and with $a = 1/2$, $b = 1/B$ ask $[b e_i + a e_j;\ a e_j]$, answered $\hat
 y_{ij}$. The pair identity makes the share of the first token $\alpha = \sigma(ab W_{ij})$, and
 
-$$\hat\alpha = \frac{\hat y_{ij} - a \hat v_j}{b \hat v_i} \quad \text{cut to } [\sigma(-\tfrac12), \sigma(\tfrac12)],
+$$\hat\alpha = \frac{\hat y_{ij} - a \hat v_j}{b \hat v_i}
+  \quad \text{cut to } [\sigma(-\tfrac12), \sigma(\tfrac12)],
   \qquad \hat W_{ij} = \mathrm{logit}(\hat\alpha)/(ab) .$$
 
 **Bound.** Write $\hat v = v + \delta$ and $\hat y = y + \epsilon$, all of them at most $\tau$ in
@@ -14,8 +14,7 @@ size.
 1. $y = a v_j + \alpha b v_i$, so before cutting
    $\hat\alpha - \alpha = \big(\!-\alpha \delta_i + B(\epsilon - \delta_j/2)\big)/\hat v_i$. That is
    at most $\tau(\alpha + 1.5 B)/|\hat v_i|$, for $i = j$ too.
-2. $|W_{ij}| \le |W|_F \le B$ puts the logit $W_{ij}/(2B)$ into $[-1/2, 1/2]$ whatever B is, below 1
-or above, so
+2. $|W_{ij}| \le |W|_F \le B$ puts the logit $W_{ij}/(2B)$ into $[-1/2, 1/2]$ whatever B is, so
    $\alpha \le \sigma(1/2) = 0.6225$ lies inside the cut, and cutting moves $\hat\alpha$ no farther
    from it.
 3. The slope of logit is $1/(\alpha(1 - \alpha)) = 2 + 2 \cosh t$ at the logit t, at most
@@ -37,9 +36,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from keyhole.errors import InvalidInput
+import numpy as np
 
-# the least share there can be; the greatest is 1 less this
+from keyhole._arrays import Vector
+from keyhole.claims import Check
+from keyhole.errors import InvalidInput
+from keyhole.oracles.base import Imperfection
+
+PAIR_LENGTH = 0.5  # a, the length of y; that of x is 1/B
+ROUNDING = 8.0  # roundings of the largest value that an answer and its inversion may carry
+# The least share there can be; the greatest is 1 less this.
 LEAST_SHARE = 1.0 / (1.0 + math.exp(0.5))
 _SLOPE = 2.0 + 2.0 * math.cosh(0.5)
 
@@ -94,7 +100,8 @@ class Guarantee:
 def guarantee(width: int, norm_bound: float, margin: float, tolerance: float) -> Guarantee:
     r"""The accuracy that a tolerance guarantees (Theorem 6.1).
 
-    $$\epsilon_W = 2 L d B (1.5 B + \sigma(\tfrac12)) \frac{\tau}{\mu - \tau}, \qquad \epsilon_v = \sqrt d\, \tau$$
+    $$\epsilon_W = 2 L d B (1.5 B + \sigma(\tfrac12)) \frac{\tau}{\mu - \tau},
+      \qquad \epsilon_v = \sqrt d\, \tau$$
 
     Args:
         width: d.
@@ -109,11 +116,11 @@ def guarantee(width: int, norm_bound: float, margin: float, tolerance: float) ->
     check_positive("a margin", margin)
     _check_not_negative("a tolerance", tolerance)
     eps_v = math.sqrt(width) * tolerance
+    # An entry of v may then be answered as zero, and a share divided by it.
     if tolerance >= margin:
         return Guarantee(math.inf, eps_v)
-    return Guarantee(
-        width * evaluate_entry_constant(norm_bound) * tolerance / (margin - tolerance), eps_v
-    )
+    constant = width * evaluate_entry_constant(norm_bound)
+    return Guarantee(constant * tolerance / (margin - tolerance), eps_v)
 
 
 def largest_tolerance(
@@ -138,3 +145,35 @@ def largest_tolerance(
     k = width * evaluate_entry_constant(norm_bound)
     by_scores = margin / (1.0 + k / eps_W) if eps_W > 0 else 0.0
     return min(by_scores, eps_v / math.sqrt(width))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadBounds:
+    """What Theorem 6.1 assumes of a head.
+
+    Args:
+        norm_bound: B, with |W|_F <= B.
+        margin: mu, with |v_i| >= mu for every entry.
+    """
+
+    norm_bound: float
+    margin: float
+
+    def __post_init__(self) -> None:
+        check_positive("a norm bound", self.norm_bound)
+        check_positive("a margin", self.margin)
+
+    @property
+    def longest(self) -> float:
+        """Norm of the longest token the theorem asks: max(1, 1/2 + 1/B)."""
+        return max(1.0, PAIR_LENGTH + 1.0 / self.norm_bound)
+
+    def effective(self, stated: Imperfection, readout: Vector) -> float:
+        """The declared tolerance, and what rounding adds to it in the theorem's answers."""
+        size = self.longest * float(np.abs(readout).max(initial=0.0))
+        return stated.tolerance + ROUNDING * stated.roundoff * size
+
+
+def compare_with_margin(tau: float, margin: float) -> Check:
+    """Theorem 6.1 assumes tau < mu, strictly."""
+    return Check("tolerance against the margin", tau, math.nextafter(margin, 0.0))
