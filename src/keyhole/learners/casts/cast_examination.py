@@ -29,8 +29,7 @@ class Agreement:
 
     Args:
         fresh: agreement with the model's cast answers.
-        equal: share of the answers, sequences near nulls left out, that are the model's bit for
-            bit.
+        equal: share of the answers, those near nulls left out, that are the model's bit for bit.
         worst: the shortest sequence that disagrees, else the one with the largest relative gap.
         passed: whether every answer was the cast of a number within the tolerance of the model's.
         complete: whether the budget allowed all of them.
@@ -45,9 +44,7 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _CastRow:
-    """One fresh answer: the case, whether it is near a null, its largest token value, the spread of
-    its scores.
-    """
+    """One fresh answer, whether near a null, its largest token value, the spread of its scores."""
 
     case: Counterexample
     null: bool
@@ -60,11 +57,9 @@ class _CastRow:
         return self.case.gap / (self.value or 1.0)
 
     def differs(self, exact: Vector, form: Format, tolerance: float) -> bool:
-        """Whether the answer is not the cast of any number as near to the model's as errors of
-        scores explain.
-        """
+        """Whether the answer is the cast of no number within what errors of scores explain."""
         slack = tolerance * self.value * self.spread
-        low, high = form.cast(exact - slack), form.cast(exact + slack)
+        low, high = (form.cast(end) for end in (exact - slack, exact + slack))
         return not bool(((low <= self.case.answer) & (self.case.answer <= high)).all())
 
 
@@ -83,12 +78,10 @@ def fit_to_format(X: Stack, head: Head, form: Format) -> Stack:
     """
     values = head.magnitude(X)
     faint = (values < 2.0 ** (form.least + form.digits)) & (values > 0)
-    more = np.where(faint, 2.0 ** -np.round(np.log2(np.where(faint, values, 1.0))), 1.0)[
-        :, None, None
-    ]
-    X = np.concatenate(
-        [X[:, :-1] * more, X[:, -1:] * (1.0 / more if X.shape[1] > 1 else more)], axis=1
-    )
+    more = np.where(faint, 2.0 ** -np.round(np.log2(np.where(faint, values, 1.0))), 1.0)
+    more = more[:, None, None]
+    last = X[:, -1:] * (1.0 / more if X.shape[1] > 1 else more)
+    X = np.concatenate([X[:, :-1] * more, last], axis=1)
     values = head.magnitude(X)
     room = 2.0 ** (form.largest - 2)
     return X * np.minimum(1.0, room / np.maximum(values, room))[:, None, None]
@@ -97,7 +90,7 @@ def fit_to_format(X: Stack, head: Head, form: Format) -> Stack:
 def draw_random_sequences(
     head: Head, form: Format, lengths: list[int], *, kinds: int = 4, rng: np.random.Generator
 ) -> list[Stack]:
-    """One sequence of each length, at the first `kinds` scales of `token_scales` in turn."""
+    """One sequence of each length, at the first `kinds` of the model's token scales in turn."""
     scales = choose_token_scales(head, rng=rng)[:kinds]
     drawn = [rng.normal(size=(1, n, head.width)) / np.sqrt(head.width) for n in lengths]
     return [fit_to_format(scales[i % len(scales)] * X, head, form) for i, X in enumerate(drawn)]
@@ -112,15 +105,13 @@ def find_crossings(
     aside: float,
     rng: np.random.Generator,
 ) -> list[Stack]:
-    """One sequence of each length, of scores of order one, at which the model's answer is at a
-    chosen number.
+    """One sequence of each length, of scores of order one, answered with a chosen number.
 
     Args:
         head: the model.
         form: the format of answers.
         lengths: of the sequences.
-        null: the number is 0; otherwise a random one half-way between two floats, of half the size
-            of a random answer.
+        null: the number is 0; otherwise half-way between two floats, half as large as an answer.
         aside: by how much of the token values the answer is above or below it, at random.
         rng: source of randomness.
     """
@@ -132,12 +123,10 @@ def find_crossings(
     for start, end in zip(starts, ends, strict=True):
         output = int(rng.choice(seen))
         answer = float(head(start)[0, output])
-        level = (
-            0.0
-            if null
-            else _draw_rounding_boundary(answer, form, rng)
-            + aside * head.magnitude(start)[0] * rng.choice([-1, 1])
-        )
+        level = 0.0
+        if not null:
+            level = _draw_rounding_boundary(answer, form, rng)
+            level += aside * head.magnitude(start)[0] * rng.choice([-1, 1])
         found.append(_find_crossing(head, start, end, output, float(level)))
     return found
 
@@ -150,11 +139,11 @@ def _draw_rounding_boundary(answer: float, form: Format, rng: np.random.Generato
 
 
 def _find_crossing(head: Head, start: Stack, end: Stack, output: int, level: float) -> Stack:
-    """A point on the way to `end`, negated if need be (its answer then is), where an output passes
-    through `level`.
-    """
+    """A point on the way to `end`, or its negative, where an output passes through `level`."""
     first = float(head(start)[0, output])
-    end = -end if first * head(end)[0, output] > 0 else end
+    # Negating all tokens negates the answer and keeps the scores.
+    if first * head(end)[0, output] > 0:
+        end = -end
     low, high = 0.0, 1.0
     for _ in range(_ROUNDS):
         shares = low + (high - low) * _GRID
@@ -173,14 +162,12 @@ def compare_cast_answers(
     tolerance: float,
     rng: np.random.Generator,
 ) -> Agreement:
-    """Ask `count` fresh sequences, half of them near nulls, and compare with what the model
-    answers, cast.
-    """
+    """Ask `count` fresh sequences, half of them near nulls, and compare with the model's, cast."""
     near = count // 2
-    floats = find_crossings(
-        head, form, _spread_lengths(count - near, 1, rng), null=False, aside=16 * tolerance, rng=rng
-    )
-    nulls = find_crossings(head, form, _spread_lengths(near, 2, rng), null=True, aside=0.0, rng=rng)
+    lengths = _spread_lengths(count - near, 1, rng)
+    floats = find_crossings(head, form, lengths, null=False, aside=16 * tolerance, rng=rng)
+    lengths = _spread_lengths(near, 2, rng)
+    nulls = find_crossings(head, form, lengths, null=True, aside=0.0, rng=rng)
     cases = list(zip([*floats, *nulls], [False] * len(floats) + [True] * near, strict=True))
     rows: list[_CastRow] = []
     passed: list[bool] = []
@@ -202,9 +189,9 @@ def compare_cast_answers(
 
 def _spread_lengths(count: int, least: int, rng: np.random.Generator) -> list[int]:
     """Lengths from `least` to the largest, evenly spread, in random order."""
-    lengths = (
-        np.round(np.linspace(least, LENGTHS[-1], count)) if count > 1 else np.full(count, least + 1)
-    )
+    lengths = np.full(count, least + 1.0)
+    if count > 1:
+        lengths = np.round(np.linspace(least, LENGTHS[-1], count))
     return [int(n) for n in rng.permutation(lengths)]
 
 

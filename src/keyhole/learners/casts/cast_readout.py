@@ -1,5 +1,4 @@
-r"""The read-out of a head whose answers are cast to a narrow format, to more digits than any answer
-has.
+r"""The read-out of a head whose answers are cast, to more digits than any answer has.
 
 Floats are dense near 0. With v_k the largest entry and r near v_i / v_k, the single token e_i - r
 e_k answers v_i - r v_k, which is small, with as many digits as any other answer: r is known to p
@@ -26,11 +25,11 @@ GOAL = 2.0**-46  # relative error at which refining stops
 _SCALE = 2.0**-50  # the same for the scale, which nothing after it improves
 _ROUNDS = 10
 _STEPS = 16  # of looking for a length at which answers are neither 0 nor infinite
-# how far from balance arithmetic is tried, the largest first
+# How far from balance arithmetic is tried, the largest first.
 _LATTICE = (2.0**-6 / 3, 2.0**-14 / 3, 2.0**-28 / 3)
-# a format whose smallest normal number has a larger exponent hides small entries beside large ones
+# A format whose smallest normal number has a larger exponent hides small entries beside large ones.
 _SHALLOW = -100
-# roundings of narrower arithmetic: a few answers may show less by luck
+# Roundings of narrower arithmetic: a few answers may show less by luck.
 _COARSE = (2.0**-24, 2.0**-11, 2.0**-8)
 _AGAIN = 3  # stalled tokens asked again at another length
 
@@ -40,9 +39,7 @@ class Unsuited(Exception):
 
 
 def bound_cast_error(numbers: Array, form: Format) -> Array:
-    """Largest error of casting: |cast(a) - a| <= roundoff |a| + half the spacing of the smallest
-    numbers.
-    """
+    """Largest error of casting: roundoff |a| + half the spacing of the smallest numbers."""
     return form.roundoff * np.abs(numbers) + 2.0 ** (form.least - form.digits)
 
 
@@ -126,9 +123,7 @@ class CastReading:
         raise Unsuited("No single token has an answer other than 0.")
 
     def _singles(self, length: float) -> Matrix:
-        """V to the digits of the format; entries too small to be seen beside the largest are asked
-        at more length.
-        """
+        """V to the digits of the format; entries too small to be seen are asked at more length."""
         d = self.oracle.width
         for _ in range(_STEPS):
             try:
@@ -138,34 +133,28 @@ class CastReading:
                 length /= 2.0**4
         else:
             raise Unsuited("Single tokens have no finite answers at any length.")
-        V, self.bar = answers / length, bound_cast_error(answers, self.form) / length
+        V = answers / length
+        self.bar = bound_cast_error(answers, self.form) / length
         if self.form.least > _SHALLOW:
             self._fainter(V, np.full(d, length))
         return V
 
     def _fainter(self, V: Matrix, lengths: Vector) -> None:
-        """Ask tokens again at more length, as far as their other outputs allow, where an entry is
-        below normal size.
-        """
+        """Ask tokens with an entry below normal size again, as long as other outputs allow."""
         for _ in range(2):
             faint = (np.abs(V) * lengths[:, None] < 2.0**self.form.least).any(axis=1)
-            longer = np.minimum(
-                2.0**20, self.room / np.maximum(np.abs(V).max(axis=1) * lengths, 2.0**-100)
-            )
+            largest = np.maximum(np.abs(V).max(axis=1) * lengths, 2.0**-100)
+            longer = np.minimum(2.0**20, self.room / largest)
             at = np.flatnonzero(faint & (longer >= 2.0))
             if len(at) == 0:
                 return
             lengths[at] *= 2.0 ** np.floor(np.log2(longer[at]))
             answers = self.oracle.ask(lengths[at, None, None] * np.eye(len(V))[at, None])
-            V[at], self.bar[at] = (
-                answers / lengths[at, None],
-                bound_cast_error(answers, self.form) / lengths[at, None],
-            )
+            V[at] = answers / lengths[at, None]
+            self.bar[at] = bound_cast_error(answers, self.form) / lengths[at, None]
 
     def _scales(self, V: Matrix, top: Indices) -> None:
-        """The largest entry of every output, by bisecting the boundary between a power of two and
-        the next float.
-        """
+        """The largest entry of every output, by bisecting where a power of two is passed."""
         d, outputs = V.shape
         seen = np.flatnonzero(V[top, np.arange(outputs)])
         k = top[seen]
@@ -182,10 +171,8 @@ class CastReading:
             answers = self.oracle.ask((lengths[:, None] * np.eye(d)[k[wide]])[:, None])
             above = np.abs(answers[np.arange(len(wide)), seen[wide]]) > power[wide]
             self.edges[bool(above[0])] = lengths[0] * np.eye(d)[k[wide[:1]], None]
-            low[wide], high[wide] = (
-                np.where(above, middle, low[wide]),
-                np.where(above, high[wide], middle),
-            )
+            low[wide] = np.where(above, middle, low[wide])
+            high[wide] = np.where(above, high[wide], middle)
         V[k, seen] = np.copysign((low + high) / 2, V[k, seen])
         self.bar[k, seen] = high - low
 
@@ -200,17 +187,17 @@ class CastReading:
                 break
             before = self.bar[i, out]
             stuck = self._refine(V, i, out, top[out])
-            # other outputs may forbid longer tokens
+            # Other outputs may forbid longer tokens.
             open_[i, out] &= ~stuck & (self.bar[i, out] < before / 4)
 
     def _refine(self, V: Matrix, i: Indices, out: Indices, k: Indices) -> Mask:
-        """One query per entry; returns which entries show that the arithmetic inside is coarser
-        than expected.
+        """One query per entry; returns which of them show coarser arithmetic inside than expected.
 
         An answer of exactly 0 is either the ratio itself, or a sum that rounds to 0 inside; one
         more query tells.
         """
-        r, expected = V[i, out] / V[k, out], self.bar[i, out]
+        r = V[i, out] / V[k, out]
+        expected = self.bar[i, out]
         x, lengths = self._almost(V, i, out, k, r)
         answers = self.oracle.ask(x.copy())[np.arange(len(i)), out]
         rest = answers / lengths
@@ -230,9 +217,7 @@ class CastReading:
     def _almost(
         self, V: Matrix, i: Indices, out: Indices, k: Indices, r: Vector
     ) -> tuple[Stack, Vector]:
-        """Tokens e_i - r e_k, as long as it takes to be answered with about 1 if they are as
-        believed.
-        """
+        """Tokens e_i - r e_k, as long as it takes to be answered with about 1 if r is right."""
         at = np.arange(len(i))
         beside = np.abs(V[i] - r[:, None] * V[k])
         beside[at, out] = 0.0
@@ -245,20 +230,19 @@ class CastReading:
         return x, lengths
 
     def _confirmed(self, V: Matrix, i: Indices, out: Indices, k: Indices) -> Vector:
-        """How far tokens are from answering as they should when the ratio is shifted by known
-        amounts; 0 if they do.
-        """
-        gaps, fine = np.zeros(len(i)), self.bar[i, out]
+        """How far answers are from what known shifts of the ratio should make; 0 if they do."""
+        gaps = np.zeros(len(i))
+        fine = self.bar[i, out]
         for share in _LATTICE:
             at = np.flatnonzero(gaps == 0.0)
-            j, o, shift = i[at], out[at], share * np.abs(V[i[at], out[at]])
+            j, o = i[at], out[at]
+            sizes = np.abs(V[j, o])
+            shift = share * sizes
             self.bar[j, o] = shift
             x, lengths = self._almost(V, j, o, k[at], (V[j, o] - shift) / V[k[at], o])
             answers = self.oracle.ask(x.copy())[np.arange(len(at)), o] if len(at) else shift
             off = np.abs(answers / lengths - shift)
-            allowed = 4 * bound_cast_error(answers, self.form) / lengths + 64 * EPS * np.abs(
-                V[j, o]
-            )
+            allowed = 4 * bound_cast_error(answers, self.form) / lengths + 64 * EPS * sizes
             gaps[at] = np.where(off > allowed, off, 0.0)
         self.bar[i, out] = fine
         return gaps
@@ -270,9 +254,7 @@ class CastReading:
         self.inner = max(self.inner, float(shares.max(initial=0.0)))
 
     def _alone(self, V: Matrix) -> None:
-        """The arithmetic inside where one entry leaves no ratio to refine: [(1 + b) x; -x; 0]
-        answers b x V / 3.
-        """
+        """The arithmetic inside where there is no ratio: [(1 + b) x; -x; 0] answers b x V / 3."""
         if len(V) > 1:
             return
         size = float(np.abs(V).max())
@@ -281,22 +263,18 @@ class CastReading:
             x = length * np.array([[[1.0 + share], [-1.0], [0.0]]])
             answers = self.oracle.ask(x.copy())
             gap = float(np.abs(answers / length - share * V / 3).max()) / size
-            if (
-                gap
-                > 4 * float(bound_cast_error(answers, self.form).max()) / (length * size) + 64 * EPS
-            ):
+            cast = float(bound_cast_error(answers, self.form).max())
+            if gap > 4 * cast / (length * size) + 64 * EPS:
                 self._stall(x, np.array([gap]))
                 return
 
     def _homogeneous(self) -> None:
-        """Refuse a target whose deviations are not those of floating point, which scale with powers
-        of two.
-        """
-        cases = [(x, 1 / 8) for x in self.stalled[:_AGAIN]] + [
-            (x, 32.0) for x in self.edges.values()
-        ]
+        """Refuse a target whose deviations do not scale with powers of two, as rounding does."""
+        cases = [(x, 1 / 8) for x in self.stalled[:_AGAIN]]
+        cases += [(x, 32.0) for x in self.edges.values()]
         for x, factor in cases:
-            answer, scaled = self.oracle.ask(x.copy()), self.oracle.ask(factor * x)
+            answer, scaled = (self.oracle.ask(times * x) for times in (1.0, factor))
+            # Below normal size digits are lost, whichever of the two is smaller.
             lost = 4 * 2.0 ** (self.form.least - self.form.digits) / min(factor, 1.0)
             if (np.abs(scaled / factor - answer) > lost).any():
                 raise NotAHead(Counterexample(factor * x[0], scaled[0], factor * answer[0]))
@@ -306,15 +284,12 @@ class CastReading:
         x = self._random(V)
         length = min(2.0**60, 2.0 * self.room) / float(np.abs(x @ V).max())
         answer = self.oracle.ask(length * np.stack([x, -x, np.zeros_like(x)])[None])
-        seen = np.abs(answer).max() > 64 * self.inner * length * float(
-            (np.abs(x) @ np.abs(V)).max()
-        )
+        size = float((np.abs(x) @ np.abs(V)).max())
+        seen = np.abs(answer).max() > 64 * self.inner * length * size
         return "A score bias acts." if seen else ""
 
     def _residual(self, V: Matrix) -> str:
-        """[x; 0] with x V = 0 answers 0, unless the read-out of single tokens is partly that of the
-        last token.
-        """
+        """[x; 0] with x V = 0 answers 0, unless single tokens are partly read as the last one."""
         x = self._random(V)
         R = np.linalg.svd(V, full_matrices=False)[0][:, : min(V.shape[1], len(V) - 1)]
         across = x - R @ (R.T @ x) if len(V) > 1 else x
@@ -322,14 +297,10 @@ class CastReading:
         length = 2.0**8 / size if size > 0 else 1.0
         answer = self.oracle.ask(length * np.stack([across, np.zeros_like(x)])[None])[0]
         expected = length * across @ V / 2
-        slack = 64 * max(self.inner, 2.0**-44) * length * size + 2 * bound_cast_error(
-            np.maximum(np.abs(expected), answer), self.form
-        )
-        return (
-            "A residual of the last token acts."
-            if (np.abs(answer - expected) > slack).any()
-            else ""
-        )
+        cast = bound_cast_error(np.maximum(np.abs(expected), answer), self.form)
+        slack = 64 * max(self.inner, 2.0**-44) * length * size + 2 * cast
+        seen = (np.abs(answer - expected) > slack).any()
+        return "A residual of the last token acts." if seen else ""
 
     def _random(self, V: Matrix) -> Vector:
         x = self.rng.normal(size=len(V))

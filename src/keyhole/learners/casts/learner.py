@@ -2,10 +2,10 @@ r"""Heads behind answers cast to f32, f16 or bf16: null balance.
 
 One answer has 8 to 24 binary digits, but answers near 0 have them where they matter. The read-out
 is refined by single tokens that almost cancel (`cast_readout`), the score matrix by queries whose
-answer would be 0 if what is believed of W were true (`cast_forms`), and the result is checked where
-the recovered model answers 0 (`cast_check`). This takes arithmetic inside that is finer than the
-answers. How fine it is shows in the first stage; where it is no finer, the answers hold no more
-than they say, and the learner for one-shot readings is used instead.
+answer would be 0 if what is believed of W were true (`null_balance`), and the result is checked
+where the recovered model answers 0 (`cast_examination`). This takes arithmetic inside that is finer
+than the answers. How fine it is shows in the first stage; where it is no finer, the answers hold no
+more than they say, and the learner for one-shot readings is used instead.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from keyhole.oracles.base import read_imperfection
 THEOREM = "keyhole/null-balance"
 ACCURACY = 1e-12  # relative error of W and V the theorem promises
 _ROUNDS = 8  # of balancing
-# arithmetic inside counts as finer than the answers below this share of their rounding
+# Arithmetic inside counts as finer than the answers below this share of their rounding.
 _FINER = 2.0**-4
 _EXPLAINED = 32.0  # roundings of the answers that explain what a one-shot reading is off by
 _SHARP = 1e-3  # errors above which a one-shot reading refutes nothing
@@ -67,26 +67,21 @@ def count_most_queries(width: int, outputs: int = 1) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Balanced:
-    """Recovers a head to about 1e-14 from answers of any number format, if the arithmetic inside is
-    float64.
+    """Recovers a head to about 1e-14 from answers of any format, if arithmetic inside is float64.
 
     Answers must be cast and nothing else. Where a constant, a score bias or a residual acts, or the
     arithmetic inside is as coarse as the answers, it says so and hands over to `LowRank`.
     """
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """About 5 queries per number and 45 for the scale of V (bf16; fewer for f32, f16), then
-        verification.
-        """
-        read, measure = 46 * outputs + 5 * width * outputs, 5 * width * width + width * width // 4
-        verify = max(8, min(QUERIES, count_most_queries(width, outputs) - read - measure - 4))
+        """About 5 queries per number and 45 for the scale of V (bf16; fewer for f32, f16)."""
+        limit = count_most_queries(width, outputs)
+        read = 46 * outputs + 5 * width * outputs
+        measure = 5 * width * width + width * width // 4
+        verify = max(8, min(QUERIES, limit - read - measure - 4))
         by_phase = {"read": read, "scale": 4, "measure": measure, "verify": verify}
-        most = (
-            count_most_queries(width, outputs)
-            + width * width
-            + 1500
-            + LowRank().plan(width, outputs=outputs).at_most
-        )
+        # Where null balance does not apply, a one-shot reading follows.
+        most = limit + width * width + 1500 + LowRank().plan(width, outputs=outputs).at_most
         freedom = head_freedom(width, outputs=outputs)
         return Plan(by_phase=by_phase, at_most=most, degrees_of_freedom=freedom, outputs=outputs)
 
@@ -108,16 +103,15 @@ class Balanced:
             head = session.measure()
         except BudgetSpent:
             return session.conclude(session.partial(), SPENT)
-        except Unsuited as reason:
-            return _recover_one_shot(oracle, session, str(reason), checking)
+        except Unsuited as found:
+            reason = str(found)
+            return _recover_one_shot(oracle, session, reason, checking)
         except Saturated:
-            return _recover_one_shot(
-                oracle, session, "No scale was found at which answers can be balanced.", checking
-            )
+            reason = "No scale was found at which answers can be balanced."
+            return _recover_one_shot(oracle, session, reason, checking)
         except BadAnswer:
-            return _recover_one_shot(
-                oracle, session, "An answer that should have been small was not finite.", checking
-            )
+            reason = "An answer that should have been small was not finite."
+            return _recover_one_shot(oracle, session, reason, checking)
         except NotAHead as refusal:
             return session.conclude(None, _refuse(session, None, refusal.counterexample))
         return _judge(session, head, checking)
@@ -125,9 +119,7 @@ class Balanced:
 
 @dataclass(slots=True)
 class _CastSession:
-    """One recovery under way: what is known so far, so that a spent budget leaves a partial
-    model.
-    """
+    """One recovery under way; what is known so far makes a partial model when the budget ends."""
 
     oracle: Counted
     form: Format
@@ -165,6 +157,7 @@ class _CastSession:
         forms = CastForms(self.oracle, self.form, V, self.reading.inner, design, Y)
         with self.oracle.phase("scale"):
             acts = forms.calibrate(self.rng)
+        # Without an effect at any scale W is zero, and no form need be measured.
         if acts:
             self.forms = forms
             with self.oracle.phase("measure"):
@@ -186,12 +179,11 @@ class _CastSession:
         """Errors of W and V, one number for all entries of each."""
         if head is None or self.rank is None:
             return {}
-        scale, size = self.reading.bar.max(), np.abs(head.V).max()
-        bars = {"V": np.array([scale + 2 * self.reading.inner * size])}
+        of_V = self.reading.bar.max() + 2 * self.reading.inner * np.abs(head.V).max()
+        bars = {"V": np.array([of_V])}
         if self.forms is not None:
-            bars["W"] = np.array(
-                [3 * self.forms.bar * float(np.linalg.norm(np.asarray(head.W))) / head.width]
-            )
+            norm = float(np.linalg.norm(np.asarray(head.W)))
+            bars["W"] = np.array([3 * self.forms.bar * norm / head.width])
         return bars
 
     def conclude(
@@ -248,7 +240,7 @@ def _certify_null_balance(
         return None
     d, o = session.reading.V.shape
     refuted = verdict is Verdict.CLASS_REFUTED
-    asked = session.asked
+    error = session.forms.bar if session.forms is not None else 0.0
     return Certificate(
         THEOREM,
         assumptions=(
@@ -256,19 +248,17 @@ def _certify_null_balance(
             Check("rounding of the arithmetic inside", session.reading.inner, 64 * EPS),
         ),
         conclusion=(
-            Check("queries in all", asked, count_most_queries(d, o)),
-            Check(
-                "relative error of W",
-                session.forms.bar if session.forms is not None else 0.0,
-                ACCURACY,
-            ),
+            Check("queries in all", session.asked, count_most_queries(d, o)),
+            Check("relative error of W", error, ACCURACY),
         ),
     )
 
 
 def _judge(session: _CastSession, head: Head, rng: np.random.Generator) -> Recovery[Head]:
     count = max(8, min(QUERIES, session.left))
-    inner, bar = session.reading.inner, session.forms.bar if session.forms is not None else 0.0
+    inner = session.reading.inner
+    bar = session.forms.bar if session.forms is not None else 0.0
+    # No gap below the rounding of an answer shows, and none that errors of W explain counts.
     tolerance = min(max(_CLOSE, 256 * inner, 64 * bar), session.form.roundoff)
     with session.oracle.phase("verify"):
         seen = compare_cast_answers(
@@ -284,11 +274,10 @@ def _judge(session: _CastSession, head: Head, rng: np.random.Generator) -> Recov
             f" The arithmetic inside rounds to about {inner:.0e}, which ends the refinement at"
             f" {bar:.0e}."
         )
+    passed = seen.passed or seen.worst is None
     ending = settle(
         session.oracle,
-        Examination(
-            seen.fresh, seen.worst, seen.passed or seen.worst is None, False, seen.complete
-        ),
+        Examination(seen.fresh, seen.worst, passed, False, seen.complete),
         lines=COARSE_ANSWERS,
         refuse=lambda: _refuse(session, head, seen.worst),
         words=words,
@@ -313,31 +302,23 @@ def _refuse(session: _CastSession, head: Head | None, case: Counterexample | Non
 def _recover_one_shot(
     oracle: Oracle, session: _CastSession, reason: str, rng: np.random.Generator
 ) -> Recovery[Head]:
-    """The learner for one-shot readings, its verdict held to what rounding of the answers
-    explains.
-    """
+    """The learner for one-shot readings, its verdict held to what rounding explains."""
     recovery = LowRank().run(oracle, rng=rng)
-    detail = f"{reason} Null balance does not apply, and every number was read once. {recovery.detail}".strip()
+    once = "Null balance does not apply, and every number was read once."
+    detail = f"{reason} {once} {recovery.detail}".strip()
     roundoff = session.form.roundoff
     explained = max(_EXPLAINED * roundoff, min(1e4 * roundoff, _SHARP))
-    if (
-        recovery.verdict.verified
-        and recovery.fresh is not None
-        and recovery.fresh.relative > explained
-    ):
-        detail += (
-            f" Fresh answers are off by {recovery.fresh.relative:.1e} of the token values, which is"
-            " too much."
-        )
+    off = recovery.fresh.relative if recovery.fresh is not None else 0.0
+    blunt = explained > _SHARP or session.reading.inner > 4 * roundoff
+    if recovery.verdict.verified and off > explained:
+        detail += f" Fresh answers are off by {off:.1e} of the token values, which is too much."
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
-    elif recovery.verdict is Verdict.CLASS_REFUTED and (
-        explained > _SHARP or session.reading.inner > 4 * roundoff
-    ):
+    # What errors of such a size explain is no witness against the class.
+    elif recovery.verdict is Verdict.CLASS_REFUTED and blunt:
         detail += " Answers so coarse do not refute the class."
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
-    return replace(
-        recovery, ledger=_add_ledgers(session.oracle.ledger, recovery.ledger), detail=detail
-    )
+    ledger = _add_ledgers(session.oracle.ledger, recovery.ledger)
+    return replace(recovery, ledger=ledger, detail=detail)
 
 
 def _add_ledgers(first: Ledger, second: Ledger) -> Ledger:

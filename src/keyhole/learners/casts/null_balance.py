@@ -38,15 +38,13 @@ _FIRST = 16  # rounds of asking saturated forms again
 _INVISIBLE = 64.0  # roundings of the arithmetic inside below which a form counts as not seen
 _LARGEST = 2.0**133  # a product at which no effect means W = 0
 _SHARE = 64.0  # x is at least so many times as long as y
-# x is so many times as long as the square root of P where it may, and at most
+# x is so many times as long as the square root of P where it may, and at most.
 _EASY, _SPREAD = 2.0**20, 2.0**70
 _NUMBERS = 1 << 21  # numbers in one call
 
 
 class Query(NamedTuple):
-    """Lengths of one balanced query each: y is `s` long, x is `up` and, backwards, `down` long; rho
-    = v.y / v.x.
-    """
+    """Lengths of balanced queries: `s` of y, `up` and backwards `down` of x; rho = v.y / v.x."""
 
     s: Vector
     up: Vector
@@ -92,8 +90,7 @@ def balance_lengths(t: Vector, rho: Vector, length: Vector) -> tuple[Vector, Vec
 
 @dataclass(eq=False, slots=True)
 class CastForms:
-    """Forms of every vector of a design (columns) along every row of Y (rows), measured in
-    lock-step.
+    """Forms of all vectors of a design (columns) along all rows of Y (rows), in lock-step.
 
     Args:
         oracle: the black box, counting.
@@ -120,7 +117,9 @@ class CastForms:
 
     def __post_init__(self) -> None:
         shape = (len(self.Y), len(self.design.X))
-        self.T, self.cast, self.noise = np.zeros(shape), np.full(shape, np.inf), np.zeros(shape)
+        self.T = np.zeros(shape)
+        self.cast = np.full(shape, np.inf)
+        self.noise = np.zeros(shape)
 
     @property
     def known(self) -> bool:
@@ -131,11 +130,8 @@ class CastForms:
     def bar(self) -> float:
         """Error of the forms relative to them, in root mean square: three tenths of the bounds."""
         size = rms(self.T)
-        return (
-            0.3 * rms(np.where(np.isfinite(self.cast), self.cast + self.noise, 0.0)) / size
-            if size > 0
-            else 0.0
-        )
+        error = rms(np.where(np.isfinite(self.cast), self.cast + self.noise, 0.0))
+        return 0.3 * error / size if size > 0 else 0.0
 
     def matrix(self) -> Matrix:
         """W from the forms."""
@@ -143,8 +139,7 @@ class CastForms:
             return self.design.solve(self.T).T @ self.Y
 
     def calibrate(self, rng: np.random.Generator) -> bool:
-        """Find the product of lengths at which forms are of order one; False when W has no effect
-        at any.
+        """Find the product of lengths at which forms are of order one; False when W never acts.
 
         Raises:
             Saturated: none was found.
@@ -153,8 +148,10 @@ class CastForms:
         x = self.design.X[np.resize(rng.permutation(len(self.design.X)), count), 0]
         Y = rng.normal(size=(count, len(self.V)))
         Y /= np.linalg.norm(Y, axis=1, keepdims=True)
-        most, none = float(self._most(np.full(1, np.inf))[0]), np.zeros(count)
-        P, low, high = min(1.0, most), 0.0, np.inf
+        most = float(self._most(np.full(1, np.inf))[0])
+        none = np.zeros(count)
+        P = min(1.0, most)
+        low, high = 0.0, np.inf
         for _ in range(_STEPS):
             T, cast, noise, seen = self._ask(x, Y, np.full(count, P), none, none + 1 / P)
             size = float(np.abs(T).max())
@@ -164,9 +161,11 @@ class CastForms:
             if seen.all():
                 if most <= P:
                     return False
-                low, P = P, float(np.sqrt(P * high)) if high < np.inf else min(P * 2.0**40, most)
+                low = P
+                P = float(np.sqrt(P * high)) if high < np.inf else min(P * 2.0**40, most)
             else:
-                high, P = P, float(np.sqrt(P * low)) if low > 0 else P * 2.0**-40
+                high = P
+                P = float(np.sqrt(P * low)) if low > 0 else P * 2.0**-40
         raise Saturated
 
     @property
@@ -175,8 +174,7 @@ class CastForms:
         return 2.0 ** (self.form.largest - 5)
 
     def _most(self, expected: Vector) -> Vector:
-        """The largest product at which an answer stays in its room, if a form is believed up to
-        `expected`.
+        """The largest product at which an answer stays in its room, forms being up to `expected`.
 
         x has length L >= sqrt(64 P) and the answer is about |V| L min(1, P expected).
         """
@@ -202,9 +200,7 @@ class CastForms:
         raise Saturated
 
     def refine(self, allowed: Callable[[], int], rounds: int) -> None:
-        """Balance and read again what is not known well enough, the worst first, while queries are
-        allowed.
-        """
+        """Balance and read again what is not known well enough, the worst first, while allowed."""
         size = rms(self.T)
         self.top = _AIM / size if size > 0 else self.top
         for _ in range(rounds):
@@ -217,7 +213,7 @@ class CastForms:
             P = np.minimum(P, self._most(cast[at] + noise[at]))
             try:
                 self._update(at, P, cast[at])
-            # an error far beyond its bound: no head is behind this, as fresh queries will show
+            # An error far beyond its bound: no head is behind this, as fresh queries will show.
             except BadAnswer:
                 return
 
@@ -235,13 +231,10 @@ class CastForms:
     def _ask(
         self, x: Matrix, y: Matrix, P: Vector, T: Vector, expected: Vector
     ) -> tuple[Vector, Vector, Vector, Mask]:
-        """Forms of pairs believed to be T within `expected`, their error bounds, and which were not
-        saturated.
-        """
+        """Forms believed to be T within `expected`, their error bounds, and which were readable."""
         lengths = self._lengths(y, P, T, expected)
-        tokens = np.stack(
-            [lengths.up[:, None] * x, -lengths.down[:, None] * x, np.zeros_like(x)], axis=1
-        )
+        up, down = lengths.up[:, None], lengths.down[:, None]
+        tokens = np.stack([up * x, -down * x, np.zeros_like(x)], axis=1)
         last = lengths.s[:, None] * y
         answers = self.oracle.ask(tokens + last[:, None])
         return self._read(answers, lengths)
@@ -261,7 +254,9 @@ class CastForms:
     def _read(self, answers: Matrix, lengths: Query) -> tuple[Vector, Vector, Vector, Mask]:
         reader = self.design.decoder[0]
         s, up, down, rho = lengths
-        g, error = answers @ reader - rho, bound_cast_error(answers, self.form) @ np.abs(reader)
+        g = answers @ reader - rho
+        error = bound_cast_error(answers, self.form) @ np.abs(reader)
+        # Near either end G is flat, and its inverse magnifies the error of an answer.
         margin = np.maximum(8 * error, 2.0**-20 * (up + down))
         seen = (g < up - margin) & (g > -down + margin)
         t = invert_balance(np.where(seen, g, 0.0), up, down)
