@@ -101,6 +101,7 @@ class CastReading:
     def _constant(self) -> None:
         zero = np.zeros((1, 1, self.oracle.width))
         c = self.oracle.ask(zero.copy())
+        # A constant that changes is none.
         if c.any() and (self.oracle.ask(zero.copy()) != c).any():
             raise NotAHead(Counterexample(zero[0], c[0], np.zeros_like(c[0])))
         if c.any():

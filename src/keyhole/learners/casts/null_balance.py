@@ -68,6 +68,7 @@ def invert_balance(g: Vector, up: Vector, down: Vector) -> Vector:
         low, high = np.where(value <= g, t, low), np.where(value >= g, t, high)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             step = t + (g - value) / slope
+        # Far out G is flat, and a Newton step leaves the bracket.
         inside = (step >= low) & (step <= high)
         moved = np.where(inside, step, (low + high) / 2)
         if (np.abs(moved - t) <= 1e-17 * np.abs(t)).all():

@@ -111,6 +111,7 @@ class LabelSession:
         forms = self._forms(ratios)
         with self.oracle.phase("scale"):
             scale = forms.find_scale(rng=self.rng)
+        # No form acts within reach, so that W stays zero.
         if scale == 0.0:
             return
         self.lack = max(0, math.ceil(-math.log2(scale * forms.least)))

@@ -97,6 +97,7 @@ class Labels:
         try:
             try:
                 return _attempt_recovery(session)
+            # One wrong label spoils what was bisected after it: begin again, with votes.
             except Unsteady:
                 voter = session.steadier()
             if voter is not None:

@@ -206,6 +206,7 @@ def aim_prober(
         size = _shorten_directions(prober, design, rng)
         if bounded or reading.readout.biased or size > 0.25 * TARGET:
             return prober
+        # Longer tokens would show weaker scores, but scores weaker than that are none.
         if reading.length**2 > _NOWHERE:
             return replace(prober, ly=0.0)
         longer = reading.length * (2.0**20 if size == 0.0 else float(np.sqrt(TARGET / size)))

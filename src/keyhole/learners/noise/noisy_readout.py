@@ -19,7 +19,7 @@ _PROBES = 8  # answers averaged, and random vectors that decide whether a bias o
 _FALSE_ALARM = 1e-7  # probability of seeing one where there is none
 # Share of the token values that errors may have where tokens may be of any length.
 _NEGLIGIBLE = 1e-15
-_LONGEST = 1e60
+_LONGEST = 1e60  # tokens that are answered with nothing beyond errors up to here have no values
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +185,7 @@ def _find_reach(
     """The largest length at which x . h, middle / half being tanh(x . h / 2), is of order one."""
     for _ in range(200):
         share = np.abs((middle * half).sum(axis=1)) / np.maximum((half * half).sum(axis=1), 1e-300)
+        # Beyond that tanh is flat, and tells no length.
         if share.max() < 0.6:
             break
         length /= 4.0

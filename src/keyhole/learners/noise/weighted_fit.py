@@ -148,6 +148,7 @@ def begin_fit(
 
 def measure_weights(fit: WeightedFit, rank: int | None, rng: np.random.Generator) -> None:
     """Measure W, as far as its rank asks for."""
+    # Tokens of any length show no scores.
     if fit.prober.ly == 0.0:
         fit.rank = 0
         return

@@ -268,6 +268,7 @@ class ToleranceSession:
         """How the target contradicts the answer that refutes the bounds, where it does."""
         again = self.oracle.ask(np.repeat(case.tokens[None], AGAIN, axis=0))[:, 0]
         gap = float(np.abs(again - case.answer).max())
+        # Two answers within the tolerance of one number differ by twice the slack at most.
         if gap > 2 * case.slack or case.explains(again):
             return (
                 f"Two answers to one sequence differ by {gap:.1e}, and not all of them speak"
