@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from keyhole.models.torch_layout import TorchLayout, torch_multihead
     from keyhole.models.transformer import OneLayer
     from keyhole.oracles.base import Imperfection, Ledger, Oracle
-    from keyhole.oracles.http_service import HttpService
+    from keyhole.oracles.http.service import HttpService
     from keyhole.oracles.local import Local
     from keyhole.oracles.onnx_file import OnnxFile
     from keyhole.oracles.torch_module import TorchModule, torch_weights
@@ -168,7 +168,7 @@ _HOME = {
     "keyhole.models.torch_layout": ("TorchLayout", "torch_multihead"),
     "keyhole.models.transformer": ("OneLayer",),
     "keyhole.oracles.base": ("Imperfection", "Ledger", "Oracle"),
-    "keyhole.oracles.http_service": ("HttpService",),
+    "keyhole.oracles.http.service": ("HttpService",),
     "keyhole.oracles.local": ("Local",),
     "keyhole.oracles.onnx_file": ("OnnxFile",),
     "keyhole.oracles.torch_module": ("TorchModule", "torch_weights"),

@@ -7,8 +7,8 @@ import pytest
 
 from keyhole.errors import BadAnswer, BudgetSpent, TargetFailed
 from keyhole.oracles import Budgeted, Recorded, count_asked_again
-from keyhole.oracles.attempts import Asking, Missed, Pace, Patience
 from keyhole.oracles.base import Meters
+from keyhole.oracles.http.attempts import Asking, Missed, Pace, Patience
 
 QUICK = Patience(attempts=3, first=1e-4)
 BROKEN, REFUSED, LARGE = (

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from keyhole.errors import TargetFailed
-from keyhole.oracles.attempts import Patience
-from keyhole.oracles.deadline import hold_to_deadline
-from keyhole.oracles.http_service import HttpService
+from keyhole.oracles.http.attempts import Patience
+from keyhole.oracles.http.deadline import hold_to_deadline
+from keyhole.oracles.http.service import HttpService
 from support.dripping import HOLD, WIDTH, Dripping
 
 ONCE = Patience(attempts=1)

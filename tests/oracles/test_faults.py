@@ -17,8 +17,8 @@ from keyhole.lab.jobs import LearnJob
 from keyhole.lab.running import run_job
 from keyhole.models import load
 from keyhole.oracles import Budgeted, Chunked, Recorded
-from keyhole.oracles.attempts import Patience
-from keyhole.oracles.http_service import HttpService
+from keyhole.oracles.http.attempts import Patience
+from keyhole.oracles.http.service import HttpService
 from support import faulty
 from support.faulty import WIDTH, Faulty, attend
 

@@ -6,7 +6,7 @@ import pytest
 from keyhole.lab.serving.server import Black, Server
 from keyhole.models import Head, MultiHead, SelfAttention
 from keyhole.oracles import Budgeted, Chunked, Counted, Local, Oracle, Recorded, Watched
-from keyhole.oracles.http_service import HttpService
+from keyhole.oracles.http.service import HttpService
 from keyhole.oracles.torch_module import TorchModule
 
 WIDTH, OUTPUTS = 3, 2

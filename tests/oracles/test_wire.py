@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keyhole.errors import InvalidInput
-from keyhole.oracles import wire
+from keyhole.oracles.http import wire
 
 
 def test_a_question_in_json_is_what_the_protocol_says():

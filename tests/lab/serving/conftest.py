@@ -3,7 +3,7 @@
 import pytest
 
 from keyhole.lab.serving.server import Limits
-from keyhole.oracles.http_service import HttpService
+from keyhole.oracles.http.service import HttpService
 from support.served_head import serving
 
 

@@ -14,7 +14,7 @@ from keyhole.lab.running import run_job
 from keyhole.lab.serving.server import Black, Server
 from keyhole.models import Head
 from keyhole.oracles import Local
-from keyhole.oracles.http_service import HttpService
+from keyhole.oracles.http.service import HttpService
 
 WIDTH = 3
 HEAD = Head.random(WIDTH, rng=np.random.default_rng(3))

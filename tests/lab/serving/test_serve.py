@@ -15,7 +15,7 @@ from keyhole.lab.jobs import LearnJob
 from keyhole.lab.running import run_job
 from keyhole.lab.serving.server import Black, Server
 from keyhole.oracles import Local
-from keyhole.oracles.http_service import HttpService
+from keyhole.oracles.http.service import HttpService
 from support.served_head import HEAD, WIDTH, command, post, question, serving
 
 

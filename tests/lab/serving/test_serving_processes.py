@@ -14,7 +14,7 @@ import pytest
 
 from keyhole.lab.serving.server import Black, Server
 from keyhole.oracles import Local
-from keyhole.oracles.http_service import HttpService
+from keyhole.oracles.http.service import HttpService
 from support.served_head import HEAD, WIDTH, command, post, question
 
 

@@ -20,7 +20,8 @@ from keyhole.errors import BadAnswer, InvalidInput, KeyholeError
 from keyhole.lab.serving import openapi
 from keyhole.lab.serving.accounts import Accounts, Denied
 from keyhole.lab.serving.visitors import App, Doorkeeper, Names, check_names
-from keyhole.oracles import Oracle, read_imperfection, wire
+from keyhole.oracles import Oracle, read_imperfection
+from keyhole.oracles.http import wire
 
 try:
     from starlette.applications import Starlette

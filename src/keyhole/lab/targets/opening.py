@@ -113,7 +113,7 @@ def _open_service(
     address: str, width: int | None, outputs: int | None, reaching: Reaching
 ) -> Oracle:
     try:
-        from keyhole.oracles.http_service import HttpService
+        from keyhole.oracles.http.service import HttpService
     except ImportError as error:
         raise InvalidInput(str(error)) from error
     token = os.environ.get(TOKEN) or None

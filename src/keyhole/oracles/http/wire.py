@@ -18,7 +18,8 @@ from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector
 from keyhole.errors import InvalidInput
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
-JSON_TYPE, BINARY_TYPE = "application/json", "application/octet-stream"
+JSON_TYPE = "application/json"
+BINARY_TYPE = "application/octet-stream"
 FLOATS = {"FP64": "<f8", "FP32": "<f4", "FP16": "<f2"}
 _WHOLE = {
     "INT64": "<i8",
@@ -27,8 +28,11 @@ _WHOLE = {
     "INT8": "i1",
     "UINT64": "<u8",
     "UINT32": "<u4",
+    "UINT16": "<u2",
+    "UINT8": "u1",
+    "BOOL": "?",
 }
-_WHOLE |= {"UINT16": "<u2", "UINT8": "u1", "BOOL": "?"}
+# Lists within lists: a body may nest them as deep as it likes, and is not followed further.
 _DEEPEST = 8
 
 
@@ -159,6 +163,7 @@ def open_message(body: bytes, headers: Mapping[str, str], kind: type[T]) -> tupl
     length = headers.get(HEAD_LENGTH) or headers.get(HEAD_LENGTH.lower())
     if length is None:
         return parse_message(body, kind), b""
+    # A header is another's text: twelve digits would be more bytes than any message has.
     end = int(length) if length.isascii() and length.isdigit() and len(length) < 12 else -1
     if not 0 < end <= len(body):
         raise InvalidInput(f"{HEAD_LENGTH} is {length[:20]!r} in a message of {len(body)} bytes.")
@@ -166,26 +171,22 @@ def open_message(body: bytes, headers: Mapping[str, str], kind: type[T]) -> tupl
 
 
 def numbers_of(tensors: list[Tensor], name: str | None, behind: bytes) -> Vector:
-    """All numbers of the tensor called `name` (the only one where that is None), as float64; null
-    is NaN.
+    """All numbers of the tensor called `name`, or of the only one, as float64; null is NaN.
 
     Raises:
         InvalidInput: there is no such tensor, or it does not hold numbers.
     """
     found = [i for i, tensor in enumerate(tensors) if name in (None, tensor.name)]
     if len(found) != 1:
-        wanted, there = (
-            repr(name) if name else "",
-            ", ".join(tensor.name for tensor in tensors)[:200] or "none",
-        )
+        wanted = repr(name) if name else ""
+        there = ", ".join(tensor.name for tensor in tensors)[:200] or "none"
         raise InvalidInput(f"one tensor {wanted} is wanted; there are: {there}.")
-    tensor, before = tensors[found[0]], tensors[: found[0]]
-    size, start = tensor.bytes_behind, sum(max(t.bytes_behind or 0, 0) for t in before)
-    return (
-        _decode_list(tensor)
-        if size is None
-        else _decode_raw(tensor, behind[start : start + size], size)
-    )
+    tensor = tensors[found[0]]
+    size = tensor.bytes_behind
+    if size is None:
+        return _decode_list(tensor)
+    start = sum(max(before.bytes_behind or 0, 0) for before in tensors[: found[0]])
+    return _decode_raw(tensor, behind[start : start + size], size)
 
 
 def _decode_raw(tensor: Tensor, raw: bytes, size: int) -> Vector:
@@ -200,7 +201,8 @@ def _decode_raw(tensor: Tensor, raw: bytes, size: int) -> Vector:
             f"a tensor of {tensor.datatype} says it has {size} bytes; {len(raw)} followed the head."
         )
     values = np.frombuffer(raw, dtype)
-    if tensor.datatype == "BF16":  # the upper half of a float32
+    # bfloat16 is the upper half of a float32.
+    if tensor.datatype == "BF16":
         values = (values.astype("<u4") << 16).view("<f4")
     with np.errstate(invalid="ignore"):
         return values.astype(np.float64)

@@ -67,7 +67,8 @@ class _Network(NetworkBackend):
     """Connects as `inner` does, within the deadline."""
 
     def __init__(self, inner: NetworkBackend, deadline: Deadline) -> None:
-        self.inner, self.deadline = inner, deadline
+        self.inner = inner
+        self.deadline = deadline
 
     def connect_tcp(
         self,
@@ -97,7 +98,9 @@ class _Stream(NetworkStream):
     """A connection on which every wait is within the deadline."""
 
     def __init__(self, inner: NetworkStream, deadline: Deadline, *, nested: bool = False) -> None:
-        self.inner, self.deadline, self.nested = inner, deadline, nested
+        self.inner = inner
+        self.deadline = deadline
+        self.nested = nested
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """What has arrived."""
@@ -105,9 +108,11 @@ class _Stream(NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send all of it: many small sends together are within the deadline too."""
+        # TLS inside TLS: the socket carries the proxy's bytes, so only the stream may be written.
         if self.nested:
             return self.inner.write(buffer, self.deadline.measure_rest(WriteTimeout, timeout))
-        wire, rest = self.inner.get_extra_info("socket"), memoryview(buffer)
+        wire = self.inner.get_extra_info("socket")
+        rest = memoryview(buffer)
         try:
             while rest:
                 wire.settimeout(self.deadline.measure_rest(WriteTimeout, timeout))

@@ -1,5 +1,4 @@
-"""A batch asked in pieces of a service that may fail: several pieces at once, back-off, and exact
-accounts.
+"""A batch asked in pieces of a service that may fail, with back-off and exact accounts.
 
 A batch is paid for before it is asked. A piece whose attempt failed in a way that leaves open
 whether it was answered (a broken read, a time-out, a bad gateway) is paid for again before it is
@@ -43,7 +42,10 @@ class Missed(Exception):
         too_large: bool = False,
     ) -> None:
         super().__init__(sentence)
-        self.answered, self.again, self.after, self.too_large = answered, again, after, too_large
+        self.answered = answered
+        self.again = again
+        self.after = after
+        self.too_large = too_large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +65,7 @@ class Patience:
     obeyed: float = 60.0
 
     def wait(self, tries: int, missed: Missed) -> float | None:
-        """Seconds before the next attempt after `tries` of them; None where it is time to give
-        up.
-        """
+        """Seconds to wait after so many attempts; None where it is time to give up."""
         if not missed.again or tries >= self.attempts or (missed.after or 0.0) > self.obeyed:
             return None
         return max(missed.after or 0.0, min(self.first * 2.0 ** (tries - 1), self.longest))
@@ -75,7 +75,8 @@ class Pace:
     """Lets at most `rate` sequences a second pass, where there is a rate."""
 
     def __init__(self, rate: float | None) -> None:
-        self.rate, self._next = rate, 0.0
+        self.rate = rate
+        self._next = 0.0
 
     def take(self, sequences: int) -> None:
         """Wait until they may pass."""
@@ -141,18 +142,18 @@ class Asking:
 
 
 class _Flight:
-    """The state of one batch on its way: pieces that wait, pieces in the air, answers that
-    landed.
-    """
+    """The state of one batch: pieces that wait, pieces in the air, answers that landed."""
 
     def __init__(self, asking: Asking, X: Stack) -> None:
-        self.asking, self.X = asking, X
+        self.asking = asking
+        self.X = X
         starts = range(0, len(X), asking.size)
         self.waiting = deque(_Piece(i, min(i + asking.size, len(X))) for i in starts)
         self.flying = 0
         self.landed: SimpleQueue[tuple[_Piece, Matrix | BaseException]] = SimpleQueue()
         self.answers: dict[int, Matrix] = {}
-        self.unpaid = 0  # sequences paid for whose last attempt was certainly not answered
+        # Sequences paid for whose last attempt was certainly not answered.
+        self.unpaid = 0
 
     def fly(self) -> list[Matrix]:
         while self.waiting or self.flying:
@@ -163,11 +164,13 @@ class _Flight:
 
     def _launch(self, piece: _Piece) -> None:
         alone = not self.flying and not self.waiting
-        self.waiting.appendleft(piece)  # still ours to hand back if the wait is interrupted
+        # Still ours to hand back if the wait is interrupted.
+        self.waiting.appendleft(piece)
         self.asking.pace.take(len(piece))
         self.waiting.popleft()
         piece.tries += 1
         self.flying += 1
+        # One piece needs no thread, and can be stopped by a person at once.
         if alone:
             self._attempt(piece)
         else:
@@ -183,13 +186,13 @@ class _Flight:
     def _land(self, piece: _Piece, outcome: Matrix | BaseException) -> None:
         self.flying -= 1
         if isinstance(outcome, Missed):
-            self._missed(piece, outcome)
+            self._retry(piece, outcome)
         elif isinstance(outcome, BaseException):
             raise outcome
         else:
             self.answers[piece.start] = outcome
 
-    def _missed(self, piece: _Piece, missed: Missed) -> None:
+    def _retry(self, piece: _Piece, missed: Missed) -> None:
         if missed.too_large and len(piece) > 1:
             self.asking.shrink()
             self.waiting.extendleft(reversed(piece.halves()))
@@ -204,20 +207,21 @@ class _Flight:
         time.sleep(wait)
 
     def give_up(self, error: BaseException) -> None:
-        """Wait for what is in the air, unless stopped by a person; hand back what was certainly not
-        answered.
-        """
+        """Hand back what was certainly not answered."""
+        # Where a person stopped it, what is in the air is not waited for.
         if isinstance(error, Exception):
             for piece, outcome in (self.landed.get() for _ in range(self.flying)):
                 certain = isinstance(outcome, Missed) and not outcome.answered
                 self.unpaid += len(piece) if certain else 0
-        if isinstance(error, BadAnswer):  # an answer: the whole batch counts as answered
+        # A bad answer is an answer: the whole batch counts as answered.
+        if isinstance(error, BadAnswer):
             return
         self.unpaid += sum(map(len, self.waiting))
         if self.unpaid:
             self.asking.meters.charge(-self.unpaid)
+        # Nobody else counts a batch that ended so.
         if isinstance(error, BudgetSpent):
-            self.asking.meters.total += len(self.X)  # nobody else counts a batch that ended so
+            self.asking.meters.total += len(self.X)
 
 
 def _describe_miss(piece: _Piece, missed: Missed) -> str:
