@@ -54,11 +54,11 @@ def test_no_id_is_given_twice():
     import ast
     import inspect
 
-    import keyhole.claims
+    import keyhole.theorems
 
     calls = [
         node
-        for node in ast.walk(ast.parse(inspect.getsource(keyhole.claims)))
+        for node in ast.walk(ast.parse(inspect.getsource(keyhole.theorems)))
         if isinstance(node, ast.Call)
     ]
     named = [
