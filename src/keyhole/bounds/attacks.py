@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import combinations, islice
 from math import comb, isfinite
 from typing import Any, cast
 
@@ -25,6 +24,13 @@ from keyhole.bounds.formulas import (
     bound_by_kernel,
     bound_by_prefixes,
 )
+from keyhole.bounds.messages import (
+    SETS,
+    build_telling_inputs,
+    find_two_sets,
+    name_last_set,
+    read_messages,
+)
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent, encode_tokens
@@ -33,8 +39,8 @@ from keyhole.models.numbers import number_format as format_named
 from keyhole.models.stack import Transformer
 from keyhole.tasks import SparseAverage, Task
 
-SETS = 400_000  # sets whose messages are compared
-_FLAT = 1e-13  # of the largest singular value: a direction the first layer does not see
+# Of the largest singular value: a direction the first layer does not see.
+_FLAT = 1e-13
 
 
 class Attacked(StrEnum):
@@ -76,11 +82,9 @@ class Attack:
     @property
     def target_gap(self) -> float:
         """Distance of the right answers."""
-        return (
-            0.0
-            if self.targets is None
-            else float(np.linalg.norm(self.targets[0] - self.targets[1]))
-        )
+        if self.targets is None:
+            return 0.0
+        return float(np.linalg.norm(self.targets[0] - self.targets[1]))
 
     @property
     def errors(self) -> tuple[float, ...]:
@@ -130,11 +134,8 @@ def attack(
 
 
 def _check_width(model: Any, task: SparseAverage) -> None:
-    if (
-        model.width != task.width
-        or model.outputs != task.dimension
-        or len(model.z) != task.dimension
-    ):
+    has = (model.width, model.outputs, len(model.z))
+    if has != (task.width, task.dimension, task.dimension):
         raise InvalidInput(
             f"the model reads tokens of {model.width} numbers, {len(model.z)} of them z, and"
             f" answers {model.outputs}; this task has {task.width}, {task.dimension} and"
@@ -146,11 +147,10 @@ def _replay_inputs(
     task: SparseAverage, inputs: Stack, row: int, run: Callable[[Stack], Stack], **told: Any
 ) -> Attack:
     """Put both inputs to the model."""
-    answers, targets = run(inputs)[:, row], task.target(inputs)[:, row]
-    gap, apart = (
-        float(np.abs(answers[0] - answers[1]).max()),
-        float(np.linalg.norm(targets[0] - targets[1])),
-    )
+    answers = run(inputs)[:, row]
+    targets = task.target(inputs)[:, row]
+    gap = float(np.abs(answers[0] - answers[1]).max())
+    apart = float(np.linalg.norm(targets[0] - targets[1]))
     sentence = (
         f"At token {row + 1} the model gives two inputs answers {gap:.1g} apart; the right ones are"
         f" {apart:.4g} apart, so that it is wrong by {apart / 2:.4g} on one of them."
@@ -202,12 +202,11 @@ def _attack_mlp(model: Mlp, task: SparseAverage, accuracy: float) -> Attack:
 
 
 def _find_unseen_vectors(model: Mlp, free: int) -> Array | None:
-    """Vectors for the first tokens that the first layer does not see, the longest of norm 1; None
-    where it sees all.
-    """
+    """Vectors of the first tokens that the first layer does not see, or None; the longest is 1."""
     columns = model.W[0].reshape(model.hidden, model.length, model.inputs)[:, :free, list(model.z)]
     columns = columns.reshape(model.hidden, -1)
     _, sizes, directions = np.linalg.svd(columns, full_matrices=True)
+    # Fewer singular values than columns: some direction is in the kernel whatever the weights are.
     least = sizes[-1] / sizes[0] if len(sizes) == columns.shape[1] and sizes[0] > 0 else 0.0
     if least > _FLAT:
         return None
@@ -235,16 +234,14 @@ def _attack_recurrent(
     pair = find_two_prefixes(model, task, rng=rng)
     if pair is None:
         return _report_pigeonhole(model, task, told)
-    z, y = pair, _find_separating_positions(pair, task.q)
-    inputs = task.tokens(
-        np.concatenate([z, np.zeros((2, 1, task.dimension))], axis=1), _name_last_set(task, y)
-    )
+    z = np.concatenate([pair, np.zeros((2, 1, task.dimension))], axis=1)
+    asked = np.sort(_find_separating_positions(pair, task.q))
+    inputs = task.tokens(z, name_last_set(task, np.stack([asked, asked])))
     states = _run_states(model, inputs[:, :-1])
-    why = f"Its state of {model.bits} bits is the same behind both prefixes; " + (
-        f"{told.needed:.0f} bits would be needed."
-        if told.violated
-        else "its bits would do, but it uses them badly."
-    )
+    lack = "its bits would do, but it uses them badly."
+    if told.violated:
+        lack = f"{told.needed:.0f} bits would be needed."
+    why = f"Its state of {model.bits} bits is the same behind both prefixes; {lack}"
     gap = float(np.abs(states[0] - states[1]).max())
     return _replay_inputs(
         task, inputs, task.length - 1, model, inequality=told, hidden_gap=gap, why=why
@@ -267,27 +264,18 @@ def _report_pigeonhole(model: Recurrent, task: SparseAverage, told: Inequality) 
 
 
 def _run_states(model: Recurrent, X: Stack) -> Array:
-    tokens, state = encode_tokens(X, model.z, model.codes), model.start(len(X))
+    tokens = encode_tokens(X, model.z, model.codes)
+    state = model.start(len(X))
     for t in range(X.shape[1]):
         state = model.step(state, tokens[:, t])
     return state
 
 
-def _name_last_set(task: SparseAverage, y: Any) -> Any:
-    """The set the last token names; the others name the first positions, as where prefixes were
-    grown.
-    """
-    every = np.broadcast_to(np.arange(task.q), (2, task.length, task.q)).copy()
-    every[:, -1] = np.sort(y)
-    return every
-
-
 def _find_separating_positions(z: Stack, q: int) -> Any:
-    """Positions over which two prefixes of +-1 have different sums: the q largest differences, or
-    the q smallest.
-    """
+    """Positions over which two prefixes have different sums: most, or least, different ones."""
     order = np.argsort(z[0, :, 0] - z[1, :, 0], kind="stable")
-    least, most = order[:q], order[-q:]
+    least = order[:q]
+    most = order[-q:]
     sums = [abs(float((z[0, y, 0] - z[1, y, 0]).sum())) for y in (least, most)]
     return most if sums[1] >= sums[0] else least
 
@@ -306,20 +294,20 @@ def _attack_attention(
             "attacks on attention need a Transformer with a token map in front of standard"
             " attention."
         )
-    block, layer = model.blocks[0], model.blocks[0].layer
+    block = model.blocks[0]
+    layer = model.blocks[0].layer
     heads, _, m = layer.Q.shape
-    told = bound_by_counting(
-        task,
-        Sizes(
-            embed=m,
-            bits=held.bits,
-            heads=heads,
-            value_width=layer.outputs,
-            accuracy=accuracy,
-            residual=block.residual,
-        ),
+    sizes = Sizes(
+        embed=m,
+        bits=held.bits,
+        heads=heads,
+        value_width=layer.outputs,
+        accuracy=accuracy,
+        residual=block.residual,
     )
-    pair = None if block.residual else _find_two_sets(model, task, held, rng)
+    told = bound_by_counting(task, sizes)
+    # A residual carries the set past the messages, so that equal ones prove nothing.
+    pair = None if block.residual else find_two_sets(model, task, held, rng)
     if pair is None:
         tried = min(SETS, comb(task.length - 1, task.q))
         sentence = (
@@ -330,8 +318,8 @@ def _attack_attention(
         return Attack(
             Attacked.PIGEONHOLE if told.violated else Attacked.NONE_FOLLOWS, sentence, told
         )
-    inputs = _build_telling_inputs(task, *pair)
-    first, second = (_read_messages(model, task, np.array([y]), held)[0] for y in pair)
+    inputs = build_telling_inputs(task, *pair)
+    first, second = (read_messages(model, task, np.array([y]), held)[0] for y in pair)
     why = "Query, key and value of its last token are the same numbers for two sets."
     gap = float(np.abs(first - second).max())
     return _replay_inputs(
@@ -347,59 +335,6 @@ def _attack_attention(
 
 def _describe_message_size(bits: float) -> str:
     return f"{bits:,.0f} bits each" if isfinite(bits) else "not rounded"
-
-
-def _read_messages(model: Transformer, task: SparseAverage, sets: Any, held: NumberFormat) -> Array:
-    """All that attention sees of the last token, for each of its sets, all other tokens being the
-    same.
-    """
-    z = np.zeros((len(sets), task.length, task.dimension))
-    z[..., 0] = -1.0
-    y = np.broadcast_to(np.arange(task.q), (len(sets), task.length, task.q)).copy()
-    y[:, -1] = sets
-    tokens = model.blocks[0].map(task.tokens(z, y))[:, -1]
-    layer: Any = model.blocks[0].layer
-    return np.concatenate(
-        [held.round(tokens @ P) for part in (layer.Q, layer.K, layer.V) for P in part], axis=1
-    )
-
-
-def _find_two_sets(
-    model: Transformer, task: SparseAverage, held: NumberFormat, rng: np.random.Generator
-) -> tuple[Any, Any] | None:
-    """Two sets with the same message, all sets being tried where they are few, else random ones."""
-    seen: dict[bytes, Any] = {}
-    for sets in _list_set_batches(task, rng):
-        for y, told in zip(sets, _read_messages(model, task, sets, held) + 0.0, strict=True):
-            other = seen.setdefault(told.tobytes(), y)
-            if not np.array_equal(other, y):
-                return other, y
-    return None
-
-
-def _list_set_batches(task: SparseAverage, rng: np.random.Generator) -> Any:
-    others, size = task.length - 1, max(1, 200_000 // (task.length * task.width))
-    if comb(others, task.q) <= SETS:
-        every = combinations(range(others), task.q)
-        while batch := list(islice(every, size)):
-            yield np.array(batch)
-        return
-    for _ in range(-(-SETS // size)):
-        yield np.sort(
-            np.stack([rng.choice(others, task.q, replace=False) for _ in range(size)]), axis=1
-        )
-
-
-def _build_telling_inputs(task: SparseAverage, first: Any, second: Any) -> Stack:
-    """Inputs that differ in the last token's set only, with +e_1 at a position that the first set
-    has and -e_1 else.
-    """
-    z = np.zeros((2, task.length, task.dimension))
-    z[..., 0] = -1.0
-    z[:, np.setdiff1d(first, second)[0], 0] = 1.0
-    y = np.broadcast_to(np.arange(task.q), (2, task.length, task.q)).copy()
-    y[0, -1], y[1, -1] = first, second
-    return task.tokens(z, y)
 
 
 def _evaluate_rounded(model: Transformer, X: Stack, held: NumberFormat) -> Stack:
