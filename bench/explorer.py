@@ -35,7 +35,8 @@ INTERACTIONS = {
 }
 ANSWER = """selector => new Promise(done => {
     const start = performance.now(), from = document.querySelector('main').innerHTML;
-    const press = new KeyboardEvent('keydown', { key: 'ArrowRight', bubbles: true, cancelable: true });
+    const press = new KeyboardEvent(
+        'keydown', { key: 'ArrowRight', bubbles: true, cancelable: true });
     const node = document.querySelector(selector);
     node.focus();
     if (node.type === 'range') {

@@ -59,8 +59,10 @@ def comes_back(cell: Cell, seed: int) -> bool:
 def statistical_dimension(width: int, rank: int) -> float:
     r"""Measurements at which half succeed, if they were fully Gaussian.
 
-    $$r(2d - r) + \min_\tau (r \tau^2 + E \sum_i (\sigma_i - \tau)_+^2)$$ over the singular values of a Gaussian matrix
-    of size d - r, which follow the quarter circle law on [0, 2 sqrt(d - r)].
+    $$r(2d - r) + \min_\tau (r \tau^2 + E \sum_i (\sigma_i - \tau)_+^2)$$
+
+    over the singular values of a Gaussian matrix of size d - r, which follow the quarter
+    circle law on [0, 2 sqrt(d - r)].
     """
     n = width - rank
     s = (np.arange(4000) + 0.5) / 2000
@@ -217,9 +219,12 @@ def picture(
             " measurements."
         ),
     )
-    width, height = LEFT + len(RATIOS) * CELL + 40, bottom + 96
+    width = LEFT + len(RATIOS) * CELL + 40
+    height = bottom + 96
+    measured = " ".join(f"{r},{x:.2f},{p:.2f}" for (r, x), p in rates.items())
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" '
         'font-family="system-ui, sans-serif" style="font-variant-numeric: tabular-nums">',
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>',
         text(20, 32, title, size=16),
@@ -227,7 +232,7 @@ def picture(
         *rectangles(rates, ranks), *lines, *dots, *axes(ranks), *key(bottom + 62),
         text(x_of(1) - 4, TOP - 9, "1: no method works to the left", size=12, colour=LIMIT),
         *labels(theory, crossing, ranks),
-        f"<metadata>rank,ratio,rate {' '.join(f'{r},{x:.2f},{p:.2f}' for (r, x), p in rates.items())}</metadata></svg>",
+        f"<metadata>rank,ratio,rate {measured}</metadata></svg>",
     ]  # fmt: skip
     return "\n".join(parts)
 

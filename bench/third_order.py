@@ -32,7 +32,8 @@ import numpy as np, torch
 from simplicial_attention.simplicial_attention import naive_two_simplicial_attend
 torch.set_num_threads(1)
 data = np.load(sys.argv[1])
-q, k1, k2, v1, v2 = (torch.from_numpy(data[name])[:, None] for name in ("q", "k1", "k2", "v1", "v2"))
+names = ("q", "k1", "k2", "v1", "v2")
+q, k1, k2, v1, v2 = (torch.from_numpy(data[name])[:, None] for name in names)
 start = time.process_time()
 out = naive_two_simplicial_attend(q, (k1, k2), (v1, v2))
 np.savez(sys.argv[2], out=out[:, 0].numpy(), seconds=time.process_time() - start)

@@ -21,9 +21,9 @@ def _(mo):
     mo.md(r"""
         # Recover a head from its answers
 
-        A softmax head answers a sequence $X$ of tokens with $f(X) = \mathrm{softmax}(X W x_N)^\top X v$, where
-        $x_N$ is the last token. Nobody tells us $W$ and $v$; we may ask sequences. How many questions give them
-        away?
+        A softmax head answers a sequence $X$ of tokens with
+        $f(X) = \mathrm{softmax}(X W x_N)^\top X v$, where $x_N$ is the last token. Nobody tells us
+        $W$ and $v$; we may ask sequences. How many questions give them away?
         """)
     return
 
@@ -42,9 +42,9 @@ def _(mo):
     mo.md(r"""
         ## One number at a time
 
-        A single token $[e_i]$ attends to itself, whatever $W$ is: its answer is $v_i$. Two tokens $[y + u; y]$
-        put the weight $\sigma(u^\top W y)$ on the first, so that $f = y \cdot v + \sigma(u^\top W y)\,(u \cdot
-        v)$. One answer gives one entry of $W$.
+        A single token $[e_i]$ attends to itself, whatever $W$ is: its answer is $v_i$. Two tokens
+        $[y + u; y]$ put the weight $\sigma(u^\top W y)$ on the first, so that
+        $f = y \cdot v + \sigma(u^\top W y)\,(u \cdot v)$. One answer gives one entry of $W$.
         """)
     return
 
@@ -71,8 +71,9 @@ def _(mo):
     mo.md(r"""
         ## All of it, and a verdict
 
-        `keyhole.learn` does this for every entry, finds out by itself that there is no bias and what the rank
-        is, and then asks 128 fresh questions it was not fitted on. Only if those agree does it say EXACT.
+        `keyhole.learn` does this for every entry, finds out by itself that there is no bias and
+        what the rank is, and then asks 128 fresh questions it was not fitted on. Only if those
+        agree does it say EXACT.
         """)
     return
 
@@ -113,8 +114,8 @@ def _(mo):
     mo.md(r"""
         ## What about rounding?
 
-        An owner might round answers to bfloat16, three digits. Floats are dense near zero, though: questions
-        that are balanced to answer almost nothing show the digits that rounding hides.
+        An owner might round answers to bfloat16, three digits. Floats are dense near zero, though:
+        questions that are balanced to answer almost nothing show the digits that rounding hides.
         """)
     return
 
@@ -140,8 +141,8 @@ def _(mo):
     mo.md(r"""
         ## What cannot be recovered
 
-        Two heads in one sum can be moved, split or cancelled without changing an answer: *twins*. No number of
-        questions tells them apart, so `learn` says what is determined and what is not.
+        Two heads in one sum can be moved, split or cancelled without changing an answer: *twins*.
+        No number of questions tells them apart, so `learn` says what is determined and what is not.
         """)
     return
 

@@ -22,9 +22,9 @@ def _(mo):
     mo.md(r"""
         # What attention can compute
 
-        Every token names $q$ positions and wants the mean of the vectors there. One attention unit does it, if
-        the keys of the positions are such that any $q$ of them are a *face*: some query scores them equally and
-        everybody else lower.
+        Every token names $q$ positions and wants the mean of the vectors there. One attention unit
+        does it, if the keys of the positions are such that any $q$ of them are a *face*: some query
+        scores them equally and everybody else lower.
         """)
     return
 
@@ -61,8 +61,9 @@ def _(mo):
     mo.md(r"""
         ## Partners on a circle
 
-        Match2: does another token complete mine to 0 modulo $M$? A number becomes the angle $2\pi x / M$, and
-        the score of two tokens is the cosine of the sum of their angles: largest exactly where the sum is 0.
+        Match2: does another token complete mine to 0 modulo $M$? A number becomes the angle $2\pi x
+        / M$, and the score of two tokens is the cosine of the sum of their angles: largest exactly
+        where the sum is 0.
         """)
     return
 
@@ -92,8 +93,8 @@ def _(mo):
     mo.md(r"""
         ## Too small
 
-        Two people who own half of the tokens each can run a small unit by telling each other few bits. Where
-        the task needs more bits than that, no weights do it, trained or not.
+        Two people who own half of the tokens each can run a small unit by telling each other few
+        bits. Where the task needs more bits than that, no weights do it, trained or not.
         """)
     return
 
@@ -123,8 +124,8 @@ def _(mo):
     mo.md(r"""
         ## And back again
 
-        The last row of a unit is a single head with $W = K Q^\top$. So what was built can be hidden and
-        recovered from its answers.
+        The last row of a unit is a single head with $W = K Q^\top$. So what was built can be hidden
+        and recovered from its answers.
         """)
     return
 

@@ -9,10 +9,11 @@ The layer is softmax attention read at its last token, biases everywhere, then a
 units: f(X) = g(softmax(X (W x_N + h))^T X V + c (+ x_N)). AdamW with a short warm-up, batches drawn
 afresh.
 
-- averaging: a token is (z; code of its position; codes of the q = 2 positions it asks for, summed), width 4 + 6 + 6;
-  the answer is the mean of the two z. Length 6.
-- match2: a token is (cos, sin of 2 pi k x / 7 for k = 1, 2, 3; 1; 0), a blank (0, .., 0, 1) comes first, width 8; the
-  answer is +1 when some token x_i has x_i + x_N = 0 mod 7, else -1. Length 5 and the blank.
+- averaging: a token is (z; code of its position; codes of the q = 2 positions it asks for, summed),
+  width 4 + 6 + 6; the answer is the mean of the two z. Length 6.
+- match2: a token is (cos, sin of 2 pi k x / 7 for k = 1, 2, 3; 1; 0), a blank (0, .., 0, 1) comes
+  first, width 8; the answer is +1 when some token x_i has x_i + x_N = 0 mod 7, else -1. Length
+  5 and the blank.
 """
 
 from __future__ import annotations
