@@ -61,6 +61,7 @@ def as_generator(rng: object) -> np.random.Generator:
     """
     if isinstance(rng, np.random.Generator):
         return rng
+    # True and False are ints, and almost certainly a mistake here.
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
         return np.random.default_rng(int(cast(Any, rng)))
     needed = "rng must be a numpy.random.Generator or a whole number from 0 on"
@@ -73,15 +74,14 @@ def _find_thread_pools() -> ThreadpoolController:
 
 
 def pin_one_thread() -> AbstractContextManager[Any]:
-    """Linear algebra inside runs on one thread, so that its rounding, and what is asked next, is
-    the same each time.
-    """
+    """Linear algebra inside runs on one thread, so that it rounds the same each time."""
     return cast(Any, _find_thread_pools()).limit(limits=1, user_api="blas")
 
 
 class Scratch:
-    """Room for one large array at a time, used again unless somebody kept it: fresh pages cost more
-    than filling.
+    """Room for one large array at a time, used again unless somebody kept it.
+
+    Fresh pages cost more than filling them.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,8 @@ class Scratch:
     def array(self, shape: tuple[int, ...]) -> Array:
         """An array of that shape, not initialised, that nobody else holds."""
         size = math.prod(shape)
-        kept = sys.getrefcount(self._room) > 2  # the attribute and the argument
+        # The attribute and the argument hold two; anybody else still looks at the numbers.
+        kept = sys.getrefcount(self._room) > 2
         if kept or self._room.size < size:
             self._room = np.empty(size)
         return self._room[:size].reshape(shape)
@@ -101,7 +102,7 @@ def softmax(scores: Array) -> Array:
 
     $$\mathrm{softmax}(s)_i = e^{s_i - \max s} / \sum_j e^{s_j - \max s}$$
     """
-    # a difference beyond the largest number is weight 0 all the same
+    # A difference beyond the largest number is weight 0 all the same
     with np.errstate(over="ignore"):
         weights = scores - scores.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
@@ -130,20 +131,25 @@ class Format:
 
     def cast(self, numbers: Array) -> Array:
         """The nearest numbers of the format, ties to even; below 2^least they are evenly spaced."""
+        # Below the least exponent numbers are subnormal: their spacing no longer shrinks.
         exponent = np.maximum(np.frexp(numbers)[1] - 1, self.least) - (self.digits - 1)
         rounded = np.ldexp(np.rint(np.ldexp(numbers, -exponent)), exponent)
-        return np.where(
-            np.abs(rounded) < 2.0**self.largest * 2.0, rounded, np.copysign(np.inf, numbers)
-        )
+        finite = np.abs(rounded) < 2.0**self.largest * 2.0
+        return np.where(finite, rounded, np.copysign(np.inf, numbers))
 
 
-FORMATS = {"f64": Format(53, -1022, 1023), "f32": Format(24, -126, 127), "f16": Format(11, -14, 15)}
-FORMATS["bf16"] = Format(8, -126, 127)
+FORMATS = {
+    "f64": Format(53, -1022, 1023),
+    "f32": Format(24, -126, 127),
+    "f16": Format(11, -14, 15),
+    "bf16": Format(8, -126, 127),
+}
 
 
 def rms(values: Array) -> float:
     """Root mean square, 0 for an empty array, without overflow."""
     largest = float(np.max(np.abs(values), initial=0.0))
+    # Dividing by it would make 0 and infinity into NaN.
     if largest == 0.0 or not np.isfinite(largest):
         return largest
     return largest * float(np.sqrt(np.mean((values / largest) ** 2)))
@@ -178,12 +184,8 @@ def check_shape(name: str, array: Shaped, shape: tuple[int | None, ...]) -> None
     if len(array.shape) != len(shape) or any(
         w is not None and w != g for w, g in zip(shape, array.shape, strict=True)
     ):
-        wanted = (
-            "("
-            + ", ".join("any" if size is None else str(size) for size in shape)
-            + "," * (len(shape) == 1)
-            + ")"
-        )
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        wanted = f"({sizes}{',' * (len(shape) == 1)})"
         raise InvalidInput(f"{name} must have shape {wanted}; got {tuple(array.shape)}.")
 
 

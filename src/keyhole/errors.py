@@ -67,6 +67,4 @@ class RecoveryFailed(KeyholeError):
 
 
 class DoesNotFit(KeyholeError):
-    """No weights of the sizes and number format asked for are known; the message says what stands
-    in the way.
-    """
+    """No weights of these sizes and format are known; the message says what stands in the way."""

@@ -49,9 +49,9 @@ def test_cells_follow_their_equations_token_by_token(cell, rng):
 def test_a_rounded_state_has_as_many_values_as_its_bits_say(rng):
     model = Recurrent.random("gru", q=2, dimension=2, units=2, state_bits=3, rng=rng)
     assert model.bits == 6
-    state = model.rounded(rng.normal(size=(500, 2)))
+    state = model.round_state(rng.normal(size=(500, 2)))
     np.testing.assert_allclose(np.unique(state), np.linspace(-1, 1, 8))
-    np.testing.assert_array_equal(model.rounded(state), state)
+    np.testing.assert_array_equal(model.round_state(state), state)
 
 
 def test_positions_are_read_as_codes():

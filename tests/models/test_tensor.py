@@ -120,7 +120,7 @@ def test_scores_beyond_the_largest_number_are_refused(rng):
 
 def test_parts_of_a_softmax_join_to_the_whole(rng):
     scores, values = 30 * rng.normal(size=(4, 12)), rng.normal(size=(12, 3))
-    parts = Partial.of(scores[:, :5], values[:5]).joined(Partial.of(scores[:, 5:], values[5:]))
+    parts = Partial.of(scores[:, :5], values[:5]).join(Partial.of(scores[:, 5:], values[5:]))
     whole = np.exp(scores) @ values / np.exp(scores).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(parts.mean, whole, rtol=0, atol=1e-12)
 

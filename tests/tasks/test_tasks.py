@@ -137,7 +137,7 @@ def test_an_exhaustive_list_holds_every_input_once(task):
     assert len(inputs) == task.count
     if isinstance(task, SparseAverage):
         sets = {tuple(row) for row in inputs[..., 1 : 1 + task.q].reshape(-1, task.q)}
-        assert len(sets) == task._sets()
+        assert len(sets) == task._count_sets()
     else:
         assert len({x.tobytes() for x in inputs}) == task.count
 

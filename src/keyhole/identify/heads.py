@@ -1,4 +1,4 @@
-"""What answers determine: degrees of freedom, symmetries, distance modulo symmetry, twins."""
+"""Sums of heads: degrees of freedom, canonical form, distance modulo symmetry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from keyhole._arrays import Array, Matrix, Vector
 from keyhole.errors import InvalidInput
 from keyhole.models import Factored, Head, MultiHead
 
-SAME = 1e-12  # heads whose W differ by less than this, relatively, count as one
+# Heads whose W differ by less than this, relatively, count as one.
+SAME = 1e-12
 
 
 def head_freedom(
@@ -25,18 +26,21 @@ def head_freedom(
 ) -> int:
     """Numbers that the answers of one head determine.
 
-    $$r(2d - r) + r_v(d + o - r_v)$$ plus the numbers of a score bias (r for one inside the column space of W, d for
-    any other), o for a constant and d o for a residual. The limit of queries is this over o,
-    rounded up.
+    $$r(2d - r) + r_v(d + o - r_v)$$
+
+    plus the numbers of a score bias (r for one inside the column space of W, d for any other), o
+    for a constant and d o for a residual. The limit of queries is this over o, rounded up.
     """
     r = width if rank is None else rank
     v = min(width, outputs) if value_rank is None else value_rank
+    # A residual is a d x o matrix of its own, whatever the head does.
     extra = score_bias + outputs * constant + width * outputs * residual
     return r * (2 * width - r) + v * (width + outputs - v) + extra
 
 
 def matrix_rank(W: Array | Factored, cut: float = 1e-12) -> int:
     """Number of singular values above `cut` times the largest, cheap for factored matrices."""
+    # The product of the triangular factors has the same singular values, and is r x r.
     if isinstance(W, Factored):
         W = np.linalg.qr(W.A)[1] @ np.linalg.qr(W.B)[1].T
     values = np.linalg.svd(W, compute_uv=False)
@@ -44,18 +48,19 @@ def matrix_rank(W: Array | Factored, cut: float = 1e-12) -> int:
 
 
 def freedom(model: Head | MultiHead) -> int:
-    r"""Numbers that the answers of a model determine: the dimension of the set of functions around
-    it.
+    r"""Numbers that answers of a model determine: the dimension of the functions around it.
 
-    $$\sum_h \big( r_h(2d - r_h) + \rho_h(d + o - \rho_h) + b_h \big)$$ over the heads of the canonical form, $r_h$ and
-    $\rho_h$ the ranks of $W_h$ and $V_h$, and $b_h$ the numbers of a score bias: 0 where there is
-    none, $r_h$ for one in the column space of $W_h$, d for any other. A constant adds o, a residual
-    d o.
+    $$\sum_h \big( r_h(2d - r_h) + \rho_h(d + o - \rho_h) + b_h \big)$$
+
+    over the heads of the canonical form, $r_h$ and $\rho_h$ the ranks of $W_h$ and $V_h$, and $b_h$
+    the numbers of a score bias: 0 where there is none, $r_h$ for one in the column space of $W_h$,
+    d for any other. A constant adds o, a residual d o.
     """
-    form, U = canonical(model), getattr(model, "U", None)
-    total = form.outputs * bool(_fill_constant(form).any()) + form.width * form.outputs * (
-        U is not None and bool(U.any())
-    )
+    form = canonical(model)
+    U = getattr(model, "U", None)
+    total = form.outputs * bool(_fill_constant(form).any())
+    if U is not None and U.any():
+        total += form.width * form.outputs
     for W, V, h in zip(form.W, form.V, fill_score_biases(form), strict=True):
         rank = matrix_rank(W)
         total += head_freedom(
@@ -69,11 +74,11 @@ def freedom(model: Head | MultiHead) -> int:
 
 
 def _bias_freedom(W: Matrix, h: Vector, rank: int) -> int:
-    """Numbers of a score bias: it moves freely where it is not held inside the column space of
-    W.
-    """
+    """Numbers of a score bias: the rank of W inside its column space, else all."""
+    # Where there is no bias nothing is to be determined.
     if not h.any():
         return 0
+    # Brought to the size of W, or a short bias would pass for rounding beside it.
     unit = h / np.linalg.norm(h) * max(float(np.linalg.norm(W)), np.finfo(float).tiny)
     return rank if W.any() and matrix_rank(np.column_stack([W, unit])) == rank else len(h)
 
@@ -101,16 +106,13 @@ class Distance:
     @property
     def largest(self) -> float:
         """The worst of the parts; infinite when the numbers of heads differ."""
-        return (
-            max(self.W, self.V, self.h, self.c, self.U)
-            if self.heads[0] == self.heads[1]
-            else float("inf")
-        )
+        if self.heads[0] == self.heads[1]:
+            return max(self.W, self.V, self.h, self.c, self.U)
+        return float("inf")
 
 
 def canonical(model: Head | MultiHead) -> MultiHead:
-    """The form that models with one function share: equal heads merged, idle ones dropped, the rest
-    in order.
+    """The form that models with one function share: heads merged, idle ones dropped, in order.
 
     Heads of equal W and h have equal softmax weights, so their V are added; heads whose sum of V is
     zero go, and all heads with W = 0 and h = 0, which take plain means, are one. Heads are sorted
@@ -119,13 +121,15 @@ def canonical(model: Head | MultiHead) -> MultiHead:
     heads = [model] if isinstance(model, Head) else list(model.heads)
     merged: list[tuple[Array, Array, Array]] = []
     for head in heads:
-        W, h = np.asarray(head.W), np.zeros(head.width) if head.h is None else head.h
+        W = np.asarray(head.W)
+        h = np.zeros(head.width) if head.h is None else head.h
         for at, (W2, V2, h2) in enumerate(merged):
             if relative_distance(W, W2) < SAME and relative_distance(h, h2) < SAME:
                 merged[at] = (W2, V2 + head.V, h2)
                 break
         else:
             merged.append((W, np.array(head.V), h))
+    # Idle is relative to the largest read-out: rounding of a sum of V leaves 1e-16 of it.
     scale = max((float(np.abs(head.V).max(initial=0.0)) for head in heads), default=0.0)
     kept = sorted(
         (m for m in merged if np.abs(m[1]).max(initial=0.0) > SAME * scale), key=_build_sort_key
@@ -136,9 +140,7 @@ def canonical(model: Head | MultiHead) -> MultiHead:
 
 
 def _build_sort_key(head: tuple[Array, Array, Array]) -> tuple[float, ...]:
-    """What heads are sorted by: largest W first, and entries of W, h and V where sizes are
-    equal.
-    """
+    """What heads are sorted by: largest W first, then entries of W, h and V."""
     W, V, h = head
     return (-float(np.linalg.norm(W)), *W.ravel().tolist(), *h.tolist(), *V.ravel().tolist())
 
@@ -153,7 +155,8 @@ def distance(a: Head | MultiHead, b: Head | MultiHead) -> Distance:
             "models to compare must have one width and one number of outputs; got "
             f"{(a.width, a.outputs)} and {(b.width, b.outputs)}."
         )
-    first, second = canonical(a), canonical(b)
+    first = canonical(a)
+    second = canonical(b)
     pairs = assign_heads(first, second)
     worst = {
         name: max((relative_distance(x[i], y[j]) for i, j in pairs), default=0.0)
@@ -172,9 +175,7 @@ def distance(a: Head | MultiHead, b: Head | MultiHead) -> Distance:
 
 
 def assign_heads(a: MultiHead, b: MultiHead) -> list[tuple[int, int]]:
-    """Heads of one model and those of another, matched so that the sum of relative distances of W
-    and V is least.
-    """
+    """Heads of one model matched to another's, by the least sum of distances of W and V."""
     from scipy.optimize import linear_sum_assignment
 
     cost = np.array(

@@ -1,6 +1,4 @@
-"""Networks and one-layer Transformers: degrees of freedom and distance modulo what answers do not
-determine.
-"""
+"""Networks and one-layer Transformers: freedom, and distance modulo what answers hide."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from keyhole.models import AbsAffine, OneLayer, ReluNet
 
 @dataclass(frozen=True, slots=True)
 class NetworkDistance:
-    """How far two networks with one hidden layer are apart once order, signs and merging no longer
-    count.
+    """How far two networks are apart once order, signs and merging no longer count.
 
     Args:
         n: largest distance of matched unit normals.
@@ -37,17 +34,14 @@ class NetworkDistance:
     @property
     def largest(self) -> float:
         """The worst of the parts; infinite when the numbers of hyperplanes differ."""
-        return (
-            max(self.n, self.t, self.D, self.P, self.q)
-            if self.hidden[0] == self.hidden[1]
-            else float("inf")
-        )
+        if self.hidden[0] == self.hidden[1]:
+            return max(self.n, self.t, self.D, self.P, self.q)
+        return float("inf")
 
 
 def network_distance(a: ReluNet | AbsAffine, b: ReluNet | AbsAffine) -> NetworkDistance:
-    """Distance of two ReLU networks modulo what values do not determine, hyperplanes matched by
-    least total cost.
-    """
+    """Distance of two ReLU networks modulo what values hide, hyperplanes matched."""
+    # Imported here: most users never compare networks.
     from scipy.optimize import linear_sum_assignment
 
     if (a.width, a.outputs) != (b.width, b.outputs):
@@ -57,26 +51,28 @@ def network_distance(a: ReluNet | AbsAffine, b: ReluNet | AbsAffine) -> NetworkD
         )
     f, g = ((m.normal_form() if isinstance(m, ReluNet) else m).canonical() for m in (a, b))
     size = max(float(np.abs(m.D).max(initial=0.0)) for m in (f, g)) or 1.0
+    # A hyperplane has two normals, and jumps do not tell them apart.
     signs = np.where(f.n @ g.n.T < 0, -1.0, 1.0)
     n = np.linalg.norm(f.n[:, None] - signs[..., None] * g.n, axis=2)
-    t = np.abs(f.t[:, None] - signs * g.t) / np.maximum(
-        1.0, np.maximum(np.abs(f.t)[:, None], np.abs(g.t))
-    )
+    larger = np.maximum(np.abs(f.t)[:, None], np.abs(g.t))
+    t = np.abs(f.t[:, None] - signs * g.t) / np.maximum(1.0, larger)
     D = np.linalg.norm(f.D[:, None] - g.D, axis=2) / size
+    # Cut at 1, so that one far offset does not decide the whole matching.
     at = linear_sum_assignment(np.minimum(n, 1.0) + np.minimum(t, 1.0) + np.minimum(D, 1.0))
     parts = {
         name: float(cost[at].max(initial=0.0)) for name, cost in (("n", n), ("t", t), ("D", D))
     }
+    # P is a sum of jumps, and known as well as they are.
     scale = max(float(np.linalg.norm(f.P)), float(np.linalg.norm(g.P)), size)
     constant = max(float(np.linalg.norm(f.q)), float(np.linalg.norm(g.q)), size)
-    P, q = float(np.linalg.norm(f.P - g.P)) / scale, float(np.linalg.norm(f.q - g.q)) / constant
+    P = float(np.linalg.norm(f.P - g.P)) / scale
+    q = float(np.linalg.norm(f.q - g.q)) / constant
     return NetworkDistance(**parts, P=P, q=q, hidden=(f.hidden, g.hidden))
 
 
 @dataclass(frozen=True, slots=True)
 class OneLayerDistance:
-    """How far two one-layer Transformers are apart in what answers determine: scores, lone answers,
-    mixing.
+    """How far two one-layer Transformers are apart in what answers determine.
 
     Args:
         W: relative Frobenius distance of the score matrices.
@@ -102,6 +98,7 @@ def one_layer_distance(a: OneLayer, b: OneLayer) -> OneLayerDistance:
     Directions that the network ignores do not count in M.
     """
     f, g = (_find_lone_form(model) for model in (a, b))
+    # M acts on answers only through what the network sees, weighted by how much.
     seen = np.concatenate([f.n * np.linalg.norm(f.D, axis=1, keepdims=True), f.P])
     h, k = (np.zeros(m.width) if m.head.h is None else m.head.h for m in (a, b))
     W = np.asarray(a.head.W)
@@ -129,7 +126,9 @@ def one_layer_freedom(
 ) -> int:
     """Numbers that the answers of a one-layer Transformer determine.
 
-    $$k(d + m) + m(d + 1) + r(2d - r)$$ plus the numbers of a score bias and, with a residual, the $d^2$ of M.
+    $$k(d + m) + m(d + 1) + r(2d - r)$$
+
+    plus the numbers of a score bias and, with a residual, the $d^2$ of M.
     """
     r = width if rank is None else rank
     network = hidden * (width + outputs) + outputs * (width + 1)

@@ -13,7 +13,8 @@ from keyhole.claims import Certificate, Check
 from keyhole.identify.heads import fill_score_biases, relative_distance
 from keyhole.models import Factored, Head, MultiHead
 
-_ROUNDING = 1e-11  # answers that differ by less than this, relatively, count as the same
+# Answers that differ by less than this, relatively, count as the same.
+_ROUNDING = 1e-11
 
 
 class Symmetry(StrEnum):
@@ -62,14 +63,14 @@ Candidate = tuple[Head | MultiHead, Symmetry, str]
 
 
 def twins(model: Head | MultiHead, *, rng: Rng) -> tuple[Twin, ...]:
-    """Distinct parameters with the function of `model`, one for each symmetry it has; certificate
-    BSHK26/7.1.
+    """Distinct parameters with one function, for each symmetry of `model`; BSHK26/7.1.
 
     Every model without a residual has some: a head may be split, and heads that cancel or are idle
     may be added. Canonical forms are alike for all of them.
     """
     rng = as_generator(rng)
     candidates = list(_change_gauge(model, rng)) if isinstance(model, Head) else []
+    # A sum of heads has no place for a residual.
     if not isinstance(model, Head) or model.U is None:
         candidates += _rearrange_heads(_expand_heads(model), rng)
     found = [
@@ -92,15 +93,14 @@ def _expand_heads(model: Head | MultiHead) -> MultiHead:
 
 def _change_gauge(head: Head, rng: np.random.Generator) -> Iterator[Candidate]:
     if isinstance(head.W, Factored) and head.W.A.shape[1] > 0:
+        # Orthogonal, so well conditioned, and times 2, so that it is not lost in a change of basis.
         G = np.linalg.qr(rng.normal(size=(head.W.A.shape[1],) * 2))[0] * 2.0
         other = Factored(head.W.A @ G, head.W.B @ np.linalg.inv(G).T)
         yield replace(head, W=other), Symmetry.GAUGE, "A became A G and B became B G^-T."
 
 
 def _rearrange_heads(model: MultiHead, rng: np.random.Generator) -> list[Candidate]:
-    """Twins of a sum of heads; what may be anything is drawn of the size of the model's own
-    entries.
-    """
+    """Twins of a sum of heads; what is free is drawn of the size of its entries."""
     W = rng.normal(size=model.W.shape[1:]) * (rms(model.W) or 1.0)
     V = rng.normal(size=model.V.shape[1:]) * (rms(model.V) or 1.0)
     built = (
@@ -115,22 +115,19 @@ def _rearrange_heads(model: MultiHead, rng: np.random.Generator) -> list[Candida
 def _reorder_heads(model: MultiHead) -> Candidate | None:
     moved = np.roll(np.arange(len(model.W)), 1)
     parts = {"W": model.W[moved], "V": model.V[moved], "h": fill_score_biases(model)[moved]}
+    # A single head, or equal ones, stay what they are when moved: no twin.
     if all(np.array_equal(part, getattr(model, name)) for name, part in parts.items()):
         return None
-    return (
-        replace(model, **parts),
-        Symmetry.ORDER,
-        "Every head moved one place, the last to the front.",
-    )
+    told = "Every head moved one place, the last to the front."
+    return replace(model, **parts), Symmetry.ORDER, told
 
 
 def _split_values(model: MultiHead, share: Matrix) -> Candidate | None:
-    """Another split of V among two heads of one W; where there are no such two, of one head into
-    two.
-    """
+    """Another split of V among two heads of one W, or of one head into two."""
     if len(model.W) == 0:
         return None
-    alike, moved = _find_alike_heads(model), model.V.copy()
+    alike = _find_alike_heads(model)
+    moved = model.V.copy()
     if alike is None:
         moved[0] -= share
         twin = _append_heads(
@@ -160,11 +157,8 @@ def _change_idle_head(model: MultiHead, W: Matrix) -> Candidate:
         return twin, Symmetry.IDLE, "A head with V = 0 and a random W was added."
     changed = model.W.copy()
     changed[idle[0]] = W
-    return (
-        replace(model, W=changed),
-        Symmetry.IDLE,
-        f"Head {idle[0] + 1} has V = 0 and got a random W.",
-    )
+    told = f"Head {idle[0] + 1} has V = 0 and got a random W."
+    return replace(model, W=changed), Symmetry.IDLE, told
 
 
 def _append_heads(model: MultiHead, W: Array, V: Array, h: Array) -> MultiHead:
@@ -204,6 +198,7 @@ def _confront_twin(
 
 
 def _measure_disagreement(model: Head | MultiHead, twin: Head | MultiHead, X: Sequences) -> float:
+    # The rounding of an answer goes by the values it averages, not by what they cancel to.
     values = np.maximum(model.magnitude(X), twin.magnitude(X)) + np.abs(model(X)).max(axis=1)
     return float((np.abs(model(X) - twin(X)).max(axis=1) / np.where(values > 0, values, 1.0)).max())
 
@@ -219,11 +214,11 @@ def _draw_twin_sequences(model: Head | MultiHead, rng: np.random.Generator) -> I
 def _measure_parameter_distance(model: Head | MultiHead, twin: Head | MultiHead) -> float:
     """Relative distance of the parameters as they stand, an absent head counting as zeros."""
     factored = [m for m in (model, twin) if isinstance(m, Head) and isinstance(m.W, Factored)]
-    a, b = (
-        (_stack_factors(m) for m in factored)
-        if len(factored) == 2
-        else (_list_head_parameters(m) for m in (model, twin))
-    )
+    # Two factored heads have one product by construction: their factors are compared.
+    if len(factored) == 2:
+        a, b = (_stack_factors(m) for m in factored)
+    else:
+        a, b = (_list_head_parameters(m) for m in (model, twin))
     rows = max(len(a), len(b))
     return relative_distance(
         *(np.concatenate([x, np.zeros((rows - len(x), x.shape[1]))]) for x in (a, b))

@@ -106,6 +106,7 @@ class Head:
     def __post_init__(self) -> None:
         if not isinstance(self.W, Factored):
             object.__setattr__(self, "W", freeze_array(self.W))
+        # Frozen at birth, so that a model can be shared and a plan stays true of it.
         for name in ("V", "h", "c", "U"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, freeze_array(getattr(self, name)))
@@ -139,6 +140,7 @@ class Head:
         spread = scale / np.sqrt(width)
         W: Array | Factored = rng.normal(size=(width, width)) * spread
         if rank is not None:
+            # The product of r terms has entries of size sqrt(r), which is divided out.
             A, B = rng.normal(size=(2, width, rank))
             W = Factored(A * spread / np.sqrt(max(1, rank)), B)
         h, c = (rng.normal(size=width), rng.normal(size=outputs)) if biases else (None, None)
@@ -229,6 +231,7 @@ class MultiHead:
     def heads(self) -> tuple[Head, ...]:
         """The summands; the constant goes with the first."""
         h = [None] * len(self.W) if self.h is None else list(self.h)
+        # A constant belongs to no head, and must be counted once.
         c = [self.c, *[None] * len(self.W)][: len(self.W)]
         return tuple(Head(*parts) for parts in zip(self.W, self.V, h, c, strict=True))
 
@@ -251,7 +254,9 @@ class MultiHead:
     def magnitude(self, X: Sequences) -> PerSequence:
         """Largest |x_i V_h| over tokens and heads."""
         tokens = X.reshape(-1, self.width)
+        # Head by head: all at once would hold heads x tokens x outputs numbers.
         values = [np.abs(tokens @ V).max(axis=1).reshape(X.shape[:2]).max(axis=1) for V in self.V]
+        # A sum of no heads answers its constant, and has no values.
         return np.max([np.zeros(len(X)), *values], axis=0)
 
     def __call__(self, X: Sequences) -> Answers:
@@ -311,5 +316,6 @@ class SelfAttention:
             raise InvalidInput(
                 f"c must have {self.outputs} rows, one per output; got shape {read.shape}."
             )
-        W, V = self.K @ self.Q.swapaxes(-1, -2), self.V @ read
+        W = self.K @ self.Q.swapaxes(-1, -2)
+        V = self.V @ read
         return Head(W[0], V[0]) if len(W) == 1 else MultiHead(W, V)

@@ -1,5 +1,4 @@
-r"""Networks that attention is compared with: fully connected ones on all tokens at once, and
-recurrent ones.
+r"""Networks that attention is compared with: fully connected, and recurrent ones.
 
 Both are called on the tokens of sparse averaging, $(z ; y ; i)$, one answer per token. Where a
 model has `codes`, a matrix with one row per position, it reads $(z ; \mathrm{code}(y_1), \dots,
@@ -8,8 +7,6 @@ model has `codes`, a matrix with one row per position, it reads $(z ; \mathrm{co
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -32,9 +29,12 @@ from keyhole._arrays import (
 )
 from keyhole.errors import InvalidInput
 
-CELLS = {"gru": 3, "lstm": 4}  # gates
-STATES = {"gru": 1, "lstm": 2}  # numbers remembered per unit
-UNROUNDED = 64  # bits of a number of state that is not rounded
+# Gates of a cell.
+CELLS = {"gru": 3, "lstm": 4}
+# Numbers remembered per unit.
+STATES = {"gru": 1, "lstm": 2}
+# Bits of a number of state that is not rounded.
+UNROUNDED = 64
 
 Hidden = Float[Array, "batch _"]
 
@@ -71,6 +71,7 @@ class Mlp:
         for k, (W, b) in enumerate(zip(self.W, self.b, strict=True)):
             check_shape(f"W{k}", W, (len(b), inputs))
             inputs = len(b)
+        # Tokens stand side by side, each with as many numbers.
         if self.W[0].shape[1] % self.length or inputs % self.length:
             raise InvalidInput(
                 f"inputs and outputs of an mlp on {self.length} tokens are multiples of that; "
@@ -123,8 +124,7 @@ class Mlp:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Cell:
-    """The weights of one recurrent layer, gates stacked as torch stacks them (r, z, n for a GRU; i,
-    f, g, o).
+    """The weights of one recurrent layer, gates stacked as torch does (r, z, n; i, f, g, o).
 
     Args:
         Wx: gates * units x inputs.
@@ -154,8 +154,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Recurrent:
-    """A GRU or an LSTM that reads tokens left to right and answers an affine map of its top layer
-    at each.
+    """A GRU or an LSTM, read left to right, that answers an affine map of its top layer.
 
     Args:
         cell: gru or lstm.
@@ -219,7 +218,8 @@ class Recurrent:
         rng = as_generator(rng)
         if cell not in CELLS:
             raise InvalidInput(f"a recurrent network is made of gru or lstm cells; got {cell!r}.")
-        gates, widths = CELLS[cell] * units, [dimension + q + 1, *[units] * (layers - 1)]
+        gates = CELLS[cell] * units
+        widths = [dimension + q + 1, *[units] * (layers - 1)]
         cells = tuple(
             Cell(
                 rng.normal(size=(gates, d)) / np.sqrt(units),
@@ -228,7 +228,8 @@ class Recurrent:
             )
             for d in widths
         )
-        Wo, bo = rng.normal(size=(dimension, units)) / np.sqrt(units), np.zeros(dimension)
+        Wo = rng.normal(size=(dimension, units)) / np.sqrt(units)
+        bo = np.zeros(dimension)
         return cls(cell, cells, Wo, bo, tuple(range(dimension)), None, state_bits, state_range)
 
     @property
@@ -268,7 +269,7 @@ class Recurrent:
             after = (_step_gru if self.cell == "gru" else _step_lstm)(part, held, x)
             x = after[:, : part.units]
             parts.append(after)
-        return self.rounded(np.concatenate(parts, axis=1))
+        return self.round_state(np.concatenate(parts, axis=1))
 
     def _split(self, state: Hidden) -> list[Hidden]:
         ends = np.cumsum([STATES[self.cell] * part.units for part in self.cells])
@@ -277,12 +278,12 @@ class Recurrent:
     def grid(self, state: Hidden) -> Any:
         """A rounded state as whole numbers 0 .. 2^state_bits - 1."""
         levels = 2.0**self.state_bits - 1.0
-        return np.rint((np.clip(state / self.state_range, -1.0, 1.0) + 1.0) / 2.0 * levels).astype(
-            np.int64
-        )
+        share = (np.clip(state / self.state_range, -1.0, 1.0) + 1.0) / 2.0
+        return np.rint(share * levels).astype(np.int64)
 
-    def rounded(self, state: Hidden) -> Hidden:
+    def round_state(self, state: Hidden) -> Hidden:
         """The nearest state on the grid."""
+        # Rounding a float64 to a grid of 2^64 points would lose bits, not keep them.
         if self.state_bits == UNROUNDED:
             return state
         return self.state_range * (2.0 * self.grid(state) / (2.0**self.state_bits - 1.0) - 1.0)
@@ -290,7 +291,9 @@ class Recurrent:
     def __call__(self, X: Sequences) -> Stack:
         """The answers, one row per token."""
         check_sequences(X, self.width)
-        tokens, state = encode_tokens(X, self.z, self.codes), self.start(len(X))
+        tokens = encode_tokens(X, self.z, self.codes)
+        state = self.start(len(X))
+        # The top layer stands last; of an LSTM its h, before its c.
         top = self.remembered - STATES[self.cell] * self.cells[-1].units
         rows: list[Array] = []
         for t in range(self.passes * X.shape[1]):
@@ -300,30 +303,33 @@ class Recurrent:
 
 
 def _sigmoid(x: Array) -> Array:
+    # The logistic function without an exponential that could overflow.
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
 def _step_gru(cell: Cell, h: Hidden, x: Hidden) -> Hidden:
-    a, b = x @ cell.Wx.T + cell.bx, h @ cell.Wh.T + cell.bh
-    (r, u, n), (rh, uh, nh) = np.split(a, 3, axis=1), np.split(b, 3, axis=1)
+    a = x @ cell.Wx.T + cell.bx
+    b = h @ cell.Wh.T + cell.bh
+    r, u, n = np.split(a, 3, axis=1)
+    rh, uh, nh = np.split(b, 3, axis=1)
     keep = _sigmoid(u + uh)
     return (1.0 - keep) * np.tanh(n + _sigmoid(r + rh) * nh) + keep * h
 
 
 def _step_lstm(cell: Cell, state: Hidden, x: Hidden) -> Hidden:
-    h, c = state[:, : cell.units], state[:, cell.units :]
+    h = state[:, : cell.units]
+    c = state[:, cell.units :]
     i, f, g, o = np.split(x @ cell.Wx.T + cell.bx + h @ cell.Wh.T + cell.bh, 4, axis=1)
     c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
     return np.concatenate([_sigmoid(o) * np.tanh(c), c], axis=1)
 
 
 def encode_tokens(X: Sequences, z: tuple[int, ...], codes: Matrix | None) -> Stack:
-    """Tokens as a model reads them: positions as codes where it has codes (none, written -1, is
-    zeros).
-    """
+    """Tokens as a model reads them; where it has codes, positions are codes, and -1 is zeros."""
     if codes is None:
         return X
     rest = [k for k in range(X.shape[-1]) if k not in z]
+    # Columns other than z hold positions, written as numbers.
     named = np.rint(X[..., rest]).astype(np.int64)
     coded = np.where(named[..., None] >= 0, codes[np.maximum(named, 0)], 0.0)
     return np.concatenate([X[..., list(z)], coded.reshape(*X.shape[:2], -1)], axis=-1)
@@ -337,56 +343,3 @@ def _freeze_codes(model: Any) -> None:
     if model.codes is not None:
         object.__setattr__(model, "codes", freeze_array(model.codes))
         check_shape("codes", model.codes, (None, None))
-
-
-def describe_baseline(model: Mlp | Recurrent) -> tuple[dict[str, str], dict[str, Array]]:
-    """Metadata and tensors of a baseline, for its file."""
-    codes = {} if model.codes is None else {"codes": model.codes}
-    about = {"z": json.dumps(list(model.z))}
-    if isinstance(model, Mlp):
-        named = {
-            f"{name}{k}": part for name in ("W", "b") for k, part in enumerate(getattr(model, name))
-        }
-        tensors = {f"mlp.{name}": part for name, part in (named | codes).items()}
-        return about | {"kind": "mlp", "length": str(model.length), "activation": "relu"}, tensors
-    named = {
-        f"{k}.{name}": getattr(cell, name) for k, cell in enumerate(model.cells) for name in _CELL
-    }
-    tensors = {
-        f"rnn.{name}": part
-        for name, part in (named | codes | {"Wo": model.Wo, "bo": model.bo}).items()
-    }
-    rounding = {"state_bits": str(model.state_bits), "state_range": repr(float(model.state_range))}
-    about |= {"passes": str(model.passes)} if model.passes > 1 else {}
-    return about | rounding | {"kind": "rnn", "cell": model.cell}, tensors
-
-
-_CELL = ("Wx", "Wh", "bx", "bh")
-
-
-def restore_baseline(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> Mlp | Recurrent:
-    """A baseline from its file.
-
-    Raises:
-        InvalidInput: something is missing, or makes no sense.
-    """
-    kind = metadata["kind"]
-    parts = {name.removeprefix(f"{kind}."): part for name, part in tensors.items()}
-    try:
-        z = tuple(int(k) for k in json.loads(metadata["z"]))
-        codes = parts.pop("codes", None)
-        if kind == "mlp":
-            layers = len(parts) // 2
-            W, b = (tuple(parts[f"{name}{k}"] for k in range(layers)) for name in ("W", "b"))
-            return Mlp(W, b, int(metadata["length"]), z, codes)
-        layers = (len(parts) - 2) // len(_CELL)
-        cells = tuple(Cell(*(parts[f"{k}.{name}"] for name in _CELL)) for k in range(layers))
-        rounding = int(metadata["state_bits"]), float(metadata["state_range"])
-        passes = int(metadata.get("passes", "1"))
-        return Recurrent(
-            metadata["cell"], cells, parts["Wo"], parts["bo"], z, codes, *rounding, passes
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise InvalidInput(
-            f"a {kind} file lacks something, or holds what makes no sense: {error}."
-        ) from error

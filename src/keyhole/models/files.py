@@ -1,6 +1,4 @@
-"""Models as safetensors files: metadata `kind` and `format`, checked on the way in, never
-pickled.
-"""
+"""Models as safetensors files of a kind and a format, checked on the way in, never pickled."""
 
 from __future__ import annotations
 
@@ -17,11 +15,13 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
-from keyhole.models.baselines import Mlp, Recurrent, describe_baseline, restore_baseline
+from keyhole.models.baseline_files import describe_baseline, restore_baseline
+from keyhole.models.baselines import Mlp, Recurrent
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention
 from keyhole.models.transformer import OneLayer
 
+# Raised when older readers would misread a file.
 FORMAT = "1"
 Saved = (
     Head
@@ -150,16 +150,14 @@ def write_tensors(path: Path, metadata: Mapping[str, str], tensors: Mapping[str,
 
 
 def _describe_model(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
-    """Metadata and tensors of a model; those of a one-layer Transformer are its parts', named
-    head.* and net.*.
-    """
+    """Metadata and tensors of a model; a one-layer Transformer's are named head.* and net.*."""
     if isinstance(model, Mlp | Recurrent):
         return describe_baseline(model)
     if isinstance(model, OneLayer):
-        (_, head), (about, net) = _describe_model(model.head), _describe_model(model.net)
-        tensors = {f"head.{name}": a for name, a in head.items()} | {
-            f"net.{name}": a for name, a in net.items()
-        }
+        _, head = _describe_model(model.head)
+        about, net = _describe_model(model.net)
+        tensors = {f"head.{name}": a for name, a in head.items()}
+        tensors |= {f"net.{name}": a for name, a in net.items()}
         residual = {"kind": "onelayer", "residual": "true" if model.residual else "false"}
         return about | residual | {"net_kind": about["kind"]}, tensors
     kind = next((name for name, kind in _KINDS.items() if isinstance(model, kind.type)), None)
@@ -174,9 +172,8 @@ def _describe_model(model: Saved) -> tuple[dict[str, str], dict[str, Array]]:
 def _sort_header(content: bytes) -> bytes:
     """The same file with its header in sorted order, so that equal models are equal files."""
     size = int.from_bytes(content[:8], "little")
-    header = json.dumps(
-        json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")
-    ).encode()
+    parts = json.loads(content[8 : 8 + size])
+    header = json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
     return content[:8] + header.ljust(size) + content[8 + size :]
 
 
@@ -193,7 +190,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
+            # Renaming is atomic, but only bytes on disk survive a power cut.
             os.fsync(file.fileno())
+        # Temporary files are private; what replaces the target should be readable as any file.
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
@@ -207,8 +206,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model file back, checking its metadata, names and shapes; the kind in the file says
-    which model it is.
+    """Read a model file back, checked; the kind in it says which model it is.
 
     Raises:
         InvalidInput: the file is missing, is not safetensors, or is not one of ours.
@@ -219,13 +217,14 @@ def load(path: str | os.PathLike[str]) -> Any:
             f"{path} must name a kind ({', '.join(_NAMES)}) and format {FORMAT} in its metadata; "
             f"got {str(metadata)[:200]}."
         )
+    # Error bars lie beside the weights, and are no part of the model.
     weights = {name: array for name, array in tensors.items() if not name.endswith(".bar")}
     try:
         if metadata["kind"] in ("mlp", "rnn"):
             return restore_baseline(metadata, weights)
-        return (_restore_one_layer if metadata["kind"] == "onelayer" else _restore_model)(
-            metadata, weights
-        )
+        if metadata["kind"] == "onelayer":
+            return _restore_one_layer(metadata, weights)
+        return _restore_model(metadata, weights)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
 
@@ -241,16 +240,16 @@ def _restore_model(metadata: Mapping[str, str], weights: Mapping[str, Array]) ->
 
 def _restore_one_layer(metadata: Mapping[str, str], weights: Mapping[str, Array]) -> OneLayer:
     """A one-layer Transformer from the parts head.* and net.*."""
-    kind, residual = metadata.get("net_kind"), metadata.get("residual")
+    kind = metadata.get("net_kind")
+    residual = metadata.get("residual")
     if kind not in ("relu", "absaffine") or residual not in ("true", "false"):
         raise InvalidInput(
             "a onelayer file says net_kind (relu or absaffine) and residual (true or false) in its"
             f" metadata; got {kind!r} and {residual!r}."
         )
     parts = {part: _take_part(weights, part) for part in ("head", "net")}
-    if extra := set(weights) - {
-        f"{part}.{name}" for part, named in parts.items() for name in named
-    }:
+    known = {f"{part}.{name}" for part, named in parts.items() for name in named}
+    if extra := set(weights) - known:
         raise InvalidInput(f"a onelayer file holds head.* and net.*; unknown {sorted(extra)}.")
     net = _restore_model({**metadata, "kind": kind}, parts["net"])
     return OneLayer(_restore_model({"kind": "head"}, parts["head"]), net, residual == "true")
@@ -273,9 +272,11 @@ def load_bars(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def _check_names(name: str, kind: _Kind, got: set[str]) -> None:
+    # A head of low rank is stored as its factors.
     factored = kind.type is Head and "A" in got
     needed = (kind.required - {"W"}) | {"A", "B"} if factored else kind.required
-    missing, extra = needed - got, got - needed - kind.optional
+    missing = needed - got
+    extra = got - needed - kind.optional
     if missing or extra:
         raise InvalidInput(
             f"a {name} file holds {sorted(needed)} and may hold {sorted(kind.optional)}; "

@@ -19,8 +19,7 @@ from keyhole._arrays import (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LinearAttention:
-    r"""A sequence-to-sequence layer whose heads are summed and whose scores are weights as they
-    are.
+    r"""A sequence-to-sequence layer of summed heads whose scores are the weights.
 
     $$F(X) = \sum_h X Q_h K_h^\top X^\top X V_h$$
 

@@ -51,9 +51,7 @@ class NumberFormat(Protocol):
 
     @property
     def fixed(self) -> tuple[int, int] | None:
-        """Integer and fraction bits of the least fixed-point format that holds every number; None
-        where none does.
-        """
+        """Bits of the least fixed-point format that holds every number; None where none does."""
         ...
 
     def round(self, numbers: Array) -> Array:
@@ -63,8 +61,7 @@ class NumberFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedPoint:
-    """Multiples of 2^-fraction from -2^integer up to 2^integer - 2^-fraction; what lies beyond
-    saturates.
+    """Multiples of 2^-fraction from -2^integer to just below 2^integer; others saturate.
 
     Args:
         integer: bits before the point, I.
@@ -75,6 +72,7 @@ class FixedPoint:
     fraction: int
 
     def __post_init__(self) -> None:
+        # Beyond 53 bits float64, in which formats are emulated, would round by itself.
         if self.integer < 0 or self.fraction < 0 or self.bits > 53:
             raise InvalidInput(
                 "fixed point needs integer and fraction bits >= 0, at most 52 together (float64"
@@ -149,6 +147,7 @@ class FloatingPoint:
     def fixed(self) -> tuple[int, int]:
         """Integer and fraction bits of the least fixed-point format that holds every number."""
         form = FORMATS[self.name]
+        # From the largest number down to the last bit of the smallest subnormal.
         return form.largest + 1, form.digits - 1 - form.least
 
     def round(self, numbers: Array) -> Array:
@@ -182,8 +181,7 @@ class Unrounded:
 
 
 def number_format(name: str | NumberFormat) -> NumberFormat:
-    """The format a word names: f64, f32, f16, bf16, exact, or fixed:I.F with I integer and F
-    fraction bits.
+    """The format a word names: f64, f32, f16, bf16, exact, or fixed:INTEGER.FRACTION bits.
 
     Raises:
         InvalidInput: there is no such format.
@@ -227,6 +225,7 @@ def evaluate(
     """
     check_sequences(X, layer.width)
     form = number_format(form)
+    # The bit counts of [SHT23] speak of what leaves a matrix, not of what happens inside.
     inside = form if inner else Unrounded()
     outputs = [
         form.round(_evaluate_unit(unit, inside.round(X), form, inside))
@@ -247,9 +246,7 @@ def _list_units(layer: SelfAttention | TensorAttention) -> list[TensorAttention]
 def _evaluate_unit(
     unit: TensorAttention, X: Sequences, form: NumberFormat, inside: NumberFormat
 ) -> Array:
-    """One unit's output before it is rounded; a first pass finds the partitions, a second adds up
-    rounded weights.
-    """
+    """One unit's output before rounding: one pass for partitions, one for rounded weights."""
     queries, *keys = (form.round(X @ inside.round(P)) for P in (unit.Q, *unit.K))
     values = [form.round(X @ inside.round(V)) for V in unit.V]
     output = np.zeros((*X.shape[:2], unit.outputs))

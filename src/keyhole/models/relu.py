@@ -39,11 +39,12 @@ from keyhole._arrays import (
 from keyhole.errors import InvalidInput
 
 Points = Float[Array, "batch width"]
-# hyperplanes closer than this, relative to their offset, are one; D below it of the largest is zero
+# Hyperplanes closer than this, relative to their offset, are one; D below it of the largest is 0.
 _SAME = 1e-12
 
 
 def _gelu(z: Array) -> Array:
+    # Imported here: ReLU networks need no scipy.
     from scipy.special import ndtr
 
     return z * ndtr(z)
@@ -140,9 +141,7 @@ class ReluNet(_LastToken):
         activation: str = "relu",
         rng: Rng,
     ) -> ReluNet:
-        """Gaussian weights of size 1/sqrt(inputs); hyperplanes pass the origin at distances of
-        order 1 / `scale`.
-        """
+        """Gaussian weights of size 1/sqrt(inputs); hyperplanes about 1 / `scale` from 0."""
         rng = as_generator(rng)
         W1 = scale * rng.normal(size=(hidden, width)) / np.sqrt(width)
         W2 = rng.normal(size=(outputs, hidden)) / np.sqrt(max(1, hidden))
@@ -173,8 +172,7 @@ class ReluNet(_LastToken):
         return (reach @ np.abs(self.W2).T + np.abs(self.b2)).max(axis=1)
 
     def normal_form(self) -> AbsAffine:
-        """The same function as absolute values plus an affine map; units with no weights become a
-        constant.
+        """The same function as absolute values plus an affine map; idle units are a constant.
 
         Raises:
             InvalidInput: the activation is not ReLU, which no finite sum of absolute values equals.
@@ -184,10 +182,15 @@ class ReluNet(_LastToken):
                 f"only a ReLU network is a sum of absolute values; this one has {self.activation}."
             )
         size = np.linalg.norm(self.W1, axis=1)
+        # A unit without weights has no hyperplane: it adds a constant, or nothing.
         acts = size > 0
-        A, w, b, size = self.W2[:, acts], self.W1[acts], self.b1[acts], size[acts]
+        A = self.W2[:, acts]
+        w = self.W1[acts]
+        b = self.b1[acts]
+        size = size[acts]
         idle = self.W2[:, ~acts] @ np.maximum(self.b1[~acts], 0.0)
-        D, q = (A * size).T, self.b2 + idle + A @ b / 2
+        D = (A * size).T
+        q = self.b2 + idle + A @ b / 2
         return AbsAffine(w / size[:, None], -b / size, D, A @ w / 2, q)
 
 
@@ -242,22 +245,19 @@ class AbsAffine(_LastToken):
             raise InvalidInput(
                 f"normals must not be zero; {int((size == 0).sum())} of {len(size)} are."
             )
+        # Normals that are unit already keep their bits.
         if (np.abs(size - 1) > 1e-14).any():
-            for name, array in {
-                "n": self.n / size[:, None],
-                "t": self.t / size,
-                "D": self.D * size[:, None],
-            }.items():
+            unit = {"n": self.n / size[:, None], "t": self.t / size, "D": self.D * size[:, None]}
+            for name, array in unit.items():
                 object.__setattr__(self, name, freeze_array(array))
 
     @classmethod
     def random(cls, width: int, *, hidden: int, outputs: int = 1, rng: Rng) -> AbsAffine:
-        """Hyperplanes with Gaussian offsets, Gaussian jumps of size 1/sqrt(hidden), and any affine
-        part.
-        """
+        """Gaussian offsets, jumps of size 1/sqrt(hidden), and any affine part."""
         rng = as_generator(rng)
         D = rng.normal(size=(hidden, outputs)) / np.sqrt(max(1, hidden))
-        n, P = rng.normal(size=(hidden, width)), rng.normal(size=(outputs, width)) / np.sqrt(width)
+        n = rng.normal(size=(hidden, width))
+        P = rng.normal(size=(outputs, width)) / np.sqrt(width)
         n /= np.linalg.norm(n, axis=1, keepdims=True)
         return cls(n, rng.normal(size=hidden), D, P, rng.normal(size=outputs))
 
@@ -295,19 +295,15 @@ class AbsAffine(_LastToken):
         return self.P + (np.sign(self.n @ x - self.t)[:, None] * self.D / 2).T @ self.n
 
     def canonical(self) -> AbsAffine:
-        """The same function with equal hyperplanes merged, those without a jump dropped, sorted by
-        size of jump.
+        """The same function, equal hyperplanes merged, idle ones dropped, sorted by jump.
 
         Every normal points to the side of one fixed generic direction.
         """
         sign = np.where(self.n @ _choose_generic_direction(self.width) < 0, -1.0, 1.0)
         n, t, D = _merge_hyperplanes(self.n * sign[:, None], self.t * sign, self.D)
         size = np.linalg.norm(D, axis=1)
-        order = [
-            int(j)
-            for j in np.argsort(-size, kind="stable")
-            if size[j] > _SAME * size.max(initial=0.0)
-        ]
+        least = _SAME * size.max(initial=0.0)
+        order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] > least]
         return AbsAffine(n[order], t[order], D[order], self.P, self.q)
 
     def unfold(self) -> Unfolded:
@@ -320,15 +316,18 @@ class AbsAffine(_LastToken):
         """
         flips = _find_active_sides(self)
         s = np.ones(self.hidden) if flips is None else flips
-        W1, b1, W2 = s[:, None] * self.n, -s * self.t, self.D.T
+        W1 = s[:, None] * self.n
+        b1 = -s * self.t
+        W2 = self.D.T
         lacking = self.P - W2 @ W1 / 2
+        # What P lacks, in as few linear units as its rank allows.
         U, S, Z = np.linalg.svd(lacking, full_matrices=False)
-        rank = (
-            0
-            if flips is not None
-            else int((1e-14 * max(rms(self.P), rms(W2), rms(lacking)) < S).sum())
-        )
-        V, left = Z[:rank], U[:, :rank] * S[:rank]
+        if flips is not None:
+            rank = 0
+        else:
+            rank = int((1e-14 * max(rms(self.P), rms(W2), rms(lacking)) < S).sum())
+        V = Z[:rank]
+        left = U[:, :rank] * S[:rank]
         net = ReluNet(
             np.concatenate([W1, V, -V]),
             np.concatenate([b1, np.zeros(2 * rank)]),
@@ -339,9 +338,7 @@ class AbsAffine(_LastToken):
 
 
 def network_freedom(width: int, *, hidden: int, outputs: int) -> int:
-    """Numbers that the values of a network with one hidden ReLU layer determine, $k(d + m) + m(d +
-    1)$.
-    """
+    """Numbers that the values of a ReLU network determine, $k(d + m) + m(d + 1)$."""
     return hidden * (width + outputs) + outputs * (width + 1)
 
 
@@ -355,9 +352,8 @@ def _merge_hyperplanes(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, M
     kept: list[int] = []
     sums: list[Array] = []
     for j in range(len(n)):
-        near = np.abs(n[kept] - n[j]).max(axis=1, initial=0.0) + np.abs(t[kept] - t[j]) / (
-            1 + abs(t[j])
-        )
+        apart = np.abs(t[kept] - t[j]) / (1 + abs(t[j]))
+        near = np.abs(n[kept] - n[j]).max(axis=1, initial=0.0) + apart
         same = np.flatnonzero(near < _SAME)
         if len(same):
             sums[same[0]] = sums[same[0]] + D[j]
@@ -368,12 +364,11 @@ def _merge_hyperplanes(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, M
 
 
 def _find_active_sides(model: AbsAffine) -> Array | None:
-    """The sides on which units are active, where the linear part determines them: one sign each,
-    else None.
-    """
+    """The sides on which units are active, where the linear part says so, else None."""
     k = model.hidden
     if k == 0:
         return np.ones(0) if rms(model.P) == 0.0 else None
+    # Fewer equations than signs: some could be flipped together.
     if model.outputs * model.width < k:
         return None
     columns = np.einsum("jm,jd->mdj", model.D, model.n).reshape(-1, k) / 2
@@ -381,8 +376,10 @@ def _find_active_sides(model: AbsAffine) -> Array | None:
     if (size == 0).any():
         return None
     U, S, Z = np.linalg.svd(columns / size, full_matrices=False)
+    # Dependent columns: signs along the kernel are free.
     if S[-1] <= 1e-10 * S[0]:
         return None
     signs = np.where(Z.T @ (U.T @ model.P.ravel() / S) < 0, -1.0, 1.0)
     lacking = model.P.ravel() - columns @ signs
+    # Signs that leave a rest explain nothing: the affine part is another's.
     return signs if rms(lacking) <= 1e-6 * max(rms(model.P), rms(columns)) else None

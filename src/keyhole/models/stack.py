@@ -40,9 +40,7 @@ class Layer(Protocol):
 
 @runtime_checkable
 class TokenMap(Protocol):
-    """A map applied to every token by itself, described by words, numbers and arrays so that it can
-    be saved.
-    """
+    """A map of every token by itself, told by words, numbers and arrays so that it can be saved."""
 
     @property
     def name(self) -> str:
@@ -101,12 +99,11 @@ class Block:
         )
 
     def __call__(self, X: Sequences, apply: Callable[[Layer, Stack], Stack] | None = None) -> Stack:
-        """The new sequence; `apply` evaluates the layer in some other way, such as under a number
-        format.
-        """
+        """The new sequence; `apply` evaluates layers otherwise, as under a number format."""
         tokens = self.tokens(X)
         rows = self.layer(tokens) if apply is None else apply(self.layer, tokens)
         rows = rows + tokens if self.residual else rows
+        # Nobody asked for the blank's own row.
         return rows if self.blank is None else rows[:, 1:]
 
 

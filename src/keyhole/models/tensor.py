@@ -1,6 +1,7 @@
 r"""Attention of higher order: every position attends to tuples of positions.
 
-$$F(X) = \mathrm{softmax}\big(XQ\,((XK^1) * \cdots * (XK^{s-1}))^\top\big)\,\big((XV^1) * \cdots * (XV^{s-1})\big)$$
+$$F(X) = \mathrm{softmax}\big(XQ\,((XK^1) * \cdots * (XK^{s-1}))^\top\big)
+\,\big((XV^1) * \cdots * (XV^{s-1})\big)$$
 
 where * takes rows of its factors for every tuple of positions and multiplies them entry by entry
 (the column-wise Kronecker product). Position i scores the tuple $(j_1, \dots, j_{s-1})$ by $\sum_e
@@ -31,15 +32,16 @@ from keyhole._arrays import (
 )
 from keyhole.errors import InvalidInput
 
-ROOM = 2**18  # scores held at a time
+# Scores held at a time: two megabytes, which caches hold.
+ROOM = 2**18
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Partial:
-    r"""A softmax average over some of its terms, kept so that it cannot overflow and can be joined
-    to the rest.
+    r"""A softmax average over some of its terms, which cannot overflow and can be joined.
 
-    $$\mathrm{total} = \sum_t e^{s_t - \mathrm{top}}, \qquad \mathrm{weighted} = \sum_t e^{s_t - \mathrm{top}} v_t$$
+    $$\mathrm{total} = \sum_t e^{s_t - \mathrm{top}},
+    \qquad \mathrm{weighted} = \sum_t e^{s_t - \mathrm{top}} v_t$$
 
     with top the largest score so far, so that total is at least 1.
     """
@@ -54,17 +56,18 @@ class Partial:
     ) -> Partial:
         """That of the terms of one table of scores."""
         top = scores.max(axis=-1)
-        # a difference beyond the largest number is weight 0 all the same
+        # A difference beyond the largest number is weight 0 all the same
         with np.errstate(over="ignore"):
             weights = scores - top[..., None]
         np.exp(weights, out=weights)
         return cls(top, weights.sum(axis=-1), weights @ values)
 
-    def joined(self, other: Partial) -> Partial:
+    def join(self, other: Partial) -> Partial:
         """That of both sets of terms."""
         top = np.maximum(self.top, other.top)
         with np.errstate(over="ignore"):
-            mine, theirs = np.exp(self.top - top), np.exp(other.top - top)
+            mine = np.exp(self.top - top)
+            theirs = np.exp(other.top - top)
         weighted = mine[..., None] * self.weighted + theirs[..., None] * other.weighted
         return Partial(top, mine * self.total + theirs * other.total, weighted)
 
@@ -76,8 +79,7 @@ class Partial:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TensorAttention:
-    r"""A unit of order s = 1 + the number of key matrices, sequence to sequence; the formula stands
-    above.
+    r"""A unit of order s, one more than its key matrices; the formula stands above.
 
     Answers determine the weights only up to factors moved between Q and the K within a column, and
     between the V.
@@ -127,9 +129,7 @@ class TensorAttention:
         scale: float = 1.0,
         rng: Rng,
     ) -> TensorAttention:
-        """Gaussian weights whose scores of unit Gaussian tokens have standard deviation about
-        `scale`.
-        """
+        """Gaussian weights; scores of unit Gaussian tokens have deviation about `scale`."""
         rng = as_generator(rng)
         shape = (order, width, embed)
         Q, *K = rng.normal(size=shape) / np.sqrt(width)
@@ -169,8 +169,11 @@ class TensorAttention:
         self, x: Float[Array, "batch rows width"], X: Float[Array, "batch length width"]
     ) -> Float[Array, "batch rows outputs"]:
         """What the tokens `x` answer when they attend to tuples of tokens of `X`."""
-        with np.errstate(over="ignore", invalid="ignore"):  # checked in `averages`
-            queries, keys, values = x @ self.Q, [X @ K for K in self.K], [X @ V for V in self.V]
+        # What overflows is found, and said, by `average_tuples`.
+        with np.errstate(over="ignore", invalid="ignore"):
+            queries = x @ self.Q
+            keys = [X @ K for K in self.K]
+            values = [X @ V for V in self.V]
             return average_tuples(queries, keys, values)
 
     def scores(self, X: Sequences) -> Float[Array, "batch length tuples"]:
@@ -182,9 +185,7 @@ class TensorAttention:
         return khatri_rao([X @ V for V in self.V])
 
     def dense(self, X: Sequences) -> Float[Array, "batch length outputs"]:
-        """The formula as it is written, with the whole table of scores: the reference for every
-        faster form.
-        """
+        """The formula as written, with all scores: the reference for every faster form."""
         check_sequences(X, self.width)
         return softmax(self.scores(X)) @ self.values(X)
 
@@ -195,7 +196,8 @@ def khatri_rao(
     """Products of rows, one from each factor, for every tuple of rows in lexicographic order."""
     product = factors[0]
     for factor in factors[1:]:
-        batch, columns = len(product), product.shape[-1]
+        batch = len(product)
+        columns = product.shape[-1]
         product = (product[:, :, None] * factor[:, None]).reshape(batch, -1, columns)
     return product
 
@@ -241,16 +243,15 @@ def join_partials(parts: Iterator[Partial]) -> Partial:
     """The average over the terms of all parts, of which there is at least one."""
     whole = next(parts)
     for part in parts:
-        whole = whole.joined(part)
+        whole = whole.join(part)
     return whole
 
 
 def group_sequences(
     rows: int, batch: int, tuples: int
 ) -> Iterator[tuple[slice, Callable[[], Iterator[range]]]]:
-    """Groups of sequences, each with its blocks of tuples, such that about `ROOM` scores are held
-    at a time.
-    """
+    """Groups of sequences with their blocks of tuples, about `ROOM` scores at a time."""
+    # Blocks of tuples first, then as many sequences as still fit.
     step = min(tuples, max(1, ROOM // rows))
     size = max(1, ROOM // (rows * step))
     for start in range(0, batch, size):
@@ -263,6 +264,7 @@ def group_sequences(
 def multiply_rows(factors: Sequence[Array], chosen: slice, block: range) -> Array:
     """Products of the rows that a block of tuples names."""
     length = factors[0].shape[1]
+    # A tuple is a number in base N: blocks need no table of tuples.
     places: Any = np.unravel_index(np.arange(block.start, block.stop), (length,) * len(factors))
     product = factors[0][chosen, places[0]]
     for factor, place in zip(factors[1:], places[1:], strict=True):
@@ -271,9 +273,7 @@ def multiply_rows(factors: Sequence[Array], chosen: slice, block: range) -> Arra
 
 
 def scale_factors(factors: Sequence[Array]) -> tuple[list[Array], NDArray[np.intc]]:
-    """Factors with every column divided by a power of two to at most 1, and the sum of the
-    exponents by column.
-    """
+    """Columns divided by powers of two to at most 1, and the sums of the exponents."""
     exponents = [np.frexp(np.abs(factor).max(axis=1, keepdims=True))[1] for factor in factors]
     scaled = [
         np.ldexp(factor, -exponent) for factor, exponent in zip(factors, exponents, strict=True)

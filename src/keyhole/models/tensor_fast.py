@@ -38,10 +38,12 @@ from keyhole.models.tensor_sums import (
     sum_terms,
 )
 
-# of one sequence: scores of pairs with a blank by kind, and the kinds
+# Of one sequence: scores of pairs with a blank by kind, and the kinds.
 Beside = Callable[[int], tuple[Matrix, Whole]]
-Rows = Callable[[int, Matrix, Matrix, Partial | None], Matrix]  # answers of one sequence
-Values = tuple[Stack, Stack]  # batch x length x outputs
+# Answers of one sequence.
+Rows = Callable[[int, Matrix, Matrix, Partial | None], Matrix]
+# Of both places of a pair, batch x length x outputs.
+Values = tuple[Stack, Stack]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -86,10 +88,10 @@ def shift_invariant(
 def pairwise_sum(
     a: Stack, b: Stack, c: Stack, values: Values, *, blank: Blank | None = None
 ) -> Stack:
-    r"""Averages over pairs (j, k) whose scores are sums over the three sides of the triangle (i, j,
-    k).
+    r"""Averages over pairs (j, k) with scores summed over the sides of the triangle (i, j, k).
 
-    $$F_i = \frac{\sum_{jk} e^{a_{ij} + b_{jk} + c_{ki}} v^1_j v^2_k}{\sum_{jk} e^{a_{ij} + b_{jk} + c_{ki}}}$$
+    $$F_i = \frac{\sum_{jk} e^{a_{ij} + b_{jk} + c_{ki}} v^1_j v^2_k}
+    {\sum_{jk} e^{a_{ij} + b_{jk} + c_{ki}}}$$
 
     Args:
         a: scores of (i, j), batch x length x length.
@@ -113,8 +115,7 @@ def pairwise_sum(
 def on_circle(
     unit: TensorAttention, tokens: NDArray[Any], *, modulus: int, frequencies: Sequence[int] = (1,)
 ) -> Stack:
-    r"""What a third-order unit over points of a circle answers, from the whole numbers that the
-    points stand for.
+    r"""What a third-order unit over points of a circle answers, from their whole numbers.
 
     The token x is given to the unit as $(\cos f_1 a, .., \cos f_k a, \sin f_1 a, .., \sin f_k a, 1,
     0)$ with $a = 2 \pi x / M$, behind one blank token (0, .., 0, 0, 1), whose own row is not
@@ -134,12 +135,9 @@ def on_circle(
     x = _take_residues(tokens, modulus)
     X = build_circle_features(x, modulus, frequencies)
     kernel, top = _build_kernel(waves, modulus, frequencies)
-    circle = CircleRows(
-        kernel,
-        modulus,
-        x.shape[1],
-        _list_peak_residues(waves, modulus) if tuple(frequencies) == (1,) else None,
-    )
+    # One wave has one peak, which is known without a look at all residues.
+    window = _list_peak_residues(waves, modulus) if tuple(frequencies) == (1,) else None
+    circle = CircleRows(kernel, modulus, x.shape[1], window)
     beside = _score_blank_pairs(unit, X, top)
     return _answer_sequences(
         (X @ unit.V[0], X @ unit.V[1]), beside, lambda n, v, w, part: circle.rows(x[n], v, w, part)
@@ -147,8 +145,7 @@ def on_circle(
 
 
 def in_pairs(unit: TensorAttention, X: Sequences, *, blank: bool = False) -> Stack:
-    """What a third-order unit answers whose scores are sums of terms that depend on two of the
-    three tokens each.
+    """What a third-order unit answers whose scores are sums over pairs of its tokens.
 
     That is so where in every column of the scores one of the three factors is the same for all
     tokens.
@@ -187,12 +184,11 @@ def build_circle_features(
 
 
 def _answer_sequences(values: Values, beside: Beside | None, rows: Rows) -> Stack:
-    """Rows of one sequence after another; the first token is a blank where scores of pairs with it
-    stand beside.
-    """
+    """Rows of one sequence after another; the first token may be a blank, scored apart."""
     (first, second), exponents = scale_factors(values)
     answers: list[Matrix] = []
     for n, (v, w) in enumerate(zip(first, second, strict=True)):
+        # Without a blank all pairs are pairs of tokens.
         if beside is None:
             answers.append(rows(n, v, w, None))
         else:
@@ -215,20 +211,18 @@ def _prepend_blank(
         np.concatenate([np.broadcast_to(v, (batch, 1, len(v))), array], axis=1)
         for v, array in zip(own, values, strict=True)
     )
-    scores, kinds = (
-        np.tile([blank.pair, blank.mixed], (length, 1)),
-        np.minimum(np.arange(2 * length + 1), 1),
-    )
+    scores = np.tile([blank.pair, blank.mixed], (length, 1))
+    kinds = np.minimum(np.arange(2 * length + 1), 1)
     return (first, second), lambda n: (scores, kinds)
 
 
 def _score_blank_pairs(unit: TensorAttention, X: Sequences, top: float) -> Beside:
-    """Scores, less `top`, of the pairs that contain the first token; pairs of equal keys are one
-    kind.
-    """
+    """Scores, less `top`, of pairs with the first token; pairs of equal keys are one kind."""
 
     def scores(n: int) -> tuple[Matrix, Whole]:
-        k, l = X[n] @ unit.K[0], X[n] @ unit.K[1]
+        k = X[n] @ unit.K[0]
+        l = X[n] @ unit.K[1]
+        # Equal keys have equal scores for every row: thousands of pairs become a few kinds.
         keys, kinds = np.unique(
             np.concatenate([k[:1] * l, k[1:] * l[:1]]), axis=0, return_inverse=True
         )
@@ -238,10 +232,9 @@ def _score_blank_pairs(unit: TensorAttention, X: Sequences, top: float) -> Besid
 
 
 def _average_blank_pairs(scores: Matrix, kinds: Whole, first: Matrix, second: Matrix) -> Partial:
-    """The average over the pairs (blank, any) and then (token, blank), given the kind of each and
-    scores by kind.
-    """
-    v, w = np.repeat(first[:1], len(second), axis=0), np.repeat(second[:1], len(first) - 1, axis=0)
+    """The average over pairs (blank, any), then (token, blank), by the kind of each."""
+    v = np.repeat(first[:1], len(second), axis=0)
+    w = np.repeat(second[:1], len(first) - 1, axis=0)
     found = bin_pairs(
         kinds, np.concatenate([v, first[1:]]), np.concatenate([second, w]), scores.shape[1]
     )
@@ -279,8 +272,11 @@ def _find_waves(unit: TensorAttention, count: int) -> tuple[Vector, Vector, floa
             f"{count} frequencies take tokens of width {2 * count + 2}; the unit has {unit.width}."
         )
     T = np.einsum("ae,be,ce->abc", unit.Q[:-1], unit.K[0][:-1], unit.K[1][:-1])
-    c, s = np.arange(count), np.arange(count, 2 * count)
-    A, B, D = T[c, c, c], T[s, c, c], float(T[-1, -1, -1])
+    c = np.arange(count)
+    s = np.arange(count, 2 * count)
+    A = T[c, c, c]
+    B = T[s, c, c]
+    D = float(T[-1, -1, -1])
     only = np.zeros_like(T)
     only[-1, -1, -1] = D
     only[c, c, c], only[s, s, s] = A, -B
@@ -288,6 +284,7 @@ def _find_waves(unit: TensorAttention, count: int) -> tuple[Vector, Vector, floa
         only[x, y, z] = -A
     for x, y, z in ((s, c, c), (c, s, c), (c, c, s)):
         only[x, y, z] = B
+    # Coefficients are sums of a few products: rounding leaves some EPS of the largest.
     if np.abs(T - only).max() > 8 * EPS * np.abs(T).max():
         raise InvalidInput(
             "the scores of this unit depend on more than the sum of three tokens; evaluate it"
@@ -299,9 +296,7 @@ def _find_waves(unit: TensorAttention, count: int) -> tuple[Vector, Vector, floa
 def _build_kernel(
     waves: tuple[Vector, Vector, float], modulus: int, frequencies: Sequence[int]
 ) -> tuple[Kernel, float]:
-    """Scores of residues below their upper bound, and that bound: near it differences keep all
-    their digits.
-    """
+    """Scores of residues below their bound, and it: differences near it keep all digits."""
     A, B, D = waves
     parts = list(zip(frequencies, np.hypot(A, B), np.arctan2(B, A) / 2, strict=True))
 
@@ -324,7 +319,10 @@ def _list_peak_residues(waves: tuple[Vector, Vector, float], modulus: int) -> Wh
 
 def _score_sides(unit: TensorAttention, X: Sequences) -> tuple[Stack, Stack, Stack]:
     """Scores of (i, j), (j, k) and (k, i), every column with the two tokens it depends on."""
-    q, k, l = X @ unit.Q, X @ unit.K[0], X @ unit.K[1]
+    q = X @ unit.Q
+    k = X @ unit.K[0]
+    l = X @ unit.K[1]
+    # A column is pairwise where one of its three factors is the same for all tokens.
     same = [(factor == factor[:, :1]).all(axis=(0, 1)) for factor in (l, q, k)]
     if not np.any(same, axis=0).all():
         column = int(np.flatnonzero(~np.any(same, axis=0))[0])

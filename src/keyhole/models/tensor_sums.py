@@ -26,10 +26,14 @@ from keyhole.models.tensor import ROOM, Partial
 Whole = NDArray[np.int64]
 Kernel = Callable[[Whole], Array]
 
-WINDOW = 64  # residues of largest score that every row looks up
-LEFT_OUT = 40.0  # what is left out of a row is less than e^-40 of it
-CORRELATED = 1e-11  # largest relative error accepted from a Fourier transform
-TINY = 1e-290  # a sum of products above it has lost nothing to underflow
+# Residues of largest score that every row looks up.
+WINDOW = 64
+# What is left out of a row is less than e^-40 of it.
+LEFT_OUT = 40.0
+# Largest relative error accepted from a Fourier transform.
+CORRELATED = 1e-11
+# A sum of products above it has lost nothing to underflow.
+TINY = 1e-290
 
 
 def require_finite(scores: Matrix) -> Matrix:
@@ -53,8 +57,10 @@ class _Sums:
         cls, x: Whole, first: Matrix, second: Matrix, modulus: int, wanted: Whole | None = None
     ) -> _Sums:
         """Sums of all pairs, or at least those among the wanted ones."""
+        # A table of marks costs M bytes, which pays only for many pairs.
         marks = _mark_residues(wanted, modulus) if len(x) ** 2 > 2**16 else None
         blocks = _list_pair_sums(x, modulus, marks)
+        # More pairs than residues: a table of all sums is smaller than a list of pairs.
         if marks is None and modulus <= len(x) ** 2:
             table = np.zeros((modulus, 1 + first.shape[1]))
             for j, k, sums in blocks:
@@ -84,12 +90,11 @@ def _mark_residues(wanted: Whole | None, modulus: int) -> Mask | None:
 def _list_pair_sums(
     x: Whole, modulus: int, marks: Mask | None
 ) -> Iterator[tuple[Whole, Whole, Whole]]:
-    """Pairs (j, k) and their sums, some j at a time; only pairs with marked sums where there are
-    marks.
-    """
+    """Pairs (j, k) and their sums, some j at a time; only marked sums where there are marks."""
     step = max(1, ROOM // len(x))
     for start in range(0, len(x), step):
         sums = x[start : start + step, None] + x
+        # Cheaper than the remainder, since both summands are below M.
         sums -= modulus * (sums >= modulus)
         j, k = np.nonzero(np.ones(sums.shape, dtype=np.bool_) if marks is None else marks[sums])
         yield j + start, k, sums[j, k]
@@ -105,9 +110,7 @@ def bin_pairs(places: Whole, first: Matrix, second: Matrix, size: int) -> Matrix
 
 
 def _find_highest(numbers: Vector, count: int) -> Whole:
-    """Places of the `count` largest numbers, by way of the largest of every stretch, which is much
-    quicker.
-    """
+    """Places of the largest numbers; the largest of every stretch first, which is quicker."""
     if len(numbers) > 1024 * count:
         stretches = np.maximum.reduceat(numbers, np.arange(0, len(numbers), 512))
         places = np.flatnonzero(numbers >= np.partition(stretches, len(stretches) - count)[-count])
@@ -135,13 +138,13 @@ class CircleRows:
     def __init__(
         self, score: Kernel, modulus: int, length: int, window: Whole | None = None
     ) -> None:
-        self.score, self.modulus = score, modulus
+        self.score = score
+        self.modulus = modulus
         self.margin = 2 * np.log(length) + LEFT_OUT
-        self.window = (
-            _find_highest(score(np.arange(modulus)), min(WINDOW, modulus))
-            if window is None
-            else window
-        )
+        if window is None:
+            self.window = _find_highest(score(np.arange(modulus)), min(WINDOW, modulus))
+        else:
+            self.window = window
         self.near = score(self.window)
         self.outside = self.near.min() if len(self.window) < modulus else -np.inf
 
@@ -149,7 +152,8 @@ class CircleRows:
         """Averages of all rows of a sequence, together with the pairs that stand beside."""
         floor = np.full(len(x), -np.inf) if beside is None else beside.top
         means = np.empty((len(x), first.shape[1]))
-        left, near = np.arange(len(x)), (self.window - x[:, None]) % self.modulus
+        left = np.arange(len(x))
+        near = (self.window - x[:, None]) % self.modulus
         for attempt, wanted in (
             (self._in_window, near),
             (self._by_transform, None),
@@ -157,10 +161,8 @@ class CircleRows:
         ):
             sums = _Sums.of(x, first, second, self.modulus, wanted)
             part, sure = attempt(sums, x[left], floor[left])
-            means[left[sure]] = _join_and_average(
-                _select_rows(part, sure),
-                None if beside is None else _select_rows(beside, left[sure]),
-            )
+            rest = None if beside is None else _select_rows(beside, left[sure])
+            means[left[sure]] = _join_and_average(_select_rows(part, sure), rest)
             left = left[~sure]
             if not len(left):
                 break
@@ -170,26 +172,26 @@ class CircleRows:
         found = sums.at((self.window - x[:, None]) % self.modulus)
         top = np.maximum(np.where(found[..., 0] > 0, self.near, -np.inf).max(axis=1), floor)
         sure = (top > -np.inf) & (self.outside <= top - self.margin)
+        # A row that is not sure gets weights 0 here, and is done by the next attempt.
         top = np.where(sure, top, np.inf)
-        weights = np.exp(np.minimum(self.near - top[:, None], 0.0))  # above 0 only where no pair is
+        # Above 0 only where no pair is.
+        weights = np.exp(np.minimum(self.near - top[:, None], 0.0))
         return sum_terms(top, weights, found), sure
 
     def _by_transform(self, sums: _Sums, x: Whole, floor: Vector) -> tuple[Partial, Mask]:
         M = self.modulus
-        if M * np.log2(M) > len(x) * len(sums.present):  # one by one is quicker
-            return Partial(floor, floor, np.zeros((len(x), sums.found.shape[1] - 1))), np.zeros(
-                len(x), dtype=np.bool_
-            )
+        # One by one is quicker: no row is answered here.
+        if M * np.log2(M) > len(x) * len(sums.present):
+            nothing = np.zeros((len(x), sums.found.shape[1] - 1))
+            return Partial(floor, floor, nothing), np.zeros(len(x), dtype=np.bool_)
         scores = self.score(np.arange(M))
         top = scores.max()
         weights = np.exp(scores - top)
         spectrum = np.fft.rfft(weights) * np.fft.rfft(sums.at(np.arange(M)).T, axis=1).conj()
         rows = np.fft.irfft(spectrum, M, axis=1)[:, x].T
         error = 4 * EPS * np.log2(M) * np.linalg.norm(weights) * np.linalg.norm(sums.found[:, 0])
-        return (
-            Partial(np.full(len(x), top), rows[:, 0], rows[:, 1:]),
-            rows[:, 0] * CORRELATED > error,
-        )
+        part = Partial(np.full(len(x), top), rows[:, 0], rows[:, 1:])
+        return part, rows[:, 0] * CORRELATED > error
 
     def _one_by_one(self, sums: _Sums, x: Whole, floor: Vector) -> tuple[Partial, Mask]:
         parts = [self._row(sums, row) for row in x.tolist()]
@@ -218,7 +220,7 @@ def _select_rows(part: Partial, chosen: Any) -> Partial:
 
 
 def _join_and_average(part: Partial, beside: Partial | None) -> Matrix:
-    return (part if beside is None else part.joined(beside)).mean
+    return (part if beside is None else part.join(beside)).mean
 
 
 # With b*_j = max_k b_jk and a*_i = max_j (a_ij + b*_j), the matrix product P_ik = sum_j e^{a_ij +
@@ -229,9 +231,7 @@ def _join_and_average(part: Partial, beside: Partial | None) -> Matrix:
 def average_sides(
     a: Matrix, b: Matrix, c: Matrix, first: Matrix, second: Matrix, beside: Partial | None
 ) -> Matrix:
-    """Averages of all rows of a sequence with scores a_ij + b_jk + c_ki, together with the pairs
-    that stand beside.
-    """
+    """Averages of all rows with scores a_ij + b_jk + c_ki, with the pairs that stand beside."""
     floor = np.full(len(a), -np.inf) if beside is None else beside.top
     with np.errstate(over="ignore", invalid="ignore"):
         base, left, right = _factor_sides(a, b, c)
@@ -245,14 +245,12 @@ def average_sides(
     if sure.any():
         factor = np.exp(np.where(kept[sure], base[sure] - top[sure, None], -np.inf))
         part = _contract_pairs(top[sure], left[sure], right, factor, first, second)
-        means[sure] = _join_and_average(
-            part, None if beside is None else _select_rows(beside, sure)
-        )
+        rest = None if beside is None else _select_rows(beside, sure)
+        means[sure] = _join_and_average(part, rest)
     for i in np.flatnonzero(~sure):
         part = _sum_from_maximum(a[i], b, c[:, i], first, second)
-        means[i] = _join_and_average(
-            part, None if beside is None else _select_rows(beside, slice(i, i + 1))
-        )[0]
+        rest = None if beside is None else _select_rows(beside, slice(i, i + 1))
+        means[i] = _join_and_average(part, rest)[0]
     return means
 
 
@@ -279,6 +277,7 @@ def _sum_from_maximum(a: Vector, b: Matrix, c: Vector, first: Matrix, second: Ma
     """One row from its true maximum, over the pairs whose weight is not 0."""
     scores = require_finite(a[:, None] + b + c)
     top = scores.max(keepdims=True)[0]
+    # exp(-746) is 0 in float64.
     j, k = np.nonzero(scores > top - 746.0)
     weights = np.exp(scores[j, k] - top)
     return Partial(top, weights.sum(keepdims=True), (weights @ (first[j] * second[k]))[None])

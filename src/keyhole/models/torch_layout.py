@@ -3,7 +3,7 @@ r"""A self-attention layer as the weights of `torch.nn.MultiheadAttention`, in p
 torch splits one width E among H heads of dimension e = E / H, divides scores by the root of e,
 joins the heads' outputs and projects them:
 
-$$\mathrm{out}(X) = \big[\mathrm{softmax}(X W_q^h (X W_k^h)^\top / \sqrt{e})\, X W_v^h\big]_h W_o .$$
+$$\mathrm{out}(X) = \big[\mathrm{softmax}(X W_q^h (X W_k^h)^\top / \sqrt{e})\, X W_v^h\big]_h W_o.$$
 
 Our heads are summed and have no such division. So e is large enough for keys and values of every
 head, the root of e is multiplied into the queries, each head's value goes through its own e
@@ -50,9 +50,7 @@ class TorchLayout:
 
 
 def torch_multihead(layer: SelfAttention) -> TorchLayout:
-    """The layer in torch's layout; answers are the first `outputs` numbers the module gives to
-    padded tokens.
-    """
+    """The layer in torch's layout, whose first `outputs` answers to padded tokens are its own."""
     heads, inputs, embed = layer.Q.shape
     # The width must hold tokens and answers, and be the heads' dimensions together.
     size = max(embed, layer.outputs, -(-inputs // heads))

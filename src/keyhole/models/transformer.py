@@ -1,5 +1,4 @@
-r"""A one-layer Transformer read at its last token: softmax attention, then a network with one
-hidden layer.
+r"""A one-layer Transformer at its last token: softmax attention, then a hidden layer.
 
 $$f(X) = g\big(\mathrm{softmax}(X(W x_N + h))^\top X V + c + x_N^\top U \;(+\, x_N)\big)$$
 
@@ -80,9 +79,7 @@ class OneLayer:
         residual: bool = False,
         rng: Rng,
     ) -> OneLayer:
-        """A Gaussian layer: entries of V have size 1/sqrt(width), half that beside a residual;
-        biases have size 1.
-        """
+        """A Gaussian layer: V of size 1/sqrt(width), half that beside a residual; biases of 1."""
         rng = as_generator(rng)
         drawn = Head.random(width, outputs=width, rank=rank, scale=scale, biases=biases, rng=rng)
         V = drawn.V * ((0.5 if residual else 1.0) / np.sqrt(width))
@@ -110,9 +107,8 @@ class OneLayer:
 
     @property
     def mixing(self) -> Matrix:
-        """The map M of least norm with T M = V^T: how far the mean of the tokens moves the lone
-        token's place.
-        """
+        """The map M of least norm with T M = V^T: how the tokens' mean moves the lone place."""
+        # T may lose directions; M is free along them, and the least is taken.
         return np.linalg.pinv(self.carry, rcond=1e-12) @ self.head.V.T
 
     def lone(self) -> Network:
@@ -125,9 +121,7 @@ class OneLayer:
         return self.head.logits(X)
 
     def magnitude(self, X: Sequences) -> PerSequence:
-        """Largest sum of the sizes of what a token adds to the terms of its own answer, constants
-        aside.
-        """
+        """Largest sum of sizes of what a token adds to its own answer, constants aside."""
         batch, length, width = X.shape
         return _bound_change(self.lone(), X.reshape(-1, width)).reshape(batch, length).max(axis=1)
 
@@ -149,7 +143,9 @@ def _compose_network(net: Network, T: Matrix, c: Array) -> Network:
     """The network x -> net(T x + c)."""
     if isinstance(net, ReluNet):
         return ReluNet(net.W1 @ T, net.b1 + net.W1 @ c, net.W2, net.b2, net.activation)
-    n, t = net.n @ T, net.t - net.n @ c
+    n = net.n @ T
+    t = net.t - net.n @ c
+    # Hyperplanes that T maps to nothing become constants.
     acts = np.linalg.norm(n, axis=1) > 0
     q = net.q + net.P @ c + np.abs(t[~acts]) @ net.D[~acts] / 2
     return AbsAffine(n[acts], t[acts], net.D[acts], net.P @ T, q)

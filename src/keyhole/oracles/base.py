@@ -78,20 +78,17 @@ def check_answers(answers: Any, *, batch: int, outputs: int | None) -> Answers:
     """
     problem = InvalidInput if outputs is None else BadAnswer
     try:
-        # a copy: an answer may be a view of the question
+        # A copy: an answer may be a view of the question
         array = np.array(answers, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise problem(
             f"the target must answer a batch of {batch} with numbers, one row per sequence; got"
             f" {answers!r:.80}."
         ) from error
+    # Targets with one output often drop its axis.
     array = array[:, None] if array.ndim == 1 else array
-    fits = (
-        array.ndim == 2
-        and len(array) == batch
-        and array.shape[1] == (outputs or array.shape[1]) >= 1
-    )
-    if not fits:
+    rows, columns = array.shape if array.ndim == 2 else (-1, 0)
+    if rows != batch or columns != (outputs or columns) or columns < 1:
         wanted = f"({batch},) or ({batch}, {outputs or 'outputs'})"
         raise problem(
             f"the target must answer a batch of {batch} with shape {wanted}; got"
@@ -109,8 +106,7 @@ def check_answers(answers: Any, *, batch: int, outputs: int | None) -> Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imperfection:
-    """How far answers may be from the function behind them, as declared by whoever knows the
-    target.
+    """How far answers may be from their function, as declared by whoever knows the target.
 
     Args:
         roundoff: largest relative rounding of the target's arithmetic and answers.
@@ -122,6 +118,7 @@ class Imperfection:
         token_bound: largest norm of a token that may be asked; None where there is no bound.
     """
 
+    # Float64 is what a target computes in unless somebody says otherwise.
     roundoff: float = EPS
     tolerance: float = 0.0
     noise: float = 0.0
@@ -134,9 +131,7 @@ class Imperfection:
             raise InvalidInput(f"a tolerance is a finite number >= 0; got {self.tolerance}.")
         if self.noise < 0 or np.isinf(self.noise):
             raise InvalidInput(f"a standard deviation is a finite number >= 0; got {self.noise}.")
-        if self.token_bound is not None and not (
-            self.token_bound > 0 and np.isfinite(self.token_bound)
-        ):
+        if self.token_bound is not None and not 0 < self.token_bound < np.inf:
             raise InvalidInput(
                 f"a bound on the norm of tokens is a finite number > 0; got {self.token_bound}."
             )
@@ -145,9 +140,7 @@ class Imperfection:
 
     @classmethod
     def cast(cls, name: str) -> Imperfection:
-        """That of answers in a narrower format, f32, f16 or bf16, whose arithmetic may be as
-        narrow.
-        """
+        """That of answers in f32, f16 or bf16, whose arithmetic may be as narrow."""
         return cls(format=name, roundoff=FORMATS[name].roundoff if name in FORMATS else EPS)
 
     @classmethod
@@ -166,9 +159,8 @@ class Imperfection:
         return self.tolerance > 0 or self.noise != 0
 
     def combined(self, inner: Imperfection) -> Imperfection:
-        """Both: errors add, variances add, the narrowest format, the fewest levels and the tightest
-        bound hold.
-        """
+        """Both: errors and variances add, and the narrowest format, levels and bound hold."""
+        # None is no bound: only bounds that exist can be compared.
         bounds = [b for b in (self.token_bound, inner.token_bound) if b is not None]
         levels = [n for n in (self.levels, inner.levels) if n is not None]
         return Imperfection(
@@ -192,6 +184,7 @@ def read_imperfection(oracle: Any) -> Imperfection:
 
 def _walk_wrapped(oracle: Any) -> Generator[Any]:
     """An oracle and those it wraps, from the outside in."""
+    # An oracle that wraps itself must not hold us for ever.
     for _ in range(64):
         if oracle is None:
             break

@@ -12,6 +12,7 @@ from keyhole._arrays import Answers, Sequences
 from keyhole.errors import InvalidInput, KeyholeError, TargetFailed
 from keyhole.oracles.base import check_answers
 
+# Words by which libraries complain of a wrong width; they share no exception type.
 _ABOUT_SHAPES = re.compile(r"shape|dimension|broadcast|mismatch|width|size|operand", re.IGNORECASE)
 
 
@@ -43,12 +44,13 @@ class Local:
                 f"the width of a token must be a whole number >= 1; got {width!r}. "
                 "Give it (--width on the command line), or give the callable a `width` attribute."
             )
-        outputs: Any = (
-            self.count if self.count is not None else getattr(self.answer, "outputs", None)
-        )
+        outputs: Any = self.count
+        if outputs is None:
+            outputs = getattr(self.answer, "outputs", None)
         if outputs is not None and not _is_countable(outputs):
             raise InvalidInput(f"outputs must be a whole number >= 1; got {outputs!r}.")
-        self._width, self._outputs = int(width), None if outputs is None else int(outputs)
+        self._width = int(width)
+        self._outputs = None if outputs is None else int(outputs)
 
     @property
     def width(self) -> int:
@@ -64,16 +66,18 @@ class Local:
         """Call the callable once on the whole batch."""
         try:
             raw = self.answer(X)
+        # A target may be an oracle of ours, whose errors already say what to do.
         except KeyholeError:
             raise
         except Exception as error:
-            raise self._failure(X, error) from error
+            raise self._explain_failure(X, error) from error
         answers = check_answers(raw, batch=len(X), outputs=self._outputs)
         self._outputs = answers.shape[1]
         return answers
 
-    def _failure(self, X: Sequences, error: Exception) -> KeyholeError:
+    def _explain_failure(self, X: Sequences, error: Exception) -> KeyholeError:
         said = f"the target raised {type(error).__name__}: {error}"
+        # Before the first answer a complaint about shapes is most likely about --width.
         if self._outputs is None and _ABOUT_SHAPES.search(str(error)):
             return InvalidInput(
                 f"{said}, when first asked a batch of shape {X.shape}. Is --width {self.width}"

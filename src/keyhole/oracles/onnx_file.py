@@ -22,6 +22,7 @@ except ImportError as missing:
 
 _DTYPES = {"tensor(double)": np.float64, "tensor(float)": np.float32, "tensor(float16)": np.float16}
 _NARROW = {"tensor(float)": "f32", "tensor(float16)": "f16", "tensor(bfloat16)": "bf16"}
+# The runtime warns of its own optimisations on every load.
 _ERRORS_ONLY = 3
 
 
@@ -55,6 +56,7 @@ class OnnxFile:
                 f"{self.path} takes {self._taken.type}; keyhole asks {', '.join(_DTYPES)}."
             )
         batch, length, width = _read_axes(self._taken, self.path)
+        # A free axis is a word in ONNX, a fixed one a number.
         if isinstance(batch, int) or isinstance(length, int):
             raise InvalidInput(
                 f"{self.path} takes shape {self._taken.shape} only: export it with dynamic batch"
@@ -102,6 +104,7 @@ def _open_session(path: Path) -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     try:
+        # One provider, or answers would depend on the machine.
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise InvalidInput(f"{path} cannot be loaded as ONNX: {str(error)[:300]}") from error

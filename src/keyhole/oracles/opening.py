@@ -17,7 +17,8 @@ def oracle_of(found: Any, size: int | None = None, count: int | None = None) -> 
     """
     if isinstance(found, Oracle):
         return found
-    torch = sys.modules.get("torch")  # nothing can be a torch module unless torch is loaded
+    # Nothing can be a torch module unless torch is loaded.
+    torch = sys.modules.get("torch")
     if torch is None or not _is_kind(found, torch.nn.Module):
         return Local(found, size, count)
     if isinstance(found, torch.nn.MultiheadAttention):

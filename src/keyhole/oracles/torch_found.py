@@ -1,6 +1,4 @@
-"""Attention layers found in a torch model by the names of their projections, and the formula these
-make up.
-"""
+"""Attention layers of a torch model, found by the names of their projections, as a formula."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from typing import Any
 from keyhole.errors import InvalidInput
 from keyhole.oracles.torch_module import torch
 
+# Names that transformers, fairseq, diffusers and others give the three projections.
 _TRIPLES = (
     ("query", "key", "value"),
     ("q_proj", "k_proj", "v_proj"),
@@ -21,6 +20,7 @@ _TRIPLES = (
 _BEHIND = ("o_proj", "out_proj", "out_lin", "to_out.0", "to_out", "wo", "dense")
 _NEXT_TO = ("output.dense", "output")
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead")
+# Names in a sentence; a model has thousands.
 _SHOWN = 12
 
 
@@ -68,6 +68,7 @@ class Attention:
                 f"{self.name or 'the layer'} does not say how many heads it has: give heads=."
             )
         size, rest = divmod(self.rows[0], self.heads)
+        # Fewer keys than queries: groups of heads share them, which must divide evenly.
         if rest or not size or self.rows[1] % size or self.heads % (self.rows[1] // size):
             raise InvalidInput(
                 f"{self.name or 'the layer'} has {self.rows[0]} rows of queries and {self.rows[1]}"
@@ -77,21 +78,16 @@ class Attention:
 
     @property
     def beside(self) -> bool:
-        """Whether the projection behind the heads is no part of the module, which then answers
-        without it.
-        """
-        return self.output is not None and all(
-            part is not self.output for part in self.module.modules()
-        )
+        """Whether the output projection is no part of the module, which answers without it."""
+        inside = any(part is self.output for part in self.module.modules())
+        return self.output is not None and not inside
 
     @property
     def end(self) -> Any:
-        """Whose output is the layer's: the module's, or that of a projection with a residual and a
-        norm behind it.
-        """
-        normed = any(
-            name.lower().startswith("layernorm") for name, _ in self.module.named_children()
-        )
+        """Whose output is the layer's: the module's, or its projection's before a norm."""
+        # A module with a norm of its own answers behind it, and the heads' sum is the projection's.
+        children = [name.lower() for name, _ in self.module.named_children()]
+        normed = any(name.startswith("layernorm") for name in children)
         return self.output if self.output is not None and (self.beside or normed) else self.module
 
     def queries(self, tokens: Any) -> Any:
@@ -101,9 +97,8 @@ class Attention:
     def shared(self, projection: Any, tokens: Any) -> Any:
         """Keys or values, (batch, length, heads, size); heads may share them in groups."""
         several = self.rows[0] // self.rows[1]
-        return (
-            projection(tokens).unflatten(-1, (-1, self.head_size)).repeat_interleave(several, dim=2)
-        )
+        split = projection(tokens).unflatten(-1, (-1, self.head_size))
+        return split.repeat_interleave(several, dim=2)
 
     def scores(self, tokens: Any) -> Any:
         """Scores of all heads at the last token, (batch, heads, length)."""
@@ -131,9 +126,8 @@ def part_of(model: Any, name: str) -> Any:
         raise InvalidInput(f"a torch.nn.Module is needed; got a {type(model).__name__}.")
     parts = dict(model.named_modules())
     if name not in parts:
-        near = [part for part in parts if part.startswith(name.split(".", maxsplit=1)[0])] or list(
-            parts
-        )[1:]
+        start = name.split(".", maxsplit=1)[0]
+        near = [part for part in parts if part.startswith(start)] or list(parts)[1:]
         raise InvalidInput(f"the model has no {name!r}; it has {listed(near)}.")
     return parts[name]
 
@@ -147,7 +141,7 @@ def listed(names: list[str]) -> str:
 def only_layer(model: Any, name: str, heads: int | None) -> Attention:
     """The attention layer of that name, the only one at or below it."""
     below = part_of(model, name)
-    layers = list(_found(below, name, model))
+    layers = list(_find_layers(below, name, model))
     if not layers:
         raise InvalidInput(
             f"no attention layer was found at {name!r}: a torch.nn.MultiheadAttention, or"
@@ -163,33 +157,32 @@ def only_layer(model: Any, name: str, heads: int | None) -> Attention:
     return layers[0] if heads is None else replace(layers[0], heads=heads)
 
 
-def _found(below: Any, prefix: str, model: Any) -> Generator[Attention]:
-    """Attention layers at or below a module, in order; an output projection may stand beside the
-    others.
-    """
+def _find_layers(below: Any, prefix: str, model: Any) -> Generator[Attention]:
+    """Attention layers at or below a module; an output projection may stand beside."""
     for name, module in below.named_modules(prefix=prefix):
         if isinstance(module, torch.nn.MultiheadAttention):
-            yield _torchs(name, module)
+            yield _read_fused_layer(name, module)
         for triple in _TRIPLES:
             parts = [getattr(module, part, None) for part in triple]
-            if all(_matrix(part) for part in parts):
-                yield _named(name, module, parts, model)
+            if all(_is_matrix(part) for part in parts):
+                yield _read_projections(name, module, parts, model)
 
 
-def _matrix(part: Any) -> bool:
-    return (
-        isinstance(part, torch.nn.Module) and getattr(getattr(part, "weight", None), "ndim", 0) == 2
-    )
+def _is_matrix(part: Any) -> bool:
+    weight = getattr(part, "weight", None)
+    return isinstance(part, torch.nn.Module) and getattr(weight, "ndim", 0) == 2
 
 
-def _torchs(name: str, module: Any) -> Attention:
+def _read_fused_layer(name: str, module: Any) -> Attention:
     """The layer of torch, its projections cut from its weights."""
-    E, bias = module.embed_dim, module.in_proj_bias
+    E = module.embed_dim
+    bias = module.in_proj_bias
     if (module.kdim, module.vdim) != (E, E):
         raise InvalidInput(
             f"{name or 'the layer'} takes keys and values of other widths: it is no self-attention."
         )
     weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
+    # torch keeps the three stacked where their widths are equal.
     weights = weights if module.in_proj_weight is None else module.in_proj_weight.chunk(3)
     biases = [None] * 3 if bias is None else bias.chunk(3)
 
@@ -200,17 +193,13 @@ def _torchs(name: str, module: Any) -> Attention:
     return Attention(name, module, project, module.out_proj, E, (E, E), module.num_heads)
 
 
-def _named(name: str, module: Any, parts: list[Any], model: Any) -> Attention:
-    above = _parent(model, name)
+def _read_projections(name: str, module: Any, parts: list[Any], model: Any) -> Attention:
+    above = _find_parent(model, name)
     places = [(module, path) for path in _BEHIND] + [(above, path) for path in _NEXT_TO]
-    output = next(
-        (found for place, path in places if (found := _at(place, path)) is not None), None
-    )
-    said = [
-        getattr(at, key, None)
-        for at in (module, above, getattr(model, "config", None))
-        for key in _HEADS
-    ]
+    found = (_find_linear(place, path) for place, path in places)
+    output = next((part for part in found if part is not None), None)
+    holders = (module, above, getattr(model, "config", None))
+    said = [getattr(holder, key, None) for holder in holders for key in _HEADS]
     heads = next((count for count in said if isinstance(count, int)), None)
     query, key, _ = (part.weight.shape for part in parts)
     return Attention(
@@ -218,16 +207,14 @@ def _named(name: str, module: Any, parts: list[Any], model: Any) -> Attention:
     )
 
 
-def _parent(model: Any, name: str) -> Any:
+def _find_parent(model: Any, name: str) -> Any:
     return model.get_submodule(name.rpartition(".")[0]) if name else None
 
 
-def _at(place: Any, path: str) -> Any:
+def _find_linear(place: Any, path: str) -> Any:
     """The linear module at a path below another, where there is one."""
     for part in path.split("."):
         place = getattr(place, part, None)
-    return (
-        place
-        if isinstance(place, torch.nn.Module) and getattr(place, "weight", None) is not None
-        else None
-    )
+    if isinstance(place, torch.nn.Module) and getattr(place, "weight", None) is not None:
+        return place
+    return None

@@ -1,6 +1,4 @@
-"""A torch module, or any callable on tensors, as an oracle; weights read from torch files without
-running code.
-"""
+"""A torch module or callable as an oracle; weights of torch files without running code."""
 
 from __future__ import annotations
 
@@ -29,6 +27,7 @@ torch: Any = _torch  # its types are partial
 
 _NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+# Names under which modules and their configurations keep the width, nearest first.
 _SIZES = ("width", "embed_dim", "hidden_size", "d_model", "in_features")
 
 
@@ -74,11 +73,11 @@ class TorchModule:
                 f"the type of questions is one of {', '.join(_DTYPES)}; got {self.dtype!r}."
             )
         weights = _list_weights(self.within)
-        self._asked = (
-            _DTYPES[self.dtype] if self.dtype else next((w.dtype for w in weights), torch.float64)
-        )
+        own = next((w.dtype for w in weights), torch.float64)
+        self._asked = _DTYPES[self.dtype] if self.dtype else own
         self._format = _find_narrowest_format([self._asked, *(w.dtype for w in weights)])
         self._device = next((w.device for w in weights), torch.device("cpu"))
+        # Such a module answers shapes only.
         if self._device.type == "meta":
             raise InvalidInput(
                 "the weights of the module are on the device `meta`, which holds none: load them"
@@ -111,26 +110,26 @@ class TorchModule:
         if len(X) == 0 and self.outputs is not None:
             return np.zeros((0, self.outputs))
         _, length, width = X.shape
+        # Scores are length x length numbers a sequence, beside its tokens.
         step = max(1, self.numbers // max(1, length * (length + width)))
         with hold_evaluation_mode(self.within), torch.no_grad():
-            return np.concatenate(
-                [self._part(X[i : i + step]) for i in range(0, max(1, len(X)), step)]
-            )
+            starts = range(0, max(1, len(X)), step)
+            return np.concatenate([self._ask_part(X[i : i + step]) for i in starts])
 
-    def _part(self, X: Any) -> Any:
+    def _ask_part(self, X: Any) -> Any:
         """Answers to a part of a batch; halved as long as memory does not suffice."""
         try:
-            return self._called(X)
+            return self._call_module(X)
         except (RuntimeError, MemoryError) as error:
+            # Only memory is mended by asking less at a time.
             if len(X) < 2 or not _is_about_memory(error):
                 raise
         half = len(X) // 2
-        return np.concatenate([self._part(X[:half]), self._part(X[half:])])
+        return np.concatenate([self._ask_part(X[:half]), self._ask_part(X[half:])])
 
-    def _called(self, X: Any) -> Any:
-        tokens = torch.from_numpy(np.array(X, dtype=np.float64, order="C")).to(
-            self._device, self._asked
-        )
+    def _call_module(self, X: Any) -> Any:
+        numbers = torch.from_numpy(np.array(X, dtype=np.float64, order="C"))
+        tokens = numbers.to(self._device, self._asked)
         answers = tensor_of(self.module(tokens))
         if answers.ndim == 3:
             raise InvalidInput(
@@ -147,6 +146,7 @@ class TorchModule:
                 "the module answers a whole batch with one number; an answer per sequence is"
                 " needed."
             )
+        # An answer coarser than what was declared would be fitted as if it were exact.
         if answers.dtype in _NAMES and _is_coarser(_NAMES[answers.dtype], self._format):
             name = _NAMES[answers.dtype]
             raise InvalidInput(
@@ -158,7 +158,8 @@ class TorchModule:
 
 def tensor_of(answer: Any) -> Any:
     """The tensor in what a module answered: itself, or the first of several."""
-    first, kind = answer, answer.__class__
+    first = answer
+    kind = answer.__class__
     if issubclass(kind, tuple | list) and len(answer):
         first = answer[0]
     if isinstance(first, torch.Tensor):
@@ -170,11 +171,10 @@ def tensor_of(answer: Any) -> Any:
 @contextmanager
 def hold_evaluation_mode(module: Any) -> Generator[None]:
     """The module and all in it in evaluation mode while inside, and as before afterwards."""
-    training = (
-        [part for part in module.modules() if part.training]
-        if isinstance(module, torch.nn.Module)
-        else []
-    )
+    if isinstance(module, torch.nn.Module):
+        training = [part for part in module.modules() if part.training]
+    else:
+        training = []
     for part in training:
         part.training = False
     try:
@@ -213,15 +213,14 @@ def _is_coarser(name: str, other: str) -> bool:
 
 
 def _is_about_memory(error: Exception) -> bool:
+    # On a CPU torch raises a plain RuntimeError about its allocator.
     said = str(error).lower()
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        "memory" in said and "alloc" in said
-    )
+    told = "memory" in said and "alloc" in said
+    return told or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
-    """All tensors of fractions in a file that torch saved (.pt, .pth, .bin), in float64, by name;
-    no code in it is run.
+    """All tensors of fractions in a torch file (.pt, .pth, .bin), in float64, by name.
 
     torch's files are pickles, which can run anything when opened. They are opened with
     `weights_only=True`, which takes tensors and plain containers and nothing else.
@@ -234,12 +233,13 @@ def torch_weights(path: str | Path | IO[bytes]) -> dict[str, Array]:
     """
     try:
         with warnings.catch_warnings():
-            # about the protocol of a pickle that is refused the next moment
+            # Warnings about the protocol of a pickle that is refused the next moment.
             warnings.simplefilter("ignore")
             held = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error}).") from error
-    except Exception as error:  # what a damaged file raises in torch depends on where it is damaged
+    # What a damaged file raises in torch depends on where it is damaged.
+    except Exception as error:
         raise InvalidInput(
             f"{path} holds more than tensors, or torch did not save it ({str(error)[:160]!r})."
             " Opening it could run code, so it is not opened; whoever trusts it can save its"
@@ -255,6 +255,7 @@ def _walk_tensors(held: Any, name: str) -> Generator[tuple[str, Any]]:
     if isinstance(held, torch.Tensor):
         if held.is_floating_point():
             yield name, held
+    # The class is asked, not the object, which could lie about it.
     elif issubclass(type(held), Mapping | list | tuple):
         for key, value in held.items() if issubclass(type(held), Mapping) else enumerate(held):
             yield from _walk_tensors(value, f"{name}.{key}" if name else str(key))

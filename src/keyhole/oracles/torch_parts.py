@@ -34,8 +34,7 @@ def torch_head(
     heads: int | None = None,
     around: Around | None = None,
 ) -> TorchModule:
-    """One head of an attention layer as an oracle; it answers its own numbers, before the output
-    projection.
+    """One head as an oracle; it answers its own numbers, before the output projection.
 
     Args:
         model: the model the layer is in.
@@ -76,8 +75,7 @@ def torch_head(
 def torch_layer(
     model: Any, name: str = "", *, heads: int | None = None, around: Around | None = None
 ) -> TorchModule:
-    """One attention layer with all its heads and its output projection as an oracle, read at the
-    last token.
+    """One attention layer, its output projection included, as an oracle at the last token.
 
     Layers are `torch.nn.MultiheadAttention`, and linear projections under the names that models
     give them, such as `attention.self.query`, `key`, `value` with `attention.output.dense`, or
@@ -170,20 +168,20 @@ def _take_last_row(answers: Any) -> Any:
 
 
 def _run_fused_layer(module: Any, tokens: Any) -> Any:
-    """The layer of torch at its last token; only torch's own way is known to need no other
-    query.
-    """
+    """The layer of torch at its last token."""
+    # torch's layer takes (length, batch, width) unless told otherwise.
     across = tokens if module.batch_first else tokens.transpose(0, 1)
+    # Only torch's own forward is known to need no other query than the last.
     own = getattr(module.forward, "__func__", None) is torch.nn.MultiheadAttention.forward
-    query = across if not own else across[:, -1:] if module.batch_first else across[-1:]
+    query = across
+    if own:
+        query = across[:, -1:] if module.batch_first else across[-1:]
     answers = module(query, across, across, need_weights=False)[0]
     return answers[:, -1] if module.batch_first else answers[-1]
 
 
 def _refuse_other_weights(layer: Attention) -> None:
-    """Refuse a layer with weights besides its projections: asking only these would ask another
-    function.
-    """
+    """Refuse a layer with weights besides its projections: it is another function."""
     if layer.fused:
         _refuse_further_token(layer)
         return
@@ -199,6 +197,7 @@ def _refuse_other_weights(layer: Attention) -> None:
     others += [
         name
         for name, part in layer.module.named_children()
+        # A norm stands behind the heads, and does not change what they answer.
         if not name.lower().startswith("layernorm")
         and any(id(w) not in known for w in part.parameters())
     ]
@@ -210,9 +209,7 @@ def _refuse_other_weights(layer: Attention) -> None:
 
 
 def _refuse_further_token(layer: Attention) -> None:
-    """Refuse torch's layer where every head looks at one more key than there are tokens, which none
-    of them shows.
-    """
+    """Refuse torch's layer where heads look at a key that is none of the tokens."""
     if layer.module.bias_k is not None or layer.module.add_zero_attn:
         raise InvalidInput(
             f"{layer.name or 'the layer'} adds a key of its own (add_bias_kv or add_zero_attn), so"

@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS batch (
 
 def take_checksum(X: Sequences) -> int:
     """A cheap fingerprint of a batch: CRC-32 of its shape and of the bit sums of its tokens."""
+    # Sums of bits are exact, whatever order they are taken in; sums of numbers round.
     bits = np.ascontiguousarray(X).view(np.uint64).sum(axis=2)
     return zlib.crc32(bits.tobytes(), zlib.crc32(str(X.shape[1:]).encode()))
 
@@ -59,6 +60,7 @@ class Recorded:
 
     def __post_init__(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Autocommit: every statement is on disk before the next question is asked.
         self._store = sqlite3.connect(self.path, isolation_level=None, timeout=0.2)
         try:
             self._open()
@@ -68,6 +70,7 @@ class Recorded:
 
     def _open(self) -> None:
         try:
+            # Two runs that wrote one transcript would interleave their batches.
             self._store.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._store.execute("PRAGMA journal_mode = WAL")
             self._store.execute("PRAGMA synchronous = FULL")
@@ -86,6 +89,7 @@ class Recorded:
     def _identify(self) -> None:
         mine = {name: json.dumps(value, sort_keys=True) for name, value in self.run.items()}
         stored = dict(self._store.execute("SELECT field, value FROM run"))
+        # A new transcript has no fields yet, and belongs to whoever opens it.
         for name in sorted(set(mine) | set(stored) if stored else ()):
             if mine.get(name) != stored.get(name):
                 raise DifferentRun(
@@ -93,7 +97,7 @@ class Recorded:
                     f" {stored.get(name)}, now {mine.get(name)}. Use the same settings, or choose"
                     " another --out."
                 )
-        # begun by hand, so that a kill cannot leave half of what identifies the run
+        # Begun by hand, so that a kill cannot leave half of what identifies the run
         with self._store:
             self._store.execute("BEGIN IMMEDIATE")
             self._store.executemany("INSERT OR IGNORE INTO run VALUES (?, ?)", mine.items())
@@ -115,20 +119,17 @@ class Recorded:
 
     @property
     def lost(self) -> int:
-        """Sequences that were charged and whose answers, or refusals that the run outlived, never
-        arrived.
-        """
+        """Sequences charged whose answers, or refusals the run outlived, never arrived."""
         outlived = "failure IS NOT NULL AND number < (SELECT MAX(number) FROM batch)"
         arrived = f"(answers IS NOT NULL OR ({outlived}))"
         query = f"SELECT COALESCE(SUM(charged - {arrived} * sequences), 0) FROM batch"  # noqa: S608
         return int(self._store.execute(query).fetchone()[0])
 
     def discard_if_empty(self) -> None:
-        """Remove a transcript that holds no answer: nothing was learned that a second try could
-        reuse.
-        """
+        """Remove a transcript without an answer: a second try could reuse nothing of it."""
         if self._store.execute("SELECT 1 FROM batch WHERE answers IS NOT NULL").fetchone() is None:
             self.close()
+            # SQLite keeps a journal and its index beside the file.
             for suffix in ("", "-wal", "-shm"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
@@ -151,9 +152,8 @@ class Recorded:
         """
         query = "SELECT sequences, checksum, outputs, answers, failure FROM batch WHERE number = ?"
         row = self._store.execute(query, (self._next,)).fetchone()
-        survived = self._store.execute(
-            "SELECT 1 FROM batch WHERE number > ?", (self._next,)
-        ).fetchone()
+        later = "SELECT 1 FROM batch WHERE number > ?"
+        survived = self._store.execute(later, (self._next,)).fetchone()
         if len(X) == 0 or row is None or (row[3] is None and not survived):
             return self._ask(X)
         sequences, expected, outputs, answers, failure = row
@@ -167,6 +167,7 @@ class Recorded:
         if answers is None:
             raise BadAnswer(failure)
         self._outputs = outputs
+        # A copy: bytes are read-only, and whoever asks may change answers.
         return np.frombuffer(answers).reshape(sequences, outputs).copy()
 
     def _ask(self, X: Stack) -> Matrix:

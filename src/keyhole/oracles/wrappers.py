@@ -19,19 +19,17 @@ from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle, check_an
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-Told = Callable[[str, int], None]  # of a phase, and of sequences that were answered in it
+# Told of a phase, and of sequences that were answered in it.
+Told = Callable[[str, int], None]
 
-_asking: ContextVar[str | None] = ContextVar(
-    "the phase of the outermost ledger that is asking", default=None
-)
+# Context variables: recoveries in different threads of a server do not hear of each other.
+_asking: ContextVar[str | None] = ContextVar("phase of the outermost ledger", default=None)
 _watcher: ContextVar[Told | None] = ContextVar("who hears of answers as they come", default=None)
 
 
 @contextmanager
 def watch_batches(tell: Told) -> Generator[None]:
-    """While inside, `tell` hears of every batch that a `Watched` oracle made here answers, and of
-    its phase.
-    """
+    """While inside, `tell` hears of batches that `Watched` oracles made here answer."""
     before = _watcher.set(tell)
     try:
         yield
@@ -70,7 +68,8 @@ class Counted(_Wrapper):
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
         """Book what is asked inside under `name`."""
-        before, self._phase = self._phase, name
+        before = self._phase
+        self._phase = name
         try:
             yield
         finally:
@@ -78,11 +77,15 @@ class Counted(_Wrapper):
 
     def ask(self, X: Sequences) -> Answers:
         """Answers to a batch, counted."""
-        entry, asked, start = self.ledger[self._phase], len(X), time.perf_counter()
+        entry = self.ledger[self._phase]
+        asked = len(X)
+        start = time.perf_counter()
+        # The outermost ledger names the phase: learners inside learners count under it.
         before = _asking.set(_asking.get() or self._phase)
         try:
             return self.inner.ask(X)
         except BudgetSpent as spent:
+            # A cut batch costs what was answered of it.
             asked = spent.answered
             raise
         finally:
@@ -95,9 +98,7 @@ class Counted(_Wrapper):
 
 @dataclass(slots=True)
 class Declared(_Wrapper):
-    """States how far the answers of the oracle inside may be from its function; changes nothing
-    else.
-    """
+    """States how far answers of the oracle inside may be off; changes nothing else."""
 
     imperfection: Imperfection
 
@@ -109,18 +110,18 @@ class _Policy(_Wrapper):
     def ask(self, X: Sequences) -> Answers:
         """Answers to a batch, changed."""
         try:
-            return self.changed(self.inner.ask(X))
+            return self.change(self.inner.ask(X))
         except BudgetSpent as spent:
-            raise BudgetSpent(
-                str(spent), None if spent.answers is None else self.changed(spent.answers)
-            ) from spent
+            # Answers in the refusal are changed too, or a cut would leak exact ones.
+            answers = None if spent.answers is None else self.change(spent.answers)
+            raise BudgetSpent(str(spent), answers) from spent
 
     @property
     def imperfection(self) -> Imperfection:
         """What is declared of the change."""
         return Imperfection()
 
-    def changed(self, answers: Answers) -> Answers:
+    def change(self, answers: Answers) -> Answers:
         """What is handed out instead of `answers`."""
         return answers
 
@@ -145,11 +146,14 @@ class Noisy(_Policy):
         """Random errors of that standard deviation."""
         return Imperfection(noise=self.deviation)
 
-    def changed(self, answers: Answers) -> Answers:
+    def change(self, answers: Answers) -> Answers:
         """Answers with noise."""
-        return answers + self.deviation * self._generator(len(answers)).normal(size=answers.shape)
+        return answers + self.deviation * self._spawn_generator(len(answers)).normal(
+            size=answers.shape
+        )
 
-    def _generator(self, count: int) -> np.random.Generator:
+    def _spawn_generator(self, count: int) -> np.random.Generator:
+        # A stream by position: an answer has the same noise in a run that was resumed before it.
         stream = np.random.Philox(key=self.seed, counter=[0, 0, 0, self.position])
         self.position += count
         return np.random.Generator(stream)
@@ -157,20 +161,17 @@ class Noisy(_Policy):
 
 @dataclass(slots=True)
 class Disturbed(Noisy):
-    """Moves every answer up or down by exactly `deviation`, at random: the worst that a tolerance
-    allows in size.
-    """
+    """Moves every answer by exactly `deviation`, up or down: the most a tolerance allows."""
 
     @property
     def imperfection(self) -> Imperfection:
         """Absolute errors up to that size."""
         return Imperfection(tolerance=self.deviation)
 
-    def changed(self, answers: Answers) -> Answers:
+    def change(self, answers: Answers) -> Answers:
         """Answers moved by plus or minus the tolerance."""
-        return answers + self.deviation * self._generator(len(answers)).choice(
-            [-1.0, 1.0], size=answers.shape
-        )
+        signs = self._spawn_generator(len(answers)).choice([-1.0, 1.0], size=answers.shape)
+        return answers + self.deviation * signs
 
 
 @dataclass(slots=True)
@@ -184,7 +185,7 @@ class Rounded(_Policy):
         """Absolute errors up to half a unit of the last decimal."""
         return Imperfection.decimals(self.decimals)
 
-    def changed(self, answers: Answers) -> Answers:
+    def change(self, answers: Answers) -> Answers:
         """Rounded answers."""
         return np.round(answers, self.decimals)
 
@@ -196,6 +197,7 @@ class Cast(_Policy):
     format: str
 
     def __post_init__(self) -> None:
+        # Raises here, not at the first question, where there is no such format.
         Imperfection.cast(self.format)
 
     @property
@@ -203,13 +205,10 @@ class Cast(_Policy):
         """Answers in that format."""
         return Imperfection.cast(self.format)
 
-    def changed(self, answers: Answers) -> Answers:
-        """Cast answers; one beyond the format's range is not finite, and refused like any other
-        such answer.
-        """
-        return check_answers(
-            FORMATS[self.format].cast(answers), batch=len(answers), outputs=answers.shape[1]
-        )
+    def change(self, answers: Answers) -> Answers:
+        """Cast answers; one beyond the format's range is refused, since it is not finite."""
+        batch, outputs = answers.shape
+        return check_answers(FORMATS[self.format].cast(answers), batch=batch, outputs=outputs)
 
 
 @dataclass(slots=True)
@@ -221,7 +220,7 @@ class Signs(_Policy):
         """Two levels."""
         return Imperfection(levels=2)
 
-    def changed(self, answers: Answers) -> Answers:
+    def change(self, answers: Answers) -> Answers:
         """Labels."""
         return np.where(answers > 0, 1.0, -1.0)
 
@@ -240,6 +239,7 @@ class Bounded(_Wrapper):
     def ask(self, X: Sequences) -> Answers:
         """Answers to a batch whose tokens keep the bound up to rounding."""
         longest = float(np.sqrt(np.einsum("bld,bld->bl", X, X).max(initial=0.0)))
+        # Tokens scaled to the bound may exceed it by rounding.
         if longest > self.bound * (1 + 1e-9):
             raise TargetFailed(
                 f"a token has norm {longest:.6g}; the target takes tokens up to norm"
@@ -250,8 +250,7 @@ class Bounded(_Wrapper):
 
 @dataclass(slots=True)
 class Budgeted(_Wrapper):
-    """Never asks more than `budget` sequences: the prefix that fits is asked and handed on in
-    `BudgetSpent`.
+    """Never asks more than `budget` sequences; what still fits comes with `BudgetSpent`.
 
     What the oracle inside asks again by itself counts too; where that does not fit, nothing more is
     asked at all.
@@ -284,10 +283,9 @@ class Budgeted(_Wrapper):
         return f"the budget of {self.budget} queries is spent."
 
     def _charge(self, sequences: int) -> None:
-        """Pay for what is asked again. Later, smaller questions are not asked either: a larger
-        budget goes on here.
-        """
+        """Pay for what is asked again."""
         if self.spent + sequences > self.budget:
+            # Later, smaller questions are not asked either: a larger budget goes on here.
             self._closed = True
             raise BudgetSpent(self._sentence)
         self.spent += sequences
@@ -295,9 +293,7 @@ class Budgeted(_Wrapper):
 
 @dataclass(slots=True)
 class Chunked(_Wrapper):
-    """Splits batches so that no call carries more than `numbers` numbers (one sequence at
-    least).
-    """
+    """Splits batches so that no call carries more than `numbers` numbers, if it can."""
 
     numbers: int = 1 << 22
 
@@ -311,10 +307,10 @@ class Chunked(_Wrapper):
             try:
                 parts.append(self.inner.ask(X[i : i + size]))
             except BudgetSpent as spent:
+                # What earlier chunks brought is paid for, and handed on with the refusal.
                 answered = [*parts, *([] if spent.answers is None else [spent.answers])]
-                raise BudgetSpent(
-                    str(spent), np.concatenate(answered) if answered else None
-                ) from spent
+                joined = np.concatenate(answered) if answered else None
+                raise BudgetSpent(str(spent), joined) from spent
         return np.concatenate(parts)
 
 
@@ -322,7 +318,7 @@ class Chunked(_Wrapper):
 class Watched(_Wrapper):
     """Shows progress on standard error while used as a context; silent when that is not a terminal.
 
-    Whoever is `watching` hears of it too.
+    Whoever calls `watch_batches` hears of it too.
 
     Args:
         inner: the oracle to watch.
@@ -337,6 +333,7 @@ class Watched(_Wrapper):
 
     def __enter__(self) -> Watched:
         self._tell = _watcher.get()
+        # A log file is no place for a moving bar.
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import (

@@ -63,17 +63,15 @@ class SparseAverage:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Random sets; runs of neighbours; every other position; one position told from all
-        others.
-        """
+        """Random sets; neighbours; every other position; one position told from all others."""
         return ("random", "contiguous", "alternating", "separating")
 
     @property
     def count(self) -> int:
         """Sequences that name every set once."""
-        return -(-self._sets() // self.length)
+        return -(-self._count_sets() // self.length)
 
-    def _sets(self) -> int:
+    def _count_sets(self) -> int:
         least = 1 if self.at_most else self.q
         return sum(comb(self.length, size) for size in range(least, self.q + 1))
 
@@ -84,23 +82,25 @@ class SparseAverage:
         inputs by which two sets are told apart.
         """
         check_kind(self, kind)
-        z = self._vectors(size, rng)
-        y = np.stack([self._draw(kind, rng) for _ in range(size * self.length)]).reshape(
-            size, self.length, self.q
-        )
+        z = self._draw_vectors(size, rng)
+        sets = [self._draw_set(kind, rng) for _ in range(size * self.length)]
+        y = np.stack(sets).reshape(size, self.length, self.q)
+        # Sets with and without that position get answers 2/q apart.
         if kind == "separating":
             z[:] = 0.0
             z[..., 0] = -1.0
             z[np.arange(size), y[:, -1, 0], 0] = 1.0
         return self.tokens(z, y)
 
-    def _vectors(self, size: int, rng: np.random.Generator) -> Stack:
+    def _draw_vectors(self, size: int, rng: np.random.Generator) -> Stack:
         z = rng.normal(size=(size, self.length, self.dimension))
+        # Uniform in the ball: volume grows with the power of the dimension.
         radius = rng.random((size, self.length, 1)) ** (1 / self.dimension)
         return z / np.linalg.norm(z, axis=-1, keepdims=True) * radius
 
-    def _draw(self, kind: str, rng: np.random.Generator) -> Any:
+    def _draw_set(self, kind: str, rng: np.random.Generator) -> Any:
         size = int(rng.integers(1, self.q + 1)) if self.at_most else self.q
+        # Every other position wraps onto itself where the set is more than half of the circle.
         step = 2 if kind == "alternating" and 2 * size <= self.length else 1
         if kind in ("contiguous", "alternating"):
             members = (int(rng.integers(self.length)) + step * np.arange(size)) % self.length
@@ -116,12 +116,11 @@ class SparseAverage:
         return np.concatenate([z, np.asarray(y, dtype=np.float64), positions], axis=-1)
 
     def exhaustive(self) -> Iterator[Stack]:
-        """Every set once, beside vectors that tell its first position from all others for the first
-        token of each.
-        """
-        sets = self._every_set()
+        """Every set once, beside vectors that tell the first token's first position."""
+        sets = self._list_sets()
         for _ in range(self.count):
             named = [next(sets, None) for _ in range(self.length)]
+            # The sets run out within the last sequence: its tokens name the last one again.
             last = next(y for y in reversed(named) if y is not None)
             y = np.array([last if one is None else one for one in named])
             z = np.zeros((1, self.length, self.dimension))
@@ -129,7 +128,7 @@ class SparseAverage:
             z[0, y[0, 0], 0] = 1.0
             yield self.tokens(z, y[None])
 
-    def _every_set(self) -> Iterator[list[int]]:
+    def _list_sets(self) -> Iterator[list[int]]:
         for size in range(1 if self.at_most else self.q, self.q + 1):
             for members in combinations(range(self.length), size):
                 yield [*members, *[-1] * (self.q - size)]
@@ -148,4 +147,5 @@ class SparseAverage:
     def error(self, Y: Labels, X: Sequences) -> PerSequence:
         """Largest distance of an answer from the truth, per sequence."""
         gap = np.linalg.norm(Y - self.target(X), axis=-1).max(axis=1)
+        # NaN compares false with every bound, and would pass for right.
         return np.where(np.isnan(gap), np.inf, gap)

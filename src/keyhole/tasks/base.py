@@ -14,7 +14,8 @@ from keyhole.errors import InvalidInput
 
 Labels = Float[Array, "batch length outputs"]
 Integers = Int[np.ndarray, "batch length"]
-BATCH = 256  # sequences of an exhaustive list that are made at a time
+# Sequences of an exhaustive list that are made at a time.
+BATCH = 256
 
 
 @runtime_checkable
@@ -69,9 +70,7 @@ class Task(Protocol):
 
 
 def measure_wrong_labels(task: Task, Y: Labels, X: Sequences) -> PerSequence:
-    """The share of tokens whose answer lies on the wrong side of 1/2; an answer that is not a
-    number is wrong.
-    """
+    """The share of tokens answered on the wrong side of 1/2; NaN is wrong."""
     right = np.where(task.target(X) > 0.5, Y > 0.5, Y < 0.5)
     return 1.0 - right.mean(axis=(1, 2))
 
@@ -96,6 +95,7 @@ def check_sizes(task: Any, **least: int) -> None:
     """Raise unless the named sizes are whole numbers no smaller than stated."""
     for name, smallest in least.items():
         size = getattr(task, name)
+        # True is an int to Python, and no size to anybody.
         if isinstance(size, bool) or not isinstance(size, int) or size < smallest:
             raise InvalidInput(
                 f"{spell_option(name)} of {task.name} is a whole number >= {smallest}; got"
@@ -105,6 +105,7 @@ def check_sizes(task: Any, **least: int) -> None:
 
 def spell_option(name: str) -> str:
     """How the command line spells a size."""
+    # The command line calls the size of z a width, as it does that of tokens.
     return f"--{'width' if name == 'dimension' else name.replace('_', '-')}"
 
 

@@ -24,8 +24,7 @@ Adjacency = Float[Array, "batch nodes nodes"]
 
 @dataclass(frozen=True, slots=True)
 class Triangles:
-    """Whether a closed walk of three edges goes through an edge; tokens are directed edges (tail,
-    head).
+    """Whether a closed walk of three edges goes through an edge; tokens are (tail, head).
 
     A self-loop is an edge like any other: it closes a walk with itself, and it completes one of an
     edge and its reverse.
@@ -77,14 +76,15 @@ class Triangles:
         """Inputs of one kind."""
         check_kind(self, kind)
         edges = rng.integers(self.nodes, size=(size, self.length, 2))
+        # Three edges are the fewest on which a walk of three different ones closes.
         if kind != "random" and self.length >= 3:
             edges[:, 0, 0] = edges[:, -1, 1]
             edges[:, 1, 0] = edges[:, 0, 1]
             edges[:, 1, 1] = edges[:, -1, 0]
-        if kind == "near-miss" and self.length >= 3:  # the walk ends beside where it began
-            edges[:, 1, 1] = (
-                edges[:, 1, 1] + rng.integers(1, max(2, self.nodes), size=size)
-            ) % self.nodes
+        # A near miss: the walk ends beside where it began.
+        if kind == "near-miss" and self.length >= 3:
+            beside = rng.integers(1, max(2, self.nodes), size=size)
+            edges[:, 1, 1] = (edges[:, 1, 1] + beside) % self.nodes
         return edges.astype(np.float64)
 
     def target(self, X: Sequences) -> Labels:
@@ -102,8 +102,7 @@ class Triangles:
 
 @dataclass(frozen=True, slots=True)
 class FourCycles:
-    """Whether a node is on a directed 4-cycle; tokens are rows of an adjacency matrix, each with
-    its node's number.
+    """Whether a node is on a directed 4-cycle; tokens are rows of a matrix with their number.
 
     A cycle has four different nodes.
 
@@ -161,9 +160,9 @@ class FourCycles:
     def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
         """Inputs of one kind."""
         check_kind(self, kind)
-        edges = (rng.random((size, self.nodes, self.nodes)) < 1.2 / max(2, self.nodes)).astype(
-            np.float64
-        )
+        # A little more than one edge a node: long walks exist, and cycles are rare.
+        share = 1.2 / max(2, self.nodes)
+        edges = (rng.random((size, self.nodes, self.nodes)) < share).astype(np.float64)
         if kind != "random" and self.nodes >= 4:
             for graph in edges:
                 cycle = [self.nodes - 1, *rng.choice(self.nodes - 1, 3, replace=False)]
@@ -179,13 +178,12 @@ class FourCycles:
         return np.stack([self._cycles(graph) for graph in edges])[..., None].astype(np.float64)
 
     def _cycles(self, edges: np.ndarray) -> np.ndarray:
-        """Whether each node a lies on a cycle a, b, c, d: for some c there is a b on the way and
-        another d back.
-        """
+        """Whether each node a lies on a cycle a, b, c, d: some c is reached by b, and left by d."""
         off = edges & ~np.eye(self.nodes, dtype=bool)
         there = np.einsum("ab,bc->ac", off.astype(int), off.astype(int))
-        # one node serves there and back
+        # One node serves there and back.
         both = np.einsum("ab,bc,cb,ba->ac", *[off.astype(int)] * 4)
+        # A walk over b and back over the same b is no cycle of four nodes.
         walks = there * there.T - both
         np.fill_diagonal(walks, 0)
         return (walks > 0).any(axis=1)

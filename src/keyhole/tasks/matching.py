@@ -1,6 +1,7 @@
 r"""Matching tasks: whether a token, with one, two or three others, sums to zero modulo M.
 
-$$\mathrm{Match}_s(X)_i = 1\{\exists j_1, \dots, j_{s-1} : x_i + x_{j_1} + \dots + x_{j_{s-1}} = 0 \bmod M\}$$
+$$\mathrm{Match}_s(X)_i
+= 1\{\exists j_1, \dots, j_{s-1} : x_i + x_{j_1} + \dots + x_{j_{s-1}} = 0 \bmod M\}$$
 
 Partners may repeat, and may be the token itself. Tokens are whole numbers 0 .. M - 1.
 """
@@ -27,15 +28,16 @@ from keyhole.tasks.base import (
     round_to_whole,
 )
 
-LARGEST_MODULUS = 2**50  # sums of four tokens stay exact
+# Sums of four tokens stay exact in float64.
+LARGEST_MODULUS = 2**50
 KINDS = ("random", "planted", "balanced", "near-miss")
-DRAWS = 8  # times as many random inputs as wanted, from which balanced ones are picked
+# Times as many random inputs as wanted, from which balanced ones are picked.
+DRAWS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Match(ABC):
-    """What the matching tasks share: tokens, samplers and the error; each knows its truth and how a
-    match is planted.
+    """What the matching tasks share; each knows its truth and how a match is planted.
 
     Args:
         length: tokens of an input.
@@ -69,9 +71,7 @@ class _Match(ABC):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Uniform; with a match for the last token; half of the last tokens matched; sums that miss
-        by one.
-        """
+        """Uniform; a match for the last token; for half of them; sums that miss by one."""
         return KINDS
 
     @property
@@ -88,9 +88,9 @@ class _Match(ABC):
     def sample(self, size: int, *, rng: np.random.Generator, kind: str = "random") -> Sequences:
         """Inputs of one kind."""
         check_kind(self, kind)
-        drawn = {"planted": 0, "near-miss": 1}.get(kind)
         if kind == "balanced":
-            return self._balanced(size, rng)
+            return self._draw_balanced(size, rng)
+        drawn = {"planted": 0, "near-miss": 1}.get(kind)
         x = rng.integers(self.modulus, size=(size, self.length))
         if drawn is not None:
             off = rng.choice([-1, 1], size=size) * drawn
@@ -98,42 +98,36 @@ class _Match(ABC):
         return x[..., None].astype(np.float64)
 
     def near(self, size: int, residues: Sequence[int], *, rng: np.random.Generator) -> Sequences:
-        """Inputs whose partners miss a match with the last token by one of these residues, up to
-        its sign.
-        """
+        """Inputs that miss a match with the last token by one of these residues, up to sign."""
         x = rng.integers(self.modulus, size=(size, self.length))
         self._plant(x, rng.choice(residues, size=size) * rng.choice([-1, 1], size=size), rng)
         return x[..., None].astype(np.float64)
 
-    def _balanced(self, size: int, rng: np.random.Generator) -> Sequences:
+    def _draw_balanced(self, size: int, rng: np.random.Generator) -> Sequences:
         """Inputs half of whose last tokens have a match, as far as the draws allow."""
-        pool = np.concatenate(
-            [self.sample(DRAWS * size, rng=rng, kind=kind) for kind in ("planted", "random")]
-        )
-        pool = np.concatenate([pool, self.sample(DRAWS * size, rng=rng, kind="near-miss")])
+        # Where M is small random inputs match by themselves, where it is large only planted ones.
+        kinds = ("planted", "random", "near-miss")
+        pool = np.concatenate([self.sample(DRAWS * size, rng=rng, kind=kind) for kind in kinds])
         matched = self.target(pool)[:, -1, 0] > 0.5
-        halves = [
-            np.flatnonzero(matched)[: -(-size // 2)],
-            np.flatnonzero(~matched)[::-1][: size // 2],
-        ]
-        chosen = np.concatenate(halves)
+        # Those without a match from the end, where the near misses are: the hard ones.
+        without = np.flatnonzero(~matched)[::-1][: size // 2]
+        chosen = np.concatenate([np.flatnonzero(matched)[: -(-size // 2)], without])
+        # Where one half is missing the first inputs fill up: a batch has the size asked for.
         chosen = np.concatenate([chosen, np.arange(size - len(chosen))])
         return pool[rng.permutation(chosen)]
 
     @abstractmethod
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
-        """Change partners so that they and the last token sum to `off`: some for a match, all for a
-        miss.
-        """
+        """Change partners so that they and the last token sum to `off`, all of them for a miss."""
 
     def target(self, X: Sequences) -> Labels:
         """The truth."""
         check_inputs(self, X)
         x = round_to_whole(X[..., 0])
-        return np.stack([self._matched(row) for row in x])[..., None].astype(np.float64)
+        return np.stack([self._find_matched(row) for row in x])[..., None].astype(np.float64)
 
     @abstractmethod
-    def _matched(self, x: Any) -> Any:
+    def _find_matched(self, x: Any) -> Any:
         """Whether each token of one sequence has a match."""
 
     def error(self, Y: Labels, X: Sequences) -> PerSequence:
@@ -153,7 +147,7 @@ class Match2(_Match):
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
         _plant_last(x, off, self.modulus, 1, rng)
 
-    def _matched(self, x: Any) -> Any:
+    def _find_matched(self, x: Any) -> Any:
         return np.isin(-x % self.modulus, x)
 
 
@@ -169,7 +163,7 @@ class Match3(_Match):
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
         _plant_last(x, off, self.modulus, 2, rng)
 
-    def _matched(self, x: Any) -> Any:
+    def _find_matched(self, x: Any) -> Any:
         return np.isin(-x % self.modulus, _find_pair_sums(x, self.modulus))
 
 
@@ -185,7 +179,8 @@ class Match4(_Match):
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
         _plant_last(x, off, self.modulus, 3, rng)
 
-    def _matched(self, x: Any) -> Any:
+    def _find_matched(self, x: Any) -> Any:
+        # Two pairs: (x_i + x_j) and a sum of two others, which is N^3 instead of N^4.
         own = (x[:, None] + np.unique(x)) % self.modulus
         return np.isin(-own % self.modulus, _find_pair_sums(x, self.modulus)).any(axis=1)
 
@@ -200,6 +195,7 @@ class Match3Bigram(_Match):
         return "match3-bigram"
 
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
+        # A lone token has no neighbouring pair to change.
         if self.length == 1:
             return
         for row, miss in zip(x, off, strict=True):
@@ -207,14 +203,13 @@ class Match3Bigram(_Match):
             for j in pairs:
                 row[j] = (miss - row[-1] - row[j + 1]) % self.modulus
 
-    def _matched(self, x: Any) -> Any:
+    def _find_matched(self, x: Any) -> Any:
         return np.isin(-x % self.modulus, (x[:-1] + x[1:]) % self.modulus)
 
 
 @dataclass(frozen=True, slots=True)
 class Match3Local(_Match):
-    """Whether there are two partners at most `radius` away with which the token sums to zero modulo
-    M.
+    """Whether two partners at most `radius` away complete the token to zero modulo M.
 
     Args:
         radius: how far a partner may be.
@@ -235,7 +230,7 @@ class Match3Local(_Match):
         first = max(0, self.length - 1 - self.radius)
         _plant_last(x[:, first:], off, self.modulus, 2, rng)
 
-    def _matched(self, x: Any) -> Any:
+    def _find_matched(self, x: Any) -> Any:
         places = np.arange(len(x))[:, None] + np.arange(-self.radius, self.radius + 1)
         there = (places >= 0) & (places < len(x))
         near = x[np.clip(places, 0, len(x) - 1)]
@@ -249,19 +244,20 @@ def _find_pair_sums(x: Any, modulus: int) -> Any:
 
 
 def _plant_last(x: Any, off: Any, modulus: int, partners: int, rng: np.random.Generator) -> None:
-    """Give the last token partners whose sum with it is `off`: one set of them, or as many as there
-    are for a miss.
-    """
+    """Give the last token partners that sum with it to `off`: some, or all for a miss."""
     others = x.shape[1] - 1
     if others == 0:
         return
     for row, miss in zip(x, off, strict=True):
         order = rng.permutation(others)
+        # A near miss must leave no other match, so that every partner is moved.
         groups = max(1, others // partners) if miss else 1
         for group in range(groups):
             chosen = order[group * partners : (group + 1) * partners]
             named = [*chosen, *rng.choice(others, partners - len(chosen))]
-            last, rest = named[0], named[1:]
+            last = named[0]
+            rest = named[1:]
+            # The sum would count the position twice.
             if last in rest:
                 continue
             row[last] = (miss - row[-1] - row[rest].sum()) % modulus

@@ -185,6 +185,7 @@ class _Flight:
 
     def _land(self, piece: _Piece, outcome: Matrix | BaseException) -> None:
         self.flying -= 1
+        # A miss may be tried again; every other error is the caller's to see.
         if isinstance(outcome, Missed):
             self._retry(piece, outcome)
         elif isinstance(outcome, BaseException):
@@ -193,6 +194,7 @@ class _Flight:
             self.answers[piece.start] = outcome
 
     def _retry(self, piece: _Piece, missed: Missed) -> None:
+        # Halves in the order of the batch, before everything that waits.
         if missed.too_large and len(piece) > 1:
             self.asking.shrink()
             self.waiting.extendleft(reversed(piece.halves()))

@@ -151,6 +151,7 @@ def _find_addresses(host: str, port: int, seconds: float) -> list[str]:
     """
     try:
         return [str(ip_address(host))]
+    # A name, not an address.
     except ValueError:
         found: SimpleQueue[list[str] | OSError] = SimpleQueue()
     threading.Thread(target=_resolve, args=(host, port, found), daemon=True).start()

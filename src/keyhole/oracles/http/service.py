@@ -89,6 +89,7 @@ class HttpService:
         self._pace = Pace(self.rate)
         self._client = self._build_client()
         self._deadline = hold_to_deadline(self._client)
+        # Connections close with the object, also where nobody calls close.
         weakref.finalize(self, self._client.close)
         self._about = self._discover()
         self._outputs = self._about.outputs
@@ -130,6 +131,7 @@ class HttpService:
 
     def ask(self, X: Sequences) -> Answers:
         """Answers to a batch, in as many requests as its size needs."""
+        # Nothing to ask, and so no reason to open a connection.
         if len(X) == 0:
             return np.zeros((0, self._outputs or 1))
         bytes_each = X.shape[1] * X.shape[2] * (8 if self._about.binary else _JSON_BYTES)

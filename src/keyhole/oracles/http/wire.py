@@ -161,6 +161,7 @@ def open_message(body: bytes, headers: Mapping[str, str], kind: type[T]) -> tupl
         InvalidInput: it is none.
     """
     length = headers.get(HEAD_LENGTH) or headers.get(HEAD_LENGTH.lower())
+    # Without the header a body is JSON from end to end.
     if length is None:
         return parse_message(body, kind), b""
     # A header is another's text: twelve digits would be more bytes than any message has.
