@@ -1,5 +1,4 @@
-r"""A unit that sends exactly q bits: sparse averaging on the inputs that set disjointness needs,
-and on no others.
+r"""A unit that sends exactly q bits: sparse averaging on the inputs of set disjointness only.
 
 Keys of slots (i, 0) and (i, 1) are $-e_i$ and $+e_i$; the asking token's query is $\alpha s$ with
 $s_i = +1$ where it names slot (i, 1) and $-1$ where it names (i, 0). Named slots score $\alpha$,
@@ -26,8 +25,7 @@ Signs = Int[np.ndarray, "batch q"]
 
 @dataclass(frozen=True, slots=True)
 class SlotCodes:
-    """Tokens (z ; y ; i) as (first number of z ; key of the slot ; signs of the set), the latter
-    for the asker alone.
+    """Tokens (z ; y ; i) as (z_1 ; key of the slot ; signs of the asker's set).
 
     Args:
         q: pairs of slots.
@@ -70,14 +68,16 @@ class SlotCodes:
 
 
 def sign_channel(q: int, dimension: int = 1) -> Transformer:
-    r"""The unit of width m = q whose query is q signs, exact to 1 / (2q) on sets with one slot of
-    each pair.
+    r"""The unit of width m = q whose query is q signs, exact to 1 / (2q) on its own inputs.
 
     With $e^{\alpha} = 8 q$ the asking token and the slots that are not named weigh at most $1/(8
     q^2) + 1/(64 q^2)$ of the named ones, so that the mean moves by less than $1/(3 q)$.
     """
-    alpha, width = log(8.0 * q), 1 + 2 * q
-    Q, K, V = np.zeros((width, q)), np.zeros((width, q)), np.zeros((width, 1))
+    alpha = log(8.0 * q)
+    width = 1 + 2 * q
+    Q = np.zeros((width, q))
+    K = np.zeros((width, q))
+    V = np.zeros((width, 1))
     Q[1 + q :] = alpha * np.eye(q)
     K[1 : 1 + q] = np.eye(q)
     V[0] = 1.0
@@ -90,9 +90,7 @@ def encode_message(X: Sequences, q: int, dimension: int = 1) -> Signs:
 
 
 def answer_from_bits(bits: Signs, z: Array, q: int) -> Array:
-    """Bob's side: the unit's answer to the asking token, from q bits and the first numbers of his
-    own vectors.
-    """
+    """Bob's side: the unit's answer from q bits and the first numbers of his own vectors."""
     scores = log(8.0 * q) * np.repeat(2.0 * bits - 1.0, 2, axis=1) * np.tile([-1.0, 1.0], q)
     weights = np.exp(scores)
     return (weights * z).sum(axis=1) / (1.0 + weights.sum(axis=1))

@@ -15,16 +15,18 @@ from keyhole._arrays import Array, Stack
 from keyhole.models.baselines import UNROUNDED, Recurrent, encode_tokens
 from keyhole.tasks import SparseAverage
 
-SEARCHED = 1 << 21  # states that are compared at a time
+# States that are compared at a time.
+SEARCHED = 1 << 21
+# States stepped at a time.
 _CHUNK = 1 << 16
-_HISTORY = 62  # tokens that are varied: their signs fit one integer
+# Tokens that are varied: their signs fit one integer.
+_HISTORY = 62
 
 
 def find_two_prefixes(
     model: Recurrent, task: SparseAverage, *, rng: np.random.Generator, limit: int = SEARCHED
 ) -> Stack | None:
-    """Two different sequences of N - 1 vectors +-e_1 behind which the state is the same; None where
-    none was met.
+    """Two sequences of N - 1 vectors +-e_1 that leave the same state; None where none was met.
 
     Args:
         model: the network.
@@ -42,21 +44,19 @@ def find_two_prefixes(
     for t in range(others - varied, others):
         if 2 * len(states) > limit:
             kept = rng.choice(len(states), limit // 2, replace=False)
-            states, history = states[kept], history[kept]
+            states = states[kept]
+            history = history[kept]
         states = np.concatenate([_step_states(model, states, token) for token in tokens[:, t]])
         history = np.concatenate([history << 1, (history << 1) | 1])
         pair = _find_equal_rows(model, states)
         if pair is not None:
-            return _decode_histories(
-                history[list(pair)], t + 1 - (others - varied), others - varied, task
-            )
+            grown = t + 1 - (others - varied)
+            return _decode_histories(history[list(pair)], grown, others - varied, task)
     return None
 
 
 def _encode_prefix_tokens(model: Recurrent, task: SparseAverage) -> Array:
-    """The encoded token of every position, with -e_1 and with +e_1, naming the first q
-    positions.
-    """
+    """Every position's token with -e_1 and with +e_1, encoded, naming the first q positions."""
     z = np.zeros((2, task.length, task.dimension))
     z[0, :, 0], z[1, :, 0] = -1.0, 1.0
     y = np.broadcast_to(np.arange(task.q), (2, task.length, task.q))
@@ -73,9 +73,9 @@ def _step_states(model: Recurrent, states: Array, token: Array) -> Array:
 
 def _find_equal_rows(model: Recurrent, states: Array) -> tuple[int, int] | None:
     """Two equal rows."""
-    rows = np.ascontiguousarray(
-        states + 0.0 if model.state_bits == UNROUNDED else model.grid(states)
-    )
+    # -0 and 0 are one number of different bytes; grid points are whole numbers.
+    numbers = states + 0.0 if model.state_bits == UNROUNDED else model.grid(states)
+    rows = np.ascontiguousarray(numbers)
     words: Any = rows.view([("", rows.dtype)] * rows.shape[1])[:, 0]
     order = np.argsort(_hash_rows(rows), kind="stable")
     same = np.flatnonzero(words[order[1:]] == words[order[:-1]])

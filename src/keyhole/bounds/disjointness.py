@@ -73,9 +73,7 @@ class Reduction:
 
 @singledispatch
 def reduction(task: Task) -> Reduction | None:
-    """How a task decides disjointness; nothing where no reduction is known or the task is too small
-    for one bit.
-    """
+    """How a task decides disjointness; None where nothing is known, or it is too small."""
     return None
 
 
@@ -85,7 +83,8 @@ def reduction(task: Task) -> Reduction | None:
 # they do; the level lies half way.
 @reduction.register
 def _(task: SparseAverage) -> Reduction | None:
-    q, ask = task.q, 2 * task.q
+    q = task.q
+    ask = 2 * task.q
     if task.length < ask + 1:
         return None
 
@@ -202,7 +201,8 @@ def _(task: Triangles) -> Reduction | None:
         edges[:, size + 1 : 2 * size + 1, 1] = 1 - b
         return edges
 
-    alice, bob = tuple(range(1, size + 1)), tuple(range(size + 1, 2 * size + 1))
+    alice = tuple(range(1, size + 1))
+    bob = tuple(range(size + 1, 2 * size + 1))
     return Reduction(task, size, alice, bob, (0,), 0.5, write)
 
 

@@ -24,9 +24,7 @@ LIMIT = 20_000  # sets of keys that a search looks at
 
 # Maximise g over w in [-1, 1]^m, b, g with <u_j, w> = b on y and <u_j, w> <= b - g elsewhere.
 def find_face(keys: Matrix, y: Iterable[int]) -> tuple[float, Vector]:
-    """The margin by which a set of keys can be told from the others, 0 where it is no face, and the
-    query that does.
-    """
+    """The margin by which keys are told from the others, 0 for no face, and the query for it."""
     on = sorted(y)
     off = sorted(set(range(len(keys))) - set(on))
     if not off:
@@ -68,12 +66,13 @@ class Largest:
 
 
 class _FaceSearch:
-    """Keys added one by one in a fixed order; the property is inherited by subsets, so that a
-    failure ends a branch.
-    """
+    """Keys added one by one; subsets inherit the property, so that a failure ends a branch."""
 
     def __init__(self, points: Matrix, q: int, limit: int, wanted: int) -> None:
-        self.points, self.q, self.limit, self.wanted = points, q, limit, wanted
+        self.points = points
+        self.q = q
+        self.limit = limit
+        self.wanted = wanted
         self.best: tuple[int, ...] = ()
         self.looked = 0
         self.queries: dict[tuple[int, ...], Vector] = {}
@@ -123,9 +122,7 @@ class _FaceSearch:
 # (sum mu_j P_j, sum mu_j) against (0, 1) leaves a residual (w, r) with <P_j, w> + r <= 0 and r > 0,
 # unless it leaves none.
 def _find_separating_direction(inside: Matrix, off: Matrix) -> Vector | None:
-    """A direction that is 0 on differences inside a set and negative towards all others; None where
-    there is none.
-    """
+    """A direction that is 0 inside a set and negative towards all others; None if none is."""
     if not len(off):
         return 0.0 * inside[0]
     _, sizes, directions = np.linalg.svd(inside, full_matrices=True)
@@ -169,11 +166,10 @@ def find_most_keys(
         )
     points = list_grid_keys(dimension, bits)
     search = _FaceSearch(points, q, limit, wanted)
-    starts = (
-        _list_nearest_pairs(dimension)
-        if bits == 1
-        else (((k,), range(k + 1, len(points))) for k in range(len(points)))
-    )
+    if bits == 1:
+        starts = _list_nearest_pairs(dimension)
+    else:
+        starts = (((k,), range(k + 1, len(points))) for k in range(len(points)))
     seen = [search.run(*start) for start in starts]
     return Largest(
         points[list(search.best)], all(seen) and len(search.best) < wanted, search.looked
@@ -181,19 +177,12 @@ def find_most_keys(
 
 
 def _list_nearest_pairs(dimension: int) -> Iterable[tuple[tuple[int, ...], list[int]]]:
-    """Two keys k apart, with all keys no nearer to either, for every k; the bits of a number are
-    the signs of a key.
-    """
+    """Two keys k signs apart, with the keys no nearer to either, for every k."""
     for k in range(1, dimension + 1):
+        # The bits of a number are the signs of a key, and bits that differ are signs apart.
         second = 2**k - 1
-        yield (
-            (0, second),
-            [
-                j
-                for j in range(1, 2**dimension)
-                if min(j.bit_count(), (j ^ second).bit_count()) >= k
-            ],
-        )
+        apart = ((j, min(j.bit_count(), (j ^ second).bit_count())) for j in range(1, 2**dimension))
+        yield (0, second), [j for j, least in apart if least >= k]
 
 
 @dataclass(frozen=True, slots=True)

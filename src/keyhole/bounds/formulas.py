@@ -90,9 +90,7 @@ class Inequality:
 
     @property
     def certificate(self) -> Certificate:
-        """The claim confronted with these sizes; REFUTED means that they are too small, if a model
-        is said to exist.
-        """
+        """The claim on these sizes; REFUTED: too small, if a model is said to exist."""
         return Certificate(
             self.theorem, self.checks, (Check(self.formula, self.needed, self.available),)
         )
@@ -107,9 +105,7 @@ class Inequality:
 # wrong by 1/q at least. Sets of at most q positions only add messages that must differ: means over
 # y lie 2/|y| >= 2/q apart.
 def bound_by_counting(task: SparseAverage, sizes: Sizes) -> Inequality:
-    """Sparse averaging needs as many messages as there are sets: H (2m + v) p >= log2 C(N - 1,
-    q).
-    """
+    """Sparse averaging sends a message per set: H (2m + v) p >= log2 C(N - 1, q)."""
     message = sizes.heads * (2 * sizes.embed + sizes.value_width)
     return Inequality(
         "counting",
@@ -125,9 +121,7 @@ def bound_by_counting(task: SparseAverage, sizes: Sizes) -> Inequality:
 
 
 def log_sets(positions: int, q: int, *, at_most: bool = False) -> float:
-    """How many bits name a set of q (or at most q, not none) of so many positions; 0 where there is
-    no choice.
-    """
+    """How many bits name a set of q, or at most q, positions; 0 where there is no choice."""
     count = sum(comb(positions, size) for size in range(1 if at_most else q, min(q, positions) + 1))
     return log2(count) if count else 0.0
 
@@ -222,11 +216,10 @@ def bound_by_partition_message(task: Task, sizes: Sizes) -> Inequality | None:
     if found is None:
         return None
     split = sizes.fixed or _find_worst_split(sizes.bits)
-    sent = (
-        inf
-        if split is None
-        else sizes.value_width * (sum(split) + 1.0) + count_partition_bits(found.size, *split)
-    )
+    if split is None:
+        sent = inf
+    else:
+        sent = sizes.value_width * (sum(split) + 1.0) + count_partition_bits(found.size, *split)
     match3 = task.name == "match3"
     return Inequality(
         "partition-message",
@@ -261,9 +254,7 @@ def count_partition_bits(size: int, integer: int, fraction: int) -> int:
 
 
 def _find_worst_split(bits: float) -> tuple[int, int] | None:
-    """All of p bits before the point: (2^(I+1) + ln n) 2^(p-2) steps are most where I is
-    largest.
-    """
+    """All of p bits before the point: (2^(I+1) + ln n) 2^(p-2) steps are most for large I."""
     return (int(bits) - 1, 0) if isfinite(bits) else None
 
 
@@ -344,9 +335,7 @@ def _check_accuracy(task: SparseAverage, sizes: Sizes, share: float) -> Check:
 
 
 def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
-    """Everything known that a Transformer of this class must satisfy to do a task, the most telling
-    first.
-    """
+    """All that is known of a Transformer that does a task, the most telling first."""
     if isinstance(task, SparseAverage):
         found = (
             bound_by_counting(task, sizes),
@@ -368,9 +357,7 @@ def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
 
 
 def count_disjointness_bits(task: Task) -> int:
-    """Bits that any two people must exchange to do a task, by the reduction known for it; 0 where
-    none is.
-    """
+    """Bits two people must exchange to do a task, by its reduction; 0 where none is known."""
     found = reduction(task)
     return 0 if found is None else found.size
 

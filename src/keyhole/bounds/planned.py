@@ -13,14 +13,17 @@ from keyhole.models.attention import SelfAttention
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import Task
 
-FEWEST, MOST = 2, 53  # bits of fixed point that can be built
-_TOKENS = 4096  # longer inputs are not built: their keys are searched for minutes
-_ACCURATE = 1e-3  # for labels, where nothing is asked
+# Bits of fixed point that can be built.
+FEWEST = 2
+MOST = 53
+# Longer inputs are not built: their keys are searched for minutes.
+_TOKENS = 4096
+# For labels, where nothing is asked.
+_ACCURATE = 1e-3
 
 
 def build_within_sizes(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
-    """The smallest construction that is proved to do a task within sizes; the smallest of all where
-    none is.
+    """The smallest construction proved within sizes; the smallest of all where none is.
 
     Raises:
         DoesNotFit: none is known that fits.
@@ -29,8 +32,7 @@ def build_within_sizes(task: Task, sizes: Sizes, *, order: int, rng: np.random.G
 
 
 def provable(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
-    """The same by constructions that can be proved for every input alone, which is quicker where
-    most cannot.
+    """The same among constructions that can be proved, which is quicker where few can.
 
     Raises:
         DoesNotFit: none is known that fits.

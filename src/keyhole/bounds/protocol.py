@@ -88,9 +88,7 @@ class Conversation:
         return float(np.abs(self.answers - self.direct).max(initial=0.0))
 
     def against(self, task: Task) -> float:
-        """Bits sent over bits that deciding disjointness takes; infinite where the task decides
-        none.
-        """
+        """Bits sent over bits that disjointness takes; infinite where the task decides none."""
         needed = count_disjointness_bits(task)
         return self.bits / needed if needed else float("inf")
 
@@ -118,7 +116,7 @@ def converse(
         raise InvalidInput(f"a number is sent in 1 to {MOST_BITS} bits; got {bits}.")
     blocks, out = _list_blocks(model)
     owner = _assign_owners(X.shape[1], parties)
-    tokens, direct = X, X
+    tokens = direct = X
     messages: list[Message] = []
     rounds: list[_Round] = []
     for number, block in enumerate(blocks, start=1):
@@ -161,7 +159,8 @@ def _layer_of(model: Any) -> SelfAttention:
             "people can run a Transformer of attention layers, a self-attention layer, or heads"
             f" without score bias, constant and residual; got {type(model).__name__}."
         )
-    W, V = np.stack([np.asarray(head.W) for head in heads]), np.stack([head.V for head in heads])
+    W = np.stack([np.asarray(head.W) for head in heads])
+    V = np.stack([head.V for head in heads])
     return SelfAttention(np.broadcast_to(np.eye(W.shape[1]), W.shape), W, V)
 
 
@@ -195,11 +194,9 @@ class _Round:
 
 
 def _run_layer(block: Block | SelfAttention, X: Stack, owner: Owners, bits: int) -> _Round:
-    """One attention layer: queries out, partitions and averages back, merged by who owns the
-    row.
-    """
+    """One attention layer: queries out, partitions and averages back, merged by row."""
     layer, tokens, blank = _open_block(block, X)
-    # -1: the blank, which is public
+    # The blank is public: it is nobody's, written -1.
     mine = np.concatenate([np.full(len(tokens[0]) - len(owner), -1), owner])
     queries, keys, values = (
         np.einsum("bnd,hdm->hbnm", tokens, P) for P in (layer.Q, layer.K, layer.V)
@@ -248,9 +245,7 @@ class _Errors:
 def _merge_outputs(
     queries: Array, sent: Array, keys: Array, values: Array, mine: Any, k: int, bits: int
 ) -> tuple[Heads4, _Errors]:
-    """The head outputs of person k's rows: own tokens and the blank exactly, the others' from
-    rounded numbers.
-    """
+    """Head outputs of one person's rows: own tokens exactly, the others' as sent."""
     partitions: list[Array] = []
     averages: list[Array] = []
     errors = _Errors(0.0, 0.0, 0.0)
@@ -261,13 +256,12 @@ def _merge_outputs(
         top = scores.max(axis=-1, keepdims=True)
         weights = np.exp(scores - top)
         total = weights.sum(axis=-1, keepdims=True)
-        partition, average = top + np.log(total), weights / total @ values[:, :, held]
+        partition = top + np.log(total)
+        average = weights / total @ values[:, :, held]
         if not near:
-            (partition, a), (average, b) = (
-                _round_sent_numbers(partition, bits),
-                _round_sent_numbers(average, bits),
-            )
-            errors = errors.worse(_Errors(0.0, a, b))
+            partition, off_partition = _round_sent_numbers(partition, bits)
+            average, off_average = _round_sent_numbers(average, bits)
+            errors = errors.worse(_Errors(0.0, off_partition, off_average))
         partitions.append(partition)
         averages.append(average)
     L = np.stack(partitions)
@@ -277,11 +271,10 @@ def _merge_outputs(
 
 
 def _round_sent_numbers(numbers: Array, bits: int) -> tuple[Array, float]:
-    """Numbers rounded to a grid of 2^b points over the range of each head, and the largest error
-    that allows.
-    """
+    """Numbers on a grid of 2^b points over each head's range, and the largest error of it."""
     axes = tuple(range(1, numbers.ndim))
-    low, high = numbers.min(axis=axes, keepdims=True), numbers.max(axis=axes, keepdims=True)
+    low = numbers.min(axis=axes, keepdims=True)
+    high = numbers.max(axis=axes, keepdims=True)
     step = (high - low) / (2.0**bits - 1.0)
     grid = np.rint((numbers - low) / np.where(step > 0, step, 1.0))
     return low + grid * step, float(step.max()) / 2.0
@@ -309,9 +302,7 @@ def _bound_deviation(
 def evaluate_deviation_constant(
     length: int, score_range: float, value_range: float, heads: int = 1
 ) -> float:
-    r"""C of the bound $C\, 2^{-b} S$ on the deviation: $H V (1 + (1 + \ln N) / (2 S))$, to first
-    order in $2^{-b}$.
-    """
+    r"""C of the bound $C\, 2^{-b} S$, $H V (1 + (1 + \ln N) / (2 S))$ to first order."""
     return heads * value_range * (1.0 + (1.0 + log(length)) / (2.0 * score_range))
 
 

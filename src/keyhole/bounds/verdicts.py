@@ -1,6 +1,4 @@
-"""One verdict for a task and the sizes of a model: provably too small, enough by a construction, or
-open.
-"""
+"""One verdict for a task and the sizes of a model: too small, enough, or open."""
 
 from __future__ import annotations
 
@@ -238,10 +236,9 @@ def describe_excess(size: Size, sizes: Sizes) -> str:
 
 # Every inequality is monotone in the sizes, so that bisection finds where it stops to bite.
 def find_least_open(task: Task, sizes: Sizes, axis: str) -> int:
-    """The least value of a size at which no inequality is violated, all others as asked; LARGEST
-    where none is.
-    """
-    low, high = 0, LARGEST
+    """The least value of a size at which no inequality is violated; LARGEST where none is."""
+    low = 0
+    high = LARGEST
     while high - low > 1:
         middle = (low + high) // 2
         small = any(
@@ -285,12 +282,12 @@ def _explain_too_small(told: Inequality) -> str:
 
 
 def _explain_enough(built: Built) -> str:
-    size, seen = built.size, built.checked
-    share = (
-        "checked on every input"
-        if seen.exhaustive
-        else f"proved for every input, and {seen.inputs:,} were asked"
-    )
+    size = built.size
+    seen = built.checked
+    if seen.exhaustive:
+        share = "checked on every input"
+    else:
+        share = f"proved for every input, and {seen.inputs:,} were asked"
     return (
         f"These sizes are enough: the construction {built.construction} does the task with key"
         f" width {size.embed}, value width {size.value_width}, {size.heads}"
@@ -314,14 +311,13 @@ def _explain_open(told: Inequality | None, gap: Gap) -> str:
     above = (
         f"from {gap.enough:,} on enough" if gap.enough is not None else "none known to be enough"
     )
-    near = (
-        ""
-        if told is None
-        else (
+    if told is None:
+        near = ""
+    else:
+        near = (
             f" ({told.name}: {_format_amount(told.needed)} {told.unit} needed,"
             f" {_format_available(told.available)})"
         )
-    )
     return (
         f"Open: of {axis}s, other sizes as asked, {below}, {above}; {gap.asked:,} was asked{near}."
     )
@@ -338,8 +334,7 @@ def bound_network(
     state_bits: int | None = None,
     accuracy: float | None = None,
 ) -> Bound:
-    """The same for networks without attention: a fully connected one by its first layer, a
-    recurrent one by its state.
+    """The same for networks without attention, by their first layer or their state.
 
     Args:
         task: sparse averaging.
@@ -352,11 +347,10 @@ def bound_network(
             "bounds on other networks are for sparse-average, with --hidden or --state-bits."
         )
     eps = _choose_accuracy(task, accuracy)
-    told = (
-        bound_by_kernel(task, hidden, eps)
-        if hidden is not None
-        else bound_by_prefixes(task, float(state_bits or 0), eps)
-    )
+    if hidden is not None:
+        told = bound_by_kernel(task, hidden, eps)
+    else:
+        told = bound_by_prefixes(task, float(state_bits or 0), eps)
     if told.violated:
         return Bound(
             task, None, BoundVerdict.TOO_SMALL, told, (told,), None, None, _explain_too_small(told)

@@ -18,7 +18,7 @@ from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import SparseAverage, Task, task_named
 
-# tokens, up to which keys that prove every set are tried beside smaller ones that do not
+# Tokens up to which keys that prove every set are tried beside smaller ones that do not.
 PROVED = 1024
 
 CONSTRUCTIONS: tuple[Construction, ...] = (*SPARSE_AVERAGES, *MATCHING)
@@ -43,9 +43,9 @@ class Room:
     def __post_init__(self) -> None:
         for name in ("embed", "value_width", "heads", "layers"):
             most = getattr(self, name)
-            if most is not None and (
-                isinstance(most, bool) or not isinstance(most, int) or most < 1
-            ):
+            # True is an int to Python, and no size.
+            whole = isinstance(most, int) and not isinstance(most, bool)
+            if most is not None and (not whole or most < 1):
                 raise InvalidInput(
                     f"--{name.replace('_', '-')} is a whole number >= 1; got {most!r}."
                 )
@@ -53,7 +53,8 @@ class Room:
     def too_small(self, built: Built) -> str | None:
         """Why a model does not fit, where it does not."""
         for name in ("embed", "value_width", "heads", "layers"):
-            most, has = getattr(self, name), getattr(built.size, name)
+            most = getattr(self, name)
+            has = getattr(built.size, name)
             if most is not None and has > most:
                 return f"it needs {name.replace('_', ' ')} {has}; {most} was allowed"
         return None
@@ -84,11 +85,9 @@ class Survey:
         if self.built:
             return self.built[0]
         reasons = " ".join(f"{name}: {reason.removesuffix('.')}." for name, reason in self.refused)
-        raise DoesNotFit(
-            f"No construction fits. {reasons}"
-            if reasons
-            else "No construction is known for this task."
-        )
+        if not reasons:
+            raise DoesNotFit("No construction is known for this task.")
+        raise DoesNotFit(f"No construction fits. {reasons}")
 
 
 # Two sets y != y' must be told apart: with z = +e_1 on one member of y that is not in y' and -e_1
@@ -131,11 +130,12 @@ def survey_recipes(
     built: list[Built] = []
     refused: list[tuple[str, str]] = []
     suiting = [one for one in CONSTRUCTIONS if one.suits(task)]
+    # Narrow recipes first: what they give lets wide ones be refused without building them.
     for one in sorted(suiting, key=lambda one: one.embed(task, accuracy)):
-        if provable and not _provable(one, task):
+        if provable and not _is_provable(one, task):
             refused.append((one.name, "only a sample of its inputs could be asked."))
             continue
-        if _larger(one, task, accuracy, built):
+        if _is_larger(one, task, accuracy, built):
             refused.append((one.name, "it would be larger than what was found."))
             continue
         found = _try_recipe(one, task, accuracy, number_format, room, rng)
@@ -170,32 +170,26 @@ def _measure_cost(built: Built, form: str | int | None) -> tuple[int, int, int]:
 
 
 def _is_hopeless(one: Construction, task: Task, accuracy: float, area: int) -> bool:
-    """Whether even the fewest bits that write an answer make a recipe of sparse averages larger
-    than what is known.
-    """
-    return (
-        isinstance(one, SetKeys)
-        and one.embed(task, accuracy) * math.floor(-math.log2(accuracy)) > area
-    )
+    """Whether a sparse average is larger than what is known even with the fewest bits."""
+    bits = math.floor(-math.log2(accuracy))
+    return isinstance(one, SetKeys) and one.embed(task, accuracy) * bits > area
 
 
-def _larger(one: Construction, task: Task, accuracy: float, built: list[Built]) -> bool:
+def _is_larger(one: Construction, task: Task, accuracy: float, built: list[Built]) -> bool:
     """Whether a recipe would be larger than what was found, and prove no more."""
     if not built or not _is_hopeless(one, task, accuracy, min(map(_measure_area, built))):
         return False
-    surer = _provable(one, task) and task.length <= PROVED
+    surer = _is_provable(one, task) and task.length <= PROVED
     return not surer or any(found.proved for found in built)
 
 
-def _provable(one: Construction, task: Task) -> bool:
+def _is_provable(one: Construction, task: Task) -> bool:
     """Whether what a recipe gives can be proved for every input."""
     return not isinstance(one, SetKeys) or not isinstance(task, SparseAverage) or one.provable(task)
 
 
 def _list_formats(one: Construction, form: str | int | None) -> Iterator[str]:
-    """The formats to try: for a number of bits all splits before and behind the point, unless the
-    recipe splits.
-    """
+    """The formats to try: a number of bits splits in all ways, unless the recipe splits it."""
     if not isinstance(form, int):
         yield "f64" if form is None else form
     elif isinstance(one, SetKeys):
@@ -212,10 +206,9 @@ def _try_recipe(
     room: Room,
     rng: np.random.Generator,
 ) -> Built | str:
-    """What a recipe gives, or why it gives nothing; the first format in which it is proved, where
-    one is.
-    """
-    reason, sampled = "", None
+    """What a recipe gives, in the first format in which it is proved, or why it gives nothing."""
+    reason = ""
+    sampled = None
     for name in _list_formats(one, form):
         try:
             found = one.build(
@@ -227,6 +220,7 @@ def _try_recipe(
         refusal = room.too_small(found)
         if refusal is None and found.proved:
             return found
+        # Kept in case no format gives a proof.
         sampled = sampled or (found if refusal is None else None)
         reason = f"{refusal}."
     return sampled or reason

@@ -1,6 +1,4 @@
-"""Built Transformers as files: kind `unit`, layers as layer.I.*, token maps by name with their
-arrays as map.I.*.
-"""
+"""Built Transformers as files of kind `unit`: layers as layer.I.*, named token maps as map.I.*."""
 
 from __future__ import annotations
 
@@ -25,8 +23,10 @@ from keyhole.models.linear import LinearAttention
 from keyhole.models.stack import Block, Layer, TokenMap, Transformer
 from keyhole.models.tensor import TensorAttention
 
-_MOST = 64  # layers of a file
-_LARGEST = 2**53  # settings stay below
+# Layers of a file: a number in a stranger's file must not make us build for hours.
+_MOST = 64
+# Settings stay below: whole numbers beyond are not exact in JSON.
+_LARGEST = 2**53
 
 # A map is made again from its settings and its arrays, all by name; makers check them.
 TOKEN_MAPS: dict[str, Callable[..., TokenMap]] = {
@@ -68,9 +68,9 @@ def save(
         }
         tensors |= {} if block.blank is None else {f"layer.{i}.blank": block.blank}
         metadata[f"layer.{i}.residual"] = "true" if block.residual else "false"
-        metadata |= (
-            {f"layer.{i}.weights": "linear"} if isinstance(block.layer, LinearAttention) else {}
-        )
+        # Softmax is what files without this word mean.
+        if isinstance(block.layer, LinearAttention):
+            metadata[f"layer.{i}.weights"] = "linear"
         _describe_map(f"map.{i}", block.map, metadata, tensors)
     if model.out is not None:
         _describe_map("out", model.out, metadata, tensors)
@@ -107,8 +107,7 @@ def _describe_map(
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model file back, checking its metadata, names and shapes; the file says which model it
-    is.
+    """Read a model file back, checked; the file says which model it is.
 
     Raises:
         InvalidInput: the file is missing, is not safetensors, or is not one of ours.
@@ -132,6 +131,7 @@ def _read_transformer(metadata: Mapping[str, str], tensors: dict[str, Array]) ->
         raise InvalidInput(f"a unit has 1 to {_MOST} layers; got {count[:40]!r}.")
     blocks = tuple(_read_block(i, metadata, tensors) for i in range(int(count)))
     out = _read_token_map("out", metadata, tensors) if "out" in metadata else None
+    # Every array must have been taken: one that is left over was meant to act.
     if tensors:
         raise InvalidInput(
             f"a unit holds layer.I.* and the arrays of its maps; unknown {sorted(tensors)[:8]}."
@@ -208,16 +208,11 @@ def _read_settings(place: str, metadata: Mapping[str, str]) -> dict[str, Any]:
         settings: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{place}.settings is not JSON.") from error
-    if not isinstance(settings, dict):
-        raise InvalidInput(
-            f"{place}.settings is an object of numbers and words; got {text[:40]!r}."
-        )
-    values = cast(dict[str, Any], settings)
-    if not all(map(_is_plain, values.values())):
-        raise InvalidInput(
-            f"{place}.settings is an object of numbers and words; got {text[:40]!r}."
-        )
-    return values
+    if isinstance(settings, dict):
+        values = cast(dict[str, Any], settings)
+        if all(map(_is_plain, values.values())):
+            return values
+    raise InvalidInput(f"{place}.settings is an object of numbers and words; got {text[:40]!r}.")
 
 
 def _is_plain(value: Any) -> bool:

@@ -34,8 +34,7 @@ from keyhole.tasks.base import round_to_whole
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowSlots:
-    """Rows of a matrix as codes of their number, the row in its slot, and the number over how many
-    there are.
+    """Rows of a matrix as codes of their number, the row in its slot, and the number's share.
 
     Args:
         nodes: rows, and numbers in each.
@@ -101,8 +100,10 @@ class CycleLabels:
         n = self.nodes
         edges = (X[..., :-1].reshape(-1, n, n) > 1 / (2 * n)) & ~np.eye(n, dtype=bool)
         own = np.clip(round_to_whole(np.nan_to_num(X[..., -1]).ravel() * n), 0, n - 1)
-        step, both = edges.astype(np.float64), (edges & edges.swapaxes(1, 2)).astype(np.float64)
-        there, back = step @ step, both @ both
+        step = edges.astype(np.float64)
+        both = (edges & edges.swapaxes(1, 2)).astype(np.float64)
+        there = step @ step
+        back = both @ both
         rows = np.arange(len(own))
         walks = there[rows, own] * there[rows, :, own] - back[rows, own]
         walks[rows, own] = 0.0
@@ -111,9 +112,7 @@ class CycleLabels:
 
 @dataclass(frozen=True, slots=True)
 class GatherRows(GatheredRecipe):
-    """FourCycles by one layer of ordinary attention that gathers the matrix: two heads, n^2 + 1
-    values.
-    """
+    """FourCycles by one layer that gathers the matrix: two ordinary heads, n^2 + 1 values."""
 
     @property
     def name(self) -> str:

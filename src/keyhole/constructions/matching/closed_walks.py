@@ -3,7 +3,8 @@ r"""Directed triangles through an edge by one unit of order 3 on edge tokens.
 A node is a vector r of cosines and sines, one pair for each frequency. Edges i, j, l close a walk
 where the head of each is the tail of the next, and the score adds up the three agreements,
 
-$$\langle r(\mathrm{head}_i), r(\mathrm{tail}_j) \rangle + \langle r(\mathrm{head}_j), r(\mathrm{tail}_l) \rangle
+$$\langle r(\mathrm{head}_i), r(\mathrm{tail}_j) \rangle
++ \langle r(\mathrm{head}_j), r(\mathrm{tail}_l) \rangle
 + \langle r(\mathrm{head}_l), r(\mathrm{tail}_i) \rangle,$$
 
 each in its own block of columns, in which the third edge contributes ones. It is 3 for a closed
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Sequences, Stack
-from keyhole.constructions.matching.wave_units import MOST, build_blank_row, state_score_assumptions
+from keyhole.constructions.matching.wave_units import MOST, build_blank_row, draft_unit
 from keyhole.constructions.matching.waves import (
     Frequencies,
     Wavy,
@@ -28,14 +29,7 @@ from keyhole.constructions.matching.waves import (
     evaluate_waves,
     use_single_frequency,
 )
-from keyhole.constructions.shared.base import Evaluate
-from keyhole.constructions.shared.certifying import (
-    LABELS,
-    Distances,
-    Draft,
-    Recipe,
-    measure_label_distances,
-)
+from keyhole.constructions.shared.certifying import Draft, Recipe
 from keyhole.constructions.shared.layout import Layout, Weights
 from keyhole.constructions.shared.rounding import (
     Scores,
@@ -55,9 +49,7 @@ SIDES = 3
 
 @dataclass(frozen=True, eq=False, slots=True)
 class EdgeAngles(Wavy):
-    """Edges as the angles of their two nodes, then a 1, then a 0 that only the blank token
-    fills.
-    """
+    """Edges as the angles of their nodes, then a 1, then a 0 that only the blank fills."""
 
     @property
     def name(self) -> str:
@@ -81,9 +73,9 @@ def build_walk_unit(count: int, chosen: Scores) -> TensorAttention:
     def blocks(scale: float, **where: str) -> Weights:
         weights = Weights.zeros(rows, columns)
         for column, row in where.items():
-            weights = weights.place(
-                row, column, scale * np.ones((1, size)) if row == "real" else scale
-            )
+            # The third edge of an agreement contributes ones, from the coordinate that is always 1.
+            block = scale * np.ones((1, size)) if row == "real" else scale
+            weights = weights.place(row, column, block)
         return weights
 
     Q = blocks(chosen.unit, first="head", second="real", third="tail").place(
@@ -129,13 +121,6 @@ class ClosedWalks(Recipe):
         X[:, : max(0, task.length - 1), rng.integers(2)] += rng.choice([-1, 1])
         yield X % task.nodes
 
-    def distances(
-        self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None
-    ) -> tuple[Stack, Distances]:
-        """Answers, and their largest distances from 1 and 0."""
-        Y = model(X, evaluate)
-        return Y, measure_label_distances(task, Y, X)
-
     def draft(
         self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
     ) -> Draft:
@@ -149,18 +134,20 @@ class ClosedWalks(Recipe):
             raise DoesNotFit(
                 f"{self.name} has key width at least {2 * SIDES + 1}; asked for {embed}."
             )
-        draft = self._with(task, use_single_frequency(max(2, task.nodes)), form)
+        draft = self._draft_with(task, use_single_frequency(max(2, task.nodes)), form)
         for count in range(2, most + 1):
             if draft.proven:
                 break
+            # The proof needs more than twice what rounding moves a score by.
             wanted = 2.5 * SIDES * bound_moved_score(form, 2, 2 * SIDES * count)
-            draft = self._with(
+            draft = self._draft_with(
                 task, draw_frequencies(max(2, task.nodes), count, wanted=wanted, rng=rng), form
             )
         return draft
 
-    def _with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
-        count, n = frequencies.count, task.length
+    def _draft_with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
+        count = frequencies.count
+        n = task.length
         rho = bound_moved_score(form, 2, 2 * SIDES * count)
         gap = narrow_gap(frequencies.gap, 2) / SIDES
         chosen = choose_scores(
@@ -168,14 +155,4 @@ class ClosedWalks(Recipe):
         )
         angles = EdgeAngles(frequencies.modulus, frequencies.values)
         block = Block(angles, build_walk_unit(count, chosen), build_blank_row(4 * count + 2))
-        bounds = tuple(zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
-        embed = 2 * SIDES * count + 1
-        return Draft(
-            Transformer((block,)),
-            embed,
-            1,
-            1,
-            frequencies.gap,
-            state_score_assumptions(chosen, form),
-            bounds,
-        )
+        return draft_unit(block, 2 * SIDES * count + 1, frequencies.gap, chosen, form)

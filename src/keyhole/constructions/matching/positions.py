@@ -1,5 +1,4 @@
-r"""Scores between positions on a circle: equal within a radius, less beyond, for any number of
-harmonics.
+r"""Scores between positions on a circle: equal within a radius, and less beyond.
 
 Position i is the angle $2\pi i/L$, its keys the cosines and sines of multiples of it, and queries
 weigh harmonic h by $a_h$: the score of positions i and j is $p(i - j) = \sum_h a_h \cos(2\pi h (i -
@@ -21,13 +20,12 @@ from keyhole.constructions.shared.rounding import U, is_fixed, is_rounding
 from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import NumberFormat
 
-UNEVEN = 0.25  # scores inside a window may be moved by rounding so much
+# Scores inside a window may be moved by rounding so much: weights then stay within a factor e^1/2.
+UNEVEN = 0.25
 
 
 class Window(NamedTuple):
-    """Weights of harmonics, their absolute values adding up to at most 1, and the margin they
-    give.
-    """
+    """Weights of harmonics, at most 1 in all by absolute value, and the margin they give."""
 
     weights: Vector
     margin: float
@@ -58,14 +56,15 @@ def encode_positions(positions: Whole, length: int, harmonics: int) -> Matrix:
 def find_window(length: int, radius: int, harmonics: int) -> Window:
     r"""The widest margin of scores equal within a radius on a circle of so many positions.
 
-    $$\max g \quad \text{s.t.} \quad p(\delta) = b\ (\delta \le K), \quad p(\delta) \le b - g\ (\delta > K),
-    \quad |a|_1 \le 1$$
+    $$\max g \quad \text{s.t.} \quad p(\delta) = b\ (\delta \le K),
+    \quad p(\delta) \le b - g\ (\delta > K), \quad |a|_1 \le 1$$
     """
     beyond = range(radius + 1, length // 2 + 1)
     if not beyond:
         return Window(np.zeros(harmonics), 1.0)
     cosines = encode_positions(np.arange(length // 2 + 1), length, harmonics)[:, :harmonics]
-    inside, outside = cosines[: radius + 1], cosines[radius + 1 :]
+    inside = cosines[: radius + 1]
+    outside = cosines[radius + 1 :]
     weights = _level_weights(_solve_window_program(inside, outside), inside)
     return Window(weights, float((inside @ weights).min() - (outside @ weights).max()))
 
@@ -76,9 +75,8 @@ def _level_weights(weights: Vector, inside: Matrix) -> Vector:
     steps = (inside[1:] - inside[0]) * (np.abs(weights) > 1e-6)
     weights = weights * (np.abs(weights) > 1e-6)
     for _ in range(2):
-        weights = weights - np.asarray(
-            np.linalg.lstsq(steps, steps @ weights, rcond=None)[0], dtype=np.float64
-        )
+        moved = np.linalg.lstsq(steps, steps @ weights, rcond=None)[0]
+        weights = weights - np.asarray(moved, dtype=np.float64)
     return np.asarray(weights / (float(np.abs(weights).sum()) or 1.0), dtype=np.float64)
 
 
@@ -115,8 +113,7 @@ def bound_position_rounding(form: NumberFormat, harmonics: int) -> float:
 def sharpen_window(
     length: int, radius: int, harmonics: int, *, tokens: int, share: float, form: NumberFormat
 ) -> Sharp:
-    r"""The scale at which attention outside a window is at most `share` of that on any position
-    inside.
+    r"""The scale at which any position outside gets at most `share` of what one inside gets.
 
     With scores moved by at most rho each, $\mathrm{leak} \le n e^{-c (g - 2 \rho)}$ for n tokens
     outside.
@@ -127,17 +124,17 @@ def sharpen_window(
     if found.margin <= 0:
         return Sharp(found.weights, found.margin, math.inf, math.inf)
     scale = max(1.0, math.log(tokens / share)) / (left if left > 0 else found.margin)
-    leak = (
-        0.0 if tokens <= radius + 1 else tokens * math.exp(min(-scale * left, 20.0)) * (1 - 1e-12)
-    )
+    leak = 0.0
+    # So few tokens lie inside one window, and none is outside.
+    if tokens > radius + 1:
+        leak = tokens * math.exp(min(-scale * left, 20.0)) * (1 - 1e-12)
     return Sharp(scale * found.weights, found.margin, scale * rho, leak)
 
 
 def find_fewest_harmonics(
     length: int, radius: int, *, tokens: int, share: float, form: NumberFormat, most: int | None
 ) -> Sharp:
-    """The fewest harmonics that rounding leaves sharp, and even inside; the most there are where
-    none suffice.
+    """The fewest harmonics that rounding leaves sharp and even; the most where none suffice.
 
     Raises:
         DoesNotFit: not even the equal scores have enough harmonics.

@@ -1,5 +1,4 @@
-r"""Match3Bigram by two layers of one head: the first fetches the next token, the second matches
-pairs.
+r"""Match3Bigram by two layers of one head: one fetches the next token, one matches pairs.
 
 Positions lie on a circle of L = N + 1, of which the blank token has the last: position i asks for i
 + 1, and the last token finds the blank, which has no value. What is fetched, $(x_{i+1}/M, 1)$, is
@@ -20,7 +19,7 @@ from keyhole.claims import Check
 from keyhole.constructions.matching.positions import Sharp, encode_positions
 from keyhole.constructions.matching.wave_units import (
     build_blank_row,
-    find_nearest_residues,
+    draw_near_misses,
     state_score_assumptions,
 )
 from keyhole.constructions.matching.waves import Wavy, evaluate_waves, use_single_frequency
@@ -62,8 +61,7 @@ def lay_out_fetching_rows(harmonics: int) -> Layout:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Successors:
-    """Tokens as codes of their position and of the next, their value over M, a 1, and room for what
-    is fetched.
+    """Tokens as codes of their position and the next, x / M, a 1, and room for what is fetched.
 
     Args:
         modulus: M.
@@ -103,9 +101,7 @@ class Successors:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PairAngles(Wavy):
-    """Tokens with what was fetched for them as angles: of their number to ask with, of the pair's
-    sum to be found.
-    """
+    """Tokens as angles: of their number to ask with, of the pair's sum to be found by."""
 
     @property
     def name(self) -> str:
@@ -114,7 +110,9 @@ class PairAngles(Wavy):
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""
-        own, value, present = X[..., -4], X[..., -2], X[..., -1:] > 0.5
+        own = X[..., -4]
+        value = X[..., -2]
+        present = X[..., -1:] > 0.5
         number, following = (
             round_to_whole(np.clip(part, -1.0, 2.0) * self.modulus) for part in (own, value)
         )
@@ -146,14 +144,12 @@ def build_pairing_layer(count: int, chosen: Scores) -> SelfAttention:
         cos=count, sin=count, pair_cos=count, pair_sin=count, real=1, present=1, blank=1
     )
     columns = Layout.of(cos=count, sin=count, blank=1)
-    Q = (
-        Weights.zeros(rows, columns)
-        .place("cos", "cos", chosen.unit)
-        .place("sin", "sin", chosen.unit)
-    )
-    K = Weights.zeros(rows, columns).place("pair_cos", "cos", 1.0).place("pair_sin", "sin", -1.0)
+    Q = Weights.zeros(rows, columns).place("real", "blank", chosen.blank)
+    Q = Q.place("cos", "cos", chosen.unit).place("sin", "sin", chosen.unit)
+    K = Weights.zeros(rows, columns).place("blank", "blank", 1.0)
+    # cos(a + b) = cos a cos b - sin a sin b: the score is largest where the sum is 0.
+    K = K.place("pair_cos", "cos", 1.0).place("pair_sin", "sin", -1.0)
     V = Weights.zeros(rows, Layout.of(label=1)).place("present", "label", 1.0).array
-    Q, K = Q.place("real", "blank", chosen.blank), K.place("blank", "blank", 1.0)
     return SelfAttention(Q.array[None], K.array[None], V[None])
 
 
@@ -187,17 +183,12 @@ class Bigrams(Recipe):
         self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator
     ) -> Iterator[Stack]:
         """Inputs whose sums miss by the residues that fall short least."""
-        angles: Any = model.blocks[-1].map
-        yield task.near(
-            size, find_nearest_residues(angles.modulus, tuple(angles.frequencies)), rng=rng
-        )
+        yield draw_near_misses(task, model, size, rng=rng)
 
     def distances(
         self, task: Any, model: Transformer, X: Stack, evaluate: Evaluate | None
     ) -> tuple[Stack, Distances]:
-        """Answers; how far what is fetched is from the next number; how far answers are from 1 and
-        0.
-        """
+        """Answers, how far what is fetched is from the next number, and answers from 1 and 0."""
         first, second = model.blocks
         rows = first(X, evaluate)
         following = np.concatenate(
@@ -205,10 +196,8 @@ class Bigrams(Recipe):
         )
         ideal = np.concatenate([following, np.zeros((len(X), 1, 2))], axis=1)
         Y = second(rows, evaluate)
-        return Y, (
-            float(np.abs(rows[..., -2:] - ideal).max()),
-            *measure_label_distances(task, Y, X),
-        )
+        fetched = float(np.abs(rows[..., -2:] - ideal).max())
+        return Y, (fetched, *measure_label_distances(task, Y, X))
 
     def draft(
         self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
@@ -220,10 +209,13 @@ class Bigrams(Recipe):
         """
         if embed is not None and embed < 3:
             raise DoesNotFit(f"{self.name} has key width 3; asked for {embed}.")
-        n, M, single = task.length, task.modulus, use_single_frequency(task.modulus)
+        n = task.length
+        M = task.modulus
+        single = use_single_frequency(task.modulus)
         shift = sharpen_own_position(n, M, form, embed)
         lost = 2 * bound_answer_rounding(form, n + 1)
-        gap, rho = narrow_gap(single.gap, 2), bound_moved_score(form, 2, 2)
+        gap = narrow_gap(single.gap, 2)
+        rho = bound_moved_score(form, 2, 2)
         chosen = choose_scores(gap, tuples=n, mixed=1, factor=1, rho=rho, form=form)
         blank = np.zeros(lay_out_fetching_rows(len(shift.weights)).width)
         blank[: 2 * len(shift.weights)] = encode_positions(

@@ -31,14 +31,7 @@ from keyhole.constructions.matching.waves import (
     measure_frequencies,
     use_single_frequency,
 )
-from keyhole.constructions.shared.base import Evaluate
-from keyhole.constructions.shared.certifying import (
-    LABELS,
-    Distances,
-    Draft,
-    Recipe,
-    measure_label_distances,
-)
+from keyhole.constructions.shared.certifying import LABELS, Draft, Recipe
 from keyhole.constructions.shared.layout import Layout, Weights
 from keyhole.constructions.shared.rounding import (
     Scores,
@@ -53,16 +46,17 @@ from keyhole.models.stack import Block, Layer, Transformer
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import Match2, Match3, Match4, Task
 
-MOST = 12  # frequencies tried
-ROOM = 1.15  # times the least gap a format can do with is good enough to stop drawing
-HOPELESS = 2.2  # times the gap of random frequencies is more than any draw has
+# Frequencies tried.
+MOST = 12
+# Times the least gap a format can do with is good enough to stop drawing.
+ROOM = 1.15
+# Times the gap of random frequencies is more than any draw has.
+HOPELESS = 2.2
 TASKS: dict[int, type[Any]] = {2: Match2, 3: Match3, 4: Match4}
 
 
 def list_sine_subsets(order: int) -> list[tuple[int, ...]]:
-    """Which of the numbers a term of the cosine of a sum takes the sine of; first the terms with
-    the query's cosine.
-    """
+    """Which numbers each term takes the sine of; first the terms with the query's cosine."""
     even = [S for size in range(0, order + 1, 2) for S in combinations(range(order), size)]
     return sorted(even, key=lambda S: (0 in S, S))
 
@@ -79,11 +73,9 @@ def build_wave_unit(order: int, count: int, chosen: Scores) -> Layer:
             factors[t] = factors[t].place("sin" if t in S else "cos", column, sign)
     Q, *K = (factor.array for factor in factors)
     V = Weights.zeros(rows, Layout.of(label=1)).place("real", "label", 1.0).array
-    return (
-        SelfAttention(Q[None], K[0][None], V[None])
-        if order == 2
-        else TensorAttention(Q, tuple(K), (V,) * len(K))
-    )
+    if order == 2:
+        return SelfAttention(Q[None], K[0][None], V[None])
+    return TensorAttention(Q, tuple(K), (V,) * len(K))
 
 
 def build_blank_row(width: int) -> Vector:
@@ -103,11 +95,25 @@ def state_score_assumptions(chosen: Scores, form: NumberFormat) -> tuple[Check, 
 def find_nearest_residues(modulus: int, frequencies: tuple[float, ...]) -> tuple[int, ...]:
     """The residues that fall short least."""
     values = np.array(frequencies)
-    return (
-        use_single_frequency(modulus).nearest
-        if len(values) == 1
-        else measure_frequencies(modulus, values).nearest
-    )
+    if len(values) == 1:
+        return use_single_frequency(modulus).nearest
+    return measure_frequencies(modulus, values).nearest
+
+
+def draw_near_misses(
+    task: Any, model: Transformer, size: int, *, rng: np.random.Generator
+) -> Stack:
+    """Inputs whose sums miss by the residues that the angles of a model tell apart least."""
+    angles: Any = model.blocks[-1].map
+    residues = find_nearest_residues(angles.modulus, tuple(angles.frequencies))
+    return task.near(size, residues, rng=rng)
+
+
+def draft_unit(block: Block, embed: int, gap: float, chosen: Scores, form: NumberFormat) -> Draft:
+    """One unit with a blank token, and what its scores prove of labels."""
+    bounds = tuple(zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
+    assumptions = state_score_assumptions(chosen, form)
+    return Draft(Transformer((block,)), embed, 1, 1, gap, assumptions, bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +156,12 @@ class Waves(Recipe):
         self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator
     ) -> Iterator[Stack]:
         """Inputs whose sums miss by the residues that fall short least."""
-        angles: Any = model.blocks[-1].map
-        yield task.near(
-            size, find_nearest_residues(angles.modulus, tuple(angles.frequencies)), rng=rng
-        )
-
-    def distances(
-        self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None
-    ) -> tuple[Stack, Distances]:
-        """Answers, and their largest distances from 1 and 0."""
-        Y = model(X, evaluate)
-        return Y, measure_label_distances(task, Y, X)
+        yield draw_near_misses(task, model, size, rng=rng)
 
     def draft(
         self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
     ) -> Draft:
-        """One frequency, or as few as the proof needs; as many as the key width allows where none
-        suffice.
+        """One frequency, or as few as the proof needs; as many as there is room for, if none do.
 
         Raises:
             DoesNotFit: the key width asked for is too small.
@@ -178,27 +173,28 @@ class Waves(Recipe):
                 f"{self.name} has key width at least {self.embed(task, 0.0)}; asked for {embed}."
             )
         if not self.several:
-            return self._with(task, use_single_frequency(task.modulus), form)
+            return self._draft_with(task, use_single_frequency(task.modulus), form)
         tried = (
-            self._with(task, found, form)
-            for found in self._frequencies(task, form, min(most, MOST), rng)
+            self._draft_with(task, found, form)
+            for found in self._draw_rising(task, form, min(most, MOST), rng)
         )
-        return next((draft for draft in tried if draft.proven), None) or self._with(
-            task, draw_frequencies(task.modulus, min(most, MOST), wanted=2.0, rng=rng), form
-        )
+        proven = next((draft for draft in tried if draft.proven), None)
+        if proven is not None:
+            return proven
+        # No gap is 2 or more: the best of all draws is taken.
+        widest = draw_frequencies(task.modulus, min(most, MOST), wanted=2.0, rng=rng)
+        return self._draft_with(task, widest, form)
 
-    def _frequencies(
+    def _draw_rising(
         self, task: Any, form: NumberFormat, most: int, rng: np.random.Generator
     ) -> Iterator[Frequencies]:
-        """Best draws of rising numbers of frequencies, from where the gap wanted is not
-        hopeless.
-        """
+        """Best draws of ever more frequencies, from where the gap wanted is not hopeless."""
         for count in range(2, most + 1):
             wanted = 2 * bound_moved_score(form, self.order, count * 2 ** (self.order - 1))
             if HOPELESS * estimate_typical_gap(task.modulus, count) >= wanted:
                 yield draw_frequencies(task.modulus, count, wanted=ROOM * wanted, rng=rng)
 
-    def _with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
+    def _draft_with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
         order, count, n = self.order, frequencies.count, task.length
         tuples = n ** (order - 1)
         rho = bound_moved_score(form, order, count * 2 ** (order - 1))
@@ -210,14 +206,5 @@ class Waves(Recipe):
             build_wave_unit(order, count, chosen),
             build_blank_row(2 * count + 2),
         )
-        bounds = tuple(zip(LABELS, (chosen.matched, chosen.unmatched), strict=True))
         embed = count * 2 ** (order - 1) + 1
-        return Draft(
-            Transformer((block,)),
-            embed,
-            1,
-            1,
-            frequencies.gap,
-            state_score_assumptions(chosen, form),
-            bounds,
-        )
+        return draft_unit(block, embed, frequencies.gap, chosen, form)

@@ -1,11 +1,11 @@
-r"""Whole numbers modulo M as angles, at one frequency or several, and how far apart sums of them
-are kept.
+r"""Whole numbers modulo M as angles, and how far apart sums of them are kept.
 
 A number x becomes $e^{2\pi i f x / M}$ for every frequency f. Sums multiply these, so the mean over
 frequencies of the cosine of a sum's angle is 1 where the sum is 0 modulo M, and less by the
 shortfall of its residue r elsewhere:
 
-$$\mathrm{short}(r) = \frac{1}{k} \sum_f 2 \sin^2(\pi f r / M), \qquad \mathrm{gap} = \min_{r \ne 0} \mathrm{short}(r)$$
+$$\mathrm{short}(r) = \frac{1}{k} \sum_f 2 \sin^2(\pi f r / M),
+\qquad \mathrm{gap} = \min_{r \ne 0} \mathrm{short}(r)$$
 
 One frequency has the gap $2 \sin^2(\pi/M)$. With k of them the gap is about $M^{-2/k}$: they are
 the fractional digits of one another.
@@ -26,10 +26,14 @@ from keyhole.tasks.base import round_to_whole
 
 Whole = NDArray[np.int64]
 
-LARGEST = 2**31  # of a modulus with several frequencies: products of two residues are exact
-CHUNK = 2**18  # residues at a time
-SCANNED = 3 * 10**7  # residues looked at while frequencies are drawn, about
-LEAST_DRAWS, MOST_DRAWS = 8, 200
+# Of a modulus with several frequencies: products of two residues are exact.
+LARGEST = 2**31
+# Residues at a time.
+CHUNK = 2**18
+# Residues looked at while frequencies are drawn, about.
+SCANNED = 3 * 10**7
+LEAST_DRAWS = 8
+MOST_DRAWS = 200
 
 
 # Every angle is a multiple of pi / (2M), and whole numbers fold it into the first eighth of the
@@ -38,15 +42,14 @@ LEAST_DRAWS, MOST_DRAWS = 8, 200
 def rotate_residues(residues: Whole, modulus: int) -> tuple[Array, Array]:
     """Cosine and sine of 2 pi r / M for whole numbers r from 0 to M - 1."""
     below = 2 * residues > modulus
-    angle = 2 * np.where(below, modulus - residues, residues)  # of pi / M, up to M
+    # In units of pi / M, up to M.
+    angle = 2 * np.where(below, modulus - residues, residues)
     left = 2 * angle > modulus
     angle = np.where(left, modulus - angle, angle)
     steep = 4 * angle > modulus
     small = np.pi * np.where(steep, modulus - 2 * angle, 2 * angle) / (2 * modulus)
-    cos, sin = (
-        np.where(steep, np.sin(small), np.cos(small)),
-        np.where(steep, np.cos(small), np.sin(small)),
-    )
+    cos = np.where(steep, np.sin(small), np.cos(small))
+    sin = np.where(steep, np.cos(small), np.sin(small))
     return np.where(left, -cos, cos), np.where(below, -sin, sin)
 
 
@@ -80,9 +83,7 @@ class Wavy:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Angles(Wavy):
-    """Tokens as cosines and sines at every frequency, then a 1, then a 0 that only the blank token
-    fills.
-    """
+    """Tokens as cosines and sines, then a 1, then a 0 that only the blank token fills."""
 
     @property
     def name(self) -> str:
@@ -123,8 +124,7 @@ class Frequencies:
 def scan_residues(
     modulus: int, frequencies: Vector, below: float
 ) -> Iterator[tuple[Whole, Vector]]:
-    r"""Residues up to M / 2 whose shortfall is below a limit, with it, from an exact scan of all of
-    them.
+    r"""Residues up to M / 2 whose shortfall is below a limit, with it; all are scanned.
 
     The first frequency is 1, so its share alone, $2 \sin^2(\pi r/M) / k$, leaves out all but the
     smallest residues; the others are left out as soon as their shares so far add up to the limit.
@@ -136,12 +136,12 @@ def scan_residues(
         residues = np.arange(start, min(start + CHUNK, last + 1))
         total = np.zeros(len(residues))
         for f in round_to_whole(frequencies):
-            half = f * residues % modulus
-            total = (
-                total + 2.0 * np.sin(np.pi * np.minimum(half, modulus - half) / modulus) ** 2 / k
-            )
+            turned = f * residues % modulus
+            nearest = np.minimum(turned, modulus - turned)
+            total = total + 2.0 * np.sin(np.pi * nearest / modulus) ** 2 / k
             kept = total < below
-            residues, total = residues[kept], total[kept]
+            residues = residues[kept]
+            total = total[kept]
         if len(residues):
             yield residues, total
 
@@ -154,7 +154,8 @@ def use_single_frequency(modulus: int) -> Frequencies:
 def measure_frequencies(modulus: int, values: Vector) -> Frequencies:
     """Frequencies with their gap over all residues."""
     below = estimate_typical_gap(modulus, len(values))
-    while True:  # ends: every shortfall is below 2.1
+    # Ends: every shortfall is below 2.1.
+    while True:
         found = list(scan_residues(modulus, values, below))
         if found:
             residues, short = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -165,9 +166,7 @@ def measure_frequencies(modulus: int, values: Vector) -> Frequencies:
 
 
 def estimate_typical_gap(modulus: int, count: int) -> float:
-    """About the gap that random frequencies have: a ball of that radius holds one residue out of
-    M.
-    """
+    """About the gap of random frequencies: a ball of that radius holds one residue out of M."""
     volume = math.pi ** (count / 2) / math.gamma(count / 2 + 1)
     return min(2.1, (2 * math.pi) ** 2 / (2 * count) * (volume * modulus) ** (-2.0 / count))
 
@@ -175,8 +174,7 @@ def estimate_typical_gap(modulus: int, count: int) -> float:
 def draw_frequencies(
     modulus: int, count: int, *, wanted: float, rng: np.random.Generator
 ) -> Frequencies:
-    """The best of many draws of so many frequencies, the first of which is 1; the first draw that
-    is good enough.
+    """The first good enough draw of so many frequencies, 1 among them; else the best of many.
 
     Raises:
         DoesNotFit: products of residues would not be exact.
@@ -187,15 +185,14 @@ def draw_frequencies(
             f" {modulus}."
         )
     best = measure_frequencies(modulus, np.arange(1.0, count + 1.0))
-    scan = max(
-        1, int(modulus * math.sqrt(2 * count * estimate_typical_gap(modulus, count)) / math.pi)
-    )
+    typical = estimate_typical_gap(modulus, count)
+    scan = max(1, int(modulus * math.sqrt(2 * count * typical) / math.pi))
     for _ in range(min(MOST_DRAWS, max(LEAST_DRAWS, SCANNED // scan))):
         if best.gap >= wanted:
             break
-        values = np.concatenate(
-            [[1.0], rng.integers(1, max(2, modulus), size=count - 1).astype(np.float64)]
-        )
+        drawn = rng.integers(1, max(2, modulus), size=count - 1).astype(np.float64)
+        values = np.concatenate([[1.0], drawn])
+        # One residue below the best gap so far rules a draw out.
         if not any(True for _ in scan_residues(modulus, values, best.gap)):
             best = measure_frequencies(modulus, values)
     return best

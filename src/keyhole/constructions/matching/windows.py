@@ -1,12 +1,11 @@
-r"""Labels from gathered tokens: attention copies what a token needs into slots, and a map behind it
-decides.
+r"""Labels from gathered tokens: attention copies them into slots, and a map behind decides.
 
 One head attends evenly to the window of a token and adds up values in slots, so that every slot
 holds one token; a second attends to the token itself. Numbers are recovered by rounding, and the
 map behind tries all pairs.
 
-- Match3Local of radius K: windows of q = 2K + 1 positions; position j uses slot j mod q. A slot holds the value x_j / M
-  and a presence, both times the weight of j, and their ratio is rounded.
+- Match3Local of radius K: windows of q = 2K + 1 positions; position j uses slot j mod q. A slot
+  holds the value x_j / M and a presence, both times the weight of j, and their ratio is rounded.
 - Match3: all positions, one slot each: n + 1 values, two heads.
 """
 
@@ -38,16 +37,18 @@ from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import Match3, Match3Local, Task
 from keyhole.tasks.base import round_to_whole
 
-PAIRS = 2**22  # pairs tried at a time
+# Pairs tried at a time.
+PAIRS = 2**22
 GATHERED = "farthest gathered number"
-EVEN = Sharp(np.zeros(1), 1.0, 0.0, 0.0)  # equal scores for all positions
-SHARE = 32.0  # attention may leak up to 1 / (SHARE M)
+# Equal scores for all positions.
+EVEN = Sharp(np.zeros(1), 1.0, 0.0, 0.0)
+# Attention may leak up to 1 / (SHARE M): a number has M levels, and rounding needs half of one.
+SHARE = 32.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ValueSlots:
-    """Tokens as codes of their position, their value in a slot, their presence in a slot, and their
-    value once more.
+    """Tokens as codes of their position, value and presence in a slot, and value once more.
 
     Args:
         modulus: M, by which values are divided.
@@ -126,47 +127,45 @@ class PairLabels:
         """The labels."""
         rows = np.nan_to_num(X.reshape(-1, X.shape[-1]))
         step = max(1, PAIRS // self.slots**2)
-        labels = [self._labels(rows[start : start + step]) for start in range(0, len(rows), step)]
+        labels = [
+            self._label_rows(rows[start : start + step]) for start in range(0, len(rows), step)
+        ]
         return np.concatenate(labels).reshape(*X.shape[:2], 1)
 
-    def _labels(self, rows: Array) -> Array:
-        value, presence, own = np.split(
-            rows, [self.slots, self.slots * (1 + self.presence)], axis=1
-        )
-        present = (
-            presence > 1 / (2 * self.slots) if self.presence else np.ones(value.shape, dtype=bool)
-        )
-        share = (
-            np.where(present, presence, 1.0)
-            if self.presence
-            else np.full(value.shape, 1 / self.slots)
-        )
+    def _label_rows(self, rows: Array) -> Array:
+        ends = [self.slots, self.slots * (1 + self.presence)]
+        value, presence, own = np.split(rows, ends, axis=1)
+        present = np.ones(value.shape, dtype=bool)
+        share = np.full(value.shape, 1 / self.slots)
+        if self.presence:
+            # A window has at most as many positions as slots; half an even share tells noise apart.
+            present = presence > 1 / (2 * self.slots)
+            share = np.where(present, presence, 1.0)
+        # Clipped, so that a wrong share cannot overflow a whole number.
         number = round_to_whole(np.clip(value / share, -1.0, 2.0) * self.modulus)
-        sums = (
-            number[:, :, None] + number[:, None, :] + round_to_whole(own * self.modulus)[:, :, None]
-        )
+        asked = round_to_whole(own * self.modulus)[:, :, None]
+        sums = number[:, :, None] + number[:, None, :] + asked
         fits = (sums % self.modulus == 0) & present[:, :, None] & present[:, None, :]
         return fits.any(axis=(1, 2)).astype(np.float64)
 
 
 def mark_slots(length: int, slots: int) -> Matrix:
     """Whether a position uses a slot, as 0 and 1."""
-    return (np.arange(length, dtype=np.int64)[:, None] % slots == np.arange(slots)).astype(
-        np.float64
-    )
+    used = np.arange(length, dtype=np.int64)[:, None] % slots
+    return (used == np.arange(slots)).astype(np.float64)
 
 
 def build_gathering_layer(window: Sharp, itself: Sharp, slots: int, own: int = 1) -> SelfAttention:
     """One head that adds up slots over a window, one that carries the token itself."""
     harmonics = max(len(window.weights), len(itself.weights))
-    rows, keys = Layout.of(code=2 * harmonics, slot=slots, own=own), Layout.of(code=2 * harmonics)
+    rows = Layout.of(code=2 * harmonics, slot=slots, own=own)
+    keys = Layout.of(code=2 * harmonics)
     values = Layout.of(slot=slots, own=own)
     blocks = [_build_diagonal(sharp.weights, harmonics) for sharp in (window, itself)]
     Q = [Weights.zeros(rows, keys).place("code", "code", block).array for block in blocks]
-    K = [
-        Weights.zeros(rows, keys).place("code", "code", np.sign(np.abs(block))).array
-        for block in blocks
-    ]
+    # Harmonics without weight are left out of the keys too: they would only be rounded.
+    used = [np.sign(np.abs(block)) for block in blocks]
+    K = [Weights.zeros(rows, keys).place("code", "code", block).array for block in used]
     V = [Weights.zeros(rows, values).place(name, name, 1.0).array for name in ("slot", "own")]
     return SelfAttention(np.stack(Q), np.stack(K), np.stack(V))
 
@@ -186,12 +185,11 @@ def bound_gathered_error(sharp: Sharp, lost: float, *, alone: bool = False) -> f
 
 
 def state_position_assumptions(form: NumberFormat, *windows: Sharp) -> tuple[Check, ...]:
-    """What proofs about attention to positions assume; the first window has several positions,
-    others one.
-    """
+    """What proofs about positions assume; the first window has several, the others one."""
     largest = max(float(np.abs(one.weights).sum()) for one in windows)
-    return Check("scores moved by rounding", windows[0].moved, UNEVEN), Check(
-        "largest score", largest, form.range[1]
+    return (
+        Check("scores moved by rounding", windows[0].moved, UNEVEN),
+        Check("largest score", largest, form.range[1]),
     )
 
 
@@ -240,10 +238,9 @@ class Windows(GatheredRecipe):
         return task.length**2 * self.embed(task, 0.0) + task.length * (2.0 * task.radius + 1) ** 2
 
     def ideal(self, task: Any, X: Stack) -> Stack:
-        """Values and presences of the window, each over the number of tokens in it, then the
-        token's own value.
-        """
-        places, q = np.arange(task.length, dtype=np.int64), 2 * task.radius + 1
+        """Values and presences of the window over its size, then the token's own value."""
+        places = np.arange(task.length, dtype=np.int64)
+        q = 2 * task.radius + 1
         near = (np.abs(places[:, None] - places) <= task.radius).astype(np.float64)
         near /= near.sum(axis=1, keepdims=True)
         slot = mark_slots(task.length, q)
@@ -257,19 +254,16 @@ class Windows(GatheredRecipe):
     def draft(
         self, task: Any, *, form: NumberFormat, embed: int | None, rng: np.random.Generator
     ) -> Draft:
-        """Windows on a circle that is longer than the sequence by the radius, so that they do not
-        wrap around.
-        """
+        """Windows on a circle longer than the sequence by the radius: they do not wrap around."""
         n, K, M = task.length, task.radius, task.modulus
-        most, q, share = (
-            None if embed is None else embed // 2,
-            2 * task.radius + 1,
-            1 / (SHARE * task.modulus),
-        )
+        q = 2 * K + 1
+        most = None if embed is None else embed // 2
+        share = 1 / (SHARE * M)
         window = find_fewest_harmonics(n + K, K, tokens=n, share=share, form=form, most=most)
         itself = find_fewest_harmonics(n + K, 0, tokens=n, share=share, form=form, most=most)
         layer = build_gathering_layer(window, itself, 2 * q)
-        harmonics, lost = layer.Q.shape[2] // 2, 2 * bound_answer_rounding(form, n)
+        harmonics = layer.Q.shape[2] // 2
+        lost = 2 * bound_answer_rounding(form, n)
         off = max(window.leak + 4 * q * lost, itself.leak + lost)
         block = Block(ValueSlots(M, n + K, harmonics, q, 1), layer)
         model = Transformer((block,), PairLabels(M, q, 1))
@@ -277,23 +271,14 @@ class Windows(GatheredRecipe):
             *state_position_assumptions(form, window, itself),
             Check("recovered numbers, off by", M * off, 0.25),
         )
-        bounds = (
-            (
-                GATHERED,
-                max(
-                    bound_gathered_error(window, lost),
-                    bound_gathered_error(itself, lost, alone=True),
-                ),
-            ),
-        )
+        own = bound_gathered_error(itself, lost, alone=True)
+        bounds = ((GATHERED, max(bound_gathered_error(window, lost), own)),)
         return Draft(model, 2 * harmonics, 2 * q + 1, 2, window.margin, assumptions, bounds)
 
 
 @dataclass(frozen=True, slots=True)
 class GatherAll(GatheredRecipe):
-    """Match3 by one layer of ordinary attention that gathers every number: two heads, n + 1
-    values.
-    """
+    """Match3 by one layer that gathers every number: two ordinary heads, n + 1 values."""
 
     @property
     def name(self) -> str:
@@ -338,15 +323,9 @@ class GatherAll(GatheredRecipe):
             *state_position_assumptions(form, EVEN, itself),
             Check("recovered numbers, off by", off, 0.25),
         )
-        return Draft(
-            model,
-            2 * len(itself.weights),
-            n + 1,
-            2,
-            itself.margin,
-            assumptions,
-            ((GATHERED, bound_gathered_error(itself, lost, alone=True)),),
-        )
+        bounds = ((GATHERED, bound_gathered_error(itself, lost, alone=True)),)
+        embed = 2 * len(itself.weights)
+        return Draft(model, embed, n + 1, 2, itself.margin, assumptions, bounds)
 
 
 def sharpen_own_position(length: int, levels: int, form: NumberFormat, embed: int | None) -> Sharp:

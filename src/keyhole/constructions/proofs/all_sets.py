@@ -1,5 +1,4 @@
-"""A proof for every input: exact scores of every set, and their softmax with more digits than can
-matter.
+"""A proof for every input: exact scores of all sets, and softmax with digits to spare.
 
 Stored numbers are binary fractions, so scores are rational numbers and are computed without any
 rounding. Exponentials are rounded correctly to `DIGITS` digits; what sums of them lose is far below
@@ -16,7 +15,7 @@ from itertools import combinations
 import numpy as np
 
 from keyhole._arrays import Array, Matrix
-from keyhole.constructions.sparse_averages.set_checks import ALL, count_sets
+from keyhole.constructions.sparse_averages.set_checks import ALL, count_sets, set_sizes
 from keyhole.constructions.sparse_averages.set_queries import Members, SetQueries
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
@@ -24,15 +23,16 @@ from keyhole.models.stack import Transformer
 from keyhole.tasks import SparseAverage
 
 DIGITS = 60
+# More than sums of thousands of terms of 60 digits can lose, and less than any accuracy asked for.
 SLACK = Decimal("1e-40")
-_FAR = -1000  # exponentials below e to this are counted as e to this, which only raises the bound
+# Exponentials below e to this are counted as e to this, which only raises the bound.
+_FAR = -1000
 
 Row = dict[int, Fraction]
 
 
 def enclose_error(task: SparseAverage, model: Transformer) -> float:
-    """An upper bound on the error of a unit in exact arithmetic, over every set and all vectors of
-    the unit ball.
+    """An upper bound on the exact error, over every set and all vectors of the unit ball.
 
     Args:
         task: sparse averages with at most 2,000 sets.
@@ -50,20 +50,21 @@ def enclose_error(task: SparseAverage, model: Transformer) -> float:
             f"every set is enclosed where there are at most {ALL:,}; here are {count_sets(task):,}."
         )
     block = model.blocks[0]
-    phi, layer = block.map, block.layer
+    phi = block.map
+    layer = block.layer
     if not isinstance(phi, SetQueries) or not isinstance(layer, SelfAttention) or len(layer.Q) != 1:
         raise InvalidInput(
             "sets are enclosed for one self-attention head behind a map of set queries."
         )
-    # a token's own vector and key must not enter its query
+    # A token's own vector and key must not enter its query: one token then stands for all.
     own = slice(0, phi.dimension + phi.keys.shape[1])
     if layer.Q[0][own].any() or layer.K[0][: phi.dimension].any() or not _is_passed_on(layer.V[0]):
         return float("inf")
     keys = _project_rows(
         np.column_stack([np.zeros((phi.length, phi.dimension)), phi.keys, 0 * phi.keys]), layer.K[0]
     )
-    sizes = range(1 if task.at_most else task.q, task.q + 1)
-    sets = (members for size in sizes for members in combinations(range(task.length), size))
+    positions = range(task.length)
+    sets = (members for size in set_sizes(task) for members in combinations(positions, size))
     with localcontext(Context(prec=DIGITS)):
         worst = max(
             _measure_softmax_distance(_score_keys(phi, layer.Q[0], members, keys), members)
@@ -107,7 +108,8 @@ def _measure_softmax_distance(scores: Sequence[Fraction], members: Members) -> D
     top = max(scores)
     powers = [max(s - top, Fraction(_FAR)) for s in scores]
     weights = [(Decimal(p.numerator) / Decimal(p.denominator)).exp() for p in powers]
-    total, share = sum(weights), Decimal(1) / len(members)
+    total = sum(weights)
+    share = Decimal(1) / len(members)
     inside = set(members)
     gaps = [abs(w / total - (share if j in inside else 0)) for j, w in enumerate(weights)]
     return sum(gaps, Decimal(0))

@@ -1,5 +1,4 @@
-"""Proofs about Match2 units in ball arithmetic (Arb, from the extra `rigorous`), for all residues
-and all inputs.
+"""Proofs about Match2 units for all inputs, in the ball arithmetic of the extra `rigorous`.
 
 Weights and token codes are taken as the float64 numbers they are; sums, products and exponentials
 are enclosed. What is proven is the unit in exact arithmetic; the rounding of an evaluation is
@@ -20,8 +19,10 @@ from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
 from keyhole.tasks import Match2
 
-PRECISION = 128  # bits
-LARGEST = 2_000  # of a modulus all of whose pairs are enclosed
+# Bits: more than twice those of the numbers enclosed, so that products are exact.
+PRECISION = 128
+# Of a modulus all of whose pairs are enclosed.
+LARGEST = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +69,15 @@ def prove_gap(modulus: int, frequencies: Sequence[int]) -> float:
     for residue in range(1, modulus // 2 + 1):
         total = flint.arb(0)
         for f in frequencies:
-            total += 1 - flint.arb.cos_pi_fmpq(
-                flint.fmpq(2 * (int(f) * residue % modulus), modulus)
-            )
+            angle = flint.fmpq(2 * (int(f) * residue % modulus), modulus)
+            total += 1 - flint.arb.cos_pi_fmpq(angle)
         short = (total / len(frequencies)).lower()
         least = short if short < least else least
     return float(least) * (1 - 1e-15)
 
 
 def prove_match2(task: Match2, model: Transformer) -> Proof:
-    """Enclosures of every score over all pairs of residues, and of the answers to all inputs of the
-    task's length.
+    """Enclosures of every score of two residues, and of the answers to all inputs.
 
     Raises:
         DoesNotFit: python-flint is not installed, or there are too many pairs.
@@ -98,7 +97,8 @@ def prove_match2(task: Match2, model: Transformer) -> Proof:
         rest = [score.upper() for y, score in enumerate(scores) if (x + y) % task.modulus]
         lowest.append((match - _dot(query, blank)).lower())
         highest.append(max(rest) - _dot(query, blank).lower())
-    above, below = min(lowest), max(highest)
+    above = min(lowest)
+    below = max(highest)
     matched = (1 / (1 + (-above).exp())).lower()
     leak = task.length * flint.arb(below).exp()
     return Proof(
@@ -121,10 +121,9 @@ def _dot(a: Sequence[Any], b: Sequence[Any]) -> Any:
 def _project_residues(
     task: Match2, model: Transformer, flint: Any
 ) -> tuple[list[list[Any]], list[list[Any]], list[Any]]:
-    """Queries and keys of all residues, and the blank's key, as exact sums of products of float64
-    numbers.
-    """
-    block, layer = model.blocks[0], model.blocks[0].layer
+    """Queries and keys of all residues, and the blank's key, as exact sums of products."""
+    block = model.blocks[0]
+    layer = model.blocks[0].layer
     if (
         len(model.blocks) != 1
         or not isinstance(layer, SelfAttention)

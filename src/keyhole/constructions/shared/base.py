@@ -1,6 +1,4 @@
-"""What a construction gives: weights that run, their size, a proven error bound, and what checking
-them showed.
-"""
+"""What a construction gives: weights that run, their size, a proof, and what checks showed."""
 
 from __future__ import annotations
 
@@ -15,8 +13,10 @@ from keyhole.claims import Certificate, Outcome
 from keyhole.models.stack import Layer, Transformer
 from keyhole.tasks import Task
 
-EXHAUSTIVE = 20_000  # sequences: lists up to this long are checked whole
-SAMPLED = 64  # sequences of each kind otherwise
+# Sequences: lists up to this long are checked whole.
+EXHAUSTIVE = 20_000
+# Sequences of each kind otherwise.
+SAMPLED = 64
 
 Evaluate = Callable[[Layer, Stack], Stack]
 
@@ -110,9 +110,7 @@ class Construction(Protocol):
         ...
 
     def embed(self, task: Task, accuracy: float) -> int:
-        """The key width it would need, known before building; a guess where it is found by
-        trying.
-        """
+        """The key width it would need, before building; a guess where it is found by trying."""
         ...
 
     def build(
@@ -142,8 +140,7 @@ def check_model(
     limit: int = EXHAUSTIVE,
     sampled: int = SAMPLED,
 ) -> Checked:
-    """A model against the truth: on every input where they are few, else on samples of every kind
-    the task has.
+    """A model against the truth: on every input where they are few, else on samples.
 
     Args:
         task: the task.

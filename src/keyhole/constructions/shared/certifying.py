@@ -1,5 +1,4 @@
-"""Labels against the truth: which inputs are asked, what is measured on them, and certificates from
-it.
+"""Labels against the truth: inputs to ask, what is measured on them, certificates from it.
 
 Wrong labels alone would let small faults pass where margins are wide, so certificates also compare
 every number that a layer gives with the ideal one, up to the proven distance.
@@ -22,13 +21,17 @@ from keyhole.constructions.shared.base import EXHAUSTIVE, Built, Checked, Evalua
 from keyhole.constructions.shared.holding import find_smallest_format, matrices
 from keyhole.constructions.shared.rounding import choose_evaluation
 from keyhole.errors import DoesNotFit, InvalidInput
-from keyhole.models.numbers import NumberFormat, number_format
+from keyhole.models.numbers import NumberFormat
+from keyhole.models.numbers import number_format as format_named
 from keyhole.models.stack import Transformer
 from keyhole.tasks import Task
 
-SAMPLED = 64  # sequences of each kind
-FEWER = 6  # sequences of each kind, where formats are tried
-WORK = 10**8  # products of numbers that a check may cost, about
+# Sequences of each kind.
+SAMPLED = 64
+# The same where formats are tried: there are dozens of formats, and one wrong answer rules one out.
+FEWER = 6
+# Products of numbers that a check may cost, about.
+WORK = 10**8
 LABELS = "farthest answer to a match", "farthest answer to no match"
 
 Distances = tuple[float, ...]
@@ -76,9 +79,7 @@ class SeenLabels:
 
 
 class Recipe(ABC):
-    """A construction of labels: it drafts weights, and says how far from the ideal a model of that
-    shape is.
-    """
+    """A construction of labels: drafts weights, and says how far from the ideal they may be."""
 
     __slots__ = ()
 
@@ -110,11 +111,12 @@ class Recipe(ABC):
             DoesNotFit: with the reason.
         """
 
-    @abstractmethod
     def distances(
         self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None
     ) -> tuple[Stack, Distances]:
-        """Answers, and the largest distances of what layers give from the ideal."""
+        """Answers, and the largest distances of what layers give from the ideal: here 1 and 0."""
+        Y = model(X, evaluate)
+        return Y, measure_label_distances(task, Y, X)
 
     @abstractmethod
     def work(self, task: Task) -> float:
@@ -150,7 +152,7 @@ def build_from_recipe(
     recipe: Recipe, task: Task, *, number_format: str, embed: int | None, rng: np.random.Generator
 ) -> Built:
     """Weights drafted, checked and certified."""
-    form = _parse_format(number_format)
+    form = format_named(number_format)
     draft = recipe.draft(task, form=form, embed=embed, rng=rng)
     seen = ask_model(
         recipe, task, draft.model, choose_inputs(recipe, task, draft.model, rng=rng), form=form
@@ -189,10 +191,6 @@ def _sampled(checked: Checked) -> str:
     return "" if checked.exhaustive else f"{checked.inputs:,} inputs, not every one"
 
 
-def _parse_format(name: str) -> NumberFormat:
-    return number_format(name)
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Inputs:
     """Sequences to ask, and whether they are all there are."""
@@ -210,9 +208,7 @@ def choose_inputs(
     sampled: int = SAMPLED,
     limit: int = EXHAUSTIVE,
 ) -> Inputs:
-    """Every input where they are few, else samples of every kind and inputs that are hard for the
-    recipe.
-    """
+    """Every input where they are few, else samples of every kind and hard ones."""
     if task.count <= limit and task.count * recipe.work(task) <= WORK:
         return Inputs(tuple(task.exhaustive()), True)
     size = max(2, min(sampled, int(WORK / (recipe.work(task) * (len(task.kinds) + 1)))))
@@ -229,18 +225,15 @@ def _check_labels(
 def ask_model(
     recipe: Recipe, task: Task, model: Transformer, inputs: Inputs, *, form: NumberFormat
 ) -> SeenLabels:
-    """A model on inputs in a number format; a number that overflows counts as an error of every
-    sequence.
-    """
+    """A model on inputs in a number format; overflow is an error of every sequence."""
     evaluate = choose_evaluation(form)
     errors: list[float] = []
     farthest: Distances = ()
     for X in inputs.batches:
         wrong, far = _ask_batch(recipe, task, model, X, evaluate)
         errors += wrong
-        farthest = (
-            far if not farthest else tuple(max(pair) for pair in zip(farthest, far, strict=False))
-        )
+        # Overflow says how far it is of three distances, whatever a recipe measures.
+        farthest = tuple(map(max, zip(farthest or far, far, strict=False)))
     return SeenLabels(
         Checked(len(errors), sum(error > 0 for error in errors), max(errors), inputs.exhaustive),
         farthest,
@@ -252,11 +245,11 @@ def _ask_batch(
 ) -> tuple[list[float], Distances]:
     try:
         Y, far = recipe.distances(task, model, X, evaluate)
-    except InvalidInput:  # overflow
+    except InvalidInput:
+        # The format overflowed: no answer is right, and none of the numbers is near its ideal.
         return [1.0] * len(X), (math.inf,) * 3
-    return [float(error) for error in task.error(Y, X)], tuple(
-        math.inf if math.isnan(d) else d for d in far
-    )
+    distances = tuple(math.inf if math.isnan(d) else d for d in far)
+    return [float(error) for error in task.error(Y, X)], distances
 
 
 def conclude_from_labels(
@@ -271,20 +264,17 @@ def conclude_from_labels(
 
 
 def measure_label_distances(task: Task, Y: Stack, X: Stack) -> tuple[float, float]:
-    """Largest distance of an answer from 1 where there is a match, and from 0 where there is
-    none.
-    """
-    matched, off = task.target(X) > 0.5, np.abs(Y - task.target(X))
-    return float(np.max(off, where=matched, initial=0.0)), float(
-        np.max(off, where=~matched, initial=0.0)
-    )
+    """Largest distance of answers from 1 where there is a match, and from 0 elsewhere."""
+    matched = task.target(X) > 0.5
+    off = np.abs(Y - task.target(X))
+    to_match = float(np.max(off, where=matched, initial=0.0))
+    return to_match, float(np.max(off, where=~matched, initial=0.0))
 
 
 def certify_other_weights(
     built: Built, model: Transformer, recipes: Sequence[Recipe], *, rng: np.random.Generator
 ) -> Certificate:
-    """The certificate of a construction for other weights of the same shape: REFUTED where they are
-    not as good.
+    """The certificate for other weights of this shape: REFUTED where they are not as good.
 
     What is proven is proven of the weights that were built: of others only the inputs asked are
     known.
@@ -309,12 +299,13 @@ def certify_other_weights(
         built.task,
         model,
         choose_inputs(recipe, built.task, model, rng=rng),
-        form=number_format(built.format),
+        form=format_named(built.format),
     )
     bounds = [(check.name, check.limit) for check in built.certificate.conclusion[1:]]
-    sampled = (
-        built.certificate.sampled if same_weights(model, built.model) else _sampled(seen.checked)
-    )
+    # A proof is about the numbers it was made for, and says nothing of weights that differ in one.
+    sampled = _sampled(seen.checked)
+    if same_weights(model, built.model):
+        sampled = built.certificate.sampled
     return replace(
         built.certificate, conclusion=conclude_from_labels(seen, bounds), sampled=sampled
     )
@@ -322,16 +313,15 @@ def certify_other_weights(
 
 def same_weights(one: Transformer, other: Transformer) -> bool:
     """Whether two models are the same numbers throughout."""
-    ours, theirs = list(_numbers(one)), list(_numbers(other))
+    ours = list(_numbers(one))
+    theirs = list(_numbers(other))
     return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
 
 
 def _numbers(model: Transformer) -> Iterator[Any]:
     """Every number and word of a model, maps first."""
-    for part in [
-        *(block.map for block in model.blocks),
-        *([] if model.out is None else [model.out]),
-    ]:
+    maps = [*(block.map for block in model.blocks), model.out]
+    for part in filter(None, maps):
         yield from (part.name, *sorted(part.settings.items()), *part.tensors.values())
     for block in model.blocks:
         yield from (type(block.layer).__name__, block.residual, block.blank is None)

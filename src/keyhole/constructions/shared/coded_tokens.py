@@ -27,10 +27,10 @@ SQUASHES = ("none", "sigmoid")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CodedTokens:
-    r"""Reads the first columns of a token as they are and each other one, a whole number, as its
-    code.
+    r"""Reads the first columns as they are, and each other one, a whole number, as its code.
 
-    $$\phi(x) = (x_{1..p} ; \mathrm{code}(x_{p+1}) ; \mathrm{code}(x_{p+2}) ; \dots)\,E + \mathrm{place}_i$$
+    $$\phi(x) = (x_{1..p} ; \mathrm{code}(x_{p+1}) ; \mathrm{code}(x_{p+2}) ; \dots)\,E
+    + \mathrm{place}_i$$
 
     Args:
         codes: one row per value; a value of -1 is read as zeros.
@@ -63,6 +63,7 @@ class CodedTokens:
             check_shape(
                 "mixing", self.mixing, (self.plain + self.coded * self.codes.shape[1], None)
             )
+        # Flags tell tokens from a blank, which has no place.
         if self.flagged and self.places is not None:
             raise InvalidInput("coded tokens are flagged or have places, not both.")
 
@@ -132,12 +133,8 @@ class Perceptron:
                 check_finite(name, getattr(self, name))
         check_shape("W1", self.W1, (None, None))
         width, hidden = self.W1.shape
-        for name, shape in {
-            "b1": (hidden,),
-            "W2": (hidden, width),
-            "b2": (width,),
-            "Wo": (width, None),
-        }.items():
+        shapes = {"b1": (hidden,), "W2": (hidden, width), "b2": (width,), "Wo": (width, None)}
+        for name, shape in shapes.items():
             if getattr(self, name) is not None:
                 check_shape(name, getattr(self, name), shape)
         if (self.Wo is None) != (self.bo is None) or self.squash not in SQUASHES:

@@ -16,9 +16,12 @@ from keyhole.models.numbers import FixedPoint, NumberFormat, number_format
 from keyhole.models.stack import Layer, Transformer
 from keyhole.tasks import Task
 
+# From the coarser to the finer; bf16 and f16 have as many bits, and bf16 the wider range.
 FLOATS = ("bf16", "f16", "f32", "f64")
-SAMPLED = 16  # sequences of each kind, a format
-WIDEST = 52  # bits before and after the point that float64 carries
+# Sequences of each kind, a format.
+SAMPLED = 16
+# Bits before and after the point that float64 carries.
+WIDEST = 52
 
 Trial = Callable[[NumberFormat], Checked]
 
@@ -58,7 +61,8 @@ def check_in_format(
             limit=1_000,
             sampled=SAMPLED,
         )
-    except InvalidInput:  # overflow
+    except InvalidInput:
+        # The format overflowed.
         return Checked(1, 1, float("inf"), False)
 
 
@@ -71,8 +75,7 @@ def find_smallest_format(
     trial: Trial | None = None,
     fixed: bool = True,
 ) -> Held | None:
-    """The format of fewest bits without an error on random and adversarial inputs; None where
-    float64 has one.
+    """The format of fewest bits without an error on the inputs asked; None if f64 has one.
 
     Formats of equal width are tried from the coarser to the finer. Fixed point has as many bits
     before the point as the largest number needs and as few behind as hold.
@@ -91,14 +94,12 @@ def find_smallest_format(
 
     trial = usual if trial is None else trial
     floats = next(_try_formats(map(number_format, FLOATS), trial), None)
-    points = (
-        _find_least_fixed(_count_integer_bits(task, model, rng), trial)
-        if fixed and floats is not None
-        else None
-    )
-    return min(
-        (one for one in (floats, points) if one is not None), key=lambda one: one.bits, default=None
-    )
+    points = None
+    # Where float64 itself fails, no fixed point that float64 emulates holds.
+    if fixed and floats is not None:
+        points = _find_least_fixed(_count_integer_bits(task, model, rng), trial)
+    held = [one for one in (floats, points) if one is not None]
+    return min(held, key=lambda one: one.bits, default=None)
 
 
 def _try_formats(forms: Iterator[NumberFormat], trial: Trial) -> Iterator[Held]:
@@ -110,19 +111,20 @@ def _try_formats(forms: Iterator[NumberFormat], trial: Trial) -> Iterator[Held]:
 
 def _find_least_fixed(integer: int, trial: Trial) -> Held | None:
     """Bisection on the bits behind the point."""
-    low, high = 0, WIDEST - integer
+    low = 0
+    high = WIDEST - integer
     if high < 1 or next(_try_formats(iter([FixedPoint(integer, high)]), trial), None) is None:
         return None
     while low < high:
         middle = (low + high) // 2
-        low, high = (
-            (low, middle) if trial(FixedPoint(integer, middle)).errors == 0 else (middle + 1, high)
-        )
+        holds = trial(FixedPoint(integer, middle)).errors == 0
+        low, high = (low, middle) if holds else (middle + 1, high)
     return next(_try_formats(iter([FixedPoint(integer, high)]), trial), None)
 
 
 def _count_integer_bits(task: Task, model: Transformer, rng: np.random.Generator) -> int:
     """Bits before the point of the largest query, key, value or answer on some inputs."""
+    # Attention weights reach 1, whatever the tokens are.
     largest = [1.0]
 
     def watched(layer: Layer, tokens: Stack) -> Stack:

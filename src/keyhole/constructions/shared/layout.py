@@ -1,11 +1,10 @@
-"""Weights written by meaning: named ranges of coordinates, and matrices put together from blocks
-between them.
-"""
+"""Weights written by meaning: named ranges of coordinates, and blocks between them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,12 +27,8 @@ class Layout:
     def of(cls, **sizes: int) -> Layout:
         """Ranges of those sizes, in the order given."""
         ends = np.cumsum([0, *sizes.values()])
-        return cls(
-            {
-                name: slice(int(a), int(b))
-                for name, a, b in zip(sizes, ends[:-1], ends[1:], strict=True)
-            }
-        )
+        places = (slice(int(a), int(b)) for a, b in pairwise(ends))
+        return cls(dict(zip(sizes, places, strict=True)))
 
     @property
     def width(self) -> int:
@@ -71,13 +66,11 @@ class Weights:
         return cls(rows, columns, freeze_array(np.zeros((rows.width, columns.width))))
 
     def place(self, row: str, column: str, block: Any) -> Weights:
-        """The same with one block filled: by a matrix, or by a number as that multiple of the
-        identity.
-        """
+        """The same with one block filled: by a matrix, or a multiple of the identity."""
         shape = self.rows.size(row), self.columns.size(column)
-        filled: Array = (
-            block * np.eye(*shape) if np.ndim(block) == 0 else np.asarray(block, dtype=np.float64)
-        )
+        filled: Array = np.asarray(block, dtype=np.float64)
+        if filled.ndim == 0:
+            filled = filled * np.eye(*shape)
         if filled.shape != shape:
             raise InvalidInput(f"the block {row}, {column} has shape {shape}; got {filled.shape}.")
         array = self.array.copy()

@@ -1,13 +1,13 @@
-r"""How far number formats move scores, and the scale and blank score that keep labels right all the
-same.
+r"""How far number formats move scores, and the scale and blank that keep labels right.
 
 A unit scores every tuple of tokens by scale x (1 - shortfall) and the blank token by something in
 between. Let rho be the most that rounding moves a score, in units of the scale. Where a tuple fits,
 its score is at least low = scale (1 - rho); where none does, at most high = scale (1 - gap + rho).
 With the blank score in between,
 
-$$\text{matched} \ge \frac{1}{1 + e^{\mathrm{blank} - \mathrm{low}} + \mathrm{mixed}\, e^{-\mathrm{low}}}, \qquad
-\text{unmatched} \le n\, e^{\mathrm{high} - \mathrm{blank}}$$
+$$\text{matched} \ge \frac{1}
+{1 + e^{\mathrm{blank} - \mathrm{low}} + \mathrm{mixed}\, e^{-\mathrm{low}}},
+\qquad \text{unmatched} \le n\, e^{\mathrm{high} - \mathrm{blank}}$$
 
 for n tuples, and mixed ones, of tokens and blanks, that score 0 with value 0.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,8 +25,10 @@ from keyhole.constructions.shared.base import Evaluate
 from keyhole.models.numbers import NumberFormat, evaluate
 from keyhole.models.stack import Layer
 
-U = 2.0**-53  # of float64, in which everything is added up
-ANGLE = 4 * U  # error of an angle, in radians
+# Of float64, in which everything is added up.
+U = 2.0**-53
+# Error of an angle, in radians: see `rotate_residues`.
+ANGLE = 4 * U
 
 
 def is_fixed(form: NumberFormat) -> bool:
@@ -40,20 +42,14 @@ def is_rounding(form: NumberFormat) -> bool:
 
 
 def choose_evaluation(form: NumberFormat) -> Evaluate | None:
-    """How layers are evaluated in a format: fixed point as [SHT23] counts bits, others as machines
-    round.
-    """
+    """How layers are evaluated: fixed point as [SHT23] counts bits, others as machines round."""
     if not is_rounding(form):
         return None
 
     def rounded(layer: Layer, tokens: Stack) -> Stack:
-        return evaluate(_untype_layer(layer), tokens, form, inner=not is_fixed(form))
+        return evaluate(cast(Any, layer), tokens, form, inner=not is_fixed(form))
 
     return rounded
-
-
-def _untype_layer(layer: Any) -> Any:
-    return layer
 
 
 # A token is a complex number of modulus 1 for each frequency, and a score the real part of a
@@ -62,7 +58,7 @@ def _untype_layer(layer: Any) -> Any:
 # the product of the keys, where there are several, and the score; the terms of one score add up to
 # at most 2^{order/2 - 1} in modulus. Scales are powers of two and round nothing. Float64 itself
 # rounds each of the factors and each of the sums. An angle wrong by tau moves the cosine of a sum
-# that falls short by s by at most order tau sqrt(2 s): see `narrowed`.
+# that falls short by s by at most order tau sqrt(2 s): see `narrow_gap`.
 def bound_moved_score(form: NumberFormat, order: int, terms: int) -> float:
     """The most that rounding moves a score, in units of the scale.
 
@@ -78,6 +74,7 @@ def bound_moved_score(form: NumberFormat, order: int, terms: int) -> float:
     half = form.spacing / 2
     if is_fixed(form):
         return (1 + math.sqrt(2) * half) ** order - 1 + own
+    # Order 2 has one key a term: there is no product of keys to round.
     products = spread * half if order > 2 else 0.0
     return ((1 + half) ** order - 1 + products + half) * 1.01 + own
 
@@ -125,8 +122,7 @@ def choose_scores(
     form: NumberFormat,
     lost: float | None = None,
 ) -> Scores:
-    """The least scale, a power of two times `factor`, whose margin suffices; the least of all where
-    none does.
+    """The least scale, `factor` times a power of two, with margin enough; else the least.
 
     Args:
         gap: least shortfall of a tuple that does not fit, in units of the scale.
@@ -144,6 +140,7 @@ def choose_scores(
         _build_scores(2.0**power, gap, tuples, mixed, factor, rho, form, lost)
         for power in range(first, first + 24)
     ]
+    # Scores beyond the range of the format would overflow, or saturate and be alike.
     fitting = [one for one in tried if one.scale <= form.range[1]]
     return next((one for one in fitting if one.proven), tried[0])
 
@@ -160,8 +157,11 @@ def _build_scores(
 ) -> Scores:
     scale = unit * factor
     blank = float(form.round(np.array([min(scale - scale * gap / 2, form.range[1])]))[0])
-    room = scale - blank  # exact, as the two are close
-    above, below = room - scale * rho, scale * (gap - rho) - room  # low - blank and blank - high
+    # Exact, as the two are close.
+    room = scale - blank
+    # low - blank, and blank - high.
+    above = room - scale * rho
+    below = scale * (gap - rho) - room
     rest = _exp(-above) + mixed * _exp(scale * rho - scale)
     leak = tuples * _exp(-below)
     bounds = rest / (1 + rest) + lost, leak / (1 + leak) + lost
@@ -169,6 +169,7 @@ def _build_scores(
 
 
 def _exp(power: float) -> float:
+    # exp(710) overflows; a bound of e^700 says as little.
     return math.exp(min(power, 700.0))
 
 

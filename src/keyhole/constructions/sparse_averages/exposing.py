@@ -1,5 +1,4 @@
-r"""Queries that single out a set of keys: scores $\langle u_j, w \rangle$ that are equal on the set
-and less off it.
+r"""Queries that single out a set of keys: their scores are equal on it, and less off it.
 
 Where such a w exists the set is exactly the keys of a face of their convex hull. Its margin is the
 least score on the set minus the largest off it; softmax attention at sharpness alpha then puts all
@@ -15,8 +14,10 @@ import numpy as np
 
 from keyhole._arrays import Array, Mask, Matrix, Vector
 
-REPAIRS = 50  # rounds of the repair by Candes and Tao
-LEAST = 1e-9  # a margin relative to the scores below this is rounding
+# Rounds of the repair by Candes and Tao.
+REPAIRS = 50
+# A margin relative to the scores below this is rounding.
+LEAST = 1e-9
 
 
 class Direction(NamedTuple):
@@ -48,9 +49,7 @@ def _solve_shortest(A: Matrix, b: Vector) -> Vector:
 
 
 def _level_scores(keys: Matrix, on: Mask, w: Vector) -> Vector:
-    """The nearest vector whose scores on the set are equal, which a linear program leaves at 1e-7
-    or so.
-    """
+    """The nearest vector with equal scores on the set; a linear program leaves 1e-7 or so."""
     for _ in range(2):
         scores = keys[on] @ w
         w = w - _solve_shortest(keys[on], scores - scores.mean())
@@ -58,21 +57,19 @@ def _level_scores(keys: Matrix, on: Mask, w: Vector) -> Vector:
 
 
 def expose_by_least_squares(keys: Matrix, on: Mask) -> Direction:
-    r"""The shortest w with scores 1 on the set, $w = U_y^\top (U_y U_y^\top)^{-1} 1$ (Theorem 2 of
-    [SHT23]).
+    r"""The shortest w with scores 1 on the set (Theorem 2 of [SHT23]).
+
+    $$w = U_y^\top (U_y U_y^\top)^{-1} 1$$
     """
-    return _measure_margin(
-        keys, on, _level_scores(keys, on, _solve_shortest(keys[on], np.ones(int(on.sum()))))
-    )
+    w = _solve_shortest(keys[on], np.ones(int(on.sum())))
+    return _measure_margin(keys, on, _level_scores(keys, on, w))
 
 
 # Candes and Tao (2005): scores that are too large off the set are brought to 0 by the shortest
 # correction that keeps those on the set. The correction disturbs others, by less each time while
 # keys are nearly orthogonal.
 def expose_by_iteration(keys: Matrix, on: Mask) -> Direction:
-    """Least squares, repaired until no score off the set is larger than 1/2, or as often as is
-    allowed.
-    """
+    """Least squares, repaired until scores off the set are at most 1/2, or as often as allowed."""
     w = _solve_shortest(keys[on], np.ones(int(on.sum())))
     held = on.copy()
     for _ in range(REPAIRS):
@@ -88,14 +85,17 @@ def expose_by_iteration(keys: Matrix, on: Mask) -> Direction:
 def expose_by_max_margin(keys: Matrix, on: Mask) -> Direction:
     r"""The w of entries at most 1 with the largest margin, by a linear program.
 
-    $$\max g \quad \text{s.t.} \quad U_y w = b 1, \quad U_{\bar y} w \le (b - g) 1, \quad |w|_\infty \le 1$$
+    $$\max g \quad \text{s.t.} \quad U_y w = b 1, \quad U_{\bar y} w \le (b - g) 1,
+    \quad |w|_\infty \le 1$$
 
     with b free, since a common offset of scores does not change attention: g > 0 if and only if
     some w singles out the set.
     """
     from scipy.optimize import linprog
 
-    width, inside, outside = keys.shape[1], int(on.sum()), int((~on).sum())
+    width = keys.shape[1]
+    inside = int(on.sum())
+    outside = int((~on).sum())
     cost = np.concatenate([np.zeros(width + 1), [-1.0]])
     equal = np.column_stack([keys[on], -np.ones(inside), np.zeros(inside)])
     below = np.column_stack([keys[~on], -np.ones(outside), np.ones(outside)])
@@ -105,18 +105,15 @@ def expose_by_max_margin(keys: Matrix, on: Mask) -> Direction:
     )
     if found.x is None or not np.isfinite(found.x).all():
         return Direction(np.zeros(width), 0.0)
-    return _measure_margin(
-        keys, on, _level_scores(keys, on, np.asarray(found.x[:width], dtype=np.float64))
-    )
+    w = np.asarray(found.x[:width], dtype=np.float64)
+    return _measure_margin(keys, on, _level_scores(keys, on, w))
 
 
 # P(t) = prod (t - t_i)^2 over the set is 0 on it and positive off it, and a linear function of (t,
 # .., t^2q) up to its constant: minus its other coefficients is a query whose score falls short of
 # the common one by P(t_j).
 def expose_by_monomials(keys: Matrix, on: Mask) -> Direction:
-    """The query of the polynomial that vanishes twice at every point of the set; keys are powers of
-    t.
-    """
+    """The query of the polynomial with double zeros at the set; keys are powers of t."""
     t = keys[:, 0]
     rising = np.polynomial.polynomial.polyfromroots(np.repeat(t[on], 2))[1:]
     w = np.zeros(keys.shape[1])
@@ -128,9 +125,7 @@ def expose_by_monomials(keys: Matrix, on: Mask) -> Direction:
 # each factor is [-e^{i theta_i}/2, 1, -e^{-i theta_i}/2] in powers of e^{i theta}, and products are
 # convolutions.
 def expose_by_trigonometry(keys: Matrix, on: Mask) -> Direction:
-    """The query of the product of 1 - cos over the set; keys are cosines and sines of multiples of
-    an angle.
-    """
+    """The query of the product of 1 - cos over the set; keys are cosines and sines."""
     degree = keys.shape[1] // 2
     points = keys[:, 0] + 1j * keys[:, degree]
     inside = int(on.sum())
@@ -139,8 +134,10 @@ def expose_by_trigonometry(keys: Matrix, on: Mask) -> Direction:
         series = np.convolve(series, [-point / 2, 1.0, -np.conj(point) / 2])
     rising = series[inside + 1 :]
     w = np.zeros(keys.shape[1])
-    w[:inside], w[degree : degree + inside] = -2.0 * rising.real, 2.0 * rising.imag
-    gaps = 0.5 * np.abs(points[:, None] - points[on]) ** 2  # 1 - cos without cancellation
+    w[:inside] = -2.0 * rising.real
+    w[degree : degree + inside] = 2.0 * rising.imag
+    # 1 - cos without cancellation.
+    gaps = 0.5 * np.abs(points[:, None] - points[on]) ** 2
     return _scale_query(w, np.prod(gaps, axis=1)[~on])
 
 

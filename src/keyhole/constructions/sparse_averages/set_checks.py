@@ -13,22 +13,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
-from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Sequences, Stack, Vector, softmax
 from keyhole.constructions.shared.base import Checked
+from keyhole.constructions.shared.rounding import choose_evaluation, is_fixed
 from keyhole.constructions.sparse_averages.set_queries import Members, SetQueries
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
-from keyhole.models.numbers import NumberFormat, Unrounded, evaluate, number_format
+from keyhole.models.numbers import NumberFormat, Unrounded, number_format
 from keyhole.models.stack import Transformer
 from keyhole.tasks import SparseAverage
 
-ALL = 2_000  # sets: every one is asked where there are no more
-ASKED = 72  # sets otherwise, at least
-EACH = 18  # of each kind
+# Sets: every one is asked where there are no more.
+ALL = 2_000
+# Sets otherwise, at least.
+ASKED = 72
+# Of each kind.
+EACH = 18
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,11 +57,6 @@ class Findings:
     sampled: str
 
 
-def is_fixed(form: NumberFormat) -> bool:
-    """Whether numbers are evenly spaced."""
-    return form.name.startswith("fixed")
-
-
 def count_sets(task: SparseAverage) -> int:
     """How many sets a token may name."""
     return sum(comb(task.length, size) for size in set_sizes(task))
@@ -70,8 +68,7 @@ def set_sizes(task: SparseAverage) -> range:
 
 
 def choose_sets(task: SparseAverage, keys: Array, *, rng: np.random.Generator) -> list[Members]:
-    """Every set where they are few; else crowds around a key, neighbours, every other position, and
-    random ones.
+    """Every set where they are few; else crowds around a key, regular sets, and random ones.
 
     The hardest come first, so that keys that do not single out every set are found out soon.
     """
@@ -84,7 +81,8 @@ def choose_sets(task: SparseAverage, keys: Array, *, rng: np.random.Generator) -
         every = (y for n in set_sizes(task) for y in combinations(range(task.length), n))
         return list(dict.fromkeys([*hard, *every]))
     asked = dict.fromkeys([*hard, *(tuple(range(n)) for n in set_sizes(task))])
-    while len(asked) < ASKED:  # there are more than `ALL`
+    # Ends: there are more than `ALL` sets to draw from.
+    while len(asked) < ASKED:
         asked |= dict.fromkeys(_draw_named_sets(task, "random", rng))
     return list(asked)
 
@@ -98,9 +96,9 @@ def _draw_named_sets(task: SparseAverage, kind: str, rng: np.random.Generator) -
 
 def _list_crowds(task: SparseAverage, keys: Array, rng: np.random.Generator) -> Iterator[Members]:
     """The keys nearest to one that is left out: sets whose hull comes closest to another key."""
-    for j in rng.choice(
-        task.length, min(EACH, task.length) if task.q < task.length else 0, replace=False
-    ):
+    # A set that holds everybody leaves no key out.
+    count = min(EACH, task.length) if task.q < task.length else 0
+    for j in rng.choice(task.length, count, replace=False):
         order = np.argsort(-(keys @ keys[j]), kind="stable")
         yield tuple(sorted(int(k) for k in order[order != j][: task.q]))
 
@@ -114,8 +112,7 @@ def examine_sets(
     form: NumberFormat,
     rng: np.random.Generator | None = None,
 ) -> Findings:
-    """Ask a model about sets, in a number format; fixed point as [SHT23] counts bits, others as
-    machines round.
+    """Ask a model about sets, in a number format.
 
     Args:
         task: the task.
@@ -126,7 +123,8 @@ def examine_sets(
         rng: draws the vectors of whole sequences; these are left out when absent.
     """
     phi, layer = _split_unit(model)
-    form = Unrounded() if form.name == "f64" else form  # float64 evaluates anyway
+    # Float64 evaluates anyway.
+    form = Unrounded() if form.name == "f64" else form
     exposed = [y for y in sets if _is_exposed(phi, y)]
     missed = len(sets) - len(exposed)
     margin = min((phi.query(y).margin for y in exposed), default=0.0)
@@ -138,8 +136,10 @@ def examine_sets(
     try:
         errors = _measure_set_errors(phi, layer, exposed, form) + bound_rounding_loss(task, form)
         sequences = 0.0 if rng is None else _measure_sequence_error(task, model, exposed, form, rng)
-    except InvalidInput:  # a number overflows the format
-        errors, sequences = np.full(len(exposed), math.inf), math.inf
+    except InvalidInput:
+        # A number overflows the format.
+        errors = np.full(len(exposed), math.inf)
+        sequences = math.inf
     worst = max(float(errors.max()), math.inf if missed else 0.0)
     bound = max(_bound_set_error(phi, y, form) for y in exposed) + bound_rounding_loss(task, form)
     checked = Checked(len(sets), int((errors > accuracy).sum()) + missed, worst, whole)
@@ -172,14 +172,11 @@ def _share(task: SparseAverage, sets: Sequence[Members]) -> str:
 
 def _split_unit(model: Transformer) -> tuple[SetQueries, SelfAttention]:
     block = model.blocks[0]
-    phi, layer = block.map, block.layer
-    if (
-        not isinstance(phi, SetQueries)
-        or not isinstance(layer, SelfAttention)
-        or len(model.blocks) > 1
-    ):
-        raise InvalidInput("sets are asked of one self-attention unit behind a map of set queries.")
-    return phi, layer
+    phi = block.map
+    layer = block.layer
+    if isinstance(phi, SetQueries) and isinstance(layer, SelfAttention) and len(model.blocks) == 1:
+        return phi, layer
+    raise InvalidInput("sets are asked of one self-attention unit behind a map of set queries.")
 
 
 def _is_exposed(phi: SetQueries, members: Members) -> bool:
@@ -191,9 +188,7 @@ def _is_exposed(phi: SetQueries, members: Members) -> bool:
 
 
 def build_set_sequences(task: SparseAverage, z: Stack, sets: Sequence[Members]) -> Sequences:
-    """Sequences whose tokens name the sets one after the other, from the first again when they run
-    out.
-    """
+    """Sequences whose tokens name the sets in order, from the first again when they run out."""
     named = np.full((len(z) * task.length, task.q), -1)
     for row in range(len(named)):
         members = sets[row % len(sets)]
@@ -206,7 +201,8 @@ def _measure_set_errors(
 ) -> Vector:
     """The largest error over all vectors, per set."""
     inside = Unrounded() if is_fixed(form) else form
-    values, keys = np.zeros((phi.length, phi.dimension)), phi.keys
+    values = np.zeros((phi.length, phi.dimension))
+    keys = phi.keys
     tokens = np.column_stack([values, keys, np.zeros_like(keys)])
     asking = np.stack([np.concatenate([values[0], keys[0], phi.query(y).scaled]) for y in sets])
     share = np.zeros((len(sets), phi.length))
@@ -235,21 +231,14 @@ def _measure_sequence_error(
     form: NumberFormat,
     rng: np.random.Generator,
 ) -> float:
-    """Largest error of whole sequences, of random vectors and of vectors that tell the first set
-    from all others.
-    """
+    """Largest error on random vectors, and on those that tell the first set from the others."""
     count = -(-len(sets) // task.length)
     z = task.sample(count, rng=rng)[..., : task.dimension]
     apart = np.zeros((1, task.length, task.dimension))
     apart[0, :, 0] = -1.0
     apart[0, list(sets[0]), 0] = 1.0
     X = np.concatenate([build_set_sequences(task, z, sets), build_set_sequences(task, apart, sets)])
-    inner = not is_fixed(form)
-
-    def rounded(layer: Any, tokens: Stack) -> Stack:
-        return evaluate(layer, tokens, form, inner=inner)
-
-    Y = model(X, None if isinstance(form, Unrounded) else rounded)
+    Y = model(X, choose_evaluation(form))
     return float(task.error(Y, X).max())
 
 
@@ -262,17 +251,18 @@ def _bound_set_error(phi: SetQueries, members: Members, form: NumberFormat) -> f
     rest = phi.length - len(members)
     if rest == 0:
         return 0.0
+    # The share of attention off the set, relative to that on it.
     delta = rest / len(members) * math.exp(-query.sharpness * query.margin)
-    w, keys = np.abs(query.scaled), np.abs(phi.keys)
+    w = np.abs(query.scaled)
+    keys = np.abs(phi.keys)
     if w.max() > form.range[1] or keys.max() > form.range[1]:
         return math.inf
     largest = float((keys @ w).max())
     off_query = _bound_number_loss(form, w) * (not _is_representable(form, query.scaled))
     off_keys = _bound_number_loss(form, keys) * (not _is_representable(form, phi.keys))
-    eta = (
-        float((keys @ off_query + off_keys @ (w + off_query)).max())
-        + (keys.shape[1] + 2) * EPS * largest
-    )
+    eta = float((keys @ off_query + off_keys @ (w + off_query)).max())
+    # Float64 rounds every product and every sum of a score, whatever the format.
+    eta += (keys.shape[1] + 2) * EPS * largest
     eta += 0.0 if is_fixed(form) else 0.5 * form.spacing * (largest + eta)
     inner = 0.0 if is_fixed(form) else 0.5 * form.spacing
     return 2.0 * delta / (1.0 + delta) + math.expm1(min(2.0 * eta, 700.0)) + inner
@@ -280,11 +270,10 @@ def _bound_set_error(phi: SetQueries, members: Members, form: NumberFormat) -> f
 
 def _bound_number_loss(form: NumberFormat, sizes: Array) -> Array:
     """The most a number of a given size loses when rounded."""
-    return (
-        0.5
-        * form.spacing
-        * (np.ones_like(sizes) if is_fixed(form) else np.maximum(sizes, 2.0**-14))
-    )
+    if is_fixed(form):
+        return 0.5 * form.spacing * np.ones_like(sizes)
+    # Below the least normal number of f16 the spacing no longer shrinks.
+    return 0.5 * form.spacing * np.maximum(sizes, 2.0**-14)
 
 
 def _is_representable(form: NumberFormat, numbers: Array) -> bool:
@@ -302,7 +291,8 @@ def find_fewest_bits(
         form = number_format(f"fixed:{integer}.{fraction}")
         return examine_sets(task, model, sets, accuracy=accuracy, form=form).checked.errors == 0
 
-    integer, low = count_integer_bits(model, sets), max(0, math.floor(-math.log2(accuracy)) - 1)
+    integer = count_integer_bits(model, sets)
+    low = max(0, math.floor(-math.log2(accuracy)) - 1)
     high = 52 - integer
     if low > high or not holds(high):
         return 64

@@ -1,7 +1,7 @@
-r"""The token map of sparse averaging: a token's vector, the key of its position, and the query of
-the set it names.
+r"""The token map of sparse averaging: a vector, its position's key, the query of its set.
 
-$$\phi(x_i) = (z_i ; u_i ; \alpha_y w_y), \qquad \alpha_y = \frac{1}{\gamma_y} \ln \frac{2 (N - |y|)}{|y| \varepsilon}$$
+$$\phi(x_i) = (z_i ; u_i ; \alpha_y w_y),
+\qquad \alpha_y = \frac{1}{\gamma_y} \ln \frac{2 (N - |y|)}{|y| \varepsilon}$$
 
 The query is computed from the keys by a certificate; $\gamma_y$ is its margin, so every set is
 given the sharpness it needs. Scores are then equal on y and at least $\alpha_y \gamma_y$ less off
@@ -34,8 +34,10 @@ from keyhole.constructions.shared.layout import Layout
 from keyhole.constructions.sparse_averages.exposing import SOLVERS
 from keyhole.errors import DoesNotFit, InvalidInput
 
-_KEPT = 50_000  # queries remembered at most
-_LARGEST = 1e290  # a sharpness beyond this could overflow a score
+# Queries remembered at most; a linear program each, which long searches ask for again and again.
+_KEPT = 50_000
+# A sharpness beyond this could overflow a score.
+_LARGEST = 1e290
 Members = tuple[int, ...]
 
 
@@ -142,12 +144,13 @@ class SetQueries:
         if members not in self._found:
             if len(self._found) >= _KEPT:
                 self._found.clear()
-            self._found[members] = self._solved(members)
+            self._found[members] = self._solve(members)
         return self._found[members]
 
-    def _solved(self, members: Members) -> Query:
+    def _solve(self, members: Members) -> Query:
         rest = self.length - len(members)
-        if rest == 0:  # everybody is meant: attention that tells nobody apart
+        # Everybody is meant: attention that tells nobody apart.
+        if rest == 0:
             return Query(np.zeros(self.keys.shape[1]), math.inf, 0.0)
         on = np.isin(np.arange(self.length), members)
         w, margin = SOLVERS[self.solver](self.keys, on)
@@ -164,18 +167,20 @@ class SetQueries:
         """The mapped tokens."""
         check_sequences(X, self.dimension + self.q + 1)
         z, y, place = np.split(X, [self.dimension, self.dimension + self.q], axis=-1)
-        at = self._positions(place)[..., 0]
+        at = self._read_positions(place)[..., 0]
         if (at < 0).any():
             raise InvalidInput(
                 f"a token's position lies between 0 and {self.length - 1}; got {int(at.min())}."
             )
-        rows, back = np.unique(self._positions(y).reshape(-1, self.q), axis=0, return_inverse=True)
-        queries = np.stack([self.query(_read_members(row)).scaled for row in rows])[
-            back.reshape(at.shape)
-        ]
+        # Many tokens name one set, and a query costs a linear program.
+        rows, back = np.unique(
+            self._read_positions(y).reshape(-1, self.q), axis=0, return_inverse=True
+        )
+        scaled = np.stack([self.query(_read_members(row)).scaled for row in rows])
+        queries = scaled[back.reshape(at.shape)]
         return np.concatenate([z, self.keys[at], queries], axis=-1)
 
-    def _positions(self, numbers: Array) -> Any:
+    def _read_positions(self, numbers: Array) -> Any:
         """Positions as whole numbers, -1 for none."""
         whole = np.rint(numbers)
         if (

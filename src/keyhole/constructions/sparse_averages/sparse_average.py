@@ -1,6 +1,7 @@
 r"""Sparse averaging by one self-attention unit whose keys single out sets of positions.
 
-$$\phi(x_i) = (z_i ; u_i ; \alpha w_{y_i}), \qquad Q = [0; 0; I], \quad K = [0; I; 0], \quad V = [I; 0; 0]$$
+$$\phi(x_i) = (z_i ; u_i ; \alpha w_{y_i}),
+\qquad Q = [0; 0; I], \quad K = [0; I; 0], \quad V = [I; 0; 0]$$
 
 so that token i scores token j by $\alpha \langle u_j, w_{y_i} \rangle$. Which keys, and how queries
 are found for them, is what the constructions differ in.
@@ -18,6 +19,7 @@ from keyhole._arrays import Matrix
 from keyhole.claims import Certificate, Check
 from keyhole.constructions.shared.base import Built, Size
 from keyhole.constructions.shared.layout import Layout, Weights
+from keyhole.constructions.shared.rounding import is_fixed
 from keyhole.constructions.sparse_averages.set_checks import (
     ALL,
     Findings,
@@ -27,7 +29,6 @@ from keyhole.constructions.sparse_averages.set_checks import (
     count_sets,
     examine_sets,
     find_fewest_bits,
-    is_fixed,
 )
 from keyhole.constructions.sparse_averages.set_queries import Members, SetQueries
 from keyhole.errors import DoesNotFit, InvalidInput
@@ -36,13 +37,16 @@ from keyhole.models.numbers import number_format as format_named
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import SparseAverage, Task
 
-HARDEST = 12  # sets that are asked before the others
-REDRAWS = 3  # sets of random keys tried at one width
-BITS = "bits:"  # a format of so many bits, split before and behind the point as queries need it
-SHARE = 0.5  # of the accuracy that exact arithmetic may use; rounding has the rest
+# Sets that are asked before the others: keys that fail do so here, in a fraction of the time.
+HARDEST = 12
+# Sets of random keys tried at one width.
+REDRAWS = 3
+# A format of so many bits, split before and behind the point as queries need it.
+BITS = "bits:"
+# Of the accuracy that exact arithmetic may use; rounding has the rest.
+SHARE = 0.5
 
-
-# of a width, one row per position
+# Of a width, one row per position.
 Keys = Callable[[SparseAverage, int, np.random.Generator], Matrix]
 
 
@@ -63,7 +67,8 @@ def draw_sign_keys(task: SparseAverage, width: int, rng: np.random.Generator) ->
         if not len(again):
             return keys
         keys[again] = _draw_signs(len(again), width, rng)
-    order = rng.permutation(2**width)[: task.length]  # nearly all rows are taken: deal them out
+    # Nearly all rows are taken: deal them out.
+    order = rng.permutation(2**width)[: task.length]
     return np.where((order[:, None] >> np.arange(width)) & 1, 1.0, -1.0)
 
 
@@ -73,23 +78,18 @@ def _draw_signs(count: int, width: int, rng: np.random.Generator) -> Matrix:
 
 def build_circle_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
     """Cosines and sines of the multiples of evenly spaced angles: vertices of a cyclic polytope."""
-    angles = (
-        2.0 * np.pi * np.outer(np.arange(task.length), np.arange(1, width // 2 + 1)) / task.length
-    )
+    multiples = np.outer(np.arange(task.length), np.arange(1, width // 2 + 1))
+    angles = 2.0 * np.pi * multiples / task.length
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
 def build_moment_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
-    """Powers of evenly spaced points of [-1, 1]: vertices of a cyclic polytope, on the moment
-    curve.
-    """
+    """Powers of evenly spaced points of [-1, 1]: vertices of a cyclic polytope."""
     return np.linspace(-1.0, 1.0, task.length)[:, None] ** np.arange(1, width + 1)
 
 
 def build_one_hot_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
-    """A coordinate for every position, of a size that splits a usual sharpness evenly between keys
-    and queries.
-    """
+    """A coordinate for every position; their size shares the sharpness with the queries."""
     return 3.0 * np.eye(task.length)
 
 
@@ -100,11 +100,9 @@ def build_zero_keys(task: SparseAverage, width: int, rng: np.random.Generator) -
 
 def build_set_unit(phi: SetQueries) -> Transformer:
     """The unit behind a map, its weights written by blocks."""
-    tokens, embed, value = (
-        phi.layout,
-        Layout.of(embed=phi.keys.shape[1]),
-        Layout.of(value=phi.dimension),
-    )
+    tokens = phi.layout
+    embed = Layout.of(embed=phi.keys.shape[1])
+    value = Layout.of(value=phi.dimension)
     Q = Weights.zeros(tokens, embed).place("query", "embed", 1.0).array
     K = Weights.zeros(tokens, embed).place("key", "embed", 1.0).array
     V = Weights.zeros(tokens, value).place("value", "value", 1.0).array
@@ -123,15 +121,15 @@ def _check_answers_written(task: SparseAverage, accuracy: float, form: str) -> N
 
 
 def _choose_split(form: str, model: Transformer, sets: list[Members]) -> str:
-    """A format by name; where only a number of bits is given, fixed point that holds the largest
-    query.
+    """A format by name; a mere number of bits splits so that the largest query is held.
 
     Raises:
         DoesNotFit: the bits do not even hold the integer part.
     """
     if not form.startswith(BITS):
         return form
-    bits, integer = int(form.removeprefix(BITS)), count_integer_bits(model, sets)
+    bits = int(form.removeprefix(BITS))
+    integer = count_integer_bits(model, sets)
     if bits <= integer:
         raise DoesNotFit(
             f"queries up to {2**integer:,} need more than {integer + 1} bits; {bits} were allowed."
@@ -160,9 +158,7 @@ class SetKeys:
     half: bool = False
 
     def provable(self, task: SparseAverage) -> bool:
-        """Whether asking proves every set: all are asked, or one of each size stands for the
-        others.
-        """
+        """Whether asking proves every set: all are asked, or one of a size stands for all."""
         return self.keys is build_one_hot_keys or count_sets(task) <= ALL
 
     def suits(self, task: Task) -> bool:
@@ -173,22 +169,22 @@ class SetKeys:
 
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width; the least that is tried where it is found by trying."""
-        return next(self._widths(task, None))
+        return next(self._list_widths(task, None))
 
-    def _widths(self, task: Task, most: int | None) -> Iterator[int]:
+    def _list_widths(self, task: Task, most: int | None) -> Iterator[int]:
         """Widths to try, rising, none above `most`."""
         if not isinstance(task, SparseAverage):
             raise InvalidInput(f"{self.name} is for sparse averages; got {task.name}.")
-        fixed = (
-            1
-            if self.keys is build_zero_keys
-            else task.length
-            if self.keys is build_one_hot_keys
-            else 2 * task.q
-        )
+        if self.keys is build_zero_keys:
+            fixed = 1
+        elif self.keys is build_one_hot_keys:
+            fixed = task.length
+        else:
+            fixed = 2 * task.q
         least = max(1, (task.length - 1).bit_length())
         unit = task.q * math.log(max(2, task.length))
         widths = [max(least, math.ceil(factor * unit)) for factor in self.factors] or [fixed]
+        # The width that was allowed is tried too, where it lies between those of the family.
         if self.factors and most is not None and least <= most < widths[-1]:
             widths.append(most)
         yield from sorted({width for width in widths if most is None or width <= most})
@@ -214,30 +210,32 @@ class SetKeys:
             f"{self.name} needs a key width of {self.embed(task, accuracy)} at least; {embed} was"
             " allowed."
         )
-        for width in self._widths(task, embed):
+        for width in self._list_widths(task, embed):
             for _ in range(REDRAWS if self.factors else 1):
                 try:
-                    return self._at(task, width, accuracy, number_format, rng)
+                    return self._build_at(task, width, accuracy, number_format, rng)
                 except DoesNotFit as refusal:
                     reason = str(refusal)
         raise DoesNotFit(reason)
 
-    def _at(
+    def _build_at(
         self, task: SparseAverage, width: int, accuracy: float, form: str, rng: np.random.Generator
     ) -> Built:
         """Weights of one width and one draw of keys."""
         phi = SetQueries(
             self.keys(task, width, rng), self.solver, SHARE * accuracy, task.q, task.dimension
         )
-        sets, model = choose_sets(task, phi.keys, rng=rng), build_set_unit(phi)
+        sets = choose_sets(task, phi.keys, rng=rng)
+        model = build_set_unit(phi)
         for asked in (sets[:HARDEST], sets):
             self._check_exposed(phi, asked)
             split = _choose_split(form, model, asked)
-            found = self._held(task, model, asked, accuracy, split, rng)
+            found = self._examine(task, model, asked, accuracy, split, rng)
         bits = find_fewest_bits(task, model, sets, accuracy=accuracy)
         bits = min(bits, int(format_named(split).bits)) if is_fixed(format_named(split)) else bits
         size = Size(phi.keys.shape[1], task.dimension, 1, 1, bits)
         bound = min(found.bound, found.checked.worst) if found.checked.exhaustive else found.bound
+        # Nothing is proven of sets that were not asked.
         bound = math.inf if found.sampled else bound
         certificate = self._certificate(phi, found, accuracy)
         return Built(
@@ -254,10 +252,15 @@ class SetKeys:
                     " off a set."
                 )
 
-    def _held(
-        self, task: SparseAverage, model: Transformer, sets: list[Members], accuracy: float, form: str,
+    def _examine(
+        self,
+        task: SparseAverage,
+        model: Transformer,
+        sets: list[Members],
+        accuracy: float,
+        form: str,
         rng: np.random.Generator,
-    ) -> Findings:  # fmt: skip
+    ) -> Findings:
         """What asking shows.
 
         Raises:
@@ -298,7 +301,8 @@ class SetKeys:
         return self._certificate(phi, found, accuracy)
 
     def _certificate(self, phi: SetQueries, found: Findings, accuracy: float) -> Certificate:
-        worst, bound = found.checked.worst, found.bound
+        worst = found.checked.worst
+        bound = found.bound
         assumptions = [Check("proven error in this number format", bound, accuracy)]
         if self.factors:  # random keys promise nothing for a set they do not single out
             equal = len(phi.keys) - len(np.unique(phi.keys, axis=0))
