@@ -1,6 +1,4 @@
-"""The command line: arguments become a Job, `lab.run` does it, the Record is printed. Nothing is
-computed here.
-"""
+"""The command line: arguments become a Job, `lab.running` does it, its Record is printed."""
 
 from __future__ import annotations
 
@@ -39,10 +37,13 @@ app = App(
     name="keyhole",
     help="What an attention layer can compute, and what its answers give away.",
     version=__version__,
+    # Ctrl-C must reach us: what was done is kept, and the message says how to go on.
     suppress_keyboard_interrupt=False,
+    # Without this every list would get an option --empty-NAME that means nothing here.
     default_parameter=Parameter(negative_iterable=()),
 )
 
+# The fields of a job are the options of its command: nothing is spelt twice.
 Flat = Parameter(name="*")
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object.")]
 
@@ -153,7 +154,8 @@ def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
     from keyhole.lab.running import find_runner
 
     def ready(record: Record) -> None:
-        if json:  # standard output is for the one object at the end
+        # Standard output is for the one object at the end.
+        if json:
             sys.stderr.write(record.json().decode() + "\n")
             sys.stderr.flush()
 
@@ -176,6 +178,7 @@ def ui(job: Annotated[UiJob, Flat] = UiJob(), *, json: Json = False) -> int:  # 
 
 
 def _run_and_print(job: Job, json: bool) -> int:
+    # Imported late: `keyhole --help` should not wait for numpy.
     from keyhole.lab.running import run_job
 
     record = run_job(job)
@@ -197,6 +200,7 @@ def main() -> NoReturn:
 def _run_command_line(arguments: list[str]) -> int:
     try:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    # Exit codes are a contract: 2 what was asked, 3 the target or the verdict, 1 a bug of ours.
     except (CycloptsError, InvalidInput) as error:
         return _print_complaint(arguments, "INVALID_INPUT", str(error).strip(), 2)
     except KeyholeError as error:
@@ -207,6 +211,7 @@ def _run_command_line(arguments: list[str]) -> int:
             " more."
         )
         return _print_complaint(arguments, "INVALID_INPUT", said, 2)
+    # The reader, such as `head`, has all it wanted; closing stderr keeps Python from complaining.
     except BrokenPipeError:
         sys.stderr.close()
         return 0
@@ -231,6 +236,7 @@ def _print_complaint(arguments: list[str], status: str, sentence: str, code: int
     import msgspec
 
     sys.stderr.write(f"keyhole: {sentence}\n")
+    # A program that reads JSON gets JSON for failures too, and still finds words on stderr.
     if "--json" in arguments:
         sys.stdout.write(
             msgspec.json.encode({"status": status, "verdict": None, "sentence": sentence}).decode()

@@ -1,6 +1,4 @@
-"""Lines and marks against two named axes, linear or logarithmic, as SVG; lines are named at their
-ends.
-"""
+"""Lines and marks against two named axes, linear or logarithmic, as SVG."""
 
 from __future__ import annotations
 
@@ -11,7 +9,9 @@ from typing import NamedTuple
 
 from keyhole.drawing.html import draw_svg, escape_text, format_number, make_scrollable
 
+# Right of RIGHT names of lines have room; the page may scroll if they need more.
 WIDTH, HEIGHT, LEFT, BOTTOM, RIGHT = 640, 340, 70, 46, 540
+# Shape as well as colour says what a mark means, for those who do not see colours.
 SHAPE = {
     "ours": "circle",
     "built": "square",
@@ -20,7 +20,7 @@ SHAPE = {
     "bad": "cross",
     "truth": "ring",
 }
-_MOST_TICKS = 8  # values of x that are each named on the axis
+_MOST_TICKS = 8  # values of x up to which each is named on the axis
 _LINE = 14  # height of a label
 _LETTER = 7  # width of a letter of a label, at most
 _DRAWN = {
@@ -41,6 +41,7 @@ class Scale(NamedTuple):
 
     def at(self, value: float) -> float:
         """Where a number stands; one beyond the axis stands at its end."""
+        # Zero has no logarithm: it stands at the lower end.
         value = math.log10(max(value, 1e-320)) if self.log else value
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
@@ -49,12 +50,16 @@ class Scale(NamedTuple):
         """Numbers to be named: powers of ten, or round numbers."""
         if self.log:
             first, last = math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9)
+            # At most seven powers of ten are named; fewer than three say too little of an axis.
             whole = [10.0**k for k in range(first, last + 1, max(1, -(-(last - first) // 6)))]
             return whole if len(whole) >= 3 else self._between()
         rough = (self.high - self.low) / 5 or 1.0
         unit = 10.0 ** math.floor(math.log10(rough))
         step = next(
-            unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9)
+            # About five steps, of 1, 2 or 5 times a power of ten.
+            unit * factor
+            for factor in (1, 2, 5, 10)
+            if unit * factor >= rough * (1 - 1e-9)
         )
         return [
             k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)
@@ -65,10 +70,8 @@ class Scale(NamedTuple):
         powers = range(math.floor(self.low), math.ceil(self.high) + 1)
         for digits in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
             round_ones = [d * 10.0**k for k in powers for d in digits]
-            if (
-                len(inside := [v for v in round_ones if self.low <= math.log10(v) <= self.high])
-                >= 2
-            ):
+            inside = [v for v in round_ones if self.low <= math.log10(v) <= self.high]
+            if len(inside) >= 2:
                 return inside
         return [10**self.low, 10**self.high]
 
@@ -128,6 +131,7 @@ def fit_scale(values: Sequence[float], start: float, end: float, log: bool) -> S
     low, high = min(values), max(values)
     if log:
         return Scale(math.log10(low) - 0.05, math.log10(high) + 0.05, start, end, True)
+    # A little air at both ends; an axis of one value gets some width too.
     room = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     return Scale(low - room, high + room, start, end, False)
 
@@ -157,6 +161,7 @@ def draw_chart(
     points = [p for one in lines for p in one.points]
     if not points:
         return ""
+    # Bands and spreads widen the axes, so that nothing drawn is cut off.
     edges = [edge for band in bands for edge in (band.low, band.high) if edge > 0 or not x.log]
     spreads = [end for p in points if p.spread for end in p.spread if end > 0 or not y.log]
     across = fit_scale(
@@ -172,17 +177,18 @@ def draw_chart(
         y.log,
     )
     named = sorted({p.x for p in points})
-    drawn = _draw_bands(bands, across) + _draw_chart_axes(
-        across, up, x, y, named if len(named) <= _MOST_TICKS else across.ticks()
-    )
-    drawn += _draw_levels(levels, across, up) + "".join(
-        _draw_line(one, across, up) for one in lines
-    )
+    # Names of many values would run into each other: the axis then gets round numbers.
+    if len(named) > _MOST_TICKS:
+        named = across.ticks()
+    drawn = _draw_bands(bands, across) + _draw_chart_axes(across, up, x, y, named)
+    drawn += _draw_levels(levels, across, up)
+    drawn += "".join(_draw_line(one, across, up) for one in lines)
     ends = [_label_line_end(one, across, up) for one in lines if one.points and one.name]
     ends += [
         _Label(up.at(one.value), RIGHT + 8, "quiet", one.name) for one in levels if not one.upright
     ]
     marks = [_Label(up.at(p.y), across.at(p.x) - 4, "", "o") for p in points]
+    # Names may be long: the picture grows with them, and the page scrolls.
     wanted = max([WIDTH, *(math.ceil(one.x + _LETTER * len(one.name)) for one in ends)])
     size = (
         f'viewBox="0 0 {wanted} {HEIGHT}" width="{wanted}"'
@@ -203,7 +209,9 @@ def _draw_chart_axes(across: Scale, up: Scale, x: Axis, y: Axis, named: Sequence
     drawn = f'<path class="rule" fill="none" d="M{LEFT} 10V{floor}H{RIGHT}"/>'
     last = -math.inf
     for value in named:
-        at, said = across.at(value), format_number(value)
+        at = across.at(value)
+        said = format_number(value)
+        # A name that would touch the one before it is left out.
         if at - last > 6 * len(said) + 6:
             drawn += (
                 f'<text class="quiet" x="{at:.1f}" y="{floor + 16}"'
@@ -231,7 +239,9 @@ def _draw_bands(bands: Sequence[Band], across: Scale) -> str:
     drawn = ""
     for k, band in enumerate(bands):
         a, b = across.at(band.low), across.at(band.high)
-        shade, name = (0.16, 0.07)[k % 2], escape_text(band.name)
+        # Neighbouring bands differ, and names of narrow ones are on hover only.
+        shade = (0.16, 0.07)[k % 2]
+        name = escape_text(band.name)
         drawn += (
             f'<g><title>{name}</title><rect class="phase" style="stroke:none"'
             f' fill-opacity="{shade}" '
@@ -250,7 +260,9 @@ def _draw_levels(levels: Sequence[Level], across: Scale, up: Scale) -> str:
         if not one.upright:
             drawn += f'<path class="dashed" d="M{LEFT} {up.at(one.value):.1f}H{RIGHT}"/>'
             continue
-        at, floor = across.at(one.value), HEIGHT - BOTTOM
+        at = across.at(one.value)
+        floor = HEIGHT - BOTTOM
+        # The name stands on the side of the line where there is more room.
         anchor = "end" if at > (LEFT + RIGHT) / 2 else "start"
         side = -6 if anchor == "end" else 6
         drawn += f'<path class="dashed" d="M{at:.1f} 14V{floor}"/>'
@@ -303,10 +315,10 @@ def _label_line_end(line: Line, across: Scale, up: Scale) -> _Label:
 
 
 def _draw_labels(labels: list[_Label], marks: list[_Label]) -> str:
-    """Names where they should stand, or at the nearest height where they touch no mark and no other
-    name.
-    """
-    drawn, put = "", list(marks)
+    """Names at the nearest height where they touch no mark and no other name."""
+    drawn = ""
+    put = list(marks)
+    # From the bottom up: each name goes where those before it have left room.
     for one in sorted(labels, reverse=True):
         heights = (one.y + side * away for away in count(0, 2) for side in (-1, 1))
         places = (one._replace(y=y) for y in heights if y <= max(one.y, HEIGHT - BOTTOM - 6))

@@ -1,6 +1,4 @@
-"""Pictures of score matrices: heatmaps with named axes, differences on a log scale, singular
-values.
-"""
+"""Pictures of score matrices: heatmaps, differences on a log scale, singular values."""
 
 from __future__ import annotations
 
@@ -18,6 +16,7 @@ from keyhole.drawing.html import escape_text, format_number, frame_figure
 
 _PIXELS = 64  # a larger matrix is shown in blocks
 
+# Truth is a ring large enough that a recovered dot is seen inside it.
 SHAPES = {
     "truth": "m-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0",
     "ours": "m-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0 -5.2 0",
@@ -44,8 +43,7 @@ def draw_signed_heatmap(
     limit: float = 0.0,
     pixels: int = _PIXELS,
 ) -> str:
-    """A diverging picture, blue below zero, white at zero, orange above; block means where W is
-    large.
+    """Blue below zero, white at zero, orange above; block means where W is large.
 
     Args:
         title: what is shown.
@@ -56,8 +54,11 @@ def draw_signed_heatmap(
         pixels: most cells to a side.
     """
     step, x = average_blocks(W, pixels)
+    # A matrix of zeros is drawn white, not divided by zero.
     limit = limit or float(np.abs(x).max()) or 1.0
-    note, name = f"limits ±{format_number(limit)}", name if step == 1 else f"mean of {name}"
+    note = f"limits ±{format_number(limit)}"
+    name = name if step == 1 else f"mean of {name}"
+    # Means hide single large entries, so the largest is given in words.
     if step > 1:
         note = (
             f"means over {step} x {step} blocks, {note}; the largest entry is"
@@ -80,7 +81,8 @@ def draw_attention_heatmap(title: str, A: Matrix, *, axes: Axes) -> str:
     """Attention weights, from 0 (dark) to 1 (bright); block means where there are many."""
     step, x = average_blocks(A)
     note = f"means over {step} x {step} blocks, from 0 to 1" if step > 1 else "from 0 to 1"
-    about, ends = _format_cell_attributes(A, step, "weight"), ("0", "0.5", "1")
+    about = _format_cell_attributes(A, step, "weight")
+    ends = ("0", "0.5", "1")
     return _draw_heatmap(
         title, note, x, np.linspace(0, 1, 65), ends, x, about, axes, paint_sequential
     )
@@ -102,19 +104,20 @@ def _format_cell_attributes(W: Matrix, step: int, name: str) -> str:
 
 
 def draw_error_heatmap(E: Matrix, size: float, title: str = "difference") -> str:
-    """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry; the largest of each
-    block.
-    """
+    """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry."""
     step, x = _reduce_blocks(np.maximum, np.abs(E), _PIXELS)
+    # Sixteen decades: from the rounding of a double to the size of the matrix.
     share = np.clip((np.log10(np.maximum(x / (size or 1.0), 1e-16)) + 16) / 16, 0, 1)
     note = f"largest {format_number(float(x.max()))}; log scale, in units of the largest true entry"
     note += f"; the largest of each {step} x {step} block" if step > 1 else ""
-    about, ends = _format_cell_attributes(E, step, "|difference|"), ("1e-16", "1e-8", "1")
+    about = _format_cell_attributes(E, step, "|difference|")
+    ends = ("1e-16", "1e-8", "1")
     return _draw_heatmap(title, note, share, np.linspace(0, 1, 65), ends, x, about, SCORES)
 
 
 def _reduce_blocks(ufunc: np.ufunc, W: Matrix, pixels: int) -> tuple[int, Matrix]:
     """Sums or maxima over square blocks, as few entries to a side as fit the picture."""
+    # Blocks are square, so that the picture keeps the shape of the matrix.
     step = -(-max(len(W), len(W.T)) // pixels)
     rows, columns = np.arange(0, len(W), step), np.arange(0, len(W.T), step)
     return step, ufunc.reduceat(ufunc.reduceat(W, rows, axis=0), columns, axis=1)
@@ -131,21 +134,18 @@ def _draw_heatmap(
     axes: Axes,
     paint: Callable[[Matrix], Stack] | None = None,
 ) -> str:
-    """A matrix with its axes named, its colours explained, and its numbers to be read by pointing
-    or by arrow keys.
-    """
+    """A matrix with its axes named, its colours explained, its numbers within reach."""
     alt = escape_text(
         f"{title}, rows {axes.rows.split(',')[0]}, columns {axes.columns.split(',')[0]}, {note}"
     )
-    down = f"← {axes.rows}" if 3 * len(x) > x.shape[1] else ""  # no room beside a thin strip
+    # Beside a thin strip, such as a bias, there is no room for the name of its rows.
+    down = f"← {axes.rows}" if 3 * len(x) > x.shape[1] else ""
     shape = f"aspect-ratio: {x.shape[1]} / {len(x)}"
     drawn, colours = (
         _encode_png((paint or _paint_diverging)(part)) for part in (shares, scale[None])
     )
-    marks, cells = (
-        "".join(f"<span>{end}</span>" for end in ends),
-        " ".join(f"{v:.2g}" for v in x.ravel()),
-    )
+    marks = "".join(f"<span>{end}</span>" for end in ends)
+    cells = " ".join(f"{v:.2g}" for v in x.ravel())
     drawing = (
         f'<div class="map"><span class="axis query">{escape_text(axes.columns)} →</span><span'
         f' class="axis key">{escape_text(down)}</span><img data-cells="{cells}" {about}'
@@ -157,6 +157,7 @@ def _draw_heatmap(
 
 def _paint_diverging(shares: Matrix) -> Stack:
     """Colours of numbers from -1 (blue) over 0 (white) to 1 (orange)."""
+    # The colours of ours, page and bad in the palette, as numbers.
     cold, white, warm = (
         np.array(c, dtype=np.float64) for c in ((31, 111, 235), (252, 252, 250), (194, 65, 12))
     )
@@ -165,9 +166,8 @@ def _paint_diverging(shares: Matrix) -> Stack:
 
 
 def paint_sequential(shares: Matrix) -> Stack:
-    """Colours of numbers from 0 to 1 that grow brighter all the way: violet, blue, green,
-    yellow.
-    """
+    """Colours from 0 to 1 that grow brighter all the way: violet, blue, green, yellow."""
+    # Five stops of viridis: even in brightness, and told apart without colour vision.
     stops = np.array(
         [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]],
         dtype=np.float64,
@@ -187,7 +187,9 @@ def _encode_png(colours: Stack) -> str:
     """Colours as a picture, in an address that holds it."""
     pixels = colours.round().astype(np.uint8)
     rows, columns, _ = pixels.shape
+    # A row of a PNG begins with its filter; 0 is none.
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), pixels.reshape(rows, -1)], axis=1)
+    # 8 bits a channel, colour type 2: red, green, blue.
     size = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
     body = [
@@ -199,15 +201,16 @@ def _encode_png(colours: Stack) -> str:
 
 
 def draw_log_marks(name: str, said: str, series: Mapping[str, Vector]) -> str:
-    """Numbers against their index on a log scale, each with its value on hover; zeros stand at the
-    bottom.
+    """Numbers against their index on a log scale; zeros stand at the bottom.
 
     Args:
         name: what one number is called.
         said: what the vertical axis is called.
         series: the numbers, not all zero, by the kind of their mark.
     """
-    every, count = np.concatenate(list(series.values())), max(map(len, series.values()))
+    every = np.concatenate(list(series.values()))
+    count = max(map(len, series.values()))
+    # Eighteen decades below the largest is rounding of rounding: the axis ends there.
     low = math.floor(math.log10(max(every.min(), 1e-18 * every.max(), 1e-320)))
     high = math.floor(math.log10(every.max())) + 1
     marks = _draw_log_axes(said, low, high, count)
@@ -226,10 +229,8 @@ def _draw_log_axes(said: str, low: int, high: int, count: int) -> str:
     """Rules at powers of ten, at most seven, and the ends of the index."""
     parts = f'<text class="quiet" x="44" y="10">{said}</text>'
     for power in range(high, low - 1, -max(1, -(-(high - low) // 6))):
-        y, tick = (
-            24 + 206 * (high - power) / (high - low),
-            f"1e{power}" if abs(power) > 3 else format_number(10.0**power),
-        )
+        y = 24 + 206 * (high - power) / (high - low)
+        tick = f"1e{power}" if abs(power) > 3 else format_number(10.0**power)
         parts += f'<line class="rule" x1="44" x2="288" y1="{y:.1f}" y2="{y:.1f}"/>'
         parts += f'<text class="quiet" x="38" y="{y + 4:.1f}" text-anchor="end">{tick}</text>'
     for x, anchor, tick in (

@@ -18,6 +18,7 @@ def format_number(value: float | None) -> str:
     """A number for a person: whole ones with separators, others to two or three digits."""
     if value is None or not math.isfinite(value):
         return "not finite"
+    # Doubles beyond 1e15 are whole by accident, not by meaning.
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if not 1e-3 <= abs(value) < 1e6:
@@ -28,6 +29,7 @@ def format_number(value: float | None) -> str:
 
 def format_seconds(value: float) -> str:
     """A time for a person."""
+    # What would be rounded to 1.0 s is already given in seconds.
     if value < 0.995:
         return f"{format_number(float(f'{1000 * value:.2g}'))} ms"
     return f"{value:.1f} s" if value < 120 else f"{int(value // 60):,} min {value % 60:.0f} s"
@@ -37,6 +39,7 @@ def format_table(
     rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()
 ) -> str:
     """Rows of text, the first cell of each its name; columns of `numbers` are set flush right."""
+    # Tables without a head may have any number of columns; none here has more than 33.
     kinds = [' class="number"' if i in numbers else "" for i in range(max(33, len(columns)))]
     lines = ""
     for first, *rest in rows:
@@ -85,9 +88,8 @@ def draw_svg(marks: str, *, size: str, label: str) -> str:
 
 
 def frame_figure(body: str, caption: str = "", *, width: str = "18rem") -> str:
-    """A picture with its caption under it, both marked up; what is inside need not carry the style
-    again.
-    """
+    """A picture with its caption under it; pictures inside share its one style."""
     below = f"<figcaption>{caption}</figcaption>" if caption else ""
+    # One copy of the style is enough for all that stands in the figure.
     inside = body.replace(PICTURE_STYLE, "")
     return f'<figure class="keyhole" style="width:{width}">{PICTURE_STYLE}{inside}{below}</figure>'

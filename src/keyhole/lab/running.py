@@ -62,6 +62,7 @@ def find_runner(kind: type[Job]) -> Callable[..., Record]:
     module, name = _RUNNERS[kind]
     try:
         return getattr(import_module(module), name)
+    # The module says which extra is missing; a user should read that, not a traceback.
     except ImportError as error:
         raise InvalidInput(str(error)) from error
 

@@ -61,7 +61,9 @@ class Explorer:
     """
 
     def __init__(self, runs: Path) -> None:
-        self.runs, self.desk, self.files = runs, Desk(runs), read_page_files()
+        self.runs = runs
+        self.desk = Desk(runs)
+        self.files = read_page_files()
         self.requests = 0
 
     def guarded(self, port: int) -> Guard:
@@ -88,6 +90,7 @@ class Explorer:
         self.requests += 1
         said = {"token": self.token, "version": __version__, "runs": str(self.runs)}
         page = self.files["index.html"].decode()
+        # The page is a file with three blanks; a template engine would be one dependency more.
         for name, value in said.items():
             page = page.replace(f"{{{name}}}", escape_text(value))
         return Response(page, media_type="text/html", headers={"cache-control": "no-store"})
@@ -95,6 +98,7 @@ class Explorer:
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
         kind = _TYPES.get(Path(name).suffix)
+        # Only files that were read at the start: no path can lead elsewhere.
         if name not in self.files or kind is None:
             raise HTTPException(404)
         return Response(self.files[name], media_type=kind, headers={"cache-control": "no-cache"})
@@ -120,9 +124,7 @@ class Explorer:
             return _answer_json({"sentence": str(error)}, 404)
 
     def _told(self, work: Answer, status: int = 200) -> Any:
-        """A route that reads a JSON object and answers with what `work` makes of it, or with a
-        sentence.
-        """
+        """A route that answers a JSON object with what `work` makes of it, or a sentence."""
 
         async def tell(request: Request) -> Response:
             self.requests += 1
@@ -158,6 +160,7 @@ class Explorer:
             return _answer_json(
                 {"sentence": "This job is not known any more. Start it again."}, 404
             )
+        # Python refuses to read very long numbers, with an error of its own.
         if not after.isdecimal() or len(after) > 9:
             return _answer_json({"sentence": "after is the number of events seen before."}, 400)
         return _answer_json(task.seen(int(after)))
@@ -176,9 +179,7 @@ def _answer_task(data: Mapping[str, Any]) -> Any:
 
 
 def _answer_limits(asked: Mapping[str, Any]) -> Any:
-    """The verdict of inequalities alone, and the plane: nothing is built, so that it is there at
-    once.
-    """
+    """The verdict of inequalities alone, and the plane; nothing is built."""
     job = replace(read_bound_wish(asked), build=False)
     return {"record": run_job(job).data, **measure_job_plane(job)}
 
@@ -202,7 +203,8 @@ class Window(Listening):
     """Serves the explorer on the loopback."""
 
     def __init__(self, explorer: Explorer, port: int, announce: Callable[[str], Any]) -> None:
-        self.explorer, listener = explorer, open_listener(HOST, port, what="explorer")
+        self.explorer = explorer
+        listener = open_listener(HOST, port, what="explorer")
         number = listener.getsockname()[1]
         super().__init__(
             explorer.guarded(number),
@@ -217,6 +219,7 @@ class Window(Listening):
     def serve_until_stopped(self) -> None:
         """Serve in this thread; when it ends, so does every job."""
         try:
+            # Loading libraries takes a second, which nobody should wait for twice.
             self.explorer.desk.warm()
             threading.Thread(target=rehearse_views, daemon=True).start()
             super().serve_until_stopped()
@@ -239,6 +242,7 @@ def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Reco
         )
         _announce_record(record) if announce is None else announce(record)
         if job.open:
+            # Some browsers keep the call waiting until they are closed.
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     window = Window(explorer, job.port, ready)

@@ -1,6 +1,4 @@
-"""Who may talk to the explorer: a browser of this machine, on the page that the explorer itself
-served.
-"""
+"""Who may talk to the explorer: a browser of this machine, on the explorer's own page."""
 
 from __future__ import annotations
 
@@ -35,8 +33,7 @@ _HEADERS = {
 
 @dataclass(slots=True)
 class Guard:
-    """Refuses whoever has no business here, and gives every answer the headers that keep it in its
-    place.
+    """Refuses whoever has no business here, and gives every answer its headers.
 
     A page from elsewhere can give its requests neither our name as Host nor a header of ours
     without asking first, and cannot read the token.
@@ -59,6 +56,7 @@ class Guard:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 known = {name for name, _ in message["headers"]}
+                # A report has a policy of its own, which is kept.
                 extra = _HEADERS | {"content-security-policy": PAGE}
                 message["headers"] += [
                     (k.encode(), v.encode()) for k, v in extra.items() if k.encode() not in known
@@ -74,12 +72,15 @@ class Guard:
             return _refuse_request(
                 403, f"This page is for a browser of this machine, at its own address: {foreign}."
             )
+        # A link must work; other pages cannot read what it answers.
         if method in ("GET", "HEAD"):
             return None
+        # Only the page that we served knows the token of this start.
         if not hmac.compare_digest(headers.get(TOKEN, "").encode(), self.token.encode()):
             return _refuse_request(
                 403, "This page is older than the explorer that answers it. Load it again."
             )
+        # A body of unknown length could be endless.
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > BODY or "transfer-encoding" in headers:
             return _refuse_request(

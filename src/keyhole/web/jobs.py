@@ -1,6 +1,4 @@
-"""The desk: jobs of the page under way, each in a process of its own that can be ended at any
-moment.
-"""
+"""The desk: jobs of the page under way, each in a process that can be ended."""
 
 from __future__ import annotations
 
@@ -35,19 +33,19 @@ class TooMany(Exception):
 
 
 class Hand:
-    """A process that does jobs, one after another; it imports this package, and nothing from the
-    current directory.
-    """
+    """A process that does jobs, one after another."""
 
     def __init__(self) -> None:
         here = str(Path(keyhole.__file__).parents[1])
         path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.process = subprocess.Popen(
+            # -P: a file in the current directory must not stand in for a module.
             [sys.executable, "-P", "-m", "keyhole.web.worker"],
             env=os.environ | {"PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # Ctrl-C in the terminal is for the server, which then ends its jobs in order.
             start_new_session=True,
         )
 
@@ -65,6 +63,7 @@ class Hand:
     def said(self) -> dict[str, Any] | None:
         """The next line; None where the process has ended."""
         line = cast(IO[bytes], self.process.stdout).readline()
+        # A process that was killed may leave half a line.
         return msgspec.json.decode(line, type=dict[str, Any]) if line.endswith(b"\n") else None
 
     def end(self) -> None:
@@ -112,8 +111,7 @@ class Task:
 
 @dataclass(slots=True)
 class Desk:
-    """Starts jobs, listens to them, ends them. One process is kept warm, so that a job begins at
-    once.
+    """Starts jobs, listens to them, ends them; one process is kept warm.
 
     Args:
         runs: the directory under which recoveries are kept.
@@ -142,6 +140,7 @@ class Desk:
             raise InvalidInput(
                 f"a job of the page is one of {', '.join(_CHECKS)}; got {kind!r:.80}."
             )
+        # Refused here, before a process or a directory is spent on it.
         _CHECKS[kind](fields)
         with self._lock:
             if sum(task.state == RUNNING for task in self._tasks.values()) >= AT_ONCE:
@@ -159,10 +158,12 @@ class Desk:
         return make_new_directory("recover", self.runs) if kind == "recover" else None
 
     def _hand(self) -> Hand:
-        taken, self._spare = self._spare, None
+        taken = self._spare
+        self._spare = None
         return taken if taken is not None and taken.alive else Hand()
 
     def _keep(self, task: Task) -> None:
+        # Jobs under way are never forgotten, however many there are.
         ended = [name for name, one in self._tasks.items() if one.state != RUNNING]
         for name in ended[: max(0, len(self._tasks) + 1 - KEPT)]:
             del self._tasks[name]
@@ -181,14 +182,13 @@ class Desk:
 
     def _conclude(self, task: Task, said: dict[str, Any] | None) -> None:
         if task.state == RUNNING and said is not None and "result" in said:
-            task.result, task.state = said["result"], DONE
+            task.result = said["result"]
+            task.state = DONE
         elif task.state == RUNNING:
-            task.sentence = (
-                "The process of this job died. Try a smaller size."
-                if said is None
-                else said["failed"]
-            )
+            died = {"failed": "The process of this job died. Try a smaller size."}
+            task.sentence = (said or died)["failed"]
             task.state = FAILED
+        # A result is kept on disk; of anything else nothing should be left.
         if task.state != DONE:
             self._clear(task)
         if (
@@ -202,9 +202,8 @@ class Desk:
             task.hand.end()
 
     def _clear(self, task: Task) -> None:
-        """Take away the directory, made for this job alone: of a cancelled one always, of others
-        without a record.
-        """
+        """Take away the directory of a cancelled job, or of one without a record."""
+        # What was finished when the server ends is kept, even if nobody had seen it.
         unwanted = task.state == CANCELLED and not self._closed
         if task.place is not None and (unwanted or not (task.place / "record.json").exists()):
             shutil.rmtree(task.place, ignore_errors=True)
@@ -217,14 +216,18 @@ class Desk:
         """End a job; nothing of it is kept."""
         with self._lock:
             if task.state == RUNNING:
-                task.state, task.sentence = CANCELLED, "Cancelled."
+                task.state = CANCELLED
+                task.sentence = "Cancelled."
                 task.hand.process.kill()
 
     def close(self) -> None:
         """End every process, and wait until what they leave behind is cleared."""
         with self._lock:
             self._closed = True
-            tasks, spare, self._spare = list(self._tasks.values()), self._spare, None
+            # Cancelled all at once and waited for afterwards: they end side by side.
+            tasks = list(self._tasks.values())
+            spare = self._spare
+            self._spare = None
         for task in tasks:
             self.cancel(task)
         for task in tasks:

@@ -1,6 +1,4 @@
-"""A recovery as the page shows it: a hidden model, its queries as they come, the course of the
-error, the truth.
-"""
+"""A recovery as the page shows it: queries as they come, the error, the truth."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from keyhole.models import Head, MultiHead, load
 from keyhole.oracles import Budgeted, Chunked, Local, watch_batches
 from keyhole.web.requests import Recover
 
-# of all queries, halves first
+# Shares of all queries, halves first: when patience ends, the curve is coarse but whole.
 PARTS = (0.5, 0.25, 0.75, 0.9, 0.1, 0.6, 0.35, 0.98, 0.82, 0.17, 0.67, 0.43, 0.04)
 PATIENCE = 2.0  # seconds that asking again for the course may take, about
 BETWEEN = 0.05  # seconds between two counts
@@ -36,9 +34,7 @@ Heads = Head | MultiHead
 
 
 def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> dict[str, Any]:
-    """Hide a model in `directory`, recover it there, and compare; `tell` hears of phases and
-    queries on the way.
-    """
+    """Hide a model in `directory`, recover it there, and compare."""
     hidden = directory / "truth.safetensors"
     kind = "head" if wish.heads == 1 else "multihead"
     run_job(
@@ -52,11 +48,13 @@ def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> dict[str
         )
     )
     truth: Any = load(hidden)
+    # The page draws the hidden matrices while the recovery is still under way.
     tell({"limit": freedom(truth), "hidden": [pack_numbers(W) for W in canonical(truth).W]})
     job = LearnJob(
         str(hidden),
         simulate=wish.simulate,
         budget=wish.budget,
+        # The learner must not draw the numbers the weights were drawn from.
         seed=wish.seed + 1,
         out=str(directory),
     )
@@ -82,6 +80,7 @@ def _count_phase_queries(tell: Tell) -> Generator[Callable[[str, int], None]]:
     def count(phase: str, queries: int) -> None:
         nonlocal last
         asked[phase] = asked.get(phase, 0) + queries
+        # Batches may come by the thousand a second; a page needs twenty.
         if time.monotonic() - last >= BETWEEN:
             last = time.monotonic()
             tell({"asked": asked})
@@ -93,17 +92,13 @@ def _count_phase_queries(tell: Tell) -> Generator[Callable[[str, int], None]]:
 
 
 def measure_relative_error(truth: Heads, found: Heads | None) -> float | None:
-    """Relative error of W, of the worst head; none where the models have different numbers of
-    heads.
-    """
+    """Relative error of W, of the worst head; none where numbers of heads differ."""
     gap = None if found is None else distance(truth, found)
     return None if gap is None or gap.heads[0] != gap.heads[1] else gap.W
 
 
 def pack_portraits(truth: Heads, found: Heads | None) -> list[dict[str, Any]]:
-    """The matrices of each true head beside those of the recovered head that matches it, where one
-    does.
-    """
+    """The matrices of each true head beside those of the head that matches it."""
     hidden = canonical(truth)
     seen = None if found is None else canonical(found)
     pairs = {} if seen is None else dict(assign_heads(hidden, seen))
@@ -131,6 +126,7 @@ def _list_singular_values(W: Matrix) -> list[float]:
 
 def pack_numbers(W: Array) -> str:
     """Numbers as little-endian float32, in base 64."""
+    # A third of the bytes of JSON numbers, and no digits lost that a picture shows.
     return base64.b64encode(np.ascontiguousarray(W, dtype="<f4").tobytes()).decode()
 
 
@@ -142,7 +138,8 @@ def trace_error_course(
 ) -> list[dict[str, Any]]:
     """The error of W that smaller budgets reach, and the matrices of single heads."""
     asked = record["queries"]["total"] - record["queries"]["by_phase"].get("verify", 0)
-    until, points = time.monotonic() + PATIENCE, [_pack_course_point(asked, truth, found)]
+    until = time.monotonic() + PATIENCE
+    points = [_pack_course_point(asked, truth, found)]
     for part in PARTS:
         if time.monotonic() < until and 0 < round(asked * part) < asked:
             points.append(

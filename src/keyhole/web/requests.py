@@ -96,6 +96,7 @@ POLICIES = {
 
 def check_within(name: str, value: float, least: float, most: float) -> None:
     """Raise unless a number is whole and lies between."""
+    # In Python True is 1, and a float may be whole.
     if isinstance(value, bool) or value != int(value) or not least <= value <= most:
         raise InvalidInput(f"{name} is a whole number from {least:,} to {most:,}; got {value}.")
 
@@ -118,9 +119,7 @@ def read_bound_wish(data: Mapping[str, Any]) -> BoundJob:
 
 
 def convert_request(kind: type[T], data: Mapping[str, Any]) -> T:
-    """Plain data as a dataclass; names it does not have, and values of another type, are
-    refused.
-    """
+    """Plain data as a dataclass; unknown names and values of another type are refused."""
     names = {item.name for item in fields(kind)}  # pyright: ignore[reportArgumentType]
     if extra := sorted(set(data) - names):
         raise InvalidInput(
@@ -129,6 +128,7 @@ def convert_request(kind: type[T], data: Mapping[str, Any]) -> T:
     try:
         return msgspec.convert(dict(data), kind)
     except (msgspec.ValidationError, TypeError) as error:
+        # A dataclass that refuses its values says why; msgspec would wrap the sentence.
         if isinstance(error.__cause__, InvalidInput):
             raise error.__cause__ from None
         raise InvalidInput(f"{error}.") from error

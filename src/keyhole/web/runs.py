@@ -1,6 +1,4 @@
-"""The shelf: what a directory of runs holds, read as it is on the disk. Nothing outside it is ever
-read.
-"""
+"""The shelf: what a directory of runs holds; nothing outside it is ever read."""
 
 from __future__ import annotations
 
@@ -19,6 +17,7 @@ DEEP = 3  # levels that are looked through
 LISTED = 500  # runs that are listed
 RECORD = 16 << 20  # bytes of a record that is read
 ROWS = 5000  # rows of a sweep that are handed out
+# Columns no table shows; they would be most of the bytes of an answer.
 _HEAVY = ("counterexample", "jumps", "certificate", "stops")
 
 
@@ -38,6 +37,7 @@ def _find_run_directories(directory: Path, deep: int) -> Iterator[Path]:
     try:
         inside = [
             place
+            # Links are not followed: they could lead anywhere, or round and round.
             for place in filter(_is_nameable, directory.iterdir())
             if place.is_dir() and not place.is_symlink()
         ]
@@ -75,18 +75,19 @@ def _summarise_run(runs: Path, place: Path) -> dict[str, Any]:
     store = _has_own_file(place, "store.sqlite")
     return {
         "name": place.relative_to(runs).as_posix(),
-        "kind": (
-            "sweep"
-            if store
-            else (
-                "train" if "curve" in record and "queries" not in record else recognise_kind(record)
-            )
-        ),
+        "kind": "sweep" if store else _recognise_listed_kind(record),
         "verdict": record.get("verdict") or record.get("status"),
         "sentence": record.get("sentence") or ("A sweep that is not finished." if store else ""),
         "report": (place / "report.html").is_file(),
         "when": _read_modified_time(place),
     }
+
+
+def _recognise_listed_kind(record: dict[str, Any]) -> str:
+    # Curves with no queries are those of training, in records of every version.
+    if "curve" in record and "queries" not in record:
+        return "train"
+    return recognise_kind(record)
 
 
 def _read_run_record(place: Path) -> dict[str, Any]:
@@ -95,6 +96,7 @@ def _read_run_record(place: Path) -> dict[str, Any]:
     if not _has_own_file(place, path.name):
         return {}
     try:
+        # A page that hangs on one large record shows no run at all.
         if path.stat().st_size > RECORD:
             return {
                 "sentence": f"Its record has more than {RECORD >> 20} MiB and is not shown here."
@@ -135,17 +137,16 @@ def _is_heavy(name: str) -> bool:
 
 def _simplify_value(value: Any) -> Any:
     """Numbers and words as they are, anything else as text."""
-    return (
-        value
-        if value is None or isinstance(value, int | float | str)
-        else msgspec.json.encode(value).decode()
-    )
+    if value is None or isinstance(value, int | float | str):
+        return value
+    return msgspec.json.encode(value).decode()
 
 
 def read_run_report(runs: Path, name: str) -> bytes:
     """The report of a run."""
     path = find_run_directory(runs, name) / "report.html"
     try:
+        # Even report.html may be a link.
         if path.resolve(strict=True).is_relative_to(runs.resolve(strict=True)):
             return path.read_bytes()
     except OSError:
@@ -164,6 +165,7 @@ def find_run_directory(runs: Path, name: str) -> Path:
     if (
         not name
         or len(parts) > DEEP
+        # Refused by the words alone, before the disk is asked.
         or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
     ):
         raise NotThere("There is no such run.")

@@ -1,5 +1,4 @@
-"""What attention computes, on inputs a person moves about: constructed weights beside brute force,
-at once.
+"""What attention computes, on inputs a person moves about, beside brute force.
 
 Models are built by the constructions of this package, once per size; what is checked beforehand
 elsewhere is checked here on the very input that is shown.
@@ -34,6 +33,7 @@ from keyhole.tasks import Match2, Match3, SparseAverage
 from keyhole.web.requests import SEED, check_within, convert_request
 
 LENGTH, SUBSET, MODULUS = 32, 6, 400  # largest
+# Finer weights would be sharper, and no eye could see it.
 ACCURACY = 1e-2
 POINTS = 241  # of a curve
 FAMILIES: dict[str, SetKeys] = {
@@ -103,16 +103,15 @@ class Matching:
 def _build_set_unit(
     length: int, q: int, keys: str
 ) -> tuple[SparseAverage, SetQueries, Transformer]:
-    task, family, rng = (
-        SparseAverage(length, q, 2, at_most=True),
-        FAMILIES[keys],
-        np.random.default_rng(0),
-    )
+    task = SparseAverage(length, q, 2, at_most=True)
+    family = FAMILIES[keys]
+    rng = np.random.default_rng(0)
     widths = {
         "trigonometric": 2 * q,
         "one-hot": length,
         "max-margin": math.ceil(2.0 * q * math.log(length)),
     }
+    # Fewer numbers than bits of a position cannot tell positions apart.
     width = max(widths[keys], (length - 1).bit_length())
     phi = SetQueries(family.keys(task, width, rng), family.solver, ACCURACY / 2, q, 2)
     return task, phi, build_set_unit(phi)
@@ -147,11 +146,10 @@ def show_averages(wish: Averages) -> dict[str, Any]:
 
 
 def _score_tokens(model: Transformer, X: Stack) -> Matrix:
-    """Scores of every token against every token of the only layer, a blank one first where there is
-    one.
-    """
+    """Scores of every token against every token of the only layer."""
     block = model.blocks[0]
-    tokens, layer = block.tokens(X), block.layer
+    tokens = block.tokens(X)
+    layer = block.layer
     if isinstance(layer, TensorAttention):
         return layer.scores(tokens)[0]
     if not isinstance(layer, SelfAttention):
@@ -163,6 +161,7 @@ def _place_keys_across(keys: Matrix, direction: Vector) -> Vector:
     """Where keys lie across the query: along the widest direction at right angles to it."""
     size = float(direction @ direction)
     rest = keys - keys.mean(axis=0)
+    # A query of zero has no direction to be at right angles to.
     rest = rest - np.outer(rest @ direction, direction) / size if size > 0 else rest
     left, values, _ = np.linalg.svd(rest, full_matrices=False)
     return left[:, 0] * values[0]
@@ -180,9 +179,7 @@ def _trace_key_curve(direction: Vector) -> Vector:
 def _build_wave_unit(
     order: int, length: int, modulus: int
 ) -> tuple[Transformer, int, float, tuple[float, ...]]:
-    """A unit with its key width, its gap, and how far answers may be from 1 with a match and from 0
-    without.
-    """
+    """A unit with its key width, its gap, and how far answers may be off."""
     task = (Match2 if order == 2 else Match3)(length, modulus)
     rng = np.random.default_rng(0)
     draft = Waves(order).draft(task, form=number_format("f64"), embed=None, rng=rng)
@@ -190,10 +187,9 @@ def _build_wave_unit(
 
 
 def show_match2(wish: Matching) -> dict[str, Any]:
-    """Scores and attention of one token over a blank token and all others; every token's answer
-    beside the truth.
-    """
-    task, X = Match2(len(wish.tokens), wish.modulus), _stack_tokens(wish.tokens)
+    """Scores and attention of one token, a blank one first; all answers beside the truth."""
+    task = Match2(len(wish.tokens), wish.modulus)
+    X = _stack_tokens(wish.tokens)
     model, embed, gap, bounds = _build_wave_unit(2, len(wish.tokens), wish.modulus)
     scores = _score_tokens(model, X)[wish.query + 1]
     return {
@@ -205,10 +201,9 @@ def show_match2(wish: Matching) -> dict[str, Any]:
 
 
 def show_match3(wish: Matching) -> dict[str, Any]:
-    """The pair weights of one token, blank token first on both sides; every token's answer beside
-    the truth.
-    """
-    task, X = Match3(len(wish.tokens), wish.modulus), _stack_tokens(wish.tokens)
+    """The pair weights of one token, a blank one first; all answers beside the truth."""
+    task = Match3(len(wish.tokens), wish.modulus)
+    X = _stack_tokens(wish.tokens)
     model, embed, gap, bounds = _build_wave_unit(3, len(wish.tokens), wish.modulus)
     scores = _score_tokens(model, X)[wish.query + 1]
     side = len(wish.tokens) + 1
@@ -255,9 +250,7 @@ def show_task(task: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rehearse_views() -> None:
-    """Ask for one small thing of each kind, so that the first person to ask does not wait for
-    libraries to load.
-    """
+    """Ask for one small thing of each kind, so that nobody waits for libraries to load."""
     for keys in FAMILIES:
         show_averages(Averages(length=4, q=1, members=(0,), keys=keys))
     for view in (show_match2, show_match3):

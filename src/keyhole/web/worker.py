@@ -1,5 +1,4 @@
-"""The process behind a job of the page: takes one line of JSON, tells what happens line by line,
-waits for the next.
+"""The process behind a job of the page: a line of JSON in, lines of JSON out.
 
 It runs beside the server so that a job can be ended at any moment by ending its process. Standard
 input closes when the server is gone, and then this process ends too.
@@ -49,6 +48,7 @@ def perform_job(line: Mapping[str, Any], tell: Tell) -> Mapping[str, Any]:
     """What becomes of one job: its result, or the sentence why there is none."""
     place = None if line["place"] is None else Path(line["place"])
     try:
+        # As in sweeps: the same job gives the same digits everywhere.
         with pin_one_thread():
             return {"result": WORK[line["kind"]](line["fields"], place, tell)}
     except KeyholeError as error:
@@ -75,6 +75,7 @@ def main() -> None:
 def _read_job_lines(lines: SimpleQueue[bytes]) -> None:
     for line in sys.stdin.buffer:
         lines.put(line)
+    # The main thread may be deep in a job that nobody waits for any more.
     os._exit(0)
 
 

@@ -1,6 +1,4 @@
-"""What commands have in common: a generator from a seed, the versions a run is made with, exit
-codes.
-"""
+"""What commands have in common: a seeded generator, versions, exit codes."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from keyhole import __version__
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
 
+# The command did its work, and the answer is no: a script can tell this from a failure.
 REFUSED = 3
 
 

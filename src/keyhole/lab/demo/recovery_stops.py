@@ -1,6 +1,4 @@
-"""Stops of the tour that hide a model and recover it: heads of every kind, imperfect answers,
-networks, one-layer.
-"""
+"""Stops of the tour that hide a model of some class and recover it."""
 
 from __future__ import annotations
 
@@ -21,12 +19,11 @@ _STEPS = 12  # budgets at which the error is measured
 _DIGITS = 40  # binary digits that are learnt from labels
 Hidden = Head | MultiHead | ReluNet | OneLayer
 Stop = dict[str, Any]
+_STEMS: dict[type, str] = {MultiHead: "heads", ReluNet: "network"}
 
 
 def visit_exact_stops(rng: np.random.Generator, directory: Path) -> list[Stop]:
-    """Heads of low rank, with biases, and several of them; what is kept for pictures is written
-    beside the page.
-    """
+    """Heads of low rank, with biases, and several of them."""
     hidden: dict[str, Head | MultiHead] = {
         "a head of rank 3, the rank unknown": Head.random(48, rank=3, rng=rng),
         "a head with 8 outputs, a score bias and a constant": Head.random(
@@ -47,10 +44,10 @@ def visit_network_stops(rng: np.random.Generator, directory: Path) -> list[Stop]
 
 
 def visit_imperfect_stops(model: Head, rng: np.random.Generator) -> list[Stop]:
-    """What output policies leave to be found: W within its error, V up to a factor where there are
-    only labels.
-    """
-    target, count = Local(model), model.width**2 + model.width
+    """What output policies leave to be found: W within its error, V where labels show it."""
+    target = Local(model)
+    # Numbers of W and V: a head without biases has no others.
+    count = model.width**2 + model.width
     behind: dict[str, tuple[Oracle, int]] = {
         "answers with noise 1e-4, tokens up to norm 3": (
             Noisy(Bounded(target, 3.0), 1e-4, 0),
@@ -92,6 +89,7 @@ def _visit_recovery_stop(
         "limit": None,
         "error": None,
     }
+    # Only of a verified model the tour gives an error; of others it gives the reason.
     if found.model is not None and found.verdict.verified and found.degrees_of_freedom is not None:
         data |= {
             "limit": -(-found.degrees_of_freedom // model.outputs),
@@ -108,29 +106,23 @@ def _visit_recovery_stop(
 
 
 def _keep_models(model: Hidden, found: Recovery[Any], directory: Path) -> Stop:
-    """What the page compares, as files: several heads, and a network; with what was made of
-    them.
-    """
-    stem = (
-        "heads" if isinstance(model, MultiHead) else "network" if isinstance(model, ReluNet) else ""
-    )
+    """What the page compares, as files: several heads, and a network."""
+    stem = _STEMS.get(type(model))
     made: Any = found.model
-    if not stem or not isinstance(made, MultiHead | AbsAffine):
+    if stem is None or not isinstance(made, MultiHead | AbsAffine):
         return {}
     files = {"truth": f"{stem}-truth.safetensors", "model": f"{stem}-model.safetensors"}
     save(model, directory / files["truth"])
     save(made, directory / files["model"])
-    seen = {"distance": measure_model_gap(model, made)[1].largest}
-    return {
-        **files,
-        **seen,
-        **({"jumps": records.record_jumps(found.jumps)} if stem == "heads" else {}),
-    }
+    kept: Stop = {**files, "distance": measure_model_gap(model, made)[1].largest}
+    # Only heads switch on a half circle; a network has no jumps to draw.
+    if isinstance(model, MultiHead):
+        kept["jumps"] = records.record_jumps(found.jumps)
+    return kept
 
 
 def measure_error_curve(truth: Head, asked: int, rng: np.random.Generator) -> list[dict[str, Any]]:
-    """Error of W after so many queries: the learner stopped by budgets up to all it asks, nothing
-    of it verified.
+    """Error of W after so many queries: the same learner, stopped by budgets.
 
     Args:
         truth: the hidden head.
@@ -138,6 +130,7 @@ def measure_error_curve(truth: Head, asked: int, rng: np.random.Generator) -> li
         rng: of the learner; every budget starts from the same state, so that it asks the same
             questions.
     """
+    # Every budget starts from the same state, and so asks the same questions.
     seed = int(rng.integers(2**32))
     budgets = sorted({max(1, round(asked * k / _STEPS)) for k in range(1, _STEPS + 1)})
     return [
@@ -147,7 +140,7 @@ def measure_error_curve(truth: Head, asked: int, rng: np.random.Generator) -> li
 
 def _measure_error_at_budget(truth: Head, budget: int, rng: np.random.Generator) -> dict[str, Any]:
     found = learn(Budgeted(Local(truth), budget), rng=rng)
-    # no model: W is not known
+    # Without a model nothing of W is known, which counts as W = 0.
     error = distance(truth, found.model).W if isinstance(found.model, Head) else 1.0
     return {
         "queries": found.ledger.total().sequences,

@@ -1,6 +1,4 @@
-"""Stops of the tour that are runs of their own: twins, weights for tasks, a round trip, a bound and
-its protocol.
-"""
+"""Stops of the tour that are runs of their own: twins, tasks, a round trip, a bound."""
 
 from __future__ import annotations
 
@@ -20,11 +18,10 @@ def visit_twin_stop(model: str, directory: Path, seed: int) -> Stop:
     """Other parameters with the answers of a saved model."""
     out = directory / "twins"
     data = run_twins(TwinsJob(model, seed=seed, out=str(out), force=True)).data
+    # The nearest twin and the largest gap: the tour claims no more than holds for all.
     rows = data["twins"]
-    far, gap = (
-        min(row["parameters_differ"] for row in rows),
-        max(row["answers_differ"] for row in rows),
-    )
+    far = min(row["parameters_differ"] for row in rows)
+    gap = max(row["answers_differ"] for row in rows)
     held = all(row["certificate"]["outcome"] == "HOLDS" for row in rows)
     sentence = (
         f"twins of two heads: {len(rows)} other sets of parameters, {far:.0%} or more away, answers"
@@ -35,11 +32,10 @@ def visit_twin_stop(model: str, directory: Path, seed: int) -> Stop:
 
 
 def visit_task_stops(directory: Path, seed: int) -> list[Stop]:
-    """Weights for three tasks, what the answers of one give away, and a bound with its
-    conversation.
-    """
+    """Weights for three tasks, a round trip of one, and a bound with its conversation."""
     average = BuildJob("sparse-average", length=10, q=2, round_trip=True, seed=seed)
     built = _visit_build_stop("averages of 2 of 10 tokens", average, directory / "sparse-average")
+    # The round trip is a stop of its own, made from the first build.
     trip = built.pop("round_trip") | {"accuracy": average.accuracy}
     match2 = BuildJob("match2", length=8, modulus=12, seed=seed)
     match3 = BuildJob("match3", length=6, modulus=8, embed=5, seed=seed)
@@ -54,7 +50,10 @@ def visit_task_stops(directory: Path, seed: int) -> list[Stop]:
 
 def _visit_build_stop(name: str, job: BuildJob, out: Path) -> Stop:
     data = run_build(replace(job, out=str(out), force=True)).data
-    size, held, seen = data["size"], data["certificate"], data["checked"]
+    size = data["size"]
+    held = data["certificate"]
+    seen = data["checked"]
+    # One assumption is enough for a sentence; the page of the run lists all.
     tight = held["assumptions"][0]
     told = (
         f"key width {size['embed']}, {size['bits']} bits, {seen['errors']} errors on"

@@ -31,6 +31,7 @@ from keyhole.oracles import Local
 def run_demo(job: DemoJob) -> Record:
     """Recover, build and bound models of every kind, write the page, return the record."""
     start = time.perf_counter()
+    # The learner's generator must know nothing of the hidden weights.
     hidden, rng = seed_generator(job.seed).spawn(2)
     truth = Head.random(16, rng=hidden)
     recovery = learn(Local(truth), rng=rng)
@@ -56,6 +57,7 @@ def run_demo(job: DemoJob) -> Record:
                 "oracle": recovery.ledger.total().seconds,
             },
             "seed": job.seed,
+            # The command on the page learns this very file again.
             "target": str(directory / "truth.safetensors"),
             "learner": "auto",
             "run": str(directory),
@@ -70,9 +72,7 @@ def run_demo(job: DemoJob) -> Record:
 def _visit_further_stops(
     rng: np.random.Generator, directory: Path, seed: int
 ) -> list[dict[str, Any]]:
-    """Further stops of the tour: what answers give away, what they do not, what attention can
-    compute and cannot.
-    """
+    """Further stops: what answers give away and what not, what attention can compute."""
     exact = visit_exact_stops(rng, directory)
     return [
         *exact,

@@ -14,6 +14,7 @@ class Keyed:
     @property
     def key(self) -> str:
         """A short hash of the job's kind and fields."""
+        # Sorted, so that the order of fields in the source does not change stored keys.
         text = json.dumps({"job": type(self).__name__, **asdict(self)}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -90,6 +91,7 @@ class Reaching(Keyed):
     timeout: float = 30.0
 
 
+# Names of fields, for commands that pass them on one by one.
 DECLARATIONS = tuple(field.name for field in fields(Declaring))
 
 

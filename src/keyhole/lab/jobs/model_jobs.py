@@ -87,6 +87,7 @@ class ServeJob(Keyed):
 
     model: str
     _: KW_ONLY
+    # To this machine alone, unless somebody says otherwise.
     host: str = "127.0.0.1"
     port: int = 8000
     known_as: tuple[str, ...] = ()

@@ -141,8 +141,7 @@ class TwinsJob(Keyed):
 
 @dataclass(frozen=True)
 class TrialJob(Hinting):
-    """Draw a model, hide it, recover it, and measure the recovery against the truth; made for
-    sweeps.
+    """Draw a model, hide it, recover it, measure the recovery; made for sweeps.
 
     Args:
         model: the model to draw.
@@ -162,8 +161,7 @@ class TrialJob(Hinting):
 
 @dataclass(frozen=True)
 class TransitionJob(Keyed):
-    """How often the least nuclear norm finds a random matrix from random measurements; made for
-    sweeps.
+    """How often the least nuclear norm finds a random matrix; made for sweeps.
 
     Args:
         width: d, the matrix is d x d.

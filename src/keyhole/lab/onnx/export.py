@@ -17,6 +17,7 @@ from keyhole.models.files import write_atomically
 from keyhole.models.stack import Transformer
 from keyhole.models.tensor import TensorAttention
 
+# Pinned: a newer onnx must not write files that older runtimes refuse.
 _OPSET, _FILE_VERSION = 17, 9
 
 
@@ -47,6 +48,7 @@ def _add_heads(graph: Graph, last: str, heads: MultiHead) -> str:
 
 def _add_network(graph: Graph, x: str, net: ReluNet | AbsAffine) -> str:
     if isinstance(net, AbsAffine):
+        # The normal form: sum of D/2 |n x - t|, and an affine part.
         bends = graph.affine(graph.add("Abs", graph.affine(x, net.n.T, -net.t)), net.D / 2)
         return graph.add("Add", bends, graph.affine(x, net.P.T, net.q))
     hidden = graph.affine(x, net.W1.T, net.b1)
@@ -87,8 +89,7 @@ def _add_model(graph: Graph, last: str, model: Any) -> str:
 
 
 def export_onnx(model: Any, path: str | Path) -> None:
-    """Write a model as an ONNX file: `tokens` (batch, length, width) to `answers` (batch, outputs),
-    in float64.
+    """Write a model as ONNX: `tokens` (batch, length, width) to `answers` (batch, outputs).
 
     Args:
         model: a head, several heads, a network, a one-layer Transformer; or, read at its last
@@ -109,6 +110,7 @@ def export_onnx(model: Any, path: str | Path) -> None:
     graph = Graph()
     last = graph.add("Gather", "tokens", graph.weight(np.array(-1)), axis=1)
     graph.add("Identity", _add_model(graph, last, model))
+    # The name is the contract of whoever asks the file.
     graph.nodes[-1].output[0] = "answers"
     taken = helper.make_tensor_value_info(
         "tokens", TensorProto.DOUBLE, ["batch", "length", model.width]
@@ -121,5 +123,6 @@ def export_onnx(model: Any, path: str | Path) -> None:
         producer_name="keyhole",
     )
     check: Any = checker
+    # A file that no runtime opens must not be written.
     check.check_model(made)
     write_atomically(Path(path), made.SerializeToString())

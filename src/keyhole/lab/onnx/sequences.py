@@ -1,6 +1,4 @@
-"""Sequence models as ONNX graphs, read at the last token: attention of higher order, and the
-trained baselines.
-"""
+"""Sequence models as ONNX graphs, read at the last token."""
 
 from __future__ import annotations
 
@@ -44,10 +42,8 @@ def add_mlp(graph: Graph, model: Mlp) -> str:
 
 def add_recurrent(graph: Graph, model: Recurrent) -> str:
     """A scan over the tokens that carries the state; an affine map of the last top layer."""
-    tokens, batch = (
-        _encode_tokens(graph, model),
-        graph.add("Gather", graph.add("Shape", "tokens"), graph.weight([0]), axis=0),
-    )
+    tokens = _encode_tokens(graph, model)
+    batch = graph.add("Gather", graph.add("Shape", "tokens"), graph.weight([0]), axis=0)
     size = graph.add("Concat", batch, graph.weight([model.remembered]), axis=0)
     tokens = graph.add("Concat", *[tokens] * model.passes, axis=1) if model.passes > 1 else tokens
     zero = helper.make_tensor("zero", TensorProto.DOUBLE, [1], [0.0])
@@ -56,18 +52,18 @@ def add_recurrent(graph: Graph, model: Recurrent) -> str:
     ends = {"num_scan_inputs": 1, "scan_input_axes": [1], "body": body}
     state = graph.add("Scan", start, tokens, **ends)
     units = model.cells[-1].units
+    # Answers come from h of the last cell, which stands first in its part of the state.
     top = model.remembered - STATES[model.cell] * units
     return graph.affine(_slice_columns(graph, state, top, top + units), model.Wo.T, model.bo)
 
 
 def _encode_tokens(graph: Graph, model: Mlp | Recurrent) -> str:
-    """Tokens as the model reads them: positions as codes where it has codes (none, written -1, is
-    zeros).
-    """
+    """Tokens as the model reads them: positions as codes, no position (-1) as zeros."""
     if model.codes is None:
         return "tokens"
     rest = [k for k in range(model.width) if k not in model.z]
     named = graph.add("Round", graph.add("Gather", "tokens", graph.weight(rest), axis=2))
+    # -1 would be the last row: it is looked up as 0, and blanked out below.
     known = graph.add("Cast", graph.add("Relu", named), to=TensorProto.INT64)
     coded = graph.add("Gather", graph.weight(model.codes), known, axis=0)
     there = graph.add("Unsqueeze", graph.add("Less", graph.weight(-0.5), named), graph.weight([3]))
@@ -84,16 +80,18 @@ def _slice_columns(graph: Graph, x: str, start: int, end: int) -> str:
 
 def _make_scan_body(model: Recurrent) -> Any:
     """The body of the scan: the state behind one more token."""
-    graph, x, after, start = Graph(prefix="step_"), "token", list[str](), 0
+    # Names of a graph inside another must not be those of the outer one.
+    graph = Graph(prefix="step_")
+    x = "token"
+    after = list[str]()
+    start = 0
+    add = _add_gru if model.cell == "gru" else _add_lstm
     for cell in model.cells:
         held = _slice_columns(graph, "state", start, start + STATES[model.cell] * cell.units)
-        parts = (
-            _add_gru(graph, cell, held, x)
-            if model.cell == "gru"
-            else _add_lstm(graph, cell, held, x)
-        )
+        parts = add(graph, cell, held, x)
         after += parts
-        x, start = parts[0], start + STATES[model.cell] * cell.units
+        x = parts[0]
+        start += STATES[model.cell] * cell.units
     state = graph.add("Concat", *after, axis=1) if len(after) > 1 else after[0]
     graph.add("Identity", _round_state(graph, model, state))
     graph.nodes[-1].output[0] = "next"
@@ -134,6 +132,7 @@ def _round_state(graph: Graph, model: Recurrent, state: str) -> str:
     """The nearest state on the grid."""
     if model.state_bits == UNROUNDED:
         return state
+    # The grid has 2^bits points from -range to range.
     levels = 2.0**model.state_bits - 1.0
     cut = graph.add(
         "Clip",

@@ -1,6 +1,4 @@
-"""The page of an audit: every policy as a row of dots on one axis of errors, then the verdicts in
-words.
-"""
+"""The page of an audit: policies as dots on one axis of errors, verdicts in words."""
 
 from __future__ import annotations
 
@@ -25,6 +23,7 @@ from keyhole.lab.runs.summaries import describe_question, describe_versions, res
 from keyhole.lab.targets.policies import PROTECTS
 
 _LEFT, _RIGHT, _ROW, _TOP = 300, 880, 30, 40
+# Below the rounding of a double errors are all alike.
 _LOWEST = -16.0
 
 
@@ -38,8 +37,8 @@ def draw_audit_page(data: Mapping[str, Any]) -> str:
     """A self-contained page."""
     verdicts = "".join(f"<p>{escape_text(row['verdict'])}</p>" for row in data["policies"])
     body = (
-        f"<h1>{escape_text(data['sentence'])}</h1><p"
-        f" class='limit'>{escape_text(describe_question('audit', data))}</p>"
+        f"<h1>{escape_text(data['sentence'])}</h1>"
+        f"<p class='limit'>{escape_text(describe_question('audit', data))}</p>"
         + format_section(_title_errors(data), _draw_policies(data))
         + _draw_errors_by_queries(data)
         + format_section("What each policy keeps back", verdicts)
@@ -64,6 +63,7 @@ def _title_errors(data: Mapping[str, Any]) -> str:
 
 def _place_error(error: float) -> float:
     """Where an error stands on the axis."""
+    # An error far above 1 is as bad as one a little above it.
     power = min(0.5, max(_LOWEST, math.log10(max(error, 1e-300))))
     return _LEFT + (_RIGHT - _LEFT) * (power - _LOWEST) / (0.5 - _LOWEST)
 
@@ -84,14 +84,10 @@ def _draw_policies(data: Mapping[str, Any]) -> str:
 
 
 def _draw_errors_by_queries(data: Mapping[str, Any]) -> str:
-    """Every attempt as a mark of error against queries; policies that were tried at several costs
-    as lines.
-    """
+    """Every attempt as a mark of error against queries; several of one policy as a line."""
     lines = [_trace_policy(row) for row in data["policies"]]
-    x, y = (
-        Axis("queries of the attempt, verification apart", True),
-        Axis(f"relative error of {data['error_of']}", True),
-    )
+    x = Axis("queries of the attempt, verification apart", True)
+    y = Axis(f"relative error of {data['error_of']}", True)
     level = Level("keeps it back above", PROTECTS)
     svg = draw_chart(
         lines, x, y, about="error an extractor reaches against queries", levels=[level]
@@ -115,6 +111,7 @@ def _trace_policy(row: Mapping[str, Any]) -> Line:
         for a in row["attempts"]
         if a["error"]
     ]
+    # Single marks would crowd each other with names; hovering tells theirs.
     name = row["policy"] if len(points) > 1 else ""
     return Line(name, "built" if row["protects"] else "ours", points)
 
@@ -125,7 +122,8 @@ def _draw_error_axis(height: int) -> str:
     parts += f'width="{_RIGHT - x:.1f}" height="{height - _TOP - 20}"/>'
     parts += f'<line class="dashed" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - 20}"/>'
     for power in range(-16, 1, 4):
-        at, said = _place_error(10.0**power), f"1e{power}" if power else "1"
+        at = _place_error(10.0**power)
+        said = f"1e{power}" if power else "1"
         parts += f'<line class="rule" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{height - 20}"/>'
         parts += (
             f'<text class="quiet" x="{at:.1f}" y="{_TOP - 8}" text-anchor="middle">{said}</text>'
@@ -154,6 +152,7 @@ def _draw_policy_row(row: Mapping[str, Any], y: float) -> str:
             f'<g><title>{escape_text(about)}</title><circle class="ours" cx="{x:.1f}" cy="{y}"'
             ' r="4"/></g>'
         )
+    # No model has no place on the axis: it stands at the end that protects.
     if not known:
         return (
             parts + f'<text class="bad" x="{_RIGHT - 12}" y="{y + 4:.1f}" text-anchor="end">✕ no'
@@ -163,9 +162,8 @@ def _draw_policy_row(row: Mapping[str, Any], y: float) -> str:
 
 
 def _label_last_dot(dots: list[float], said: str, y: float) -> str:
-    """Words on the last dot, at the end of its row of dots; never across the line that joins
-    them.
-    """
+    """Words on the last dot, never across the line that joins the dots."""
+    # Words to the right of the last dot would leave the picture.
     left = max(dots) > _RIGHT - 110 or (
         dots[-1] == min(dots) < max(dots) and min(dots) > _LEFT + 110
     )
@@ -177,18 +175,18 @@ def _label_last_dot(dots: list[float], said: str, y: float) -> str:
     )
 
 
+def _format_error(error: float | None) -> str:
+    return "none" if error is None else format_number(error)
+
+
 def _list_attempts(data: Mapping[str, Any]) -> str:
     rows = [
         (
             row["policy"],
             " ".join(f"{key} {value}" for key, value in attempt["options"].items()),
             f"{attempt['queries']:,}",
-            "none" if attempt["error"] is None else format_number(attempt["error"]),
-            (
-                "none"
-                if attempt["function_error"] is None
-                else format_number(attempt["function_error"])
-            ),
+            _format_error(attempt["error"]),
+            _format_error(attempt["function_error"]),
             str(attempt["verdict"]),
         )
         for row in data["policies"]

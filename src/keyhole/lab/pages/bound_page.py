@@ -1,6 +1,4 @@
-"""The page of a bound: the plane of sizes with both lines and the asked point, and who says what to
-whom.
-"""
+"""The page of a bound: the plane of sizes, the inequalities, and who says what to whom."""
 
 from __future__ import annotations
 
@@ -55,14 +53,13 @@ def draw_bound_page(data: Mapping[str, Any]) -> str:
 
 
 def draw_plane(data: Mapping[str, Any]) -> str:
-    """Sizes against bits on log scales: the provable limit, what was built, what was asked, the gap
-    between shaded.
-    """
+    """Sizes against bits on log scales: the provable limit, what was built and asked."""
     drawn = data.get("plane")
     if drawn is None:
         return ""
     name = _AXES[drawn["axis"]]
     sure = [float(least) for _, least in drawn["lower"] if least is not None]
+    # Twice the largest size: what is enough needs room to the right.
     most = 2.0 * max([8.0, float(drawn["asked"][0]), *sure, *_list_known_sizes(drawn["enough"])])
     lower = [
         (float(bits), most if least is None else float(least)) for bits, least in drawn["lower"]
@@ -93,11 +90,10 @@ def _place_size(value: float, most: float) -> float:
 
 
 def _place_bits(bits: float | None) -> float:
-    return (
-        _TOP
-        if bits is None
-        else _BOTTOM - (_BOTTOM - _TOP - 20.0) * math.log2(min(bits, 64.0)) / 6.0
-    )
+    # Real numbers stand above the axis, which ends at 64 = 2^6 bits.
+    if bits is None:
+        return _TOP
+    return _BOTTOM - (_BOTTOM - _TOP - 20.0) * math.log2(min(bits, 64.0)) / 6.0
 
 
 def _draw_plane_frame(name: str, most: float) -> str:
@@ -112,6 +108,7 @@ def _draw_plane_frame(name: str, most: float) -> str:
             f'<text class="quiet" x="{_LEFT - 8}" y="{y + 4:.1f}"'
             f' text-anchor="end">{2**power}</text>'
         )
+    # At most ten powers of two are named.
     step = max(1, math.ceil(math.log2(most) / 10))
     for power in range(0, math.floor(math.log2(most)) + 1, step):
         x = _place_size(2.0**power, most)
@@ -128,15 +125,14 @@ def _draw_plane_frame(name: str, most: float) -> str:
 
 
 def _draw_lower_limit(lower: Sequence[tuple[float, float]], most: float) -> str:
-    """The dashed line through the least sizes that are not too small, each with its numbers on
-    hover.
-    """
+    """The dashed line through the least sizes that are not too small."""
+    # No inequality excludes anything: a line along the edge would mislead.
     if all(least <= 1 for _, least in lower):
         return (
             f'<text class="quiet" x="{_LEFT + 8}" y="{_BOTTOM - 8}">no size is provably too small'
             " here</text>"
         )
-    # too small with fewer bits too
+    # What is too small with some bits is too small with fewer: the line is a staircase.
     steps = [(at, least) for (a, _), (b, least) in pairwise(lower) for at in (a, b)]
     points = " ".join(
         f"{_place_size(least, most):.1f},{_place_bits(bits):.1f}"
@@ -146,11 +142,9 @@ def _draw_lower_limit(lower: Sequence[tuple[float, float]], most: float) -> str:
     marks = f'<polygon style="fill: var(--rule); fill-opacity: .45" points="{points} {low}"/>'
     marks += f'<polyline class="dashed" fill="none" points="{points}"/>'
     for bits, least in lower:
-        edge = (
-            "no size is enough"
-            if least >= most
-            else f"up to {format_number(least - 1)} is too small"
-        )
+        edge = f"up to {format_number(least - 1)} is too small"
+        if least >= most:
+            edge = "no size is enough"
         at = f'cx="{_place_size(least, most):.1f}" cy="{_place_bits(bits):.1f}"'
         marks += (
             f'<g><title>{format_number(bits)} bits: {edge}</title><circle class="quiet" {at}'
@@ -160,9 +154,11 @@ def _draw_lower_limit(lower: Sequence[tuple[float, float]], most: float) -> str:
 
 
 def _draw_enough_point(point: Sequence[float | None] | None, most: float) -> str:
+    # Nothing was built, and no construction is known to be enough.
     if point is None or point[0] is None:
         return ""
-    x, y = _place_size(float(point[0]), most), _place_bits(point[1])
+    x = _place_size(float(point[0]), most)
+    y = _place_bits(point[1])
     shade = (
         f'<path style="fill: {_MADE}; fill-opacity: .1" d="M{x:.1f}'
         f' {_TOP}V{y:.1f}H{_RIGHT}V{_TOP}z"/>'
@@ -171,22 +167,22 @@ def _draw_enough_point(point: Sequence[float | None] | None, most: float) -> str
         f'{shade}<path fill="none" style="stroke: {_MADE}" d="M{x:.1f} {_TOP}V{y:.1f}H{_RIGHT}"/>'
     )
     square = f'<rect style="fill: {_MADE}" x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10"/>'
-    about = (
-        f"enough: {format_number(point[0])},"
-        f" {'real numbers' if point[1] is None else format_number(point[1]) + ' bits'}"
-    )
+    about = f"enough: {_describe_point(point)}"
     return (
         f'<g><title>{about}</title>{corner}{square}</g><text x="{x + 10:.1f}"'
         f' y="{y + 16:.1f}">{about}</text>'
     )
 
 
+def _describe_point(point: Sequence[float | None]) -> str:
+    bits = "real numbers" if point[1] is None else f"{format_number(point[1])} bits"
+    return f"{format_number(point[0])}, {bits}"
+
+
 def _draw_asked_point(point: Sequence[float | None], most: float) -> str:
-    x, y = _place_size(float(point[0] or 1.0), most), _place_bits(point[1])
-    about = (
-        f"asked: {format_number(point[0])},"
-        f" {'real numbers' if point[1] is None else format_number(point[1]) + ' bits'}"
-    )
+    x = _place_size(float(point[0] or 1.0), most)
+    y = _place_bits(point[1])
+    about = f"asked: {_describe_point(point)}"
     cross = f'<circle class="ours" cx="{x:.1f}" cy="{y:.1f}" r="5"/>'
     return (
         f'<g><title>{about}</title>{cross}</g><text x="{x + 10:.1f}" y="{y - 8:.1f}">{about}</text>'
@@ -212,6 +208,7 @@ def _list_inequalities(data: Mapping[str, Any]) -> str:
         )
     columns = ("inequality", "formula", "needed", "available", "", "growth in the source")
     words = "".join(f"<li>{escape_text(one)}</li>" for one in data["assumptions"])
+    # A theorem behind several inequalities is stated once.
     claims = sorted({one["theorem"] for one in data["inequalities"]})
     told = "".join(
         f"<p><b>{escape_text(one)}</b>: {escape_text(THEOREMS[one].statement)}</p>"
@@ -230,12 +227,12 @@ def _judge_inequality(one: Mapping[str, Any]) -> str:
 
 
 def draw_conversation(talk: Mapping[str, Any] | None) -> str:
-    """Who sends what: columns for people, an arrow per message with its bits, the running total
-    against the bound.
-    """
+    """Who sends what: an arrow per message with its bits, their total against the bound."""
     if talk is None:
         return ""
-    total, marks, y = 0, "", 40.0
+    total = 0
+    marks = ""
+    y = 40.0
     people = [
         name
         for name in _COLUMNS
@@ -267,6 +264,7 @@ def draw_conversation(talk: Mapping[str, Any] | None) -> str:
 
 
 def _draw_message_arrow(message: Mapping[str, Any], total: int, y: float) -> str:
+    # A message to two people is drawn to the farther one.
     first = str(message["receiver"]).split(" and ")[-1]
     a, b = _COLUMNS[str(message["sender"])], _COLUMNS[first]
     side = 6.0 if b > a else -6.0
@@ -289,6 +287,7 @@ def _draw_message_arrow(message: Mapping[str, Any], total: int, y: float) -> str
 def _draw_totals(total: int, needed: int, y: float) -> str:
     """What was sent in all beside what any two people need, on a log scale."""
     end = 140.0 + 640.0
+    # Sent and needed bits differ by orders of magnitude.
     unit = (end - 140.0) / math.log2(max(2.0, total, needed))
     sent = unit * math.log2(max(1, total))
     marks = (

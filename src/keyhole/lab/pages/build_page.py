@@ -39,6 +39,7 @@ from keyhole.models.stack import Block, Transformer
 from keyhole.models.tensor import TensorAttention
 
 _AXES = Axes("asking token i", "attended token j")
+# Larger tables of scores would take longer than a picture is worth.
 _TABLE = 2**21  # scores of a picture at most
 _SQUARE = "m-4 -4h8v8h-8z"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 600, 30, 250
@@ -51,42 +52,32 @@ def draw_build_page(data: Mapping[str, Any], directory: Path) -> str:
         data: the record.
         directory: where model.safetensors and example.safetensors are.
     """
-    trip = data.get("round_trip")
     head = (
-        f"<h1>{escape_text(data['sentence'])}</h1><p"
-        f" class='limit'>{escape_text(describe_question('build', data))}</p>"
+        f"<h1>{escape_text(data['sentence'])}</h1>"
+        f"<p class='limit'>{escape_text(describe_question('build', data))}</p>"
     )
     parts = [head, draw_attention_pictures(directory), _draw_frontier(data)]
-    parts += (
-        [format_section("What its answers give away", f"<p>{escape_text(trip['sentence'])}</p>")]
-        if trip
-        else []
-    )
-    return wrap_page(
-        "build",
-        "".join(
-            [
-                *parts,
-                _list_constructions(data),
-                _show_build_certificate(data),
-                _show_build_command(data),
-            ]
-        ),
-    )
+    if trip := data.get("round_trip"):
+        said = f"<p>{escape_text(trip['sentence'])}</p>"
+        parts.append(format_section("What its answers give away", said))
+    parts += [_list_constructions(data), _show_build_certificate(data), _show_build_command(data)]
+    return wrap_page("build", "".join(parts))
 
 
 def draw_attention_pictures(directory: Path, *, tables: bool = True) -> str:
-    """What the last layer does on one input: the picture its task is known by, and tables of scores
-    and weights.
-    """
-    model, path = load(directory / "model.safetensors"), directory / "example.safetensors"
+    """What the last layer does on one input, as a picture and as tables."""
+    model = load(directory / "model.safetensors")
+    path = directory / "example.safetensors"
     if not isinstance(model, Transformer) or not path.is_file():
         return ""
+    # The input was kept with the run, so that the page can be drawn again alike.
     X = read_tensors(path)[1]["X"]
+    # The last layer is the one whose attention shows the task.
     for block in model.blocks[:-1]:
         X = block(X)
     block = model.blocks[-1]
-    tokens, layer = block.tokens(X), block.layer
+    tokens = block.tokens(X)
+    layer = block.layer
     order = layer.order if isinstance(layer, TensorAttention) else 2
     if tokens.shape[1] ** order > _TABLE or not isinstance(layer, SelfAttention | TensorAttention):
         return ""
@@ -97,6 +88,7 @@ def draw_attention_pictures(directory: Path, *, tables: bool = True) -> str:
 
 def _draw_attention_maps(block: Block, scores: Matrix, order: int) -> str:
     """Scores and weights as tables, those of pairs added up."""
+    # Rows of pairs are summed over the second partner to fit a square.
     weights = softmax(scores).reshape(len(scores), len(scores), -1).sum(axis=-1)
     figures = [draw_attention_heatmap("attention weights", weights, axes=_AXES)]
     if order == 2:
@@ -114,9 +106,7 @@ def _draw_attention_maps(block: Block, scores: Matrix, order: int) -> str:
 
 
 def _draw_task_picture(block: Block, X: Matrix, scores: Matrix, weights: Matrix, order: int) -> str:
-    """The picture the task is known by: keys and a face, the circle of Match2, slices and triangles
-    of third order.
-    """
+    """Keys and a face, the circle of Match2, or slices and triangles of third order."""
     phi = block.map
     if isinstance(phi, SetQueries):
         return draw_keys_and_face(
@@ -136,17 +126,17 @@ def _draw_task_picture(block: Block, X: Matrix, scores: Matrix, weights: Matrix,
         )
         for i in range(len(X))
     ]
+    # The token that leaves the blank one least shows the match that the circle is about.
+    if order == 2 and blank:
+        return draw_match_circle(phi.modulus, min(rows, key=lambda row: float(row.weights[0])))
     if order == 2:
-        return (
-            draw_match_circle(phi.modulus, min(rows, key=lambda row: float(row.weights[0])))
-            if blank
-            else ""
-        )
+        return ""
     return draw_pair_slices(_choose_asking_tokens(rows, blank), phi.modulus)
 
 
 def _choose_asking_tokens(rows: list[Asked], blank: bool) -> list[Asked]:
     """The token whose pairs stand out most, and one that the blank token answers."""
+    # The blank pair above one half: the answer is no match.
     alone = [row for row in rows if blank and np.asarray(row.weights)[0, 0] > 0.5]
     others = {row.token for row in alone}
     paired = [row for row in rows if row.token not in others]
@@ -165,17 +155,18 @@ def _lower_scores(scores: Matrix) -> Matrix:
 
 
 def _draw_frontier(data: Mapping[str, Any]) -> str:
-    """Key width against bits, both on log scales: what was built, and what is provably too
-    small.
-    """
-    points, limit = data["frontier"]["points"], data["frontier"]["limit_bits"]
-    v, heads = data["size"]["value_width"], data["size"]["heads"]
+    """Key width against bits on log scales: what was built, what is provably too small."""
+    points = data["frontier"]["points"]
+    limit = data["frontier"]["limit_bits"]
+    v = data["size"]["value_width"]
+    heads = data["size"]["heads"]
     widths = [p["embed"] for p in points]
     low, high = min(1.0, *widths), 2.0 * max(widths)
     top = 2.0 * max(p["bits"] for p in points)
     marks = _draw_frontier_ticks(low, high, top)
     for point in points:
-        x, y = _place_key_width(point["embed"], low, high), _place_number_bits(point["bits"], top)
+        x = _place_key_width(point["embed"], low, high)
+        y = _place_number_bits(point["bits"], top)
         about = f"{point['construction']}: m = {point['embed']}, p = {point['bits']}"
         marks += (
             f'<g><title>{escape_text(about)}</title><path class="built" d="M{x:.1f}'
@@ -185,6 +176,7 @@ def _draw_frontier(data: Mapping[str, Any]) -> str:
             f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{escape_text(point["construction"])}</text></g>'
         )
     said = "squares were built and checked"
+    # The line H (2m + v) p = limit: bits that any weights need.
     if limit is not None:
         steps = [low * (high / low) ** (k / 60) for k in range(61)]
         line = [(m, limit / (heads * (2 * m + v))) for m in steps]

@@ -46,17 +46,16 @@ def draw_query_costs(named: Named) -> str:
         )
         for name, run in found
     ]
+    # Bars share one scale, else lengths would not compare.
     most = max([1, *(asked for _, asked, _ in cost), *(least or 0 for _, _, least in cost)])
     marks = "".join(
         _draw_query_bar(k, name, asked, least, most) for k, (name, asked, least) in enumerate(cost)
     )
     near = [asked / least for _, asked, least in cost if least]
-    title = (
-        f"Queries to learn are {format_number(min(near))} to {format_number(max(near))} times their"
-        " limits"
-        if near
-        else "Queries"
-    )
+    title = "Queries"
+    if near:
+        span = f"{format_number(min(near))} to {format_number(max(near))}"
+        title = f"Queries to learn are {span} times their limits"
     size = f'viewBox="0 0 960 {_ROW * len(cost) + 26:.0f}" style="min-width:40rem"'
     svg = make_scrollable(draw_svg(marks, size=size, label=title), "queries by run")
     note = (
@@ -67,7 +66,8 @@ def draw_query_costs(named: Named) -> str:
 
 
 def _draw_query_bar(k: int, name: str, asked: int, least: int | None, most: int) -> str:
-    y, width = _ROW * k + 6, (_RIGHT - _LEFT) * asked / most
+    y = _ROW * k + 6
+    width = (_RIGHT - _LEFT) * asked / most
     mark = (
         f'<text x="{_LEFT - 10}" y="{y + 15}"'
         f' text-anchor="end">{escape_text(shorten_name(name))}</text>'
@@ -89,9 +89,7 @@ def _draw_query_bar(k: int, name: str, asked: int, least: int | None, most: int)
 
 
 def draw_run_errors(named: Named) -> str:
-    """Every run that has an error and a number of queries: one mark, or as many as it made
-    attempts.
-    """
+    """Every run with an error and queries: one mark, or one for each attempt."""
     lines = [
         line
         for name, run in named
@@ -114,13 +112,15 @@ def draw_run_errors(named: Named) -> str:
 
 def _trace_run_errors(name: str, run: SavedRun) -> Iterator[Line]:
     if run.kind in RECOVERIES and (fresh := run.data.get("fresh_error")) and fresh.get("relative"):
-        count, error = count_learning_queries(run.data), float(fresh["relative"])
+        count = count_learning_queries(run.data)
+        error = float(fresh["relative"])
         said = f"{name}: {count:,} queries, error {format_number(error)}"
         yield Line(
             shorten_name(name),
             "ours" if has_verified_model(run.data) else "bad",
             [Point(count, error, said)],
         )
+    # Only a tour knows the truth, and so the error on the way.
     if run.kind == "demo" and (curve := run.data.get("curve")):
         points = [
             make_point(c["queries"], c["error"], f"{name}: {c['queries']:,} queries")
@@ -156,17 +156,17 @@ def _load_scores(run: SavedRun) -> Matrix | None:
 
 
 def draw_score_matrices(named: Named) -> str:
-    """Score matrices side by side on one scale; those of the first one's shape also as a difference
-    from it.
-    """
+    """Score matrices on one scale; those of one shape also as differences."""
     found = [
         (name, W) for name, run in named if (W := guard_drawing(run, _load_scores, run)) is not None
     ][:_MAPS]
+    # One matrix alone is on its own page.
     if len(found) < 2:
         return ""
     first_name, first = found[0]
     top = max(float(np.abs(W).max()) for _, W in found)
     figures = [draw_signed_heatmap(f"W of {name}", W, limit=top) for name, W in found]
+    # Matrices of different widths have no difference.
     alike = [(name, W) for name, W in found[1:] if W.shape == first.shape]
     gaps = [float(np.abs(W - first).max()) for _, W in alike]
     figures += [

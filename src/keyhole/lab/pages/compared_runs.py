@@ -14,6 +14,7 @@ Named = list[tuple[str, SavedRun]]
 
 def name_runs(runs: Sequence[SavedRun]) -> list[str]:
     """A name for each run that no other has."""
+    # Full paths only where names are alike: they are long.
     short = [run.name for run in runs]
     return [
         name if short.count(name) == 1 else str(run.directory)

@@ -1,6 +1,4 @@
-"""Several runs on one page: verdicts, queries against limits, errors against queries, matrices,
-sizes, a table.
-"""
+"""Several runs on one page: verdicts, costs, errors, matrices, sizes, commands."""
 
 from __future__ import annotations
 
@@ -65,11 +63,9 @@ def draw_comparison_page(runs: Sequence[SavedRun]) -> str:
 def _title_comparison(runs: Sequence[SavedRun]) -> str:
     recovered = [run for run in runs if run.kind in RECOVERIES]
     good = sum(has_verified_model(run.data) for run in recovered)
-    said = (
-        f"{good} of {len(recovered)} recoveries can be relied on"
-        if recovered
-        else "no recovery among them"
-    )
+    said = f"{good} of {len(recovered)} recoveries can be relied on"
+    if not recovered:
+        said = "no recovery among them"
     return f"{len(runs)} runs compared: {said}"
 
 
@@ -83,13 +79,9 @@ def _draw_overview(named: Named) -> str:
 def _format_overview_entry(name: str, run: SavedRun) -> str:
     data = run.data
     verdict = str(data.get("verdict") or data.get("status") or "")
-    style = (
-        "ours"
-        if has_verified_model(data) or verdict in ("ENOUGH", "BUILT")
-        else "bad"
-        if verdict in _BAD
-        else "limit"
-    )
+    style = "bad" if verdict in _BAD else "limit"
+    if has_verified_model(data) or verdict in ("ENOUGH", "BUILT"):
+        style = "ours"
     said = f"<b>{escape_text(name)}</b>, {escape_text(run.kind)}"
     said += f', <span class="{style}">{escape_text(verdict)}</span>' if verdict else ""
     question = f'<span class="limit">{escape_text(describe_question(run.kind, data))}</span>'
@@ -113,15 +105,9 @@ def _draw_run_sizes(named: Named) -> str:
         " too small."
     )
     rows = [(name, str(run.data.get("sentence"))) for name, run in found]
-    drawing = f"{svg}<p class='limit'>{note}</p>" if svg else ""
-    return (
-        format_section(
-            "Sizes that were built or asked for",
-            drawing + make_scrollable(format_table(rows, ("run", "finding")), "sizes"),
-        )
-        if rows
-        else ""
-    )
+    body = f"{svg}<p class='limit'>{note}</p>" if svg else ""
+    body += make_scrollable(format_table(rows, ("run", "finding")), "sizes")
+    return format_section("Sizes that were built or asked for", body) if rows else ""
 
 
 def _trace_run_sizes(name: str, run: SavedRun) -> list[Line]:
@@ -129,6 +115,7 @@ def _trace_run_sizes(name: str, run: SavedRun) -> list[Line]:
     size: dict[str, Any] = run.data["size" if built else "sizes"] or {}
     said = run.data["construction" if built else "verdict"]
     kind = "built" if built else {"TOO_SMALL": "bad", "ENOUGH": "ours"}.get(str(said), "limit")
+    # Real numbers, or networks without attention, have no place on the plane.
     if not (size.get("embed") and size.get("bits")):
         return []
     return [
@@ -148,6 +135,7 @@ def _compare_audits(named: Named) -> str:
     }
     if not tried:
         return ""
+    # Audits of different versions may have tried different policies.
     policies = dict.fromkeys(policy for reached in tried.values() for policy in reached)
     rows = [
         (policy, *(reached.get(policy, "") for reached in tried.values())) for policy in policies

@@ -58,29 +58,21 @@ def draw_recovery_page(data: Mapping[str, Any], directory: Path) -> str:
         _show_counterexample(data),
         draw_portrait(data, directory),
         _draw_query_phases(data),
-        _show_recovery_certificate(data),
-    )
-    parts = (
-        *parts[:4],
         draw_error_curve(data),
-        parts[4],
+        _show_recovery_certificate(data),
         draw_heads_against_truth(data, directory),
         _draw_tour(data, directory),
+        format_section("The run", format_table(list(_list_facts(data)))),
+        _show_recovery_command(data),
     )
-    body = "".join(
-        (
-            *parts,
-            format_section("The run", format_table(list(_list_facts(data)))),
-            _show_recovery_command(data),
-        )
-    )
-    return wrap_page(str(data["verdict"]), body)
+    return wrap_page(str(data["verdict"]), "".join(parts))
 
 
 def _draw_tour(data: Mapping[str, Any], directory: Path) -> str:
     """What the stops of a tour look like; their pages are only needed here."""
     if not data.get("stops"):
         return ""
+    # Pages of tasks load constructions, which a plain recovery need not wait for.
     from keyhole.lab.pages.tour_page import draw_stops
 
     return draw_stops(data, directory)
@@ -89,9 +81,9 @@ def _draw_tour(data: Mapping[str, Any], directory: Path) -> str:
 def _draw_verdict(data: Mapping[str, Any]) -> str:
     name = str(data.get("verdict"))
     failed = name == "CLASS_REFUTED" or data.get("status") in ("BAD_ANSWER", "TARGET_FAILED")
-    style, mark = (
-        ("bad", "✕") if failed else ("ours", "●") if has_verified_model(data) else ("limit", "○")
-    )
+    style, mark = ("ours", "●") if has_verified_model(data) else ("limit", "○")
+    if failed:
+        style, mark = ("bad", "✕")
     badge = f'<span aria-hidden="true">{mark}</span> {escape_text(name)}'
     question = escape_text(summaries.describe_question(recognise_kind(data), data))
     return (
@@ -101,23 +93,20 @@ def _draw_verdict(data: Mapping[str, Any]) -> str:
 
 
 def _show_counterexample(data: Mapping[str, Any]) -> str:
-    """The refuting sequence: its length, both answers with enough digits to tell them apart, the
-    gap.
-    """
+    """The refuting sequence: both answers, with enough digits to tell them apart."""
     case = data.get("counterexample")
     if case is None:
         return ""
     answer, predicted = (
         np.ravel(np.asarray(case[k], dtype=np.float64)) for k in ("answer", "predicted")
     )
+    # Of many outputs those that differ most are the evidence.
     order = np.argsort(-np.abs(answer - predicted), kind="stable")[:_OUTPUTS]
     rows = [(f"output {k}", *_format_apart(float(answer[k]), float(predicted[k]))) for k in order]
     answers = format_table(rows, ("", "target answers", "model answers", "gap"), (1, 2, 3))
-    note = (
-        f" Of {len(answer)} outputs, the {len(order)} with the largest gaps."
-        if len(order) < len(answer)
-        else ""
-    )
+    note = ""
+    if len(order) < len(answer):
+        note = f" Of {len(answer)} outputs, the {len(order)} with the largest gaps."
     where = (
         "<p>The sequence is counterexample.tokens in record.json; ask the target again to see"
         f" it.{note}</p>"
@@ -131,9 +120,10 @@ def _show_counterexample(data: Mapping[str, Any]) -> str:
 
 def _format_apart(a: float, b: float) -> tuple[str, str, str]:
     gap = abs(a - b)
-    digits = (
-        2 + max(1, math.ceil(math.log10(max(abs(a), abs(b)) / gap))) if 0 < gap < math.inf else 3
-    )
+    digits = 3
+    # Two digits beyond the first that differs; a double has no more than 17.
+    if 0 < gap < math.inf:
+        digits = 2 + max(1, math.ceil(math.log10(max(abs(a), abs(b)) / gap)))
     return f"{a:.{min(digits, 17)}g}", f"{b:.{min(digits, 17)}g}", format_number(gap)
 
 
@@ -151,7 +141,8 @@ def _show_recovery_certificate(data: Mapping[str, Any]) -> str:
         for part, key in (("assumed", "assumptions"), ("concluded", "conclusion"))
         for c in held[key]
     ]
-    theorem, outcome = THEOREMS.get(held["theorem"]), Outcome[held["outcome"]]
+    theorem = THEOREMS.get(held["theorem"])
+    outcome = Outcome[held["outcome"]]
     said = "" if theorem is None else f"<p>{escape_text(theorem.statement)}</p>"
     body = said + format_table(rows, ("inequality", "measured", "at most", ""), (1, 2))
     return format_section(
@@ -200,6 +191,7 @@ def _list_facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _show_recovery_command(data: Mapping[str, Any]) -> str:
+    # Older records do not hold the budget that stopped them.
     lost = data.get("status") in ("BUDGET_SPENT", "UNCHECKED") and data.get("budget") is None
     note = "This run had a budget; add the same --budget. " if lost else ""
     return format_section(
@@ -212,16 +204,17 @@ def _show_recovery_command(data: Mapping[str, Any]) -> str:
 
 
 def _draw_query_phases(data: Mapping[str, Any]) -> str:
-    """All phases but verification as one stacked bar against the counting limit, verification as a
-    second bar.
-    """
+    """All phases but verification as one bar against the limit, that as a second bar."""
     phases: dict[str, int] = dict(data["queries"].get("by_phase") or {})
     if not phases:
         return format_section(
             f"{data['queries']['total']:,} queries were asked before the run stopped", ""
         )
-    verify, limit = phases.pop("verify", 0), summaries.count_fewest_queries(data)
+    # Verification is not needed to know the weights: the limit is for learning alone.
+    verify = phases.pop("verify", 0)
+    limit = summaries.count_fewest_queries(data)
     asked = sum(phases.values())
+    # One per cent is left for the line at the right edge.
     per_cent = 99 / max(asked, verify, limit or 0, 1)
     starts = (per_cent * before for before in accumulate(phases.values(), initial=0))
     rows = [
@@ -257,6 +250,7 @@ def _draw_query_phases(data: Mapping[str, Any]) -> str:
 def _title_queries(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:
     if has_verified_model(data) and None not in (limit, data.get("rank")):
         shape = f"a {data['width']} x {data['width']} head of rank {data['rank']}"
+        # The rank of several heads is not that of one matrix.
         if (data.get("heads") or 1) > 1:
             shape = f"{data['heads']:,} heads of width {data['width']:,}"
         return (
@@ -270,7 +264,8 @@ def _draw_phase_segment(
     name: str, count: int, start: float, per_cent: float, row: int, shade: float
 ) -> str:
     """One phase, with its name inside where it is wide enough."""
-    width, inside = count * per_cent, f"{name} {count:,}"
+    width = count * per_cent
+    inside = f"{name} {count:,}"
     label = (
         f'<text x="{start + width / 2:.2f}%" y="{row + 16}"'
         f' text-anchor="middle">{escape_text(inside)}</text>'
@@ -286,7 +281,8 @@ def _draw_phase_segment(
 
 
 def _draw_limit_mark(limit: int, per_cent: float) -> str:
-    x, anchor = limit * per_cent, "end" if limit * per_cent > 50 else "start"
+    x = limit * per_cent
+    anchor = "end" if limit * per_cent > 50 else "start"
     line = f'<line class="dashed" x1="{x:.2f}%" x2="{x:.2f}%" y1="15" y2="51"/>'
     label = f'<text class="quiet" x="{x:.2f}%" y="62" text-anchor="{anchor}">limit {limit:,}</text>'
     return (

@@ -38,4 +38,5 @@ def draw_run_page(run: SavedRun) -> str:
     Raises:
         InvalidInput: its record lacks something, or a file beside it is gone.
     """
+    # Records are files of users: a damaged one ends in a sentence.
     return guard_drawing(run, _PAGES[run.kind], run.data, run.directory)

@@ -56,6 +56,7 @@ show(at < 0 ? 0 : at + move in numbers ? at + move : at);
 
 def wrap_page(title: str, body: str) -> str:
     """A page around `body`; nothing is fetched, and no script runs but the one of known hash."""
+    # A report may hold words of strangers: only our own script may run.
     known = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"

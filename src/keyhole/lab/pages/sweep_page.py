@@ -24,20 +24,8 @@ from keyhole.lab.runs.summaries import describe_versions, restore_command
 from keyhole.lab.runs.tables import Table, tabulate_rows
 
 _CLASSES = ("ours", "built", "peer")
-_KEYS = {
-    "x",
-    "y",
-    "series",
-    "series_names",
-    "log",
-    "limit",
-    "title",
-    "caption",
-    "x_name",
-    "y_name",
-    "limit_name",
-}
-_KEYS |= {"kind", "lines"}
+_KEYS = {"kind", "lines", "x", "y", "x_name", "y_name", "series", "series_names"}
+_KEYS |= {"log", "limit", "limit_name", "title", "caption"}
 Grouped = dict[str, dict[float, list[float]]]
 
 
@@ -51,6 +39,7 @@ def check_figure(figure: Mapping[str, Any]) -> None:
         raise InvalidInput(
             "a figure names its columns x and y, such as job.model.width and record.ratio."
         )
+    # A map without a value, or lines with one, is a mistake that would show an empty picture.
     if figure.get("kind", "lines") not in ("lines", "map") or (figure.get("kind") == "map") != (
         "value" in figure
     ):
@@ -101,25 +90,23 @@ def _list_expectations(data: Mapping[str, Any]) -> str:
 
 
 def _draw_sweep_chart(rows: Table, figure: Mapping[str, Any]) -> str:
-    series, log = group_values(rows, figure), figure.get("log", "")
+    series = group_values(rows, figure)
+    log = figure.get("log", "")
     x = Axis(figure.get("x_name", figure["x"]), "x" in log)
     y = Axis(figure.get("y_name", figure["y"]), "y" in log)
-    levels = (
-        [Level(figure.get("limit_name", "limit"), float(figure["limit"]))]
-        if "limit" in figure
-        else []
-    )
+    levels: list[Level] = []
+    if "limit" in figure:
+        levels.append(Level(figure.get("limit_name", "limit"), float(figure["limit"])))
     lines = [
         _trace_series(name, values, k, y.log) for k, (name, values) in enumerate(series.items())
     ]
     caption = figure.get(
         "caption", "Marks are medians; bars reach from the least to the largest value."
     )
-    svg = (
-        draw_chart([*trace_known_lines(rows, figure), *lines], x, y, about=caption, levels=levels)
-        if series
-        else ""
-    )
+    # Known lines alone would make a picture too, but one without any result.
+    if series:
+        lines = [*trace_known_lines(rows, figure), *lines]
+    svg = draw_chart(lines, x, y, about=caption, levels=levels)
     if not svg:
         return "<p>No row has numbers in both columns of the figure.</p>"
     return f"{svg}<p class='limit'>{escape_text(caption)}</p>{_tabulate_series(series, figure)}"
@@ -131,15 +118,15 @@ def group_values(rows: Table, figure: Mapping[str, Any]) -> Grouped:
     for row in rows:
         for x, y in pair_values(row.get(figure["x"]), row.get(figure["y"])):
             found.setdefault(_name_series(row, figure), {}).setdefault(x, []).append(y)
+    # Rows come in the order of keys, which is that of hashes.
     return {name: dict(sorted(values.items())) for name, values in sorted(found.items())}
 
 
 def pair_values(x: Any, y: Any) -> list[tuple[float, float]]:
-    """Points of a row: a number or several for one x, or one or several rows of them for a list of
-    x.
-    """
+    """Points of a row, whose columns may be numbers, lists, or lists of lists."""
     if isinstance(x, list) and isinstance(y, list):
         xs, ys = cast(list[Any], x), cast(list[Any], y)
+        # One row per seed: all over the same x.
         if ys and isinstance(ys[0], list):
             return [point for each in ys for point in pair_values(xs, each)]
         return [
@@ -147,11 +134,9 @@ def pair_values(x: Any, y: Any) -> list[tuple[float, float]]:
         ]
     if isinstance(y, list):
         return [point for each in cast(list[Any], y) for point in pair_values(x, each)]
-    return (
-        [(float(cast(float, x)), float(cast(float, y)))]
-        if _is_finite_number(x) and _is_finite_number(y)
-        else []
-    )
+    if _is_finite_number(x) and _is_finite_number(y):
+        return [(float(cast(float, x)), float(cast(float, y)))]
+    return []
 
 
 def _is_finite_number(value: Any) -> bool:
@@ -163,6 +148,7 @@ def trace_known_lines(rows: Table, figure: Mapping[str, Any]) -> list[Line]:
     columns: Mapping[str, str] = figure.get("lines", {})
     lines: list[Line] = []
     for name, column in columns.items():
+        # What is known beforehand does not depend on the series.
         found = group_values(rows, {"x": figure["x"], "y": column}).get("", {})
         points = [
             Point(x, statistics.median(ys), f"{name}: {format_number(statistics.median(ys))}")
@@ -179,11 +165,10 @@ def _name_series(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
 
 
 def _trace_series(name: str, values: Mapping[float, list[float]], k: int, log: bool) -> Line:
-    """One series: medians, and how far values spread; on a log scale what is not above zero is left
-    out.
-    """
+    """Medians of a series and their spread; a log scale leaves out what is not above zero."""
     points: list[Point] = []
     for x, every in values.items():
+        # A zero, such as an exact recovery, has no place on a log scale.
         if shown := [y for y in every if y > 0 or not log]:
             middle = statistics.median(shown)
             said = f"{name} {len(shown)} runs, median {middle:.3g}"

@@ -1,6 +1,4 @@
-"""The stops of the tour on its page: every one in a sentence, what they cost, and pictures of
-several.
-"""
+"""The stops of the tour on its page: in sentences, by cost, and in pictures."""
 
 from __future__ import annotations
 
@@ -57,6 +55,7 @@ def _draw_stop_costs(every: Stops) -> str:
         Point(s["limit"], s["queries"], f"{s['name']}: {s['queries']:,} of {s['limit']:,}")
         for s in asked
     ]
+    # The line on which queries equal their limit, as long as the marks reach.
     ends = (min(p.x for p in points), max(p.x for p in points))
     lines = [
         Line("queries = limit", "limit", [Point(x, x, "queries = limit") for x in ends]),
@@ -65,7 +64,8 @@ def _draw_stop_costs(every: Stops) -> str:
             for s, p in zip(asked, points, strict=True)
         ),
     ]
-    x, y = Axis("limit: the fewest queries any learner can ask", True), Axis("queries asked", True)
+    x = Axis("limit: the fewest queries any learner can ask", True)
+    y = Axis("queries asked", True)
     ratios = [s["queries"] / s["limit"] for s in asked]
     title = (
         f"Recoveries cost {format_number(min(ratios))} to {format_number(max(ratios))} times the"
@@ -85,6 +85,7 @@ def _draw_recovered_networks(every: Stops, directory: Path) -> str:
     drawn = ""
     for stop in every:
         files = [directory / str(stop[name]) for name in ("truth", "model") if stop.get(name)]
+        # A page can be moved without the models of its stops.
         if len(files) == 2 and all(file.is_file() for file in files):
             truth, found = (load(file) for file in files)
             if isinstance(truth, ReluNet) and isinstance(found, AbsAffine):

@@ -1,6 +1,4 @@
-"""The page of a training: learning curves beside simple predictors, attention beside the ideal,
-every seed's error.
-"""
+"""The page of a training: learning curves, attention beside the ideal, every seed."""
 
 from __future__ import annotations
 
@@ -32,6 +30,7 @@ def draw_training_run(data: Mapping[str, Any], directory: Path) -> str:
     """The page again, with the pictures of attention that the last checkpoint holds."""
     path = directory / f"checkpoint-{data['seed']}.safetensors"
     held = read_tensors(path)[1] if path.is_file() else {}
+    # Names are picture.STEP; the ideal stands under -1.
     pictures = {int(name[8:]): array for name, array in held.items() if name.startswith("picture.")}
     return draw_training_page(data, pictures)
 
@@ -56,12 +55,14 @@ def draw_training_page(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) 
 
 def _draw_learning_curves(data: Mapping[str, Any]) -> str:
     """Errors of every seed against steps on a log scale, simple predictors dashed."""
-    steps, rows = data["curve"]["steps"], data["curve"]["errors"]
+    steps = data["curve"]["steps"]
+    rows = data["curve"]["errors"]
     if len(steps) < 2:
         return ""
     lines = {name: value for name, value in data["lines"].items() if value > 0}
     every = [max(e, _LEAST) for row in rows for e in row if e is not None and math.isfinite(e)]
     values = [*every, *lines.values()]
+    # Whole decades; a largest value of exactly 1 gets one above it too.
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) + 1e-9)
     marks = _draw_training_axes(steps[-1], low, high)
     for k, row in enumerate(rows):
@@ -126,9 +127,11 @@ def _draw_seed_curve(
 
 def _draw_predictors(lines: Mapping[str, float], low: int, high: int) -> str:
     """Simple predictors with their names, moved apart where they would touch."""
-    drawn, last = "", -math.inf
+    drawn = ""
+    last = -math.inf
     for name, value in sorted(lines.items(), key=lambda pair: -pair[1]):
         y = _place_training_error(value, low, high)
+        # Names that would touch are moved down; their lines stay.
         last = max(y, last + 14)
         drawn += f'<path class="dashed" d="M{_LEFT} {y:.1f}H{_RIGHT}"/>'
         drawn += (
@@ -166,6 +169,7 @@ def _draw_trained_attention(data: Mapping[str, Any], pictures: Mapping[int, Matr
     figures += [draw_attention_heatmap("ideal", pictures[-1], axes=_AXES)] if -1 in pictures else []
     aligned = data["curve"]["alignment"]
     said = f"Attention of seed {data['seed']} on one input"
+    # Only tasks that name positions say where attention should go.
     if aligned:
         first, last = (format_number(share) for share in (aligned[0], aligned[-1]))
         said += f"; the share on the tokens named goes from {first} to {last}, median over seeds"

@@ -1,6 +1,4 @@
-"""The page of twins: two sets of parameters, their difference, and answers that lie on each
-other.
-"""
+"""The page of twins: two sets of parameters, and answers that lie on each other."""
 
 from __future__ import annotations
 
@@ -29,6 +27,7 @@ from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.models import Factored, Head, MultiHead, load
 
+# Three pictures stand in a row: each is half as fine as one alone.
 _PIXELS = 32
 _LENGTHS, _EACH = range(1, 17), 3  # sequences whose answers are shown
 _ROWS = 8  # parts of the parameters that are shown of one twin
@@ -70,8 +69,8 @@ def draw_twins_page(data: Mapping[str, Any], directory: Path) -> str:
         _draw_twin(row, model, other, X) for row, other in zip(data["twins"], others, strict=True)
     ]
     intro = (
-        f"<h1>{escape_text(data['sentence'])}</h1><p"
-        f" class='limit'>{escape_text(describe_question('twins', data))}</p>"
+        f"<h1>{escape_text(data['sentence'])}</h1>"
+        f"<p class='limit'>{escape_text(describe_question('twins', data))}</p>"
     )
     intro += f"<p>{escape_text(_INTRO)}</p>" if parts else ""
     return wrap_page(
@@ -80,10 +79,9 @@ def draw_twins_page(data: Mapping[str, Any], directory: Path) -> str:
 
 
 def draw_first_twin(data: Mapping[str, Any], directory: Path) -> str:
-    """The first twin whose parameters are of the model's own size, as a section for another
-    page.
-    """
+    """The first twin of the model's own size, as a section for another page."""
     model = _load_twin_heads(directory / "model.safetensors")
+    # Twins with further heads are larger: their difference is no picture of one size.
     rows = [row for row in data["twins"] if row["symmetry"] in ("SPLIT", "GAUGE", "ORDER")][-1:]
     X = _sample_sequences(model, np.random.default_rng([int(data["seed"]), 1]))
     return "".join(
@@ -103,6 +101,7 @@ def _load_twin_heads(path: Path) -> Head | MultiHead:
 
 def _sample_sequences(model: Head | MultiHead, rng: np.random.Generator) -> list[Stack]:
     """Gaussian sequences of many lengths, short enough for scores of order one."""
+    # Large scores would make every softmax hard, and answers all alike.
     size = rms(model.logits(rng.normal(size=(8, 16, model.width))))
     return [
         rng.normal(size=(_EACH, length, model.width)) / max(1.0, size) ** 0.5 for length in _LENGTHS
@@ -147,6 +146,7 @@ def _list_factor_matrices(model: Head | MultiHead) -> dict[str, Matrix]:
 
 def _draw_changed_parameters(model: Head | MultiHead, other: Head | MultiHead) -> str:
     """Every part in which the two differ, as three pictures; an absent head counts as zeros."""
+    # Where W is held as factors these are what differs; their product does not.
     both = _list_factor_matrices(model), _list_factor_matrices(other)
     a, b = both if all(both) else (_list_parameter_matrices(model), _list_parameter_matrices(other))
     pairs = {
@@ -167,6 +167,7 @@ def _draw_changed_parameters(model: Head | MultiHead, other: Head | MultiHead) -
 def _draw_three_matrices(name: str, mine: Matrix, theirs: Matrix, absent: tuple[bool, bool]) -> str:
     """A part of the model, of the twin, and the difference, in the same colours."""
     matrices = (mine, theirs, theirs - mine)
+    # One scale for all three: a small difference must look small.
     limit = max(float(np.abs(average_blocks(x, _PIXELS)[1]).max()) for x in matrices)
     owners = [
         f"{owner}{', no such head' * gone}"
@@ -182,22 +183,18 @@ def _draw_three_matrices(name: str, mine: Matrix, theirs: Matrix, absent: tuple[
 
 
 def _draw_both_answers(model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]) -> str:
-    """The first output of both, sequences in the order of the model's answers: circles with dots
-    inside.
-    """
+    """The first output of both, by the model's answers: circles with dots inside."""
     mine, theirs = (np.concatenate([m(batch) for batch in X]) for m in (model, other))
     lengths = [batch.shape[1] for batch in X for _ in batch]
-    worst, order = float(np.abs(mine - theirs).max()), np.argsort(mine[:, 0], kind="stable")
+    worst = float(np.abs(mine - theirs).max())
+    order = np.argsort(mine[:, 0], kind="stable")
     said = (
         f"the answers to {len(mine)} sequences of 1 to {max(lengths)} tokens differ by"
         f" {format_number(worst)} at most"
     )
-    few = (
-        f"; output 1 of {model.outputs:,} is drawn, the difference is over all"
-        if model.outputs > 1
-        else ""
-    )
-    caption = f"○ model, ● twin: every dot lies inside its circle; {said}{few}"
+    caption = f"○ model, ● twin: every dot lies inside its circle; {said}"
+    if model.outputs > 1:
+        caption += f"; output 1 of {model.outputs:,} is drawn, the difference is over all"
     marks = _plot_both_answers(mine[order, 0], theirs[order, 0], [lengths[k] for k in order])
     size = 'viewBox="0 0 960 250" style="min-width:42rem"'
     svg = make_scrollable(draw_svg(marks, size=size, label=f"answers of both: {said}"), "answers")
@@ -243,6 +240,7 @@ def _choose_round_ticks(low: float, high: float) -> list[float]:
     """Three to seven round numbers around an interval."""
     span = (high - low) or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / 4))
+    # At most five steps across the interval.
     step = next(power * k for k in (1, 2, 5, 10) if span / (power * k) <= 5)
     return [
         step * k for k in range(math.floor(low / step), math.ceil(high / step) + 1 + (low == high))
@@ -262,13 +260,11 @@ def _show_twins_certificate(data: Mapping[str, Any]) -> str:
             for c in row["certificate"]["conclusion"]
         ]
         rows.append((row["symmetry"], *checks, row["certificate"]["outcome"].lower(), row["model"]))
+    if not rows:
+        return ""
     columns = ("twin", "agreement of the parameters", "disagreement of the answers", "", "file")
     statement = f"<p>{escape_text(THEOREMS['BSHK26/7.1'].statement)}</p>"
-    return (
-        format_section("Certificate BSHK26/7.1", statement + format_table(rows, columns))
-        if rows
-        else ""
-    )
+    return format_section("Certificate BSHK26/7.1", statement + format_table(rows, columns))
 
 
 def _show_twins_command(data: Mapping[str, Any]) -> str:

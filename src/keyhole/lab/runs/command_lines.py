@@ -6,7 +6,7 @@ import shlex
 from dataclasses import fields
 from typing import Any
 
-# where a run is written is nobody's business but the machine's
+# Where a run is written is nobody's business but the machine's.
 _PLACES = ("out", "force", "resume")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.locks import name_holder, release_lock, take_lock
 
+# All that a run may leave; --force removes these and nothing a person put there.
 _RUN_FILES = (
     "record.json",
     *("transcript.sqlite", "transcript.sqlite-wal", "transcript.sqlite-shm"),
@@ -35,6 +36,7 @@ def open_run_directory(
             with.
         force: whether to replace the run in `out`.
     """
+    # A new directory has nothing to go on with.
     if out is None and resume:
         raise InvalidInput("--resume needs --out DIR, the directory of the run to go on with.")
     with hold_directory(make_new_directory(name) if out is None else Path(out)) as directory:
@@ -74,6 +76,7 @@ def _make_room(directory: Path, *, resume: bool | None, force: bool) -> None:
     trained = [file for pattern in _TRAINED for file in directory.glob(pattern)]
     held += [file.name for file in trained]
     if held and not (resume or force):
+        # Runs that cannot be gone on with do not advise --resume.
         go_on = "" if resume is None else "--resume to go on with it, or "
         raise InvalidInput(f"{directory} already holds a run. Use {go_on}--force to replace it.")
     if force and not resume:
@@ -86,6 +89,7 @@ def _make_room(directory: Path, *, resume: bool | None, force: bool) -> None:
 def make_new_directory(name: str, under: Path = Path("runs")) -> Path:
     """A directory of its own under runs/, or another, named by time and `name`."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    # Two runs of one second get numbers.
     names = (under / (f"{stem}-{number}" if number > 1 else stem) for number in count(1))
     return next(place for place in names if make_directory(place, anew=True))
 
@@ -96,6 +100,7 @@ def make_directory(directory: Path, *, anew: bool = False) -> bool:
         directory.mkdir(parents=True, exist_ok=not anew)
         return True
     except OSError as error:
+        # Somebody else was faster: the next name is tried.
         if anew and isinstance(error, FileExistsError):
             return False
         raise InvalidInput(

@@ -22,12 +22,14 @@ def take_lock(path: Path, *, seconds: float = _SECONDS) -> TextIO | None:
         OSError: there can be no lock at that place.
     """
     end = time.monotonic() + seconds
+    # A run that is killed and begun again at once must not meet its own lock.
     while (lock := _try_lock(path)) is None and time.monotonic() < end:
         time.sleep(_MOMENT)
     return lock
 
 
 def _try_lock(path: Path) -> TextIO | None:
+    # Opened without truncating: the holder's name must stay readable.
     lock = path.open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,6 +41,7 @@ def _try_lock(path: Path) -> TextIO | None:
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
+    # Ctrl-C between taking and keeping the lock must not leave it open.
     except BaseException:
         lock.close()
         raise
@@ -49,6 +52,7 @@ def _try_lock(path: Path) -> TextIO | None:
 def release_lock(lock: TextIO) -> None:
     """Remove the file while it is still ours, then let go."""
     with suppress(OSError):
+        # Unlinked before it is closed: afterwards the name may be another process's.
         Path(lock.name).unlink()
     lock.close()
 
@@ -56,6 +60,7 @@ def release_lock(lock: TextIO) -> None:
 def name_holder(path: Path) -> str:
     """The process that has a lock, as far as it says."""
     with suppress(OSError, UnicodeDecodeError):
+        # The file may be anybody's: only what looks like ours is printed.
         if re.fullmatch(r"\d+ on [\w.-]*", told := path.read_text()):
             return f"process {told}"
     return "another process"

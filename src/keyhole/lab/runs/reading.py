@@ -1,6 +1,4 @@
-"""Run directories as they are found: the record, what kind of run it is of, and the page that shows
-it.
-"""
+"""Run directories as they are found: the record, and what kind of run it is of."""
 
 from __future__ import annotations
 
@@ -25,6 +23,7 @@ _SIGNS: dict[str, tuple[str, ...]] = {
     "train": ("model_kind", "errors", "lines"),
     "learn": ("verdict", "queries", "class"),
 }
+# What reading a damaged record raises; anything else is a bug and must be seen.
 _UNDRAWN = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
 
@@ -54,6 +53,7 @@ def read_run(path: str) -> SavedRun:
         InvalidInput: there is no record, or it cannot be read.
     """
     place = Path(path)
+    # People paste the path of the record as often as that of the directory.
     directory = place.parent if place.name == "record.json" else place
     file = directory / "record.json"
     if not file.is_file():

@@ -31,6 +31,7 @@ class Record:
 
     def json(self) -> bytes:
         """One line of JSON; non-finite numbers are null."""
+        # One line, so that records can be appended to a file and read line by line.
         return msgspec.json.encode(self.data, enc_hook=_encode_array)
 
     def text(self) -> str:
@@ -53,19 +54,17 @@ def _encode_array(value: Any) -> Any:
 
 def record_queries(ledger: Ledger, lost: int = 0) -> dict[str, Any]:
     """Costs as the contract names them; what a kill lost is a phase of its own."""
-    phases = {name: entry.sequences for name, entry in ledger.phases.items()} | (
-        {"lost": lost} if lost else {}
-    )
+    phases = {name: entry.sequences for name, entry in ledger.phases.items()}
+    if lost:
+        phases["lost"] = lost
     return {"total": sum(phases.values()), "tokens": ledger.total().tokens, "by_phase": phases}
 
 
 def record_fresh_error(fresh: Fresh | None) -> dict[str, Any] | None:
     """Agreement on fresh queries, as the contract names it."""
-    return (
-        None
-        if fresh is None
-        else {"max": fresh.max, "relative": fresh.relative, "sequences": fresh.sequences}
-    )
+    if fresh is None:
+        return None
+    return {"max": fresh.max, "relative": fresh.relative, "sequences": fresh.sequences}
 
 
 def record_counterexample(case: Counterexample | None) -> dict[str, Any] | None:
@@ -82,9 +81,9 @@ def record_counterexample(case: Counterexample | None) -> dict[str, Any] | None:
 
 def record_jumps(seen: Jumps | None) -> dict[str, Any] | None:
     """Steps on a half circle as data."""
-    return (
-        None if seen is None else {"angles": seen.angles, "sizes": seen.sizes, "start": seen.start}
-    )
+    if seen is None:
+        return None
+    return {"angles": seen.angles, "sizes": seen.sizes, "start": seen.start}
 
 
 def record_recovery_certificate(recovery: Recovery[Any]) -> dict[str, Any] | None:
@@ -120,6 +119,7 @@ _KINDS: dict[type, str] = {
 def _name_model_class(recovery: Recovery[Any]) -> str:
     """The class of model that was decided on; a single head where there is none."""
     held = recovery.certificate
+    # The type of the model does not tell a whole layer from heads; its certificate does.
     if held is not None and held.theorem == "keyhole/whole-layer":
         return "layer"
     model: Model | None = recovery.model
@@ -127,14 +127,20 @@ def _name_model_class(recovery: Recovery[Any]) -> str:
 
 
 def _measure_error_bar(recovery: Recovery[Any]) -> float | None:
-    """Frobenius norm of the standard errors of W, given for each entry or for all alike, over that
-    of W.
-    """
-    bar, W = recovery.bars.get("W"), getattr(recovery.model, "W", None)
+    """Frobenius norm of the standard errors of W, relative to that of W."""
+    bar = recovery.bars.get("W")
+    W = getattr(recovery.model, "W", None)
     if bar is None or W is None or not np.asarray(W).any():
         return None
+    # Error bars may be one number for all entries: it counts for each of them.
     W = np.asarray(W)
     return float(np.linalg.norm(np.broadcast_to(bar, W.shape))) / float(np.linalg.norm(W))
+
+
+def _count_heads(model: Model | None) -> int | None:
+    if isinstance(model, MultiHead):
+        return len(model.W)
+    return 1 if isinstance(model, Head | OneLayer) else None
 
 
 def record_recovery(recovery: Recovery[Any], *, lost: int = 0) -> dict[str, Any]:
@@ -150,13 +156,7 @@ def record_recovery(recovery: Recovery[Any], *, lost: int = 0) -> dict[str, Any]
         "counterexample": record_counterexample(recovery.counterexample),
         "width": None if model is None else model.width,
         "outputs": None if model is None else model.outputs,
-        "heads": (
-            len(model.W)
-            if isinstance(model, MultiHead)
-            else 1
-            if isinstance(model, Head | OneLayer)
-            else None
-        ),
+        "heads": _count_heads(model),
         "rank": recovery.rank,
         "queries": record_queries(recovery.ledger, lost),
         "degrees_of_freedom": recovery.degrees_of_freedom,

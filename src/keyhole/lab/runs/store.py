@@ -1,6 +1,4 @@
-"""The store: one row per job, written by one driver, durable at every commit, read by anybody at
-any time.
-"""
+"""The store: one row per job, written by one driver, durable at every commit."""
 
 from __future__ import annotations
 
@@ -66,7 +64,9 @@ class Store:
         self._lock = _lock_store(self.path)
         try:
             self._base = sqlite3.connect(self.path, isolation_level=None)
+            # With a write-ahead log a page can read while the driver writes.
             self._base.execute("PRAGMA journal_mode = WAL")
+            # A row that was reported must outlive a loss of power.
             self._base.execute("PRAGMA synchronous = FULL")
             self._base.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
@@ -107,6 +107,7 @@ def read_rows(path: Path) -> Iterator[StoredRow]:
     if not path.is_file():
         raise InvalidInput(f"no store at {path}. Run `keyhole sweep FILE` first.")
     try:
+        # Read only: looking at a sweep must never change it.
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
             for key, job, state, record, reason, about in base.execute(
                 "SELECT * FROM job ORDER BY key"
@@ -127,6 +128,7 @@ def _lock_store(path: Path) -> TextIO:
     """A lock that ends with the process, however that ends."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Two drivers would run the same jobs twice.
         lock = take_lock(path.with_suffix(".lock"))
     except OSError as error:
         raise InvalidInput(

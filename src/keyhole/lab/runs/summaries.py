@@ -1,6 +1,4 @@
-"""What a run was asked, what came of it in at most ten lines, and the command that does it again;
-from its record.
-"""
+"""What a run was asked, what came of it, and the command that does it again."""
 
 from __future__ import annotations
 
@@ -59,9 +57,8 @@ def _describe_task(name: Any, sizes: Any) -> str:
 
 
 def restore_command(kind: str, data: Data) -> str:
-    """The command line that gives this record again, quoted for a shell; nothing where it is not
-    known.
-    """
+    """The command that gives this record again; nothing where it is not known."""
+    # Most records hold their command; those of recoveries are put together from their fields.
     if data.get("command"):
         return str(data["command"])
     if kind == "demo":
@@ -78,6 +75,7 @@ def _restore_learn_command(data: Data) -> str:
     options = {key: data.get(key) for key in ("learner", "seed", "budget")} | dict(
         data.get("options") or {}
     )
+    # A saved model says its own width; any other target may need to be told.
     if not target.endswith(".safetensors"):
         options = {"width": data.get("width"), **options}
     given = [
@@ -98,6 +96,7 @@ def describe_versions(data: Data) -> str:
 def count_fewest_queries(data: Data) -> int | None:
     """Fewest queries any learner can do with."""
     freedom = data.get("degrees_of_freedom")
+    # Each query gives so many numbers; no fewer queries can settle all parameters.
     return None if freedom is None else -(-freedom // (data.get("outputs") or 1))
 
 
@@ -154,6 +153,7 @@ def _summarise_learn(data: Data) -> Rows:
 
 
 def _summarise_demo(data: Data) -> Rows:
+    # A tour is summed up by its first recovery, and room is left for its stops.
     yield from list(_summarise_learn(data))[:5]
     stops = list(data["stops"])
     good = sum(1 for stop in stops if stop["verdict"] in _GOOD)
@@ -171,6 +171,7 @@ def _summarise_audit(data: Data) -> Rows:
         for row in rows
         if row["attempts"][-1]["error"] is not None
     ]
+    # The best and the worst policy for an extractor say more than an average.
     for said_of, pick in (("least error", min), ("largest error", max)) if known else ():
         error, row = pick(known, key=lambda pair: pair[0])
         yield said_of, f"{format_number(error)} of {data['error_of']}: {row['policy']}"

@@ -21,6 +21,7 @@ Table = list[dict[str, Any]]
 
 def flatten_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one, with dotted keys."""
+    # Files of users come through here, whatever their types say.
     if not isinstance(table, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"base, grid and the entries of list are tables; got {table!r}.")
     rows: dict[str, Any] = {}
@@ -34,9 +35,7 @@ def flatten_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def tabulate_rows(rows: Iterable[StoredRow]) -> Table:
-    """One flat dictionary per row, with dotted names: key, state, reason, job.*, record.* and
-    about.*.
-    """
+    """One flat dictionary per row: key, state, reason, job.*, record.* and about.*."""
     return [
         {"key": row.key, "state": row.state, "reason": row.reason}
         | flatten_table({"job": row.job, "record": row.record or {}, "about": row.about})
@@ -49,6 +48,7 @@ def _list_columns(rows: Table) -> list[str]:
 
 
 def _encode_cell(value: Any) -> Any:
+    # A list has no place in a cell; as JSON it can be read back.
     return msgspec.json.encode(value).decode() if isinstance(value, list) else value
 
 
@@ -82,15 +82,11 @@ def _encode_parquet(rows: Table) -> bytes:
 def _unify_types(values: list[Any]) -> list[Any]:
     """A column of one type: numbers stay numbers, anything mixed becomes text."""
     kinds: set[type[Any]] = {type(value) for value in values if value is not None}
-    if kinds <= {int, float}:
-        return (
-            [value if value is None else float(value) for value in values]
-            if float in kinds
-            else values
-        )
-    return (
-        values if len(kinds) <= 1 else [value if value is None else str(value) for value in values]
-    )
+    if len(kinds) <= 1:
+        return values
+    # Columns of Arrow have one type: whole numbers among others become floats, the rest text.
+    common = float if kinds <= {int, float} else str
+    return [value if value is None else common(value) for value in values]
 
 
 FORMATS: dict[str, Callable[[Table], bytes]] = {
@@ -109,6 +105,7 @@ def check_formats(names: Iterable[str]) -> None:
 
 def export_rows(rows: Table, directory: Path, names: Iterable[str]) -> list[str]:
     """Write rows to rows.NAME for each format, and say where."""
+    # Everything is encoded before the first file is written: all exports or none.
     paths = [(directory / f"rows.{name}", FORMATS[name](rows)) for name in names]
     for path, content in paths:
         write_atomically(path, content)
@@ -122,7 +119,7 @@ def format_value(value: Any) -> str:
     """A value of a record for a person."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = "none" if value is None else str(value)
-        return (
-            text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text):,} characters)"
-        )
+        if len(text) > _LONGEST:
+            return f"{text[:_LONGEST]} ... ({len(text):,} characters)"
+        return text
     return format_number(value)

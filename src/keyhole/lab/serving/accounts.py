@@ -1,6 +1,4 @@
-"""What each client of a served model has asked: a budget that is kept to the sequence, and a
-rate.
-"""
+"""What each client of a served model has asked, against a budget and a rate."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ from dataclasses import dataclass, field
 
 from keyhole.errors import InvalidInput
 
+# No address has a space in it.
 _OTHERS = "everyone else"
 
 
@@ -39,8 +38,7 @@ class _Account:
 
 @dataclass(slots=True)
 class Accounts:
-    """Budget and rate per client. A client that comes when there are too many shares one account
-    with its like.
+    """Budget and rate per client; those that come too late share one account.
 
     The rate is a bucket that holds one second's worth and is refilled evenly. A request passes
     while something is in it and may leave a debt, so that a large request waits for its turn but is
@@ -72,6 +70,7 @@ class Accounts:
         Raises:
             Denied: the budget or the rate does not allow them; nothing is booked.
         """
+        # Requests are answered in threads: two must not spend the same rest of a budget.
         with self._lock:
             account = self._account(client)
             if self.budget is not None and account.asked + sequences > self.budget:
@@ -87,18 +86,18 @@ class Accounts:
 
     def _account(self, client: str) -> _Account:
         if client not in self._clients and len(self._clients) >= self.most:
+            # A stranger with many addresses must not fill the memory.
             client = _OTHERS
         return self._clients.setdefault(client, _Account(max(1.0, self.rate or 0.0), self.clock()))
 
     def _pass(self, account: _Account, sequences: int, rate: float) -> None:
         now = self.clock()
-        account.room, account.when = (
-            min(max(1.0, rate), account.room + rate * (now - account.when)),
-            now,
-        )
+        account.room = min(max(1.0, rate), account.room + rate * (now - account.when))
+        account.when = now
         if account.room <= 0:
             raise Denied(
                 f"{rate:g} queries a second are allowed per client.",
                 max(1, math.ceil(-account.room / rate)),
             )
+        # It may fall below zero: a large request passes, and the next one waits longer.
         account.room -= sequences

@@ -1,6 +1,4 @@
-"""Servers on this machine: a socket that is open before anything runs, an orderly stop, and life in
-a thread.
-"""
+"""Servers on this machine: an open socket, an orderly stop, life in a thread."""
 
 from __future__ import annotations
 
@@ -30,6 +28,7 @@ def open_listener(host: str, port: int, *, what: str) -> socket.socket:
     except (OSError, OverflowError) as error:
         raise InvalidInput(f"there is no address {host}:{port} to listen on ({error}).") from error
     try:
+        # A server that was just stopped can be started again at once.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
     except (OSError, OverflowError) as error:
@@ -41,8 +40,7 @@ def open_listener(host: str, port: int, *, what: str) -> socket.socket:
 
 
 class Listening(uvicorn.Server):
-    """Serves an application until told to stop, by Ctrl-C or SIGTERM; what is under way is answered
-    first.
+    """Serves an application until Ctrl-C or SIGTERM, and answers what is under way.
 
     Args:
         application: what is served.
@@ -60,6 +58,7 @@ class Listening(uvicorn.Server):
         announce: Callable[[str], Any],
         **settings: Any,
     ) -> None:
+        # Standard output belongs to the record; questions are nobody's business.
         quiet: dict[str, Any] = {"log_config": None, "log_level": "critical", "access_log": False}
         bare: dict[str, Any] = {
             "ws": "none",
@@ -68,12 +67,10 @@ class Listening(uvicorn.Server):
             "proxy_headers": False,
         }
         super().__init__(uvicorn.Config(application, **quiet, **bare, **settings))
-        self.listener, self.address, self.announce, self.ready = (
-            listener,
-            address,
-            announce,
-            threading.Event(),
-        )
+        self.listener = listener
+        self.address = address
+        self.announce = announce
+        self.ready = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and say so."""
@@ -84,6 +81,7 @@ class Listening(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         """Signals stop the server; afterwards the process goes on and ends in its own way."""
+        # Python lets only the main thread handle signals.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -106,6 +104,7 @@ class Listening(uvicorn.Server):
         """Serve in a thread while inside, and hand over the address."""
         thread = threading.Thread(target=self.serve_until_stopped, daemon=True)
         thread.start()
+        # A machine under load may take seconds to bind.
         self.ready.wait(20)
         try:
             yield self.address

@@ -1,6 +1,4 @@
-"""What a served model offers, as an OpenAPI document and as a page that needs nothing from
-elsewhere.
-"""
+"""What a served model offers, as an OpenAPI document and as a page."""
 
 from __future__ import annotations
 

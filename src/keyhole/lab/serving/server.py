@@ -69,6 +69,7 @@ class _Refused(Exception):
         self.status = status
         self.headers = {} if after is None else {"Retry-After": str(after)}
         if hang_up:
+            # What is left of the body would be taken for the next request.
             self.headers["Connection"] = "close"
         if status == 401:
             self.headers["WWW-Authenticate"] = "Bearer"
@@ -110,6 +111,7 @@ class Black:
     def application(self) -> Starlette:
         """The routes, each guarded: whatever happens, the answer has a reason."""
         model = f"/v2/models/{self.name}"
+        # Whoever watches over servers has no token.
         open_to_all = {"/v2/health/live": {"live": True}, "/v2/health/ready": {"ready": True}}
         closed = {"/v2": self._server(), model: self._metadata, f"{model}/ready": {"ready": True}}
         closed["/openapi.json"] = self._described
@@ -164,6 +166,7 @@ class Black:
         return guarded
 
     def _admit(self, request: Request) -> None:
+        # Compared in constant time: how long it takes must not tell how much was right.
         shown = request.headers.get("authorization", "").encode("utf-8", "replace")
         if self.token is not None and not hmac.compare_digest(
             shown, f"Bearer {self.token}".encode()
@@ -189,12 +192,14 @@ class Black:
             self._admit(request)
             body = await self._body(request)
             client = request.client.host if request.client else ""
+            # Bodies are large once decoded: only so many at a time.
             async with self._places:
                 content, headers = await asyncio.to_thread(
                     self._answered, body, dict(request.headers), client
                 )
         except _Refused as refused:
             return self._refusal(refused)
+        # The client learns the type alone; the message may hold paths of this machine.
         except Exception as error:
             sys.stderr.write(
                 f"keyhole: the server failed on a request: {type(error).__name__}: {error}\n"
@@ -204,15 +209,18 @@ class Black:
 
     async def _body(self, request: Request) -> bytes:
         """The body of a request, as far as it is neither too large nor too slow."""
-        most, body = self.limits.request_bytes, bytearray()
+        most = self.limits.request_bytes
+        body = bytearray()
         too_large = _Refused(413, f"a request has at most {most:,} bytes here.", hang_up=True)
         announced = request.headers.get("content-length", "0")
+        # Refused by its head, before a byte of it is stored.
         if not announced.isdigit() or int(announced) > most:
             raise too_large
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 async for part in request.stream():
                     body += part
+                    # A client may send more than it announced, or announce nothing.
                     if len(body) > most:
                         raise too_large
         except TimeoutError:
@@ -244,6 +252,7 @@ class Black:
         )
 
     def _ask(self, X: Stack, client: str) -> Matrix:
+        # Checked here, so that a refused question costs the client nothing.
         if self._bound is not None and np.sqrt(
             np.einsum("bld,bld->bl", X, X).max()
         ) > self._bound * (1 + 1e-9):
@@ -254,6 +263,7 @@ class Black:
             raise _Refused(
                 403 if denied.after is None else 429, str(denied), denied.after
             ) from denied
+        # Policies draw noise in order, and many targets are not safe in threads.
         with self._asking, np.errstate(all="ignore"):
             self.queries += len(X)
             try:
@@ -266,11 +276,9 @@ class Black:
 
 def _refuse_unknown_address(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    sentence = (
-        "there is nothing at this address; / lists what there is."
-        if status == 404
-        else "not in this way."
-    )
+    sentence = "not in this way."
+    if status == 404:
+        sentence = "there is nothing at this address; / lists what there is."
     return JSONResponse({"error": sentence}, status_code=status)
 
 
@@ -278,6 +286,7 @@ def _make_impatient_protocol(head_seconds: float) -> type[H11Protocol]:
     """The HTTP protocol that hangs up on whoever does not send the head of a request in time."""
 
     class Impatient(H11Protocol):
+        # Slow heads, byte by byte, would hold all connections there are.
         timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -326,8 +335,11 @@ class Server(Listening):
         *,
         known_as: Sequence[str] = (),
     ) -> None:
+        # Before the port is taken: a mistake in a name needs no server.
         check_names(known_as)
-        self.black, limits, listener = black, black.limits, open_listener(host, port, what="server")
+        self.black = black
+        limits = black.limits
+        listener = open_listener(host, port, what="server")
         shown, number = listener.getsockname()[:2]
         names = Names.at(host, shown, number, known_as)
         address = (

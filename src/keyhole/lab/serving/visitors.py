@@ -49,16 +49,20 @@ class Names:
         """Names of a server at a host of somebody's choice, which has that address."""
         place = ip_address(address)
         chosen = frozenset(_bracket(name) for name in (host, address, *known_as))
+        # With further names a proxy may stand in front, on another port.
         if place.is_loopback:
             return cls(chosen | frozenset(_LOOPBACK), None if known_as else port)
+        # Listening everywhere, it is called by whatever leads to this machine.
         own = {socket.gethostname(), "localhost"} if place.is_unspecified else set[str]()
         return cls(chosen | {name.lower() for name in own}, None, place.is_unspecified)
 
     def refuse_foreign(self, method: str, headers: MutableMapping[str, str]) -> str | None:
         """Why a request is not answered; None where it may be."""
-        host, origin = headers.get("host", "").lower(), headers.get("origin")
+        host = headers.get("host", "").lower()
+        origin = headers.get("origin")
         if not self._ours(host):
             return f"this server does not go by the name {_printable(host)!r}"
+        # Only posts ask the model; what a GET answers no other page can read.
         if method not in ("GET", "HEAD") and origin is not None and not self._same(origin, host):
             return "posts of other pages are not answered"
         return None

@@ -1,6 +1,4 @@
-"""Engines: where jobs run. Each takes jobs, gives back outcomes, and outlives the death of a
-worker.
-"""
+"""Engines: where jobs run, outliving the death of a worker."""
 
 from __future__ import annotations
 
@@ -79,6 +77,7 @@ def perform_job(work: Work, payload: Payload) -> Outcome:
     """Run one job; what it returns is plain data, and so is what it raises."""
     start = time.perf_counter()
     try:
+        # Jobs share the machine, and threads of BLAS would change the last digits.
         with pin_one_thread():
             record = work.run(parse_job(payload["job"], payload["fields"]))
         said: dict[str, Any] = {"record": msgspec.json.decode(record.json()), "code": record.code}
@@ -99,6 +98,7 @@ def _perform_marked_job(work: Work, payload: Payload, mark: str) -> Outcome:
     """Run one job, with a file that stands as long as the job is under way, imports apart."""
     with suppress(KeyholeError):  # `perform` meets it again, and says so
         work.load(KINDS[payload["job"]])
+    # After the imports: a process that dies while it loads is no job's fault.
     Path(mark).touch()
     try:
         return perform_job(work, payload)
@@ -142,6 +142,7 @@ class Serial:
 
 def _prepare_worker() -> None:
     """A worker leaves Ctrl-C to its driver, and ends when that does."""
+    # Ctrl-C goes to the whole group; the driver decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -150,13 +151,13 @@ def _prepare_worker() -> None:
 
 def _exit_with_driver(sentinel: int) -> None:
     connection.wait([sentinel])
+    # A worker in the middle of a job has no other way to notice that nobody waits.
     os._exit(1)
 
 
 @dataclass(slots=True)
 class Pool:
-    """Processes on this machine; when one dies they are all made anew, and what they held is run
-    again.
+    """Processes on this machine; when one dies all are made anew, and go on.
 
     A pool cannot say which job killed a process. Each job that was under way at DEATHS deaths
     therefore runs alone, and fails when its process dies then too, ALONE times. A process that dies
@@ -179,19 +180,19 @@ class Pool:
 
     @property
     def room(self) -> int:
-        """Enough that no process waits for the driver, few enough that a death concerns few
-        jobs.
-        """
+        """Enough that no process waits, few enough that a death concerns few jobs."""
         return 2 * self.workers
 
     def submit(self, key: str, payload: Payload) -> None:
         """Take a job."""
         self._payloads[key] = payload
+        # Suspects are handed over alone, when the pool is made anew.
         if self._deaths[key] < DEATHS:
             self._hand(key)
 
     def _hand(self, key: str) -> None:
         if self._pool is None:
+            # A fork would copy locks that threads of the driver hold.
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
                 self.workers, mp_context=spawn, initializer=_prepare_worker
@@ -202,8 +203,10 @@ class Pool:
                     _perform_marked_job, self.work, self._payloads[key], str(self._mark(key))
                 )
             ] = key
+            # The executor forgets processes when it breaks; these must be ended all the same.
             self._processes |= cast(Any, self._pool)._processes or {}
         except BrokenProcessPool:
+            # The pool broke in between: the job waits, as failed, for the new one.
             future: Future[Outcome] = Future()
             future.set_exception(BrokenProcessPool())
             self._held[future] = key
@@ -238,6 +241,7 @@ class Pool:
         for key in [key for key in waiting if self._deaths[key] >= DEATHS]:
             yield self._ended(key, self._alone(key))
         for key in [key for key in waiting if self._deaths[key] < DEATHS]:
+            # Processes that never begin a job would be made anew for ever.
             if self._idle < STARTS:
                 self._hand(key)
             else:
@@ -247,6 +251,7 @@ class Pool:
         """Count a death for every job that was under way."""
         inside = [key for key in self._payloads if self._mark(key).exists()]
         self._deaths.update(inside)
+        # No mark: the process died while it started, and no job is to blame.
         self._idle = 0 if inside else self._idle + 1
         for key in inside:
             self._mark(key).unlink()
@@ -265,9 +270,7 @@ class Pool:
         return _report_deaths(self._deaths[key])
 
     def _shut(self) -> None:
-        """End every process, and wait until it has ended: what it held, such as a transcript, is
-        free then.
-        """
+        """End every process, and wait for it: what it held, such as a transcript, is free."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for process in self._processes.values():
@@ -300,6 +303,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         try:
+            # Dask is an extra: whoever stays on one machine need not have it.
             distributed: Any = importlib.import_module("distributed")
         except ImportError as error:
             raise InvalidInput("--cluster needs Dask: pip install 'keyhole[cluster]'.") from error
@@ -318,7 +322,12 @@ class Cluster:
     def submit(self, key: str, payload: Payload) -> None:
         """Take a job."""
         future = self._client.submit(
-            perform_job, self.work, dict(payload), key=f"keyhole-{key}-{time.time_ns()}", pure=False
+            # A key of its own each time: Dask would hand out the result of an equal one.
+            perform_job,
+            self.work,
+            dict(payload),
+            key=f"keyhole-{key}-{time.time_ns()}",
+            pure=False,
         )
         self._held[future] = key
 
@@ -331,7 +340,8 @@ class Cluster:
         ):
             time.sleep(0.002)
         for future in done:
-            key, error = self._held.pop(future), future.exception()
+            key = self._held.pop(future)
+            error = future.exception()
             yield key, future.result() if error is None else {"reason": f"{error!r}", "about": {}}
             future.release()
 

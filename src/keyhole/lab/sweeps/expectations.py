@@ -1,6 +1,4 @@
-"""Where the rows of a sweep should land: statistics of a column against a range, stated in the
-sweep file.
-"""
+"""Where the rows of a sweep should land: statistics of a column against a range."""
 
 from __future__ import annotations
 
@@ -44,6 +42,7 @@ def judge_expectations(rows: Table, expected: tuple[Mapping[str, Any], ...]) -> 
 def check_expectation(one: Mapping[str, Any]) -> None:
     """Raise unless an expectation says what it looks at and where that should land."""
     unknown = sorted(set(one) - _KEYS)
+    # An expectation without a range is met by anything.
     ranged = {"at_most", "at_least"} & set(one)
     counted = "equals" in one or one.get("statistic") in STATISTICS
     if unknown or "value" not in one or not ranged or not counted:
@@ -73,6 +72,7 @@ def _is_among(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
 def _measure_statistic(found: list[Any], one: Mapping[str, Any]) -> float | None:
     if "equals" in one:
         return statistics.fmean(value == one["equals"] for value in found) if found else None
+    # Cells may hold one number per seed: each counts.
     each = [
         one
         for value in found
@@ -83,11 +83,10 @@ def _measure_statistic(found: list[Any], one: Mapping[str, Any]) -> float | None
 
 
 def _describe_expectation(one: Mapping[str, Any], where: Mapping[str, Any]) -> str:
-    what = (
-        f"share of {one['value']} = {one['equals']}"
-        if "equals" in one
-        else f"{one['statistic']} of {one['value']}"
-    )
+    if "equals" in one:
+        what = f"share of {one['value']} = {one['equals']}"
+    else:
+        what = f"{one['statistic']} of {one['value']}"
     among = "".join(f", {name} = {value}" for name, value in where.items())
     bounds = [
         f"{name.replace('_', ' ')} {one[name]:g}" for name in ("at_least", "at_most") if name in one

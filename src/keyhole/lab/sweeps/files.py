@@ -18,6 +18,7 @@ from keyhole.lab.pages.sweep_page import check_figure
 from keyhole.lab.runs.tables import flatten_table
 from keyhole.lab.sweeps.expectations import check_expectation
 
+# A typing error in a range should end in a sentence, not in a million jobs.
 MOST = 100_000  # jobs of one sweep
 _KEYS = {"name", "about", "job", "base", "grid", "list", "figure", "expect"}
 
@@ -76,14 +77,17 @@ def _parse_sweep(data: Any, stem: str) -> Sweep:
     if extra := sorted(set(table) - _KEYS):
         raise InvalidInput(f"a sweep holds {', '.join(sorted(_KEYS))}; unknown {', '.join(extra)}.")
     name = str(table.get("name", stem))
+    # The name becomes that of a directory.
     if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
         raise InvalidInput(
             f"the name of a sweep has letters, digits, '-', '_' and '.'; got {name!r}."
         )
     entries = tuple(_nest_keys(entry) for entry in _expand_entries(table))
     for entry in entries:
+        # Every job is checked before the first one runs.
         parse_job(table["job"], entry)
-    expect, figure = tuple(table.get("expect", ())), table.get("figure")
+    expect = tuple(table.get("expect", ()))
+    figure = table.get("figure")
     for one in expect:
         check_expectation(one)
     if figure is not None:
@@ -92,13 +96,9 @@ def _parse_sweep(data: Any, stem: str) -> Sweep:
 
 
 def _expand_entries(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Base, then an entry of the list, then a point of the grid, each overriding what came
-    before.
-    """
-    base, grid = (
-        flatten_table(table.get("base", {})),
-        _expand_ranges(flatten_table(table.get("grid", {}))),
-    )
+    """Base, then an entry of the list, then a point of the grid: later ones win."""
+    base = flatten_table(table.get("base", {}))
+    grid = _expand_ranges(flatten_table(table.get("grid", {})))
     entries: Any = table.get("list", [{}])
     if not isinstance(entries, list):
         raise InvalidInput(f"list holds tables, each [[list]]; got {entries!r}.")
@@ -129,6 +129,7 @@ def _nest_keys(rows: Mapping[str, Any]) -> dict[str, Any]:
         *path, last = key.split(".")
         at = tree
         for name in path:
+            # Dotted keys such as model.width reach into fields that are dataclasses.
             at = at.setdefault(name, {})
         at[last] = value
     return tree
@@ -151,6 +152,7 @@ def _check_field_names(cls: type[Any], entry: Mapping[str, Any], where: str) -> 
     if extra := sorted(set(entry) - names):
         raise InvalidInput(f"{where} has no {', '.join(extra)}; it has {', '.join(sorted(names))}.")
     for name, value in entry.items():
+        # msgspec would pass over unknown names of a nested table.
         inner = next((t for t in (hints[name], *get_args(hints[name])) if is_dataclass(t)), None)
         if isinstance(inner, type) and isinstance(value, Mapping):
             _check_field_names(inner, value, f"{where}.{name}")  # pyright: ignore[reportUnknownArgumentType]

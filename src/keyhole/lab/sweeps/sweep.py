@@ -38,8 +38,10 @@ def run_sweep(job: SweepJob, *, work: tuple[Loader, Runner]) -> Record:
         raise InvalidInput(f"--workers is a whole number >= 0; got {job.workers}.")
     directory = Path(job.out) if job.out is not None else Path("runs") / sweep.name
     payloads = _collect_payloads(sweep, directory)
+    # The store has a lock of its own; this one keeps the page from being written twice.
     with hold_directory(directory):
         ran = _run_missing(job, sweep, payloads, directory / "store.sqlite", Work(*work))
+        # The file may have changed: rows of jobs it no longer names stay, unseen.
         rows = [row for row in read_rows(directory / "store.sqlite") if row.key in payloads]
         return _finish_sweep(job, sweep, directory, rows, ran)
 
@@ -50,6 +52,7 @@ def _run_missing(
     """Run and keep every job that the store lacks; how many there were."""
     with closing(Store(path)) as store:
         states = store.states()
+        # A failure is a result too, and is not repeated unasked.
         done = {DONE} if job.retry_failed else {DONE, FAILED}
         missing = {key: payload for key, payload in payloads.items() if states.get(key) not in done}
         if missing:
@@ -58,10 +61,9 @@ def _run_missing(
 
 
 def _collect_payloads(sweep: Sweep, directory: Path) -> dict[str, Payload]:
-    """The jobs by their keys; equal ones are one. Those that write go on in a directory of their
-    own.
-    """
+    """The jobs by their keys, equal ones once; each that writes has its own directory."""
     jobs = [parse_job(sweep.kind, entry) for entry in sweep.entries]
+    # Jobs that share a directory would overwrite each other.
     if any(getattr(job, name, None) for job in jobs for name in ("out", "resume", "force")):
         raise InvalidInput(
             "a sweep gives each of its jobs a directory of its own: leave out, resume and force"
@@ -74,17 +76,14 @@ def _collect_payloads(sweep: Sweep, directory: Path) -> dict[str, Payload]:
 
 
 def _place_job(job: Job, directory: Path) -> dict[str, Any]:
-    """Where a job writes, and that it goes on with what it finds there; a training writes where it
-    is asked to.
-    """
+    """Where a job writes, and that it goes on with what it finds there."""
     if isinstance(job, TrainJob) and not job.keep:
         return {"keep": False}
-    # nothing is trained that could be gone on with
+    place = {"out": str(directory / "jobs" / job.key)}
+    # Constructed weights are not trained: there is nothing that could be gone on with.
     if isinstance(job, TrainJob) and job.model == "constructed":
-        return {"out": str(directory / "jobs" / job.key), "force": True}
-    return (
-        {"out": str(directory / "jobs" / job.key), "resume": True} if hasattr(job, "resume") else {}
-    )
+        return {**place, "force": True}
+    return {**place, "resume": True} if hasattr(job, "resume") else {}
 
 
 def _choose_engine(job: SweepJob, count: int, work: Work) -> Engine:
@@ -94,19 +93,21 @@ def _choose_engine(job: SweepJob, count: int, work: Work) -> Engine:
 
 
 def _drive_engine(missing: dict[str, Payload], engine: Engine, store: Store, name: str) -> None:
-    """Keep the engine supplied and every outcome kept; what is in flight when this ends is run
-    again another time.
-    """
-    waiting, flying = iter(missing.items()), 0
+    """Keep the engine supplied and every outcome kept; what is in flight is run again."""
+    waiting = iter(missing.items())
+    flying = 0
     with closing(engine), _show_progress(name, len(missing)) as shown:
         left = len(missing)
         while left:
+            # The engine holds a window of jobs: what it holds is lost with it.
             while flying < engine.room and (pair := next(waiting, None)) is not None:
                 engine.submit(*pair)
                 flying += 1
             for key, outcome in engine.completed():
+                # Kept before it is counted: whatever happens next, this job is done.
                 store.put(_make_stored_row(key, missing[key], outcome))
-                flying, left = flying - 1, left - 1
+                flying -= 1
+                left -= 1
                 shown.advance()
 
 
@@ -122,7 +123,9 @@ class _Lines:
     """Progress as a line now and then, where there is no terminal."""
 
     def __init__(self, name: str, total: int) -> None:
-        self.name, self.total, self.count = name, total, 0
+        self.name = name
+        self.total = total
+        self.count = 0
         self.start = self.last = time.monotonic()
 
     def advance(self) -> None:
@@ -150,11 +153,9 @@ class _Bar:
 
 
 def _show_progress(name: str, total: int) -> AbstractContextManager[_Lines | _Bar]:
-    return (
-        _show_progress_bar(name, total)
-        if sys.stderr.isatty()
-        else _show_progress_lines(name, total)
-    )
+    # A bar is redrawn in place, which fills a log file with its every state.
+    show = _show_progress_bar if sys.stderr.isatty() else _show_progress_lines
+    return show(name, total)
 
 
 @contextmanager

@@ -1,6 +1,4 @@
-"""The transition job: from how many measurements on the least nuclear norm finds a matrix of low
-rank.
-"""
+"""The transition job: how many measurements the least nuclear norm needs."""
 
 from __future__ import annotations
 
@@ -43,6 +41,7 @@ def run_transition(job: TransitionJob) -> Record:
 def _measure_recovery_error(width: int, rank: int, count: int, rng: np.random.Generator) -> float:
     """Relative distance of the matrix of least nuclear norm from the one that was measured."""
     W = rng.normal(size=(width, rank)) @ rng.normal(size=(rank, width))
+    # Each measurement is a^T W b of Gaussian a and b.
     A, B = rng.normal(size=(2, count, width))
     found = minimise_nuclear_norm(A, B, np.einsum("ki,ij,kj->k", A, W, B)).W
     return float(np.linalg.norm(found - W) / np.linalg.norm(W))

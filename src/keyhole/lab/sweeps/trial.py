@@ -1,6 +1,4 @@
-"""The trial job: a model drawn, hidden and recovered, and the recovery measured against the
-truth.
-"""
+"""The trial job: a model drawn, hidden, recovered, and compared with the truth."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ _KEPT = (
 
 
 def run_trial(job: TrialJob) -> Record:
-    """Draw, hide, recover, compare. The record holds no time, so that equal trials have equal
-    records.
-    """
+    """Draw, hide, recover, compare."""
     truth = draw_random_model(job.model, rng=seed_generator(job.model.seed))
     oracle: Oracle = Chunked(
         Declared(simulate_policies(Local(truth), job.simulate, job.seed), read_declarations(job))
@@ -42,10 +38,12 @@ def run_trial(job: TrialJob) -> Record:
     if job.budget is not None:
         oracle = Budgeted(oracle, job.budget)
     found = learn(oracle, rng=seed_generator(job.seed), learner=job.learner, hints=read_hints(job))
+    # No time is kept: equal trials have equal records, on every machine.
     data = records.record_recovery(found)
     kept = {name: data[name] for name in _KEPT}
     asked = found.ledger.total(without="verify").sequences
     freedom = found.degrees_of_freedom
+    # Numbers asked over numbers to be known: 1 is the least.
     ratio = asked * truth.outputs / freedom if freedom else None
     error = _measure_distance(truth, found.model)
     said = (
@@ -77,10 +75,9 @@ def _is_number(text: str) -> bool:
 
 
 def _measure_distance(truth: Any, found: Any) -> float | None:
-    """Largest relative distance of the parameters modulo symmetry, where the models are of one
-    kind.
-    """
+    """Largest relative distance of the parameters modulo symmetry, where there is one."""
     try:
         return None if found is None else measure_model_gap(truth, found)[1].largest
+    # A model of another class than the truth has no distance from it.
     except InvalidInput:
         return None

@@ -52,6 +52,7 @@ def open_target(
         return _open_service(target, width, outputs, reaching or Reaching())
     if target.endswith(".onnx"):
         return _open_onnx_file(target, width, outputs)
+    # A path with a colon in it is still taken for package.module:NAME.
     if target.endswith(".safetensors") or (os.sep in target and ":" not in target):
         return _check_oracle_sizes(target, Local(load_askable_model(target)), width, outputs)
     if ":" not in target:
@@ -60,9 +61,7 @@ def open_target(
 
 
 def _open_in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
-    """What `package.module:NAME` holds: a callable, a torch module, or an oracle made of a part of
-    one.
-    """
+    """What `package.module:NAME` holds: a callable, a torch module, or an oracle."""
     return _check_oracle_sizes(
         target, oracle_of(_import_target(target), width, outputs), width, outputs
     )
@@ -74,14 +73,14 @@ def _check_oracle_sizes(
     """The oracle, where it has the sizes that were said."""
     if width not in (None, oracle.width):
         raise InvalidInput(f"{target} has tokens of width {oracle.width}; --width says {width}.")
+    # Many targets learn how many numbers they answer only with the first answer.
     if None not in (outputs, oracle.outputs) and outputs != oracle.outputs:
         raise InvalidInput(f"{target} answers {oracle.outputs} numbers; --outputs says {outputs}.")
     return oracle
 
 
 def load_askable_model(path: str) -> Any:
-    """A saved model as it is asked: a layer by its last row, and of a Transformer of one layer that
-    layer.
+    """A saved model as it is asked: a layer by its last row.
 
     The token map in front of a built or trained layer is not hidden: tokens are asked as it gives
     them. A layer with a residual or a trained network behind it is refused: recovered alone, it
@@ -116,6 +115,7 @@ def _open_service(
         from keyhole.oracles.http.service import HttpService
     except ImportError as error:
         raise InvalidInput(str(error)) from error
+    # A token on the command line would be seen by every user of the machine.
     token = os.environ.get(TOKEN) or None
     return HttpService(
         address, width, outputs, rate=reaching.rate, timeout=reaching.timeout, token=token
@@ -132,11 +132,13 @@ def _open_onnx_file(path: str, width: int | None, outputs: int | None) -> Oracle
 
 def choose_chunk_size(target: str) -> int:
     """Numbers of one entry of the transcript: few where an answer lost is an answer waited for."""
+    # What a kill loses is at most one chunk: over a network that is dear.
     return 1 << 19 if target.startswith(("http://", "https://")) else 1 << 22
 
 
 def _import_target(target: str) -> Any:
     module, _, path = target.partition(":")
+    # As `python -m` does: people name modules of the directory they are in.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -145,8 +147,10 @@ def _import_target(target: str) -> Any:
         raise InvalidInput(
             f"cannot import {module} ({error}). The current directory is on the path."
         ) from error
+    # Importing runs code of others, which may raise anything.
     except Exception as error:
         raise InvalidInput(f"importing {module} raised {type(error).__name__}: {error}.") from error
+    # NAME may have dots, such as Model.forward.
     for name in path.split("."):
         if not hasattr(found, name):
             raise InvalidInput(f"{module} has no {path!r}. Name a callable: {module}:NAME.")
@@ -185,6 +189,7 @@ def simulate_policies(oracle: Oracle, policies: Sequence[str], seed: int) -> Ora
     Raises:
         InvalidInput: a policy is not known, or its value makes no sense.
     """
+    # Both --simulate a,b and --simulate a --simulate b are understood.
     for policy in ",".join(policies).split(",") if policies else ():
         name, _, value = policy.partition("=")
         if name not in _POLICIES:
@@ -200,6 +205,7 @@ def simulate_policies(oracle: Oracle, policies: Sequence[str], seed: int) -> Ora
 
 def resume_noise(oracle: Any, asked: int) -> None:
     """Let simulated noise go on from where a run that is resumed had come to."""
+    # Noise is drawn by position; a resumed run must not draw the same noise for new questions.
     while oracle is not None:
         if isinstance(oracle, Noisy):
             oracle.position = asked
@@ -227,9 +233,7 @@ def load_tokens(path: str) -> Matrix:
 
 
 def load_bases(path: str) -> tuple[Matrix, ...]:
-    """Bases of subspaces: the tensors of a .safetensors file in the order of their names, or a .npy
-    of all of them.
-    """
+    """Bases of subspaces, one per head, from a .safetensors or .npy file."""
     from safetensors.numpy import load
 
     file = Path(path)
@@ -238,14 +242,12 @@ def load_bases(path: str) -> tuple[Matrix, ...]:
             f"no file of bases at {path}. Give a .safetensors or .npy file with one basis per head."
         )
     try:
-        found = (
-            [
-                np.asarray(basis, dtype=np.float64)
-                for _, basis in sorted(load(file.read_bytes()).items())
-            ]
-            if file.suffix == ".safetensors"
-            else list(np.asarray(np.load(file, allow_pickle=False), dtype=np.float64))
-        )
+        if file.suffix == ".safetensors":
+            held: Any = [basis for _, basis in sorted(load(file.read_bytes()).items())]
+        else:
+            held = np.load(file, allow_pickle=False)
+        found = [np.asarray(basis, dtype=np.float64) for basis in held]
+    # A file of another kind makes safetensors and numpy raise what they like.
     except Exception as error:
         raise InvalidInput(f"{path} cannot be read as bases ({error}).") from error
     if not found or any(basis.ndim != 2 for basis in found):
@@ -281,9 +283,7 @@ def hash_file(target: str) -> str | None:
 
 def label_target(target: str) -> str:
     """A short name for run directories."""
-    name = (
-        Path(target).stem
-        if os.sep in target or target.endswith((".safetensors", ".onnx"))
-        else target.rpartition(":")[2]
-    )
+    name = target.rpartition(":")[2]
+    if os.sep in target or target.endswith((".safetensors", ".onnx")):
+        name = Path(target).stem
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "target"

@@ -1,6 +1,4 @@
-"""Output policies an owner may choose, what the best extractor does against each, and what to say
-of it.
-"""
+"""Output policies an owner may choose, what is tried against each, and the verdict."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NOTHING = 1e-6  # error of W up to which a policy keeps nothing back
+# Error of W up to which hardly anything is kept back.
 LITTLE = 1e-2
 PROTECTS = 0.3  # error of W from which the recovered weights are of little use
 
@@ -54,12 +53,13 @@ _COUNT = "what was not asked for is not known: there are fewer answers than para
 
 
 def list_policies(cost: int, size: float, bound: float) -> list[Policy]:
-    """What is tried: `cost` queries in full precision, answers of typical `size`, a ball of radius
-    `bound`.
-    """
+    """What is tried, for answers of typical `size` that `cost` queries give away."""
     inside = f"token-bound={bound!r}"
+    # A hundredth of the answers: what an owner might accept; one digit reads well.
     noise = float(f"{0.01 * size:.0e}")
+    # Budgets below what exact recovery takes; at the full cost a budget is no policy.
     shares = tuple({"budget": max(1, int(share * cost))} for share in (0.25, 0.5, 0.75))
+    # Averaging over n answers shrinks noise by sqrt(n): 16 show the trend.
     repeats = tuple({"repeats": count} for count in (1, 4, 16))
     return [
         Policy("full precision", (), "nothing is kept back"),
@@ -101,26 +101,24 @@ def judge_error(error: float | None) -> str:
         return "no protection"
     if error <= LITTLE:
         return "hardly any protection"
-    return (
-        "a blurred copy leaks"
-        if error < PROTECTS
-        else "protection against this extractor, at this cost"
-    )
+    if error < PROTECTS:
+        return "a blurred copy leaks"
+    return "protection against this extractor, at this cost"
 
 
 def describe_policy(policy: Policy, attempts: Sequence[Mapping[str, Any]], of: str) -> str:
     """One paragraph on a policy, from what the attempts reached; errors are of W or of answers."""
     last = attempts[-1]
-    judged = (
-        judge_error(last["error"])
-        if of == "W"
-        else "not judged, since no model that was tried is the target"
-    )
+    judged = judge_error(last["error"])
+    # Thresholds are of W; an error of answers says nothing about weights.
+    if of != "W":
+        judged = "not judged, since no model that was tried is the target"
     said = f"{policy.name[0].upper()}{policy.name[1:]}: {judged}."
     if last["error"] is None:
         return (
             f"{said} {last['queries']:,} queries ended with {last['verdict']}. {last['sentence']}"
         )
+    # The first and the last attempt show what asking more buys.
     shown = [a for a in (attempts[0], last) if a["error"] is not None][-len(attempts) :]
     reached = ", ".join(f"{a['queries']:,} queries give {of} to {a['error']:.0e}" for a in shown)
     return f"{said} {reached}: {policy.why}." if of == "W" else f"{said} {reached}."

@@ -21,6 +21,7 @@ def draw_random_model(model: RandomModel, *, rng: np.random.Generator) -> Any:
         raise InvalidInput(f"--rank lies between 0 and the width {model.width}; got {model.rank}.")
     hidden = 4 * model.width if model.hidden is None else model.hidden
     shared: dict[str, Any] = {"outputs": model.outputs, "scale": model.scale, "rng": rng}
+    # Functions, so that only the model that is asked for draws from the generator.
     makers: dict[str, Callable[[], Any]] = {
         "head": lambda: Head.random(model.width, rank=model.rank, biases=model.biases, **shared),
         "multihead": lambda: MultiHead.random(

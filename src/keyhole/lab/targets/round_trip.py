@@ -1,6 +1,4 @@
-"""The loop: a unit, built or trained, is hidden behind an oracle, recovered from answers, and
-scored on its task.
-"""
+"""The round trip: a unit is hidden, recovered from answers, and scored on its task."""
 
 from __future__ import annotations
 
@@ -32,10 +30,9 @@ def put_back_head(model: Transformer, head: Head) -> Transformer:
 
 
 def sample_task_inputs(model: Transformer, task: Task, rng: np.random.Generator) -> Sequences:
-    """Inputs of every kind the task has; sets whose queries are known, where those are found by a
-    program.
-    """
+    """Inputs of every kind the task has; of known sets where a program finds queries."""
     phi = model.blocks[0].map
+    # Queries of unknown sets would each cost a linear program.
     if isinstance(task, SparseAverage) and isinstance(phi, SetQueries) and phi.known:
         z = np.concatenate([task.sample(1, rng=rng)[..., : task.dimension] for _ in range(_EACH)])
         return build_set_sequences(task, z, phi.known)
@@ -47,6 +44,7 @@ def make_round_trip(model: Any, task: Task, *, rng: np.random.Generator) -> dict
     layer = (
         model.blocks[0].layer if isinstance(model, Transformer) and len(model.blocks) == 1 else None
     )
+    # The last row of several heads, or of third order, is not one head.
     if not isinstance(layer, SelfAttention) or len(layer.Q) > 1:
         return {
             "verdict": None,
@@ -54,6 +52,7 @@ def make_round_trip(model: Any, task: Task, *, rng: np.random.Generator) -> dict
         }
     hidden = layer.read_last()
     found = learn(Local(hidden), rng=rng)
+    # Drawn after the recovery, from the same generator: the learner has not seen them.
     X = sample_task_inputs(model, task, rng)
     before = float(task.error(model(X), X).max())
     data = {

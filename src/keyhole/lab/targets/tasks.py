@@ -19,6 +19,7 @@ def pose_task(name: str, job: TaskSizing, **known: Any) -> Task:
         "radius": job.radius,
         "nodes": job.nodes,
     }
+    # Jobs call the size of a vector width, as models do; tasks call it dimension.
     own = {"dimension" if key == "width" else key: value for key, value in known.items()}
     return task_named(
         name, **{key: own.get(key) if value is None else value for key, value in given.items()}

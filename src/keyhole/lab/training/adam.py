@@ -1,6 +1,4 @@
-"""Adam, written out: torch's own brings its compiler along, which takes longer to load than a small
-training takes.
-"""
+"""Adam, written out: torch's own takes longer to load than a small training."""
 
 from __future__ import annotations
 
@@ -12,13 +10,13 @@ from torch import Tensor
 
 from keyhole.lab.training.nets.token_reading import Weights
 
+# The constants of the paper and of torch, so that results compare.
 _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 
 
 @dataclass(slots=True)
 class Adam:
-    r"""Steps of size rate $\hat m / (\sqrt{\hat v} + 10^{-8})$, entry by entry, so that no seed
-    feels another.
+    r"""Steps of size rate $\hat m / (\sqrt{\hat v} + 10^{-8})$, entry by entry.
 
     Args:
         weights: what is trained, changed in place.
@@ -41,12 +39,15 @@ class Adam:
     def step(self, rate: float) -> None:
         """One step along the gradients, which are cleared."""
         self.taken += 1
+        # Means begin at zero; dividing by these undoes the bias of early steps.
         first, second = 1.0 - _FIRST**self.taken, sqrt(1.0 - _SECOND**self.taken)
         for name, part in self.weights.items():
             gradient = part.grad
             if gradient is None:
                 continue
-            m, v = self.mean[name].lerp_(gradient, 1.0 - _FIRST), self.square[name]
+            m = self.mean[name].lerp_(gradient, 1.0 - _FIRST)
+            v = self.square[name]
             v.mul_(_SECOND).addcmul_(gradient, gradient, value=1.0 - _SECOND)
+            # Entry by entry: no seed feels another that is trained beside it.
             part.addcdiv_(m, v.sqrt().div_(second).add_(_SMALL), value=-rate / first)
             part.grad = None

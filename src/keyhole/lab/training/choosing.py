@@ -35,6 +35,7 @@ def choose_reading(job: TrainJob, lesson: Lesson[Any], embed: int) -> TokenReadi
     """How a job's net reads tokens."""
     values = lesson.columns.values
     kind = job.codes or "one-hot"
+    # Random codes of about 2 ln N numbers are already nearly orthogonal.
     usual = {"random": ceil(1 + 2 * log(values)), "learned": embed, "resampled": 128}.get(
         kind, values
     )
@@ -42,14 +43,13 @@ def choose_reading(job: TrainJob, lesson: Lesson[Any], embed: int) -> TokenReadi
 
 
 def _choose_unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
-    linear, embed, task = (
-        job.model == "linear-attention",
-        job.embed or lesson.task.length,
-        lesson.task,
-    )
+    linear = job.model == "linear-attention"
+    embed = job.embed or lesson.task.length
+    task = lesson.task
     reading = choose_reading(job, lesson, embed)
     sizes = {"embed": embed, "heads": job.heads, "tied": job.tied}
     if lesson.labels:
+        # A flag unit has one head whose share is the answer.
         if linear or job.tied or job.heads > 1:
             raise InvalidInput(
                 f"on {task.name} an attention unit answers the share of one head's weight on real"
@@ -71,21 +71,24 @@ def _choose_third_order(job: TrainJob, lesson: Lesson[Any]) -> Choice:
 
 
 def _choose_mlp(job: TrainJob, lesson: Lesson[Any]) -> Choice:
-    hidden, task = job.hidden or 256, lesson.task
+    hidden = job.hidden or 256
+    task = lesson.task
     reading = choose_reading(job, lesson, hidden)
     net = MlpNet(reading, task.length, task.outputs, hidden, job.layers, lesson.labels)
     return Choice(net, {"hidden": hidden, "layers": job.layers})
 
 
 def _choose_recurrent(job: TrainJob, lesson: Lesson[Any]) -> Choice:
-    hidden, task = job.hidden or 128, lesson.task
+    hidden = job.hidden or 128
+    task = lesson.task
     reading = choose_reading(job, lesson, hidden)
     net = RecurrentNet(reading, task.outputs, job.model, hidden, job.layers, labels=lesson.labels)
     return Choice(net, {"hidden": hidden, "layers": job.layers, "passes": net.passes})
 
 
 def _choose_layers(job: TrainJob, lesson: Lesson[Any]) -> Choice:
-    task, embed = lesson.task, job.embed or 32
+    task = lesson.task
+    embed = job.embed or 32
     hidden = job.hidden or 4 * embed
     reading = choose_reading(job, lesson, embed)
     net = LayersNet(
@@ -112,7 +115,7 @@ MODELS: dict[str, Callable[[TrainJob, Lesson[Any]], Choice]] = {
     "layers": _choose_layers,
 }
 _RATES = {"attention": 1e-2, "linear-attention": 1e-2, "third-order": 1e-2}  # others 1e-3
-# units on labels, which a smaller rate leaves half-way
+# A smaller rate leaves units on labels half-way.
 _FLAG_RATES = {"attention": 0.3, "third-order": 0.02}
 
 
@@ -131,6 +134,7 @@ def choose_net(job: TrainJob, lesson: Lesson[Any]) -> Choice:
         raise InvalidInput(
             f"--model is one of {', '.join(MODELS)}, constructed; got {job.model!r}."
         )
+    # Only averaging names positions that a query could be summed over.
     if job.tied and (lesson.labels or not job.model.endswith("attention")):
         raise InvalidInput("--tied is for attention and linear-attention on sparse-average.")
     if job.codes == "resampled" and (

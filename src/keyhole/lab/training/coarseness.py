@@ -1,6 +1,4 @@
-"""How coarse the numbers may be that people send to run trained models, before these fail their
-task.
-"""
+"""How coarse the numbers may be that people send to run trained models."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
 
 _WRONG = 0.05  # of the labels of a sequence that may be wrong
+# Strictly below 1/q, whatever rounding does.
 _BELOW = 0.99
 _SAMPLED = 8  # inputs of each kind the task has
 
@@ -36,6 +35,7 @@ def measure_coarseness(
     task = lesson.task
     allowed = _WRONG if lesson.labels else _BELOW / task.q
     numbers = [_count_query_numbers(model) for model in models]
+    # Each model is asked its own inputs, however many stand before it.
     streams = rng.spawn(len(models))
     found = [
         effective_bits(model, task, allowed=allowed, rng=one, sampled=_SAMPLED).bits
@@ -53,6 +53,7 @@ def _count_query_numbers(model: Any) -> int:
     sizes = [
         layer.Q.shape[0] * layer.Q.shape[2] for layer in layers if isinstance(layer, SelfAttention)
     ]
+    # One layer of another kind would send numbers that are not counted here.
     if not sizes or len(sizes) < len(layers):
         raise InvalidInput(
             "--effective-bits is for models of standard attention: attention and layers."

@@ -1,6 +1,4 @@
-"""Constructed weights measured as trained ones are: on the same fresh inputs, with the same
-errors.
-"""
+"""Constructed weights measured as trained ones are, on the same fresh inputs."""
 
 from __future__ import annotations
 
@@ -21,6 +19,7 @@ _SEEN = 200  # sequences the simple predictors are fitted to
 
 def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, dict[str, Any]]:
     """The smallest weights that are known, on the tests of every seed, and their sizes."""
+    # One set of weights for all seeds: only the tests differ.
     built = build(lesson.task, rng=open_stream(job.seed, Purpose.WEIGHTS))
     seeds = range(job.seed, job.seed + job.seeds)
     tests = [_draw_examples(lesson, seed, Purpose.TESTS, job.tests) for seed in seeds]
@@ -31,6 +30,7 @@ def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, di
         "aligned": [],
         "best_steps": [0] * job.seeds,
     }
+    # Pages of trained and of constructed weights read the same fields.
     curve |= {"stopped": [None] * job.seeds}
     lines = lesson.lines(tests[0], _draw_examples(lesson, job.seed, Purpose.CHECKS, _SEEN))
     size = built.size

@@ -18,17 +18,18 @@ _LEAST = 20  # sequences of a length
 # Weight on a set against N others is kept by scores that grow like ln N; multiplying scores by ln N
 # / ln n, n the length trained on, gives longer inputs what they need.
 def measure_at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
-    """Errors at other lengths, with scores as trained and, for resampled codes, with scores that
-    grow like ln N.
-    """
-    own, best = trainer.supply, trainer.best
+    """Errors at other lengths; for resampled codes also with scores that grow like ln N."""
+    own = trainer.supply
+    best = trainer.best
     grown = job.codes == "resampled" and own.lesson.task.length > 1
     rows: dict[str, list[Any]] = {"lengths": list(job.lengths), "errors": []} | (
         {"scaled": []} if grown else {}
     )
     for length in job.lengths:
         lesson = replace(own.lesson, task=replace(own.lesson.task, length=length))
+        # Codes of positions that training never saw are drawn anew.
         reading = replace(own.reading, kind="resampled", columns=lesson.columns)
+        # Long sequences cost more: fewer of them take about as long.
         size = max(_LEAST, job.tests * own.lesson.task.length // (5 * length))
         tests = Supply(lesson, reading, own.seeds, own.batch, None).held_out(Purpose.TESTS, size)
         rows["errors"].append([float(e) for e in trainer.errors(best, tests)])
@@ -39,9 +40,7 @@ def measure_at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
 
 
 def join_length_errors(parts: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Errors at other lengths of all groups of seeds, with their medians, and those at the last
-    length.
-    """
+    """Errors at other lengths of all groups of seeds, with their medians."""
     known = [part for part in parts if part is not None]
     if not known:
         return None

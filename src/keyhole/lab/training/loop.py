@@ -1,6 +1,4 @@
-"""The loop: Adam with a warm-up and a cosine, seeds side by side; checked, stopped early, kept and
-gone on with.
-"""
+"""The loop: Adam on seeds side by side, checked, stopped early, kept, gone on with."""
 
 from __future__ import annotations
 
@@ -96,6 +94,7 @@ class Progress:
 def pin_torch_thread() -> Generator[None]:
     """Torch inside runs on one thread: two on a busy machine are many times slower."""
     before = torch.get_num_threads()
+    # Small products gain nothing from threads, and lose much to waiting.
     torch.set_num_threads(1)
     try:
         yield
@@ -115,9 +114,13 @@ class Trainer:
 
     def __init__(self, net: Net, supply: Supply, course: Course, identity: str = "") -> None:
         """Weights to begin with."""
-        self.net, self.supply, self.course, self.identity = net, supply, course, identity
+        self.net = net
+        self.supply = supply
+        self.course = course
+        self.identity = identity
         starts = [net.initial(open_stream(seed, Purpose.WEIGHTS)) for seed in supply.seeds]
         self.weights: Weights = {
+            # Drawn in numpy, seed by seed: a seed's weights do not depend on its neighbours.
             name: tensor_of(np.stack([start[name] for start in starts])).float()
             for name in starts[0]
         }
@@ -129,6 +132,7 @@ class Trainer:
         self.progress = Progress(best=[inf] * count, best_steps=[0] * count, stopped=[-1] * count)
         self.best = {name: part.detach().clone() for name, part in self.weights.items()}
         self.step = 0
+        # Drawn once: errors of different steps are of the same inputs.
         self.checks = supply.held_out(Purpose.CHECKS, course.checks)
 
     @property
@@ -147,6 +151,7 @@ class Trainer:
         """
         every = self.course.keep_every
         while not self.ended():
+            # After a checkpoint this step may have been measured already.
             if self.step % self.course.check_every == 0 and not self._checked():
                 self._check()
                 if self.ended():
@@ -159,9 +164,7 @@ class Trainer:
             self._check()
 
     def _checked(self) -> bool:
-        """Whether the weights of this step have been measured, as those of a checkpoint may have
-        been.
-        """
+        """Whether the weights of this step, perhaps of a checkpoint, have been measured."""
         return self.progress.steps[-1:] == [self.step]
 
     def ended(self) -> bool:
@@ -179,6 +182,7 @@ class Trainer:
         """The loss of each seed."""
         answers = self.net(w, batch.X, batch.codes)
         if self.supply.lesson.labels:
+            # Nets answer log-odds: from probabilities small losses would cancel.
             return functional.binary_cross_entropy_with_logits(
                 answers, batch.Y, reduction="none"
             ).mean(dim=(1, 2, 3))
@@ -186,13 +190,10 @@ class Trainer:
 
     @torch.no_grad()
     def errors(self, w: Weights, batch: Batch) -> Array:
-        """Of each seed: the squared error over that of answering zero, or the share of wrong
-        labels.
-        """
-        wrong, size = (
-            np.zeros(len(batch.X)),
-            batch.Y.square().sum(dim=-1).mean(dim=(1, 2)).double().numpy(),
-        )
+        """Of each seed: relative squared error, or the share of wrong labels."""
+        wrong = np.zeros(len(batch.X))
+        size = batch.Y.square().sum(dim=-1).mean(dim=(1, 2)).double().numpy()
+        # A chunk at a time bounds the memory that a check takes.
         for start in range(0, batch.X.shape[1], _CHUNK):
             part = batch.part(slice(start, start + _CHUNK))
             answers = self.net(w, part.X, part.codes)
@@ -205,22 +206,24 @@ class Trainer:
                 )
             else:
                 seen = (answers - part.Y).square().sum(dim=-1).double()
+            # A seed that diverged must count as the worst, not as unknown.
             wrong += seen.nan_to_num(nan=inf).sum(dim=(1, 2)).numpy()
         wrong /= batch.X.shape[1] * batch.X.shape[2]
         return wrong if self.supply.lesson.labels else wrong / size
 
     def _check(self) -> None:
-        """Measure every seed, remember its best weights, and stop it where it does not get better
-        any more.
-        """
-        seen, progress = self.errors(self.weights, self.checks), self.progress
+        """Measure every seed, remember its best weights, stop it where it gets no better."""
+        seen = self.errors(self.weights, self.checks)
+        progress = self.progress
         progress.steps.append(self.step)
         progress.errors.append([float(error) for error in seen])
         for k, error in enumerate(seen):
+            # It is trained on beside the others, but its best weights stand.
             if progress.stopped[k] >= 0:
                 continue
             if error < progress.best[k]:
-                progress.best[k], progress.best_steps[k] = float(error), self.step
+                progress.best[k] = float(error)
+                progress.best_steps[k] = self.step
                 for name, part in self.weights.items():
                     self.best[name][k] = part.detach()[k]
             elif self.course.patience is not None:
@@ -235,6 +238,7 @@ class Trainer:
         weights = self.net.attention(self.weights, part.X, part.codes)
         if weights is None:
             return
+        # A diverged seed has no attention to show.
         if weights[0, 0].isfinite().all():
             self._picture(_widen_to_float64(weights[0, 0]))
         ideal = [self.supply.lesson.members(x.double().numpy()) for x in part.X]
@@ -247,6 +251,7 @@ class Trainer:
         """Keep the first picture, an early one and the last."""
         held = self.progress.pictures
         held[self.step] = weights
+        # The first check after a tenth of the training shows attention taking shape.
         early = next((step for step in sorted(held) if step >= 0.1 * self.course.steps), self.step)
         for step in set(held) - {min(held), early, self.step}:
             del held[step]
@@ -268,6 +273,7 @@ class Trainer:
                 f"mean.{name}": _widen_to_float64(self.adam.mean[name]),
                 f"square.{name}": _widen_to_float64(self.adam.square[name]),
             }
+        # Pictures of early steps could not be made again.
         tensors |= {f"picture.{step}": picture for step, picture in self.progress.pictures.items()}
         about = {"kind": "checkpoint", "identity": self.identity, "step": str(self.step)}
         write_tensors(path, about | {"progress": json.dumps(self.progress.plain())}, tensors)
@@ -283,19 +289,16 @@ class Trainer:
             raise DifferentRun(
                 f"{path} is a checkpoint of another training. Use --force to start anew."
             )
-        self.step, held = (
-            int(about["step"]),
-            {name: tensor_of(a).float() for name, a in tensors.items()},
-        )
+        self.step = int(about["step"])
+        held = {name: tensor_of(a).float() for name, a in tensors.items()}
         for name, part in self.weights.items():
             part.data.copy_(held[f"now.{name}"])
             self.best[name].copy_(held[f"best.{name}"])
+        # Adam's correction depends on how many steps it has taken.
         self.adam.taken = self.step
         for name in self.trained:
-            self.adam.mean[name], self.adam.square[name] = (
-                held[f"mean.{name}"],
-                held[f"square.{name}"],
-            )
+            self.adam.mean[name] = held[f"mean.{name}"]
+            self.adam.square[name] = held[f"square.{name}"]
         pictures = {int(name[8:]): tensors[name] for name in tensors if name.startswith("picture.")}
         self.progress = Progress(**json.loads(about["progress"]), pictures=pictures)
 

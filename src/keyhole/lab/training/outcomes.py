@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 from keyhole._arrays import Matrix
 from keyhole.lab.jobs import TrainJob
+from keyhole.lab.runs.command_lines import format_command_line
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.tasks import SparseAverage, sizes_of
 
@@ -38,6 +38,9 @@ class Outcome:
     pictures: dict[int, Matrix]
 
 
+_MEASURES = {True: "share of wrong labels", False: "squared error over that of answering zero"}
+
+
 def describe_training(
     job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came: Outcome
 ) -> dict[str, Any]:
@@ -60,11 +63,7 @@ def describe_training(
         "batch": job.batch,
         "seed": job.seed,
         "seeds": job.seeds,
-        "measure": (
-            "share of wrong labels"
-            if lesson.labels
-            else "squared error over that of answering zero"
-        ),
+        "measure": _MEASURES[lesson.labels],
         "errors": errors,
         "error": spread,
         "accuracy": _measure_right_labels(spread) if lesson.labels else None,
@@ -93,15 +92,14 @@ def _measure_right_labels(spread: Mapping[str, float]) -> dict[str, float]:
 
 def _measure_spread(values: list[float]) -> dict[str, float]:
     """Least, middle and largest over the seeds; empty where there are none."""
-    return (
-        {"min": min(values), "median": statistics.median(values), "max": max(values)}
-        if values
-        else {}
-    )
+    if not values:
+        return {}
+    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
 def _find_medians(rows: list[list[float]]) -> list[float]:
     """Over the seeds, check by check."""
+    # Seeds that stopped early have fewer checks: no median of the others alone.
     shortest = min((len(row) for row in rows), default=0)
     return [statistics.median(row[k] for row in rows) for k in range(shortest)]
 
@@ -110,26 +108,28 @@ def _find_medians(rows: list[list[float]]) -> list[float]:
 # the direction of all ones and m - 1 others, which are alike: of the error of the mean of all, 1 -
 # q/N, a share (N - m)/(N - 1) stays.
 def _find_linear_optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
-    """The least error of linear attention of this width, where the task has one; the ranks of heads
-    add up.
-    """
-    task, width = lesson.task, sizes.get("embed")
+    """The least error of linear attention of this width, where the task has one."""
+    task = lesson.task
+    width = sizes.get("embed")
     if not isinstance(task, SparseAverage) or task.at_most or width is None or task.length < 2:
         return {}
-    # layers divide their width among heads
+    # Layers divide their width among heads, units give each head the whole of it.
     rank = width if "hidden" in sizes else width * sizes.get("heads", 1)
     kept = max(0, task.length - rank) / (task.length - 1)
     return {"linear_optimum": (1.0 - task.q / task.length) * kept}
 
 
 def _describe_outcome(data: dict[str, Any]) -> str:
-    error, seeds, on = data["error"], data["seeds"], data["samples"]
+    error = data["error"]
+    seeds = data["seeds"]
+    on = data["samples"]
     taught = "fresh sequences every step" if on is None else f"{on:,} sequences"
     kind = data["model_name"]
     said = (
         f"{kind[0].upper()}{kind[1:]} trained on {taught} of {data['task']} for {data['steps']:,}"
         " steps: "
     )
+    # Nothing was trained, and the sentence must not say so.
     if not data["parameters"]:
         said = f"Constructed weights on {data['task']}: "
     if data["accuracy"] is not None:
@@ -157,37 +157,20 @@ def list_training_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     if data["lengths"] is not None:
         told = data["lengths"]
         for k, length in enumerate(told["lengths"]):
-            grown = (
-                f", with scores times ln N {told['median_scaled'][k]:.3g}"
-                if "scaled" in told
-                else ""
-            )
-            rows.append((f"length {length}", f"{told['median_errors'][k]:.3g}{grown}"))
+            said = f"{told['median_errors'][k]:.3g}"
+            if "scaled" in told:
+                said += f", with scores times ln N {told['median_scaled'][k]:.3g}"
+            rows.append((f"length {length}", said))
     if "round_trip" in data:
         rows.append(("round trip", data["round_trip"]["sentence"].removeprefix("Round trip: ")))
     if "effective_bits" in data:
         rows.append(("effective bits", data["effective_bits"]["sentence"]))
     rows.append(("seconds", f"{data['seconds']['total']:.1f}"))
-    return (
-        *rows,
-        *(
-            [("model", data["model"]), ("page", f"{data['run']}/report.html")]
-            if "run" in data
-            else []
-        ),
-    )
+    if "run" in data:
+        rows += [("model", data["model"]), ("page", f"{data['run']}/report.html")]
+    return tuple(rows)
 
 
 def format_train_command(job: TrainJob) -> str:
-    """The words that ask the same again."""
-    words = ["keyhole", "train", job.task]
-    for item in fields(job):
-        value = getattr(job, item.name)
-        if item.name in ("task", "keep", "out", "resume", "force") or value == item.default:
-            continue
-        option = f"--{item.name.replace('_', '-')}"
-        several: list[Any] = list(value) if isinstance(value, tuple) else [value]  # pyright: ignore[reportUnknownArgumentType]
-        words += (
-            [option] if value is True else [word for one in several for word in (option, str(one))]
-        )
-    return shlex.join(words)
+    """The words that ask the same again; whether a run is kept is not part of the question."""
+    return format_command_line("train", replace(job, keep=None), "task")

@@ -1,5 +1,4 @@
-"""Where batches come from: every number of a run follows from its seed and the step, so that a run
-can be gone on with.
+"""Where batches come from: each follows from the seed and the step alone.
 
 A seed has a stream of its own for every purpose and every block of steps. Seeds trained side by
 side therefore see what they would see alone.
@@ -68,6 +67,7 @@ class Supply:
     def steps(self) -> int:
         """Steps of a block."""
         task = self.lesson.task
+        # Resampled codes are the largest part of a block.
         codes = self.reading.width * task.length if self.reading.kind == "resampled" else 0
         return max(
             1,
@@ -83,12 +83,14 @@ class Supply:
         number, within = divmod(step, self.steps)
         held, block = self._block
         if held != number or block is None:
+            # Drawn many steps at a time: calls of numpy cost more than the numbers.
             block = _stack_seeds([self._drawn(seed, number) for seed in self.seeds], self.steps)
             self._block = number, block
         return block.part(within)
 
     def _drawn(self, seed: int, number: int) -> tuple[Array, ...]:
-        rng, size = open_stream(seed, Purpose.BATCHES, number), self.steps * self.batch
+        rng = open_stream(seed, Purpose.BATCHES, number)
+        size = self.steps * self.batch
         if self.samples is None:
             X = self.lesson.draw(size, rng=rng)
             Y = self.lesson.targets(X)

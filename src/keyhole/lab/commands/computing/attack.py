@@ -1,6 +1,4 @@
-"""The attack job: an input on which a saved model of sparse averaging fails, put to the model
-itself.
-"""
+"""The attack job: an input on which a saved model of sparse averaging fails."""
 
 from __future__ import annotations
 
@@ -44,6 +42,7 @@ def run_attack(job: AttackJob) -> Record:
 
 def _find_own_sizes(model: Any, task: str) -> dict[str, int]:
     """Sizes of the task that a baseline knows itself."""
+    # Attention reads any length and says nothing of the task it was made for.
     if task != "sparse-average" or not isinstance(model, Mlp | Recurrent):
         return {}
     dimension = len(model.z)
@@ -62,6 +61,7 @@ def _record_attack_failure(found: Attack) -> dict[str, Any]:
             "targets": None,
             "error": None,
         }
+    # The input that fails comes first; its twin shows that the model cannot tell them apart.
     order = [found.worst, 1 - found.worst]
     return {
         "input": found.inputs[order[0]],
@@ -105,6 +105,7 @@ def draw_random_baseline(job: SampleJob) -> Mlp | Recurrent:
     }.items():
         if size < 1:
             raise InvalidInput(f"--{name} is a whole number >= 1; got {size}.")
+    # A state of more bits than a double has is not rounded at all.
     if not 1 <= job.state_bits <= UNROUNDED:
         raise InvalidInput(f"--state-bits lies between 1 and {UNROUNDED}; got {job.state_bits}.")
     rng = seed_generator(job.seed)

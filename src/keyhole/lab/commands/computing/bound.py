@@ -1,6 +1,4 @@
-"""The bound job: one verdict for a task and the sizes of a model, with the plane around it when a
-page is asked for.
-"""
+"""The bound job: one verdict for a task and sizes, with the plane around it on a page."""
 
 from __future__ import annotations
 
@@ -37,6 +35,7 @@ from keyhole.lab.targets.tasks import pose_task
 from keyhole.models.files import write_atomically
 from keyhole.tasks import Task, sizes_of
 
+# About two to a doubling: the staircase of the plane is drawn through them.
 _PLANE_BITS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)
 _SENT = 24  # bits of a number in the conversation of the page
 _TOKENS = 64  # a longer conversation is not drawn
@@ -72,6 +71,7 @@ def _open_bound_directory(job: BoundJob) -> AbstractContextManager[Path | None]:
 
 
 def _judge_sizes(job: BoundJob, task: Task) -> Bound:
+    # Networks without attention have bounds of their own.
     if job.hidden is not None or job.state_bits is not None:
         return bound_network(
             task, hidden=job.hidden, state_bits=job.state_bits, accuracy=job.accuracy
@@ -94,13 +94,15 @@ def _judge_sizes(job: BoundJob, task: Task) -> Bound:
         accuracy=job.accuracy,
         residual=job.residual,
         positional=job.positional,
+        # Without a generator nothing is built, and the verdict rests on inequalities alone.
         rng=seed_generator(job.seed) if job.build else None,
     )
 
 
 def _record_bound(found: Bound) -> dict[str, Any]:
     """What the contract names, and what it rests on."""
-    told, sizes = found.inequality, found.sizes
+    told = found.inequality
+    sizes = found.sizes
     return {
         "task": found.task.name,
         "task_sizes": sizes_of(found.task),
@@ -147,6 +149,7 @@ def _record_built_model(built: Built) -> dict[str, Any]:
 
 def _list_bound_rows(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     rows = [("verdict", found.verdict.name)]
+    # What was built and checked assumes nothing of the class.
     if found.verdict is not BoundVerdict.ENOUGH:
         rows += [("assumes", one) for one in found.assumptions]
     if found.inequality is not None and found.inequality.growth:
@@ -159,14 +162,13 @@ def _list_bound_rows(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str
 
 def _record_bound_pictures(found: Bound, job: BoundJob) -> dict[str, Any]:
     """The plane around what was asked, and a conversation of the model that was built."""
+    # The inequalities along the plane are for attention of order two.
     plane = None if found.sizes is None or job.order != 2 else _measure_plane(found, found.sizes)
     return {"plane": plane, "conversation": _hold_conversation(found, seed_generator(job.seed))}
 
 
 def measure_job_plane(job: BoundJob) -> dict[str, Any]:
-    """The plane around what a job asks, without building anything: for whoever draws it again and
-    again.
-    """
+    """The plane around what a job asks, without building anything."""
     found = _judge_sizes(replace(job, build=False), pose_task(job.task, job))
     return {
         "plane": (
@@ -176,19 +178,19 @@ def measure_job_plane(job: BoundJob) -> dict[str, Any]:
 
 
 def _measure_plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
-    """For numbers of so many bits, the least size that is not provably too small; the asked point;
-    what was built.
-    """
+    """For numbers of so many bits, the least size that is not provably too small."""
     axis = choose_axis(found.inequality)
     lower: list[list[int | None]] = []
     for bits in _PLANE_BITS:
         least = find_least_open(
             found.task, replace(sizes, bits=float(bits), fixed=None, format=None), axis
         )
+        # From this size on the search gives up: no size is enough as far as is known.
         lower.append([bits, least if least < LARGEST else None])
     asked = [getattr(sizes, axis), sizes.bits if isfinite(sizes.bits) else None]
     size = None if found.built is None else found.built.size
     enough = None if found.gap is None else found.gap.enough
+    # What was built itself beats what is only known to be enough.
     if size is not None:
         point: list[float | None] | None = [getattr(size, axis), size.bits]
     else:
@@ -199,6 +201,7 @@ def _measure_plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
 def _hold_conversation(found: Bound, rng: np.random.Generator) -> dict[str, Any] | None:
     """Two people run the model that was built on one input."""
     built = found.built
+    # People exchange messages about standard attention; others have no such protocol here.
     if built is None or found.task.length > _TOKENS or not is_standard(built):
         return None
     talk = converse(built.model, found.task.sample(1, rng=rng), bits=_SENT)

@@ -25,8 +25,10 @@ _SIZES = ("length", "q", "modulus", "radius", "nodes")
 def run_build(job: BuildJob) -> Record:
     """Find the smallest weights that hold, write them and their page, return the record."""
     start = time.perf_counter()
+    # The round trip draws apart, so that asking for it does not change the weights.
     rng, trip = seed_generator(job.seed).spawn(2)
-    task, form = pose_build_task(job), _choose_number_format(job)
+    task = pose_build_task(job)
+    form = _choose_number_format(job)
     room = Room(job.embed, job.value_width, job.heads, job.layers)
     found = survey_recipes(task, accuracy=job.accuracy, number_format=form, room=room, rng=rng)
     data: dict[str, Any] = {
@@ -37,15 +39,15 @@ def run_build(job: BuildJob) -> Record:
     }
     try:
         best = found.best
+    # That nothing fits is an answer, with the frontier as its reason.
     except DoesNotFit as refusal:
         frontier = {"frontier": _record_frontier(found), "refused": dict(found.refused)}
         return Record(
             {"status": "DOES_NOT_FIT", "sentence": str(refusal), **data, "model": None, **frontier},
             REFUSED,
         )
-    with open_run_directory(
-        f"build-{task.name}", out=job.out, resume=None, force=job.force
-    ) as directory:
+    name = f"build-{task.name}"
+    with open_run_directory(name, out=job.out, resume=None, force=job.force) as directory:
         path = directory / "model.safetensors"
         save(best.model, path)
         data = {
@@ -56,9 +58,8 @@ def run_build(job: BuildJob) -> Record:
         }
         data |= {"model": str(path), "frontier": _record_frontier(found)}
         data |= {"refused": dict(found.refused), "run": str(directory)}
-        data |= (
-            {"round_trip": make_round_trip(best.model, task, rng=trip)} if job.round_trip else {}
-        )
+        if job.round_trip:
+            data["round_trip"] = make_round_trip(best.model, task, rng=trip)
         data |= {
             "seconds": {"total": time.perf_counter() - start},
             "command": _format_build_command(job),
@@ -76,6 +77,7 @@ def run_build(job: BuildJob) -> Record:
 
 def _choose_example(best: Built, X: Stack) -> Stack:
     """The input whose tokens have the most different answers."""
+    # An input on which all tokens answer alike would show nothing.
     chosen = int(best.task.target(X).std(axis=1).sum(axis=1).argmax())
     return X[chosen : chosen + 1]
 
@@ -96,7 +98,8 @@ def _choose_number_format(job: BuildJob) -> str | int | None:
 
 def _record_weights(best: Built) -> dict[str, Any]:
     """The chosen weights as the contract names them."""
-    size, seen = best.size, best.checked
+    size = best.size
+    seen = best.checked
     return {
         "construction": best.construction,
         "size": {
@@ -114,9 +117,7 @@ def _record_weights(best: Built) -> dict[str, Any]:
 
 
 def _record_frontier(found: Survey) -> dict[str, Any]:
-    """Every point that was built, smallest first, and the bits that no smaller model can do
-    without.
-    """
+    """Every point that was built, smallest first, and the bits that any model needs."""
     points = [
         {
             "construction": b.construction,
@@ -131,11 +132,10 @@ def _record_frontier(found: Survey) -> dict[str, Any]:
 
 def _describe_weights(best: Built, found: Survey) -> str:
     size = best.size
-    doing = (
-        f"compute{'s' * (size.layers == 1)}"
-        if best.proved
-        else f"{'is' if size.layers == 1 else 'are'} meant for"
-    )
+    doing = "computes" if size.layers == 1 else "compute"
+    # Without a proof for every input the sentence claims an intention, not a fact.
+    if not best.proved:
+        doing = "is meant for" if size.layers == 1 else "are meant for"
     said = (
         f"{_describe_shape(best)} of key width {size.embed} in {best.format} ({best.construction}) "
     )
@@ -146,6 +146,7 @@ def _describe_weights(best: Built, found: Survey) -> str:
         asked = best.certificate.sampled or f"{best.checked.inputs:,} inputs, not every one"
         said += f" That is a sample ({asked}), and no proof covers the others."
     said += f" Numbers of {size.bits} bits were seen to hold."
+    # One-hot keys look like a poor choice: that there is no better one needs saying.
     if best.construction == "one-hot keys":
         said += " One-hot keys are the smallest known at this length."
     if found.limit is not None:
@@ -156,20 +157,20 @@ def _describe_weights(best: Built, found: Survey) -> str:
 
 def _describe_shape(best: Built) -> str:
     """Layers and heads in words."""
-    size, layer = best.size, best.model.blocks[-1].layer
+    size = best.size
+    layer = best.model.blocks[-1].layer
     if size.layers == size.heads == 1:
         order = layer.order if isinstance(layer, TensorAttention) else 2
         return f"One attention unit{f' of order {order}' * (order > 2)}"
     heads = f" of {size.heads} heads" if size.heads > 1 else ""
-    return (
-        f"One attention layer{heads}"
-        if size.layers == 1
-        else f"{size.layers} attention layers{heads}"
-    )
+    count = "One attention layer" if size.layers == 1 else f"{size.layers} attention layers"
+    return count + heads
 
 
 def _list_build_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    size, seen, held = data["size"], data["checked"], data["certificate"]
+    size = data["size"]
+    seen = data["checked"]
+    held = data["certificate"]
     rows = [
         ("construction", data["construction"]),
         ("size", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in size.items())),
@@ -212,10 +213,5 @@ def _format_build_command(job: BuildJob) -> str:
     ):
         value = getattr(job, name)
         words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    return " ".join(
-        [
-            *words,
-            *(["--at-most"] if job.at_most else []),
-            *(["--round-trip"] if job.round_trip else []),
-        ]
-    )
+    words += ["--at-most"] * job.at_most + ["--round-trip"] * job.round_trip
+    return " ".join(words)

@@ -1,6 +1,4 @@
-"""The training job: seeds trained, measured on fresh inputs, written down as numpy models, and
-shown.
-"""
+"""The training job: seeds trained, measured on fresh inputs, kept as numpy models."""
 
 from __future__ import annotations
 
@@ -53,6 +51,7 @@ def run_train(job: TrainJob) -> Record:
     check_training_job(job)
     lesson = choose_lesson(pose_task(job.task, job), job.inputs)
     _check_measures(job, lesson)
+    # Torch is loaded only where something is trained.
     choice = None if job.model == CONSTRUCTED else _choose_net(job, lesson)
     with _open_training_directory(job) as directory:
         came, sizes = _train_or_construct(job, lesson, choice, directory)
@@ -69,6 +68,7 @@ def run_train(job: TrainJob) -> Record:
         data |= {} if choice is None else _find_torch_version()
         record = Record(data, 0, list_training_rows(data))
         if directory is not None:
+            # Sweeps train without a page, and then need not load what draws it.
             from keyhole.lab.pages import training_page
 
             write_atomically(directory / "record.json", record.json() + b"\n")
@@ -88,10 +88,9 @@ def _train_or_construct(
 
 
 def _measure_trained_models(job: TrainJob, lesson: Lesson[Any], came: Outcome) -> dict[str, Any]:
-    """What built models are asked too: the round trip of the best model, and effective bits of
-    every one.
-    """
-    best, rng = came.models[int(np.argmin(came.errors))], seed_generator(job.seed)
+    """The round trip of the best model and effective bits of every one, where asked for."""
+    best = came.models[int(np.argmin(came.errors))]
+    rng = seed_generator(job.seed)
     told: dict[str, Any] = {}
     if job.round_trip:
         from keyhole.lab.targets.round_trip import make_round_trip
@@ -130,6 +129,7 @@ def check_training_job(job: TrainJob) -> None:
         raise InvalidInput(
             f"--lengths are whole numbers >= 2; got {', '.join(map(str, job.lengths))}."
         )
+    # Raises where the seed makes no sense.
     seed_generator(job.seed)
 
 
@@ -146,6 +146,7 @@ def _check_measures(job: TrainJob, lesson: Lesson[Any]) -> None:
             " trained on."
         )
     for length in job.lengths:
+        # A task checks its own sizes: a length it refuses is refused now.
         replace(lesson.task, length=length)
 
 
@@ -160,6 +161,7 @@ def _choose_net(job: TrainJob, lesson: Lesson[Any]) -> Choice:
 def _find_torch_version() -> dict[str, str]:
     import torch
 
+    # The build, such as +cpu, is the machine's business.
     return {"torch": str(torch.__version__).partition("+")[0]}
 
 
@@ -175,6 +177,7 @@ def _open_training_directory(job: TrainJob) -> AbstractContextManager[Path | Non
 
 def _check_resumable(directory: Path, seed: int) -> None:
     """Raise where a directory holds a run, but none with checkpoints that begin with this seed."""
+    # An empty directory may be resumed: a sweep always says so.
     held = [*directory.glob("checkpoint-*.safetensors"), *directory.glob("record.json")]
     if held and not (directory / f"checkpoint-{seed}.safetensors").is_file():
         raise DifferentRun(
@@ -194,14 +197,13 @@ def train_seeds(
     with pin_torch_thread():
         parts = [_train_group(job, lesson, choice, directory, group) for group in groups]
     curves = [part.curve for part in parts]
+    # Groups that were stopped early have fewer checks.
     longest = max((curve["steps"] for curve in curves), key=len)
     curve: dict[str, Any] = {"steps": longest}
     for name in ("errors", "aligned", "best_steps", "stopped"):
         curve[name] = [row for one in curves for row in one[name]]
-    models, errors = (
-        [m for part in parts for m in part.models],
-        [e for part in parts for e in part.errors],
-    )
+    models = [m for part in parts for m in part.models]
+    errors = [e for part in parts for e in part.errors]
     return replace(
         parts[0],
         errors=errors,
@@ -224,6 +226,7 @@ def _train_group(
     from keyhole.lab.training.supply import Supply
 
     rate = choose_rate(job.model, lesson.labels) if job.rate is None else job.rate
+    # Twenty checks make a curve and cost little beside the training.
     every = job.check_every or max(1, job.steps // 20)
     course = Course(
         job.steps, rate, job.warm_up, every, job.patience, keep_every=job.checkpoint_every
@@ -253,6 +256,7 @@ def _train_group(
 def _identify_checkpoint(job: TrainJob, seeds: tuple[int, ...]) -> str:
     """What a checkpoint must be of, to be gone on with."""
     return (
+        # Where and how often a run is kept does not change what it computes.
         replace(job, keep=None, out=None, resume=False, force=False, checkpoint_every=1).key
         + f"-{seeds[0]}"
     )
@@ -270,6 +274,7 @@ def _make_progress_printer(job: TrainJob, seeds: tuple[int, ...]) -> Callable[[i
                 f" {job.steps}\n"
             )
 
+    # Jobs of a sweep report through their driver.
     return tell if job.keep is not False else lambda step: None
 
 

@@ -1,6 +1,4 @@
-"""The audit job: which output policy keeps how much back, measured by an extractor against each of
-them.
-"""
+"""The audit job: how much each output policy keeps back, measured by an extractor."""
 
 from __future__ import annotations
 
@@ -37,15 +35,15 @@ _EACH = 4
 
 
 def run_audit(job: AuditJob) -> Record:
-    """Try every policy, write the page, return the record; what was done before is not asked
-    again.
-    """
+    """Try every policy, write the page, return the record; nothing is asked twice."""
     start = time.perf_counter()
+    # Attempts use the seed itself: held-out sequences must not be those an attempt asks.
     rng = seed_generator(job.seed).spawn(1)[0]
     target = Declared(
         open_target(job.target, width=job.width, outputs=job.outputs, reaching=job),
         read_declarations(job),
     )
+    # A Gaussian token has about this norm.
     bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
     check_positive("--ball, the bound on tokens,", bound)
     name = f"audit-{label_target(job.target)}"
@@ -62,6 +60,7 @@ def run_audit(job: AuditJob) -> Record:
                 record_target_failure(error, 0) | {"target": job.target, "run": str(directory)},
                 REFUSED,
             )
+        # A policy cannot be judged by a target that fails by itself.
         except _Stopped as stopped:
             return Record(stopped.record | {"run": str(directory)}, REFUSED)
         data = _record_audit(job, target, rows, truth, bound, directory) | {
@@ -82,14 +81,14 @@ class _Stopped(Exception):
 
 
 def _claim_directory(job: AuditJob, width: int, directory: Path) -> None:
-    """Write down what the directory is for, or check it; with --force, forget what was held out
-    there.
+    """Write down what the directory is for, or check it.
 
     Raises:
         DifferentRun: the directory holds something else.
         InvalidInput: it holds an audit that is neither to go on nor to be replaced.
     """
     mine = {name: getattr(job, name) for name in ("target", "seed", "ball", *_list_declarations())}
+    # Resuming with other options would mix answers of two audits.
     text = msgspec.json.encode(mine | {"digest": hash_file(job.target), "width": width})
     path = directory / "audit.json"
     held = path.read_bytes() if path.exists() else None
@@ -131,13 +130,18 @@ class _Tried:
     """Attempts made against the policies, each a learn job in a directory of its own."""
 
     def __init__(self, job: AuditJob, directory: Path, X: list[Stack], truth: list[Matrix]) -> None:
-        self.job, self.directory, self.X, self.truth = job, directory, X, truth
+        self.job = job
+        self.directory = directory
+        self.X = X
+        self.truth = truth
+        # Errors of W need a W: of other classes only answers are compared.
         self.reference: Head | None = None
         self.made: dict[Path, dict[str, Any]] = {}
         self.done = 0
 
     def everything(self, bound: float) -> list[dict[str, Any]]:
         """Every policy in turn, the first one giving what the others are compared with."""
+        # What it costs without any policy is the yardstick of budgets.
         first = self.attempt("full precision", (), {})
         model = _load_attempt_model(first["model"]) if _is_attempt_verified(first) else None
         self.reference = model if isinstance(model, Head) else None
@@ -171,6 +175,7 @@ class _Tried:
         """One learn job, taken from its record where it was finished before."""
         about = "-".join([name, *(f"{key}-{value}" for key, value in options.items())])
         place = self.directory / "".join(c if c.isalnum() else "-" for c in about).strip("-")
+        # The first attempt is also that of the first policy, and is not made twice.
         if place not in self.made:
             self.made[place] = (
                 _read_finished_attempt(place) if self.job.resume else None
@@ -201,6 +206,7 @@ class _Tried:
         run_learn(LearnJob(self.job.target, simulate=simulate, **shared, **out, **options))
         record = msgspec.json.decode((place / "record.json").read_bytes())
         if _has_target_failed(record):
+            # All further attempts would fail alike.
             raise _Stopped(record)
         return record
 
@@ -230,11 +236,11 @@ class _Tried:
         return distance(self.reference, model).W
 
     def _function_error(self, model: Model) -> float:
-        """Root-mean-square error on held-out sequences, relative to the answers, up to a positive
-        factor per output.
-        """
-        truth, said = np.concatenate(self.truth), np.concatenate([model(X) for X in self.X])
+        """Relative error on held-out sequences, up to a positive factor per output."""
+        truth = np.concatenate(self.truth)
+        said = np.concatenate([model(X) for X in self.X])
         squares = np.maximum((said * said).sum(axis=0), 1e-300)
+        # Labels do not show the scale of V: it is fitted before answers are compared.
         scale = np.maximum((truth * said).sum(axis=0) / squares, 0.0)
         return rms(truth - scale * said) / max(rms(truth), 1e-300)
 
@@ -247,9 +253,8 @@ def _read_finished_attempt(place: Path) -> dict[str, Any] | None:
 
 
 def _has_target_failed(record: dict[str, Any]) -> bool:
-    """The target raised, or answered nonsense of its own accord: a policy can push answers out of a
-    format's range.
-    """
+    """Whether the target raised, or answered nonsense of its own accord."""
+    # A policy can push answers out of a format's range; then it is to blame, not the target.
     return record["status"] == "TARGET_FAILED" or (
         record["status"] == "BAD_ANSWER" and not record["options"].get("simulate")
     )
@@ -257,6 +262,7 @@ def _has_target_failed(record: dict[str, Any]) -> bool:
 
 def _load_attempt_model(path: str | None) -> Model | None:
     model = load(path) if path else None
+    # A whole layer answers every row; held-out answers are of the last one.
     return None if isinstance(model, SelfAttention) else model
 
 
@@ -278,6 +284,7 @@ def _record_audit(
     first = rows[0]["attempts"][0]
     said = f"{len(rows) - len(keep)} of {len(rows)} output policies do not protect this target"
     said = f"{said}; {', '.join(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else f"{said}."
+    # Where there is no W to compare, no policy has a verdict.
     alone = rows[0]["protects"] is not None
     if not alone:
         said = (

@@ -18,19 +18,20 @@ def run_compare(job: CompareJob) -> Record:
     a, b = (load_askable_model(path) for path in (job.a, job.b))
     names, apart = measure_model_gap(a, b)
     parts = {name: getattr(apart, name) for name in names}
+    # Distances of heads and of networks count different units.
     of = "heads" if hasattr(apart, "heads") else "hidden"
     counts = list(getattr(apart, of, ()))
-    same = len(set(counts)) <= 1
     units = "heads" if of == "heads" else "hidden units"
     sentence = (
         f"The models differ by {apart.largest:.1e} at most, relatively, once the order of {units}"
         " no longer counts."
-        if same
-        else (
+    )
+    # Units that do nothing are not counted: other numbers of them are other functions.
+    if len(set(counts)) > 1:
+        sentence = (
             f"The models have {counts[0]} and {counts[1]} {units} that act: they are different"
             " functions."
         )
-    )
     data = {"sentence": sentence, "distance": parts, "largest": apart.largest, of: counts}
     return Record(data, 0, tuple((name, f"{value:.2e}") for name, value in parts.items()))
 
@@ -47,7 +48,5 @@ def measure_model_gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
         raise InvalidInput(
             f"models of one kind are compared; got {type(a).__name__} and {type(b).__name__}."
         )
-    return (
-        tuple(item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)),
-        gap,
-    )
+    names = [item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)]
+    return tuple(names), gap

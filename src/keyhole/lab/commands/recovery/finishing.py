@@ -11,6 +11,7 @@ from keyhole.models.files import write_atomically
 
 def finish_recovery_run(record: Record, directory: Path) -> Record:
     """Write a record and its page."""
+    # The record first: a page can be drawn again from it.
     write_atomically(directory / "record.json", record.json() + b"\n")
     write_atomically(
         directory / "report.html", recovery_page.draw_recovery_page(record.data, directory).encode()

@@ -51,6 +51,7 @@ def run_learn(job: LearnJob) -> Record:
     rng = seed_generator(job.seed)
     opened = open_target(job.target, width=job.width, outputs=job.outputs, reaching=job)
     target = simulate_policies(opened, job.simulate, job.seed)
+    # Counted innermost: these are the questions the target itself was asked.
     timed = Counted(Declared(target, read_declarations(job)))
     hints = read_hints(job)
     learner = choose_learner(job.learner, hints, read_imperfection(timed))
@@ -68,10 +69,12 @@ def run_learn(job: LearnJob) -> Record:
             )
             try:
                 recovery = learn(watched, rng=rng, learner=job.learner, hints=hints)
+            # Refused before anything was asked: an empty transcript would block the directory.
             except InvalidInput:
                 if recorded is not None:
                     recorded.discard_if_empty()
                 raise
+            # A target that fails is a finding: what was answered is kept and can be resumed.
             except OracleError as error:
                 asked = timed.ledger.total().sequences + count_asked_again(target)
                 data = record_target_failure(error, asked if recorded is None else recorded.charged)
@@ -119,14 +122,13 @@ def read_hints(job: Hinting) -> Hints:
 def _wrap_target(
     job: LearnJob, timed: Counted, directory: Path, stack: ExitStack
 ) -> tuple[Oracle, Recorded | None]:
-    """Target < transcript < chunks < budget: a budget counts what a kill lost, and no chunk is
-    asked twice.
-    """
+    """Target < transcript < chunks < budget: no chunk is asked twice."""
     oracle: Oracle = timed
     recorded = None
     if job.record:
         identity = {
             "target": job.target,
+            # Another file under the same name is another target.
             "digest": hash_file(job.target),
             "width": timed.width,
             **{
@@ -139,6 +141,7 @@ def _wrap_target(
         }
         oracle = recorded = Recorded(oracle, directory / "transcript.sqlite", identity)
         stack.callback(recorded.close)
+        # A resumed run counts what it has asked already.
         if job.budget is not None and job.budget < recorded.charged:
             raise InvalidInput(
                 f"the run in {directory} has already asked {recorded.charged} queries; "
@@ -166,6 +169,7 @@ def record_target_failure(error: OracleError, asked: int) -> dict[str, Any]:
         f"The run stopped: {error} What was answered before is kept; mend the target and use"
         " --resume."
     )
+    # The record of a failed run has every field of the others, so that readers need no cases.
     keys = (
         "class",
         "reason",
@@ -197,6 +201,7 @@ def list_recovery_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     phases = ", ".join(f"{name} {count}" for name, count in asked["by_phase"].items())
     rows.append(("queries", f"{asked['total']:,}" + (f" ({phases})" if phases else "")))
     if data["degrees_of_freedom"] is not None:
+        # Each query answers so many numbers.
         limit = -(-data["degrees_of_freedom"] // (data["outputs"] or 1))
         rows.append(
             ("limit", f"{limit:,} queries for {data['degrees_of_freedom']:,} degrees of freedom")

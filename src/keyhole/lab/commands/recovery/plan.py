@@ -20,10 +20,12 @@ from keyhole.oracles import Imperfection
 
 def run_plan(job: PlanJob) -> Record:
     """What a recovery would cost, before a single query."""
-    width, outputs = job.width, job.outputs
+    width = job.width
+    outputs = job.outputs
     if job.target is not None:
         oracle = open_target(job.target, width=width, outputs=outputs)
-        width, outputs = oracle.width, outputs or oracle.outputs
+        width = oracle.width
+        outputs = outputs or oracle.outputs
     if width is None or width < 1:
         raise InvalidInput(
             "a plan needs --width (a whole number >= 1) or a TARGET that knows its own; got"
@@ -70,6 +72,7 @@ def _choose_planned_learner(job: PlanJob, stated: Imperfection) -> str:
         raise InvalidInput(
             f"--accuracy goes with the learner tolerant (or auto); got {job.learner}."
         )
+    # Theorem 6.1 bounds the worst error; a random one has no worst.
     if job.accuracy is not None and (stated.noise != 0 or stated.levels is not None):
         raise InvalidInput(
             "--accuracy is promised for errors up to a tolerance, not for random noise or labels."
@@ -86,9 +89,7 @@ def _has_tolerance_promise(job: PlanJob, stated: Imperfection) -> bool:
 
 
 def _find_promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
-    """`tolerance` and `guarantee` by Theorem 6.1, `standard_error` by the tilted simplex; None
-    where silent.
-    """
+    """`tolerance` and `guarantee` by Theorem 6.1, `standard_error` by the tilted simplex."""
     said: dict[str, Any] = dict.fromkeys(("tolerance", "guarantee", "standard_error"))
     if (
         job.norm_bound is not None
@@ -100,10 +101,12 @@ def _find_promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, 
             said["tolerance"] = largest_tolerance(
                 width, job.norm_bound, job.margin, job.accuracy, math.inf
             )
+            # Without a declared tolerance the promise is that of the largest one allowed.
             tolerance = tolerance or said["tolerance"]
         promised = guarantee(width, job.norm_bound, job.margin, tolerance)
         said["guarantee"] = {"W": promised.eps_W, "v": promised.eps_v}
     elif stated.noise > 0 and stated.token_bound is not None and stated.levels is None:
+        # By the tilted simplex, of one answer each, while scores are small.
         once = 12.0 * math.sqrt(3.0) * stated.noise / stated.token_bound**3
         said["standard_error"] = once / math.sqrt(job.repeats)
     return said

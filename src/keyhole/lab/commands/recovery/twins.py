@@ -27,6 +27,7 @@ def run_twins(job: TwinsJob) -> Record:
     model = _load_heads(job.model)
     name = f"twins-{label_target(job.model)}"
     with open_run_directory(name, out=job.out, resume=None, force=job.force) as directory:
+        # Twins of an earlier model would be taken for those of this one.
         for old in directory.glob("twin-*.safetensors"):
             old.unlink()
         found = twins(model, rng=rng)
@@ -84,6 +85,7 @@ def _describe_twins(path: str, found: tuple[Twin, ...]) -> str:
     if not found:
         return f"No twin of {path} is known: a residual acts, and W is not held as factors."
     sure = sum(twin.certificate.outcome is Outcome.HOLDS for twin in found)
+    # The sentence claims no more than the certificates hold.
     if sure < len(found):
         return (
             f"{sure} of {len(found)} twins of {path} were seen to answer alike; see the"

@@ -32,6 +32,7 @@ def run_verify(job: VerifyJob) -> Record:
         Declared(simulate_policies(target, job.simulate, job.seed), read_declarations(job))
     )
     try:
+        # Verification costs queries like everything else.
         oracle = timed if job.budget is None else Budgeted(timed, job.budget)
         seen = verify(oracle, model, rng=seed_generator(job.seed), bars=load_bars(job.model))
     except OracleError as error:

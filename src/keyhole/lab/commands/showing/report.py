@@ -1,6 +1,4 @@
-"""The report job: the page of one run again, or one page that compares several; from records, never
-from a recovery.
-"""
+"""The report job: the page of one run again, or of several, from records alone."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.report_jobs import ReportJob
-from keyhole.lab.pages.comparison_page import draw_comparison_page as comparison
+from keyhole.lab.pages.comparison_page import draw_comparison_page
 from keyhole.lab.pages.run_page import KEPT, draw_run_page
 from keyhole.lab.runs.directories import hold_directory, make_new_directory
 from keyhole.lab.runs.reading import SavedRun, guard_drawing, read_run
@@ -27,15 +25,14 @@ def run_report(job: ReportJob) -> Record:
     """
     if not job.runs:
         raise InvalidInput("report needs at least one RUN, a directory such as runs/TIME-NAME.")
+    # A run that is named twice is compared once.
     runs = [read_run(path) for path in dict.fromkeys(job.runs)]
+    # The summary fits a screen: a row on figures takes the place of another.
     room = LINES - job.figures
     summaries = [guard_drawing(run, summarise_record, run.kind, run.data, room) for run in runs]
     with _choose_report_directory(job, runs) as directory:
-        path = (
-            _write_run_page(runs[0], directory)
-            if len(runs) == 1
-            else _write_comparison_page(runs, directory)
-        )
+        path = directory / "report.html"
+        _write_page(runs, path)
         figures = _write_run_figures(runs, directory) if job.figures else []
         data: dict[str, Any] = {
             "sentence": _describe_runs(runs),
@@ -43,9 +40,9 @@ def run_report(job: ReportJob) -> Record:
             "report": str(path),
             "figures": figures,
         }
-        rows = (
-            summaries[0] if len(runs) == 1 else [(run.name, _shorten_sentence(run)) for run in runs]
-        )
+        rows = summaries[0]
+        if len(runs) > 1:
+            rows = [(run.name, _shorten_sentence(run)) for run in runs]
         more = [("figures", f"{len(figures)} files in {directory / 'figures'}")] if figures else []
         return Record(data, 0, (*rows, *more, ("page", str(path))))
 
@@ -55,9 +52,10 @@ def _choose_report_directory(job: ReportJob, runs: list[SavedRun]) -> AbstractCo
     if job.out is None:
         return nullcontext(runs[0].directory if len(runs) == 1 else make_new_directory("report"))
     directory = Path(job.out)
-    own = len(runs) == 1 and directory.resolve() == runs[0].directory.resolve()
-    if own:
+    # A report in its own run needs no lock: the record beside it is not touched.
+    if len(runs) == 1 and directory.resolve() == runs[0].directory.resolve():
         return nullcontext(directory)
+    # A page in another run's directory would replace that run's own.
     if (directory / "record.json").exists():
         raise InvalidInput(
             f"{directory} holds a run, whose report would be lost. Choose another --out."
@@ -65,22 +63,17 @@ def _choose_report_directory(job: ReportJob, runs: list[SavedRun]) -> AbstractCo
     return hold_directory(directory)
 
 
-def _write_run_page(run: SavedRun, directory: Path) -> Path:
-    """The page of a run; one that shows more than the record holds is kept."""
-    path = directory / "report.html"
-    if run.kind in KEPT and path.is_file():
-        return path
-    write_atomically(path, draw_run_page(run).encode())
-    return path
-
-
-def _write_comparison_page(runs: list[SavedRun], directory: Path) -> Path:
-    path = directory / "report.html"
-    write_atomically(path, comparison(runs).encode())
-    return path
+def _write_page(runs: list[SavedRun], path: Path) -> None:
+    """The page of one run, or of all beside each other."""
+    if len(runs) > 1:
+        write_atomically(path, draw_comparison_page(runs).encode())
+    # A page that shows more than its record holds could not be drawn again as it was.
+    elif runs[0].kind not in KEPT or not path.is_file():
+        write_atomically(path, draw_run_page(runs[0]).encode())
 
 
 def _write_run_figures(runs: list[SavedRun], directory: Path) -> list[str]:
+    # Matplotlib is an extra, and slow to load.
     from keyhole.lab.pages.figures.paper_figures import write_figures
 
     named = zip(_choose_prefixes(runs), runs, strict=True)
@@ -92,12 +85,11 @@ def _write_run_figures(runs: list[SavedRun], directory: Path) -> list[str]:
 
 
 def _choose_prefixes(runs: list[SavedRun]) -> list[str]:
-    """What the figures of each run begin with: its name where there are several, and a number where
-    names are alike.
-    """
+    """What the figures of each run begin with, so that none overwrites another."""
     if len(runs) == 1:
         return [""]
     names = ["".join(c if c.isalnum() or c in "-_." else "-" for c in run.name) for run in runs]
+    # Two runs of one name, from different places, would write the same files.
     alike = len(set(names)) < len(names)
     return [f"{k}-{name}-" if alike else f"{name}-" for k, name in enumerate(names, start=1)]
 
@@ -118,6 +110,4 @@ def _record_run(run: SavedRun, rows: list[tuple[str, str]]) -> dict[str, Any]:
 
 def _shorten_sentence(run: SavedRun) -> str:
     sentence = str(run.data.get("sentence") or "")
-    return (
-        f"{run.kind}: {sentence}" if len(sentence) <= 150 else f"{run.kind}: {sentence[:150]} ..."
-    )
+    return f"{run.kind}: {sentence[:150]}{' ...' * (len(sentence) > 150)}"

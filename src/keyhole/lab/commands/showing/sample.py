@@ -15,12 +15,12 @@ from keyhole.models import save
 
 def run_sample(job: SampleJob) -> Record:
     """Draw a model and write it."""
-    model = (
-        draw_random_baseline(job)
-        if job.kind in BASELINES
-        else draw_random_model(job, rng=seed_generator(job.seed))
-    )
+    if job.kind in BASELINES:
+        model = draw_random_baseline(job)
+    else:
+        model = draw_random_model(job, rng=seed_generator(job.seed))
     path = Path(job.out or f"{job.kind}.safetensors")
+    # A model somebody trained or recovered must not be lost to an example.
     if path.exists() and not job.force:
         raise InvalidInput(f"{path} exists. Use --force to overwrite it, or another --out.")
     save(model, path)

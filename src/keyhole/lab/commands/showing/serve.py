@@ -18,13 +18,14 @@ from keyhole.lab.targets.opening import TOKEN, label_target, open_target, simula
 
 
 def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Record:
-    """Serve a model until stopped; the record says what was served, another one, for `tell`, that
-    it is ready.
-    """
+    """Serve a model until stopped; `tell` gets a record as soon as it is ready."""
     start = time.perf_counter()
     oracle = open_target(job.model, width=job.width, outputs=job.outputs)
+    # Noise that could be foretold from a default seed would hide nothing.
     seed = secrets.randbits(63) if job.seed is None else job.seed
-    accounts, limits = Accounts(job.budget, job.rate), Limits(request_bytes=job.request_bytes)
+    accounts = Accounts(job.budget, job.rate)
+    limits = Limits(request_bytes=job.request_bytes)
+    # An empty variable means no token, not a token that is empty.
     token = os.environ.get(TOKEN) or None
     black = Black(
         simulate_policies(oracle, job.policy, seed),
@@ -38,18 +39,8 @@ def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Re
         _announce_address(address, job, token)
         if tell is not None:
             sizes = {"width": oracle.width, "outputs": oracle.outputs}
-            tell(
-                Record(
-                    {
-                        "ready": True,
-                        "address": address,
-                        "name": black.name,
-                        **sizes,
-                        "pid": os.getpid(),
-                    },
-                    0,
-                )
-            )
+            said = {"ready": True, "address": address, "name": black.name}
+            tell(Record({**said, **sizes, "pid": os.getpid()}))
 
     server = Server(black, job.host, job.port, ready, known_as=job.known_as)
     server.serve_until_stopped()
@@ -71,10 +62,9 @@ def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Re
 def _announce_address(address: str, job: ServeJob, token: str | None) -> None:
     """Say on standard error where the model is, and to whom."""
     host = urlsplit(address).hostname or ""
-    caution = (
-        ""
-        if ipaddress.ip_address(host).is_loopback or token
-        else f"; {TOKEN} is not set: anyone may ask"
-    )
+    caution = ""
+    # Beyond this machine nothing but a token keeps strangers from spending the model's answers.
+    if not (ipaddress.ip_address(host).is_loopback or token):
+        caution = f"; {TOKEN} is not set: anyone may ask"
     sys.stderr.write(f"serving {job.model} at {address} (Ctrl-C stops it{caution})\n")
     sys.stderr.flush()

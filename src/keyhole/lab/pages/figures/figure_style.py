@@ -1,6 +1,4 @@
-"""How figures for papers look: the colours and marks of every picture, fonts embedded, SVG and PDF
-together.
-"""
+"""How figures for papers look: the colours and marks of every picture."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ from keyhole.errors import InvalidInput
 from keyhole.models.files import write_atomically
 
 Paths = Iterator[Path]
+# Papers are white: the light colours of the palette.
 COLOURS = {name: light for name, (light, _) in palette.COLOURS.items()}
 COLOURS["truth"] = COLOURS["ink"]
 MARKS = {"truth": "o", "ours": "o", "limit": "o", "built": "s", "peer": "^", "bad": "x"}
@@ -56,14 +55,14 @@ def import_matplotlib() -> Any:
 def open_sheet(
     finding: str, columns: int = 1, *, size: tuple[float, float] = (4.6, 3.0)
 ) -> Generator[tuple[Any, list[Any]]]:
-    """A figure with its axes in one row, its title the finding; `size` is of one of them, in
-    inches.
-    """
+    """A figure titled by its finding, axes in one row; `size` is of one, in inches."""
     library = import_matplotlib()
+    # A Figure of its own, without pyplot: no window system, no state shared between runs.
     figures: Any = importlib.import_module("matplotlib.figure")
     with library.rc_context(_RULES):
         figure = figures.Figure(figsize=(size[0] * columns, size[1]), layout="constrained")
         axes = figure.subplots(1, columns, squeeze=False)
+        # About fourteen letters to the inch at this size of font.
         width = int(14.0 * size[0] * columns)
         figure.suptitle(
             escape_dollars("\n".join(textwrap.wrap(finding, width))), x=0.01, ha="left", fontsize=9
@@ -83,6 +82,7 @@ def write_figure(figure: Any, directory: Path, stem: str) -> list[Path]:
 
 def _save_figure(figure: Any, path: Path, form: str) -> Path:
     held = io.BytesIO()
+    # A date would make equal figures differ.
     undated = {"Date": None} if form == "svg" else {"CreationDate": None}
     figure.savefig(held, format=form, metadata=undated)
     write_atomically(path, held.getvalue())

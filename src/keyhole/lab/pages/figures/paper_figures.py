@@ -1,6 +1,4 @@
-"""The main plots of a run as SVG and PDF, drawn from its record: what was recovered, what it cost,
-what is possible.
-"""
+"""The main plots of a run as SVG and PDF, drawn from its record."""
 
 from __future__ import annotations
 
@@ -70,22 +68,20 @@ def _load_single_head(path: Path) -> Head | None:
 
 
 def _plot_recovery(run: SavedRun, directory: Path, prefix: str) -> Paths:
-    """True, recovered and their difference where the truth is known; the recovered W alone where
-    not.
-    """
-    found = (
-        _load_single_head(run.directory / "model.safetensors")
-        if run.data.get("model") is not None
-        else None
-    )
+    """True W, recovered W and their difference; recovered W alone where truth is not known."""
+    # The record decides whether there is a model, not a file that may be left over.
+    if run.data.get("model") is None:
+        return
+    found = _load_single_head(run.directory / "model.safetensors")
     if found is None or not np.asarray(found.W).any():
         return
+    # Only the tour writes the truth it hid.
     truth = _load_single_head(run.directory / "truth.safetensors") if run.kind == "demo" else None
     W = np.asarray(found.W)
     word = "recovered" if has_verified_model(run.data) else "as fitted, not verified"
-    with open_sheet(
-        _title_recovery(run, truth, W), 4 if truth is not None else 2, size=(2.6, 2.7)
-    ) as (figure, axes):
+    columns = 2 if truth is None else 4
+    title = _title_recovery(run, truth, W)
+    with open_sheet(title, columns, size=(2.6, 2.7)) as (figure, axes):
         if truth is not None:
             _plot_matrix(figure, axes[0], np.asarray(truth.W), "true W")
             _plot_difference(figure, axes[2], W - np.asarray(truth.W))
@@ -138,19 +134,17 @@ _NAMES = {"truth": "truth", "ours": "recovered"}
 
 def _plot_queries(run: SavedRun, directory: Path, prefix: str) -> Paths:
     """Phases as one bar, the limit across it."""
-    counts, least = (
-        {name: n for name, n in count_phase_queries(run.data).items() if name != "verify"},
-        count_fewest_queries(run.data),
-    )
+    counts = {name: n for name, n in count_phase_queries(run.data).items() if name != "verify"}
+    least = count_fewest_queries(run.data)
     if not counts:
         return
-    finding = f"{sum(counts.values()):,} queries to learn" + (
-        f"; the limit is {least:,}" if least else ""
-    )
+    finding = f"{sum(counts.values()):,} queries to learn"
+    finding += f"; the limit is {least:,}" if least else ""
     with open_sheet(finding, size=(5.2, 1.6)) as (figure, (axis,)):
         start = 0
         for k, (name, count) in enumerate(counts.items()):
             axis.barh(0, count, left=start, color=COLOURS["ours"], alpha=(0.55, 0.3)[k % 2])
+            # A narrower part of the bar has no room for its name.
             if count > sum(counts.values()) / 12:
                 axis.text(
                     start + count / 2,
@@ -174,12 +168,8 @@ def _plot_error_curve(run: SavedRun, directory: Path, prefix: str) -> Paths:
     curve: Sequence[Mapping[str, Any]] = run.data.get("curve") or ()
     if not curve:
         return
-    with open_sheet(
-        f"The error of W falls to {format_number(curve[-1]['error'])} with the last query"
-    ) as (
-        figure,
-        (axis,),
-    ):
+    finding = f"The error of W falls to {format_number(curve[-1]['error'])} with the last query"
+    with open_sheet(finding) as (figure, (axis,)):
         for k, band in enumerate(find_phase_bands(run.data)):
             axis.axvspan(
                 band.low, band.high, color=COLOURS["ours"], alpha=(0.14, 0.06)[k % 2], lw=0
@@ -203,9 +193,8 @@ def _plot_sweep(run: SavedRun, directory: Path, prefix: str) -> Paths:
     rows = tabulate_rows(read_rows(run.directory / "store.sqlite"))
     finding = str(figure_of.get("title", run.data["name"]))
     with open_sheet(finding, size=(5.0, 3.4)) as (figure, (axis,)):
-        (_plot_sweep_map if figure_of.get("kind") == "map" else _plot_sweep_lines)(
-            figure, axis, rows, figure_of
-        )
+        plot = _plot_sweep_map if figure_of.get("kind") == "map" else _plot_sweep_lines
+        plot(figure, axis, rows, figure_of)
         axis.set(xlabel=escape_dollars(figure_of.get("x_name", figure_of["x"])))
         axis.set(ylabel=escape_dollars(figure_of.get("y_name", figure_of["y"])))
         yield from write_figure(figure, directory, f"{prefix}sweep")
@@ -218,6 +207,7 @@ def _plot_sweep_lines(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]
     ):
         x = list(values)
         y = np.array([np.median(ys) for ys in values.values()])
+        # Matplotlib wants lengths of bars, below and above.
         spread = np.abs(np.array([[min(ys), max(ys)] for ys in values.values()]).T - y)
         style = {"color": COLOURS[kind], "marker": MARKS[kind], "ls": LINES[kind]}
         axis.errorbar(x, y, yerr=spread, elinewidth=0.8, label=escape_dollars(name), **style)
@@ -246,6 +236,7 @@ def _plot_sweep_map(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]) 
     held = measure_cells(rows, spec)
     if held is None:
         return
+    # Cells without rows stay empty.
     Z = np.array([[held.z.get((x, y), np.nan) for x in held.x] for y in held.y])
     share = {"vmin": 0.0, "vmax": 1.0} if held.share else {}
     image = axis.imshow(Z, origin="lower", aspect="auto", cmap="viridis", **share)
@@ -256,6 +247,7 @@ def _plot_sweep_map(figure: Any, axis: Any, rows: Any, spec: Mapping[str, Any]) 
     axis.set(yticks=range(len(held.y)), yticklabels=[format_number(y) for y in held.y])
     if points := trace_theory(spec, held):
         line = np.array(points) * [len(held.x), len(held.y)] - 0.5
+        # A light ground under the dashes, so that they are seen on every colour.
         axis.plot(*line.T, color="white", lw=3)
         axis.plot(
             *line.T,
@@ -297,10 +289,8 @@ def _plot_twins(run: SavedRun, directory: Path, prefix: str) -> Paths:
     rows = run.data["twins"]
     if not rows:
         return
-    with open_sheet(str(run.data["sentence"]), size=(5.2, 0.35 * len(rows) + 1.3)) as (
-        figure,
-        (axis,),
-    ):
+    size = (5.2, 0.35 * len(rows) + 1.3)
+    with open_sheet(str(run.data["sentence"]), size=size) as (figure, (axis,)):
         y = range(len(rows))
         axis.plot(
             [r["parameters_differ"] for r in rows],

@@ -28,6 +28,7 @@ def plot_margins(run: SavedRun, directory: Path, prefix: str) -> Paths:
         c
         for part in ("conclusion", "assumptions")
         for c in reversed(held[part])
+        # A limit of zero or of infinity has no share that was used.
         if 0 < (c["limit"] or 0) < 1e300
     ]
     shares = [abs((c["measured"] or 0.0) / c["limit"]) for c in checks]
@@ -35,6 +36,7 @@ def plot_margins(run: SavedRun, directory: Path, prefix: str) -> Paths:
         f"{held['theorem']} {held['outcome'].lower()}; margin {format_number(run.data['margin'])}"
     )
     with open_sheet(finding, size=(5.6, 0.3 * len(checks) + 1.1)) as (figure, (axis,)):
+        # Four decades at most: an inequality that is nearly unused is as good as unused.
         low = 10.0 ** np.floor(np.log10(max(1e-4, min([0.1, *(s for s in shares if s)]))))
         axis.barh(
             range(len(checks)), [max(s, low) for s in shares], color=COLOURS["built"], alpha=0.6
@@ -54,10 +56,8 @@ def plot_frontier(run: SavedRun, directory: Path, prefix: str) -> Paths:
     points = run.data["frontier"]["points"]
     least = run.data["frontier"]["limit_bits"]
     best = points[0]
-    with open_sheet(f"The smallest known: m = {best['embed']}, p = {best['bits']}") as (
-        figure,
-        (axis,),
-    ):
+    finding = f"The smallest known: m = {best['embed']}, p = {best['bits']}"
+    with open_sheet(finding) as (figure, (axis,)):
         for one in points:
             axis.plot(one["embed"], one["bits"], MARKS["built"], color=COLOURS["built"])
             axis.annotate(
@@ -68,6 +68,7 @@ def plot_frontier(run: SavedRun, directory: Path, prefix: str) -> Paths:
             )
         if least is not None:
             widest = max(float(one["embed"]) for one in points)
+            # The line H (2m + v) p = limit_bits.
             m: Vector = np.geomspace(1.0, 2.0 * widest, 60)
             p = least / (run.data["size"]["heads"] * (2 * m + run.data["size"]["value_width"]))
             axis.plot(
@@ -93,6 +94,7 @@ def plot_plane(run: SavedRun, directory: Path, prefix: str) -> Paths:
             for point in (plane["asked"], plane["enough"])
             if point and point[0] is not None
         ]
+        # No size is enough: the line leaves the picture at its right end.
         top = 2.0 * max([8.0, *known, *marked])
         least = [top if row[1] is None else float(row[1]) for row in plane["lower"]]
         axis.step(
@@ -114,6 +116,7 @@ def plot_plane(run: SavedRun, directory: Path, prefix: str) -> Paths:
 def plot_training(run: SavedRun, directory: Path, prefix: str) -> Paths:
     """Errors of every seed against steps; simple predictors dashed."""
     curve = run.data["curve"]
+    # Constructed weights have one check and no curve.
     if len(curve["steps"]) < 2:
         return
     with open_sheet(str(run.data["sentence"]), size=(5.2, 3.2)) as (figure, (axis,)):

@@ -1,5 +1,5 @@
 """Pictures that several pages show: portraits of models, tasks, maps, curves.
 
-Enters: models, tasks and rows of records. Leaves: SVG inside figures.
-Drawn with `drawing`; nothing is read from a disk.
+Enters: records, their rows, and models saved beside them. Leaves: SVG inside figures.
+Drawn with `drawing`; nothing is computed that a run could have recorded.
 """

@@ -1,6 +1,4 @@
-"""Error against queries of one recovery whose truth is known: the same learner stopped by budgets
-on the way.
-"""
+"""Error against queries of a recovery whose truth is known, by smaller budgets."""
 
 from __future__ import annotations
 
@@ -25,8 +23,10 @@ def draw_error_curve(data: Mapping[str, Any]) -> str:
         for c in curve
     ]
     least = count_fewest_queries(data)
+    # Left of it no learner of the class can know every parameter.
     levels = [Level(f"limit {least:,}", least, upright=True)] if least else []
-    x, y = Axis("queries asked"), Axis("relative error of W", True)
+    x = Axis("queries asked")
+    y = Axis("relative error of W", True)
     title = (
         f"The error of W falls to {format_number(curve[-1]['error'])} with the last query, not"
         " before"

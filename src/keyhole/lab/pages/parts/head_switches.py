@@ -1,6 +1,4 @@
-"""Pictures of several heads: where each switches on a half circle, and recovered heads beside true
-ones, row by row.
-"""
+"""Pictures of several heads: where each switches, and recovered beside true ones."""
 
 from __future__ import annotations
 
@@ -22,19 +20,18 @@ _TICKS = ((0.0, "0"), (0.5, "π/2"), (1.0, "π"))
 
 
 def draw_half_circle(data: Mapping[str, Any]) -> str:
-    """The steps by which heads were found: answers as y goes half round a circle, the softmax
-    hard.
-    """
+    """Answers as y goes half round a circle, softmax hard: each step is a head."""
     seen = data.get("jumps")
     if seen is None or not len(seen["angles"]):
         return ""
     angles = np.asarray(seen["angles"], dtype=np.float64)
-    sizes, start = (
-        np.asarray(seen["sizes"], dtype=np.float64),
-        np.asarray(seen["start"], dtype=np.float64),
-    )
+    sizes = np.asarray(seen["sizes"], dtype=np.float64)
+    start = np.asarray(seen["start"], dtype=np.float64)
+    # Jumps are recorded in the order in which they were found.
     order = np.argsort(angles)
-    angles, jumps = angles[order], sizes[order, 0]
+    angles = angles[order]
+    jumps = sizes[order, 0]
+    # Answers between jumps, of the first output.
     levels = start[0] + np.append(0.0, np.cumsum(jumps))
     count = len(angles)
     title = (
@@ -55,6 +52,7 @@ def draw_half_circle(data: Mapping[str, Any]) -> str:
 def _draw_answer_steps(angles: Vector, levels: Vector) -> str:
     """The step function, with a mark and the numbers of every jump."""
     low, high = float(levels.min()), float(levels.max())
+    # Heads that cancel each other leave a flat line.
     span = (high - low) or 1.0
 
     def x(angle: float) -> float:
@@ -101,9 +99,7 @@ def _draw_step_frame(low: float, high: float, y: Any) -> str:
 
 
 def draw_heads_against_truth(data: Mapping[str, Any], directory: Path) -> str:
-    """One row per head, true | recovered | difference, after matching; for stops of the tour that
-    kept both.
-    """
+    """One row per head, true, recovered, difference, for stops that kept both."""
     return "".join(
         _draw_matched_heads(stop, directory)
         for stop in data.get("stops") or ()

@@ -1,6 +1,4 @@
-"""Pictures of a recovered model of any class: a head, several heads, a network, a one-layer
-Transformer.
-"""
+"""Pictures of a recovered model: heads, a network, a one-layer Transformer."""
 
 from __future__ import annotations
 
@@ -40,11 +38,9 @@ def _describe_standing(data: Mapping[str, Any]) -> str:
     """What the model is, by its verdict."""
     if has_verified_model(data):
         return "recovered"
-    return (
-        "fitted, and refuted"
-        if data.get("verdict") == Verdict.CLASS_REFUTED.name
-        else "as fitted, not verified"
-    )
+    if data.get("verdict") == Verdict.CLASS_REFUTED.name:
+        return "fitted, and refuted"
+    return "as fitted, not verified"
 
 
 def _draw_several_heads(data: Mapping[str, Any], model: MultiHead) -> str:
@@ -60,11 +56,8 @@ def _draw_several_heads(data: Mapping[str, Any], model: MultiHead) -> str:
         _draw_head_row(k, W, V)
         for k, (W, V) in enumerate(zip(model.W[:_HEADS], model.V, strict=False), start=1)
     ]
-    note = (
-        f"<p>The first {_HEADS} of {count:,} heads are drawn; sizes are of all.</p>"
-        if count > _HEADS
-        else ""
-    )
+    if count > _HEADS:
+        rows.append(f"<p>The first {_HEADS} of {count:,} heads are drawn; sizes are of all.</p>")
     sizes = [
         _draw_log_sizes(
             data,
@@ -75,9 +68,8 @@ def _draw_several_heads(data: Mapping[str, Any], model: MultiHead) -> str:
         for name, part in (("W", model.W), ("V", model.V))
     ]
     spectra = _draw_spectra(data, "of all heads", [np.asarray(W) for W in model.W])
-    return format_section(
-        title, "".join(rows) + note + _join_pictures(*sizes, spectra)
-    ) + draw_half_circle(data)
+    pictures = "".join(rows) + _join_pictures(*sizes, spectra)
+    return format_section(title, pictures) + draw_half_circle(data)
 
 
 def _draw_head_row(k: int, W: Matrix, V: Matrix) -> str:
@@ -100,6 +92,7 @@ def _draw_front_attention(data: Mapping[str, Any], head: Head) -> str:
 
 def _draw_hidden_units(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str:
     """Hidden units by the size of their jump: jumps of slope, offsets from the origin, normals."""
+    # Smooth units do not bend at a place: there is no normal form to draw.
     if isinstance(net, ReluNet) and net.activation != "relu":
         return ""
     form = net.normal_form() if isinstance(net, ReluNet) else net
@@ -111,6 +104,7 @@ def _draw_hidden_units(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str
     if not count:
         return format_section(title, "<p>It is affine: there is no bend to draw.</p>")
     jumps = np.linalg.norm(form.D, axis=1)
+    # Answers do not determine the order of units; sorted ones can be compared.
     order = np.argsort(-jumps, kind="stable")
     figures = (
         _draw_log_sizes(
@@ -149,6 +143,7 @@ def _draw_log_sizes(
 
 def _draw_spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> str:
     """Singular values, those of all matrices together, largest first."""
+    # A fit that failed may hold infinities, which have no singular values.
     fine = [W for W in several if np.isfinite(W).all()]
     values = sorted(
         (float(value) for W in fine for value in np.linalg.svd(W, compute_uv=False)), reverse=True

@@ -1,6 +1,4 @@
-"""Pictures of a recovered score matrix beside the truth, with its spectrum, from a run's
-directory.
-"""
+"""Pictures of a recovered score matrix beside the truth, with its spectrum."""
 
 from __future__ import annotations
 
@@ -27,8 +25,10 @@ def draw_recovered_matrices(data: Mapping[str, Any], directory: Path) -> str:
     found = _load_head(directory / "model.safetensors") if data.get("model") is not None else None
     if found is None:
         return ""
+    # A truth file counts only where the run itself was measured against it.
     truth = _load_head(directory / "truth.safetensors") if "distance" in data else None
-    name, W = _NAMES.get(str(data.get("verdict")), "W as fitted, not verified"), np.asarray(found.W)
+    name = _NAMES.get(str(data.get("verdict")), "W as fitted, not verified")
+    W = np.asarray(found.W)
     if not W.any():
         return format_section(
             f"{name[0].upper()}{name[1:]}",
@@ -52,22 +52,19 @@ def draw_recovered_matrices(data: Mapping[str, Any], directory: Path) -> str:
 
 
 def singular_values(head: Head | None) -> Vector:
-    """Singular values of W, largest first; from its factors where it has them, none where they
-    would take long.
-    """
+    """Singular values of W, largest first; none where they would take long."""
     if head is None:
         return np.empty(0)
     W = head.W
     if isinstance(W, Factored):
+        # The product of both triangles has the singular values of A B^T, and is small.
         W = np.linalg.qr(W.A)[1] @ np.linalg.qr(W.B)[1].T
     easy = len(W) <= _DENSE and bool(np.isfinite(W).all())
     return np.asarray(np.linalg.svd(W, compute_uv=False), dtype=np.float64) if easy else np.empty(0)
 
 
 def _draw_spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> str:
-    """Singular values on a log scale: truth as dark circles, recovered as filled blue ones, refuted
-    as crosses.
-    """
+    """Singular values on a log scale: truth as circles, recovered filled, refuted crossed."""
     style = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
     true, values = singular_values(truth), singular_values(found)
     count = max(len(true), len(values))
@@ -95,9 +92,8 @@ def has_verified_model(data: Mapping[str, Any]) -> bool:
     return data.get("verdict") in (Verdict.EXACT.name, Verdict.WITHIN_TOLERANCE.name)
 
 
-_DENSE = 1024  # singular values of a wider dense matrix would take longer than the page is worth
-
-
+# Singular values of a wider dense matrix would take longer than the page is worth.
+_DENSE = 1024
 _NAMES = {
     "EXACT": "recovered W",
     "WITHIN_TOLERANCE": "recovered W, within the declared imperfection",

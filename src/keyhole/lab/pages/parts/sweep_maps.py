@@ -1,6 +1,4 @@
-"""Maps of a sweep: one cell per value of x and y, coloured by a share or a median, with a line of
-theory across.
-"""
+"""Maps of a sweep: cells coloured by a share or a median, a line of theory across."""
 
 from __future__ import annotations
 
@@ -73,6 +71,7 @@ def _measure_cell(seen: Sequence[Any], figure: Mapping[str, Any]) -> float | Non
         return statistics.fmean(value == figure["value_equals"] for value in seen)
     numbers = [float(value) for value in seen if isinstance(value, int | float)]
     if "value_at_most" in figure:
+        # Jobs without a number count as failures of the cell.
         return sum(value <= figure["value_at_most"] for value in numbers) / len(seen)
     return statistics.median(numbers) if numbers else None
 
@@ -80,6 +79,7 @@ def _measure_cell(seen: Sequence[Any], figure: Mapping[str, Any]) -> float | Non
 def place_value(values: Sequence[float], at: float) -> float:
     """Where a number lies among the middles of cells, from 0 to 1; between two, in proportion."""
     middles = (np.arange(len(values)) + 0.5) / len(values)
+    # Interpolation needs two points.
     if len(values) == 1:
         return 0.5
     return float(np.interp(at, values, middles))
@@ -88,6 +88,7 @@ def place_value(values: Sequence[float], at: float) -> float:
 def trace_theory(figure: Mapping[str, Any], held: Cells) -> list[tuple[float, float]]:
     """The line of theory, as shares of the width and of the height."""
     points = [(float(x), float(y)) for x, y in figure.get("boundary", ())]
+    # Theory beyond the measured range would be drawn along the edge.
     inside = [
         (x, y) for x, y in points if held.x[0] <= x <= held.x[-1] and held.y[0] <= y <= held.y[-1]
     ]
@@ -157,7 +158,8 @@ def _draw_theory_line(points: Sequence[tuple[float, float]], name: str) -> str:
 
 
 def _draw_map_axes(held: Cells, figure: Mapping[str, Any]) -> str:
-    drawn, step = "", max(1, -(-len(held.x) // 10))
+    drawn = ""
+    step = max(1, -(-len(held.x) // 10))
     for value in held.x[::step]:
         at = _LEFT + (_RIGHT - _LEFT) * place_value(held.x, value)
         drawn += (
@@ -181,7 +183,9 @@ def _draw_map_axes(held: Cells, figure: Mapping[str, Any]) -> str:
 
 def _draw_colour_scale(held: Cells) -> str:
     """What the colours mean, beside the map."""
-    drawn, steps, size = "", 24, 120.0
+    drawn = ""
+    steps = 24
+    size = 120.0
     ends = (0.0, 1.0) if held.share else (min(held.z.values()), max(held.z.values()))
     for k in range(steps):
         y = _BOTTOM - size * (k + 1) / steps

@@ -1,6 +1,4 @@
-"""Pictures of built attention on one input: the circle of Match2, third order as slices and
-triangles, keys.
-"""
+"""Pictures of built attention on one input: circles, slices, triangles, keys."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class Asked(NamedTuple):
 
 
 def draw_match_circle(modulus: int, asked: Asked) -> str:
-    """Tokens on a circle by their angle, the partner's angle lit; scores and weights as bars beside
-    it.
-    """
+    """Tokens on a circle by their angle, the partner's lit; scores and weights as bars."""
     if len(asked.values) > _MOST:
         return ""
     own = float(asked.values[asked.token]) % modulus
@@ -62,6 +58,7 @@ def draw_match_circle(modulus: int, asked: Asked) -> str:
         f"On the circle {said}:"
         f" {f'it finds token {who}' if found else 'nobody is there, and the blank token answers'}"
     )
+    # The ring needs so much, however few the tokens.
     height = max(344.0, 60.0 + 22.0 * len(asked.names))
     body = _draw_ring(modulus, asked, partner) + _draw_score_bars(asked)
     size = f'viewBox="0 0 960 {height:.0f}" style="min-width:46rem"'
@@ -91,6 +88,7 @@ def _draw_ring(modulus: int, asked: Asked, partner: float) -> str:
         f'<circle class="truth" cx="{x:.1f}" cy="{y:.1f}" r="11"><title>the place of'
         " −x</title></circle>"
     )
+    # Tokens of one value share a place: it is drawn once, with all their names.
     for value in sorted({float(v) % modulus for v in asked.values}):
         here = [i + 1 for i, v in enumerate(asked.values) if float(v) % modulus == value]
         mine = asked.token + 1 in here
@@ -117,7 +115,8 @@ def _draw_score_bars(asked: Asked) -> str:
     drawn += '<text class="quiet" x="740" y="20">attention weight, 0 to 1</text>'
     for k, name in enumerate(asked.names):
         y = 40.0 + 22 * k
-        score, weight = float(asked.scores[k] - asked.scores.max()), float(asked.weights[k])
+        score = float(asked.scores[k] - asked.scores.max())
+        weight = float(asked.weights[k])
         drawn += (
             f'<text x="400" y="{y + 11:.1f}">{escape_text(name)}</text><g><title>score'
             f" {format_number(score)}</title>"
@@ -131,6 +130,7 @@ def _draw_score_bars(asked: Asked) -> str:
             f" {format_number(weight)}</title>"
         )
         drawn += f'<rect class="ours" x="740" y="{y}" width="{160 * weight:.1f}" height="14"/></g>'
+        # What would be written as 0.00 is left to the bar.
         if weight >= 0.005:
             drawn += f'<text x="{746 + 160 * weight:.1f}" y="{y + 11:.1f}">{weight:.2f}</text>'
     return (
@@ -140,9 +140,7 @@ def _draw_score_bars(asked: Asked) -> str:
 
 
 def draw_pair_slices(several: Sequence[Asked], modulus: int | None) -> str:
-    """Third-order attention: a table over pairs with its sums for each asking token, the top pairs
-    as triangles.
-    """
+    """Third-order attention as tables over pairs, the top pairs as triangles."""
     if not several or len(several[0].names) > _MOST:
         return ""
     parts = "".join(frame_figure(_draw_one_slice(one), width="26rem") for one in several)
@@ -211,7 +209,9 @@ def _draw_token_row(asked: Asked, weights: Matrix) -> str:
     count = len(asked.names)
     step = 376.0 / count
     places = [20 + step * (k + 0.5) for k in range(count)]
+    # A blank token, where there is one, stands first in the row.
     apex = places[asked.token + count - len(asked.values)]
+    # (i, j) and (j, i) are one triangle: their weights are added.
     order = np.argsort(-np.triu(weights + weights.T - np.diag(np.diag(weights))), axis=None)[
         :_TOP_PAIRS
     ]
@@ -219,6 +219,7 @@ def _draw_token_row(asked: Asked, weights: Matrix) -> str:
     for flat in order:
         i, j = divmod(int(flat), count)
         share = float(weights[i, j] + (weights[j, i] if i != j else 0.0))
+        # Fainter triangles would not be seen, only clutter the row.
         if share > 0.02:
             said = f"{asked.names[i]} and {asked.names[j]}: {share:.2f}"
             path = f"M{apex:.1f} 246L{places[i]:.1f} 296L{places[j]:.1f} 296Z"
@@ -244,9 +245,7 @@ def _draw_token_row(asked: Asked, weights: Matrix) -> str:
 # the keys: seen along any direction across w, its keys lie on one level line and all others below
 # it, by the margin at least.
 def draw_keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
-    """Keys as points, height the score of one set's query: the set is the top face, the margin the
-    gap below it.
-    """
+    """Keys as points, height the score of one set's query: the set is the top face."""
     chosen = sorted({int(i) for i in members if i >= 0})
     if not chosen or len(chosen) == phi.length:
         return ""
@@ -254,6 +253,7 @@ def draw_keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
     w = query.scaled / (np.linalg.norm(query.scaled) or 1.0)
     heights = phi.keys @ w
     across = phi.keys - np.outer(heights, w)
+    # Of all directions at right angles to the query, the one in which keys spread most.
     side = across @ np.linalg.svd(across - across.mean(axis=0))[2][0]
     rest = np.delete(heights, chosen)
     top, below = float(heights[chosen].mean()), float(rest.max())

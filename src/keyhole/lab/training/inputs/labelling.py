@@ -1,5 +1,4 @@
-r"""Lessons with answers yes or no: how inputs are drawn so that the question is the question, and
-simple guesses.
+"""Lessons with answers yes or no, on inputs that ask what is meant; simple guesses.
 
 Uniform inputs of Match3 can often be answered from pairs: $2 x_i + x_j = 0$ or $x_i + 2 x_j = 0$
 modulo M shows a match to anybody who looks at two tokens. Strict inputs have no such pair and no 0
@@ -44,6 +43,7 @@ class Labelling(Lesson[Any]):
     @property
     def columns(self) -> Columns:
         """Every number stands for something."""
+        # A token of this task is a row of the graph, and only its node is a name.
         if isinstance(self.task, FourCycles):
             return Columns(self.task.nodes, 1, self.task.nodes)
         values = self.task.nodes if isinstance(self.task, Triangles) else self.task.modulus
@@ -56,33 +56,34 @@ class Labelling(Lesson[Any]):
         if self.inputs != "mixed":
             return self.task.sample(size, rng=rng, kind=self.inputs)
         kinds = self.task.kinds
+        # Equal shares, rounded up, then cut to size after shuffling.
         each = [self.task.sample(-(-size // len(kinds)), rng=rng, kind=kind) for kind in kinds]
         return np.concatenate(each)[rng.permutation(len(kinds) * -(-size // len(kinds)))[:size]]
 
     def targets(self, X: Sequences) -> Labels:
         """The truth; sums of one or two tokens are looked up where there are few of them."""
+        # The table has a column per residue.
         if type(self.task) not in _STRICT or self.task.modulus > _LARGEST:
             return self.task.target(X)
-        x, M = round_to_whole(X[..., 0]), self.task.modulus
-        sums = (
-            x
-            if isinstance(self.task, Match2)
-            else ((x[:, :, None] + x[:, None, :]) % M).reshape(len(x), -1)
-        )
-        seen, rows = np.zeros((len(x), M)), np.arange(len(x))[:, None]
+        x = round_to_whole(X[..., 0])
+        M = self.task.modulus
+        sums = x
+        if not isinstance(self.task, Match2):
+            sums = ((x[:, :, None] + x[:, None, :]) % M).reshape(len(x), -1)
+        seen = np.zeros((len(x), M))
+        rows = np.arange(len(x))[:, None]
         seen[rows, sums] = 1.0
         return seen[rows, -x % M][..., None]
 
     def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
-        """The more frequent answer, the best answer given how many tokens differ, and what two
-        numbers tell.
-        """
+        """The majority, the best guess by how many tokens differ, and what pairs tell."""
         X, Y = tests
         majority = np.full(Y.shape, float(seen.Y.mean() > 0.5))
         guesses: dict[str, Array] = {
             "majority": majority,
             "distinct_count": _guess_by_count(X, seen),
         }
+        # Shows whether inputs can be answered without ever looking at three tokens.
         if isinstance(self.task, Match3):
             guesses["pairwise"] = _find_pair_matches(round_to_whole(X[..., 0]), self.task.modulus)[
                 ..., None
@@ -100,12 +101,11 @@ def _count_distinct_tokens(X: Stack) -> Any:
 
 def _guess_by_count(X: Stack, seen: Examples) -> Array:
     """The more frequent answer among seen inputs with as many different tokens."""
-    then, now, usual = (
-        _count_distinct_tokens(seen.X),
-        _count_distinct_tokens(X),
-        float(seen.Y.mean()),
-    )
+    then = _count_distinct_tokens(seen.X)
+    now = _count_distinct_tokens(X)
+    usual = float(seen.Y.mean())
     rates = {count: float(seen.Y[then == count].mean()) for count in set(then.tolist())}
+    # A count that was never seen gets the usual answer.
     return np.array([rates.get(int(count), usual) for count in now])[:, None, None] * np.ones(
         (1, X.shape[1], 1)
     )
@@ -135,6 +135,7 @@ def _draw_strict_triples(task: Match3, size: int, rng: np.random.Generator) -> A
     """Uniform inputs, those thrown away that a pair tells something about."""
     kept: list[Any] = []
     for _ in range(_ROUNDS):
+        # Some more than needed, since many are thrown away.
         x = rng.integers(1, task.modulus, size=(2 * size + 64, task.length))
         kept.append(x[~_find_pair_matches(x, task.modulus).any(axis=1)])
         if sum(map(len, kept)) >= size:
@@ -160,6 +161,7 @@ def _has_strict_inputs(task: Any) -> bool:
     return (
         type(task) in _STRICT
         and task.modulus <= _LARGEST
+        # Modulo 2 or 3 a value matches with copies of itself.
         and task.modulus > 3
         and _is_prime(task.modulus)
     )
@@ -180,11 +182,9 @@ def choose_lesson(task: Task, inputs: str | None = None) -> Lesson[Any]:
         return Averaging(task)
     known = (*task.kinds, "mixed", *(("strict",) if _has_strict_inputs(task) else ()))
     if inputs is not None and inputs not in known:
-        hint = (
-            " Strict ones need match2 or match3 and a prime modulus from 5 to 4,093."
-            if inputs == "strict"
-            else ""
-        )
+        hint = ""
+        if inputs == "strict":
+            hint = " Strict ones need match2 or match3 and a prime modulus from 5 to 4,093."
         raise InvalidInput(
             f"--inputs of this {task.name} is one of {', '.join(known)}; got {inputs!r}.{hint}"
         )

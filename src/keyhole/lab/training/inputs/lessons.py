@@ -1,6 +1,4 @@
-"""What is trained on: inputs of a task as they are drawn for training, the loss, and what simple
-predictors reach.
-"""
+"""What is trained on: how inputs are drawn, and what simple predictors reach."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ class Lesson(ABC, Generic[Posed]):
     @property
     @abstractmethod
     def labels(self) -> bool:
-        """Whether answers are yes or no, so that the loss is logistic and errors are shares of
-        wrong answers.
-        """
+        """Whether answers are yes or no: the loss is logistic, errors are shares."""
 
     @property
     @abstractmethod
@@ -71,9 +67,7 @@ class Lesson(ABC, Generic[Posed]):
 
     @abstractmethod
     def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
-        """Errors of simple predictors on tests, by name; those that must be fitted are fitted to
-        `seen`.
-        """
+        """Errors of simple predictors on tests, by name, fitted to `seen` where need be."""
 
     def members(self, X: Sequences) -> Stack | None:
         """Which tokens each token should attend to, as 0 and 1, where the task says so."""
@@ -82,9 +76,7 @@ class Lesson(ABC, Generic[Posed]):
 
 @dataclass(frozen=True, slots=True)
 class Averaging(Lesson[SparseAverage]):
-    """Sparse averaging with vectors of length 1, so that no answer (zero) has a squared error of
-    1/q.
-    """
+    """Sparse averaging of unit vectors: answering zero has a squared error of 1/q."""
 
     @property
     def labels(self) -> bool:
@@ -100,9 +92,11 @@ class Averaging(Lesson[SparseAverage]):
         """Vectors uniform on the sphere, sets uniform."""
         task = self.task
         z = rng.normal(size=(size, task.length, task.dimension))
+        # Length 1 makes the error of answering zero the same for every input.
         z /= np.linalg.norm(z, axis=-1, keepdims=True)
         y = _draw_sets(task.length, task.q, (size, task.length), rng)
         if task.at_most:
+            # Sets are drawn sorted: without this the last members would be missing most.
             y = rng.permuted(y, axis=-1)
             y = np.where(
                 np.arange(task.q) < rng.integers(1, task.q + 1, size=(size, task.length, 1)),
@@ -124,10 +118,9 @@ class Averaging(Lesson[SparseAverage]):
     # the target right; a model that reads once and cannot look ahead misses the members behind the
     # asking token, half of all others.
     def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
-        """Zero, the mean of all vectors, and the floor of every model that reads once: exact,
-        relative to zero.
-        """
-        task, sizes = self.task, np.arange(1 if self.task.at_most else self.task.q, self.task.q + 1)
+        """Zero, the mean of all, and the floor of models that read once; relative to zero."""
+        task = self.task
+        sizes = np.arange(1 if self.task.at_most else self.task.q, self.task.q + 1)
         mean = 1.0 - 1.0 / (task.length * float(np.mean(1.0 / sizes)))
         return {
             "zero": 1.0,

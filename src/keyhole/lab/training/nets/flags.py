@@ -1,5 +1,4 @@
-r"""Units for labels whose values are flags: a token answers the share of its attention that real
-tokens get.
+r"""Units for labels: a token answers the share of its attention on real tokens.
 
 In front of the tokens stands a blank one. Tokens have value 1, the blank 0, and every token scores
 the blank (with order three, the pair of two blanks) by one learned number b; pairs of a token and a
@@ -57,6 +56,7 @@ class FlagUnit:
 
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Gaussian tables, and a blank that scores 0."""
+        # A one-hot code picks one row: its length should be about 1.
         fan = self.embed if self.reading.kind == "one-hot" else self.reading.features
         tables = {
             name: draw_gaussian_weights(rng, self.reading.features, self.embed, fan=fan)
@@ -68,15 +68,14 @@ class FlagUnit:
         queries, *keys = self.reading.project_each(
             w, X, [w[name] for name in _NAMES[self.order]], codes
         )
-        return (
-            queries @ keys[0].transpose(-1, -2)
-            if self.order == 2
-            else score_pairs(queries, *keys).flatten(-2)
-        )
+        if self.order == 2:
+            return queries @ keys[0].transpose(-1, -2)
+        return score_pairs(queries, *keys).flatten(-2)
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Log-odds."""
         blank = w["blank"][:, :, None]
+        # Pairs of a token and a blank score 0: there are 2N of them.
         if self.order == 3:
             blank = torch.logaddexp(blank, torch.full_like(blank, log(2.0 * X.shape[2])))
         return (self._scores(w, X, codes).logsumexp(dim=-1) - blank)[..., None]
@@ -89,10 +88,12 @@ class FlagUnit:
         """A token map with flags, a layer, a blank token."""
         width = self.reading.features + 2
         tables = {name: _border_table(w[name]) for name in _NAMES[self.order]}
+        # A further column scores the blank alone, the same for every token.
         tables["Q"][-2, -1] = float(w["blank"][0])
         for name in _NAMES[self.order][1:]:
             tables[name][-1, -1] = 1.0
         V = np.zeros((width, 1))
+        # The flag of real tokens is the value; the blank has none.
         V[-2] = 1.0
         block = Block(
             self.reading.exported(w, flagged=True), self._layer(tables, V), np.eye(width)[-1]

@@ -1,6 +1,4 @@
-"""Multi-layer Transformers: attention with a residual, then a network with a residual, layer after
-layer.
-"""
+"""Multi-layer Transformers: attention, then a network, each with a residual."""
 
 from __future__ import annotations
 
@@ -23,8 +21,10 @@ from keyhole.models.stack import Block, Transformer
 
 @dataclass(frozen=True, slots=True)
 class LayersNet:
-    r"""$h \leftarrow h + \sum_h \mathrm{softmax}(h Q K^\top h^\top) h V O$, then $h \leftarrow h +
-    \mathrm{net}(h)$.
+    r"""Attention and a network in turn, what they give added to each token.
+
+    $$h \leftarrow h + \sum_h \mathrm{softmax}(h Q K^\top h^\top) h V O, \qquad
+      h \leftarrow h + \mathrm{net}(h)$$
 
     Args:
         reading: how tokens are read.
@@ -49,6 +49,7 @@ class LayersNet:
     labels: bool = False
 
     def __post_init__(self) -> None:
+        # Heads share the width of a token evenly.
         if self.embed % self.heads:
             raise InvalidInput(
                 f"--embed {self.embed} is divided among --heads {self.heads}; give a multiple."
@@ -62,6 +63,7 @@ class LayersNet:
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Gaussian weights; what is added to a token is small at first."""
         e, m, H = self.embed, self.embed // self.heads, self.heads
+        # A one-hot code picks one row of E, which is then a token by itself.
         fan = 1 if self.reading.kind == "one-hot" else self.reading.features
         held = self.reading.initial(rng) | {
             "E": draw_gaussian_weights(rng, self.reading.features, e, fan=fan)
@@ -69,6 +71,7 @@ class LayersNet:
         held |= {"places": 0.5 * rng.normal(size=(self.length, e))} if self.places else {}
         for k in range(self.layers):
             held |= {
+                # The usual division of scores by sqrt(m), half on either side.
                 f"Q{k}": draw_gaussian_weights(rng, H, e, m) / m**0.25,
                 f"K{k}": draw_gaussian_weights(rng, H, e, m) / m**0.25,
             }
@@ -112,6 +115,7 @@ class LayersNet:
         front: Any = self.reading.exported(w, mixing=w["E"])
         blocks: list[Block] = []
         for k in range(self.layers):
+            # O is multiplied into V: our heads are summed, not joined.
             layer = SelfAttention(w[f"Q{k}"], w[f"K{k}"], w[f"V{k}"] @ w[f"O{k}"])
             blocks.append(Block(front, layer, residual=True))
             front = self._network(w, k)

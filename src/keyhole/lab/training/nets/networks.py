@@ -1,6 +1,4 @@
-"""Nets without attention: a fully connected one on all tokens at once, and recurrent ones that read
-the input twice.
-"""
+"""Nets without attention: fully connected, and recurrent ones that read twice."""
 
 from __future__ import annotations
 
@@ -50,6 +48,7 @@ class MlpNet:
             self.length * self.outputs,
         ]
         layers = {
+            # ReLU halves the variance behind it.
             f"W{k}": draw_gaussian_weights(rng, d, e) * (np.sqrt(2.0) if k else 1.0)
             for k, (d, e) in _number_layers(sizes)
         }
@@ -113,7 +112,8 @@ class RecurrentNet:
 
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Gaussian weights, no biases."""
-        gates, held = CELLS[self.cell] * self.hidden, self.reading.initial(rng)
+        gates = CELLS[self.cell] * self.hidden
+        held = self.reading.initial(rng)
         for k in range(self.layers):
             inputs = self.hidden if k else self.reading.features
             held |= {
@@ -130,6 +130,7 @@ class RecurrentNet:
         """Answers of the last reading."""
         rows = self.reading.tokens(w, X, codes)
         length = rows.shape[2]
+        # The second reading knows what comes.
         rows = rows.repeat(1, 1, self.passes, 1)
         for k in range(self.layers):
             rows = self._layer(w, rows, k)
@@ -160,12 +161,15 @@ class RecurrentNet:
             tuple(f"{name}{k}" for name in ("Wx", "Wh", "bx", "bh")) for k in range(self.layers)
         ]
         cells = tuple(Cell(w[Wx].T, w[Wh].T, w[bx], w[bh]) for Wx, Wh, bx, bh in names)
-        plain, bo = tuple(range(self.reading.columns.plain)), w["bo"] + 0.5 * self.labels
+        plain = tuple(range(self.reading.columns.plain))
+        # Nets answer log-odds; of a model, an answer above 1/2 is yes.
+        bo = w["bo"] + 0.5 * self.labels
         return Recurrent(self.cell, cells, w["Wo"].T, bo, plain, w["codes"], passes=self.passes)
 
 
 def _step_gru(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    (r, u, n), (rh, uh, nh) = a.chunk(3, dim=-1), b.chunk(3, dim=-1)
+    r, u, n = a.chunk(3, dim=-1)
+    rh, uh, nh = b.chunk(3, dim=-1)
     keep = torch.sigmoid(u + uh)
     fresh = torch.tanh(n + torch.sigmoid(r + rh) * nh)
     return fresh + keep * (h - fresh)

@@ -69,6 +69,7 @@ class TokenReading:
             return np.eye(values)
         drawn = rng.normal(size=(values, self.width))
         if self.kind == "orthonormal":
+            # A Gaussian matrix made orthonormal is a uniform basis.
             return np.linalg.qr(drawn.T)[0].T
         return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
@@ -103,11 +104,10 @@ class TokenReading:
         return torch.cat([plain, coded.flatten(-2)], dim=-1)
 
     def project(self, w: Weights, X: Tensor, P: Tensor, codes: Tensor | None = None) -> Tensor:
-        """Tokens times a matrix per seed (seeds x features x columns); rows of it where codes are
-        one-hot.
-        """
+        """Tokens times a matrix per seed (seeds x features x columns)."""
         if self.kind != "one-hot":
             return apply_affine_map(self.tokens(w, X, codes), P)
+        # A one-hot code times P is a row of P: no product is needed.
         plain, values = self.columns.plain, self.columns.values
         named = X[..., plain:].round().long() + values * torch.arange(self.columns.coded)
         rows = _look_up_rows(P[:, plain:], named).sum(dim=-2)
@@ -147,10 +147,10 @@ def tensor_of(array: Any) -> Tensor:
 
 
 def _look_up_rows(rows: Tensor, named: Tensor) -> Tensor:
-    """Rows of a table per seed by number; -1 is a row of zeros. F.embedding is much faster than
-    rows[named].
-    """
+    """Rows of a table per seed by number; -1 is a row of zeros."""
     seeds, values, width = rows.shape
+    # A row of zeros behind each table, for -1: no position.
     padded = functional.pad(rows, (0, 0, 0, 1)).reshape(-1, width)
     first = (values + 1) * torch.arange(seeds).reshape(-1, *[1] * (named.ndim - 1))
+    # Much faster than rows[named], forwards and backwards.
     return functional.embedding(torch.where(named < 0, values, named) + first, padded)

@@ -1,6 +1,4 @@
-"""Attention units with free values: softmax or linear, of order two or three, queries free or tied
-to the keys.
-"""
+"""Attention units with free values: softmax or linear, of order two or three."""
 
 from __future__ import annotations
 
@@ -22,8 +20,9 @@ from keyhole.models.tensor import TensorAttention
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    r"""One attention layer, heads summed: $\sum_h \mathrm{softmax}(X Q_h K_h^\top X^\top) X V_h$ on
-    read tokens X.
+    r"""One attention layer on read tokens X, heads summed.
+
+    $$\sum_h \mathrm{softmax}(X Q_h K_h^\top X^\top) X V_h$$
 
     Args:
         reading: how tokens are read.
@@ -79,8 +78,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class TiedUnit:
-    r"""A unit of sparse averaging whose query is a sum over the positions a token names, the same
-    for each.
+    r"""A unit of sparse averaging whose query is a sum over the positions named.
 
     $$\mathrm{score}_{ij} = \sum_{k \in y_i} u_k^\top Q K^\top u_j,
     \qquad \mathrm{value}_j = z_j V$$
@@ -104,6 +102,7 @@ class TiedUnit:
 
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Queries and keys of length about 1, less without softmax, and V the identity."""
+        # Without softmax nothing keeps answers of long sequences from growing.
         size = 0.3 if self.linear else 1.0
         Q, K = (
             size * draw_gaussian_weights(rng, self.reading.width, self.embed, fan=self.embed)
@@ -112,6 +111,7 @@ class TiedUnit:
         return self.reading.initial(rng) | {"Q": Q, "K": K, "V": np.eye(self.reading.columns.plain)}
 
     def _weights(self, w: Weights, X: Tensor, codes: Tensor | None) -> Tensor:
+        # Read one code at a time: the same Q serves every position that is named.
         own = replace(self.reading, columns=replace(self.reading.columns, plain=0, coded=1))
         plain = self.reading.columns.plain
         named = X[..., plain:-1]
@@ -131,16 +131,13 @@ class TiedUnit:
         return self._weights(w, X, codes)
 
     def exported(self, w: Numbers) -> Transformer:
-        """A token map and a layer: Q repeated for every position named, K of the token's own code,
-        V of its vector.
-        """
-        plain, named, width = (
-            self.reading.columns.plain,
-            self.reading.columns.coded - 1,
-            self.reading.width,
-        )
+        """A token map and a layer: Q for every position named, K of the own code."""
+        plain = self.reading.columns.plain
+        named = self.reading.columns.coded - 1
+        width = self.reading.width
         Q, K = np.zeros((2, self.reading.features, self.embed))
-        Q[plain:-width], K[-width:] = np.tile(w["Q"], (named, 1)), w["K"]
+        Q[plain:-width] = np.tile(w["Q"], (named, 1))
+        K[-width:] = w["K"]
         V = np.concatenate([w["V"], np.zeros((self.reading.features - plain, plain))])
         layer = (LinearAttention if self.linear else SelfAttention)(Q[None], K[None], V[None])
         return Transformer((Block(self.reading.exported(w), layer),))
@@ -201,5 +198,6 @@ def split_heads(X: Tensor, heads: int) -> Tensor:
 def score_pairs(Q: Tensor, K1: Tensor, K2: Tensor) -> Tensor:
     """Scores of pairs (j, k) for each i: seeds x batch x length x length x length."""
     length = Q.shape[2]
+    # One large product with K2 is faster than a sum over three indices.
     products = (Q[:, :, :, None] * K1[:, :, None]).flatten(2, 3)
     return (products @ K2.transpose(-1, -2)).reshape(*Q.shape[:2], length, length, length)
