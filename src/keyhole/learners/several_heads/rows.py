@@ -247,7 +247,7 @@ def measure_readouts(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> Stac
     values = np.linalg.solve(signs, 2 * G - (X @ pairs.B)[:, None])
     if not np.abs(values[0] - rows.J).max() <= 2.0**14 * pairs.roundoff * np.abs(rows.J).max():
         raise Unresolved
-    return solve_readouts(q, values, move)
+    return solve_readouts(q, np.asarray(values, dtype=np.float64), move)
 
 
 def solve_readouts(q: Matrix, values: Stack, move: float) -> Stack:
