@@ -75,8 +75,9 @@ def _level_weights(weights: Vector, inside: Matrix) -> Vector:
     steps = (inside[1:] - inside[0]) * (np.abs(weights) > 1e-6)
     weights = weights * (np.abs(weights) > 1e-6)
     for _ in range(2):
-        moved = np.linalg.lstsq(steps, steps @ weights, rcond=None)[0]
-        weights = weights - np.asarray(moved, dtype=np.float64)
+        weights = weights - np.asarray(
+            np.linalg.lstsq(steps, steps @ weights, rcond=None)[0], dtype=np.float64
+        )
     return np.asarray(weights / (float(np.abs(weights).sum()) or 1.0), dtype=np.float64)
 
 
