@@ -284,12 +284,25 @@ def _check_names(name: str, kind: _Kind, got: set[str]) -> None:
         )
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a safetensors file says of itself; its arrays are not read.
+
+    Raises:
+        InvalidInput: the file is missing or not readable.
+    """
+    return _read_file(path, arrays=False)[0]
+
+
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
     """Metadata and arrays of a safetensors file.
 
     Raises:
         InvalidInput: the file is missing or not readable.
     """
+    return _read_file(path, arrays=True)
+
+
+def _read_file(path: Path, *, arrays: bool) -> tuple[dict[str, str], dict[str, Array]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -299,7 +312,7 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
     try:
         with cast(Any, safe_open(str(path), framework="np")) as file:
             metadata: dict[str, str] = dict(file.metadata() or {})
-            names: list[str] = list(file.keys())
+            names: list[str] = list(file.keys()) if arrays else []
             tensors = {name: np.asarray(file.get_tensor(name), dtype=np.float64) for name in names}
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise InvalidInput(f"{path} is not a readable safetensors file ({error}).") from error

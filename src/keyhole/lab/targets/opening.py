@@ -15,7 +15,8 @@ import numpy as np
 from keyhole._arrays import Matrix
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.job_parts import Declaring, Reaching
-from keyhole.models import SelfAttention
+from keyhole.models import SelfAttention, load
+from keyhole.models.files import read_metadata
 from keyhole.oracles import (
     Bounded,
     Cast,
@@ -80,7 +81,22 @@ def _check_oracle_sizes(
 
 
 def load_askable_model(path: str) -> Any:
-    """A saved model as it is asked: a layer by its last row.
+    """A saved model as it is asked: a layer by its last row."""
+    model = _load_layer(path) if _holds_layers(path) else load(path)
+    return model.read_last() if isinstance(model, SelfAttention) else model
+
+
+def _holds_layers(path: str) -> bool:
+    """Whether a file holds layers with token maps, for which the constructions are loaded."""
+    try:
+        return "layers" in read_metadata(Path(path))
+    # Whoever loads it says what is wrong with it.
+    except InvalidInput:
+        return False
+
+
+def _load_layer(path: str) -> Any:
+    """The layer of a Transformer that has one; any other model as it is.
 
     The token map in front of a built or trained layer is not hidden: tokens are asked as it gives
     them. A layer with a residual or a trained network behind it is refused: recovered alone, it
@@ -91,21 +107,20 @@ def load_askable_model(path: str) -> Any:
     from keyhole.models.stack import Transformer
 
     model = load(path)
-    if isinstance(model, Transformer):
-        layer = model.blocks[0].layer if len(model.blocks) == 1 else None
-        if not isinstance(layer, SelfAttention):
-            raise InvalidInput(
-                f"{path} is a Transformer; only one layer of standard attention is asked as a"
-                " TARGET."
-            )
-        if model.blocks[0].residual or isinstance(model.out, Perceptron):
-            raise InvalidInput(
-                f"{path} has a residual or a network behind its attention layer, which asking the"
-                " layer would leave out. A callable of your own, package.module:NAME, can ask any"
-                " part of keyhole.load(PATH)."
-            )
-        model = layer
-    return model.read_last() if isinstance(model, SelfAttention) else model
+    if not isinstance(model, Transformer):
+        return model
+    layer = model.blocks[0].layer if len(model.blocks) == 1 else None
+    if not isinstance(layer, SelfAttention):
+        raise InvalidInput(
+            f"{path} is a Transformer; only one layer of standard attention is asked as a TARGET."
+        )
+    if model.blocks[0].residual or isinstance(model.out, Perceptron):
+        raise InvalidInput(
+            f"{path} has a residual or a network behind its attention layer, which asking the layer"
+            " would leave out. A callable of your own, package.module:NAME, can ask any part of"
+            " keyhole.load(PATH)."
+        )
+    return layer
 
 
 def _open_service(

@@ -244,7 +244,7 @@ def measure_readouts(pairs: Pairs, rows: Rows, rng: np.random.Generator) -> Stac
     X = rows.x + move * q
     X[0] = rows.x
     G = pairs.ask(np.repeat(X, heads, axis=0), np.tile(Y, (d, 1)), rows.hard).reshape(d, heads, -1)
-    values: Stack = np.linalg.solve(signs, 2 * G - (X @ pairs.B)[:, None])
+    values = np.linalg.solve(signs, 2 * G - (X @ pairs.B)[:, None])
     if not np.abs(values[0] - rows.J).max() <= 2.0**14 * pairs.roundoff * np.abs(rows.J).max():
         raise Unresolved
     return solve_readouts(q, np.asarray(values, dtype=np.float64), move)

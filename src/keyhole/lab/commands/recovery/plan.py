@@ -14,7 +14,6 @@ from keyhole.lab.jobs import PlanJob
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.opening import open_target, read_declarations
 from keyhole.learners.choosing import choose_learner
-from keyhole.learners.tolerance.guarantees import guarantee, largest_tolerance
 from keyhole.oracles import Imperfection
 
 
@@ -96,6 +95,8 @@ def _find_promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, 
         and job.margin is not None
         and _has_tolerance_promise(job, stated)
     ):
+        from keyhole.learners.tolerance.guarantees import guarantee, largest_tolerance
+
         tolerance = stated.tolerance
         if job.accuracy is not None:
             said["tolerance"] = largest_tolerance(
