@@ -7,6 +7,7 @@ import pytest
 
 import keyhole
 from keyhole import cli
+from keyhole.theorems import AtHand
 from support.paths import ROOT
 
 COMMANDS = sorted(name for name in cli.app if not name.startswith("-"))
@@ -48,6 +49,34 @@ def test_every_theorem_has_its_section(theorem):
 @pytest.mark.parametrize("theorem", keyhole.THEOREMS)
 def test_every_theorem_marks_a_test(theorem):
     assert generator().read_markers()[theorem]
+
+
+def source_of(theorem):
+    return f"src/{theorem.module.replace('.', '/')}.py"
+
+
+@pytest.mark.parametrize("theorem", keyhole.THEOREMS.values(), ids=lambda theorem: theorem.id)
+def test_every_theorem_names_a_module_that_names_it_and_a_test_marked_with_it(theorem):
+    assert importlib.import_module(theorem.module)
+    assert re.search(rf"{re.escape(theorem.id)}(?![\w-])", words(source_of(theorem)))
+    assert theorem.test in generator().read_markers()[theorem.id]
+
+
+@pytest.mark.parametrize("theorem", keyhole.THEOREMS.values(), ids=lambda theorem: theorem.id)
+def test_every_page_of_a_theorem_links_its_module_and_its_test(theorem):
+    page = words(f"docs/theorems/{generator().slug(theorem.id)}.md")
+    files = {link.removeprefix("../../") for link in re.findall(r"\]\((\.\./\.\./[^)]+)\)", page)}
+    assert {source_of(theorem), theorem.test} <= files
+
+
+@pytest.mark.parametrize("theorem", keyhole.THEOREMS.values(), ids=lambda theorem: theorem.id)
+def test_what_a_paper_states_is_kept_apart_from_what_is_ours(theorem):
+    cited = not theorem.id.startswith("keyhole/")
+    assert cited == (theorem.standing == "paper")
+    assert bool(theorem.paper_states) == (theorem.at_hand is not AtHand.OURS)
+    assert bool(theorem.paper_states) or not cited
+    # Whatever a statement adds to the paper's part of it has to be named as ours.
+    assert theorem.our_constant or theorem.paper_states in {"", theorem.statement}
 
 
 def test_registry_markers_and_pages_list_the_same_theorems():
@@ -163,6 +192,23 @@ def test_links_between_pages_lead_somewhere(page):
 def test_the_navigation_lists_every_page_once():
     listed = re.findall(r": ([\w/.-]+\.md)$", words("mkdocs.yml"), re.MULTILINE)
     assert sorted(f"docs/{name}" for name in listed) == sorted(set(PAGES) - {"README.md"})
+
+
+def test_the_navigation_of_theorems_is_the_one_that_is_generated():
+    assert generator().write_navigation(words("mkdocs.yml")) == words("mkdocs.yml"), (
+        "run `make docs`: the navigation in mkdocs.yml is not current"
+    )
+
+
+def test_the_navigation_of_theorems_is_written_between_its_markers_only():
+    made = generator()
+    bare = f"before\n{made._FIRST}      - gone: theorems/gone.md\n{made._LAST}after\n"
+    lines = made.write_navigation(bare).splitlines()
+    assert (lines[0], lines[-1]) == ("before", "after")
+    assert lines[2] == "      - BSHK26/4.1: theorems/bshk26-4-1.md"
+    assert len(lines) == len(keyhole.THEOREMS) + 4
+    with pytest.raises(ValueError, match="needs the lines"):
+        made.write_navigation("nav:\n")
 
 
 def generator():

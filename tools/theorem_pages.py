@@ -1,15 +1,15 @@
 """A page for each theorem, from the registry, its argument in docs/theorems.md and a certificate
 that is measured here.
 
-Run without arguments it writes docs/theorems/. Numbers that are rounding are not printed, so that
-the pages do not change from machine to machine.
+Run without arguments it writes docs/theorems/ and their part of the navigation in mkdocs.yml.
+Numbers that are rounding are not printed, so that the pages do not change from machine to machine.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from keyhole.bounds.formulas import Inequality
@@ -17,6 +17,9 @@ from keyhole.claims import THEOREMS, Certificate, Theorem
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "theorems"
+CONFIGURATION = ROOT / "mkdocs.yml"
+_FIRST = "      # The pages of theorems, written by `make docs`:\n"
+_LAST = "      # The end of the pages of theorems.\n"
 _ROUNDING = 1e-8  # numbers below are different on every machine
 _LARGEST = 1e300
 
@@ -51,15 +54,43 @@ def read_markers() -> dict[str, list[str]]:
     return marked
 
 
-def page(theorem: Theorem, argument: str, measured: str, tested: list[str]) -> str:
+def page(theorem: Theorem, argument: str, measured: str, tested: Iterable[str]) -> str:
     """The page of one theorem."""
-    tests = ", ".join(f"`{name}`" for name in tested)
-    rows = f"| Standing | {theorem.standing} |\n| Tested in | {tests} |\n"
+    facts = {
+        "Stated there": theorem.paper_states,
+        "Ours": theorem.our_constant,
+        "Text of the source": theorem.at_hand,
+        "Standing": theorem.standing,
+        "Implemented in": link_module(theorem.module),
+        "Tested in": link_tests(theorem.test, tested),
+    }
+    rows = "".join(f"| {name} | {_cell(fact)} |\n" for name, fact in facts.items() if fact)
     return (
         f"# {theorem.id}\n\n> {theorem.statement}\n\n| Source | {theorem.source} |\n| --- | ---"
         f" |\n{rows}\n## The argument\n\n{argument}\n\n## Measured\n\n{measured}\n\n[All"
         " theorems](../theorems.md) · [what an outcome means](../theorems.md#theorems)\n"
     )
+
+
+def link_module(module: str) -> str:
+    """A module as a link to its file, from a page in docs/theorems/ or site/theorems/."""
+    return f"[`{module}`](../../src/{module.replace('.', '/')}.py)"
+
+
+def link_tests(first: str, tested: Iterable[str]) -> str:
+    """The test that a theorem names, then the others marked with it, as links to their files."""
+    names = dict.fromkeys([first, *tested])
+    return ", ".join(f"[`{name}`](../../{name})" for name in names)
+
+
+def write_navigation(text: str) -> str:
+    """The text of mkdocs.yml with a line for the page of each theorem, in the registry's order."""
+    before, first, rest = text.partition(_FIRST)
+    _, last, after = rest.partition(_LAST)
+    if not (first and last):
+        raise ValueError(f"mkdocs.yml needs the lines {_FIRST.strip()!r} and {_LAST.strip()!r}")
+    lines = "".join(f"      - {name}: theorems/{slug(name)}.md\n" for name in THEOREMS)
+    return f"{before}{first}{lines}{last}{after}"
 
 
 def shown(said: str, held: Certificate | Inequality) -> str:
@@ -136,7 +167,7 @@ def render(measured: Mapping[str, str]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write the pages, and remove those of theorems that are gone."""
+    """Write the pages and their navigation, and remove the pages of theorems that are gone."""
     written = pages()
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.md"):
@@ -144,6 +175,8 @@ def main() -> None:
             old.unlink()
     for name, text in written.items():
         (FOLDER / name).write_text(text, encoding="utf-8")
+    navigation = write_navigation(CONFIGURATION.read_text(encoding="utf-8"))
+    CONFIGURATION.write_text(navigation, encoding="utf-8")
     sys.stderr.write(f"{len(written)} pages of theorems written to docs/theorems\n")
 
 

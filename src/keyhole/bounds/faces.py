@@ -3,7 +3,7 @@ r"""Exact truth for small cases: the fewest dimensions in which every set of q k
 A query that gives all of y the same score and everything else less exists iff the keys of y are
 exactly those on a face of the polytope of all keys. With real keys that takes min(2q, N - 1)
 dimensions: neighbourly polytopes, as cyclic ones are, and simplices. With keys that are signs, or
-numbers of p bits, it may take more; here it is found by search.
+numbers of p bits, it may take more; here it is found by search (keyhole/sign-faces).
 """
 
 from __future__ import annotations

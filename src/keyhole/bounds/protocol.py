@@ -8,7 +8,8 @@ $$L_B = \log \sum_{j \in B} e^{s_{ij}}, \qquad \bar v_B = \sum_{j \in B} e^{s_{i
 1 + v numbers, and Alice merges: her head output is the mean of the averages with weights
 softmax(L_A, L_B). Residuals and token maps need nobody else, and a blank token is public. Two
 people send $N H D (m + v + 1) b$ bits where every number is rounded to b bits; with k people
-everybody hears the query and k - 1 answer, $N H D (m + (k - 1)(v + 1)) b$.
+everybody hears the query and k - 1 answer, $N H D (m + (k - 1)(v + 1)) b$. That is
+keyhole/conversation.
 """
 
 from __future__ import annotations
