@@ -149,7 +149,7 @@ def test_what_was_recovered_is_there_again_at_its_address_and_the_command_says_h
         assert page.locator("#result canvas").count() == 6
         assert page.locator("#width").input_value() == "8"
         command = page.locator("#result pre").first.inner_text()
-        assert re.search(r"keyhole learn \S+truth\.safetensors --seed 3", command)
+        assert re.search(r"keyhole learn \S+truth\.safetensors --learner auto --seed 3", command)
         page.click("summary")
         assert json.loads(page.locator("details pre").inner_text())["verdict"] == "EXACT"
         page.click("summary")

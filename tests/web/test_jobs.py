@@ -1,6 +1,7 @@
 """Work started from the explorer: the same as from the command line, cancelled, limited, mortal."""
 
 import json
+import shlex
 import signal
 import time
 
@@ -21,6 +22,9 @@ def test_a_recovery_is_the_one_of_the_command_line(recovered, tmp_path):
     for name in ("status", "verdict", "sentence", "rank", "queries", "degrees_of_freedom"):
         assert result["record"][name] == record[name]
     assert result["record"]["verdict"] == "EXACT"
+    words = shlex.split(result["command"])
+    assert words == ["keyhole", "learn", result["record"]["target"], *words[3:]]
+    assert words[3:] == ["--learner", "auto", "--seed", "4"]
 
 
 def test_queries_are_told_by_phase_while_they_are_asked(recovered):

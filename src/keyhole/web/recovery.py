@@ -18,6 +18,7 @@ from keyhole.identify import assign_heads, canonical, distance, freedom
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import LearnJob, SampleJob
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.summaries import restore_command
 from keyhole.lab.targets.opening import simulate_policies
 from keyhole.learners.choosing import learn
 from keyhole.models import Head, MultiHead, load
@@ -65,6 +66,7 @@ def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> dict[str
     tell({"doing": "asking again with smaller budgets"})
     shown = {
         "record": record,
+        "command": restore_command("learn", record),
         "heads": pack_portraits(truth, found),
         "course": trace_error_course(truth, found, wish, record),
     }

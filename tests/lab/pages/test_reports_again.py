@@ -11,7 +11,7 @@ from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import BoundJob, ReportJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs import summaries
-from keyhole.lab.runs.command_lines import format_command_line
+from keyhole.lab.runs.command_lines import format_job_command
 from support.browsers import CHROMIUM, launch
 from support.pages import walked
 from support.run_records import EVIL, KINDS, TRAINED
@@ -120,7 +120,7 @@ def test_the_command_of_a_run_names_every_option_once(runs):
     assert again.endswith("--simulate noise=1e-4 --simulate token-bound=2")
     job = BoundJob("match2", length=4, modulus=5, embed=3, build=False, out="there")
     assert (
-        format_command_line("bound", job, "task")
+        format_job_command("bound", job)
         == "keyhole bound match2 --length 4 --modulus 5 --embed 3 --no-build"
     )
 

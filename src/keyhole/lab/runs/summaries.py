@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from keyhole.drawing.html import format_number, format_seconds
-from keyhole.lab.runs.command_lines import format_option
+from keyhole.lab.runs.command_lines import format_command_line
 from keyhole.lab.runs.tables import flatten_table, format_value
 
 Data = Mapping[str, Any]
@@ -62,11 +61,11 @@ def restore_command(kind: str, data: Data) -> str:
     if data.get("command"):
         return str(data["command"])
     if kind == "demo":
-        return f"keyhole demo --seed {data['seed']}"
+        return format_command_line("demo", (), {"seed": data["seed"]})
     if kind == "twins":
-        return shlex.join(["keyhole", "twins", str(data["model"]), "--seed", str(data["seed"])])
+        return format_command_line("twins", (data["model"],), {"seed": data["seed"]})
     if kind == "sweep":
-        return shlex.join(["keyhole", "sweep", str(data["file"]), "--out", str(data["run"])])
+        return format_command_line("sweep", (data["file"],), {"out": data["run"]})
     return _restore_learn_command(data) if kind == "learn" else ""
 
 
@@ -78,13 +77,7 @@ def _restore_learn_command(data: Data) -> str:
     # A saved model says its own width; any other target may need to be told.
     if not target.endswith(".safetensors"):
         options = {"width": data.get("width"), **options}
-    given = [
-        word
-        for key, value in options.items()
-        if value is not None
-        for word in format_option(key, value)
-    ]
-    return shlex.join(["keyhole", "learn", target, *given])
+    return format_command_line("learn", (target,), options)
 
 
 def describe_versions(data: Data) -> str:

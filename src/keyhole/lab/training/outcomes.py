@@ -9,7 +9,7 @@ from typing import Any
 
 from keyhole._arrays import Matrix
 from keyhole.lab.jobs import TrainJob
-from keyhole.lab.runs.command_lines import format_command_line
+from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.tasks import SparseAverage, sizes_of
 
@@ -173,4 +173,4 @@ def list_training_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def format_train_command(job: TrainJob) -> str:
     """The words that ask the same again; whether a run is kept is not part of the question."""
-    return format_command_line("train", replace(job, keep=None), "task")
+    return format_job_command("train", replace(job, keep=None))

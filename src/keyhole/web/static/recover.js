@@ -305,7 +305,7 @@ export function recover(place, path, params) {
     result.classList.toggle("busy", on);
   }
 
-  function show({ record, heads, course, error, run }) {
+  function show({ record, command, heads, course, error, run }) {
     const { kind, text } = badge(record.verdict);
     words.say(text, record.sentence, kind);
     const asked = record.queries.by_phase,
@@ -316,7 +316,7 @@ export function recover(place, path, params) {
       ...curve(record, course, limit),
       section(
         "How to do the same again",
-        el("pre", { tabindex: 0, text: command(record) }),
+        el("pre", { tabindex: 0, text: command }),
         el(
           "p",
           {},
@@ -332,12 +332,4 @@ export function recover(place, path, params) {
   }
 
   return () => following?.abort();
-}
-
-function command(record) {
-  const options = Object.entries(record.options || {}).map(
-    ([name, value]) => `--${name} ${Array.isArray(value) ? value.join(",") : value}`,
-  );
-  const budget = record.budget === null || record.budget === undefined ? [] : [`--budget ${record.budget}`];
-  return ["keyhole learn", record.target, ...options, ...budget, `--seed ${record.seed}`].join(" ");
 }

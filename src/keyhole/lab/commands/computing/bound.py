@@ -28,7 +28,7 @@ from keyhole.errors import InvalidInput
 from keyhole.lab.commands.shared import list_versions, seed_generator
 from keyhole.lab.jobs import BoundJob
 from keyhole.lab.pages import bound_page
-from keyhole.lab.runs.command_lines import format_command_line
+from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.tasks import pose_task
@@ -50,7 +50,7 @@ def run_bound(job: BoundJob) -> Record:
         data: dict[str, Any] = {
             **_record_bound(found),
             "seed": job.seed,
-            "command": format_command_line("bound", job, "task"),
+            "command": format_job_command("bound", job),
             **list_versions(),
         }
         if directory is not None:

@@ -12,6 +12,7 @@ from keyhole.lab.commands.shared import REFUSED, list_versions, seed_generator
 from keyhole.lab.jobs import BuildJob
 from keyhole.lab.pages import build_page
 from keyhole.lab.runs import records
+from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.round_trip import make_round_trip, sample_task_inputs
@@ -62,7 +63,7 @@ def run_build(job: BuildJob) -> Record:
             data["round_trip"] = make_round_trip(best.model, task, rng=trip)
         data |= {
             "seconds": {"total": time.perf_counter() - start},
-            "command": _format_build_command(job),
+            "command": format_job_command("build", job, "accuracy", "seed"),
             **list_versions(),
         }
         record = Record(data, 0, _list_build_rows(data))
@@ -194,24 +195,3 @@ def _list_build_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def _sampled(held: dict[str, Any]) -> str:
     return f", sampled: {held['sampled']}" if held["sampled"] else ""
-
-
-def _format_build_command(job: BuildJob) -> str:
-    """The command that does the same again."""
-    words = ["keyhole", "build", job.task]
-    for name in (
-        *_SIZES,
-        "width",
-        "bits",
-        "dtype",
-        "embed",
-        "value_width",
-        "heads",
-        "layers",
-        "accuracy",
-        "seed",
-    ):
-        value = getattr(job, name)
-        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    words += ["--at-most"] * job.at_most + ["--round-trip"] * job.round_trip
-    return " ".join(words)

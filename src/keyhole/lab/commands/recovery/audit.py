@@ -19,7 +19,7 @@ from keyhole.lab.commands.shared import REFUSED, list_versions, seed_generator
 from keyhole.lab.jobs import AuditJob, LearnJob
 from keyhole.lab.jobs.job_parts import Declaring
 from keyhole.lab.pages import audit_page
-from keyhole.lab.runs.command_lines import format_command_line
+from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.opening import hash_file, label_target, open_target, read_declarations
@@ -306,7 +306,7 @@ def _record_audit(
         "policies": rows,
         "queries": {"total": asked},
         "seed": job.seed,
-        "command": format_command_line("audit", job, "target"),
+        "command": format_job_command("audit", job),
         "run": str(directory),
         **list_versions(),
     }
