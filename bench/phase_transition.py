@@ -17,12 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
+from keyhole.drawing.palette import LIGHT, read_channels
 from keyhole.learners.one_head.nuclear_program import minimise_nuclear_norm
 
 STEP = 0.125
 RATIOS = tuple(np.arange(1.0, 3.26, STEP))
 RECOVERED = 1e-6  # relative error of a success
-INK, PAPER, OURS, LIMIT = "#1b1f24", "#fcfcfa", "#1f6feb", "#6b7280"
+INK, PAPER, OURS, LIMIT, RULE = (LIGHT[name] for name in ("ink", "page", "ours", "limit", "rule"))
 LEFT, TOP, CELL, ROW = 92, 128, 36, 34  # pixels
 
 
@@ -106,7 +107,7 @@ def table(
 
 def blend(rate: float) -> str:
     """Paper at 0, blue at 1."""
-    paper, blue = (np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)]) for c in (PAPER, OURS))
+    paper, blue = (np.array(read_channels(c)) for c in (PAPER, OURS))
     return "#" + "".join(f"{round(v):02x}" for v in paper + rate * (blue - paper))
 
 
@@ -149,12 +150,12 @@ def curve(points: list[tuple[float, float]], colour: str, dashes: str = "") -> s
 def rectangles(rates: dict[tuple[int, float], float], ranks: range) -> list[str]:
     """One rectangle a cell, its number on hover."""
     shape = (
-        '<rect x="{:.1f}" y="{:.1f}" width="{}" height="{}" fill="{}" stroke="#e3e2dd"'
+        '<rect x="{:.1f}" y="{:.1f}" width="{}" height="{}" fill="{}" stroke="{}"'
         ' stroke-width="0.5">{}</rect>'
     )
     return [
         shape.format(
-            x_of(ratio) - CELL / 2, y_of(r, ranks) - ROW / 2, CELL, ROW, blend(rate),
+            x_of(ratio) - CELL / 2, y_of(r, ranks) - ROW / 2, CELL, ROW, blend(rate), RULE,
             f"<title>rank {r}, {ratio:.2f} x degrees of freedom: {rate:.0%}</title>",
         )
         for (r, ratio), rate in rates.items()
@@ -183,7 +184,7 @@ def key(bottom: float) -> list[str]:
     shown = [0.0, 0.25, 0.5, 0.75, 1.0]
     boxes = [
         f'<rect x="{LEFT + 30 * i}" y="{bottom}" width="30" height="12" fill="{blend(p)}"'
-        ' stroke="#e3e2dd"/>'
+        f' stroke="{RULE}"/>'
         for i, p in enumerate(shown)
     ]
     says = "success rate 0 to 1; no cell: as many measurements as entries, nothing to minimise"

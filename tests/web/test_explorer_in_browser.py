@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from keyhole.drawing.palette import SHARES, SIGNED, read_channels
 from keyhole.web.explorer import Explorer, Window
 from support.browsers import launch, needs_chromium
 from support.paths import ROOT
@@ -108,6 +109,23 @@ def shots(page, name):
     shot(page, f"{name}-narrow")
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), name
     page.set_viewport_size({"width": 1280, "height": 900})
+
+
+PAINTED = """async () => {
+  const { colour } = await import("/static/heat.js");
+  const signed = [-1, 0, 1].map(t => colour("signed", t));
+  return [...signed, colour("log", 1), colour("share", 0), colour("share", 0.5)];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_heatmaps_are_painted_in_the_colours_of_the_palette(explorer, scheme):
+    cold, white, warm = ("rgb({} {} {})".format(*read_channels(c)) for c in SIGNED)
+    low, _, middle, *_ = ("rgb({} {} {})".format(*read_channels(c)) for c in SHARES)
+    with opened(explorer) as page:
+        page.emulate_media(color_scheme=scheme)
+        page.reload()
+        assert page.evaluate(PAINTED) == [cold, white, warm, warm, low, middle]
 
 
 @pytest.mark.parametrize("name", VIEWS)

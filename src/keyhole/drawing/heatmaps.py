@@ -13,6 +13,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.drawing.html import escape_text, format_number, frame_figure
+from keyhole.drawing.palette import SHARES, SIGNED, read_channels
 
 _PIXELS = 64  # a larger matrix is shown in blocks
 
@@ -157,21 +158,14 @@ def _draw_heatmap(
 
 def _paint_diverging(shares: Matrix) -> Stack:
     """Colours of numbers from -1 (blue) over 0 (white) to 1 (orange)."""
-    # The colours of ours, page and bad in the palette, as numbers.
-    cold, white, warm = (
-        np.array(c, dtype=np.float64) for c in ((31, 111, 235), (252, 252, 250), (194, 65, 12))
-    )
+    cold, white, warm = (np.array(read_channels(c), dtype=np.float64) for c in SIGNED)
     x = shares[..., None]
     return white + np.abs(x) * (np.where(x < 0, cold, warm) - white)
 
 
 def paint_sequential(shares: Matrix) -> Stack:
     """Colours from 0 to 1 that grow brighter all the way: violet, blue, green, yellow."""
-    # Five stops of viridis: even in brightness, and told apart without colour vision.
-    stops = np.array(
-        [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]],
-        dtype=np.float64,
-    )
+    stops = np.array([read_channels(c) for c in SHARES], dtype=np.float64)
     places = np.linspace(0, 1, len(stops))
     channels: list[Matrix] = [np.interp(shares, places, channel) for channel in stops.T]
     return np.stack(channels, axis=-1)

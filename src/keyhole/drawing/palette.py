@@ -1,5 +1,8 @@
 """The colours of pages and pictures, and the style a picture carries with it.
 
+Every colour is written here and nowhere else: reports, pictures, figures for papers and the page
+of the explorer with its scripts take theirs from this file.
+
 A picture is shown in pages of ours, in notebooks and in pages of others. So it brings its rules
 along, for elements of its own class alone, takes its ink from the text around it and follows the
 colour scheme of where it stands.
@@ -7,7 +10,9 @@ colour scheme of where it stands.
 
 from __future__ import annotations
 
-COLOURS = {  # on a light and on a dark ground
+from collections.abc import Mapping
+
+COLOURS = {  # by meaning, on a light and on a dark ground; truth is drawn in ink
     "page": ("#fcfcfa", "#14171a"),
     "ink": ("#1b1f24", "#e8e6e1"),
     "ours": ("#1f6feb", "#6cb2ff"),
@@ -17,6 +22,17 @@ COLOURS = {  # on a light and on a dark ground
     "peer": ("#b7791f", "#e0b050"),
     "rule": ("#d9d9d4", "#33383d"),
 }
+CONTROLS = {  # what only a page with buttons and fields needs
+    "faint": ("#f1f1ec", "#1c2024"),
+    "on-ours": ("#ffffff", "#14171a"),
+}
+# Papers are white, and so are heatmaps: the colours on a light ground, whatever the page prefers.
+LIGHT = {name: light for name, (light, _) in COLOURS.items()} | {"truth": COLOURS["ink"][0]}
+# Signed numbers from -1 over 0 to 1.
+SIGNED = (LIGHT["ours"], LIGHT["page"], LIGHT["bad"])
+# Shares from 0 to 1. Five stops of viridis: even in brightness, and told apart without colour
+# vision.
+SHARES = ("#440154", "#3b528b", "#21918c", "#5ec962", "#fde725")
 
 # A backslash at the end of a line joins it to the next: pages keep their bytes.
 PICTURE_RULES = """
@@ -49,26 +65,48 @@ svg.keyhole .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
 """
 
 
-def _declared(colours: dict[str, str]) -> str:
+def read_channels(colour: str) -> tuple[int, int, int]:
+    """Red, green and blue of a colour of the palette, from 0 to 255."""
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+    return red, green, blue
+
+
+def _declare_colours(colours: Mapping[str, str]) -> str:
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
 
 
-def _page_colours() -> str:
-    """Colours of a page of ours, which is light or dark as the system prefers."""
-    light, dark = ({name: pair[k] for name, pair in COLOURS.items()} for k in (0, 1))
-    preferred = f"@media (prefers-color-scheme: dark) {{ :root {{ {_declared(dark)} }} }}"
-    return f":root {{ color-scheme: light dark; {_declared(light)} }}\n{preferred}"
+def _style_page(pairs: Mapping[str, tuple[str, str]], fixed: Mapping[str, str]) -> str:
+    """Colours of a page of ours, which is light or dark as the system prefers.
+
+    Args:
+        pairs: those that follow the preference, on a light and on a dark ground.
+        fixed: those that do not.
+    """
+    light, dark = ({name: pair[k] for name, pair in pairs.items()} for k in (0, 1))
+    preferred = f"@media (prefers-color-scheme: dark) {{ :root {{ {_declare_colours(dark)} }} }}"
+    declared = _declare_colours({**light, **fixed})
+    return f":root {{ color-scheme: light dark; {declared} }}\n{preferred}"
 
 
-def _picture_colours() -> str:
+def _style_explorer() -> str:
+    """Colours of the explorer's page, and the scales its scripts paint heatmaps with."""
+    scales = {f"signed-{k}": colour for k, colour in enumerate(SIGNED)}
+    scales |= {f"share-{k}": colour for k, colour in enumerate(SHARES)}
+    # Words and frames on a heatmap are bright or dark as its cells are, not as the page is.
+    grounds = {"bright": LIGHT["page"], "dark": LIGHT["ink"]}
+    return _style_page(COLOURS | CONTROLS, grounds | scales) + "\n"
+
+
+def _style_picture() -> str:
     """Colours of a picture among strangers; those that show on both schemes where in doubt."""
     ink = {"ink": "currentColor"}
     light = {name: pair[0] for name, pair in COLOURS.items()} | ink
     # Without light-dark() a browser takes the light colours: they can be read on dark ground too.
     both = {name: f"light-dark({', '.join(pair)})" for name, pair in COLOURS.items()} | ink
-    known = f"@supports (color: light-dark(red, red)) {{ .keyhole {{ {_declared(both)} }} }}"
-    return f".keyhole {{ {_declared(light)} }}\n{known}"
+    known = f"@supports (color: light-dark(red, red)) {{ .keyhole {{ {_declare_colours(both)} }} }}"
+    return f".keyhole {{ {_declare_colours(light)} }}\n{known}"
 
 
-PAGE_COLOURS = _page_colours()
-PICTURE_STYLE = f"<style>{_picture_colours()}{PICTURE_RULES}</style>"
+PAGE_COLOURS = _style_page(COLOURS, {})
+EXPLORER_COLOURS = _style_explorer()
+PICTURE_STYLE = f"<style>{_style_picture()}{PICTURE_RULES}</style>"

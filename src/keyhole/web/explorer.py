@@ -17,6 +17,7 @@ import msgspec
 
 from keyhole import __version__
 from keyhole.drawing.html import escape_text
+from keyhole.drawing.palette import EXPLORER_COLOURS, LIGHT
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.lab.commands.computing.bound import measure_job_plane
 from keyhole.lab.jobs import UiJob
@@ -48,9 +49,19 @@ Answer = Callable[[Mapping[str, Any]], Any]
 
 
 def read_page_files() -> dict[str, bytes]:
-    """The files of the page by name, read once."""
+    """The files of the page by name, read once, and the palette as a style sheet."""
     folder = resources.files("keyhole.web") / "static"
-    return {item.name: item.read_bytes() for item in folder.iterdir() if item.is_file()}
+    files = {item.name: item.read_bytes() for item in folder.iterdir() if item.is_file()}
+    # A picture in a tab reads no style sheet: its two colours are filled in.
+    icon = _fill_blanks(files["icon.svg"].decode(), {name: LIGHT[name] for name in ("ink", "page")})
+    return files | {"icon.svg": icon.encode(), "palette.css": EXPLORER_COLOURS.encode()}
+
+
+def _fill_blanks(text: str, said: Mapping[str, str]) -> str:
+    # A template engine would be one dependency more.
+    for name, value in said.items():
+        text = text.replace(f"{{{name}}}", escape_text(value))
+    return text
 
 
 class Explorer:
@@ -89,10 +100,7 @@ class Explorer:
     async def _page(self, request: Request) -> Response:
         self.requests += 1
         said = {"token": self.token, "version": __version__, "runs": str(self.runs)}
-        page = self.files["index.html"].decode()
-        # The page is a file with three blanks; a template engine would be one dependency more.
-        for name, value in said.items():
-            page = page.replace(f"{{{name}}}", escape_text(value))
+        page = _fill_blanks(self.files["index.html"].decode(), said)
         return Response(page, media_type="text/html", headers={"cache-control": "no-store"})
 
     async def _file(self, request: Request) -> Response:

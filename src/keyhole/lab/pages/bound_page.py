@@ -23,7 +23,7 @@ from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 940.0, 26.0, 330.0
-_MADE = "light-dark(#0f8a6c, #3fc7a2)"  # constructions, in every picture
+_MADE = "var(--built)"  # constructions, in every picture
 _AXES = {"embed": "key width m", "value_width": "value width v"}
 _COLUMNS = {"Alice": 130.0, "Bob": 560.0, "Carol": 900.0}
 _KINDS = {"TOO_SMALL": "bad", "ENOUGH": "ours", "OPEN": "limit"}

@@ -4,16 +4,13 @@ import { el, figure, number, table } from "./draw.js";
 
 // Colours of numbers: signed from -1 to 1, shares and sizes from 0 to 1; the same as in every report.
 const mix = (a, b, t) => a.map((v, i) => v + (b[i] - v) * t);
-const COLD = [31, 111, 235],
-  WHITE = [252, 252, 250],
-  WARM = [194, 65, 12];
-const STOPS = [
-  [68, 1, 84],
-  [59, 82, 139],
-  [33, 145, 140],
-  [94, 201, 98],
-  [253, 231, 37],
-];
+const tone = name => {
+  const hex = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim().slice(1);
+  return [0, 2, 4].map(at => parseInt(hex.slice(at, at + 2), 16));
+};
+// Scripts of a page wait for its style sheets, so the palette is there.
+const [COLD, WHITE, WARM] = [0, 1, 2].map(k => tone(`signed-${k}`));
+const STOPS = [0, 1, 2, 3, 4].map(k => tone(`share-${k}`));
 const PAINTS = {
   signed: t => mix(WHITE, t < 0 ? COLD : WARM, Math.min(1, Math.abs(t))),
   log: t => mix(WHITE, WARM, Math.min(1, Math.max(0, t))),

@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from keyhole.drawing import palette
+from keyhole.drawing.palette import LIGHT, SIGNED
 from keyhole.errors import InvalidInput
 from keyhole.models.files import write_atomically
 
 Paths = Iterator[Path]
-# Papers are white: the light colours of the palette.
-COLOURS = {name: light for name, (light, _) in palette.COLOURS.items()}
-COLOURS["truth"] = COLOURS["ink"]
+COLOURS = LIGHT  # papers are white
 MARKS = {"truth": "o", "ours": "o", "limit": "o", "built": "s", "peer": "^", "bad": "x"}
 LINES = {"truth": "-", "ours": "-", "limit": "--", "built": "-", "peer": ":", "bad": "-"}
 _RULES: dict[str, Any] = {
@@ -92,9 +90,7 @@ def _save_figure(figure: Any, path: Path, form: str) -> Path:
 def make_diverging_colours() -> Any:
     """Blue, white, orange."""
     colors: Any = importlib.import_module("matplotlib.colors")
-    return colors.LinearSegmentedColormap.from_list(
-        "signed", [COLOURS["ours"], "#fcfcfa", COLOURS["bad"]]
-    )
+    return colors.LinearSegmentedColormap.from_list("signed", SIGNED)
 
 
 def set_doubling_axes(axis: Any) -> None:

@@ -100,7 +100,7 @@ def plot_plane(run: SavedRun, directory: Path, prefix: str) -> Paths:
         axis.step(
             least, bits, where="post", ls="--", color=COLOURS["limit"], label="too small left of it"
         )
-        axis.fill_betweenx(bits, 1, least, step="pre", color="#d9d9d4", alpha=0.5)
+        axis.fill_betweenx(bits, 1, least, step="pre", color=COLOURS["rule"], alpha=0.5)
         for kind, word in (("built", "enough"), ("ours", "asked")):
             point = plane[word]
             if point is not None and point[0] is not None:

@@ -17,6 +17,7 @@ from keyhole.drawing.html import (
     frame_figure,
     make_scrollable,
 )
+from keyhole.drawing.palette import LIGHT
 from keyhole.lab.runs.tables import Table
 
 MAP_KEYS = {"value", "value_name", "value_equals", "value_at_most", "boundary", "boundary_name"}
@@ -147,14 +148,14 @@ def _draw_theory_line(points: Sequence[tuple[float, float]], name: str) -> str:
     places = [(_LEFT + (_RIGHT - _LEFT) * x, _BOTTOM - (_BOTTOM - _TOP) * y) for x, y in points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     look = 'fill="none" shape-rendering="auto"'
-    ground = f'<polyline {look} style="stroke:#fcfcfa;stroke-width:5" points="{path}"/>'
+    # Cells have the same colours in the dark: so have the line on them and its ground.
+    paper, grey = LIGHT["page"], LIGHT["limit"]
+    ground = f'<polyline {look} style="stroke:{paper};stroke-width:5" points="{path}"/>'
     label = (
         f'<text class="quiet" x="{_RIGHT + 8}"'
         f' y="{places[-1][1] + 4:.1f}">{escape_text(name)}</text>'
     )
-    return (
-        f'{ground}<polyline class="dashed" {look} style="stroke:#6b7280" points="{path}"/>{label}'
-    )
+    return f'{ground}<polyline class="dashed" {look} style="stroke:{grey}" points="{path}"/>{label}'
 
 
 def _draw_map_axes(held: Cells, figure: Mapping[str, Any]) -> str:
