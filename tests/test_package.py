@@ -1,11 +1,17 @@
 """The front door: what importing loads, and which names are there."""
 
+import ast
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import keyhole
+
+ROOT = Path(__file__).parents[1]
+STUB = Path(keyhole.__file__).with_suffix(".pyi")
 
 HEAVY = (
     "numpy",
@@ -85,27 +91,40 @@ def test_the_names_people_meet_first_are_there():
     assert {"load", "save", "learn", "verify", "compare"} <= set(keyhole.__all__)
 
 
-def test_the_lazy_table_and_the_public_names_agree():
-    assert set(keyhole._WHERE) == set(keyhole.__all__)
+def imports_of_stub():
+    tree = ast.parse(STUB.read_text(encoding="utf-8"))
+    return [node for node in tree.body if isinstance(node, ast.ImportFrom)]
 
 
 def test_what_type_checkers_see_is_what_is_there():
-    import ast
-    import inspect
+    handed_on = [
+        alias.name
+        for node in imports_of_stub()
+        for alias in node.names
+        if alias.asname == alias.name
+    ]
+    assert sorted(handed_on) == keyhole.__all__
 
-    tree = ast.parse(inspect.getsource(keyhole))
-    block = next(
-        n
-        for n in tree.body
-        if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"
-    )
-    seen = {
-        a.asname or a.name
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for a in node.names
-    }
-    assert seen == set(keyhole.__all__)
+
+@pytest.mark.parametrize("node", imports_of_stub(), ids=ast.unparse)
+def test_a_name_of_the_stub_is_what_its_import_statement_gives(node):
+    given = {}
+    exec(ast.unparse(node), given)  # noqa: S102
+    for alias in node.names:
+        assert getattr(keyhole, alias.name) is given[alias.name]
+
+
+def test_the_stub_holds_nothing_but_imports_and_the_version():
+    docstring, *rest = ast.parse(STUB.read_text(encoding="utf-8")).body
+    assert isinstance(docstring, ast.Expr)
+    *imports, version = rest
+    assert all(isinstance(node, ast.ImportFrom) for node in imports)
+    assert ast.unparse(version) == "__version__: str"
+
+
+def test_two_extras_that_need_the_same_install_the_same():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["optional-dependencies"]["web"] == ["keyhole[serve]"]
 
 
 def test_an_unknown_name_is_an_attribute_error():

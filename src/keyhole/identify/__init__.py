@@ -13,6 +13,7 @@ from keyhole.identify.heads import (
     head_freedom,
     matrix_rank,
 )
+from keyhole.identify.heads import distance as compare
 from keyhole.identify.networks import (
     NetworkDistance,
     OneLayerDistance,
@@ -30,6 +31,7 @@ __all__ = [
     "Twin",
     "assign_heads",
     "canonical",
+    "compare",
     "distance",
     "freedom",
     "head_freedom",
