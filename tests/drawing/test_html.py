@@ -1,8 +1,21 @@
-"""Numbers and times as people read them."""
+"""Numbers and times as people read them; elements whose text and attributes are escaped."""
+
+from html.parser import HTMLParser
 
 import pytest
 
-from keyhole.drawing.html import format_number, format_seconds
+from keyhole.drawing.html import (
+    Markup,
+    draw_svg,
+    element,
+    format_number,
+    format_seconds,
+    format_section,
+    format_table,
+    join_markup,
+)
+
+HOSTILE = """<script>alert("1")</script> & 'so on'"""
 
 
 @pytest.mark.parametrize(
@@ -31,3 +44,62 @@ def test_a_number_is_short_and_plain(value, said):
 )
 def test_a_time_has_a_unit(value, said):
     assert format_seconds(value) == said
+
+
+class Read(HTMLParser):
+    """What a browser makes of a page: its elements with their attributes, and its text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.elements, self.text = [], ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_text_and_attributes_of_an_element_are_escaped():
+    seen = Read(element("p", HOSTILE, " and more", title=HOSTILE))
+    assert seen.elements == [("p", {"title": HOSTILE})]
+    assert seen.text == f"{HOSTILE} and more"
+
+
+def test_markup_is_kept_and_escaped_where_an_attribute_asks_for_text():
+    bold = element("b", "a < b")
+    assert bold == "<b>a &lt; b</b>"
+    assert element("p", bold) == "<p><b>a &lt; b</b></p>"
+    assert Read(element("p", title=bold)).elements == [("p", {"title": bold})]
+
+
+@pytest.mark.parametrize("mixed", [lambda b: b + HOSTILE, lambda b: f"{b}{HOSTILE}", str])
+def test_what_is_made_of_markup_by_hand_is_text_again(mixed):
+    text = mixed(element("b", "x"))
+    assert not isinstance(text, Markup)
+    assert Read(element("p", text)).elements == [("p", {})]
+    assert Read(join_markup(text)).elements == []
+
+
+def test_names_of_attributes_may_be_words_of_python_and_none_is_left_out():
+    drawn = element("text", "y", class_="quiet", text_anchor="end", x=1.5, y=0, id=None)
+    assert drawn == '<text class="quiet" text-anchor="end" x="1.5" y="0">y</text>'
+
+
+def test_elements_without_an_end_have_none():
+    assert element("img", alt="") == '<img alt="">'
+    assert element("path", d="M0 0") == '<path d="M0 0"/>'
+    assert element("path", element("title", "t")) == "<path><title>t</title></path>"
+    assert element("td") == "<td></td>"
+
+
+def test_tables_sections_and_drawings_are_markup_with_their_words_escaped():
+    table = format_table([(HOSTILE, HOSTILE)], (HOSTILE, "n"), (1,))
+    page = format_section(HOSTILE, join_markup(table, draw_svg("", size={}, label=HOSTILE)))
+    assert isinstance(page, Markup)
+    seen = Read(page)
+    assert "script" not in dict(seen.elements)
+    assert seen.text.count(HOSTILE) == 4
+    assert dict(seen.elements)["svg"]["aria-label"] == HOSTILE

@@ -190,10 +190,11 @@ def draw_chart(
     marks = [_Label(up.at(p.y), across.at(p.x) - 4, "", "o") for p in points]
     # Names may be long: the picture grows with them, and the page scrolls.
     wanted = max([WIDTH, *(math.ceil(one.x + _LETTER * len(one.name)) for one in ends)])
-    size = (
-        f'viewBox="0 0 {wanted} {HEIGHT}" width="{wanted}"'
-        f' style="min-width:{32 * wanted / WIDTH:.1f}rem"'
-    )
+    size = {
+        "viewBox": f"0 0 {wanted} {HEIGHT}",
+        "width": f"{wanted}",
+        "style": f"min-width:{32 * wanted / WIDTH:.1f}rem",
+    }
     return make_scrollable(
         draw_svg(drawn + _draw_labels(ends, marks), size=size, label=about), about
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector
-from keyhole.drawing.html import escape_text, format_number, frame_figure
+from keyhole.drawing.html import Markup, escape_text, format_number, frame_figure
 from keyhole.drawing.palette import SHARES, SIGNED, read_channels
 
 _PIXELS = 64  # a larger matrix is shown in blocks
@@ -43,7 +43,7 @@ def draw_signed_heatmap(
     axes: Axes = SCORES,
     limit: float = 0.0,
     pixels: int = _PIXELS,
-) -> str:
+) -> Markup:
     """Blue below zero, white at zero, orange above; block means where W is large.
 
     Args:
@@ -78,7 +78,7 @@ def draw_signed_heatmap(
     )
 
 
-def draw_attention_heatmap(title: str, A: Matrix, *, axes: Axes) -> str:
+def draw_attention_heatmap(title: str, A: Matrix, *, axes: Axes) -> Markup:
     """Attention weights, from 0 (dark) to 1 (bright); block means where there are many."""
     step, x = average_blocks(A)
     note = f"means over {step} x {step} blocks, from 0 to 1" if step > 1 else "from 0 to 1"
@@ -104,7 +104,7 @@ def _format_cell_attributes(W: Matrix, step: int, name: str) -> str:
     )
 
 
-def draw_error_heatmap(E: Matrix, size: float, title: str = "difference") -> str:
+def draw_error_heatmap(E: Matrix, size: float, title: str = "difference") -> Markup:
     """Log magnitude from 1e-16 (pale) to 1 (dark) of the largest true entry."""
     step, x = _reduce_blocks(np.maximum, np.abs(E), _PIXELS)
     # Sixteen decades: from the rounding of a double to the size of the matrix.
@@ -134,7 +134,7 @@ def _draw_heatmap(
     about: str,
     axes: Axes,
     paint: Callable[[Matrix], Stack] | None = None,
-) -> str:
+) -> Markup:
     """A matrix with its axes named, its colours explained, its numbers within reach."""
     alt = escape_text(
         f"{title}, rows {axes.rows.split(',')[0]}, columns {axes.columns.split(',')[0]}, {note}"

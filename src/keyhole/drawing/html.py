@@ -1,17 +1,58 @@
-"""Text, numbers, tables and sections of a page, escaped."""
+"""Elements, numbers, tables and sections of a page, escaped."""
 
 from __future__ import annotations
 
 import html
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from keyhole.drawing.palette import PICTURE_STYLE
+
+# Elements that have no end, in HTML and in drawings.
+_VOID = {"br", "img", "link", "meta"}
+_SHAPES = {"circle", "line", "path", "polyline", "rect"}
+
+
+class Markup(str):
+    """Text that is part of a page already: a builder does not escape it again.
+
+    Whatever is made of it by other means (`+`, `join`, an f-string) is plain text again, and is
+    escaped: what is forgotten shows on the page, and is never run.
+    """
+
+    __slots__ = ()
 
 
 def escape_text(value: Any) -> str:
     """Text that is safe inside a page."""
     return html.escape(str(value))
+
+
+def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
+    """An element of a page or a drawing, its text and its attributes escaped.
+
+    Args:
+        tag: its name.
+        children: what stands in it; plain text is escaped, markup is not.
+        attributes: by name, `_` for `-` and one more at the end of words of Python (`class_`);
+            those that are None are left out.
+    """
+    told = "".join(
+        f' {name.removesuffix("_").replace("_", "-")}="{escape_text(value)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    if tag in _VOID:
+        return Markup(f"<{tag}{told}>")
+    if tag in _SHAPES and not children:
+        return Markup(f"<{tag}{told}/>")
+    return Markup(f"<{tag}{told}>{join_markup(*children)}</{tag}>")
+
+
+def join_markup(*children: str) -> Markup:
+    """Parts of a page one after the other; plain text is escaped, markup is not."""
+    return Markup("".join(one if isinstance(one, Markup) else escape_text(one) for one in children))
 
 
 def format_number(value: float | None) -> str:
@@ -37,45 +78,43 @@ def format_seconds(value: float) -> str:
 
 def format_table(
     rows: list[tuple[str, ...]], columns: tuple[str, ...] = (), numbers: tuple[int, ...] = ()
-) -> str:
+) -> Markup:
     """Rows of text, the first cell of each its name; columns of `numbers` are set flush right."""
     # Tables without a head may have any number of columns; none here has more than 33.
-    kinds = [' class="number"' if i in numbers else "" for i in range(max(33, len(columns)))]
-    lines = ""
+    kinds = ["number" if i in numbers else None for i in range(max(33, len(columns)))]
+    lines: list[Markup] = []
     for first, *rest in rows:
-        cells = "".join(
-            f"<td{kind}>{escape_text(cell)}</td>"
+        cells = (
+            element("td", str(cell), class_=kind)
             for kind, cell in zip(kinds[1:], rest, strict=False)
         )
-        lines += f'<tr><th scope="row">{escape_text(first)}</th>{cells}</tr>'
-    head = "".join(
-        f'<th scope="col"{kind}>{escape_text(c)}</th>'
-        for kind, c in zip(kinds, columns, strict=False)
+        lines.append(element("tr", element("th", str(first), scope="row"), *cells))
+    head = (
+        element("th", str(name), scope="col", class_=kind)
+        for kind, name in zip(kinds, columns, strict=False)
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    return element("table", element("thead", element("tr", *head)), element("tbody", *lines))
 
 
-def format_section(title: str, body: str) -> str:
-    """A part of a page; its title is the finding in a sentence."""
-    return f"<section><h2>{escape_text(title)}</h2>{body}</section>"
+def format_section(title: str, body: str) -> Markup:
+    """A part of a page, `body` its markup; its title is the finding in a sentence."""
+    return element("section", element("h2", title), Markup(body))
 
 
-def make_scrollable(body: str, name: str) -> str:
-    """Something that is scrolled sideways where the page is narrow."""
-    return (
-        f'<div style="overflow-x:auto" role="region" aria-label="{escape_text(name)}"'
-        f' tabindex="0">{body}</div>'
-    )
+def make_scrollable(body: str, name: str) -> Markup:
+    """Markup that is scrolled sideways where the page is narrow."""
+    about = {"role": "region", "aria-label": name, "tabindex": "0"}
+    return element("div", Markup(body), style="overflow-x:auto", **about)
 
 
-def format_command(command: str, versions: str) -> str:
+def format_command(command: str, versions: str) -> Markup:
     """A command to be copied, and what it was run with."""
-    return (
-        f'<pre tabindex="0"><code>{escape_text(command)}</code></pre><p>{escape_text(versions)}</p>'
+    return join_markup(
+        element("pre", element("code", command), tabindex="0"), element("p", versions)
     )
 
 
-def draw_svg(marks: str, *, size: str, label: str) -> str:
+def draw_svg(marks: str, *, size: Mapping[str, str], label: str) -> Markup:
     """A drawing that carries its style.
 
     Args:
@@ -83,13 +122,15 @@ def draw_svg(marks: str, *, size: str, label: str) -> str:
         size: its view box, and other attributes.
         label: what it shows, in words.
     """
-    about = f'class="keyhole" {size} role="img" aria-label="{escape_text(label)}"'
-    return f"<svg {about}>{PICTURE_STYLE}{marks}</svg>"
+    style = Markup(PICTURE_STYLE)
+    about = {"class": "keyhole", **size, "role": "img", "aria-label": label}
+    return element("svg", style, Markup(marks), **about)
 
 
-def frame_figure(body: str, caption: str = "", *, width: str = "18rem") -> str:
-    """A picture with its caption under it; pictures inside share its one style."""
-    below = f"<figcaption>{caption}</figcaption>" if caption else ""
+def frame_figure(body: str, caption: str = "", *, width: str = "18rem") -> Markup:
+    """A picture with its caption, both markup; pictures inside share its one style."""
+    below = element("figcaption", Markup(caption)) if caption else ""
     # One copy of the style is enough for all that stands in the figure.
-    inside = body.replace(PICTURE_STYLE, "")
-    return f'<figure class="keyhole" style="width:{width}">{PICTURE_STYLE}{inside}{below}</figure>'
+    inside = Markup(body.replace(PICTURE_STYLE, ""))
+    style = Markup(PICTURE_STYLE)
+    return element("figure", style, inside, below, class_="keyhole", style=f"width:{width}")

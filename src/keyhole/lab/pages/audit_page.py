@@ -78,7 +78,7 @@ def _draw_policies(data: Mapping[str, Any]) -> str:
         "● attempt, with its number of queries; ✕ no model; the shaded side keeps"
         f" {data['error_of']} back"
     )
-    size = f'viewBox="0 0 960 {height}" style="min-width:46rem;overflow:hidden"'
+    size = {"viewBox": f"0 0 960 {height}", "style": "min-width:46rem;overflow:hidden"}
     svg = draw_svg(body, size=size, label=_title_errors(data))
     return frame_figure(make_scrollable(svg, "picture of errors"), escape_text(note), width="100%")
 

@@ -70,7 +70,7 @@ def draw_plane(data: Mapping[str, Any]) -> str:
         + _draw_enough_point(drawn["enough"], most)
         + _draw_asked_point(drawn["asked"], most)
     )
-    size = 'viewBox="0 0 960 380" style="min-width:42rem"'
+    size = {"viewBox": "0 0 960 380", "style": "min-width:42rem"}
     svg = make_scrollable(draw_svg(marks, size=size, label=data["sentence"]), "limits")
     caption = (
         "In the grey part no model of these sizes does the task, whatever its weights. In the green"
@@ -254,7 +254,7 @@ def draw_conversation(talk: Mapping[str, Any] | None) -> str:
         f"Two people who own half of the tokens each run it with {format_number(total)}"
         f" bits{against}"
     )
-    size = f'viewBox="0 0 960 {y:.0f}" style="min-width:42rem"'
+    size = {"viewBox": f"0 0 960 {y:.0f}", "style": "min-width:42rem"}
     svg = make_scrollable(draw_svg(marks, size=size, label=title), "conversation")
     note = (
         f"Every number is rounded to {talk['each']} bits; the answers then differ from the model's"

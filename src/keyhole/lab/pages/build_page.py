@@ -192,7 +192,7 @@ def _draw_frontier(data: Mapping[str, Any]) -> str:
             f"; below the dashed line H (2m + v) p is less than {limit:.1f} bits, too few for any"
             " weights"
         )
-    size = 'viewBox="0 0 760 290" style="min-width:34rem"'
+    size = {"viewBox": "0 0 760 290", "style": "min-width:34rem"}
     svg = make_scrollable(draw_svg(marks, size=size, label="sizes that were built"), "sizes")
     figure = frame_figure(svg, f"<b>m against p</b>: {escape_text(said)}", width="100%")
     best = points[0]

@@ -56,7 +56,7 @@ def draw_query_costs(named: Named) -> str:
     if near:
         span = f"{format_number(min(near))} to {format_number(max(near))}"
         title = f"Queries to learn are {span} times their limits"
-    size = f'viewBox="0 0 960 {_ROW * len(cost) + 26:.0f}" style="min-width:40rem"'
+    size = {"viewBox": f"0 0 960 {_ROW * len(cost) + 26:.0f}", "style": "min-width:40rem"}
     svg = make_scrollable(draw_svg(marks, size=size, label=title), "queries by run")
     note = (
         "Bars are queries, verification apart; the dashed mark is the fewest any learner of the"

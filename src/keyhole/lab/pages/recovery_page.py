@@ -240,7 +240,7 @@ def _draw_query_phases(data: Mapping[str, Any]) -> str:
         f" {verify:,}</text>"
     )
     title = _title_queries(data, asked, verify, limit)
-    svg = draw_svg(bars, size='width="100%" height="116"', label=title)
+    svg = draw_svg(bars, size={"width": "100%", "height": "116"}, label=title)
     note = "" if data.get("curve") or limit is None else f"<p class='limit'>{_UNSEEN}</p>"
     return format_section(
         title, svg + format_table(rows, ("phase", "queries", "what for"), (1,)) + note

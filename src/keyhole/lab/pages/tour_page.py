@@ -99,7 +99,7 @@ def _draw_slope_jumps(stop: Mapping[str, Any], truth: AbsAffine, found: AbsAffin
         for kind, net in (("truth", truth), ("ours", found))
     }
     marks = draw_log_marks("jump of slope at unit", "jump of slope |D|, log scale", sizes)
-    svg = draw_svg(marks, size='viewBox="0 0 290 250"', label="jumps of slope of hidden units")
+    svg = draw_svg(marks, size={"viewBox": "0 0 290 250"}, label="jumps of slope of hidden units")
     note = "○ true, ● recovered; a unit shows in answers by the jump of slope where it switches"
     figure = frame_figure(svg, f"<b>jumps of slope</b>: {note}")
     name = str(stop["name"])

@@ -75,7 +75,7 @@ def _draw_learning_curves(data: Mapping[str, Any]) -> str:
         )
     marks += _draw_predictors(lines, low, high)
     said = f"{data['measure']} on {200} sequences kept apart, log scale; one line per seed"
-    svg = draw_svg(marks, size=f'viewBox="0 0 {_WIDTH} {_HEIGHT}"', label="learning curves")
+    svg = draw_svg(marks, size={"viewBox": f"0 0 {_WIDTH} {_HEIGHT}"}, label="learning curves")
     caption = f"<b>learning curves</b>: {escape_text(said)}"
     return format_section("How the error falls", frame_figure(svg, caption, width="100%"))
 

@@ -13,13 +13,15 @@ from keyhole._arrays import Matrix, Stack, Vector, rms
 from keyhole.claims import THEOREMS
 from keyhole.drawing.heatmaps import SCORES, SHAPES, Axes, average_blocks, draw_signed_heatmap
 from keyhole.drawing.html import (
+    Markup,
     draw_svg,
-    escape_text,
+    element,
     format_command,
     format_number,
     format_section,
     format_table,
     frame_figure,
+    join_markup,
     make_scrollable,
 )
 from keyhole.errors import InvalidInput
@@ -68,25 +70,24 @@ def draw_twins_page(data: Mapping[str, Any], directory: Path) -> str:
     parts = [
         _draw_twin(row, model, other, X) for row, other in zip(data["twins"], others, strict=True)
     ]
-    intro = (
-        f"<h1>{escape_text(data['sentence'])}</h1>"
-        f"<p class='limit'>{escape_text(describe_question('twins', data))}</p>"
+    head = (
+        element("h1", str(data["sentence"])),
+        element("p", describe_question("twins", data), class_="limit"),
+        element("p", _INTRO) if parts else "",
     )
-    intro += f"<p>{escape_text(_INTRO)}</p>" if parts else ""
-    return wrap_page(
-        "twins", "".join((intro, *parts, _show_twins_certificate(data), _show_twins_command(data)))
-    )
+    foot = (_show_twins_certificate(data), _show_twins_command(data))
+    return wrap_page("twins", join_markup(*head, *parts, *foot))
 
 
-def draw_first_twin(data: Mapping[str, Any], directory: Path) -> str:
+def draw_first_twin(data: Mapping[str, Any], directory: Path) -> Markup:
     """The first twin of the model's own size, as a section for another page."""
     model = _load_twin_heads(directory / "model.safetensors")
     # Twins with further heads are larger: their difference is no picture of one size.
     rows = [row for row in data["twins"] if row["symmetry"] in ("SPLIT", "GAUGE", "ORDER")][-1:]
     X = _sample_sequences(model, np.random.default_rng([int(data["seed"]), 1]))
-    return "".join(
-        _draw_twin(row, model, _load_twin_heads(directory / Path(str(row["model"])).name), X)
-        for row in rows
+    others = [_load_twin_heads(directory / Path(str(row["model"])).name) for row in rows]
+    return join_markup(
+        *(_draw_twin(row, model, other, X) for row, other in zip(rows, others, strict=True))
     )
 
 
@@ -110,12 +111,12 @@ def _sample_sequences(model: Head | MultiHead, rng: np.random.Generator) -> list
 
 def _draw_twin(
     row: Mapping[str, Any], model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]
-) -> str:
-    words = f"<p>{escape_text(row['changed'])} {escape_text(row['proof'])}</p>"
+) -> Markup:
+    words = element("p", f"{row['changed']} {row['proof']}")
+    parameters = _draw_changed_parameters(model, other)
+    answers = _draw_both_answers(model, other, X)
     title = f"{_ABOUT[row['symmetry']]}: {describe_distances(row)}"
-    return format_section(
-        title, words + _draw_changed_parameters(model, other) + _draw_both_answers(model, other, X)
-    )
+    return format_section(title, join_markup(words, parameters, answers))
 
 
 def describe_distances(row: Mapping[str, Any]) -> str:
@@ -144,7 +145,7 @@ def _list_factor_matrices(model: Head | MultiHead) -> dict[str, Matrix]:
     return {"A": W.A, "B": W.B} if isinstance(W, Factored) else {}
 
 
-def _draw_changed_parameters(model: Head | MultiHead, other: Head | MultiHead) -> str:
+def _draw_changed_parameters(model: Head | MultiHead, other: Head | MultiHead) -> Markup:
     """Every part in which the two differ, as three pictures; an absent head counts as zeros."""
     # Where W is held as factors these are what differs; their product does not.
     both = _list_factor_matrices(model), _list_factor_matrices(other)
@@ -161,10 +162,12 @@ def _draw_changed_parameters(model: Head | MultiHead, other: Head | MultiHead) -
     same = len(pairs) - len(changed)
     note = f"{len(changed):,} of {len(pairs):,} parts differ" if same else "Every part differs"
     note += f"; the first {_ROWS} of them are shown." if len(shown) < len(changed) else "."
-    return "".join(rows) + f"<p>{note}</p>"
+    return join_markup(*rows, element("p", note))
 
 
-def _draw_three_matrices(name: str, mine: Matrix, theirs: Matrix, absent: tuple[bool, bool]) -> str:
+def _draw_three_matrices(
+    name: str, mine: Matrix, theirs: Matrix, absent: tuple[bool, bool]
+) -> Markup:
     """A part of the model, of the twin, and the difference, in the same colours."""
     matrices = (mine, theirs, theirs - mine)
     # One scale for all three: a small difference must look small.
@@ -179,10 +182,12 @@ def _draw_three_matrices(name: str, mine: Matrix, theirs: Matrix, absent: tuple[
         )
         for owner, x in zip((*owners, "difference"), matrices, strict=True)
     ]
-    return f'<div class="pictures">{"".join(figures)}</div>'
+    return element("div", *figures, class_="pictures")
 
 
-def _draw_both_answers(model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]) -> str:
+def _draw_both_answers(
+    model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]
+) -> Markup:
     """The first output of both, by the model's answers: circles with dots inside."""
     mine, theirs = (np.concatenate([m(batch) for batch in X]) for m in (model, other))
     lengths = [batch.shape[1] for batch in X for _ in batch]
@@ -196,24 +201,23 @@ def _draw_both_answers(model: Head | MultiHead, other: Head | MultiHead, X: Sequ
     if model.outputs > 1:
         caption += f"; output 1 of {model.outputs:,} is drawn, the difference is over all"
     marks = _plot_both_answers(mine[order, 0], theirs[order, 0], [lengths[k] for k in order])
-    size = 'viewBox="0 0 960 250" style="min-width:42rem"'
+    size = {"viewBox": "0 0 960 250", "style": "min-width:42rem"}
     svg = make_scrollable(draw_svg(marks, size=size, label=f"answers of both: {said}"), "answers")
-    return frame_figure(svg, f"<b>Answers</b>: {escape_text(caption)}", width="100%")
+    return frame_figure(svg, join_markup(element("b", "Answers"), f": {caption}"), width="100%")
 
 
-def _plot_both_answers(mine: Vector, theirs: Vector, lengths: Sequence[int]) -> str:
+def _plot_both_answers(mine: Vector, theirs: Vector, lengths: Sequence[int]) -> Markup:
     ticks = _choose_round_ticks(
         float(min(mine.min(), theirs.min())), float(max(mine.max(), theirs.max()))
     )
     low, high = ticks[0], ticks[-1]
-    parts = f'<text class="quiet" x="{_LEFT}" y="10">answer f(X)</text>'
+    parts = [element("text", "answer f(X)", class_="quiet", x=_LEFT, y=10)]
     for tick in ticks:
         y = _place_answer(tick, low, high)
-        parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        parts += (
-            f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}"'
-            f' text-anchor="end">{format_number(tick)}</text>'
-        )
+        height = f"{y:.1f}"
+        parts.append(element("line", class_="rule", x1=_LEFT, x2=_RIGHT, y1=height, y2=height))
+        at = {"x": f"{_LEFT - 6}", "y": f"{y + 4:.1f}", "text-anchor": "end"}
+        parts.append(element("text", format_number(tick), class_="quiet", **at))
     for k, (a, b, length) in enumerate(
         zip(map(float, mine), map(float, theirs), lengths, strict=True)
     ):
@@ -222,18 +226,18 @@ def _plot_both_answers(mine: Vector, theirs: Vector, lengths: Sequence[int]) -> 
             f"{length} tokens: {format_number(a)} and {format_number(b)}, apart by"
             f" {format_number(abs(a - b))}"
         )
-        parts += f"<g><title>{about}</title>"
-        for kind, value in (("truth", a), ("ours", b)):
-            parts += (
-                f'<path class="{kind}" d="M{x:.1f}'
-                f' {_place_answer(value, low, high):.1f}{SHAPES[kind]}"/>'
+        marks = (
+            element(
+                "path",
+                class_=kind,
+                d=f"M{x:.1f} {_place_answer(value, low, high):.1f}{SHAPES[kind]}",
             )
-        parts += "</g>"
-    at = (_LEFT + _RIGHT) / 2
-    return (
-        f'{parts}<text class="quiet" x="{at}" y="244" text-anchor="middle">sequence X, by its'
-        " answer</text>"
-    )
+            for kind, value in (("truth", a), ("ours", b))
+        )
+        parts.append(element("g", element("title", about), *marks))
+    middle = {"x": f"{(_LEFT + _RIGHT) / 2}", "y": "244", "text-anchor": "middle"}
+    name = element("text", "sequence X, by its answer", class_="quiet", **middle)
+    return join_markup(*parts, name)
 
 
 def _choose_round_ticks(low: float, high: float) -> list[float]:
@@ -251,7 +255,7 @@ def _place_answer(value: float, low: float, high: float) -> float:
     return _TOP + (_BOTTOM - _TOP) * (high - value) / (high - low)
 
 
-def _show_twins_certificate(data: Mapping[str, Any]) -> str:
+def _show_twins_certificate(data: Mapping[str, Any]) -> Markup:
     """Proposition 7.1, with what was measured of every twin."""
     rows: list[tuple[str, ...]] = []
     for row in data["twins"]:
@@ -261,13 +265,14 @@ def _show_twins_certificate(data: Mapping[str, Any]) -> str:
         ]
         rows.append((row["symmetry"], *checks, row["certificate"]["outcome"].lower(), row["model"]))
     if not rows:
-        return ""
+        return Markup()
     columns = ("twin", "agreement of the parameters", "disagreement of the answers", "", "file")
-    statement = f"<p>{escape_text(THEOREMS['BSHK26/7.1'].statement)}</p>"
-    return format_section("Certificate BSHK26/7.1", statement + format_table(rows, columns))
+    statement = element("p", THEOREMS["BSHK26/7.1"].statement)
+    table = format_table(rows, columns)
+    return format_section("Certificate BSHK26/7.1", join_markup(statement, table))
 
 
-def _show_twins_command(data: Mapping[str, Any]) -> str:
+def _show_twins_command(data: Mapping[str, Any]) -> Markup:
     return format_section(
         "How to reproduce", format_command(restore_command("twins", data), describe_versions(data))
     )

@@ -44,7 +44,9 @@ def draw_half_circle(data: Mapping[str, Any]) -> str:
         " together show as one jump."
     )
     svg = draw_svg(
-        _draw_answer_steps(angles, levels), size='width="580" viewBox="0 0 580 230"', label=title
+        _draw_answer_steps(angles, levels),
+        size={"width": "580", "viewBox": "0 0 580 230"},
+        label=title,
     )
     return format_section(title, f"{svg}<p>{escape_text(note)}</p>")
 

@@ -137,7 +137,7 @@ def _draw_log_sizes(
     kind = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
     note = f"from {format_number(float(sizes.min()))} to {format_number(float(sizes.max()))}"
     marks = draw_log_marks(name, said, {kind: sizes})
-    svg = draw_svg(marks, size='viewBox="0 0 290 250"', label=f"{said}, {note}")
+    svg = draw_svg(marks, size={"viewBox": "0 0 290 250"}, label=f"{said}, {note}")
     return frame_figure(svg, f"<b>{escape_text(said.removesuffix(', log scale'))}</b>: {note}")
 
 

@@ -83,7 +83,7 @@ def _draw_spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> 
         else "; ● as fitted"
     )
     note += ", ○ truth" if len(true) else ""
-    svg = draw_svg(marks, size='viewBox="0 0 290 250"', label=f"singular values of W, {note}")
+    svg = draw_svg(marks, size={"viewBox": "0 0 290 250"}, label=f"singular values of W, {note}")
     return frame_figure(svg, f"<b>singular values of W</b>: {note}")
 
 

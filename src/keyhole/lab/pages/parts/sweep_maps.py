@@ -120,7 +120,12 @@ def draw_sweep_map(rows: Table, figure: Mapping[str, Any]) -> str:
     caption = figure.get(
         "caption", f"Colour is the {held.name}, over all jobs of a cell; hover gives the number."
     )
-    size = 'viewBox="0 0 640 350" width="640" style="min-width:32rem" shape-rendering="crispEdges"'
+    size = {
+        "viewBox": "0 0 640 350",
+        "width": "640",
+        "style": "min-width:32rem",
+        "shape-rendering": "crispEdges",
+    }
     svg = make_scrollable(draw_svg(drawn, size=size, label=caption), "map")
     return frame_figure(svg, escape_text(caption), width="100%") + _tabulate_cells(held, figure)
 

@@ -61,7 +61,7 @@ def draw_match_circle(modulus: int, asked: Asked) -> str:
     # The ring needs so much, however few the tokens.
     height = max(344.0, 60.0 + 22.0 * len(asked.names))
     body = _draw_ring(modulus, asked, partner) + _draw_score_bars(asked)
-    size = f'viewBox="0 0 960 {height:.0f}" style="min-width:46rem"'
+    size = {"viewBox": f"0 0 960 {height:.0f}", "style": "min-width:46rem"}
     svg = draw_svg(body, size=size, label=title)
     note = (
         "Tokens stand at the angle 2π x / M. ● asks; the dashed line points to the angle of −x,"
@@ -181,7 +181,7 @@ def _draw_one_slice(asked: Asked) -> str:
                 f" {at}><title>{escape_text(said)}</title></rect>"
             )
     drawn += _draw_partner_sums(weights, cell) + _draw_token_row(asked, weights)
-    size = 'viewBox="0 0 416 330" shape-rendering="geometricPrecision"'
+    size = {"viewBox": "0 0 416 330", "shape-rendering": "geometricPrecision"}
     return draw_svg(drawn, size=size, label=f"pairs that token {asked.token + 1} attends to")
 
 
@@ -263,7 +263,7 @@ def draw_keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
         f" {format_number(top - below)} less"
     )
     marks = _draw_key_points(side, heights, chosen, (top, below))
-    size = 'viewBox="0 0 640 330" width="640" style="min-width:32rem"'
+    size = {"viewBox": "0 0 640 330", "width": "640", "style": "min-width:32rem"}
     svg = draw_svg(marks, size=size, label=title)
     note = (
         f"Each point is the key of a position, of {phi.keys.shape[1]} numbers. Height is its"
