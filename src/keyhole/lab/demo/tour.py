@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole.identify import distance
 from keyhole.lab.commands.recovery.finishing import finish_recovery_run
-from keyhole.lab.commands.recovery.learn import list_recovery_rows, write_model
+from keyhole.lab.commands.recovery.learn import write_model
 from keyhole.lab.commands.shared import list_versions, seed_generator
 from keyhole.lab.demo.recovery_stops import (
     measure_error_curve,
@@ -23,6 +23,7 @@ from keyhole.lab.jobs import DemoJob
 from keyhole.lab.runs import records
 from keyhole.lab.runs.directories import hold_directory, make_new_directory
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.rows import list_recovery_rows
 from keyhole.learners.choosing import learn
 from keyhole.models import Head, save
 from keyhole.oracles import Local
@@ -65,7 +66,7 @@ def run_demo(job: DemoJob) -> Record:
         }
         tour = tuple(("also", stop["sentence"]) for stop in data["stops"])
         page = (("error of W", f"{gap.W:.1e}"), *tour, ("page", str(directory / "report.html")))
-        lines = (*list_recovery_rows(data)[:-1], *page)
+        lines = (*list_recovery_rows(data), *page)
         return finish_recovery_run(Record(data, 0, lines), directory)
 
 

@@ -26,7 +26,7 @@ from keyhole.lab.pages.compared_runs import (
 )
 from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
-from keyhole.lab.runs.summaries import count_fewest_queries, count_learning_queries
+from keyhole.lab.runs.rows import count_fewest_queries, count_learning_queries
 from keyhole.models import Head, load
 
 _LEFT, _RIGHT, _ROW = 230.0, 790.0, 34.0

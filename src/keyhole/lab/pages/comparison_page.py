@@ -31,6 +31,7 @@ from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.pages.record_page import list_record_fields
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
+from keyhole.lab.runs.rows import describe_measured
 from keyhole.lab.runs.summaries import (
     describe_question,
     describe_versions,
@@ -238,7 +239,7 @@ def _list_run_landings(name: str, data: Mapping[str, Any]) -> list[tuple[str, ..
             name,
             "met" if one["met"] else "missed",
             str(one["sentence"]),
-            format_number(one["measured"]),
+            describe_measured(one["measured"]),
         )
         for one in data["expectations"]
     ]

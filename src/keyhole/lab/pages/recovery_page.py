@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate, cycle, repeat
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from keyhole.drawing.html import (
     escape_text,
     format_command,
     format_number,
-    format_seconds,
     format_section,
     format_table,
 )
@@ -27,6 +26,7 @@ from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs import summaries
 from keyhole.lab.runs.reading import recognise_kind
+from keyhole.lab.runs.rows import count_fewest_queries, list_recovery_rows
 
 _OUTPUTS = 6  # numbers of a counterexample's answer that are shown
 
@@ -62,7 +62,7 @@ def draw_recovery_page(data: Mapping[str, Any], directory: Path) -> str:
         _show_recovery_certificate(data),
         draw_heads_against_truth(data, directory),
         _draw_tour(data, directory),
-        format_section("The run", format_table(list(_list_facts(data)))),
+        format_section("The run", format_table([*list_recovery_rows(data)])),
         _show_recovery_command(data),
     )
     return wrap_page(str(data["verdict"]), "".join(parts))
@@ -150,46 +150,6 @@ def _show_recovery_certificate(data: Mapping[str, Any]) -> str:
     )
 
 
-def _list_facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the record says, in words; what it leaves open is left out."""
-    words = ("verdict", "status", "class", "reason", "determined")
-    yield from ((name, str(data[name])) for name in words if data.get(name))
-    sizes = (
-        f"{name} {data[name]:,}"
-        for name in ("width", "rank", "heads", "outputs")
-        if data.get(name) is not None
-    )
-    yield "sizes", ", ".join(sizes)
-    asked = data["queries"]
-    yield "queries", f"{asked['total']:,}, verification included"
-    if data.get("degrees_of_freedom") is not None:
-        yield (
-            "limit",
-            (
-                f"{summaries.count_fewest_queries(data):,}, with {data['degrees_of_freedom']:,}"
-                " numbers to be learned"
-            ),
-        )
-    if fresh := data.get("fresh_error"):
-        yield (
-            "fresh error",
-            (
-                f"{format_number(fresh['relative'])} of the token values, over"
-                f" {fresh['sequences']:,} sequences"
-            ),
-        )
-    if data.get("error_bar") is not None:
-        yield "error bar", f"{format_number(data['error_bar'])} of W, relative"
-    if spent := data.get("seconds"):
-        yield (
-            "time",
-            (
-                f"{format_seconds(spent['total'])}, of which {format_seconds(spent['oracle'])} in"
-                " the target"
-            ),
-        )
-
-
 def _show_recovery_command(data: Mapping[str, Any]) -> str:
     # Older records do not hold the budget that stopped them.
     lost = data.get("status") in ("BUDGET_SPENT", "UNCHECKED") and data.get("budget") is None
@@ -212,7 +172,7 @@ def _draw_query_phases(data: Mapping[str, Any]) -> str:
         )
     # Verification is not needed to know the weights: the limit is for learning alone.
     verify = phases.pop("verify", 0)
-    limit = summaries.count_fewest_queries(data)
+    limit = count_fewest_queries(data)
     asked = sum(phases.values())
     # One per cent is left for the line at the right edge.
     per_cent = 99 / max(asked, verify, limit or 0, 1)

@@ -19,6 +19,7 @@ from keyhole.drawing.html import (
 from keyhole.errors import InvalidInput
 from keyhole.lab.pages.parts.sweep_maps import MAP_KEYS, draw_sweep_map
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.rows import describe_measured
 from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.summaries import describe_versions, restore_command
 from keyhole.lab.runs.tables import Table, tabulate_rows
@@ -83,7 +84,7 @@ def draw_sweep_page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, A
 
 def _list_expectations(data: Mapping[str, Any]) -> str:
     rows = [
-        ("met" if one["met"] else "missed", one["sentence"], format_number(one["measured"]))
+        ("met" if one["met"] else "missed", one["sentence"], describe_measured(one["measured"]))
         for one in data["expectations"]
     ]
     return format_table(rows, ("", "expected", "measured"), (2,))

@@ -26,6 +26,7 @@ from keyhole.drawing.html import (
 )
 from keyhole.errors import InvalidInput
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.rows import describe_distances
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.models import Factored, Head, MultiHead, load
 
@@ -117,16 +118,6 @@ def _draw_twin(
     answers = _draw_both_answers(model, other, X)
     title = f"{_ABOUT[row['symmetry']]}: {describe_distances(row)}"
     return format_section(title, join_markup(words, parameters, answers))
-
-
-def describe_distances(row: Mapping[str, Any]) -> str:
-    """How far parameters are apart, and how far answers are, in words."""
-    far, gap = row["parameters_differ"], row["answers_differ"]
-    share = f"{100 * far:.0f} %" if far < 1 else "100 % or more"
-    return (
-        f"the parameters differ by {share}, the answers by"
-        f" {format_number(gap) if gap else 'nothing'}"
-    )
 
 
 def _list_parameter_matrices(model: Head | MultiHead) -> dict[str, Matrix]:

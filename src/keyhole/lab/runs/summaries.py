@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from keyhole.drawing.html import format_number, format_seconds
+from keyhole.drawing.html import format_number
 from keyhole.lab.runs.command_lines import format_command_line
+from keyhole.lab.runs.rows import (
+    Data,
+    Rows,
+    list_build_rows,
+    list_expectation_rows,
+    list_recovery_rows,
+    list_time_rows,
+    list_twin_rows,
+)
 from keyhole.lab.runs.tables import flatten_table, format_value
 
-Data = Mapping[str, Any]
-Rows = Iterator[tuple[str, str]]
 _GOOD = ("EXACT", "WITHIN_TOLERANCE", "HOLDS", "ENOUGH")
 LINES = 8  # rows between the sentence and where the page is
+# A summary has few lines: these rows are for the terminal and the page of the run itself.
+_LEFT_OUT = {"learn": ("status", "determined", "error bar"), "build": ("format", "frontier")}
 
 
 def describe_question(kind: str, data: Data) -> str:
@@ -86,72 +95,23 @@ def describe_versions(data: Data) -> str:
     return ", ".join(f"{name} {data[key]}" for key, name in names if data.get(key))
 
 
-def count_fewest_queries(data: Data) -> int | None:
-    """Fewest queries any learner can do with."""
-    freedom = data.get("degrees_of_freedom")
-    # Each query gives so many numbers; no fewer queries can settle all parameters.
-    return None if freedom is None else -(-freedom // (data.get("outputs") or 1))
-
-
-def count_learning_queries(data: Data) -> int:
-    """Queries that were asked, verification apart."""
-    return int(data["queries"]["total"]) - count_phase_queries(data).get("verify", 0)
-
-
-def count_phase_queries(data: Data) -> dict[str, int]:
-    """Queries by phase; none where a run was stopped before they were counted."""
-    counted: dict[str, int] = data["queries"].get("by_phase") or {}
-    return dict(counted)
-
-
 def summarise_record(kind: str, data: Data, room: int = LINES) -> list[tuple[str, str]]:
     """The record in a few rows, to stand under its sentence."""
-    rows = list(_SUMMARIES.get(kind, _summarise_other)(data))
+    told = _SUMMARIES.get(kind, _summarise_other)(data)
+    rows = [row for row in told if row[0] not in _LEFT_OUT.get(kind, ())]
     again = restore_command(kind, data)
     more = [("again", again)] if again else []
     return [*rows[: room - len(more)], *more]
 
 
-def _summarise_learn(data: Data) -> Rows:
-    yield "verdict", str(data["verdict"])
-    if data.get("class"):
-        sizes = (
-            f"{name} {data[name]:,}"
-            for name in ("width", "rank", "heads", "outputs")
-            if data.get(name)
-        )
-        yield "class", f"{data['class']}, {', '.join(sizes)}"
-    spent = ", ".join(f"{name} {count:,}" for name, count in count_phase_queries(data).items())
-    yield "queries", f"{data['queries']['total']:,}" + (f" ({spent})" if spent else "")
-    if (least := count_fewest_queries(data)) is not None:
-        yield (
-            "limit",
-            f"{least:,} queries; {count_learning_queries(data):,} were asked, verification apart",
-        )
-    if fresh := data.get("fresh_error"):
-        yield (
-            "error",
-            (
-                f"{format_number(fresh['relative'])} of the token values, over"
-                f" {fresh['sequences']:,} fresh sequences"
-            ),
-        )
-    if case := data.get("counterexample"):
-        yield (
-            "refuted by",
-            f"a sequence of length {len(case['tokens'])}; gap {format_number(case['gap'])}",
-        )
-    yield from _summarise_certificate(data)
-    yield from _summarise_time(data)
-
-
 def _summarise_demo(data: Data) -> Rows:
     # A tour is summed up by its first recovery, and room is left for its stops.
-    yield from list(_summarise_learn(data))[:5]
+    told = [row for row in list_recovery_rows(data) if row[0] not in _LEFT_OUT["learn"]]
+    yield from told[:5]
     stops = list(data["stops"])
     good = sum(1 for stop in stops if stop["verdict"] in _GOOD)
     yield "stops", f"{good} of {len(stops)} came out as they should"
-    yield from _summarise_time(data)
+    yield from list_time_rows(data)
 
 
 def _summarise_audit(data: Data) -> Rows:
@@ -169,39 +129,12 @@ def _summarise_audit(data: Data) -> Rows:
         error, row = pick(known, key=lambda pair: pair[0])
         yield said_of, f"{format_number(error)} of {data['error_of']}: {row['policy']}"
     yield "queries", f"{data['queries']['total']:,} in all"
-    yield from _summarise_time(data)
+    yield from list_time_rows(data)
 
 
 def _summarise_twins(data: Data) -> Rows:
-    for row in data["twins"]:
-        far, gap = row["parameters_differ"], row["answers_differ"]
-        yield (
-            str(row["symmetry"]).lower(),
-            f"parameters differ by {format_number(far)}, answers by {format_number(gap)}",
-        )
-    yield from _summarise_time(data)
-
-
-def _summarise_build(data: Data) -> Rows:
-    yield "construction", str(data["construction"])
-    yield (
-        "size",
-        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in data["size"].items()),
-    )
-    yield "margin", format_number(data["margin"])
-    seen = data["checked"]
-    yield (
-        "checked",
-        (
-            f"{seen['inputs']:,} inputs{', all there are' * bool(seen['exhaustive'])},"
-            f" {seen['errors']} errors"
-        ),
-    )
-    yield "error bound", format_number(data["error_bound"])
-    yield from _summarise_certificate(data)
-    if trip := data.get("round_trip"):
-        yield "round trip", str(trip["sentence"]).removeprefix("Round trip: ")
-    yield from _summarise_time(data)
+    yield from list_twin_rows(data)
+    yield from list_time_rows(data)
 
 
 def _summarise_bound(data: Data) -> Rows:
@@ -227,17 +160,13 @@ def _summarise_bound(data: Data) -> Rows:
                 f" {built['size']['bits']} bits"
             ),
         )
-    yield from _summarise_time(data)
+    yield from list_time_rows(data)
 
 
 def _summarise_sweep(data: Data) -> Rows:
     jobs = data["jobs"]
     yield "jobs", f"{jobs['done']:,} of {jobs['total']:,} done, {jobs['failed']:,} failed"
-    for one in data["expectations"]:
-        yield (
-            "met" if one["met"] else "MISSED",
-            f"{one['sentence']}; measured {format_number(one['measured'])}",
-        )
+    yield from list_expectation_rows(data)
 
 
 def _summarise_train(data: Data) -> Rows:
@@ -253,7 +182,7 @@ def _summarise_train(data: Data) -> Rows:
     yield "trained", f"{data['steps']:,} steps, {data['seeds']} seeds"
     for name, value in list(data["lines"].items())[:3]:
         yield str(name).replace("_", " "), format_number(value)
-    yield from _summarise_time(data)
+    yield from list_time_rows(data)
 
 
 def _summarise_other(data: Data) -> Rows:
@@ -264,23 +193,12 @@ def _summarise_other(data: Data) -> Rows:
     )
 
 
-def _summarise_certificate(data: Data) -> Rows:
-    if held := data.get("certificate"):
-        sampled = f", sampled: {held['sampled']}" if held.get("sampled") else ""
-        yield "certificate", f"{held['theorem']} {held['outcome']}{sampled}"
-
-
-def _summarise_time(data: Data) -> Rows:
-    if spent := data.get("seconds"):
-        yield "time", format_seconds(float(spent["total"]))
-
-
 _SUMMARIES: dict[str, Callable[[Data], Rows]] = {
     "demo": _summarise_demo,
-    "learn": _summarise_learn,
+    "learn": list_recovery_rows,
     "audit": _summarise_audit,
     "twins": _summarise_twins,
-    "build": _summarise_build,
+    "build": list_build_rows,
     "bound": _summarise_bound,
     "sweep": _summarise_sweep,
     "train": _summarise_train,

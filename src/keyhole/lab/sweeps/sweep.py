@@ -17,6 +17,7 @@ from keyhole.lab.jobs import Job, SweepJob, TrainJob
 from keyhole.lab.pages.sweep_page import draw_sweep_page
 from keyhole.lab.runs.directories import hold_directory
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.rows import list_expectation_rows
 from keyhole.lab.runs.store import DONE, FAILED, Store, StoredRow, read_rows
 from keyhole.lab.runs.tables import Table, check_formats, export_rows, tabulate_rows
 from keyhole.lab.sweeps.engines import Cluster, Engine, Outcome, Payload, Pool, Serial, Work
@@ -210,19 +211,13 @@ def _finish_sweep(
         "figure": sweep.figure,
         **list_versions(),
     }
-    lines = [("met" if one.met else "MISSED", _describe_landing(one)) for one in landed]
+    lines = [*list_expectation_rows(data)]
     lines += [("failed", f"{row.key}: {row.reason}") for row in failed[:5]]
     lines += [("written to", str(directory))]
     record = Record(data, REFUSED if failed else 0, tuple(lines))
     write_atomically(directory / "record.json", record.json() + b"\n")
     write_atomically(directory / "report.html", draw_sweep_page(data, flat, sweep.figure).encode())
     return record
-
-
-def _describe_landing(one: Landing) -> str:
-    return (
-        f"{one.sentence}; measured {'nothing' if one.measured is None else f'{one.measured:.3g}'}"
-    )
 
 
 def _describe_sweep(

@@ -15,6 +15,7 @@ from keyhole.lab.runs import records
 from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.rows import list_build_rows
 from keyhole.lab.targets.round_trip import make_round_trip, sample_task_inputs
 from keyhole.models.files import write_atomically, write_tensors
 from keyhole.models.tensor import TensorAttention
@@ -66,7 +67,8 @@ def run_build(job: BuildJob) -> Record:
             "command": format_job_command("build", job, "accuracy", "seed"),
             **list_versions(),
         }
-        record = Record(data, 0, _list_build_rows(data))
+        files = (("model", data["model"]), ("page", f"{data['run']}/report.html"))
+        record = Record(data, 0, (*list_build_rows(data), *files))
         write_atomically(directory / "record.json", record.json() + b"\n")
         example = _choose_example(best, sample_task_inputs(best.model, task, trip))
         write_tensors(directory / "example.safetensors", {"kind": "input"}, {"X": example})
@@ -166,32 +168,3 @@ def _describe_shape(best: Built) -> str:
     heads = f" of {size.heads} heads" if size.heads > 1 else ""
     count = "One attention layer" if size.layers == 1 else f"{size.layers} attention layers"
     return count + heads
-
-
-def _list_build_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    size = data["size"]
-    seen = data["checked"]
-    held = data["certificate"]
-    rows = [
-        ("construction", data["construction"]),
-        ("size", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in size.items())),
-        ("format", data["format"]),
-        ("margin", f"{data['margin']:.3g}"),
-        ("error bound", f"{data['error_bound']:.1e}"),
-        (
-            "checked",
-            f"{seen['inputs']:,} inputs{', all' * seen['exhaustive']}, {seen['errors']} errors",
-        ),
-        ("certificate", f"{held['theorem']} {held['outcome']}{_sampled(held)}"),
-    ]
-    for point in data["frontier"]["points"]:
-        rows.append(
-            ("frontier", f"m = {point['embed']}, p = {point['bits']}: {point['construction']}")
-        )
-    if "round_trip" in data:
-        rows.append(("round trip", data["round_trip"]["sentence"].removeprefix("Round trip: ")))
-    return (*rows, ("model", data["model"]), ("page", f"{data['run']}/report.html"))
-
-
-def _sampled(held: dict[str, Any]) -> str:
-    return f", sampled: {held['sampled']}" if held["sampled"] else ""

@@ -17,6 +17,7 @@ from keyhole.lab.jobs.job_parts import DECLARATIONS, HINTS, Hinting
 from keyhole.lab.runs import records
 from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.rows import list_recovery_rows
 from keyhole.lab.targets.opening import (
     choose_chunk_size,
     hash_file,
@@ -96,9 +97,8 @@ def run_learn(job: LearnJob) -> Record:
             "run": str(directory),
             **list_versions(),
         }
-        return finish_recovery_run(
-            Record(data, choose_exit_code(data), list_recovery_rows(data)), directory
-        )
+        rows = (*list_recovery_rows(data), ("written to", data["run"]))
+        return finish_recovery_run(Record(data, choose_exit_code(data), rows), directory)
 
 
 def _list_given_options(job: LearnJob) -> dict[str, Any]:
@@ -189,51 +189,3 @@ def record_target_failure(error: OracleError, asked: int) -> dict[str, Any]:
         "queries": {"total": asked, "tokens": None, "by_phase": {}},
         **dict.fromkeys((*keys, *more)),
     }
-
-
-def list_recovery_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The record of a recovery in rows for a person."""
-    asked = data["queries"]
-    rows = [("verdict", data["verdict"])]
-    if data["class"] is not None:
-        rows.append(("class", f"{data['class']}: {data['reason']}"))
-        rows.append(("determined", data["determined"]))
-    phases = ", ".join(f"{name} {count}" for name, count in asked["by_phase"].items())
-    rows.append(("queries", f"{asked['total']:,}" + (f" ({phases})" if phases else "")))
-    if data["degrees_of_freedom"] is not None:
-        # Each query answers so many numbers.
-        limit = -(-data["degrees_of_freedom"] // (data["outputs"] or 1))
-        rows.append(
-            ("limit", f"{limit:,} queries for {data['degrees_of_freedom']:,} degrees of freedom")
-        )
-    if data["fresh_error"] is not None:
-        fresh = data["fresh_error"]
-        rows.append(
-            (
-                "fresh error",
-                f"{fresh['relative']:.1e} relative, over {fresh['sequences']} sequences",
-            )
-        )
-    if data["error_bar"] is not None:
-        rows.append(("error bar", f"{data['error_bar']:.1e} relative, on W"))
-    if data["counterexample"] is not None:
-        case = data["counterexample"]
-        rows.append(
-            (
-                "refuted by",
-                (
-                    f"a sequence of length {len(case['tokens'])}, in record.json; gap"
-                    f" {case['gap']:.1e}"
-                ),
-            )
-        )
-    rows.append(
-        (
-            "seconds",
-            (
-                f"{data['seconds']['total']:.2f}, of which {data['seconds']['oracle']:.2f} in the"
-                " target"
-            ),
-        )
-    )
-    return (*rows, ("written to", data["run"]))

@@ -15,6 +15,7 @@ from keyhole.lab.pages import twins_page
 from keyhole.lab.runs import records
 from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.rows import list_twin_rows
 from keyhole.lab.targets.opening import label_target, load_askable_model
 from keyhole.models import Head, MultiHead, save
 from keyhole.models.files import write_atomically
@@ -42,7 +43,7 @@ def run_twins(job: TwinsJob) -> Record:
             "seconds": {"total": time.perf_counter() - start},
             **list_versions(),
         }
-        record = Record(data, 0, _list_twin_rows(data))
+        record = Record(data, 0, (*list_twin_rows(data), ("page", f"{data['run']}/report.html")))
         write_atomically(directory / "record.json", record.json() + b"\n")
         write_atomically(
             directory / "report.html", twins_page.draw_twins_page(data, directory).encode()
@@ -95,11 +96,3 @@ def _describe_twins(path: str, found: tuple[Twin, ...]) -> str:
         f"{len(found)} other set{'s' * (len(found) > 1)} of parameters"
         f" answer{'s' * (len(found) == 1)} like {path}: no number of questions tells them apart."
     )
-
-
-def _list_twin_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    rows = [
-        (twin["symmetry"], f"{twin['changed']} {twins_page.describe_distances(twin).capitalize()}.")
-        for twin in data["twins"]
-    ]
-    return (*rows, ("page", f"{data['run']}/report.html"))

@@ -10,6 +10,7 @@ from keyhole.lab.commands.shared import REFUSED, choose_exit_code, seed_generato
 from keyhole.lab.jobs import VerifyJob
 from keyhole.lab.runs import records
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.rows import list_fresh_error_rows
 from keyhole.lab.targets.opening import (
     load_askable_model,
     open_target,
@@ -52,7 +53,5 @@ def run_verify(job: VerifyJob) -> Record:
         "target": job.target,
         "model": job.model,
     }
-    fresh = f"{seen.fresh.relative:.1e} relative, over {seen.fresh.sequences} sequences"
-    return Record(
-        data, choose_exit_code(data), (("verdict", seen.verdict.name), ("fresh error", fresh))
-    )
+    rows = (("verdict", seen.verdict.name), *list_fresh_error_rows(data))
+    return Record(data, choose_exit_code(data), rows)

@@ -31,12 +31,12 @@ from keyhole.lab.pages.parts.recovered_matrices import has_verified_model, singu
 from keyhole.lab.pages.parts.sweep_maps import measure_cells, trace_theory
 from keyhole.lab.pages.sweep_page import group_values, trace_known_lines
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
-from keyhole.lab.runs.store import read_rows
-from keyhole.lab.runs.summaries import (
+from keyhole.lab.runs.rows import (
     count_fewest_queries,
     count_learning_queries,
     count_phase_queries,
 )
+from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.tables import tabulate_rows
 from keyhole.lab.targets.policies import PROTECTS
 from keyhole.models import Head, load

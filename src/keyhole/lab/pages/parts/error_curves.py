@@ -8,7 +8,7 @@ from typing import Any
 
 from keyhole.drawing.charts import Axis, Band, Level, Line, Point, draw_chart
 from keyhole.drawing.html import escape_text, format_number, format_section, format_table
-from keyhole.lab.runs.summaries import count_fewest_queries, count_phase_queries
+from keyhole.lab.runs.rows import count_fewest_queries, count_phase_queries
 
 
 def draw_error_curve(data: Mapping[str, Any]) -> str:

@@ -1,0 +1,112 @@
+"""Rows of a record: the terminal, the page and the summary say the same."""
+
+import html
+import re
+
+import numpy as np
+import pytest
+
+from keyhole.lab.jobs import BuildJob, LearnJob, ReportJob, TwinsJob, VerifyJob
+from keyhole.lab.running import run_job
+from keyhole.lab.runs.rows import (
+    describe_distances,
+    list_build_rows,
+    list_expectation_rows,
+    list_recovery_rows,
+    list_time_rows,
+)
+from keyhole.models import Head, MultiHead, save
+
+RECOVERED = {
+    "verdict": "EXACT",
+    "status": "RECOVERED",
+    "class": "head",
+    "reason": "one answer explains it.",
+    "determined": "W and v.",
+    "width": 6,
+    "rank": 0,
+    "heads": 1,
+    "outputs": 2,
+    "queries": {"total": 1234, "by_phase": {"read": 1000, "verify": 234}},
+    "degrees_of_freedom": 27,
+    "fresh_error": {"max": 1e-15, "relative": 1.24e-15, "sequences": 1024},
+    "error_bar": 3e-7,
+    "counterexample": {"tokens": [[0.0], [1.0]], "gap": 0.5},
+    "certificate": {"theorem": "BSHK26/4.1", "outcome": "HOLDS", "sampled": None},
+    "seconds": {"total": 1.5, "oracle": 0.25},
+}
+
+
+def test_a_recovery_is_told_in_full():
+    assert dict(list_recovery_rows(RECOVERED)) == {
+        "verdict": "EXACT",
+        "status": "RECOVERED",
+        "class": "head, width 6, rank 0, heads 1, outputs 2: one answer explains it.",
+        "determined": "W and v.",
+        "queries": "1,234 (read 1,000, verify 234)",
+        "limit": "14 queries for 27 degrees of freedom; 1,000 were asked, verification apart",
+        "fresh error": "1.2e-15 of the token values, over 1,024 fresh sequences",
+        "error bar": "3e-7 of W, relative",
+        "refuted by": "a sequence of length 2, in record.json; gap 0.5",
+        "certificate": "BSHK26/4.1 HOLDS",
+        "time": "1.5 s, of which 250 ms in the target",
+    }
+
+
+def test_what_a_record_leaves_open_is_left_out():
+    ended = {"verdict": "UNVERIFIED", "queries": {"total": 7, "by_phase": {}}, "width": 3}
+    assert list(list_recovery_rows(ended)) == [
+        ("verdict", "UNVERIFIED"),
+        ("sizes", "width 3"),
+        ("queries", "7"),
+    ]
+    assert list(list_time_rows({"seconds": {"total": 2.0}})) == [("time", "2.0 s")]
+
+
+def test_what_nothing_measured_is_said_so():
+    one = {"met": False, "sentence": "below 1", "measured": None}
+    two = {"met": True, "sentence": "below 2", "measured": 1.5}
+    assert list(list_expectation_rows({"expectations": [one, two]})) == [
+        ("MISSED", "below 1; measured nothing"),
+        ("met", "below 2; measured 1.5"),
+    ]
+    # In JSON a number that is not finite is null, which is not nothing.
+    lost = describe_distances({"parameters_differ": 0.25, "answers_differ": None})
+    assert lost == "the parameters differ by 25 %, the answers by not finite"
+
+
+def test_terminal_page_and_summary_of_a_recovery_say_the_same(tmp_path):
+    save(Head.random(3, rng=np.random.default_rng(5)), tmp_path / "head.safetensors")
+    out = tmp_path / "learn"
+    record = run_job(LearnJob(str(tmp_path / "head.safetensors"), out=str(out)))
+    said = [*list_recovery_rows(record.data)]
+    assert [*record.lines] == [*said, ("written to", str(out))]
+    page = html.unescape((out / "report.html").read_text())
+    shown = re.findall(r'<th scope="row">([^<]*)</th><td[^>]*>([^<]*)</td>', page)
+    assert set(said) <= set(shown)
+    summary = run_job(ReportJob((str(out),))).data["runs"][0]["summary"]
+    assert {tuple(row) for row in summary if row[0] != "again"} <= set(said)
+    assert [name for name, _ in summary] == [
+        *("verdict", "class", "queries", "limit", "fresh error"),
+        *("certificate", "time", "again"),
+    ]
+    verified = run_job(
+        VerifyJob(str(tmp_path / "head.safetensors"), str(out / "model.safetensors"))
+    )
+    assert re.fullmatch(r".* of the token values, over \d+ fresh sequences", verified.lines[1][1])
+
+
+@pytest.mark.parametrize("kind", ["build", "twins"])
+def test_terminal_and_summary_of_other_runs_say_the_same(kind, tmp_path):
+    save(MultiHead.random(3, heads=2, rng=np.random.default_rng(5)), tmp_path / "two.safetensors")
+    out = str(tmp_path / "run")
+    job = BuildJob("match2", length=4, modulus=5, out=out)
+    if kind == "twins":
+        job = TwinsJob(str(tmp_path / "two.safetensors"), out=out)
+    record = run_job(job)
+    summary = run_job(ReportJob((out,))).data["runs"][0]["summary"]
+    rows = [tuple(row) for row in summary if row[0] not in ("again", "time")]
+    assert len(rows) >= 3
+    assert set(rows) <= set(record.lines)
+    if kind == "build":
+        assert [*list_build_rows(record.data)] == [*record.lines[:-2]]
