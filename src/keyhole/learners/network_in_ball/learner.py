@@ -11,6 +11,7 @@ $0.05/2^i$ at most, which adds up to 5 %.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import EXACT, Examination
-from keyhole.learners.verifying.witnesses import find_earlier_tokens_acting
+from keyhole.learners.verifying.witnesses import refute_by_earlier_tokens
 from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
@@ -279,12 +280,9 @@ class _BallRun:
     def _refuse(self, seen: _BallAnswers, why: Status) -> Ending:
         """Refuse where lone tokens bend everywhere or earlier ones act; lost chords prove none."""
         doubt = Doubt(why, seen.worst, describe_gap(seen.worst), refutes=why is Status.SMOOTH)
-        return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
-
-    def _weigh(self, doubt: Doubt) -> Doubt:
-        """What tokens before the last do to answers refutes every network of the last token."""
-        acting = find_earlier_tokens_acting(self.oracle, doubt.case, self.roundoff)
-        return doubt if acting is None else Doubt(doubt.status, acting, describe_gap(acting))
+        return resolve_doubt(
+            self.oracle, doubt, weigh=partial(refute_by_earlier_tokens, self.oracle)
+        )
 
     def _conclude(self, ending: Ending, seen: _BallAnswers | None = None) -> Recovery[AbsAffine]:
         model = self.model

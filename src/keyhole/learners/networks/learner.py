@@ -32,7 +32,7 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import EXACT, Examination
-from keyhole.learners.verifying.witnesses import find_earlier_tokens_acting
+from keyhole.learners.verifying.witnesses import refute_by_earlier_tokens
 from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
@@ -152,12 +152,11 @@ class _NetworkRun:
             describe_gap(seen.worst),
             refutes=learned.impossible,
         )
-        return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
-
-    def _weigh(self, doubt: Doubt) -> Doubt:
-        """What tokens before the last do to answers refutes every network of the last token."""
-        acting = find_earlier_tokens_acting(self.oracle, doubt.case, self.roundoff)
-        return doubt if acting is None else Doubt(Status.NO_NETWORK, acting, describe_gap(acting))
+        return resolve_doubt(
+            self.oracle,
+            doubt,
+            weigh=partial(refute_by_earlier_tokens, self.oracle, status=Status.NO_NETWORK),
+        )
 
     def examine(self, model: AbsAffine, tolerance: float, rng: np.random.Generator) -> Examination:
         """Ask fresh sequences; errors are relative to how answers vary at their radius."""

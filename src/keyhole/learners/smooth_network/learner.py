@@ -43,7 +43,7 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import EXACT, Examination
-from keyhole.learners.verifying.witnesses import find_earlier_tokens_acting
+from keyhole.learners.verifying.witnesses import refute_by_earlier_tokens
 from keyhole.models import AbsAffine, ReluNet
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
@@ -216,12 +216,9 @@ class _SmoothRun:
         doubt = Doubt(
             Status.NO_SMOOTH_NETWORK, seen.worst, describe_gap(seen.worst), refutes=self.bends_far
         )
-        return resolve_doubt(self.oracle, doubt, weigh=self._weigh)
-
-    def _weigh(self, doubt: Doubt) -> Doubt:
-        """What tokens before the last do to answers refutes every network of the last token."""
-        acting = find_earlier_tokens_acting(self.oracle, doubt.case, self.roundoff)
-        return doubt if acting is None else Doubt(doubt.status, acting, describe_gap(acting))
+        return resolve_doubt(
+            self.oracle, doubt, weigh=partial(refute_by_earlier_tokens, self.oracle)
+        )
 
     def examine(self, model: ReluNet, tolerance: float, rng: np.random.Generator) -> Examination:
         """Ask fresh sequences at every radius; errors are relative to how answers vary there."""

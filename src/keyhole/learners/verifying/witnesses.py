@@ -6,13 +6,23 @@ import numpy as np
 
 from keyhole._arrays import Stack
 from keyhole.errors import BudgetSpent
-from keyhole.learners.base import Counterexample
-from keyhole.oracles import Counted
+from keyhole.learners.base import Counterexample, Status
+from keyhole.learners.verifying.ending import Doubt, describe_gap
+from keyhole.oracles import Counted, read_imperfection
 
 _SCALES = (1.0, 30.0)  # attention that is even at the first may show at the second
 _EACH = 3
 _APART = 1e-7  # a relative difference that is none of rounding
 _ROUNDINGS = 2.0**14  # of the declared size, up to which a difference says nothing
+
+
+def refute_by_earlier_tokens(
+    oracle: Counted, doubt: Doubt, *, status: Status | None = None
+) -> Doubt:
+    """The doubt; where tokens before the last act, a case against every network of the last."""
+    roundoff = read_imperfection(oracle).roundoff
+    acting = find_earlier_tokens_acting(oracle, doubt.case, roundoff)
+    return doubt if acting is None else Doubt(status or doubt.status, acting, describe_gap(acting))
 
 
 def find_earlier_tokens_acting(
