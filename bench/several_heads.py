@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import keyhole
+from keyhole.learners.base import Learner
 
 HEADS, WIDTHS = (1, 2, 4, 8, 16), (4, 8, 16, 32, 64)
 BOUNDED = ((2, 8), (4, 8), (4, 16), (8, 16))
@@ -46,7 +47,7 @@ def hidden(heads: int, width: int, seed: int) -> tuple[keyhole.MultiHead, np.ran
 
 
 def run(
-    learner: keyhole.Learner,
+    learner: Learner,
     oracle: keyhole.Oracle,
     model: keyhole.MultiHead,
     rng: np.random.Generator,

@@ -3,8 +3,8 @@ r"""The learner of networks with one hidden layer of GELU or SiLU units.
 $\phi(z) = z\,\sigma(z)$ is max(z, 0) to the last digit once |z| is large. Asked points of size 1e12
 the network is a ReLU network without biases, which the learner of those recovers: normals, jumps,
 the linear part. Each unit is then looked at near its own hyperplane, 2e3 from the origin, for its
-offset and its width (smooth_widths), and all parameters are fitted to answers near the origin
-(smooth_fit).
+offset and its width (unit_widths), and all parameters are fitted to answers near the origin
+(value_fit).
 """
 
 from __future__ import annotations
