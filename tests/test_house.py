@@ -33,8 +33,10 @@ BY_STRING = {
     "keyhole.__init__",
     "keyhole.lab.running",
     "keyhole.lab.targets.opening",
-    "keyhole.learners.registry",
+    "keyhole._places",
 }
+# Registries, whose places tests resolve.
+BY_PLACE = {"keyhole.learners.registry", "keyhole.tasks.registry"}
 OPTIONAL = {
     "torch": ("keyhole.oracles", "keyhole.lab.training", "keyhole.lab.commands.computing"),
     "onnx": ("keyhole.lab.onnx", "keyhole.oracles"),
@@ -151,6 +153,16 @@ def test_modules_are_imported_by_string_only_where_that_is_said():
             # Libraries without types are imported by their written-out name.
             library = str(text).partition(".")[0]
             assert name in BY_STRING or library in {*OPTIONAL, "distributed"}, (name, text)
+
+
+def test_places_are_imported_by_registries_alone():
+    users = {
+        name
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_place"
+    }
+    assert users == BY_PLACE
 
 
 @pytest.mark.parametrize("library", OPTIONAL)

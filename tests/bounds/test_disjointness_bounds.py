@@ -21,6 +21,7 @@ from keyhole.bounds.formulas import (
     bound_by_exchanged_rows,
     bound_by_partition_message,
     bound_by_radon,
+    bound_triples_by_message,
     count_partition_bits,
 )
 from keyhole.errors import InvalidInput
@@ -236,10 +237,10 @@ def test_a_log_partition_takes_as_many_bits_as_its_steps(size, integer, fraction
 
 def test_match3_needs_a_message_of_n_bits():
     task = Match3(1001, 5000)
-    told = bound_by_partition_message(task, sizes(bits=16.0, fixed=(16, 24), value_width=2))
+    told = bound_triples_by_message(task, sizes(bits=16.0, fixed=(16, 24), value_width=2))
     assert (told.needed, told.available, told.theorem) == (500.0, 2.0 * 41 + 57, "SHT23/7")
-    assert not bound_by_partition_message(task, sizes(bits=16.0, layers=2)).applies
-    assert bound_by_partition_message(task, sizes(bits=float("inf"))).available == float("inf")
+    assert not bound_triples_by_message(task, sizes(bits=16.0, layers=2)).applies
+    assert bound_triples_by_message(task, sizes(bits=float("inf"))).available == float("inf")
 
 
 def test_without_a_format_the_worst_split_of_the_bits_counts():

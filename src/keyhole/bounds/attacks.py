@@ -37,7 +37,7 @@ from keyhole.models.baselines import Mlp, Recurrent, encode_tokens
 from keyhole.models.numbers import NumberFormat, evaluate
 from keyhole.models.numbers import number_format as format_named
 from keyhole.models.stack import Transformer
-from keyhole.tasks import SparseAverage, Task
+from keyhole.tasks import SparseAverage, Task, find_kind, list_tasks_with
 
 # Of the largest singular value: a direction the first layer does not see.
 _FLAT = 1e-13
@@ -121,16 +121,39 @@ def attack(
         InvalidInput: the model is not for this task.
     """
     rng = as_generator(rng)
-    if not isinstance(task, SparseAverage):
-        raise InvalidInput(f"attacks are known for models of sparse-average; got {task.name}.")
-    allowed = 1.0 / (4.0 * task.q) if accuracy is None else accuracy
+    attack_task = find_kind(task).load("attack")
+    if attack_task is None:
+        raise InvalidInput(
+            f"attacks are known for models of {list_tasks_with('attack')}; got {task.name}."
+        )
+    allowed = task.accuracy if accuracy is None else accuracy
+    return attack_task(model, task, allowed, rng, number_format)
+
+
+def attack_average(
+    model: Mlp | Recurrent | Transformer | SelfAttention,
+    task: SparseAverage,
+    allowed: float,
+    rng: np.random.Generator,
+    number_format: str | None,
+) -> Attack:
+    """Two inputs a model of sparse averaging cannot tell apart, or the reason why none follow."""
     if isinstance(model, Mlp):
         return _attack_mlp(model, task, allowed)
     if isinstance(model, Recurrent):
         return _attack_recurrent(model, task, allowed, rng)
-    return _attack_attention(
-        model, task, allowed, rng, format_named("exact" if number_format is None else number_format)
-    )
+    held = format_named("exact" if number_format is None else number_format)
+    return _attack_attention(model, task, allowed, rng, held)
+
+
+def read_average_sizes(model: Any) -> dict[str, int]:
+    """Sizes of sparse averaging that a network without attention tells by its own."""
+    # Attention reads any length and says nothing of the task it was made for.
+    if not isinstance(model, Mlp | Recurrent):
+        return {}
+    dimension = len(model.z)
+    sizes = {"width": dimension, "q": model.width - dimension - 1}
+    return sizes | ({"length": model.length} if isinstance(model, Mlp) else {})
 
 
 def _check_width(model: Any, task: SparseAverage) -> None:

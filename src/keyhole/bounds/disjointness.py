@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import singledispatch
 from itertools import product
 from typing import Any
 
@@ -27,6 +26,7 @@ from keyhole.tasks import (
     SparseAverage,
     Task,
     Triangles,
+    find_kind,
 )
 from keyhole.tasks.base import Labels
 
@@ -71,18 +71,18 @@ class Reduction:
         return np.asarray((Y[:, list(self.rows), 0] > self.level).any(axis=1))
 
 
-@singledispatch
 def reduction(task: Task) -> Reduction | None:
     """How a task decides disjointness; None where nothing is known, or it is too small."""
-    return None
+    reduce_task = find_kind(task).load("reduction")
+    return None if reduce_task is None else reduce_task(task)
 
 
 # Slots (i, 0) and (i, 1) stand at positions 2i and 2i + 1, and position 2q asks. Alice's token
 # names slot (i, a_i) for every i. Bob's vectors are -e_1 but in slots (i, 1) with b_i = 1, where
 # they are +e_1. Alice's mean is -e_1 where the sets do not meet, and at least (-1 + 2/q) e_1 where
 # they do; the level lies half way.
-@reduction.register
-def _(task: SparseAverage) -> Reduction | None:
+def reduce_averages(task: SparseAverage) -> Reduction | None:
+    """A token asks for one slot of every pair, and its mean tells whether any is both's."""
     q = task.q
     ask = 2 * task.q
     if task.length < ask + 1:
@@ -128,16 +128,16 @@ def _reduce_pairs(
     return Reduction(task, len(mine), tuple(alice), tuple(bob), (row,), 0.5, write)
 
 
-@reduction.register
-def _(task: Match3) -> Reduction | None:
+def reduce_triples(task: Match3) -> Reduction | None:
+    """The first token matches with one of Alice's and one of Bob's."""
     size = (task.length - 1) // 2
     return _reduce_matching(
         task, size, list(range(1, size + 1)), list(range(size + 1, 2 * size + 1)), 0
     )
 
 
-@reduction.register
-def _(task: Match3Local) -> Reduction | None:
+def reduce_windows(task: Match3Local) -> Reduction | None:
+    """The same inside the window of one token."""
     centre = min(task.radius, (task.length - 1) // 2)
     inside = [
         j
@@ -151,8 +151,8 @@ def _(task: Match3Local) -> Reduction | None:
 # Neighbours are one of Alice's and one of Bob's, in turn. With v_i alternating between 0 and 2,
 # Bob's token i and Alice's i + 1 sum with 1 to v_{i+1} - v_i = +-2, the others as above to 2, 3, 4
 # or +-1: none is 0 for M >= 5.
-@reduction.register
-def _(task: Match3Bigram) -> Reduction | None:
+def reduce_bigrams(task: Match3Bigram) -> Reduction | None:
+    """The first token matches with two neighbours, one of either party."""
     size = (task.length - 1) // 2 if task.modulus >= 5 else 0
     v = 2 * (np.arange(size) % 2)
     return _reduce_pairs(
@@ -168,8 +168,8 @@ def _(task: Match3Bigram) -> Reduction | None:
 # One partner may be a neutral 1, so that v_i and M - 2 - v_i match. All v even, at most 2n - 2:
 # sums of four with one, or two, on Bob's side are odd where they could be 0, and all others stay
 # inside (0, M) for M >= 6n.
-@reduction.register
-def _(task: Match4) -> Reduction | None:
+def reduce_quadruples(task: Match4) -> Reduction | None:
+    """The first token matches with a neutral one and one of either party."""
     size = min((task.length - 1) // 2, task.modulus // 6)
     v = 2 * np.arange(size)
     return _reduce_pairs(
@@ -185,8 +185,8 @@ def _(task: Match4) -> Reduction | None:
 # The public edge is 0 -> 1; Alice's edges lead 1 -> i + 2, Bob's i + 2 -> 0, and an edge nobody
 # needs is 0 -> 1 again. Two steps lead from 1 back to 0 only over a node i + 2 that both of them
 # have.
-@reduction.register
-def _(task: Triangles) -> Reduction | None:
+def reduce_triangles(task: Triangles) -> Reduction | None:
+    """The first edge is closed by one of Alice's and one of Bob's."""
     size = min((task.length - 1) // 2, task.nodes - 2)
     if size < 1:
         return None
@@ -209,8 +209,8 @@ def _(task: Triangles) -> Reduction | None:
 # Nodes fall into groups A, B, C, D of k. A_i -> B_j iff a_ij, B_j -> C_j, C_j -> D_i iff b_ij, D_i
 # -> A_i. Every edge leads from a group to the next, so a cycle of four is A_i, B_j, C_j, D_i, and
 # is there iff a_ij = b_ij = 1.
-@reduction.register
-def _(task: FourCycles) -> Reduction | None:
+def reduce_four_cycles(task: FourCycles) -> Reduction | None:
+    """A cycle takes one edge of Alice's and one of Bob's."""
     k = task.nodes // 4
     if k < 1:
         return None

@@ -13,7 +13,7 @@ from math import ceil, comb, inf, isfinite, log, log2, nextafter
 
 from keyhole.bounds.disjointness import reduction
 from keyhole.claims import Certificate, Check
-from keyhole.tasks import FourCycles, SparseAverage, Task
+from keyhole.tasks import FourCycles, Match3, SparseAverage, Task
 
 _ENTRIES = "p bits hold every number of XQ, XK and XV, and of head outputs"
 _STREAM = "no residual carries a token past its first attention layer"
@@ -210,9 +210,15 @@ def bound_by_answers(task: SparseAverage, sizes: Sizes) -> Inequality:
 # |A - B| / 4 of it, less than 2^(-F-1). So Bob has every head output to less than 2^-F. Scores
 # within 2^I leave L_A a range of 2^(I+1) + ln n. The answer decides disjointness of n bits, for
 # which no one-way message is shorter than n bits. Neither the key width nor M enters.
-def bound_by_partition_message(task: Task, sizes: Sizes) -> Inequality | None:
+def bound_by_partition_message(
+    task: Task,
+    sizes: Sizes,
+    *,
+    theorem: str = "keyhole/one-row",
+    growth: str = "none in the sources",
+) -> Inequality | None:
     """One layer that decides disjointness in a public row: H (v p + b_L) >= n."""
-    found = None if isinstance(task, SparseAverage | FourCycles) else reduction(task)
+    found = reduction(task)
     if found is None:
         return None
     split = sizes.fixed or _find_worst_split(sizes.bits)
@@ -220,10 +226,9 @@ def bound_by_partition_message(task: Task, sizes: Sizes) -> Inequality | None:
         sent = inf
     else:
         sent = sizes.value_width * (sum(split) + 1.0) + count_partition_bits(found.size, *split)
-    match3 = task.name == "match3"
     return Inequality(
         "partition-message",
-        "SHT23/7" if match3 else "keyhole/one-row",
+        theorem,
         float(found.size),
         float(sizes.heads * sent),
         "bits",
@@ -237,12 +242,14 @@ def bound_by_partition_message(task: Task, sizes: Sizes) -> Inequality | None:
             "answers stay right when every number of a head output moves by less than 2^-F",
         ),
         "n <= H (v p + b_L)",
-        (
-            "SHT23/7: m p H >= c N / log log N for some constant c > 0"
-            if match3
-            else "none in the sources"
-        ),
+        growth,
     )
+
+
+def bound_triples_by_message(task: Match3, sizes: Sizes) -> Inequality | None:
+    """The same for Match3, of which the source states the growth."""
+    growth = "SHT23/7: m p H >= c N / log log N for some constant c > 0"
+    return bound_by_partition_message(task, sizes, theorem="SHT23/7", growth=growth)
 
 
 def count_partition_bits(size: int, integer: int, fraction: int) -> int:
@@ -334,28 +341,6 @@ def _check_accuracy(task: SparseAverage, sizes: Sizes, share: float) -> Check:
     return Check(f"accuracy times q, over {share:g}", sizes.accuracy * task.q / share, BELOW_ONE)
 
 
-def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
-    """All that is known of a Transformer that does a task, the most telling first."""
-    if isinstance(task, SparseAverage):
-        found = (
-            bound_by_counting(task, sizes),
-            bound_by_radon(task, sizes),
-            bound_by_answers(task, sizes),
-            bound_by_disjointness(task, sizes),
-        )
-    elif isinstance(task, FourCycles):
-        found = (bound_by_exchanged_rows(task, sizes),)
-    else:
-        message = bound_by_partition_message(task, sizes)
-        found = () if message is None else (message,)
-    return tuple(
-        sorted(
-            found,
-            key=lambda one: (not one.applies, one.available / one.needed if one.needed else inf),
-        )
-    )
-
-
 def count_disjointness_bits(task: Task) -> int:
     """Bits two people must exchange to do a task, by its reduction; 0 where none is known."""
     found = reduction(task)
@@ -373,8 +358,8 @@ __all__ = [
     "bound_by_partition_message",
     "bound_by_prefixes",
     "bound_by_radon",
+    "bound_triples_by_message",
     "count_disjointness_bits",
     "count_partition_bits",
-    "list_inequalities",
     "log_sets",
 ]

@@ -10,18 +10,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from keyhole._arrays import Rng, as_generator
-from keyhole.bounds.formulas import (
-    Inequality,
-    Sizes,
-    bound_by_kernel,
-    bound_by_prefixes,
-    list_inequalities,
-)
+from keyhole.bounds.formulas import Inequality, Sizes
+from keyhole.bounds.known_bounds import list_inequalities
 from keyhole.bounds.planned import build_within_sizes, provable
 from keyhole.constructions import Built, Size
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
-from keyhole.tasks import SparseAverage, Task
+from keyhole.tasks import Task, find_kind, list_tasks_with
 
 LARGEST = 1 << 20  # sizes beyond which no gap is looked for
 
@@ -179,9 +174,7 @@ def bound(
 
 
 def _choose_accuracy(task: Task, accuracy: float | None) -> float:
-    if accuracy is not None:
-        return accuracy
-    return 1.0 / (4.0 * task.q) if isinstance(task, SparseAverage) else 0.0
+    return task.accuracy if accuracy is None else accuracy
 
 
 def _check_asked_sizes(sizes: Sizes, order: int) -> None:
@@ -342,15 +335,13 @@ def bound_network(
         state_bits: bits of the state of a recurrent one.
         accuracy: largest error; 1 / (4q) when absent.
     """
-    if not isinstance(task, SparseAverage) or (hidden is None) == (state_bits is None):
+    bound_task = find_kind(task).load("network_bound")
+    if bound_task is None or (hidden is None) == (state_bits is None):
         raise InvalidInput(
-            "bounds on other networks are for sparse-average, with --hidden or --state-bits."
+            f"bounds on other networks are for {list_tasks_with('network_bound')}, with --hidden or"
+            " --state-bits."
         )
-    eps = _choose_accuracy(task, accuracy)
-    if hidden is not None:
-        told = bound_by_kernel(task, hidden, eps)
-    else:
-        told = bound_by_prefixes(task, float(state_bits or 0), eps)
+    told = bound_task(task, hidden, state_bits, _choose_accuracy(task, accuracy))
     if told.violated:
         return Bound(
             task, None, BoundVerdict.TOO_SMALL, told, (told,), None, None, _explain_too_small(told)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import comb
 from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import Rng, as_generator
-from keyhole.constructions.matching.recipes import MATCHING
-from keyhole.constructions.shared.base import Built, Construction
-from keyhole.constructions.sparse_averages.sparse_average import BITS, SPARSE_AVERAGES, SetKeys
+from keyhole.constructions.shared.base import Built, Construction, list_recipes
+from keyhole.constructions.sparse_averages.sparse_average import BITS, SetKeys
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
-from keyhole.tasks import SparseAverage, Task, task_named
+from keyhole.tasks import TASKS, Task, find_kind, task_named
 
 # Tokens up to which keys that prove every set are tried beside smaller ones that do not.
 PROVED = 1024
 
-CONSTRUCTIONS: tuple[Construction, ...] = (*SPARSE_AVERAGES, *MATCHING)
+CONSTRUCTIONS: tuple[Construction, ...] = tuple(
+    one for kind in TASKS.values() for one in kind.load("recipes") or ()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,10 @@ class Survey:
         raise DoesNotFit(f"No construction fits. {reasons}")
 
 
-# Two sets y != y' must be told apart: with z = +e_1 on one member of y that is not in y' and -e_1
-# elsewhere, their answers are 2/q apart. All that the others learn of y is the token's query, key
-# and value, (2m + v)p bits a head: for an accuracy below 1/q fewer bits than log2 of the number of
-# sets that spare the token itself are too few.
 def bound_bits_sent(task: Task, accuracy: float) -> float | None:
     """Bits that H (2m + v) p must reach, where a bound is known."""
-    if not isinstance(task, SparseAverage) or accuracy >= 1 / task.q or task.q >= task.length:
-        return None
-    return math.log2(comb(task.length - 1, task.q))
+    count_bits = find_kind(task).load("sent_bits")
+    return None if count_bits is None else count_bits(task, accuracy)
 
 
 def survey_recipes(
@@ -129,7 +124,7 @@ def survey_recipes(
     room = Room() if room is None else room
     built: list[Built] = []
     refused: list[tuple[str, str]] = []
-    suiting = [one for one in CONSTRUCTIONS if one.suits(task)]
+    suiting = [one for one in list_recipes(task) if one.suits(task)]
     # Narrow recipes first: what they give lets wide ones be refused without building them.
     for one in sorted(suiting, key=lambda one: one.embed(task, accuracy)):
         if provable and not _is_provable(one, task):
@@ -185,7 +180,7 @@ def _is_larger(one: Construction, task: Task, accuracy: float, built: list[Built
 
 def _is_provable(one: Construction, task: Task) -> bool:
     """Whether what a recipe gives can be proved for every input."""
-    return not isinstance(one, SetKeys) or not isinstance(task, SparseAverage) or one.provable(task)
+    return not isinstance(one, SetKeys) or one.provable(task)
 
 
 def _list_formats(one: Construction, form: str | int | None) -> Iterator[str]:

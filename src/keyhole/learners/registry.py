@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 
 from keyhole._arrays import EPS, Matrix
+from keyhole._places import import_place
 from keyhole.errors import InvalidInput
 from keyhole.learners.base import Learner
 from keyhole.oracles import Imperfection
@@ -69,8 +69,7 @@ class Entry:
 
     def load_class(self) -> type[Learner]:
         """The class, its room imported now."""
-        module, _, name = self.place.partition(":")
-        return getattr(import_module(f"keyhole.learners.{module}"), name)
+        return import_place(f"keyhole.learners.{self.place}")
 
     def make(self, name: str, hints: Hints) -> Learner:
         """The learner with what the hints say.

@@ -11,13 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from keyhole._arrays import Array, Float, PerSequence, Sequences, Stack
 from keyhole.errors import InvalidInput
-from keyhole.tasks.base import Labels, check_inputs, check_kind, check_sizes, round_to_whole
+from keyhole.tasks.base import (
+    Columns,
+    Labels,
+    check_inputs,
+    check_kind,
+    check_sizes,
+    round_to_whole,
+)
 
 Sets = Float[Array, "batch length length"]
 
@@ -33,6 +40,8 @@ class SparseAverage:
         at_most: whether a token may name fewer than q positions (never none).
     """
 
+    name: ClassVar[str] = "sparse-average"
+
     length: int
     q: int
     dimension: int = 1
@@ -47,11 +56,6 @@ class SparseAverage:
             )
 
     @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        return "sparse-average"
-
-    @property
     def width(self) -> int:
         """Numbers of a token: the vector, the set and the position."""
         return self.dimension + self.q + 1
@@ -60,6 +64,16 @@ class SparseAverage:
     def outputs(self) -> int:
         """Numbers of an answer."""
         return self.dimension
+
+    @property
+    def columns(self) -> Columns:
+        """The vector as it is; the positions named and the token's own as codes."""
+        return Columns(self.dimension, self.q + 1, self.length)
+
+    @property
+    def accuracy(self) -> float:
+        """A quarter of what one member of a set counts."""
+        return 1.0 / (4.0 * self.q)
 
     @property
     def kinds(self) -> tuple[str, ...]:

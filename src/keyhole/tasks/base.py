@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import islice, product
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,14 +18,29 @@ Integers = Int[np.ndarray, "batch length"]
 BATCH = 256
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How the numbers of a token are to be read.
+
+    Args:
+        plain: leading columns that are numbers as they are.
+        coded: further columns, whole numbers that stand for something.
+        values: how many different ones there are.
+    """
+
+    plain: int
+    coded: int
+    values: int
+
+
 @runtime_checkable
 class Task(Protocol):
-    """A function of sequences, one answer per token, with its inputs and its truth."""
+    """A function of sequences, one answer per token, with its inputs and its truth.
 
-    @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        ...
+    `name` is what the command line calls it.
+    """
+
+    name: ClassVar[str]
 
     @property
     def length(self) -> int:
@@ -40,6 +55,16 @@ class Task(Protocol):
     @property
     def outputs(self) -> int:
         """Numbers of an answer, per token."""
+        ...
+
+    @property
+    def columns(self) -> Columns:
+        """How tokens are read."""
+        ...
+
+    @property
+    def accuracy(self) -> float:
+        """The largest error allowed where nobody says another; 0 where answers are labels."""
         ...
 
     @property

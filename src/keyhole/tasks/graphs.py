@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from keyhole._arrays import Array, Float, PerSequence, Sequences, Stack
 from keyhole.tasks.base import (
+    Columns,
     Labels,
     batch_rows,
     check_inputs,
@@ -34,6 +36,8 @@ class Triangles:
         length: edges of an input; twice the nodes when 0.
     """
 
+    name: ClassVar[str] = "triangles"
+
     nodes: int
     length: int = 0
 
@@ -41,11 +45,6 @@ class Triangles:
         check_sizes(self, nodes=1, length=0)
         if self.length == 0:
             object.__setattr__(self, "length", 2 * self.nodes)
-
-    @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        return "triangles"
 
     @property
     def width(self) -> int:
@@ -56,6 +55,16 @@ class Triangles:
     def outputs(self) -> int:
         """One label an edge."""
         return 1
+
+    @property
+    def columns(self) -> Columns:
+        """Both numbers are names of nodes."""
+        return Columns(0, 2, self.nodes)
+
+    @property
+    def accuracy(self) -> float:
+        """A label is right or wrong."""
+        return 0.0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -110,15 +119,12 @@ class FourCycles:
         nodes: nodes of the graph, one token each.
     """
 
+    name: ClassVar[str] = "four-cycles"
+
     nodes: int
 
     def __post_init__(self) -> None:
         check_sizes(self, nodes=1)
-
-    @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        return "four-cycles"
 
     @property
     def length(self) -> int:
@@ -134,6 +140,16 @@ class FourCycles:
     def outputs(self) -> int:
         """One label a node."""
         return 1
+
+    @property
+    def columns(self) -> Columns:
+        """The row as it is; only the last number is the name of a node."""
+        return Columns(self.nodes, 1, self.nodes)
+
+    @property
+    def accuracy(self) -> float:
+        """A label is right or wrong."""
+        return 0.0
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from keyhole._arrays import PerSequence, Sequences, Stack
 from keyhole.errors import InvalidInput
 from keyhole.tasks.base import (
+    Columns,
     Labels,
     batch_rows,
     check_inputs,
@@ -44,6 +45,8 @@ class _Match(ABC):
         modulus: M, how many values a token can have.
     """
 
+    name: ClassVar[str]
+
     length: int
     modulus: int
 
@@ -55,11 +58,6 @@ class _Match(ABC):
             )
 
     @property
-    @abstractmethod
-    def name(self) -> str:
-        """What the command line calls it."""
-
-    @property
     def width(self) -> int:
         """One number a token."""
         return 1
@@ -68,6 +66,16 @@ class _Match(ABC):
     def outputs(self) -> int:
         """One label a token."""
         return 1
+
+    @property
+    def columns(self) -> Columns:
+        """A number stands for itself modulo M."""
+        return Columns(0, 1, self.modulus)
+
+    @property
+    def accuracy(self) -> float:
+        """A label is right or wrong."""
+        return 0.0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -139,10 +147,7 @@ class _Match(ABC):
 class Match2(_Match):
     """Whether there is a partner with $x_i + x_j = 0$ modulo M."""
 
-    @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        return "match2"
+    name: ClassVar[str] = "match2"
 
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
         _plant_last(x, off, self.modulus, 1, rng)
@@ -155,10 +160,7 @@ class Match2(_Match):
 class Match3(_Match):
     """Whether there are two partners with $x_i + x_{j_1} + x_{j_2} = 0$ modulo M."""
 
-    @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        return "match3"
+    name: ClassVar[str] = "match3"
 
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
         _plant_last(x, off, self.modulus, 2, rng)
@@ -171,10 +173,7 @@ class Match3(_Match):
 class Match4(_Match):
     """Whether there are three partners with which the token sums to zero modulo M."""
 
-    @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        return "match4"
+    name: ClassVar[str] = "match4"
 
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
         _plant_last(x, off, self.modulus, 3, rng)
@@ -189,10 +188,7 @@ class Match4(_Match):
 class Match3Bigram(_Match):
     """Whether there is a j with $x_i + x_j + x_{j+1} = 0$ modulo M."""
 
-    @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        return "match3-bigram"
+    name: ClassVar[str] = "match3-bigram"
 
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
         # A lone token has no neighbouring pair to change.
@@ -215,16 +211,13 @@ class Match3Local(_Match):
         radius: how far a partner may be.
     """
 
+    name: ClassVar[str] = "match3-local"
+
     radius: int = 1
 
     def __post_init__(self) -> None:
         _Match.__post_init__(self)
         check_sizes(self, radius=1)
-
-    @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        return "match3-local"
 
     def _plant(self, x: Any, off: Any, rng: np.random.Generator) -> None:
         first = max(0, self.length - 1 - self.radius)

@@ -28,7 +28,7 @@ from keyhole.constructions.shared.certifying import Draft
 from keyhole.constructions.shared.rounding import bound_answer_rounding
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
-from keyhole.tasks import FourCycles, Task
+from keyhole.tasks import Task
 from keyhole.tasks.base import round_to_whole
 
 
@@ -123,10 +123,6 @@ class GatherRows(GatheredRecipe):
     def theorem(self) -> str:
         """The id of the theorem behind it."""
         return "keyhole/gather"
-
-    def suits(self, task: Task) -> bool:
-        """Whether the recipe is for this task at all."""
-        return isinstance(task, FourCycles)
 
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width with one harmonic."""

@@ -41,7 +41,7 @@ from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
 from keyhole.models.tensor import TensorAttention
-from keyhole.tasks import Task, Triangles
+from keyhole.tasks import Task
 from keyhole.tasks.base import round_to_whole
 
 SIDES = 3
@@ -100,10 +100,6 @@ class ClosedWalks(Recipe):
     def theorem(self) -> str:
         """The id of the theorem behind it."""
         return "keyhole/closed-walks"
-
-    def suits(self, task: Task) -> bool:
-        """Whether the recipe is for this task at all."""
-        return isinstance(task, Triangles)
 
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width with one frequency."""

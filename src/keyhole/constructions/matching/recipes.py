@@ -14,19 +14,14 @@ from keyhole.constructions.shared.base import Built
 from keyhole.constructions.shared.certifying import Recipe, certify_other_weights
 from keyhole.models.stack import Transformer
 
-MATCHING: tuple[Recipe, ...] = (
-    Waves(2),
-    Waves(2, several=True),
-    Waves(3),
-    Waves(3, several=True),
-    GatherAll(),
-    Waves(4),
-    Waves(4, several=True),
-    Bigrams(),
-    Windows(),
-    ClosedWalks(),
-    GatherRows(),
-)
+PAIRS: tuple[Recipe, ...] = (Waves(2), Waves(2, several=True))
+TRIPLES: tuple[Recipe, ...] = (Waves(3), Waves(3, several=True), GatherAll())
+QUADRUPLES: tuple[Recipe, ...] = (Waves(4), Waves(4, several=True))
+BIGRAMS: tuple[Recipe, ...] = (Bigrams(),)
+WINDOWS: tuple[Recipe, ...] = (Windows(),)
+TRIANGLES: tuple[Recipe, ...] = (ClosedWalks(),)
+FOUR_CYCLES: tuple[Recipe, ...] = (GatherRows(),)
+MATCHING = (*PAIRS, *TRIPLES, *QUADRUPLES, *BIGRAMS, *WINDOWS, *TRIANGLES, *FOUR_CYCLES)
 
 
 def recertify_weights(built: Built, model: Transformer, *, rng: np.random.Generator) -> Certificate:

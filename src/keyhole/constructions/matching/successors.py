@@ -50,7 +50,7 @@ from keyhole.errors import DoesNotFit
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
-from keyhole.tasks import Match3Bigram, Task
+from keyhole.tasks import Task
 from keyhole.tasks.base import round_to_whole
 
 
@@ -166,10 +166,6 @@ class Bigrams(Recipe):
     def theorem(self) -> str:
         """The id of the theorem behind it."""
         return "SHT23/bigram"
-
-    def suits(self, task: Task) -> bool:
-        """Whether the recipe is for this task at all."""
-        return isinstance(task, Match3Bigram)
 
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width."""

@@ -44,7 +44,7 @@ from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Layer, Transformer
 from keyhole.models.tensor import TensorAttention
-from keyhole.tasks import Match2, Match3, Match4, Task
+from keyhole.tasks import Task
 
 # Frequencies tried.
 MOST = 12
@@ -52,7 +52,6 @@ MOST = 12
 ROOM = 1.15
 # Times the gap of random frequencies is more than any draw has.
 HOPELESS = 2.2
-TASKS: dict[int, type[Any]] = {2: Match2, 3: Match3, 4: Match4}
 
 
 def list_sine_subsets(order: int) -> list[tuple[int, ...]]:
@@ -139,10 +138,6 @@ class Waves(Recipe):
         if self.several:
             return "keyhole/several-frequencies"
         return "SHT23/match2" if self.order == 2 else "SHT23/third-order"
-
-    def suits(self, task: Task) -> bool:
-        """Whether the recipe is for this task at all."""
-        return isinstance(task, TASKS[self.order])
 
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width: exactly for one frequency, the least possible for several."""

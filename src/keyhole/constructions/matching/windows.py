@@ -34,7 +34,7 @@ from keyhole.constructions.shared.rounding import bound_answer_rounding
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
-from keyhole.tasks import Match3, Match3Local, Task
+from keyhole.tasks import Task
 from keyhole.tasks.base import round_to_whole
 
 # Pairs tried at a time.
@@ -225,10 +225,6 @@ class Windows(GatheredRecipe):
         """The id of the theorem behind it."""
         return "SHT23/local"
 
-    def suits(self, task: Task) -> bool:
-        """Whether the recipe is for this task at all."""
-        return isinstance(task, Match3Local)
-
     def embed(self, task: Any, accuracy: float) -> int:
         """The key width with the fewest harmonics."""
         return 2 * max(1, min(task.radius + 1, (task.length + task.radius) // 2))
@@ -289,10 +285,6 @@ class GatherAll(GatheredRecipe):
     def theorem(self) -> str:
         """The id of the theorem behind it."""
         return "keyhole/gather"
-
-    def suits(self, task: Task) -> bool:
-        """Whether the recipe is for this task at all."""
-        return isinstance(task, Match3)
 
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width with one harmonic."""

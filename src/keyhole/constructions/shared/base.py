@@ -11,7 +11,7 @@ import numpy as np
 from keyhole._arrays import Stack
 from keyhole.claims import Certificate, Outcome
 from keyhole.models.stack import Layer, Transformer
-from keyhole.tasks import Task
+from keyhole.tasks import Task, find_kind
 
 # Sequences: lists up to this long are checked whole.
 EXHAUSTIVE = 20_000
@@ -128,6 +128,16 @@ class Construction(Protocol):
             DoesNotFit: with the reason.
         """
         ...
+
+
+def list_recipes(task: Task) -> tuple[Construction, ...]:
+    """Every recipe declared for a task, in the order in which they are tried."""
+    return find_kind(task).load("recipes") or ()
+
+
+def is_declared_for(recipe: Construction, task: Task) -> bool:
+    """Whether a recipe is among those of a task."""
+    return any(recipe.name == one.name for one in list_recipes(task))
 
 
 def check_model(

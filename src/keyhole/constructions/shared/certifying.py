@@ -17,7 +17,14 @@ import numpy as np
 
 from keyhole._arrays import Stack
 from keyhole.claims import Certificate, Check
-from keyhole.constructions.shared.base import EXHAUSTIVE, Built, Checked, Evaluate, Size
+from keyhole.constructions.shared.base import (
+    EXHAUSTIVE,
+    Built,
+    Checked,
+    Evaluate,
+    Size,
+    is_declared_for,
+)
 from keyhole.constructions.shared.holding import find_smallest_format, matrices
 from keyhole.constructions.shared.rounding import choose_evaluation
 from keyhole.errors import DoesNotFit, InvalidInput
@@ -93,9 +100,9 @@ class Recipe(ABC):
     def theorem(self) -> str:
         """The id of the theorem behind it."""
 
-    @abstractmethod
     def suits(self, task: Task) -> bool:
         """Whether the recipe is for this task at all."""
+        return is_declared_for(self, task)
 
     @abstractmethod
     def embed(self, task: Task, accuracy: float) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,17 @@ class Findings:
 def count_sets(task: SparseAverage) -> int:
     """How many sets a token may name."""
     return sum(comb(task.length, size) for size in set_sizes(task))
+
+
+# Two sets y != y' must be told apart: with z = +e_1 on one member of y that is not in y' and -e_1
+# elsewhere, their answers are 2/q apart. All that the others learn of y is the token's query, key
+# and value, (2m + v)p bits a head: for an accuracy below 1/q fewer bits than log2 of the number of
+# sets that spare the token itself are too few.
+def count_sent_bits(task: SparseAverage, accuracy: float) -> float | None:
+    """Bits that a token must send of its set; None where sets need not be told apart."""
+    if accuracy >= 1 / task.q or task.q >= task.length:
+        return None
+    return math.log2(comb(task.length - 1, task.q))
 
 
 def set_sizes(task: SparseAverage) -> range:
@@ -194,6 +206,17 @@ def build_set_sequences(task: SparseAverage, z: Stack, sets: Sequence[Members]) 
         members = sets[row % len(sets)]
         named[row, : len(members)] = members
     return task.tokens(z, named.reshape(len(z), task.length, task.q))
+
+
+def draw_known_inputs(
+    task: SparseAverage, phi: Any, count: int, *, rng: np.random.Generator
+) -> Sequences | None:
+    """Inputs that name sets whose queries are at hand; None where a map keeps none."""
+    # Queries of unknown sets would each cost a linear program.
+    if not isinstance(phi, SetQueries) or not phi.known:
+        return None
+    z = np.concatenate([task.sample(1, rng=rng)[..., : task.dimension] for _ in range(count)])
+    return build_set_sequences(task, z, phi.known)
 
 
 def _measure_set_errors(

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import Matrix
 from keyhole.claims import Certificate, Check
-from keyhole.constructions.shared.base import Built, Size
+from keyhole.constructions.shared.base import Built, Size, is_declared_for
 from keyhole.constructions.shared.layout import Layout, Weights
 from keyhole.constructions.shared.rounding import is_fixed
 from keyhole.constructions.sparse_averages.set_checks import (
@@ -35,7 +36,7 @@ from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import number_format as format_named
 from keyhole.models.stack import Block, Transformer
-from keyhole.tasks import SparseAverage, Task
+from keyhole.tasks import SparseAverage
 
 # Sets that are asked before the others: keys that fail do so here, in a fraction of the time.
 HARDEST = 12
@@ -157,24 +158,23 @@ class SetKeys:
     factors: tuple[float, ...] = ()
     half: bool = False
 
-    def provable(self, task: SparseAverage) -> bool:
+    def provable(self, task: Any) -> bool:
         """Whether asking proves every set: all are asked, or one of a size stands for all."""
         return self.keys is build_one_hot_keys or count_sets(task) <= ALL
 
-    def suits(self, task: Task) -> bool:
+    def suits(self, task: Any) -> bool:
         """Whether the recipe is for this task at all; sets that hold everybody have their own."""
-        if not isinstance(task, SparseAverage):
-            return False
-        return (self.keys is build_zero_keys) == (task.q == task.length and not task.at_most)
+        everybody = self.keys is build_zero_keys
+        return is_declared_for(self, task) and everybody == (
+            task.q == task.length and not task.at_most
+        )
 
-    def embed(self, task: Task, accuracy: float) -> int:
+    def embed(self, task: Any, accuracy: float) -> int:
         """The key width; the least that is tried where it is found by trying."""
         return next(self._list_widths(task, None))
 
-    def _list_widths(self, task: Task, most: int | None) -> Iterator[int]:
+    def _list_widths(self, task: SparseAverage, most: int | None) -> Iterator[int]:
         """Widths to try, rising, none above `most`."""
-        if not isinstance(task, SparseAverage):
-            raise InvalidInput(f"{self.name} is for sparse averages; got {task.name}.")
         if self.keys is build_zero_keys:
             fixed = 1
         elif self.keys is build_one_hot_keys:
@@ -191,7 +191,7 @@ class SetKeys:
 
     def build(
         self,
-        task: Task,
+        task: Any,
         *,
         accuracy: float,
         number_format: str,
@@ -203,7 +203,7 @@ class SetKeys:
         Raises:
             DoesNotFit: with the reason.
         """
-        if not isinstance(task, SparseAverage) or not self.suits(task):
+        if not self.suits(task):
             raise DoesNotFit(f"{self.name} is not for this {task.name}.")
         _check_answers_written(task, accuracy, number_format)
         reason = (
@@ -279,7 +279,7 @@ class SetKeys:
 
     def certify(
         self,
-        task: Task,
+        task: Any,
         model: Transformer,
         *,
         accuracy: float,
@@ -292,7 +292,7 @@ class SetKeys:
             InvalidInput: the model is not a unit behind a map of set queries.
         """
         phi = model.blocks[0].map
-        if not isinstance(task, SparseAverage) or not isinstance(phi, SetQueries):
+        if not is_declared_for(self, task) or not isinstance(phi, SetQueries):
             raise InvalidInput(f"{self.name} is for a unit that averages sets; got {task.name}.")
         sets = choose_sets(task, phi.keys, rng=rng)
         found = examine_sets(

@@ -186,7 +186,7 @@ class Naming(Keyed):
     """A job with a task.
 
     Args:
-        task: the name of a task.
+        task: the name of a task; a word that is none lists them.
     """
 
     task: str

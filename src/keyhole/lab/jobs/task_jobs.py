@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from keyhole.lab.jobs.job_parts import Attacking, Keyed, Naming, TaskSizing
+from keyhole.lab.jobs.job_parts import Attacking, Naming, TaskSizing
 
 
 @dataclass(frozen=True)
-class BuildJob(Keyed):
+class BuildJob(TaskSizing, Naming):
     """Explicit weights for a task, with a certificate.
 
     Args:
-        task: sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles or
-            four-cycles.
-        length: tokens of an input.
-        q: positions a token names (sparse-average).
-        width: size of the vectors that are averaged (sparse-average).
-        modulus: the numbers are 0 .. modulus - 1 (match tasks).
-        radius: how far away partners may be (match3-local).
-        nodes: nodes of the graph (triangles, four-cycles).
-        at_most: sets may have fewer than q members, never none (sparse-average).
         accuracy: largest error of an answer that is a vector.
         bits: hold every number in fixed point of so many bits.
         dtype: hold every number in this format: f64, f32, f16, bf16 or fixed:I.F.
@@ -35,15 +26,7 @@ class BuildJob(Keyed):
         force: overwrite the run in `out`.
     """
 
-    task: str
     _: KW_ONLY
-    length: int | None = None
-    q: int | None = None
-    width: int | None = None
-    modulus: int | None = None
-    radius: int | None = None
-    nodes: int | None = None
-    at_most: bool = False
     accuracy: float = 1e-3
     bits: int | None = None
     dtype: str | None = None

@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keyhole._arrays import Array, Matrix, softmax
 from keyhole.claims import THEOREMS
 from keyhole.constructions import load
-from keyhole.constructions.matching.waves import Angles
-from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.drawing.heatmaps import Axes, draw_attention_heatmap, draw_signed_heatmap
 from keyhole.drawing.html import (
     draw_svg,
@@ -25,18 +21,14 @@ from keyhole.drawing.html import (
     frame_figure,
     make_scrollable,
 )
-from keyhole.lab.pages.parts.task_pictures import (
-    Asked,
-    draw_keys_and_face,
-    draw_match_circle,
-    draw_pair_slices,
-)
+from keyhole.lab.pages.parts.shown_attention import Shown
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.models.attention import SelfAttention
 from keyhole.models.files import read_tensors
 from keyhole.models.stack import Block, Transformer
 from keyhole.models.tensor import TensorAttention
+from keyhole.tasks import load_part
 
 _AXES = Axes("asking token i", "attended token j")
 # Larger tables of scores would take longer than a picture is worth.
@@ -56,7 +48,7 @@ def draw_build_page(data: Mapping[str, Any], directory: Path) -> str:
         f"<h1>{escape_text(data['sentence'])}</h1>"
         f"<p class='limit'>{escape_text(describe_question('build', data))}</p>"
     )
-    parts = [head, draw_attention_pictures(directory), _draw_frontier(data)]
+    parts = [head, draw_attention_pictures(data["task"], directory), _draw_frontier(data)]
     if trip := data.get("round_trip"):
         said = f"<p>{escape_text(trip['sentence'])}</p>"
         parts.append(format_section("What its answers give away", said))
@@ -64,8 +56,8 @@ def draw_build_page(data: Mapping[str, Any], directory: Path) -> str:
     return wrap_page("build", "".join(parts))
 
 
-def draw_attention_pictures(directory: Path, *, tables: bool = True) -> str:
-    """What the last layer does on one input, as a picture and as tables."""
+def draw_attention_pictures(task: str, directory: Path, *, tables: bool = True) -> str:
+    """What the last layer does on one input, as the picture of its task and as tables."""
     model = load(directory / "model.safetensors")
     path = directory / "example.safetensors"
     if not isinstance(model, Transformer) or not path.is_file():
@@ -82,7 +74,8 @@ def draw_attention_pictures(directory: Path, *, tables: bool = True) -> str:
     if tokens.shape[1] ** order > _TABLE or not isinstance(layer, SelfAttention | TensorAttention):
         return ""
     scores = _score_tokens(layer, tokens)
-    own = _draw_task_picture(block, X[0], scores, softmax(scores), order)
+    draw = load_part(task, "picture")
+    own = "" if draw is None else draw(Shown(block, X[0], scores, order))
     return own + _draw_attention_maps(block, scores, order) if tables else own
 
 
@@ -103,45 +96,6 @@ def _draw_attention_maps(block: Block, scores: Matrix, order: int) -> str:
     )
     said += "; weights of pairs are added up over the second partner" if order > 2 else ""
     return format_section(said, f'<div class="pictures">{"".join(figures)}</div>')
-
-
-def _draw_task_picture(block: Block, X: Matrix, scores: Matrix, weights: Matrix, order: int) -> str:
-    """Keys and a face, the circle of Match2, or slices and triangles of third order."""
-    phi = block.map
-    if isinstance(phi, SetQueries):
-        return draw_keys_and_face(
-            phi, [int(i) for i in X[0, phi.dimension : phi.dimension + phi.q]]
-        )
-    if not isinstance(phi, Angles) or order > 3:
-        return ""
-    blank = block.blank is not None
-    names = ["blank ∅"] * blank + [f"{i + 1}: {x:g}" for i, x in enumerate(X[:, 0])]
-    rows = [
-        Asked(
-            i,
-            X[:, 0],
-            names,
-            scores[i + blank],
-            weights[i + blank].reshape(*[len(names)] * (order - 1)),
-        )
-        for i in range(len(X))
-    ]
-    # The token that leaves the blank one least shows the match that the circle is about.
-    if order == 2 and blank:
-        return draw_match_circle(phi.modulus, min(rows, key=lambda row: float(row.weights[0])))
-    if order == 2:
-        return ""
-    return draw_pair_slices(_choose_asking_tokens(rows, blank), phi.modulus)
-
-
-def _choose_asking_tokens(rows: list[Asked], blank: bool) -> list[Asked]:
-    """The token whose pairs stand out most, and one that the blank token answers."""
-    # The blank pair above one half: the answer is no match.
-    alone = [row for row in rows if blank and np.asarray(row.weights)[0, 0] > 0.5]
-    others = {row.token for row in alone}
-    paired = [row for row in rows if row.token not in others]
-    best = sorted(paired, key=lambda row: -float(np.asarray(row.weights).max()))
-    return best[:1] + alone[:1]
 
 
 def _score_tokens(layer: SelfAttention | TensorAttention, tokens: Array) -> Matrix:

@@ -115,7 +115,7 @@ def _draw_stop_picture(run: SavedRun) -> str:
     if run.kind == "twins":
         return twins_page.draw_first_twin(run.data, run.directory)
     if run.kind == "build":
-        return build_page.draw_attention_pictures(run.directory, tables=False)
+        return build_page.draw_attention_pictures(run.data["task"], run.directory, tables=False)
     if run.kind == "bound":
         return bound_page.draw_plane(run.data) + bound_page.draw_conversation(
             run.data.get("conversation")

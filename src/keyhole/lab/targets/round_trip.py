@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Sequences
-from keyhole.constructions.sparse_averages.set_checks import build_set_sequences
-from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.identify import distance
 from keyhole.learners.choosing import learn
 from keyhole.models import Head, SelfAttention
 from keyhole.models.stack import Block, Transformer
 from keyhole.oracles import Local
-from keyhole.tasks import SparseAverage, Task
+from keyhole.tasks import Task, find_kind
 
 _EACH = 4  # sequences of each kind that both models answer
 
@@ -30,12 +28,11 @@ def put_back_head(model: Transformer, head: Head) -> Transformer:
 
 
 def sample_task_inputs(model: Transformer, task: Task, rng: np.random.Generator) -> Sequences:
-    """Inputs of every kind the task has; of known sets where a program finds queries."""
-    phi = model.blocks[0].map
-    # Queries of unknown sets would each cost a linear program.
-    if isinstance(task, SparseAverage) and isinstance(phi, SetQueries) and phi.known:
-        z = np.concatenate([task.sample(1, rng=rng)[..., : task.dimension] for _ in range(_EACH)])
-        return build_set_sequences(task, z, phi.known)
+    """Inputs of every kind the task has; those answered quickly where built weights keep such."""
+    draw = find_kind(task).load("known_inputs")
+    known = None if draw is None else draw(task, model.blocks[0].map, _EACH, rng=rng)
+    if known is not None:
+        return known
     return np.concatenate([task.sample(_EACH, rng=rng, kind=kind) for kind in task.kinds])
 
 

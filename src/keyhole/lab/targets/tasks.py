@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from keyhole.lab.jobs.job_parts import TaskSizing
@@ -10,17 +11,12 @@ from keyhole.tasks import Task, task_named
 
 def pose_task(name: str, job: TaskSizing, **known: Any) -> Task:
     """The task a job names; sizes in `known` are used where the job does not give them."""
-    given = {
-        "length": job.length,
-        "q": job.q,
-        "dimension": job.width,
-        "at_most": job.at_most or None,
-        "modulus": job.modulus,
-        "radius": job.radius,
-        "nodes": job.nodes,
+    given = {item.name: getattr(job, item.name) for item in fields(TaskSizing)}
+    # A switch that is off says nothing of a task that has no such switch.
+    sizes = {
+        size: known.get(size) if value is None or value is False else value
+        for size, value in given.items()
     }
     # Jobs call the size of a vector width, as models do; tasks call it dimension.
-    own = {"dimension" if key == "width" else key: value for key, value in known.items()}
-    return task_named(
-        name, **{key: own.get(key) if value is None else value for key, value in given.items()}
-    )
+    sizes["dimension"] = sizes.pop("width")
+    return task_named(name, **sizes)

@@ -16,6 +16,7 @@ from keyhole.lab.training.nets.net import Net
 from keyhole.lab.training.nets.networks import MlpNet, RecurrentNet
 from keyhole.lab.training.nets.token_reading import TokenReading
 from keyhole.lab.training.nets.units import ThirdOrderUnit, TiedUnit, Unit
+from keyhole.tasks.base import Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,14 @@ class Choice:
 
 def choose_reading(job: TrainJob, lesson: Lesson[Any], embed: int) -> TokenReading:
     """How a job's net reads tokens."""
-    values = lesson.columns.values
+    columns: Columns = lesson.task.columns
+    values = columns.values
     kind = job.codes or "one-hot"
     # Random codes of about 2 ln N numbers are already nearly orthogonal.
     usual = {"random": ceil(1 + 2 * log(values)), "learned": embed, "resampled": 128}.get(
         kind, values
     )
-    return TokenReading(lesson.columns, kind, usual if job.code_width is None else job.code_width)
+    return TokenReading(columns, kind, usual if job.code_width is None else job.code_width)
 
 
 def _choose_unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:

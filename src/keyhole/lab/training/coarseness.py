@@ -14,9 +14,6 @@ from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
 
-_WRONG = 0.05  # of the labels of a sequence that may be wrong
-# Strictly below 1/q, whatever rounding does.
-_BELOW = 0.99
 _SAMPLED = 8  # inputs of each kind the task has
 
 
@@ -33,7 +30,7 @@ def measure_coarseness(
         InvalidInput: the models are not Transformers of standard attention.
     """
     task = lesson.task
-    allowed = _WRONG if lesson.labels else _BELOW / task.q
+    allowed = lesson.allowed
     numbers = [_count_query_numbers(model) for model in models]
     # Each model is asked its own inputs, however many stand before it.
     streams = rng.spawn(len(models))

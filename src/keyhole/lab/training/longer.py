@@ -28,7 +28,7 @@ def measure_at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
     for length in job.lengths:
         lesson = replace(own.lesson, task=replace(own.lesson.task, length=length))
         # Codes of positions that training never saw are drawn anew.
-        reading = replace(own.reading, kind="resampled", columns=lesson.columns)
+        reading = replace(own.reading, kind="resampled", columns=lesson.task.columns)
         # Long sequences cost more: fewer of them take about as long.
         size = max(_LEAST, job.tests * own.lesson.task.length // (5 * length))
         tests = Supply(lesson, reading, own.seeds, own.batch, None).held_out(Purpose.TESTS, size)

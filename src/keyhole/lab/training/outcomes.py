@@ -11,7 +11,7 @@ from keyhole._arrays import Matrix
 from keyhole.lab.jobs import TrainJob
 from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.training.inputs.lessons import Lesson
-from keyhole.tasks import SparseAverage, sizes_of
+from keyhole.tasks import sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def describe_training(
     """The record of a training, but for where it was written and what it took."""
     errors = came.errors
     spread = _measure_spread(errors)
-    lines = came.lines | _find_linear_optimum(lesson, sizes)
+    lines = came.lines | lesson.find_optimum(sizes)
     data: dict[str, Any] = {
         "task": lesson.task.name,
         "task_sizes": sizes_of(lesson.task),
@@ -102,21 +102,6 @@ def _find_medians(rows: list[list[float]]) -> list[float]:
     # Seeds that stopped early have fewer checks: no median of the others alone.
     shortest = min((len(row) for row in rows), default=0)
     return [statistics.median(row[k] for row in rows) for k in range(shortest)]
-
-
-# Linear attention answers M G z with G of rank m and M the sets; for random sets the best G keeps
-# the direction of all ones and m - 1 others, which are alike: of the error of the mean of all, 1 -
-# q/N, a share (N - m)/(N - 1) stays.
-def _find_linear_optimum(lesson: Lesson[Any], sizes: Mapping[str, Any]) -> dict[str, float]:
-    """The least error of linear attention of this width, where the task has one."""
-    task = lesson.task
-    width = sizes.get("embed")
-    if not isinstance(task, SparseAverage) or task.at_most or width is None or task.length < 2:
-        return {}
-    # Layers divide their width among heads, units give each head the whole of it.
-    rank = width if "hidden" in sizes else width * sizes.get("heads", 1)
-    kept = max(0, task.length - rank) / (task.length - 1)
-    return {"linear_optimum": (1.0 - task.q / task.length) * kept}
 
 
 def _describe_outcome(data: dict[str, Any]) -> str:

@@ -110,7 +110,7 @@ class Supply:
     def _codes(self, size: int, rng: np.random.Generator) -> tuple[Array, ...]:
         if self.reading.kind != "resampled":
             return ()
-        return (self.reading.redrawn(size, self.lesson.columns.values, rng=rng),)
+        return (self.reading.redrawn(size, self.lesson.task.columns.values, rng=rng),)
 
     def held_out(self, purpose: Purpose, size: int) -> Batch:
         """Sequences that are not trained on."""

@@ -13,6 +13,7 @@ from keyhole.lab.jobs import AttackJob, SampleJob
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.tasks import pose_task
 from keyhole.models.baselines import CELLS, UNROUNDED, Mlp, Recurrent
+from keyhole.tasks import load_part
 
 
 def run_attack(job: AttackJob) -> Record:
@@ -41,13 +42,9 @@ def run_attack(job: AttackJob) -> Record:
 
 
 def _find_own_sizes(model: Any, task: str) -> dict[str, int]:
-    """Sizes of the task that a baseline knows itself."""
-    # Attention reads any length and says nothing of the task it was made for.
-    if task != "sparse-average" or not isinstance(model, Mlp | Recurrent):
-        return {}
-    dimension = len(model.z)
-    sizes = {"width": dimension, "q": model.width - dimension - 1}
-    return sizes | ({"length": model.length} if isinstance(model, Mlp) else {})
+    """Sizes of the task that the model tells by its own."""
+    read_sizes = load_part(task, "told_sizes")
+    return {} if read_sizes is None else read_sizes(model)
 
 
 def _record_attack_failure(found: Attack) -> dict[str, Any]:

@@ -17,11 +17,10 @@ from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.rows import list_build_rows
 from keyhole.lab.targets.round_trip import make_round_trip, sample_task_inputs
+from keyhole.lab.targets.tasks import pose_task
 from keyhole.models.files import write_atomically, write_tensors
 from keyhole.models.tensor import TensorAttention
-from keyhole.tasks import Task, sizes_of, task_named
-
-_SIZES = ("length", "q", "modulus", "radius", "nodes")
+from keyhole.tasks import sizes_of
 
 
 def run_build(job: BuildJob) -> Record:
@@ -29,7 +28,7 @@ def run_build(job: BuildJob) -> Record:
     start = time.perf_counter()
     # The round trip draws apart, so that asking for it does not change the weights.
     rng, trip = seed_generator(job.seed).spawn(2)
-    task = pose_build_task(job)
+    task = pose_task(job.task, job)
     form = _choose_number_format(job)
     room = Room(job.embed, job.value_width, job.heads, job.layers)
     found = survey_recipes(task, accuracy=job.accuracy, number_format=form, room=room, rng=rng)
@@ -83,12 +82,6 @@ def _choose_example(best: Built, X: Stack) -> Stack:
     # An input on which all tokens answer alike would show nothing.
     chosen = int(best.task.target(X).std(axis=1).sum(axis=1).argmax())
     return X[chosen : chosen + 1]
-
-
-def pose_build_task(job: BuildJob) -> Task:
-    """The task a job names, of the sizes it gives."""
-    sizes: dict[str, Any] = {name: getattr(job, name) for name in _SIZES}
-    return task_named(job.task, dimension=job.width, at_most=True if job.at_most else None, **sizes)
 
 
 def _choose_number_format(job: BuildJob) -> str | int | None:

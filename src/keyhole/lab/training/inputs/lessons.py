@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from keyhole._arrays import Sequences, Stack
+from keyhole.errors import InvalidInput
 from keyhole.tasks import SparseAverage, Task
 from keyhole.tasks.base import Labels, round_to_whole
 
+# Strictly below 1/q, whatever rounding does.
+_BELOW = 0.99
 Posed = TypeVar("Posed", bound=Task)
 
 
@@ -20,21 +24,6 @@ class Examples(NamedTuple):
 
     X: Stack
     Y: Stack
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """How the numbers of a token are to be read.
-
-    Args:
-        plain: leading columns that are numbers as they are.
-        coded: further columns, whole numbers that stand for something.
-        values: how many different ones there are.
-    """
-
-    plain: int
-    coded: int
-    values: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +41,19 @@ class Lesson(ABC, Generic[Posed]):
     def labels(self) -> bool:
         """Whether answers are yes or no: the loss is logistic, errors are shares."""
 
+    @classmethod
+    @abstractmethod
+    def choose(cls, task: Posed, inputs: str | None) -> Lesson[Any]:
+        """The lesson of a task on the inputs asked for.
+
+        Raises:
+            InvalidInput: the task has no such inputs.
+        """
+
     @property
     @abstractmethod
-    def columns(self) -> Columns:
-        """How tokens are read."""
+    def allowed(self) -> float:
+        """Largest error of a sequence with which the task still counts as done."""
 
     @abstractmethod
     def draw(self, size: int, *, rng: np.random.Generator) -> Sequences:
@@ -69,6 +67,10 @@ class Lesson(ABC, Generic[Posed]):
     def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
         """Errors of simple predictors on tests, by name, fitted to `seen` where need be."""
 
+    def find_optimum(self, sizes: Mapping[str, Any]) -> dict[str, float]:
+        """The least error of models of these sizes, by name, where one is known."""
+        return {}
+
     def members(self, X: Sequences) -> Stack | None:
         """Which tokens each token should attend to, as 0 and 1, where the task says so."""
         return None
@@ -78,15 +80,24 @@ class Lesson(ABC, Generic[Posed]):
 class Averaging(Lesson[SparseAverage]):
     """Sparse averaging of unit vectors: answering zero has a squared error of 1/q."""
 
+    @classmethod
+    def choose(cls, task: SparseAverage, inputs: str | None) -> Lesson[Any]:
+        """The lesson on its one kind of inputs."""
+        if inputs is not None:
+            raise InvalidInput(
+                f"--inputs is for tasks with answers yes or no; {task.name} has one kind of inputs."
+            )
+        return cls(task)
+
     @property
     def labels(self) -> bool:
         """Answers are vectors."""
         return False
 
     @property
-    def columns(self) -> Columns:
-        """The vector as it is; the positions named and the token's own as codes."""
-        return Columns(self.task.dimension, self.task.q + 1, self.task.length)
+    def allowed(self) -> float:
+        """Just below 1/q: right answers to sets that meet and sets that do not are 2/q apart."""
+        return _BELOW / self.task.q
 
     def draw(self, size: int, *, rng: np.random.Generator) -> Sequences:
         """Vectors uniform on the sphere, sets uniform."""
@@ -127,6 +138,20 @@ class Averaging(Lesson[SparseAverage]):
             "mean_of_all": mean,
             "causal_floor": (task.length - 1) / (2.0 * task.length),
         }
+
+    # Linear attention answers M G z with G of rank m and M the sets; for random sets the best G
+    # keeps the direction of all ones and m - 1 others, which are alike: of the error of the mean of
+    # all, 1 - q/N, a share (N - m)/(N - 1) stays.
+    def find_optimum(self, sizes: Mapping[str, Any]) -> dict[str, float]:
+        """The least error of linear attention of this width, for sets of one size."""
+        task = self.task
+        width = sizes.get("embed")
+        if task.at_most or width is None or task.length < 2:
+            return {}
+        # Layers divide their width among heads, units give each head the whole of it.
+        rank = width if "hidden" in sizes else width * sizes.get("heads", 1)
+        kept = max(0, task.length - rank) / (task.length - 1)
+        return {"linear_optimum": (1.0 - task.q / task.length) * kept}
 
     def members(self, X: Sequences) -> Stack:
         """Who is named."""

@@ -14,7 +14,7 @@ from torch.nn import functional
 from keyhole._arrays import Array, Matrix, Stack
 from keyhole.constructions.shared.coded_tokens import CodedTokens
 from keyhole.errors import InvalidInput
-from keyhole.lab.training.inputs.lessons import Columns
+from keyhole.tasks.base import Columns
 
 CODES = ("one-hot", "orthonormal", "random", "learned", "resampled")
 Weights = dict[str, Tensor]  # by name, one entry per seed on the first axis

@@ -1,0 +1,68 @@
+"""Which inequalities hold for which task: what the registry of tasks names."""
+
+from __future__ import annotations
+
+from math import inf
+
+from keyhole.bounds.formulas import (
+    Inequality,
+    Sizes,
+    bound_by_answers,
+    bound_by_counting,
+    bound_by_disjointness,
+    bound_by_exchanged_rows,
+    bound_by_kernel,
+    bound_by_partition_message,
+    bound_by_prefixes,
+    bound_by_radon,
+    bound_triples_by_message,
+)
+from keyhole.tasks import FourCycles, Match3, SparseAverage, Task, find_kind
+
+
+def list_average_bounds(task: SparseAverage, sizes: Sizes) -> tuple[Inequality, ...]:
+    """What is known of attention that averages."""
+    return (
+        bound_by_counting(task, sizes),
+        bound_by_radon(task, sizes),
+        bound_by_answers(task, sizes),
+        bound_by_disjointness(task, sizes),
+    )
+
+
+def list_cycle_bounds(task: FourCycles, sizes: Sizes) -> tuple[Inequality, ...]:
+    """What is known of attention that finds cycles of four nodes."""
+    return (bound_by_exchanged_rows(task, sizes),)
+
+
+def list_one_row_bounds(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
+    """What is known of attention where one public row decides disjointness."""
+    message = bound_by_partition_message(task, sizes)
+    return () if message is None else (message,)
+
+
+def list_triple_bounds(task: Match3, sizes: Sizes) -> tuple[Inequality, ...]:
+    """What is known of attention that matches triples."""
+    message = bound_triples_by_message(task, sizes)
+    return () if message is None else (message,)
+
+
+def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
+    """All that is known of a Transformer that does a task, the most telling first."""
+    list_bounds = find_kind(task).load("inequalities")
+    found: tuple[Inequality, ...] = () if list_bounds is None else list_bounds(task, sizes)
+    return tuple(
+        sorted(
+            found,
+            key=lambda one: (not one.applies, one.available / one.needed if one.needed else inf),
+        )
+    )
+
+
+def bound_average_network(
+    task: SparseAverage, hidden: int | None, state_bits: int | None, accuracy: float
+) -> Inequality:
+    """A fully connected network by its first layer, or a recurrent one by its state."""
+    if hidden is not None:
+        return bound_by_kernel(task, hidden, accuracy)
+    return bound_by_prefixes(task, float(state_bits or 0), accuracy)
