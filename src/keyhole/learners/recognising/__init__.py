@@ -1,5 +1,6 @@
 """The first questions: what kind of target it is.
 
-Enters: an oracle. Leaves: the names of learners worth trying, in order.
-Nothing is measured here; a finding excludes or suggests classes.
+Enters: an oracle. Leaves: a Recognition: findings, excluded classes with witnesses, learners worth
+trying, every answer. design.py is what is asked, identities.py what is held against which rule,
+table.py what each finding excludes and suggests; recognition.py is the order of steps.
 """
