@@ -36,7 +36,7 @@ BY_STRING = {
     "keyhole._places",
 }
 # Registries, whose places tests resolve.
-BY_PLACE = {"keyhole.learners.registry", "keyhole.tasks.registry"}
+BY_PLACE = {"keyhole.learners.registry", "keyhole.models.registry", "keyhole.tasks.registry"}
 OPTIONAL = {
     "torch": ("keyhole.oracles", "keyhole.lab.training", "keyhole.lab.commands.computing"),
     "onnx": ("keyhole.lab.onnx", "keyhole.oracles"),

@@ -4,6 +4,7 @@ Enters: models. Leaves: numbers, canonical forms, and twins that no question tel
 Only tests and the lab hold a truth to compare with.
 """
 
+from keyhole.identify.comparing import compare
 from keyhole.identify.heads import (
     Distance,
     assign_heads,
@@ -13,7 +14,6 @@ from keyhole.identify.heads import (
     head_freedom,
     matrix_rank,
 )
-from keyhole.identify.heads import distance as compare
 from keyhole.identify.networks import (
     NetworkDistance,
     OneLayerDistance,

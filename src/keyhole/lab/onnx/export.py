@@ -10,12 +10,10 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.errors import InvalidInput
 from keyhole.lab.onnx.graph import Graph, TensorProto, checker, helper
-from keyhole.lab.onnx.sequences import add_mlp, add_recurrent, add_tensor_attention
 from keyhole.models import AbsAffine, Factored, Head, MultiHead, OneLayer, ReluNet, SelfAttention
-from keyhole.models.baselines import Mlp, Recurrent
 from keyhole.models.files import write_atomically
+from keyhole.models.registry import load_model_part
 from keyhole.models.stack import Transformer
-from keyhole.models.tensor import TensorAttention
 
 # Pinned: a newer onnx must not write files that older runtimes refuse.
 _OPSET, _FILE_VERSION = 17, 9
@@ -28,7 +26,8 @@ def _add_attention(graph: Graph, last: str, W: Array, V: Array, h: Array | None)
     return graph.affine(graph.add("Einsum", weights, "tokens", equation="bn,bnd->bd"), V)
 
 
-def _add_head(graph: Graph, last: str, head: Head) -> str:
+def add_head(graph: Graph, last: str, head: Head) -> str:
+    """A head at the last token."""
     W = head.W.A @ head.W.B.T if isinstance(head.W, Factored) else head.W
     answers = _add_attention(graph, last, W, head.V, head.h)
     if head.U is not None:
@@ -36,7 +35,8 @@ def _add_head(graph: Graph, last: str, head: Head) -> str:
     return answers if head.c is None else graph.add("Add", answers, graph.weight(head.c))
 
 
-def _add_heads(graph: Graph, last: str, heads: MultiHead) -> str:
+def add_heads(graph: Graph, last: str, heads: MultiHead) -> str:
+    """A sum of heads at the last token."""
     biases = [None] * len(heads.W) if heads.h is None else heads.h
     each = [
         _add_attention(graph, last, W, V, h)
@@ -46,11 +46,18 @@ def _add_heads(graph: Graph, last: str, heads: MultiHead) -> str:
     return answers if heads.c is None else graph.add("Add", answers, graph.weight(heads.c))
 
 
-def _add_network(graph: Graph, x: str, net: ReluNet | AbsAffine) -> str:
-    if isinstance(net, AbsAffine):
-        # The normal form: sum of D/2 |n x - t|, and an affine part.
-        bends = graph.affine(graph.add("Abs", graph.affine(x, net.n.T, -net.t)), net.D / 2)
-        return graph.add("Add", bends, graph.affine(x, net.P.T, net.q))
+def add_normal_form(graph: Graph, x: str, net: AbsAffine) -> str:
+    """The sum of D/2 |n x - t|, and an affine part."""
+    bends = graph.affine(graph.add("Abs", graph.affine(x, net.n.T, -net.t)), net.D / 2)
+    return graph.add("Add", bends, graph.affine(x, net.P.T, net.q))
+
+
+def add_network(graph: Graph, x: str, net: ReluNet) -> str:
+    """A network with one hidden layer.
+
+    Raises:
+        InvalidInput: its activation has no float64 in ONNX runtimes.
+    """
     hidden = graph.affine(x, net.W1.T, net.b1)
     if net.activation == "gelu":
         raise InvalidInput(
@@ -63,29 +70,19 @@ def _add_network(graph: Graph, x: str, net: ReluNet | AbsAffine) -> str:
     return graph.affine(active, net.W2.T, net.b2)
 
 
-def _add_one_layer(graph: Graph, last: str, layer: OneLayer) -> str:
-    inputs = _add_head(graph, last, layer.head)
-    return _add_network(
+def add_one_layer(graph: Graph, last: str, layer: OneLayer) -> str:
+    """A head before a network."""
+    inputs = add_head(graph, last, layer.head)
+    return _add_model(
         graph, graph.add("Add", inputs, last) if layer.residual else inputs, layer.net
     )
 
 
 def _add_model(graph: Graph, last: str, model: Any) -> str:
-    if isinstance(model, Head):
-        return _add_head(graph, last, model)
-    if isinstance(model, MultiHead):
-        return _add_heads(graph, last, model)
-    if isinstance(model, OneLayer):
-        return _add_one_layer(graph, last, model)
-    if isinstance(model, ReluNet | AbsAffine):
-        return _add_network(graph, last, model)
-    if isinstance(model, TensorAttention):
-        return add_tensor_attention(graph, last, model)
-    if isinstance(model, Mlp):
-        return add_mlp(graph, model)
-    if isinstance(model, Recurrent):
-        return add_recurrent(graph, model)
-    raise InvalidInput(f"a {type(model).__name__} cannot be written as ONNX.")
+    add = load_model_part(model, "export")
+    if add is None:
+        raise InvalidInput(f"a {type(model).__name__} cannot be written as ONNX.")
+    return add(graph, last, model)
 
 
 def export_onnx(model: Any, path: str | Path) -> None:

@@ -31,16 +31,16 @@ def add_tensor_attention(graph: Graph, last: str, unit: TensorAttention) -> str:
     return graph.add("Einsum", shares, *values, equation=f"b{at},{tuples}->bo")
 
 
-def add_mlp(graph: Graph, model: Mlp) -> str:
+def add_mlp(graph: Graph, last: str, model: Mlp) -> str:
     """All tokens side by side through the network; the rows of the last token."""
     x = graph.add("Flatten", _encode_tokens(graph, model), axis=1)
     for k, (W, b) in enumerate(zip(model.W, model.b, strict=True)):
-        last = slice(-model.outputs, None) if k + 1 == len(model.W) else slice(None)
-        x = graph.affine(x if k == 0 else graph.add("Relu", x), W[last].T, b[last])
+        rows = slice(-model.outputs, None) if k + 1 == len(model.W) else slice(None)
+        x = graph.affine(x if k == 0 else graph.add("Relu", x), W[rows].T, b[rows])
     return x
 
 
-def add_recurrent(graph: Graph, model: Recurrent) -> str:
+def add_recurrent(graph: Graph, last: str, model: Recurrent) -> str:
     """A scan over the tokens that carries the state; an affine map of the last top layer."""
     tokens = _encode_tokens(graph, model)
     batch = graph.add("Gather", graph.add("Shape", "tokens"), graph.weight([0]), axis=0)

@@ -7,12 +7,10 @@ from typing import Any
 
 from keyhole.bounds.attacks import Attack, Attacked, attack
 from keyhole.constructions import load
-from keyhole.errors import InvalidInput
 from keyhole.lab.commands.shared import REFUSED, list_versions, seed_generator
-from keyhole.lab.jobs import AttackJob, SampleJob
+from keyhole.lab.jobs import AttackJob
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.tasks import pose_task
-from keyhole.models.baselines import CELLS, UNROUNDED, Mlp, Recurrent
 from keyhole.tasks import load_part
 
 
@@ -86,29 +84,3 @@ def _list_attack_rows(found: Attack) -> tuple[tuple[str, str], ...]:
 
 def _format_numbers(vector: Any) -> str:
     return ", ".join(f"{value:.4g}" for value in vector)
-
-
-BASELINES = ("mlp", *CELLS)
-
-
-def draw_random_baseline(job: SampleJob) -> Mlp | Recurrent:
-    """A random network without attention, for `keyhole sample`."""
-    hidden = 4 * job.width if job.hidden is None else job.hidden
-    for name, size in {
-        "width": job.width,
-        "length": job.length,
-        "q": job.q,
-        "hidden": hidden,
-    }.items():
-        if size < 1:
-            raise InvalidInput(f"--{name} is a whole number >= 1; got {size}.")
-    # A state of more bits than a double has is not rounded at all.
-    if not 1 <= job.state_bits <= UNROUNDED:
-        raise InvalidInput(f"--state-bits lies between 1 and {UNROUNDED}; got {job.state_bits}.")
-    rng = seed_generator(job.seed)
-    if job.kind == "mlp":
-        return Mlp.random(job.length, q=job.q, dimension=job.width, hidden=hidden, rng=rng)
-    bits = job.state_bits
-    return Recurrent.random(
-        job.kind, q=job.q, dimension=job.width, units=hidden, state_bits=bits, rng=rng
-    )

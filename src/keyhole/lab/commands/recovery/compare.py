@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from keyhole.errors import InvalidInput
-from keyhole.identify import distance, network_distance, one_layer_distance
+from keyhole.identify import compare
 from keyhole.lab.jobs import CompareJob
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.opening import load_askable_model
-from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet
 
 
 def run_compare(job: CompareJob) -> Record:
@@ -38,15 +36,6 @@ def run_compare(job: CompareJob) -> Record:
 
 def measure_model_gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
     """The distance of two models of one kind, and the names of its parts."""
-    if isinstance(a, OneLayer) and isinstance(b, OneLayer):
-        gap = one_layer_distance(a, b)
-    elif isinstance(a, ReluNet | AbsAffine) and isinstance(b, ReluNet | AbsAffine):
-        gap = network_distance(a, b)
-    elif isinstance(a, Head | MultiHead) and isinstance(b, Head | MultiHead):
-        gap = distance(a, b)
-    else:
-        raise InvalidInput(
-            f"models of one kind are compared; got {type(a).__name__} and {type(b).__name__}."
-        )
+    gap = compare(a, b)
     names = [item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)]
     return tuple(names), gap

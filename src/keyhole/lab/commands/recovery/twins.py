@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from keyhole.claims import Outcome
 from keyhole.errors import InvalidInput
-from keyhole.identify import Twin, twins
+from keyhole.identify import Twin
 from keyhole.lab.commands.shared import list_versions, seed_generator
 from keyhole.lab.jobs import TwinsJob
 from keyhole.lab.pages import twins_page
@@ -17,21 +18,22 @@ from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.rows import list_twin_rows
 from keyhole.lab.targets.opening import label_target, load_askable_model
-from keyhole.models import Head, MultiHead, save
+from keyhole.models import save
 from keyhole.models.files import write_atomically
+from keyhole.models.registry import list_kinds_with, load_model_part
 
 
 def run_twins(job: TwinsJob) -> Record:
     """Find the twins of a saved model, write them and their page, return the record."""
     start = time.perf_counter()
     rng = seed_generator(job.seed)
-    model = _load_heads(job.model)
+    model, find_twins = _load_model(job.model)
     name = f"twins-{label_target(job.model)}"
     with open_run_directory(name, out=job.out, resume=None, force=job.force) as directory:
         # Twins of an earlier model would be taken for those of this one.
         for old in directory.glob("twin-*.safetensors"):
             old.unlink()
-        found = twins(model, rng=rng)
+        found = find_twins(model, rng=rng)
         rows = [_save_twin(twin, directory) for twin in found]
         save(model, directory / "model.safetensors")
         data = {
@@ -51,19 +53,21 @@ def run_twins(job: TwinsJob) -> Record:
         return record
 
 
-def _load_heads(path: str) -> Head | MultiHead:
-    """The model of a file, which must be made of heads alone.
+def _load_model(path: str) -> tuple[Any, Callable[..., tuple[Twin, ...]]]:
+    """The model of a file, and what finds its twins.
 
     Raises:
-        InvalidInput: it holds a network.
+        InvalidInput: no twins are known for its kind.
     """
     model = load_askable_model(path)
-    if not isinstance(model, Head | MultiHead):
+    find_twins = load_model_part(model, "twins")
+    if find_twins is None:
         raise InvalidInput(
-            f"{path} holds a {type(model).__name__}: twins are known for a head, a multihead or a"
-            " unit, not for a network. `keyhole sample multihead` writes one to play with."
+            f"{path} holds a {type(model).__name__}: twins are known for a"
+            f" {', a '.join(list_kinds_with('twins'))} or a unit, not for a network. `keyhole"
+            " sample multihead` writes one to play with."
         )
-    return model
+    return model, find_twins
 
 
 def _save_twin(twin: Twin, directory: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.commands.computing.attack import BASELINES, draw_random_baseline
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import SampleJob
 from keyhole.lab.runs.records import Record
@@ -15,10 +14,7 @@ from keyhole.models import save
 
 def run_sample(job: SampleJob) -> Record:
     """Draw a model and write it."""
-    if job.kind in BASELINES:
-        model = draw_random_baseline(job)
-    else:
-        model = draw_random_model(job, rng=seed_generator(job.seed))
+    model = draw_random_model(job, rng=seed_generator(job.seed))
     path = Path(job.out or f"{job.kind}.safetensors")
     # A model somebody trained or recovered must not be lost to an example.
     if path.exists() and not job.force:

@@ -15,6 +15,7 @@ from keyhole.drawing.html import draw_svg, escape_text, format_number, format_se
 from keyhole.lab.pages.parts.head_switches import draw_half_circle
 from keyhole.lab.pages.parts.recovered_matrices import draw_recovered_matrices, has_verified_model
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, load
+from keyhole.models.registry import load_model_part
 
 _HEADS = 8  # heads that are shown
 _READOUT = Axes("output", "token coordinate i")
@@ -25,13 +26,13 @@ def draw_portrait(data: Mapping[str, Any], directory: Path) -> str:
     """Pictures of the model of a run; nothing where there is none."""
     path = directory / "model.safetensors"
     model = load(path) if data.get("model") is not None and path.is_file() else None
-    if isinstance(model, MultiHead):
-        return _draw_several_heads(data, model)
-    if isinstance(model, OneLayer):
-        return _draw_front_attention(data, model.head) + _draw_hidden_units(data, model.net)
-    if isinstance(model, ReluNet | AbsAffine):
-        return _draw_hidden_units(data, model)
-    return draw_recovered_matrices(data, directory)
+    draw = load_model_part(model, "portrait")
+    return draw_recovered_matrices(data, directory) if draw is None else draw(data, model)
+
+
+def draw_one_layer_portrait(data: Mapping[str, Any], model: OneLayer) -> str:
+    """The attention, then the network."""
+    return _draw_front_attention(data, model.head) + draw_network_portrait(data, model.net)
 
 
 def _describe_standing(data: Mapping[str, Any]) -> str:
@@ -43,7 +44,7 @@ def _describe_standing(data: Mapping[str, Any]) -> str:
     return "as fitted, not verified"
 
 
-def _draw_several_heads(data: Mapping[str, Any], model: MultiHead) -> str:
+def draw_heads_portrait(data: Mapping[str, Any], model: MultiHead) -> str:
     """One row per head, W and V, and the sizes of all heads."""
     count = len(model.W)
     title = (
@@ -90,7 +91,7 @@ def _draw_front_attention(data: Mapping[str, Any], head: Head) -> str:
     )
 
 
-def _draw_hidden_units(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str:
+def draw_network_portrait(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str:
     """Hidden units by the size of their jump: jumps of slope, offsets from the origin, normals."""
     # Smooth units do not bend at a place: there is no normal form to draw.
     if isinstance(net, ReluNet) and net.activation != "relu":

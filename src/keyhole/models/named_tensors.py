@@ -1,0 +1,237 @@
+"""Every kind of model as words and named tensors, for its file, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keyhole._arrays import Array
+from keyhole.errors import InvalidInput
+from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
+from keyhole.models.baselines import Cell, Mlp, Recurrent
+from keyhole.models.relu import AbsAffine, ReluNet
+from keyhole.models.tensor import TensorAttention
+from keyhole.models.transformer import OneLayer
+
+Words = dict[str, str]
+Tensors = dict[str, Array]
+_CELL = ("Wx", "Wh", "bx", "bh")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTensors:
+    """A model whose file holds a tensor for each of its arrays.
+
+    Args:
+        name: the kind that a file names.
+        required: tensors that a file must hold.
+        optional: tensors that it may hold.
+        write: a model as tensors; None where it has no such part.
+        read: a model from tensors and words.
+        settings: words that are kept beside the tensors.
+        factored: whether A and B may stand for W.
+    """
+
+    name: str
+    required: frozenset[str]
+    optional: frozenset[str]
+    write: Callable[[Any], Mapping[str, Array | None]]
+    read: Callable[..., Any]
+    settings: tuple[str, ...] = ()
+    factored: bool = False
+
+    def describe(self, model: Any) -> tuple[Words, Tensors]:
+        """Words and tensors of a model."""
+        words = {name: getattr(model, name) for name in self.settings}
+        return words, {name: a for name, a in self.write(model).items() if a is not None}
+
+    def restore(self, words: Mapping[str, str], tensors: Mapping[str, Array]) -> Any:
+        """The model of words and tensors.
+
+        Raises:
+            InvalidInput: a tensor is missing, or unknown.
+        """
+        self._check_names(set(tensors))
+        return self.read(
+            **tensors, **{name: words[name] for name in self.settings if name in words}
+        )
+
+    def _check_names(self, got: set[str]) -> None:
+        # A head of low rank is stored as its factors.
+        factored = self.factored and "A" in got
+        needed = (self.required - {"W"}) | {"A", "B"} if factored else self.required
+        missing = needed - got
+        extra = got - needed - self.optional
+        if missing or extra:
+            raise InvalidInput(
+                f"a {self.name} file holds {sorted(needed)} and may hold {sorted(self.optional)}; "
+                f"missing {sorted(missing)}, unknown {sorted(extra)}."
+            )
+
+
+def _pick_fields(*names: str) -> Callable[[Any], dict[str, Array | None]]:
+    return lambda model: {name: getattr(model, name) for name in names}
+
+
+def _write_head(head: Head) -> dict[str, Array | None]:
+    W = {"A": head.W.A, "B": head.W.B} if isinstance(head.W, Factored) else {"W": head.W}
+    return {**W, **_pick_fields("V", "h", "c", "U")(head)}
+
+
+def _read_head(**tensors: Array) -> Head:
+    if "W" in tensors:
+        return Head(**tensors)
+    rest = {name: array for name, array in tensors.items() if name not in ("A", "B")}
+    return Head(W=Factored(tensors["A"], tensors["B"]), **rest)
+
+
+def _write_tensor(unit: TensorAttention) -> dict[str, Array | None]:
+    keys, values = (
+        {f"{letter}{t}": a for t, a in enumerate(arrays, 1)}
+        for letter, arrays in (("K", unit.K), ("V", unit.V))
+    )
+    return {"Q": unit.Q, **keys, **values}
+
+
+def _read_tensor(**tensors: Array) -> TensorAttention:
+    count = len(tensors) // 2
+    if missing := {f"{letter}{t}" for letter in "KV" for t in range(1, count + 1)} - set(tensors):
+        raise InvalidInput(
+            f"a tensor file numbers its K and V from 1 without a gap; missing {sorted(missing)}."
+        )
+    K, V = ([tensors[f"{letter}{t}"] for t in range(1, count + 1)] for letter in "KV")
+    return TensorAttention(tensors["Q"], tuple(K), tuple(V))
+
+
+def _name_fields(
+    name: str, model: type[Any], required: str, optional: str = "", settings: str = ""
+) -> NamedTensors:
+    """The file of a model whose tensors are its fields."""
+    needed = required.split()
+    may = optional.split()
+    write = _pick_fields(*needed, *may)
+    words = tuple(settings.split())
+    return NamedTensors(name, frozenset(needed), frozenset(may), write, model, words)
+
+
+HEAD = NamedTensors(
+    "head", frozenset("WV"), frozenset("hcU"), _write_head, _read_head, factored=True
+)
+MULTIHEAD = _name_fields("multihead", MultiHead, "W V", "h c")
+UNIT = _name_fields("unit", SelfAttention, "Q K V")
+TENSOR = NamedTensors(
+    "tensor",
+    frozenset({"Q", "K1", "V1"}),
+    frozenset(f"{letter}{t}" for letter in "KV" for t in range(2, 10)),
+    _write_tensor,
+    _read_tensor,
+)
+RELU = _name_fields("relu", ReluNet, "W1 b1 W2 b2", settings="activation")
+ABSAFFINE = _name_fields("absaffine", AbsAffine, "n t D P q")
+# The networks that may stand behind a head.
+_NETWORKS = {RELU.name: RELU, ABSAFFINE.name: ABSAFFINE}
+
+
+def describe_one_layer(model: OneLayer) -> tuple[Words, Tensors]:
+    """Words and tensors of a one-layer Transformer, named head.* and net.*."""
+    _, head = HEAD.describe(model.head)
+    written = RELU if isinstance(model.net, ReluNet) else ABSAFFINE
+    about, net = written.describe(model.net)
+    tensors = {f"head.{name}": a for name, a in head.items()}
+    tensors |= {f"net.{name}": a for name, a in net.items()}
+    residual = "true" if model.residual else "false"
+    return about | {"residual": residual, "net_kind": written.name}, tensors
+
+
+def restore_one_layer(words: Mapping[str, str], tensors: Mapping[str, Array]) -> OneLayer:
+    """A one-layer Transformer from the parts head.* and net.*."""
+    kind = words.get("net_kind")
+    residual = words.get("residual")
+    if kind not in _NETWORKS or residual not in ("true", "false"):
+        raise InvalidInput(
+            f"a onelayer file says net_kind ({' or '.join(_NETWORKS)}) and residual (true or false)"
+            f" in its metadata; got {kind!r} and {residual!r}."
+        )
+    parts = {part: _take_part(tensors, part) for part in ("head", "net")}
+    known = {f"{part}.{name}" for part, named in parts.items() for name in named}
+    if extra := set(tensors) - known:
+        raise InvalidInput(f"a onelayer file holds head.* and net.*; unknown {sorted(extra)}.")
+    net = _NETWORKS[kind].restore(words, parts["net"])
+    return OneLayer(HEAD.restore({}, parts["head"]), net, residual == "true")
+
+
+def _take_part(tensors: Mapping[str, Array], part: str) -> Tensors:
+    return {
+        name.removeprefix(f"{part}."): a
+        for name, a in tensors.items()
+        if name.startswith(f"{part}.")
+    }
+
+
+def describe_mlp(model: Mlp) -> tuple[Words, Tensors]:
+    """Words and tensors of a fully connected network."""
+    layers = {"W": model.W, "b": model.b}
+    named = {f"{name}{k}": a for name, parts in layers.items() for k, a in enumerate(parts)}
+    words = {"z": json.dumps(list(model.z)), "length": str(model.length), "activation": "relu"}
+    return words, _prefix_names("mlp", named, model.codes)
+
+
+def restore_mlp(words: Mapping[str, str], tensors: Mapping[str, Array]) -> Mlp:
+    """A fully connected network from its file."""
+    parts = _strip_names("mlp", tensors)
+    try:
+        codes = parts.pop("codes", None)
+        layers = len(parts) // 2
+        W, b = (tuple(parts[f"{name}{k}"] for k in range(layers)) for name in ("W", "b"))
+        return Mlp(W, b, int(words["length"]), _read_columns(words), codes)
+    except (KeyError, ValueError, TypeError) as error:
+        raise _explain_damage("mlp", error) from error
+
+
+def describe_recurrent(model: Recurrent) -> tuple[Words, Tensors]:
+    """Words and tensors of a recurrent network."""
+    named = {
+        f"{k}.{name}": getattr(cell, name) for k, cell in enumerate(model.cells) for name in _CELL
+    }
+    named |= {"Wo": model.Wo, "bo": model.bo}
+    words = {"z": json.dumps(list(model.z)), "cell": model.cell}
+    words |= {"state_bits": str(model.state_bits), "state_range": repr(float(model.state_range))}
+    # Files of one pass are the same bytes as before passes existed.
+    words |= {"passes": str(model.passes)} if model.passes > 1 else {}
+    return words, _prefix_names("rnn", named, model.codes)
+
+
+def restore_recurrent(words: Mapping[str, str], tensors: Mapping[str, Array]) -> Recurrent:
+    """A recurrent network from its file."""
+    parts = _strip_names("rnn", tensors)
+    try:
+        codes = parts.pop("codes", None)
+        layers = (len(parts) - 2) // len(_CELL)
+        cells = tuple(Cell(*(parts[f"{k}.{name}"] for name in _CELL)) for k in range(layers))
+        rounding = int(words["state_bits"]), float(words["state_range"])
+        passes = int(words.get("passes", "1"))
+        z = _read_columns(words)
+        return Recurrent(
+            words["cell"], cells, parts["Wo"], parts["bo"], z, codes, *rounding, passes
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise _explain_damage("rnn", error) from error
+
+
+def _prefix_names(kind: str, named: Tensors, codes: Array | None) -> Tensors:
+    whole = named if codes is None else named | {"codes": codes}
+    return {f"{kind}.{name}": part for name, part in whole.items()}
+
+
+def _strip_names(kind: str, tensors: Mapping[str, Array]) -> Tensors:
+    return {name.removeprefix(f"{kind}."): part for name, part in tensors.items()}
+
+
+def _read_columns(words: Mapping[str, str]) -> tuple[int, ...]:
+    return tuple(int(k) for k in json.loads(words["z"]))
+
+
+def _explain_damage(kind: str, error: Exception) -> InvalidInput:
+    return InvalidInput(f"a {kind} file lacks something, or holds what makes no sense: {error}.")
