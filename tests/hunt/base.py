@@ -54,7 +54,6 @@ class Kind:
         free: whether answers truly leave parameters open.
         scatters: whether the same question is answered differently when asked again.
         misses: the share of targets that may be called EXACT, as spec 10 section 5 found.
-        later: the issue that will solve it; until then it may stay UNVERIFIED.
     """
 
     truth: Truth
@@ -63,7 +62,6 @@ class Kind:
     free: bool = False
     scatters: bool = False
     misses: float = 0.0
-    later: int | None = None
 
 
 @dataclass(eq=False)
@@ -82,8 +80,9 @@ class Recording:
         return self.target.outputs
 
     def __call__(self, X):
-        # The copy is handed over: whoever asks may look at the array again.
-        answers = self.target(X.copy())
+        # A target of others that overflows says nothing of keyhole.
+        with np.errstate(all="ignore"):
+            answers = self.target(X.copy())
         self.kept.append((X, answers))
         return answers
 
@@ -108,15 +107,18 @@ def draw_everywhere(width, *, rng, count=400) -> Questions:
 
 def scale_to_spread(model: Any, X, spread, *, rng):
     """Each sequence scaled so that one head's scores vary by about `spread`, or as it is."""
-    if not model.logits(X[:1]).shape[1]:
+    heads = model.logits(X[:1]).shape[1]
+    if not heads:
         return X
-    scales = 2.0 ** np.arange(-45, 46)
-    chosen = rng.integers(model.logits(X[:1]).shape[1], size=len(X))
-    scored = [model.logits(c * X)[np.arange(len(X)), chosen] for c in scales]
-    spreads = np.array([(s - s[:, -1:]).std(axis=1) for s in scored])
-    best = np.argmin(np.abs(np.log(np.maximum(spreads, 1e-300) / spread)), axis=0)
+    chosen = np.arange(len(X)), rng.integers(heads, size=len(X))
+    up, down = (model.logits(sign * X)[chosen] for sign in (1, -1))
+    # Scores of cX are a c^2 + b c, the part with b from a score bias.
+    a, b = ((part - part.mean(axis=1, keepdims=True)) / 2 for part in (up + down, up - down))
+    c = 2.0 ** np.arange(-45, 46)[:, None]
+    variance = c**4 * (a**2).mean(1) + 2 * c**3 * (a * b).mean(1) + c**2 * (b**2).mean(1)
+    best = np.argmin(np.abs(np.log(np.maximum(variance, 1e-300) / spread**2)), axis=0)
     # Equal tokens have equal scores at any scale.
-    return np.where(spreads.max(axis=0) > 0, scales[best], 1.0)[:, None, None] * X
+    return np.where(variance.max(axis=0) > 0, c[best, 0], 1.0)[:, None, None] * X
 
 
 def draw_for_model(model: Any, *, rng, count=400, lengths=(1, 2, 5, 17, 60), spreads=(0.3, 1, 3)):

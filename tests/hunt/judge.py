@@ -1,6 +1,7 @@
 """Runs `keyhole.learn` on a generated target and says what is false in its verdict."""
 
 import time
+import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,7 +10,7 @@ import numpy as np
 import keyhole
 from hunt.base import Kind, Recording, Target, Truth
 from hunt.targets import KINDS, make_target
-from keyhole import BudgetSpent, OracleError, Recovery, Verdict
+from keyhole import OracleError, Recovery, Verdict
 from keyhole._arrays import EPS
 
 BUDGET = 60_000
@@ -49,22 +50,31 @@ class Row:
     seconds: float
 
 
-def judge_target(name: str, number: int, *, seed: int) -> Row:
+def judge_target(name: str, number: int, *, seed: int, budget: int = BUDGET) -> Row:
     """Learn one target, and find the faults."""
     target, rng = make_target(name, number, seed)
-    judging = np.random.default_rng([seed, number])
     recording = Recording(target)
     start = time.process_time()
-    try:
-        found = keyhole.learn(recording, rng=rng, budget=BUDGET)
-        verdict, status = found.verdict.name, found.status.name
-        faults = find_faults(KINDS[name], recording, found, judging)
-    except (BudgetSpent, OracleError) as error:
-        verdict, status, faults = type(error).__name__, str(error), ()
-    except Exception as error:
-        verdict, status, faults = type(error).__name__, str(error), (Fault.CRASHED,)
+    # Warnings are errors here as in a test run: what overflows in silence is a crash.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        verdict, status, faults = learn_target(KINDS[name], recording, rng, budget)
     queries = sum(len(X) for X, _ in recording.kept)
     return Row(name, number, verdict, status, faults, queries, time.process_time() - start)
+
+
+def learn_target(
+    kind: Kind, recording: Recording, rng, budget: int = BUDGET
+) -> tuple[str, str, tuple[Fault, ...]]:
+    """Verdict, status and faults; of an exception, its name and what it said."""
+    judging = rng.spawn(1)[0]
+    try:
+        found = keyhole.learn(recording, rng=rng, budget=budget)
+    except OracleError as error:
+        return type(error).__name__, str(error), ()
+    except Exception as error:
+        return type(error).__name__, str(error), (Fault.CRASHED,)
+    return found.verdict.name, found.status.name, find_faults(kind, recording, found, judging)
 
 
 def find_faults(kind: Kind, recording: Recording, found: Recovery, rng) -> tuple[Fault, ...]:
@@ -108,7 +118,7 @@ def measure_allowance(model, X, predicted):
     # A model without a yardstick of its own goes by its values, and by how tokens' rounding acts.
     if not hasattr(model, "yardstick"):
         sizes = np.maximum(model.magnitude(X), np.abs(predicted).max(axis=1))
-        return np.maximum(1e-9 * sizes, 512.0 * measure_shake(model, X, predicted))
+        return np.maximum(1e-9 * sizes, 4096.0 * measure_shake(model, X, predicted))
     by = model.yardstick(X)
     return np.maximum(1e-9 * by.size, 16.0 * np.maximum(by.rounding, by.coarse))
 

@@ -2,6 +2,7 @@
 
 python tests/hunt/run.py --targets 2000 --seed 100
 python tests/hunt/run.py --targets 60 --kind "context cut" --each
+    python tests/hunt/run.py --targets 80 --truth ours
 """
 
 import argparse
@@ -13,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from threadpoolctl import threadpool_limits
 
-from hunt.judge import judge_target
-from hunt.tables import format_row, format_table
+from hunt.base import Truth
+from hunt.judge import BUDGET, judge_target
+from hunt.tables import format_row, format_table, write_rows
 from hunt.targets import KINDS, list_draws
 
 
@@ -28,24 +30,33 @@ def choose_kinds(parts: list[str], truths: list[str]) -> tuple[str, ...]:
     )
 
 
-def main() -> int:
+def read_command() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--targets", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--budget", type=int, default=BUDGET)
     parser.add_argument("--kind", action="append", default=[], help="part of a name; repeatable")
-    parser.add_argument("--truth", action="append", default=[], help="ours, deviation, foreign")
+    parser.add_argument("--truth", action="append", default=[], choices=list(Truth))
     parser.add_argument("--each", action="store_true", help="a line per target that has a fault")
+    parser.add_argument("--rows", type=Path, help="a file to write what came of each target to")
     chosen = parser.parse_args()
-    kinds = choose_kinds(chosen.kind, chosen.truth)
-    if not kinds:
+    chosen.kinds = choose_kinds(chosen.kind, chosen.truth)
+    if not chosen.kinds:
         parser.error(f"no such kind; there are: {'; '.join(KINDS)}")
+    return chosen
+
+
+def main() -> int:
+    chosen = read_command()
     rows = []
     with threadpool_limits(1):
-        for name, number in list_draws(chosen.targets, kinds):
-            rows.append(judge_target(name, number, seed=chosen.seed))
+        for name, number in list_draws(chosen.targets, chosen.kinds):
+            rows.append(judge_target(name, number, seed=chosen.seed, budget=chosen.budget))
             if chosen.each and rows[-1].faults:
                 sys.stdout.write(format_row(rows[-1]) + "\n")
     sys.stdout.write(format_table(rows) + "\n")
+    if chosen.rows:
+        chosen.rows.write_text(write_rows(rows), encoding="utf-8")
     return 0
 
 

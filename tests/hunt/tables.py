@@ -1,6 +1,8 @@
 """Rows of a hunt as text."""
 
+import json
 from collections import Counter, defaultdict
+from dataclasses import asdict
 from statistics import median
 
 from hunt.judge import Fault, Row
@@ -26,6 +28,17 @@ def group_rows(rows: list[Row]) -> dict[str, list[Row]]:
 
 def count_faults(rows: list[Row]) -> Counter:
     return Counter(fault for row in rows for fault in row.faults)
+
+
+def write_rows(rows: list[Row]) -> str:
+    return json.dumps([asdict(row) for row in rows])
+
+
+def read_rows(text: str) -> list[Row]:
+    return [
+        Row(**{**row, "faults": tuple(Fault(fault) for fault in row["faults"])})
+        for row in json.loads(text)
+    ]
 
 
 def format_row(row: Row) -> str:
