@@ -1,55 +1,225 @@
-"""Charts: axes, names beside lines, and words that stay words."""
+"""Charts: axes, names beside lines and marks, and words that stay words and never touch."""
 
 import re
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from keyhole.drawing import charts
+from keyhole.drawing.arranging import arrange_chart
+from keyhole.drawing.describing import (
+    Area,
+    Axis,
+    Band,
+    Bar,
+    Cell,
+    Chart,
+    Level,
+    Line,
+    Point,
+    name_rows,
+)
 from keyhole.drawing.html import escape_text
+from keyhole.drawing.scales import fit_scale
+from keyhole.drawing.shapes import Dot, Words
+from keyhole.drawing.svg import draw_chart
+from support.drawn_labels import Reader, count_labels, find_faults
 from support.run_records import EVIL
 
+pytest.importorskip("matplotlib")
 
+
+@pytest.mark.parametrize("base", [2, 10])
 @pytest.mark.parametrize(("low", "high"), [(2.0, 30.0), (1e-9, 1.0), (3.0, 3.3), (0.5, 0.5)])
-def test_a_logarithmic_axis_names_numbers_that_lie_on_it(low, high):
-    scale = charts.fit_scale([low, high], 0.0, 100.0, log=True)
-    ticks = scale.ticks()
-    assert 2 <= len(ticks) <= 9
+def test_a_logarithmic_axis_names_numbers_that_lie_on_it(low, high, base):
+    ticks = fit_scale(Axis("x", log=True, base=base), [low, high], 0.0, 100.0).ticks()
+    assert 2 <= len(ticks) <= 11
     assert all(low * 0.8 <= tick <= high * 1.25 for tick in ticks)
 
 
-def test_names_of_lines_do_not_touch():
-    lines = [
-        charts.Line(f"line {k}", "ours", [charts.Point(1, 1), charts.Point(2, 1 + k / 1000)])
-        for k in range(4)
-    ]
-    svg = charts.draw_chart(lines, charts.Axis("x"), charts.Axis("y"), about="four lines")
-    heights = sorted(float(y) for y in re.findall(r'class="ours" x="548.0" y="([\d.]+)"', svg))
-    assert len(heights) == 4
-    assert min(np.diff(heights)) >= 14
+def test_an_axis_keeps_the_ends_it_names():
+    scale = fit_scale(Axis("x", low=0.0, high=4.0), [1.0, 2.0], 0.0, 100.0)
+    assert (scale.at(0.0), scale.at(1.0), scale.at(4.0)) == (0.0, 25.0, 100.0)
+    doubled = fit_scale(Axis("x", log=True, low=1.0, high=16.0), [2.0], 0.0, 100.0)
+    assert doubled.at(4.0) == pytest.approx(50.0)
 
 
-def test_the_picture_is_wide_enough_for_its_longest_name_and_names_keep_off_marks():
+def draw(*lines, x=None, y=None, **options):
+    return draw_chart(Chart("about", x or Axis("x"), y or Axis("y"), lines, **options))
+
+
+def test_names_of_lines_stand_at_their_ends_as_near_as_others_leave_room():
+    lines = [Line(f"line {k}", "ours", [Point(1, 1), Point(2, 1 + k / 1000)]) for k in range(4)]
+    svg = draw(*lines, Line("far", "peer", [Point(1, 1), Point(2, 9)]))
+    heights = {
+        name: float(y) for y, name in re.findall(r'y="([-\d.]+)" class="\w+">([^<]+)</text>', svg)
+    }
+    near = sorted(heights[f"line {k}"] for k in range(4))
+    assert min(np.diff(near)) >= 14
+    assert max(np.diff(near)) < 20
+    top = min(float(y) for y in re.findall(r'<path class="peer" d="M[\d.]+ ([\d.]+)', svg))
+    assert heights["far"] - 4 == pytest.approx(top, abs=0.2)
+
+
+def test_the_picture_is_wide_enough_for_its_longest_name():
     name = "noise of 0.04, tokens up to norm 5.66"
-    lines = [charts.Line(name, "ours", [charts.Point(1, 1), charts.Point(2, 2)])]
-    lines += [
-        charts.Line("beside", "peer", [charts.Point(1, 1.5)]),
-        charts.Line("", "bad", [charts.Point(1.05, 1.5)]),
+    svg = draw(Line(name, "ours", [Point(1, 1), Point(2, 2)]))
+    (picture,) = Reader(svg).pictures
+    assert name in [label.words for label in picture.labels]
+    assert find_faults(svg) == []
+
+
+def test_a_longer_name_is_cut_and_told_in_full_on_hover():
+    name = "word " * 100
+    svg = draw(Line(name, "ours", [Point(1, 1), Point(2, 2)]))
+    assert re.search("word word [word ]*…</text>", svg)
+    assert f"<title>{name}</title>" in svg
+    (picture,) = Reader(svg).pictures
+    assert picture.frame.right < 1000
+
+
+def test_the_name_of_a_single_mark_stands_beside_that_mark_and_off_others():
+    lines = [Line(f"mark {k}", "ours", [Point(k, k % 2)]) for k in range(6)]
+    drawing = arrange_chart(Chart("about", Axis("x"), Axis("y"), lines))
+    dots = {dot.said: dot for dot in drawing.shapes if isinstance(dot, Dot)}
+    names = [words for words in drawing.shapes if isinstance(words, Words) and words.kind == "ours"]
+    assert len(dots) == len(names) == 6
+
+    def away(words, dot):
+        return np.hypot(*np.subtract(words.box.reach(dot.x, dot.y), (dot.x, dot.y)))
+
+    for words in names:
+        nearest = min(dots.values(), key=lambda dot: away(words, dot))
+        assert nearest is dots[words.words]
+        assert away(words, nearest) < 14
+
+
+def test_crowded_marks_keep_their_names_joined_to_them_by_a_line():
+    lines = [Line(f"a crowded mark {k}", "ours", [Point(1 + k / 1e6, 1)]) for k in range(40)]
+    svg = draw(*lines, Line("", "peer", [Point(9, 9)]))
+    assert find_faults(svg) == []
+    assert all(f">a crowded mark {k}</text>" in svg for k in range(40))
+    plain = draw(*lines[:1], Line("", "peer", [Point(9, 9)]))
+    assert svg.count('class="rule"') > plain.count('class="rule"') + 20
+
+
+def test_a_name_keeps_off_lines_where_there_is_room():
+    line = Line("", "limit", [Point(0, 0), Point(10, 10)], marked=False)
+    drawing = arrange_chart(
+        Chart("about", Axis("x"), Axis("y"), [line, Line("a mark", "ours", [Point(5, 5.2)])])
+    )
+    (name,) = [one for one in drawing.shapes if isinstance(one, Words) and one.kind == "ours"]
+    (path,) = [one.points for one in drawing.shapes if getattr(one, "kind", "") == "line limit"]
+    (a, b), (c, d) = path
+    box = name.box
+    crossed = [
+        share
+        for share in np.linspace(0, 1, 2001)
+        if box.left <= a + share * (c - a) <= box.right
+        and box.top <= b + share * (d - b) <= box.bottom
     ]
-    svg = charts.draw_chart(lines, charts.Axis("x"), charts.Axis("y"), about="names")
-    x, height = (float(held) for held in re.search(r'viewBox="0 0 (\d+) (\d+)"', svg).groups())
-    assert (x >= charts.RIGHT + 6 * len(name), height) == (True, charts.HEIGHT)
-    cross = float(re.search(r'class="bad" d="M[\d.]+ ([\d.]+)', svg).group(1))
-    beside = float(re.search(r'y="([\d.]+)">beside', svg).group(1)) - 4
-    assert abs(beside - cross) >= 14
+    assert crossed == []
+
+
+def test_a_chart_of_nothing_is_no_picture():
+    assert draw() == draw(Line("x", "ours", [Point(float("nan"), 1)])) == ""
+    assert draw(Line("x", "ours", [Point(0, 1)]), x=Axis("x", log=True)) == ""
+
+
+def test_levels_without_a_place_on_a_logarithmic_axis_are_left_out():
+    svg = draw(
+        Line("", "ours", [Point(1, 1), Point(2, 5)]),
+        y=Axis("y", log=True),
+        levels=[Level("none", 0.0), Level("two", 2.0)],
+    )
+    assert svg.count('class="dashed"') == 1
+    assert ">two</text>" in svg
 
 
 def test_an_axis_takes_hostile_names():
-    svg = charts.draw_chart(
-        [charts.Line(EVIL, "ours", [charts.Point(1, 1)])],
-        charts.Axis(EVIL),
-        charts.Axis(EVIL),
-        about=EVIL,
-    )
+    svg = draw(Line(EVIL, "ours", [Point(1, 1)]), x=Axis(EVIL), y=Axis(EVIL))
     assert "<script>" not in svg
-    assert escape_text(EVIL) in svg
+    assert svg.count(escape_text(EVIL)) >= 2
+
+
+LETTERS = st.sampled_from("abcdefgHMW019 .,-<&>\"'")
+NAMES = st.one_of(st.just(""), st.text(LETTERS, max_size=40), st.text(LETTERS, max_size=400))
+KINDS = st.sampled_from(["ours", "built", "peer", "limit", "bad", "truth"])
+NUMBERS = st.one_of(
+    st.floats(1e-12, 1e12), st.sampled_from([1.0, 2.0, 3.0]), st.integers(1, 9).map(float)
+)
+POINTS = st.tuples(
+    NUMBERS,
+    NUMBERS,
+    st.just("said"),
+    st.one_of(st.none(), st.tuples(NUMBERS, NUMBERS)),
+    st.one_of(st.just(""), st.text(LETTERS, max_size=12)),
+)
+LINES = st.tuples(NAMES, KINDS, st.lists(POINTS, max_size=6), st.booleans(), st.booleans())
+AXES = st.tuples(NAMES, st.booleans(), st.sampled_from([2, 10]))
+CORNERS = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=5)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.tuples(AXES, AXES),
+    st.lists(LINES, min_size=1, max_size=8),
+    st.lists(st.tuples(NAMES, NUMBERS, st.booleans()), max_size=4),
+    st.lists(st.tuples(NAMES, NUMBERS, NUMBERS), max_size=3),
+    st.lists(st.tuples(CORNERS, KINDS, st.just(0.2), NAMES), max_size=2),
+    st.sampled_from([(120.0, 60.0), (470.0, 280.0)]),
+)
+def test_no_two_labels_of_any_chart_touch_and_none_leaves_the_picture(
+    axes, lines, levels, bands, areas, size
+):
+    chart = Chart(
+        "about",
+        *(Axis(*axis) for axis in axes),
+        [Line(name, kind, [Point(*p) for p in points], *how) for name, kind, points, *how in lines],
+        [Level(*level) for level in levels],
+        [Band(name, *sorted(ends)) for name, *ends in bands],
+        [Area(*area) for area in areas],
+        width=size[0],
+        height=size[1],
+    )
+    assert find_faults(draw_chart(chart)) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(NAMES, st.floats(0, 1e6), NAMES), min_size=1, max_size=9),
+    st.booleans(),
+)
+def test_no_two_labels_of_rows_touch(rows, log):
+    bars = [Bar(k, 0.0, high, label=label) for k, (_, high, label) in enumerate(rows)]
+    ends = [
+        Line("", "ours", [Point(high, k, label=f"{high:.3g}")])
+        for k, (_, high, _) in enumerate(rows)
+    ]
+    svg = draw_chart(
+        Chart(
+            "about",
+            Axis("x", log=log, low=1.0 if log else 0.0),
+            name_rows([name for name, _, _ in rows]),
+            ends,
+            [Level("limit 3", 3.0, upright=True)],
+            bars=bars,
+            height=24.0 * len(rows),
+        )
+    )
+    assert find_faults(svg) == []
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 40), NAMES)
+def test_no_two_labels_of_a_map_touch(columns, rows, name):
+    cells = [Cell(x, y, 0.5, "said") for x in range(columns) for y in range(rows)][:200]
+    across, up = (
+        Axis(name, low=-0.5, high=count - 0.5, ticks=[(k, f"{1000 * k:.3g}") for k in range(count)])
+        for count in (columns, rows)
+    )
+    theory = Line("theory", "limit", [Point(0, 0), Point(columns - 1, 0)], marked=False)
+    svg = draw_chart(Chart("about", across, up, [theory], cells=cells, scale=("0", "1,000")))
+    assert find_faults(svg) == []
+    assert count_labels(svg) >= 5

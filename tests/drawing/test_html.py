@@ -1,8 +1,11 @@
 """Numbers and times as people read them; elements whose text and attributes are escaped."""
 
+import unicodedata
 from html.parser import HTMLParser
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keyhole.drawing.html import (
     Markup,
@@ -15,6 +18,8 @@ from keyhole.drawing.html import (
     join_markup,
 )
 
+BIDI = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
+NONE = "\u200e\u200f\ufeff\ufffe\uffff"  # marks of direction and of bytes, and no letters at all
 HOSTILE = """<script>alert("1")</script> & 'so on'"""
 
 
@@ -66,6 +71,30 @@ def test_text_and_attributes_of_an_element_are_escaped():
     seen = Read(element("p", HOSTILE, " and more", title=HOSTILE))
     assert seen.elements == [("p", {"title": HOSTILE})]
     assert seen.text == f"{HOSTILE} and more"
+
+
+@given(st.text(st.characters()), st.text("<>&\"'\x00\x1b\x9b\u202e\ud800ab \n"))
+def test_any_text_comes_back_as_it_was_with_controls_spelt_out(some, hostile):
+    text = some + hostile
+    page = join_markup(element("p", text, title=text), format_table([(text, text)], (text,)))
+    seen = Read(page)
+    assert {tag for tag, _ in seen.elements} == {"p", "table", "thead", "tbody", "tr", "th", "td"}
+    spelt = "".join(c if c in "\n\t" or not is_control(c) else spell(c) for c in text)
+    assert seen.elements[0] == ("p", {"title": spelt})
+    assert seen.text == 4 * spelt
+    page.encode()
+
+
+def is_control(letter):
+    turning = unicodedata.bidirectional(letter) in BIDI
+    return unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") or turning or letter in NONE
+
+
+def spell(letter):
+    code = ord(letter)
+    if letter == "\r":
+        return "\\r"
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def test_markup_is_kept_and_escaped_where_an_attribute_asks_for_text():

@@ -1,5 +1,6 @@
-"""Pictures: arrays and text in, SVG and HTML out.
+"""Pictures: numbers and words in, SVG and HTML out.
 
-Enters: numbers, names, colours by meaning. Leaves: text that is safe inside a page or a notebook.
+Enters: charts and matrices as plain data (`describing`), words, colours by meaning. Leaves: shapes
+at their places (`arranging`), and text that is safe inside a page or a notebook (`svg`, `html`).
 Numpy only, and below the models, so that every object can have a face.
 """

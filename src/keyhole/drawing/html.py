@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,12 @@ from keyhole.drawing.palette import PICTURE_STYLE
 
 # Elements that have no end, in HTML and in drawings.
 _VOID = {"br", "img", "link", "meta"}
-_SHAPES = {"circle", "line", "path", "polyline", "rect"}
+_SHAPES = {"circle", "path", "rect"}
+# Controls, halves of letters, and marks that turn the direction of reading: a file or a target may
+# have sent them; tabs and ends of lines are blanks to a page.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 
 
 class Markup(str):
@@ -26,7 +32,12 @@ class Markup(str):
 
 def escape_text(value: Any) -> str:
     """Text that is safe inside a page."""
-    return html.escape(str(value))
+    return html.escape(spell_controls(str(value)))
+
+
+def spell_controls(text: str) -> str:
+    """Text whose control characters are spelt out by their numbers."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
@@ -96,15 +107,15 @@ def format_table(
     return element("table", element("thead", element("tr", *head)), element("tbody", *lines))
 
 
-def format_section(title: str, body: str) -> Markup:
-    """A part of a page, `body` its markup; its title is the finding in a sentence."""
-    return element("section", element("h2", title), Markup(body))
+def format_section(title: str, *body: str) -> Markup:
+    """A part of a page; its title is the finding in a sentence."""
+    return element("section", element("h2", title), *body)
 
 
 def make_scrollable(body: str, name: str) -> Markup:
     """Markup that is scrolled sideways where the page is narrow."""
     about = {"role": "region", "aria-label": name, "tabindex": "0"}
-    return element("div", Markup(body), style="overflow-x:auto", **about)
+    return element("div", body, style="overflow-x:auto", **about)
 
 
 def format_command(command: str, versions: str) -> Markup:
@@ -112,6 +123,16 @@ def format_command(command: str, versions: str) -> Markup:
     return join_markup(
         element("pre", element("code", command), tabindex="0"), element("p", versions)
     )
+
+
+def format_note(words: str) -> Markup:
+    """A quiet paragraph: what to look at, and how it was made."""
+    return element("p", words, class_="limit")
+
+
+def join_pictures(*figures: str) -> Markup:
+    """Figures side by side, as many as the page is wide."""
+    return element("div", *figures, class_="pictures")
 
 
 def draw_svg(marks: str, *, size: Mapping[str, str], label: str) -> Markup:
@@ -122,15 +143,23 @@ def draw_svg(marks: str, *, size: Mapping[str, str], label: str) -> Markup:
         size: its view box, and other attributes.
         label: what it shows, in words.
     """
-    style = Markup(PICTURE_STYLE)
     about = {"class": "keyhole", **size, "role": "img", "aria-label": label}
-    return element("svg", style, Markup(marks), **about)
+    return element("svg", Markup(PICTURE_STYLE), marks, **about)
+
+
+def caption_picture(name: str, note: str) -> Markup:
+    """What stands below a picture: its name, and what to look at."""
+    return join_markup(element("b", name), f": {note}")
 
 
 def frame_figure(body: str, caption: str = "", *, width: str = "18rem") -> Markup:
-    """A picture with its caption, both markup; pictures inside share its one style."""
-    below = element("figcaption", Markup(caption)) if caption else ""
-    # One copy of the style is enough for all that stands in the figure.
-    inside = Markup(body.replace(PICTURE_STYLE, ""))
+    """A picture with its caption; pictures inside share its one style."""
+    below = element("figcaption", caption) if caption else ""
+    inside = drop_styles(join_markup(body))
     style = Markup(PICTURE_STYLE)
     return element("figure", style, inside, below, class_="keyhole", style=f"width:{width}")
+
+
+def drop_styles(body: Markup) -> Markup:
+    """Markup without the style of each picture: what stands around them has it once."""
+    return Markup(body.replace(PICTURE_STYLE, ""))

@@ -59,9 +59,9 @@ svg.keyhole .line.ours { stroke: var(--ours); } svg.keyhole .line.built { stroke
 svg.keyhole .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; } \
 svg.keyhole .rule { stroke: var(--rule); }
 svg.keyhole .dashed { stroke: var(--limit); stroke-width: 1.5; stroke-dasharray: 5 4; }
-svg.keyhole .step { fill: none; stroke: var(--ours); stroke-width: 1.6; }
-svg.keyhole .phase { fill: var(--ours); stroke: var(--ours); }
 svg.keyhole .truth { fill: none; stroke: var(--ink); stroke-width: 1.3; }
+svg.keyhole .patch { stroke: none; } svg.keyhole .patch.edged { stroke: var(--ours); }
+svg.keyhole .cell { shape-rendering: crispEdges; }
 """
 
 

@@ -71,7 +71,7 @@ def _brightness(colour):
 def test_larger_values_are_brighter():
     text = draw_sweep_map(rows({(1, 1): 0.0, (2, 1): 0.5, (3, 1): 1.0}), MAP)
     found = re.findall(
-        r'fill:(#\w+|rgb\([^)]*\))" x="[\d.]+" y="[\d.]+" width="[\d.]+" height="[\d.]+"><title>',
+        r'</title><rect class="cell" style="fill:(#\w+|rgb\([^)]*\))"',
         text,
     )
     colours = [_brightness(colour) for colour in found]

@@ -14,8 +14,9 @@ from support.pages import Walk
 def test_the_demo_shows_truth_recovery_and_difference_and_its_own_command(demo):
     before = Walk(demo.page.partition("The tour: ")[0])
     assert len(before.maps) == 3 * (1 + 2)  # the head of the first stop, then each of two heads
-    marks = [attrs["class"] for attrs in before.all("path")]
-    assert (marks.count("truth"), marks.count("ours")) == (16, 16)
+    # Rings of the truth, with a smaller dot in each; the error curve has larger dots.
+    marks = [(attrs["class"], attrs["r"]) for attrs in before.all("circle")]
+    assert (marks.count(("truth", "4.5")), marks.count(("ours", "2.6"))) == (16, 16)
     assert "keyhole demo --seed 3" in demo.walk.text
     assert "keyhole learn" not in demo.walk.text
 
@@ -69,6 +70,8 @@ def test_matrices_of_any_size_have_a_page(demo, tmp_path, rng, largest, dense):
         tmp_path / "model.safetensors",
     )
     record = {key: value for key, value in demo.record.items() if key != "distance"}
-    walk = Walk(recovery_page.draw_recovery_page(record, tmp_path))
+    page = recovery_page.draw_recovery_page(record, tmp_path)
+    walk = Walk(page)
     assert (walk.errors, len(walk.maps)) == ([], 1)
-    assert len([a for a in walk.all("path") if a["class"] == "ours"]) == 4
+    spectrum = Walk(page.partition("<h2>")[2].partition("</section>")[0])
+    assert len([a for a in spectrum.all("circle") if a["class"] == "ours"]) == 4

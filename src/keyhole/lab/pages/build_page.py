@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from keyhole._arrays import Array, Matrix, softmax
 from keyhole.claims import THEOREMS
 from keyhole.constructions import load
-from keyhole.drawing.heatmaps import Axes, draw_attention_heatmap, draw_signed_heatmap
+from keyhole.drawing.describing import Axes, Axis, Bar, Chart, Level, Line, Point, name_rows
+from keyhole.drawing.heatmaps import draw_attention_heatmap, draw_signed_heatmap
 from keyhole.drawing.html import (
-    draw_svg,
-    escape_text,
+    Markup,
+    caption_picture,
+    element,
     format_command,
+    format_note,
     format_number,
     format_section,
     format_table,
     frame_figure,
-    make_scrollable,
+    join_markup,
+    join_pictures,
 )
+from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.shown_attention import Shown
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
@@ -33,8 +38,6 @@ from keyhole.tasks import load_part
 _AXES = Axes("asking token i", "attended token j")
 # Larger tables of scores would take longer than a picture is worth.
 _TABLE = 2**21  # scores of a picture at most
-_SQUARE = "m-4 -4h8v8h-8z"
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 600, 30, 250
 
 
 def draw_build_page(data: Mapping[str, Any], directory: Path) -> str:
@@ -44,24 +47,25 @@ def draw_build_page(data: Mapping[str, Any], directory: Path) -> str:
         data: the record.
         directory: where model.safetensors and example.safetensors are.
     """
-    head = (
-        f"<h1>{escape_text(data['sentence'])}</h1>"
-        f"<p class='limit'>{escape_text(describe_question('build', data))}</p>"
-    )
-    parts = [head, draw_attention_pictures(data["task"], directory), _draw_frontier(data)]
+    parts = [
+        element("h1", str(data["sentence"])),
+        format_note(describe_question("build", data)),
+        draw_attention_pictures(data["task"], directory),
+        _draw_frontier(data),
+    ]
     if trip := data.get("round_trip"):
-        said = f"<p>{escape_text(trip['sentence'])}</p>"
+        said = element("p", str(trip["sentence"]))
         parts.append(format_section("What its answers give away", said))
     parts += [_list_constructions(data), _show_build_certificate(data), _show_build_command(data)]
-    return wrap_page("build", "".join(parts))
+    return wrap_page("build", join_markup(*parts))
 
 
-def draw_attention_pictures(task: str, directory: Path, *, tables: bool = True) -> str:
+def draw_attention_pictures(task: str, directory: Path, *, tables: bool = True) -> Markup:
     """What the last layer does on one input, as the picture of its task and as tables."""
     model = load(directory / "model.safetensors")
     path = directory / "example.safetensors"
     if not isinstance(model, Transformer) or not path.is_file():
-        return ""
+        return Markup()
     # The input was kept with the run, so that the page can be drawn again alike.
     X = read_tensors(path)[1]["X"]
     # The last layer is the one whose attention shows the task.
@@ -72,14 +76,14 @@ def draw_attention_pictures(task: str, directory: Path, *, tables: bool = True) 
     layer = block.layer
     order = layer.order if isinstance(layer, TensorAttention) else 2
     if tokens.shape[1] ** order > _TABLE or not isinstance(layer, SelfAttention | TensorAttention):
-        return ""
+        return Markup()
     scores = _score_tokens(layer, tokens)
     draw = load_part(task, "picture")
-    own = "" if draw is None else draw(Shown(block, X[0], scores, order))
-    return own + _draw_attention_maps(block, scores, order) if tables else own
+    own = Markup() if draw is None else draw(Shown(block, X[0], scores, order))
+    return join_markup(own, _draw_attention_maps(block, scores, order)) if tables else own
 
 
-def _draw_attention_maps(block: Block, scores: Matrix, order: int) -> str:
+def _draw_attention_maps(block: Block, scores: Matrix, order: int) -> Markup:
     """Scores and weights as tables, those of pairs added up."""
     # Rows of pairs are summed over the second partner to fit a square.
     weights = softmax(scores).reshape(len(scores), len(scores), -1).sum(axis=-1)
@@ -95,7 +99,7 @@ def _draw_attention_maps(block: Block, scores: Matrix, order: int) -> str:
         "; token 0 is the blank one" if block.blank is not None else ""
     )
     said += "; weights of pairs are added up over the second partner" if order > 2 else ""
-    return format_section(said, f'<div class="pictures">{"".join(figures)}</div>')
+    return format_section(said, join_pictures(*figures))
 
 
 def _score_tokens(layer: SelfAttention | TensorAttention, tokens: Array) -> Matrix:
@@ -108,83 +112,95 @@ def _lower_scores(scores: Matrix) -> Matrix:
     return scores - scores.max(axis=1, keepdims=True)
 
 
-def _draw_frontier(data: Mapping[str, Any]) -> str:
+def describe_frontier(data: Mapping[str, Any]) -> Chart:
     """Key width against bits on log scales: what was built, what is provably too small."""
     points = data["frontier"]["points"]
     limit = data["frontier"]["limit_bits"]
-    v = data["size"]["value_width"]
-    heads = data["size"]["heads"]
-    widths = [p["embed"] for p in points]
-    low, high = min(1.0, *widths), 2.0 * max(widths)
-    top = 2.0 * max(p["bits"] for p in points)
-    marks = _draw_frontier_ticks(low, high, top)
-    for point in points:
-        x = _place_key_width(point["embed"], low, high)
-        y = _place_number_bits(point["bits"], top)
-        about = f"{point['construction']}: m = {point['embed']}, p = {point['bits']}"
-        marks += (
-            f'<g><title>{escape_text(about)}</title><path class="built" d="M{x:.1f}'
-            f' {y:.1f}{_SQUARE}"/>'
+    marks = [
+        Line(
+            str(point["construction"]),
+            "built",
+            [
+                Point(
+                    point["embed"],
+                    point["bits"],
+                    f"{point['construction']}: m = {point['embed']}, p = {point['bits']}",
+                )
+            ],
         )
-        marks += (
-            f'<text x="{x + 9:.1f}" y="{y + 4:.1f}">{escape_text(point["construction"])}</text></g>'
-        )
+        for point in points
+    ]
     said = "squares were built and checked"
-    # The line H (2m + v) p = limit: bits that any weights need.
     if limit is not None:
-        steps = [low * (high / low) ** (k / 60) for k in range(61)]
-        line = [(m, limit / (heads * (2 * m + v))) for m in steps]
-        shown = [
-            f"{_place_key_width(m, low, high):.1f},{_place_number_bits(p, top):.1f}"
-            for m, p in line
-            if 1.0 <= p <= top
-        ]
-        marks += (
-            f'<polyline class="dashed" fill="none" points="{" ".join(shown)}"/>' if shown else ""
-        )
         said += (
             f"; below the dashed line H (2m + v) p is less than {limit:.1f} bits, too few for any"
             " weights"
         )
-    size = {"viewBox": "0 0 760 290", "style": "min-width:34rem"}
-    svg = make_scrollable(draw_svg(marks, size=size, label="sizes that were built"), "sizes")
-    figure = frame_figure(svg, f"<b>m against p</b>: {escape_text(said)}", width="100%")
-    best = points[0]
-    return format_section(f"The smallest known: m = {best['embed']}, p = {best['bits']}", figure)
-
-
-def _place_key_width(m: float, low: float, high: float) -> float:
-    return _LEFT + (_RIGHT - _LEFT) * math.log(m / low) / math.log(high / low)
-
-
-def _place_number_bits(p: float, top: float) -> float:
-    return _BOTTOM - (_BOTTOM - _TOP) * math.log(p) / math.log(top)
-
-
-def _draw_frontier_ticks(low: float, high: float, top: float) -> str:
-    """Rules at powers of two of the bits, and of the key width below."""
-    parts = f'<text class="quiet" x="{_LEFT}" y="14">bits p of a number, log scale</text>'
-    for power in range(int(math.log2(top)) + 1):
-        y = _place_number_bits(2.0**power, top)
-        parts += f'<line class="rule" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        parts += (
-            f'<text class="quiet" x="{_LEFT - 6}" y="{y + 4:.1f}"'
-            f' text-anchor="end">{2**power}</text>'
-        )
-    for power in range(math.ceil(math.log2(low)), int(math.log2(high)) + 1):
-        x = _place_key_width(2.0**power, low, high)
-        parts += (
-            f'<text class="quiet" x="{x:.1f}" y="{_BOTTOM + 16}"'
-            f' text-anchor="middle">{2**power:,}</text>'
-        )
-    at = (_LEFT + _RIGHT) / 2
-    return (
-        f'{parts}<text class="quiet" x="{at}" y="{_BOTTOM + 34}" text-anchor="middle">key width m,'
-        " log scale</text>"
+    most = 2.0 * max(point["bits"] for point in points)
+    return Chart(
+        said,
+        Axis("key width m, log scale", log=True, base=2),
+        Axis("bits p of a number, log scale", log=True, base=2, low=1.0, high=most),
+        [*_trace_size_limit(data, most), *marks],
     )
 
 
-def _list_constructions(data: Mapping[str, Any]) -> str:
+def _trace_size_limit(data: Mapping[str, Any], most: float) -> Iterator[Line]:
+    """The line H (2m + v) p = limit: bits that any weights need."""
+    limit = data["frontier"]["limit_bits"]
+    if limit is None:
+        return
+    size = data["size"]
+    widths = [point["embed"] for point in data["frontier"]["points"]]
+    low, high = min(1.0, *widths), 2.0 * max(widths)
+    steps = [low * (high / low) ** (k / 60) for k in range(61)]
+    line = [(m, limit / (size["heads"] * (2 * m + size["value_width"]))) for m in steps]
+    shown = [Point(m, p) for m, p in line if 1.0 <= p <= most]
+    yield Line("", "limit", shown, marked=False)
+
+
+def _draw_frontier(data: Mapping[str, Any]) -> Markup:
+    chart = describe_frontier(data)
+    caption = caption_picture("m against p", chart.about)
+    return format_section(
+        title_frontier(data), frame_figure(draw_chart(chart), caption, width="100%")
+    )
+
+
+def title_frontier(data: Mapping[str, Any]) -> str:
+    """The smallest size that is known, in words."""
+    best = data["frontier"]["points"][0]
+    return f"The smallest known: m = {best['embed']}, p = {best['bits']}"
+
+
+def describe_margins(data: Mapping[str, Any]) -> Chart:
+    """Every inequality of the certificate: how much of its limit was used."""
+    held = data["certificate"]
+    checks = [
+        c
+        for part in ("conclusion", "assumptions")
+        for c in reversed(held[part])
+        # A limit of zero or of infinity has no share that was used.
+        if 0 < (c["limit"] or 0) < 1e300
+    ]
+    shares = [abs((c["measured"] or 0.0) / c["limit"]) for c in checks]
+    # Four decades at most: an inequality that is nearly unused is as good as unused.
+    low = 10.0 ** math.floor(math.log10(max(1e-4, min([0.1, *(s for s in shares if s)]))))
+    return Chart(
+        "measured over its limit",
+        Axis("measured over its limit; the dashed line is the limit", log=True, low=low, high=3.0),
+        name_rows([str(c["name"]) for c in checks]),
+        levels=[Level("", 1.0, upright=True)],
+        bars=[
+            Bar(k, low, max(share, low), "built", 0.6, format_number(share))
+            for k, share in enumerate(shares)
+        ],
+        width=400.0,
+        height=28.0 * len(checks),
+    )
+
+
+def _list_constructions(data: Mapping[str, Any]) -> Markup:
     rows = [
         (p["construction"], f"m = {p['embed']}, p = {p['bits']}")
         for p in data["frontier"]["points"]
@@ -195,7 +211,7 @@ def _list_constructions(data: Mapping[str, Any]) -> str:
     )
 
 
-def _show_build_certificate(data: Mapping[str, Any]) -> str:
+def _show_build_certificate(data: Mapping[str, Any]) -> Markup:
     held = data["certificate"]
     parts = (("assumption", "assumptions"), ("conclusion", "conclusion"))
     rows = [
@@ -210,13 +226,13 @@ def _show_build_certificate(data: Mapping[str, Any]) -> str:
         for c in held[part]
     ]
     columns = ("measured", "part", "is", "at most", "")
-    statement = f"<p>{escape_text(THEOREMS[held['theorem']].statement)}</p>"
+    statement = element("p", THEOREMS[held["theorem"]].statement)
     sampled = f", sampled ({held['sampled']})" if held.get("sampled") else ""
     title = f"Certificate {held['theorem']}: {held['outcome'].lower()}{sampled}"
-    return format_section(title, statement + format_table(rows, columns, (2, 3)))
+    return format_section(title, statement, format_table(rows, columns, (2, 3)))
 
 
-def _show_build_command(data: Mapping[str, Any]) -> str:
+def _show_build_command(data: Mapping[str, Any]) -> Markup:
     return format_section(
         "How to reproduce", format_command(restore_command("build", data), describe_versions(data))
     )

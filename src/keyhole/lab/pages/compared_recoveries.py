@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from keyhole._arrays import Matrix
-from keyhole.drawing.charts import Axis, Line, Point, draw_chart
+from keyhole.drawing.describing import Axis, Bar, Chart, Line, Point, name_rows
 from keyhole.drawing.heatmaps import draw_error_heatmap, draw_signed_heatmap
 from keyhole.drawing.html import (
-    draw_svg,
-    escape_text,
+    Markup,
+    caption_picture,
+    format_note,
     format_number,
     format_section,
     frame_figure,
-    make_scrollable,
+    join_pictures,
 )
+from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.compared_runs import (
     RECOVERIES,
     Named,
@@ -29,15 +31,15 @@ from keyhole.lab.runs.reading import SavedRun, guard_drawing
 from keyhole.lab.runs.rows import count_fewest_queries, count_learning_queries
 from keyhole.models import Head, load
 
-_LEFT, _RIGHT, _ROW = 230.0, 790.0, 34.0
+_ROW = 34.0
 _MAPS = 12  # matrices that are drawn
 
 
-def draw_query_costs(named: Named) -> str:
+def draw_query_costs(named: Named) -> Markup:
     """One bar per recovery, its limit across it, on one scale."""
     found = select_kinds(named, *RECOVERIES)
     if not found:
-        return ""
+        return Markup()
     cost = [
         (
             name,
@@ -46,49 +48,54 @@ def draw_query_costs(named: Named) -> str:
         )
         for name, run in found
     ]
-    # Bars share one scale, else lengths would not compare.
-    most = max([1, *(asked for _, asked, _ in cost), *(least or 0 for _, _, least in cost)])
-    marks = "".join(
-        _draw_query_bar(k, name, asked, least, most) for k, (name, asked, least) in enumerate(cost)
-    )
     near = [asked / least for _, asked, least in cost if least]
     title = "Queries"
     if near:
         span = f"{format_number(min(near))} to {format_number(max(near))}"
         title = f"Queries to learn are {span} times their limits"
-    size = {"viewBox": f"0 0 960 {_ROW * len(cost) + 26:.0f}", "style": "min-width:40rem"}
-    svg = make_scrollable(draw_svg(marks, size=size, label=title), "queries by run")
     note = (
         "Bars are queries, verification apart; the dashed mark is the fewest any learner of the"
         " class can ask."
     )
-    return format_section(title, frame_figure(svg, f"<b>Queries</b>: {note}", width="100%"))
+    picture = draw_chart(_describe_query_costs(title, list(reversed(cost))))
+    return format_section(
+        title, frame_figure(picture, caption_picture("Queries", note), width="100%")
+    )
 
 
-def _draw_query_bar(k: int, name: str, asked: int, least: int | None, most: int) -> str:
-    y = _ROW * k + 6
-    width = (_RIGHT - _LEFT) * asked / most
-    mark = (
-        f'<text x="{_LEFT - 10}" y="{y + 15}"'
-        f' text-anchor="end">{escape_text(shorten_name(name))}</text>'
-    )
-    mark += (
-        f'<g><title>{escape_text(name)}: {asked:,} queries</title><rect class="phase"'
-        f' fill-opacity="0.4" x="{_LEFT}" '
-    )
-    mark += f'y="{y}" width="{width:.1f}" height="20"/></g>'
-    said = f"{asked:,}"
-    if least:
-        x = _LEFT + (_RIGHT - _LEFT) * least / most
-        mark += (
-            f'<g><title>limit {least:,}</title><path class="dashed" d="M{x:.1f} {y - 4}v28"/></g>'
+def _describe_query_costs(title: str, cost: Sequence[tuple[str, int, int | None]]) -> Chart:
+    """Bars share one scale, else lengths would not compare."""
+    bars = [
+        Bar(k, 0.0, asked, said=f"{name}: {asked:,} queries")
+        for k, (name, asked, _) in enumerate(cost)
+    ]
+    limits = [
+        Line("", "limit", [Point(least, k - 0.5), Point(least, k + 0.5)], marked=False)
+        for k, (_, _, least) in enumerate(cost)
+        if least
+    ]
+    words = [
+        Line(
+            "", "", [Point(max(asked, least or 0), k, label=_tell_cost(asked, least))], marked=False
         )
-        said += f"; limit {least:,}"
-    at = _LEFT + (_RIGHT - _LEFT) * max(asked, least or 0) / most + 8
-    return mark + f'<text x="{at:.1f}" y="{y + 15}">{said}</text>'
+        for k, (_, asked, least) in enumerate(cost)
+    ]
+    return Chart(
+        title,
+        Axis("queries to learn", low=0.0),
+        name_rows([name for name, _, _ in cost]),
+        [*limits, *words],
+        bars=bars,
+        width=500.0,
+        height=_ROW * len(cost),
+    )
 
 
-def draw_run_errors(named: Named) -> str:
+def _tell_cost(asked: int, least: int | None) -> str:
+    return f"{asked:,}; limit {least:,}" if least else f"{asked:,}"
+
+
+def draw_run_errors(named: Named) -> Markup:
     """Every run with an error and queries: one mark, or one for each attempt."""
     lines = [
         line
@@ -96,18 +103,17 @@ def draw_run_errors(named: Named) -> str:
         for line in guard_drawing(run, list[Line], _trace_run_errors(name, run))
     ]
     about = "error against queries, one mark per run or attempt"
-    svg = draw_chart(
-        lines, Axis("queries, verification apart", True), Axis("relative error", True), about=about
-    )
+    x, y = Axis("queries, verification apart", log=True), Axis("relative error", log=True)
+    svg = draw_chart(Chart(about, x, y, lines))
     if not svg:
-        return ""
+        return Markup()
     note = (
         "One mark per recovery: its disagreement with fresh answers, relative to the token values."
         " Lines follow the error of one model as queries are added, where the truth was known;"
         " amber triangles are attempts of an audit, crosses are refuted. Lower left is a better"
         " extractor."
     )
-    return format_section("Error against queries", f"{svg}<p class='limit'>{escape_text(note)}</p>")
+    return format_section("Error against queries", svg, format_note(note))
 
 
 def _trace_run_errors(name: str, run: SavedRun) -> Iterator[Line]:
@@ -155,14 +161,14 @@ def _load_scores(run: SavedRun) -> Matrix | None:
     return np.asarray(model.W, dtype=np.float64) if isinstance(model, Head) else None
 
 
-def draw_score_matrices(named: Named) -> str:
+def draw_score_matrices(named: Named) -> Markup:
     """Score matrices on one scale; those of one shape also as differences."""
     found = [
         (name, W) for name, run in named if (W := guard_drawing(run, _load_scores, run)) is not None
     ][:_MAPS]
     # One matrix alone is on its own page.
     if len(found) < 2:
-        return ""
+        return Markup()
     first_name, first = found[0]
     top = max(float(np.abs(W).max()) for _, W in found)
     figures = [draw_signed_heatmap(f"W of {name}", W, limit=top) for name, W in found]
@@ -177,4 +183,4 @@ def draw_score_matrices(named: Named) -> str:
     ]
     title = f"Score matrices of {len(found)} runs, on one scale"
     title += f"; those of one size differ by {format_number(max(gaps))} at most" if gaps else ""
-    return format_section(title, f'<div class="pictures">{"".join(figures)}</div>')
+    return format_section(title, join_pictures(*figures))

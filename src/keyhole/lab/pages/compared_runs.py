@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keyhole.drawing.charts import Point
+from keyhole.drawing.describing import Point
 from keyhole.lab.runs.reading import SavedRun
 
 RECOVERIES = ("learn", "demo")

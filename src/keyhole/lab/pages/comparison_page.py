@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keyhole.drawing.charts import Axis, Line, Point, draw_chart
+from keyhole.drawing.describing import Axis, Chart, Line, Point
 from keyhole.drawing.html import (
-    escape_text,
+    Markup,
+    element,
+    format_note,
     format_number,
     format_seconds,
     format_section,
     format_table,
+    join_markup,
     make_scrollable,
 )
+from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.compared_recoveries import (
     draw_query_costs,
     draw_run_errors,
@@ -57,8 +61,8 @@ def draw_comparison_page(runs: Sequence[SavedRun]) -> str:
         _show_other_records,
         _list_commands,
     )
-    body = "".join(part(named) for part in parts)
-    return wrap_page("runs compared", f"<h1>{escape_text(_title_comparison(runs))}</h1>{body}")
+    title = element("h1", _title_comparison(runs))
+    return wrap_page("runs compared", join_markup(title, *(part(named) for part in parts)))
 
 
 def _title_comparison(runs: Sequence[SavedRun]) -> str:
@@ -70,45 +74,43 @@ def _title_comparison(runs: Sequence[SavedRun]) -> str:
     return f"{len(runs)} runs compared: {said}"
 
 
-def _draw_overview(named: Named) -> str:
+def _draw_overview(named: Named) -> Markup:
     return format_section(
         "What was asked, and what came",
-        "".join(guard_drawing(run, _format_overview_entry, name, run) for name, run in named),
+        *(guard_drawing(run, _format_overview_entry, name, run) for name, run in named),
     )
 
 
-def _format_overview_entry(name: str, run: SavedRun) -> str:
+def _format_overview_entry(name: str, run: SavedRun) -> Markup:
     data = run.data
     verdict = str(data.get("verdict") or data.get("status") or "")
     style = "bad" if verdict in _BAD else "limit"
     if has_verified_model(data) or verdict in ("ENOUGH", "BUILT"):
         style = "ours"
-    said = f"<b>{escape_text(name)}</b>, {escape_text(run.kind)}"
-    said += f', <span class="{style}">{escape_text(verdict)}</span>' if verdict else ""
-    question = f'<span class="limit">{escape_text(describe_question(run.kind, data))}</span>'
-    return f"<p>{said}: {escape_text(data.get('sentence') or '')} {question}</p>"
+    judged = (", ", element("span", verdict, class_=style)) if verdict else ()
+    said = f": {data.get('sentence') or ''} "
+    question = element("span", describe_question(run.kind, data), class_="limit")
+    return element("p", element("b", name), f", {run.kind}", *judged, said, question)
 
 
-def _draw_run_sizes(named: Named) -> str:
+def _draw_run_sizes(named: Named) -> Markup:
     """Key width against bits: what was built, and what was asked for."""
     found = select_kinds(named, "build", "bound")
     lines = [
         line for name, run in found for line in guard_drawing(run, _trace_run_sizes, name, run)
     ]
-    svg = draw_chart(
-        lines,
-        Axis("key width m", True),
-        Axis("bits p of a number", True),
-        about="sizes of the runs",
-    )
+    x, y = Axis("key width m", log=True), Axis("bits p of a number", log=True)
+    svg = draw_chart(Chart("sizes of the runs", x, y, lines))
     note = (
         "Squares were built and checked; asked sizes are blue where they are enough, crosses where"
         " too small."
     )
     rows = [(name, str(run.data.get("sentence"))) for name, run in found]
-    body = f"{svg}<p class='limit'>{note}</p>" if svg else ""
-    body += make_scrollable(format_table(rows, ("run", "finding")), "sizes")
-    return format_section("Sizes that were built or asked for", body) if rows else ""
+    if not rows:
+        return Markup()
+    table = make_scrollable(format_table(rows, ("run", "finding")), "sizes")
+    picture = (svg, format_note(note)) if svg else ()
+    return format_section("Sizes that were built or asked for", *picture, table)
 
 
 def _trace_run_sizes(name: str, run: SavedRun) -> list[Line]:
@@ -128,14 +130,14 @@ def _trace_run_sizes(name: str, run: SavedRun) -> list[Line]:
     ]
 
 
-def _compare_audits(named: Named) -> str:
+def _compare_audits(named: Named) -> Markup:
     """Errors by policy, a column per audit."""
     tried = {
         name: guard_drawing(run, _list_policy_errors, run.data)
         for name, run in select_kinds(named, "audit")
     }
     if not tried:
-        return ""
+        return Markup()
     # Audits of different versions may have tried different policies.
     policies = dict.fromkeys(policy for reached in tried.values() for policy in reached)
     rows = [
@@ -157,7 +159,7 @@ def _format_reached_error(row: Mapping[str, Any]) -> str:
     return f"{said}, protects" if row["protects"] else said
 
 
-def _compare_twins(named: Named) -> str:
+def _compare_twins(named: Named) -> Markup:
     rows = [
         row
         for name, run in select_kinds(named, "twins")
@@ -165,7 +167,7 @@ def _compare_twins(named: Named) -> str:
     ]
     columns = ("run", "twin", "parameters differ by", "answers differ by")
     body = make_scrollable(format_table(rows, columns, (2, 3)), "twins")
-    return format_section("Other parameters with the same answers", body) if rows else ""
+    return format_section("Other parameters with the same answers", body) if rows else Markup()
 
 
 def _list_run_twins(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -180,30 +182,23 @@ def _list_run_twins(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]
     ]
 
 
-def _compare_trainings(named: Named) -> str:
+def _compare_trainings(named: Named) -> Markup:
     """Median errors during training, and what simple predictors reach."""
     found = select_kinds(named, "train")
     lines = [guard_drawing(run, _trace_training, name, run.data) for name, run in found]
-    svg = draw_chart(
-        lines,
-        Axis("step of training"),
-        Axis("error, median over seeds", True),
-        about="learning curves",
-    )
+    x, y = Axis("step of training"), Axis("error, median over seeds", log=True)
+    svg = draw_chart(Chart("learning curves", x, y, lines))
     rows = [
         row
         for name, run in found
         for row in guard_drawing(run, _list_training_errors, name, run.data)
     ]
-    note = (
-        "<p class='limit'>Lines are medians over seeds, on sequences kept apart.</p>" if svg else ""
-    )
-    body = (
-        svg
-        + note
-        + make_scrollable(format_table(rows, ("run", "predictor", "error"), (2,)), "trainings")
-    )
-    return format_section("What training reached", body) if found else ""
+    if not found:
+        return Markup()
+    note = format_note("Lines are medians over seeds, on sequences kept apart.")
+    table = format_table(rows, ("run", "predictor", "error"), (2,))
+    picture = (svg, note) if svg else ()
+    return format_section("What training reached", *picture, make_scrollable(table, "trainings"))
 
 
 def _trace_training(name: str, data: Mapping[str, Any]) -> Line:
@@ -221,7 +216,7 @@ def _list_training_errors(name: str, data: Mapping[str, Any]) -> list[tuple[str,
     return [(name, str(data["model_name"]), format_number(data["error"]["median"])), *simple]
 
 
-def _compare_expectations(named: Named) -> str:
+def _compare_expectations(named: Named) -> Markup:
     rows = [
         row
         for name, run in select_kinds(named, "sweep")
@@ -230,7 +225,7 @@ def _compare_expectations(named: Named) -> str:
     body = make_scrollable(
         format_table(rows, ("run", "", "expected", "measured"), (3,)), "expectations"
     )
-    return format_section("Where sweeps should land", body) if rows else ""
+    return format_section("Where sweeps should land", body) if rows else Markup()
 
 
 def _list_run_landings(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -245,14 +240,16 @@ def _list_run_landings(name: str, data: Mapping[str, Any]) -> list[tuple[str, ..
     ]
 
 
-def _show_other_records(named: Named) -> str:
-    return "".join(
-        format_section(f"{name}: what its record says", list_record_fields(run.data))
-        for name, run in select_kinds(named, "other")
+def _show_other_records(named: Named) -> Markup:
+    return join_markup(
+        *(
+            format_section(f"{name}: what its record says", list_record_fields(run.data))
+            for name, run in select_kinds(named, "other")
+        )
     )
 
 
-def _list_commands(named: Named) -> str:
+def _list_commands(named: Named) -> Markup:
     rows = [guard_drawing(run, _format_command_row, name, run) for name, run in named]
     return format_section(
         "How to reproduce",

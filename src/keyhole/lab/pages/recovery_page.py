@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import accumulate, cycle, repeat
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keyhole.claims import THEOREMS, Outcome
+from keyhole.drawing.describing import Axis, Bar, Chart, Level, name_rows
 from keyhole.drawing.html import (
-    draw_svg,
-    escape_text,
+    Markup,
+    element,
     format_command,
+    format_note,
     format_number,
     format_section,
     format_table,
+    join_markup,
 )
+from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.error_curves import draw_error_curve
 from keyhole.lab.pages.parts.head_switches import draw_heads_against_truth
 from keyhole.lab.pages.parts.portraits import draw_portrait
@@ -65,38 +70,37 @@ def draw_recovery_page(data: Mapping[str, Any], directory: Path) -> str:
         format_section("The run", format_table([*list_recovery_rows(data)])),
         _show_recovery_command(data),
     )
-    return wrap_page(str(data["verdict"]), "".join(parts))
+    return wrap_page(str(data["verdict"]), join_markup(*parts))
 
 
-def _draw_tour(data: Mapping[str, Any], directory: Path) -> str:
+def _draw_tour(data: Mapping[str, Any], directory: Path) -> Markup:
     """What the stops of a tour look like; their pages are only needed here."""
     if not data.get("stops"):
-        return ""
+        return Markup()
     # Pages of tasks load constructions, which a plain recovery need not wait for.
     from keyhole.lab.pages.tour_page import draw_stops
 
     return draw_stops(data, directory)
 
 
-def _draw_verdict(data: Mapping[str, Any]) -> str:
+def _draw_verdict(data: Mapping[str, Any]) -> Markup:
     name = str(data.get("verdict"))
     failed = name == "CLASS_REFUTED" or data.get("status") in ("BAD_ANSWER", "TARGET_FAILED")
     style, mark = ("ours", "●") if has_verified_model(data) else ("limit", "○")
     if failed:
         style, mark = ("bad", "✕")
-    badge = f'<span aria-hidden="true">{mark}</span> {escape_text(name)}'
-    question = escape_text(summaries.describe_question(recognise_kind(data), data))
-    return (
-        f'<p class="verdict {style}">{badge}</p><h1>{escape_text(data["sentence"])}</h1>'
-        f'<p class="limit">{question}</p>'
+    badge = element(
+        "p", element("span", mark, aria_hidden="true"), f" {name}", class_=f"verdict {style}"
     )
+    question = summaries.describe_question(recognise_kind(data), data)
+    return join_markup(badge, element("h1", str(data["sentence"])), format_note(question))
 
 
-def _show_counterexample(data: Mapping[str, Any]) -> str:
+def _show_counterexample(data: Mapping[str, Any]) -> Markup:
     """The refuting sequence: both answers, with enough digits to tell them apart."""
     case = data.get("counterexample")
     if case is None:
-        return ""
+        return Markup()
     answer, predicted = (
         np.ravel(np.asarray(case[k], dtype=np.float64)) for k in ("answer", "predicted")
     )
@@ -108,14 +112,14 @@ def _show_counterexample(data: Mapping[str, Any]) -> str:
     if len(order) < len(answer):
         note = f" Of {len(answer)} outputs, the {len(order)} with the largest gaps."
     where = (
-        "<p>The sequence is counterexample.tokens in record.json; ask the target again to see"
-        f" it.{note}</p>"
+        "The sequence is counterexample.tokens in record.json; ask the target again to see"
+        f" it.{note}"
     )
     title = (
         f"On a sequence of length {len(case['tokens'])} target and model differ by"
         f" {format_number(case['gap'])}"
     )
-    return format_section(title, answers + where)
+    return format_section(title, answers, element("p", where))
 
 
 def _format_apart(a: float, b: float) -> tuple[str, str, str]:
@@ -127,10 +131,10 @@ def _format_apart(a: float, b: float) -> tuple[str, str, str]:
     return f"{a:.{min(digits, 17)}g}", f"{b:.{min(digits, 17)}g}", format_number(gap)
 
 
-def _show_recovery_certificate(data: Mapping[str, Any]) -> str:
+def _show_recovery_certificate(data: Mapping[str, Any]) -> Markup:
     held = data.get("certificate")
     if held is None:
-        return ""
+        return Markup()
     rows = [
         (
             f"{part}: {c['name']}",
@@ -143,14 +147,14 @@ def _show_recovery_certificate(data: Mapping[str, Any]) -> str:
     ]
     theorem = THEOREMS.get(held["theorem"])
     outcome = Outcome[held["outcome"]]
-    said = "" if theorem is None else f"<p>{escape_text(theorem.statement)}</p>"
-    body = said + format_table(rows, ("inequality", "measured", "at most", ""), (1, 2))
+    said = "" if theorem is None else element("p", theorem.statement)
+    table = format_table(rows, ("inequality", "measured", "at most", ""), (1, 2))
     return format_section(
-        f"Certificate {held['theorem']}: {outcome.name.lower()}. {outcome.value}", body
+        f"Certificate {held['theorem']}: {outcome.name.lower()}. {outcome.value}", said, table
     )
 
 
-def _show_recovery_command(data: Mapping[str, Any]) -> str:
+def _show_recovery_command(data: Mapping[str, Any]) -> Markup:
     # Older records do not hold the budget that stopped them.
     lost = data.get("status") in ("BUDGET_SPENT", "UNCHECKED") and data.get("budget") is None
     note = "This run had a budget; add the same --budget. " if lost else ""
@@ -163,48 +167,53 @@ def _show_recovery_command(data: Mapping[str, Any]) -> str:
     )
 
 
-def _draw_query_phases(data: Mapping[str, Any]) -> str:
+def describe_query_phases(data: Mapping[str, Any]) -> Chart:
     """All phases but verification as one bar against the limit, that as a second bar."""
-    phases: dict[str, int] = dict(data["queries"].get("by_phase") or {})
-    if not phases:
-        return format_section(
-            f"{data['queries']['total']:,} queries were asked before the run stopped", ""
-        )
-    # Verification is not needed to know the weights: the limit is for learning alone.
-    verify = phases.pop("verify", 0)
+    phases, verify = _split_phases(data)
     limit = count_fewest_queries(data)
     asked = sum(phases.values())
-    # One per cent is left for the line at the right edge.
-    per_cent = 99 / max(asked, verify, limit or 0, 1)
-    starts = (per_cent * before for before in accumulate(phases.values(), initial=0))
+    bars = [
+        Bar(1.0, start, start + count, "ours", (0.45, 0.2)[k % 2], f"{name} {count:,} queries")
+        for k, ((name, count), start) in enumerate(
+            zip(phases.items(), accumulate(phases.values(), initial=0), strict=False)
+        )
+    ]
+    bars.append(Bar(0.0, 0.0, verify, "ours", 0.12, f"verify {verify:,} queries"))
+    rows = (f"to verify: {verify:,}", f"to learn: {asked:,}")
+    return Chart(
+        _title_queries(data, asked, verify, limit),
+        Axis("queries", low=0.0),
+        name_rows(rows),
+        levels=[Level(f"limit {limit:,}", limit, upright=True)] if limit else [],
+        bars=[replace(bar, label=bar.said.removesuffix(" queries")) for bar in bars],
+        width=560.0,
+        height=72.0,
+    )
+
+
+def _split_phases(data: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    """Queries to learn by phase, and those to verify."""
+    phases: dict[str, int] = dict(data["queries"].get("by_phase") or {})
+    # Verification is not needed to know the weights: the limit is for learning alone.
+    verify = phases.pop("verify", 0)
+    return phases, verify
+
+
+def _draw_query_phases(data: Mapping[str, Any]) -> Markup:
+    if not data["queries"].get("by_phase"):
+        return format_section(
+            f"{data['queries']['total']:,} queries were asked before the run stopped"
+        )
+    phases, verify = _split_phases(data)
     rows = [
         (name, f"{count:,}", _PHASES.get(name, ""))
         for name, count in (*phases.items(), ("verify", verify))
     ]
-    bars = "".join(
-        map(
-            _draw_phase_segment,
-            phases,
-            phases.values(),
-            starts,
-            repeat(per_cent),
-            repeat(18),
-            cycle((0.45, 0.2)),
-        )
-    )
-    bars += _draw_phase_segment("verify", verify, 0.0, per_cent, 90, 0.12) + (
-        _draw_limit_mark(limit, per_cent) if limit else ""
-    )
-    bars += (
-        f'<text x="0" y="12">to learn: {asked:,}</text><text x="0" y="84">to verify:'
-        f" {verify:,}</text>"
-    )
-    title = _title_queries(data, asked, verify, limit)
-    svg = draw_svg(bars, size={"width": "100%", "height": "116"}, label=title)
-    note = "" if data.get("curve") or limit is None else f"<p class='limit'>{_UNSEEN}</p>"
-    return format_section(
-        title, svg + format_table(rows, ("phase", "queries", "what for"), (1,)) + note
-    )
+    chart = describe_query_phases(data)
+    table = format_table(rows, ("phase", "queries", "what for"), (1,))
+    unseen = data.get("curve") or count_fewest_queries(data) is None
+    note = "" if unseen else format_note(_UNSEEN)
+    return format_section(chart.about, draw_chart(chart), table, note)
 
 
 def _title_queries(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:
@@ -218,33 +227,3 @@ def _title_queries(data: Mapping[str, Any], asked: int, verify: int, limit: int 
         )
     known = f"; the limit is {limit:,}" if limit is not None else ""
     return f"{asked:,} queries to learn, {verify:,} to verify{known}"
-
-
-def _draw_phase_segment(
-    name: str, count: int, start: float, per_cent: float, row: int, shade: float
-) -> str:
-    """One phase, with its name inside where it is wide enough."""
-    width = count * per_cent
-    inside = f"{name} {count:,}"
-    label = (
-        f'<text x="{start + width / 2:.2f}%" y="{row + 16}"'
-        f' text-anchor="middle">{escape_text(inside)}</text>'
-    )
-    rect = (
-        f'<rect class="phase" fill-opacity="{shade}" x="{start:.2f}%" y="{row}"'
-        f' width="{width:.2f}%" height="24"/>'
-    )
-    return (
-        f"<g><title>{escape_text(inside)}"
-        f" queries</title>{rect}{label if width > 3 * len(inside) else ''}</g>"
-    )
-
-
-def _draw_limit_mark(limit: int, per_cent: float) -> str:
-    x = limit * per_cent
-    anchor = "end" if limit * per_cent > 50 else "start"
-    line = f'<line class="dashed" x1="{x:.2f}%" x2="{x:.2f}%" y1="15" y2="51"/>'
-    label = f'<text class="quiet" x="{x:.2f}%" y="62" text-anchor="{anchor}">limit {limit:,}</text>'
-    return (
-        f"<g><title>No learner of this class can ask fewer than {limit:,}</title>{line}{label}</g>"
-    )

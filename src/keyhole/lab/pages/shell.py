@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 
-from keyhole.drawing.html import escape_text
-from keyhole.drawing.palette import PAGE_COLOURS, PICTURE_RULES, PICTURE_STYLE
+from keyhole.drawing.html import Markup, drop_styles, element
+from keyhole.drawing.palette import PAGE_COLOURS, PICTURE_RULES
 
 # A backslash at the end of a line joins it to the next: pages keep their bytes.
 _STYLE = """
@@ -54,19 +54,24 @@ show(at < 0 ? 0 : at + move in numbers ? at + move : at);
 """
 
 
-def wrap_page(title: str, body: str) -> str:
+def wrap_page(title: str, body: Markup) -> str:
     """A page around `body`; nothing is fetched, and no script runs but the one of known hash."""
     # A report may hold words of strangers: only our own script may run.
     known = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"
     )
-    look = f"{PAGE_COLOURS}{PICTURE_RULES}{_STYLE}"
-    # The page has the rules of pictures once; each picture would bring its own copy.
-    inside = body.replace(PICTURE_STYLE, "")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width"><title>keyhole: {escape_text(title)}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{look}</style>'
-        f"</head><body><main>{inside}</main><script>{_SCRIPT}</script></body></html>\n"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width"),
+        element("title", f"keyhole: {title}"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("style", Markup(f"{PAGE_COLOURS}{PICTURE_RULES}{_STYLE}")),
     )
+    # The page has the rules of pictures once; each picture would bring its own copy.
+    inside = element("main", drop_styles(body))
+    page = element(
+        "html", head, element("body", inside, element("script", Markup(_SCRIPT))), lang="en"
+    )
+    return f"<!doctype html>\n{page}\n"

@@ -8,16 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from keyhole.drawing.charts import Axis, Level, Line, Point, draw_chart
+from keyhole.drawing.describing import Axis, Chart, Level, Line, Point
 from keyhole.drawing.html import (
-    escape_text,
+    Markup,
+    element,
     format_command,
+    format_note,
     format_number,
     format_section,
     format_table,
+    join_markup,
 )
+from keyhole.drawing.svg import draw_chart
 from keyhole.errors import InvalidInput
-from keyhole.lab.pages.parts.sweep_maps import MAP_KEYS, draw_sweep_map
+from keyhole.lab.pages.parts.sweep_maps import MAP_KEYS, describe_sweep_map, draw_sweep_map
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.rows import describe_measured
 from keyhole.lab.runs.store import read_rows
@@ -57,60 +61,74 @@ def draw_sweep_run(data: Mapping[str, Any], directory: Path) -> str:
 
 def draw_sweep_page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None) -> str:
     """The page, from the record of a sweep and its rows."""
-    body = f'<p class="verdict">{escape_text(data["name"])}</p>'
-    body += f"<h1>{escape_text(data['sentence'])}</h1>"
-    body += f"<p>{escape_text(data['about'])}</p>" if data["about"] else ""
-    if figure is not None:
-        draw = draw_sweep_map if figure.get("kind") == "map" else _draw_sweep_chart
-        body += format_section(figure.get("title", "What came"), draw(rows, figure))
-    if data["expectations"]:
-        body += format_section("Where it should land", _list_expectations(data))
-    if data["failures"]:
-        body += format_section(
-            "What failed",
-            format_table(
-                [(one["key"], one["reason"]) for one in data["failures"]], ("job", "reason")
-            ),
-        )
+    head = (
+        element("p", str(data["name"]), class_="verdict"),
+        element("h1", str(data["sentence"])),
+        element("p", str(data["about"])) if data["about"] else "",
+    )
+    parts = [*head, _draw_figure(rows, figure), _list_expectations(data), _list_failures(data)]
     made = f"Seeds are fields of the jobs, in the file. {describe_versions(data)}".strip()
+    command = format_command(restore_command("sweep", data), made)
     return wrap_page(
-        data["name"],
-        body
-        + format_section(
-            "How to run it again", format_command(restore_command("sweep", data), made)
-        ),
+        str(data["name"]), join_markup(*parts, format_section("How to run it again", command))
     )
 
 
-def _list_expectations(data: Mapping[str, Any]) -> str:
+def _draw_figure(rows: Table, figure: Mapping[str, Any] | None) -> Markup:
+    if figure is None:
+        return Markup()
+    draw = draw_sweep_map if figure.get("kind") == "map" else _draw_sweep_chart
+    return format_section(str(figure.get("title", "What came")), draw(rows, figure))
+
+
+def _list_expectations(data: Mapping[str, Any]) -> Markup:
     rows = [
         ("met" if one["met"] else "missed", one["sentence"], describe_measured(one["measured"]))
         for one in data["expectations"]
     ]
-    return format_table(rows, ("", "expected", "measured"), (2,))
+    table = format_table(rows, ("", "expected", "measured"), (2,))
+    return format_section("Where it should land", table) if rows else Markup()
 
 
-def _draw_sweep_chart(rows: Table, figure: Mapping[str, Any]) -> str:
+def _list_failures(data: Mapping[str, Any]) -> Markup:
+    rows = [(one["key"], one["reason"]) for one in data["failures"]]
+    table = format_table(rows, ("job", "reason"))
+    return format_section("What failed", table) if rows else Markup()
+
+
+def describe_sweep(rows: Table, figure: Mapping[str, Any]) -> Chart | None:
+    """The picture a sweep asks for, lines or a map; None where no row has its columns."""
+    if figure.get("kind") == "map":
+        return describe_sweep_map(rows, figure)
     series = group_values(rows, figure)
-    log = figure.get("log", "")
-    x = Axis(figure.get("x_name", figure["x"]), "x" in log)
-    y = Axis(figure.get("y_name", figure["y"]), "y" in log)
-    levels: list[Level] = []
-    if "limit" in figure:
-        levels.append(Level(figure.get("limit_name", "limit"), float(figure["limit"])))
-    lines = [
-        _trace_series(name, values, k, y.log) for k, (name, values) in enumerate(series.items())
-    ]
-    caption = figure.get(
-        "caption", "Marks are medians; bars reach from the least to the largest value."
-    )
     # Known lines alone would make a picture too, but one without any result.
-    if series:
-        lines = [*trace_known_lines(rows, figure), *lines]
-    svg = draw_chart(lines, x, y, about=caption, levels=levels)
-    if not svg:
-        return "<p>No row has numbers in both columns of the figure.</p>"
-    return f"{svg}<p class='limit'>{escape_text(caption)}</p>{_tabulate_series(series, figure)}"
+    if not series:
+        return None
+    log = figure.get("log", "")
+    levels = []
+    if "limit" in figure:
+        levels = [Level(str(figure.get("limit_name", "limit")), float(figure["limit"]))]
+    lines = [
+        _trace_series(name, values, k, "y" in log)
+        for k, (name, values) in enumerate(series.items())
+    ]
+    caption = "Marks are medians; bars reach from the least to the largest value."
+    return Chart(
+        str(figure.get("caption", caption)),
+        Axis(str(figure.get("x_name", figure["x"])), "x" in log),
+        Axis(str(figure.get("y_name", figure["y"])), "y" in log),
+        [*trace_known_lines(rows, figure), *lines],
+        levels,
+    )
+
+
+def _draw_sweep_chart(rows: Table, figure: Mapping[str, Any]) -> Markup:
+    chart = describe_sweep(rows, figure)
+    svg = Markup() if chart is None else draw_chart(chart)
+    if chart is None or not svg:
+        return element("p", "No row has numbers in both columns of the figure.")
+    table = _tabulate_series(group_values(rows, figure), figure)
+    return join_markup(svg, format_note(chart.about), table)
 
 
 def group_values(rows: Table, figure: Mapping[str, Any]) -> Grouped:
@@ -177,7 +195,7 @@ def _trace_series(name: str, values: Mapping[float, list[float]], k: int, log: b
     return Line(name, _CLASSES[k % len(_CLASSES)], points)
 
 
-def _tabulate_series(series: Grouped, figure: Mapping[str, Any]) -> str:
+def _tabulate_series(series: Grouped, figure: Mapping[str, Any]) -> Markup:
     """The same numbers as a table, to read and to copy."""
     rows = [
         (

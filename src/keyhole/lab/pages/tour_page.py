@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keyhole.drawing.charts import Axis, Line, Point, draw_chart
-from keyhole.drawing.heatmaps import draw_log_marks
-from keyhole.drawing.html import draw_svg, escape_text, format_number, format_section, frame_figure
+from keyhole.drawing.describing import Axis, Chart, Line, Point
+from keyhole.drawing.html import (
+    Markup,
+    caption_picture,
+    element,
+    format_note,
+    format_number,
+    format_section,
+    frame_figure,
+    join_markup,
+    join_pictures,
+)
+from keyhole.drawing.log_marks import describe_log_marks
+from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages import bound_page, build_page, twins_page
+from keyhole.lab.pages.parts.conversations import draw_conversation
 from keyhole.lab.runs.reading import SavedRun, read_run
 from keyhole.models import AbsAffine, ReluNet, load
 
 Stops = Sequence[Mapping[str, Any]]
 
 
-def draw_stops(data: Mapping[str, Any], directory: Path) -> str:
+def draw_stops(data: Mapping[str, Any], directory: Path) -> Markup:
     """Sections for every stop; a stop whose files are gone keeps its sentence."""
     every: Stops = data["stops"]
     runs = [
@@ -26,11 +38,11 @@ def draw_stops(data: Mapping[str, Any], directory: Path) -> str:
         for stop in every
         if _has_record(stop, directory)
     ]
-    return (
-        _list_stops(every)
-        + _draw_stop_costs(every)
-        + _draw_recovered_networks(every, directory)
-        + "".join(_draw_stop_picture(run) for run in runs)
+    return join_markup(
+        _list_stops(every),
+        _draw_stop_costs(every),
+        *_draw_recovered_networks(every, directory),
+        *map(_draw_stop_picture, runs),
     )
 
 
@@ -38,19 +50,17 @@ def _has_record(stop: Mapping[str, Any], directory: Path) -> bool:
     return bool(stop.get("run")) and (directory / str(stop["run"]) / "record.json").is_file()
 
 
-def _list_stops(every: Stops) -> str:
-    rows = "".join(f"<li>{escape_text(stop['sentence'])}</li>" for stop in every)
-    return format_section(
-        f"The tour: {len(every)} further stops, each with its figure and its limit",
-        f"<ul>{rows}</ul>",
-    )
+def _list_stops(every: Stops) -> Markup:
+    rows = (element("li", str(stop["sentence"])) for stop in every)
+    title = f"The tour: {len(every)} further stops, each with its figure and its limit"
+    return format_section(title, element("ul", *rows))
 
 
-def _draw_stop_costs(every: Stops) -> str:
+def _draw_stop_costs(every: Stops) -> Markup:
     """Queries of each recovery against its limit, on log scales."""
     asked = [stop for stop in every if stop.get("queries") and stop.get("limit")]
     if not asked:
-        return ""
+        return Markup()
     points = [
         Point(s["limit"], s["queries"], f"{s['name']}: {s['queries']:,} of {s['limit']:,}")
         for s in asked
@@ -58,7 +68,7 @@ def _draw_stop_costs(every: Stops) -> str:
     # The line on which queries equal their limit, as long as the marks reach.
     ends = (min(p.x for p in points), max(p.x for p in points))
     lines = [
-        Line("queries = limit", "limit", [Point(x, x, "queries = limit") for x in ends]),
+        Line("queries = limit", "limit", [Point(x, x) for x in ends], marked=False),
         *(
             Line(str(s["name"]).split(",")[0], "ours", [p])
             for s, p in zip(asked, points, strict=True)
@@ -76,48 +86,49 @@ def _draw_stop_costs(every: Stops) -> str:
         " 40 make a number."
     )
     return format_section(
-        title, draw_chart(lines, x, y, about=title) + f"<p class='limit'>{note}</p>"
+        title, draw_chart(Chart(title, x, y, lines, width=640.0, height=330.0)), format_note(note)
     )
 
 
-def _draw_recovered_networks(every: Stops, directory: Path) -> str:
+def _draw_recovered_networks(every: Stops, directory: Path) -> Iterator[Markup]:
     """Jumps of slope of a hidden network, true and recovered, after sorting."""
-    drawn = ""
     for stop in every:
         files = [directory / str(stop[name]) for name in ("truth", "model") if stop.get(name)]
         # A page can be moved without the models of its stops.
         if len(files) == 2 and all(file.is_file() for file in files):
             truth, found = (load(file) for file in files)
             if isinstance(truth, ReluNet) and isinstance(found, AbsAffine):
-                drawn += _draw_slope_jumps(stop, truth.normal_form(), found)
-    return drawn
+                yield _draw_slope_jumps(stop, truth.normal_form(), found)
 
 
-def _draw_slope_jumps(stop: Mapping[str, Any], truth: AbsAffine, found: AbsAffine) -> str:
+def _draw_slope_jumps(stop: Mapping[str, Any], truth: AbsAffine, found: AbsAffine) -> Markup:
     sizes = {
         kind: np.sort(np.linalg.norm(net.D, axis=1))[::-1]
         for kind, net in (("truth", truth), ("ours", found))
     }
-    marks = draw_log_marks("jump of slope at unit", "jump of slope |D|, log scale", sizes)
-    svg = draw_svg(marks, size={"viewBox": "0 0 290 250"}, label="jumps of slope of hidden units")
+    chart = describe_log_marks(
+        "jumps of slope of hidden units",
+        "jump of slope at unit",
+        "jump of slope |D|, log scale",
+        sizes,
+    )
     note = "○ true, ● recovered; a unit shows in answers by the jump of slope where it switches"
-    figure = frame_figure(svg, f"<b>jumps of slope</b>: {note}")
+    figure = frame_figure(draw_chart(chart), caption_picture("jumps of slope", note))
     name = str(stop["name"])
     title = (
         f"{name[0].upper()}{name[1:]}: {format_number(stop['distance'])} from the truth, whatever"
         " the order of units"
     )
-    return format_section(title, f'<div class="pictures">{figure}</div>')
+    return format_section(title, join_pictures(figure))
 
 
-def _draw_stop_picture(run: SavedRun) -> str:
+def _draw_stop_picture(run: SavedRun) -> Markup:
     """The picture a run of the tour is known by."""
     if run.kind == "twins":
         return twins_page.draw_first_twin(run.data, run.directory)
     if run.kind == "build":
         return build_page.draw_attention_pictures(run.data["task"], run.directory, tables=False)
     if run.kind == "bound":
-        return bound_page.draw_plane(run.data) + bound_page.draw_conversation(
-            run.data.get("conversation")
-        )
-    return ""
+        talk = draw_conversation(run.data.get("conversation"))
+        return join_markup(bound_page.draw_plane(run.data), talk)
+    return Markup()

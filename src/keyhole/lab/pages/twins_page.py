@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,22 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector, rms
 from keyhole.claims import THEOREMS
-from keyhole.drawing.heatmaps import SCORES, SHAPES, Axes, average_blocks, draw_signed_heatmap
+from keyhole.drawing.describing import SCORES, Axes, Axis, Chart, Line, Point, name_rows
+from keyhole.drawing.heatmaps import average_blocks, draw_signed_heatmap
 from keyhole.drawing.html import (
     Markup,
-    draw_svg,
+    caption_picture,
     element,
     format_command,
+    format_note,
     format_number,
     format_section,
     format_table,
     frame_figure,
     join_markup,
-    make_scrollable,
+    join_pictures,
 )
+from keyhole.drawing.svg import draw_chart
 from keyhole.errors import InvalidInput
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.rows import describe_distances
@@ -34,7 +36,6 @@ from keyhole.models import Factored, Head, MultiHead, load
 _PIXELS = 32
 _LENGTHS, _EACH = range(1, 17), 3  # sequences whose answers are shown
 _ROWS = 8  # parts of the parameters that are shown of one twin
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 950, 24, 220
 
 _ABOUT = {
     "ORDER": "The order of the heads",
@@ -73,7 +74,7 @@ def draw_twins_page(data: Mapping[str, Any], directory: Path) -> str:
     ]
     head = (
         element("h1", str(data["sentence"])),
-        element("p", describe_question("twins", data), class_="limit"),
+        format_note(describe_question("twins", data)),
         element("p", _INTRO) if parts else "",
     )
     foot = (_show_twins_certificate(data), _show_twins_command(data))
@@ -173,7 +174,7 @@ def _draw_three_matrices(
         )
         for owner, x in zip((*owners, "difference"), matrices, strict=True)
     ]
-    return element("div", *figures, class_="pictures")
+    return join_pictures(*figures)
 
 
 def _draw_both_answers(
@@ -191,59 +192,61 @@ def _draw_both_answers(
     caption = f"○ model, ● twin: every dot lies inside its circle; {said}"
     if model.outputs > 1:
         caption += f"; output 1 of {model.outputs:,} is drawn, the difference is over all"
-    marks = _plot_both_answers(mine[order, 0], theirs[order, 0], [lengths[k] for k in order])
-    size = {"viewBox": "0 0 960 250", "style": "min-width:42rem"}
-    svg = make_scrollable(draw_svg(marks, size=size, label=f"answers of both: {said}"), "answers")
-    return frame_figure(svg, join_markup(element("b", "Answers"), f": {caption}"), width="100%")
+    chart = _describe_answers(mine[order, 0], theirs[order, 0], [lengths[k] for k in order], said)
+    return frame_figure(draw_chart(chart), caption_picture("Answers", caption), width="100%")
 
 
-def _plot_both_answers(mine: Vector, theirs: Vector, lengths: Sequence[int]) -> Markup:
-    ticks = _choose_round_ticks(
-        float(min(mine.min(), theirs.min())), float(max(mine.max(), theirs.max()))
-    )
-    low, high = ticks[0], ticks[-1]
-    parts = [element("text", "answer f(X)", class_="quiet", x=_LEFT, y=10)]
-    for tick in ticks:
-        y = _place_answer(tick, low, high)
-        height = f"{y:.1f}"
-        parts.append(element("line", class_="rule", x1=_LEFT, x2=_RIGHT, y1=height, y2=height))
-        at = {"x": f"{_LEFT - 6}", "y": f"{y + 4:.1f}", "text-anchor": "end"}
-        parts.append(element("text", format_number(tick), class_="quiet", **at))
-    for k, (a, b, length) in enumerate(
-        zip(map(float, mine), map(float, theirs), lengths, strict=True)
-    ):
-        x = _LEFT + (_RIGHT - _LEFT) * (k + 0.5) / len(mine)
-        about = (
-            f"{length} tokens: {format_number(a)} and {format_number(b)}, apart by"
-            f" {format_number(abs(a - b))}"
-        )
-        marks = (
-            element(
-                "path",
-                class_=kind,
-                d=f"M{x:.1f} {_place_answer(value, low, high):.1f}{SHAPES[kind]}",
-            )
-            for kind, value in (("truth", a), ("ours", b))
-        )
-        parts.append(element("g", element("title", about), *marks))
-    middle = {"x": f"{(_LEFT + _RIGHT) / 2}", "y": "244", "text-anchor": "middle"}
-    name = element("text", "sequence X, by its answer", class_="quiet", **middle)
-    return join_markup(*parts, name)
-
-
-def _choose_round_ticks(low: float, high: float) -> list[float]:
-    """Three to seven round numbers around an interval."""
-    span = (high - low) or abs(high) or 1.0
-    power = 10.0 ** math.floor(math.log10(span / 4))
-    # At most five steps across the interval.
-    step = next(power * k for k in (1, 2, 5, 10) if span / (power * k) <= 5)
-    return [
-        step * k for k in range(math.floor(low / step), math.ceil(high / step) + 1 + (low == high))
+def _describe_answers(mine: Vector, theirs: Vector, lengths: Sequence[int], said: str) -> Chart:
+    both = [(float(a), float(b)) for a, b in zip(mine, theirs, strict=True)]
+    told = [
+        f"{length} tokens: {format_number(a)} and {format_number(b)}, apart by"
+        f" {format_number(abs(a - b))}"
+        for (a, b), length in zip(both, lengths, strict=True)
     ]
+    lines = [
+        Line(
+            "",
+            kind,
+            [Point(k, pair[side], told[k]) for k, pair in enumerate(both)],
+            joined=False,
+        )
+        for side, kind in enumerate(("truth", "ours"))
+    ]
+    return Chart(
+        f"answers of both: {said}",
+        Axis("sequence X, by its answer", ticks=()),
+        Axis("answer f(X)"),
+        lines,
+        width=840.0,
+        height=196.0,
+    )
 
 
-def _place_answer(value: float, low: float, high: float) -> float:
-    return _TOP + (_BOTTOM - _TOP) * (high - value) / (high - low)
+def describe_twins(data: Mapping[str, Any]) -> Chart:
+    """How far parameters and answers of each twin are from the model's."""
+    rows = list(reversed(data["twins"]))
+    # Rounding below this is the same as none.
+    least = 1e-17
+    parts = (("parameters", "truth", "parameters_differ"), ("answers", "ours", "answers_differ"))
+    lines = [
+        Line(
+            "",
+            kind,
+            [
+                Point(max(row[key], least), k, label=name if k == len(rows) - 1 else "")
+                for k, row in enumerate(rows)
+            ],
+            joined=False,
+        )
+        for name, kind, key in parts
+    ]
+    return Chart(
+        "parameters that differ, answers that do not",
+        Axis("relative difference of model and twin", log=True),
+        name_rows([str(row["symmetry"]).lower() for row in rows]),
+        lines,
+        height=36.0 * len(rows),
+    )
 
 
 def _show_twins_certificate(data: Mapping[str, Any]) -> Markup:

@@ -1,5 +1,6 @@
 """Figures for papers: written as files, equal for equal runs, and never replaced."""
 
+import itertools
 import json
 import shutil
 import sys
@@ -9,8 +10,11 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import ReportJob
+from keyhole.lab.pages.figures import paper_figures
+from keyhole.lab.pages.figures.figure_painter import paint_sheet
 from keyhole.lab.running import run_job
-from support.run_records import EVIL, KINDS
+from keyhole.lab.runs.reading import read_run
+from support.run_records import EVIL, KINDS, TRAINED
 
 PLOTS = {
     "learn": ("recovery", "queries"),
@@ -69,3 +73,23 @@ def test_without_matplotlib_a_sentence_says_how_to_get_it(runs, tmp_path, monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InvalidInput, match=r"pip install 'keyhole\[figures\]'"):
         run_job(ReportJob((runs["learn"],), out=str(tmp_path), figures=True))
+
+
+@pytest.mark.parametrize("name", [*KINDS, "train"])
+def test_labels_of_figures_keep_apart_as_matplotlib_draws_them(runs, tmp_path, name):
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
+    (tmp_path / "record.json").write_text(json.dumps(TRAINED))
+    run = read_run(str(tmp_path) if name == "train" else runs[name])
+    for describe in paper_figures._SHEETS[run.kind].values():
+        if (sheet := describe(run)) is None:
+            continue
+        figure = paint_sheet(sheet)
+        renderer = agg.FigureCanvasAgg(figure).get_renderer()
+        boxes = [text.get_window_extent(renderer) for text in figure.axes[0].texts]
+        assert len(boxes) > 5
+        whole = figure.bbox
+        assert all(
+            whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1
+            for box in boxes
+        )
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))

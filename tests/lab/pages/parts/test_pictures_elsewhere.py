@@ -7,6 +7,7 @@ import pytest
 
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.drawing.heatmaps import draw_error_heatmap, draw_signed_heatmap
+from keyhole.drawing.html import join_markup
 from keyhole.lab.pages.parts.task_pictures import Asked, draw_keys_and_face, draw_match_circle
 from keyhole.lab.pages.shell import wrap_page
 from support.browsers import CHROMIUM, launch
@@ -123,7 +124,8 @@ def test_a_drawing_changes_nothing_around_it(sheet):
 )
 def test_a_page_of_ours_is_light_or_dark_as_the_system_prefers(sheet, scheme, ink, ground):
     page = sheet(
-        wrap_page("a page", draw_signed_heatmap("W", W) + draw_match_circle(10, RING)), scheme
+        wrap_page("a page", join_markup(draw_signed_heatmap("W", W), draw_match_circle(10, RING))),
+        scheme,
     )
     assert look(page, "body", "background-color") == ground
     assert look(page, "svg text:not([class])", "fill") == ink
@@ -132,6 +134,6 @@ def test_a_page_of_ours_is_light_or_dark_as_the_system_prefers(sheet, scheme, in
 
 
 def test_a_page_of_ours_states_how_pictures_look_once():
-    pictures = draw_signed_heatmap("W", W) + draw_match_circle(10, RING)
+    pictures = join_markup(draw_signed_heatmap("W", W), draw_match_circle(10, RING))
     assert pictures.count("<style>") == 2
     assert wrap_page("a page", pictures).count("<style>") == 1

@@ -37,7 +37,6 @@ def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
     )  # half-way between the middles of the second and third of three
     drawn = draw_sweep_map(rows, figure)
     assert drawn.count("<title>") == 6
-    assert re.search(
-        r'class="dashed" [^>]* points="[\d.]+,[\d.]+ [\d.]+,[\d.]+"', drawn
-    )  # what lies outside is left out
+    # what lies outside is left out
+    assert re.search(r'class="line limit" [^>]* d="M[\d.]+ [\d.]+L[\d.]+ [\d.]+"/>', drawn)
     assert "No row" in draw_sweep_map(rows, figure | {"value": "nothing"})

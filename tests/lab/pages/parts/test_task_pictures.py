@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
-from keyhole.lab.pages import bound_page
+from keyhole.lab.pages.parts.conversations import draw_conversation
 from keyhole.lab.pages.parts.task_pictures import (
     Asked,
     draw_keys_and_face,
@@ -30,10 +30,10 @@ def test_the_circle_lights_the_place_opposite_and_names_who_stands_there():
     turn = 2 * np.pi * 3 / 10
     place = (
         f'<circle class="truth" cx="{170 + 118 * np.cos(turn):.1f}"'
-        f' cy="{172 - 118 * np.sin(turn):.1f}" r="11">'
+        f' cy="{172 - 118 * np.sin(turn):.1f}" r="11"/>'
     )
     assert place in drawn
-    assert re.findall(r'<rect class="ours" x="740" y="[\d.]+" width="([\d.]+)"', drawn) == [
+    assert re.findall(r'<rect class="patch ours" x="740.0" y="[\d.]+" width="([\d.]+)"', drawn) == [
         "0.0",
         "80.0",
         "0.0",
@@ -56,13 +56,15 @@ def test_a_slice_has_a_cell_per_pair_the_sums_of_its_sides_and_a_triangle_for_ea
     weights[1, 3] = weights[3, 1] = 0.3
     weights[2, 2] = 0.4
     drawn = draw_pair_slices([row(weights)], 10)
-    assert drawn.count("<rect style=") == 16
+    assert drawn.count('<rect class="cell"') == 16
     right = [
         float(w)
-        for w in re.findall(r'<rect class="ours" x="216" y="[\d.]+" width="([\d.]+)"', drawn)
+        for w in re.findall(
+            r'<rect class="patch ours" x="216.0" y="[\d.]+" width="([\d.]+)"', drawn
+        )
     ]
     np.testing.assert_allclose(right, 40 * weights.sum(axis=1), atol=0.05)
-    below = [float(h) for h in re.findall(r'y="180" width="[\d.]+" height="([\d.]+)"', drawn)]
+    below = [float(h) for h in re.findall(r'y="180.0" width="[\d.]+" height="([\d.]+)"', drawn)]
     np.testing.assert_allclose(below, 28 * weights.sum(axis=0), atol=0.05)
     assert sorted(re.findall(r"<title>([^<]*): (0\.\d\d)</title>", drawn))[-2:] == [
         ("1: 3 and 3: 3", "0.60"),
@@ -108,13 +110,12 @@ def test_a_conversation_shows_what_was_sent_beside_the_bound():
         "numbers": 4,
         "bits": 64,
     }
-    drawn = bound_page.draw_conversation(
+    drawn = draw_conversation(
         {"messages": [message, message], "each": 16, "needed": 8, "deviation": 0.0}
     )
     assert "128 sent" in drawn
     assert "lower bound 8" in drawn
-    width = float(
-        re.search(r'fill-opacity: .5" x="140" y="[\d.]+" width="([\d.]+)"', drawn).group(1)
-    )
-    place = float(re.search(r'd="M([\d.]+) [\d.]+v32"', drawn).group(1)) - 140
+    bar = re.search(r'"patch built" [^>]*x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn)
+    start, width = map(float, bar.groups())
+    place = float(re.search(r'class="dashed" fill="none" d="M([\d.]+) ', drawn).group(1)) - start
     assert width / place == pytest.approx(np.log2(128) / np.log2(8), rel=1e-3)

@@ -10,8 +10,20 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Vector
 from keyhole.claims import Verdict
-from keyhole.drawing.heatmaps import Axes, draw_log_marks, draw_signed_heatmap
-from keyhole.drawing.html import draw_svg, escape_text, format_number, format_section, frame_figure
+from keyhole.drawing.describing import Axes
+from keyhole.drawing.heatmaps import draw_signed_heatmap
+from keyhole.drawing.html import (
+    Markup,
+    caption_picture,
+    element,
+    format_number,
+    format_section,
+    frame_figure,
+    join_markup,
+    join_pictures,
+)
+from keyhole.drawing.log_marks import describe_log_marks
+from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.head_switches import draw_half_circle
 from keyhole.lab.pages.parts.recovered_matrices import draw_recovered_matrices, has_verified_model
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, load
@@ -22,7 +34,7 @@ _READOUT = Axes("output", "token coordinate i")
 _NORMALS = Axes("hidden unit", "token coordinate i")
 
 
-def draw_portrait(data: Mapping[str, Any], directory: Path) -> str:
+def draw_portrait(data: Mapping[str, Any], directory: Path) -> Markup:
     """Pictures of the model of a run; nothing where there is none."""
     path = directory / "model.safetensors"
     model = load(path) if data.get("model") is not None and path.is_file() else None
@@ -30,9 +42,11 @@ def draw_portrait(data: Mapping[str, Any], directory: Path) -> str:
     return draw_recovered_matrices(data, directory) if draw is None else draw(data, model)
 
 
-def draw_one_layer_portrait(data: Mapping[str, Any], model: OneLayer) -> str:
+def draw_one_layer_portrait(data: Mapping[str, Any], model: OneLayer) -> Markup:
     """The attention, then the network."""
-    return _draw_front_attention(data, model.head) + draw_network_portrait(data, model.net)
+    return join_markup(
+        _draw_front_attention(data, model.head), draw_network_portrait(data, model.net)
+    )
 
 
 def _describe_standing(data: Mapping[str, Any]) -> str:
@@ -44,7 +58,7 @@ def _describe_standing(data: Mapping[str, Any]) -> str:
     return "as fitted, not verified"
 
 
-def draw_heads_portrait(data: Mapping[str, Any], model: MultiHead) -> str:
+def draw_heads_portrait(data: Mapping[str, Any], model: MultiHead) -> Markup:
     """One row per head, W and V, and the sizes of all heads."""
     count = len(model.W)
     title = (
@@ -52,13 +66,14 @@ def draw_heads_portrait(data: Mapping[str, Any], model: MultiHead) -> str:
         " their order means nothing"
     )
     if not count:
-        return format_section(title, "<p>There is nothing to draw.</p>")
+        return format_section(title, element("p", "There is nothing to draw."))
     rows = [
         _draw_head_row(k, W, V)
         for k, (W, V) in enumerate(zip(model.W[:_HEADS], model.V, strict=False), start=1)
     ]
     if count > _HEADS:
-        rows.append(f"<p>The first {_HEADS} of {count:,} heads are drawn; sizes are of all.</p>")
+        note = f"The first {_HEADS} of {count:,} heads are drawn; sizes are of all."
+        rows.append(element("p", note))
     sizes = [
         _draw_log_sizes(
             data,
@@ -69,33 +84,33 @@ def draw_heads_portrait(data: Mapping[str, Any], model: MultiHead) -> str:
         for name, part in (("W", model.W), ("V", model.V))
     ]
     spectra = _draw_spectra(data, "of all heads", [np.asarray(W) for W in model.W])
-    pictures = "".join(rows) + _join_pictures(*sizes, spectra)
-    return format_section(title, pictures) + draw_half_circle(data)
+    heads = format_section(title, *rows, join_pictures(*sizes, spectra))
+    return join_markup(heads, draw_half_circle(data))
 
 
-def _draw_head_row(k: int, W: Matrix, V: Matrix) -> str:
+def _draw_head_row(k: int, W: Matrix, V: Matrix) -> Markup:
     size_W, size_V = (format_number(float(np.linalg.norm(part))) for part in (W, V))
-    return _join_pictures(
+    return join_pictures(
         draw_signed_heatmap(f"W of head {k}, of norm {size_W}", W),
         draw_signed_heatmap(f"V of head {k}, of norm {size_V}", V.T, name="V", axes=_READOUT),
     )
 
 
-def _draw_front_attention(data: Mapping[str, Any], head: Head) -> str:
+def _draw_front_attention(data: Mapping[str, Any], head: Head) -> Markup:
     W = np.asarray(head.W)
     title = (
         f"The attention before the network: W, {len(W):,} x {len(W):,}, {_describe_standing(data)}"
     )
     return format_section(
-        title, _join_pictures(draw_signed_heatmap("W", W), _draw_spectra(data, "of W", [W]))
+        title, join_pictures(draw_signed_heatmap("W", W), _draw_spectra(data, "of W", [W]))
     )
 
 
-def draw_network_portrait(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> str:
+def draw_network_portrait(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> Markup:
     """Hidden units by the size of their jump: jumps of slope, offsets from the origin, normals."""
     # Smooth units do not bend at a place: there is no normal form to draw.
     if isinstance(net, ReluNet) and net.activation != "relu":
-        return ""
+        return Markup()
     form = net.normal_form() if isinstance(net, ReluNet) else net
     count = len(form.t)
     title = (
@@ -103,7 +118,7 @@ def draw_network_portrait(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> 
         " order means nothing"
     )
     if not count:
-        return format_section(title, "<p>It is affine: there is no bend to draw.</p>")
+        return format_section(title, element("p", "It is affine: there is no bend to draw."))
     jumps = np.linalg.norm(form.D, axis=1)
     # Answers do not determine the order of units; sorted ones can be compared.
     order = np.argsort(-jumps, kind="stable")
@@ -121,28 +136,24 @@ def draw_network_portrait(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> 
             "normals n of the hidden units", form.n[order], name="n", axes=_NORMALS
         ),
     )
-    return format_section(
-        title,
-        _join_pictures(*figures)
-        + "<p>Units are numbered by their jump of slope, largest first.</p>",
-    )
+    note = "Units are numbered by their jump of slope, largest first."
+    return format_section(title, join_pictures(*figures), element("p", note))
 
 
 def _draw_log_sizes(
     data: Mapping[str, Any], name: str, said: str, values: Vector | list[float]
-) -> str:
+) -> Markup:
     """Sizes on a log scale, one mark each."""
     sizes = np.asarray(values, dtype=np.float64)
     if not sizes.any():
-        return ""
+        return Markup()
     kind = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
     note = f"from {format_number(float(sizes.min()))} to {format_number(float(sizes.max()))}"
-    marks = draw_log_marks(name, said, {kind: sizes})
-    svg = draw_svg(marks, size={"viewBox": "0 0 290 250"}, label=f"{said}, {note}")
-    return frame_figure(svg, f"<b>{escape_text(said.removesuffix(', log scale'))}</b>: {note}")
+    chart = describe_log_marks(f"{said}, {note}", name, said, {kind: sizes})
+    return frame_figure(draw_chart(chart), caption_picture(said.removesuffix(", log scale"), note))
 
 
-def _draw_spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> str:
+def _draw_spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> Markup:
     """Singular values, those of all matrices together, largest first."""
     # A fit that failed may hold infinities, which have no singular values.
     fine = [W for W in several if np.isfinite(W).all()]
@@ -152,7 +163,3 @@ def _draw_spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) ->
     return _draw_log_sizes(
         data, f"singular value {whose}", f"singular values {whose}, log scale", values
     )
-
-
-def _join_pictures(*figures: str) -> str:
-    return f'<div class="pictures">{"".join(figures)}</div>'

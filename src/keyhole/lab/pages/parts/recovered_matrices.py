@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,19 @@ import numpy as np
 
 from keyhole._arrays import Vector
 from keyhole.claims import Verdict
-from keyhole.drawing.heatmaps import draw_error_heatmap, draw_log_marks, draw_signed_heatmap
-from keyhole.drawing.html import draw_svg, format_number, format_section, frame_figure
+from keyhole.drawing.describing import Chart, Heatmap, Sheet
+from keyhole.drawing.heatmaps import describe_errors, describe_signed_matrix, draw_heatmap
+from keyhole.drawing.html import (
+    Markup,
+    caption_picture,
+    element,
+    format_number,
+    format_section,
+    frame_figure,
+    join_pictures,
+)
+from keyhole.drawing.log_marks import describe_log_marks
+from keyhole.drawing.svg import draw_chart
 from keyhole.models import Factored, Head, load
 
 
@@ -20,35 +31,41 @@ def _load_head(path: Path) -> Head | None:
     return model if isinstance(model, Head) else None
 
 
-def draw_recovered_matrices(data: Mapping[str, Any], directory: Path) -> str:
+def draw_recovered_matrices(data: Mapping[str, Any], directory: Path) -> Markup:
     """The recovered W, beside the true one where that is known, and its singular values."""
+    held = describe_recovery(data, directory)
+    if held is None:
+        return Markup()
+    if not held.panels:
+        nothing = "Every entry of it is zero: there is nothing to draw."
+        return format_section(held.title, element("p", nothing))
+    figures = [
+        draw_heatmap(panel) if isinstance(panel, Heatmap) else _draw_spectrum(panel)
+        for panel in held.panels
+    ]
+    return format_section(held.title, join_pictures(*figures))
+
+
+def describe_recovery(data: Mapping[str, Any], directory: Path) -> Sheet | None:
+    """True W, recovered W, their difference and singular values, as far as they are known."""
     found = _load_head(directory / "model.safetensors") if data.get("model") is not None else None
     if found is None:
-        return ""
+        return None
     # A truth file counts only where the run itself was measured against it.
     truth = _load_head(directory / "truth.safetensors") if "distance" in data else None
     name = _NAMES.get(str(data.get("verdict")), "W as fitted, not verified")
+    title = f"{name[0].upper()}{name[1:]}"
     W = np.asarray(found.W)
     if not W.any():
-        return format_section(
-            f"{name[0].upper()}{name[1:]}",
-            "<p>Every entry of it is zero: there is nothing to draw.</p>",
-        )
-    figures = [draw_signed_heatmap(name, W), _draw_spectrum(data, found, truth)]
-    title = (
-        f"{name[0].upper()}{name[1:]}: {len(W):,} x {len(W):,}, of rank"
-        f" {data.get('rank') or 'not known'}"
-    )
+        return Sheet(title, ())
+    title += f": {len(W):,} x {len(W):,}, of rank {data.get('rank') or 'not known'}"
+    panels: list[Chart | Heatmap] = [describe_signed_matrix(name, W)]
     if truth is not None:
         T = np.asarray(truth.W)
-        figures = [
-            draw_signed_heatmap("true W", T),
-            figures[0],
-            draw_error_heatmap(W - T, float(np.abs(T).max())),
-            figures[1],
-        ]
+        panels.insert(0, describe_signed_matrix("true W", T))
+        panels.append(describe_errors(W - T, float(np.abs(T).max())))
         title += f"; the true W is {format_number(float(np.abs(W - T).max()))} away at most"
-    return format_section(title, f'<div class="pictures">{"".join(figures)}</div>')
+    return Sheet(title, (*panels, *_describe_spectrum(data, found, truth)))
 
 
 def singular_values(head: Head | None) -> Vector:
@@ -63,28 +80,34 @@ def singular_values(head: Head | None) -> Vector:
     return np.asarray(np.linalg.svd(W, compute_uv=False), dtype=np.float64) if easy else np.empty(0)
 
 
-def _draw_spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> str:
+def _describe_spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> Iterator[Chart]:
     """Singular values on a log scale: truth as circles, recovered filled, refuted crossed."""
     style = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
     true, values = singular_values(truth), singular_values(found)
     count = max(len(true), len(values))
     if not np.append(true, values).any():
-        return ""
-    marks = draw_log_marks(
-        "singular value", "singular value σ, log scale", {"truth": true, style: values}
-    )
+        return
     note = f"rank {data['rank']}" if data.get("rank") is not None else "rank not measured"
     note += f"; the other {found.width - count:,} are zero" if count < found.width else ""
     note += (
         "; ✕ nearest single head"
         if style == "bad"
-        else "; ● recovered"
+        else "; ● recovered"
         if has_verified_model(data)
-        else "; ● as fitted"
+        else "; ● as fitted"
     )
-    note += ", ○ truth" if len(true) else ""
-    svg = draw_svg(marks, size={"viewBox": "0 0 290 250"}, label=f"singular values of W, {note}")
-    return frame_figure(svg, f"<b>singular values of W</b>: {note}")
+    note += ", ○ truth" if len(true) else ""
+    yield describe_log_marks(
+        f"{_SPECTRUM}: {note}",
+        "singular value",
+        "singular value σ, log scale",
+        {"truth": true, style: values},
+    )
+
+
+def _draw_spectrum(chart: Chart) -> Markup:
+    note = chart.about.removeprefix(f"{_SPECTRUM}: ")
+    return frame_figure(draw_chart(chart), caption_picture(_SPECTRUM, note))
 
 
 def has_verified_model(data: Mapping[str, Any]) -> bool:
@@ -94,6 +117,7 @@ def has_verified_model(data: Mapping[str, Any]) -> bool:
 
 # Singular values of a wider dense matrix would take longer than the page is worth.
 _DENSE = 1024
+_SPECTRUM = "singular values of W"
 _NAMES = {
     "EXACT": "recovered W",
     "WITHIN_TOLERANCE": "recovered W, within the declared imperfection",

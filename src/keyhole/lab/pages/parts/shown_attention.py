@@ -9,6 +9,7 @@ import numpy as np
 from keyhole._arrays import Matrix, softmax
 from keyhole.constructions.matching.waves import Angles
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
+from keyhole.drawing.html import Markup
 from keyhole.lab.pages.parts.task_pictures import (
     Asked,
     draw_keys_and_face,
@@ -34,28 +35,28 @@ class Shown(NamedTuple):
     order: int
 
 
-def draw_average_picture(shown: Shown) -> str:
+def draw_average_picture(shown: Shown) -> Markup:
     """Keys, and the face that the first token's set is."""
     phi = shown.block.map
     if not isinstance(phi, SetQueries):
-        return ""
+        return Markup()
     return draw_keys_and_face(
         phi, [int(i) for i in shown.X[0, phi.dimension : phi.dimension + phi.q]]
     )
 
 
-def draw_match_picture(shown: Shown) -> str:
+def draw_match_picture(shown: Shown) -> Markup:
     """The circle of pairs, or slices and triangles of third order."""
     phi = shown.block.map
     if not isinstance(phi, Angles) or shown.order > 3:
-        return ""
+        return Markup()
     rows = _list_asking_tokens(shown)
     blank = shown.block.blank is not None
     # The token that leaves the blank one least shows the match that the circle is about.
     if shown.order == 2 and blank:
         return draw_match_circle(phi.modulus, min(rows, key=lambda row: float(row.weights[0])))
     if shown.order == 2:
-        return ""
+        return Markup()
     return draw_pair_slices(_choose_asking_tokens(rows, blank), phi.modulus)
 
 

@@ -8,20 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keyhole.drawing.heatmaps import colour_of
+from keyhole.drawing.describing import Axis, Cell, Chart, Line, Point
 from keyhole.drawing.html import (
-    draw_svg,
-    escape_text,
+    Markup,
+    element,
     format_number,
     format_table,
     frame_figure,
-    make_scrollable,
+    join_markup,
 )
-from keyhole.drawing.palette import LIGHT
+from keyhole.drawing.svg import draw_chart
 from keyhole.lab.runs.tables import Table
 
 MAP_KEYS = {"value", "value_name", "value_equals", "value_at_most", "boundary", "boundary_name"}
-_LEFT, _TOP, _RIGHT, _BOTTOM = 70.0, 16.0, 540.0, 294.0
 
 
 class Cells(NamedTuple):
@@ -96,41 +95,63 @@ def trace_theory(figure: Mapping[str, Any], held: Cells) -> list[tuple[float, fl
     return [(place_value(held.x, x), place_value(held.y, y)) for x, y in inside]
 
 
-def draw_sweep_map(rows: Table, figure: Mapping[str, Any]) -> str:
-    """The map, with every cell's number on hover, and its caption."""
+def describe_sweep_map(rows: Table, figure: Mapping[str, Any]) -> Chart | None:
+    """The map, with every cell's number on hover; None where no row has all three columns."""
     held = measure_cells(rows, figure)
     if held is None:
-        return "<p>No row has all three columns of the map.</p>"
-    width, height = (_RIGHT - _LEFT) / len(held.x), (_BOTTOM - _TOP) / len(held.y)
-    drawn = ""
-    for (x, y), z in held.z.items():
-        at = (
-            f'x="{_LEFT + width * held.x.index(x):.1f}"'
-            f' y="{_BOTTOM - height * (held.y.index(y) + 1):.1f}"'
+        return None
+    # Cells are counted from 0; the middle of the first is at 0.
+    cells = [
+        Cell(
+            held.x.index(x),
+            held.y.index(y),
+            held.scaled(z),
+            f"{format_number(x)}, {format_number(y)}: {held.name} {format_number(z)}",
         )
-        said = f"{format_number(x)}, {format_number(y)}: {held.name} {format_number(z)}"
-        colour = colour_of(held.scaled(z))
-        drawn += f'<rect style="fill:{colour}" {at} width="{width:.1f}" height="{height:.1f}">'
-        drawn += f"<title>{escape_text(said)}</title></rect>"
-    drawn += (
-        _draw_theory_line(trace_theory(figure, held), str(figure.get("boundary_name", "theory")))
-        + _draw_map_axes(held, figure)
-        + _draw_colour_scale(held)
+        for (x, y), z in held.z.items()
+    ]
+    ends = (0.0, 1.0) if held.share else (min(held.z.values()), max(held.z.values()))
+    low, high = (format_number(end) for end in ends)
+    return Chart(
+        str(figure.get("caption", _caption_map(held))),
+        _count_cells(figure, "x", held.x),
+        _count_cells(figure, "y", held.y),
+        _draw_theory(figure, held),
+        cells=cells,
+        scale=(low, high),
     )
-    caption = figure.get(
-        "caption", f"Colour is the {held.name}, over all jobs of a cell; hover gives the number."
-    )
-    size = {
-        "viewBox": "0 0 640 350",
-        "width": "640",
-        "style": "min-width:32rem",
-        "shape-rendering": "crispEdges",
-    }
-    svg = make_scrollable(draw_svg(drawn, size=size, label=caption), "map")
-    return frame_figure(svg, escape_text(caption), width="100%") + _tabulate_cells(held, figure)
 
 
-def _tabulate_cells(held: Cells, figure: Mapping[str, Any]) -> str:
+def _caption_map(held: Cells) -> str:
+    return f"Colour is the {held.name}, over all jobs of a cell; hover gives the number."
+
+
+def _count_cells(figure: Mapping[str, Any], axis: str, values: Sequence[float]) -> Axis:
+    """An axis whose ticks are the values of the cells, in their middles."""
+    ticks = [(float(k), f"{value:.3g}") for k, value in enumerate(values)]
+    name = str(figure.get(f"{axis}_name", figure[axis]))
+    return Axis(name, low=-0.5, high=len(values) - 0.5, ticks=ticks)
+
+
+def _draw_theory(figure: Mapping[str, Any], held: Cells) -> list[Line]:
+    points = [
+        Point(x * len(held.x) - 0.5, y * len(held.y) - 0.5) for x, y in trace_theory(figure, held)
+    ]
+    name = str(figure.get("boundary_name", "theory"))
+    return [Line(name, "limit", points, marked=False)] if points else []
+
+
+def draw_sweep_map(rows: Table, figure: Mapping[str, Any]) -> Markup:
+    """The map with its caption, and its numbers as a table."""
+    chart = describe_sweep_map(rows, figure)
+    held = measure_cells(rows, figure)
+    if chart is None or held is None:
+        return element("p", "No row has all three columns of the map.")
+    picture = frame_figure(draw_chart(chart), chart.about, width="100%")
+    return join_markup(picture, _tabulate_cells(held, figure))
+
+
+def _tabulate_cells(held: Cells, figure: Mapping[str, Any]) -> Markup:
     """The same numbers as a table, one row per y, the largest first."""
     columns = (
         f"{figure.get('y_name', figure['y'])} \\ {figure.get('x_name', figure['x'])}",
@@ -143,63 +164,4 @@ def _tabulate_cells(held: Cells, figure: Mapping[str, Any]) -> str:
         )
         for y in reversed(held.y)
     ]
-    return format_table(rows, tuple(map(escape_text, columns)), tuple(range(1, len(held.x) + 1)))
-
-
-def _draw_theory_line(points: Sequence[tuple[float, float]], name: str) -> str:
-    """The dashed line of theory, on a light ground so that it is seen on every colour."""
-    if not points:
-        return ""
-    places = [(_LEFT + (_RIGHT - _LEFT) * x, _BOTTOM - (_BOTTOM - _TOP) * y) for x, y in points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    look = 'fill="none" shape-rendering="auto"'
-    # Cells have the same colours in the dark: so have the line on them and its ground.
-    paper, grey = LIGHT["page"], LIGHT["limit"]
-    ground = f'<polyline {look} style="stroke:{paper};stroke-width:5" points="{path}"/>'
-    label = (
-        f'<text class="quiet" x="{_RIGHT + 8}"'
-        f' y="{places[-1][1] + 4:.1f}">{escape_text(name)}</text>'
-    )
-    return f'{ground}<polyline class="dashed" {look} style="stroke:{grey}" points="{path}"/>{label}'
-
-
-def _draw_map_axes(held: Cells, figure: Mapping[str, Any]) -> str:
-    drawn = ""
-    step = max(1, -(-len(held.x) // 10))
-    for value in held.x[::step]:
-        at = _LEFT + (_RIGHT - _LEFT) * place_value(held.x, value)
-        drawn += (
-            f'<text class="quiet" x="{at:.1f}" y="{_BOTTOM + 16}"'
-            f' text-anchor="middle">{value:.3g}</text>'
-        )
-    for value in held.y[:: max(1, -(-len(held.y) // 12))]:
-        at = _BOTTOM - (_BOTTOM - _TOP) * place_value(held.y, value)
-        drawn += (
-            f'<text class="quiet" x="{_LEFT - 6}" y="{at + 4:.1f}"'
-            f' text-anchor="end">{value:.3g}</text>'
-        )
-    x, y = (escape_text(figure.get(f"{axis}_name", figure[axis])) for axis in "xy")
-    drawn += f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 36}" text-anchor="middle">{x}</text>'
-    middle = (_TOP + _BOTTOM) / 2
-    return (
-        drawn
-        + f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{y}</text>'
-    )
-
-
-def _draw_colour_scale(held: Cells) -> str:
-    """What the colours mean, beside the map."""
-    drawn = ""
-    steps = 24
-    size = 120.0
-    ends = (0.0, 1.0) if held.share else (min(held.z.values()), max(held.z.values()))
-    for k in range(steps):
-        y = _BOTTOM - size * (k + 1) / steps
-        drawn += (
-            f'<rect style="fill:{colour_of((k + 0.5) / steps)}" x="{_RIGHT + 24}" y="{y:.1f}"'
-            ' width="12" '
-        )
-        drawn += f'height="{size / steps + 0.5:.1f}"/>'
-    for end, y in zip(ends, (_BOTTOM, _BOTTOM - size + 8), strict=True):
-        drawn += f'<text class="quiet" x="{_RIGHT + 40}" y="{y:.1f}">{format_number(end)}</text>'
-    return drawn
+    return format_table(rows, columns, tuple(range(1, len(held.x) + 1)))

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keyhole._arrays import Matrix, Vector
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
-from keyhole.drawing.heatmaps import colour_of
+from keyhole.drawing.colours import colour_of
+from keyhole.drawing.describing import Area, Axis, Chart, Level, Line, Point
 from keyhole.drawing.html import (
-    draw_svg,
-    escape_text,
+    Markup,
+    caption_picture,
+    format_note,
     format_number,
     format_section,
     frame_figure,
-    make_scrollable,
+    join_pictures,
 )
+from keyhole.drawing.labels import Box, box_words, place_box, shorten_words
+from keyhole.drawing.shapes import (
+    Dot,
+    Drawing,
+    Patch,
+    Shape,
+    Stroke,
+    Words,
+    frame_shapes,
+    make_rectangle,
+)
+from keyhole.drawing.svg import draw_chart, paint_drawing
 
 _RADIUS, _CENTRE = 118.0, (170.0, 172.0)
 _TOP_PAIRS = 3
 _MOST = 24  # tokens that are drawn one by one
+_AROUND = Box(0.0, 0.0, 390.0, 350.0)  # where numbers of the circle have room
 
 
 class Asked(NamedTuple):
@@ -43,10 +58,10 @@ class Asked(NamedTuple):
     weights: Matrix | Vector
 
 
-def draw_match_circle(modulus: int, asked: Asked) -> str:
+def draw_match_circle(modulus: int, asked: Asked) -> Markup:
     """Tokens on a circle by their angle, the partner's lit; scores and weights as bars."""
     if len(asked.values) > _MOST:
-        return ""
+        return Markup()
     own = float(asked.values[asked.token]) % modulus
     partner = -own % modulus
     found = [
@@ -58,21 +73,16 @@ def draw_match_circle(modulus: int, asked: Asked) -> str:
         f"On the circle {said}:"
         f" {f'it finds token {who}' if found else 'nobody is there, and the blank token answers'}"
     )
-    # The ring needs so much, however few the tokens.
-    height = max(344.0, 60.0 + 22.0 * len(asked.names))
-    body = _draw_ring(modulus, asked, partner) + _draw_score_bars(asked)
-    size = {"viewBox": f"0 0 960 {height:.0f}", "style": "min-width:46rem"}
-    svg = draw_svg(body, size=size, label=title)
+    shapes = [*_draw_ring(modulus, asked, partner), *_draw_score_bars(asked)]
+    picture = paint_drawing(frame_shapes(shapes, title, Box(0.0, 0.0, 930.0, 350.0)))
     note = (
         "Tokens stand at the angle 2π x / M. ● asks; the dashed line points to the angle of −x,"
         " where a partner would stand (○). Scores are the cosine of the angle between a token and"
         " that place, times a sharpness; the blank token scores between the best and the second"
         " best, so that it wins where no partner is."
     )
-    caption = f"<b>Match2 circle</b>: {note}"
-    return format_section(
-        title, frame_figure(make_scrollable(svg, "Match2 circle"), caption, width="100%")
-    )
+    caption = caption_picture("Match2 circle", note)
+    return format_section(title, frame_figure(picture, caption, width="100%"))
 
 
 def _place_on_circle(value: float, modulus: int, radius: float = _RADIUS) -> tuple[float, float]:
@@ -80,70 +90,56 @@ def _place_on_circle(value: float, modulus: int, radius: float = _RADIUS) -> tup
     return _CENTRE[0] + radius * math.cos(turn), _CENTRE[1] - radius * math.sin(turn)
 
 
-def _draw_ring(modulus: int, asked: Asked, partner: float) -> str:
-    drawn = f'<circle cx="{_CENTRE[0]}" cy="{_CENTRE[1]}" r="{_RADIUS}" fill="none" class="rule"/>'
-    x, y = _place_on_circle(partner, modulus)
-    drawn += f'<path class="dashed" d="M{_CENTRE[0]} {_CENTRE[1]}L{x:.1f} {y:.1f}"/>'
-    drawn += (
-        f'<circle class="truth" cx="{x:.1f}" cy="{y:.1f}" r="11"><title>the place of'
-        " −x</title></circle>"
-    )
+def _draw_ring(modulus: int, asked: Asked, partner: float) -> Iterator[Shape]:
+    turns = [_place_on_circle(k * modulus / 90, modulus) for k in range(91)]
+    yield Stroke(turns, "rule")
+    place = _place_on_circle(partner, modulus)
+    yield Stroke([_CENTRE, place], "dashed")
+    yield Dot(*place, "truth", "the place of −x", size=11)
+    angle = Words(_CENTRE[0], 340.0, f"angle 2π x / {modulus}", "quiet", "middle")
+    yield angle
+    taken = [angle.box]
     # Tokens of one value share a place: it is drawn once, with all their names.
     for value in sorted({float(v) % modulus for v in asked.values}):
         here = [i + 1 for i, v in enumerate(asked.values) if float(v) % modulus == value]
-        mine = asked.token + 1 in here
-        x, y = _place_on_circle(value, modulus)
-        a, b = _place_on_circle(value, modulus, _RADIUS + 20)
-        kind, size = ("ours", 7) if mine else ("limit", 5)
+        kind, size = ("ours", 7) if asked.token + 1 in here else ("limit", 5)
         said = f"token {', '.join(map(str, here))}: x = {value:g}"
-        drawn += (
-            f'<g><title>{said}</title><circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}"'
-            f' r="{size}"/></g>'
-        )
-        drawn += f'<text x="{a:.1f}" y="{b + 4:.1f}" text-anchor="middle">{value:g}</text>'
-    return (
-        drawn + f'<text class="quiet" x="{_CENTRE[0]}" y="336" text-anchor="middle">angle 2π x /'
-        f" {modulus}</text>"
-    )
+        yield Dot(*_place_on_circle(value, modulus), kind, said, size)
+        # Numbers of close neighbours stand one behind the other.
+        places = (_place_on_circle(value, modulus, _RADIUS + 22 + 16 * k) for k in range(4))
+        boxes = (box_words(*at, f"{value:g}", "middle") for at in places)
+        if (box := place_box(boxes, taken, _AROUND)) is not None:
+            taken.append(box)
+            yield Words(box.left, (box.top + box.bottom) / 2, f"{value:g}")
 
 
-def _draw_score_bars(asked: Asked) -> str:
+def _draw_score_bars(asked: Asked) -> Iterator[Shape]:
     """Scores below the largest, and attention weights, one row per attended token."""
     low = min(float(asked.scores.min() - asked.scores.max()), -1e-9)
-    drawn = '<text class="quiet" x="400" y="20">attended token</text>'
-    drawn += '<text class="quiet" x="520" y="20">score, the largest 0</text>'
-    drawn += '<text class="quiet" x="740" y="20">attention weight, 0 to 1</text>'
+    yield Words(400.0, 16.0, "attended token", "quiet")
+    yield Words(530.0, 16.0, "score, the largest 0", "quiet")
+    yield Words(740.0, 16.0, "attention weight, 0 to 1", "quiet")
     for k, name in enumerate(asked.names):
         y = 40.0 + 22 * k
         score = float(asked.scores[k] - asked.scores.max())
         weight = float(asked.weights[k])
-        drawn += (
-            f'<text x="400" y="{y + 11:.1f}">{escape_text(name)}</text><g><title>score'
-            f" {format_number(score)}</title>"
-        )
-        drawn += (
-            '<rect class="phase" style="stroke:none" fill-opacity="0.35"'
-            f' x="{720 - 200 * score / low:.1f}" y="{y}" '
-        )
-        drawn += (
-            f'width="{200 * score / low:.1f}" height="14"/></g><g><title>weight'
-            f" {format_number(weight)}</title>"
-        )
-        drawn += f'<rect class="ours" x="740" y="{y}" width="{160 * weight:.1f}" height="14"/></g>'
+        yield Words(400.0, y + 7, shorten_words(name, 110.0))
+        bar = make_rectangle(Box(720 - 190 * score / low, y, 720.0, y + 14))
+        yield Patch(bar, "ours", 0.35, f"score {format_number(score)}")
+        bar = make_rectangle(Box(740.0, y, 740 + 160 * weight, y + 14))
+        yield Patch(bar, "ours", said=f"weight {format_number(weight)}")
         # What would be written as 0.00 is left to the bar.
         if weight >= 0.005:
-            drawn += f'<text x="{746 + 160 * weight:.1f}" y="{y + 11:.1f}">{weight:.2f}</text>'
-    return (
-        drawn + f'<path class="rule" d="M720 32V{40 + 22 * len(asked.names):.0f}M740'
-        f' 32v{8 + 22 * len(asked.names)}"/>'
-    )
+            yield Words(746 + 160 * weight, y + 7, f"{weight:.2f}")
+    for x in (720.0, 740.0):
+        yield Stroke([(x, 32.0), (x, 40.0 + 22 * len(asked.names))], "rule")
 
 
-def draw_pair_slices(several: Sequence[Asked], modulus: int | None) -> str:
+def draw_pair_slices(several: Sequence[Asked], modulus: int | None) -> Markup:
     """Third-order attention as tables over pairs, the top pairs as triangles."""
     if not several or len(several[0].names) > _MOST:
-        return ""
-    parts = "".join(frame_figure(_draw_one_slice(one), width="26rem") for one in several)
+        return Markup()
+    parts = (frame_figure(paint_drawing(_draw_one_slice(one)), width="26rem") for one in several)
     ring = f" modulo {modulus}" if modulus else ""
     title = (
         "Third-order attention looks at pairs: those whose numbers complete the asking token's to"
@@ -155,100 +151,79 @@ def draw_pair_slices(several: Sequence[Asked], modulus: int | None) -> str:
         " its heaviest pairs, darker with their weight; a token may be its own partner. Where"
         " nothing completes it, both partners are the blank token."
     )
-    return format_section(title, f'<div class="pictures">{parts}</div><p class="limit">{note}</p>')
+    return format_section(title, join_pictures(*parts), format_note(note))
 
 
-def _draw_one_slice(asked: Asked) -> str:
+def _draw_one_slice(asked: Asked) -> Drawing:
     weights = np.asarray(asked.weights)
     count = len(weights)
     cell = 150.0 / count
-    drawn = (
-        f'<text x="60" y="12">token {asked.token + 1} asks, x ='
-        f" {format_number(float(asked.values[asked.token]))}</text>"
-    )
+    own = format_number(float(asked.values[asked.token]))
+    shapes: list[Shape] = [Words(60.0, 10.0, f"token {asked.token + 1} asks, x = {own}")]
     for i in range(count):
         for j in range(count):
-            said = (
-                f"({asked.names[i]}, {asked.names[j]}): weight"
-                f" {format_number(float(weights[i, j]))}"
-            )
-            at = (
-                f'x="{60 + cell * j:.1f}" y="{26 + cell * i:.1f}" width="{cell + 0.3:.1f}"'
-                f' height="{cell + 0.3:.1f}"'
-            )
-            drawn += (
-                f'<rect style="fill:{colour_of(float(weights[i, j]))}"'
-                f" {at}><title>{escape_text(said)}</title></rect>"
-            )
-    drawn += _draw_partner_sums(weights, cell) + _draw_token_row(asked, weights)
-    size = {"viewBox": "0 0 416 330", "shape-rendering": "geometricPrecision"}
-    return draw_svg(drawn, size=size, label=f"pairs that token {asked.token + 1} attends to")
+            weight = float(weights[i, j])
+            said = f"({asked.names[i]}, {asked.names[j]}): weight {format_number(weight)}"
+            left, top = 60 + cell * j, 26 + cell * i
+            corners = make_rectangle(Box(left, top, left + cell, top + cell))
+            shapes.append(Patch(corners, said=said, colour=colour_of(weight)))
+    shapes += [*_draw_partner_sums(weights, cell), *_draw_token_row(asked, weights)]
+    about = f"pairs that token {asked.token + 1} attends to"
+    return frame_shapes(shapes, about, Box(0.0, 0.0, 416.0, 340.0))
 
 
-def _draw_partner_sums(weights: Matrix, cell: float) -> str:
+def _draw_partner_sums(weights: Matrix, cell: float) -> Iterator[Shape]:
     """Sums over the second partner on the right, over the first below."""
-    drawn = (
-        '<text class="quiet" transform="translate(50 101) rotate(-90)" text-anchor="middle">first'
-        " partner j1</text>"
-    )
-    drawn += '<text class="quiet" x="60" y="222">second partner j2; bars: sums</text>'
+    yield Words(46.0, 101.0, "first partner j1", "quiet", "middle", upright=True)
+    yield Words(60.0, 220.0, "second partner j2; bars: sums", "quiet")
     for k, (right, below) in enumerate(zip(weights.sum(axis=1), weights.sum(axis=0), strict=True)):
-        drawn += (
-            f'<rect class="ours" x="216" y="{26 + cell * k:.1f}" width="{40 * right:.1f}"'
-            f' height="{cell * 0.8:.1f}"/>'
-        )
-        drawn += (
-            f'<rect class="ours" x="{60 + cell * k:.1f}" y="180" width="{cell * 0.8:.1f}"'
-            f' height="{28 * below:.1f}"/>'
-        )
-    return drawn
+        top, left = 26 + cell * k, 60 + cell * k
+        yield Patch(make_rectangle(Box(216.0, top, 216 + 40 * right, top + 0.8 * cell)), "ours")
+        yield Patch(make_rectangle(Box(left, 180.0, left + 0.8 * cell, 180 + 28 * below)), "ours")
 
 
-def _draw_token_row(asked: Asked, weights: Matrix) -> str:
+def _draw_token_row(asked: Asked, weights: Matrix) -> Iterator[Shape]:
     """The tokens in a row, the asking one above it, its heaviest pairs as triangles."""
     count = len(asked.names)
     step = 376.0 / count
     places = [20 + step * (k + 0.5) for k in range(count)]
     # A blank token, where there is one, stands first in the row.
     apex = places[asked.token + count - len(asked.values)]
+    for said, share, i, j in _list_top_pairs(asked, weights):
+        corners = [(apex, 246.0), (places[i], 296.0), (places[j], 296.0)]
+        yield Patch(corners, "ours", round(0.35 * share, 2), said, edge=0.5 + 2 * share)
+    taken: list[Box] = []
+    for x, name in zip(places, asked.names, strict=True):
+        yield Dot(x, 296.0, "limit", name, size=3)
+        words = Words(x, 312.0, name.split(" ")[-1], anchor="middle")
+        # Of many tokens those are named whose numbers do not touch; hovering tells all.
+        if not any(words.box.touches(box, 2.0) for box in taken):
+            taken.append(words.box)
+            yield words
+    yield Dot(apex, 246.0, "ours", size=5)
+    yield Words(20.0, 330.0, "tokens by their numbers x; ∅ is the blank one", "quiet")
+
+
+def _list_top_pairs(asked: Asked, weights: Matrix) -> Iterator[tuple[str, float, int, int]]:
+    """The heaviest pairs: in words, their share, and both partners."""
     # (i, j) and (j, i) are one triangle: their weights are added.
-    order = np.argsort(-np.triu(weights + weights.T - np.diag(np.diag(weights))), axis=None)[
-        :_TOP_PAIRS
-    ]
-    drawn = ""
-    for flat in order:
-        i, j = divmod(int(flat), count)
+    order = np.argsort(-np.triu(weights + weights.T - np.diag(np.diag(weights))), axis=None)
+    for flat in order[:_TOP_PAIRS]:
+        i, j = divmod(int(flat), len(weights))
         share = float(weights[i, j] + (weights[j, i] if i != j else 0.0))
         # Fainter triangles would not be seen, only clutter the row.
         if share > 0.02:
-            said = f"{asked.names[i]} and {asked.names[j]}: {share:.2f}"
-            path = f"M{apex:.1f} 246L{places[i]:.1f} 296L{places[j]:.1f} 296Z"
-            look = (
-                f'class="phase" fill-opacity="{0.35 * share:.2f}"'
-                f' stroke-width="{0.5 + 2 * share:.1f}"'
-            )
-            drawn += f'<g><title>{escape_text(said)}</title><path {look} d="{path}"/></g>'
-    for x, name in zip(places, asked.names, strict=True):
-        drawn += f'<circle class="limit" cx="{x:.1f}" cy="296" r="3"/>'
-        drawn += (
-            f'<text x="{x:.1f}" y="314"'
-            f' text-anchor="middle">{escape_text(name.split(" ")[-1])}</text>'
-        )
-    drawn += f'<circle class="ours" cx="{apex:.1f}" cy="246" r="5"/>'
-    return (
-        drawn
-        + '<text class="quiet" x="20" y="328">tokens by their numbers x; ∅ is the blank one</text>'
-    )
+            yield f"{asked.names[i]} and {asked.names[j]}: {share:.2f}", share, i, j
 
 
 # The query w of a set has equal scores on it and lower ones off it, so that the set is a face of
 # the keys: seen along any direction across w, its keys lie on one level line and all others below
 # it, by the margin at least.
-def draw_keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
+def draw_keys_and_face(phi: SetQueries, members: Sequence[int]) -> Markup:
     """Keys as points, height the score of one set's query: the set is the top face."""
     chosen = sorted({int(i) for i in members if i >= 0})
     if not chosen or len(chosen) == phi.length:
-        return ""
+        return Markup()
     query = phi.query(tuple(chosen))
     w = query.scaled / (np.linalg.norm(query.scaled) or 1.0)
     heights = phi.keys @ w
@@ -262,65 +237,43 @@ def draw_keys_and_face(phi: SetQueries, members: Sequence[int]) -> str:
         f"Keys of positions {names} are a face: every other key scores at least"
         f" {format_number(top - below)} less"
     )
-    marks = _draw_key_points(side, heights, chosen, (top, below))
-    size = {"viewBox": "0 0 640 330", "width": "640", "style": "min-width:32rem"}
-    svg = draw_svg(marks, size=size, label=title)
+    chart = _describe_keys(title, side, heights, chosen, (top, below))
     note = (
         f"Each point is the key of a position, of {phi.keys.shape[1]} numbers. Height is its"
         " product with the unit query of the set; across is the direction in which keys spread"
         " most. ● the set, ○ the others; the shaded band is the margin, which the sharpness of"
         " attention is divided by."
     )
-    caption = f"<b>Keys and face</b>: {note}"
-    return format_section(
-        title, frame_figure(make_scrollable(svg, "keys and face"), caption, width="100%")
-    )
+    caption = caption_picture("Keys and face", note)
+    return format_section(title, frame_figure(draw_chart(chart), caption, width="100%"))
 
 
-def _draw_key_points(
-    side: Vector, heights: Vector, chosen: Sequence[int], band: tuple[float, float]
-) -> str:
-    span, tall = (float(np.ptp(v)) or 1.0 for v in (side, heights))
-
-    def x(value: float) -> float:
-        return 80 + 480 * (value - float(side.min())) / span
-
-    def y(value: float) -> float:
-        return 270 - 230 * (value - float(heights.min())) / tall
-
-    top, below = (y(value) for value in band)
-    drawn = (
-        f'<rect class="built" fill-opacity="0.15" x="70" y="{top:.1f}" width="500"'
-        f' height="{below - top:.1f}"/>'
-    )
-    drawn += (
-        f'<path class="line built" d="M70 {top:.1f}H570"/><path class="dashed" d="M70'
-        f' {below:.1f}H570"/>'
-    )
-    drawn += f'<text class="built" x="576" y="{top + 4:.1f}">face</text>'
-    drawn += f'<text class="quiet" x="576" y="{max(below, top + 14) + 4:.1f}">margin</text>'
-    for k, (a, b) in enumerate(zip(map(float, side), map(float, heights), strict=True)):
-        kind, size = ("ours", 5) if k in chosen else ("truth", 4)
-        said = f"position {k + 1}: score {format_number(b)} of the unit query"
-        drawn += (
-            f'<g><title>{said}</title><circle class="{kind}" cx="{x(a):.1f}" cy="{y(b):.1f}"'
-            f' r="{size}"/></g>'
+def _describe_keys(
+    title: str, side: Vector, heights: Vector, chosen: Sequence[int], band: tuple[float, float]
+) -> Chart:
+    """Keys by their score, the set on its face, the margin shaded."""
+    top, below = band
+    left, right = float(side.min()), float(side.max())
+    points = [
+        Point(
+            a,
+            b,
+            f"position {k + 1}: score {format_number(b)} of the unit query",
+            label=f"{k + 1}" if len(side) <= _MOST else "",
         )
-        if len(side) <= _MOST:
-            drawn += f'<text x="{x(a):.1f}" y="{y(b) - 8:.1f}" text-anchor="middle">{k + 1}</text>'
-    drawn += (
-        '<text transform="translate(14 160) rotate(-90)" text-anchor="middle">score of the unit'
-        " query</text>"
-    )
-    drawn += (
-        f'<text class="quiet" x="66" y="{y(float(heights.max())) + 4:.1f}"'
-        f' text-anchor="end">{format_number(band[0])}</text>'
-    )
-    drawn += (
-        '<text class="quiet" x="66" y="274"'
-        f' text-anchor="end">{format_number(float(heights.min()))}</text>'
-    )
-    return (
-        drawn
-        + '<text x="320" y="306" text-anchor="middle">direction in which keys spread most</text>'
+        for k, (a, b) in enumerate(zip(map(float, side), map(float, heights), strict=True))
+    ]
+    inside = [point for k, point in enumerate(points) if k in chosen]
+    others = [point for k, point in enumerate(points) if k not in chosen]
+    return Chart(
+        title,
+        Axis("direction in which keys spread most", ticks=()),
+        Axis("score of the unit query"),
+        [
+            Line("face", "built", [Point(left, top), Point(right, top)], marked=False),
+            Line("", "truth", others, joined=False),
+            Line("", "ours", inside, joined=False),
+        ],
+        [Level("margin", below)],
+        areas=[Area([(left, below), (right, below), (right, top), (left, top)], "built", 0.15)],
     )
