@@ -1,5 +1,6 @@
 """`keyhole ui` without a browser: what the page may ask for, and what everybody else gets."""
 
+import html
 import http.client
 import json
 import os
@@ -14,9 +15,11 @@ import pytest
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import UiJob
 from keyhole.lab.running import run_job
+from keyhole.tasks import TASKS
 from keyhole.web.explorer import read_page_files
 from keyhole.web.requests import Recover, read_recover_wish
 from support.explorer_client import HOSTILE
+from support.majority import WHOLE
 from support.processes import children
 
 
@@ -157,6 +160,18 @@ def test_a_bound_that_makes_no_sense_is_refused_with_its_reason(client, fields, 
     status, said = client.post("/api/limits", fields)
     assert status == 400
     assert words in said["sentence"]
+
+
+def test_the_page_is_told_every_task_with_the_sizes_it_can_ask_for(client, monkeypatch):
+    monkeypatch.setitem(TASKS, "majority", WHOLE)
+    _, _, body = client.ask("GET", "/")
+    held = re.search(rb'name="keyhole-tasks" content="([^"]*)"', body)[1]
+    told = json.loads(html.unescape(held.decode()))
+    assert list(told) == list(TASKS)
+    assert told["sparse-average"]["sizes"] == ["length", "q", "width"]
+    assert told["majority"] == {"title": "majority", "sizes": ["length"], "usual": {}}
+    sliders = re.findall(r"^  (\w+): \{", read_page_files()["limits.js"].decode(), re.MULTILINE)
+    assert {size for one in told.values() for size in one["sizes"]} <= set(sliders)
 
 
 def test_a_missing_library_is_named_with_the_way_to_install_it(monkeypatch):

@@ -12,8 +12,10 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from keyhole.drawing.palette import SHARES, SIGNED, read_channels
+from keyhole.tasks import TASKS
 from keyhole.web.explorer import Explorer, Window
 from support.browsers import launch, needs_chromium
+from support.majority import WHOLE
 from support.paths import ROOT
 from support.shelf import HOSTILE, PICTURE, shelved
 
@@ -276,6 +278,16 @@ def test_an_error_is_a_sentence_and_the_next_try_works(explorer):
         says(page, "BUDGET SPENT")
         page.goto(explorer.address + "#runs/not-there")
         says(page, "There is no such run.")
+
+
+def test_a_task_of_the_registry_can_be_asked_for(explorer, monkeypatch):
+    monkeypatch.setitem(TASKS, "majority", WHOLE)
+    with opened(explorer, "#limits?task=majority&length=9&bits=3") as page:
+        # Ten counts do not fit into three bits.
+        says(page, "counted ones")
+        says(page, "TOO SMALL")
+        assert page.locator("#length").count() == 1
+        assert page.locator("#q, #modulus, #nodes").count() == 0
 
 
 def test_the_asked_point_moves_and_weights_are_built_for_it(explorer):

@@ -128,10 +128,15 @@ def check_sizes(task: Any, **least: int) -> None:
             )
 
 
+def name_in_jobs(size: str) -> str:
+    """What jobs call a size."""
+    # They call the size of z a width, as they do that of tokens.
+    return "width" if size == "dimension" else size
+
+
 def spell_option(name: str) -> str:
     """How the command line spells a size."""
-    # The command line calls the size of z a width, as it does that of tokens.
-    return f"--{'width' if name == 'dimension' else name.replace('_', '-')}"
+    return f"--{name_in_jobs(name).replace('_', '-')}"
 
 
 def check_kind(task: Task, kind: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from keyhole._places import import_place
 from keyhole.errors import InvalidInput
 from keyhole.tasks.averaging import SparseAverage
-from keyhole.tasks.base import Task, spell_option
+from keyhole.tasks.base import Task, name_in_jobs, spell_option
 from keyhole.tasks.graphs import FourCycles, Triangles
 from keyhole.tasks.matching import Match2, Match3, Match3Bigram, Match3Local, Match4
 
@@ -71,6 +71,10 @@ class TaskKind:
     def list_sizes(self) -> dict[str, bool]:
         """The names of its sizes, and whether each must be given."""
         return {item.name: item.default is MISSING for item in fields(self.task)}
+
+    def list_counts(self) -> list[str]:
+        """The sizes that are numbers, as jobs call them; the others are switches."""
+        return [name_in_jobs(item.name) for item in fields(self.task) if item.default is not False]
 
 
 _KINDS = (

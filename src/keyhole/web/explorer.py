@@ -23,6 +23,7 @@ from keyhole.lab.commands.computing.bound import measure_job_plane
 from keyhole.lab.jobs import UiJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.records import Record
+from keyhole.tasks import TASKS
 from keyhole.web import runs as shelf
 from keyhole.web.jobs import Desk, TooMany
 from keyhole.web.requests import Asked, convert_request, read_bound_wish
@@ -100,6 +101,7 @@ class Explorer:
     async def _page(self, request: Request) -> Response:
         self.requests += 1
         said = {"token": self.token, "version": __version__, "runs": str(self.runs)}
+        said["tasks"] = msgspec.json.encode(_describe_tasks()).decode()
         page = _fill_blanks(self.files["index.html"].decode(), said)
         return Response(page, media_type="text/html", headers={"cache-control": "no-store"})
 
@@ -179,6 +181,14 @@ class Explorer:
             return _answer_json({"sentence": "This job is not known any more."}, 404)
         self.desk.cancel(task)
         return _answer_json(task.seen(len(task.events)))
+
+
+def _describe_tasks() -> dict[str, Any]:
+    """What the page must know of every task to ask for its sizes."""
+    return {
+        name: {"title": kind.title, "sizes": kind.list_counts(), "usual": dict(kind.usual)}
+        for name, kind in TASKS.items()
+    }
 
 
 def _answer_task(data: Mapping[str, Any]) -> Any:

@@ -17,22 +17,15 @@ const SIZES = {
   radius: { label: "radius K", list: [1, 2, 3, 4], usual: 1 },
   nodes: { label: "nodes n", list: STEPS.slice(3, 20), usual: 16 },
 };
-const TASKS = {
-  "sparse-average": ["q-sparse averages", ["length", "q", "width"], {}],
-  match2: ["Match2", ["length", "modulus"], { length: 16 }],
-  match3: ["Match3", ["length", "modulus"], { length: 64 }],
-  "match3-bigram": ["Match3Bigram", ["length", "modulus"], { length: 12, modulus: 11 }],
-  "match3-local": ["Match3Local", ["length", "modulus", "radius"], { length: 12, modulus: 11 }],
-  match4: ["Match4", ["length", "modulus"], { length: 6, modulus: 11 }],
-  triangles: ["triangles", ["length", "nodes"], { length: 12, nodes: 6 }],
-  "four-cycles": ["4-cycles", ["nodes"], {}],
-};
+// Title, sizes and usual values of every task, by name.
+const TASKS = JSON.parse(document.querySelector('meta[name="keyhole-tasks"]').content);
 
 const built = new Map(); // what was built in this session, by everything but the asked point
 
 export function limits(place, path, params) {
   const task = TASKS[params.get("task")] ? params.get("task") : "sparse-average",
-    [, sizes, usual] = TASKS[task];
+    { usual } = TASKS[task],
+    sizes = Object.keys(SIZES).filter(name => TASKS[task].sizes.includes(name));
   const state = { task, bits: params.get("bits") === "real" ? null : whole(params, "bits", 4, 1, 64) };
   for (const name of sizes) state[name] = whole(params, name, usual[name] ?? SIZES[name].usual, 1, 1e6);
   for (const name of Object.keys(MODEL)) state[name] = whole(params, name, MODEL[name].usual, 1, 1024);
@@ -122,7 +115,7 @@ export function limits(place, path, params) {
       { class: "controls" },
       choice({
         label: "task",
-        options: Object.entries(TASKS).map(([name, [text]]) => [name, text]),
+        options: Object.entries(TASKS).map(([name, { title }]) => [name, title]),
         value: task,
         id: "task",
         wide: true,
@@ -145,7 +138,6 @@ export function limits(place, path, params) {
   const fields = () => {
     const asked = { task };
     for (const name of [...sizes, ...Object.keys(MODEL)]) asked[name] = state[name];
-    if (task !== "sparse-average") delete asked.width;
     return { ...asked, bits: state.bits };
   };
   const around = () => JSON.stringify([task, sizes.map(name => state[name]), state.heads, state.layers]);
