@@ -145,13 +145,19 @@ def one_layer_silu(rng):
 
 
 OWN = {
-    one_head: ("head", {"one head", "scores not seen", "saturated", "max-like"}),
+    one_head: ("head", {"one head", "heads", "scores not seen", "saturated", "max-like"}),
     degenerate_head: ("head", {"one head", "scores not seen"}),
     sharp_biased_head: ("head", {"one head", "saturated", "max-like"}),
-    heads: ("multihead", {"several heads", "one head", "saturated", "max-like"}),
-    cancelling_heads: ("multihead", {"several heads", "one head", "constant", "length or repeats"}),
-    opposite_heads: ("multihead", {"several heads", "one head", "constant", "length or repeats"}),
-    tiny_second_head: ("multihead", {"several heads", "one head"}),
+    heads: ("multihead", {"several heads", "one head", "heads", "saturated", "max-like"}),
+    cancelling_heads: (
+        "multihead",
+        {"several heads", "one head", "heads", "constant", "length or repeats"},
+    ),
+    opposite_heads: (
+        "multihead",
+        {"several heads", "one head", "heads", "constant", "length or repeats"},
+    ),
+    tiny_second_head: ("multihead", {"several heads", "one head", "heads"}),
     heads_of_equal_scores: ("multihead", {"one head", "several heads"}),
     relu_network: ("relu", {"relu", "affine", "constant"}),
     relu_network_with_line: ("relu", {"relu", "affine"}),

@@ -25,7 +25,7 @@ from keyhole.oracles import (
     Rounded,
     Signs,
 )
-from support.generated_targets import FOREIGN, OWN
+from support.generated_targets import FOREIGN, OWN, opposite_heads
 
 # Questions and calls: seven calls, three rescales of eight questions, a witness asked again.
 MOST_QUESTIONS = 50 + 3 * 8 + 3
@@ -51,15 +51,25 @@ def cost(seen):
 
 
 def test_the_class_of_a_target_is_never_excluded_and_one_of_its_learners_is_suggested():
+    mislabelled, missed = [], []
     for kind, (own, labels) in OWN.items():
         for seed in range(5):
             _, _, seen = draw(kind, seed)
             assert own not in seen.excluded, (kind, seed)
-            assert seen.label in labels, (kind, seed)
-            assert KIND_OF[own].intersection(seen.suggested), (kind, seed)
             questions, calls = cost(seen)
-            assert 16 <= questions <= MOST_QUESTIONS
+            assert 17 <= questions <= MOST_QUESTIONS
             assert calls <= MOST_CALLS
+            mislabelled += [] if seen.label in labels else [(kind, seed, seen.label)]
+            missed += [] if KIND_OF[own].intersection(seen.suggested) else [(kind, seed)]
+    # What a label suggests may fail now and then; what excludes may not.
+    assert len(mislabelled) <= 0.05 * 5 * len(OWN), mislabelled
+    assert len(missed) <= 0.02 * 5 * len(OWN), missed
+
+
+def test_rounding_of_heads_that_cancel_excludes_nothing():
+    # Their answers are up to 1e-9 of what cancels, so that gaps of rounding look large beside them.
+    seen = [draw(opposite_heads, seed)[2] for seed in range(10, 22)]
+    assert [one.excluded["multihead"].rule for one in seen if "multihead" in one.excluded] == []
 
 
 KIND_OF = {
@@ -95,12 +105,12 @@ LAYER = OneLayer.random(5, hidden=20, rng=np.random.default_rng(4))
 
 
 def test_costs_are_those_that_are_stated():
-    assert cost(look(PLAIN)) == (38, 6)
-    assert cost(look(NETWORK)) == (38, 5)
-    assert cost(look(LAYER)) == (49, 7)
-    assert cost(look(lambda X: X[:, -1, :1], width=3)) == (22, 4)
+    assert cost(look(PLAIN)) == (39, 6)
+    assert cost(look(NETWORK)) == (39, 5)
+    assert cost(look(LAYER)) == (50, 7)
+    assert cost(look(lambda X: X[:, -1, :1], width=3)) == (23, 4)
     questions, calls = cost(look(TWO))
-    assert questions <= 38 + 3
+    assert questions <= 39 + 3
     assert calls == 7
 
 
@@ -132,7 +142,7 @@ def test_a_counted_oracle_is_counted_under_recognise():
     counted = Counted(Local(PLAIN))
     seen = recognise(counted, rng=np.random.default_rng(0))
     assert seen.ledger is counted.ledger
-    assert counted.ledger.total().sequences == 38
+    assert counted.ledger.total().sequences == 39
 
 
 def test_several_outputs_suggest_a_layer():
@@ -158,6 +168,20 @@ def test_a_number_format_is_seen(name):
     declared = look(Cast(Local(PLAIN), name))
     assert (declared.format, declared.label) == (name, "one head")
     assert "balanced" in declared.suggested
+
+
+def test_answers_at_the_end_of_their_format_say_nothing():
+    def saturate(X):
+        return np.clip(PLAIN(X), -65504.0, 65504.0).astype(np.float16)
+
+    seen = look(saturate, width=5)
+    assert (seen.format, seen.label) == ("f16", "one head")
+    assert "head" not in seen.excluded
+
+
+def test_without_copies_heads_are_not_counted():
+    assert look(PLAIN, lengths=(1, 3)).label == "heads"
+    assert look(PLAIN, lengths=(1, 4)).label == "one head"
 
 
 def test_decimals_and_labels_are_seen():
@@ -204,7 +228,7 @@ def test_a_declared_bound_on_tokens_is_kept(bound):
         assert "tokens beyond the declared bound" in seen.not_examined
     assert look(Bounded(Local(PLAIN), 5.0)).suggested[0] == "noisy"
     assert look(Bounded(Local(TWO), 5.0)).suggested == ("heads-in-ball",)
-    assert cost(look(Bounded(Noisy(Local(PLAIN), 0.0), 1.0)))[0] <= 38
+    assert cost(look(Bounded(Noisy(Local(PLAIN), 0.0), 1.0)))[0] <= 39
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3, 4, 7, 20, 64])

@@ -84,15 +84,14 @@ class Tokens:
         return np.full(len(self.x), np.linalg.norm(self.x) / np.sqrt(len(self.x)))
 
     @property
-    def shaken(self) -> Vector:
-        """The token x with its last digits changed, whose answer shows rounding inside."""
-        signs = np.where(np.arange(len(self.x)) % 2 == 0, 1.0, -1.0)
-        return self.x * (1.0 + SHAKE * signs)
-
-    @property
     def half(self) -> int:
         """Length of the long question, which can be doubled."""
         return len(self.context) + 1
+
+
+def shake_digits(token: Vector) -> Vector:
+    """The token with its last digits changed, whose answer shows rounding inside a target."""
+    return token * (1.0 + SHAKE * np.where(np.arange(len(token)) % 2 == 0, 1.0, -1.0))
 
 
 def draw_tokens(
@@ -115,7 +114,7 @@ def design_lone_tokens(tokens: Tokens) -> Questions:
     """Call 1: whether a lone token is answered by an affine map, and twice the same."""
     x, y, far = tokens.x, tokens.y, tokens.range.far
     lone = {"0": 0 * x, "x": x, "-x": -x, "y": y, "x+y": x + y, "x again": x}
-    lone["x shaken"] = tokens.shaken
+    lone |= {"x shaken": shake_digits(x), "y shaken": shake_digits(y)}
     lone |= {"far x": far * x, "far -x": -far * x, "far y": far * y}
     return _stack({name: (token,) for name, token in lone.items()})
 

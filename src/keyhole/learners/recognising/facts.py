@@ -48,6 +48,7 @@ def list_facts(evidence: Evidence, found: dict[str, str], scale: Scale) -> set[s
         "levels off": _vanishes(evidence, {"2z": 1.0, "4z": -1.0}),
         "far line": _differs(evidence, {"2z": 1.0, "4z": -1.0}),
         "unmoved by a shift": _vanishes(evidence, {"2z": 1.0, "2z+1": -1.0}),
+        "copies and odds hold": evidence.agree("copies") and evidence.agree("odds"),
         "average": _is_average(evidence),
     }
     facts.update(name for name, yes in told.items() if yes)
@@ -128,11 +129,15 @@ def _is_straight(evidence: Evidence, place: str) -> bool:
 
 
 # A network grows linearly far out, so that 2 f(u) - f(2u) is a constant; behind a norm it is a
-# function of the direction, and turns as evenly as that.
+# function of the direction, and turns as evenly as that. What grows there is a residual, linear in
+# u; where units of a network switch between the directions, it is not.
+_GROWTH_BESIDE = {"4z+": 1.0, "2z+": -1.0, "4z-": 1.0, "2z-": -1.0, "4z": -2.0, "2z": 2.0}
+
+
 def _turns_far_out(evidence: Evidence) -> bool:
     sides = {"2z+": 2.0, "4z+": -1.0}, {"2z-": 2.0, "4z-": -1.0}
     middle = {"2z": 2.0, "4z": -1.0}
-    if not all(_are_answered(evidence, names) for names in (*sides, middle)):
+    if not _are_answered(evidence, _GROWTH_BESIDE) or _differs(evidence, _GROWTH_BESIDE):
         return False
     at, band = evidence.add(middle)
     (one, _), (other, _) = (evidence.add(side) for side in sides)

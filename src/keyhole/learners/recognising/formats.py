@@ -32,6 +32,15 @@ def see_format(answers: Array) -> str:
     return "f32" if _are_all_in_format(telling, "f32") else "f64"
 
 
+def is_at_end(answer: Array, name: str) -> bool:
+    """Whether an answer is the largest number of its format, where casts that saturate end."""
+    if name not in ("f32", *_NARROW):
+        return False
+    form = FORMATS[name]
+    largest = 2.0**form.largest * (2.0 - 2.0 ** (1 - form.digits))
+    return bool((np.abs(answer) >= largest).any())
+
+
 def describe_format(name: str) -> Imperfection:
     """What answers of such a format lack."""
     if name.startswith("decimals"):

@@ -10,14 +10,13 @@ import numpy as np
 from keyhole._arrays import Matrix, Vector
 from keyhole.learners.recognising.design import AGAIN, BALL, WIDE, name_lone, name_rung
 from keyhole.learners.recognising.first_answers import FirstAnswers
-from keyhole.learners.recognising.formats import describe_format, see_format
+from keyhole.learners.recognising.formats import describe_format, is_at_end, see_format
 from keyhole.learners.verifying.error_bar import (
     Band,
     Coarseness,
     ErrorBar,
     describe_coarseness,
     measure_error_bar,
-    measure_reaches,
 )
 from keyhole.learners.verifying.rules import RULES, Measured, Witness
 from keyhole.oracles import read_imperfection
@@ -130,8 +129,8 @@ class Evidence:
         """A weighted sum of answers by name, with its error bar."""
         factors = np.array(list(weights.values()))
         answers = np.array([self.answers[name] for name in weights])
-        reaches = measure_reaches([self.questions[name] for name in weights])
-        return factors @ answers, self.bar.bound_sum(factors, reaches, answers)
+        questions = [self.questions[name] for name in weights]
+        return factors @ answers, self.bar.bound_sum(factors, questions, answers)
 
     def make_witness(self, name: str) -> Witness:
         """The questions and answers of an identity that was measured, as a witness."""
@@ -155,17 +154,19 @@ def weigh_answers(first: FirstAnswers, lone: str = "y") -> Evidence:
     """
     seen = see_format(np.array(list(first.answers.values())))
     coarseness = describe_coarseness(read_imperfection(first.oracle), describe_format(seen))
-    questions, answers = dict(first.questions), dict(first.answers)
+    answers = {name: one for name, one in first.answers.items() if not is_at_end(one, seen)}
+    questions = {name: first.questions[name] for name in answers}
     bar = measure_error_bar(list(questions.values()), list(answers.values()), coarseness)
-    bar = bar.steepen(questions["x"], _measure_shake(answers)) if "x" in questions else bar
+    if answers.keys() >= {"x", "y"}:
+        bar = bar.steepen(questions["x"], _measure_shake(answers))
     return Evidence(questions, answers, seen, coarseness, bar, lone)
 
 
 def _measure_shake(answers: Mapping[str, Vector]) -> float:
-    """By how much last digits of x move its answer; 0 where answers scatter by themselves."""
-    if "x shaken" not in answers:
-        return 0.0
-    change = float(np.abs(answers["x"] - answers["x shaken"]).max())
+    """By how much last digits of x or y move its answer; 0 where answers scatter by themselves."""
+    shaken = [(answers[place], answers.get(f"{place} shaken")) for place in ("x", "y")]
+    moves = [np.abs(at - moved).max() for at, moved in shaken if moved is not None]
+    change = float(max(moves, default=0.0))
     again = [answers[name] for name in AGAIN if name in answers]
     scatter = max((float(np.abs(answers["x"] - one).max()) for one in again), default=0.0)
     return change if scatter <= _SHARE_OF_SHAKE * change else 0.0

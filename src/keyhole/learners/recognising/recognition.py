@@ -104,18 +104,14 @@ class _Run:
     finished: bool = False
     changed: bool = False
 
-    _weighed: Evidence | None = None
+    _weighed: tuple[int, str, Evidence] | None = None
 
     def weigh(self) -> Evidence:
         """Everything answered so far, weighed once."""
-        known = self._weighed
-        if (
-            known is None
-            or known.answers.keys() != self.first.answers.keys()
-            or known.lone != self.lone
-        ):
-            self._weighed = known = weigh_answers(self.first, self.lone)
-        return known
+        now = len(self.first.answers), self.lone
+        if self._weighed is None or self._weighed[:2] != now:
+            self._weighed = (*now, weigh_answers(self.first, self.lone))
+        return self._weighed[2]
 
     def shows(self, finding: str) -> bool:
         """Whether answers so far show a finding of the table."""
@@ -129,7 +125,7 @@ class _Run:
 def recognise(
     oracle: Oracle, *, rng: np.random.Generator, lengths: tuple[int, int] = (1, 300)
 ) -> Recognition:
-    """What kind of target it is, from 16 to 50 questions in at most seven calls.
+    """What kind of target it is, from 17 to 50 questions in at most seven calls.
 
     A rescale adds eight questions and a call, at most three times; asking a witness again a call.
 
@@ -278,8 +274,8 @@ def _conclude(run: _Run) -> Recognition:
         residual=_tell_part(evidence, "residual", facts),
         bias=_tell_part(evidence, "bias", facts),
         constant=evidence.answers.get("0"),
-        questions=evidence.questions,
-        answers=evidence.answers,
+        questions=dict(run.first.questions),
+        answers=dict(run.first.answers),
         ledger=run.first.oracle.ledger,
     )
 

@@ -232,9 +232,16 @@ LABELS: tuple[LabelRow, ...] = (
     ),
     LabelRow(
         "one head",
-        (),
+        ("copies and odds hold",),
         ("one head", "several heads"),
         "Lone tokens are affine, and copies and odds act as in one head.",
+        bars=("lone tokens bend",),
+    ),
+    LabelRow(
+        "heads",
+        (),
+        ("one head", "several heads"),
+        "Lone tokens are affine and earlier tokens act; whether as in one head was not seen.",
         bars=("lone tokens bend",),
     ),
     LabelRow(

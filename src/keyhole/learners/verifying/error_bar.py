@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, FORMATS, Array, Matrix, Vector
+from keyhole._arrays import EPS, FORMATS, Array, Mask, Matrix, Vector
 from keyhole.oracles import Imperfection
 
 _ROUNDINGS = 512.0  # of float64, in a sum of answers of one scale
@@ -81,6 +81,7 @@ class ErrorBar:
     Args:
         coarseness: rounding, format and declared errors.
         reaches: the longest token of each question.
+        lone: whether that is its only token.
         sizes: the largest number of each answer.
         digits: value of the last binary digit of each number, infinite for 0.
         superlinear: whether lone answers grow faster than tokens, so that far ones tell nothing.
@@ -89,6 +90,7 @@ class ErrorBar:
 
     coarseness: Coarseness
     reaches: Vector
+    lone: Mask
     sizes: Vector
     digits: Matrix
     superlinear: bool
@@ -103,10 +105,14 @@ class ErrorBar:
         sizes = self.sizes * np.where(near, 1.0, shrunk)
         return np.maximum(sizes.max(axis=1), self.slope * scales)
 
-    def measure_digits(self, scales: Vector) -> Matrix:
-        """q: per length of token and output, the last binary digit of answers there."""
+    def measure_digits(self, scales: Vector, lone: Mask) -> Matrix:
+        """q: per length of token and output, the last binary digit of answers there.
+
+        Lone tokens apart from others: what cancels in the ones may show in the others.
+        """
         ratios = self.reaches / np.where(scales > 0, scales, 1.0)[:, None]
         here = (ratios >= 1.0 / _SAME_SCALE) & (ratios <= _SAME_SCALE)
+        here &= self.lone == lone[:, None]
         least = np.where(here[:, :, None], self.digits, np.inf).min(axis=1)
         return np.where(np.isfinite(least), least, 0.0)
 
@@ -131,11 +137,11 @@ class ErrorBar:
         """The same for the first outputs alone."""
         return replace(self, digits=self.digits[:, :count])
 
-    def bound_sum(self, weights: Vector, reaches: Vector, answers: Matrix) -> Band:
-        """The band of the sum of weighted answers to questions of these reaches."""
+    def bound_sum(self, weights: Vector, questions: Sequence[Matrix], answers: Matrix) -> Band:
+        """The band of the sum of weighted answers to these questions."""
         weights = np.abs(weights)
-        scales = _replace_zeros(reaches)
-        sizes, digits = self.measure_sizes(scales), self.measure_digits(scales)
+        scales = _replace_zeros(measure_reaches(questions))
+        sizes, digits = self.measure_sizes(scales), self.measure_digits(scales, are_lone(questions))
         top = float((weights * sizes).max())
         mass = weights @ np.abs(answers)
         inside = np.maximum(max(top, float(weights @ sizes) / 4), mass)
@@ -156,6 +162,11 @@ def measure_reaches(questions: Iterable[Matrix]) -> Vector:
     return np.array([np.sqrt((tokens**2).sum(axis=1).max()) for tokens in questions])
 
 
+def are_lone(questions: Iterable[Matrix]) -> Mask:
+    """Which questions are one token long."""
+    return np.array([len(tokens) == 1 for tokens in questions])
+
+
 def measure_error_bar(
     questions: Sequence[Matrix], answers: Sequence[Vector], coarseness: Coarseness
 ) -> ErrorBar:
@@ -163,12 +174,13 @@ def measure_error_bar(
     reaches = measure_reaches(questions)
     table = np.array(answers)
     sizes = np.abs(table).max(axis=1)
-    lone = np.array([len(question) == 1 for question in questions])
+    lone = are_lone(questions)
     # Digits that a format cuts off say nothing of what cancelled.
     digits = find_last_digits(table) if coarseness.relative == 0 else np.full(table.shape, np.inf)
     return ErrorBar(
         coarseness,
         reaches,
+        lone,
         sizes,
         digits,
         _is_superlinear(reaches[lone], sizes[lone]),

@@ -18,7 +18,6 @@ from keyhole.learners.verifying.error_bar import (
     ErrorBar,
     describe_coarseness,
     measure_error_bar,
-    measure_reaches,
 )
 from keyhole.oracles import Oracle, read_imperfection
 
@@ -135,7 +134,7 @@ def _add_answers(
     """A weighted sum of answers, with its error bar."""
     factors = np.array(weights, dtype=np.float64)
     answers = np.array(replies)
-    return factors @ answers, bar.bound_sum(factors, measure_reaches(questions), answers)
+    return factors @ answers, bar.bound_sum(factors, questions, answers)
 
 
 def _pick_worst(gaps: Array, band: Band) -> Measured:
