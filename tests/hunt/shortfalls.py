@@ -20,6 +20,7 @@ ZEROS = "Fresh questions hold no zero tokens."
 LEVELS = "Fresh questions have no scores at high common levels."
 SPREADS = "Fresh questions have no scores so far apart that such weights show."
 FAR = "Fresh questions are not so far out."
+ROUGH = "Recovered networks behind attention are polished to some 1e-9 of their answers."
 COARSE = "Answers of the run are compared at a millionth of their size."
 
 WRONG = {
@@ -50,13 +51,15 @@ WRONG = {
     },
     SPREADS: {"weights under 1e-6 dropped": 0.5, "weights under 1e-8 dropped": 0.6},
     FAR: {"entries clipped at 1e3": 0.1},
+    ROUGH: {"one layer, no biases": 0.05},
 }
 AGAINST = {
     COARSE: {
         "weights under 1e-6 dropped": 0.3,
         "weights under 1e-8 dropped": 0.1,
         "entries clipped at 1e3": 0.1,
-    }
+    },
+    ROUGH: {"one layer, no biases": 0.05},
 }
 OPEN = {
     "Several heads are learned without score biases, and without a residual.": {
