@@ -21,3 +21,20 @@ needs_chromium = pytest.mark.skipif(
 def launch(playwright):
     """A browser without a window."""
     return playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+
+
+# Pairs of labels of one drawing that touch as the browser draws them, and labels outside it.
+FAULTS_OF_LABELS = """() => [...document.querySelectorAll("svg")].flatMap(svg => {
+  const frame = svg.getBoundingClientRect(), faults = [];
+  const labels = [...svg.querySelectorAll("text")].map(
+    e => [e.textContent, e.getBoundingClientRect()]);
+  labels.forEach(([name, a], k) => {
+    if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.top < frame.top - 1
+        || a.bottom > frame.bottom + 1) faults.push(`${name} leaves its picture`);
+    for (const [other, b] of labels.slice(k + 1))
+      if (a.left < b.right - 1 && b.left < a.right - 1
+          && a.top < b.bottom - 1 && b.top < a.bottom - 1)
+        faults.push(`${name} touches ${other}`);
+  });
+  return faults;
+})"""

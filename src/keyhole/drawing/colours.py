@@ -9,16 +9,21 @@ from keyhole.drawing.palette import SHARES, SIGNED, read_channels
 
 
 def paint_shares(shares: Matrix, colours: str) -> Stack:
-    """Red, green and blue of shares, on the scale signed, sequential or errors."""
+    """Red, green, blue and cover of shares, on the scale signed, sequential or errors."""
     # Errors are the warm half of the signed scale.
-    return paint_sequential(shares) if colours == "sequential" else paint_diverging(shares)
+    return _paint_covered(shares) if colours == "sequential" else paint_diverging(shares)
 
 
 def paint_diverging(shares: Matrix) -> Stack:
-    """Colours of numbers from -1 (blue) over 0 (white) to 1 (orange)."""
-    cold, white, warm = (np.array(read_channels(c), dtype=np.float64) for c in SIGNED)
+    """Colours of numbers from -1 (blue) over 0 (the ground, light or dark) to 1 (orange)."""
+    cold, _, warm = (np.array(read_channels(c), dtype=np.float64) for c in SIGNED)
     x = shares[..., None]
-    return white + np.abs(x) * (np.where(x < 0, cold, warm) - white)
+    return np.concatenate([np.where(x < 0, cold, warm), 255.0 * np.abs(x)], axis=-1)
+
+
+def _paint_covered(shares: Matrix) -> Stack:
+    cover = np.full((*shares.shape, 1), 255.0)
+    return np.concatenate([paint_sequential(shares), cover], axis=-1)
 
 
 def paint_sequential(shares: Matrix) -> Stack:

@@ -32,7 +32,7 @@ def draw_signed_heatmap(
     limit: float = 0.0,
     pixels: int = _PIXELS,
 ) -> Markup:
-    """Blue below zero, white at zero, orange above; block means where W is large.
+    """Blue below zero, the page's colour at zero, orange above; block means where W is large.
 
     Args:
         title: what is shown.
@@ -164,8 +164,8 @@ def _encode_png(colours: Stack) -> str:
     rows, columns, _ = pixels.shape
     # A row of a PNG begins with its filter; 0 is none.
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), pixels.reshape(rows, -1)], axis=1)
-    # 8 bits a channel, colour type 2: red, green, blue.
-    size = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    # 8 bits a channel, colour type 6: red, green, blue, cover.
+    size = struct.pack(">IIBBBBB", columns, rows, 8, 6, 0, 0, 0)
     chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
     body = [
         struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks

@@ -135,7 +135,7 @@ def box_path(points: Sequence[tuple[float, float]], step: float = 6.0) -> list[B
 
 # Beside a mark: right, left, above, below, then the corners, then farther off.
 _SIDES = ((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1))
-_AWAY = (8.0, 18.0, 32.0, 48.0, 66.0)
+_AWAY = (8.0, 18.0, 32.0, 48.0, 66.0, 90.0)
 
 
 def surround_place(x: float, y: float, words: str) -> Iterable[Box]:

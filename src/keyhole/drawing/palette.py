@@ -26,7 +26,7 @@ CONTROLS = {  # what only a page with buttons and fields needs
     "faint": ("#f1f1ec", "#1c2024"),
     "on-ours": ("#ffffff", "#14171a"),
 }
-# Papers are white, and so are heatmaps: the colours on a light ground, whatever the page prefers.
+# Papers are white, and colours of cells are the same everywhere: those on a light ground.
 LIGHT = {name: light for name, (light, _) in COLOURS.items()} | {"truth": COLOURS["ink"][0]}
 # Signed numbers from -1 over 0 to 1.
 SIGNED = (LIGHT["ours"], LIGHT["page"], LIGHT["bad"])

@@ -20,14 +20,14 @@ from support.recovery_runs import KINDS
 
 
 def pixels(address):
-    """The colours of a PNG held in an address, read by hand."""
+    """The colours of a PNG held in an address and how much they cover, read by hand."""
     data = base64.b64decode(address.removeprefix("data:image/png;base64,"))
     columns, rows = struct.unpack(">II", data[16:24])
     size = struct.unpack(">I", data[33:37])[0]
     lines = np.frombuffer(zlib.decompress(data[41 : 41 + size]), np.uint8).reshape(
-        rows, 3 * columns + 1
+        rows, 4 * columns + 1
     )
-    return lines[:, 1:].reshape(rows, columns, 3)
+    return lines[:, 1:].reshape(rows, columns, 4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,9 +141,11 @@ def test_the_pictures_hold_the_entries_of_the_saved_matrix(learned):
     red, blue = colours[..., 0], colours[..., 2]
     assert (np.sign(red - blue)[np.abs(W) > 0.05] == np.sign(W)[np.abs(W) > 0.05]).all()
     assert tuple(colours[np.unravel_index(np.abs(W).argmax(), W.shape)]) in {
-        (31, 111, 235),
-        (194, 65, 12),
+        (31, 111, 235, 255),
+        (194, 65, 12, 255),
     }
+    # What is zero shows the page, light or dark.
+    np.testing.assert_allclose(colours[..., 3], 255 * np.abs(W) / np.abs(W).max(), atol=0.51)
 
 
 def test_a_wide_matrix_is_shown_as_block_means_that_use_the_whole_range_of_colours(learned):
@@ -157,7 +159,7 @@ def test_a_wide_matrix_is_shown_as_block_means_that_use_the_whole_range_of_colou
     )
     assert "means over 3 x 3 blocks, limits ±" in run.walk.text
     largest = pixels(picture["src"])[np.unravel_index(np.abs(means).argmax(), means.shape)]
-    assert tuple(largest) in {(31, 111, 235), (194, 65, 12)}
+    assert tuple(largest) in {(31, 111, 235, 255), (194, 65, 12, 255)}
 
 
 def test_singular_values_are_drawn_and_told_on_hover(learned):

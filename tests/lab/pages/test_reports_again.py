@@ -12,7 +12,7 @@ from keyhole.lab.jobs import BoundJob, ReportJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs import summaries
 from keyhole.lab.runs.command_lines import format_job_command
-from support.browsers import CHROMIUM, launch
+from support.browsers import CHROMIUM, FAULTS_OF_LABELS, launch
 from support.pages import walked
 from support.run_records import EVIL, KINDS, TRAINED
 
@@ -138,14 +138,15 @@ def test_pages_open_in_a_browser_with_everything_outside_blocked(runs, tmp_path)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
-        widths = []
+        widths, faults = [], []
         for place in (*map(Path, runs.values()), tmp_path):
             page.goto((place / "report.html").as_uri())
             widths.append(page.evaluate("document.documentElement.scrollWidth"))
+            faults += page.evaluate(FAULTS_OF_LABELS)
         cells = page.locator("[data-cells]")
         cells.first.hover()
         told = page.locator("output").first.text_content()
         browser.close()
-    assert (said, set(widths)) == ([], {360})
+    assert (said, set(widths), faults) == ([], {360}, [])
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert re.match(r"W\[\d+, \d+\] = ", told)

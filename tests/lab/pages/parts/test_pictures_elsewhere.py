@@ -2,6 +2,8 @@
 seen.
 """
 
+import io
+
 import numpy as np
 import pytest
 
@@ -137,3 +139,16 @@ def test_a_page_of_ours_states_how_pictures_look_once():
     pictures = join_markup(draw_signed_heatmap("W", W), draw_match_circle(10, RING))
     assert pictures.count("<style>") == 2
     assert wrap_page("a page", pictures).count("<style>") == 1
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("light", (252, 252, 250)), ("dark", (20, 23, 26))])
+def test_a_matrix_shows_the_page_where_it_is_zero(sheet, scheme, ground):
+    page = sheet(wrap_page("a page", draw_signed_heatmap("W", np.diag([0.0, 1.0]))), scheme)
+    picture = page.locator("figure img").first
+    box = picture.bounding_box()
+    shot = page.screenshot(
+        clip={"x": box["x"] + box["width"] / 4, "y": box["y"] + box["height"] / 4}
+        | {"width": 1, "height": 1}
+    )
+    image = pytest.importorskip("PIL.Image").open(io.BytesIO(shot)).convert("RGB")
+    assert image.getpixel((0, 0)) == ground
