@@ -19,6 +19,7 @@ from keyhole.oracles import (
     Cast,
     Counted,
     Declared,
+    Disturbed,
     Imperfection,
     Local,
     Noisy,
@@ -203,6 +204,15 @@ def test_formats_are_told_apart():
     assert see_format(np.full(9, 2.5)) == "f64"
 
 
+def test_a_declared_tolerance_is_not_taken_for_weights_on_one_token():
+    seen = look(Disturbed(Local(PLAIN), 1e-3))
+    assert seen.label not in ("saturated", "max-like")
+    assert cost(seen) == (39, 6)
+    two = look(Disturbed(Local(TWO), 1e-6))
+    assert (two.label, two.suggested) == ("several heads", ("noisy",))
+    assert "head" not in two.excluded
+
+
 def test_declared_noise_excludes_no_class_of_the_target():
     for seed in range(5):
         oracle = Noisy(Local(PLAIN), 1e-3, seed=seed)
@@ -252,7 +262,7 @@ def test_where_lone_tokens_may_not_be_asked_nothing_is():
 
 def test_a_target_that_is_undefined_far_out_loses_those_questions_alone():
     def delicate(X):
-        return np.where(np.abs(X).max(axis=(1, 2)) > 1e4, np.nan, PLAIN(X)[:, 0])
+        return np.where(np.abs(X).max(axis=(1, 2)) > 30.0, np.nan, PLAIN(X)[:, 0])
 
     seen = look(delicate, width=5)
     assert seen.label == "one head"

@@ -12,7 +12,7 @@ from keyhole.learners.verifying.error_bar import (
     find_last_digits,
     measure_error_bar,
 )
-from keyhole.learners.verifying.rules import RULES, Witness, replay_witness
+from keyhole.learners.verifying.rules import RULES, Witness, hold_rule, replay_witness
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Declared, Imperfection, Local, Rounded
 
@@ -77,7 +77,7 @@ def ask(target, *questions):
 def measure(rule, target, *questions, coarseness=None):
     asked, answers = ask(target, *questions)
     bar = measure_error_bar(asked, answers, coarseness or Coarseness())
-    return RULES[rule].measure(asked, answers, bar)
+    return hold_rule(rule, asked, answers, bar)
 
 
 PAIRS = {t: (y + t * D, y) for t in (-2, -1, 1, 2)}
@@ -113,6 +113,17 @@ def test_a_rule_holds_where_it_should_and_fails_where_it_should(rule, keeps, bre
     broken = measure(rule, breaks, *questions)
     assert broken.differs
     assert broken.gap > 1e-8
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e-20, 1e20, 1e150])
+def test_rules_hold_and_fail_alike_whatever_the_unit_of_answers(size):
+    for rule, keeps, breaks, questions in CASES:
+        asked, kept = ask(keeps, *questions)
+        _, broken = ask(breaks, *questions)
+        for answers, differs in ((kept, False), (broken, True)):
+            scaled = [size * answer for answer in answers]
+            bar = measure_error_bar(asked, scaled, Coarseness())
+            assert hold_rule(rule, asked, scaled, bar).differs == differs, rule
 
 
 def test_every_rule_is_tried():
@@ -185,19 +196,19 @@ def test_what_cancels_inside_a_target_is_rounding_and_no_gap():
     asked = [x[None], -x[None], ZERO[None]]
     answers = [np.array([k * 2.0**-50]) for k in (3.0, 5.0, 1.0)]
     bar = measure_error_bar(asked, answers, Coarseness())
-    assert not RULES["odd"].measure(asked, answers, bar).differs
+    assert not hold_rule("odd", asked, answers, bar).differs
     finer = [answer * (1 + 2.0**-40) for answer in answers]
     bar = measure_error_bar(asked, finer, Coarseness())
-    assert RULES["odd"].measure(asked, finer, bar).differs
+    assert hold_rule("odd", asked, finer, bar).differs
 
 
 def test_an_error_bar_grows_where_last_digits_of_a_token_move_its_answer():
     asked = [x[None], -x[None], ZERO[None]]
     answers = [np.array([value]) for value in (1.1e-17, 2.3e-17, 0.0)]
     bar = measure_error_bar(asked, answers, Coarseness())
-    assert RULES["odd"].measure(asked, answers, bar).differs
+    assert hold_rule("odd", asked, answers, bar).differs
     steeper = bar.steepen(asked[0], 1e-17)
-    assert RULES["odd"].measure(asked, answers, steeper).agrees
+    assert hold_rule("odd", asked, answers, steeper).agrees
 
 
 def test_declared_errors_widen_the_error_bar():

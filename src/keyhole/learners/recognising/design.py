@@ -23,6 +23,7 @@ _STEPS = (-1.0, 1.0, 2.0)
 # Tokens up to eight times as long as x are asked in a ball.
 _ROOM = 8.0
 _WIDE = 1e6
+_FAR = 10.0  # times the tokens themselves: where a target may be undefined
 _LONGEST = 64
 
 
@@ -212,7 +213,7 @@ def name_lone(scale: float) -> str:
 def is_far(question: Matrix, tokens: Tokens) -> bool:
     """Whether a target may be undefined there, so that the question may be lost."""
     unit = max(float(np.linalg.norm(token)) for token in (tokens.x, tokens.y, tokens.w))
-    return float(np.abs(question).max()) > 1e2 * unit
+    return float(np.abs(question).max()) > _FAR * unit
 
 
 def _stack(tokens: Mapping[str, tuple[Vector, ...]]) -> Questions:

@@ -18,7 +18,7 @@ from keyhole.learners.verifying.error_bar import (
     describe_coarseness,
     measure_error_bar,
 )
-from keyhole.learners.verifying.rules import RULES, Measured, Witness
+from keyhole.learners.verifying.rules import Measured, Witness, hold_rule
 from keyhole.oracles import read_imperfection
 
 _RUNGS = sorted({*WIDE.rungs, *BALL.rungs})
@@ -113,7 +113,7 @@ class Evidence:
             return None
         questions = [self.questions[asked] for asked in names]
         answers = [self.answers[asked] for asked in names]
-        return RULES[IDENTITIES[name].rule].measure(questions, answers, self.bar)
+        return hold_rule(IDENTITIES[name].rule, questions, answers, self.bar)
 
     def differ(self, names: Iterable[str]) -> list[str]:
         """Those of the identities that answers break by more than rounding explains."""
@@ -130,7 +130,8 @@ class Evidence:
         factors = np.array(list(weights.values()))
         answers = np.array([self.answers[name] for name in weights])
         questions = [self.questions[name] for name in weights]
-        return factors @ answers, self.bar.bound_sum(factors, questions, answers)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return factors @ answers, self.bar.bound_sum(factors, questions, answers)
 
     def make_witness(self, name: str) -> Witness:
         """The questions and answers of an identity that was measured, as a witness."""

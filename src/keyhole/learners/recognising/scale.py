@@ -15,7 +15,6 @@ _WANTED = 0.7  # the score difference that is aimed at
 _CANCEL = 2.5  # how far weights 1/2 .. 1 cannot raise the answer per length of token
 _SATURATED = 6.0
 _HOPELESS = 30.0
-_COARSE_CUT = 8.0
 _CUT = 300.0
 
 
@@ -117,13 +116,14 @@ def measure_saturation(evidence: Evidence, scale: float) -> float:
     if abs(total[place]) <= wide.allowed[place]:
         return 1.0
     shares: list[float] = []
+    hidden = False
     for name in ("*[x;y]", "*g(-1)"):
         rise, band = evidence.add({name: 1.0, "y": -scale, "0": scale - 1.0})
-        share = abs(float(rise[place] / total[place]))
-        shares.append(share if abs(rise[place]) > band.allowed[place] else 0.0)
-    if min(shares) <= 0.0:
-        return _COARSE_CUT if evidence.coarseness.coarse else _CUT
+        # Of what rounding hides, only the most that it may be is known.
+        seen = max(abs(float(rise[place])), float(band.allowed[place]))
+        shares.append(seen / abs(float(total[place])))
+        hidden |= abs(rise[place]) <= band.allowed[place]
     logit = abs(float(np.log(shares[0] / shares[1])))
     if logit <= _SATURATED or max(shares) > 1.0 + 1e-3:
         return 1.0
-    return _CUT if logit > _HOPELESS else float(np.sqrt(logit / _WANTED))
+    return _CUT if hidden or logit > _HOPELESS else float(np.sqrt(logit / _WANTED))

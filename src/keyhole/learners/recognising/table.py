@@ -212,14 +212,14 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "several heads",
         ("copies fail",),
-        ("several heads",),
+        ("several heads", "one head"),
         "Lone tokens are affine, and copies of a token do not act as in one head: several heads.",
         bars=("lone tokens bend",),
     ),
     LabelRow(
         "several heads",
         ("odds fail",),
-        ("several heads",),
+        ("several heads", "one head"),
         "Lone tokens are affine, and scores do not act as in one head: several heads.",
         bars=("lone tokens bend",),
     ),

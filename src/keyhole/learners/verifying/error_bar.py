@@ -133,6 +133,16 @@ class ErrorBar:
         steepest = float((self.sizes[some] / self.reaches[some]).max(initial=0.0))
         return self.slope > _ALTOGETHER * steepest
 
+    def divide(self, unit: float) -> ErrorBar:
+        """The same for answers divided by a unit."""
+        return replace(
+            self,
+            coarseness=replace(self.coarseness, absolute=self.coarseness.absolute / unit),
+            sizes=self.sizes / unit,
+            digits=self.digits / unit,
+            slope=self.slope / unit,
+        )
+
     def keep_outputs(self, count: int) -> ErrorBar:
         """The same for the first outputs alone."""
         return replace(self, digits=self.digits[:, :count])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Vector
+from keyhole._arrays import Array, Matrix, Vector, find_power_of_two
 from keyhole.errors import InvalidInput
 from keyhole.learners.verifying.error_bar import (
     Band,
@@ -107,12 +107,22 @@ class Replayed:
         return self.gap > self.allowed
 
 
+def hold_rule(name: str, questions: Questions, answers: Replies, bar: ErrorBar) -> Measured:
+    """By how much answers break a rule, in units of answers."""
+    # Products of three answers neither overflow nor vanish beside the largest of them.
+    unit = find_power_of_two(float(np.max(np.abs(answers)))) or 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        divided = [answer / unit for answer in answers]
+        seen = RULES[name].measure(questions, divided, bar.divide(unit))
+    return Measured(seen.gap * unit, seen.tolerance * unit, seen.allowed * unit)
+
+
 def replay_witness(oracle: Oracle, witness: Witness) -> Replayed:
     """Ask the questions of a witness again, one call per length, and hold the rule against them."""
     answers = _ask_by_length(oracle, witness.questions)
     coarseness = describe_coarseness(read_imperfection(oracle))
     bar = measure_error_bar(witness.questions, answers, coarseness)
-    measured = RULES[witness.rule].measure(witness.questions, answers, bar)
+    measured = hold_rule(witness.rule, witness.questions, answers, bar)
     # The run knew more answers of the target than these few: its error bar may be the larger.
     return Replayed(measured.gap, max(measured.allowed, witness.allowed))
 
