@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -153,7 +153,7 @@ def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
     """
     from keyhole.lab.running import find_runner
 
-    def ready(record: Record) -> None:
+    def ready(record: Record[Any]) -> None:
         # Standard output is for the one object at the end.
         if json:
             sys.stderr.write(record.json().decode() + "\n")
@@ -171,7 +171,7 @@ def ui(job: Annotated[UiJob, Flat] = UiJob(), *, json: Json = False) -> int:  # 
     """
     from keyhole.lab.running import find_runner
 
-    def ready(record: Record) -> None:
+    def ready(record: Record[Any]) -> None:
         _print_record(record, json)
 
     return find_runner(type(job))(job, ready).code
@@ -186,7 +186,7 @@ def _run_and_print(job: Job, json: bool) -> int:
     return record.code
 
 
-def _print_record(record: Record, json: bool) -> None:
+def _print_record(record: Record[Any], json: bool) -> None:
     sys.stdout.write(record.json().decode() if json else record.text())
     sys.stdout.write("\n")
     sys.stdout.flush()

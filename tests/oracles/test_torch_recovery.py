@@ -85,7 +85,7 @@ def test_a_module_or_an_oracle_by_name_is_a_target(name, outcome, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     data = run_job(LearnJob(f"torch_targets:{name}", out="run")).data
-    assert (data["verdict"], data["class"], data["width"]) == outcome
+    assert (data.verdict, data.model_class, data.width) == outcome
     with pytest.raises(InvalidInput, match="has tokens of width 6; --width says 5"):
         run_job(LearnJob("torch_targets:head", width=5, out="other"))
     with pytest.raises(InvalidInput, match="layer answers 6 numbers; --outputs says 3"):

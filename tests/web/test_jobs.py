@@ -16,9 +16,8 @@ from keyhole.web import jobs as desk
 def test_a_recovery_is_the_one_of_the_command_line(recovered, tmp_path):
     result = recovered["result"]
     run_job(SampleJob("head", width=6, rank=2, seed=3, out=str(tmp_path / "truth.safetensors")))
-    record = run_job(
-        LearnJob(str(tmp_path / "truth.safetensors"), seed=4, out=str(tmp_path / "run"))
-    ).data
+    job = LearnJob(str(tmp_path / "truth.safetensors"), seed=4, out=str(tmp_path / "run"))
+    record = json.loads(run_job(job).json())
     for name in ("status", "verdict", "sentence", "rank", "queries", "degrees_of_freedom"):
         assert result["record"][name] == record[name]
     assert result["record"]["verdict"] == "EXACT"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import (
@@ -53,7 +54,7 @@ _RUNNERS: dict[type[Job], tuple[str, str]] = {
 }
 
 
-def find_runner(kind: type[Job]) -> Callable[..., Record]:
+def find_runner(kind: type[Job]) -> Callable[..., Record[Any]]:
     """The function that does jobs of one kind; its module is imported now.
 
     Raises:
@@ -67,7 +68,7 @@ def find_runner(kind: type[Job]) -> Callable[..., Record]:
         raise InvalidInput(str(error)) from error
 
 
-def run_job(job: Job) -> Record:
+def run_job(job: Job) -> Record[Any]:
     """Do what a job asks and return its record."""
     if isinstance(job, SweepJob):
         # A sweep runs other jobs; it is handed how, since its engines stand below this table.

@@ -22,7 +22,8 @@ from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.lab.commands.computing.bound import measure_job_plane
 from keyhole.lab.jobs import UiJob
 from keyhole.lab.running import run_job
-from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.other_records import UiReady, UiRecord
+from keyhole.lab.runs.records import Record, encode_json
 from keyhole.tasks import TASKS
 from keyhole.web import runs as shelf
 from keyhole.web.jobs import Desk, TooMany
@@ -199,11 +200,11 @@ def _answer_task(data: Mapping[str, Any]) -> Any:
 def _answer_limits(asked: Mapping[str, Any]) -> Any:
     """The verdict of inequalities alone, and the plane; nothing is built."""
     job = replace(read_bound_wish(asked), build=False)
-    return {"record": run_job(job).data, **measure_job_plane(job)}
+    return {"record": run_job(job).data, "plane": measure_job_plane(job)}
 
 
 def _answer_json(data: Any, status: int = 200) -> Response:
-    body = Record(data).json()
+    body = encode_json(data)
     return Response(
         body, status, media_type="application/json", headers={"cache-control": "no-store"}
     )
@@ -246,7 +247,9 @@ class Window(Listening):
             self.listener.close()
 
 
-def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Record:
+def run_ui(
+    job: UiJob, announce: Callable[[Record[UiReady]], None] | None = None
+) -> Record[UiRecord]:
     """Serve the explorer until stopped; `announce` is told where it is as soon as it is there."""
     start = time.perf_counter()
     explorer = Explorer(Path(job.runs))
@@ -255,9 +258,8 @@ def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Reco
         sentence = (
             f"The explorer is at {address} (Ctrl-C stops it). It shows the runs in {job.runs}."
         )
-        record = Record(
-            {"status": "READY", "sentence": sentence, "address": address, "runs": job.runs}
-        )
+        data = UiReady(status="READY", sentence=sentence, address=address, runs=job.runs)
+        record = Record(data)
         _announce_record(record) if announce is None else announce(record)
         if job.open:
             # Some browsers keep the call waiting until they are closed.
@@ -266,11 +268,10 @@ def run_ui(job: UiJob, announce: Callable[[Record], None] | None = None) -> Reco
     window = Window(explorer, job.port, ready)
     window.serve_until_stopped()
     sentence = f"Served {explorer.requests:,} requests."
-    return Record(
-        {"sentence": sentence, "address": window.address, "seconds": time.perf_counter() - start}, 0
-    )
+    spent = time.perf_counter() - start
+    return Record(UiRecord(sentence=sentence, address=window.address, seconds=spent))
 
 
-def _announce_record(record: Record) -> None:
+def _announce_record(record: Record[UiReady]) -> None:
     sys.stderr.write(record.text() + "\n")
     sys.stderr.flush()

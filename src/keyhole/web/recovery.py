@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from keyhole._arrays import Array, Matrix
@@ -18,6 +17,8 @@ from keyhole.identify import assign_heads, canonical, distance, freedom
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import LearnJob, SampleJob
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.recovery_records import LearnRecord
+from keyhole.lab.runs.rows import count_learning_queries
 from keyhole.lab.runs.summaries import restore_command
 from keyhole.lab.targets.opening import simulate_policies
 from keyhole.learners.choosing import learn
@@ -60,13 +61,13 @@ def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> dict[str
         out=str(directory),
     )
     with _count_phase_queries(tell) as count, watch_batches(count):
-        record: dict[str, Any] = msgspec.json.decode(run_job(job).json())
-    model: Any = None if record["model"] is None else load(record["model"])
+        record: LearnRecord = run_job(job).data
+    model: Any = None if record.model is None else load(record.model)
     found = model if isinstance(model, Head | MultiHead) else None
     tell({"doing": "asking again with smaller budgets"})
     shown = {
         "record": record,
-        "command": restore_command("learn", record),
+        "command": restore_command(record),
         "heads": pack_portraits(truth, found),
         "course": trace_error_course(truth, found, wish, record),
     }
@@ -136,10 +137,10 @@ def pack_numbers(W: Array) -> str:
 # hands out with a budget that ends there: the same seed asks the same questions and, where they
 # carry noise, draws the same noise.
 def trace_error_course(
-    truth: Heads, found: Heads | None, wish: Recover, record: Mapping[str, Any]
+    truth: Heads, found: Heads | None, wish: Recover, record: LearnRecord
 ) -> list[dict[str, Any]]:
     """The error of W that smaller budgets reach, and the matrices of single heads."""
-    asked = record["queries"]["total"] - record["queries"]["by_phase"].get("verify", 0)
+    asked = count_learning_queries(record)
     until = time.monotonic() + PATIENCE
     points = [_pack_course_point(asked, truth, found)]
     for part in PARTS:

@@ -87,7 +87,7 @@ def _recognise_listed_kind(record: dict[str, Any]) -> str:
     # Curves with no queries are those of training, in records of every version.
     if "curve" in record and "queries" not in record:
         return "train"
-    return recognise_kind(record)
+    return recognise_kind(record.get("record"), record)
 
 
 def _read_run_record(place: Path) -> dict[str, Any]:

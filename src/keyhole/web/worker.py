@@ -20,6 +20,7 @@ from keyhole._arrays import pin_one_thread
 from keyhole.errors import InvalidInput, KeyholeError
 from keyhole.lab.commands.computing.bound import measure_job_plane
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.records import encode_json
 from keyhole.web.recovery import recover_hidden_model
 from keyhole.web.requests import read_bound_wish, read_recover_wish
 
@@ -35,7 +36,7 @@ def _perform_recovery(data: Mapping[str, Any], place: Path | None, tell: Tell) -
 def _perform_bound(data: Mapping[str, Any], place: Path | None, tell: Tell) -> Mapping[str, Any]:
     job = read_bound_wish(data)
     tell({"doing": "building and checking weights" if job.build else "comparing sizes"})
-    return {"record": msgspec.json.decode(run_job(job).json()), **measure_job_plane(job)}
+    return {"record": run_job(job).data, "plane": measure_job_plane(job)}
 
 
 WORK: dict[str, Callable[[Mapping[str, Any], Path | None, Tell], Mapping[str, Any]]] = {
@@ -64,7 +65,7 @@ def main() -> None:
     out = sys.stdout.buffer
 
     def tell(said: Mapping[str, Any]) -> None:
-        out.write(msgspec.json.encode(said) + b"\n")
+        out.write(encode_json(said) + b"\n")
         out.flush()
 
     tell({"ready": True})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.lab.pages import audit_page
+from keyhole.lab.runs.reading import read_run
 from support import run_records
 from support.paths import TARGETS
 from support.recovery_runs import KINDS, opened
@@ -59,7 +60,8 @@ def runs(tmp_path_factory):
     )
     (folder / "audit").mkdir()
     (folder / "audit" / "record.json").write_text(json.dumps(run_records.AUDIT))
-    (folder / "audit" / "report.html").write_text(audit_page.draw_audit_page(run_records.AUDIT))
+    record = read_run(str(folder / "audit")).data
+    (folder / "audit" / "report.html").write_text(audit_page.draw_audit_page(record))
     return {name: str(folder / name) for name in run_records.KINDS}
 
 

@@ -2,6 +2,7 @@
 
 from keyhole.lab.pages import audit_page
 from support.run_records import AUDIT, LESS
+from support.typed import typed
 
 
 def test_a_policy_of_an_audit_is_named_in_full():
@@ -12,6 +13,6 @@ def test_a_policy_of_an_audit_is_named_in_full():
             "attempts": [LESS, LESS | {"queries": 9}],
         }
     ]
-    page = audit_page.draw_audit_page(AUDIT | {"policies": policies})
+    page = audit_page.draw_audit_page(typed(AUDIT | {"policies": policies}))
     # Once as the name of its row, once at the end of its line.
     assert page.count(">a budget below 1,087 queries</text>") == 2

@@ -19,6 +19,7 @@ def test_hostile_words_in_a_record_stay_words(copied, tmp_path, name):
         if isinstance(value, list):
             return [poisoned(entry, key) for entry in value]
         kept = (
+            "record",
             "theorem",
             "outcome",
             "symmetry",

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from support.run_records import EVIL, KINDS, TRAINED
 
 # Fields that choose how a page is drawn: a record with other words there is damaged.
 KEPT = {"theorem", "outcome", "symmetry", "verdict", "axis", "sender", "receiver", "model"}
-KEPT |= {"x", "y", "value", "kind", "status"}
+KEPT |= {"record", "x", "y", "value", "kind", "status"}
 FOREIGN = st.text(
     st.one_of(
         st.sampled_from("<>&\"'/=` \n\t\\\x00\x07\x1b\x7f\x9b\u202e\u2028\ufeff"), st.characters()
@@ -49,8 +51,13 @@ def places(runs, tmp_path_factory):
 
 def draw(places, name, words):
     """The page of a run whose record was written by a stranger."""
-    read = read_run(str(places / name))
-    return draw_run_page(read._replace(data=poison(read.data, words)))
+    return draw_run_page(poison_run(read_run(str(places / name)), words))
+
+
+def poison_run(run, words):
+    """A run whose record was written by a stranger."""
+    written = poison(msgspec.to_builtins(run.data), words)
+    return replace(run, data=msgspec.convert(written, type(run.data)))
 
 
 def check_page(page, words):
@@ -141,7 +148,7 @@ def test_foreign_words_never_reach_a_page_unescaped(places, name, words):
 def test_foreign_words_never_reach_a_page_of_several_runs_unescaped(places):
     words = EVIL + "\"'&\x00\x1b\u202e\ud800</script>"
     runs = [read_run(str(places / name)) for name in (*KINDS, "train", "other")]
-    page = draw_comparison_page([run._replace(data=poison(run.data, words)) for run in runs])
+    page = draw_comparison_page([poison_run(run, words) for run in runs])
     check_page(page, words)
 
 

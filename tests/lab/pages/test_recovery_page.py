@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import html
-import json
 import re
 import shlex
 import shutil
@@ -14,9 +13,11 @@ import numpy as np
 import pytest
 
 from keyhole.lab.pages import recovery_page
+from keyhole.lab.runs.reading import read_run
 from keyhole.models import load
 from support.pages import Walk
 from support.recovery_runs import KINDS
+from support.typed import typed
 
 
 def pixels(address):
@@ -113,7 +114,7 @@ def test_answers_that_differ_late_are_printed_far_enough_to_tell_them_apart(lear
     run = learned("refuted")
     record = run.record
     record["counterexample"] |= {"answer": [0.25], "predicted": [0.2500000001], "gap": 1e-10}
-    page = recovery_page.draw_recovery_page(record, run.directory)
+    page = recovery_page.draw_recovery_page(typed(record), run.directory)
     assert "<td" in page
     assert "0.2500000001</td>" in page
     assert "1e-10" in page
@@ -127,7 +128,7 @@ def test_a_counterexample_of_any_size_has_a_page(learned, answers):
     record = run.record
     record["counterexample"] |= {"answer": answers[0], "predicted": answers[1], "gap": None}
     with np.errstate(over="ignore"):
-        assert Walk(recovery_page.draw_recovery_page(record, run.directory)).errors == []
+        assert Walk(recovery_page.draw_recovery_page(typed(record), run.directory)).errors == []
 
 
 def test_the_pictures_hold_the_entries_of_the_saved_matrix(learned):
@@ -201,7 +202,9 @@ def test_a_target_with_blanks_and_quotes_can_be_pasted(keyhole, head, tmp_path):
 def test_options_that_the_record_names_are_part_of_the_command(learned):
     run = learned("exact")
     page = recovery_page.draw_recovery_page(
-        run.record | {"budget": 900, "options": {"answers": "f32", "tokens": "my tokens.npy"}},
+        typed(
+            run.record | {"budget": 900, "options": {"answers": "f32", "tokens": "my tokens.npy"}}
+        ),
         run.directory,
     )
     words = shlex.split(html.unescape(re.findall("<code>(.*?)</code>", page)[0]))
@@ -227,12 +230,12 @@ def test_everything_from_the_record_is_escaped(learned, kind):
             return [poisoned(entry) for entry in value]
         return value + evil if isinstance(value, str) else value
 
-    kept = ("model", "verdict", "certificate")
+    kept = ("record", "model", "verdict", "certificate")
     bad = {key: value if key in kept else poisoned(value) for key, value in record.items()}
     bad["queries"]["by_phase"][evil] = 7
     bad["certificate"]["theorem"] += evil
     bad["certificate"]["assumptions"][0]["name"] += evil
-    page = recovery_page.draw_recovery_page(bad, run.directory)
+    page = recovery_page.draw_recovery_page(typed(bad), run.directory)
     walk = Walk(page)
     assert (walk.errors, walk.open) == ([], [])
     assert len(walk.all("script")) == 1
@@ -254,10 +257,10 @@ def test_the_one_script_is_the_one_the_page_allows(demo):
 
 def test_versions_are_named_where_the_record_has_them(demo):
     bare = {name: value for name, value in demo.record.items() if name not in ("python", "numpy")}
-    plain = Walk(recovery_page.draw_recovery_page(bare, demo.directory)).text
+    plain = Walk(recovery_page.draw_recovery_page(typed(bare), demo.directory)).text
     more = Walk(
         recovery_page.draw_recovery_page(
-            demo.record | {"python": "3.99.1", "numpy": "9.8.7"}, demo.directory
+            typed(demo.record | {"python": "3.99.1", "numpy": "9.8.7"}), demo.directory
         )
     ).text
     assert f"keyhole {demo.record['version']}" in plain
@@ -267,8 +270,6 @@ def test_versions_are_named_where_the_record_has_them(demo):
 
 def test_a_page_made_again_from_record_json_is_the_same(learned):
     run = learned("exact")
-    again = recovery_page.draw_recovery_page(
-        json.loads((run.directory / "record.json").read_text()), run.directory
-    )
+    again = recovery_page.draw_recovery_page(read_run(str(run.directory)).data, run.directory)
     assert again == run.page
     assert len(run.page) < 100_000

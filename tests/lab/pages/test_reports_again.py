@@ -12,6 +12,7 @@ from keyhole.lab.jobs import BoundJob, ReportJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs import summaries
 from keyhole.lab.runs.command_lines import format_job_command
+from keyhole.lab.runs.reading import read_run
 from support.browsers import CHROMIUM, FAULTS_OF_LABELS, launch
 from support.pages import walked
 from support.run_records import EVIL, KINDS, TRAINED
@@ -115,8 +116,7 @@ def test_the_report_of_another_run_is_not_overwritten(runs):
 
 
 def test_the_command_of_a_run_names_every_option_once(runs):
-    record = json.loads((Path(runs["spent"]) / "record.json").read_text())
-    again = summaries.restore_command("learn", record)
+    again = summaries.restore_command(read_run(runs["spent"]).data)
     assert again.endswith("--simulate noise=1e-4 --simulate token-bound=2")
     job = BoundJob("match2", length=4, modulus=5, embed=3, build=False, out="there")
     assert (

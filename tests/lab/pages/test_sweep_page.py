@@ -6,17 +6,20 @@ import pytest
 
 from keyhole.lab.pages.parts.sweep_maps import draw_sweep_map
 from keyhole.lab.pages.sweep_page import draw_sweep_page, pair_values
+from keyhole.lab.runs.other_records import Figure, JobCounts, SweepRecord
 
-MAP = {"kind": "map", "x": "job.q", "y": "job.m", "value": "record.error"}
-DATA = {
-    "name": "n",
-    "sentence": "s",
-    "about": "",
-    "expectations": [],
-    "failures": [],
-    "file": "f",
-    "run": "r",
-}
+MAP = Figure(kind="map", x="job.q", y="job.m", value="record.error")
+DATA = SweepRecord(
+    name="n",
+    sentence="s",
+    about="",
+    jobs=JobCounts(total=0, done=0, failed=0),
+    expectations=[],
+    failures=[],
+    store="r/store.sqlite",
+    file="f",
+    run="r",
+)
 
 
 def rows(table):
@@ -42,7 +45,7 @@ def test_a_row_gives_one_point_or_several(x, y, points):
 def test_known_lines_are_drawn_dashed_through_medians():
     table = [{"a": x, "b": [x, x + 1.0], "line": 2.0 * x} for x in (1, 2, 3)]
     text = draw_sweep_page(
-        DATA, table, {"x": "a", "y": "b", "lines": {"twice": "line", "nowhere": "absent"}}
+        DATA, table, Figure(x="a", y="b", lines={"twice": "line", "nowhere": "absent"})
     )
     assert text.count('class="line limit"') == 1
     assert ">twice</text>" in text

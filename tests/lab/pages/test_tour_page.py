@@ -9,6 +9,7 @@ from keyhole.lab.pages import recovery_page
 from keyhole.lab.runs import summaries
 from keyhole.models import Factored, Head, save
 from support.pages import Walk
+from support.typed import typed
 
 
 def test_the_demo_shows_truth_recovery_and_difference_and_its_own_command(demo):
@@ -46,7 +47,7 @@ def test_the_error_of_the_demo_falls_with_its_last_queries_and_not_before_the_li
 
 
 def test_the_summary_of_the_demo_counts_its_stops(demo):
-    rows = dict(summaries.summarise_record("demo", demo.record))
+    rows = dict(summaries.summarise_record(typed(demo.record)))
     assert rows["stops"] == "14 of 14 came out as they should"
     assert rows["again"] == "keyhole demo --seed 3"
 
@@ -54,7 +55,7 @@ def test_the_summary_of_the_demo_counts_its_stops(demo):
 def test_a_demo_whose_stops_are_gone_keeps_their_sentences(demo, tmp_path):
     for name in ("record.json", "model.safetensors", "truth.safetensors"):
         shutil.copy(demo.directory / name, tmp_path)
-    walk = Walk(recovery_page.draw_recovery_page(demo.record, tmp_path))
+    walk = Walk(recovery_page.draw_recovery_page(typed(demo.record), tmp_path))
     assert walk.errors == []
     assert demo.record["stops"][-1]["sentence"] in walk.text
 
@@ -70,7 +71,7 @@ def test_matrices_of_any_size_have_a_page(demo, tmp_path, rng, largest, dense):
         tmp_path / "model.safetensors",
     )
     record = {key: value for key, value in demo.record.items() if key != "distance"}
-    page = recovery_page.draw_recovery_page(record, tmp_path)
+    page = recovery_page.draw_recovery_page(typed(record), tmp_path)
     walk = Walk(page)
     assert (walk.errors, len(walk.maps)) == ([], 1)
     spectrum = Walk(page.partition("<h2>")[2].partition("</section>")[0])

@@ -27,6 +27,9 @@ from keyhole.lab.jobs import (
     VerifyJob,
 )
 from keyhole.lab.runs.command_lines import format_command_line, format_job_command
+from keyhole.lab.runs.other_records import JobCounts, SweepRecord
+from keyhole.lab.runs.record_parts import Queries
+from keyhole.lab.runs.recovery_records import DemoRecord, LearnRecord, TwinsRecord
 from keyhole.lab.runs.summaries import restore_command
 
 ODD = (
@@ -154,20 +157,32 @@ def test_the_line_of_a_recovery_is_parsed_to_its_options(told):
     # A model file says its own width.
     if job.target.endswith(".safetensors"):
         job = replace(job, width=None)
-    record = {name: getattr(job, name) for name in ("target", "width", "learner", "seed", "budget")}
-    record |= {"options": _list_given_options(job)}
-    assert parse(restore_command("learn", record)) == job
+    kept = {name: getattr(job, name) for name in ("target", "width", "learner", "seed", "budget")}
+    record = LearnRecord(
+        verdict="EXACT", queries=Queries(total=1), options=_list_given_options(job), **kept
+    )
+    assert parse(restore_command(record)) == job
 
 
 @settings(max_examples=25, deadline=None)
 @given(path=words, seed=st.integers(0, 10**9))
 def test_lines_of_other_records_name_their_files(path, seed):
-    assert parse(restore_command("twins", {"model": path, "seed": seed})) == TwinsJob(
-        path, seed=seed
+    twins = TwinsRecord(model=path, twins=[], seed=seed)
+    assert parse(restore_command(twins)) == TwinsJob(path, seed=seed)
+    swept = SweepRecord(
+        name="a",
+        about="",
+        jobs=JobCounts(total=0, done=0, failed=0),
+        failures=[],
+        expectations=[],
+        store="",
+        file=path,
+        run=path,
     )
-    sweep = parse(restore_command("sweep", {"file": path, "run": path}))
+    sweep = parse(restore_command(swept))
     assert (sweep.file, sweep.out) == (path, path)
-    assert parse(restore_command("demo", {"seed": seed})) == DemoJob(seed=seed)
+    tour = DemoRecord(verdict="EXACT", queries=Queries(total=1), seed=seed)
+    assert parse(restore_command(tour)) == DemoJob(seed=seed)
 
 
 def test_options_at_their_defaults_are_left_out_unless_they_are_to_be_spelt():

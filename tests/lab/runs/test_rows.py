@@ -8,6 +8,15 @@ import pytest
 
 from keyhole.lab.jobs import BuildJob, LearnJob, ReportJob, TwinsJob, VerifyJob
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.other_records import Landing
+from keyhole.lab.runs.record_parts import (
+    CertificateRecord,
+    CounterexampleRecord,
+    FreshError,
+    Queries,
+    Seconds,
+)
+from keyhole.lab.runs.recovery_records import LearnRecord, TwinRecord
 from keyhole.lab.runs.rows import (
     describe_distances,
     list_build_rows,
@@ -17,24 +26,26 @@ from keyhole.lab.runs.rows import (
 )
 from keyhole.models import Head, MultiHead, save
 
-RECOVERED = {
-    "verdict": "EXACT",
-    "status": "RECOVERED",
-    "class": "head",
-    "reason": "one answer explains it.",
-    "determined": "W and v.",
-    "width": 6,
-    "rank": 0,
-    "heads": 1,
-    "outputs": 2,
-    "queries": {"total": 1234, "by_phase": {"read": 1000, "verify": 234}},
-    "degrees_of_freedom": 27,
-    "fresh_error": {"max": 1e-15, "relative": 1.24e-15, "sequences": 1024},
-    "error_bar": 3e-7,
-    "counterexample": {"tokens": [[0.0], [1.0]], "gap": 0.5},
-    "certificate": {"theorem": "BSHK26/4.1", "outcome": "HOLDS", "sampled": None},
-    "seconds": {"total": 1.5, "oracle": 0.25},
-}
+RECOVERED = LearnRecord(
+    verdict="EXACT",
+    status="RECOVERED",
+    model_class="head",
+    reason="one answer explains it.",
+    determined="W and v.",
+    width=6,
+    rank=0,
+    heads=1,
+    outputs=2,
+    queries=Queries(total=1234, by_phase={"read": 1000, "verify": 234}),
+    degrees_of_freedom=27,
+    fresh_error=FreshError(max=1e-15, relative=1.24e-15, sequences=1024),
+    error_bar=3e-7,
+    counterexample=CounterexampleRecord(
+        tokens=[[0.0], [1.0]], answer=[0.5], predicted=[0.0], gap=0.5
+    ),
+    certificate=CertificateRecord(theorem="BSHK26/4.1", outcome="HOLDS"),
+    seconds=Seconds(total=1.5, oracle=0.25),
+)
 
 
 def test_a_recovery_is_told_in_full():
@@ -54,24 +65,33 @@ def test_a_recovery_is_told_in_full():
 
 
 def test_what_a_record_leaves_open_is_left_out():
-    ended = {"verdict": "UNVERIFIED", "queries": {"total": 7, "by_phase": {}}, "width": 3}
+    ended = LearnRecord(verdict="UNVERIFIED", queries=Queries(total=7), width=3)
     assert list(list_recovery_rows(ended)) == [
         ("verdict", "UNVERIFIED"),
         ("sizes", "width 3"),
         ("queries", "7"),
     ]
-    assert list(list_time_rows({"seconds": {"total": 2.0}})) == [("time", "2.0 s")]
+    assert list(list_time_rows(Seconds(total=2.0))) == [("time", "2.0 s")]
 
 
 def test_what_nothing_measured_is_said_so():
-    one = {"met": False, "sentence": "below 1", "measured": None}
-    two = {"met": True, "sentence": "below 2", "measured": 1.5}
-    assert list(list_expectation_rows({"expectations": [one, two]})) == [
+    one = Landing(met=False, sentence="below 1", measured=None)
+    two = Landing(met=True, sentence="below 2", measured=1.5)
+    assert list(list_expectation_rows([one, two])) == [
         ("MISSED", "below 1; measured nothing"),
         ("met", "below 2; measured 1.5"),
     ]
     # In JSON a number that is not finite is null, which is not nothing.
-    lost = describe_distances({"parameters_differ": 0.25, "answers_differ": None})
+    twin = TwinRecord(
+        symmetry="ORDER",
+        changed="The order.",
+        proof="A sum.",
+        model="twin.safetensors",
+        parameters_differ=0.25,
+        answers_differ=None,
+        certificate=CertificateRecord(theorem="BSHK26/7.1", outcome="SILENT"),
+    )
+    lost = describe_distances(twin)
     assert lost == "the parameters differ by 25 %, the answers by not finite"
 
 

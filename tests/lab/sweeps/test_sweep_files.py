@@ -10,10 +10,11 @@ from keyhole.lab.jobs import PlanJob, TransitionJob, TrialJob
 from keyhole.lab.jobs.job_parts import RandomModel
 from keyhole.lab.pages.sweep_page import draw_sweep_page
 from keyhole.lab.running import run_job
-from keyhole.lab.runs.store import DONE, FAILED, Store, StoredRow, read_rows
+from keyhole.lab.runs.other_records import FailedJob, Figure, JobCounts, SweepRecord
+from keyhole.lab.runs.store import DONE, FAILED, About, Store, StoredRow, read_rows
 from keyhole.lab.runs.tables import export_rows, tabulate_rows
-from keyhole.lab.sweeps.expectations import judge_expectations
-from keyhole.lab.sweeps.files import parse_job, read_sweep
+from keyhole.lab.sweeps.expectations import judge_expectations, parse_expectation
+from keyhole.lab.sweeps.files import read_sweep
 
 
 def write(tmp_path, text, name="sweep.toml"):
@@ -31,7 +32,7 @@ def test_base_list_and_grid_are_combined_and_later_ones_override(tmp_path):
             " [0, 2]\n",
         )
     )
-    jobs = [parse_job(sweep.kind, entry) for entry in sweep.entries]
+    jobs = list(sweep.jobs)
     expected = [
         TrialJob(RandomModel(kind, width=width, rank=rank), seed=seed)
         for kind, rank in (("head", 1), ("multihead", None))
@@ -46,10 +47,7 @@ def test_json_says_the_same_as_toml(tmp_path):
     toml = read_sweep(write(tmp_path, 'name = "a"\njob = "plan"\n[grid]\nwidth = [2, 3]\n'))
     data = {"name": "a", "job": "plan", "grid": {"width": [2, 3]}}
     assert read_sweep(write(tmp_path, json.dumps(data), "sweep.json")) == toml
-    assert [parse_job("plan", entry) for entry in toml.entries] == [
-        PlanJob(width=2),
-        PlanJob(width=3),
-    ]
+    assert toml.jobs == (PlanJob(width=2), PlanJob(width=3))
 
 
 @pytest.mark.parametrize(
@@ -85,21 +83,21 @@ def test_a_missing_file_says_what_was_looked_for():
 ROWS = [
     StoredRow(
         "a",
-        {"width": 1, "tags": ["x"]},
+        b'{"tags":["x"],"width":1}',
         DONE,
-        {"error": 1e-3, "verdict": "EXACT"},
+        b'{"error":0.001,"verdict":"EXACT"}',
         None,
-        {"seconds": 1.0},
+        About(seconds=1.0),
     ),
     StoredRow(
         "b",
-        {"width": 2, "tags": []},
+        b'{"tags":[],"width":2}',
         DONE,
-        {"error": 3e-3, "verdict": "EXACT"},
+        b'{"error":0.003,"verdict":"EXACT"}',
         None,
-        {"seconds": 2.0},
+        About(seconds=2.0),
     ),
-    StoredRow("c", {"width": 2, "tags": []}, FAILED, None, "it fell over", {}),
+    StoredRow("c", b'{"tags":[],"width":2}', FAILED, None, "it fell over", About()),
 ]
 
 
@@ -112,7 +110,7 @@ def test_a_store_keeps_rows_and_lets_one_driver_in(tmp_path):
     assert store.states() == {"a": DONE, "b": DONE, "c": FAILED}
     with pytest.raises(InvalidInput, match="another sweep is writing"):
         Store(path)
-    mended = StoredRow("c", ROWS[2].job, DONE, {"error": 0.0}, None, {})
+    mended = StoredRow("c", ROWS[2].job, DONE, b'{"error":0.0}', None, About())
     store.put(mended)
     store.close()
     again = Store(path)
@@ -170,7 +168,7 @@ def test_expectations_are_statistics_of_the_rows_they_name():
         ({"value": "record.nothing", "statistic": "max", "at_most": 1.0}, None, False),
     ]
     for one, measured, met in cases:
-        (landing,) = judge_expectations(rows, (one,))
+        (landing,) = judge_expectations(rows, (parse_expectation(one),))
         assert (
             landing.measured == pytest.approx(measured)
             if measured is not None
@@ -180,28 +178,24 @@ def test_expectations_are_statistics_of_the_rows_they_name():
 
 
 def test_a_page_draws_rows_and_keeps_hostile_words_inert():
-    data = {
-        "name": "<script>alert(1)</script>",
-        "sentence": "done",
-        "about": "",
-        "expectations": [],
-        "failures": [{"key": "k", "reason": "<img src=x onerror=alert(1)>"}],
-        "file": "a.toml",
-        "run": "runs/a",
-    }
-    figure = {
-        "x": "job.width",
-        "y": "record.error",
-        "series": "record.verdict",
-        "log": "y",
-        "limit": 1e-2,
-    }
+    data = SweepRecord(
+        name="<script>alert(1)</script>",
+        sentence="done",
+        about="",
+        jobs=JobCounts(total=3, done=2, failed=1),
+        expectations=[],
+        failures=[FailedJob(key="k", reason="<img src=x onerror=alert(1)>")],
+        store="runs/a/store.sqlite",
+        file="a.toml",
+        run="runs/a",
+    )
+    figure = Figure(x="job.width", y="record.error", series="record.verdict", log="y", limit=1e-2)
     drawn = draw_sweep_page(data, tabulate_rows(ROWS), figure)
     assert "<script>alert" not in drawn
     assert "<img src=x" not in drawn
     assert drawn.count("<circle") == 2
     assert "stroke" in drawn
-    empty = draw_sweep_page(data, tabulate_rows(ROWS), {"x": "job.nothing", "y": "record.error"})
+    empty = draw_sweep_page(data, tabulate_rows(ROWS), Figure(x="job.nothing", y="record.error"))
     assert "No row has numbers" in empty
 
 

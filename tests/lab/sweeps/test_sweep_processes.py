@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keyhole.lab.jobs import PlanJob
 from keyhole.lab.running import find_runner, run_job
 from keyhole.lab.runs.store import read_rows
 from keyhole.lab.sweeps import engines
@@ -165,12 +166,12 @@ def test_processes_that_die_before_a_job_begins_are_given_up(monkeypatch):
     monkeypatch.setattr(engines, "_prepare_worker", partial(os._exit, 1))
     monkeypatch.setattr(engines, "STARTS", 3)
     pool = engines.Pool(engines.Work(find_runner, run_job), 1)
-    pool.submit("key", {"job": "plan", "fields": {"width": 4}})
+    pool.submit("key", PlanJob(width=4))
     ended = []
     for _ in range(2 * engines.STARTS):
         ended += pool.completed()
     pool.close()
-    assert [(key, said["reason"]) for key, said in ended] == [
+    assert [(key, said.reason) for key, said in ended] == [
         ("key", "processes died 3 times before the job began.")
     ]
 

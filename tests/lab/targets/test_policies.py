@@ -8,6 +8,7 @@ import pytest
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import PlanJob
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.recovery_records import AttemptRecord
 from keyhole.lab.targets.opening import read_declarations, simulate_policies
 from keyhole.lab.targets.policies import Policy, describe_policy, judge_error, list_policies
 from keyhole.oracles import Local
@@ -18,12 +19,14 @@ POLICY = Policy("labels only", ("labels",), "a label is one bit")
 
 
 def attempt(queries, error):
-    return {
-        "queries": queries,
-        "error": error,
-        "verdict": "BUDGET_SPENT",
-        "sentence": "It ran out.",
-    }
+    return AttemptRecord(
+        queries=queries,
+        verification=0,
+        error=error,
+        function_error=error,
+        verdict="BUDGET_SPENT",
+        sentence="It ran out.",
+    )
 
 
 @pytest.mark.parametrize(

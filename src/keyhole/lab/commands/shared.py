@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import platform
-from typing import Any
-
 import numpy as np
 
-from keyhole import __version__
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
 
@@ -22,11 +18,6 @@ def seed_generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def list_versions() -> dict[str, str]:
-    """What the run was made with."""
-    return {"version": __version__, "python": platform.python_version(), "numpy": np.__version__}
-
-
-def choose_exit_code(data: dict[str, Any]) -> int:
-    """Exit code of a verdict."""
-    return 0 if Verdict[data["verdict"]].verified else REFUSED
+def choose_exit_code(verdict: str) -> int:
+    """Exit code of a verdict, given by its name."""
+    return 0 if Verdict[verdict].verified else REFUSED

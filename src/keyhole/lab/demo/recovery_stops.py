@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from keyhole.identify import distance
 from keyhole.lab.commands.recovery.compare import measure_model_gap
-from keyhole.lab.runs import records
+from keyhole.lab.runs.recording import record_jumps
+from keyhole.lab.runs.recovery_records import CurvePoint, Stop
 from keyhole.learners.base import Recovery
 from keyhole.learners.choosing import learn
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, save
@@ -18,7 +20,6 @@ from keyhole.oracles import Bounded, Budgeted, Cast, Local, Noisy, Oracle, Signs
 _STEPS = 12  # budgets at which the error is measured
 _DIGITS = 40  # binary digits that are learnt from labels
 Hidden = Head | MultiHead | ReluNet | OneLayer
-Stop = dict[str, Any]
 _STEMS: dict[type, str] = {MultiHead: "heads", ReluNet: "network"}
 
 
@@ -73,8 +74,14 @@ def _visit_policy_stop(
         f"a head of width {model.width}, {name}: {found.verdict.name}, {asked:,} queries, limit"
         f" {limit:,}, {error}"
     )
-    kept = {"queries": asked, "limit": limit, "error": off}
-    return {"name": name, "verdict": found.verdict.name, **kept, "sentence": sentence}
+    return Stop(
+        name=name,
+        verdict=found.verdict.name,
+        queries=asked,
+        limit=limit,
+        error=off,
+        sentence=sentence,
+    )
 
 
 def _visit_recovery_stop(
@@ -82,46 +89,43 @@ def _visit_recovery_stop(
 ) -> Stop:
     found = learn(Local(model), rng=rng)
     asked = found.ledger.total(without="verify").sequences
-    data: Stop = {
-        "name": name,
-        "verdict": found.verdict.name,
-        "queries": asked,
-        "limit": None,
-        "error": None,
-    }
+    said, limit, error = found.status.value, None, None
     # Only of a verified model the tour gives an error; of others it gives the reason.
     if found.model is not None and found.verdict.verified and found.degrees_of_freedom is not None:
-        data |= {
-            "limit": -(-found.degrees_of_freedom // model.outputs),
-            "error": measure_model_gap(model, found.model)[1].largest,
-        }
-        said = f"{asked:,} queries, limit {data['limit']:,}, error {data['error']:.0e}"
-    else:
-        said = found.status.value
-    return (
-        data
-        | {"sentence": f"{name}: {found.verdict.name}, {said}"}
-        | _keep_models(model, found, directory)
+        limit = -(-found.degrees_of_freedom // model.outputs)
+        error = measure_model_gap(model, found.model)[1].largest
+        said = f"{asked:,} queries, limit {limit:,}, error {error:.0e}"
+    stop = Stop(
+        name=name,
+        verdict=found.verdict.name,
+        queries=asked,
+        limit=limit,
+        error=error,
+        sentence=f"{name}: {found.verdict.name}, {said}",
     )
+    return _keep_models(stop, model, found, directory)
 
 
-def _keep_models(model: Hidden, found: Recovery[Any], directory: Path) -> Stop:
-    """What the page compares, as files: several heads, and a network."""
+def _keep_models(stop: Stop, model: Hidden, found: Recovery[Any], directory: Path) -> Stop:
+    """With what the page compares, as files: several heads, and a network."""
     stem = _STEMS.get(type(model))
     made: Any = found.model
     if stem is None or not isinstance(made, MultiHead | AbsAffine):
-        return {}
-    files = {"truth": f"{stem}-truth.safetensors", "model": f"{stem}-model.safetensors"}
-    save(model, directory / files["truth"])
-    save(made, directory / files["model"])
-    kept: Stop = {**files, "distance": measure_model_gap(model, made)[1].largest}
-    # Only heads switch on a half circle; a network has no jumps to draw.
-    if isinstance(model, MultiHead):
-        kept["jumps"] = records.record_jumps(found.jumps)
-    return kept
+        return stop
+    truth_file, model_file = f"{stem}-truth.safetensors", f"{stem}-model.safetensors"
+    save(model, directory / truth_file)
+    save(made, directory / model_file)
+    return structs.replace(
+        stop,
+        truth=truth_file,
+        model=model_file,
+        distance=measure_model_gap(model, made)[1].largest,
+        # Only heads switch on a half circle; a network has no jumps to draw.
+        jumps=record_jumps(found.jumps) if isinstance(model, MultiHead) else None,
+    )
 
 
-def measure_error_curve(truth: Head, asked: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+def measure_error_curve(truth: Head, asked: int, rng: np.random.Generator) -> list[CurvePoint]:
     """Error of W after so many queries: the same learner, stopped by budgets.
 
     Args:
@@ -138,12 +142,10 @@ def measure_error_curve(truth: Head, asked: int, rng: np.random.Generator) -> li
     ]
 
 
-def _measure_error_at_budget(truth: Head, budget: int, rng: np.random.Generator) -> dict[str, Any]:
+def _measure_error_at_budget(truth: Head, budget: int, rng: np.random.Generator) -> CurvePoint:
     found = learn(Budgeted(Local(truth), budget), rng=rng)
     # Without a model nothing of W is known, which counts as W = 0.
     error = distance(truth, found.model).W if isinstance(found.model, Head) else 1.0
-    return {
-        "queries": found.ledger.total().sequences,
-        "error": float(error),
-        "status": found.status.name,
-    }
+    return CurvePoint(
+        queries=found.ledger.total().sequences, error=float(error), status=found.status.name
+    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from keyhole.identify import distance
 from keyhole.lab.commands.recovery.finishing import finish_recovery_run
 from keyhole.lab.commands.recovery.learn import write_model
-from keyhole.lab.commands.shared import list_versions, seed_generator
+from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.demo.recovery_stops import (
     measure_error_curve,
     visit_exact_stops,
@@ -20,16 +20,18 @@ from keyhole.lab.demo.recovery_stops import (
 )
 from keyhole.lab.demo.task_stops import visit_task_stops, visit_twin_stop
 from keyhole.lab.jobs import DemoJob
-from keyhole.lab.runs import records
 from keyhole.lab.runs.directories import hold_directory, make_new_directory
+from keyhole.lab.runs.record_parts import Seconds
+from keyhole.lab.runs.recording import record_recovery
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.recovery_records import DemoRecord, Stop
 from keyhole.lab.runs.rows import list_recovery_rows
 from keyhole.learners.choosing import learn
 from keyhole.models import Head, save
 from keyhole.oracles import Local
 
 
-def run_demo(job: DemoJob) -> Record:
+def run_demo(job: DemoJob) -> Record[DemoRecord]:
     """Recover, build and bound models of every kind, write the page, return the record."""
     start = time.perf_counter()
     # The learner's generator must know nothing of the hidden weights.
@@ -42,43 +44,41 @@ def run_demo(job: DemoJob) -> Record:
         Path(job.out) if job.out is not None else make_new_directory("demo")
     ) as directory:
         save(truth, directory / "truth.safetensors")
-        data = records.record_recovery(recovery) | write_model(recovery, directory)
         asked = recovery.ledger.total(without="verify").sequences
-        data |= {
-            "sentence": (
+        stops = _visit_further_stops(seed_generator(job.seed + 1), directory, job.seed)
+        data = structs.replace(
+            record_recovery(recovery, DemoRecord),
+            sentence=(
                 f"{asked} queries give away a hidden {truth.width} x {truth.width} head to"
                 f" {gap.largest:.0e}; the limit is {recovery.degrees_of_freedom}."
                 f" {recovery.sentence}"
             ),
-            "distance": gap.largest,
-            "stops": _visit_further_stops(seed_generator(job.seed + 1), directory, job.seed),
-            "curve": measure_error_curve(truth, asked, rng),
-            "seconds": {
-                "total": time.perf_counter() - start,
-                "oracle": recovery.ledger.total().seconds,
-            },
-            "seed": job.seed,
+            model=write_model(recovery, directory),
+            distance=gap.largest,
+            stops=stops,
+            curve=measure_error_curve(truth, asked, rng),
+            seed=job.seed,
             # The command on the page learns this very file again.
-            "target": str(directory / "truth.safetensors"),
-            "learner": "auto",
-            "run": str(directory),
-            **list_versions(),
-        }
-        tour = tuple(("also", stop["sentence"]) for stop in data["stops"])
+            target=str(directory / "truth.safetensors"),
+            learner="auto",
+            run=str(directory),
+        )
+        spent = recovery.ledger.total().seconds
+        took = Seconds(total=time.perf_counter() - start, oracle=spent)
+        data = structs.replace(data, seconds=took)
+        tour = tuple(("also", stop.sentence) for stop in data.stops)
         page = (("error of W", f"{gap.W:.1e}"), *tour, ("page", str(directory / "report.html")))
         lines = (*list_recovery_rows(data), *page)
         return finish_recovery_run(Record(data, 0, lines), directory)
 
 
-def _visit_further_stops(
-    rng: np.random.Generator, directory: Path, seed: int
-) -> list[dict[str, Any]]:
+def _visit_further_stops(rng: np.random.Generator, directory: Path, seed: int) -> list[Stop]:
     """Further stops: what answers give away and what not, what attention can compute."""
     exact = visit_exact_stops(rng, directory)
     return [
         *exact,
         *visit_imperfect_stops(Head.random(8, rng=rng), rng),
-        visit_twin_stop(str(directory / exact[-1]["truth"]), directory, seed),
+        visit_twin_stop(str(directory / str(exact[-1].truth)), directory, seed),
         *visit_network_stops(rng, directory),
         *visit_task_stops(directory, seed),
     ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from keyhole.drawing.describing import Area, Axis, Chart, Level, Line, Point, name_rows
 from keyhole.drawing.html import (
@@ -21,6 +20,7 @@ from keyhole.drawing.html import (
 )
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.recovery_records import AuditRecord, PolicyRecord
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.lab.targets.policies import PROTECTS
 
@@ -29,21 +29,21 @@ _ROW = 30.0  # height of the row of a policy
 _LEAST, _MOST = 1e-16, 10**0.5
 
 
-def draw_audit_run(data: Mapping[str, Any], directory: Path) -> str:
+def draw_audit_run(data: AuditRecord, directory: Path) -> str:
     """The page of a run, of which the record holds everything."""
     del directory
     return draw_audit_page(data)
 
 
-def draw_audit_page(data: Mapping[str, Any]) -> str:
+def draw_audit_page(data: AuditRecord) -> str:
     """A self-contained page."""
     verdicts = (element("p", str(row["verdict"])) for row in data["policies"])
     command = format_command(
-        restore_command("audit", data), f"Seed {data['seed']}. {describe_versions(data)}"
+        restore_command(data), f"Seed {data['seed']}. {describe_versions(data)}"
     )
     parts = (
         element("h1", str(data["sentence"])),
-        format_note(describe_question("audit", data)),
+        format_note(describe_question(data)),
         format_section(_title_errors(data), _draw_policies(data)),
         _draw_errors_by_queries(data),
         format_section("What each policy keeps back", *verdicts),
@@ -54,14 +54,14 @@ def draw_audit_page(data: Mapping[str, Any]) -> str:
     return wrap_page("audit", join_markup(*parts))
 
 
-def _title_errors(data: Mapping[str, Any]) -> str:
+def _title_errors(data: AuditRecord) -> str:
     return (
         f"Error of {data['error_of']} that an extractor reaches: left of the dashed line a policy"
         " keeps little back"
     )
 
 
-def describe_policies(data: Mapping[str, Any]) -> Chart:
+def describe_policies(data: AuditRecord) -> Chart:
     """One row per policy: the errors that attempts behind it reached."""
     rows = list(reversed(data["policies"]))
     top = len(rows) - 0.5
@@ -81,7 +81,7 @@ def describe_policies(data: Mapping[str, Any]) -> Chart:
 _POWERS = tuple((10.0**power, f"1e{power}" if power else "1") for power in range(-16, 1, 4))
 
 
-def _trace_attempts(k: int, row: Mapping[str, Any]) -> Iterator[Line]:
+def _trace_attempts(k: int, row: PolicyRecord) -> Iterator[Line]:
     """The attempts behind one policy, the last one with its queries."""
     known = [a for a in row["attempts"] if a["error"] is not None]
     points = [
@@ -99,11 +99,11 @@ def _trace_attempts(k: int, row: Mapping[str, Any]) -> Iterator[Line]:
         yield Line("no model", "bad", [Point(1.0, k)])
 
 
-def _judge_policy(row: Mapping[str, Any]) -> str:
+def _judge_policy(row: PolicyRecord) -> str:
     return "built" if row["protects"] else "ours"
 
 
-def _draw_policies(data: Mapping[str, Any]) -> Markup:
+def _draw_policies(data: AuditRecord) -> Markup:
     note = (
         "● the policy gives the weights away, ■ it keeps them back; the last attempt is named with"
         f" its number of queries; ✕ no model; the shaded side keeps {data['error_of']} back"
@@ -111,7 +111,7 @@ def _draw_policies(data: Mapping[str, Any]) -> Markup:
     return frame_figure(draw_chart(describe_policies(data)), note, width="100%")
 
 
-def _draw_errors_by_queries(data: Mapping[str, Any]) -> Markup:
+def _draw_errors_by_queries(data: AuditRecord) -> Markup:
     """Every attempt as a mark of error against queries; several of one policy as a line."""
     lines = [_trace_policy(row) for row in data["policies"]]
     x = Axis("queries of the attempt, verification apart", log=True)
@@ -128,7 +128,7 @@ def _draw_errors_by_queries(data: Mapping[str, Any]) -> Markup:
     return format_section(title, svg, format_note(note)) if svg else Markup()
 
 
-def _trace_policy(row: Mapping[str, Any]) -> Line:
+def _trace_policy(row: PolicyRecord) -> Line:
     points = [
         Point(
             a["queries"] - a["verification"],
@@ -147,7 +147,7 @@ def _format_error(error: float | None) -> str:
     return "none" if error is None else format_number(error)
 
 
-def _list_attempts(data: Mapping[str, Any]) -> Markup:
+def _list_attempts(data: AuditRecord) -> Markup:
     rows = [
         (
             row["policy"],
@@ -171,7 +171,7 @@ def _list_attempts(data: Mapping[str, Any]) -> Markup:
     return make_scrollable(format_table(rows, columns, (2, 3, 4)), "table of attempts")
 
 
-def _describe_cost(data: Mapping[str, Any]) -> Markup:
+def _describe_cost(data: AuditRecord) -> Markup:
     ball = f"the ball has radius {format_number(data['token_bound'])}"
     said = (
         f"{data['queries']['total']:,} queries were asked of the target itself; policies were"

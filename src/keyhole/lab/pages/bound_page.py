@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.conversations import draw_conversation
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
+from keyhole.lab.runs.task_records import BoundRecord, InequalityRecord, Plane
 
 _AXES = {"embed": "key width m", "value_width": "value width v"}
 _KINDS = {"TOO_SMALL": "bad", "ENOUGH": "ours", "OPEN": "limit"}
@@ -37,19 +38,19 @@ _CAPTION = (
 )
 
 
-def draw_bound_run(data: Mapping[str, Any], directory: Path) -> str:
+def draw_bound_run(data: BoundRecord, directory: Path) -> str:
     """The page of a run, of which the record holds everything."""
     del directory
     return draw_bound_page(data)
 
 
-def draw_bound_page(data: Mapping[str, Any]) -> str:
+def draw_bound_page(data: BoundRecord) -> str:
     """A self-contained page."""
     verdict = str(data["verdict"])
     parts = (
         element("p", verdict.replace("_", " "), class_=f"verdict {_KINDS[verdict]}"),
         element("h1", str(data["sentence"])),
-        format_note(describe_question("bound", data)),
+        format_note(describe_question(data)),
         element("p", str(data["reason"])) if data["reason"] else "",
         draw_plane(data),
         _list_inequalities(data),
@@ -59,7 +60,7 @@ def draw_bound_page(data: Mapping[str, Any]) -> str:
     return wrap_page(f"bound on {data['task']}", join_markup(*parts))
 
 
-def draw_plane(data: Mapping[str, Any]) -> Markup:
+def draw_plane(data: BoundRecord) -> Markup:
     """Sizes against bits on log scales: the provable limit, what was built and asked."""
     chart = describe_plane(data)
     if chart is None:
@@ -68,7 +69,7 @@ def draw_plane(data: Mapping[str, Any]) -> Markup:
     return format_section(f"What is known of {_AXES[data['plane']['axis']]} against bits", figure)
 
 
-def describe_plane(data: Mapping[str, Any]) -> Chart | None:
+def describe_plane(data: BoundRecord) -> Chart | None:
     """Sizes against bits; None where the bound is not about sizes."""
     held = data.get("plane")
     if held is None:
@@ -140,7 +141,7 @@ def _place_bits(bits: float | None) -> float:
     return _REAL if bits is None else min(bits, _MOST_BITS)
 
 
-def _mark_sizes(held: Mapping[str, Any]) -> Iterator[Line]:
+def _mark_sizes(held: Plane) -> Iterator[Line]:
     for kind, word in (("built", "enough"), ("ours", "asked")):
         point = held[word]
         if point is not None and point[0] is not None:
@@ -153,7 +154,7 @@ def _describe_point(point: Sequence[float | None]) -> str:
     return f"{format_number(point[0])}, {bits}"
 
 
-def _list_inequalities(data: Mapping[str, Any]) -> Markup:
+def _list_inequalities(data: BoundRecord) -> Markup:
     """Every inequality known for the task, with both sides, and what they assume."""
     rows = [
         (
@@ -186,13 +187,13 @@ def _list_assumptions(several: Sequence[str]) -> Iterator[Markup]:
         yield element("ul", *(element("li", str(one)) for one in several))
 
 
-def _judge_inequality(one: Mapping[str, Any]) -> str:
+def _judge_inequality(one: InequalityRecord) -> str:
     if not one["applies"]:
         return "does not apply"
     return "violated" if one["violated"] else "satisfied"
 
 
-def _show_bound_command(data: Mapping[str, Any]) -> Markup:
+def _show_bound_command(data: BoundRecord) -> Markup:
     return format_section(
-        "How to reproduce", format_command(restore_command("bound", data), describe_versions(data))
+        "How to reproduce", format_command(restore_command(data), describe_versions(data))
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from keyhole._arrays import Array, Matrix, softmax
 from keyhole.claims import THEOREMS
@@ -29,6 +28,7 @@ from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.shown_attention import Shown
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
+from keyhole.lab.runs.task_records import BuildRecord
 from keyhole.models.attention import SelfAttention
 from keyhole.models.files import read_tensors
 from keyhole.models.stack import Block, Transformer
@@ -40,7 +40,7 @@ _AXES = Axes("asking token i", "attended token j")
 _TABLE = 2**21  # scores of a picture at most
 
 
-def draw_build_page(data: Mapping[str, Any], directory: Path) -> str:
+def draw_build_page(data: BuildRecord, directory: Path) -> str:
     """A self-contained page, from the record, the weights and the input beside it.
 
     Args:
@@ -49,7 +49,7 @@ def draw_build_page(data: Mapping[str, Any], directory: Path) -> str:
     """
     parts = [
         element("h1", str(data["sentence"])),
-        format_note(describe_question("build", data)),
+        format_note(describe_question(data)),
         draw_attention_pictures(data["task"], directory),
         _draw_frontier(data),
     ]
@@ -112,7 +112,7 @@ def _lower_scores(scores: Matrix) -> Matrix:
     return scores - scores.max(axis=1, keepdims=True)
 
 
-def describe_frontier(data: Mapping[str, Any]) -> Chart:
+def describe_frontier(data: BuildRecord) -> Chart:
     """Key width against bits on log scales: what was built, what is provably too small."""
     points = data["frontier"]["points"]
     limit = data["frontier"]["limit_bits"]
@@ -145,7 +145,7 @@ def describe_frontier(data: Mapping[str, Any]) -> Chart:
     )
 
 
-def _trace_size_limit(data: Mapping[str, Any], most: float) -> Iterator[Line]:
+def _trace_size_limit(data: BuildRecord, most: float) -> Iterator[Line]:
     """The line H (2m + v) p = limit: bits that any weights need."""
     limit = data["frontier"]["limit_bits"]
     if limit is None:
@@ -159,7 +159,7 @@ def _trace_size_limit(data: Mapping[str, Any], most: float) -> Iterator[Line]:
     yield Line("", "limit", shown, marked=False)
 
 
-def _draw_frontier(data: Mapping[str, Any]) -> Markup:
+def _draw_frontier(data: BuildRecord) -> Markup:
     chart = describe_frontier(data)
     caption = caption_picture("m against p", chart.about)
     return format_section(
@@ -167,13 +167,13 @@ def _draw_frontier(data: Mapping[str, Any]) -> Markup:
     )
 
 
-def title_frontier(data: Mapping[str, Any]) -> str:
+def title_frontier(data: BuildRecord) -> str:
     """The smallest size that is known, in words."""
     best = data["frontier"]["points"][0]
     return f"The smallest known: m = {best['embed']}, p = {best['bits']}"
 
 
-def describe_margins(data: Mapping[str, Any]) -> Chart:
+def describe_margins(data: BuildRecord) -> Chart:
     """Every inequality of the certificate: how much of its limit was used."""
     held = data["certificate"]
     checks = [
@@ -200,7 +200,7 @@ def describe_margins(data: Mapping[str, Any]) -> Chart:
     )
 
 
-def _list_constructions(data: Mapping[str, Any]) -> Markup:
+def _list_constructions(data: BuildRecord) -> Markup:
     rows = [
         (p["construction"], f"m = {p['embed']}, p = {p['bits']}")
         for p in data["frontier"]["points"]
@@ -211,7 +211,7 @@ def _list_constructions(data: Mapping[str, Any]) -> Markup:
     )
 
 
-def _show_build_certificate(data: Mapping[str, Any]) -> Markup:
+def _show_build_certificate(data: BuildRecord) -> Markup:
     held = data["certificate"]
     parts = (("assumption", "assumptions"), ("conclusion", "conclusion"))
     rows = [
@@ -232,7 +232,7 @@ def _show_build_certificate(data: Mapping[str, Any]) -> Markup:
     return format_section(title, statement, format_table(rows, columns, (2, 3)))
 
 
-def _show_build_command(data: Mapping[str, Any]) -> Markup:
+def _show_build_command(data: BuildRecord) -> Markup:
     return format_section(
-        "How to reproduce", format_command(restore_command("build", data), describe_versions(data))
+        "How to reproduce", format_command(restore_command(data), describe_versions(data))
     )

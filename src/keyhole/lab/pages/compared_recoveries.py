@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -116,7 +117,7 @@ def draw_run_errors(named: Named) -> Markup:
     return format_section("Error against queries", svg, format_note(note))
 
 
-def _trace_run_errors(name: str, run: SavedRun) -> Iterator[Line]:
+def _trace_run_errors(name: str, run: SavedRun[Any]) -> Iterator[Line]:
     if run.kind in RECOVERIES and (fresh := run.data.get("fresh_error")) and fresh.get("relative"):
         count = count_learning_queries(run.data)
         error = float(fresh["relative"])
@@ -152,7 +153,7 @@ def _trace_run_errors(name: str, run: SavedRun) -> Iterator[Line]:
         yield Line(shorten_name(name), "peer", points, joined=False)
 
 
-def _load_scores(run: SavedRun) -> Matrix | None:
+def _load_scores(run: SavedRun[Any]) -> Matrix | None:
     """The score matrix of a run's single head, where it has one."""
     path = run.directory / "model.safetensors"
     if run.kind not in RECOVERIES or run.data.get("model") is None or not path.is_file():

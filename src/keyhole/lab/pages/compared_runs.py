@@ -9,10 +9,10 @@ from keyhole.drawing.describing import Point
 from keyhole.lab.runs.reading import SavedRun
 
 RECOVERIES = ("learn", "demo")
-Named = list[tuple[str, SavedRun]]
+Named = list[tuple[str, SavedRun[Any]]]
 
 
-def name_runs(runs: Sequence[SavedRun]) -> list[str]:
+def name_runs(runs: Sequence[SavedRun[Any]]) -> list[str]:
     """A name for each run that no other has."""
     # Full paths only where names are alike: they are long.
     short = [run.name for run in runs]

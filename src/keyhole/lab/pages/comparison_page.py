@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from keyhole.drawing.describing import Axis, Chart, Line, Point
@@ -35,17 +35,20 @@ from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.pages.record_page import list_record_fields
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
+from keyhole.lab.runs.records import Envelope
+from keyhole.lab.runs.recovery_records import PolicyRecord
 from keyhole.lab.runs.rows import describe_measured
 from keyhole.lab.runs.summaries import (
     describe_question,
     describe_versions,
     restore_command,
 )
+from keyhole.lab.runs.task_records import AskedSizes, BuiltSize
 
 _BAD = ("CLASS_REFUTED", "TOO_SMALL", "DOES_NOT_FIT")
 
 
-def draw_comparison_page(runs: Sequence[SavedRun]) -> str:
+def draw_comparison_page(runs: Sequence[SavedRun[Any]]) -> str:
     """A self-contained page."""
     named = list(zip(name_runs(runs), runs, strict=True))
     parts = (
@@ -65,7 +68,7 @@ def draw_comparison_page(runs: Sequence[SavedRun]) -> str:
     return wrap_page("runs compared", join_markup(title, *(part(named) for part in parts)))
 
 
-def _title_comparison(runs: Sequence[SavedRun]) -> str:
+def _title_comparison(runs: Sequence[SavedRun[Any]]) -> str:
     recovered = [run for run in runs if run.kind in RECOVERIES]
     good = sum(has_verified_model(run.data) for run in recovered)
     said = f"{good} of {len(recovered)} recoveries can be relied on"
@@ -81,7 +84,7 @@ def _draw_overview(named: Named) -> Markup:
     )
 
 
-def _format_overview_entry(name: str, run: SavedRun) -> Markup:
+def _format_overview_entry(name: str, run: SavedRun[Any]) -> Markup:
     data = run.data
     verdict = str(data.get("verdict") or data.get("status") or "")
     style = "bad" if verdict in _BAD else "limit"
@@ -89,7 +92,7 @@ def _format_overview_entry(name: str, run: SavedRun) -> Markup:
         style = "ours"
     judged = (", ", element("span", verdict, class_=style)) if verdict else ()
     said = f": {data.get('sentence') or ''} "
-    question = element("span", describe_question(run.kind, data), class_="limit")
+    question = element("span", describe_question(data), class_="limit")
     return element("p", element("b", name), f", {run.kind}", *judged, said, question)
 
 
@@ -113,19 +116,19 @@ def _draw_run_sizes(named: Named) -> Markup:
     return format_section("Sizes that were built or asked for", *picture, table)
 
 
-def _trace_run_sizes(name: str, run: SavedRun) -> list[Line]:
+def _trace_run_sizes(name: str, run: SavedRun[Any]) -> list[Line]:
     built = run.kind == "build"
-    size: dict[str, Any] = run.data["size" if built else "sizes"] or {}
+    size: BuiltSize | AskedSizes | None = run.data["size" if built else "sizes"]
     said = run.data["construction" if built else "verdict"]
     kind = "built" if built else {"TOO_SMALL": "bad", "ENOUGH": "ours"}.get(str(said), "limit")
     # Real numbers, or networks without attention, have no place on the plane.
-    if not (size.get("embed") and size.get("bits")):
+    if size is None or not (size.embed and size.bits):
         return []
     return [
         Line(
             shorten_name(name),
             kind,
-            [Point(float(size["embed"]), float(size["bits"]), f"{name}: {said}")],
+            [Point(float(size.embed), float(size.bits), f"{name}: {said}")],
         )
     ]
 
@@ -149,11 +152,11 @@ def _compare_audits(named: Named) -> Markup:
     )
 
 
-def _list_policy_errors(data: Mapping[str, Any]) -> dict[str, str]:
+def _list_policy_errors(data: Envelope) -> dict[str, str]:
     return {str(row["policy"]): _format_reached_error(row) for row in data["policies"]}
 
 
-def _format_reached_error(row: Mapping[str, Any]) -> str:
+def _format_reached_error(row: PolicyRecord) -> str:
     error = row["attempts"][-1]["error"]
     said = "no model" if error is None else format_number(error)
     return f"{said}, protects" if row["protects"] else said
@@ -170,7 +173,7 @@ def _compare_twins(named: Named) -> Markup:
     return format_section("Other parameters with the same answers", body) if rows else Markup()
 
 
-def _list_run_twins(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _list_run_twins(name: str, data: Envelope) -> list[tuple[str, ...]]:
     return [
         (
             name,
@@ -201,14 +204,14 @@ def _compare_trainings(named: Named) -> Markup:
     return format_section("What training reached", *picture, make_scrollable(table, "trainings"))
 
 
-def _trace_training(name: str, data: Mapping[str, Any]) -> Line:
+def _trace_training(name: str, data: Envelope) -> Line:
     steps, errors = data["curve"]["steps"], data["curve"]["median"]
     marks = [(step, error) for step, error in zip(steps, errors, strict=False) if error]
     points = [make_point(step, error, f"{name}, step {step:,}") for step, error in marks]
     return Line(shorten_name(name), "ours", points)
 
 
-def _list_training_errors(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _list_training_errors(name: str, data: Envelope) -> list[tuple[str, ...]]:
     simple = [
         (name, str(line).replace("_", " "), format_number(value))
         for line, value in data["lines"].items()
@@ -228,7 +231,7 @@ def _compare_expectations(named: Named) -> Markup:
     return format_section("Where sweeps should land", body) if rows else Markup()
 
 
-def _list_run_landings(name: str, data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _list_run_landings(name: str, data: Envelope) -> list[tuple[str, ...]]:
     return [
         (
             name,
@@ -259,12 +262,12 @@ def _list_commands(named: Named) -> Markup:
     )
 
 
-def _format_command_row(name: str, run: SavedRun) -> tuple[str, ...]:
+def _format_command_row(name: str, run: SavedRun[Any]) -> tuple[str, ...]:
     spent = run.data.get("seconds")
     took = format_seconds(float(spent["total"])) if spent else ""
     return (
         name,
-        restore_command(run.kind, run.data),
+        restore_command(run.data),
         str(run.data.get("seed", "")),
         took,
         describe_versions(run.data),

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +28,7 @@ from keyhole.lab.pages.parts.portraits import draw_portrait
 from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs import summaries
-from keyhole.lab.runs.reading import recognise_kind
+from keyhole.lab.runs.recovery_records import DemoRecord, RecoveryRecord
 from keyhole.lab.runs.rows import count_fewest_queries, list_recovery_rows
 
 _OUTPUTS = 6  # numbers of a counterexample's answer that are shown
@@ -56,7 +54,7 @@ _PHASES = {
 }
 
 
-def draw_recovery_page(data: Mapping[str, Any], directory: Path) -> str:
+def draw_recovery_page(data: RecoveryRecord, directory: Path) -> str:
     """The report of one run, from its record and the model files beside it."""
     parts = (
         _draw_verdict(data),
@@ -73,9 +71,9 @@ def draw_recovery_page(data: Mapping[str, Any], directory: Path) -> str:
     return wrap_page(str(data["verdict"]), join_markup(*parts))
 
 
-def _draw_tour(data: Mapping[str, Any], directory: Path) -> Markup:
+def _draw_tour(data: RecoveryRecord, directory: Path) -> Markup:
     """What the stops of a tour look like; their pages are only needed here."""
-    if not data.get("stops"):
+    if not isinstance(data, DemoRecord):
         return Markup()
     # Pages of tasks load constructions, which a plain recovery need not wait for.
     from keyhole.lab.pages.tour_page import draw_stops
@@ -83,7 +81,7 @@ def _draw_tour(data: Mapping[str, Any], directory: Path) -> Markup:
     return draw_stops(data, directory)
 
 
-def _draw_verdict(data: Mapping[str, Any]) -> Markup:
+def _draw_verdict(data: RecoveryRecord) -> Markup:
     name = str(data.get("verdict"))
     failed = name == "CLASS_REFUTED" or data.get("status") in ("BAD_ANSWER", "TARGET_FAILED")
     style, mark = ("ours", "●") if has_verified_model(data) else ("limit", "○")
@@ -92,11 +90,11 @@ def _draw_verdict(data: Mapping[str, Any]) -> Markup:
     badge = element(
         "p", element("span", mark, aria_hidden="true"), f" {name}", class_=f"verdict {style}"
     )
-    question = summaries.describe_question(recognise_kind(data), data)
+    question = summaries.describe_question(data)
     return join_markup(badge, element("h1", str(data["sentence"])), format_note(question))
 
 
-def _show_counterexample(data: Mapping[str, Any]) -> Markup:
+def _show_counterexample(data: RecoveryRecord) -> Markup:
     """The refuting sequence: both answers, with enough digits to tell them apart."""
     case = data.get("counterexample")
     if case is None:
@@ -131,7 +129,7 @@ def _format_apart(a: float, b: float) -> tuple[str, str, str]:
     return f"{a:.{min(digits, 17)}g}", f"{b:.{min(digits, 17)}g}", format_number(gap)
 
 
-def _show_recovery_certificate(data: Mapping[str, Any]) -> Markup:
+def _show_recovery_certificate(data: RecoveryRecord) -> Markup:
     held = data.get("certificate")
     if held is None:
         return Markup()
@@ -154,20 +152,20 @@ def _show_recovery_certificate(data: Mapping[str, Any]) -> Markup:
     )
 
 
-def _show_recovery_command(data: Mapping[str, Any]) -> Markup:
+def _show_recovery_command(data: RecoveryRecord) -> Markup:
     # Older records do not hold the budget that stopped them.
     lost = data.get("status") in ("BUDGET_SPENT", "UNCHECKED") and data.get("budget") is None
     note = "This run had a budget; add the same --budget. " if lost else ""
     return format_section(
         "How to reproduce",
         format_command(
-            summaries.restore_command(recognise_kind(data), data),
+            summaries.restore_command(data),
             note + summaries.describe_versions(data),
         ),
     )
 
 
-def describe_query_phases(data: Mapping[str, Any]) -> Chart:
+def describe_query_phases(data: RecoveryRecord) -> Chart:
     """All phases but verification as one bar against the limit, that as a second bar."""
     phases, verify = _split_phases(data)
     limit = count_fewest_queries(data)
@@ -191,7 +189,7 @@ def describe_query_phases(data: Mapping[str, Any]) -> Chart:
     )
 
 
-def _split_phases(data: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+def _split_phases(data: RecoveryRecord) -> tuple[dict[str, int], int]:
     """Queries to learn by phase, and those to verify."""
     phases: dict[str, int] = dict(data["queries"].get("by_phase") or {})
     # Verification is not needed to know the weights: the limit is for learning alone.
@@ -199,7 +197,7 @@ def _split_phases(data: Mapping[str, Any]) -> tuple[dict[str, int], int]:
     return phases, verify
 
 
-def _draw_query_phases(data: Mapping[str, Any]) -> Markup:
+def _draw_query_phases(data: RecoveryRecord) -> Markup:
     if not data["queries"].get("by_phase"):
         return format_section(
             f"{data['queries']['total']:,} queries were asked before the run stopped"
@@ -216,7 +214,7 @@ def _draw_query_phases(data: Mapping[str, Any]) -> Markup:
     return format_section(chart.about, draw_chart(chart), table, note)
 
 
-def _title_queries(data: Mapping[str, Any], asked: int, verify: int, limit: int | None) -> str:
+def _title_queries(data: RecoveryRecord, asked: int, verify: int, limit: int | None) -> str:
     if has_verified_model(data) and None not in (limit, data.get("rank")):
         shape = f"a {data['width']} x {data['width']} head of rank {data['rank']}"
         # The rank of several heads is not that of one matrix.

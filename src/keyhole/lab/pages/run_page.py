@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from keyhole.lab.pages import (
     audit_page,
@@ -14,7 +15,7 @@ from keyhole.lab.pages import (
     training_page,
     twins_page,
 )
-from keyhole.lab.runs.reading import OTHER, SavedRun, guard_drawing
+from keyhole.lab.runs.reading import SavedRun, guard_drawing
 
 # What draws a run of each kind, from its record and its directory.
 _PAGES: dict[str, Callable[..., str]] = {
@@ -26,17 +27,20 @@ _PAGES: dict[str, Callable[..., str]] = {
     "bound": bound_page.draw_bound_run,
     "sweep": sweep_page.draw_sweep_run,
     "train": training_page.draw_training_run,
-    OTHER: record_page.draw_record_page,
 }
-# Kinds whose page shows more than their record holds: it is kept where there is one.
-KEPT = ("train", OTHER)
 
 
-def draw_run_page(run: SavedRun) -> str:
+def keeps_page(run: SavedRun[Any]) -> bool:
+    """Whether the page of a run may show more than its record holds, and is kept where it is."""
+    return run.kind == "train" or run.kind not in _PAGES
+
+
+def draw_run_page(run: SavedRun[Any]) -> str:
     """The page of a run.
 
     Raises:
         InvalidInput: its record lacks something, or a file beside it is gone.
     """
     # Records are files of users: a damaged one ends in a sentence.
-    return guard_drawing(run, _PAGES[run.kind], run.data, run.directory)
+    draw = _PAGES.get(run.kind, record_page.draw_record_page)
+    return guard_drawing(run, draw, run.data, run.directory)

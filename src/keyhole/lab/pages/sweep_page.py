@@ -20,46 +20,25 @@ from keyhole.drawing.html import (
     join_markup,
 )
 from keyhole.drawing.svg import draw_chart
-from keyhole.errors import InvalidInput
-from keyhole.lab.pages.parts.sweep_maps import MAP_KEYS, describe_sweep_map, draw_sweep_map
+from keyhole.lab.pages.parts.sweep_maps import describe_sweep_map, draw_sweep_map
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.other_records import Figure, SweepRecord
 from keyhole.lab.runs.rows import describe_measured
 from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.summaries import describe_versions, restore_command
-from keyhole.lab.runs.tables import Table, tabulate_rows
+from keyhole.lab.runs.tables import Row, Table, tabulate_rows
 
 _CLASSES = ("ours", "built", "peer")
-_KEYS = {"kind", "lines", "x", "y", "x_name", "y_name", "series", "series_names"}
-_KEYS |= {"log", "limit", "limit_name", "title", "caption"}
 Grouped = dict[str, dict[float, list[float]]]
 
 
-def check_figure(figure: Mapping[str, Any]) -> None:
-    """Raise unless a figure says which columns it draws."""
-    if unknown := sorted(set(figure) - _KEYS - MAP_KEYS):
-        raise InvalidInput(
-            f"a figure has {', '.join(sorted(_KEYS | MAP_KEYS))}; unknown {', '.join(unknown)}."
-        )
-    if not {"x", "y"} <= set(figure):
-        raise InvalidInput(
-            "a figure names its columns x and y, such as job.model.width and record.ratio."
-        )
-    # A map without a value, or lines with one, is a mistake that would show an empty picture.
-    if figure.get("kind", "lines") not in ("lines", "map") or (figure.get("kind") == "map") != (
-        "value" in figure
-    ):
-        raise InvalidInput(
-            "a figure's kind is lines or map, and a map names the column of its cells as value."
-        )
-
-
-def draw_sweep_run(data: Mapping[str, Any], directory: Path) -> str:
+def draw_sweep_run(data: SweepRecord, directory: Path) -> str:
     """The page of a finished sweep, from its record and the store beside it."""
     rows = tabulate_rows(read_rows(directory / "store.sqlite"))
     return draw_sweep_page(data, rows, data.get("figure"))
 
 
-def draw_sweep_page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, Any] | None) -> str:
+def draw_sweep_page(data: SweepRecord, rows: Table, figure: Figure | None) -> str:
     """The page, from the record of a sweep and its rows."""
     head = (
         element("p", str(data["name"]), class_="verdict"),
@@ -68,20 +47,20 @@ def draw_sweep_page(data: Mapping[str, Any], rows: Table, figure: Mapping[str, A
     )
     parts = [*head, _draw_figure(rows, figure), _list_expectations(data), _list_failures(data)]
     made = f"Seeds are fields of the jobs, in the file. {describe_versions(data)}".strip()
-    command = format_command(restore_command("sweep", data), made)
+    command = format_command(restore_command(data), made)
     return wrap_page(
         str(data["name"]), join_markup(*parts, format_section("How to run it again", command))
     )
 
 
-def _draw_figure(rows: Table, figure: Mapping[str, Any] | None) -> Markup:
+def _draw_figure(rows: Table, figure: Figure | None) -> Markup:
     if figure is None:
         return Markup()
     draw = draw_sweep_map if figure.get("kind") == "map" else _draw_sweep_chart
     return format_section(str(figure.get("title", "What came")), draw(rows, figure))
 
 
-def _list_expectations(data: Mapping[str, Any]) -> Markup:
+def _list_expectations(data: SweepRecord) -> Markup:
     rows = [
         ("met" if one["met"] else "missed", one["sentence"], describe_measured(one["measured"]))
         for one in data["expectations"]
@@ -90,13 +69,13 @@ def _list_expectations(data: Mapping[str, Any]) -> Markup:
     return format_section("Where it should land", table) if rows else Markup()
 
 
-def _list_failures(data: Mapping[str, Any]) -> Markup:
+def _list_failures(data: SweepRecord) -> Markup:
     rows = [(one["key"], one["reason"]) for one in data["failures"]]
     table = format_table(rows, ("job", "reason"))
     return format_section("What failed", table) if rows else Markup()
 
 
-def describe_sweep(rows: Table, figure: Mapping[str, Any]) -> Chart | None:
+def describe_sweep(rows: Table, figure: Figure) -> Chart | None:
     """The picture a sweep asks for, lines or a map; None where no row has its columns."""
     if figure.get("kind") == "map":
         return describe_sweep_map(rows, figure)
@@ -122,7 +101,7 @@ def describe_sweep(rows: Table, figure: Mapping[str, Any]) -> Chart | None:
     )
 
 
-def _draw_sweep_chart(rows: Table, figure: Mapping[str, Any]) -> Markup:
+def _draw_sweep_chart(rows: Table, figure: Figure) -> Markup:
     chart = describe_sweep(rows, figure)
     svg = Markup() if chart is None else draw_chart(chart)
     if chart is None or not svg:
@@ -131,7 +110,7 @@ def _draw_sweep_chart(rows: Table, figure: Mapping[str, Any]) -> Markup:
     return join_markup(svg, format_note(chart.about), table)
 
 
-def group_values(rows: Table, figure: Mapping[str, Any]) -> Grouped:
+def group_values(rows: Table, figure: Figure) -> Grouped:
     """Values of y by series and x."""
     found: Grouped = {}
     for row in rows:
@@ -162,13 +141,13 @@ def _is_finite_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def trace_known_lines(rows: Table, figure: Mapping[str, Any]) -> list[Line]:
+def trace_known_lines(rows: Table, figure: Figure) -> list[Line]:
     """What is known beforehand, by name: medians of a column over x, over all series, dashed."""
     columns: Mapping[str, str] = figure.get("lines", {})
     lines: list[Line] = []
     for name, column in columns.items():
         # What is known beforehand does not depend on the series.
-        found = group_values(rows, {"x": figure["x"], "y": column}).get("", {})
+        found = group_values(rows, Figure(x=figure.x, y=column)).get("", {})
         points = [
             Point(x, statistics.median(ys), f"{name}: {format_number(statistics.median(ys))}")
             for x, ys in found.items()
@@ -177,7 +156,7 @@ def trace_known_lines(rows: Table, figure: Mapping[str, Any]) -> list[Line]:
     return lines
 
 
-def _name_series(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
+def _name_series(row: Row, figure: Figure) -> str:
     """What a row's series is called."""
     name = str(row.get(figure["series"])) if "series" in figure else ""
     return str(figure.get("series_names", {}).get(name, name))
@@ -195,7 +174,7 @@ def _trace_series(name: str, values: Mapping[float, list[float]], k: int, log: b
     return Line(name, _CLASSES[k % len(_CLASSES)], points)
 
 
-def _tabulate_series(series: Grouped, figure: Mapping[str, Any]) -> Markup:
+def _tabulate_series(series: Grouped, figure: Figure) -> Markup:
     """The same numbers as a table, to read and to copy."""
     rows = [
         (

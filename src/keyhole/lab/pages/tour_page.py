@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages import bound_page, build_page, twins_page
 from keyhole.lab.pages.parts.conversations import draw_conversation
 from keyhole.lab.runs.reading import SavedRun, read_run
+from keyhole.lab.runs.recovery_records import DemoRecord, Stop
 from keyhole.models import AbsAffine, ReluNet, load
 
-Stops = Sequence[Mapping[str, Any]]
+Stops = Sequence[Stop]
 
 
-def draw_stops(data: Mapping[str, Any], directory: Path) -> Markup:
+def draw_stops(data: DemoRecord, directory: Path) -> Markup:
     """Sections for every stop; a stop whose files are gone keeps its sentence."""
     every: Stops = data["stops"]
     runs = [
@@ -46,7 +47,7 @@ def draw_stops(data: Mapping[str, Any], directory: Path) -> Markup:
     )
 
 
-def _has_record(stop: Mapping[str, Any], directory: Path) -> bool:
+def _has_record(stop: Stop, directory: Path) -> bool:
     return bool(stop.get("run")) and (directory / str(stop["run"]) / "record.json").is_file()
 
 
@@ -101,7 +102,7 @@ def _draw_recovered_networks(every: Stops, directory: Path) -> Iterator[Markup]:
                 yield _draw_slope_jumps(stop, truth.normal_form(), found)
 
 
-def _draw_slope_jumps(stop: Mapping[str, Any], truth: AbsAffine, found: AbsAffine) -> Markup:
+def _draw_slope_jumps(stop: Stop, truth: AbsAffine, found: AbsAffine) -> Markup:
     sizes = {
         kind: np.sort(np.linalg.norm(net.D, axis=1))[::-1]
         for kind, net in (("truth", truth), ("ours", found))
@@ -122,7 +123,7 @@ def _draw_slope_jumps(stop: Mapping[str, Any], truth: AbsAffine, found: AbsAffin
     return format_section(title, join_pictures(figure))
 
 
-def _draw_stop_picture(run: SavedRun) -> Markup:
+def _draw_stop_picture(run: SavedRun[Any]) -> Markup:
     """The picture a run of the tour is known by."""
     if run.kind == "twins":
         return twins_page.draw_first_twin(run.data, run.directory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from keyhole._arrays import Matrix
 from keyhole.drawing.describing import Axes, Axis, Chart, Level, Line, Point
@@ -24,13 +23,14 @@ from keyhole.drawing.html import (
 )
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.task_records import TrainRecord
 from keyhole.models.files import read_tensors
 
 _AXES = Axes("asking token i", "attended token j")
 _LEAST = 1e-8  # an error that is drawn
 
 
-def draw_training_run(data: Mapping[str, Any], directory: Path) -> str:
+def draw_training_run(data: TrainRecord, directory: Path) -> str:
     """The page again, with the pictures of attention that the last checkpoint holds."""
     path = directory / f"checkpoint-{data['seed']}.safetensors"
     held = read_tensors(path)[1] if path.is_file() else {}
@@ -39,7 +39,7 @@ def draw_training_run(data: Mapping[str, Any], directory: Path) -> str:
     return draw_training_page(data, pictures)
 
 
-def draw_training_page(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) -> str:
+def draw_training_page(data: TrainRecord, pictures: Mapping[int, Matrix]) -> str:
     """A self-contained page.
 
     Args:
@@ -57,7 +57,7 @@ def draw_training_page(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) 
     return wrap_page("train", join_markup(*parts))
 
 
-def describe_training(data: Mapping[str, Any]) -> Chart | None:
+def describe_training(data: TrainRecord) -> Chart | None:
     """Errors of every seed against steps on a log scale, simple predictors dashed."""
     steps = data["curve"]["steps"]
     # Constructed weights have one check and no curve.
@@ -91,7 +91,7 @@ def _trace_seed(said: str, points: list[Point]) -> Line:
     return Line("", "ours", points, marked=False, said=said)
 
 
-def _draw_learning_curves(data: Mapping[str, Any]) -> Markup:
+def _draw_learning_curves(data: TrainRecord) -> Markup:
     chart = describe_training(data)
     if chart is None:
         return Markup()
@@ -116,7 +116,7 @@ def name_predictor(line: str) -> str:
     return _NAMES.get(line, line.replace("_", " "))
 
 
-def _draw_trained_attention(data: Mapping[str, Any], pictures: Mapping[int, Matrix]) -> Markup:
+def _draw_trained_attention(data: TrainRecord, pictures: Mapping[int, Matrix]) -> Markup:
     """Attention of the first seed during training, beside what it should be."""
     if not pictures:
         return Markup()
@@ -135,7 +135,7 @@ def _draw_trained_attention(data: Mapping[str, Any], pictures: Mapping[int, Matr
     return format_section(said, join_pictures(*figures))
 
 
-def _list_seeds(data: Mapping[str, Any]) -> Markup:
+def _list_seeds(data: TrainRecord) -> Markup:
     best = data["curve"]["best_steps"]
     paths = data.get("models") or [""] * len(best)
     rows = [
@@ -147,14 +147,14 @@ def _list_seeds(data: Mapping[str, Any]) -> Markup:
     )
 
 
-def _list_predictors(data: Mapping[str, Any]) -> Markup:
+def _list_predictors(data: TrainRecord) -> Markup:
     rows = [(name_predictor(name), format_number(value)) for name, value in data["lines"].items()]
     return format_section(
         "What simple predictors reach", format_table(rows, ("predictor", "error"), (1,))
     )
 
 
-def _show_training_command(data: Mapping[str, Any]) -> Markup:
+def _show_training_command(data: TrainRecord) -> Markup:
     names = (("version", "keyhole"), ("torch", "torch"), ("numpy", "numpy"), ("python", "Python"))
     versions = ", ".join(f"{name} {data[key]}" for key, name in names if key in data)
     sizes = ", ".join(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from keyhole.drawing.html import (
 from keyhole.drawing.svg import draw_chart
 from keyhole.errors import InvalidInput
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.recovery_records import TwinRecord, TwinsRecord
 from keyhole.lab.runs.rows import describe_distances
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.models import Factored, Head, MultiHead, load
@@ -59,7 +59,7 @@ _INTRO = (
 )
 
 
-def draw_twins_page(data: Mapping[str, Any], directory: Path) -> str:
+def draw_twins_page(data: TwinsRecord, directory: Path) -> str:
     """A self-contained page, from the record and the models beside it.
 
     Args:
@@ -74,14 +74,14 @@ def draw_twins_page(data: Mapping[str, Any], directory: Path) -> str:
     ]
     head = (
         element("h1", str(data["sentence"])),
-        format_note(describe_question("twins", data)),
+        format_note(describe_question(data)),
         element("p", _INTRO) if parts else "",
     )
     foot = (_show_twins_certificate(data), _show_twins_command(data))
     return wrap_page("twins", join_markup(*head, *parts, *foot))
 
 
-def draw_first_twin(data: Mapping[str, Any], directory: Path) -> Markup:
+def draw_first_twin(data: TwinsRecord, directory: Path) -> Markup:
     """The first twin of the model's own size, as a section for another page."""
     model = _load_twin_heads(directory / "model.safetensors")
     # Twins with further heads are larger: their difference is no picture of one size.
@@ -112,7 +112,7 @@ def _sample_sequences(model: Head | MultiHead, rng: np.random.Generator) -> list
 
 
 def _draw_twin(
-    row: Mapping[str, Any], model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]
+    row: TwinRecord, model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]
 ) -> Markup:
     words = element("p", f"{row['changed']} {row['proof']}")
     parameters = _draw_changed_parameters(model, other)
@@ -222,7 +222,7 @@ def _describe_answers(mine: Vector, theirs: Vector, lengths: Sequence[int], said
     )
 
 
-def describe_twins(data: Mapping[str, Any]) -> Chart:
+def describe_twins(data: TwinsRecord) -> Chart:
     """How far parameters and answers of each twin are from the model's."""
     rows = list(reversed(data["twins"]))
     # Rounding below this is the same as none.
@@ -249,7 +249,7 @@ def describe_twins(data: Mapping[str, Any]) -> Chart:
     )
 
 
-def _show_twins_certificate(data: Mapping[str, Any]) -> Markup:
+def _show_twins_certificate(data: TwinsRecord) -> Markup:
     """Proposition 7.1, with what was measured of every twin."""
     rows: list[tuple[str, ...]] = []
     for row in data["twins"]:
@@ -266,7 +266,7 @@ def _show_twins_certificate(data: Mapping[str, Any]) -> Markup:
     return format_section("Certificate BSHK26/7.1", join_markup(statement, table))
 
 
-def _show_twins_command(data: Mapping[str, Any]) -> Markup:
+def _show_twins_command(data: TwinsRecord) -> Markup:
     return format_section(
-        "How to reproduce", format_command(restore_command("twins", data), describe_versions(data))
+        "How to reproduce", format_command(restore_command(data), describe_versions(data))
     )

@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
+from keyhole.lab.runs.record_parts import Given
+
+Option = Given | tuple[Any, ...]
+
 # Where a run is written is nobody's business but the machine's.
 _PLACES = ("out", "force", "resume")
 
 
-def format_command_line(command: str, named: Sequence[Any], options: Mapping[str, Any]) -> str:
+def format_command_line(command: str, named: Sequence[Any], options: Mapping[str, Option]) -> str:
     """The line that calls a command; no other place puts one together.
 
     Args:
@@ -37,7 +41,7 @@ def format_job_command(command: str, job: Any, *spelt: str) -> str:
         spelt: options that are given even so.
     """
     named: list[Any] = []
-    options: dict[str, Any] = {}
+    options: dict[str, Option] = {}
     for item in fields(job):
         value = getattr(job, item.name)
         # What a job takes without a name, its command takes so too.

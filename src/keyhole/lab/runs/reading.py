@@ -1,18 +1,23 @@
-"""Run directories as they are found: the record, and what kind of run it is of."""
+"""Run directories as they are found: the record, typed by its kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from keyhole.errors import InvalidInput
+from keyhole.lab.runs import other_records, recovery_records, task_records
+from keyhole.lab.runs.other_records import OtherRecord
+from keyhole.lab.runs.records import FORMAT, Envelope, R_co, RunRecord
+from keyhole.lab.runs.tables import flatten_table
 
 OTHER = "other"
 T = TypeVar("T")
-# A record is of the first kind all of whose names it has.
+# Records of format 1 do not say what they are of: the first kind all of whose names they have.
 _SIGNS: dict[str, tuple[str, ...]] = {
     "demo": ("stops", "queries", "verdict"),
     "audit": ("policies", "error_of"),
@@ -23,22 +28,57 @@ _SIGNS: dict[str, tuple[str, ...]] = {
     "train": ("model_kind", "errors", "lines"),
     "learn": ("verdict", "queries", "class"),
 }
-# What reading a damaged record raises; anything else is a bug and must be seen.
+_RECORDS: dict[str, type[Envelope]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (
+        recovery_records.LearnRecord,
+        recovery_records.DemoRecord,
+        recovery_records.VerifyRecord,
+        recovery_records.PlanRecord,
+        recovery_records.AuditRecord,
+        recovery_records.CompareRecord,
+        recovery_records.TwinsRecord,
+        task_records.BuildRecord,
+        task_records.BoundRecord,
+        task_records.AttackRecord,
+        task_records.TrainRecord,
+        other_records.SampleRecord,
+        other_records.ReportRecord,
+        other_records.TrialRecord,
+        other_records.TransitionRecord,
+        other_records.SweepRecord,
+    )
+}
+# What drawing a record raises whose files beside it do not fit; anything else is a bug.
 _UNDRAWN = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
 
-class SavedRun(NamedTuple):
+class _Header(msgspec.Struct):
+    """What is read of a record before its kind is known."""
+
+    record: str | None = None
+    record_format: int = 1
+    version: str = ""
+    python: str = ""
+    numpy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun(Generic[R_co]):
     """A run as its directory holds it.
 
     Args:
         directory: where it is.
-        kind: demo, learn, audit, twins, build, bound, sweep, train, or other.
         data: its record.
     """
 
     directory: Path
-    kind: str
-    data: Mapping[str, Any]
+    data: R_co
+
+    @property
+    def kind(self) -> str:
+        """The command it is a run of, or other."""
+        return self.data.kind
 
     @property
     def name(self) -> str:
@@ -46,7 +86,7 @@ class SavedRun(NamedTuple):
         return self.directory.name or str(self.directory)
 
 
-def read_run(path: str) -> SavedRun:
+def read_run(path: str) -> SavedRun[Any]:
     """The run in a directory, or the one whose record.json is named.
 
     Raises:
@@ -62,25 +102,61 @@ def read_run(path: str) -> SavedRun:
             f"{directory} {there}. Give the directory of a run, such as runs/TIME-NAME."
         )
     try:
-        data: object = msgspec.json.decode(file.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
+        return SavedRun(directory, read_record(file.read_bytes()))
+    except (InvalidInput, OSError) as error:
+        raise InvalidInput(f"{file} {error}") from error
+
+
+def read_record(content: bytes) -> Envelope:
+    """A record from its JSON, of whatever format and kind.
+
+    Raises:
+        InvalidInput: it is no record, a damaged one, or one of a newer format.
+    """
+    try:
+        names = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        header = msgspec.json.decode(content, type=_Header)
+        _check_format(header)
+        return _decode_record(content, header, recognise_kind(header.record, names))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        what = f"cannot be read as JSON ({error})"
+        if isinstance(error, msgspec.ValidationError):
+            whole = content.lstrip().startswith(b"{")
+            what = f"is damaged: {error}" if whole else "holds no JSON object"
+        raise InvalidInput(f"{what}. Run the command that wrote it again.") from error
+
+
+def _check_format(header: _Header) -> None:
+    if header.record_format > FORMAT:
+        by = f", {header.version}" if header.version else ""
         raise InvalidInput(
-            f"{file} cannot be read as JSON ({error}). Run the command that wrote it again."
-        ) from error
-    if not isinstance(data, dict):
-        raise InvalidInput(f"{file} holds no JSON object. Run the command that wrote it again.")
-    held = cast(dict[str, Any], data)
-    return SavedRun(directory, recognise_kind(held), held)
+            f"is of format {header.record_format}, and this keyhole reads formats up to"
+            f" {FORMAT}. Read it with the version that wrote it{by}, or a later one."
+        )
 
 
-def recognise_kind(data: Mapping[str, Any]) -> str:
-    """What kind of run a record is of."""
-    return next(
-        (kind for kind, names in _SIGNS.items() if all(name in data for name in names)), OTHER
-    )
+def recognise_kind(said: str | None, names: Collection[str]) -> str:
+    """The kind that a record says it is of; for one of format 1, that which its names show."""
+    if said is not None:
+        return said if said in _RECORDS else OTHER
+    return next((kind for kind, signs in _SIGNS.items() if all(s in names for s in signs)), OTHER)
 
 
-def guard_drawing(run: SavedRun, draw: Callable[..., T], *arguments: Any) -> T:
+def _decode_record(content: bytes, header: _Header, kind: str) -> Envelope:
+    if kind == OTHER:
+        fields = flatten_table(msgspec.json.decode(content))
+        sentence = str(fields.get("sentence") or "")
+        record: Envelope = OtherRecord(fields=fields, sentence=sentence)
+    else:
+        record = msgspec.json.decode(content, type=_RECORDS[kind])
+    # What a record does not say of its making is not known, and not what is made today.
+    made = {"version": header.version, "record_format": header.record_format}
+    if isinstance(record, RunRecord):
+        made |= {"python": header.python, "numpy": header.numpy}
+    return msgspec.structs.replace(record, **made)
+
+
+def guard_drawing(run: SavedRun[Any], draw: Callable[..., T], *arguments: Any) -> T:
     """What a function makes of a run; a damaged record ends in a sentence, not in a traceback.
 
     Raises:

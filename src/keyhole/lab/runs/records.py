@@ -2,43 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import platform
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import numpy as np
 
-from keyhole.claims import Certificate
-from keyhole.learners.base import Counterexample, Fresh, Jumps, Recovery
-from keyhole.models import AbsAffine, Head, Model, MultiHead, OneLayer
-from keyhole.oracles import Ledger
+from keyhole import __version__
+from keyhole.lab.runs.record_parts import Part, Seconds
+
+FORMAT = 2  # of records; those of format 1 have neither this number nor their kind
+
+
+class Envelope(Part, frozen=True, kw_only=True, tag_field="record"):
+    """What every record says first; its kind stands before it as `record`.
+
+    Args:
+        record_format: the number of the format.
+        version: of the package that wrote it; nothing where an old record does not say.
+        seed: of every random choice.
+        sentence: what came, in words.
+    """
+
+    record_format: int = FORMAT
+    version: str = __version__
+    seed: int | None = None
+    sentence: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The command it is a record of."""
+        return str(type(self).__struct_config__.tag)
+
+
+class RunRecord(Envelope, frozen=True, kw_only=True):
+    """A record of a run that may have a directory of its own.
+
+    Args:
+        run: the directory.
+        seconds: how long it took.
+        python: the version of Python that ran it.
+        numpy: the version of numpy that ran it.
+        command: the line that repeats it, where its fields do not say so.
+    """
+
+    run: str | None = None
+    seconds: Seconds | None = None
+    python: str = msgspec.field(default_factory=platform.python_version)
+    numpy: str = np.__version__
+    command: str | None = None
+
+
+R_co = TypeVar("R_co", bound=Envelope, covariant=True)
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(Generic[R_co]):
     """What a job returns.
 
     Args:
-        data: the JSON object.
+        data: the record itself.
         code: the exit code it stands for.
         lines: the same for a person, as (name, value) rows under the sentence.
     """
 
-    data: Mapping[str, Any]
+    data: R_co
     code: int = 0
     lines: tuple[tuple[str, str], ...] = field(default=())
 
     def json(self) -> bytes:
         """One line of JSON; non-finite numbers are null."""
-        # One line, so that records can be appended to a file and read line by line.
-        return msgspec.json.encode(self.data, enc_hook=_encode_array)
+        return encode_record(self.data)
 
     def text(self) -> str:
         """The sentence, then aligned rows; what would steer a terminal is spelt out."""
         width = max((len(name) for name, _ in self.lines), default=0)
         rows = [f"  {name:<{width}}  {value}" for name, value in self.lines]
-        return "\n".join(map(_escape_controls, [str(self.data.get("sentence", "")), *rows]))
+        return "\n".join(map(_escape_controls, [self.data.sentence, *rows]))
+
+
+def encode_record(record: Envelope) -> bytes:
+    """A record as one line of JSON; non-finite numbers are null."""
+    # One line, so that records can be appended to a file and read line by line.
+    return encode_json(record)
+
+
+def encode_json(value: object) -> bytes:
+    """Plain data and arrays, records among them, as JSON."""
+    return msgspec.json.encode(value, enc_hook=_encode_array)
+
+
+def take_fields(source: object, kind: type[S]) -> S:
+    """A part of a record, from the attributes of the same names."""
+    return kind(**{name: getattr(source, name) for name in kind.__struct_fields__})
 
 
 def _escape_controls(text: str) -> str:
@@ -50,118 +108,3 @@ def _encode_array(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return cast(Any, value.tolist())
     raise TypeError(f"{type(value).__name__} has no place in a record")
-
-
-def record_queries(ledger: Ledger, lost: int = 0) -> dict[str, Any]:
-    """Costs as the contract names them; what a kill lost is a phase of its own."""
-    phases = {name: entry.sequences for name, entry in ledger.phases.items()}
-    if lost:
-        phases["lost"] = lost
-    return {"total": sum(phases.values()), "tokens": ledger.total().tokens, "by_phase": phases}
-
-
-def record_fresh_error(fresh: Fresh | None) -> dict[str, Any] | None:
-    """Agreement on fresh queries, as the contract names it."""
-    if fresh is None:
-        return None
-    return {"max": fresh.max, "relative": fresh.relative, "sequences": fresh.sequences}
-
-
-def record_counterexample(case: Counterexample | None) -> dict[str, Any] | None:
-    """A refuting sequence with the target's answer and the model's."""
-    if case is None:
-        return None
-    return {
-        "tokens": case.tokens,
-        "answer": case.answer,
-        "predicted": case.predicted,
-        "gap": case.gap,
-    }
-
-
-def record_jumps(seen: Jumps | None) -> dict[str, Any] | None:
-    """Steps on a half circle as data."""
-    if seen is None:
-        return None
-    return {"angles": seen.angles, "sizes": seen.sizes, "start": seen.start}
-
-
-def record_recovery_certificate(recovery: Recovery[Any]) -> dict[str, Any] | None:
-    """The certificate of a recovery as data, where it has one."""
-    return None if recovery.certificate is None else record_certificate(recovery.certificate)
-
-
-def record_certificate(held: Certificate) -> dict[str, Any]:
-    """A certificate as data."""
-    checks = {
-        part: [
-            {"name": c.name, "measured": c.measured, "limit": c.limit, "holds": c.holds}
-            for c in rows
-        ]
-        for part, rows in (("assumptions", held.assumptions), ("conclusion", held.conclusion))
-    }
-    return {
-        "theorem": held.theorem,
-        "outcome": held.outcome.name,
-        "sampled": held.sampled or None,
-        **checks,
-    }
-
-
-_KINDS: dict[type, str] = {
-    Head: "head",
-    MultiHead: "multihead",
-    AbsAffine: "relu",
-    OneLayer: "onelayer",
-}
-
-
-def _name_model_class(recovery: Recovery[Any]) -> str:
-    """The class of model that was decided on; a single head where there is none."""
-    held = recovery.certificate
-    # The type of the model does not tell a whole layer from heads; its certificate does.
-    if held is not None and held.theorem == "keyhole/whole-layer":
-        return "layer"
-    model: Model | None = recovery.model
-    return _KINDS.get(type(model), "head")
-
-
-def _measure_error_bar(recovery: Recovery[Any]) -> float | None:
-    """Frobenius norm of the standard errors of W, relative to that of W."""
-    bar = recovery.bars.get("W")
-    W = getattr(recovery.model, "W", None)
-    if bar is None or W is None or not np.asarray(W).any():
-        return None
-    # Error bars may be one number for all entries: it counts for each of them.
-    W = np.asarray(W)
-    return float(np.linalg.norm(np.broadcast_to(bar, W.shape))) / float(np.linalg.norm(W))
-
-
-def _count_heads(model: Model | None) -> int | None:
-    if isinstance(model, MultiHead):
-        return len(model.W)
-    return 1 if isinstance(model, Head | OneLayer) else None
-
-
-def record_recovery(recovery: Recovery[Any], *, lost: int = 0) -> dict[str, Any]:
-    """The part of a learn record that comes from the recovery itself."""
-    model = recovery.model
-    return {
-        "status": recovery.status.name,
-        "verdict": recovery.verdict.name,
-        "sentence": recovery.sentence,
-        "class": _name_model_class(recovery),
-        "reason": recovery.reason,
-        "determined": recovery.determined,
-        "counterexample": record_counterexample(recovery.counterexample),
-        "width": None if model is None else model.width,
-        "outputs": None if model is None else model.outputs,
-        "heads": _count_heads(model),
-        "rank": recovery.rank,
-        "queries": record_queries(recovery.ledger, lost),
-        "degrees_of_freedom": recovery.degrees_of_freedom,
-        "fresh_error": record_fresh_error(recovery.fresh),
-        "error_bar": _measure_error_bar(recovery),
-        "certificate": record_recovery_certificate(recovery),
-        "jumps": record_jumps(recovery.jumps),
-    }

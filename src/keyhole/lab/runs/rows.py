@@ -2,141 +2,211 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from keyhole.drawing.html import format_number, format_seconds
+from keyhole.lab.runs.other_records import Landing
+from keyhole.lab.runs.record_parts import CertificateRecord, FreshError, RoundTrip, Seconds
+from keyhole.lab.runs.recovery_records import (
+    AuditRecord,
+    PolicyRecord,
+    RecoveryRecord,
+    TwinRecord,
+    TwinsRecord,
+)
+from keyhole.lab.runs.task_records import BoundRecord, BuildRecord, LengthErrors, TrainRecord
 
-Data = Mapping[str, Any]
 Rows = Iterator[tuple[str, str]]
 
 
-def count_fewest_queries(data: Data) -> int | None:
+def count_fewest_queries(record: RecoveryRecord) -> int | None:
     """Fewest queries any learner can do with."""
-    freedom = data.get("degrees_of_freedom")
+    freedom = record.degrees_of_freedom
     # Each query gives so many numbers; no fewer queries can settle all parameters.
-    return None if freedom is None else -(-freedom // (data.get("outputs") or 1))
+    return None if freedom is None else -(-freedom // (record.outputs or 1))
 
 
-def count_learning_queries(data: Data) -> int:
+def count_learning_queries(record: RecoveryRecord) -> int:
     """Queries that were asked, verification apart."""
-    return int(data["queries"]["total"]) - count_phase_queries(data).get("verify", 0)
+    return record.queries.total - record.queries.by_phase.get("verify", 0)
 
 
-def count_phase_queries(data: Data) -> dict[str, int]:
-    """Queries by phase; none where a run was stopped before they were counted."""
-    counted: dict[str, int] = data["queries"].get("by_phase") or {}
-    return dict(counted)
-
-
-def list_recovery_rows(data: Data) -> Rows:
+def list_recovery_rows(record: RecoveryRecord) -> Rows:
     """The record of a recovery; what it leaves open is left out."""
-    yield "verdict", str(data["verdict"])
-    if data.get("status"):
-        yield "status", str(data["status"])
-    yield from _list_class_rows(data)
-    if data.get("determined"):
-        yield "determined", str(data["determined"])
-    spent = ", ".join(f"{name} {count:,}" for name, count in count_phase_queries(data).items())
-    yield "queries", f"{data['queries']['total']:,}" + (f" ({spent})" if spent else "")
-    if (least := count_fewest_queries(data)) is not None:
+    yield "verdict", record.verdict
+    if record.status:
+        yield "status", record.status
+    yield from _list_class_rows(record)
+    if record.determined:
+        yield "determined", record.determined
+    spent = ", ".join(f"{name} {count:,}" for name, count in record.queries.by_phase.items())
+    yield "queries", f"{record.queries.total:,}" + (f" ({spent})" if spent else "")
+    if (least := count_fewest_queries(record)) is not None:
         yield (
             "limit",
             (
-                f"{least:,} queries for {data['degrees_of_freedom']:,} degrees of freedom;"
-                f" {count_learning_queries(data):,} were asked, verification apart"
+                f"{least:,} queries for {record.degrees_of_freedom:,} degrees of freedom;"
+                f" {count_learning_queries(record):,} were asked, verification apart"
             ),
         )
-    yield from list_fresh_error_rows(data)
-    if data.get("error_bar") is not None:
-        yield "error bar", f"{format_number(data['error_bar'])} of W, relative"
-    if case := data.get("counterexample"):
+    yield from list_fresh_error_rows(record.fresh_error)
+    if record.error_bar is not None:
+        yield "error bar", f"{format_number(record.error_bar)} of W, relative"
+    if (case := record.counterexample) is not None:
         yield (
             "refuted by",
             (
-                f"a sequence of length {len(case['tokens'])}, in record.json; gap"
-                f" {format_number(case['gap'])}"
+                f"a sequence of length {len(case.tokens)}, in record.json; gap"
+                f" {format_number(case.gap)}"
             ),
         )
-    yield from list_certificate_rows(data)
-    yield from list_time_rows(data)
+    yield from list_certificate_rows(record.certificate)
+    yield from list_time_rows(record.seconds)
 
 
-def _list_class_rows(data: Data) -> Rows:
-    sizes = [
-        f"{name} {data[name]:,}"
-        for name in ("width", "rank", "heads", "outputs")
-        if data.get(name) is not None
-    ]
-    if data.get("class"):
-        reason = f": {data['reason']}" if data.get("reason") else ""
-        yield "class", ", ".join([str(data["class"]), *sizes]) + reason
+def _list_class_rows(record: RecoveryRecord) -> Rows:
+    known = {
+        "width": record.width,
+        "rank": record.rank,
+        "heads": record.heads,
+        "outputs": record.outputs,
+    }
+    sizes = [f"{name} {size:,}" for name, size in known.items() if size is not None]
+    if record.model_class:
+        reason = f": {record.reason}" if record.reason else ""
+        yield "class", ", ".join([record.model_class, *sizes]) + reason
     # A run that the target ended has no class, but often knows what it asked.
     elif sizes:
         yield "sizes", ", ".join(sizes)
 
 
-def list_fresh_error_rows(data: Data) -> Rows:
+def list_fresh_error_rows(fresh: FreshError | None) -> Rows:
     """Agreement on fresh queries, where there were any."""
-    if fresh := data.get("fresh_error"):
+    if fresh is not None:
         yield (
             "fresh error",
             (
-                f"{format_number(fresh['relative'])} of the token values, over"
-                f" {fresh['sequences']:,} fresh sequences"
+                f"{format_number(fresh.relative)} of the token values, over"
+                f" {fresh.sequences:,} fresh sequences"
             ),
         )
 
 
-def list_build_rows(data: Data) -> Rows:
+def list_audit_rows(record: AuditRecord) -> Rows:
+    """What an extractor reached behind each policy, and what that cost."""
+    for row in record.policies:
+        yield row.policy, _describe_reached(row)
+    yield "cost", f"{record.queries.total:,} queries in all"
+    yield from list_time_rows(record.seconds)
+
+
+def _describe_reached(row: PolicyRecord) -> str:
+    last = row.attempts[-1]
+    reached = "no model" if last.error is None else f"error {format_number(last.error)}"
+    return f"{reached} with {last.queries:,} queries"
+
+
+def list_build_rows(record: BuildRecord) -> Rows:
     """The record of built weights."""
-    yield "construction", str(data["construction"])
-    yield (
-        "size",
-        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in data["size"].items()),
-    )
-    if data.get("format"):
-        yield "format", str(data["format"])
-    yield "margin", format_number(data["margin"])
-    yield "error bound", format_number(data["error_bound"])
-    seen = data["checked"]
-    yield (
-        "checked",
-        (
-            f"{seen['inputs']:,} inputs{', all there are' * bool(seen['exhaustive'])},"
-            f" {seen['errors']} errors"
-        ),
-    )
-    yield from list_certificate_rows(data)
-    frontier: Data = data.get("frontier") or {}
-    for point in frontier.get("points", ()):
-        yield "frontier", f"m = {point['embed']}, p = {point['bits']}: {point['construction']}"
-    if trip := data.get("round_trip"):
-        yield "round trip", str(trip["sentence"]).removeprefix("Round trip: ")
-    yield from list_time_rows(data)
+    if record.construction:
+        yield "construction", record.construction
+    if (size := record.size) is not None:
+        said = (
+            f"{name.replace('_', ' ')} {getattr(size, name)}" for name in size.__struct_fields__
+        )
+        yield "size", ", ".join(said)
+    if record.format:
+        yield "format", record.format
+    yield "margin", format_number(record.margin)
+    yield "error bound", format_number(record.error_bound)
+    if (seen := record.checked) is not None:
+        yield (
+            "checked",
+            (f"{seen.inputs:,} inputs{', all there are' * seen.exhaustive}, {seen.errors} errors"),
+        )
+    yield from list_certificate_rows(record.certificate)
+    for point in record.frontier.points:
+        yield "frontier", f"m = {point.embed}, p = {point.bits}: {point.construction}"
+    yield from list_round_trip_rows(record.round_trip)
+    yield from list_time_rows(record.seconds)
 
 
-def list_twin_rows(data: Data) -> Rows:
+def list_round_trip_rows(trip: RoundTrip | None) -> Rows:
+    """What came of hiding weights and recovering them, where that was done."""
+    if trip is not None:
+        yield "round trip", trip.sentence.removeprefix("Round trip: ")
+
+
+def list_bound_rows(record: BoundRecord) -> Rows:
+    """The verdict on sizes, and what it rests on."""
+    yield "verdict", record.verdict
+    # What was built and checked assumes nothing of the class.
+    if record.verdict != "ENOUGH":
+        yield from (("assumes", one) for one in record.assumptions)
+    if (told := record.inequality) is not None:
+        sides = f"{format_number(told.needed)} needed, {format_number(told.available)} available"
+        yield told.name, sides
+        if told.growth:
+            yield "growth", told.growth
+    if record.reason:
+        yield "not built" if record.sampled is None else "not proved", record.reason
+    if (talk := record.conversation) is not None:
+        sent, least = format_number(talk.bits), format_number(talk.needed)
+        yield "conversation", f"{sent} bits; at least {least} are needed"
+    if (built := record.built) is not None:
+        size = f"key width {built.size.embed}, {built.size.bits} bits"
+        yield "built", f"{built.construction}, {size}"
+    yield from list_time_rows(record.seconds)
+
+
+def list_training_rows(record: TrainRecord) -> Rows:
+    """What training reached, beside simple predictors."""
+    error = record.error
+    span = f"from {format_number(error.min)} to {format_number(error.max)}"
+    yield "error", f"{format_number(error.median)}, {span}: {record.measure}"
+    yield "errors", ", ".join(map(format_number, record.errors))
+    yield "model", f"{record.model_name}, {record.parameters:,} parameters"
+    yield "trained", f"{record.steps:,} steps, {record.seeds} seeds"
+    for name, value in record.lines.items():
+        yield name.replace("_", " "), format_number(value)
+    if record.lengths is not None:
+        yield from _list_length_rows(record.lengths)
+    yield from list_round_trip_rows(record.round_trip)
+    if record.effective_bits is not None:
+        yield "effective bits", record.effective_bits.sentence
+    yield from list_time_rows(record.seconds)
+
+
+def _list_length_rows(told: LengthErrors) -> Rows:
+    for k, length in enumerate(told.lengths):
+        said = format_number(told.median_errors[k])
+        if told.median_scaled is not None:
+            said += f", with scores times ln N {format_number(told.median_scaled[k])}"
+        yield f"length {length}", said
+
+
+def list_twin_rows(record: TwinsRecord) -> Rows:
     """What was changed in each twin, and how far it and its answers are away."""
-    for row in data["twins"]:
-        yield str(row["symmetry"]), f"{row['changed']} {describe_distances(row).capitalize()}."
+    for row in record.twins:
+        yield row.symmetry, f"{row.changed} {describe_distances(row).capitalize()}."
+    yield from list_time_rows(record.seconds)
 
 
-def describe_distances(row: Data) -> str:
+def describe_distances(row: TwinRecord) -> str:
     """How far parameters are apart, and how far answers are, in words."""
-    far, gap = row["parameters_differ"], row["answers_differ"]
-    share = f"{100 * far:.0f} %" if far < 1 else "100 % or more"
+    far, gap = row.parameters_differ, row.answers_differ
+    share = "100 % or more" if far is None or far >= 1 else f"{100 * far:.0f} %"
     return (
         f"the parameters differ by {share}, the answers by"
         f" {'nothing' if gap == 0 else format_number(gap)}"
     )
 
 
-def list_expectation_rows(data: Data) -> Rows:
+def list_expectation_rows(expectations: list[Landing]) -> Rows:
     """Where a sweep should have landed, and where it did."""
-    for one in data["expectations"]:
-        measured = describe_measured(one["measured"])
-        yield "met" if one["met"] else "MISSED", f"{one['sentence']}; measured {measured}"
+    for one in expectations:
+        measured = describe_measured(one.measured)
+        yield "met" if one.met else "MISSED", f"{one.sentence}; measured {measured}"
 
 
 def describe_measured(value: float | None) -> str:
@@ -144,16 +214,16 @@ def describe_measured(value: float | None) -> str:
     return "nothing" if value is None else format_number(value)
 
 
-def list_certificate_rows(data: Data) -> Rows:
+def list_certificate_rows(held: CertificateRecord | None) -> Rows:
     """The theorem and its outcome, where a record has a certificate."""
-    if held := data.get("certificate"):
-        sampled = f", sampled: {held['sampled']}" if held.get("sampled") else ""
-        yield "certificate", f"{held['theorem']} {held['outcome']}{sampled}"
+    if held is not None:
+        sampled = f", sampled: {held.sampled}" if held.sampled else ""
+        yield "certificate", f"{held.theorem} {held.outcome}{sampled}"
 
 
-def list_time_rows(data: Data) -> Rows:
+def list_time_rows(spent: Seconds | None) -> Rows:
     """How long it took, and how much of that the target did."""
-    if spent := data.get("seconds"):
-        oracle = spent.get("oracle")
-        share = "" if oracle is None else f", of which {format_seconds(oracle)} in the target"
-        yield "time", format_seconds(float(spent["total"])) + share
+    if spent is not None:
+        share = "" if spent.oracle is None else f", of which {format_seconds(spent.oracle)}"
+        share += " in the target" * bool(share)
+        yield "time", format_seconds(spent.total) + share

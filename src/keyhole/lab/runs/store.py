@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import msgspec
 
@@ -27,25 +27,34 @@ CREATE TABLE IF NOT EXISTS job (
 """
 
 
+class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When and where a job ran, and for how long: all that differs from run to run."""
+
+    seconds: float | None = None
+    host: str | None = None
+    process: int | None = None
+    finished: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRow:
     """One job and what became of it.
 
     Args:
         key: the job's hash.
-        job: its kind and fields.
+        job: its kind and fields, as JSON.
         state: "done", or "failed" where it raised or its process died.
-        record: what it returned.
+        record: what it returned, as JSON.
         reason: why it failed.
-        about: when and where it ran, and for how long; the only part that differs from run to run.
+        about: when and where it ran.
     """
 
     key: str
-    job: Mapping[str, Any]
+    job: bytes
     state: str
-    record: Mapping[str, Any] | None
+    record: bytes | None
     reason: str | None
-    about: Mapping[str, Any]
+    about: About
 
 
 @dataclass(slots=True)
@@ -81,15 +90,9 @@ class Store:
 
     def put(self, row: StoredRow) -> None:
         """Keep a row; it is on disk when this returns. A later row of the same job replaces it."""
-        record = None if row.record is None else _encode_json(row.record)
-        values = (
-            row.key,
-            _encode_json(row.job),
-            row.state,
-            record,
-            row.reason,
-            _encode_json(row.about),
-        )
+        record = None if row.record is None else row.record.decode()
+        about = msgspec.json.encode(row.about).decode()
+        values = (row.key, row.job.decode(), row.state, record, row.reason, about)
         self._base.execute("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?, ?, ?)", values)
 
     def close(self) -> None:
@@ -114,11 +117,11 @@ def read_rows(path: Path) -> Iterator[StoredRow]:
             ):
                 yield StoredRow(
                     key,
-                    _decode_json(job),
+                    _check_object(job),
                     state,
-                    None if record is None else _decode_json(record),
+                    None if record is None else _check_object(record),
                     reason,
-                    _decode_json(about),
+                    msgspec.json.decode(about, type=About),
                 )
     except (sqlite3.DatabaseError, msgspec.DecodeError, ValueError, TypeError) as error:
         raise InvalidInput(f"{path} is not a store, or a damaged one ({error}).") from error
@@ -141,9 +144,7 @@ def _lock_store(path: Path) -> TextIO:
     return lock
 
 
-def _encode_json(value: Any) -> str:
-    return msgspec.json.encode(value, order="sorted").decode()
-
-
-def _decode_json(text: str) -> dict[str, Any]:
-    return msgspec.json.decode(text, type=dict[str, Any])
+def _check_object(text: str) -> bytes:
+    """JSON as it is, once it is seen to be an object."""
+    msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    return text.encode()

@@ -13,41 +13,57 @@ import msgspec
 
 from keyhole.drawing.html import format_number
 from keyhole.errors import InvalidInput
+from keyhole.lab.runs.record_parts import Cell
+from keyhole.lab.runs.records import Envelope, encode_record
 from keyhole.lab.runs.store import StoredRow
 from keyhole.models.files import write_atomically
 
-Table = list[dict[str, Any]]
+Row = dict[str, Cell]
+Table = list[Row]
 
 
-def flatten_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, with dotted keys."""
-    # Files of users come through here, whatever their types say.
-    if not isinstance(table, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+def flatten_table(table: object, prefix: str = "") -> Row:
+    """Nested tables as one, with dotted keys.
+
+    Raises:
+        InvalidInput: it is no table.
+    """
+    # Files of users come through here, whatever they hold.
+    if not isinstance(table, Mapping):
         raise InvalidInput(f"base, grid and the entries of list are tables; got {table!r}.")
-    rows: dict[str, Any] = {}
-    for key, value in table.items():
+    rows: Row = {}
+    for key, value in cast("Mapping[str, Cell | Mapping[Any, Any]]", table).items():
         if isinstance(value, Mapping):
-            inner = cast(Mapping[str, Any], value)
-            rows |= flatten_table(inner, f"{prefix}{key}.")
+            rows |= flatten_table(value, f"{prefix}{key}.")
         else:
             rows[f"{prefix}{key}"] = value
     return rows
 
 
+def flatten_record(record: Envelope) -> Row:
+    """The fields of a record, with dotted names."""
+    return flatten_table(msgspec.json.decode(encode_record(record)))
+
+
 def tabulate_rows(rows: Iterable[StoredRow]) -> Table:
     """One flat dictionary per row: key, state, reason, job.*, record.* and about.*."""
-    return [
-        {"key": row.key, "state": row.state, "reason": row.reason}
-        | flatten_table({"job": row.job, "record": row.record or {}, "about": row.about})
-        for row in rows
-    ]
+    return [_tabulate_row(row) for row in rows]
+
+
+def _tabulate_row(row: StoredRow) -> Row:
+    record = b"{}" if row.record is None else row.record
+    parts = {"job": row.job, "record": record, "about": msgspec.json.encode(row.about)}
+    flat: Row = {"key": row.key, "state": row.state, "reason": row.reason}
+    for name, held in parts.items():
+        flat |= flatten_table(msgspec.json.decode(held), f"{name}.")
+    return flat
 
 
 def _list_columns(rows: Table) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _encode_cell(value: Any) -> Any:
+def _encode_cell(value: Cell) -> Cell:
     # A list has no place in a cell; as JSON it can be read back.
     return msgspec.json.encode(value).decode() if isinstance(value, list) else value
 
@@ -79,14 +95,15 @@ def _encode_parquet(rows: Table) -> bytes:
     return held.getvalue()
 
 
-def _unify_types(values: list[Any]) -> list[Any]:
+def _unify_types(values: list[Cell]) -> list[Cell]:
     """A column of one type: numbers stay numbers, anything mixed becomes text."""
     kinds: set[type[Any]] = {type(value) for value in values if value is not None}
     if len(kinds) <= 1:
         return values
     # Columns of Arrow have one type: whole numbers among others become floats, the rest text.
-    common = float if kinds <= {int, float} else str
-    return [value if value is None else common(value) for value in values]
+    if kinds <= {int, float}:
+        return [float(value) if isinstance(value, int) else value for value in values]
+    return [None if value is None else str(value) for value in values]
 
 
 FORMATS: dict[str, Callable[[Table], bytes]] = {
@@ -115,7 +132,7 @@ def export_rows(rows: Table, directory: Path, names: Iterable[str]) -> list[str]
 _LONGEST = 160  # characters of a value that are shown
 
 
-def format_value(value: Any) -> str:
+def format_value(value: Cell) -> str:
     """A value of a record for a person."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = "none" if value is None else str(value)

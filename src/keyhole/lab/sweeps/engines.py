@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -25,17 +25,28 @@ import msgspec
 
 from keyhole._arrays import pin_one_thread
 from keyhole.errors import InvalidInput, KeyholeError
-from keyhole.lab.jobs import KINDS, Job
-from keyhole.lab.runs.records import Record
-from keyhole.lab.sweeps.files import parse_job
+from keyhole.lab.jobs import Job
+from keyhole.lab.runs.records import Envelope, Record
+from keyhole.lab.runs.store import About
 
 MOMENT = 0.5  # seconds an engine waits for something to finish before it lets its driver look up
 DEATHS = 3  # of a process a job was in, before the job is suspected and runs alone
 ALONE = 2  # further deaths, alone, before the job is to blame
 STARTS = 50  # deaths in a row of processes in which no job had begun, before it is given up
 
-Payload = Mapping[str, Any]
-Outcome = Mapping[str, Any]
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a job, as it travels between processes.
+
+    Args:
+        record: what it returned, as JSON.
+        reason: why it returned nothing.
+        about: when and where it ran.
+    """
+
+    record: bytes | None = None
+    reason: str | None = None
+    about: About = About()
 
 
 @runtime_checkable
@@ -47,7 +58,7 @@ class Engine(Protocol):
         """How many jobs it likes to hold at a time."""
         ...
 
-    def submit(self, key: str, payload: Payload) -> None:
+    def submit(self, key: str, job: Job) -> None:
         """Take a job."""
         ...
 
@@ -70,51 +81,43 @@ class Work:
     """
 
     load: Callable[[type[Job]], object]
-    run: Callable[[Job], Record]
+    run: Callable[[Job], Record[Envelope]]
 
 
-def perform_job(work: Work, payload: Payload) -> Outcome:
+def perform_job(work: Work, job: Job) -> Outcome:
     """Run one job; what it returns is plain data, and so is what it raises."""
     start = time.perf_counter()
+    record = reason = None
     try:
         # Jobs share the machine, and threads of BLAS would change the last digits.
         with pin_one_thread():
-            record = work.run(parse_job(payload["job"], payload["fields"]))
-        said: dict[str, Any] = {"record": msgspec.json.decode(record.json()), "code": record.code}
+            record = work.run(job).json()
     except KeyholeError as error:
-        said = {"reason": str(error)}
+        reason = str(error)
     except Exception as error:
-        said = {"reason": f"{type(error).__name__}: {error}"}
-    return said | {
-        "about": {
-            "seconds": time.perf_counter() - start,
-            "host": platform.node(),
-            "process": os.getpid(),
-        }
-    }
+        reason = f"{type(error).__name__}: {error}"
+    spent = time.perf_counter() - start
+    about = About(seconds=spent, host=platform.node(), process=os.getpid())
+    return Outcome(record=record, reason=reason, about=about)
 
 
-def _perform_marked_job(work: Work, payload: Payload, mark: str) -> Outcome:
+def _perform_marked_job(work: Work, job: Job, mark: str) -> Outcome:
     """Run one job, with a file that stands as long as the job is under way, imports apart."""
     with suppress(KeyholeError):  # `perform` meets it again, and says so
-        work.load(KINDS[payload["job"]])
+        work.load(type(job))
     # After the imports: a process that dies while it loads is no job's fault.
     Path(mark).touch()
     try:
-        return perform_job(work, payload)
+        return perform_job(work, job)
     finally:
         Path(mark).unlink(missing_ok=True)
 
 
 def _report_deaths(times: int) -> Outcome:
     if not times:
-        return {"reason": f"processes died {STARTS} times before the job began.", "about": {}}
-    return {
-        "reason": (
-            f"the process it ran in died {times} times, the last time with nothing beside it."
-        ),
-        "about": {},
-    }
+        return Outcome(reason=f"processes died {STARTS} times before the job began.")
+    said = f"the process it ran in died {times} times, the last time with nothing beside it."
+    return Outcome(reason=said)
 
 
 @dataclass(slots=True)
@@ -123,17 +126,17 @@ class Serial:
 
     work: Work
     room: int = 1
-    _taken: list[tuple[str, Payload]] = field(default_factory=list[tuple[str, Payload]])
+    _taken: list[tuple[str, Job]] = field(default_factory=list[tuple[str, Job]])
 
-    def submit(self, key: str, payload: Payload) -> None:
+    def submit(self, key: str, job: Job) -> None:
         """Take a job."""
-        self._taken.append((key, payload))
+        self._taken.append((key, job))
 
     def completed(self) -> Iterator[tuple[str, Outcome]]:
         """The next job, run now."""
         if self._taken:
-            key, payload = self._taken.pop(0)
-            yield key, perform_job(self.work, payload)
+            key, job = self._taken.pop(0)
+            yield key, perform_job(self.work, job)
 
     def close(self) -> None:
         """Forget what was not run."""
@@ -172,7 +175,7 @@ class Pool:
     workers: int
     _pool: ProcessPoolExecutor | None = None
     _held: dict[Future[Outcome], str] = field(default_factory=dict[Future[Outcome], str])
-    _payloads: dict[str, Payload] = field(default_factory=dict[str, Payload])
+    _jobs: dict[str, Job] = field(default_factory=dict[str, Job])
     _deaths: Counter[str] = field(default_factory=Counter[str])
     _processes: dict[int, Any] = field(default_factory=dict[int, Any])
     _marks: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="keyhole-"))
@@ -183,9 +186,9 @@ class Pool:
         """Enough that no process waits, few enough that a death concerns few jobs."""
         return 2 * self.workers
 
-    def submit(self, key: str, payload: Payload) -> None:
+    def submit(self, key: str, job: Job) -> None:
         """Take a job."""
-        self._payloads[key] = payload
+        self._jobs[key] = job
         # Suspects are handed over alone, when the pool is made anew.
         if self._deaths[key] < DEATHS:
             self._hand(key)
@@ -200,7 +203,7 @@ class Pool:
         try:
             self._held[
                 self._pool.submit(
-                    _perform_marked_job, self.work, self._payloads[key], str(self._mark(key))
+                    _perform_marked_job, self.work, self._jobs[key], str(self._mark(key))
                 )
             ] = key
             # The executor forgets processes when it breaks; these must be ended all the same.
@@ -224,7 +227,7 @@ class Pool:
             yield from self._rebuilt()
 
     def _ended(self, key: str, outcome: Outcome) -> tuple[str, Outcome]:
-        del self._payloads[key]
+        del self._jobs[key]
         return key, outcome
 
     def _rebuilt(self) -> Iterator[tuple[str, Outcome]]:
@@ -237,7 +240,7 @@ class Pool:
         for key, outcome in finished.items():
             yield self._ended(key, outcome)
         self._suspect()
-        waiting = list(self._payloads)
+        waiting = list(self._jobs)
         for key in [key for key in waiting if self._deaths[key] >= DEATHS]:
             yield self._ended(key, self._alone(key))
         for key in [key for key in waiting if self._deaths[key] < DEATHS]:
@@ -249,7 +252,7 @@ class Pool:
 
     def _suspect(self) -> None:
         """Count a death for every job that was under way."""
-        inside = [key for key in self._payloads if self._mark(key).exists()]
+        inside = [key for key in self._jobs if self._mark(key).exists()]
         self._deaths.update(inside)
         # No mark: the process died while it started, and no job is to blame.
         self._idle = 0 if inside else self._idle + 1
@@ -319,13 +322,13 @@ class Cluster:
         """A window of jobs, twice what its workers run at a time."""
         return max(4, 2 * sum(self._client.nthreads().values()))
 
-    def submit(self, key: str, payload: Payload) -> None:
+    def submit(self, key: str, job: Job) -> None:
         """Take a job."""
         future = self._client.submit(
             # A key of its own each time: Dask would hand out the result of an equal one.
             perform_job,
             self.work,
-            dict(payload),
+            job,
             key=f"keyhole-{key}-{time.time_ns()}",
             pure=False,
         )
@@ -342,7 +345,7 @@ class Cluster:
         for future in done:
             key = self._held.pop(future)
             error = future.exception()
-            yield key, future.result() if error is None else {"reason": f"{error!r}", "about": {}}
+            yield key, future.result() if error is None else Outcome(reason=f"{error!r}")
             future.release()
 
     def close(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable
+
+import msgspec
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.runs.tables import Table
+from keyhole.lab.runs.other_records import Landing
+from keyhole.lab.runs.record_parts import Cell
+from keyhole.lab.runs.tables import Row, Table
 
 STATISTICS: dict[str, Callable[[list[float]], float]] = {
     "median": statistics.median,
@@ -16,79 +18,91 @@ STATISTICS: dict[str, Callable[[list[float]], float]] = {
     "max": max,
     "min": min,
 }
-_KEYS = {"value", "statistic", "where", "equals", "at_most", "at_least", "about"}
 
 
-@dataclass(frozen=True, slots=True)
-class Landing:
-    """One expectation and what came.
+class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a statistic of a column should land.
 
     Args:
-        sentence: the expectation in words.
-        measured: the statistic; nothing where no row has the column.
-        met: whether it lies in the range.
+        value: the column.
+        statistic: median, mean, max or min.
+        where: columns and the values they must have, of rows that count.
+        equals: the share of values that are this is taken, instead of a statistic.
+        at_least: the lower end of the range.
+        at_most: its upper end.
+        about: what it means, for whoever reads the file.
     """
 
-    sentence: str
-    measured: float | None
-    met: bool
+    value: str
+    statistic: str | None = None
+    where: dict[str, Cell] = {}
+    equals: Cell = None
+    at_least: float | None = None
+    at_most: float | None = None
+    about: str = ""
 
 
-def judge_expectations(rows: Table, expected: tuple[Mapping[str, Any], ...]) -> list[Landing]:
+def judge_expectations(rows: Table, expected: tuple[Expectation, ...]) -> list[Landing]:
     """Each expectation against the rows that are there."""
     return [_judge_expectation(rows, one) for one in expected]
 
 
-def check_expectation(one: Mapping[str, Any]) -> None:
-    """Raise unless an expectation says what it looks at and where that should land."""
-    unknown = sorted(set(one) - _KEYS)
+def parse_expectation(given: object) -> Expectation:
+    """An expectation that says what it looks at and where that should land.
+
+    Raises:
+        InvalidInput: it does not.
+    """
+    try:
+        one = msgspec.convert(given, Expectation)
+    except msgspec.ValidationError as error:
+        raise _refuse_expectation(given, f"{error}") from error
     # An expectation without a range is met by anything.
-    ranged = {"at_most", "at_least"} & set(one)
-    counted = "equals" in one or one.get("statistic") in STATISTICS
-    if unknown or "value" not in one or not ranged or not counted:
-        raise InvalidInput(
-            f"an expectation has a value (a column), a statistic ({', '.join(STATISTICS)}) or an"
-            " `equals` whose share is taken, at_most or at_least, and perhaps where and about; got"
-            f" {dict(one)}."
-        )
+    if one.at_least is None and one.at_most is None:
+        raise _refuse_expectation(given, "it has no range")
+    if one.equals is None and one.statistic not in STATISTICS:
+        raise _refuse_expectation(given, "it counts nothing")
+    return one
 
 
-def _judge_expectation(rows: Table, one: Mapping[str, Any]) -> Landing:
-    where: Mapping[str, Any] = one.get("where", {})
-    found = [row[one["value"]] for row in rows if one["value"] in row and _is_among(row, where)]
-    measured = _measure_statistic(found, one)
-    low, high = one.get("at_least", float("-inf")), one.get("at_most", float("inf"))
-    return Landing(
-        _describe_expectation(one, where),
-        measured,
-        measured is not None and low <= measured <= high,
+def _refuse_expectation(given: object, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"an expectation has a value (a column), a statistic ({', '.join(STATISTICS)}) or an"
+        " `equals` whose share is taken, at_most or at_least, and perhaps where and about; got"
+        f" {given!r} ({why})."
     )
 
 
-def _is_among(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    return all(row.get(name) == value for name, value in where.items())
+def _judge_expectation(rows: Table, one: Expectation) -> Landing:
+    found = [row[one.value] for row in rows if one.value in row and _is_among(row, one)]
+    measured = _measure_statistic(found, one)
+    low = float("-inf") if one.at_least is None else one.at_least
+    high = float("inf") if one.at_most is None else one.at_most
+    return Landing(
+        sentence=_describe_expectation(one),
+        measured=measured,
+        met=measured is not None and low <= measured <= high,
+    )
 
 
-def _measure_statistic(found: list[Any], one: Mapping[str, Any]) -> float | None:
-    if "equals" in one:
-        return statistics.fmean(value == one["equals"] for value in found) if found else None
+def _is_among(row: Row, one: Expectation) -> bool:
+    return all(row.get(name) == value for name, value in one.where.items())
+
+
+def _measure_statistic(found: list[Cell], one: Expectation) -> float | None:
+    if one.equals is not None:
+        return statistics.fmean(value == one.equals for value in found) if found else None
     # Cells may hold one number per seed: each counts.
-    each = [
-        one
-        for value in found
-        for one in (cast(list[Any], value) if isinstance(value, list) else [value])
-    ]
+    each = [number for value in found for number in (value if isinstance(value, list) else [value])]
     numbers = [float(value) for value in each if isinstance(value, int | float)]
-    return STATISTICS[one["statistic"]](numbers) if numbers else None
+    return STATISTICS[str(one.statistic)](numbers) if numbers else None
 
 
-def _describe_expectation(one: Mapping[str, Any], where: Mapping[str, Any]) -> str:
-    if "equals" in one:
-        what = f"share of {one['value']} = {one['equals']}"
-    else:
-        what = f"{one['statistic']} of {one['value']}"
-    among = "".join(f", {name} = {value}" for name, value in where.items())
-    bounds = [
-        f"{name.replace('_', ' ')} {one[name]:g}" for name in ("at_least", "at_most") if name in one
-    ]
+def _describe_expectation(one: Expectation) -> str:
+    what = f"{one.statistic} of {one.value}"
+    if one.equals is not None:
+        what = f"share of {one.value} = {one.equals}"
+    among = "".join(f", {name} = {value}" for name, value in one.where.items())
+    ends = (("at least", one.at_least), ("at most", one.at_most))
+    bounds = [f"{name} {end:g}" for name, end in ends if end is not None]
     return f"{what}{among}: {' and '.join(bounds)}"

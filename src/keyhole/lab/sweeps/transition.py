@@ -9,13 +9,14 @@ import numpy as np
 from keyhole.errors import InvalidInput
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import TransitionJob
+from keyhole.lab.runs.other_records import TransitionRecord
 from keyhole.lab.runs.records import Record
 from keyhole.learners.one_head.nuclear_program import minimise_nuclear_norm
 
 _FOUND = 1e-6  # relative error of a success
 
 
-def run_transition(job: TransitionJob) -> Record:
+def run_transition(job: TransitionJob) -> Record[TransitionRecord]:
     """Draw matrices and Gaussian rank-one measurements of them, and count those that come back."""
     d, r = job.width, job.rank
     if not (1 <= r <= d and job.ratio > 0 and job.seeds >= 1):
@@ -34,8 +35,15 @@ def run_transition(job: TransitionJob) -> Record:
         f"{count} measurements of matrices {d} x {d} of rank {r}: {100 * success:.0f} % of"
         f" {job.seeds} come back."
     )
-    data = {"sentence": sentence, "measurements": count, "degrees_of_freedom": freedom}
-    return Record({**data, "success": success, "errors": errors})
+    data = TransitionRecord(
+        sentence=sentence,
+        seed=job.seed,
+        measurements=count,
+        degrees_of_freedom=freedom,
+        success=success,
+        errors=list(errors),
+    )
+    return Record(data)
 
 
 def _measure_recovery_error(width: int, rank: int, count: int, rng: np.random.Generator) -> float:

@@ -9,27 +9,17 @@ from keyhole.lab.commands.recovery.compare import measure_model_gap
 from keyhole.lab.commands.recovery.learn import read_hints
 from keyhole.lab.commands.shared import choose_exit_code, seed_generator
 from keyhole.lab.jobs import TrialJob
-from keyhole.lab.runs import records
+from keyhole.lab.runs.other_records import TrialRecord
+from keyhole.lab.runs.record_parts import Given
+from keyhole.lab.runs.recording import count_heads, name_model_class, record_queries
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.opening import read_declarations, simulate_policies
 from keyhole.lab.targets.random_models import draw_random_model
 from keyhole.learners.choosing import learn
 from keyhole.oracles import Budgeted, Chunked, Declared, Local, Oracle
 
-_KEPT = (
-    "status",
-    "verdict",
-    "class",
-    "width",
-    "outputs",
-    "heads",
-    "rank",
-    "queries",
-    "degrees_of_freedom",
-)
 
-
-def run_trial(job: TrialJob) -> Record:
+def run_trial(job: TrialJob) -> Record[TrialRecord]:
     """Draw, hide, recover, compare."""
     truth = draw_random_model(job.model, rng=seed_generator(job.model.seed))
     oracle: Oracle = Chunked(
@@ -38,9 +28,6 @@ def run_trial(job: TrialJob) -> Record:
     if job.budget is not None:
         oracle = Budgeted(oracle, job.budget)
     found = learn(oracle, rng=seed_generator(job.seed), learner=job.learner, hints=read_hints(job))
-    # No time is kept: equal trials have equal records, on every machine.
-    data = records.record_recovery(found)
-    kept = {name: data[name] for name in _KEPT}
     asked = found.ledger.total(without="verify").sequences
     freedom = found.degrees_of_freedom
     # Numbers asked over numbers to be known: 1 is the least.
@@ -51,16 +38,29 @@ def run_trial(job: TrialJob) -> Record:
         " queries"
     )
     sentence = f"{said}, error {error:.1e}." if error is not None else f"{said}."
-    measured = {
-        "asked": asked,
-        "ratio": ratio,
-        "error": error,
-        "policies": _parse_policies(job.simulate),
-    }
-    return Record({"sentence": sentence, **kept, **measured}, choose_exit_code(data))
+    model = found.model
+    # No time is kept: equal trials have equal records, on every machine.
+    data = TrialRecord(
+        sentence=sentence,
+        seed=job.seed,
+        status=found.status.name,
+        verdict=found.verdict.name,
+        model_class=name_model_class(found),
+        width=None if model is None else model.width,
+        outputs=None if model is None else model.outputs,
+        heads=count_heads(model),
+        rank=found.rank,
+        queries=record_queries(found.ledger),
+        degrees_of_freedom=freedom,
+        asked=asked,
+        ratio=ratio,
+        error=error,
+        policies=_parse_policies(job.simulate),
+    )
+    return Record(data, choose_exit_code(data.verdict))
 
 
-def _parse_policies(simulate: tuple[str, ...]) -> dict[str, Any]:
+def _parse_policies(simulate: tuple[str, ...]) -> dict[str, Given]:
     """What was done to the answers, by name, with numbers as numbers so that they can be drawn."""
     pairs = [policy.partition("=")[::2] for policy in ",".join(simulate).split(",") if policy]
     return {name: float(value) if _is_number(value) else value or True for name, value in pairs}

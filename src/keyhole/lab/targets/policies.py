@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from keyhole.lab.runs.recovery_records import AttemptRecord
 
 NOTHING = 1e-6  # error of W up to which a policy keeps nothing back
 # Error of W up to which hardly anything is kept back.
@@ -26,7 +27,7 @@ class Policy:
     name: str
     simulate: tuple[str, ...]
     why: str
-    attempts: tuple[Mapping[str, Any], ...] = field(default=({},))
+    attempts: tuple[Mapping[str, int], ...] = field(default=({},))
 
 
 _LONGER = (
@@ -106,19 +107,17 @@ def judge_error(error: float | None) -> str:
     return "protection against this extractor, at this cost"
 
 
-def describe_policy(policy: Policy, attempts: Sequence[Mapping[str, Any]], of: str) -> str:
+def describe_policy(policy: Policy, attempts: Sequence[AttemptRecord], of: str) -> str:
     """One paragraph on a policy, from what the attempts reached; errors are of W or of answers."""
     last = attempts[-1]
-    judged = judge_error(last["error"])
+    judged = judge_error(last.error)
     # Thresholds are of W; an error of answers says nothing about weights.
     if of != "W":
         judged = "not judged, since no model that was tried is the target"
     said = f"{policy.name[0].upper()}{policy.name[1:]}: {judged}."
-    if last["error"] is None:
-        return (
-            f"{said} {last['queries']:,} queries ended with {last['verdict']}. {last['sentence']}"
-        )
+    if last.error is None:
+        return f"{said} {last.queries:,} queries ended with {last.verdict}. {last.sentence}"
     # The first and the last attempt show what asking more buys.
-    shown = [a for a in (attempts[0], last) if a["error"] is not None][-len(attempts) :]
-    reached = ", ".join(f"{a['queries']:,} queries give {of} to {a['error']:.0e}" for a in shown)
+    shown = [a for a in (attempts[0], last) if a.error is not None][-len(attempts) :]
+    reached = ", ".join(f"{a.queries:,} queries give {of} to {a.error:.0e}" for a in shown)
     return f"{said} {reached}: {policy.why}." if of == "W" else f"{said} {reached}."

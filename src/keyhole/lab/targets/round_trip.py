@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from keyhole._arrays import Sequences
 from keyhole.identify import distance
+from keyhole.lab.runs.record_parts import RoundTrip
 from keyhole.learners.choosing import learn
 from keyhole.models import Head, SelfAttention
 from keyhole.models.stack import Block, Transformer
@@ -36,34 +38,33 @@ def sample_task_inputs(model: Transformer, task: Task, rng: np.random.Generator)
     return np.concatenate([task.sample(_EACH, rng=rng, kind=kind) for kind in task.kinds])
 
 
-def make_round_trip(model: Any, task: Task, *, rng: np.random.Generator) -> dict[str, Any]:
+def make_round_trip(model: Any, task: Task, *, rng: np.random.Generator) -> RoundTrip:
     """Hide, recover, put back, score; what cannot be read at its last row is said to be so."""
     layer = (
         model.blocks[0].layer if isinstance(model, Transformer) and len(model.blocks) == 1 else None
     )
     # The last row of several heads, or of third order, is not one head.
     if not isinstance(layer, SelfAttention) or len(layer.Q) > 1:
-        return {
-            "verdict": None,
-            "sentence": "No round trip: only one self-attention head can be read at its last row.",
-        }
+        said = "No round trip: only one self-attention head can be read at its last row."
+        return RoundTrip(verdict=None, sentence=said)
     hidden = layer.read_last()
     found = learn(Local(hidden), rng=rng)
     # Drawn after the recovery, from the same generator: the learner has not seen them.
     X = sample_task_inputs(model, task, rng)
     before = float(task.error(model(X), X).max())
-    data = {
-        "verdict": found.verdict.name,
-        "queries": found.ledger.total().sequences,
-        "error_before": before,
-    }
+    made = RoundTrip(
+        verdict=found.verdict.name,
+        sentence=f"Round trip: {found.sentence}",
+        queries=found.ledger.total().sequences,
+        error_before=before,
+    )
     if not isinstance(found.model, Head) or not isinstance(hidden, Head):
-        return data | {"error_after": None, "sentence": f"Round trip: {found.sentence}"}
+        return made
     after = float(task.error(put_back_head(model, found.model)(X), X).max())
     gap = distance(hidden, found.model).largest
     sentence = (
-        f"Round trip: {data['queries']:,} queries recover the unit ({found.verdict.name}, weights"
+        f"Round trip: {made.queries:,} queries recover the unit ({found.verdict.name}, weights"
         f" to {gap:.0e}); the error on the task is {before:.1e} before and {after:.1e} after, on"
         f" {len(X)} sequences."
     )
-    return data | {"error_after": after, "distance": gap, "sentence": sentence}
+    return structs.replace(made, error_after=after, distance=gap, sentence=sentence)

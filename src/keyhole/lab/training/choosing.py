@@ -9,6 +9,7 @@ from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import TrainJob
+from keyhole.lab.runs.record_parts import Given
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.lab.training.nets.flags import FlagUnit
 from keyhole.lab.training.nets.layers import LayersNet
@@ -29,7 +30,7 @@ class Choice:
     """
 
     net: Net
-    sizes: dict[str, Any]
+    sizes: dict[str, Given]
 
 
 def choose_reading(job: TrainJob, lesson: Lesson[Any], embed: int) -> TokenReading:
@@ -49,7 +50,7 @@ def _choose_unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     embed = job.embed or lesson.task.length
     task = lesson.task
     reading = choose_reading(job, lesson, embed)
-    sizes = {"embed": embed, "heads": job.heads, "tied": job.tied}
+    sizes: dict[str, Given] = {"embed": embed, "heads": job.heads, "tied": job.tied}
     if lesson.labels:
         # A flag unit has one head whose share is the answer.
         if linear or job.tied or job.heads > 1:

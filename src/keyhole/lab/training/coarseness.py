@@ -10,6 +10,7 @@ import numpy as np
 from keyhole.bounds.formulas import count_disjointness_bits
 from keyhole.bounds.protocol import effective_bits
 from keyhole.errors import InvalidInput
+from keyhole.lab.runs.task_records import Coarseness
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
@@ -19,7 +20,7 @@ _SAMPLED = 8  # inputs of each kind the task has
 
 def measure_coarseness(
     models: list[Any], lesson: Lesson[Any], *, rng: np.random.Generator
-) -> dict[str, Any]:
+) -> Coarseness:
     """Fewest bits of a number with which each model does the task, and what its queries then carry.
 
     A query of m numbers of b bits is a message of m b bits; deciding whether two sets meet takes
@@ -60,21 +61,20 @@ def _count_query_numbers(model: Any) -> int:
 
 def _describe_coarseness(
     found: list[int | None], messages: list[int | None], needed: int, allowed: float
-) -> dict[str, Any]:
+) -> Coarseness:
     known = [bits for bits in messages if bits is not None]
-    data: dict[str, Any] = {
-        "bits": found,
-        "message": messages,
-        "median_message": statistics.median(known) if known else None,
-        "needed": needed,
-        "ratio": min(known) / needed if known and needed else None,
-        "allowed": allowed,
-    }
-    if not known:
-        return data | {"sentence": "no model does the task even with 40 bits a number"}
-    said = (
-        f"queries of {min(known)} to {max(known)} bits do for {len(known)} of {len(found)} models"
+    said = "no model does the task even with 40 bits a number"
+    if known:
+        said = (
+            f"queries of {min(known)} to {max(known)} bits do for {len(known)} of {len(found)}"
+            f" models (error at most {allowed:.3g}); deciding disjointness takes {needed}"
+        )
+    return Coarseness(
+        bits=found,
+        message=messages,
+        median_message=statistics.median(known) if known else None,
+        needed=needed,
+        ratio=min(known) / needed if known and needed else None,
+        allowed=allowed,
+        sentence=said,
     )
-    return data | {
-        "sentence": f"{said} (error at most {allowed:.3g}); deciding disjointness takes {needed}"
-    }

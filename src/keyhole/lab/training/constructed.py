@@ -9,6 +9,8 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.constructions import build
 from keyhole.lab.jobs import TrainJob
+from keyhole.lab.runs.record_parts import Given
+from keyhole.lab.runs.task_records import Curve
 from keyhole.lab.training.inputs.labelling import Labelling
 from keyhole.lab.training.inputs.lessons import Examples, Lesson
 from keyhole.lab.training.inputs.streams import Purpose, open_stream
@@ -17,24 +19,23 @@ from keyhole.lab.training.outcomes import Outcome
 _SEEN = 200  # sequences the simple predictors are fitted to
 
 
-def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, dict[str, Any]]:
+def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, dict[str, Given]]:
     """The smallest weights that are known, on the tests of every seed, and their sizes."""
     # One set of weights for all seeds: only the tests differ.
     built = build(lesson.task, rng=open_stream(job.seed, Purpose.WEIGHTS))
     seeds = range(job.seed, job.seed + job.seeds)
     tests = [_draw_examples(lesson, seed, Purpose.TESTS, job.tests) for seed in seeds]
     errors = [_measure_test_error(lesson, built.model(X), Y) for X, Y in tests]
-    curve = {
-        "steps": [0],
-        "errors": [[e] for e in errors],
-        "aligned": [],
-        "best_steps": [0] * job.seeds,
-    }
-    # Pages of trained and of constructed weights read the same fields.
-    curve |= {"stopped": [None] * job.seeds}
+    curve = Curve(
+        steps=[0],
+        errors=[[e] for e in errors],
+        best_steps=[0] * job.seeds,
+        # Pages of trained and of constructed weights read the same fields.
+        stopped=[None] * job.seeds,
+    )
     lines = lesson.lines(tests[0], _draw_examples(lesson, job.seed, Purpose.CHECKS, _SEEN))
     size = built.size
-    sizes = {
+    sizes: dict[str, Given] = {
         "embed": size.embed,
         "heads": size.heads,
         "layers": size.layers,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 from math import log
-from typing import Any
+
+from msgspec import structs
 
 from keyhole.lab.jobs import TrainJob
+from keyhole.lab.runs.record_parts import Number, Numbers
+from keyhole.lab.runs.task_records import LengthErrors
 from keyhole.lab.training.inputs.streams import Purpose
 from keyhole.lab.training.loop import Trainer
 from keyhole.lab.training.supply import Supply
@@ -17,14 +20,13 @@ _LEAST = 20  # sequences of a length
 
 # Weight on a set against N others is kept by scores that grow like ln N; multiplying scores by ln N
 # / ln n, n the length trained on, gives longer inputs what they need.
-def measure_at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
+def measure_at_lengths(job: TrainJob, trainer: Trainer) -> LengthErrors:
     """Errors at other lengths; for resampled codes also with scores that grow like ln N."""
     own = trainer.supply
     best = trainer.best
     grown = job.codes == "resampled" and own.lesson.task.length > 1
-    rows: dict[str, list[Any]] = {"lengths": list(job.lengths), "errors": []} | (
-        {"scaled": []} if grown else {}
-    )
+    errors: list[Numbers] = []
+    scaled: list[Numbers] = []
     for length in job.lengths:
         lesson = replace(own.lesson, task=replace(own.lesson.task, length=length))
         # Codes of positions that training never saw are drawn anew.
@@ -32,24 +34,38 @@ def measure_at_lengths(job: TrainJob, trainer: Trainer) -> dict[str, Any]:
         # Long sequences cost more: fewer of them take about as long.
         size = max(_LEAST, job.tests * own.lesson.task.length // (5 * length))
         tests = Supply(lesson, reading, own.seeds, own.batch, None).held_out(Purpose.TESTS, size)
-        rows["errors"].append([float(e) for e in trainer.errors(best, tests)])
+        errors.append([float(e) for e in trainer.errors(best, tests)])
         if grown:
             sharper = best | {"Q": best["Q"] * (log(length) / log(own.lesson.task.length))}
-            rows["scaled"].append([float(e) for e in trainer.errors(sharper, tests)])
-    return rows
+            scaled.append([float(e) for e in trainer.errors(sharper, tests)])
+    return LengthErrors(lengths=list(job.lengths), errors=errors, scaled=scaled if grown else None)
 
 
-def join_length_errors(parts: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+def join_length_errors(parts: list[LengthErrors | None]) -> LengthErrors | None:
     """Errors at other lengths of all groups of seeds, with their medians."""
     known = [part for part in parts if part is not None]
     if not known:
         return None
-    rows: dict[str, Any] = {"lengths": known[0]["lengths"]}
-    for name in ("errors", "scaled"):
-        if name in known[0]:
-            each = [
-                [e for part in known for e in part[name][k]] for k in range(len(rows["lengths"]))
-            ]
-            medians = [statistics.median(one) for one in each]
-            rows |= {name: each, f"median_{name}": medians, f"last_{name}": medians[-1]}
-    return rows
+    errors = _join_groups([part.errors for part in known])
+    medians = _find_length_medians(errors)
+    joined = LengthErrors(
+        lengths=known[0].lengths,
+        errors=errors,
+        median_errors=medians,
+        last_errors=medians[-1],
+    )
+    sharper = [part.scaled for part in known if part.scaled is not None]
+    if not sharper:
+        return joined
+    scaled = _join_groups(sharper)
+    medians = _find_length_medians(scaled)
+    return structs.replace(joined, scaled=scaled, median_scaled=medians, last_scaled=medians[-1])
+
+
+def _join_groups(groups: list[list[Numbers]]) -> list[Numbers]:
+    """Errors by length, of the seeds of all groups."""
+    return [[error for row in rows for error in row] for rows in zip(*groups, strict=True)]
+
+
+def _find_length_medians(errors: list[Numbers]) -> list[Number]:
+    return [statistics.median(e for e in row if e is not None) for row in errors]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import structs
 
 from keyhole._arrays import Matrix
 from keyhole.lab.jobs import TrainJob
 from keyhole.lab.runs.command_lines import format_job_command
+from keyhole.lab.runs.record_parts import Given, Numbers
+from keyhole.lab.runs.task_records import Curve, LengthErrors, Spread, TrainRecord
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.tasks import sizes_of
 
@@ -30,9 +33,9 @@ class Outcome:
     """
 
     errors: list[float]
-    curve: dict[str, Any]
+    curve: Curve
     lines: dict[str, float]
-    lengths: dict[str, Any] | None
+    lengths: LengthErrors | None
     models: list[Any]
     parameters: int
     pictures: dict[int, Matrix]
@@ -42,118 +45,81 @@ _MEASURES = {True: "share of wrong labels", False: "squared error over that of a
 
 
 def describe_training(
-    job: TrainJob, lesson: Lesson[Any], sizes: Mapping[str, Any], came: Outcome
-) -> dict[str, Any]:
+    job: TrainJob, lesson: Lesson[Any], sizes: dict[str, Given], came: Outcome
+) -> TrainRecord:
     """The record of a training, but for where it was written and what it took."""
-    errors = came.errors
-    spread = _measure_spread(errors)
-    lines = came.lines | lesson.find_optimum(sizes)
-    data: dict[str, Any] = {
-        "task": lesson.task.name,
-        "task_sizes": sizes_of(lesson.task),
-        "model_kind": job.model,
-        "model_name": (
+    spread = _measure_spread(came.errors)
+    curve = came.curve
+    data = TrainRecord(
+        task=lesson.task.name,
+        task_sizes=sizes_of(lesson.task),
+        model_kind=job.model,
+        model_name=(
             f"{job.layers} layer{'s' * (job.layers > 1)}" if job.model == "layers" else job.model
         ),
-        "model_sizes": sizes,
-        "parameters": came.parameters,
-        "inputs": getattr(lesson, "inputs", None),
-        "samples": job.samples,
-        "steps": job.steps,
-        "batch": job.batch,
-        "seed": job.seed,
-        "seeds": job.seeds,
-        "measure": _MEASURES[lesson.labels],
-        "errors": errors,
-        "error": spread,
-        "accuracy": _measure_right_labels(spread) if lesson.labels else None,
-        "lines": lines,
-        "aligned": _measure_spread([row[-1] for row in came.curve["aligned"]]),
-        "curve": (
-            came.curve
-            | {
-                "median": _find_medians(came.curve["errors"]),
-                "alignment": _find_medians(came.curve["aligned"]),
-            }
+        model_sizes=sizes,
+        parameters=came.parameters,
+        inputs=getattr(lesson, "inputs", None),
+        samples=job.samples,
+        steps=job.steps,
+        batch=job.batch,
+        seed=job.seed,
+        seeds=job.seeds,
+        measure=_MEASURES[lesson.labels],
+        errors=list(came.errors),
+        error=spread,
+        accuracy=_measure_right_labels(came.errors) if lesson.labels else None,
+        lines={**came.lines, **lesson.find_optimum(sizes)},
+        aligned=_measure_spread([row[-1] for row in curve.aligned]),
+        curve=structs.replace(
+            curve, median=_find_medians(curve.errors), alignment=_find_medians(curve.aligned)
         ),
-        "lengths": came.lengths,
-    }
-    return {"sentence": _describe_outcome(data), **data}
+        lengths=came.lengths,
+    )
+    return structs.replace(data, sentence=_describe_outcome(data, came.errors))
 
 
-def _measure_right_labels(spread: Mapping[str, float]) -> dict[str, float]:
+def _measure_right_labels(errors: list[float]) -> Spread:
     """Shares of right labels, least first."""
-    return {
-        "min": 1.0 - spread["max"],
-        "median": 1.0 - spread["median"],
-        "max": 1.0 - spread["min"],
-    }
+    middle = statistics.median(errors)
+    return Spread(min=1.0 - max(errors), median=1.0 - middle, max=1.0 - min(errors))
 
 
-def _measure_spread(values: list[float]) -> dict[str, float]:
-    """Least, middle and largest over the seeds; empty where there are none."""
-    if not values:
-        return {}
-    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
+def _measure_spread(values: Numbers) -> Spread:
+    """Least, middle and largest over the seeds; nothing where there are none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return Spread()
+    return Spread(min=min(known), median=statistics.median(known), max=max(known))
 
 
-def _find_medians(rows: list[list[float]]) -> list[float]:
+def _find_medians(rows: list[Numbers]) -> Numbers:
     """Over the seeds, check by check."""
     # Seeds that stopped early have fewer checks: no median of the others alone.
     shortest = min((len(row) for row in rows), default=0)
-    return [statistics.median(row[k] for row in rows) for k in range(shortest)]
+    return [_measure_spread([row[k] for row in rows]).median for k in range(shortest)]
 
 
-def _describe_outcome(data: dict[str, Any]) -> str:
-    error = data["error"]
-    seeds = data["seeds"]
-    on = data["samples"]
+def _describe_outcome(data: TrainRecord, errors: list[float]) -> str:
+    least, middle, most = min(errors), statistics.median(errors), max(errors)
+    on = data.samples
     taught = "fresh sequences every step" if on is None else f"{on:,} sequences"
-    kind = data["model_name"]
+    kind = data.model_name
     said = (
-        f"{kind[0].upper()}{kind[1:]} trained on {taught} of {data['task']} for {data['steps']:,}"
-        " steps: "
+        f"{kind[0].upper()}{kind[1:]} trained on {taught} of {data.task} for {data.steps:,} steps: "
     )
     # Nothing was trained, and the sentence must not say so.
-    if not data["parameters"]:
-        said = f"Constructed weights on {data['task']}: "
-    if data["accuracy"] is not None:
-        said += f"{100 * (1 - error['median']):.2f} % of labels right, the median of {seeds} seeds"
-        said += f" (from {100 * (1 - error['max']):.2f} to {100 * (1 - error['min']):.2f})"
-        return (
-            said + "; the more frequent label is right in"
-            f" {100 * (1 - data['lines']['majority']):.2f} %."
-        )
-    said += f"relative error {error['median']:.2g}, the median of {seeds} seeds"
-    said += f" (from {error['min']:.2g} to {error['max']:.2g})"
-    return (
-        said
-        + f"; answering zero has 1, the mean of all vectors {data['lines']['mean_of_all']:.3g}."
-    )
-
-
-def list_training_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The record for a person."""
-    rows = [
-        ("errors", ", ".join(f"{error:.3g}" for error in data["errors"])),
-        ("parameters", f"{data['parameters']:,} a model"),
-        *[(name.replace("_", " "), f"{value:.3g}") for name, value in data["lines"].items()],
-    ]
-    if data["lengths"] is not None:
-        told = data["lengths"]
-        for k, length in enumerate(told["lengths"]):
-            said = f"{told['median_errors'][k]:.3g}"
-            if "scaled" in told:
-                said += f", with scores times ln N {told['median_scaled'][k]:.3g}"
-            rows.append((f"length {length}", said))
-    if "round_trip" in data:
-        rows.append(("round trip", data["round_trip"]["sentence"].removeprefix("Round trip: ")))
-    if "effective_bits" in data:
-        rows.append(("effective bits", data["effective_bits"]["sentence"]))
-    rows.append(("seconds", f"{data['seconds']['total']:.1f}"))
-    if "run" in data:
-        rows += [("model", data["model"]), ("page", f"{data['run']}/report.html")]
-    return tuple(rows)
+    if not data.parameters:
+        said = f"Constructed weights on {data.task}: "
+    if data.accuracy is not None:
+        said += f"{100 * (1 - middle):.2f} % of labels right, the median of {data.seeds} seeds"
+        said += f" (from {100 * (1 - most):.2f} to {100 * (1 - least):.2f})"
+        majority = data.lines["majority"] or 0.0
+        return said + f"; the more frequent label is right in {100 * (1 - majority):.2f} %."
+    said += f"relative error {middle:.2g}, the median of {data.seeds} seeds"
+    said += f" (from {least:.2g} to {most:.2g})"
+    mean = data.lines["mean_of_all"]
+    return said + f"; answering zero has 1, the mean of all vectors {mean:.3g}."
 
 
 def format_train_command(job: TrainJob) -> str:

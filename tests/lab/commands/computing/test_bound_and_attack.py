@@ -7,6 +7,7 @@ import pytest
 
 from keyhole.cli import _run_command_line
 from keyhole.lab.pages import bound_page
+from keyhole.lab.runs.task_records import ConversationRecord, MessageRecord
 from keyhole.models import load
 from keyhole.tasks import SparseAverage
 
@@ -123,14 +124,14 @@ def test_a_recurrent_model_is_attacked_at_the_length_asked(said, tmp_path):
 
 def test_a_conversation_is_drawn_with_its_running_total():
     messages = [
-        {"layer": 1, "sender": a, "receiver": b, "content": what, "numbers": 4, "bits": 96}
+        MessageRecord(layer=1, sender=a, receiver=b, content=what, numbers=4, bits=96)
         for a, b, what in (
             ("Alice", "Bob", "queries"),
             ("Bob", "Alice", "log-partitions and averages"),
         )
     ]
     drawn = bound_page.draw_conversation(
-        {"messages": messages, "each": 24, "needed": 7, "deviation": 1e-6}
+        ConversationRecord(messages=messages, bits=192, each=24, needed=7, deviation=1e-6)
     )
     assert "192 so far" in drawn
     assert "any two people need 7 bits" in drawn

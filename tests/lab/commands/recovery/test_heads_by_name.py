@@ -38,7 +38,7 @@ def learned(model, tmp_path, **options):
 def test_heads_come_back_by_every_learner(name, options, tmp_path, rng):
     hidden = MultiHead.random(5, heads=2, rng=rng)
     data, found = learned(hidden, tmp_path, learner=name, **options)
-    assert (data["class"], data["heads"], data["verdict"]) == ("multihead", 2, "EXACT")
+    assert (data.model_class, data.heads, data.verdict) == ("multihead", 2, "EXACT")
     X = rng.normal(size=(20, 4, 5))
     np.testing.assert_allclose(found(X), hidden(X), atol=1e-8)
 

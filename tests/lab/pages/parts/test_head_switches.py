@@ -3,11 +3,16 @@
 import re
 
 import numpy as np
+from msgspec import structs
 
 from keyhole import Local, MultiHead, SeveralHeads
 from keyhole.lab.pages.parts.head_switches import draw_half_circle, draw_heads_against_truth
-from keyhole.lab.runs import records
+from keyhole.lab.runs.record_parts import JumpsRecord, Queries
+from keyhole.lab.runs.recording import record_jumps
+from keyhole.lab.runs.recovery_records import DemoRecord, Stop
 from keyhole.models import save
+
+STOP = Stop(name="two heads", verdict="EXACT", sentence="They came back.")
 
 
 def test_jumps_are_those_of_the_hidden_heads(rng):
@@ -27,18 +32,18 @@ def test_jumps_are_those_of_the_hidden_heads(rng):
 
 
 def test_every_jump_is_drawn_with_its_numbers():
-    data = {"jumps": {"angles": [2.0, 0.5], "sizes": [[-3.0], [1.0]], "start": [0.25]}}
-    page = draw_half_circle(data)
+    jumps = JumpsRecord(angles=[2.0, 0.5], sizes=[[-3.0], [1.0]], start=[0.25])
+    page = draw_half_circle(structs.replace(STOP, jumps=jumps))
     assert "answers jump 2 times" in page
     assert re.findall(r"<title>(.*?)</title>", page) == ["angle 0.5, jump 1", "angle 2, jump -3"]
     assert "angle of y" in page
 
 
 def test_nothing_is_drawn_where_nothing_jumped():
-    assert draw_half_circle({"jumps": None}) == draw_half_circle({}) == ""
-    none = {"angles": [], "sizes": [], "start": [0.0]}
-    assert draw_half_circle({"jumps": none}) == ""
-    assert records.record_jumps(None) is None
+    assert draw_half_circle(STOP) == ""
+    none = JumpsRecord(angles=[], sizes=[], start=[0.0])
+    assert draw_half_circle(structs.replace(STOP, jumps=none)) == ""
+    assert record_jumps(None) is None
 
 
 def test_heads_stand_beside_the_true_ones_they_match(tmp_path, rng):
@@ -46,14 +51,9 @@ def test_heads_stand_beside_the_true_ones_they_match(tmp_path, rng):
     found = MultiHead(truth.W[::-1] + 1e-12, truth.V[::-1])
     save(truth, tmp_path / "t.safetensors")
     save(found, tmp_path / "f.safetensors")
-    stop = {
-        "name": "two heads",
-        "truth": "t.safetensors",
-        "model": "f.safetensors",
-        "distance": 1e-12,
-        "jumps": None,
-    }
-    page = draw_heads_against_truth({"stops": [stop, {"name": "another"}]}, tmp_path)
+    stop = structs.replace(STOP, truth="t.safetensors", model="f.safetensors", distance=1e-12)
+    tour = DemoRecord(verdict="EXACT", queries=Queries(total=1), stops=[stop, STOP])
+    page = draw_heads_against_truth(tour, tmp_path)
     assert "true W of head 2" in page
     largest = [float(value) for value in re.findall(r"largest ([0-9.e-]+)", page)]
     assert largest

@@ -4,12 +4,15 @@ import re
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from keyhole.lab.pages import recovery_page
 from keyhole.lab.pages.parts.portraits import draw_portrait
+from keyhole.lab.runs.record_parts import Queries
+from keyhole.lab.runs.recovery_records import LearnRecord
 from keyhole.models import AbsAffine, MultiHead, OneLayer, ReluNet, save
 
-EXACT = {"model": "model.safetensors", "verdict": "EXACT"}
+EXACT = LearnRecord(model="model.safetensors", verdict="EXACT", queries=Queries(total=1))
 
 
 @pytest.fixture
@@ -18,7 +21,7 @@ def shown(tmp_path):
 
     def do(model, **data):
         save(model, tmp_path / "model.safetensors")
-        return draw_portrait(EXACT | data, tmp_path)
+        return draw_portrait(structs.replace(EXACT, **data), tmp_path)
 
     return do
 
@@ -99,14 +102,14 @@ def test_models_without_anything_to_draw_say_so(shown):
 
 
 def test_a_run_without_a_model_has_no_picture(tmp_path):
-    assert draw_portrait(EXACT | {"model": None}, tmp_path) == ""
+    assert draw_portrait(structs.replace(EXACT, model=None), tmp_path) == ""
 
 
 def test_the_count_of_queries_of_several_heads_speaks_of_all_of_them():
-    data = EXACT | {"width": 8, "heads": 3, "rank": 8}
+    data = structs.replace(EXACT, width=8, heads=3, rank=8)
     assert recovery_page._title_queries(data, 480, 134, 48).startswith(
         "480 queries recover 3 heads of width 8;"
     )
     assert "a 8 x 8 head of rank 8" in recovery_page._title_queries(
-        data | {"heads": 1}, 80, 128, 72
+        structs.replace(data, heads=1), 80, 128, 72
     )

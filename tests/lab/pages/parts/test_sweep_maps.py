@@ -3,14 +3,16 @@
 import re
 
 import pytest
+from msgspec import structs
 
 from keyhole.lab.pages.parts.sweep_maps import draw_sweep_map, measure_cells, place_value
 from keyhole.lab.pages.sweep_page import group_values, trace_known_lines
+from keyhole.lab.runs.other_records import Figure
 
 
 def test_figures_of_lines_take_columns_of_lists_and_lines_that_are_known():
     rows = [{"x": [1, 2], "y": [[1.0, 2.0], [3.0, 4.0]], "known": [5.0, 6.0]}]
-    figure = {"x": "x", "y": "y", "lines": {"theory": "known"}}
+    figure = Figure(x="x", y="y", lines={"theory": "known"})
     assert group_values(rows, figure) == {"": {1.0: [1.0, 3.0], 2.0: [2.0, 4.0]}}
     (line,) = trace_known_lines(rows, figure)
     assert [(p.x, p.y) for p in line.points] == [(1.0, 5.0), (2.0, 6.0)]
@@ -23,13 +25,8 @@ def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
         for y in (1, 3)
         for _ in range(2)
     ]
-    figure = {
-        "x": "a",
-        "y": "b",
-        "value": "c",
-        "value_equals": "yes",
-        "boundary": [[1, 1], [3, 2], [9, 9]],
-    }
+    boundary = [(1, 1), (3, 2), (9, 9)]
+    figure = Figure(x="a", y="b", value="c", value_equals="yes", boundary=boundary)
     held = measure_cells(rows, figure)
     assert held.z == {(1, 1): 0, (1, 3): 0, (2, 1): 1, (2, 3): 0, (4, 1): 1, (4, 3): 1}
     assert place_value(held.x, 3) == pytest.approx(
@@ -39,4 +36,4 @@ def test_a_map_counts_shares_and_puts_its_line_where_numbers_lie():
     assert drawn.count("<title>") == 6
     # what lies outside is left out
     assert re.search(r'class="line limit" [^>]* d="M[\d.]+ [\d.]+L[\d.]+ [\d.]+"/>', drawn)
-    assert "No row" in draw_sweep_map(rows, figure | {"value": "nothing"})
+    assert "No row" in draw_sweep_map(rows, structs.replace(figure, value="nothing"))

@@ -13,6 +13,7 @@ from keyhole.lab.pages.parts.task_pictures import (
     draw_match_circle,
     draw_pair_slices,
 )
+from keyhole.lab.runs.task_records import ConversationRecord, MessageRecord
 
 NAMES = ["blank ∅", "1: 3", "2: 7", "3: 3"]
 
@@ -102,17 +103,13 @@ def test_a_set_of_everybody_has_no_face_to_draw(rng):
 
 
 def test_a_conversation_shows_what_was_sent_beside_the_bound():
-    message = {
-        "layer": 1,
-        "sender": "Alice",
-        "receiver": "Bob",
-        "content": "queries",
-        "numbers": 4,
-        "bits": 64,
-    }
-    drawn = draw_conversation(
-        {"messages": [message, message], "each": 16, "needed": 8, "deviation": 0.0}
+    message = MessageRecord(
+        layer=1, sender="Alice", receiver="Bob", content="queries", numbers=4, bits=64
     )
+    talk = ConversationRecord(
+        messages=[message, message], bits=128, each=16, needed=8, deviation=0.0
+    )
+    drawn = draw_conversation(talk)
     assert "128 sent" in drawn
     assert "lower bound 8" in drawn
     bar = re.search(r'"patch built" [^>]*x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from msgspec import structs
+
 from keyhole.bounds.attacks import Attack, Attacked, attack
 from keyhole.constructions import load
-from keyhole.lab.commands.shared import REFUSED, list_versions, seed_generator
+from keyhole.lab.commands.shared import REFUSED, seed_generator
 from keyhole.lab.jobs import AttackJob
-from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.command_lines import format_job_command
+from keyhole.lab.runs.record_parts import Seconds
+from keyhole.lab.runs.records import Record, take_fields
+from keyhole.lab.runs.task_records import AttackInequality, AttackRecord
 from keyhole.lab.targets.tasks import pose_task
 from keyhole.tasks import load_part
 
 
-def run_attack(job: AttackJob) -> Record:
+def run_attack(job: AttackJob) -> Record[AttackRecord]:
     """Load a model, attack it, return the record."""
     start = time.perf_counter()
     model = load(job.model)
@@ -22,20 +27,19 @@ def run_attack(job: AttackJob) -> Record:
     found = attack(
         model, task, rng=seed_generator(job.seed), number_format=job.dtype, accuracy=job.accuracy
     )
-    told = found.inequality
-    data = {
-        "task": task.name,
-        "model": job.model,
-        "status": found.status.name,
-        "sentence": found.sentence,
-        **_record_attack_failure(found),
-        "gap": found.target_gap,
-        "inequality": {"name": told.name, "needed": told.needed, "available": told.available},
-        "assumptions": told.assumptions,
-        "seed": job.seed,
-        "seconds": {"total": time.perf_counter() - start},
-        **list_versions(),
-    }
+    data = AttackRecord(
+        task=task.name,
+        model=job.model,
+        status=found.status.name,
+        sentence=found.sentence,
+        gap=found.target_gap,
+        inequality=take_fields(found.inequality, AttackInequality),
+        assumptions=list(found.inequality.assumptions),
+        seed=job.seed,
+        command=format_job_command("attack", job),
+        seconds=Seconds(total=time.perf_counter() - start),
+    )
+    data = _record_attack_failure(data, found)
     return Record(data, 0 if found.status is Attacked.FOUND else REFUSED, _list_attack_rows(found))
 
 
@@ -45,28 +49,22 @@ def _find_own_sizes(model: Any, task: str) -> dict[str, int]:
     return {} if read_sizes is None else read_sizes(model)
 
 
-def _record_attack_failure(found: Attack) -> dict[str, Any]:
-    """Both inputs, the one that fails first, with what the model says and what is right."""
+def _record_attack_failure(data: AttackRecord, found: Attack) -> AttackRecord:
+    """With both inputs, the one that fails first, with what the model says and what is right."""
     if found.inputs is None or found.answers is None or found.targets is None:
-        return {
-            "input": None,
-            "twin": None,
-            "row": None,
-            "answers": None,
-            "targets": None,
-            "error": None,
-        }
+        return data
     # The input that fails comes first; its twin shows that the model cannot tell them apart.
     order = [found.worst, 1 - found.worst]
-    return {
-        "input": found.inputs[order[0]],
-        "twin": found.inputs[order[1]],
-        "row": found.row,
-        "answers": found.answers[order],
-        "targets": found.targets[order],
-        "error": max(found.errors),
-        "hidden_gap": found.hidden_gap,
-    }
+    return structs.replace(
+        data,
+        input=found.inputs[order[0]].tolist(),
+        twin=found.inputs[order[1]].tolist(),
+        row=found.row,
+        answers=found.answers[order].tolist(),
+        targets=found.targets[order].tolist(),
+        error=max(found.errors),
+        hidden_gap=found.hidden_gap,
+    )
 
 
 def _list_attack_rows(found: Attack) -> tuple[tuple[str, str], ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from keyhole.bounds.formulas import Inequality, Sizes, count_disjointness_bits
 from keyhole.bounds.planned import is_standard
@@ -17,7 +17,6 @@ from keyhole.bounds.protocol import converse
 from keyhole.bounds.verdicts import (
     LARGEST,
     Bound,
-    BoundVerdict,
     bound,
     bound_network,
     choose_axis,
@@ -25,12 +24,26 @@ from keyhole.bounds.verdicts import (
 )
 from keyhole.constructions import Built
 from keyhole.errors import InvalidInput
-from keyhole.lab.commands.shared import list_versions, seed_generator
+from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import BoundJob
 from keyhole.lab.pages import bound_page
 from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
-from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.record_parts import Number, Seconds
+from keyhole.lab.runs.records import Record, take_fields
+from keyhole.lab.runs.rows import list_bound_rows
+from keyhole.lab.runs.task_records import (
+    AskedSizes,
+    BoundRecord,
+    BuiltRecord,
+    BuiltSize,
+    CheckedInputs,
+    ConversationRecord,
+    GapRecord,
+    InequalityRecord,
+    MessageRecord,
+    Plane,
+)
 from keyhole.lab.targets.tasks import pose_task
 from keyhole.models.files import write_atomically
 from keyhole.tasks import Task, sizes_of
@@ -41,22 +54,25 @@ _SENT = 24  # bits of a number in the conversation of the page
 _TOKENS = 64  # a longer conversation is not drawn
 
 
-def run_bound(job: BoundJob) -> Record:
+def run_bound(job: BoundJob) -> Record[BoundRecord]:
     """Judge a task and sizes, write the page where one is asked for, return the record."""
     start = time.perf_counter()
     task = pose_task(job.task, job)
     with _open_bound_directory(job) as directory:
         found = _judge_sizes(job, task)
-        data: dict[str, Any] = {
-            **_record_bound(found),
-            "seed": job.seed,
-            "command": format_job_command("bound", job),
-            **list_versions(),
-        }
+        data = structs.replace(
+            _record_bound(found), seed=job.seed, command=format_job_command("bound", job)
+        )
         if directory is not None:
-            data |= {"run": str(directory), **_record_bound_pictures(found, job)}
-        data["seconds"] = {"total": time.perf_counter() - start}
-        record = Record(data, 0, _list_bound_rows(found, data))
+            data = structs.replace(
+                data,
+                run=str(directory),
+                plane=_measure_plane(found, job),
+                conversation=_hold_conversation(found, seed_generator(job.seed)),
+            )
+        data = structs.replace(data, seconds=Seconds(total=time.perf_counter() - start))
+        page = () if directory is None else (("page", f"{directory}/report.html"),)
+        record = Record(data, 0, (*list_bound_rows(data), *page))
         if directory is not None:
             write_atomically(directory / "record.json", record.json() + b"\n")
             write_atomically(directory / "report.html", bound_page.draw_bound_page(data).encode())
@@ -99,116 +115,83 @@ def _judge_sizes(job: BoundJob, task: Task) -> Bound:
     )
 
 
-def _record_bound(found: Bound) -> dict[str, Any]:
+def _record_bound(found: Bound) -> BoundRecord:
     """What the contract names, and what it rests on."""
     told = found.inequality
     sizes = found.sizes
-    return {
-        "task": found.task.name,
-        "task_sizes": sizes_of(found.task),
-        "sizes": None if sizes is None else asdict(sizes),
-        "verdict": found.verdict.name,
-        "inequality": None if told is None else _record_inequality(told),
-        "construction": found.construction,
-        "assumptions": found.assumptions,
-        "sentence": found.sentence,
-        "inequalities": [_record_inequality(one) for one in found.inequalities],
-        "reason": found.reason or None,
-        "gap": None if found.gap is None else asdict(found.gap),
-        "built": None if found.built is None else _record_built_model(found.built),
-        "sampled": None if found.sampled is None else _record_built_model(found.sampled),
-    }
-
-
-def _record_inequality(told: Inequality) -> dict[str, Any]:
-    kept = (
-        "name",
-        "needed",
-        "available",
-        "unit",
-        "formula",
-        "theorem",
-        "assumptions",
-        "applies",
-        "violated",
-        "growth",
+    return BoundRecord(
+        task=found.task.name,
+        task_sizes=sizes_of(found.task),
+        sizes=None if sizes is None else take_fields(sizes, AskedSizes),
+        verdict=found.verdict.name,
+        inequality=None if told is None else _record_inequality(told),
+        construction=found.construction,
+        assumptions=list(found.assumptions),
+        sentence=found.sentence,
+        inequalities=[_record_inequality(one) for one in found.inequalities],
+        reason=found.reason or None,
+        gap=None if found.gap is None else take_fields(found.gap, GapRecord),
+        built=None if found.built is None else _record_built_model(found.built),
+        sampled=None if found.sampled is None else _record_built_model(found.sampled),
     )
-    return {name: getattr(told, name) for name in kept}
 
 
-def _record_built_model(built: Built) -> dict[str, Any]:
-    return {
-        "construction": built.construction,
-        "size": asdict(built.size),
-        "format": built.format,
-        "margin": built.margin,
-        "error_bound": built.error_bound,
-        "checked": asdict(built.checked),
-    }
+def _record_inequality(told: Inequality) -> InequalityRecord:
+    return structs.replace(take_fields(told, InequalityRecord), assumptions=list(told.assumptions))
 
 
-def _list_bound_rows(found: Bound, data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    rows = [("verdict", found.verdict.name)]
-    # What was built and checked assumes nothing of the class.
-    if found.verdict is not BoundVerdict.ENOUGH:
-        rows += [("assumes", one) for one in found.assumptions]
-    if found.inequality is not None and found.inequality.growth:
-        rows.append(("growth", found.inequality.growth))
-    rows += [("not built" if found.sampled is None else "not proved", found.reason)] * bool(
-        found.reason
+def _record_built_model(built: Built) -> BuiltRecord:
+    return structs.replace(
+        take_fields(built, BuiltRecord),
+        size=take_fields(built.size, BuiltSize),
+        checked=take_fields(built.checked, CheckedInputs),
     )
-    return (*rows, *([("page", f"{data['run']}/report.html")] if "run" in data else []))
 
 
-def _record_bound_pictures(found: Bound, job: BoundJob) -> dict[str, Any]:
-    """The plane around what was asked, and a conversation of the model that was built."""
-    # The inequalities along the plane are for attention of order two.
-    plane = None if found.sizes is None or job.order != 2 else _measure_plane(found, found.sizes)
-    return {"plane": plane, "conversation": _hold_conversation(found, seed_generator(job.seed))}
-
-
-def measure_job_plane(job: BoundJob) -> dict[str, Any]:
+def measure_job_plane(job: BoundJob) -> Plane | None:
     """The plane around what a job asks, without building anything."""
-    found = _judge_sizes(replace(job, build=False), pose_task(job.task, job))
-    return {
-        "plane": (
-            None if found.sizes is None or job.order != 2 else _measure_plane(found, found.sizes)
-        )
-    }
+    return _measure_plane(_judge_sizes(replace(job, build=False), pose_task(job.task, job)), job)
 
 
-def _measure_plane(found: Bound, sizes: Sizes) -> dict[str, Any]:
+def _measure_plane(found: Bound, job: BoundJob) -> Plane | None:
+    # The inequalities along the plane are for attention of order two.
+    if found.sizes is None or job.order != 2:
+        return None
+    return _measure_sizes_plane(found, found.sizes)
+
+
+def _measure_sizes_plane(found: Bound, sizes: Sizes) -> Plane:
     """For numbers of so many bits, the least size that is not provably too small."""
     axis = choose_axis(found.inequality)
-    lower: list[list[int | None]] = []
+    lower: list[tuple[int, int | None]] = []
     for bits in _PLANE_BITS:
         least = find_least_open(
             found.task, replace(sizes, bits=float(bits), fixed=None, format=None), axis
         )
         # From this size on the search gives up: no size is enough as far as is known.
-        lower.append([bits, least if least < LARGEST else None])
-    asked = [getattr(sizes, axis), sizes.bits if isfinite(sizes.bits) else None]
+        lower.append((bits, least if least < LARGEST else None))
+    asked = (getattr(sizes, axis), sizes.bits if isfinite(sizes.bits) else None)
     size = None if found.built is None else found.built.size
     enough = None if found.gap is None else found.gap.enough
     # What was built itself beats what is only known to be enough.
     if size is not None:
-        point: list[float | None] | None = [getattr(size, axis), size.bits]
+        point: tuple[Number, Number] | None = (getattr(size, axis), size.bits)
     else:
-        point = None if enough is None else [enough, asked[1]]
-    return {"axis": axis, "lower": lower, "asked": asked, "enough": point}
+        point = None if enough is None else (enough, asked[1])
+    return Plane(axis=axis, lower=lower, asked=asked, enough=point)
 
 
-def _hold_conversation(found: Bound, rng: np.random.Generator) -> dict[str, Any] | None:
+def _hold_conversation(found: Bound, rng: np.random.Generator) -> ConversationRecord | None:
     """Two people run the model that was built on one input."""
     built = found.built
     # People exchange messages about standard attention; others have no such protocol here.
     if built is None or found.task.length > _TOKENS or not is_standard(built):
         return None
     talk = converse(built.model, found.task.sample(1, rng=rng), bits=_SENT)
-    return {
-        "messages": [asdict(message) for message in talk.messages],
-        "bits": talk.bits,
-        "each": talk.each,
-        "needed": count_disjointness_bits(found.task),
-        "deviation": talk.deviation,
-    }
+    return ConversationRecord(
+        messages=[take_fields(message, MessageRecord) for message in talk.messages],
+        bits=talk.bits,
+        each=talk.each,
+        needed=count_disjointness_bits(found.task),
+        deviation=talk.deviation,
+    )

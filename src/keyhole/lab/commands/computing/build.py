@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+
+from msgspec import structs
 
 from keyhole._arrays import Stack
 from keyhole.constructions import Built, Room, Survey, save, survey_recipes
 from keyhole.errors import DoesNotFit, InvalidInput
-from keyhole.lab.commands.shared import REFUSED, list_versions, seed_generator
+from keyhole.lab.commands.shared import REFUSED, seed_generator
 from keyhole.lab.jobs import BuildJob
 from keyhole.lab.pages import build_page
-from keyhole.lab.runs import records
 from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
-from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.record_parts import Seconds
+from keyhole.lab.runs.recording import record_held_certificate
+from keyhole.lab.runs.records import Record, take_fields
 from keyhole.lab.runs.rows import list_build_rows
+from keyhole.lab.runs.task_records import (
+    BuildRecord,
+    BuiltSize,
+    CheckedInputs,
+    Frontier,
+    FrontierPoint,
+)
 from keyhole.lab.targets.round_trip import make_round_trip, sample_task_inputs
 from keyhole.lab.targets.tasks import pose_task
 from keyhole.models.files import write_atomically, write_tensors
@@ -23,7 +32,7 @@ from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import sizes_of
 
 
-def run_build(job: BuildJob) -> Record:
+def run_build(job: BuildJob) -> Record[BuildRecord]:
     """Find the smallest weights that hold, write them and their page, return the record."""
     start = time.perf_counter()
     # The round trip draws apart, so that asking for it does not change the weights.
@@ -32,41 +41,34 @@ def run_build(job: BuildJob) -> Record:
     form = _choose_number_format(job)
     room = Room(job.embed, job.value_width, job.heads, job.layers)
     found = survey_recipes(task, accuracy=job.accuracy, number_format=form, room=room, rng=rng)
-    data: dict[str, Any] = {
-        "task": task.name,
-        "sizes": sizes_of(task),
-        "accuracy": job.accuracy,
-        "seed": job.seed,
-    }
+    data = BuildRecord(
+        status="DOES_NOT_FIT",
+        task=task.name,
+        sizes=sizes_of(task),
+        accuracy=job.accuracy,
+        seed=job.seed,
+        frontier=_record_frontier(found),
+        refused=dict(found.refused),
+    )
     try:
         best = found.best
     # That nothing fits is an answer, with the frontier as its reason.
     except DoesNotFit as refusal:
-        frontier = {"frontier": _record_frontier(found), "refused": dict(found.refused)}
-        return Record(
-            {"status": "DOES_NOT_FIT", "sentence": str(refusal), **data, "model": None, **frontier},
-            REFUSED,
-        )
+        return Record(structs.replace(data, sentence=str(refusal)), REFUSED)
     name = f"build-{task.name}"
     with open_run_directory(name, out=job.out, resume=None, force=job.force) as directory:
         path = directory / "model.safetensors"
         save(best.model, path)
-        data = {
-            "status": "BUILT",
-            "sentence": _describe_weights(best, found),
-            **data,
-            **_record_weights(best),
-        }
-        data |= {"model": str(path), "frontier": _record_frontier(found)}
-        data |= {"refused": dict(found.refused), "run": str(directory)}
-        if job.round_trip:
-            data["round_trip"] = make_round_trip(best.model, task, rng=trip)
-        data |= {
-            "seconds": {"total": time.perf_counter() - start},
-            "command": format_job_command("build", job, "accuracy", "seed"),
-            **list_versions(),
-        }
-        files = (("model", data["model"]), ("page", f"{data['run']}/report.html"))
+        data = structs.replace(
+            _record_weights(data, best),
+            sentence=_describe_weights(best, found),
+            model=str(path),
+            run=str(directory),
+            round_trip=make_round_trip(best.model, task, rng=trip) if job.round_trip else None,
+            command=format_job_command("build", job, "accuracy", "seed"),
+        )
+        data = structs.replace(data, seconds=Seconds(total=time.perf_counter() - start))
+        files = (("model", str(path)), ("page", f"{directory}/report.html"))
         record = Record(data, 0, (*list_build_rows(data), *files))
         write_atomically(directory / "record.json", record.json() + b"\n")
         example = _choose_example(best, sample_task_inputs(best.model, task, trip))
@@ -92,38 +94,30 @@ def _choose_number_format(job: BuildJob) -> str | int | None:
     return job.dtype if job.bits is None else job.bits
 
 
-def _record_weights(best: Built) -> dict[str, Any]:
-    """The chosen weights as the contract names them."""
-    size = best.size
-    seen = best.checked
-    return {
-        "construction": best.construction,
-        "size": {
-            name: getattr(size, name)
-            for name in ("embed", "value_width", "heads", "layers", "bits")
-        },
-        "format": best.format,
-        "margin": best.margin,
-        "error_bound": best.error_bound,
-        "checked": {
-            name: getattr(seen, name) for name in ("inputs", "errors", "worst", "exhaustive")
-        },
-        "certificate": records.record_certificate(best.certificate),
-    }
+def _record_weights(data: BuildRecord, best: Built) -> BuildRecord:
+    """The record with the chosen weights, as the contract names them."""
+    return structs.replace(
+        data,
+        status="BUILT",
+        construction=best.construction,
+        size=take_fields(best.size, BuiltSize),
+        format=best.format,
+        margin=best.margin,
+        error_bound=best.error_bound,
+        checked=take_fields(best.checked, CheckedInputs),
+        certificate=record_held_certificate(best.certificate),
+    )
 
 
-def _record_frontier(found: Survey) -> dict[str, Any]:
+def _record_frontier(found: Survey) -> Frontier:
     """Every point that was built, smallest first, and the bits that any model needs."""
     points = [
-        {
-            "construction": b.construction,
-            "embed": b.size.embed,
-            "bits": b.size.bits,
-            "format": b.format,
-        }
+        FrontierPoint(
+            construction=b.construction, embed=b.size.embed, bits=b.size.bits, format=b.format
+        )
         for b in found.built
     ]
-    return {"points": points, "limit_bits": found.limit, "limit": "H (2m + v) p >= limit_bits"}
+    return Frontier(points=points, limit_bits=found.limit, limit="H (2m + v) p >= limit_bits")
 
 
 def _describe_weights(best: Built, found: Survey) -> str:

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 
 from keyhole._arrays import Matrix
 from keyhole.constructions import save
 from keyhole.errors import DifferentRun, InvalidInput
-from keyhole.lab.commands.shared import list_versions, seed_generator
+from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import TrainJob
 from keyhole.lab.runs.directories import open_run_directory
+from keyhole.lab.runs.record_parts import Given, Seconds
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.rows import list_training_rows
+from keyhole.lab.runs.task_records import Curve, TrainRecord
 from keyhole.lab.targets.tasks import pose_task
 from keyhole.lab.training.constructed import measure_constructed
 from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.lab.training.inputs.streams import Purpose
-from keyhole.lab.training.outcomes import (
-    Outcome,
-    describe_training,
-    format_train_command,
-    list_training_rows,
-)
+from keyhole.lab.training.outcomes import Outcome, describe_training, format_train_command
 from keyhole.models.files import write_atomically
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ CONSTRUCTED = "constructed"  # weights that are built instead of trained
 _SECONDS = 10.0  # between two lines of progress
 
 
-def run_train(job: TrainJob) -> Record:
+def run_train(job: TrainJob) -> Record[TrainRecord]:
     """Train, measure, write where asked to, return the record.
 
     Raises:
@@ -55,18 +54,18 @@ def run_train(job: TrainJob) -> Record:
     choice = None if job.model == CONSTRUCTED else _choose_net(job, lesson)
     with _open_training_directory(job) as directory:
         came, sizes = _train_or_construct(job, lesson, choice, directory)
-        data = describe_training(job, lesson, sizes, came) | _measure_trained_models(
-            job, lesson, came
+        data = _measure_trained_models(
+            describe_training(job, lesson, sizes, came), job, lesson, came
         )
         if directory is not None:
-            data |= {"run": str(directory), **_write_seed_models(came, directory, job.seed)}
-        data |= {
-            "seconds": {"total": time.perf_counter() - start},
-            "command": format_train_command(job),
-            **list_versions(),
-        }
-        data |= {} if choice is None else _find_torch_version()
-        record = Record(data, 0, list_training_rows(data))
+            data = _write_seed_models(data, came, directory)
+        data = structs.replace(
+            data,
+            seconds=Seconds(total=time.perf_counter() - start),
+            command=format_train_command(job),
+            torch=None if choice is None else _find_torch_version(),
+        )
+        record = Record(data, 0, (*list_training_rows(data), *_list_file_rows(data)))
         if directory is not None:
             # Sweeps train without a page, and then need not load what draws it.
             from keyhole.lab.pages import training_page
@@ -81,26 +80,35 @@ def run_train(job: TrainJob) -> Record:
 
 def _train_or_construct(
     job: TrainJob, lesson: Lesson[Any], choice: Choice | None, directory: Path | None
-) -> tuple[Outcome, Mapping[str, Any]]:
+) -> tuple[Outcome, dict[str, Given]]:
     if choice is None:
         return measure_constructed(job, lesson)
     return train_seeds(job, lesson, choice, directory), choice.sizes
 
 
-def _measure_trained_models(job: TrainJob, lesson: Lesson[Any], came: Outcome) -> dict[str, Any]:
-    """The round trip of the best model and effective bits of every one, where asked for."""
+def _list_file_rows(data: TrainRecord) -> list[tuple[str, str]]:
+    """Where the best model and the page are, where they were written."""
+    if data.run is None or data.model is None:
+        return []
+    return [("best", data.model), ("page", f"{data.run}/report.html")]
+
+
+def _measure_trained_models(
+    data: TrainRecord, job: TrainJob, lesson: Lesson[Any], came: Outcome
+) -> TrainRecord:
+    """With the round trip of the best model and effective bits of every one, where asked for."""
     best = came.models[int(np.argmin(came.errors))]
     rng = seed_generator(job.seed)
-    told: dict[str, Any] = {}
     if job.round_trip:
         from keyhole.lab.targets.round_trip import make_round_trip
 
-        told["round_trip"] = make_round_trip(best, lesson.task, rng=rng)
+        data = structs.replace(data, round_trip=make_round_trip(best, lesson.task, rng=rng))
     if job.effective_bits:
         from keyhole.lab.training.coarseness import measure_coarseness
 
-        told["effective_bits"] = measure_coarseness(came.models, lesson, rng=rng)
-    return told
+        coarse = measure_coarseness(came.models, lesson, rng=rng)
+        data = structs.replace(data, effective_bits=coarse)
+    return data
 
 
 def check_training_job(job: TrainJob) -> None:
@@ -158,11 +166,11 @@ def _choose_net(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     return choose_net(job, lesson)
 
 
-def _find_torch_version() -> dict[str, str]:
+def _find_torch_version() -> str:
     import torch
 
     # The build, such as +cpu, is the machine's business.
-    return {"torch": str(torch.__version__).partition("+")[0]}
+    return str(torch.__version__).partition("+")[0]
 
 
 def _open_training_directory(job: TrainJob) -> AbstractContextManager[Path | None]:
@@ -198,10 +206,13 @@ def train_seeds(
         parts = [_train_group(job, lesson, choice, directory, group) for group in groups]
     curves = [part.curve for part in parts]
     # Groups that were stopped early have fewer checks.
-    longest = max((curve["steps"] for curve in curves), key=len)
-    curve: dict[str, Any] = {"steps": longest}
-    for name in ("errors", "aligned", "best_steps", "stopped"):
-        curve[name] = [row for one in curves for row in one[name]]
+    curve = Curve(
+        steps=max((curve.steps for curve in curves), key=len),
+        errors=[row for one in curves for row in one.errors],
+        aligned=[row for one in curves for row in one.aligned],
+        best_steps=[step for one in curves for step in one.best_steps],
+        stopped=[step for one in curves for step in one.stopped],
+    )
     models = [m for part in parts for m in part.models]
     errors = [e for part in parts for e in part.errors]
     return replace(
@@ -278,16 +289,16 @@ def _make_progress_printer(job: TrainJob, seeds: tuple[int, ...]) -> Callable[[i
     return tell if job.keep is not False else lambda step: None
 
 
-def _record_curve(trainer: Trainer) -> dict[str, Any]:
+def _record_curve(trainer: Trainer) -> Curve:
     """What was seen at the checks, one row per seed."""
     progress = trainer.progress
-    return {
-        "steps": progress.steps,
-        "errors": [list(row) for row in zip(*progress.errors, strict=True)],
-        "aligned": [list(row) for row in zip(*progress.aligned, strict=True)],
-        "best_steps": progress.best_steps,
-        "stopped": [None if step < 0 else step for step in progress.stopped],
-    }
+    return Curve(
+        steps=progress.steps,
+        errors=[list(row) for row in zip(*progress.errors, strict=True)],
+        aligned=[list(row) for row in zip(*progress.aligned, strict=True)],
+        best_steps=progress.best_steps,
+        stopped=[None if step < 0 else step for step in progress.stopped],
+    )
 
 
 def _find_ideal_attention(trainer: Trainer, lesson: Lesson[Any]) -> dict[int, Matrix]:
@@ -297,12 +308,13 @@ def _find_ideal_attention(trainer: Trainer, lesson: Lesson[Any]) -> dict[int, Ma
     return {} if named is None else {-1: named[0] / named[0].sum(axis=1, keepdims=True)}
 
 
-def _write_seed_models(came: Outcome, directory: Path, seed: int) -> dict[str, Any]:
-    """The model of every seed as a file, the best one as model.safetensors."""
-    paths: list[str] = []
-    for k, model in enumerate(came.models):
-        save(model, directory / f"seed-{seed + k}.safetensors")
-        paths.append(str(directory / f"seed-{seed + k}.safetensors"))
+def _write_seed_models(data: TrainRecord, came: Outcome, directory: Path) -> TrainRecord:
+    """With the model of every seed as a file, the best one as model.safetensors."""
+    paths = [
+        str(directory / f"seed-{(data.seed or 0) + k}.safetensors") for k in range(len(came.models))
+    ]
+    for path, model in zip(paths, came.models, strict=True):
+        save(model, path)
     best = directory / "model.safetensors"
     save(came.models[int(np.argmin(came.errors))], best)
-    return {"model": str(best), "models": paths}
+    return structs.replace(data, run=str(directory), model=str(best), models=paths)

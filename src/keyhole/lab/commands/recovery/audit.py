@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from keyhole._arrays import Matrix, Stack, rms
 from keyhole.errors import DifferentRun, InvalidInput, OracleError
 from keyhole.identify import distance
 from keyhole.lab.commands.recovery.learn import record_target_failure, run_learn
-from keyhole.lab.commands.shared import REFUSED, list_versions, seed_generator
+from keyhole.lab.commands.shared import REFUSED, seed_generator
 from keyhole.lab.jobs import AuditJob, LearnJob
 from keyhole.lab.jobs.job_parts import Declaring
 from keyhole.lab.pages import audit_page
 from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
-from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.reading import read_record
+from keyhole.lab.runs.record_parts import Seconds
+from keyhole.lab.runs.records import Record, take_fields
+from keyhole.lab.runs.recovery_records import (
+    AttemptRecord,
+    AuditRecord,
+    LearnRecord,
+    PolicyRecord,
+    StoppedAudit,
+    TotalQueries,
+)
+from keyhole.lab.runs.rows import list_audit_rows
 from keyhole.lab.targets.opening import hash_file, label_target, open_target, read_declarations
 from keyhole.lab.targets.policies import PROTECTS, Policy, describe_policy, list_policies
 from keyhole.learners.tolerance.guarantees import check_positive
@@ -34,7 +46,7 @@ _HELD_OUT = range(2, 18)  # lengths of sequences that no attempt sees
 _EACH = 4
 
 
-def run_audit(job: AuditJob) -> Record:
+def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
     """Try every policy, write the page, return the record; nothing is asked twice."""
     start = time.perf_counter()
     # Attempts use the seed itself: held-out sequences must not be those an attempt asks.
@@ -56,17 +68,19 @@ def run_audit(job: AuditJob) -> Record:
             tried = _Tried(job, directory, X, truth)
             rows = tried.everything(bound)
         except OracleError as error:
-            return Record(
-                record_target_failure(error, 0) | {"target": job.target, "run": str(directory)},
-                REFUSED,
-            )
+            failed = record_target_failure(error, 0, StoppedAudit)
+            failed = structs.replace(failed, target=job.target, seed=job.seed, run=str(directory))
+            return Record(failed, REFUSED)
         # A policy cannot be judged by a target that fails by itself.
         except _Stopped as stopped:
-            return Record(stopped.record | {"run": str(directory)}, REFUSED)
-        data = _record_audit(job, target, rows, truth, bound, directory) | {
-            "seconds": {"total": time.perf_counter() - start}
-        }
-        record = Record(data, 0, _list_audit_rows(data))
+            failed = take_fields(stopped.record, StoppedAudit)
+            return Record(structs.replace(failed, run=str(directory)), REFUSED)
+        data = structs.replace(
+            _record_audit(job, target, rows, truth, bound, directory),
+            seconds=Seconds(total=time.perf_counter() - start),
+        )
+        page = ("page", f"{directory}/report.html")
+        record = Record(data, 0, (*list_audit_rows(data), page))
         write_atomically(directory / "record.json", record.json() + b"\n")
         write_atomically(directory / "report.html", audit_page.draw_audit_page(data).encode())
         return record
@@ -75,8 +89,8 @@ def run_audit(job: AuditJob) -> Record:
 class _Stopped(Exception):
     """The target failed in the middle of an attempt, whose record says how."""
 
-    def __init__(self, record: dict[str, Any]) -> None:
-        super().__init__(record["sentence"])
+    def __init__(self, record: LearnRecord) -> None:
+        super().__init__(record.sentence)
         self.record = record
 
 
@@ -136,42 +150,40 @@ class _Tried:
         self.truth = truth
         # Errors of W need a W: of other classes only answers are compared.
         self.reference: Head | None = None
-        self.made: dict[Path, dict[str, Any]] = {}
+        self.made: dict[Path, LearnRecord] = {}
         self.done = 0
 
-    def everything(self, bound: float) -> list[dict[str, Any]]:
+    def everything(self, bound: float) -> list[PolicyRecord]:
         """Every policy in turn, the first one giving what the others are compared with."""
         # What it costs without any policy is the yardstick of budgets.
         first = self.attempt("full precision", (), {})
-        model = _load_attempt_model(first["model"]) if _is_attempt_verified(first) else None
+        model = _load_attempt_model(first.model) if _is_attempt_verified(first) else None
         self.reference = model if isinstance(model, Head) else None
         listed = list_policies(
-            first["queries"] - first["verification"],
+            first.queries - first.verification,
             rms(np.concatenate([t.ravel() for t in self.truth])),
             bound,
         )
         return [self.policy(policy, len(listed)) for policy in listed]
 
-    def policy(self, policy: Policy, count: int) -> dict[str, Any]:
+    def policy(self, policy: Policy, count: int) -> PolicyRecord:
         """All attempts against one policy, and what they come to."""
-        made = [
-            self.attempt(policy.name, policy.simulate, dict(options)) for options in policy.attempts
-        ]
+        made = [self.attempt(policy.name, policy.simulate, options) for options in policy.attempts]
         self.done += 1
         said = describe_policy(policy, made, "answers" if self.reference is None else "W")
         sys.stderr.write(f"{self.done}/{count} {said}\n")
-        last = made[-1]["error"]
-        return {
-            "policy": policy.name,
-            "simulate": policy.simulate,
-            "protects": None if self.reference is None else last is None or last >= PROTECTS,
-            "verdict": said,
-            "attempts": made,
-        }
+        last = made[-1].error
+        return PolicyRecord(
+            policy=policy.name,
+            simulate=list(policy.simulate),
+            protects=None if self.reference is None else last is None or last >= PROTECTS,
+            verdict=said,
+            attempts=made,
+        )
 
     def attempt(
-        self, name: str, simulate: tuple[str, ...], options: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, name: str, simulate: tuple[str, ...], options: Mapping[str, int]
+    ) -> AttemptRecord:
         """One learn job, taken from its record where it was finished before."""
         about = "-".join([name, *(f"{key}-{value}" for key, value in options.items())])
         place = self.directory / "".join(c if c.isalnum() else "-" for c in about).strip("-")
@@ -183,8 +195,8 @@ class _Tried:
         return self._summary(self.made[place], options)
 
     def _learn(
-        self, place: Path, simulate: tuple[str, ...], options: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, place: Path, simulate: tuple[str, ...], options: Mapping[str, int]
+    ) -> LearnRecord:
         """A learn job in a directory of its own.
 
         Raises:
@@ -202,32 +214,38 @@ class _Tried:
                 "timeout",
             )
         }
-        out = {"out": str(place), "force": not self.job.resume}
-        run_learn(LearnJob(self.job.target, simulate=simulate, **shared, **out, **options))
-        record = msgspec.json.decode((place / "record.json").read_bytes())
+        job = LearnJob(
+            self.job.target,
+            simulate=simulate,
+            out=str(place),
+            force=not self.job.resume,
+            **shared,
+        )
+        record = run_learn(replace(job, **options)).data
         if _has_target_failed(record):
             # All further attempts would fail alike.
             raise _Stopped(record)
         return record
 
-    def _summary(self, record: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-        model = _load_attempt_model(record.get("model"))
+    def _summary(self, record: LearnRecord, options: Mapping[str, int]) -> AttemptRecord:
+        model = _load_attempt_model(record.model)
         function = None if model is None else self._function_error(model)
         error = function if self.reference is None else self._weight_error(model)
         if model is not None and error == 0.0:
-            error = record.get("error_bar")  # the reference itself, known to its own error bar
-        kept = {
-            key: record.get(key)
-            for key in ("verdict", "status", "sentence", "model", "run", "seconds")
-        }
-        return {
-            "options": options,
-            "queries": record["queries"]["total"],
-            "verification": record["queries"]["by_phase"].get("verify", 0),
-            "error": error,
-            "function_error": function,
-            **kept,
-        }
+            error = record.error_bar  # the reference itself, known to its own error bar
+        return AttemptRecord(
+            options=dict(options),
+            queries=record.queries.total,
+            verification=record.queries.by_phase.get("verify", 0),
+            error=error,
+            function_error=function,
+            verdict=record.verdict,
+            status=record.status,
+            sentence=record.sentence,
+            model=record.model,
+            run=record.run,
+            seconds=record.seconds,
+        )
 
     def _weight_error(self, model: Model | None) -> float | None:
         """Relative error of W against what full precision gives away."""
@@ -245,18 +263,18 @@ class _Tried:
         return rms(truth - scale * said) / max(rms(truth), 1e-300)
 
 
-def _read_finished_attempt(place: Path) -> dict[str, Any] | None:
+def _read_finished_attempt(place: Path) -> LearnRecord | None:
     """The record of an attempt that came to its end."""
     path = place / "record.json"
-    record = msgspec.json.decode(path.read_bytes()) if path.exists() else None
-    return None if record is None or _has_target_failed(record) else record
+    record = read_record(path.read_bytes()) if path.exists() else None
+    return record if isinstance(record, LearnRecord) and not _has_target_failed(record) else None
 
 
-def _has_target_failed(record: dict[str, Any]) -> bool:
+def _has_target_failed(record: LearnRecord) -> bool:
     """Whether the target raised, or answered nonsense of its own accord."""
     # A policy can push answers out of a format's range; then it is to blame, not the target.
-    return record["status"] == "TARGET_FAILED" or (
-        record["status"] == "BAD_ANSWER" and not record["options"].get("simulate")
+    return record.status == "TARGET_FAILED" or (
+        record.status == "BAD_ANSWER" and not record.options.get("simulate")
     )
 
 
@@ -266,26 +284,25 @@ def _load_attempt_model(path: str | None) -> Model | None:
     return None if isinstance(model, SelfAttention) else model
 
 
-def _is_attempt_verified(attempt: dict[str, Any]) -> bool:
-    return attempt["verdict"] in ("EXACT", "WITHIN_TOLERANCE")
+def _is_attempt_verified(attempt: AttemptRecord) -> bool:
+    return attempt.verdict in ("EXACT", "WITHIN_TOLERANCE")
 
 
 def _record_audit(
     job: AuditJob,
     target: Oracle,
-    rows: list[dict[str, Any]],
+    rows: list[PolicyRecord],
     truth: list[Matrix],
     bound: float,
     directory: Path,
-) -> dict[str, Any]:
-    asked = sum(a["queries"] for row in rows for a in row["attempts"]) + sum(map(len, truth))
-    outputs = truth[0].shape[1]
-    keep = [row["policy"] for row in rows if row["protects"]]
-    first = rows[0]["attempts"][0]
+) -> AuditRecord:
+    asked = sum(a.queries for row in rows for a in row.attempts) + sum(map(len, truth))
+    keep = [row.policy for row in rows if row.protects]
+    first = rows[0].attempts[0]
     said = f"{len(rows) - len(keep)} of {len(rows)} output policies do not protect this target"
     said = f"{said}; {', '.join(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else f"{said}."
     # Where there is no W to compare, no policy has a verdict.
-    alone = rows[0]["protects"] is not None
+    alone = rows[0].protects is not None
     if not alone:
         said = (
             "The target is learned, but is not a single head: policies are not judged, and errors"
@@ -293,42 +310,19 @@ def _record_audit(
         )
     if not _is_attempt_verified(first):
         said = (
-            f"No class of model that was tried explains this target ({first['verdict']}): errors"
+            f"No class of model that was tried explains this target ({first.verdict}): errors"
             " are of answers."
         )
-    return {
-        "sentence": said,
-        "target": job.target,
-        "width": target.width,
-        "outputs": outputs,
-        "token_bound": bound,
-        "error_of": "W" if alone else "answers",
-        "policies": rows,
-        "queries": {"total": asked},
-        "seed": job.seed,
-        "command": format_job_command("audit", job),
-        "run": str(directory),
-        **list_versions(),
-    }
-
-
-def _list_audit_rows(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    rows = [
-        (
-            row["policy"],
-            (
-                f"{_format_error(row['attempts'][-1]['error'])} with"
-                f" {row['attempts'][-1]['queries']:,} queries"
-            ),
-        )
-        for row in data["policies"]
-    ]
-    return (
-        *rows,
-        ("cost", f"{data['queries']['total']:,} queries in all"),
-        ("page", f"{data['run']}/report.html"),
+    return AuditRecord(
+        sentence=said,
+        target=job.target,
+        width=target.width,
+        outputs=truth[0].shape[1],
+        token_bound=bound,
+        error_of="W" if alone else "answers",
+        policies=rows,
+        queries=TotalQueries(total=asked),
+        seed=job.seed,
+        command=format_job_command("audit", job),
+        run=str(directory),
     )
-
-
-def _format_error(error: float | None) -> str:
-    return "no model" if error is None else f"error {error:.0e}"

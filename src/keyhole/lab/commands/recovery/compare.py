@@ -8,17 +8,18 @@ from typing import Any
 from keyhole.identify import compare
 from keyhole.lab.jobs import CompareJob
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.recovery_records import CompareRecord
 from keyhole.lab.targets.opening import load_askable_model
 
 
-def run_compare(job: CompareJob) -> Record:
+def run_compare(job: CompareJob) -> Record[CompareRecord]:
     """Compare two saved models."""
     a, b = (load_askable_model(path) for path in (job.a, job.b))
     names, apart = measure_model_gap(a, b)
     parts = {name: getattr(apart, name) for name in names}
     # Distances of heads and of networks count different units.
     of = "heads" if hasattr(apart, "heads") else "hidden"
-    counts = list(getattr(apart, of, ()))
+    counts: list[int] = list(getattr(apart, of, ()))
     units = "heads" if of == "heads" else "hidden units"
     sentence = (
         f"The models differ by {apart.largest:.1e} at most, relatively, once the order of {units}"
@@ -30,7 +31,13 @@ def run_compare(job: CompareJob) -> Record:
             f"The models have {counts[0]} and {counts[1]} {units} that act: they are different"
             " functions."
         )
-    data = {"sentence": sentence, "distance": parts, "largest": apart.largest, of: counts}
+    data = CompareRecord(
+        sentence=sentence,
+        distance=parts,
+        largest=apart.largest,
+        heads=counts if of == "heads" else None,
+        hidden=counts if of == "hidden" else None,
+    )
     return Record(data, 0, tuple((name, f"{value:.2e}") for name, value in parts.items()))
 
 

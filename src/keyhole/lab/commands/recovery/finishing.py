@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from keyhole.lab.pages import recovery_page
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.models.files import write_atomically
 
+R = TypeVar("R", bound=RecoveryRecord)
 
-def finish_recovery_run(record: Record, directory: Path) -> Record:
+
+def finish_recovery_run(record: Record[R], directory: Path) -> Record[R]:
     """Write a record and its page."""
     # The record first: a page can be drawn again from it.
     write_atomically(directory / "record.json", record.json() + b"\n")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import structs
 
 from keyhole import __version__
 from keyhole.claims import Verdict
 from keyhole.errors import BadAnswer, InvalidInput, OracleError
 from keyhole.lab.commands.recovery.finishing import finish_recovery_run
-from keyhole.lab.commands.shared import choose_exit_code, list_versions, seed_generator
+from keyhole.lab.commands.shared import choose_exit_code, seed_generator
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.jobs.job_parts import DECLARATIONS, HINTS, Hinting
-from keyhole.lab.runs import records
 from keyhole.lab.runs.directories import open_run_directory
+from keyhole.lab.runs.record_parts import Given, Queries, Seconds
+from keyhole.lab.runs.recording import record_recovery
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.recovery_records import LearnRecord, RecoveryRecord
 from keyhole.lab.runs.rows import list_recovery_rows
 from keyhole.lab.targets.opening import (
     choose_chunk_size,
@@ -45,8 +49,10 @@ from keyhole.oracles import (
     read_imperfection,
 )
 
+R = TypeVar("R", bound=RecoveryRecord)
 
-def run_learn(job: LearnJob) -> Record:
+
+def run_learn(job: LearnJob) -> Record[LearnRecord]:
     """Recover what is behind the target, write the run directory, return the record."""
     start = time.perf_counter()
     rng = seed_generator(job.seed)
@@ -78,35 +84,37 @@ def run_learn(job: LearnJob) -> Record:
             # A target that fails is a finding: what was answered is kept and can be resumed.
             except OracleError as error:
                 asked = timed.ledger.total().sequences + count_asked_again(target)
-                data = record_target_failure(error, asked if recorded is None else recorded.charged)
+                asked = asked if recorded is None else recorded.charged
+                data = record_target_failure(error, asked, LearnRecord)
             else:
                 lost = count_asked_again(target) if recorded is None else recorded.lost
-                data = records.record_recovery(recovery, lost=lost) | write_model(
-                    recovery, directory
+                data = structs.replace(
+                    record_recovery(recovery, LearnRecord, lost=lost),
+                    model=write_model(recovery, directory),
                 )
             spent = timed.ledger.total()
-            data |= {"width": timed.width, "outputs": watched.outputs}
-        data |= {
-            "seconds": {"total": time.perf_counter() - start, "oracle": spent.seconds},
-            "asked": spent.sequences + count_asked_again(target),
-            "budget": job.budget,
-            "options": _list_given_options(job),
-            "seed": job.seed,
-            "target": job.target,
-            "learner": job.learner,
-            "run": str(directory),
-            **list_versions(),
-        }
-        rows = (*list_recovery_rows(data), ("written to", data["run"]))
-        return finish_recovery_run(Record(data, choose_exit_code(data), rows), directory)
+            data = structs.replace(data, width=timed.width, outputs=watched.outputs)
+        data = structs.replace(
+            data,
+            seconds=Seconds(total=time.perf_counter() - start, oracle=spent.seconds),
+            asked=spent.sequences + count_asked_again(target),
+            budget=job.budget,
+            options=_list_given_options(job),
+            seed=job.seed,
+            target=job.target,
+            learner=job.learner,
+            run=str(directory),
+        )
+        rows = (*list_recovery_rows(data), ("written to", str(directory)))
+        return finish_recovery_run(Record(data, choose_exit_code(data.verdict), rows), directory)
 
 
-def _list_given_options(job: LearnJob) -> dict[str, Any]:
+def _list_given_options(job: LearnJob) -> dict[str, Given]:
     """Hints and declarations that were given, as the command line names them."""
     usual = LearnJob(job.target)
     given = {name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, "simulate", "outputs")}
     return {
-        name.replace("_", "-"): value
+        name.replace("_", "-"): list(job.simulate) if name == "simulate" else value
         for name, value in given.items()
         if value != getattr(usual, name)
     }
@@ -153,39 +161,25 @@ def _wrap_target(
     return oracle, recorded
 
 
-def write_model(recovery: Recovery[Any], directory: Path) -> dict[str, Any]:
-    """Save the recovered model with its error bars, where there is one."""
+def write_model(recovery: Recovery[Any], directory: Path) -> str | None:
+    """Save the recovered model with its error bars, where there is one, and say where."""
     if recovery.model is None:
-        return {"model": None}
+        return None
     path = directory / "model.safetensors"
     save(recovery.model, path, bars=recovery.bars)
-    return {"model": str(path)}
+    return str(path)
 
 
-def record_target_failure(error: OracleError, asked: int) -> dict[str, Any]:
+def record_target_failure(error: OracleError, asked: int, kind: type[R]) -> R:
     """The record of a run that the target ended."""
     status = "BAD_ANSWER" if isinstance(error, BadAnswer) else "TARGET_FAILED"
     sentence = (
         f"The run stopped: {error} What was answered before is kept; mend the target and use"
         " --resume."
     )
-    # The record of a failed run has every field of the others, so that readers need no cases.
-    keys = (
-        "class",
-        "reason",
-        "determined",
-        "counterexample",
-        "width",
-        "outputs",
-        "heads",
-        "rank",
-        "model",
+    return kind(
+        status=status,
+        verdict=Verdict.UNVERIFIED.name,
+        sentence=sentence,
+        queries=Queries(total=asked),
     )
-    more = ("degrees_of_freedom", "fresh_error", "error_bar", "certificate")
-    return {
-        "status": status,
-        "verdict": Verdict.UNVERIFIED.name,
-        "sentence": sentence,
-        "queries": {"total": asked, "tokens": None, "by_phase": {}},
-        **dict.fromkeys((*keys, *more)),
-    }

@@ -6,18 +6,18 @@ Beside the cost stand the accuracy of Theorem 6.1, and the standard error under 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.commands.recovery.learn import read_hints
 from keyhole.lab.jobs import PlanJob
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.recovery_records import Guarantee, PlannedQueries, PlanRecord
 from keyhole.lab.targets.opening import open_target, read_declarations
 from keyhole.learners.choosing import choose_learner
 from keyhole.oracles import Imperfection
 
 
-def run_plan(job: PlanJob) -> Record:
+def run_plan(job: PlanJob) -> Record[PlanRecord]:
     """What a recovery would cost, before a single query."""
     width = job.width
     outputs = job.outputs
@@ -35,28 +35,28 @@ def run_plan(job: PlanJob) -> Record:
     stated = read_declarations(job)
     learner = _choose_planned_learner(job, stated)
     plan = choose_learner(learner, read_hints(job), stated).plan(width, outputs=outputs or 1)
-    said = _find_promises(job, stated, width)
+    promise = _find_tolerance_promise(job, stated, width)
     sentence = (
         f"A head of width {width} with {plan.outputs} output{'s' * (plan.outputs > 1)} has"
         f" {plan.degrees_of_freedom:,} degrees of freedom: no learner can ask fewer than"
         f" {plan.limit:,} queries; this one expects {plan.queries:,}."
     )
-    data = {
-        "sentence": sentence,
-        "learner": learner,
-        "width": width,
-        "outputs": plan.outputs,
-        "queries": {
-            "total": plan.queries,
-            "at_most": plan.at_most,
-            "by_phase": dict(plan.by_phase),
-        },
-        "degrees_of_freedom": plan.degrees_of_freedom,
-        "limit": plan.limit,
-        **said,
-    }
+    data = PlanRecord(
+        sentence=sentence,
+        learner=learner,
+        width=width,
+        outputs=plan.outputs,
+        queries=PlannedQueries(
+            total=plan.queries, at_most=plan.at_most, by_phase=dict(plan.by_phase)
+        ),
+        degrees_of_freedom=plan.degrees_of_freedom,
+        limit=plan.limit,
+        tolerance=promise[0],
+        guarantee=promise[1],
+        standard_error=_find_standard_error(job, stated),
+    )
     rows = tuple((name, f"{count:,}") for name, count in plan.by_phase.items())
-    return Record(data, 0, (*rows, ("at most", f"{plan.at_most:,}"), *_list_promise_rows(said)))
+    return Record(data, 0, (*rows, ("at most", f"{plan.at_most:,}"), *_list_promise_rows(data)))
 
 
 def _choose_planned_learner(job: PlanJob, stated: Imperfection) -> str:
@@ -87,45 +87,44 @@ def _has_tolerance_promise(job: PlanJob, stated: Imperfection) -> bool:
     return known and (job.accuracy is not None or worst)
 
 
-def _find_promises(job: PlanJob, stated: Imperfection, width: int) -> dict[str, Any]:
-    """`tolerance` and `guarantee` by Theorem 6.1, `standard_error` by the tilted simplex."""
-    said: dict[str, Any] = dict.fromkeys(("tolerance", "guarantee", "standard_error"))
-    if (
-        job.norm_bound is not None
-        and job.margin is not None
-        and _has_tolerance_promise(job, stated)
-    ):
-        from keyhole.learners.tolerance.guarantees import guarantee, largest_tolerance
+def _find_tolerance_promise(
+    job: PlanJob, stated: Imperfection, width: int
+) -> tuple[float | None, Guarantee | None]:
+    """By Theorem 6.1 the largest tolerance for an accuracy, where one is wanted, and the errors."""
+    if job.norm_bound is None or job.margin is None or not _has_tolerance_promise(job, stated):
+        return None, None
+    from keyhole.learners.tolerance.guarantees import guarantee, largest_tolerance
 
-        tolerance = stated.tolerance
-        if job.accuracy is not None:
-            said["tolerance"] = largest_tolerance(
-                width, job.norm_bound, job.margin, job.accuracy, math.inf
-            )
-            # Without a declared tolerance the promise is that of the largest one allowed.
-            tolerance = tolerance or said["tolerance"]
-        promised = guarantee(width, job.norm_bound, job.margin, tolerance)
-        said["guarantee"] = {"W": promised.eps_W, "v": promised.eps_v}
-    elif stated.noise > 0 and stated.token_bound is not None and stated.levels is None:
-        # By the tilted simplex, of one answer each, while scores are small.
-        once = 12.0 * math.sqrt(3.0) * stated.noise / stated.token_bound**3
-        said["standard_error"] = once / math.sqrt(job.repeats)
-    return said
+    largest = None
+    if job.accuracy is not None:
+        largest = largest_tolerance(width, job.norm_bound, job.margin, job.accuracy, math.inf)
+    # Without a declared tolerance the promise is that of the largest one allowed.
+    promised = guarantee(width, job.norm_bound, job.margin, stated.tolerance or largest or 0.0)
+    return largest, Guarantee(W=promised.eps_W, v=promised.eps_v)
 
 
-def _list_promise_rows(said: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _find_standard_error(job: PlanJob, stated: Imperfection) -> float | None:
+    """Of an entry of W over |v|, by the tilted simplex of one answer each, where scores are small.
+
+    Theorem 6.1 goes before it: where that promises something, nothing is said of random errors.
+    """
+    blurred = stated.noise > 0 and stated.levels is None
+    if _has_tolerance_promise(job, stated) or not blurred or stated.token_bound is None:
+        return None
+    once = 12.0 * math.sqrt(3.0) * stated.noise / stated.token_bound**3
+    return once / math.sqrt(job.repeats)
+
+
+def _list_promise_rows(data: PlanRecord) -> tuple[tuple[str, str], ...]:
     """The same in rows for a person."""
     rows: list[tuple[str, str]] = []
-    if said["tolerance"] is not None:
-        rows.append(("largest tolerance", f"{said['tolerance']:.2e}"))
-    if said["guarantee"] is not None:
-        W, v = (f"{said['guarantee'][name]:.2e}" for name in ("W", "v"))
-        rows.append(("guaranteed", f"W to {W} (Frobenius norm), v to {v}"))
-    if said["standard_error"] is not None:
+    if data.tolerance is not None:
+        rows.append(("largest tolerance", f"{data.tolerance:.2e}"))
+    if (promised := data.guarantee) is not None:
         rows.append(
-            (
-                "standard error",
-                f"{said['standard_error']:.2e} / |v| for an entry of W, while scores are small",
-            )
+            ("guaranteed", f"W to {promised.W:.2e} (Frobenius norm), v to {promised.v:.2e}")
         )
+    if data.standard_error is not None:
+        said = f"{data.standard_error:.2e} / |v| for an entry of W, while scores are small"
+        rows.append(("standard error", said))
     return tuple(rows)

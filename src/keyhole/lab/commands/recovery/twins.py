@@ -10,12 +10,14 @@ from typing import Any
 from keyhole.claims import Outcome
 from keyhole.errors import InvalidInput
 from keyhole.identify import Twin
-from keyhole.lab.commands.shared import list_versions, seed_generator
+from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import TwinsJob
 from keyhole.lab.pages import twins_page
-from keyhole.lab.runs import records
 from keyhole.lab.runs.directories import open_run_directory
+from keyhole.lab.runs.record_parts import Seconds
+from keyhole.lab.runs.recording import record_held_certificate
 from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.recovery_records import TwinRecord, TwinsRecord
 from keyhole.lab.runs.rows import list_twin_rows
 from keyhole.lab.targets.opening import label_target, load_askable_model
 from keyhole.models import save
@@ -23,7 +25,7 @@ from keyhole.models.files import write_atomically
 from keyhole.models.registry import list_kinds_with, load_model_part
 
 
-def run_twins(job: TwinsJob) -> Record:
+def run_twins(job: TwinsJob) -> Record[TwinsRecord]:
     """Find the twins of a saved model, write them and their page, return the record."""
     start = time.perf_counter()
     rng = seed_generator(job.seed)
@@ -36,16 +38,16 @@ def run_twins(job: TwinsJob) -> Record:
         found = find_twins(model, rng=rng)
         rows = [_save_twin(twin, directory) for twin in found]
         save(model, directory / "model.safetensors")
-        data = {
-            "sentence": _describe_twins(job.model, found),
-            "model": job.model,
-            "twins": rows,
-            "seed": job.seed,
-            "run": str(directory),
-            "seconds": {"total": time.perf_counter() - start},
-            **list_versions(),
-        }
-        record = Record(data, 0, (*list_twin_rows(data), ("page", f"{data['run']}/report.html")))
+        data = TwinsRecord(
+            sentence=_describe_twins(job.model, found),
+            model=job.model,
+            twins=rows,
+            seed=job.seed,
+            run=str(directory),
+            seconds=Seconds(total=time.perf_counter() - start),
+        )
+        page = ("page", f"{directory}/report.html")
+        record = Record(data, 0, (*list_twin_rows(data), page))
         write_atomically(directory / "record.json", record.json() + b"\n")
         write_atomically(
             directory / "report.html", twins_page.draw_twins_page(data, directory).encode()
@@ -70,20 +72,20 @@ def _load_model(path: str) -> tuple[Any, Callable[..., tuple[Twin, ...]]]:
     return model, find_twins
 
 
-def _save_twin(twin: Twin, directory: Path) -> dict[str, Any]:
+def _save_twin(twin: Twin, directory: Path) -> TwinRecord:
     """Save a twin, and say what it is; both distances are relative."""
     path = directory / f"twin-{twin.symmetry.name.lower()}.safetensors"
     save(twin.model, path)
     agreement, gap = twin.certificate.conclusion
-    return {
-        "symmetry": twin.symmetry.name,
-        "changed": twin.changed,
-        "proof": twin.symmetry.value,
-        "model": str(path),
-        "parameters_differ": 1.0 - agreement.measured,
-        "answers_differ": gap.measured,
-        "certificate": records.record_certificate(twin.certificate),
-    }
+    return TwinRecord(
+        symmetry=twin.symmetry.name,
+        changed=twin.changed,
+        proof=twin.symmetry.value,
+        model=str(path),
+        parameters_differ=1.0 - agreement.measured,
+        answers_differ=gap.measured,
+        certificate=record_held_certificate(twin.certificate),
+    )
 
 
 def _describe_twins(path: str, found: tuple[Twin, ...]) -> str:

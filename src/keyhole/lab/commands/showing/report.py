@@ -9,15 +9,16 @@ from typing import Any
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.report_jobs import ReportJob
 from keyhole.lab.pages.comparison_page import draw_comparison_page
-from keyhole.lab.pages.run_page import KEPT, draw_run_page
+from keyhole.lab.pages.run_page import draw_run_page, keeps_page
 from keyhole.lab.runs.directories import hold_directory, make_new_directory
+from keyhole.lab.runs.other_records import ReportedRun, ReportRecord
 from keyhole.lab.runs.reading import SavedRun, guard_drawing, read_run
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.summaries import LINES, describe_question, summarise_record
 from keyhole.models.files import write_atomically
 
 
-def run_report(job: ReportJob) -> Record:
+def run_report(job: ReportJob) -> Record[ReportRecord]:
     """Read the runs, write the page and the figures, return the record.
 
     Raises:
@@ -29,17 +30,17 @@ def run_report(job: ReportJob) -> Record:
     runs = [read_run(path) for path in dict.fromkeys(job.runs)]
     # The summary fits a screen: a row on figures takes the place of another.
     room = LINES - job.figures
-    summaries = [guard_drawing(run, summarise_record, run.kind, run.data, room) for run in runs]
+    summaries = [guard_drawing(run, summarise_record, run.data, room) for run in runs]
     with _choose_report_directory(job, runs) as directory:
         path = directory / "report.html"
         _write_page(runs, path)
         figures = _write_run_figures(runs, directory) if job.figures else []
-        data: dict[str, Any] = {
-            "sentence": _describe_runs(runs),
-            "runs": [_record_run(run, rows) for run, rows in zip(runs, summaries, strict=True)],
-            "report": str(path),
-            "figures": figures,
-        }
+        data = ReportRecord(
+            sentence=_describe_runs(runs),
+            runs=[_record_run(run, rows) for run, rows in zip(runs, summaries, strict=True)],
+            report=str(path),
+            figures=figures,
+        )
         rows = summaries[0]
         if len(runs) > 1:
             rows = [(run.name, _shorten_sentence(run)) for run in runs]
@@ -47,7 +48,9 @@ def run_report(job: ReportJob) -> Record:
         return Record(data, 0, (*rows, *more, ("page", str(path))))
 
 
-def _choose_report_directory(job: ReportJob, runs: list[SavedRun]) -> AbstractContextManager[Path]:
+def _choose_report_directory(
+    job: ReportJob, runs: list[SavedRun[Any]]
+) -> AbstractContextManager[Path]:
     """Where to write; never over the report of another run."""
     if job.out is None:
         return nullcontext(runs[0].directory if len(runs) == 1 else make_new_directory("report"))
@@ -63,16 +66,16 @@ def _choose_report_directory(job: ReportJob, runs: list[SavedRun]) -> AbstractCo
     return hold_directory(directory)
 
 
-def _write_page(runs: list[SavedRun], path: Path) -> None:
+def _write_page(runs: list[SavedRun[Any]], path: Path) -> None:
     """The page of one run, or of all beside each other."""
     if len(runs) > 1:
         write_atomically(path, draw_comparison_page(runs).encode())
     # A page that shows more than its record holds could not be drawn again as it was.
-    elif runs[0].kind not in KEPT or not path.is_file():
+    elif not keeps_page(runs[0]) or not path.is_file():
         write_atomically(path, draw_run_page(runs[0]).encode())
 
 
-def _write_run_figures(runs: list[SavedRun], directory: Path) -> list[str]:
+def _write_run_figures(runs: list[SavedRun[Any]], directory: Path) -> list[str]:
     # Matplotlib is an extra, and slow to load.
     from keyhole.lab.pages.figures.paper_figures import write_figures
 
@@ -84,7 +87,7 @@ def _write_run_figures(runs: list[SavedRun], directory: Path) -> list[str]:
     ]
 
 
-def _choose_prefixes(runs: list[SavedRun]) -> list[str]:
+def _choose_prefixes(runs: list[SavedRun[Any]]) -> list[str]:
     """What the figures of each run begin with, so that none overwrites another."""
     if len(runs) == 1:
         return [""]
@@ -94,20 +97,25 @@ def _choose_prefixes(runs: list[SavedRun]) -> list[str]:
     return [f"{k}-{name}-" if alike else f"{name}-" for k, name in enumerate(names, start=1)]
 
 
-def _describe_runs(runs: list[SavedRun]) -> str:
+def _describe_runs(runs: list[SavedRun[Any]]) -> str:
     if len(runs) == 1:
-        return str(runs[0].data.get("sentence") or "A run without a sentence.")
+        return runs[0].data.sentence or "A run without a sentence."
     kinds = [run.kind for run in runs]
     told = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     return f"{len(runs)} runs beside each other: {told}."
 
 
-def _record_run(run: SavedRun, rows: list[tuple[str, str]]) -> dict[str, Any]:
-    said = {"sentence": run.data.get("sentence"), "verdict": run.data.get("verdict")}
-    question = guard_drawing(run, describe_question, run.kind, run.data)
-    return {"run": str(run.directory), "kind": run.kind, **said, "asked": question, "summary": rows}
+def _record_run(run: SavedRun[Any], rows: list[tuple[str, str]]) -> ReportedRun:
+    return ReportedRun(
+        run=str(run.directory),
+        kind=run.kind,
+        sentence=run.data.sentence,
+        verdict=getattr(run.data, "verdict", None),
+        asked=describe_question(run.data),
+        summary=rows,
+    )
 
 
-def _shorten_sentence(run: SavedRun) -> str:
-    sentence = str(run.data.get("sentence") or "")
+def _shorten_sentence(run: SavedRun[Any]) -> str:
+    sentence = run.data.sentence
     return f"{run.kind}: {sentence[:150]}{' ...' * (len(sentence) > 150)}"

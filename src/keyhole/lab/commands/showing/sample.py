@@ -7,12 +7,13 @@ from pathlib import Path
 from keyhole.errors import InvalidInput
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import SampleJob
+from keyhole.lab.runs.other_records import SampleRecord
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.random_models import draw_random_model
 from keyhole.models import save
 
 
-def run_sample(job: SampleJob) -> Record:
+def run_sample(job: SampleJob) -> Record[SampleRecord]:
     """Draw a model and write it."""
     model = draw_random_model(job, rng=seed_generator(job.seed))
     path = Path(job.out or f"{job.kind}.safetensors")
@@ -21,11 +22,12 @@ def run_sample(job: SampleJob) -> Record:
         raise InvalidInput(f"{path} exists. Use --force to overwrite it, or another --out.")
     save(model, path)
     sentence = f"A random {job.kind} of width {job.width} was written to {path}."
-    shown = {
-        "kind": job.kind,
-        "model": str(path),
-        "width": job.width,
-        "outputs": model.outputs,
-        "seed": job.seed,
-    }
-    return Record({"sentence": sentence, **shown}, 0)
+    data = SampleRecord(
+        sentence=sentence,
+        model_kind=job.kind,
+        model=str(path),
+        width=job.width,
+        outputs=model.outputs,
+        seed=job.seed,
+    )
+    return Record(data)

@@ -11,13 +11,17 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from keyhole.lab.jobs import ServeJob
+from keyhole.lab.runs.other_records import ServeReady, ServeRecord
+from keyhole.lab.runs.record_parts import Seconds
 from keyhole.lab.runs.records import Record
 from keyhole.lab.serving.accounts import Accounts
 from keyhole.lab.serving.server import Black, Limits, Server
 from keyhole.lab.targets.opening import TOKEN, label_target, open_target, simulate_policies
 
 
-def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Record:
+def run_serve(
+    job: ServeJob, tell: Callable[[Record[ServeReady]], None] | None = None
+) -> Record[ServeRecord]:
     """Serve a model until stopped; `tell` gets a record as soon as it is ready."""
     start = time.perf_counter()
     oracle = open_target(job.model, width=job.width, outputs=job.outputs)
@@ -38,25 +42,34 @@ def run_serve(job: ServeJob, tell: Callable[[Record], None] | None = None) -> Re
     def ready(address: str) -> None:
         _announce_address(address, job, token)
         if tell is not None:
-            sizes = {"width": oracle.width, "outputs": oracle.outputs}
-            said = {"ready": True, "address": address, "name": black.name}
-            tell(Record({**said, **sizes, "pid": os.getpid()}))
+            data = ServeReady(
+                sentence=f"Serving {job.model} at {address}.",
+                ready=True,
+                address=address,
+                name=black.name,
+                width=oracle.width,
+                outputs=oracle.outputs,
+                pid=os.getpid(),
+            )
+            tell(Record(data))
 
     server = Server(black, job.host, job.port, ready, known_as=job.known_as)
     server.serve_until_stopped()
-    counts = {"requests": black.requests, "queries": black.queries, "refused": black.refused}
     sentence = (
         f"Served {black.queries:,} queries in {black.requests:,} requests; {black.refused:,} were"
         " refused."
     )
-    shown = {
-        "sentence": sentence,
-        "address": server.address,
-        "name": black.name,
-        "policy": job.policy,
-        **counts,
-    }
-    return Record(shown | {"seconds": {"total": time.perf_counter() - start}}, 0)
+    data = ServeRecord(
+        sentence=sentence,
+        address=server.address,
+        name=black.name,
+        policy=list(job.policy),
+        requests=black.requests,
+        queries=black.queries,
+        refused=black.refused,
+        seconds=Seconds(total=time.perf_counter() - start),
+    )
+    return Record(data)
 
 
 def _announce_address(address: str, job: ServeJob, token: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from keyhole.drawing.describing import Chart, Sheet
 from keyhole.drawing.html import format_number
@@ -23,10 +24,10 @@ from keyhole.lab.runs.rows import count_fewest_queries, count_learning_queries
 from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.tables import tabulate_rows
 
-Describe = Callable[[SavedRun], Sheet | None]
+Describe = Callable[[SavedRun[Any]], Sheet | None]
 
 
-def write_figures(run: SavedRun, directory: Path, prefix: str) -> list[Path]:
+def write_figures(run: SavedRun[Any], directory: Path, prefix: str) -> list[Path]:
     """Write every plot a run of this kind has.
 
     Args:
@@ -46,14 +47,16 @@ def write_figures(run: SavedRun, directory: Path, prefix: str) -> list[Path]:
     ]
 
 
-def _write_sheet(run: SavedRun, describe: Describe, directory: Path, stem: str) -> Iterator[Path]:
+def _write_sheet(
+    run: SavedRun[Any], describe: Describe, directory: Path, stem: str
+) -> Iterator[Path]:
     sheet = describe(run)
     figure = None if sheet is None else paint_sheet(sheet)
     if figure is not None:
         yield from write_figure(figure, directory, stem)
 
 
-def _describe_recovery(run: SavedRun) -> Sheet | None:
+def _describe_recovery(run: SavedRun[Any]) -> Sheet | None:
     """True W, recovered W and their difference; recovered W alone where truth is not known."""
     sheet = describe_recovery(run.data, run.directory)
     if sheet is None:
@@ -67,23 +70,23 @@ def _title_by_itself(chart: Chart | None) -> Sheet | None:
     return None if chart is None else Sheet(chart.about, (chart,))
 
 
-def _title_by_sentence(run: SavedRun, chart: Chart | None) -> Sheet | None:
+def _title_by_sentence(run: SavedRun[Any], chart: Chart | None) -> Sheet | None:
     return None if chart is None else Sheet(str(run.data["sentence"]), (chart,))
 
 
-def _describe_queries(run: SavedRun) -> Sheet | None:
+def _describe_queries(run: SavedRun[Any]) -> Sheet | None:
     asked = run.data["queries"].get("by_phase")
     return _title_by_itself(describe_query_phases(run.data)) if asked else None
 
 
-def _describe_margins(run: SavedRun) -> Sheet:
+def _describe_margins(run: SavedRun[Any]) -> Sheet:
     held = run.data["certificate"]
     margin = format_number(run.data["margin"])
     title = f"{held['theorem']} {held['outcome'].lower()}; margin {margin}"
     return Sheet(title, (describe_margins(run.data),))
 
 
-def _describe_sweep(run: SavedRun) -> Sheet | None:
+def _describe_sweep(run: SavedRun[Any]) -> Sheet | None:
     figure = run.data.get("figure")
     if figure is None:
         return None

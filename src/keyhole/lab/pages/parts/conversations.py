@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from keyhole.drawing.html import Markup, format_number, format_section, frame_figure
 from keyhole.drawing.labels import Box, measure_words, shorten_words
 from keyhole.drawing.shapes import Patch, Shape, Stroke, Words, frame_shapes, make_rectangle
 from keyhole.drawing.svg import paint_drawing
+from keyhole.lab.runs.task_records import ConversationRecord, MessageRecord
 
 _COLUMNS = {"Alice": 60.0, "Bob": 490.0, "Carol": 900.0}
 _ROW = 34.0
 _BAR, _LONGEST = 160.0, 620.0  # where the bar of all bits begins, and how long it may be
 
 
-def draw_conversation(talk: Mapping[str, Any] | None) -> Markup:
+def draw_conversation(talk: ConversationRecord | None) -> Markup:
     """An arrow per message with its bits, their total against the bound."""
     if talk is None:
         return Markup()
@@ -41,7 +41,7 @@ def draw_conversation(talk: Mapping[str, Any] | None) -> Markup:
     return format_section(title, frame_figure(paint_drawing(drawing), note, width="100%"))
 
 
-def _list_people(talk: Mapping[str, Any]) -> list[str]:
+def _list_people(talk: ConversationRecord) -> list[str]:
     heard = [
         name
         for message in talk["messages"]
@@ -50,14 +50,14 @@ def _list_people(talk: Mapping[str, Any]) -> list[str]:
     return [name for name in _COLUMNS if name in heard]
 
 
-def _draw_people(talk: Mapping[str, Any], bottom: float) -> Iterator[Shape]:
+def _draw_people(talk: ConversationRecord, bottom: float) -> Iterator[Shape]:
     for name in _list_people(talk):
         x = _COLUMNS[name]
         yield Stroke([(x, 22.0), (x, bottom)], "rule")
         yield Words(x, 10.0, name, anchor="middle")
 
 
-def _draw_messages(talk: Mapping[str, Any]) -> Iterator[Shape]:
+def _draw_messages(talk: ConversationRecord) -> Iterator[Shape]:
     """An arrow for each message, and how many bits were sent so far."""
     total = 0
     right = max((_COLUMNS[name] for name in _list_people(talk)), default=0.0)
@@ -68,7 +68,7 @@ def _draw_messages(talk: Mapping[str, Any]) -> Iterator[Shape]:
         yield Words(right + 16.0, y, f"{format_number(total)} so far", "quiet")
 
 
-def _draw_arrow(message: Mapping[str, Any], y: float) -> Iterator[Shape]:
+def _draw_arrow(message: MessageRecord, y: float) -> Iterator[Shape]:
     # A message to two people is drawn to the farther one.
     last = str(message["receiver"]).split(" and ")[-1]
     a, b = _COLUMNS[str(message["sender"])], _COLUMNS[last]

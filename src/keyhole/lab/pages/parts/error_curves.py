@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any
 
 from keyhole.drawing.describing import Axis, Band, Chart, Level, Line, Point
 from keyhole.drawing.html import (
@@ -16,7 +15,8 @@ from keyhole.drawing.html import (
     format_table,
 )
 from keyhole.drawing.svg import draw_chart
-from keyhole.lab.runs.rows import count_fewest_queries, count_phase_queries
+from keyhole.lab.runs.recovery_records import CurvePoint, RecoveryRecord
+from keyhole.lab.runs.rows import count_fewest_queries
 
 _NOTE = (
     "The same learner, stopped by a budget at each mark. Until the last phase is complete W is"
@@ -25,9 +25,9 @@ _NOTE = (
 )
 
 
-def describe_error_curve(data: Mapping[str, Any]) -> Chart | None:
+def describe_error_curve(data: RecoveryRecord) -> Chart | None:
     """The curve with phases shaded and the limit across; None where the truth was not known."""
-    curve: Sequence[Mapping[str, Any]] = data.get("curve") or ()
+    curve: Sequence[CurvePoint] = data.get("curve") or ()
     if not curve:
         return None
     points = [
@@ -50,7 +50,7 @@ def describe_error_curve(data: Mapping[str, Any]) -> Chart | None:
     )
 
 
-def draw_error_curve(data: Mapping[str, Any]) -> Markup:
+def draw_error_curve(data: RecoveryRecord) -> Markup:
     """The curve, what to look at, and its numbers."""
     chart = describe_error_curve(data)
     if chart is None:
@@ -61,9 +61,9 @@ def draw_error_curve(data: Mapping[str, Any]) -> Markup:
     return format_section(chart.about, draw_chart(chart), format_note(_NOTE), numbers)
 
 
-def find_phase_bands(data: Mapping[str, Any]) -> list[Band]:
+def find_phase_bands(data: RecoveryRecord) -> list[Band]:
     """The phases of a run as ranges of queries, verification apart."""
-    counts = {name: count for name, count in count_phase_queries(data).items() if name != "verify"}
+    counts = {name: count for name, count in data.queries.by_phase.items() if name != "verify"}
     ends = [0, *accumulate(counts.values())]
     return [
         Band(f"{name} {counts[name]:,}", a, b)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +19,7 @@ from keyhole.drawing.html import (
 )
 from keyhole.drawing.svg import draw_chart
 from keyhole.identify import assign_heads
+from keyhole.lab.runs.recovery_records import RecoveryRecord, Stop
 from keyhole.models import MultiHead, load
 
 _ROWS = 8  # heads that are drawn
@@ -32,7 +31,7 @@ _NOTE = (
 )
 
 
-def describe_half_circle(data: Mapping[str, Any]) -> Chart | None:
+def describe_half_circle(data: RecoveryRecord | Stop) -> Chart | None:
     """Answers as y goes half round a circle, softmax hard: each step is a head."""
     seen = data.get("jumps")
     if seen is None or not len(seen["angles"]):
@@ -77,7 +76,7 @@ def describe_half_circle(data: Mapping[str, Any]) -> Chart | None:
     )
 
 
-def draw_half_circle(data: Mapping[str, Any]) -> Markup:
+def draw_half_circle(data: RecoveryRecord | Stop) -> Markup:
     """The half circle, and what to look at; nothing where nothing jumped."""
     chart = describe_half_circle(data)
     if chart is None:
@@ -85,7 +84,7 @@ def draw_half_circle(data: Mapping[str, Any]) -> Markup:
     return format_section(chart.about, draw_chart(chart), element("p", _NOTE))
 
 
-def draw_heads_against_truth(data: Mapping[str, Any], directory: Path) -> Markup:
+def draw_heads_against_truth(data: RecoveryRecord | Stop, directory: Path) -> Markup:
     """One row per head, true, recovered, difference, for stops that kept both."""
     return join_markup(
         *(
@@ -96,12 +95,12 @@ def draw_heads_against_truth(data: Mapping[str, Any], directory: Path) -> Markup
     )
 
 
-def _has_both_models(stop: Mapping[str, Any], directory: Path) -> bool:
+def _has_both_models(stop: Stop, directory: Path) -> bool:
     """Whether both models of a stop are beside the page."""
     return all(name in stop and (directory / stop[name]).is_file() for name in ("truth", "model"))
 
 
-def _draw_matched_heads(stop: Mapping[str, Any], directory: Path) -> Markup:
+def _draw_matched_heads(stop: Stop, directory: Path) -> Markup:
     truth, found = (load(directory / stop[name]) for name in ("truth", "model"))
     if not (isinstance(truth, MultiHead) and isinstance(found, MultiHead)):
         return Markup()

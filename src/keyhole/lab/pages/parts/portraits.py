@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +24,7 @@ from keyhole.drawing.log_marks import describe_log_marks
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.head_switches import draw_half_circle
 from keyhole.lab.pages.parts.recovered_matrices import draw_recovered_matrices, has_verified_model
+from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, load
 from keyhole.models.registry import load_model_part
 
@@ -34,7 +33,7 @@ _READOUT = Axes("output", "token coordinate i")
 _NORMALS = Axes("hidden unit", "token coordinate i")
 
 
-def draw_portrait(data: Mapping[str, Any], directory: Path) -> Markup:
+def draw_portrait(data: RecoveryRecord, directory: Path) -> Markup:
     """Pictures of the model of a run; nothing where there is none."""
     path = directory / "model.safetensors"
     model = load(path) if data.get("model") is not None and path.is_file() else None
@@ -42,14 +41,14 @@ def draw_portrait(data: Mapping[str, Any], directory: Path) -> Markup:
     return draw_recovered_matrices(data, directory) if draw is None else draw(data, model)
 
 
-def draw_one_layer_portrait(data: Mapping[str, Any], model: OneLayer) -> Markup:
+def draw_one_layer_portrait(data: RecoveryRecord, model: OneLayer) -> Markup:
     """The attention, then the network."""
     return join_markup(
         _draw_front_attention(data, model.head), draw_network_portrait(data, model.net)
     )
 
 
-def _describe_standing(data: Mapping[str, Any]) -> str:
+def _describe_standing(data: RecoveryRecord) -> str:
     """What the model is, by its verdict."""
     if has_verified_model(data):
         return "recovered"
@@ -58,7 +57,7 @@ def _describe_standing(data: Mapping[str, Any]) -> str:
     return "as fitted, not verified"
 
 
-def draw_heads_portrait(data: Mapping[str, Any], model: MultiHead) -> Markup:
+def draw_heads_portrait(data: RecoveryRecord, model: MultiHead) -> Markup:
     """One row per head, W and V, and the sizes of all heads."""
     count = len(model.W)
     title = (
@@ -96,7 +95,7 @@ def _draw_head_row(k: int, W: Matrix, V: Matrix) -> Markup:
     )
 
 
-def _draw_front_attention(data: Mapping[str, Any], head: Head) -> Markup:
+def _draw_front_attention(data: RecoveryRecord, head: Head) -> Markup:
     W = np.asarray(head.W)
     title = (
         f"The attention before the network: W, {len(W):,} x {len(W):,}, {_describe_standing(data)}"
@@ -106,7 +105,7 @@ def _draw_front_attention(data: Mapping[str, Any], head: Head) -> Markup:
     )
 
 
-def draw_network_portrait(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> Markup:
+def draw_network_portrait(data: RecoveryRecord, net: ReluNet | AbsAffine) -> Markup:
     """Hidden units by the size of their jump: jumps of slope, offsets from the origin, normals."""
     # Smooth units do not bend at a place: there is no normal form to draw.
     if isinstance(net, ReluNet) and net.activation != "relu":
@@ -141,7 +140,7 @@ def draw_network_portrait(data: Mapping[str, Any], net: ReluNet | AbsAffine) -> 
 
 
 def _draw_log_sizes(
-    data: Mapping[str, Any], name: str, said: str, values: Vector | list[float]
+    data: RecoveryRecord, name: str, said: str, values: Vector | list[float]
 ) -> Markup:
     """Sizes on a log scale, one mark each."""
     sizes = np.asarray(values, dtype=np.float64)
@@ -153,7 +152,7 @@ def _draw_log_sizes(
     return frame_figure(draw_chart(chart), caption_picture(said.removesuffix(", log scale"), note))
 
 
-def _draw_spectra(data: Mapping[str, Any], whose: str, several: list[Matrix]) -> Markup:
+def _draw_spectra(data: RecoveryRecord, whose: str, several: list[Matrix]) -> Markup:
     """Singular values, those of all matrices together, largest first."""
     # A fit that failed may hold infinities, which have no singular values.
     fine = [W for W in several if np.isfinite(W).all()]

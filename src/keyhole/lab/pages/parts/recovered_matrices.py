@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,8 @@ from keyhole.drawing.html import (
 )
 from keyhole.drawing.log_marks import describe_log_marks
 from keyhole.drawing.svg import draw_chart
+from keyhole.lab.runs.records import Envelope
+from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.models import Factored, Head, load
 
 
@@ -31,7 +32,7 @@ def _load_head(path: Path) -> Head | None:
     return model if isinstance(model, Head) else None
 
 
-def draw_recovered_matrices(data: Mapping[str, Any], directory: Path) -> Markup:
+def draw_recovered_matrices(data: RecoveryRecord, directory: Path) -> Markup:
     """The recovered W, beside the true one where that is known, and its singular values."""
     held = describe_recovery(data, directory)
     if held is None:
@@ -46,7 +47,7 @@ def draw_recovered_matrices(data: Mapping[str, Any], directory: Path) -> Markup:
     return format_section(held.title, join_pictures(*figures))
 
 
-def describe_recovery(data: Mapping[str, Any], directory: Path) -> Sheet | None:
+def describe_recovery(data: RecoveryRecord, directory: Path) -> Sheet | None:
     """True W, recovered W, their difference and singular values, as far as they are known."""
     found = _load_head(directory / "model.safetensors") if data.get("model") is not None else None
     if found is None:
@@ -80,7 +81,7 @@ def singular_values(head: Head | None) -> Vector:
     return np.asarray(np.linalg.svd(W, compute_uv=False), dtype=np.float64) if easy else np.empty(0)
 
 
-def _describe_spectrum(data: Mapping[str, Any], found: Head, truth: Head | None) -> Iterator[Chart]:
+def _describe_spectrum(data: RecoveryRecord, found: Head, truth: Head | None) -> Iterator[Chart]:
     """Singular values on a log scale: truth as circles, recovered filled, refuted crossed."""
     style = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
     true, values = singular_values(truth), singular_values(found)
@@ -110,7 +111,7 @@ def _draw_spectrum(chart: Chart) -> Markup:
     return frame_figure(draw_chart(chart), caption_picture(_SPECTRUM, note))
 
 
-def has_verified_model(data: Mapping[str, Any]) -> bool:
+def has_verified_model(data: Envelope) -> bool:
     """Whether the record says that its model may be relied on."""
     return data.get("verdict") in (Verdict.EXACT.name, Verdict.WITHIN_TOLERANCE.name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,8 @@ from keyhole.drawing.html import (
     join_markup,
 )
 from keyhole.drawing.svg import draw_chart
+from keyhole.lab.runs.other_records import Figure
 from keyhole.lab.runs.tables import Table
-
-MAP_KEYS = {"value", "value_name", "value_equals", "value_at_most", "boundary", "boundary_name"}
 
 
 class Cells(NamedTuple):
@@ -46,7 +45,7 @@ class Cells(NamedTuple):
         return (value - low) / ((high - low) or 1.0)
 
 
-def measure_cells(rows: Table, figure: Mapping[str, Any]) -> Cells | None:
+def measure_cells(rows: Table, figure: Figure) -> Cells | None:
     """What the rows say of each cell; nothing where none has all three columns."""
     found: dict[tuple[float, float], list[Any]] = {}
     for row in rows:
@@ -66,7 +65,7 @@ def measure_cells(rows: Table, figure: Mapping[str, Any]) -> Cells | None:
     return Cells(xs, ys, measured, share, name)
 
 
-def _measure_cell(seen: Sequence[Any], figure: Mapping[str, Any]) -> float | None:
+def _measure_cell(seen: Sequence[Any], figure: Figure) -> float | None:
     if "value_equals" in figure:
         return statistics.fmean(value == figure["value_equals"] for value in seen)
     numbers = [float(value) for value in seen if isinstance(value, int | float)]
@@ -85,7 +84,7 @@ def place_value(values: Sequence[float], at: float) -> float:
     return float(np.interp(at, values, middles))
 
 
-def trace_theory(figure: Mapping[str, Any], held: Cells) -> list[tuple[float, float]]:
+def trace_theory(figure: Figure, held: Cells) -> list[tuple[float, float]]:
     """The line of theory, as shares of the width and of the height."""
     points = [(float(x), float(y)) for x, y in figure.get("boundary", ())]
     # Theory beyond the measured range would be drawn along the edge.
@@ -95,7 +94,7 @@ def trace_theory(figure: Mapping[str, Any], held: Cells) -> list[tuple[float, fl
     return [(place_value(held.x, x), place_value(held.y, y)) for x, y in inside]
 
 
-def describe_sweep_map(rows: Table, figure: Mapping[str, Any]) -> Chart | None:
+def describe_sweep_map(rows: Table, figure: Figure) -> Chart | None:
     """The map, with every cell's number on hover; None where no row has all three columns."""
     held = measure_cells(rows, figure)
     if held is None:
@@ -126,14 +125,14 @@ def _caption_map(held: Cells) -> str:
     return f"Colour is the {held.name}, over all jobs of a cell; hover gives the number."
 
 
-def _count_cells(figure: Mapping[str, Any], axis: str, values: Sequence[float]) -> Axis:
+def _count_cells(figure: Figure, axis: str, values: Sequence[float]) -> Axis:
     """An axis whose ticks are the values of the cells, in their middles."""
     ticks = [(float(k), f"{value:.3g}") for k, value in enumerate(values)]
     name = str(figure.get(f"{axis}_name", figure[axis]))
     return Axis(name, low=-0.5, high=len(values) - 0.5, ticks=ticks)
 
 
-def _draw_theory(figure: Mapping[str, Any], held: Cells) -> list[Line]:
+def _draw_theory(figure: Figure, held: Cells) -> list[Line]:
     points = [
         Point(x * len(held.x) - 0.5, y * len(held.y) - 0.5) for x, y in trace_theory(figure, held)
     ]
@@ -141,7 +140,7 @@ def _draw_theory(figure: Mapping[str, Any], held: Cells) -> list[Line]:
     return [Line(name, "limit", points, marked=False)] if points else []
 
 
-def draw_sweep_map(rows: Table, figure: Mapping[str, Any]) -> Markup:
+def draw_sweep_map(rows: Table, figure: Figure) -> Markup:
     """The map with its caption, and its numbers as a table."""
     chart = describe_sweep_map(rows, figure)
     held = measure_cells(rows, figure)
@@ -151,7 +150,7 @@ def draw_sweep_map(rows: Table, figure: Mapping[str, Any]) -> Markup:
     return join_markup(picture, _tabulate_cells(held, figure))
 
 
-def _tabulate_cells(held: Cells, figure: Mapping[str, Any]) -> Markup:
+def _tabulate_cells(held: Cells, figure: Figure) -> Markup:
     """The same numbers as a table, one row per y, the largest first."""
     columns = (
         f"{figure.get('y_name', figure['y'])} \\ {figure.get('x_name', figure['x'])}",

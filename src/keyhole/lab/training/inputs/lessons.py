@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Sequences, Stack
 from keyhole.errors import InvalidInput
+from keyhole.lab.runs.record_parts import Given
 from keyhole.tasks import SparseAverage, Task
 from keyhole.tasks.base import Labels, round_to_whole
 
@@ -67,7 +67,7 @@ class Lesson(ABC, Generic[Posed]):
     def lines(self, tests: Examples, seen: Examples) -> dict[str, float]:
         """Errors of simple predictors on tests, by name, fitted to `seen` where need be."""
 
-    def find_optimum(self, sizes: Mapping[str, Any]) -> dict[str, float]:
+    def find_optimum(self, sizes: dict[str, Given]) -> dict[str, float]:
         """The least error of models of these sizes, by name, where one is known."""
         return {}
 
@@ -142,14 +142,16 @@ class Averaging(Lesson[SparseAverage]):
     # Linear attention answers M G z with G of rank m and M the sets; for random sets the best G
     # keeps the direction of all ones and m - 1 others, which are alike: of the error of the mean of
     # all, 1 - q/N, a share (N - m)/(N - 1) stays.
-    def find_optimum(self, sizes: Mapping[str, Any]) -> dict[str, float]:
+    def find_optimum(self, sizes: dict[str, Given]) -> dict[str, float]:
         """The least error of linear attention of this width, for sets of one size."""
         task = self.task
-        width = sizes.get("embed")
-        if task.at_most or width is None or task.length < 2:
+        width, heads = sizes.get("embed"), sizes.get("heads", 1)
+        if task.at_most or task.length < 2:
+            return {}
+        if not isinstance(width, int) or not isinstance(heads, int):
             return {}
         # Layers divide their width among heads, units give each head the whole of it.
-        rank = width if "hidden" in sizes else width * sizes.get("heads", 1)
+        rank = width if "hidden" in sizes else width * heads
         kept = max(0, task.length - rank) / (task.length - 1)
         return {"linear_optimum": (1.0 - task.q / task.length) * kept}
 
