@@ -14,7 +14,7 @@ import pytest
 from keyhole.drawing.palette import SHARES, SIGNED, read_channels
 from keyhole.tasks import TASKS
 from keyhole.web.explorer import Explorer, Window
-from support.browsers import launch, needs_chromium
+from support.browsers import FAULTS_OF_LABELS, launch, needs_chromium
 from support.majority import WHOLE
 from support.paths import ROOT
 from support.shelf import HOSTILE, PICTURE, shelved
@@ -109,6 +109,7 @@ def shots(page, name):
     page.set_viewport_size({"width": 360, "height": 800})
     page.wait_for_timeout(50)
     shot(page, f"{name}-narrow")
+    assert page.evaluate(FAULTS_OF_LABELS) == []
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), name
     page.set_viewport_size({"width": 1280, "height": 900})
 
@@ -136,6 +137,7 @@ def test_every_view_opens_without_a_complaint_wide_narrow_light_and_dark(explore
     with opened(explorer, address) as page:
         says(page, text)
         assert page.locator(".rail [aria-current=page]").count() == 1
+        assert page.evaluate(FAULTS_OF_LABELS) == []
         shots(page, name) if name in MAIN else shot(page, f"{name}-light")
 
 

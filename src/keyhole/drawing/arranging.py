@@ -159,7 +159,7 @@ def _draw_strokes(chart: Chart, plane: _Plane) -> Iterator[Shape]:
 
 def _draw_dots(chart: Chart, plane: _Plane) -> Iterator[Shape]:
     # Truth is a ring large enough that a recovered dot is seen inside it.
-    inside = any(line.kind == "truth" and line.marked for line in chart.lines)
+    inside = any(line.kind == "truth" and line.marked and line.points for line in chart.lines)
     sizes = {"truth": 4.5, "ours": 2.6 if inside else 4.0}
     for line in chart.lines:
         for point in line.points if line.marked else ():

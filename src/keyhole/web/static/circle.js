@@ -163,7 +163,7 @@ function bars(state, name, label) {
   const holder = responsive(170, (width, height) => {
     const values = state.answer?.[name],
       left = 44,
-      top = 18,
+      top = 24,
       bottom = height - 34;
     if (!values) return canvasOf(width, height, label);
     const low = Math.min(0, ...values),
