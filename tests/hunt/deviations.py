@@ -35,6 +35,7 @@ class Deviation:
         answers: what is done to answers last, knowing the questions.
         attends: whether it needs attention to show.
         misses: share of targets on which an examination may miss it.
+        relative: largest relative error of answers that a format explains.
     """
 
     draw: Callable[..., list[np.ndarray]]
@@ -43,6 +44,7 @@ class Deviation:
     answers: Callable[[np.ndarray, np.ndarray], np.ndarray] = keep_answers
     attends: bool = True
     misses: float = 0.0
+    relative: float = 0.0
 
 
 def read_head(head: Head, X, weigh):
@@ -221,6 +223,7 @@ def make_changed(base, change: Deviation, rng) -> Target:
         model.width,
         model.outputs,
         partial(change.draw, model),
+        relative=change.relative,
     )
 
 
@@ -283,7 +286,7 @@ DEVIATIONS = {
     "x 1.001 beyond 128": change_long(129, partial(stretch_beyond, 128, 1e-3)),
     "x 1.000001 beyond 40": change_long(41, partial(stretch_beyond, 40, 1e-6)),
     "answers cast to f32": Deviation(
-        partial(draw_sizes, (0.1, 1)), answers=cast_answers, attends=False
+        partial(draw_sizes, (0.1, 1)), answers=cast_answers, attends=False, relative=2**-24
     ),
     "tokens cast to f32": change_tokens(cast_tokens, (0.1, 1)),
     "tokens rounded to 1e-6": change_tokens(round_tokens, (0.1, 1)),

@@ -105,25 +105,28 @@ def find_wrong_model(recording: Recording, found: Recovery, rng):
 def differs(target: Target, found: Recovery, X, answers, floor: float) -> bool:
     """Whether a model is further from any of the answers than rounding explains."""
     predicted = found.model(X)
-    allowed = np.maximum(floor, measure_allowance(found.model, X, predicted))
     # A verdict that speaks of a tolerance may leave as much as the answers are truly off.
-    if found.verdict is Verdict.WITHIN_TOLERANCE:
-        size = np.abs(answers).max(axis=1)
-        allowed = allowed + 8.0 * (target.absolute + target.relative * size)
-    return bool((np.abs(answers - predicted).max(axis=1) > allowed).any())
+    within = found.verdict is Verdict.WITHIN_TOLERANCE
+    eps = max(EPS, target.relative) if within else EPS
+    allowed = np.maximum(floor, measure_allowance(found.model, X, predicted, eps))
+    allowed = allowed + 8.0 * target.absolute * within
+    # An answer that overflowed its format says nothing.
+    gap = np.where(np.isfinite(answers), np.abs(answers - predicted), 0.0).max(axis=1)
+    return bool((gap > allowed).any())
 
 
-def measure_allowance(model, X, predicted):
+def measure_allowance(model, X, predicted, eps: float = EPS):
     """The largest gap that is rounding: max(1e-9 size, 16 E, 16 D)."""
+    share = max(1e-9, 16.0 * eps)
     # A model without a yardstick of its own goes by its values, and by how tokens' rounding acts.
     if not hasattr(model, "yardstick"):
         sizes = np.maximum(model.magnitude(X), np.abs(predicted).max(axis=1))
-        return np.maximum(1e-9 * sizes, 4096.0 * measure_shake(model, X, predicted))
-    by = model.yardstick(X)
-    return np.maximum(1e-9 * by.size, 16.0 * np.maximum(by.rounding, by.coarse))
+        return np.maximum(share * sizes, 4096.0 * measure_shake(model, X, predicted, eps))
+    by = model.yardstick(X, eps)
+    return np.maximum(share * by.size, 16.0 * np.maximum(by.rounding, by.coarse))
 
 
-def measure_shake(model, X, predicted):
+def measure_shake(model, X, predicted, eps: float):
     """How far answers move when every number of the tokens is rounded otherwise."""
-    signs = np.random.default_rng(0).choice([-EPS, EPS], size=(4, *X.shape))
+    signs = np.random.default_rng(0).choice([-eps, eps], size=(4, *X.shape))
     return np.max([np.abs(model(X + X * s) - predicted).max(axis=1) for s in signs], axis=0)

@@ -80,6 +80,18 @@ def test_a_tolerance_covers_what_answers_are_truly_off_and_no_more(rng):
     assert differs(target, exact, X, head(X) + 1e-4, 0.0)
 
 
+def test_an_answer_that_overflowed_says_nothing(rng):
+    head = Head.random(3, rng=rng)
+    X = rng.normal(size=(5, 3, 3))
+    target = Target(head, 3, 1, None, relative=2**-11)
+    answers = head(X)
+    answers[0] = np.inf
+    told = found(Verdict.WITHIN_TOLERANCE, head)
+    assert not differs(target, told, X, answers, 0.0)
+    answers[1] += 1e6
+    assert differs(target, told, X, answers, 0.0)
+
+
 @pytest.mark.parametrize(
     ("verdict", "fault"),
     [
