@@ -10,6 +10,8 @@ from keyhole.lab.jobs import CompareJob, SampleJob, TwinsJob
 from keyhole.lab.onnx.export import export_onnx
 from keyhole.lab.pages.parts.portraits import draw_portrait
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.record_parts import Queries
+from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.models.registry import KINDS, name_kind
 from keyhole.oracles.onnx_file import OnnxFile
 from support.constant import BARE, WHOLE, Constant
@@ -91,7 +93,8 @@ def test_a_declared_kind_is_compared(saved):
 def test_a_declared_kind_is_drawn_on_its_page(saved, tmp_path):
     saved(1.5)
     (tmp_path / "1.5.safetensors").rename(tmp_path / "model.safetensors")
-    assert draw_portrait({"model": "model.safetensors"}, tmp_path) == "<p>always 1.5</p>"
+    record = RecoveryRecord(verdict="EXACT", queries=Queries(total=0), model="model.safetensors")
+    assert draw_portrait(record, tmp_path) == "<p>always 1.5</p>"
 
 
 @pytest.mark.usefixtures("declared")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import freeze_array
+from keyhole.drawing.html import element
 from keyhole.models.registry import ModelKind
 
 
@@ -52,7 +53,7 @@ def draw(described, rng):
 
 
 def draw_portrait(data, model):
-    return f"<p>always {model.c[0]:g}</p>"
+    return element("p", f"always {model.c[0]:g}")
 
 
 def add_constant(graph, last, model):

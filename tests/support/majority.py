@@ -10,6 +10,7 @@ from keyhole.bounds.formulas import Inequality
 from keyhole.claims import Certificate, Check
 from keyhole.constructions import Built, Size, check_model
 from keyhole.constructions.shared.coded_tokens import CodedTokens
+from keyhole.drawing.html import element
 from keyhole.models import SelfAttention
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import TaskKind
@@ -111,7 +112,7 @@ def list_majority_bounds(task, sizes):
 
 def draw_majority(shown):
     """How many ones there are, in words."""
-    return f"<p>{int(shown.X[:, 0].sum())} of {len(shown.X)} tokens are 1</p>"
+    return element("p", f"{int(shown.X[:, 0].sum())} of {len(shown.X)} tokens are 1")
 
 
 _HERE = "support.majority"
