@@ -6,13 +6,13 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 
 import pytest
 
 from keyhole.lab import running
+from keyhole.lab.jobs import COMMANDS
 from keyhole.learners import registry
 from keyhole.learners.base import Learner
 
@@ -31,12 +31,12 @@ COMMON = {"__init__", "base", "learner", "files", "shared"}
 # A name that is no literal is imported by the registries, and where a person names a module.
 BY_STRING = {
     "keyhole.__init__",
-    "keyhole.lab.running",
     "keyhole.lab.targets.opening",
     "keyhole._places",
 }
 # Registries, whose places tests resolve.
 BY_PLACE = {"keyhole.learners.registry", "keyhole.models.registry", "keyhole.tasks.registry"}
+BY_PLACE |= {"keyhole.lab.jobs.__init__"}
 OPTIONAL = {
     "torch": ("keyhole.oracles", "keyhole.lab.training", "keyhole.lab.commands.computing"),
     "onnx": ("keyhole.lab.onnx", "keyhole.oracles"),
@@ -105,12 +105,36 @@ def test_only_the_ending_builds_a_recovery():
     assert builders == {"keyhole.learners.verifying.ending"}
 
 
-@pytest.mark.parametrize("kind", running._RUNNERS, ids=lambda kind: kind.__name__)
-def test_the_table_of_commands_names_what_there_is_and_what_may_stand_below_it(kind):
-    module, name = running._RUNNERS[kind]
-    assert callable(getattr(import_module(module), name))
-    rooms = ("keyhole.lab.commands.", "keyhole.lab.demo.", "keyhole.lab.sweeps.", "keyhole.web.")
-    assert module.startswith(rooms)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_registry_of_commands_names_what_there_is_and_where_it_may_stand(name):
+    command = COMMANDS[name]
+    rooms = {
+        "run": (
+            "keyhole.lab.commands.",
+            "keyhole.lab.demo.",
+            "keyhole.lab.sweeps.",
+            "keyhole.web.",
+        ),
+        "record": ("keyhole.lab.runs.",),
+        "page": ("keyhole.lab.pages.",),
+    }
+    for part, allowed in rooms.items():
+        place = getattr(command, part)
+        assert place is None or (place.startswith(allowed) and callable(command.load(part)))
+    # A record says what it is of by the name of its command.
+    assert command.load("record").__struct_config__.tag == name
+
+
+def test_commands_are_declared_in_the_registry_alone():
+    """Nobody else has a table of jobs or of pages: a new command is one entry there."""
+    jobs = {command.job.__name__ for command in COMMANDS.values()}
+    listing = {}
+    for name, tree in TREES.items():
+        held = {
+            node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in jobs
+        }
+        listing[name] = len(held)
+    assert [name for name, count in listing.items() if count > 4] == ["keyhole.lab.jobs.__init__"]
 
 
 @pytest.mark.parametrize("name", registry.LEARNERS)

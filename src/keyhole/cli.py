@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import sys
 import traceback
+from dataclasses import MISSING, fields
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
+from cyclopts import Parameter as Option
 
 from keyhole import __version__
 from keyhole.errors import InvalidInput, KeyholeError
-from keyhole.lab.jobs import (
-    AttackJob,
-    AuditJob,
-    BoundJob,
-    BuildJob,
-    CompareJob,
-    DemoJob,
-    Job,
-    LearnJob,
-    PlanJob,
-    ReportJob,
-    SampleJob,
-    ServeJob,
-    SweepJob,
-    TrainJob,
-    TwinsJob,
-    UiJob,
-    VerifyJob,
-)
+from keyhole.lab.jobs import COMMANDS, Command, Job
 
 if TYPE_CHECKING:
     from keyhole.lab.runs.records import Record
@@ -40,149 +25,65 @@ app = App(
     # Ctrl-C must reach us: what was done is kept, and the message says how to go on.
     suppress_keyboard_interrupt=False,
     # Without this every list would get an option --empty-NAME that means nothing here.
-    default_parameter=Parameter(negative_iterable=()),
+    default_parameter=Option(negative_iterable=()),
 )
 
+Flat = Option(name="*")
+Json = Annotated[bool, Option(name="--json", negative="", help="Print one JSON object.")]
+
+
+def _add_command(command: Command) -> None:
+    """Give a command of the registry its place on the command line."""
+
+    def run(job: Job, *, json: bool = False) -> int:
+        return _run_and_print(command, job, json)
+
+    signature = _make_signature(command)
+    told = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    for name, value in {
+        "__name__": command.name,
+        "__signature__": signature,
+        "__annotations__": told,
+    }.items():
+        setattr(run, name, value)
+    app.command(run, name=command.name, help=command.help)
+
+
 # The fields of a job are the options of its command: nothing is spelt twice.
-Flat = Parameter(name="*")
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object.")]
+def _make_signature(command: Command) -> Signature:
+    """`(job, *, json=False)`; a job that needs nothing may be left out."""
+    whole = all(item.default is not MISSING for item in fields(command.job))
+    job = Parameter(
+        "job",
+        Parameter.POSITIONAL_OR_KEYWORD,
+        default=command.job() if whole else Parameter.empty,
+        annotation=Annotated[command.job, Flat],
+    )
+    json = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    return Signature([job, json])
 
 
-@app.command
-def demo(job: Annotated[DemoJob, Flat] = DemoJob(), *, json: Json = False) -> int:  # noqa: B008
-    """The tour: every capability on embedded defaults, one page of results."""
-    return _run_and_print(job, json)
+for _command in COMMANDS.values():
+    if _command.help is not None:
+        _add_command(_command)
 
 
-@app.command
-def learn(job: Annotated[LearnJob, Flat], *, json: Json = False) -> int:
-    """Recover what is behind TARGET from queries, and verify it on fresh ones."""
-    return _run_and_print(job, json)
-
-
-@app.command
-def plan(job: Annotated[PlanJob, Flat] = PlanJob(), *, json: Json = False) -> int:  # noqa: B008
-    """What a recovery would cost, before a single query."""
-    return _run_and_print(job, json)
-
-
-@app.command
-def verify(job: Annotated[VerifyJob, Flat], *, json: Json = False) -> int:
-    """Ask TARGET fresh queries and compare the answers with a saved MODEL."""
-    return _run_and_print(job, json)
-
-
-@app.command
-def audit(job: Annotated[AuditJob, Flat], *, json: Json = False) -> int:
-    """Which output policy of TARGET keeps how much back: rounding, casts, noise, labels, budgets,
-    bounded tokens.
-    """
-    return _run_and_print(job, json)
-
-
-@app.command
-def compare(job: Annotated[CompareJob, Flat], *, json: Json = False) -> int:
-    """Distance of two saved models modulo what answers do not determine."""
-    return _run_and_print(job, json)
-
-
-@app.command
-def twins(job: Annotated[TwinsJob, Flat], *, json: Json = False) -> int:
-    """Other parameters that answer like MODEL, a saved head or multihead, shown in pictures with
-    the proof.
-    """
-    return _run_and_print(job, json)
-
-
-@app.command
-def build(job: Annotated[BuildJob, Flat], *, json: Json = False) -> int:
-    """Explicit attention weights for TASK with a certificate: the smallest known that hold in the
-    format asked for.
-    """
-    return _run_and_print(job, json)
-
-
-@app.command
-def train(job: Annotated[TrainJob, Flat], *, json: Json = False) -> int:
-    """Train models of TASK by gradient descent, several seeds side by side, and measure them on
-    fresh inputs.
-    """
-    return _run_and_print(job, json)
-
-
-@app.command
-def sweep(job: Annotated[SweepJob, Flat], *, json: Json = False) -> int:
-    """Run every job of FILE (grids and lists in TOML or JSON) that has not been run yet, and draw
-    what came.
-    """
-    return _run_and_print(job, json)
-
-
-@app.command
-def sample(job: Annotated[SampleJob, Flat], *, json: Json = False) -> int:
-    """Write a random model file to play with: KIND is head, multihead, relu, onelayer, mlp, gru or
-    lstm.
-    """
-    return _run_and_print(job, json)
-
-
-@app.command
-def bound(job: Annotated[BoundJob, Flat], *, json: Json = False) -> int:
-    """Whether a model of given sizes can do TASK: provably too small, enough by a construction, or
-    open.
-    """
-    return _run_and_print(job, json)
-
-
-@app.command
-def attack(job: Annotated[AttackJob, Flat], *, json: Json = False) -> int:
-    """An input on which MODEL, too small for TASK, fails; or the reason why none follows."""
-    return _run_and_print(job, json)
-
-
-@app.command
-def report(job: Annotated[ReportJob, Flat], *, json: Json = False) -> int:
-    """Write the report of RUN, a run directory, again; of several, one page that compares them."""
-    return _run_and_print(job, json)
-
-
-@app.command
-def serve(job: Annotated[ServeJob, Flat], *, json: Json = False) -> int:
-    """Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine; --host
-    opens it.
-    """
-    from keyhole.lab.running import find_runner
-
-    def ready(record: Record[Any]) -> None:
-        # Standard output is for the one object at the end.
-        if json:
-            sys.stderr.write(record.json().decode() + "\n")
-            sys.stderr.flush()
-
-    record = find_runner(type(job))(job, ready)
-    _print_record(record, json)
-    return record.code
-
-
-@app.command
-def ui(job: Annotated[UiJob, Flat] = UiJob(), *, json: Json = False) -> int:  # noqa: B008
-    """The explorer page, to this machine only: recover, compute, limits, runs. It says where it is,
-    then serves.
-    """
-    from keyhole.lab.running import find_runner
-
-    def ready(record: Record[Any]) -> None:
-        _print_record(record, json)
-
-    return find_runner(type(job))(job, ready).code
-
-
-def _run_and_print(job: Job, json: bool) -> int:
+def _run_and_print(command: Command, job: Job, json: bool) -> int:
     # Imported late: `keyhole --help` should not wait for numpy.
     from keyhole.lab.running import run_job
 
-    record = run_job(job)
-    _print_record(record, json)
+    def tell(record: Record[Any]) -> None:
+        if command.ready == "stdout":
+            _print_record(record, json)
+        # What serves says so on standard error by itself; a program wants an object.
+        elif json:
+            sys.stderr.write(record.json().decode() + "\n")
+            sys.stderr.flush()
+
+    record = run_job(job, tell)
+    # One object on standard output: that it is ready, or what came in the end.
+    if command.ready != "stdout":
+        _print_record(record, json)
     return record.code
 
 

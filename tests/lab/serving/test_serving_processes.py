@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from keyhole import __version__
 from keyhole.lab.serving.server import Black, Server
 from keyhole.oracles import Local
 from keyhole.oracles.http.service import HttpService
@@ -52,7 +53,9 @@ def test_serve_stops_in_good_order_and_says_what_it_served(number, head, tmp_pat
 def test_the_ready_line_is_there_as_soon_as_the_server_listens(head, tmp_path):
     with command(tmp_path) as (running, address):
         ready = json.loads(running.stderr.readline())
-        expected = {
+        envelope = {"record": "serve", "record_format": 2, "version": __version__, "seed": None}
+        expected = envelope | {
+            "sentence": f"Serving head.safetensors at {address}.",
             "ready": True,
             "address": address,
             "name": "head",

@@ -1,11 +1,17 @@
-"""Jobs: plain frozen data, all that command line, sweeps and page hand to `lab.running`.
+"""Jobs, and the registry of commands: all that command line, sweeps and page hand to `lab.running`.
 
 Enters: words and numbers a person gave. Leaves: a value with a key that names it.
-Nothing is opened, asked or computed here.
+Nothing is opened, asked or computed here. A place is written `package.module:name`, and imported
+when it is needed.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from keyhole._places import import_place
+from keyhole.lab.jobs.job_parts import Job
 from keyhole.lab.jobs.model_jobs import DemoJob, SampleJob, ServeJob, SweepJob
 from keyhole.lab.jobs.recovery_jobs import (
     AuditJob,
@@ -20,56 +26,221 @@ from keyhole.lab.jobs.recovery_jobs import (
 from keyhole.lab.jobs.report_jobs import ReportJob, UiJob
 from keyhole.lab.jobs.task_jobs import AttackJob, BoundJob, BuildJob, TrainJob
 
-__all__ = [
-    "KINDS",
-    "AttackJob",
-    "AuditJob",
-    "BoundJob",
-    "BuildJob",
-    "CompareJob",
-    "DemoJob",
-    "Job",
-    "LearnJob",
-    "PlanJob",
-    "ReportJob",
-    "SampleJob",
-    "ServeJob",
-    "SweepJob",
-    "TrainJob",
-    "TransitionJob",
-    "TrialJob",
-    "TwinsJob",
-    "UiJob",
-    "VerifyJob",
-]
+_ASKING = "keyhole.lab.commands.recovery"
+_COMPUTING = "keyhole.lab.commands.computing"
+_SHOWING = "keyhole.lab.commands.showing"
+_RECORDS = "keyhole.lab.runs"
+_PAGES = "keyhole.lab.pages"
 
-Job = (
-    LearnJob
-    | PlanJob
-    | VerifyJob
-    | AuditJob
-    | CompareJob
-    | TwinsJob
-    | BuildJob
-    | SampleJob
-    | BoundJob
-    | AttackJob
-    | TrainJob
-    | TransitionJob
-    | TrialJob
-    | SweepJob
-    | DemoJob
-    | ServeJob
-    | ReportJob
-    | UiJob
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Everything that is declared of a command.
+
+    Args:
+        name: what it is called, on the command line and in its record.
+        job: its options.
+        run: place of the function that does such a job.
+        record: place of the class of its record.
+        help: what it does, for the command line; nothing where it is made for sweeps alone.
+        page: place of (record, directory) -> the page of a run; its fields as a table when absent.
+        keeps_page: its page shows more than the record holds, and is not drawn again.
+        swept: a sweep may be made of it.
+        ready: where it says that it is ready, if it serves until it is stopped.
+    """
+
+    name: str
+    job: type[Job]
+    run: str
+    record: str
+    help: str | None
+    page: str | None = None
+    keeps_page: bool = False
+    swept: bool = False
+    ready: Literal["stdout", "stderr"] | None = None
+
+    def load(self, part: str) -> Any:
+        """What stands at the place of a part; None where the command has none."""
+        place = getattr(self, part)
+        return None if place is None else import_place(place)
+
+
+_COMMANDS = (
+    Command(
+        name="demo",
+        job=DemoJob,
+        run="keyhole.lab.demo.tour:run_demo",
+        record=f"{_RECORDS}.recovery_records:DemoRecord",
+        page=f"{_PAGES}.recovery_page:draw_recovery_page",
+        help="The tour: every capability on embedded defaults, one page of results.",
+    ),
+    Command(
+        name="learn",
+        job=LearnJob,
+        run=f"{_ASKING}.learn:run_learn",
+        record=f"{_RECORDS}.recovery_records:LearnRecord",
+        page=f"{_PAGES}.recovery_page:draw_recovery_page",
+        help="Recover what is behind TARGET from queries, and verify it on fresh ones.",
+        swept=True,
+    ),
+    Command(
+        name="plan",
+        job=PlanJob,
+        run=f"{_ASKING}.plan:run_plan",
+        record=f"{_RECORDS}.recovery_records:PlanRecord",
+        help="What a recovery would cost, before a single query.",
+        swept=True,
+    ),
+    Command(
+        name="verify",
+        job=VerifyJob,
+        run=f"{_ASKING}.verify:run_verify",
+        record=f"{_RECORDS}.recovery_records:VerifyRecord",
+        help="Ask TARGET fresh queries and compare the answers with a saved MODEL.",
+    ),
+    Command(
+        name="audit",
+        job=AuditJob,
+        run=f"{_ASKING}.audit:run_audit",
+        record=f"{_RECORDS}.recovery_records:AuditRecord",
+        page=f"{_PAGES}.audit_page:draw_audit_run",
+        help=(
+            "Which output policy of TARGET keeps how much back: rounding, casts, noise, labels,"
+            " budgets, bounded tokens."
+        ),
+        swept=True,
+    ),
+    Command(
+        name="compare",
+        job=CompareJob,
+        run=f"{_ASKING}.compare:run_compare",
+        record=f"{_RECORDS}.recovery_records:CompareRecord",
+        help="Distance of two saved models modulo what answers do not determine.",
+    ),
+    Command(
+        name="twins",
+        job=TwinsJob,
+        run=f"{_ASKING}.twins:run_twins",
+        record=f"{_RECORDS}.recovery_records:TwinsRecord",
+        page=f"{_PAGES}.twins_page:draw_twins_page",
+        help=(
+            "Other parameters that answer like MODEL, a saved head or multihead, shown in pictures"
+            " with the proof."
+        ),
+    ),
+    Command(
+        name="build",
+        job=BuildJob,
+        run=f"{_COMPUTING}.build:run_build",
+        record=f"{_RECORDS}.task_records:BuildRecord",
+        page=f"{_PAGES}.build_page:draw_build_page",
+        help=(
+            "Explicit attention weights for TASK with a certificate: the smallest known that hold"
+            " in the format asked for."
+        ),
+    ),
+    Command(
+        name="train",
+        job=TrainJob,
+        run=f"{_COMPUTING}.train:run_train",
+        record=f"{_RECORDS}.task_records:TrainRecord",
+        page=f"{_PAGES}.training_page:draw_training_run",
+        keeps_page=True,
+        help=(
+            "Train models of TASK by gradient descent, several seeds side by side, and measure"
+            " them on fresh inputs."
+        ),
+        swept=True,
+    ),
+    Command(
+        name="sweep",
+        job=SweepJob,
+        run="keyhole.lab.sweeps.sweep:run_sweep",
+        record=f"{_RECORDS}.other_records:SweepRecord",
+        page=f"{_PAGES}.sweep_page:draw_sweep_run",
+        help=(
+            "Run every job of FILE (grids and lists in TOML or JSON) that has not been run yet,"
+            " and draw what came."
+        ),
+    ),
+    Command(
+        name="sample",
+        job=SampleJob,
+        run=f"{_SHOWING}.sample:run_sample",
+        record=f"{_RECORDS}.other_records:SampleRecord",
+        help=(
+            "Write a random model file to play with: KIND is head, multihead, relu, onelayer, mlp,"
+            " gru or lstm."
+        ),
+    ),
+    Command(
+        name="bound",
+        job=BoundJob,
+        run=f"{_COMPUTING}.bound:run_bound",
+        record=f"{_RECORDS}.task_records:BoundRecord",
+        page=f"{_PAGES}.bound_page:draw_bound_run",
+        help=(
+            "Whether a model of given sizes can do TASK: provably too small, enough by a"
+            " construction, or open."
+        ),
+    ),
+    Command(
+        name="attack",
+        job=AttackJob,
+        run=f"{_COMPUTING}.attack:run_attack",
+        record=f"{_RECORDS}.task_records:AttackRecord",
+        help="An input on which MODEL, too small for TASK, fails; or the reason why none follows.",
+    ),
+    Command(
+        name="report",
+        job=ReportJob,
+        run=f"{_SHOWING}.report:run_report",
+        record=f"{_RECORDS}.other_records:ReportRecord",
+        help=(
+            "Write the report of RUN, a run directory, again; of several, one page that compares"
+            " them."
+        ),
+    ),
+    Command(
+        name="serve",
+        job=ServeJob,
+        run=f"{_SHOWING}.serve:run_serve",
+        record=f"{_RECORDS}.other_records:ServeRecord",
+        help=(
+            "Serve MODEL as a black box over HTTP (Open Inference Protocol V2), to this machine;"
+            " --host opens it."
+        ),
+        # Standard output is for the one object at the end.
+        ready="stderr",
+    ),
+    Command(
+        name="ui",
+        job=UiJob,
+        # The explorer stands above the lab, which knows it by this place alone.
+        run="keyhole.web.explorer:run_ui",
+        record=f"{_RECORDS}.other_records:UiRecord",
+        help=(
+            "The explorer page, to this machine only: recover, compute, limits, runs. It says"
+            " where it is, then serves."
+        ),
+        ready="stdout",
+    ),
+    Command(
+        name="trial",
+        job=TrialJob,
+        run="keyhole.lab.sweeps.trial:run_trial",
+        record=f"{_RECORDS}.other_records:TrialRecord",
+        help=None,
+        swept=True,
+    ),
+    Command(
+        name="transition",
+        job=TransitionJob,
+        run="keyhole.lab.sweeps.transition:run_transition",
+        record=f"{_RECORDS}.other_records:TransitionRecord",
+        help=None,
+        swept=True,
+    ),
 )
-
-# The jobs a sweep can be made of, by name.
-KINDS: dict[str, type[Job]] = {
-    "trial": TrialJob,
-    "learn": LearnJob,
-    "plan": PlanJob,
-    "audit": AuditJob,
-    "train": TrainJob,
-    "transition": TransitionJob,
-}
+COMMANDS: dict[str, Command] = {command.name: command for command in _COMMANDS}
+COMMANDS_BY_JOB: dict[type[Job], Command] = {command.job: command for command in _COMMANDS}

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, fields
 
 
 @dataclass(frozen=True)
-class Keyed:
+class Job:
     """What every job has: a key made of its fields."""
 
     @property
@@ -20,7 +20,7 @@ class Keyed:
 
 
 @dataclass(frozen=True)
-class Targeting(Keyed):
+class Targeting(Job):
     """A job with a target.
 
     Args:
@@ -32,7 +32,7 @@ class Targeting(Keyed):
 
 
 @dataclass(frozen=True)
-class MaybeTargeting(Keyed):
+class MaybeTargeting(Job):
     """A job that can do without a target.
 
     Args:
@@ -54,7 +54,7 @@ class Comparing(Targeting):
 
 
 @dataclass(frozen=True)
-class Declaring(Keyed):
+class Declaring(Job):
     """What a job states of its target's answers and tokens.
 
     Args:
@@ -77,7 +77,7 @@ class Declaring(Keyed):
 
 
 @dataclass(frozen=True)
-class Reaching(Keyed):
+class Reaching(Job):
     """How a job asks a service over HTTP.
 
     Args:
@@ -128,7 +128,7 @@ HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLA
 
 
 @dataclass(frozen=True)
-class RandomModel(Keyed):
+class RandomModel(Job):
     """A random model.
 
     Args:
@@ -158,7 +158,7 @@ class RandomModel(Keyed):
 
 
 @dataclass(frozen=True)
-class TaskSizing(Keyed):
+class TaskSizing(Job):
     """The sizes of a task, each where the task has it.
 
     Args:
@@ -182,7 +182,7 @@ class TaskSizing(Keyed):
 
 
 @dataclass(frozen=True)
-class Naming(Keyed):
+class Naming(Job):
     """A job with a task.
 
     Args:
@@ -193,7 +193,7 @@ class Naming(Keyed):
 
 
 @dataclass(frozen=True)
-class Attacking(Keyed):
+class Attacking(Job):
     """A job with a model and a task.
 
     Args:

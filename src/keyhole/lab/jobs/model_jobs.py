@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from keyhole.lab.jobs.job_parts import Keyed, RandomModel
+from keyhole.lab.jobs.job_parts import Job, RandomModel
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SampleJob(RandomModel):
 
 
 @dataclass(frozen=True)
-class SweepJob(Keyed):
+class SweepJob(Job):
     """Run every job of a sweep file that has not been run yet.
 
     Args:
@@ -51,7 +51,7 @@ class SweepJob(Keyed):
 
 
 @dataclass(frozen=True)
-class DemoJob(Keyed):
+class DemoJob(Job):
     """The tour: every capability on embedded defaults.
 
     Args:
@@ -65,7 +65,7 @@ class DemoJob(Keyed):
 
 
 @dataclass(frozen=True)
-class ServeJob(Keyed):
+class ServeJob(Job):
     """A model as a black box over HTTP.
 
     Args:

@@ -8,7 +8,7 @@ from keyhole.lab.jobs.job_parts import (
     Comparing,
     Declaring,
     Hinting,
-    Keyed,
+    Job,
     MaybeTargeting,
     RandomModel,
     Reaching,
@@ -109,7 +109,7 @@ class AuditJob(Reaching, Declaring, Targeting):
 
 
 @dataclass(frozen=True)
-class CompareJob(Keyed):
+class CompareJob(Job):
     """Distance of two saved models modulo what answers do not determine.
 
     Args:
@@ -122,7 +122,7 @@ class CompareJob(Keyed):
 
 
 @dataclass(frozen=True)
-class TwinsJob(Keyed):
+class TwinsJob(Job):
     """Other parameters with the function of a saved model.
 
     Args:
@@ -160,7 +160,7 @@ class TrialJob(Hinting):
 
 
 @dataclass(frozen=True)
-class TransitionJob(Keyed):
+class TransitionJob(Job):
     """How often the least nuclear norm finds a random matrix; made for sweeps.
 
     Args:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from keyhole.lab.jobs.job_parts import Keyed
+from keyhole.lab.jobs.job_parts import Job
 
 
 @dataclass(frozen=True)
-class ReportJob(Keyed):
+class ReportJob(Job):
     """The report of a run again, or one page that compares several.
 
     Args:
@@ -25,7 +25,7 @@ class ReportJob(Keyed):
 
 
 @dataclass(frozen=True)
-class UiJob(Keyed):
+class UiJob(Job):
     """The explorer: one page in a browser, served to this machine only.
 
     Args:

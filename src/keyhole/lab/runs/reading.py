@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.runs import other_records, recovery_records, task_records
+from keyhole.lab.jobs import COMMANDS
 from keyhole.lab.runs.other_records import OtherRecord
 from keyhole.lab.runs.records import FORMAT, Envelope, R_co, RunRecord
 from keyhole.lab.runs.tables import flatten_table
@@ -27,27 +27,6 @@ _SIGNS: dict[str, tuple[str, ...]] = {
     "sweep": ("expectations", "jobs", "store"),
     "train": ("model_kind", "errors", "lines"),
     "learn": ("verdict", "queries", "class"),
-}
-_RECORDS: dict[str, type[Envelope]] = {
-    str(kind.__struct_config__.tag): kind
-    for kind in (
-        recovery_records.LearnRecord,
-        recovery_records.DemoRecord,
-        recovery_records.VerifyRecord,
-        recovery_records.PlanRecord,
-        recovery_records.AuditRecord,
-        recovery_records.CompareRecord,
-        recovery_records.TwinsRecord,
-        task_records.BuildRecord,
-        task_records.BoundRecord,
-        task_records.AttackRecord,
-        task_records.TrainRecord,
-        other_records.SampleRecord,
-        other_records.ReportRecord,
-        other_records.TrialRecord,
-        other_records.TransitionRecord,
-        other_records.SweepRecord,
-    )
 }
 # What drawing a record raises whose files beside it do not fit; anything else is a bug.
 _UNDRAWN = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
@@ -138,7 +117,7 @@ def _check_format(header: _Header) -> None:
 def recognise_kind(said: str | None, names: Collection[str]) -> str:
     """The kind that a record says it is of; for one of format 1, that which its names show."""
     if said is not None:
-        return said if said in _RECORDS else OTHER
+        return said if said in COMMANDS else OTHER
     return next((kind for kind, signs in _SIGNS.items() if all(s in names for s in signs)), OTHER)
 
 
@@ -148,7 +127,7 @@ def _decode_record(content: bytes, header: _Header, kind: str) -> Envelope:
         sentence = str(fields.get("sentence") or "")
         record: Envelope = OtherRecord(fields=fields, sentence=sentence)
     else:
-        record = msgspec.json.decode(content, type=_RECORDS[kind])
+        record = msgspec.json.decode(content, type=COMMANDS[kind].load("record"))
     # What a record does not say of its making is not known, and not what is made today.
     made = {"version": header.version, "record_format": header.record_format}
     if isinstance(record, RunRecord):

@@ -18,16 +18,11 @@ from keyhole.lab.runs.record_parts import (
 from keyhole.lab.runs.records import take_fields
 from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.learners.base import Counterexample, Fresh, Jumps, Recovery
-from keyhole.models import AbsAffine, Head, Model, MultiHead, OneLayer
+from keyhole.models import Head, Model, MultiHead, OneLayer
+from keyhole.models.registry import name_kind
 from keyhole.oracles import Ledger
 
 T = TypeVar("T", bound=RecoveryRecord)
-_KINDS: dict[type, str] = {
-    Head: "head",
-    MultiHead: "multihead",
-    AbsAffine: "relu",
-    OneLayer: "onelayer",
-}
 
 
 def record_recovery(recovery: Recovery[Any], kind: type[T], *, lost: int = 0) -> T:
@@ -120,8 +115,7 @@ def name_model_class(recovery: Recovery[Any]) -> str:
     # The type of the model does not tell a whole layer from heads; its certificate does.
     if held is not None and held.theorem == "keyhole/whole-layer":
         return "layer"
-    model: Model | None = recovery.model
-    return _KINDS.get(type(model), "head")
+    return name_kind(recovery.model) or "head"
 
 
 def count_heads(model: Model | None) -> int | None:

@@ -13,12 +13,13 @@ from typing import Any, cast, get_type_hints
 import msgspec
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.jobs import KINDS, Job
+from keyhole.lab.jobs import COMMANDS, Job
 from keyhole.lab.runs.other_records import Figure
 from keyhole.lab.runs.record_parts import Cell
 from keyhole.lab.runs.tables import Row, flatten_table
 from keyhole.lab.sweeps.expectations import Expectation, parse_expectation
 
+KINDS = {name: command.job for name, command in COMMANDS.items() if command.swept}
 # A typing error in a range should end in a sentence, not in a million jobs.
 MOST = 100_000  # jobs of one sweep
 
