@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 import keyhole
 from keyhole.lab.jobs import AttackJob, LearnJob, SweepJob
 from keyhole.lab.pages.training_page import draw_training_page, draw_training_run
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.other_records import JobCounts
+from keyhole.lab.runs.reading import read_run
 from keyhole.lab.training.adam import Adam
 from keyhole.lab.training.choosing import choose_net
 from keyhole.lab.training.inputs.labelling import choose_lesson
@@ -86,8 +89,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(check_every, tmp_p
     with pytest.raises(keyhole.InvalidInput, match="already holds a run"):
         run_job(half)
     went_on = run_job(replace(half, resume=True)).data
-    assert went_on["curve"] == whole["curve"]
-    assert went_on["errors"] == whole["errors"]
+    assert went_on.curve == whole.curve
+    assert went_on.errors == whole.errors
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "half")]
     assert files[0] == files[1]
 
@@ -113,22 +116,22 @@ def test_answers_that_are_no_numbers_are_wrong_labels():
 def test_a_training_that_runs_away_is_told_and_shown(tmp_path):
     out = tmp_path / "run"
     data = run_job(job(rate=1e30, keep=True, out=str(out))).data
-    assert data["curve"]["best_steps"] == [0, 0]
+    assert data.curve.best_steps == [0, 0]
     record = json.loads((out / "record.json").read_bytes())
     assert record["curve"]["alignment"][-1] is None
-    assert "to not finite, median" in draw_training_run(record, out)
+    assert "to not finite, median" in draw_training_run(read_run(str(out)).data, out)
 
 
 def test_a_seed_stops_when_it_gets_no_better(tmp_path):
     data = run_job(job(rate=1e-12, steps=1000, check_every=5, patience=3, seeds=2)).data
-    assert all(step is not None and step <= 100 for step in data["curve"]["stopped"])
-    assert data["curve"]["steps"][-1] == max(data["curve"]["stopped"])
+    assert all(step is not None and step <= 100 for step in data.curve.stopped)
+    assert data.curve.steps[-1] == max(data.curve.stopped)
 
 
 def test_a_model_is_the_best_of_its_checks_and_measured_on_other_sequences():
     data = run_job(job(model="mlp", samples=20, steps=200, rate=0.01, hidden=32)).data
-    for errors, best in zip(data["curve"]["errors"], data["curve"]["best_steps"], strict=True):
-        assert data["curve"]["steps"][int(np.argmin(errors))] == best
+    for errors, best in zip(data.curve.errors, data.curve.best_steps, strict=True):
+        assert data.curve.steps[int(np.argmin(errors))] == best
         assert min(errors) < 0.97 * errors[-1]
 
 
@@ -138,22 +141,20 @@ def test_a_small_training_learns_its_task_and_tells_what_it_did(tmp_path):
         job(steps=300, samples=None, keep=True, out=out, round_trip=True, effective_bits=True)
     )
     data = json.loads(record.json())
-    assert data["error"]["max"] < 0.01
-    assert data["error"]["min"] <= data["error"]["median"] <= data["error"]["max"]
-    assert data["lines"]["zero"] == 1.0
-    assert data["lines"]["mean_of_all"] == pytest.approx(1 - 2 / 6)
-    assert data["parameters"] == (2 + 3 * 6) * (6 + 6 + 2)
-    assert data["sentence"].startswith(
+    assert data.error.max < 0.01
+    assert data.error.min <= data.error.median <= data.error.max
+    assert data.lines["zero"] == 1.0
+    assert data.lines["mean_of_all"] == pytest.approx(1 - 2 / 6)
+    assert data.parameters == (2 + 3 * 6) * (6 + 6 + 2)
+    assert data.sentence.startswith(
         "Attention trained on fresh sequences every step of sparse-average for 300 steps"
     )
-    assert data["curve"]["alignment"][0] == pytest.approx(2 / 6, abs=0.05)
-    assert data["curve"]["alignment"][-1] > 0.9
-    assert data["round_trip"]["verdict"] == "EXACT"
-    assert data["round_trip"]["error_after"] == pytest.approx(
-        data["round_trip"]["error_before"], abs=1e-9
-    )
-    assert data["effective_bits"]["ratio"] >= 1.0
-    assert data["command"].startswith("keyhole train sparse-average --length 6 --q 2 --width 2")
+    assert data.curve.alignment[0] == pytest.approx(2 / 6, abs=0.05)
+    assert data.curve.alignment[-1] > 0.9
+    assert data.round_trip.verdict == "EXACT"
+    assert data.round_trip.error_after == pytest.approx(data.round_trip.error_before, abs=1e-9)
+    assert data.effective_bits.ratio >= 1.0
+    assert data.command.startswith("keyhole train sparse-average --length 6 --q 2 --width 2")
     saved = {path.name for path in (tmp_path / "run").iterdir()}
     assert {
         "record.json",
@@ -167,17 +168,17 @@ def test_a_small_training_learns_its_task_and_tells_what_it_did(tmp_path):
         choose_lesson(keyhole.SparseAverage(6, 2, 2)).draw(50, rng=np.random.default_rng(1)),
     )
     for k in (0, 1):
-        answers = keyhole.load(data["models"][k])(X)
+        answers = keyhole.load(data.models[k])(X)
         gap = ((answers - task.target(X)) ** 2).sum() / (task.target(X) ** 2).sum()
-        assert gap == pytest.approx(data["errors"][k], rel=0.7)
+        assert gap == pytest.approx(data.errors[k], rel=0.7)
 
 
 def test_a_trained_unit_is_a_target_like_any_other(tmp_path):
     run_job(job(keep=True, out=str(tmp_path / "run")))
     model = str(tmp_path / "run" / "model.safetensors")
     found = run_job(LearnJob(model, out=str(tmp_path / "learned"))).data
-    assert found["verdict"] == "EXACT"
-    assert found["rank"] == 6
+    assert found.verdict == "EXACT"
+    assert found.rank == 6
 
 
 def test_a_trained_model_with_more_than_its_attention_is_not_taken_for_its_attention(tmp_path):
@@ -185,7 +186,7 @@ def test_a_trained_model_with_more_than_its_attention_is_not_taken_for_its_atten
     with pytest.raises(
         keyhole.InvalidInput, match="a residual or a network behind its attention layer"
     ):
-        run_job(LearnJob(data["model"], out=str(tmp_path / "learned")))
+        run_job(LearnJob(data.model, out=str(tmp_path / "learned")))
 
 
 def test_a_narrow_trained_network_is_attacked_and_one_that_reads_twice_is_not(tmp_path):
@@ -195,12 +196,13 @@ def test_a_narrow_trained_network_is_attacked_and_one_that_reads_twice_is_not(tm
         told = run_job(
             AttackJob(str(out / "model.safetensors"), "sparse-average", length=6, q=2, width=2)
         ).data
-        assert told["status"] == verdict
+        assert told.status == verdict
 
 
 def test_the_page_of_a_training_shows_curves_lines_and_attention_and_escapes(tmp_path):
-    data = dict(run_job(job(keep=True, out=str(tmp_path / "run"))).data)
-    text = draw_training_page(data | {"sentence": "<script>"}, {0: np.eye(6), -1: np.eye(6)})
+    data = run_job(job(keep=True, out=str(tmp_path / "run"))).data
+    evil = structs.replace(data, sentence="<script>")
+    text = draw_training_page(evil, {0: np.eye(6), -1: np.eye(6)})
     assert text.count('class="line ours"') == 2
     assert all(word in text for word in ("mean of all z", "answering zero", "ideal", "step 0"))
     assert "<script>" not in text.replace("<script>" + text.rpartition("<script>")[2], "")
@@ -223,8 +225,8 @@ def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
         " 5.0}]\n"
     )
     data = run_job(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
-    assert data["jobs"] == {"total": 4, "done": 4, "failed": 0, "run_now": 4}
-    assert data["expectations"][0]["met"]
+    assert data.jobs == JobCounts(total=4, done=4, failed=0, run_now=4)
+    assert data.expectations[0].met
     assert not list(tmp_path.rglob("*.safetensors"))
     text = (tmp_path / "out" / "report.html").read_text()
     assert text.count("4 runs, median") == 0
@@ -239,7 +241,7 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
         " length = 5, modulus = 5, steps = 2, seeds = 1, tests = 20, keep = true}\n"
     )
     data = run_job(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
-    assert data["jobs"]["done"] == 2
+    assert data.jobs.done == 2
     assert len(list(tmp_path.rglob("model.safetensors"))) == 2
 
 
