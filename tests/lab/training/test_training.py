@@ -140,7 +140,7 @@ def test_a_small_training_learns_its_task_and_tells_what_it_did(tmp_path):
     record = run_job(
         job(steps=300, samples=None, keep=True, out=out, round_trip=True, effective_bits=True)
     )
-    data = json.loads(record.json())
+    data = record.data
     assert data.error.max < 0.01
     assert data.error.min <= data.error.median <= data.error.max
     assert data.lines["zero"] == 1.0

@@ -59,14 +59,18 @@ class Listening(uvicorn.Server):
         **settings: Any,
     ) -> None:
         # Standard output belongs to the record; questions are nobody's business.
-        quiet: dict[str, Any] = {"log_config": None, "log_level": "critical", "access_log": False}
-        bare: dict[str, Any] = {
-            "ws": "none",
-            "lifespan": "off",
-            "server_header": False,
-            "proxy_headers": False,
-        }
-        super().__init__(uvicorn.Config(application, **quiet, **bare, **settings))
+        config = uvicorn.Config(
+            application,
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            ws="none",
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,
+            **settings,
+        )
+        super().__init__(config)
         self.listener = listener
         self.address = address
         self.announce = announce

@@ -3,21 +3,94 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
+
+import msgspec
 
 from keyhole import __version__
 
-_TENSOR = {
-    "type": "object",
-    "required": ["name", "shape", "datatype"],
-    "properties": {
-        "name": {"type": "string"},
-        "shape": {"type": "array", "items": {"type": "integer"}},
-        "datatype": {"type": "string", "enum": ["FP64", "FP32", "FP16"]},
-        "data": {"type": "array", "items": {"type": "number"}},
-        "parameters": {"type": "object", "properties": {"binary_data_size": {"type": "integer"}}},
+
+class Schema(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What JSON must look like."""
+
+    type: str
+    required: list[str] = []
+    properties: dict[str, Schema] = {}
+    items: Schema | None = None
+    enum: list[str] = []
+
+
+class Content(msgspec.Struct, frozen=True):
+    """A body of one media type."""
+
+    schema: Schema
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an answer of one code means, and holds."""
+
+    description: str
+    content: dict[str, Content] = {}
+
+
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request holds, by media type."""
+
+    required: bool
+    content: dict[str, Content]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """One method of one path."""
+
+    summary: str
+    description: str = ""
+    request_body: RequestBody | None = None
+    responses: dict[str, Answer]
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """What is described."""
+
+    title: str
+    version: str
+
+
+class SecurityScheme(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client says who it is."""
+
+    type: str
+    scheme: str
+
+
+class Components(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the document names elsewhere."""
+
+    security_schemes: dict[str, SecurityScheme]
+
+
+class ApiDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An OpenAPI document."""
+
+    openapi: str
+    info: Info
+    paths: dict[str, dict[str, Operation]]
+    components: Components | None = None
+    security: list[dict[str, list[str]]] = []
+
+
+_PLAIN = Schema(type="object")
+_NUMBER = Schema(type="integer")
+_TENSOR = Schema(
+    type="object",
+    required=["name", "shape", "datatype"],
+    properties={
+        "name": Schema(type="string"),
+        "shape": Schema(type="array", items=_NUMBER),
+        "datatype": Schema(type="string", enum=["FP64", "FP32", "FP16"]),
+        "data": Schema(type="array", items=Schema(type="number")),
+        "parameters": Schema(type="object", properties={"binary_data_size": _NUMBER}),
     },
-}
+)
 _REFUSALS = {
     "400": "The message is no batch of finite sequences of the right width.",
     "401": "A token is wanted, and this is not it.",
@@ -34,94 +107,65 @@ _REFUSALS = {
 }
 
 
-def _describe_success(text: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"200": {"description": text, "content": {"application/json": {"schema": schema}}}}
+def _describe_success(text: str, schema: Schema = _PLAIN) -> dict[str, Answer]:
+    return {"200": Answer(description=text, content={"application/json": Content(schema)})}
 
 
-def _describe_tensors(side: str) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": [side],
-        "properties": {side: {"type": "array", "items": _TENSOR}},
-    }
+def _describe_tensors(side: str) -> Schema:
+    tensors = Schema(type="array", items=_TENSOR)
+    return Schema(type="object", required=[side], properties={side: tensors})
 
 
-def describe_api(name: str, width: int, outputs: int | None, *, token: bool) -> dict[str, Any]:
-    """The OpenAPI document of a served model."""
-    plain = {"type": "object"}
-    model = f"/v2/models/{name}"
+def _describe_question(summary: str, answer: str) -> dict[str, Operation]:
+    return {"get": Operation(summary=summary, responses=_describe_success(answer))}
+
+
+def _describe_asking(width: int, outputs: int | None) -> Operation:
     batch = (
         f"A batch of sequences of width {width}, at most as large as the server allows; answers"
-        " have "
+        f" have {outputs or 'a fixed number of'} numbers each. Bytes may follow the JSON head"
+        " instead of `data`, with its length in the header Inference-Header-Content-Length."
     )
-    batch += (
-        f"{outputs or 'a fixed number of'} numbers each. Bytes may follow the JSON head instead of"
-        " `data`, with "
+    kinds = ("application/json", "application/octet-stream")
+    content = {kind: Content(_describe_tensors("inputs")) for kind in kinds}
+    answered = _describe_success("One row of answers per sequence.", _describe_tensors("outputs"))
+    refusals = {code: Answer(description=text) for code, text in _REFUSALS.items()}
+    return Operation(
+        summary="Ask a batch",
+        description=batch,
+        request_body=RequestBody(required=True, content=content),
+        responses=answered | refusals,
     )
-    batch += "its length in the header Inference-Header-Content-Length."
-    refusals = {code: {"description": text} for code, text in _REFUSALS.items()}
-    content = {
-        kind: {"schema": _describe_tensors("inputs")}
-        for kind in ("application/json", "application/octet-stream")
-    }
-    paths: dict[str, Any] = {
-        "/v2": {
-            "get": {
-                "summary": "The server",
-                "responses": _describe_success("Its name, version, extensions.", plain),
-            }
-        },
-        "/v2/health/live": {
-            "get": {"summary": "Is it running?", "responses": _describe_success("It is.", plain)}
-        },
-        "/v2/health/ready": {
-            "get": {"summary": "Does it answer?", "responses": _describe_success("It does.", plain)}
-        },
-        model: {
-            "get": {
-                "summary": "The model",
-                "responses": _describe_success("Its inputs and outputs.", plain),
-            }
-        },
-        f"{model}/ready": {
-            "get": {
-                "summary": "Does the model answer?",
-                "responses": _describe_success("It does.", plain),
-            }
-        },
-        f"{model}/infer": {
-            "post": {
-                "summary": "Ask a batch",
-                "description": batch,
-                "requestBody": {"required": True, "content": content},
-                "responses": (
-                    _describe_success(
-                        "One row of answers per sequence.", _describe_tensors("outputs")
-                    )
-                    | refusals
-                ),
-            }
-        },
-    }
-    made: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {"title": f"keyhole: {name}", "version": __version__},
-    }
-    made["paths"] = paths
-    if token:
-        made["components"] = {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}}
-        made["security"] = [{"bearer": []}]
-    return made
 
 
-def draw_api_page(described: dict[str, Any]) -> str:
+def describe_api(name: str, width: int, outputs: int | None, *, token: bool) -> ApiDocument:
+    """The OpenAPI document of a served model."""
+    model = f"/v2/models/{name}"
+    bearer = SecurityScheme(type="http", scheme="bearer")
+    return ApiDocument(
+        openapi="3.1.0",
+        info=Info(title=f"keyhole: {name}", version=__version__),
+        paths={
+            "/v2": _describe_question("The server", "Its name, version, extensions."),
+            "/v2/health/live": _describe_question("Is it running?", "It is."),
+            "/v2/health/ready": _describe_question("Does it answer?", "It does."),
+            model: _describe_question("The model", "Its inputs and outputs."),
+            f"{model}/ready": _describe_question("Does the model answer?", "It does."),
+            f"{model}/infer": {"post": _describe_asking(width, outputs)},
+        },
+        components=Components(security_schemes={"bearer": bearer}) if token else None,
+        security=[{"bearer": []}] if token else [],
+    )
+
+
+def draw_api_page(described: ApiDocument) -> str:
     """The document as a page."""
     rows = "".join(
         _format_operation(f"{method.upper()} {path}", work)
-        for path, methods in described["paths"].items()
+        for path, methods in described.paths.items()
         for method, work in methods.items()
     )
-    title = escape(described["info"]["title"])
+    title = escape(described.info.title)
     style = (
         "body{font:16px/1.5 system-ui;max-width:48rem;margin:2rem auto;padding:0 1rem}"
         "h2{font:600 1rem monospace}"
@@ -133,10 +177,10 @@ def draw_api_page(described: dict[str, Any]) -> str:
     )
 
 
-def _format_operation(title: str, work: dict[str, Any]) -> str:
+def _format_operation(title: str, work: Operation) -> str:
     responses = "".join(
-        f"<li><b>{code}</b> {escape(said['description'])}</li>"
-        for code, said in work["responses"].items()
+        f"<li><b>{code}</b> {escape(said.description)}</li>"
+        for code, said in work.responses.items()
     )
-    said = f"{escape(work['summary'])}. {escape(work.get('description', ''))}"
+    said = f"{escape(work.summary)}. {escape(work.description)}"
     return f"<h2>{escape(title)}</h2><p>{said}</p><ul>{responses}</ul>"

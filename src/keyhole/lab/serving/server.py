@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from keyhole import __version__
@@ -57,6 +58,32 @@ class Limits:
     head_seconds: float = 5.0
     body_seconds: float = 30.0
     at_once: int = 2
+
+
+class ServerMetadata(msgspec.Struct, frozen=True):
+    """What the protocol asks of a server."""
+
+    name: str = "keyhole"
+    version: str = __version__
+    extensions: tuple[str, ...] = ("binary_tensor_data",)
+
+
+class TensorMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that is taken or given; -1 is any size."""
+
+    name: str
+    datatype: str = "FP64"
+    shape: list[int]
+
+
+class ModelMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What the protocol asks of a model."""
+
+    name: str
+    versions: tuple[str, ...] = ("1",)
+    platform: str = "keyhole"
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
 
 
 class _Refused(Exception):
@@ -113,8 +140,12 @@ class Black:
         model = f"/v2/models/{self.name}"
         # Whoever watches over servers has no token.
         open_to_all = {"/v2/health/live": {"live": True}, "/v2/health/ready": {"ready": True}}
-        closed = {"/v2": self._server(), model: self._metadata, f"{model}/ready": {"ready": True}}
-        closed["/openapi.json"] = self._described
+        closed = {
+            "/v2": ServerMetadata(),
+            model: self._metadata,
+            f"{model}/ready": {"ready": True},
+            "/openapi.json": self._described,
+        }
         routes = [
             Route(path, self._told(said, guarded=False)) for path, said in open_to_all.items()
         ]
@@ -125,21 +156,12 @@ class Black:
         ]
         return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_unknown_address})
 
-    def _server(self) -> dict[str, Any]:
-        return {"name": "keyhole", "version": __version__, "extensions": ["binary_tensor_data"]}
+    def _metadata(self) -> ModelMetadata:
+        taken = TensorMetadata(name=_INPUT, shape=[-1, -1, self.oracle.width])
+        given = TensorMetadata(name=_OUTPUT, shape=[-1, self.oracle.outputs or -1])
+        return ModelMetadata(name=self.name, inputs=[taken], outputs=[given])
 
-    def _metadata(self) -> dict[str, Any]:
-        taken = {"name": _INPUT, "datatype": "FP64", "shape": [-1, -1, self.oracle.width]}
-        given = {"name": _OUTPUT, "datatype": "FP64", "shape": [-1, self.oracle.outputs or -1]}
-        return {
-            "name": self.name,
-            "versions": ["1"],
-            "platform": "keyhole",
-            "inputs": [taken],
-            "outputs": [given],
-        }
-
-    def _described(self) -> dict[str, Any]:
+    def _described(self) -> openapi.ApiDocument:
         return openapi.describe_api(
             self.name, self.oracle.width, self.oracle.outputs, token=self.token is not None
         )
@@ -149,7 +171,8 @@ class Black:
 
     def _told(self, said: Any, *, guarded: bool) -> Callable[[Request], Awaitable[Response]]:
         async def tell(request: Request) -> Response:
-            return JSONResponse(said() if callable(said) else said)
+            body = msgspec.json.encode(said() if callable(said) else said)
+            return Response(body, media_type="application/json")
 
         return self._guarded(tell) if guarded else tell
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -45,7 +45,15 @@ def _choose_hidden(model: RandomModel) -> int:
     return 4 * model.width if model.hidden is None else model.hidden
 
 
-def _share_options(model: RandomModel, rng: np.random.Generator) -> dict[str, Any]:
+class _Shared(TypedDict):
+    """Options that random models of every kind take."""
+
+    outputs: int
+    scale: float
+    rng: np.random.Generator
+
+
+def _share_options(model: RandomModel, rng: np.random.Generator) -> _Shared:
     _check_sizes(model)
     return {"outputs": model.outputs, "scale": model.scale, "rng": rng}
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import cos, inf, pi
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +83,7 @@ class Progress:
     stopped: list[int] = field(default_factory=list[int])
     pictures: dict[int, Matrix] = field(default_factory=dict[int, Matrix])
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, list[int] | list[float] | list[list[float]]]:
         """As JSON, pictures apart."""
         names = ("steps", "errors", "aligned", "best", "best_steps", "stopped")
         return {name: getattr(self, name) for name in names}
