@@ -38,6 +38,18 @@ def test_a_logarithmic_axis_names_numbers_that_lie_on_it(low, high, base):
     assert all(low * 0.8 <= tick <= high * 1.25 for tick in ticks)
 
 
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1.0, 1.0), (0.0, 0.0), (2.5, 2.5), (-3e-9, 4e-9), (1e8, 3e8)]
+)
+def test_a_linear_axis_names_few_round_numbers_and_leaves_air_around_its_values(low, high):
+    scale = fit_scale(Axis("x"), [low, high], 0.0, 100.0)
+    ticks = scale.ticks()
+    assert 2 <= len(ticks) <= 8
+    assert all(0.0 <= scale.at(tick) <= 100.0 for tick in ticks)
+    assert ticks == sorted(set(ticks))
+    assert 0.0 < scale.at(low) <= scale.at(high) < 100.0
+
+
 def test_an_axis_keeps_the_ends_it_names():
     scale = fit_scale(Axis("x", low=0.0, high=4.0), [1.0, 2.0], 0.0, 100.0)
     assert (scale.at(0.0), scale.at(1.0), scale.at(4.0)) == (0.0, 25.0, 100.0)

@@ -79,14 +79,14 @@ def test_a_declared_kind_is_drawn_saved_and_loaded(tmp_path):
     path = tmp_path / "model.safetensors"
     record = run_job(SampleJob("constant", width=3, outputs=2, out=str(path)))
     model = keyhole.load(path)
-    assert (record.data["outputs"], model.width, name_kind(model)) == (2, 3, "still")
+    assert (record.data.outputs, model.width, name_kind(model)) == (2, 3, "still")
     assert np.array_equal(model.c, np.random.default_rng(0).normal(size=2))
 
 
 @pytest.mark.usefixtures("declared")
 def test_a_declared_kind_is_compared(saved):
     found = run_job(CompareJob(saved(1.5), saved(2.0))).data
-    assert (found["distance"], found["largest"]) == ({"c": 0.5}, 0.5)
+    assert (found.distance, found.largest) == ({"c": 0.5}, 0.5)
 
 
 @pytest.mark.usefixtures("declared")

@@ -77,10 +77,10 @@ def test_a_class_that_took_the_name_of_a_task_is_not_taken_for_it():
 def test_a_declared_task_is_built_and_drawn(tmp_path):
     out = tmp_path / "run"
     record = run_job(BuildJob("majority", length=5, round_trip=True, out=str(out)))
-    assert record.data["construction"] == "count"
-    assert record.data["checked"]["inputs"] == 2**5
-    assert record.data["checked"]["errors"] == 0
-    assert record.data["round_trip"]["error_after"] == 0.0
+    assert record.data.construction == "count"
+    assert record.data.checked.inputs == 2**5
+    assert record.data.checked.errors == 0
+    assert record.data.round_trip.error_after == 0.0
     assert "of 5 tokens are 1" in (out / "report.html").read_text()
 
 
@@ -88,16 +88,16 @@ def test_a_declared_task_is_built_and_drawn(tmp_path):
 def test_a_declared_task_is_bounded_from_both_sides():
     # Six counts do not fit into two bits.
     few = run_job(BoundJob("majority", length=5, embed=1, bits=2))
-    assert few.data["verdict"] == "TOO_SMALL"
-    assert few.data["inequality"]["name"] == "counted ones"
-    assert run_job(BoundJob("majority", length=5, embed=1)).data["verdict"] == "ENOUGH"
+    assert few.data.verdict == "TOO_SMALL"
+    assert few.data.inequality.name == "counted ones"
+    assert run_job(BoundJob("majority", length=5, embed=1)).data.verdict == "ENOUGH"
 
 
 @pytest.mark.usefixtures("declared")
 def test_a_declared_task_is_trained():
     record = run_job(TrainJob("majority", length=5, **TRAINING))
-    assert record.data["task_sizes"] == {"length": 5}
-    assert set(record.data["lines"]) == {"majority", "distinct_count"}
+    assert record.data.task_sizes == {"length": 5}
+    assert set(record.data.lines) == {"majority", "distinct_count"}
 
 
 @pytest.mark.usefixtures("declared")
@@ -110,10 +110,10 @@ def test_names_in_sentences_are_those_of_the_registry():
 @pytest.mark.usefixtures("bare")
 def test_what_a_task_does_not_declare_is_refused_in_a_sentence(tmp_path):
     built = run_job(BuildJob("majority", length=5, out=str(tmp_path / "run")))
-    assert (built.code, built.data["sentence"]) == (3, "No construction is known for this task.")
+    assert (built.code, built.data.sentence) == (3, "No construction is known for this task.")
     judged = run_job(BoundJob("majority", length=5, embed=1, bits=2)).data
-    assert (judged["verdict"], judged["inequality"]) == ("OPEN", None)
-    assert "none known to be too small, none known to be enough" in judged["sentence"]
+    assert (judged.verdict, judged.inequality) == ("OPEN", None)
+    assert "none known to be too small, none known to be enough" in judged.sentence
     with pytest.raises(keyhole.InvalidInput, match=r"can be trained are .*; got majority\."):
         run_job(TrainJob("majority", length=5, **TRAINING))
     with pytest.raises(keyhole.InvalidInput, match="other networks are for sparse-average"):

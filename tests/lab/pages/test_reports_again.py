@@ -26,10 +26,8 @@ def test_a_report_made_again_is_the_same_page(copied, name):
     record = run_job(ReportJob((str(directory),)))
     walked(directory / "report.html")
     assert (directory / "report.html").read_text() == before
-    assert record.data["runs"][0]["kind"] == ("learn" if name == "spent" else name)
-    assert (
-        record.data["sentence"] == json.loads((directory / "record.json").read_text())["sentence"]
-    )
+    assert record.data.runs[0].kind == ("learn" if name == "spent" else name)
+    assert record.data.sentence == json.loads((directory / "record.json").read_text())["sentence"]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -54,7 +52,7 @@ def test_all_kinds_of_runs_are_compared_on_one_page(runs, tmp_path):
     record = run_job(ReportJob(tuple(runs.values()), out=str(tmp_path / "all")))
     walk, _ = walked(tmp_path / "all" / "report.html")
     text = walk.text
-    assert record.data["report"] == str(tmp_path / "all" / "report.html")
+    assert record.data.report == str(tmp_path / "all" / "report.html")
     assert not (tmp_path / "all" / "record.json").exists()
     assert all(name in text for name in runs)
     asked = json.loads((Path(runs["learn"]) / "record.json").read_text())

@@ -104,7 +104,7 @@ def test_terminal_page_and_summary_of_a_recovery_say_the_same(tmp_path):
     page = html.unescape((out / "report.html").read_text())
     shown = re.findall(r'<th scope="row">([^<]*)</th><td[^>]*>([^<]*)</td>', page)
     assert set(said) <= set(shown)
-    summary = run_job(ReportJob((str(out),))).data["runs"][0]["summary"]
+    summary = run_job(ReportJob((str(out),))).data.runs[0].summary
     assert {tuple(row) for row in summary if row[0] != "again"} <= set(said)
     assert [name for name, _ in summary] == [
         *("verdict", "class", "queries", "limit", "fresh error"),
@@ -124,7 +124,7 @@ def test_terminal_and_summary_of_other_runs_say_the_same(kind, tmp_path):
     if kind == "twins":
         job = TwinsJob(str(tmp_path / "two.safetensors"), out=out)
     record = run_job(job)
-    summary = run_job(ReportJob((out,))).data["runs"][0]["summary"]
+    summary = run_job(ReportJob((out,))).data.runs[0].summary
     rows = [tuple(row) for row in summary if row[0] not in ("again", "time")]
     assert len(rows) >= 3
     assert set(rows) <= set(record.lines)

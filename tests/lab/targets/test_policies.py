@@ -107,14 +107,14 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong):
 def test_the_largest_tolerance_for_an_accuracy_guarantees_just_that_accuracy():
     bounds = {"width": 4, "norm_bound": 2.0, "margin": 0.5}
     there = run_job(PlanJob(accuracy=0.1, **bounds))
-    assert there.data["learner"] == "tolerant"
+    assert there.data.learner == "tolerant"
     assert "largest tolerance" in there.text()
-    back = run_job(PlanJob(tolerance=there.data["tolerance"], **bounds))
-    assert back.data["guarantee"]["W"] == pytest.approx(0.1)
+    back = run_job(PlanJob(tolerance=there.data.tolerance, **bounds))
+    assert pytest.approx(0.1) == back.data.guarantee.W
     # 2 L d B (1.5 B + sigma(1/2)) tau / (mu - tau), written out with numbers
-    tau = there.data["tolerance"]
+    tau = there.data.tolerance
     assert 2 * 4.2553 * 4 * 2 * (3 + 0.62246) * tau / (0.5 - tau) == pytest.approx(0.1, rel=1e-4)
-    assert back.data["guarantee"]["v"] == pytest.approx(2 * tau)
+    assert back.data.guarantee.v == pytest.approx(2 * tau)
 
 
 def test_a_tolerance_above_the_margin_guarantees_nothing():
@@ -127,15 +127,14 @@ def test_noise_in_a_ball_is_planned_with_a_standard_error_that_repeats_shrink():
         run_job(PlanJob(width=4, noise=1e-3, token_bound=2.0, repeats=count)).data
         for count in (1, 4)
     )
-    assert once["standard_error"] == pytest.approx(12 * math.sqrt(3) * 1e-3 / 8)
-    assert often["standard_error"] == pytest.approx(once["standard_error"] / 2)
-    assert run_job(PlanJob(width=4)).data["standard_error"] is None
+    assert once.standard_error == pytest.approx(12 * math.sqrt(3) * 1e-3 / 8)
+    assert often.standard_error == pytest.approx(once.standard_error / 2)
+    assert run_job(PlanJob(width=4)).data.standard_error is None
 
 
 def test_labels_are_planned_by_bits():
     ten, twenty = (
-        run_job(PlanJob(width=8, labels=True, bits=bits)).data["queries"]["by_phase"]
-        for bits in (10, 20)
+        run_job(PlanJob(width=8, labels=True, bits=bits)).data.queries.by_phase for bits in (10, 20)
     )
     assert twenty["measure"] - ten["measure"] == 10 * 64
 

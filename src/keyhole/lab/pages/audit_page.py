@@ -37,12 +37,10 @@ def draw_audit_run(data: AuditRecord, directory: Path) -> str:
 
 def draw_audit_page(data: AuditRecord) -> str:
     """A self-contained page."""
-    verdicts = (element("p", str(row["verdict"])) for row in data["policies"])
-    command = format_command(
-        restore_command(data), f"Seed {data['seed']}. {describe_versions(data)}"
-    )
+    verdicts = (element("p", row.verdict) for row in data.policies)
+    command = format_command(restore_command(data), f"Seed {data.seed}. {describe_versions(data)}")
     parts = (
-        element("h1", str(data["sentence"])),
+        element("h1", data.sentence),
         format_note(describe_question(data)),
         format_section(_title_errors(data), _draw_policies(data)),
         _draw_errors_by_queries(data),
@@ -56,20 +54,20 @@ def draw_audit_page(data: AuditRecord) -> str:
 
 def _title_errors(data: AuditRecord) -> str:
     return (
-        f"Error of {data['error_of']} that an extractor reaches: left of the dashed line a policy"
+        f"Error of {data.error_of} that an extractor reaches: left of the dashed line a policy"
         " keeps little back"
     )
 
 
 def describe_policies(data: AuditRecord) -> Chart:
     """One row per policy: the errors that attempts behind it reached."""
-    rows = list(reversed(data["policies"]))
+    rows = list(reversed(data.policies))
     top = len(rows) - 0.5
     kept = [(PROTECTS, -0.5), (_MOST, -0.5), (_MOST, top), (PROTECTS, top)]
     return Chart(
         _title_errors(data),
         Axis("relative error, log scale", log=True, low=_LEAST, high=_MOST, ticks=_POWERS),
-        name_rows([str(row["policy"]) for row in rows]),
+        name_rows([row.policy for row in rows]),
         [line for k, row in enumerate(rows) for line in _trace_attempts(k, row)],
         [Level("", PROTECTS, upright=True)],
         areas=[Area(kept, "ours", 0.08)],
@@ -83,15 +81,15 @@ _POWERS = tuple((10.0**power, f"1e{power}" if power else "1") for power in range
 
 def _trace_attempts(k: int, row: PolicyRecord) -> Iterator[Line]:
     """The attempts behind one policy, the last one with its queries."""
-    known = [a for a in row["attempts"] if a["error"] is not None]
+    known = [(a, a.error) for a in row.attempts if a.error is not None]
     points = [
         Point(
-            min(max(a["error"], _LEAST), _MOST),
+            min(max(error, _LEAST), _MOST),
             k,
-            f"{a['queries']:,} queries: error {format_number(a['error'])}, {a['verdict']}",
-            label=f"{a['queries']:,} queries" if order == len(known) else "",
+            f"{a.queries:,} queries: error {format_number(error)}, {a.verdict}",
+            label=f"{a.queries:,} queries" if order == len(known) else "",
         )
-        for order, a in enumerate(known, start=1)
+        for order, (a, error) in enumerate(known, start=1)
     ]
     yield Line("", _judge_policy(row), points)
     # No model has no place on the axis: it stands at the end that protects.
@@ -100,22 +98,22 @@ def _trace_attempts(k: int, row: PolicyRecord) -> Iterator[Line]:
 
 
 def _judge_policy(row: PolicyRecord) -> str:
-    return "built" if row["protects"] else "ours"
+    return "built" if row.protects else "ours"
 
 
 def _draw_policies(data: AuditRecord) -> Markup:
     note = (
         "● the policy gives the weights away, ■ it keeps them back; the last attempt is named with"
-        f" its number of queries; ✕ no model; the shaded side keeps {data['error_of']} back"
+        f" its number of queries; ✕ no model; the shaded side keeps {data.error_of} back"
     )
     return frame_figure(draw_chart(describe_policies(data)), note, width="100%")
 
 
 def _draw_errors_by_queries(data: AuditRecord) -> Markup:
     """Every attempt as a mark of error against queries; several of one policy as a line."""
-    lines = [_trace_policy(row) for row in data["policies"]]
+    lines = [_trace_policy(row) for row in data.policies]
     x = Axis("queries of the attempt, verification apart", log=True)
-    y = Axis(f"relative error of {data['error_of']}", log=True)
+    y = Axis(f"relative error of {data.error_of}", log=True)
     level = Level("keeps it back above", PROTECTS)
     about = "error an extractor reaches against queries"
     svg = draw_chart(Chart(about, x, y, lines, [level]))
@@ -131,15 +129,15 @@ def _draw_errors_by_queries(data: AuditRecord) -> Markup:
 def _trace_policy(row: PolicyRecord) -> Line:
     points = [
         Point(
-            a["queries"] - a["verification"],
-            a["error"],
-            f"{row['policy']}: {a['queries']:,} queries, {a['error']:.0e}",
+            a.queries - a.verification,
+            a.error,
+            f"{row.policy}: {a.queries:,} queries, {a.error:.0e}",
         )
-        for a in row["attempts"]
-        if a["error"]
+        for a in row.attempts
+        if a.error
     ]
     # Single marks would crowd each other with names; hovering tells theirs.
-    name = row["policy"] if len(points) > 1 else ""
+    name = row.policy if len(points) > 1 else ""
     return Line(name, _judge_policy(row), points)
 
 
@@ -150,21 +148,21 @@ def _format_error(error: float | None) -> str:
 def _list_attempts(data: AuditRecord) -> Markup:
     rows = [
         (
-            row["policy"],
-            " ".join(f"{key} {value}" for key, value in attempt["options"].items()),
-            f"{attempt['queries']:,}",
-            _format_error(attempt["error"]),
-            _format_error(attempt["function_error"]),
-            str(attempt["verdict"]),
+            row.policy,
+            " ".join(f"{key} {value}" for key, value in attempt.options.items()),
+            f"{attempt.queries:,}",
+            _format_error(attempt.error),
+            _format_error(attempt.function_error),
+            attempt.verdict,
         )
-        for row in data["policies"]
-        for attempt in row["attempts"]
+        for row in data.policies
+        for attempt in row.attempts
     ]
     columns = (
         "policy",
         "attempt",
         "queries",
-        f"error of {data['error_of']}",
+        f"error of {data.error_of}",
         "error of answers",
         "verdict",
     )
@@ -172,9 +170,9 @@ def _list_attempts(data: AuditRecord) -> Markup:
 
 
 def _describe_cost(data: AuditRecord) -> Markup:
-    ball = f"the ball has radius {format_number(data['token_bound'])}"
+    ball = f"the ball has radius {format_number(data.token_bound)}"
     said = (
-        f"{data['queries']['total']:,} queries were asked of the target itself; policies were"
+        f"{data.queries.total:,} queries were asked of the target itself; policies were"
         f" applied here; {ball}."
     )
     return element("p", said)

@@ -46,46 +46,44 @@ def draw_bound_run(data: BoundRecord, directory: Path) -> str:
 
 def draw_bound_page(data: BoundRecord) -> str:
     """A self-contained page."""
-    verdict = str(data["verdict"])
+    verdict = data.verdict
     parts = (
         element("p", verdict.replace("_", " "), class_=f"verdict {_KINDS[verdict]}"),
-        element("h1", str(data["sentence"])),
+        element("h1", data.sentence),
         format_note(describe_question(data)),
-        element("p", str(data["reason"])) if data["reason"] else "",
+        element("p", data.reason) if data.reason else "",
         draw_plane(data),
         _list_inequalities(data),
-        draw_conversation(data.get("conversation")),
+        draw_conversation(data.conversation),
         _show_bound_command(data),
     )
-    return wrap_page(f"bound on {data['task']}", join_markup(*parts))
+    return wrap_page(f"bound on {data.task}", join_markup(*parts))
 
 
 def draw_plane(data: BoundRecord) -> Markup:
     """Sizes against bits on log scales: the provable limit, what was built and asked."""
     chart = describe_plane(data)
-    if chart is None:
+    if chart is None or data.plane is None:
         return Markup()
     figure = frame_figure(draw_chart(chart), caption_picture("Limits", _CAPTION), width="100%")
-    return format_section(f"What is known of {_AXES[data['plane']['axis']]} against bits", figure)
+    return format_section(f"What is known of {_AXES[data.plane.axis]} against bits", figure)
 
 
 def describe_plane(data: BoundRecord) -> Chart | None:
     """Sizes against bits; None where the bound is not about sizes."""
-    held = data.get("plane")
+    held = data.plane
     if held is None:
         return None
-    sure = [float(least) for _, least in held["lower"] if least is not None]
+    sure = [float(least) for _, least in held.lower if least is not None]
     # Twice the largest size: what is enough needs room to the right.
-    most = 2.0 * max([8.0, float(held["asked"][0]), *sure, *_list_known_sizes(held["enough"])])
-    lower = [
-        (float(bits), most if least is None else float(least)) for bits, least in held["lower"]
-    ]
+    most = 2.0 * max([8.0, held.asked[0] or 1.0, *sure, *_list_known_sizes(held.enough)])
+    lower = [(float(bits), most if least is None else float(least)) for bits, least in held.lower]
     return Chart(
-        str(data["sentence"]),
-        Axis(f"{_AXES[held['axis']]} (log scale)", log=True, base=2, low=1.0, high=most),
+        data.sentence,
+        Axis(f"{_AXES[held.axis]} (log scale)", log=True, base=2, low=1.0, high=most),
         Axis("bits p of a number (log scale)", log=True, base=2, low=1.0, high=_REAL, ticks=_BITS),
         [*_trace_lower_limit(lower, most), *_mark_sizes(held)],
-        areas=[*_shade_too_small(lower), *_shade_enough(held["enough"], most)],
+        areas=[*_shade_too_small(lower), *_shade_enough(held.enough, most)],
         width=720.0,
         height=300.0,
     )
@@ -142,8 +140,7 @@ def _place_bits(bits: float | None) -> float:
 
 
 def _mark_sizes(held: Plane) -> Iterator[Line]:
-    for kind, word in (("built", "enough"), ("ours", "asked")):
-        point = held[word]
+    for kind, word, point in (("built", "enough", held.enough), ("ours", "asked", held.asked)):
         if point is not None and point[0] is not None:
             about = f"{word}: {_describe_point(point)}"
             yield Line(about, kind, [Point(float(point[0]), _place_bits(point[1]), about)])
@@ -158,25 +155,25 @@ def _list_inequalities(data: BoundRecord) -> Markup:
     """Every inequality known for the task, with both sides, and what they assume."""
     rows = [
         (
-            one["name"],
-            one["formula"],
-            format_number(one["needed"]),
-            format_number(one["available"]),
+            one.name,
+            one.formula,
+            format_number(one.needed),
+            format_number(one.available),
             _judge_inequality(one),
-            one["growth"],
+            one.growth,
         )
-        for one in data["inequalities"]
+        for one in data.inequalities
     ]
     if not rows:
         nothing = element("p", "Nothing is provably too small here.")
         return format_section("No lower bound is known for this task", nothing)
     columns = ("inequality", "formula", "needed", "available", "", "growth in the source")
     # A theorem behind several inequalities is stated once.
-    claims = sorted({one["theorem"] for one in data["inequalities"]})
+    claims = sorted({one.theorem for one in data.inequalities})
     return format_section(
         "What a model must have",
         format_table(rows, columns, (2, 3)),
-        *_list_assumptions(data["assumptions"]),
+        *_list_assumptions(data.assumptions),
         *(element("p", element("b", one), f": {THEOREMS[one].statement}") for one in claims),
     )
 
@@ -188,9 +185,9 @@ def _list_assumptions(several: Sequence[str]) -> Iterator[Markup]:
 
 
 def _judge_inequality(one: InequalityRecord) -> str:
-    if not one["applies"]:
+    if not one.applies:
         return "does not apply"
-    return "violated" if one["violated"] else "satisfied"
+    return "violated" if one.violated else "satisfied"
 
 
 def _show_bound_command(data: BoundRecord) -> Markup:

@@ -27,6 +27,7 @@ from keyhole.drawing.html import (
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.shown_attention import Shown
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.record_parts import CertificateRecord
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.lab.runs.task_records import BuildRecord
 from keyhole.models.attention import SelfAttention
@@ -48,13 +49,13 @@ def draw_build_page(data: BuildRecord, directory: Path) -> str:
         directory: where model.safetensors and example.safetensors are.
     """
     parts = [
-        element("h1", str(data["sentence"])),
+        element("h1", data.sentence),
         format_note(describe_question(data)),
-        draw_attention_pictures(data["task"], directory),
+        draw_attention_pictures(data.task, directory),
         _draw_frontier(data),
     ]
-    if trip := data.get("round_trip"):
-        said = element("p", str(trip["sentence"]))
+    if trip := data.round_trip:
+        said = element("p", trip.sentence)
         parts.append(format_section("What its answers give away", said))
     parts += [_list_constructions(data), _show_build_certificate(data), _show_build_command(data)]
     return wrap_page("build", join_markup(*parts))
@@ -114,17 +115,17 @@ def _lower_scores(scores: Matrix) -> Matrix:
 
 def describe_frontier(data: BuildRecord) -> Chart:
     """Key width against bits on log scales: what was built, what is provably too small."""
-    points = data["frontier"]["points"]
-    limit = data["frontier"]["limit_bits"]
+    points = data.frontier.points
+    limit = data.frontier.limit_bits
     marks = [
         Line(
-            str(point["construction"]),
+            point.construction,
             "built",
             [
                 Point(
-                    point["embed"],
-                    point["bits"],
-                    f"{point['construction']}: m = {point['embed']}, p = {point['bits']}",
+                    point.embed,
+                    point.bits,
+                    f"{point.construction}: m = {point.embed}, p = {point.bits}",
                 )
             ],
         )
@@ -136,7 +137,7 @@ def describe_frontier(data: BuildRecord) -> Chart:
             f"; below the dashed line H (2m + v) p is less than {limit:.1f} bits, too few for any"
             " weights"
         )
-    most = 2.0 * max(point["bits"] for point in points)
+    most = 2.0 * max(point.bits for point in points)
     return Chart(
         said,
         Axis("key width m, log scale", log=True, base=2),
@@ -147,14 +148,13 @@ def describe_frontier(data: BuildRecord) -> Chart:
 
 def _trace_size_limit(data: BuildRecord, most: float) -> Iterator[Line]:
     """The line H (2m + v) p = limit: bits that any weights need."""
-    limit = data["frontier"]["limit_bits"]
-    if limit is None:
+    limit, size = data.frontier.limit_bits, data.size
+    if limit is None or size is None:
         return
-    size = data["size"]
-    widths = [point["embed"] for point in data["frontier"]["points"]]
+    widths = [point.embed for point in data.frontier.points]
     low, high = min(1.0, *widths), 2.0 * max(widths)
     steps = [low * (high / low) ** (k / 60) for k in range(61)]
-    line = [(m, limit / (size["heads"] * (2 * m + size["value_width"]))) for m in steps]
+    line = [(m, limit / (size.heads * (2 * m + size.value_width))) for m in steps]
     shown = [Point(m, p) for m, p in line if 1.0 <= p <= most]
     yield Line("", "limit", shown, marked=False)
 
@@ -169,66 +169,64 @@ def _draw_frontier(data: BuildRecord) -> Markup:
 
 def title_frontier(data: BuildRecord) -> str:
     """The smallest size that is known, in words."""
-    best = data["frontier"]["points"][0]
-    return f"The smallest known: m = {best['embed']}, p = {best['bits']}"
+    best = data.frontier.points[0]
+    return f"The smallest known: m = {best.embed}, p = {best.bits}"
 
 
-def describe_margins(data: BuildRecord) -> Chart:
-    """Every inequality of the certificate: how much of its limit was used."""
-    held = data["certificate"]
-    checks = [
-        c
-        for part in ("conclusion", "assumptions")
-        for c in reversed(held[part])
+def describe_margins(held: CertificateRecord) -> Chart:
+    """Every inequality of a certificate: how much of its limit was used."""
+    used = [
+        (c.name, abs((c.measured or 0.0) / c.limit))
+        for part in (held.conclusion, held.assumptions)
+        for c in reversed(part)
         # A limit of zero or of infinity has no share that was used.
-        if 0 < (c["limit"] or 0) < 1e300
+        if c.limit and 0 < c.limit < 1e300
     ]
-    shares = [abs((c["measured"] or 0.0) / c["limit"]) for c in checks]
+    shares = [share for _, share in used]
     # Four decades at most: an inequality that is nearly unused is as good as unused.
     low = 10.0 ** math.floor(math.log10(max(1e-4, min([0.1, *(s for s in shares if s)]))))
     return Chart(
         "measured over its limit",
         Axis("measured over its limit; the dashed line is the limit", log=True, low=low, high=3.0),
-        name_rows([str(c["name"]) for c in checks]),
+        name_rows([name for name, _ in used]),
         levels=[Level("", 1.0, upright=True)],
         bars=[
             Bar(k, low, max(share, low), "built", 0.6, format_number(share))
             for k, share in enumerate(shares)
         ],
         width=400.0,
-        height=28.0 * len(checks),
+        height=28.0 * len(used),
     )
 
 
 def _list_constructions(data: BuildRecord) -> Markup:
-    rows = [
-        (p["construction"], f"m = {p['embed']}, p = {p['bits']}")
-        for p in data["frontier"]["points"]
-    ]
-    rows += list(data["refused"].items())
+    rows = [(p.construction, f"m = {p.embed}, p = {p.bits}") for p in data.frontier.points]
+    rows += list(data.refused.items())
     return format_section(
         "Every construction that was tried", format_table(rows, ("construction", "what came of it"))
     )
 
 
 def _show_build_certificate(data: BuildRecord) -> Markup:
-    held = data["certificate"]
-    parts = (("assumption", "assumptions"), ("conclusion", "conclusion"))
+    held = data.certificate
+    if held is None:
+        return Markup()
+    parts = (("assumption", held.assumptions), ("conclusion", held.conclusion))
     rows = [
         (
-            c["name"],
+            c.name,
             kind,
-            format_number(c["measured"]),
-            format_number(c["limit"]),
-            "holds" if c["holds"] else "fails",
+            format_number(c.measured),
+            format_number(c.limit),
+            "holds" if c.holds else "fails",
         )
         for kind, part in parts
-        for c in held[part]
+        for c in part
     ]
     columns = ("measured", "part", "is", "at most", "")
-    statement = element("p", THEOREMS[held["theorem"]].statement)
-    sampled = f", sampled ({held['sampled']})" if held.get("sampled") else ""
-    title = f"Certificate {held['theorem']}: {held['outcome'].lower()}{sampled}"
+    statement = element("p", THEOREMS[held.theorem].statement)
+    sampled = f", sampled ({held.sampled})" if held.sampled else ""
+    title = f"Certificate {held.theorem}: {held.outcome.lower()}{sampled}"
     return format_section(title, statement, format_table(rows, columns, (2, 3)))
 
 

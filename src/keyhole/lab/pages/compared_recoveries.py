@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -20,15 +19,12 @@ from keyhole.drawing.html import (
     join_pictures,
 )
 from keyhole.drawing.svg import draw_chart
-from keyhole.lab.pages.compared_runs import (
-    RECOVERIES,
-    Named,
-    make_point,
-    select_kinds,
-    shorten_name,
-)
+from keyhole.lab.pages.compared_runs import Named, select_records, shorten_name
+from keyhole.lab.pages.parts.error_curves import list_curve
 from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
+from keyhole.lab.runs.records import Envelope
+from keyhole.lab.runs.recovery_records import AuditRecord, RecoveryRecord
 from keyhole.lab.runs.rows import count_fewest_queries, count_learning_queries
 from keyhole.models import Head, load
 
@@ -38,7 +34,7 @@ _MAPS = 12  # matrices that are drawn
 
 def draw_query_costs(named: Named) -> Markup:
     """One bar per recovery, its limit across it, on one scale."""
-    found = select_kinds(named, *RECOVERIES)
+    found = select_records(named, RecoveryRecord)
     if not found:
         return Markup()
     cost = [
@@ -101,7 +97,7 @@ def draw_run_errors(named: Named) -> Markup:
     lines = [
         line
         for name, run in named
-        for line in guard_drawing(run, list[Line], _trace_run_errors(name, run))
+        for line in guard_drawing(run, list[Line], _trace_run_errors(name, run.data))
     ]
     about = "error against queries, one mark per run or attempt"
     x, y = Axis("queries, verification apart", log=True), Axis("relative error", log=True)
@@ -117,46 +113,39 @@ def draw_run_errors(named: Named) -> Markup:
     return format_section("Error against queries", svg, format_note(note))
 
 
-def _trace_run_errors(name: str, run: SavedRun[Any]) -> Iterator[Line]:
-    if run.kind in RECOVERIES and (fresh := run.data.get("fresh_error")) and fresh.get("relative"):
-        count = count_learning_queries(run.data)
-        error = float(fresh["relative"])
+def _trace_run_errors(name: str, data: Envelope) -> Iterator[Line]:
+    if isinstance(data, RecoveryRecord) and (fresh := data.fresh_error) and fresh.relative:
+        count = count_learning_queries(data)
+        error = fresh.relative
         said = f"{name}: {count:,} queries, error {format_number(error)}"
         yield Line(
             shorten_name(name),
-            "ours" if has_verified_model(run.data) else "bad",
+            "ours" if has_verified_model(data) else "bad",
             [Point(count, error, said)],
         )
-    # Only a tour knows the truth, and so the error on the way.
-    if run.kind == "demo" and (curve := run.data.get("curve")):
+    if isinstance(data, RecoveryRecord) and (curve := list_curve(data)):
         points = [
-            make_point(c["queries"], c["error"], f"{name}: {c['queries']:,} queries")
-            for c in curve
-            if c["error"]
+            Point(c.queries, c.error, f"{name}: {c.queries:,} queries") for c in curve if c.error
         ]
         yield Line(shorten_name(name), "ours", points)
-    if run.kind == "audit":
-        tried = [
-            (row["policy"], a)
-            for row in run.data["policies"]
-            for a in row["attempts"]
-            if a["error"]
-        ]
+    if isinstance(data, AuditRecord):
         points = [
-            make_point(
-                a["queries"] - a["verification"],
-                a["error"],
-                f"{name}, {policy}: {format_number(a['error'])}",
+            Point(
+                a.queries - a.verification,
+                a.error,
+                f"{name}, {row.policy}: {format_number(a.error)}",
             )
-            for policy, a in tried
+            for row in data.policies
+            for a in row.attempts
+            if a.error
         ]
         yield Line(shorten_name(name), "peer", points, joined=False)
 
 
-def _load_scores(run: SavedRun[Any]) -> Matrix | None:
+def _load_scores(run: SavedRun[RecoveryRecord]) -> Matrix | None:
     """The score matrix of a run's single head, where it has one."""
     path = run.directory / "model.safetensors"
-    if run.kind not in RECOVERIES or run.data.get("model") is None or not path.is_file():
+    if run.data.model is None or not path.is_file():
         return None
     model = load(path)
     return np.asarray(model.W, dtype=np.float64) if isinstance(model, Head) else None
@@ -165,7 +154,9 @@ def _load_scores(run: SavedRun[Any]) -> Matrix | None:
 def draw_score_matrices(named: Named) -> Markup:
     """Score matrices on one scale; those of one shape also as differences."""
     found = [
-        (name, W) for name, run in named if (W := guard_drawing(run, _load_scores, run)) is not None
+        (name, W)
+        for name, run in select_records(named, RecoveryRecord)
+        if (W := guard_drawing(run, _load_scores, run)) is not None
     ][:_MAPS]
     # One matrix alone is on its own page.
     if len(found) < 2:

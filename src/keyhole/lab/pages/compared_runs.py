@@ -1,18 +1,18 @@
-"""Runs beside each other: a name for each, those of one kind, and marks from their records."""
+"""Runs beside each other: a name for each, and those of one kind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
-from keyhole.drawing.describing import Point
 from keyhole.lab.runs.reading import SavedRun
+from keyhole.lab.runs.records import Envelope
 
-RECOVERIES = ("learn", "demo")
-Named = list[tuple[str, SavedRun[Any]]]
+Named = list[tuple[str, SavedRun[Envelope]]]
+R = TypeVar("R", bound=Envelope)
 
 
-def name_runs(runs: Sequence[SavedRun[Any]]) -> list[str]:
+def name_runs(runs: Sequence[SavedRun[Envelope]]) -> list[str]:
     """A name for each run that no other has."""
     # Full paths only where names are alike: they are long.
     short = [run.name for run in runs]
@@ -22,16 +22,15 @@ def name_runs(runs: Sequence[SavedRun[Any]]) -> list[str]:
     ]
 
 
-def select_kinds(named: Named, *kinds: str) -> Named:
-    """The runs of some kinds."""
-    return [(name, run) for name, run in named if run.kind in kinds]
+def select_records(named: Named, kind: type[R]) -> list[tuple[str, SavedRun[R]]]:
+    """The runs whose record is of one kind."""
+    return [
+        (name, SavedRun(run.directory, run.data))
+        for name, run in named
+        if isinstance(run.data, kind)
+    ]
 
 
 def shorten_name(name: str) -> str:
     """A name that leaves room for a picture; hovering says it in full."""
     return name if len(name) <= 32 else f"{name[:29]}..."
-
-
-def make_point(x: Any, y: Any, said: str) -> Point:
-    """A mark from two values of a record, which must be numbers."""
-    return Point(float(x), float(y), said)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from keyhole.drawing.describing import Axis, Chart, Line, Point
 from keyhole.drawing.html import (
@@ -23,32 +22,31 @@ from keyhole.lab.pages.compared_recoveries import (
     draw_run_errors,
     draw_score_matrices,
 )
-from keyhole.lab.pages.compared_runs import (
-    RECOVERIES,
-    Named,
-    make_point,
-    name_runs,
-    select_kinds,
-    shorten_name,
-)
+from keyhole.lab.pages.compared_runs import Named, name_runs, select_records, shorten_name
 from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.pages.record_page import list_record_fields
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.other_records import OtherRecord, SweepRecord
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
-from keyhole.lab.runs.records import Envelope
-from keyhole.lab.runs.recovery_records import PolicyRecord
+from keyhole.lab.runs.records import Envelope, RunRecord
+from keyhole.lab.runs.recovery_records import (
+    AuditRecord,
+    PolicyRecord,
+    RecoveryRecord,
+    TwinsRecord,
+)
 from keyhole.lab.runs.rows import describe_measured
 from keyhole.lab.runs.summaries import (
     describe_question,
     describe_versions,
     restore_command,
 )
-from keyhole.lab.runs.task_records import AskedSizes, BuiltSize
+from keyhole.lab.runs.task_records import AttackRecord, BoundRecord, BuildRecord, TrainRecord
 
 _BAD = ("CLASS_REFUTED", "TOO_SMALL", "DOES_NOT_FIT")
 
 
-def draw_comparison_page(runs: Sequence[SavedRun[Any]]) -> str:
+def draw_comparison_page(runs: Sequence[SavedRun[Envelope]]) -> str:
     """A self-contained page."""
     named = list(zip(name_runs(runs), runs, strict=True))
     parts = (
@@ -68,8 +66,8 @@ def draw_comparison_page(runs: Sequence[SavedRun[Any]]) -> str:
     return wrap_page("runs compared", join_markup(title, *(part(named) for part in parts)))
 
 
-def _title_comparison(runs: Sequence[SavedRun[Any]]) -> str:
-    recovered = [run for run in runs if run.kind in RECOVERIES]
+def _title_comparison(runs: Sequence[SavedRun[Envelope]]) -> str:
+    recovered = [run for run in runs if isinstance(run.data, RecoveryRecord)]
     good = sum(has_verified_model(run.data) for run in recovered)
     said = f"{good} of {len(recovered)} recoveries can be relied on"
     if not recovered:
@@ -84,23 +82,30 @@ def _draw_overview(named: Named) -> Markup:
     )
 
 
-def _format_overview_entry(name: str, run: SavedRun[Any]) -> Markup:
+def _format_overview_entry(name: str, run: SavedRun[Envelope]) -> Markup:
     data = run.data
-    verdict = str(data.get("verdict") or data.get("status") or "")
+    verdict = _judge_record(data)
     style = "bad" if verdict in _BAD else "limit"
     if has_verified_model(data) or verdict in ("ENOUGH", "BUILT"):
         style = "ours"
     judged = (", ", element("span", verdict, class_=style)) if verdict else ()
-    said = f": {data.get('sentence') or ''} "
+    said = f": {data.sentence} "
     question = element("span", describe_question(data), class_="limit")
     return element("p", element("b", name), f", {run.kind}", *judged, said, question)
 
 
+def _judge_record(data: Envelope) -> str:
+    """The verdict of a record, or its status; nothing where it has neither."""
+    if isinstance(data, RecoveryRecord | BoundRecord):
+        return data.verdict
+    return data.status if isinstance(data, BuildRecord | AttackRecord) else ""
+
+
 def _draw_run_sizes(named: Named) -> Markup:
     """Key width against bits: what was built, and what was asked for."""
-    found = select_kinds(named, "build", "bound")
+    found = [(name, run) for name, run in named if isinstance(run.data, BuildRecord | BoundRecord)]
     lines = [
-        line for name, run in found for line in guard_drawing(run, _trace_run_sizes, name, run)
+        line for name, run in found for line in guard_drawing(run, _trace_run_sizes, name, run.data)
     ]
     x, y = Axis("key width m", log=True), Axis("bits p of a number", log=True)
     svg = draw_chart(Chart("sizes of the runs", x, y, lines))
@@ -108,7 +113,7 @@ def _draw_run_sizes(named: Named) -> Markup:
         "Squares were built and checked; asked sizes are blue where they are enough, crosses where"
         " too small."
     )
-    rows = [(name, str(run.data.get("sentence"))) for name, run in found]
+    rows = [(name, run.data.sentence) for name, run in found]
     if not rows:
         return Markup()
     table = make_scrollable(format_table(rows, ("run", "finding")), "sizes")
@@ -116,11 +121,12 @@ def _draw_run_sizes(named: Named) -> Markup:
     return format_section("Sizes that were built or asked for", *picture, table)
 
 
-def _trace_run_sizes(name: str, run: SavedRun[Any]) -> list[Line]:
-    built = run.kind == "build"
-    size: BuiltSize | AskedSizes | None = run.data["size" if built else "sizes"]
-    said = run.data["construction" if built else "verdict"]
-    kind = "built" if built else {"TOO_SMALL": "bad", "ENOUGH": "ours"}.get(str(said), "limit")
+def _trace_run_sizes(name: str, data: BuildRecord | BoundRecord) -> list[Line]:
+    if isinstance(data, BuildRecord):
+        size, said, kind = data.size, data.construction, "built"
+    else:
+        size, said = data.sizes, data.verdict
+        kind = {"TOO_SMALL": "bad", "ENOUGH": "ours"}.get(said, "limit")
     # Real numbers, or networks without attention, have no place on the plane.
     if size is None or not (size.embed and size.bits):
         return []
@@ -128,7 +134,7 @@ def _trace_run_sizes(name: str, run: SavedRun[Any]) -> list[Line]:
         Line(
             shorten_name(name),
             kind,
-            [Point(float(size.embed), float(size.bits), f"{name}: {said}")],
+            [Point(size.embed, size.bits, f"{name}: {said}")],
         )
     ]
 
@@ -137,7 +143,7 @@ def _compare_audits(named: Named) -> Markup:
     """Errors by policy, a column per audit."""
     tried = {
         name: guard_drawing(run, _list_policy_errors, run.data)
-        for name, run in select_kinds(named, "audit")
+        for name, run in select_records(named, AuditRecord)
     }
     if not tried:
         return Markup()
@@ -152,20 +158,20 @@ def _compare_audits(named: Named) -> Markup:
     )
 
 
-def _list_policy_errors(data: Envelope) -> dict[str, str]:
-    return {str(row["policy"]): _format_reached_error(row) for row in data["policies"]}
+def _list_policy_errors(data: AuditRecord) -> dict[str, str]:
+    return {row.policy: _format_reached_error(row) for row in data.policies}
 
 
 def _format_reached_error(row: PolicyRecord) -> str:
-    error = row["attempts"][-1]["error"]
+    error = row.attempts[-1].error
     said = "no model" if error is None else format_number(error)
-    return f"{said}, protects" if row["protects"] else said
+    return f"{said}, protects" if row.protects else said
 
 
 def _compare_twins(named: Named) -> Markup:
     rows = [
         row
-        for name, run in select_kinds(named, "twins")
+        for name, run in select_records(named, TwinsRecord)
         for row in guard_drawing(run, _list_run_twins, name, run.data)
     ]
     columns = ("run", "twin", "parameters differ by", "answers differ by")
@@ -173,21 +179,21 @@ def _compare_twins(named: Named) -> Markup:
     return format_section("Other parameters with the same answers", body) if rows else Markup()
 
 
-def _list_run_twins(name: str, data: Envelope) -> list[tuple[str, ...]]:
+def _list_run_twins(name: str, data: TwinsRecord) -> list[tuple[str, ...]]:
     return [
         (
             name,
-            str(row["symmetry"]).lower(),
-            format_number(row["parameters_differ"]),
-            format_number(row["answers_differ"]),
+            row.symmetry.lower(),
+            format_number(row.parameters_differ),
+            format_number(row.answers_differ),
         )
-        for row in data["twins"]
+        for row in data.twins
     ]
 
 
 def _compare_trainings(named: Named) -> Markup:
     """Median errors during training, and what simple predictors reach."""
-    found = select_kinds(named, "train")
+    found = select_records(named, TrainRecord)
     lines = [guard_drawing(run, _trace_training, name, run.data) for name, run in found]
     x, y = Axis("step of training"), Axis("error, median over seeds", log=True)
     svg = draw_chart(Chart("learning curves", x, y, lines))
@@ -204,25 +210,24 @@ def _compare_trainings(named: Named) -> Markup:
     return format_section("What training reached", *picture, make_scrollable(table, "trainings"))
 
 
-def _trace_training(name: str, data: Envelope) -> Line:
-    steps, errors = data["curve"]["steps"], data["curve"]["median"]
+def _trace_training(name: str, data: TrainRecord) -> Line:
+    steps, errors = data.curve.steps, data.curve.median
     marks = [(step, error) for step, error in zip(steps, errors, strict=False) if error]
-    points = [make_point(step, error, f"{name}, step {step:,}") for step, error in marks]
+    points = [Point(step, error, f"{name}, step {step:,}") for step, error in marks]
     return Line(shorten_name(name), "ours", points)
 
 
-def _list_training_errors(name: str, data: Envelope) -> list[tuple[str, ...]]:
+def _list_training_errors(name: str, data: TrainRecord) -> list[tuple[str, ...]]:
     simple = [
-        (name, str(line).replace("_", " "), format_number(value))
-        for line, value in data["lines"].items()
+        (name, line.replace("_", " "), format_number(value)) for line, value in data.lines.items()
     ]
-    return [(name, str(data["model_name"]), format_number(data["error"]["median"])), *simple]
+    return [(name, data.model_name, format_number(data.error.median)), *simple]
 
 
 def _compare_expectations(named: Named) -> Markup:
     rows = [
         row
-        for name, run in select_kinds(named, "sweep")
+        for name, run in select_records(named, SweepRecord)
         for row in guard_drawing(run, _list_run_landings, name, run.data)
     ]
     body = make_scrollable(
@@ -231,15 +236,15 @@ def _compare_expectations(named: Named) -> Markup:
     return format_section("Where sweeps should land", body) if rows else Markup()
 
 
-def _list_run_landings(name: str, data: Envelope) -> list[tuple[str, ...]]:
+def _list_run_landings(name: str, data: SweepRecord) -> list[tuple[str, ...]]:
     return [
         (
             name,
-            "met" if one["met"] else "missed",
-            str(one["sentence"]),
-            describe_measured(one["measured"]),
+            "met" if one.met else "missed",
+            one.sentence,
+            describe_measured(one.measured),
         )
-        for one in data["expectations"]
+        for one in data.expectations
     ]
 
 
@@ -247,7 +252,7 @@ def _show_other_records(named: Named) -> Markup:
     return join_markup(
         *(
             format_section(f"{name}: what its record says", list_record_fields(run.data))
-            for name, run in select_kinds(named, "other")
+            for name, run in select_records(named, OtherRecord)
         )
     )
 
@@ -262,13 +267,13 @@ def _list_commands(named: Named) -> Markup:
     )
 
 
-def _format_command_row(name: str, run: SavedRun[Any]) -> tuple[str, ...]:
-    spent = run.data.get("seconds")
-    took = format_seconds(float(spent["total"])) if spent else ""
+def _format_command_row(name: str, run: SavedRun[Envelope]) -> tuple[str, ...]:
+    spent = run.data.seconds if isinstance(run.data, RunRecord) else None
+    took = format_seconds(spent.total) if spent else ""
     return (
         name,
         restore_command(run.data),
-        str(run.data.get("seed", "")),
+        "" if run.data.seed is None else str(run.data.seed),
         took,
         describe_versions(run.data),
     )

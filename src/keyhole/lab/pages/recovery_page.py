@@ -22,7 +22,7 @@ from keyhole.drawing.html import (
     join_markup,
 )
 from keyhole.drawing.svg import draw_chart
-from keyhole.lab.pages.parts.error_curves import draw_error_curve
+from keyhole.lab.pages.parts.error_curves import draw_error_curve, list_curve
 from keyhole.lab.pages.parts.head_switches import draw_heads_against_truth
 from keyhole.lab.pages.parts.portraits import draw_portrait
 from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
@@ -68,7 +68,7 @@ def draw_recovery_page(data: RecoveryRecord, directory: Path) -> str:
         format_section("The run", format_table([*list_recovery_rows(data)])),
         _show_recovery_command(data),
     )
-    return wrap_page(str(data["verdict"]), join_markup(*parts))
+    return wrap_page(data.verdict, join_markup(*parts))
 
 
 def _draw_tour(data: RecoveryRecord, directory: Path) -> Markup:
@@ -82,8 +82,8 @@ def _draw_tour(data: RecoveryRecord, directory: Path) -> Markup:
 
 
 def _draw_verdict(data: RecoveryRecord) -> Markup:
-    name = str(data.get("verdict"))
-    failed = name == "CLASS_REFUTED" or data.get("status") in ("BAD_ANSWER", "TARGET_FAILED")
+    name = data.verdict
+    failed = name == "CLASS_REFUTED" or data.status in ("BAD_ANSWER", "TARGET_FAILED")
     style, mark = ("ours", "●") if has_verified_model(data) else ("limit", "○")
     if failed:
         style, mark = ("bad", "✕")
@@ -91,16 +91,16 @@ def _draw_verdict(data: RecoveryRecord) -> Markup:
         "p", element("span", mark, aria_hidden="true"), f" {name}", class_=f"verdict {style}"
     )
     question = summaries.describe_question(data)
-    return join_markup(badge, element("h1", str(data["sentence"])), format_note(question))
+    return join_markup(badge, element("h1", data.sentence), format_note(question))
 
 
 def _show_counterexample(data: RecoveryRecord) -> Markup:
     """The refuting sequence: both answers, with enough digits to tell them apart."""
-    case = data.get("counterexample")
+    case = data.counterexample
     if case is None:
         return Markup()
     answer, predicted = (
-        np.ravel(np.asarray(case[k], dtype=np.float64)) for k in ("answer", "predicted")
+        np.ravel(np.asarray(part, dtype=np.float64)) for part in (case.answer, case.predicted)
     )
     # Of many outputs those that differ most are the evidence.
     order = np.argsort(-np.abs(answer - predicted), kind="stable")[:_OUTPUTS]
@@ -114,8 +114,8 @@ def _show_counterexample(data: RecoveryRecord) -> Markup:
         f" it.{note}"
     )
     title = (
-        f"On a sequence of length {len(case['tokens'])} target and model differ by"
-        f" {format_number(case['gap'])}"
+        f"On a sequence of length {len(case.tokens)} target and model differ by"
+        f" {format_number(case.gap)}"
     )
     return format_section(title, answers, element("p", where))
 
@@ -130,31 +130,31 @@ def _format_apart(a: float, b: float) -> tuple[str, str, str]:
 
 
 def _show_recovery_certificate(data: RecoveryRecord) -> Markup:
-    held = data.get("certificate")
+    held = data.certificate
     if held is None:
         return Markup()
     rows = [
         (
-            f"{part}: {c['name']}",
-            format_number(c["measured"]),
-            format_number(c["limit"]),
-            "holds" if c["holds"] else "fails",
+            f"{part}: {c.name}",
+            format_number(c.measured),
+            format_number(c.limit),
+            "holds" if c.holds else "fails",
         )
-        for part, key in (("assumed", "assumptions"), ("concluded", "conclusion"))
-        for c in held[key]
+        for part, checks in (("assumed", held.assumptions), ("concluded", held.conclusion))
+        for c in checks
     ]
-    theorem = THEOREMS.get(held["theorem"])
-    outcome = Outcome[held["outcome"]]
+    theorem = THEOREMS.get(held.theorem)
+    outcome = Outcome[held.outcome]
     said = "" if theorem is None else element("p", theorem.statement)
     table = format_table(rows, ("inequality", "measured", "at most", ""), (1, 2))
     return format_section(
-        f"Certificate {held['theorem']}: {outcome.name.lower()}. {outcome.value}", said, table
+        f"Certificate {held.theorem}: {outcome.name.lower()}. {outcome.value}", said, table
     )
 
 
 def _show_recovery_command(data: RecoveryRecord) -> Markup:
     # Older records do not hold the budget that stopped them.
-    lost = data.get("status") in ("BUDGET_SPENT", "UNCHECKED") and data.get("budget") is None
+    lost = data.status in ("BUDGET_SPENT", "UNCHECKED") and data.budget is None
     note = "This run had a budget; add the same --budget. " if lost else ""
     return format_section(
         "How to reproduce",
@@ -191,17 +191,15 @@ def describe_query_phases(data: RecoveryRecord) -> Chart:
 
 def _split_phases(data: RecoveryRecord) -> tuple[dict[str, int], int]:
     """Queries to learn by phase, and those to verify."""
-    phases: dict[str, int] = dict(data["queries"].get("by_phase") or {})
+    phases: dict[str, int] = dict(data.queries.by_phase or {})
     # Verification is not needed to know the weights: the limit is for learning alone.
     verify = phases.pop("verify", 0)
     return phases, verify
 
 
 def _draw_query_phases(data: RecoveryRecord) -> Markup:
-    if not data["queries"].get("by_phase"):
-        return format_section(
-            f"{data['queries']['total']:,} queries were asked before the run stopped"
-        )
+    if not data.queries.by_phase:
+        return format_section(f"{data.queries.total:,} queries were asked before the run stopped")
     phases, verify = _split_phases(data)
     rows = [
         (name, f"{count:,}", _PHASES.get(name, ""))
@@ -209,17 +207,17 @@ def _draw_query_phases(data: RecoveryRecord) -> Markup:
     ]
     chart = describe_query_phases(data)
     table = format_table(rows, ("phase", "queries", "what for"), (1,))
-    unseen = data.get("curve") or count_fewest_queries(data) is None
+    unseen = list_curve(data) or count_fewest_queries(data) is None
     note = "" if unseen else format_note(_UNSEEN)
     return format_section(chart.about, draw_chart(chart), table, note)
 
 
 def _title_queries(data: RecoveryRecord, asked: int, verify: int, limit: int | None) -> str:
-    if has_verified_model(data) and None not in (limit, data.get("rank")):
-        shape = f"a {data['width']} x {data['width']} head of rank {data['rank']}"
+    if has_verified_model(data) and None not in (limit, data.rank):
+        shape = f"a {data.width} x {data.width} head of rank {data.rank}"
         # The rank of several heads is not that of one matrix.
-        if (data.get("heads") or 1) > 1:
-            shape = f"{data['heads']:,} heads of width {data['width']:,}"
+        if (data.heads or 1) > 1:
+            shape = f"{data.heads:,} heads of width {data.width:,}"
         return (
             f"{asked:,} queries recover {shape}; the limit is {limit:,}. {verify:,} more verify it"
         )

@@ -35,67 +35,64 @@ Grouped = dict[str, dict[float, list[float]]]
 def draw_sweep_run(data: SweepRecord, directory: Path) -> str:
     """The page of a finished sweep, from its record and the store beside it."""
     rows = tabulate_rows(read_rows(directory / "store.sqlite"))
-    return draw_sweep_page(data, rows, data.get("figure"))
+    return draw_sweep_page(data, rows, data.figure)
 
 
 def draw_sweep_page(data: SweepRecord, rows: Table, figure: Figure | None) -> str:
     """The page, from the record of a sweep and its rows."""
     head = (
-        element("p", str(data["name"]), class_="verdict"),
-        element("h1", str(data["sentence"])),
-        element("p", str(data["about"])) if data["about"] else "",
+        element("p", data.name, class_="verdict"),
+        element("h1", data.sentence),
+        element("p", data.about) if data.about else "",
     )
     parts = [*head, _draw_figure(rows, figure), _list_expectations(data), _list_failures(data)]
     made = f"Seeds are fields of the jobs, in the file. {describe_versions(data)}".strip()
     command = format_command(restore_command(data), made)
-    return wrap_page(
-        str(data["name"]), join_markup(*parts, format_section("How to run it again", command))
-    )
+    return wrap_page(data.name, join_markup(*parts, format_section("How to run it again", command)))
 
 
 def _draw_figure(rows: Table, figure: Figure | None) -> Markup:
     if figure is None:
         return Markup()
-    draw = draw_sweep_map if figure.get("kind") == "map" else _draw_sweep_chart
-    return format_section(str(figure.get("title", "What came")), draw(rows, figure))
+    draw = draw_sweep_map if figure.kind == "map" else _draw_sweep_chart
+    return format_section(figure.title or "What came", draw(rows, figure))
 
 
 def _list_expectations(data: SweepRecord) -> Markup:
     rows = [
-        ("met" if one["met"] else "missed", one["sentence"], describe_measured(one["measured"]))
-        for one in data["expectations"]
+        ("met" if one.met else "missed", one.sentence, describe_measured(one.measured))
+        for one in data.expectations
     ]
     table = format_table(rows, ("", "expected", "measured"), (2,))
     return format_section("Where it should land", table) if rows else Markup()
 
 
 def _list_failures(data: SweepRecord) -> Markup:
-    rows = [(one["key"], one["reason"]) for one in data["failures"]]
+    rows = [(one.key, one.reason or "") for one in data.failures]
     table = format_table(rows, ("job", "reason"))
     return format_section("What failed", table) if rows else Markup()
 
 
 def describe_sweep(rows: Table, figure: Figure) -> Chart | None:
     """The picture a sweep asks for, lines or a map; None where no row has its columns."""
-    if figure.get("kind") == "map":
+    if figure.kind == "map":
         return describe_sweep_map(rows, figure)
     series = group_values(rows, figure)
     # Known lines alone would make a picture too, but one without any result.
     if not series:
         return None
-    log = figure.get("log", "")
-    levels = []
-    if "limit" in figure:
-        levels = [Level(str(figure.get("limit_name", "limit")), float(figure["limit"]))]
+    levels: list[Level] = []
+    if figure.limit is not None:
+        levels.append(Level(figure.limit_name or "limit", figure.limit))
     lines = [
-        _trace_series(name, values, k, "y" in log)
+        _trace_series(name, values, k, "y" in figure.log)
         for k, (name, values) in enumerate(series.items())
     ]
     caption = "Marks are medians; bars reach from the least to the largest value."
     return Chart(
-        str(figure.get("caption", caption)),
-        Axis(str(figure.get("x_name", figure["x"])), "x" in log),
-        Axis(str(figure.get("y_name", figure["y"])), "y" in log),
+        figure.caption or caption,
+        Axis(figure.x_name or figure.x, "x" in figure.log),
+        Axis(figure.y_name or figure.y, "y" in figure.log),
         [*trace_known_lines(rows, figure), *lines],
         levels,
     )
@@ -114,7 +111,7 @@ def group_values(rows: Table, figure: Figure) -> Grouped:
     """Values of y by series and x."""
     found: Grouped = {}
     for row in rows:
-        for x, y in pair_values(row.get(figure["x"]), row.get(figure["y"])):
+        for x, y in pair_values(row.get(figure.x), row.get(figure.y)):
             found.setdefault(_name_series(row, figure), {}).setdefault(x, []).append(y)
     # Rows come in the order of keys, which is that of hashes.
     return {name: dict(sorted(values.items())) for name, values in sorted(found.items())}
@@ -143,9 +140,8 @@ def _is_finite_number(value: Any) -> bool:
 
 def trace_known_lines(rows: Table, figure: Figure) -> list[Line]:
     """What is known beforehand, by name: medians of a column over x, over all series, dashed."""
-    columns: Mapping[str, str] = figure.get("lines", {})
     lines: list[Line] = []
-    for name, column in columns.items():
+    for name, column in figure.lines.items():
         # What is known beforehand does not depend on the series.
         found = group_values(rows, Figure(x=figure.x, y=column)).get("", {})
         points = [
@@ -158,8 +154,8 @@ def trace_known_lines(rows: Table, figure: Figure) -> list[Line]:
 
 def _name_series(row: Row, figure: Figure) -> str:
     """What a row's series is called."""
-    name = str(row.get(figure["series"])) if "series" in figure else ""
-    return str(figure.get("series_names", {}).get(name, name))
+    name = "" if figure.series is None else str(row.get(figure.series))
+    return figure.series_names.get(name, name)
 
 
 def _trace_series(name: str, values: Mapping[float, list[float]], k: int, log: bool) -> Line:
@@ -189,8 +185,8 @@ def _tabulate_series(series: Grouped, figure: Figure) -> Markup:
         for x, ys in values.items()
     ]
     names = (
-        figure.get("series", ""),
-        figure.get("x_name", figure["x"]),
+        figure.series or "",
+        figure.x_name or figure.x,
         "runs",
         "median",
         "least",

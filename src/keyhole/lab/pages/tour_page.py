@@ -24,20 +24,19 @@ from keyhole.drawing.log_marks import describe_log_marks
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages import bound_page, build_page, twins_page
 from keyhole.lab.pages.parts.conversations import draw_conversation
+from keyhole.lab.pages.parts.head_switches import load_both_models
 from keyhole.lab.runs.reading import SavedRun, read_run
 from keyhole.lab.runs.recovery_records import DemoRecord, Stop
-from keyhole.models import AbsAffine, ReluNet, load
+from keyhole.models import AbsAffine, ReluNet
 
 Stops = Sequence[Stop]
 
 
 def draw_stops(data: DemoRecord, directory: Path) -> Markup:
     """Sections for every stop; a stop whose files are gone keeps its sentence."""
-    every: Stops = data["stops"]
+    every: Stops = data.stops
     runs = [
-        read_run(str(directory / str(stop["run"])))
-        for stop in every
-        if _has_record(stop, directory)
+        read_run(str(directory / str(stop.run))) for stop in every if _has_record(stop, directory)
     ]
     return join_markup(
         _list_stops(every),
@@ -48,36 +47,36 @@ def draw_stops(data: DemoRecord, directory: Path) -> Markup:
 
 
 def _has_record(stop: Stop, directory: Path) -> bool:
-    return bool(stop.get("run")) and (directory / str(stop["run"]) / "record.json").is_file()
+    return bool(stop.run) and (directory / str(stop.run) / "record.json").is_file()
 
 
 def _list_stops(every: Stops) -> Markup:
-    rows = (element("li", str(stop["sentence"])) for stop in every)
+    rows = (element("li", stop.sentence) for stop in every)
     title = f"The tour: {len(every)} further stops, each with its figure and its limit"
     return format_section(title, element("ul", *rows))
 
 
 def _draw_stop_costs(every: Stops) -> Markup:
     """Queries of each recovery against its limit, on log scales."""
-    asked = [stop for stop in every if stop.get("queries") and stop.get("limit")]
-    if not asked:
+    marks = {
+        stop.name: Point(
+            stop.limit, stop.queries, f"{stop.name}: {stop.queries:,} of {stop.limit:,}"
+        )
+        for stop in every
+        if stop.queries and stop.limit
+    }
+    if not marks:
         return Markup()
-    points = [
-        Point(s["limit"], s["queries"], f"{s['name']}: {s['queries']:,} of {s['limit']:,}")
-        for s in asked
-    ]
+    points = list(marks.values())
     # The line on which queries equal their limit, as long as the marks reach.
     ends = (min(p.x for p in points), max(p.x for p in points))
     lines = [
         Line("queries = limit", "limit", [Point(x, x) for x in ends], marked=False),
-        *(
-            Line(str(s["name"]).split(",")[0], "ours", [p])
-            for s, p in zip(asked, points, strict=True)
-        ),
+        *(Line(name.split(",")[0], "ours", [point]) for name, point in marks.items()),
     ]
     x = Axis("limit: the fewest queries any learner can ask", True)
     y = Axis("queries asked", True)
-    ratios = [s["queries"] / s["limit"] for s in asked]
+    ratios = [point.y / point.x for point in points]
     title = (
         f"Recoveries cost {format_number(min(ratios))} to {format_number(max(ratios))} times the"
         " least any learner could ask"
@@ -94,12 +93,9 @@ def _draw_stop_costs(every: Stops) -> Markup:
 def _draw_recovered_networks(every: Stops, directory: Path) -> Iterator[Markup]:
     """Jumps of slope of a hidden network, true and recovered, after sorting."""
     for stop in every:
-        files = [directory / str(stop[name]) for name in ("truth", "model") if stop.get(name)]
-        # A page can be moved without the models of its stops.
-        if len(files) == 2 and all(file.is_file() for file in files):
-            truth, found = (load(file) for file in files)
-            if isinstance(truth, ReluNet) and isinstance(found, AbsAffine):
-                yield _draw_slope_jumps(stop, truth.normal_form(), found)
+        truth, found = load_both_models(stop, directory) or (None, None)
+        if isinstance(truth, ReluNet) and isinstance(found, AbsAffine):
+            yield _draw_slope_jumps(stop, truth.normal_form(), found)
 
 
 def _draw_slope_jumps(stop: Stop, truth: AbsAffine, found: AbsAffine) -> Markup:
@@ -115,9 +111,9 @@ def _draw_slope_jumps(stop: Stop, truth: AbsAffine, found: AbsAffine) -> Markup:
     )
     note = "○ true, ● recovered; a unit shows in answers by the jump of slope where it switches"
     figure = frame_figure(draw_chart(chart), caption_picture("jumps of slope", note))
-    name = str(stop["name"])
+    name = stop.name
     title = (
-        f"{name[0].upper()}{name[1:]}: {format_number(stop['distance'])} from the truth, whatever"
+        f"{name[0].upper()}{name[1:]}: {format_number(stop.distance)} from the truth, whatever"
         " the order of units"
     )
     return format_section(title, join_pictures(figure))
@@ -128,8 +124,8 @@ def _draw_stop_picture(run: SavedRun[Any]) -> Markup:
     if run.kind == "twins":
         return twins_page.draw_first_twin(run.data, run.directory)
     if run.kind == "build":
-        return build_page.draw_attention_pictures(run.data["task"], run.directory, tables=False)
+        return build_page.draw_attention_pictures(run.data.task, run.directory, tables=False)
     if run.kind == "bound":
-        talk = draw_conversation(run.data.get("conversation"))
+        talk = draw_conversation(run.data.conversation)
         return join_markup(bound_page.draw_plane(run.data), talk)
     return Markup()

@@ -23,6 +23,7 @@ from keyhole.drawing.html import (
 )
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.summaries import describe_versions
 from keyhole.lab.runs.task_records import TrainRecord
 from keyhole.models.files import read_tensors
 
@@ -32,7 +33,7 @@ _LEAST = 1e-8  # an error that is drawn
 
 def draw_training_run(data: TrainRecord, directory: Path) -> str:
     """The page again, with the pictures of attention that the last checkpoint holds."""
-    path = directory / f"checkpoint-{data['seed']}.safetensors"
+    path = directory / f"checkpoint-{data.seed}.safetensors"
     held = read_tensors(path)[1] if path.is_file() else {}
     # Names are picture.STEP; the ideal stands under -1.
     pictures = {int(name[8:]): array for name, array in held.items() if name.startswith("picture.")}
@@ -47,7 +48,7 @@ def draw_training_page(data: TrainRecord, pictures: Mapping[int, Matrix]) -> str
         pictures: attention weights of the first seed by step, the ideal under -1.
     """
     parts = (
-        element("h1", str(data["sentence"])),
+        element("h1", data.sentence),
         _draw_learning_curves(data),
         _draw_trained_attention(data, pictures),
         _list_seeds(data),
@@ -59,29 +60,30 @@ def draw_training_page(data: TrainRecord, pictures: Mapping[int, Matrix]) -> str
 
 def describe_training(data: TrainRecord) -> Chart | None:
     """Errors of every seed against steps on a log scale, simple predictors dashed."""
-    steps = data["curve"]["steps"]
+    steps = data.curve.steps
     # Constructed weights have one check and no curve.
     if len(steps) < 2:
         return None
     lines = [
         _trace_seed(
-            f"seed {data['seed'] + k}: error {format_number(data['errors'][k])}",
+            f"seed {(data.seed or 0) + k}: error {format_number(data.errors[k])}",
             [
                 Point(step, max(error, _LEAST))
                 for step, error in zip(steps, row, strict=False)
                 if error is not None and math.isfinite(error)
             ],
         )
-        for k, row in enumerate(data["curve"]["errors"])
+        for k, row in enumerate(data.curve.errors)
     ]
     levels = [
         Level(f"{name_predictor(name)} {format_number(value)}", value)
-        for name, value in data["lines"].items()
+        for name, value in data.lines.items()
+        if value is not None
     ]
     return Chart(
-        f"{data['measure']} on 200 sequences kept apart, log scale; one line per seed",
+        f"{data.measure} on 200 sequences kept apart, log scale; one line per seed",
         Axis("step of training", low=0.0),
-        Axis(str(data["measure"]), log=True),
+        Axis(data.measure, log=True),
         lines,
         levels,
     )
@@ -126,8 +128,8 @@ def _draw_trained_attention(data: TrainRecord, pictures: Mapping[int, Matrix]) -
         if step >= 0
     ]
     figures += [draw_attention_heatmap("ideal", pictures[-1], axes=_AXES)] if -1 in pictures else []
-    aligned = data["curve"]["alignment"]
-    said = f"Attention of seed {data['seed']} on one input"
+    aligned = data.curve.alignment
+    said = f"Attention of seed {data.seed} on one input"
     # Only tasks that name positions say where attention should go.
     if aligned:
         first, last = (format_number(share) for share in (aligned[0], aligned[-1]))
@@ -136,29 +138,28 @@ def _draw_trained_attention(data: TrainRecord, pictures: Mapping[int, Matrix]) -
 
 
 def _list_seeds(data: TrainRecord) -> Markup:
-    best = data["curve"]["best_steps"]
-    paths = data.get("models") or [""] * len(best)
+    best = data.curve.best_steps
+    paths = data.models or [""] * len(best)
     rows = [
-        (str(data["seed"] + k), format_number(error), f"{best[k]:,}", paths[k])
-        for k, error in enumerate(data["errors"])
+        (str((data.seed or 0) + k), format_number(error), f"{best[k]:,}", paths[k])
+        for k, error in enumerate(data.errors)
     ]
     return format_section(
-        "Every seed", format_table(rows, ("seed", data["measure"], "best at step", "model"), (1, 2))
+        "Every seed", format_table(rows, ("seed", data.measure, "best at step", "model"), (1, 2))
     )
 
 
 def _list_predictors(data: TrainRecord) -> Markup:
-    rows = [(name_predictor(name), format_number(value)) for name, value in data["lines"].items()]
+    rows = [(name_predictor(name), format_number(value)) for name, value in data.lines.items()]
     return format_section(
         "What simple predictors reach", format_table(rows, ("predictor", "error"), (1,))
     )
 
 
 def _show_training_command(data: TrainRecord) -> Markup:
-    names = (("version", "keyhole"), ("torch", "torch"), ("numpy", "numpy"), ("python", "Python"))
-    versions = ", ".join(f"{name} {data[key]}" for key, name in names if key in data)
+    versions = describe_versions(data) + (f", torch {data.torch}" if data.torch else "")
     sizes = ", ".join(
-        f"{name.replace('_', ' ')} {value}" for name, value in data["model_sizes"].items()
+        f"{name.replace('_', ' ')} {value}" for name, value in data.model_sizes.items()
     )
-    command = format_command(str(data["command"]), sizes)
+    command = format_command(data.command or "", sizes)
     return format_section("How to reproduce", command, element("p", versions))

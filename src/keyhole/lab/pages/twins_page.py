@@ -67,13 +67,13 @@ def draw_twins_page(data: TwinsRecord, directory: Path) -> str:
         directory: where model.safetensors and its twins are.
     """
     model = _load_twin_heads(directory / "model.safetensors")
-    others = [_load_twin_heads(directory / Path(str(row["model"])).name) for row in data["twins"]]
-    X = _sample_sequences(model, np.random.default_rng([int(data["seed"]), 1]))
+    others = [_load_twin_heads(directory / Path(row.model).name) for row in data.twins]
+    X = _sample_sequences(model, np.random.default_rng([data.seed or 0, 1]))
     parts = [
-        _draw_twin(row, model, other, X) for row, other in zip(data["twins"], others, strict=True)
+        _draw_twin(row, model, other, X) for row, other in zip(data.twins, others, strict=True)
     ]
     head = (
-        element("h1", str(data["sentence"])),
+        element("h1", data.sentence),
         format_note(describe_question(data)),
         element("p", _INTRO) if parts else "",
     )
@@ -85,9 +85,9 @@ def draw_first_twin(data: TwinsRecord, directory: Path) -> Markup:
     """The first twin of the model's own size, as a section for another page."""
     model = _load_twin_heads(directory / "model.safetensors")
     # Twins with further heads are larger: their difference is no picture of one size.
-    rows = [row for row in data["twins"] if row["symmetry"] in ("SPLIT", "GAUGE", "ORDER")][-1:]
-    X = _sample_sequences(model, np.random.default_rng([int(data["seed"]), 1]))
-    others = [_load_twin_heads(directory / Path(str(row["model"])).name) for row in rows]
+    rows = [row for row in data.twins if row.symmetry in ("SPLIT", "GAUGE", "ORDER")][-1:]
+    X = _sample_sequences(model, np.random.default_rng([data.seed or 0, 1]))
+    others = [_load_twin_heads(directory / Path(row.model).name) for row in rows]
     return join_markup(
         *(_draw_twin(row, model, other, X) for row, other in zip(rows, others, strict=True))
     )
@@ -114,10 +114,10 @@ def _sample_sequences(model: Head | MultiHead, rng: np.random.Generator) -> list
 def _draw_twin(
     row: TwinRecord, model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]
 ) -> Markup:
-    words = element("p", f"{row['changed']} {row['proof']}")
+    words = element("p", f"{row.changed} {row.proof}")
     parameters = _draw_changed_parameters(model, other)
     answers = _draw_both_answers(model, other, X)
-    title = f"{_ABOUT[row['symmetry']]}: {describe_distances(row)}"
+    title = f"{_ABOUT[row.symmetry]}: {describe_distances(row)}"
     return format_section(title, join_markup(words, parameters, answers))
 
 
@@ -224,26 +224,29 @@ def _describe_answers(mine: Vector, theirs: Vector, lengths: Sequence[int], said
 
 def describe_twins(data: TwinsRecord) -> Chart:
     """How far parameters and answers of each twin are from the model's."""
-    rows = list(reversed(data["twins"]))
+    rows = list(reversed(data.twins))
     # Rounding below this is the same as none.
     least = 1e-17
-    parts = (("parameters", "truth", "parameters_differ"), ("answers", "ours", "answers_differ"))
+    parts = (
+        ("parameters", "truth", [row.parameters_differ for row in rows]),
+        ("answers", "ours", [row.answers_differ for row in rows]),
+    )
     lines = [
         Line(
             "",
             kind,
             [
-                Point(max(row[key], least), k, label=name if k == len(rows) - 1 else "")
-                for k, row in enumerate(rows)
+                Point(max(gap or 0.0, least), k, label=name if k == len(rows) - 1 else "")
+                for k, gap in enumerate(gaps)
             ],
             joined=False,
         )
-        for name, kind, key in parts
+        for name, kind, gaps in parts
     ]
     return Chart(
         "parameters that differ, answers that do not",
         Axis("relative difference of model and twin", log=True),
-        name_rows([str(row["symmetry"]).lower() for row in rows]),
+        name_rows([row.symmetry.lower() for row in rows]),
         lines,
         height=36.0 * len(rows),
     )
@@ -252,12 +255,12 @@ def describe_twins(data: TwinsRecord) -> Chart:
 def _show_twins_certificate(data: TwinsRecord) -> Markup:
     """Proposition 7.1, with what was measured of every twin."""
     rows: list[tuple[str, ...]] = []
-    for row in data["twins"]:
+    for row in data.twins:
         checks = [
-            f"{format_number(c['measured'])}, at most {format_number(c['limit'])}"
-            for c in row["certificate"]["conclusion"]
+            f"{format_number(c.measured)}, at most {format_number(c.limit)}"
+            for c in row.certificate.conclusion
         ]
-        rows.append((row["symmetry"], *checks, row["certificate"]["outcome"].lower(), row["model"]))
+        rows.append((row.symmetry, *checks, row.certificate.outcome.lower(), row.model))
     if not rows:
         return Markup()
     columns = ("twin", "agreement of the parameters", "disagreement of the answers", "", "file")

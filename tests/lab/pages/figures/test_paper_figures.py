@@ -34,7 +34,7 @@ def test_figures_are_written_as_svg_and_pdf_with_their_fonts_inside(runs, tmp_pa
         ReportJob(tuple(runs[name] for name in names), out=str(tmp_path), figures=True)
     )
     written = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert len(written) == len(record.data["figures"])
+    assert len(written) == len(record.data.figures)
     assert set(written) == {
         f"{name}-{plot}.{form}" for name in names for plot in PLOTS[name] for form in ("svg", "pdf")
     }
@@ -52,7 +52,7 @@ def test_figures_of_runs_of_one_name_do_not_replace_each_other(runs, tmp_path):
     record = run_job(ReportJob(tuple(map(str, places)), out=str(tmp_path / "both"), figures=True))
     written = {path.name for path in (tmp_path / "both" / "figures").iterdir()}
     assert written == {f"{k}-run-twins.{kind}" for k in (1, 2) for kind in ("svg", "pdf")}
-    assert len(record.data["figures"]) == 4
+    assert len(record.data.figures) == 4
 
 
 def test_equal_runs_give_equal_figures_and_dollar_signs_are_words(copied, tmp_path):

@@ -120,4 +120,4 @@ def test_a_unit_of_width_six_learns_match2_without_an_error():
     job = TrainJob(
         "match2", length=8, modulus=11, embed=6, steps=400, seeds=3, tests=200, keep=False
     )
-    assert run_job(job).data["errors"] == [0.0, 0.0, 0.0]
+    assert run_job(job).data.errors == [0.0, 0.0, 0.0]

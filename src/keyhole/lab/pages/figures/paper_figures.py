@@ -19,10 +19,14 @@ from keyhole.lab.pages.recovery_page import describe_query_phases
 from keyhole.lab.pages.sweep_page import describe_sweep
 from keyhole.lab.pages.training_page import describe_training
 from keyhole.lab.pages.twins_page import describe_twins
+from keyhole.lab.runs.other_records import SweepRecord
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
+from keyhole.lab.runs.records import Envelope
+from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.lab.runs.rows import count_fewest_queries, count_learning_queries
 from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.tables import tabulate_rows
+from keyhole.lab.runs.task_records import BuildRecord
 
 Describe = Callable[[SavedRun[Any]], Sheet | None]
 
@@ -56,7 +60,7 @@ def _write_sheet(
         yield from write_figure(figure, directory, stem)
 
 
-def _describe_recovery(run: SavedRun[Any]) -> Sheet | None:
+def _describe_recovery(run: SavedRun[RecoveryRecord]) -> Sheet | None:
     """True W, recovered W and their difference; recovered W alone where truth is not known."""
     sheet = describe_recovery(run.data, run.directory)
     if sheet is None:
@@ -70,29 +74,31 @@ def _title_by_itself(chart: Chart | None) -> Sheet | None:
     return None if chart is None else Sheet(chart.about, (chart,))
 
 
-def _title_by_sentence(run: SavedRun[Any], chart: Chart | None) -> Sheet | None:
-    return None if chart is None else Sheet(str(run.data["sentence"]), (chart,))
+def _title_by_sentence(run: SavedRun[Envelope], chart: Chart | None) -> Sheet | None:
+    return None if chart is None else Sheet(run.data.sentence, (chart,))
 
 
-def _describe_queries(run: SavedRun[Any]) -> Sheet | None:
-    asked = run.data["queries"].get("by_phase")
+def _describe_queries(run: SavedRun[RecoveryRecord]) -> Sheet | None:
+    asked = run.data.queries.by_phase
     return _title_by_itself(describe_query_phases(run.data)) if asked else None
 
 
-def _describe_margins(run: SavedRun[Any]) -> Sheet:
-    held = run.data["certificate"]
-    margin = format_number(run.data["margin"])
-    title = f"{held['theorem']} {held['outcome'].lower()}; margin {margin}"
-    return Sheet(title, (describe_margins(run.data),))
+def _describe_margins(run: SavedRun[BuildRecord]) -> Sheet | None:
+    held = run.data.certificate
+    if held is None:
+        return None
+    margin = format_number(run.data.margin)
+    title = f"{held.theorem} {held.outcome.lower()}; margin {margin}"
+    return Sheet(title, (describe_margins(held),))
 
 
-def _describe_sweep(run: SavedRun[Any]) -> Sheet | None:
-    figure = run.data.get("figure")
+def _describe_sweep(run: SavedRun[SweepRecord]) -> Sheet | None:
+    figure = run.data.figure
     if figure is None:
         return None
     rows = tabulate_rows(read_rows(run.directory / "store.sqlite"))
     chart = describe_sweep(rows, figure)
-    return None if chart is None else Sheet(str(figure.get("title", run.data["name"])), (chart,))
+    return None if chart is None else Sheet(figure.title or run.data.name, (chart,))
 
 
 _LEARNED: dict[str, Describe] = {"recovery": _describe_recovery, "queries": _describe_queries}

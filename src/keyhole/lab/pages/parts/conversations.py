@@ -20,22 +20,22 @@ def draw_conversation(talk: ConversationRecord | None) -> Markup:
     """An arrow per message with its bits, their total against the bound."""
     if talk is None:
         return Markup()
-    total = sum(int(message["bits"]) for message in talk["messages"])
-    needed = int(talk["needed"])
+    total = sum(message.bits for message in talk.messages)
+    needed = talk.needed
     against = f"; any two people need {format_number(needed)} bits for this task" if needed else ""
     title = (
         f"Two people who own half of the tokens each run it with {format_number(total)}"
         f" bits{against}"
     )
-    bottom = 40.0 + _ROW * len(talk["messages"])
+    bottom = 40.0 + _ROW * len(talk.messages)
     shapes = [
         *_draw_people(talk, bottom - 10.0),
         *_draw_messages(talk),
         *_draw_totals(total, needed, bottom),
     ]
     note = (
-        f"Every number is rounded to {talk['each']} bits; the answers then differ from the model's"
-        f" own by {format_number(talk['deviation'])}."
+        f"Every number is rounded to {talk.each} bits; the answers then differ from the model's"
+        f" own by {format_number(talk.deviation)}."
     )
     drawing = frame_shapes(shapes, title, Box(0.0, 0.0, 640.0, bottom + 50.0))
     return format_section(title, frame_figure(paint_drawing(drawing), note, width="100%"))
@@ -44,8 +44,8 @@ def draw_conversation(talk: ConversationRecord | None) -> Markup:
 def _list_people(talk: ConversationRecord) -> list[str]:
     heard = [
         name
-        for message in talk["messages"]
-        for name in (message["sender"], *str(message["receiver"]).split(" and "))
+        for message in talk.messages
+        for name in (message.sender, *message.receiver.split(" and "))
     ]
     return [name for name in _COLUMNS if name in heard]
 
@@ -61,8 +61,8 @@ def _draw_messages(talk: ConversationRecord) -> Iterator[Shape]:
     """An arrow for each message, and how many bits were sent so far."""
     total = 0
     right = max((_COLUMNS[name] for name in _list_people(talk)), default=0.0)
-    for k, message in enumerate(talk["messages"]):
-        total += int(message["bits"])
+    for k, message in enumerate(talk.messages):
+        total += message.bits
         y = 44.0 + _ROW * k
         yield from _draw_arrow(message, y)
         yield Words(right + 16.0, y, f"{format_number(total)} so far", "quiet")
@@ -70,12 +70,12 @@ def _draw_messages(talk: ConversationRecord) -> Iterator[Shape]:
 
 def _draw_arrow(message: MessageRecord, y: float) -> Iterator[Shape]:
     # A message to two people is drawn to the farther one.
-    last = str(message["receiver"]).split(" and ")[-1]
-    a, b = _COLUMNS[str(message["sender"])], _COLUMNS[last]
+    last = message.receiver.split(" and ")[-1]
+    a, b = _COLUMNS[message.sender], _COLUMNS[last]
     side = 6.0 if b > a else -6.0
-    about = f"{format_number(message['numbers'])} numbers to {message['receiver']}"
+    about = f"{format_number(message.numbers)} numbers to {message.receiver}"
     yield Stroke([(a, y), (b, y), (b - side, y - 4), (b, y), (b - side, y + 4)], "truth", about)
-    said = f"layer {message['layer']}, {message['content']}: {format_number(message['bits'])} bits"
+    said = f"layer {message.layer}, {message.content}: {format_number(message.bits)} bits"
     cut = shorten_words(said, abs(b - a) - 20.0)
     yield Words((a + b) / 2, y - 11.0, cut, anchor="middle", said=said if cut != said else "")
 

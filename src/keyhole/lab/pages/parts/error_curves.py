@@ -15,7 +15,7 @@ from keyhole.drawing.html import (
     format_table,
 )
 from keyhole.drawing.svg import draw_chart
-from keyhole.lab.runs.recovery_records import CurvePoint, RecoveryRecord
+from keyhole.lab.runs.recovery_records import CurvePoint, DemoRecord, RecoveryRecord
 from keyhole.lab.runs.rows import count_fewest_queries
 
 _NOTE = (
@@ -27,21 +27,19 @@ _NOTE = (
 
 def describe_error_curve(data: RecoveryRecord) -> Chart | None:
     """The curve with phases shaded and the limit across; None where the truth was not known."""
-    curve: Sequence[CurvePoint] = data.get("curve") or ()
+    curve = list_curve(data)
     if not curve:
         return None
     points = [
-        Point(
-            c["queries"], c["error"], f"{c['queries']:,} queries: error {format_number(c['error'])}"
-        )
+        Point(c.queries, c.error, f"{c.queries:,} queries: error {format_number(c.error)}")
         for c in curve
+        if c.error is not None
     ]
     least = count_fewest_queries(data)
     # Left of it no learner of the class can know every parameter.
     levels = [Level(f"limit {least:,}", least, upright=True)] if least else []
     return Chart(
-        f"The error of W falls to {format_number(curve[-1]['error'])} with the last query, not"
-        " before",
+        f"The error of W falls to {format_number(curve[-1].error)} with the last query, not before",
         Axis("queries asked"),
         Axis("relative error of W", log=True),
         [Line("error", "ours", points)],
@@ -50,12 +48,17 @@ def describe_error_curve(data: RecoveryRecord) -> Chart | None:
     )
 
 
+def list_curve(data: RecoveryRecord) -> Sequence[CurvePoint]:
+    """Errors on the way; only a tour knows the truth, and so them."""
+    return data.curve if isinstance(data, DemoRecord) else ()
+
+
 def draw_error_curve(data: RecoveryRecord) -> Markup:
     """The curve, what to look at, and its numbers."""
     chart = describe_error_curve(data)
     if chart is None:
         return Markup()
-    rows = [(format_number(c["queries"]), format_number(c["error"])) for c in data["curve"]]
+    rows = [(format_number(c.queries), format_number(c.error)) for c in list_curve(data)]
     table = format_table(rows, ("queries", "error of W"), (0, 1))
     numbers = element("details", element("summary", "the numbers"), table)
     return format_section(chart.about, draw_chart(chart), format_note(_NOTE), numbers)

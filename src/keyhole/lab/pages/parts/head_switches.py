@@ -19,7 +19,7 @@ from keyhole.drawing.html import (
 )
 from keyhole.drawing.svg import draw_chart
 from keyhole.identify import assign_heads
-from keyhole.lab.runs.recovery_records import RecoveryRecord, Stop
+from keyhole.lab.runs.recovery_records import DemoRecord, RecoveryRecord, Stop
 from keyhole.models import MultiHead, load
 
 _ROWS = 8  # heads that are drawn
@@ -33,14 +33,14 @@ _NOTE = (
 
 def describe_half_circle(data: RecoveryRecord | Stop) -> Chart | None:
     """Answers as y goes half round a circle, softmax hard: each step is a head."""
-    seen = data.get("jumps")
-    if seen is None or not len(seen["angles"]):
+    seen = data.jumps
+    if seen is None or not len(seen.angles):
         return None
-    angles = np.asarray(seen["angles"], dtype=np.float64)
+    angles = np.asarray(seen.angles, dtype=np.float64)
     # Jumps are recorded in the order in which they were found.
     order = np.argsort(angles)
-    jumps = np.asarray(seen["sizes"], dtype=np.float64)[order, 0]
-    start = float(np.asarray(seen["start"], dtype=np.float64)[0])
+    jumps = np.asarray(seen.sizes, dtype=np.float64)[order, 0]
+    start = float(np.asarray(seen.start, dtype=np.float64)[0])
     # Answers between jumps, of the first output.
     levels = [float(level) for level in start + np.append(0.0, np.cumsum(jumps))]
     turns = [float(angle) for angle in angles[order]]
@@ -84,24 +84,23 @@ def draw_half_circle(data: RecoveryRecord | Stop) -> Markup:
     return format_section(chart.about, draw_chart(chart), element("p", _NOTE))
 
 
-def draw_heads_against_truth(data: RecoveryRecord | Stop, directory: Path) -> Markup:
+def draw_heads_against_truth(data: RecoveryRecord, directory: Path) -> Markup:
     """One row per head, true, recovered, difference, for stops that kept both."""
-    return join_markup(
-        *(
-            _draw_matched_heads(stop, directory)
-            for stop in data.get("stops") or ()
-            if _has_both_models(stop, directory)
-        )
-    )
+    stops = data.stops if isinstance(data, DemoRecord) else ()
+    return join_markup(*(_draw_matched_heads(stop, directory) for stop in stops))
 
 
-def _has_both_models(stop: Stop, directory: Path) -> bool:
-    """Whether both models of a stop are beside the page."""
-    return all(name in stop and (directory / stop[name]).is_file() for name in ("truth", "model"))
+def load_both_models(stop: Stop, directory: Path) -> tuple[object, object] | None:
+    """The true and the recovered model of a stop, where both are beside the page."""
+    if stop.truth is None or stop.model is None:
+        return None
+    files = directory / stop.truth, directory / stop.model
+    # A page can be moved without the models of its stops.
+    return (load(files[0]), load(files[1])) if all(file.is_file() for file in files) else None
 
 
 def _draw_matched_heads(stop: Stop, directory: Path) -> Markup:
-    truth, found = (load(directory / stop[name]) for name in ("truth", "model"))
+    truth, found = load_both_models(stop, directory) or (None, None)
     if not (isinstance(truth, MultiHead) and isinstance(found, MultiHead)):
         return Markup()
     pairs = assign_heads(truth, found)[:_ROWS]
@@ -110,7 +109,7 @@ def _draw_matched_heads(stop: Stop, directory: Path) -> Markup:
         for k, (i, j) in enumerate(pairs, start=1)
     ]
     title = (
-        f"{stop['name'][0].upper()}{stop['name'][1:]}: {format_number(stop['distance'])} from the"
+        f"{stop.name[0].upper()}{stop.name[1:]}: {format_number(stop.distance)} from the"
         " truth once matched"
     )
     return join_markup(format_section(title, *rows), draw_half_circle(stop))

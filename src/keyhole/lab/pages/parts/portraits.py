@@ -36,7 +36,7 @@ _NORMALS = Axes("hidden unit", "token coordinate i")
 def draw_portrait(data: RecoveryRecord, directory: Path) -> Markup:
     """Pictures of the model of a run; nothing where there is none."""
     path = directory / "model.safetensors"
-    model = load(path) if data.get("model") is not None and path.is_file() else None
+    model = load(path) if data.model is not None and path.is_file() else None
     draw = load_model_part(model, "portrait")
     return draw_recovered_matrices(data, directory) if draw is None else draw(data, model)
 
@@ -52,7 +52,7 @@ def _describe_standing(data: RecoveryRecord) -> str:
     """What the model is, by its verdict."""
     if has_verified_model(data):
         return "recovered"
-    if data.get("verdict") == Verdict.CLASS_REFUTED.name:
+    if data.verdict == Verdict.CLASS_REFUTED.name:
         return "fitted, and refuted"
     return "as fitted, not verified"
 
@@ -146,7 +146,7 @@ def _draw_log_sizes(
     sizes = np.asarray(values, dtype=np.float64)
     if not sizes.any():
         return Markup()
-    kind = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
+    kind = "bad" if data.verdict == Verdict.CLASS_REFUTED.name else "ours"
     note = f"from {format_number(float(sizes.min()))} to {format_number(float(sizes.max()))}"
     chart = describe_log_marks(f"{said}, {note}", name, said, {kind: sizes})
     return frame_figure(draw_chart(chart), caption_picture(said.removesuffix(", log scale"), note))

@@ -23,7 +23,7 @@ from keyhole.drawing.html import (
 from keyhole.drawing.log_marks import describe_log_marks
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.runs.records import Envelope
-from keyhole.lab.runs.recovery_records import RecoveryRecord
+from keyhole.lab.runs.recovery_records import DemoRecord, RecoveryRecord
 from keyhole.models import Factored, Head, load
 
 
@@ -49,17 +49,18 @@ def draw_recovered_matrices(data: RecoveryRecord, directory: Path) -> Markup:
 
 def describe_recovery(data: RecoveryRecord, directory: Path) -> Sheet | None:
     """True W, recovered W, their difference and singular values, as far as they are known."""
-    found = _load_head(directory / "model.safetensors") if data.get("model") is not None else None
+    found = _load_head(directory / "model.safetensors") if data.model is not None else None
     if found is None:
         return None
     # A truth file counts only where the run itself was measured against it.
-    truth = _load_head(directory / "truth.safetensors") if "distance" in data else None
-    name = _NAMES.get(str(data.get("verdict")), "W as fitted, not verified")
+    measured = isinstance(data, DemoRecord) and data.distance is not None
+    truth = _load_head(directory / "truth.safetensors") if measured else None
+    name = _NAMES.get(data.verdict, "W as fitted, not verified")
     title = f"{name[0].upper()}{name[1:]}"
     W = np.asarray(found.W)
     if not W.any():
         return Sheet(title, ())
-    title += f": {len(W):,} x {len(W):,}, of rank {data.get('rank') or 'not known'}"
+    title += f": {len(W):,} x {len(W):,}, of rank {data.rank or 'not known'}"
     panels: list[Chart | Heatmap] = [describe_signed_matrix(name, W)]
     if truth is not None:
         T = np.asarray(truth.W)
@@ -83,12 +84,12 @@ def singular_values(head: Head | None) -> Vector:
 
 def _describe_spectrum(data: RecoveryRecord, found: Head, truth: Head | None) -> Iterator[Chart]:
     """Singular values on a log scale: truth as circles, recovered filled, refuted crossed."""
-    style = "bad" if data.get("verdict") == Verdict.CLASS_REFUTED.name else "ours"
+    style = "bad" if data.verdict == Verdict.CLASS_REFUTED.name else "ours"
     true, values = singular_values(truth), singular_values(found)
     count = max(len(true), len(values))
     if not np.append(true, values).any():
         return
-    note = f"rank {data['rank']}" if data.get("rank") is not None else "rank not measured"
+    note = f"rank {data.rank}" if data.rank is not None else "rank not measured"
     note += f"; the other {found.width - count:,} are zero" if count < found.width else ""
     note += (
         "; ✕ nearest single head"
@@ -113,7 +114,8 @@ def _draw_spectrum(chart: Chart) -> Markup:
 
 def has_verified_model(data: Envelope) -> bool:
     """Whether the record says that its model may be relied on."""
-    return data.get("verdict") in (Verdict.EXACT.name, Verdict.WITHIN_TOLERANCE.name)
+    good = (Verdict.EXACT.name, Verdict.WITHIN_TOLERANCE.name)
+    return isinstance(data, RecoveryRecord) and data.verdict in good
 
 
 # Singular values of a wider dense matrix would take longer than the page is worth.

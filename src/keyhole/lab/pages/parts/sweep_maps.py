@@ -49,10 +49,10 @@ def measure_cells(rows: Table, figure: Figure) -> Cells | None:
     """What the rows say of each cell; nothing where none has all three columns."""
     found: dict[tuple[float, float], list[Any]] = {}
     for row in rows:
-        x, y = (row.get(figure[axis]) for axis in "xy")
-        if isinstance(x, int | float) and isinstance(y, int | float) and figure["value"] in row:
-            found.setdefault((float(x), float(y)), []).append(row[figure["value"]])
-    share = "value_equals" in figure or "value_at_most" in figure
+        x, y = row.get(figure.x), row.get(figure.y)
+        if isinstance(x, int | float) and isinstance(y, int | float) and figure.value in row:
+            found.setdefault((float(x), float(y)), []).append(row[figure.value])
+    share = figure.value_equals is not None or figure.value_at_most is not None
     measured = {
         at: value
         for at, seen in found.items()
@@ -60,18 +60,18 @@ def measure_cells(rows: Table, figure: Figure) -> Cells | None:
     }
     if not measured:
         return None
-    name = str(figure.get("value_name", f"{'share' if share else 'median'} of {figure['value']}"))
+    name = figure.value_name or f"{'share' if share else 'median'} of {figure.value}"
     xs, ys = (sorted({at[k] for at in measured}) for k in (0, 1))
     return Cells(xs, ys, measured, share, name)
 
 
 def _measure_cell(seen: Sequence[Any], figure: Figure) -> float | None:
-    if "value_equals" in figure:
-        return statistics.fmean(value == figure["value_equals"] for value in seen)
+    if figure.value_equals is not None:
+        return statistics.fmean(value == figure.value_equals for value in seen)
     numbers = [float(value) for value in seen if isinstance(value, int | float)]
-    if "value_at_most" in figure:
+    if figure.value_at_most is not None:
         # Jobs without a number count as failures of the cell.
-        return sum(value <= figure["value_at_most"] for value in numbers) / len(seen)
+        return sum(value <= figure.value_at_most for value in numbers) / len(seen)
     return statistics.median(numbers) if numbers else None
 
 
@@ -86,7 +86,7 @@ def place_value(values: Sequence[float], at: float) -> float:
 
 def trace_theory(figure: Figure, held: Cells) -> list[tuple[float, float]]:
     """The line of theory, as shares of the width and of the height."""
-    points = [(float(x), float(y)) for x, y in figure.get("boundary", ())]
+    points = figure.boundary
     # Theory beyond the measured range would be drawn along the edge.
     inside = [
         (x, y) for x, y in points if held.x[0] <= x <= held.x[-1] and held.y[0] <= y <= held.y[-1]
@@ -112,9 +112,9 @@ def describe_sweep_map(rows: Table, figure: Figure) -> Chart | None:
     ends = (0.0, 1.0) if held.share else (min(held.z.values()), max(held.z.values()))
     low, high = (format_number(end) for end in ends)
     return Chart(
-        str(figure.get("caption", _caption_map(held))),
-        _count_cells(figure, "x", held.x),
-        _count_cells(figure, "y", held.y),
+        figure.caption or _caption_map(held),
+        _count_cells(figure.x_name or figure.x, held.x),
+        _count_cells(figure.y_name or figure.y, held.y),
         _draw_theory(figure, held),
         cells=cells,
         scale=(low, high),
@@ -125,10 +125,9 @@ def _caption_map(held: Cells) -> str:
     return f"Colour is the {held.name}, over all jobs of a cell; hover gives the number."
 
 
-def _count_cells(figure: Figure, axis: str, values: Sequence[float]) -> Axis:
+def _count_cells(name: str, values: Sequence[float]) -> Axis:
     """An axis whose ticks are the values of the cells, in their middles."""
     ticks = [(float(k), f"{value:.3g}") for k, value in enumerate(values)]
-    name = str(figure.get(f"{axis}_name", figure[axis]))
     return Axis(name, low=-0.5, high=len(values) - 0.5, ticks=ticks)
 
 
@@ -136,7 +135,7 @@ def _draw_theory(figure: Figure, held: Cells) -> list[Line]:
     points = [
         Point(x * len(held.x) - 0.5, y * len(held.y) - 0.5) for x, y in trace_theory(figure, held)
     ]
-    name = str(figure.get("boundary_name", "theory"))
+    name = figure.boundary_name or "theory"
     return [Line(name, "limit", points, marked=False)] if points else []
 
 
@@ -153,7 +152,7 @@ def draw_sweep_map(rows: Table, figure: Figure) -> Markup:
 def _tabulate_cells(held: Cells, figure: Figure) -> Markup:
     """The same numbers as a table, one row per y, the largest first."""
     columns = (
-        f"{figure.get('y_name', figure['y'])} \\ {figure.get('x_name', figure['x'])}",
+        f"{figure.y_name or figure.y} \\ {figure.x_name or figure.x}",
         *map(format_number, held.x),
     )
     rows = [
