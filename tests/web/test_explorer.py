@@ -225,4 +225,4 @@ def test_policies_are_said_as_the_command_line_says_them():
         "decimals": ("decimals=3",),
         "bf16": ("answers=bf16",),
     }
-    assert read_recover_wish({"width": 4}).simulate == ()
+    assert read_recover_wish(b'{"width": 4}').simulate == ()

@@ -11,6 +11,7 @@ from keyhole.lab.jobs import BoundJob, LearnJob, SampleJob
 from keyhole.lab.running import run_job
 from keyhole.models import load
 from keyhole.web import jobs as desk
+from keyhole.web.messages import Said
 
 
 def test_a_recovery_is_the_one_of_the_command_line(recovered, tmp_path):
@@ -90,7 +91,7 @@ def test_nothing_of_the_current_directory_is_imported(tmp_path, monkeypatch):
     (tmp_path / "msgspec.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
     hand = desk.Hand()
-    assert hand.said() == {"ready": True}
+    assert hand.said() == Said(ready=True)
     hand.end()
 
 

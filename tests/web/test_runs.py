@@ -37,7 +37,7 @@ def held(tmp_path):
 
 
 def test_the_shelf_lists_what_is_there_and_follows_no_link(held):
-    names = {row["name"]: row["sentence"] for row in shelf.list_runs(held)["runs"]}
+    names = {row.name: row.sentence for row in shelf.list_runs(held).runs}
     assert set(names) == {"one", "deep/two", "broken", "linked-report"}
     assert names["one"] == HOSTILE
     assert "cannot be read" in names["broken"]
@@ -107,11 +107,11 @@ def test_a_damaged_store_is_told_in_a_sentence(held, rows):
             else base.execute("INSERT INTO job VALUES (1)")
         )
     base.close()
-    assert "not a store" in shelf.show_run(held, "one")["rows"]["sentence"]
+    assert "not a store" in shelf.show_run(held, "one").rows.sentence
 
 
 def test_an_absent_directory_of_runs_is_an_empty_one(tmp_path):
-    assert shelf.list_runs(tmp_path / "none")["runs"] == []
+    assert shelf.list_runs(tmp_path / "none").runs == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -27,8 +27,9 @@ from keyhole.lab.runs.records import Record, encode_json
 from keyhole.tasks import TASKS
 from keyhole.web import runs as shelf
 from keyhole.web.jobs import Desk, TooMany
-from keyhole.web.requests import Asked, convert_request, read_bound_wish
-from keyhole.web.showcase import rehearse_views, show_task
+from keyhole.web.messages import Asked, BoundResult, Seen
+from keyhole.web.requests import read_bound_wish
+from keyhole.web.showcase import View, rehearse_views, show_task
 
 try:
     from starlette.applications import Starlette
@@ -47,7 +48,7 @@ except ImportError as missing:
 HOST = "127.0.0.1"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
-Answer = Callable[[Mapping[str, Any]], Any]
+Answer = Callable[[bytes], object]
 
 
 def read_page_files() -> dict[str, bytes]:
@@ -140,8 +141,8 @@ class Explorer:
         async def tell(request: Request) -> Response:
             self.requests += 1
             try:
-                asked = msgspec.json.decode(await request.body(), type=dict[str, Any])
-                return _answer_json(await asyncio.to_thread(work, asked), status)
+                body = await request.body()
+                return _answer_json(await asyncio.to_thread(work, body), status)
             except msgspec.DecodeError as error:
                 return _answer_json(
                     {"sentence": f"The request is not a JSON object: {error}."}, 400
@@ -160,8 +161,8 @@ class Explorer:
 
         return tell
 
-    def _start(self, data: Mapping[str, Any]) -> Any:
-        asked = convert_request(Asked, data)
+    def _start(self, content: bytes) -> Seen:
+        asked = _read_asked(content)
         return self.desk.start(asked.kind, asked.fields).seen(0)
 
     async def _job(self, request: Request) -> Response:
@@ -184,26 +185,40 @@ class Explorer:
         return _answer_json(task.seen(len(task.events)))
 
 
-def _describe_tasks() -> dict[str, Any]:
-    """What the page must know of every task to ask for its sizes."""
+class AskedTask(msgspec.Struct, frozen=True):
+    """What the page must know of a task to ask for its sizes."""
+
+    title: str
+    sizes: Sequence[str]
+    usual: dict[str, int]
+
+
+def _describe_tasks() -> dict[str, AskedTask]:
     return {
-        name: {"title": kind.title, "sizes": kind.list_counts(), "usual": dict(kind.usual)}
+        name: AskedTask(kind.title, kind.list_counts(), dict(kind.usual))
         for name, kind in TASKS.items()
     }
 
 
-def _answer_task(data: Mapping[str, Any]) -> Any:
-    asked = convert_request(Asked, data)
+def _read_asked(content: bytes) -> Asked:
+    try:
+        return msgspec.json.decode(content, type=Asked)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{error}.") from error
+
+
+def _answer_task(content: bytes) -> View:
+    asked = _read_asked(content)
     return show_task(asked.kind, asked.fields)
 
 
-def _answer_limits(asked: Mapping[str, Any]) -> Any:
+def _answer_limits(content: bytes) -> BoundResult:
     """The verdict of inequalities alone, and the plane; nothing is built."""
-    job = replace(read_bound_wish(asked), build=False)
-    return {"record": run_job(job).data, "plane": measure_job_plane(job)}
+    job = replace(read_bound_wish(content), build=False)
+    return BoundResult(record=run_job(job).data, plane=measure_job_plane(job))
 
 
-def _answer_json(data: Any, status: int = 200) -> Response:
+def _answer_json(data: object, status: int = 200) -> Response:
     body = encode_json(data)
     return Response(
         body, status, media_type="application/json", headers={"cache-control": "no-store"}

@@ -8,17 +8,17 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import msgspec
 
 import keyhole
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.directories import make_new_directory
+from keyhole.web.messages import NOTHING, Order, Said, Seen
 from keyhole.web.requests import read_bound_wish, read_recover_wish
 
 AT_ONCE = 2  # jobs under way
@@ -54,17 +54,17 @@ class Hand:
         """Whether it can still be given something to do."""
         return self.process.poll() is None
 
-    def give(self, line: Mapping[str, Any]) -> None:
+    def give(self, order: Order) -> None:
         """Hand over a job."""
         into = cast(IO[bytes], self.process.stdin)
-        into.write(msgspec.json.encode(line) + b"\n")
+        into.write(msgspec.json.encode(order) + b"\n")
         into.flush()
 
-    def said(self) -> dict[str, Any] | None:
+    def said(self) -> Said | None:
         """The next line; None where the process has ended."""
         line = cast(IO[bytes], self.process.stdout).readline()
         # A process that was killed may leave half a line.
-        return msgspec.json.decode(line, type=dict[str, Any]) if line.endswith(b"\n") else None
+        return msgspec.json.decode(line, type=Said) if line.endswith(b"\n") else None
 
     def end(self) -> None:
         """End the process now, whatever it does."""
@@ -91,22 +91,22 @@ class Task:
     place: Path | None
     hand: Hand
     state: str = RUNNING
-    events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    result: dict[str, Any] | None = None
+    events: list[msgspec.Raw] = field(default_factory=list[msgspec.Raw])
+    result: msgspec.Raw = field(default_factory=lambda: NOTHING)
     sentence: str | None = None
     listener: threading.Thread | None = None
 
-    def seen(self, after: int) -> dict[str, Any]:
+    def seen(self, after: int) -> Seen:
         """What there is to know, with the events from number `after` on."""
-        return {
-            "id": self.name,
-            "kind": self.kind,
-            "state": self.state,
-            "sentence": self.sentence,
-            "next": len(self.events),
-            "events": self.events[after:],
-            "result": self.result,
-        }
+        return Seen(
+            id=self.name,
+            kind=self.kind,
+            state=self.state,
+            sentence=self.sentence,
+            next=len(self.events),
+            events=self.events[after:],
+            result=self.result,
+        )
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class Desk:
             if self._spare is None and not self._closed:
                 self._spare = Hand()
 
-    def start(self, kind: str, fields: Mapping[str, Any]) -> Task:
+    def start(self, kind: str, fields: msgspec.Raw) -> Task:
         """Begin a job.
 
         Raises:
@@ -151,7 +151,7 @@ class Desk:
         task.listener = threading.Thread(target=self._listen, args=(task,), daemon=True)
         task.listener.start()
         with suppress(OSError):  # a process that has died says so by its silence
-            task.hand.give({"kind": kind, "fields": dict(fields), "place": place})
+            task.hand.give(Order(kind, fields, place))
         return task
 
     def _place(self, kind: str) -> Path | None:
@@ -172,21 +172,21 @@ class Desk:
     def _listen(self, task: Task) -> None:
         """Hear a job to its end; then its process is kept for the next one, or ended."""
         while (said := task.hand.said()) is not None:
-            if "result" in said or "failed" in said:
+            if said.failed is not None or said.result != NOTHING:
                 break
-            if "ready" not in said:
-                task.events.append(said)
+            if not said.ready:
+                task.events.append(said.event)
         with self._lock:
             self._conclude(task, said)
         self.warm()
 
-    def _conclude(self, task: Task, said: dict[str, Any] | None) -> None:
-        if task.state == RUNNING and said is not None and "result" in said:
-            task.result = said["result"]
+    def _conclude(self, task: Task, said: Said | None) -> None:
+        if task.state == RUNNING and said is not None and said.failed is None:
+            task.result = said.result
             task.state = DONE
         elif task.state == RUNNING:
-            died = {"failed": "The process of this job died. Try a smaller size."}
-            task.sentence = (said or died)["failed"]
+            died = "The process of this job died. Try a smaller size."
+            task.sentence = died if said is None else said.failed
             task.state = FAILED
         # A result is kept on disk; of anything else nothing should be left.
         if task.state != DONE:

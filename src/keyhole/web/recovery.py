@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from keyhole.lab.targets.opening import simulate_policies
 from keyhole.learners.choosing import learn
 from keyhole.models import Head, MultiHead, load
 from keyhole.oracles import Budgeted, Chunked, Local, watch_batches
+from keyhole.web.messages import CoursePoint, Event, Portrait, RecoveryResult
 from keyhole.web.requests import Recover
 
 # Shares of all queries, halves first: when patience ends, the curve is coarse but whole.
@@ -31,11 +32,11 @@ PARTS = (0.5, 0.25, 0.75, 0.9, 0.1, 0.6, 0.35, 0.98, 0.82, 0.17, 0.67, 0.43, 0.0
 PATIENCE = 2.0  # seconds that asking again for the course may take, about
 BETWEEN = 0.05  # seconds between two counts
 
-Tell = Callable[[Mapping[str, Any]], None]
+Tell = Callable[[Event], None]
 Heads = Head | MultiHead
 
 
-def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> dict[str, Any]:
+def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> RecoveryResult:
     """Hide a model in `directory`, recover it there, and compare."""
     hidden = directory / "truth.safetensors"
     kind = "head" if wish.heads == 1 else "multihead"
@@ -51,7 +52,8 @@ def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> dict[str
     )
     truth: Any = load(hidden)
     # The page draws the hidden matrices while the recovery is still under way.
-    tell({"limit": freedom(truth), "hidden": [pack_numbers(W) for W in canonical(truth).W]})
+    hidden_heads = [pack_numbers(W) for W in canonical(truth).W]
+    tell(Event(limit=freedom(truth), hidden=hidden_heads))
     job = LearnJob(
         str(hidden),
         simulate=wish.simulate,
@@ -64,14 +66,15 @@ def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> dict[str
         record: LearnRecord = run_job(job).data
     model: Any = None if record.model is None else load(record.model)
     found = model if isinstance(model, Head | MultiHead) else None
-    tell({"doing": "asking again with smaller budgets"})
-    shown = {
-        "record": record,
-        "command": restore_command(record),
-        "heads": pack_portraits(truth, found),
-        "course": trace_error_course(truth, found, wish, record),
-    }
-    return {**shown, "error": measure_relative_error(truth, found), "run": directory.name}
+    tell(Event(doing="asking again with smaller budgets"))
+    return RecoveryResult(
+        record=record,
+        command=restore_command(record),
+        heads=pack_portraits(truth, found),
+        course=trace_error_course(truth, found, wish, record),
+        error=measure_relative_error(truth, found),
+        run=directory.name,
+    )
 
 
 @contextmanager
@@ -86,12 +89,12 @@ def _count_phase_queries(tell: Tell) -> Generator[Callable[[str, int], None]]:
         # Batches may come by the thousand a second; a page needs twenty.
         if time.monotonic() - last >= BETWEEN:
             last = time.monotonic()
-            tell({"asked": asked})
+            tell(Event(asked=dict(asked)))
 
     try:
         yield count
     finally:
-        tell({"asked": asked})
+        tell(Event(asked=dict(asked)))
 
 
 def measure_relative_error(truth: Heads, found: Heads | None) -> float | None:
@@ -100,7 +103,7 @@ def measure_relative_error(truth: Heads, found: Heads | None) -> float | None:
     return None if gap is None or gap.heads[0] != gap.heads[1] else gap.W
 
 
-def pack_portraits(truth: Heads, found: Heads | None) -> list[dict[str, Any]]:
+def pack_portraits(truth: Heads, found: Heads | None) -> list[Portrait]:
     """The matrices of each true head beside those of the head that matches it."""
     hidden = canonical(truth)
     seen = None if found is None else canonical(found)
@@ -111,16 +114,17 @@ def pack_portraits(truth: Heads, found: Heads | None) -> list[dict[str, Any]]:
     ]
 
 
-def _pack_portrait(W: Matrix, found: Matrix | None) -> dict[str, Any]:
-    shown = {"truth": pack_numbers(W), "values": _list_singular_values(W)}
+def _pack_portrait(W: Matrix, found: Matrix | None) -> Portrait:
+    truth, values = pack_numbers(W), _list_singular_values(W)
     if found is None:
-        return {**shown, "found": None}
-    return {
-        **shown,
-        "found": pack_numbers(found),
-        "difference": pack_numbers(found - W),
-        "found_values": _list_singular_values(found),
-    }
+        return Portrait(truth=truth, values=values, found=None)
+    return Portrait(
+        truth=truth,
+        values=values,
+        found=pack_numbers(found),
+        difference=pack_numbers(found - W),
+        found_values=_list_singular_values(found),
+    )
 
 
 def _list_singular_values(W: Matrix) -> list[float]:
@@ -138,7 +142,7 @@ def pack_numbers(W: Array) -> str:
 # carry noise, draws the same noise.
 def trace_error_course(
     truth: Heads, found: Heads | None, wish: Recover, record: LearnRecord
-) -> list[dict[str, Any]]:
+) -> list[CoursePoint]:
     """The error of W that smaller budgets reach, and the matrices of single heads."""
     asked = count_learning_queries(record)
     until = time.monotonic() + PATIENCE
@@ -150,7 +154,7 @@ def trace_error_course(
                     round(asked * part), truth, _rerun_with_budget(truth, wish, round(asked * part))
                 )
             )
-    return sorted(points, key=lambda point: point["queries"])
+    return sorted(points, key=lambda point: point.queries)
 
 
 def _rerun_with_budget(truth: Heads, wish: Recover, budget: int) -> Heads | None:
@@ -165,9 +169,10 @@ def _rerun_with_budget(truth: Heads, wish: Recover, budget: int) -> Heads | None
     return model if isinstance(model, Head | MultiHead) else None
 
 
-def _pack_course_point(queries: int, truth: Heads, found: Heads | None) -> dict[str, Any]:
-    point: dict[str, Any] = {"queries": queries, "error": measure_relative_error(truth, found)}
-    if isinstance(truth, Head) and isinstance(found, Head):
-        W, T = np.asarray(found.W), np.asarray(truth.W)
-        point |= {"found": pack_numbers(W), "difference": pack_numbers(W - T)}
-    return point
+def _pack_course_point(queries: int, truth: Heads, found: Heads | None) -> CoursePoint:
+    error = measure_relative_error(truth, found)
+    if not (isinstance(truth, Head) and isinstance(found, Head)):
+        return CoursePoint(queries=queries, error=error)
+    W, T = np.asarray(found.W), np.asarray(truth.W)
+    packed, gap = pack_numbers(W), pack_numbers(W - T)
+    return CoursePoint(queries=queries, error=error, found=packed, difference=gap)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -12,6 +11,7 @@ from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import BoundJob
 
 T = TypeVar("T")
+Content = bytes | msgspec.Raw
 
 WIDTH, HEADS, SEED = 64, 4, 2**31  # largest, for a page that answers at once
 SIZES = {"length": 4096, "q": 256, "width": 64, "modulus": 10**6, "radius": 16, "nodes": 64}
@@ -25,19 +25,6 @@ _BOUNDS = {
     "seed": SEED,
 }
 _UNSEEN = ("out", "force", "hidden", "state_bits")  # fields of a bound that the page does not set
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request of the page.
-
-    Args:
-        kind: what is asked for.
-        fields: its particulars.
-    """
-
-    kind: str
-    fields: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -101,16 +88,16 @@ def check_within(name: str, value: float, least: float, most: float) -> None:
         raise InvalidInput(f"{name} is a whole number from {least:,} to {most:,}; got {value}.")
 
 
-def read_recover_wish(data: Mapping[str, Any]) -> Recover:
-    """A recovery from plain data."""
-    return convert_request(Recover, data)
+def read_recover_wish(content: Content) -> Recover:
+    """A recovery from JSON."""
+    return read_request(Recover, content)
 
 
-def read_bound_wish(data: Mapping[str, Any]) -> BoundJob:
-    """A bound from plain data; it writes nothing."""
-    if given := sorted(set(data) & set(_UNSEEN)):
+def read_bound_wish(content: Content) -> BoundJob:
+    """A bound from JSON; it writes nothing."""
+    if given := sorted(set(_list_names(content)) & set(_UNSEEN)):
         raise InvalidInput(f"the page does not set {', '.join(given)}.")
-    job = convert_request(BoundJob, data)
+    job = read_request(BoundJob, content)
     for name, most in (SIZES | _BOUNDS).items():
         value = getattr(job, name)
         if value is not None:
@@ -118,16 +105,23 @@ def read_bound_wish(data: Mapping[str, Any]) -> BoundJob:
     return job
 
 
-def convert_request(kind: type[T], data: Mapping[str, Any]) -> T:
-    """Plain data as a dataclass; unknown names and values of another type are refused."""
+def _list_names(content: Content) -> list[str]:
+    try:
+        return list(msgspec.json.decode(content, type=dict[str, msgspec.Raw]))
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{error}.") from error
+
+
+def read_request(kind: type[T], content: Content) -> T:
+    """JSON as a dataclass; unknown names and values of another type are refused."""
     names = {item.name for item in fields(kind)}  # pyright: ignore[reportArgumentType]
-    if extra := sorted(set(data) - names):
+    if extra := sorted(set(_list_names(content)) - names):
         raise InvalidInput(
             f"there is no {', '.join(extra)[:200]} here; there is {', '.join(sorted(names))}."
         )
     try:
-        return msgspec.convert(dict(data), kind)
-    except (msgspec.ValidationError, TypeError) as error:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
         # A dataclass that refuses its values says why; msgspec would wrap the sentence.
         if isinstance(error.__cause__, InvalidInput):
             raise error.__cause__ from None

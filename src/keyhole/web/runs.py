@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.reading import recognise_kind
+from keyhole.lab.runs.record_parts import Cell
 from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.tables import tabulate_rows
 
@@ -25,11 +26,58 @@ class NotThere(Exception):
     """Nothing of that name is on the shelf."""
 
 
-def list_runs(runs: Path) -> dict[str, Any]:
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as the shelf lists it."""
+
+    name: str
+    kind: str
+    verdict: str | None
+    sentence: str
+    report: bool
+    when: float
+
+
+class Shelf(msgspec.Struct, frozen=True, kw_only=True):
+    """Every run of a directory, and how many more there are."""
+
+    directory: str
+    runs: list[RunSummary]
+    left_out: int
+
+
+class SweepTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of a sweep by column, or a sentence why there are none."""
+
+    columns: dict[str, list[Cell]] = {}
+    count: int = 0
+    left_out: int = 0
+    sentence: str | None = None
+
+
+class ShownRun(RunSummary, frozen=True, kw_only=True):
+    """One run: its record as `--json` printed it, and the rows of its store where it is a sweep."""
+
+    record: msgspec.Raw
+    rows: SweepTable | None
+
+
+class _Glance(msgspec.Struct, frozen=True):
+    """What the shelf shows of a record, whatever it is of."""
+
+    record: str | None = None
+    verdict: str | None = None
+    status: str | None = None
+    sentence: str | None = None
+
+
+_EMPTY = msgspec.Raw(b"{}")
+
+
+def list_runs(runs: Path) -> Shelf:
     """Every run and sweep, newest first, with its verdict and sentence."""
     found = sorted(_find_run_directories(runs, DEEP), key=_read_modified_time, reverse=True)
     rows = [_summarise_run(runs, place) for place in found[:LISTED]]
-    return {"directory": str(runs), "runs": rows, "left_out": max(0, len(found) - LISTED)}
+    return Shelf(directory=str(runs), runs=rows, left_out=max(0, len(found) - LISTED))
 
 
 def _find_run_directories(directory: Path, deep: int) -> Iterator[Path]:
@@ -70,72 +118,82 @@ def _read_modified_time(place: Path) -> float:
 _MARKS = ("record.json", "store.sqlite")
 
 
-def _summarise_run(runs: Path, place: Path) -> dict[str, Any]:
-    record = _read_run_record(place)
+def _summarise_run(runs: Path, place: Path) -> RunSummary:
+    content = _read_run_record(place)
+    record = _glance_at(content)
     store = _has_own_file(place, "store.sqlite")
-    return {
-        "name": place.relative_to(runs).as_posix(),
-        "kind": "sweep" if store else _recognise_listed_kind(record),
-        "verdict": record.get("verdict") or record.get("status"),
-        "sentence": record.get("sentence") or ("A sweep that is not finished." if store else ""),
-        "report": (place / "report.html").is_file(),
-        "when": _read_modified_time(place),
-    }
+    return RunSummary(
+        name=place.relative_to(runs).as_posix(),
+        kind="sweep" if store else _recognise_listed_kind(record, content),
+        verdict=record.verdict or record.status,
+        sentence=record.sentence or ("A sweep that is not finished." if store else ""),
+        report=(place / "report.html").is_file(),
+        when=_read_modified_time(place),
+    )
 
 
-def _recognise_listed_kind(record: dict[str, Any]) -> str:
+def _glance_at(content: msgspec.Raw) -> _Glance:
+    try:
+        return msgspec.json.decode(content, type=_Glance)
+    except msgspec.ValidationError as error:
+        return _Glance(sentence=f"Its record cannot be read: {error}.")
+
+
+def _recognise_listed_kind(record: _Glance, content: msgspec.Raw) -> str:
+    names = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     # Curves with no queries are those of training, in records of every version.
-    if "curve" in record and "queries" not in record:
+    if "curve" in names and "queries" not in names:
         return "train"
-    return recognise_kind(record.get("record"), record)
+    return recognise_kind(record.record, names)
 
 
-def _read_run_record(place: Path) -> dict[str, Any]:
-    """A record, or a sentence in its place."""
+def _read_run_record(place: Path) -> msgspec.Raw:
+    """A record as JSON, or an object with a sentence in its place."""
     path = place / "record.json"
     if not _has_own_file(place, path.name):
-        return {}
+        return _EMPTY
     try:
         # A page that hangs on one large record shows no run at all.
         if path.stat().st_size > RECORD:
-            return {
-                "sentence": f"Its record has more than {RECORD >> 20} MiB and is not shown here."
-            }
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            return _say(f"Its record has more than {RECORD >> 20} MiB and is not shown here.")
+        content = path.read_bytes()
+        msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        # Decoded in full, since what follows is handed on as it is.
+        msgspec.json.decode(content)
+        return msgspec.Raw(content.strip())
     except (OSError, msgspec.DecodeError, RecursionError) as error:
-        return {"sentence": f"Its record cannot be read: {error}."}
+        return _say(f"Its record cannot be read: {error}.")
 
 
-def show_run(runs: Path, name: str) -> dict[str, Any]:
-    """One run: its record as `--json` printed it, and the rows of its store where it is a sweep."""
+def _say(sentence: str) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode({"sentence": sentence}))
+
+
+def show_run(runs: Path, name: str) -> ShownRun:
+    """One run, all of it."""
     place = find_run_directory(runs, name)
-    summary = _summarise_run(runs, place)
-    return {**summary, "record": _read_run_record(place), "rows": _read_sweep_rows(place)}
+    summary = structs.asdict(_summarise_run(runs, place))
+    return ShownRun(**summary, record=_read_run_record(place), rows=_read_sweep_rows(place))
 
 
-def _read_sweep_rows(place: Path) -> dict[str, Any] | None:
+def _read_sweep_rows(place: Path) -> SweepTable | None:
     path = place / "store.sqlite"
     if not _has_own_file(place, path.name):
         return None
     try:
         flat = tabulate_rows(read_rows(path))
     except InvalidInput as error:
-        return {"columns": [], "rows": [], "left_out": 0, "sentence": str(error)}
+        return SweepTable(sentence=str(error))
     names = dict.fromkeys(name for row in flat for name in row if not _is_heavy(name))
     kept = {name: [_simplify_value(row.get(name)) for row in flat[:ROWS]] for name in names}
-    return {
-        "columns": kept,
-        "count": len(flat),
-        "left_out": max(0, len(flat) - ROWS),
-        "sentence": None,
-    }
+    return SweepTable(columns=kept, count=len(flat), left_out=max(0, len(flat) - ROWS))
 
 
 def _is_heavy(name: str) -> bool:
     return any(part in _HEAVY for part in name.split("."))
 
 
-def _simplify_value(value: Any) -> Any:
+def _simplify_value(value: Cell) -> Cell:
     """Numbers and words as they are, anything else as text."""
     if value is None or isinstance(value, int | float | str):
         return value

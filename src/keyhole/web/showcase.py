@@ -7,12 +7,13 @@ elsewhere is checked here on the very input that is shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import structs
 
 from keyhole._arrays import Array, Matrix, Stack, Vector, softmax
 from keyhole.constructions.matching.wave_units import Waves
@@ -30,7 +31,7 @@ from keyhole.models.numbers import number_format
 from keyhole.models.stack import Transformer
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import Match2, Match3, SparseAverage
-from keyhole.web.requests import SEED, check_within, convert_request
+from keyhole.web.requests import SEED, Content, check_within, read_request
 
 LENGTH, SUBSET, MODULUS = 32, 6, 400  # largest
 # Finer weights would be sharper, and no eye could see it.
@@ -117,7 +118,52 @@ def _build_set_unit(
     return task, phi, build_set_unit(phi)
 
 
-def show_averages(wish: Averages) -> dict[str, Any]:
+class AveragesView(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys seen along the query, the margin, attention, and the answer beside the truth."""
+
+    keys: str
+    embed: int
+    heights: list[float]
+    across: list[float]
+    curve: list[float] | None
+    margin: float | None
+    sharpness: float
+    weights: list[list[float]]
+    vectors: list[list[float]]
+    answer: list[float]
+    truth: list[float]
+    error: float
+    accuracy: float
+
+
+class MatchingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Attention of one token, a blank one first; all answers beside the truth.
+
+    Args:
+        scores: of the token, where it looks at one other at a time.
+        weights: its attention, as a matrix where it looks at pairs.
+        answers: of every token.
+        truth: of every token.
+        wrong: how many answers are wrong.
+        embed: width of keys.
+        gap: of scores.
+        bounds: how far answers may be off.
+    """
+
+    scores: list[float] | None = None
+    weights: list[float] | list[list[float]]
+    answers: list[float]
+    truth: list[float]
+    wrong: int
+    embed: int
+    gap: float
+    bounds: tuple[float, ...]
+
+
+View = AveragesView | MatchingView
+
+
+def show_averages(wish: Averages) -> AveragesView:
     """Keys seen along the query, the margin, attention, and the answer beside the truth."""
     task, phi, model = _build_set_unit(wish.length, wish.q, wish.keys)
     members = tuple(sorted(wish.members))
@@ -128,21 +174,22 @@ def show_averages(wish: Averages) -> dict[str, Any]:
     weights = softmax(_score_tokens(model, X)[0])
     answer, truth = model(X)[0, 0], task.target(X)[0, 0]
     direction = query.scaled / (query.sharpness or 1.0)
-    return {
-        "keys": wish.keys,
-        "embed": phi.keys.shape[1],
-        "heights": phi.keys @ direction,
-        "across": _place_keys_across(phi.keys, direction),
-        "curve": _trace_key_curve(direction) if wish.keys == "trigonometric" else None,
-        "margin": query.margin if math.isfinite(query.margin) else None,
-        "sharpness": query.sharpness,
-        "weights": weights,
-        "vectors": z[0],
-        "answer": answer,
-        "truth": truth,
-        "error": float(np.linalg.norm(answer - truth)),
-        "accuracy": ACCURACY,
-    }
+    curved = wish.keys == "trigonometric"
+    return AveragesView(
+        keys=wish.keys,
+        embed=phi.keys.shape[1],
+        heights=(phi.keys @ direction).tolist(),
+        across=_place_keys_across(phi.keys, direction).tolist(),
+        curve=_trace_key_curve(direction).tolist() if curved else None,
+        margin=query.margin if math.isfinite(query.margin) else None,
+        sharpness=query.sharpness,
+        weights=weights.tolist(),
+        vectors=z[0].tolist(),
+        answer=answer.tolist(),
+        truth=truth.tolist(),
+        error=float(np.linalg.norm(answer - truth)),
+        accuracy=ACCURACY,
+    )
 
 
 def _score_tokens(model: Transformer, X: Stack) -> Matrix:
@@ -175,10 +222,11 @@ def _trace_key_curve(direction: Vector) -> Vector:
     return np.column_stack([np.cos(harmonics), np.sin(harmonics)]) @ direction
 
 
+WaveUnit = tuple[Transformer, int, float, tuple[float, ...]]
+
+
 @lru_cache(maxsize=64)
-def _build_wave_unit(
-    order: int, length: int, modulus: int
-) -> tuple[Transformer, int, float, tuple[float, ...]]:
+def _build_wave_unit(order: int, length: int, modulus: int) -> WaveUnit:
     """A unit with its key width, its gap, and how far answers may be off."""
     task = (Match2 if order == 2 else Match3)(length, modulus)
     rng = np.random.default_rng(0)
@@ -186,59 +234,54 @@ def _build_wave_unit(
     return draft.model, draft.embed, draft.margin, tuple(far for _, far in draft.bounds)
 
 
-def show_match2(wish: Matching) -> dict[str, Any]:
-    """Scores and attention of one token, a blank one first; all answers beside the truth."""
-    task = Match2(len(wish.tokens), wish.modulus)
+def show_match2(wish: Matching) -> MatchingView:
+    """Scores and attention of one token."""
     X = _stack_tokens(wish.tokens)
-    model, embed, gap, bounds = _build_wave_unit(2, len(wish.tokens), wish.modulus)
-    scores = _score_tokens(model, X)[wish.query + 1]
-    return {
-        "scores": scores,
-        "weights": softmax(scores),
-        **_judge_task_answers(task, model, X),
-        **_describe_unit(embed, gap, bounds),
-    }
+    unit = _build_wave_unit(2, len(wish.tokens), wish.modulus)
+    scores = _score_tokens(unit[0], X)[wish.query + 1]
+    shown = _judge_task_answers(Match2(len(wish.tokens), wish.modulus), unit, X)
+    return structs.replace(shown, scores=scores.tolist(), weights=softmax(scores).tolist())
 
 
-def show_match3(wish: Matching) -> dict[str, Any]:
-    """The pair weights of one token, a blank one first; all answers beside the truth."""
-    task = Match3(len(wish.tokens), wish.modulus)
+def show_match3(wish: Matching) -> MatchingView:
+    """The pair weights of one token."""
     X = _stack_tokens(wish.tokens)
-    model, embed, gap, bounds = _build_wave_unit(3, len(wish.tokens), wish.modulus)
-    scores = _score_tokens(model, X)[wish.query + 1]
+    unit = _build_wave_unit(3, len(wish.tokens), wish.modulus)
+    scores = _score_tokens(unit[0], X)[wish.query + 1]
     side = len(wish.tokens) + 1
-    weights = softmax(scores).reshape(side, side)
-    return {
-        "weights": weights,
-        **_judge_task_answers(task, model, X),
-        **_describe_unit(embed, gap, bounds),
-    }
+    shown = _judge_task_answers(Match3(len(wish.tokens), wish.modulus), unit, X)
+    return structs.replace(shown, weights=softmax(scores).reshape(side, side).tolist())
 
 
 def _stack_tokens(tokens: Sequence[int]) -> Stack:
     return np.array(tokens, dtype=np.float64)[None, :, None]
 
 
-def _judge_task_answers(task: Match2 | Match3, model: Transformer, X: Stack) -> dict[str, Any]:
+def _judge_task_answers(task: Match2 | Match3, unit: WaveUnit, X: Stack) -> MatchingView:
+    """All answers beside the truth; attention is still to be seen."""
+    model, embed, gap, bounds = unit
     answers: Array = model(X)
     truth = task.target(X)
-    wrong = int(((answers > 0.5) != (truth > 0.5)).sum())
-    return {"answers": answers[0, :, 0], "truth": truth[0, :, 0], "wrong": wrong}
+    return MatchingView(
+        weights=[],
+        answers=answers[0, :, 0].tolist(),
+        truth=truth[0, :, 0].tolist(),
+        wrong=int(((answers > 0.5) != (truth > 0.5)).sum()),
+        embed=embed,
+        gap=gap,
+        bounds=bounds,
+    )
 
 
-def _describe_unit(embed: int, gap: float, bounds: tuple[float, ...]) -> dict[str, Any]:
-    return {"embed": embed, "gap": gap, "bounds": bounds}
-
-
-VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "sparse-average": lambda data: show_averages(convert_request(Averages, data)),
-    "match2": lambda data: show_match2(convert_request(Matching, data)),
-    "match3": lambda data: show_match3(convert_request(Matching, data)),
+VIEWS: dict[str, Callable[[Content], View]] = {
+    "sparse-average": lambda content: show_averages(read_request(Averages, content)),
+    "match2": lambda content: show_match2(read_request(Matching, content)),
+    "match3": lambda content: show_match3(read_request(Matching, content)),
 }
 
 
-def show_task(task: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What is shown of a task on an input.
+def show_task(task: str, content: Content) -> View:
+    """What is shown of a task on an input, given as JSON.
 
     Raises:
         InvalidInput: there is no such task here, or the input does not fit it.
@@ -246,7 +289,7 @@ def show_task(task: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """
     if task not in VIEWS:
         raise InvalidInput(f"the page computes {', '.join(VIEWS)}; got {task!r:.80}.")
-    return VIEWS[task](data)
+    return VIEWS[task](content)
 
 
 def rehearse_views() -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import msgspec
 
@@ -21,41 +20,40 @@ from keyhole.errors import InvalidInput, KeyholeError
 from keyhole.lab.commands.computing.bound import measure_job_plane
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.records import encode_json
-from keyhole.web.recovery import recover_hidden_model
+from keyhole.web.messages import BoundResult, Event, Order, RecoveryResult, Said
+from keyhole.web.recovery import Tell, recover_hidden_model
 from keyhole.web.requests import read_bound_wish, read_recover_wish
 
-Tell = Callable[[Mapping[str, Any]], None]
+Work = Callable[[msgspec.Raw, Path | None, Tell], msgspec.Struct]
 
 
-def _perform_recovery(data: Mapping[str, Any], place: Path | None, tell: Tell) -> Mapping[str, Any]:
+def _perform_recovery(fields: msgspec.Raw, place: Path | None, tell: Tell) -> RecoveryResult:
     if place is None:
         raise InvalidInput("a recovery needs a directory to write to.")
-    return recover_hidden_model(read_recover_wish(data), place, tell)
+    return recover_hidden_model(read_recover_wish(fields), place, tell)
 
 
-def _perform_bound(data: Mapping[str, Any], place: Path | None, tell: Tell) -> Mapping[str, Any]:
-    job = read_bound_wish(data)
-    tell({"doing": "building and checking weights" if job.build else "comparing sizes"})
-    return {"record": run_job(job).data, "plane": measure_job_plane(job)}
+def _perform_bound(fields: msgspec.Raw, place: Path | None, tell: Tell) -> BoundResult:
+    job = read_bound_wish(fields)
+    tell(Event(doing="building and checking weights" if job.build else "comparing sizes"))
+    return BoundResult(record=run_job(job).data, plane=measure_job_plane(job))
 
 
-WORK: dict[str, Callable[[Mapping[str, Any], Path | None, Tell], Mapping[str, Any]]] = {
-    "recover": _perform_recovery,
-    "bound": _perform_bound,
-}
+WORK: dict[str, Work] = {"recover": _perform_recovery, "bound": _perform_bound}
 
 
-def perform_job(line: Mapping[str, Any], tell: Tell) -> Mapping[str, Any]:
+def perform_job(order: Order, tell: Tell) -> Said:
     """What becomes of one job: its result, or the sentence why there is none."""
-    place = None if line["place"] is None else Path(line["place"])
+    place = None if order.place is None else Path(order.place)
     try:
         # As in sweeps: the same job gives the same digits everywhere.
         with pin_one_thread():
-            return {"result": WORK[line["kind"]](line["fields"], place, tell)}
+            result = WORK[order.kind](order.fields, place, tell)
+        return Said(result=msgspec.Raw(encode_json(result)))
     except KeyholeError as error:
-        return {"failed": str(error)}
+        return Said(failed=str(error))
     except Exception as error:
-        return {"failed": f"{type(error).__name__}: {error}. Please report this."}
+        return Said(failed=f"{type(error).__name__}: {error}. Please report this.")
 
 
 def main() -> None:
@@ -64,13 +62,16 @@ def main() -> None:
     threading.Thread(target=_read_job_lines, args=(lines,), daemon=True).start()
     out = sys.stdout.buffer
 
-    def tell(said: Mapping[str, Any]) -> None:
-        out.write(encode_json(said) + b"\n")
+    def say(said: Said) -> None:
+        out.write(msgspec.json.encode(said) + b"\n")
         out.flush()
 
-    tell({"ready": True})
+    def tell(event: Event) -> None:
+        say(Said(event=msgspec.Raw(msgspec.json.encode(event))))
+
+    say(Said(ready=True))
     while True:
-        tell(perform_job(msgspec.json.decode(lines.get()), tell))
+        say(perform_job(msgspec.json.decode(lines.get(), type=Order), tell))
 
 
 def _read_job_lines(lines: SimpleQueue[bytes]) -> None:
