@@ -37,9 +37,9 @@ def learn(tmp_path):
 def test_a_passing_fault_is_got_over_and_paid_for_to_the_sequence(fault, learn):
     with Faulty({2: fault, 5: fault}).running() as service:
         data = learn(service, timeout=0.4)
-    assert data["verdict"] == "EXACT"
-    assert data["queries"]["total"] == data["asked"] == service.answered
-    assert ("lost" in data["queries"]["by_phase"]) == (fault != 429)
+    assert data.verdict == "EXACT"
+    assert data.queries.total == data.asked == service.answered
+    assert ("lost" in data.queries.by_phase) == (fault != 429)
 
 
 @pytest.mark.parametrize("fault", [400, 404, 500, "truncated", "page", "shape", "nothing"])
@@ -48,14 +48,14 @@ def test_a_fault_that_stays_is_refused_with_a_sentence_and_resumed_without_askin
 ):
     with Faulty({4: fault}).running() as service:
         data = learn(service)
-        assert data["verdict"] == "UNVERIFIED"
-        assert data["status"] in ("TARGET_FAILED", "BAD_ANSWER")
-        assert "use --resume" in data["sentence"]
-        assert data["queries"]["total"] == service.answered
+        assert data.verdict == "UNVERIFIED"
+        assert data.status in ("TARGET_FAILED", "BAD_ANSWER")
+        assert "use --resume" in data.sentence
+        assert data.queries.total == service.answered
         before, service.faults = Counter(service.seen), {}
         again = learn(service, resume=True)
-    assert again["verdict"] == "EXACT"
-    assert again["queries"]["total"] == service.answered
+    assert again.verdict == "EXACT"
+    assert again.queries.total == service.answered
     repeated = Counter(service.seen) - before
     assert before
     assert not before & repeated
@@ -64,8 +64,8 @@ def test_a_fault_that_stays_is_refused_with_a_sentence_and_resumed_without_askin
 def test_a_null_is_refused_as_an_answer(learn):
     with Faulty(dict.fromkeys(range(4, 99), "null")).running() as service:
         data = learn(service)
-    assert (data["status"], data["verdict"]) == ("BAD_ANSWER", "UNVERIFIED")
-    assert "must be finite" in data["sentence"]
+    assert (data.status, data.verdict) == ("BAD_ANSWER", "UNVERIFIED")
+    assert "must be finite" in data.sentence
 
 
 @pytest.mark.parametrize("fault", ["reset", 503, 429])
@@ -73,18 +73,18 @@ def test_a_null_is_refused_as_an_answer(learn):
 def test_no_budget_is_exceeded_by_asking_again(fault, budget, learn):
     with Faulty(dict.fromkeys((2, 5, 6, 9), fault)).running() as service:
         data = learn(service, budget=budget)
-        assert data["verdict"] in ("BUDGET_SPENT", "UNVERIFIED", "EXACT")
-        assert data["queries"]["total"] == service.answered <= budget
+        assert data.verdict in ("BUDGET_SPENT", "UNVERIFIED", "EXACT")
+        assert data.queries.total == service.answered <= budget
         service.faults = {}
         again = learn(service, budget=budget + 200, resume=True)
-    assert again["verdict"] == "EXACT"
-    assert again["queries"]["total"] == service.answered <= budget + 200
+    assert again.verdict == "EXACT"
+    assert again.queries.total == service.answered <= budget + 200
 
 
 def test_without_a_transcript_the_accounts_are_the_same(learn):
     with Faulty({2: "reset", 4: 429, 6: 503}).running() as service:
         data = learn(service, record=False)
-    assert data["queries"]["total"] == data["asked"] == service.answered
+    assert data.queries.total == data.asked == service.answered
 
 
 def test_a_service_that_is_not_there_is_refused_at_once(tmp_path):
@@ -121,8 +121,8 @@ def test_a_server_that_is_started_anew_in_the_middle_is_waited_for(learn):
     time.sleep(0.3)
     with service.running(port):
         thread.join(60)
-    assert lines[0]["verdict"] == "EXACT"
-    assert lines[0]["queries"]["total"] >= service.answered >= len(set(service.seen))
+    assert lines[0].verdict == "EXACT"
+    assert lines[0].queries.total >= service.answered >= len(set(service.seen))
 
 
 def killed_after(service, requests, arguments):
@@ -157,16 +157,16 @@ def test_a_client_killed_in_the_middle_asks_no_written_batch_again_and_keeps_its
         assert killed_after(service, 3, out) == -signal.SIGKILL
         assert killed_after(service, 4, [*out, "--resume"]) == -signal.SIGKILL
         data = learn(service, resume=True, budget=400)
-    assert data["verdict"] == "EXACT"
+    assert data.verdict == "EXACT"
     # what no undisturbed run asks was under way when the client died, was never written down, and
     # is paid for
     extra, lost = (
         Counter(service.seen) - Counter(quiet.seen),
-        data["queries"]["by_phase"].get("lost", 0),
+        data.queries.by_phase.get("lost", 0),
     )
     assert sum(extra.values()) <= lost < 40
-    assert quiet.answered + lost == data["queries"]["total"] <= 400
-    assert service.answered <= data["queries"]["total"] <= service.answered + lost
+    assert quiet.answered + lost == data.queries.total <= 400
+    assert service.answered <= data.queries.total <= service.answered + lost
 
 
 def test_a_tight_budget_is_kept_to_the_sequence_over_a_kill_and_a_restart(learn, tmp_path):
@@ -176,15 +176,15 @@ def test_a_tight_budget_is_kept_to_the_sequence_over_a_kill_and_a_restart(learn,
         killed_after(service, 3, out)
     with service.running(port):
         data = learn(service, resume=True, budget=23)
-    assert data["verdict"] in ("BUDGET_SPENT", "UNVERIFIED")
-    assert data["queries"]["total"] == 23
-    assert 23 - data["queries"]["by_phase"].get("lost", 0) <= service.answered <= 23
+    assert data.verdict in ("BUDGET_SPENT", "UNVERIFIED")
+    assert data.queries.total == 23
+    assert 23 - data.queries.by_phase.get("lost", 0) <= service.answered <= 23
 
 
 def test_large_requests_are_halved_until_they_fit(learn, rng):
     with Faulty(largest=3000).running() as service:
         data = learn(service)
-        assert (data["verdict"], data["queries"]["total"]) == ("EXACT", service.answered)
+        assert (data.verdict, data.queries.total) == ("EXACT", service.answered)
         oracle = HttpService(service.address)
         X = rng.normal(size=(200, 3, WIDTH))
         np.testing.assert_allclose(oracle.ask(X), attend(X), rtol=1e-12)
@@ -251,7 +251,7 @@ def test_a_token_is_taken_from_the_environment_and_kept_out_of_records(
     monkeypatch.setenv("KEYHOLE_TOKEN", "sesame-8713")
     with Faulty(token="sesame-8713").running() as service:  # noqa: S106
         data = learn(service)
-        assert data["verdict"] == "EXACT"
+        assert data.verdict == "EXACT"
         monkeypatch.setenv("KEYHOLE_TOKEN", "wrong")
         with pytest.raises(TargetFailed, match=r"answered 401: who are you.*KEYHOLE_TOKEN"):
             HttpService(service.address)
@@ -262,7 +262,7 @@ def test_a_token_is_taken_from_the_environment_and_kept_out_of_records(
 def test_the_recovered_model_is_the_one_behind_the_service(learn):
     with Faulty().running() as service:
         data = learn(service)
-    model = load(data["model"])
+    model = load(data.model)
     np.testing.assert_allclose(model.W, faulty.W, atol=1e-10)
     np.testing.assert_allclose(model.V, faulty.V, atol=1e-10)
 

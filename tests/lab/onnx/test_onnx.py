@@ -110,7 +110,7 @@ def test_what_a_file_was_not_made_for_is_refused_when_asked(tmp_path, rng):
 def test_learn_recovers_a_head_from_an_onnx_file(tmp_path):
     export_onnx(MODELS["head"], tmp_path / "head.onnx")
     data = run_job(LearnJob(str(tmp_path / "head.onnx"), out=str(tmp_path / "run"))).data
-    assert (data["verdict"], data["width"]) == ("EXACT", WIDTH)
+    assert (data.verdict, data.width) == ("EXACT", WIDTH)
 
 
 def written(path, kind, shape, outputs=("y",)):

@@ -93,14 +93,14 @@ def test_health_metadata_and_the_page_are_there(service):
 
 def test_a_head_is_recovered_through_http(service, tmp_path):
     data = run_job(LearnJob(service, out=str(tmp_path / "run"))).data
-    assert (data["verdict"], data["width"], data["outputs"]) == ("EXACT", WIDTH, 2)
+    assert (data.verdict, data.width, data.outputs) == ("EXACT", WIDTH, 2)
 
 
 def test_a_budget_per_client_is_kept_to_the_sequence(tmp_path):
     with serving(budget=30) as (address, black):
         data = run_job(LearnJob(address, out=str(tmp_path / "run"))).data
-        assert "the budget of 30 queries per client" in data["sentence"]
-        assert data["queries"]["total"] == black.queries <= 30
+        assert "the budget of 30 queries per client" in data.sentence
+        assert data.queries.total == black.queries <= 30
         oracle = HttpService(address)
         left = 30 - black.queries
         oracle.ask(np.ones((left, 1, WIDTH)))

@@ -201,9 +201,9 @@ def test_a_page_draws_rows_and_keeps_hostile_words_inert():
 
 def test_a_transition_counts_the_matrices_that_come_back():
     many, few = (run_job(TransitionJob(8, 1, ratio, seeds=4)).data for ratio in (5.0, 0.5))
-    assert many["success"] == 1.0
-    assert many["measurements"] == 75
-    assert few["success"] == 0.0
+    assert many.success == 1.0
+    assert many.measurements == 75
+    assert few.success == 0.0
 
 
 def test_a_transition_of_no_rank_is_refused():

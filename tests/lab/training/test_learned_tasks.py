@@ -11,8 +11,8 @@ def test_resampled_codes_carry_over_to_other_lengths(tmp_path):
     data = run_job(
         job(codes="resampled", code_width=32, tied=True, steps=150, samples=None, lengths=(6, 12))
     ).data
-    assert data["lengths"]["median_errors"][0] == pytest.approx(data["error"]["median"], rel=0.5)
-    assert data["lengths"]["last_scaled"] < data["lengths"]["last_errors"] < 1.0
+    assert data.lengths.median_errors[0] == pytest.approx(data.error.median, rel=0.5)
+    assert data.lengths.last_scaled < data.lengths.last_errors < 1.0
 
 
 @pytest.mark.parametrize("model", ["attention", "third-order"])
@@ -30,8 +30,8 @@ def test_units_with_flags_learn_labels(model):
             embed=5,
         )
     ).data
-    assert data["accuracy"]["max"] > 1 - 0.5 * data["lines"]["majority"]
-    assert "% of labels right" in data["sentence"]
+    assert data.accuracy.max > 1 - 0.5 * data.lines["majority"]
+    assert "% of labels right" in data.sentence
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_attention_learns_averages_from_a_thousand_sequences():
     data = run_job(
         TrainJob("sparse-average", length=20, q=3, width=4, samples=1000, steps=4000, keep=False)
     ).data
-    assert data["error"]["max"] <= 1e-4
+    assert data.error.max <= 1e-4
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_a_network_without_attention_stays_at_the_mean_of_all():
             keep=False,
         )
     ).data
-    assert abs(data["error"]["median"] - data["lines"]["mean_of_all"]) < 0.03
+    assert abs(data.error.median - data.lines["mean_of_all"]) < 0.03
 
 
 @pytest.mark.slow
@@ -76,4 +76,4 @@ def test_softmax_needs_less_width_than_linear_attention(model, embed, usual):
             keep=False,
         )
     ).data
-    assert abs(data["error"]["median"] - usual) < 0.03
+    assert abs(data.error.median - usual) < 0.03

@@ -20,6 +20,7 @@ from keyhole.lab.demo.recovery_stops import (
 )
 from keyhole.lab.demo.task_stops import visit_task_stops, visit_twin_stop
 from keyhole.lab.jobs import DemoJob
+from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import hold_directory, make_new_directory
 from keyhole.lab.runs.record_parts import Seconds
 from keyhole.lab.runs.recording import record_recovery
@@ -62,6 +63,7 @@ def run_demo(job: DemoJob) -> Record[DemoRecord]:
             target=str(directory / "truth.safetensors"),
             learner="auto",
             run=str(directory),
+            command=format_job_command("demo", job, "seed"),
         )
         spent = recovery.ledger.total().seconds
         took = Seconds(total=time.perf_counter() - start, oracle=spent)

@@ -19,17 +19,6 @@ Cell = bool | int | float | str | list[Any] | None
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a record, by named fields."""
 
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
-
-    def __contains__(self, name: str) -> bool:
-        return getattr(self, name, None) is not None
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """A field, or the default where it holds nothing."""
-        held = getattr(self, name, None)
-        return default if held is None else held
-
 
 class Seconds(Part, frozen=True, kw_only=True, omit_defaults=True):
     """How long it took, and how much of that the target did."""

@@ -21,6 +21,7 @@ from keyhole.lab.runs.other_records import FailedJob, JobCounts, Landing, SweepR
 from keyhole.lab.runs.records import Envelope, Record
 from keyhole.lab.runs.rows import list_expectation_rows
 from keyhole.lab.runs.store import DONE, FAILED, Store, StoredRow, read_rows
+from keyhole.lab.runs.summaries import restore_command
 from keyhole.lab.runs.tables import Table, check_formats, export_rows, tabulate_rows
 from keyhole.lab.sweeps.engines import Cluster, Engine, Outcome, Pool, Serial, Work
 from keyhole.lab.sweeps.expectations import judge_expectations
@@ -206,6 +207,7 @@ def _finish_sweep(
         file=job.file,
         figure=sweep.figure,
     )
+    data = msgspec.structs.replace(data, command=restore_command(data))
     lines = [*list_expectation_rows(landed)]
     lines += [("failed", f"{row.key}: {row.reason}") for row in failed[:5]]
     lines += [("written to", str(directory))]

@@ -95,12 +95,12 @@ def test_constructed_weights_are_measured_on_the_same_inputs_and_make_no_error(t
             "match2", length=8, modulus=11, model="constructed", seeds=2, out=str(tmp_path / "run")
         )
     ).data
-    assert said["errors"] == [0.0, 0.0]
-    assert said["model_sizes"]["embed"] == 3
-    assert said["lines"]["majority"] > 0.2
+    assert said.errors == [0.0, 0.0]
+    assert said.model_sizes["embed"] == 3
+    assert said.lines["majority"] > 0.2
     assert (tmp_path / "run" / "report.html").is_file()
     model, X = (
-        keyhole.load(said["model"]),
+        keyhole.load(said.model),
         choose_lesson(Match2(8, 11)).draw(50, rng=np.random.default_rng(3)),
     )
     assert Match2(8, 11).error(model(X), X).max() == 0.0
@@ -111,9 +111,9 @@ def test_the_least_accuracy_is_that_of_the_worst_seed():
         "match2", length=8, modulus=11, embed=2, steps=30, seeds=3, tests=100, keep=False
     )
     said = run_job(job).data
-    rates = [1 - error for error in said["errors"]]
+    rates = [1 - error for error in said.errors]
     assert len(set(rates)) > 1
-    assert (said["accuracy"]["min"], said["accuracy"]["max"]) == (min(rates), max(rates))
+    assert (said.accuracy.min, said.accuracy.max) == (min(rates), max(rates))
 
 
 def test_a_unit_of_width_six_learns_match2_without_an_error():

@@ -51,9 +51,9 @@ def test_the_least_error_of_linear_attention_is_that_of_the_best_matrix_of_its_r
     values = np.linalg.eigvalsh(members.T @ members / len(members))
     # of M G z with G the projection on the three largest directions
     lost = values[:-3].sum() / values.sum()
-    assert data["lines"]["linear_optimum"] == pytest.approx(lost)
+    assert data.lines["linear_optimum"] == pytest.approx(lost)
     three = run_job(job(length=7, q=2, width=1, embed=1, heads=3, steps=1, seeds=1)).data
-    assert three["lines"]["linear_optimum"] == pytest.approx(lost)
+    assert three.lines["linear_optimum"] == pytest.approx(lost)
 
 
 def test_lines_of_labels_are_fitted_to_what_was_seen_and_measured_on_tests():

@@ -85,10 +85,8 @@ def test_a_seed_learns_beside_others_what_it_learns_alone():
     both = run_job(TINY).data
     for k, seed in enumerate((0, 1)):
         alone = run_job(job(seed=seed, seeds=1)).data
-        np.testing.assert_allclose(alone["errors"], both["errors"][k : k + 1], rtol=1e-3)
-        np.testing.assert_allclose(
-            alone["curve"]["errors"][0], both["curve"]["errors"][k], rtol=1e-3
-        )
+        np.testing.assert_allclose(alone.errors, both.errors[k : k + 1], rtol=1e-3)
+        np.testing.assert_allclose(alone.curve.errors[0], both.curve.errors[k], rtol=1e-3)
 
 
 def test_linear_attention_is_the_product_it_is_written_as():

@@ -47,6 +47,7 @@ def run_build(job: BuildJob) -> Record[BuildRecord]:
         sizes=sizes_of(task),
         accuracy=job.accuracy,
         seed=job.seed,
+        command=format_job_command("build", job, "accuracy", "seed"),
         frontier=_record_frontier(found),
         refused=dict(found.refused),
     )
@@ -65,7 +66,6 @@ def run_build(job: BuildJob) -> Record[BuildRecord]:
             model=str(path),
             run=str(directory),
             round_trip=make_round_trip(best.model, task, rng=trip) if job.round_trip else None,
-            command=format_job_command("build", job, "accuracy", "seed"),
         )
         data = structs.replace(data, seconds=Seconds(total=time.perf_counter() - start))
         files = (("model", str(path)), ("page", f"{directory}/report.html"))

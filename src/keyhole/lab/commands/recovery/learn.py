@@ -22,6 +22,7 @@ from keyhole.lab.runs.recording import record_recovery
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import LearnRecord, RecoveryRecord
 from keyhole.lab.runs.rows import list_recovery_rows
+from keyhole.lab.runs.summaries import restore_command
 from keyhole.lab.targets.opening import (
     choose_chunk_size,
     hash_file,
@@ -105,6 +106,7 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
             learner=job.learner,
             run=str(directory),
         )
+        data = structs.replace(data, command=restore_command(data))
         rows = (*list_recovery_rows(data), ("written to", str(directory)))
         return finish_recovery_run(Record(data, choose_exit_code(data.verdict), rows), directory)
 

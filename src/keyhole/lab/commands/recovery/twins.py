@@ -13,6 +13,7 @@ from keyhole.identify import Twin
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import TwinsJob
 from keyhole.lab.pages import twins_page
+from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.record_parts import Seconds
 from keyhole.lab.runs.recording import record_held_certificate
@@ -44,6 +45,7 @@ def run_twins(job: TwinsJob) -> Record[TwinsRecord]:
             twins=rows,
             seed=job.seed,
             run=str(directory),
+            command=format_job_command("twins", job, "seed"),
             seconds=Seconds(total=time.perf_counter() - start),
         )
         page = ("page", f"{directory}/report.html")
