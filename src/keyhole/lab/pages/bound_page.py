@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from keyhole.claims import THEOREMS
 from keyhole.drawing.describing import Area, Axis, Chart, Line, Point
@@ -24,6 +23,7 @@ from keyhole.drawing.html import (
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.conversations import draw_conversation
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.record_parts import Number
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.lab.runs.task_records import BoundRecord, InequalityRecord, Plane
 
@@ -89,8 +89,8 @@ def describe_plane(data: BoundRecord) -> Chart | None:
     )
 
 
-def _list_known_sizes(point: Any) -> list[float]:
-    return [] if point is None else [float(point[0])]
+def _list_known_sizes(point: tuple[Number, Number] | None) -> list[float]:
+    return [] if point is None or point[0] is None else [point[0]]
 
 
 def _trace_stairs(lower: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -46,7 +46,7 @@ def test_heads_come_back_by_every_learner(name, options, tmp_path, rng):
 def test_a_whole_layer_comes_back_by_name(tmp_path, rng):
     hidden = MultiHead.random(6, heads=2, outputs=12, rank=2, rng=rng)
     data, found = learned(hidden, tmp_path, learner="layer")
-    assert data["verdict"] == "EXACT"
+    assert data.verdict == "EXACT"
     X = rng.normal(size=(20, 4, 6))
     np.testing.assert_allclose(found(X), hidden(X), atol=1e-7)
 
@@ -64,7 +64,7 @@ def test_orthogonal_heads_come_back_from_a_file_of_bases(suffix, tmp_path, rng):
     else:
         save_file({"1": np.ascontiguousarray(bases[0]), "2": np.ascontiguousarray(bases[1])}, path)
     data, found = learned(hidden, tmp_path, learner="orthogonal", bases=str(path))
-    assert data["verdict"] == "EXACT"
+    assert data.verdict == "EXACT"
     X = rng.normal(size=(20, 4, hidden.width))
     np.testing.assert_allclose(found(X), hidden(X), atol=1e-9)
 

@@ -17,7 +17,7 @@ MARKS = {"circle": "o", "ring": "o", "square": "s", "triangle": "^", "cross": "x
 # Dashes, in widths of the line; what is not named is solid.
 DASHES = {"dashed": (0, (4, 3)), "line limit": (0, (4, 3)), "line peer": (0, (1.5, 2))}
 PIXELS = 108.0  # of a drawing to the inch: its letters have 8 points
-RULES: dict[str, Any] = {
+RULES: dict[str, str | int] = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
     "figure.facecolor": "white",
