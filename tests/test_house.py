@@ -117,6 +117,8 @@ def test_the_registry_of_commands_names_what_there_is_and_where_it_may_stand(nam
         ),
         "record": ("keyhole.lab.runs.",),
         "page": ("keyhole.lab.pages.",),
+        "question": ("keyhole.lab.runs.",),
+        "summary": ("keyhole.lab.runs.",),
     }
     for part, allowed in rooms.items():
         place = getattr(command, part)

@@ -30,6 +30,7 @@ _ASKING = "keyhole.lab.commands.recovery"
 _COMPUTING = "keyhole.lab.commands.computing"
 _SHOWING = "keyhole.lab.commands.showing"
 _RECORDS = "keyhole.lab.runs"
+_SUMMARIES = "keyhole.lab.runs.summaries"
 _PAGES = "keyhole.lab.pages"
 
 
@@ -44,6 +45,8 @@ class Command:
         record: place of the class of its record.
         help: what it does, for the command line; nothing where it is made for sweeps alone.
         page: place of (record, directory) -> the page of a run; its fields as a table when absent.
+        question: place of record -> what was asked, in words; not told when absent.
+        summary: place of record -> its rows in a report; its fields when absent.
         keeps_page: its page shows more than the record holds, and is not drawn again.
         swept: a sweep may be made of it.
         ready: where it says that it is ready, if it serves until it is stopped.
@@ -55,6 +58,8 @@ class Command:
     record: str
     help: str | None
     page: str | None = None
+    question: str | None = None
+    summary: str | None = None
     keeps_page: bool = False
     swept: bool = False
     ready: Literal["stdout", "stderr"] | None = None
@@ -72,6 +77,8 @@ _COMMANDS = (
         run="keyhole.lab.demo.tour:run_demo",
         record=f"{_RECORDS}.recovery_records:DemoRecord",
         page=f"{_PAGES}.recovery_page:draw_recovery_page",
+        question=f"{_SUMMARIES}:describe_demo_question",
+        summary=f"{_SUMMARIES}:summarise_demo",
         help="The tour: every capability on embedded defaults, one page of results.",
     ),
     Command(
@@ -80,6 +87,8 @@ _COMMANDS = (
         run=f"{_ASKING}.learn:run_learn",
         record=f"{_RECORDS}.recovery_records:LearnRecord",
         page=f"{_PAGES}.recovery_page:draw_recovery_page",
+        question=f"{_SUMMARIES}:describe_learn_question",
+        summary=f"{_SUMMARIES}:summarise_recovery",
         help="Recover what is behind TARGET from queries, and verify it on fresh ones.",
         swept=True,
     ),
@@ -104,6 +113,8 @@ _COMMANDS = (
         run=f"{_ASKING}.audit:run_audit",
         record=f"{_RECORDS}.recovery_records:AuditRecord",
         page=f"{_PAGES}.audit_page:draw_audit_run",
+        question=f"{_SUMMARIES}:describe_audit_question",
+        summary=f"{_SUMMARIES}:summarise_audit",
         help=(
             "Which output policy of TARGET keeps how much back: rounding, casts, noise, labels,"
             " budgets, bounded tokens."
@@ -123,6 +134,8 @@ _COMMANDS = (
         run=f"{_ASKING}.twins:run_twins",
         record=f"{_RECORDS}.recovery_records:TwinsRecord",
         page=f"{_PAGES}.twins_page:draw_twins_page",
+        question=f"{_SUMMARIES}:describe_twins_question",
+        summary=f"{_RECORDS}.rows:list_twin_rows",
         help=(
             "Other parameters that answer like MODEL, a saved head or multihead, shown in pictures"
             " with the proof."
@@ -134,6 +147,8 @@ _COMMANDS = (
         run=f"{_COMPUTING}.build:run_build",
         record=f"{_RECORDS}.task_records:BuildRecord",
         page=f"{_PAGES}.build_page:draw_build_page",
+        question=f"{_SUMMARIES}:describe_build_question",
+        summary=f"{_SUMMARIES}:summarise_build",
         help=(
             "Explicit attention weights for TASK with a certificate: the smallest known that hold"
             " in the format asked for."
@@ -145,6 +160,8 @@ _COMMANDS = (
         run=f"{_COMPUTING}.train:run_train",
         record=f"{_RECORDS}.task_records:TrainRecord",
         page=f"{_PAGES}.training_page:draw_training_run",
+        question=f"{_SUMMARIES}:describe_train_question",
+        summary=f"{_SUMMARIES}:summarise_training",
         keeps_page=True,
         help=(
             "Train models of TASK by gradient descent, several seeds side by side, and measure"
@@ -158,6 +175,8 @@ _COMMANDS = (
         run="keyhole.lab.sweeps.sweep:run_sweep",
         record=f"{_RECORDS}.other_records:SweepRecord",
         page=f"{_PAGES}.sweep_page:draw_sweep_run",
+        question=f"{_SUMMARIES}:describe_sweep_question",
+        summary=f"{_SUMMARIES}:summarise_sweep",
         help=(
             "Run every job of FILE (grids and lists in TOML or JSON) that has not been run yet,"
             " and draw what came."
@@ -179,6 +198,8 @@ _COMMANDS = (
         run=f"{_COMPUTING}.bound:run_bound",
         record=f"{_RECORDS}.task_records:BoundRecord",
         page=f"{_PAGES}.bound_page:draw_bound_run",
+        question=f"{_SUMMARIES}:describe_bound_question",
+        summary=f"{_SUMMARIES}:summarise_bound",
         help=(
             "Whether a model of given sizes can do TASK: provably too small, enough by a"
             " construction, or open."

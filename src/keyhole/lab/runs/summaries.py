@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from itertools import islice
 
 from keyhole.drawing.html import format_number
+from keyhole.lab.jobs import COMMANDS
 from keyhole.lab.runs.command_lines import format_command_line
 from keyhole.lab.runs.other_records import OtherRecord, SweepRecord
 from keyhole.lab.runs.record_parts import Given
@@ -14,6 +14,7 @@ from keyhole.lab.runs.recovery_records import (
     AuditRecord,
     DemoRecord,
     LearnRecord,
+    RecoveryRecord,
     TwinsRecord,
 )
 from keyhole.lab.runs.rows import (
@@ -24,7 +25,6 @@ from keyhole.lab.runs.rows import (
     list_recovery_rows,
     list_time_rows,
     list_training_rows,
-    list_twin_rows,
 )
 from keyhole.lab.runs.tables import flatten_record, format_value
 from keyhole.lab.runs.task_records import BoundRecord, BuildRecord, TrainRecord
@@ -33,23 +33,55 @@ _GOOD = ("EXACT", "WITHIN_TOLERANCE", "HOLDS", "ENOUGH")
 LINES = 8  # rows between the sentence and where the page is
 # A summary has few lines: these rows are for the terminal and the page of the run itself.
 _RECOVERY = ("status", "determined", "error bar")
-_LEFT_OUT: dict[type[Envelope], tuple[str, ...]] = {
-    LearnRecord: _RECOVERY,
-    BuildRecord: ("format", "frontier"),
-    BoundRecord: ("assumes", "growth", "not built", "not proved"),
-    TrainRecord: ("errors",),
-}
 
 
 def describe_question(record: Envelope) -> str:
     """What was asked, in a sentence; nothing where that is not known."""
-    asked = _QUESTIONS.get(type(record))
-    return f"Asked: {asked(record)}" if asked is not None else ""
+    command = COMMANDS.get(record.kind)
+    describe = None if command is None else command.load("question")
+    return f"Asked: {describe(record)}" if describe is not None else ""
 
 
-def _ask_learn(record: LearnRecord) -> str:
+def describe_demo_question(record: DemoRecord) -> str:
+    """What a tour asks."""
+    del record
+    return "hide models of every kind, recover them from answers alone, build and bound others."
+
+
+def describe_learn_question(record: LearnRecord) -> str:
+    """What a recovery asks."""
     budget = f", with at most {record.budget:,} queries" if record.budget else ""
     return f"what weights are behind {record.target}{budget}."
+
+
+def describe_audit_question(record: AuditRecord) -> str:
+    """What an audit asks."""
+    return f"which output policy of {record.target} keeps how much back."
+
+
+def describe_twins_question(record: TwinsRecord) -> str:
+    """What is asked of twins."""
+    return f"which other weights answer like {record.model}."
+
+
+def describe_build_question(record: BuildRecord) -> str:
+    """What weights were asked for."""
+    return f"weights for {_describe_task(record.task, record.sizes)}."
+
+
+def describe_bound_question(record: BoundRecord) -> str:
+    """What a bound is asked."""
+    return f"is this size enough for {_describe_task(record.task, record.task_sizes)}?"
+
+
+def describe_train_question(record: TrainRecord) -> str:
+    """What a training asks."""
+    return f"what {record.model_name} learns of {_describe_task(record.task, record.task_sizes)}."
+
+
+def describe_sweep_question(record: SweepRecord) -> str:
+    """What a sweep asks."""
+    return f"every job of {record.file}."
 
 
 def _describe_task(name: str, sizes: dict[str, Given]) -> str:
@@ -59,24 +91,6 @@ def _describe_task(name: str, sizes: dict[str, Given]) -> str:
         if value is not False
     ]
     return f"{name} ({', '.join(told).replace('_', ' ')})" if told else name
-
-
-_QUESTIONS: dict[type[Envelope], Callable[[Any], str]] = {
-    DemoRecord: lambda _: (
-        "hide models of every kind, recover them from answers alone, build and bound others."
-    ),
-    LearnRecord: _ask_learn,
-    AuditRecord: lambda record: f"which output policy of {record.target} keeps how much back.",
-    TwinsRecord: lambda record: f"which other weights answer like {record.model}.",
-    BuildRecord: lambda record: f"weights for {_describe_task(record.task, record.sizes)}.",
-    BoundRecord: lambda record: (
-        f"is this size enough for {_describe_task(record.task, record.task_sizes)}?"
-    ),
-    TrainRecord: lambda record: (
-        f"what {record.model_name} learns of {_describe_task(record.task, record.task_sizes)}."
-    ),
-    SweepRecord: lambda record: f"every job of {record.file}.",
-}
 
 
 def restore_command(record: Envelope) -> str:
@@ -117,23 +131,49 @@ def describe_versions(record: Envelope) -> str:
 
 def summarise_record(record: Envelope, room: int = LINES) -> list[tuple[str, str]]:
     """The record in a few rows, to stand under its sentence."""
-    told = _SUMMARIES.get(type(record), _summarise_other)(record)
-    rows = [row for row in told if row[0] not in _LEFT_OUT.get(type(record), ())]
+    command = COMMANDS.get(record.kind)
+    summarise = None if command is None else command.load("summary")
+    rows = list((summarise or _summarise_other)(record))
     again = restore_command(record)
     more = [("again", again)] if again else []
     return [*rows[: room - len(more)], *more]
 
 
-def _summarise_demo(record: DemoRecord) -> Rows:
+def _leave_out(rows: Rows, *names: str) -> Rows:
+    return (row for row in rows if row[0] not in names)
+
+
+def summarise_recovery(record: RecoveryRecord) -> Rows:
+    """A recovery in short."""
+    return _leave_out(list_recovery_rows(record), *_RECOVERY)
+
+
+def summarise_build(record: BuildRecord) -> Rows:
+    """Built weights in short."""
+    return _leave_out(list_build_rows(record), "format", "frontier")
+
+
+def summarise_bound(record: BoundRecord) -> Rows:
+    """A bound in short."""
+    return _leave_out(list_bound_rows(record), "assumes", "growth", "not built", "not proved")
+
+
+def summarise_training(record: TrainRecord) -> Rows:
+    """A training in short."""
+    return _leave_out(list_training_rows(record), "errors")
+
+
+def summarise_demo(record: DemoRecord) -> Rows:
+    """A tour in short."""
     # A tour is summed up by its first recovery, and room is left for its stops.
-    told = [row for row in list_recovery_rows(record) if row[0] not in _RECOVERY]
-    yield from told[:5]
+    yield from islice(summarise_recovery(record), 5)
     good = sum(stop.verdict in _GOOD for stop in record.stops)
     yield "stops", f"{good} of {len(record.stops)} came out as they should"
     yield from list_time_rows(record.seconds)
 
 
-def _summarise_audit(record: AuditRecord) -> Rows:
+def summarise_audit(record: AuditRecord) -> Rows:
+    """An audit in short."""
     rows = record.policies
     keep = [row.policy for row in rows if row.protects]
     yield "target", record.target
@@ -147,7 +187,8 @@ def _summarise_audit(record: AuditRecord) -> Rows:
     yield from list_time_rows(record.seconds)
 
 
-def _summarise_sweep(record: SweepRecord) -> Rows:
+def summarise_sweep(record: SweepRecord) -> Rows:
+    """A sweep in short."""
     jobs = record.jobs
     yield "jobs", f"{jobs.done:,} of {jobs.total:,} done, {jobs.failed:,} failed"
     yield from list_expectation_rows(record.expectations)
@@ -156,15 +197,3 @@ def _summarise_sweep(record: SweepRecord) -> Rows:
 def _summarise_other(record: Envelope) -> Rows:
     fields = record.fields if isinstance(record, OtherRecord) else flatten_record(record)
     yield from ((name, format_value(value)) for name, value in fields.items() if name != "sentence")
-
-
-_SUMMARIES: dict[type[Envelope], Callable[[Any], Rows]] = {
-    DemoRecord: _summarise_demo,
-    LearnRecord: list_recovery_rows,
-    AuditRecord: _summarise_audit,
-    TwinsRecord: list_twin_rows,
-    BuildRecord: list_build_rows,
-    BoundRecord: list_bound_rows,
-    SweepRecord: _summarise_sweep,
-    TrainRecord: list_training_rows,
-}
