@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -189,6 +190,22 @@ def test_places_are_imported_by_registries_alone():
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_place"
     }
     assert users == BY_PLACE
+
+
+UNTYPED = re.compile(r"(dict|Mapping)\[str, (Any|object)\]")
+TYPED = tuple(
+    f"keyhole.lab.{room}."
+    for room in ("runs", "jobs", "commands", "sweeps", "demo", "training", "targets")
+)
+
+
+def test_records_and_jobs_travel_with_their_types():
+    """Data of no type is left where it is foreign: protocols of others, settings of libraries."""
+    found = Counter()
+    for name, path in MODULES.items():
+        found[name] += len(UNTYPED.findall(path.read_text(encoding="utf-8")))
+    assert {name: count for name, count in found.items() if count and name.startswith(TYPED)} == {}
+    assert found.total() < 20
 
 
 @pytest.mark.parametrize("library", OPTIONAL)
