@@ -25,7 +25,7 @@ def main() -> None:
             start = time.perf_counter()
             run_job(SweepJob(str(file), workers=workers, out=str(out)))
             spent = time.perf_counter() - start
-            inside = sum(row.about["seconds"] for row in read_rows(out / "store.sqlite"))
+            inside = sum(row.about.seconds or 0.0 for row in read_rows(out / "store.sqlite"))
             over = (spent * max(1, workers) - inside) / JOBS
             print(
                 f"workers {workers}: {spent:.2f} s for jobs of {inside / JOBS:.1e} s, {over:.1e} s"
