@@ -72,6 +72,7 @@ SHAPES = [
     {"heads": 2, "outputs": 4, "value_rank": 2}, {"heads": 2, "rank": 2, "bias": "inside"},
     {"heads": 2, "rank": 2, "bias": "free"},
     {"heads": 2, "bias": "free", "constant": True, "outputs": 2},
+    {"heads": 2, "outputs": 2, "residual": True},
 ]  # fmt: skip
 
 
@@ -82,9 +83,10 @@ def test_the_degrees_of_freedom_are_the_dimension_of_the_derivative(shape, rng):
     r, v = shape.get("rank", d), shape.get("value_rank", min(d, o))
     bias, constant = shape.get("bias"), shape.get("constant", False)
     sizes = [H * d * r, H * d * r, H * d * v, H * v * o, H * (r if bias == "inside" else d), o]
+    sizes.append(d * o)
 
     def build(p):
-        A, B, R, S, b, c = np.split(p, np.cumsum(sizes)[:-1])
+        A, B, R, S, b, c, U = np.split(p, np.cumsum(sizes)[:-1])
         A, B = A.reshape(H, d, r), B.reshape(H, r, d)
         b = b.reshape(H, -1)
         h = {
@@ -93,7 +95,8 @@ def test_the_degrees_of_freedom_are_the_dimension_of_the_derivative(shape, rng):
             "inside": None if bias != "inside" else np.einsum("hdr,hr->hd", A, b),
         }[bias]
         V = R.reshape(H, d, v) @ S.reshape(H, v, o)
-        return MultiHead(A @ B, V, h, c if constant else None)
+        residual = U.reshape(d, o) if shape.get("residual") else None
+        return MultiHead(A @ B, V, h, c if constant else None, residual)
 
     p = rng.normal(size=sum(sizes))
     assert freedom(build(p)) == tangent_dimension(build, p, rng, d)
@@ -249,6 +252,15 @@ def test_a_known_change_of_one_part_is_measured_in_that_part():
         gap = distance(whole, other)
         assert getattr(gap, part) == pytest.approx(size, rel=1e-9)
         assert gap.largest == getattr(gap, part)
+
+
+def test_residuals_of_sums_of_heads_are_compared(rng):
+    model = MultiHead.random(3, heads=2, outputs=2, rng=rng)
+    U = rng.normal(size=(3, 2))
+    one, two = (MultiHead(model.W, model.V, U=part) for part in (U, 1.25 * U))
+    assert distance(one, one).largest == 0.0
+    assert pytest.approx(0.2) == distance(one, two).U
+    assert distance(one, model).largest == 1.0
 
 
 def test_distance_has_no_preferred_side(rng):

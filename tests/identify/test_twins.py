@@ -93,9 +93,13 @@ def test_one_generic_head_in_one_order_is_its_own_only_arrangement(rng):
     assert Symmetry.ORDER not in symmetries
 
 
-def test_a_residual_belongs_to_no_sum_of_heads(rng):
-    head = Head(np.eye(3), np.ones((3, 1)), U=np.ones((3, 1)))
-    assert keyhole.twins(head, rng=rng) == ()
+def test_every_twin_of_a_head_with_a_residual_keeps_it(rng):
+    head = Head(np.eye(3), np.ones((3, 1)), U=np.full((3, 1), 7.0))
+    found = keyhole.twins(head, rng=rng)
+    assert {twin.symmetry for twin in found} >= {Symmetry.SPLIT, Symmetry.CANCEL, Symmetry.IDLE}
+    for twin in found:
+        np.testing.assert_array_equal(twin.model.U, head.U)
+        assert twin.certificate.outcome is Outcome.HOLDS
 
 
 def test_proofs_are_sentences():

@@ -173,13 +173,16 @@ def test_a_random_head_has_biases_only_when_asked(rng):
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_heads_are_summed_and_the_constant_is_added_once(biased, rng):
+def test_heads_are_summed_and_constant_and_residual_are_added_once(biased, rng):
     W, V = rng.normal(size=(3, 4, 4)), rng.normal(size=(3, 4, 2))
-    h, c = (rng.normal(size=(3, 4)), rng.normal(size=2)) if biased else (None, None)
+    h, c, U = (rng.normal(size=size) if biased else None for size in ((3, 4), 2, (4, 2)))
     X = rng.normal(size=(5, 6, 4))
     each = [loop(X, W[k], V[k], h=None if h is None else h[k]) for k in range(3)]
-    expected = sum(each) + (0 if c is None else c)
-    np.testing.assert_allclose(MultiHead(W, V, h, c)(X), expected, rtol=1e-12, atol=1e-12)
+    expected = sum(each) + (0 if c is None else c + X[:, -1] @ U)
+    model = MultiHead(W, V, h, c, U)
+    np.testing.assert_allclose(model(X), expected, rtol=1e-12, atol=1e-12)
+    parts = sum(head(X) for head in model.heads)
+    np.testing.assert_allclose(parts, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_sum_of_heads_shows_one_row_of_logits_per_head(rng):
@@ -202,7 +205,8 @@ def test_several_heads_know_their_sizes_and_parts(rng):
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize(
-    ("name", "shape"), [("W", (2, 3, 2)), ("W", (1, 3, 3)), ("h", (3,)), ("c", (2,)), ("V", (3, 1))]
+    ("name", "shape"),
+    [("W", (2, 3, 2)), ("W", (1, 3, 3)), ("h", (3,)), ("c", (2,)), ("V", (3, 1)), ("U", (3, 2))],
 )
 def test_several_heads_of_parts_that_do_not_fit_name_the_part(name, shape):
     parts = {"W": np.zeros((2, 3, 3)), "V": np.zeros((2, 3, 1))}

@@ -30,6 +30,9 @@ MODELS = {
     "factored head of rank zero": Head(Factored(np.zeros((4, 0)), np.zeros((4, 0))), draw(4, 2)),
     "several heads": MultiHead(draw(2, 3, 3), draw(2, 3, 2)),
     "several heads with biases": MultiHead(draw(2, 3, 3), draw(2, 3, 2), draw(2, 3), draw(2)),
+    "several heads with everything": MultiHead(
+        draw(2, 3, 3), draw(2, 3, 2), draw(2, 3), draw(2), draw(3, 2)
+    ),
     "layer": SelfAttention(draw(2, 3, 1), draw(2, 3, 1), draw(2, 3, 4)),
 }
 

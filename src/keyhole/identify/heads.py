@@ -57,9 +57,8 @@ def freedom(model: Head | MultiHead) -> int:
     d for any other. A constant adds o, a residual d o.
     """
     form = canonical(model)
-    U = getattr(model, "U", None)
     total = form.outputs * bool(_fill_constant(form).any())
-    if U is not None and U.any():
+    if form.U is not None and form.U.any():
         total += form.width * form.outputs
     for W, V, h in zip(form.W, form.V, fill_score_biases(form), strict=True):
         rank = matrix_rank(W)
@@ -116,7 +115,7 @@ def canonical(model: Head | MultiHead) -> MultiHead:
 
     Heads of equal W and h have equal softmax weights, so their V are added; heads whose sum of V is
     zero go, and all heads with W = 0 and h = 0, which take plain means, are one. Heads are sorted
-    by the size of W, then entry by entry. A residual belongs to no head and is left out.
+    by the size of W, then entry by entry. A residual belongs to no head and stays as it is.
     """
     heads = [model] if isinstance(model, Head) else list(model.heads)
     merged: list[tuple[Array, Array, Array]] = []
@@ -136,7 +135,7 @@ def canonical(model: Head | MultiHead) -> MultiHead:
     )
     shape = (0, model.width, model.width), (0, model.width, model.outputs), (0, model.width)
     W, V, h = (np.array([m[i] for m in kept]).reshape(-1, *s[1:]) for i, s in enumerate(shape))
-    return MultiHead(W, V, h, np.zeros(model.outputs) if model.c is None else model.c)
+    return MultiHead(W, V, h, np.zeros(model.outputs) if model.c is None else model.c, model.U)
 
 
 def _build_sort_key(head: tuple[Array, Array, Array]) -> tuple[float, ...]:
@@ -202,8 +201,8 @@ def _fill_constant(model: MultiHead) -> Array:
 
 def _measure_residual_gap(a: Head | MultiHead, b: Head | MultiHead) -> float:
     zero = np.zeros((a.width, a.outputs))
-    U, T = (getattr(model, "U", None) for model in (a, b))
-    return relative_distance(zero if U is None else U, zero if T is None else T)
+    U, T = (zero if model.U is None else model.U for model in (a, b))
+    return relative_distance(U, T)
 
 
 def relative_distance(x: Array, y: Array) -> float:

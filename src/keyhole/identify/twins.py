@@ -65,14 +65,12 @@ Candidate = tuple[Head | MultiHead, Symmetry, str]
 def twins(model: Head | MultiHead, *, rng: Rng) -> tuple[Twin, ...]:
     """Distinct parameters with one function, for each symmetry of `model`; BSHK26/7.1.
 
-    Every model without a residual has some: a head may be split, and heads that cancel or are idle
-    may be added. Canonical forms are alike for all of them.
+    Every model has some: a head may be split, and heads that cancel or are idle may be added.
+    Canonical forms are alike for all of them.
     """
     rng = as_generator(rng)
     candidates = list(_change_gauge(model, rng)) if isinstance(model, Head) else []
-    # A sum of heads has no place for a residual.
-    if not isinstance(model, Head) or model.U is None:
-        candidates += _rearrange_heads(_expand_heads(model), rng)
+    candidates += _rearrange_heads(_expand_heads(model), rng)
     found = [
         (twin, why, changed, _confront_twin(model, twin, rng)) for twin, why, changed in candidates
     ]
@@ -87,6 +85,7 @@ def _expand_heads(model: Head | MultiHead) -> MultiHead:
             model.V[None],
             None if model.h is None else model.h[None],
             model.c,
+            model.U,
         )
     return replace(model, h=fill_score_biases(model))
 
@@ -164,7 +163,7 @@ def _change_idle_head(model: MultiHead, W: Matrix) -> Candidate:
 def _append_heads(model: MultiHead, W: Array, V: Array, h: Array) -> MultiHead:
     parts = ((model.W, W), (model.V, V), (fill_score_biases(model), h))
     all_W, all_V, all_h = (np.concatenate(pair) for pair in parts)
-    return MultiHead(all_W, all_V, all_h, model.c)
+    return MultiHead(all_W, all_V, all_h, model.c, model.U)
 
 
 def _find_alike_heads(model: MultiHead) -> tuple[int, int] | None:

@@ -184,24 +184,35 @@ class Head:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MultiHead:
-    r"""A sum of heads, $f(X) = c + \sum_h \mathrm{softmax}(X (W_h x_N + h_h))^\top X V_h$.
+    r"""A sum of heads, and what bypasses them.
+
+    $$f(X) = c + x_N^\top U + \sum_h \mathrm{softmax}(X (W_h x_N + h_h))^\top X V_h$$
 
     The order of the heads is not determined by answers, nor is a split of V among heads of equal W.
+
+    Args:
+        W: score matrices.
+        V: read-outs, one column per output.
+        h: score biases, zero when absent.
+        c: constant added to the answer, zero when absent.
+        U: residual read-out of the last token, zero when absent.
     """
 
     W: Float[Array, "heads width width"]
     V: Float[Array, "heads width outputs"]
     h: Float[Array, "heads width"] | None = None
     c: Float[Array, "outputs"] | None = None
+    U: Float[Array, "width outputs"] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("W", "V", "h", "c"):
+        for name in ("W", "V", "h", "c", "U"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, freeze_array(getattr(self, name)))
                 check_finite(name, getattr(self, name))
         check_shape("V", self.V, (None, None, None))
         heads, d, o = self.V.shape
-        for name, shape in {"W": (heads, d, d), "h": (heads, d), "c": (o,)}.items():
+        shapes = {"W": (heads, d, d), "h": (heads, d), "c": (o,), "U": (d, o)}
+        for name, shape in shapes.items():
             if getattr(self, name) is not None:
                 check_shape(name, getattr(self, name), shape)
 
@@ -229,11 +240,11 @@ class MultiHead:
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """The summands; the constant goes with the first."""
+        """The summands; the constant and the residual go with the first."""
         h = [None] * len(self.W) if self.h is None else list(self.h)
-        # A constant belongs to no head, and must be counted once.
-        c = [self.c, *[None] * len(self.W)][: len(self.W)]
-        return tuple(Head(*parts) for parts in zip(self.W, self.V, h, c, strict=True))
+        # A constant and a residual belong to no head, and must be counted once.
+        c, U = ([part, *[None] * len(self.W)][: len(self.W)] for part in (self.c, self.U))
+        return tuple(Head(*parts) for parts in zip(self.W, self.V, h, c, U, strict=True))
 
     @property
     def width(self) -> int:
@@ -264,6 +275,8 @@ class MultiHead:
         check_sequences(X, self.width)
         mixed = softmax(self.logits(X)) @ X
         answers = mixed.reshape(len(X), len(self.W) * self.width) @ self.V.reshape(-1, self.outputs)
+        if self.U is not None:
+            answers += X[:, -1] @ self.U
         return answers if self.c is None else answers + self.c
 
 

@@ -119,7 +119,7 @@ def _name_fields(
 HEAD = NamedTensors(
     "head", frozenset("WV"), frozenset("hcU"), _write_head, _read_head, factored=True
 )
-MULTIHEAD = _name_fields("multihead", MultiHead, "W V", "h c")
+MULTIHEAD = _name_fields("multihead", MultiHead, "W V", "h c U")
 UNIT = _name_fields("unit", SelfAttention, "Q K V")
 TENSOR = NamedTensors(
     "tensor",

@@ -35,6 +35,7 @@ MODELS = {
     "heads with biases": MultiHead(
         *rng.normal(size=(2, 2, WIDTH, WIDTH)), np.ones((2, WIDTH)), np.ones(WIDTH)
     ),
+    "heads with a residual": MultiHead(*rng.normal(size=(2, 2, WIDTH, WIDTH)), U=np.eye(WIDTH)),
     "layer": LAYER,
     "relu network": ReluNet.random(WIDTH, hidden=5, outputs=2, rng=rng),
     "silu network": ReluNet(

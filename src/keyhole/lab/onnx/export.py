@@ -29,10 +29,14 @@ def _add_attention(graph: Graph, last: str, W: Array, V: Array, h: Array | None)
 def add_head(graph: Graph, last: str, head: Head) -> str:
     """A head at the last token."""
     W = head.W.A @ head.W.B.T if isinstance(head.W, Factored) else head.W
-    answers = _add_attention(graph, last, W, head.V, head.h)
-    if head.U is not None:
-        answers = graph.add("Add", answers, graph.affine(last, head.U))
-    return answers if head.c is None else graph.add("Add", answers, graph.weight(head.c))
+    return _add_bypass(graph, last, _add_attention(graph, last, W, head.V, head.h), head)
+
+
+def _add_bypass(graph: Graph, last: str, answers: str, model: Head | MultiHead) -> str:
+    """What is added past the heads: a residual and a constant."""
+    if model.U is not None:
+        answers = graph.add("Add", answers, graph.affine(last, model.U))
+    return answers if model.c is None else graph.add("Add", answers, graph.weight(model.c))
 
 
 def add_heads(graph: Graph, last: str, heads: MultiHead) -> str:
@@ -42,8 +46,7 @@ def add_heads(graph: Graph, last: str, heads: MultiHead) -> str:
         _add_attention(graph, last, W, V, h)
         for W, V, h in zip(heads.W, heads.V, biases, strict=True)
     ]
-    answers = graph.add("Sum", *each)
-    return answers if heads.c is None else graph.add("Add", answers, graph.weight(heads.c))
+    return _add_bypass(graph, last, graph.add("Sum", *each), heads)
 
 
 def add_normal_form(graph: Graph, x: str, net: AbsAffine) -> str:

@@ -149,7 +149,7 @@ def keep_acting_heads(model: MultiHead, faint: float = 1e-12) -> MultiHead:
     sizes = np.abs(model.V).max(axis=(1, 2), initial=0.0)
     kept = sizes > faint * sizes.max(initial=0.0)
     h = None if model.h is None else model.h[kept]
-    return MultiHead(model.W[kept], model.V[kept], h, model.c)
+    return MultiHead(model.W[kept], model.V[kept], h, model.c, model.U)
 
 
 def is_small_model(model: MultiHead | None) -> bool:

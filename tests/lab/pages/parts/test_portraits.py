@@ -47,6 +47,13 @@ def test_every_head_has_its_w_and_its_v(shown, rng):
     assert "3 heads of width 5, recovered" in page
 
 
+def test_a_residual_past_the_heads_is_drawn(shown, rng):
+    model = MultiHead(*rng.normal(size=(2, 2, 3, 3)), U=rng.normal(size=(3, 3)))
+    page = shown(model)
+    np.testing.assert_allclose(cells(page)[-1].reshape(3, 3), model.U.T, rtol=0.06)
+    assert "U, past all heads, of norm" in page
+
+
 def test_singular_values_of_all_heads_are_drawn_and_told(shown, rng):
     model = MultiHead.random(4, heads=2, rng=rng)
     values = np.concatenate([np.linalg.eigvalsh(W.T @ W) for W in model.W]) ** 0.5

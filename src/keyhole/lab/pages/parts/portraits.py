@@ -70,6 +70,10 @@ def draw_heads_portrait(data: RecoveryRecord, model: MultiHead) -> Markup:
         _draw_head_row(k, W, V)
         for k, (W, V) in enumerate(zip(model.W[:_HEADS], model.V, strict=False), start=1)
     ]
+    if model.U is not None:
+        size = format_number(float(np.linalg.norm(model.U)))
+        words = f"U, past all heads, of norm {size}"
+        rows.append(draw_signed_heatmap(words, model.U.T, name="U", axes=_READOUT))
     if count > _HEADS:
         note = f"The first {_HEADS} of {count:,} heads are drawn; sizes are of all."
         rows.append(element("p", note))
