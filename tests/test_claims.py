@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from keyhole.claims import THEOREMS, Certificate, Check, Outcome, Verdict
+from keyhole.claims import THEOREMS, Basis, Certificate, Check, Outcome, Verdict
 from keyhole.theorems.computing_claims import BOUNDS, CONSTRUCTIONS
 from keyhole.theorems.recovery_claims import RECOVERIES
 
@@ -86,3 +86,21 @@ def test_every_verdict_and_outcome_is_a_sentence():
 )
 def test_a_sample_may_refute_and_never_holds(assumptions, conclusion, outcome):
     assert Certificate("some/theorem", assumptions, conclusion, "3 of 9 sets").outcome is outcome
+
+
+def test_a_certificate_is_examined_unless_it_says_what_else_it_rests_on():
+    assert Certificate("some/theorem", (), ()).basis is Basis.EXAMINED
+    assert Certificate("some/theorem", (), (), basis=Basis.PROVED).basis is Basis.PROVED
+    sampled = Certificate("some/theorem", (), (), "3 of 9 sets", Basis.PROVED)
+    assert sampled.basis is Basis.SAMPLED
+
+
+def test_the_truth_takes_the_place_of_what_a_run_said_of_itself_and_of_nothing_else():
+    said = Check("said", 0.0, 1.0, judged=True)
+    held = Certificate("some/theorem", (said, TRUE), (said,), given={"radius": 2.0})
+    confronted = held.confront([TRUE], [FALSE])
+    assert confronted.assumptions == (TRUE, TRUE)
+    assert confronted.conclusion == (FALSE,)
+    assert confronted.basis is Basis.CONFRONTED
+    assert confronted.given == {"radius": 2.0}
+    assert (held.outcome, confronted.outcome) == (Outcome.HOLDS, Outcome.REFUTED)

@@ -114,7 +114,8 @@ def shown(said: str, held: Certificate | Inequality) -> str:
         for part, checks in (("assumed", held.assumptions), ("concluded", held.conclusion))
         for check in checks
     ]
-    words = f"On {said}, the certificate says **{held.outcome.name}**:"
+    basis = f"{held.basis.name.lower()}: {held.sampled or held.basis.value}"
+    words = f"On {said}, the certificate says **{held.outcome.name}** ({basis}):"
     return _table(words, ("inequality", "measured", "at most", ""), rows)
 
 

@@ -21,6 +21,7 @@ from keyhole.bounds.verdicts import Gap as Gap
 from keyhole.bounds.verdicts import bound as bound
 from keyhole.bounds.verdicts import bound_network as bound_network
 from keyhole.claims import THEOREMS as THEOREMS
+from keyhole.claims import Basis as Basis
 from keyhole.claims import Certificate as Certificate
 from keyhole.claims import Check as Check
 from keyhole.claims import Outcome as Outcome

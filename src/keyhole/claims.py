@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 
 from keyhole.theorems import THEOREMS, Theorem
 
-__all__ = ["THEOREMS", "Certificate", "Check", "Outcome", "Theorem", "Verdict"]
+__all__ = ["THEOREMS", "Basis", "Certificate", "Check", "Outcome", "Theorem", "Verdict"]
 
 
 class Outcome(Enum):
@@ -18,13 +19,32 @@ class Outcome(Enum):
     REFUTED = "The assumptions hold and the conclusion does not: this is a bug, please report it."
 
 
+class Basis(StrEnum):
+    """What the word of a certificate rests on; the value says it to a person."""
+
+    PROVED = "proved for every input"
+    EXHAUSTIVE = "every input was asked"
+    CONFRONTED = "measured against the truth"
+    EXAMINED = "fresh questions, the truth not being at hand"
+    SAMPLED = "some of the inputs"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One inequality with its two sides measured: `measured <= limit`."""
+    """One inequality with its two sides measured: `measured <= limit`.
+
+    Args:
+        name: what is measured.
+        measured: the left side.
+        limit: the right side.
+        judged: whether a run measured it by its own model or verdict, so that the truth takes its
+            place where it is held.
+    """
 
     name: str
     measured: float
     limit: float
+    judged: bool = False
 
     @property
     def holds(self) -> bool:
@@ -42,12 +62,20 @@ class Certificate:
         conclusion: what it concludes.
         sampled: how much was asked, in words, where the rest is not proved; a sample may refute,
             but never holds.
+        basis: what it rests on; a sample where `sampled` says so.
+        given: numbers that the promise is stated in, as the radius of a ball or a tolerance.
     """
 
     theorem: str
     assumptions: tuple[Check, ...]
     conclusion: tuple[Check, ...]
     sampled: str = ""
+    basis: Basis = Basis.EXAMINED
+    given: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        if self.sampled:
+            object.__setattr__(self, "basis", Basis.SAMPLED)
 
     @property
     def outcome(self) -> Outcome:
@@ -57,7 +85,20 @@ class Certificate:
             return Outcome.SILENT
         if not all(check.holds for check in self.conclusion):
             return Outcome.REFUTED
-        return Outcome.SILENT if self.sampled else Outcome.HOLDS
+        return Outcome.SILENT if self.basis is Basis.SAMPLED else Outcome.HOLDS
+
+    def confront(self, assumptions: Iterable[Check], conclusion: Iterable[Check]) -> Certificate:
+        """The same with what the truth says in the place of what the run said of itself."""
+        return replace(
+            self,
+            assumptions=(*_keep_counted(self.assumptions), *assumptions),
+            conclusion=(*_keep_counted(self.conclusion), *conclusion),
+            basis=Basis.CONFRONTED,
+        )
+
+
+def _keep_counted(checks: tuple[Check, ...]) -> tuple[Check, ...]:
+    return tuple(check for check in checks if not check.judged)
 
 
 class Verdict(StrEnum):

@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import ceil, comb, inf, isfinite, log, log2, nextafter
 
 from keyhole.bounds.disjointness import reduction
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Basis, Certificate, Check
 from keyhole.tasks import FourCycles, Match3, SparseAverage, Task
 
 _ENTRIES = "p bits hold every number of XQ, XK and XV, and of head outputs"
@@ -92,7 +92,10 @@ class Inequality:
     def certificate(self) -> Certificate:
         """The claim on these sizes; REFUTED: too small, if a model is said to exist."""
         return Certificate(
-            self.theorem, self.checks, (Check(self.formula, self.needed, self.available),)
+            self.theorem,
+            self.checks,
+            (Check(self.formula, self.needed, self.available),),
+            basis=Basis.PROVED,
         )
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Rng, Sequences, as_generator, rms
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Basis, Certificate, Check
 from keyhole.identify.heads import fill_score_biases, relative_distance
 from keyhole.models import Factored, Head, MultiHead
 
@@ -193,6 +193,7 @@ def _confront_twin(
             ),
             Check("worst relative disagreement of the answers", gap, _ROUNDING),
         ),
+        basis=Basis.CONFRONTED,
     )
 
 

@@ -28,6 +28,7 @@ from keyhole import (
     guarantee,
 )
 from keyhole.learners.choosing import choose_learner
+from keyhole.learners.confronting import confront
 from keyhole.learners.registry import Hints
 from support.tolerant_heads import STRATEGIES, attacked, drawn, error, is_within
 
@@ -148,7 +149,7 @@ def test_a_norm_bound_broken_by_any_factor_never_gives_a_false_claim():
                 <= recovery.bars["W"][0]
             )
             assert np.abs(np.asarray(head.W)).max() <= 1.0
-        truly = Tolerant(1.0, 0.2).confront(head, recovery.model, Imperfection(tolerance=tau))
+        truly = confront(head, recovery, rng=np.random.default_rng(seed))
         assert truly.outcome is Outcome.SILENT
     assert verdicts == {Verdict.CLASS_REFUTED, Verdict.WITHIN_TOLERANCE}
 

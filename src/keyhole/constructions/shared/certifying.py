@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Stack
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Basis, Certificate, Check
 from keyhole.constructions.shared.base import (
     EXHAUSTIVE,
     Built,
@@ -189,6 +189,7 @@ def build_from_recipe(
             draft.assumptions,
             conclude_from_labels(seen, draft.bounds),
             "" if draft.proven else _sampled(seen.checked),
+            Basis.PROVED if draft.proven else Basis.EXHAUSTIVE,
         ),
         seen.checked,
     )
@@ -311,10 +312,15 @@ def certify_other_weights(
     bounds = [(check.name, check.limit) for check in built.certificate.conclusion[1:]]
     # A proof is about the numbers it was made for, and says nothing of weights that differ in one.
     sampled = _sampled(seen.checked)
+    basis = Basis.EXHAUSTIVE
     if same_weights(model, built.model):
         sampled = built.certificate.sampled
+        basis = built.certificate.basis
     return replace(
-        built.certificate, conclusion=conclude_from_labels(seen, bounds), sampled=sampled
+        built.certificate,
+        conclusion=conclude_from_labels(seen, bounds),
+        sampled=sampled,
+        basis=basis,
     )
 
 

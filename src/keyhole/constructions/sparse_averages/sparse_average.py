@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Matrix
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Basis, Certificate, Check
 from keyhole.constructions.shared.base import Built, Size, is_declared_for
 from keyhole.constructions.shared.layout import Layout, Weights
 from keyhole.constructions.shared.rounding import is_fixed
@@ -314,7 +314,9 @@ class SetKeys:
             Check("largest error over all vectors, of sets asked", worst, accuracy),
             Check("largest error of whole sequences", found.sequences, accuracy),
         )
-        return Certificate(self.theorem, tuple(assumptions), conclusion, found.sampled)
+        return Certificate(
+            self.theorem, tuple(assumptions), conclusion, found.sampled, Basis.EXHAUSTIVE
+        )
 
 
 _WIDE = (3.0, 4.0, 5.0, 6.0, 7.0, 8.5, 10.0, 11.5, 13.0, 16.0, 21.0, 28.0)

@@ -10,10 +10,12 @@ from msgspec import structs
 
 from keyhole.identify import distance
 from keyhole.lab.commands.recovery.compare import measure_model_gap
-from keyhole.lab.runs.recording import record_jumps
+from keyhole.lab.runs.record_parts import CertificateRecord
+from keyhole.lab.runs.recording import record_certificate, record_jumps
 from keyhole.lab.runs.recovery_records import CurvePoint, Stop
 from keyhole.learners.base import Recovery
 from keyhole.learners.choosing import learn
+from keyhole.learners.confronting import confront
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, save
 from keyhole.oracles import Bounded, Budgeted, Cast, Local, Noisy, Oracle, Signs
 
@@ -81,6 +83,7 @@ def _visit_policy_stop(
         limit=limit,
         error=off,
         sentence=sentence,
+        certificate=confront_stop(model, found, rng),
     )
 
 
@@ -102,8 +105,17 @@ def _visit_recovery_stop(
         limit=limit,
         error=error,
         sentence=f"{name}: {found.verdict.name}, {said}",
+        certificate=confront_stop(model, found, rng),
     )
     return _keep_models(stop, model, found, directory)
+
+
+def confront_stop(
+    truth: Hidden, found: Recovery[Any], rng: np.random.Generator
+) -> CertificateRecord | None:
+    """The certificate of a recovery held against the hidden model, as data."""
+    # Spawned, so that the questions of later stops stay the same.
+    return record_certificate(confront(truth, found, rng=rng.spawn(1)[0]))
 
 
 def _keep_models(stop: Stop, model: Hidden, found: Recovery[Any], directory: Path) -> Stop:

@@ -13,6 +13,7 @@ from keyhole.lab.commands.recovery.finishing import finish_recovery_run
 from keyhole.lab.commands.recovery.learn import write_model
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.demo.recovery_stops import (
+    confront_stop,
     measure_error_curve,
     visit_exact_stops,
     visit_imperfect_stops,
@@ -56,6 +57,7 @@ def run_demo(job: DemoJob) -> Record[DemoRecord]:
             ),
             model=write_model(recovery, directory),
             distance=gap.largest,
+            certificate=confront_stop(truth, recovery, rng),
             stops=stops,
             curve=measure_error_curve(truth, asked, rng),
             seed=job.seed,

@@ -28,6 +28,7 @@ from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.shown_attention import Shown
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.record_parts import CertificateRecord
+from keyhole.lab.runs.rows import describe_basis
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.lab.runs.task_records import BuildRecord
 from keyhole.models.attention import SelfAttention
@@ -225,8 +226,7 @@ def _show_build_certificate(data: BuildRecord) -> Markup:
     ]
     columns = ("measured", "part", "is", "at most", "")
     statement = element("p", THEOREMS[held.theorem].statement)
-    sampled = f", sampled ({held.sampled})" if held.sampled else ""
-    title = f"Certificate {held.theorem}: {held.outcome.lower()}{sampled}"
+    title = f"Certificate {held.theorem}: {held.outcome.lower()}{describe_basis(held)}"
     return format_section(title, statement, format_table(rows, columns, (2, 3)))
 
 

@@ -29,7 +29,7 @@ from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs import summaries
 from keyhole.lab.runs.recovery_records import DemoRecord, RecoveryRecord
-from keyhole.lab.runs.rows import count_fewest_queries, list_recovery_rows
+from keyhole.lab.runs.rows import count_fewest_queries, describe_basis, list_recovery_rows
 
 _OUTPUTS = 6  # numbers of a counterexample's answer that are shown
 
@@ -147,9 +147,8 @@ def _show_recovery_certificate(data: RecoveryRecord) -> Markup:
     outcome = Outcome[held.outcome]
     said = "" if theorem is None else element("p", theorem.statement)
     table = format_table(rows, ("inequality", "measured", "at most", ""), (1, 2))
-    return format_section(
-        f"Certificate {held.theorem}: {outcome.name.lower()}. {outcome.value}", said, table
-    )
+    title = f"Certificate {held.theorem}: {outcome.name.lower()}{describe_basis(held)}"
+    return format_section(f"{title}. {outcome.value}", said, table)
 
 
 def _show_recovery_command(data: RecoveryRecord) -> Markup:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from keyhole.lab.runs.record_parts import Cell, Given, Number, Numbers, Part, Queries, Seconds
+from keyhole.lab.runs.record_parts import (
+    Cell,
+    CertificateRecord,
+    Given,
+    Number,
+    Numbers,
+    Part,
+    Queries,
+    Seconds,
+)
 from keyhole.lab.runs.records import Envelope, RunRecord
 
 
@@ -90,6 +99,7 @@ class TrialRecord(Envelope, frozen=True, kw_only=True, tag="trial"):
     ratio: Number
     error: Number
     policies: dict[str, Given]
+    certificate: CertificateRecord | None = None
 
 
 class TransitionRecord(Envelope, frozen=True, kw_only=True, tag="transition"):

@@ -70,10 +70,11 @@ class CheckRecord(Part, frozen=True, kw_only=True):
 
 
 class CertificateRecord(Part, frozen=True, kw_only=True):
-    """A theorem confronted with one case."""
+    """A theorem confronted with one case; `basis` names what its word rests on."""
 
     theorem: str
     outcome: str
+    basis: str | None = None
     sampled: str | None = None
     assumptions: list[CheckRecord] = []
     conclusion: list[CheckRecord] = []

@@ -99,6 +99,7 @@ def record_held_certificate(held: Certificate) -> CertificateRecord:
     return CertificateRecord(
         theorem=held.theorem,
         outcome=held.outcome.name,
+        basis=held.basis.name,
         sampled=held.sampled or None,
         assumptions=_record_checks(held.assumptions),
         conclusion=_record_checks(held.conclusion),

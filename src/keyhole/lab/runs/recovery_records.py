@@ -89,6 +89,7 @@ class Stop(Part, frozen=True, kw_only=True):
         distance: between both, modulo symmetry.
         jumps: the steps that told several heads apart.
         run: the directory of a stop that is a run of its own.
+        certificate: its theorem, confronted with the truth.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Stop(Part, frozen=True, kw_only=True):
     distance: Number = None
     jumps: JumpsRecord | None = None
     run: str | None = None
+    certificate: CertificateRecord | None = None
 
 
 class CurvePoint(Part, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from keyhole.claims import Basis
 from keyhole.drawing.html import format_number, format_seconds
 from keyhole.lab.runs.other_records import Landing
 from keyhole.lab.runs.record_parts import CertificateRecord, FreshError, RoundTrip, Seconds
@@ -217,8 +218,14 @@ def describe_measured(value: float | None) -> str:
 def list_certificate_rows(held: CertificateRecord | None) -> Rows:
     """The theorem and its outcome, where a record has a certificate."""
     if held is not None:
-        sampled = f", sampled: {held.sampled}" if held.sampled else ""
-        yield "certificate", f"{held.theorem} {held.outcome}{sampled}"
+        yield "certificate", f"{held.theorem} {held.outcome}{describe_basis(held)}"
+
+
+def describe_basis(held: CertificateRecord) -> str:
+    """What a certificate rests on, to stand after its outcome; old records do not say."""
+    if held.sampled:
+        return f", sampled: {held.sampled}"
+    return "" if held.basis is None else f", {held.basis.lower()}: {Basis[held.basis].value}"
 
 
 def list_time_rows(spent: Seconds | None) -> Rows:

@@ -15,6 +15,7 @@ from keyhole.lab.runs.recovery_records import (
     DemoRecord,
     LearnRecord,
     RecoveryRecord,
+    Stop,
     TwinsRecord,
 )
 from keyhole.lab.runs.rows import (
@@ -167,9 +168,15 @@ def summarise_demo(record: DemoRecord) -> Rows:
     """A tour in short."""
     # A tour is summed up by its first recovery, and room is left for its stops.
     yield from islice(summarise_recovery(record), 5)
-    good = sum(stop.verdict in _GOOD for stop in record.stops)
+    good = sum(map(_is_good_stop, record.stops))
     yield "stops", f"{good} of {len(record.stops)} came out as they should"
     yield from list_time_rows(record.seconds)
+
+
+def _is_good_stop(stop: Stop) -> bool:
+    # A verdict is worth nothing where the truth says otherwise.
+    held = stop.certificate
+    return stop.verdict in _GOOD and (held is None or held.outcome != "REFUTED")
 
 
 def summarise_audit(record: AuditRecord) -> Rows:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from keyhole.claims import Outcome
 from keyhole.errors import InvalidInput
 from keyhole.lab.commands.recovery.compare import measure_model_gap
 from keyhole.lab.commands.recovery.learn import read_hints
@@ -11,11 +14,17 @@ from keyhole.lab.commands.shared import choose_exit_code, seed_generator
 from keyhole.lab.jobs import TrialJob
 from keyhole.lab.runs.other_records import TrialRecord
 from keyhole.lab.runs.record_parts import Given
-from keyhole.lab.runs.recording import count_heads, name_model_class, record_queries
+from keyhole.lab.runs.recording import (
+    count_heads,
+    name_model_class,
+    record_certificate,
+    record_queries,
+)
 from keyhole.lab.runs.records import Record
 from keyhole.lab.targets.opening import read_declarations, simulate_policies
 from keyhole.lab.targets.random_models import draw_random_model
 from keyhole.learners.choosing import learn
+from keyhole.learners.confronting import confront
 from keyhole.oracles import Budgeted, Chunked, Declared, Local, Oracle
 
 
@@ -38,6 +47,10 @@ def run_trial(job: TrialJob) -> Record[TrialRecord]:
         " queries"
     )
     sentence = f"{said}, error {error:.1e}." if error is not None else f"{said}."
+    # Drawn apart, so that confronting a recovery changes none of its questions.
+    held = confront(truth, found, rng=np.random.default_rng([job.seed, job.model.seed]))
+    if held is not None and held.outcome is Outcome.REFUTED:
+        sentence += f" The truth refutes {held.theorem}: this is a bug, please report it."
     model = found.model
     # No time is kept: equal trials have equal records, on every machine.
     data = TrialRecord(
@@ -56,6 +69,7 @@ def run_trial(job: TrialJob) -> Record[TrialRecord]:
         ratio=ratio,
         error=error,
         policies=_parse_policies(job.simulate),
+        certificate=record_certificate(held),
     )
     return Record(data, choose_exit_code(data.verdict))
 

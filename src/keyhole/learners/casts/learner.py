@@ -31,6 +31,7 @@ from keyhole.learners.one_head.designs import build_frame_design
 from keyhole.learners.one_head.low_rank import LowRank
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead
+from keyhole.learners.verifying.certifying import assume_class
 from keyhole.learners.verifying.ending import (
     COARSE_ANSWERS,
     SPENT,
@@ -239,18 +240,15 @@ def _certify_null_balance(
     if seen is None or session.reading.V is None:
         return None
     d, o = session.reading.V.shape
-    refuted = verdict is Verdict.CLASS_REFUTED
     error = session.forms.bar if session.forms is not None else 0.0
     return Certificate(
         THEOREM,
         assumptions=(
-            Check("answers that no single head gives", float(refuted), 0.0),
+            assume_class("answers that no single head gives", verdict),
             Check("rounding of the arithmetic inside", session.reading.inner, 64 * EPS),
-        ),
-        conclusion=(
             Check("queries in all", session.asked, count_most_queries(d, o)),
-            Check("relative error of W", error, ACCURACY),
         ),
+        conclusion=(Check("relative error of W", error, ACCURACY),),
     )
 
 

@@ -22,6 +22,7 @@ from keyhole.learners.labels.label_session import (
 )
 from keyhole.learners.labels.thresholds import Unread
 from keyhole.learners.one_head.readout import NotAHead
+from keyhole.learners.verifying.certifying import assume_class
 from keyhole.learners.verifying.ending import (
     COARSE_ANSWERS,
     SPENT,
@@ -265,17 +266,16 @@ def certify_labels(recovery: Recovery[Head], session: LabelSession) -> Certifica
     # Several votes follow a first attempt that told how often labels are flipped.
     if votes > 1:
         allowed += RATE + 10 * d
-    is_head = recovery.status in (Status.RECOVERED, Status.NO_READOUT)
     size = float(np.linalg.norm(np.asarray(head.W)))
     rounding = 256 * math.sqrt(d) * session.roundoff * 2.0**session.lack
     return Certificate(
         "BSHK26/membership",
         assumptions=(
-            Check("labels that no head gives", float(not is_head), 0.0),
-            Check("read-out that is zero", float(not head.V.any()), 0.0),
+            assume_class("labels that no head gives", recovery.verdict),
+            Check("read-out that is zero", float(not head.V.any()), 0.0, judged=True),
+            Check("labels asked", recovery.ledger.total(without="verify").sequences, allowed),
         ),
         conclusion=(
-            Check("labels asked", recovery.ledger.total(without="verify").sequences, allowed),
             Check(
                 "bound on the relative error of W",
                 session.resolution.W / size if size > 0 else 0.0,

@@ -44,6 +44,7 @@ from keyhole.learners.layer.ranges import (
 from keyhole.learners.layer.routing import route_heads
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, measure_readout
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     SPENT,
     Account,
@@ -52,7 +53,6 @@ from keyhole.learners.verifying.ending import (
     end_scattered,
     soften,
 )
-from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.learners.verifying.sums_of_heads import CANCEL, describe_sum, judge_sum, refuse_affine
 from keyhole.learners.verifying.witnesses import find_uneven_attention
@@ -327,23 +327,15 @@ def certify_whole_layer(
     counts = estimate_queries(model.width, ranks, rank, biased=model.h is not None)
     per_try = recovery.ledger.total(without="verify").sequences / tries
     coarse = float(recovery.verdict is Verdict.WITHIN_TOLERANCE)
-    refused = recovery.status in (
-        Status.HEADS_DISAGREE,
-        Status.INCONSISTENT,
-        Status.HIDDEN,
-        Status.IMPRECISE,
-    )
     return Certificate(
         "keyhole/whole-layer",
         assumptions=(
-            Check("answers that no such layer gives", float(refused), 0.0),
+            assume_class("answers that no such layer gives", recovery.verdict),
             Check("answers coarser than float64", coarse, 0.0),
-            Check("read-out ranks of all heads together", sum(ranks), model.outputs),
-        ),
-        conclusion=(
+            Check("read-out ranks of all heads together", sum(ranks), model.outputs, judged=True),
             Check("queries per try, but those of verification", per_try, _allow_queries(counts)),
-            Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
         ),
+        conclusion=(conclude_agreement(recovery.fresh),),
     )
 
 

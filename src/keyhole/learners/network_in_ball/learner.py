@@ -22,6 +22,7 @@ from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
 from keyhole.learners.networks.chords import Peeling, draw_in_ball
 from keyhole.learners.networks.kinks import Smooth, Unresolved
 from keyhole.learners.networks.normal_form_fit import MOST, count_parameters
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     NETWORK_IN_BALL,
     SPENT,
@@ -355,11 +356,12 @@ class _BallRun:
         return Certificate(
             "keyhole/chords",
             assumptions=(
-                Check("answers that no such network gives", float(not verdict.verified), 0.0),
+                assume_class("answers that no such network gives", verdict),
+                Check("queries used beside fresh ones", asked, allowed),
             ),
             conclusion=(
-                Check("queries used beside fresh ones", asked, allowed),
-                Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),
+                conclude_agreement(seen.fresh),
                 Check("share of the ball that may be wrong, at 95 %", self.share, wrong),
             ),
+            given={"radius": self.radius},
         )

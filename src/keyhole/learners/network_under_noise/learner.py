@@ -357,7 +357,9 @@ class _NoisyNetworkRun:
         certificate = None
         if ending.fresh is not None:
             count = self.options.points * max(1, 1 if model is None else model.outputs)
-            certificate = certify_grown_network(verdict, excess, count)
+            certificate = certify_grown_network(
+                verdict, excess, count, sigma=self.sigma, radius=self.radius
+            )
         radius = None if self.far else self.radius
         # What two standard deviations of the mean square would hide of the model's own errors.
         hidden = max(0.0, excess - 1.0 + 2.0 * (2.0 / self.options.points) ** 0.5)

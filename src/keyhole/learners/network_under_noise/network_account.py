@@ -6,6 +6,7 @@ import numpy as np
 
 from keyhole._arrays import EPS
 from keyhole.claims import Certificate, Check, Verdict
+from keyhole.learners.verifying.certifying import assume_class
 from keyhole.models import AbsAffine
 from keyhole.oracles import Imperfection
 
@@ -65,13 +66,27 @@ def describe_determined_network(
     )
 
 
-def certify_grown_network(verdict: Verdict, excess: float, count: int) -> Certificate:
-    """The claim of grown networks, confronted with one run of `count` fresh numbers."""
-    unexplained = float(not verdict.verified)
+def certify_grown_network(
+    verdict: Verdict, excess: float, count: int, *, sigma: float, radius: float
+) -> Certificate:
+    """The claim of grown networks, confronted with one run of `count` fresh numbers.
+
+    Args:
+        verdict: what came of the run.
+        excess: mean square of fresh errors in units of the declared ones.
+        count: of fresh numbers.
+        sigma: standard deviation of the declared errors.
+        radius: of the ball that fresh points are drawn from.
+    """
     # The mean of n squares of variance 1 has standard deviation sqrt(2 / n); four of them.
     limit = 1.0 + 4.0 * (2.0 / count) ** 0.5
     return Certificate(
         "keyhole/grown-network",
-        assumptions=(Check("answers that were not explained", unexplained, 0.0),),
-        conclusion=(Check("mean square of fresh errors beside the declared ones", excess, limit),),
+        assumptions=(assume_class("answers that were not explained", verdict),),
+        conclusion=(
+            Check(
+                "mean square of fresh errors beside the declared ones", excess, limit, judged=True
+            ),
+        ),
+        given={"standard deviation": sigma, "radius": radius, "room": limit - 1.0},
     )

@@ -20,6 +20,7 @@ from keyhole.learners.networks.fresh_cases import (
     summarise_fresh_rows,
 )
 from keyhole.learners.networks.lines import Learned, learn_network, measure_typical_distance
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     NETWORK,
     SPENT,
@@ -31,7 +32,7 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import EXACT, Examination
+from keyhole.learners.verifying.examination import Examination
 from keyhole.learners.verifying.witnesses import refute_by_earlier_tokens
 from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
@@ -193,7 +194,7 @@ class _NetworkRun:
                 reason=_explain_network_found(model),
                 determined=_describe_determined_network(model, ending.verdict),
                 degrees_of_freedom=None if model is None else model.degrees_of_freedom,
-                certificate=_certify_one_line(self, model, ending.status, seen),
+                certificate=_certify_one_line(self, model, ending.verdict, seen),
                 bars=_scale_network_bars(model, bars),
             ),
         )
@@ -242,7 +243,7 @@ def _scale_network_bars(model: AbsAffine | None, bars: Vector) -> dict[str, Arra
 
 
 def _certify_one_line(
-    run: _NetworkRun, model: AbsAffine | None, status: Status, seen: Examination | None
+    run: _NetworkRun, model: AbsAffine | None, verdict: Verdict, seen: Examination | None
 ) -> Certificate | None:
     """The claim of one line, confronted with one run."""
     if model is None or seen is None:
@@ -252,10 +253,8 @@ def _certify_one_line(
     return Certificate(
         "keyhole/one-line",
         assumptions=(
-            Check("answers that no such network gives", float(status is not Status.RECOVERED), 0.0),
-        ),
-        conclusion=(
+            assume_class("answers that no such network gives", verdict),
             Check("queries used", asked, allowed),
-            Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),
         ),
+        conclusion=(conclude_agreement(seen.fresh),),
     )

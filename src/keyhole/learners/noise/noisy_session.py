@@ -97,7 +97,7 @@ def conclude_noisy(
     if session.fit is not None:
         rank = session.fit.rank
         bounded = session.stated.token_bound is not None
-        claimed = certify_tilted_simplex(session.fit, bars, bounded=bounded)
+        claimed = certify_tilted_simplex(session.fit, bars, ending.verdict, bounded=bounded)
     return conclude(
         session.oracle,
         ending,

@@ -13,16 +13,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from keyhole._arrays import Array, rms
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Certificate, Check, Verdict
 from keyhole.learners.noise.weighted_fit import WeightedFit
 from keyhole.learners.one_head.readout import Readout
+from keyhole.learners.verifying.certifying import assume_class
 
 _SMALL = 0.5  # root mean square of the logits up to which they count as small
 _ROOM = 1.25  # what reading v, and logits that are not zero, may add
 
 
 def certify_tilted_simplex(
-    fit: WeightedFit, bars: Mapping[str, Array], *, bounded: bool
+    fit: WeightedFit, bars: Mapping[str, Array], verdict: Verdict, *, bounded: bool
 ) -> Certificate | None:
     """The theorem confronted with a finished measurement; None where W has no error bars."""
     if "W" not in bars or not fit.blocks:
@@ -31,6 +32,7 @@ def certify_tilted_simplex(
     return Certificate(
         "keyhole/tilted-simplex",
         (
+            assume_class("answers that no single head gives", verdict),
             Check("missing bounds on tokens", float(not bounded), 0.0),
             Check("outputs", float(fit.prober.reading.readout.V.shape[1]), 1.0),
             Check("biases and residuals", float(_count_extras(fit.prober.reading.readout)), 0.0),

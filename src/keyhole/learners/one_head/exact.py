@@ -9,10 +9,10 @@ import numpy as np
 from keyhole._arrays import pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.identify import matrix_rank
-from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.base import Plan, Recovery
 from keyhole.learners.one_head.columns import Columns
 from keyhole.learners.one_head.learner import Measured, plan_head, recover_head
-from keyhole.learners.verifying.examination import EXACT
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.models import Head
 from keyhole.oracles import Oracle
 
@@ -45,11 +45,10 @@ def measure_every_column(columns: Columns, rng: np.random.Generator) -> Measured
 
 def check_assumptions(recovery: Recovery[Head], head: Head) -> tuple[Check, ...]:
     """What theorems of exact answers assume: a head, seen by its read-out, in float64."""
-    is_head = recovery.status in (Status.RECOVERED, Status.NO_READOUT)
     coarse = recovery.verdict is Verdict.WITHIN_TOLERANCE
     return (
-        Check("answers that no single head gives", float(not is_head), 0.0),
-        Check("read-out that is zero", float(not head.V.any()), 0.0),
+        assume_class("answers that no single head gives", recovery.verdict),
+        Check("read-out that is zero", float(not head.V.any()), 0.0, judged=True),
         Check("answers coarser than float64", float(coarse), 0.0),
     )
 
@@ -64,9 +63,9 @@ def certify_every_column(recovery: Recovery[Head], width: int) -> Certificate | 
     measured = recovery.ledger["measure"].sequences + recovery.ledger["read"].sequences - 5
     return Certificate(
         "BSHK26/4.1",
-        assumptions=check_assumptions(recovery, head),
-        conclusion=(
+        assumptions=(
+            *check_assumptions(recovery, head),
             Check("measurements used", measured, width * width + width * (1 + extras)),
-            Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
         ),
+        conclusion=(conclude_agreement(recovery.fresh),),
     )

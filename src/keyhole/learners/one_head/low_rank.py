@@ -22,7 +22,7 @@ from keyhole.learners.one_head.columns import Columns
 from keyhole.learners.one_head.designs import build_lone_design, choose_span_design
 from keyhole.learners.one_head.exact import check_assumptions
 from keyhole.learners.one_head.learner import Measured, plan_head, recover_head
-from keyhole.learners.verifying.examination import EXACT
+from keyhole.learners.verifying.certifying import conclude_agreement
 from keyhole.models import Factored, Head
 from keyhole.oracles import Oracle
 
@@ -275,9 +275,10 @@ def certify_low_rank(
         allowed = 1.02 * limit + 30 + width
     return Certificate(
         "BSHK26/5.1",
-        assumptions=(*check_assumptions(recovery, head), Check("rank of W", rank, width)),
-        conclusion=(
+        assumptions=(
+            *check_assumptions(recovery, head),
+            Check("rank of W", rank, width),
             Check("queries that measure W", recovery.ledger["measure"].sequences, allowed),
-            Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
         ),
+        conclusion=(conclude_agreement(recovery.fresh),),
     )

@@ -16,13 +16,13 @@ import numpy as np
 from keyhole._arrays import Matrix, Vector, pin_one_thread
 from keyhole.claims import Certificate, Check
 from keyhole.errors import InvalidInput
-from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.base import Plan, Recovery
 from keyhole.learners.one_head.columns import Columns
 from keyhole.learners.one_head.designs import Design
 from keyhole.learners.one_head.learner import Measured, plan_head, recover_head
 from keyhole.learners.one_head.nuclear_program import FITS, minimise_nuclear_norm
 from keyhole.learners.one_head.probes import REASK_ABOVE, TARGET, Prober, Saturated
-from keyhole.learners.verifying.examination import EXACT
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.models import Head
 from keyhole.oracles import Oracle
 
@@ -155,20 +155,17 @@ def _certify_nuclear_norm(
     """Theorem 5.1, with the constant of the learner, confronted with one run."""
     if recovery.model is None or recovery.rank is None or recovery.fresh is None:
         return None
-    is_head = recovery.status in (Status.RECOVERED, Status.NO_READOUT)
     limit = learner.measurements(width, _MORE ** (_TRIES - 1))
     return Certificate(
         "BSHK26/5.1",
         assumptions=(
-            Check("answers that no single head of that rank gives", float(not is_head), 0.0),
+            assume_class("answers that no single head of that rank gives", recovery.verdict),
             Check("rank of W", recovery.rank, learner.rank),
-        ),
-        conclusion=(
             Check(
                 "forms asked, O(rd), and what re-asking adds",
                 recovery.ledger["measure"].sequences,
                 1.1 * limit + 30,
             ),
-            Check("worst relative disagreement on fresh queries", recovery.fresh.relative, EXACT),
         ),
+        conclusion=(conclude_agreement(recovery.fresh),),
     )

@@ -32,12 +32,11 @@ from keyhole.learners.one_layer.layer_account import OneLayerSession, conclude_l
 from keyhole.learners.one_layer.learner import (
     end_without_network,
     examine_one_layer,
-    find_worst_disagreement,
     judge_layer,
     learn_lone_network,
 )
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import SPENT, Doubt, Ending, repeat_case, resolve_doubt
-from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import OneLayer
 from keyhole.oracles import Counted, Oracle
@@ -152,17 +151,13 @@ def _refuse_odd_part(
 def certify_antisymmetric(recovery: Recovery[OneLayer], width: int) -> Certificate:
     """The paper's reduction confronted with one run."""
     silent = float(recovery.status is Status.NO_ODD_PART)
-    unexplained = float(recovery.status is not Status.RECOVERED)
     asked = recovery.ledger["odd"].sequences
-    worst = find_worst_disagreement(recovery)
     return Certificate(
         "BSHK26/one-layer",
         assumptions=(
-            Check("odd part that shows no attention", silent, 0.0),
-            Check("answers that were not explained", unexplained, 0.0),
-        ),
-        conclusion=(
+            Check("odd part that shows no attention", silent, 0.0, judged=True),
+            assume_class("answers that were not explained", recovery.verdict),
             Check("queries for W", asked, 2.2 * (width * width + width) + 60),
-            Check("worst relative disagreement on fresh queries", worst, EXACT),
         ),
+        conclusion=(conclude_agreement(recovery.fresh),),
     )

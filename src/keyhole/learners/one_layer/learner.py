@@ -25,6 +25,7 @@ from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_layer.attention import measure_attention
 from keyhole.learners.one_layer.layer_account import OneLayerSession, conclude_layer
 from keyhole.learners.one_layer.scores import TOGETHER
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     ONE_LAYER,
     SPENT,
@@ -34,7 +35,7 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import EXACT, Examination, examine_model
+from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES, draw_fresh_sequences
 from keyhole.learners.verifying.witnesses import find_uneven_attention
 from keyhole.models import AbsAffine, OneLayer
@@ -256,22 +257,14 @@ def certify_local_affine(recovery: Recovery[OneLayer], width: int) -> Certificat
     full = (width + 1) * (1 + -(-width // min(outputs, TOGETHER)))
     if model is not None and model.residual:
         full += 2 * width * (1 + -(-width // outputs))
-    unexplained = float(recovery.status is not Status.RECOVERED)
     asked = recovery.ledger["measure"].sequences
-    worst = find_worst_disagreement(recovery)
+    constant = recovery.status is Status.NO_READOUT
     return Certificate(
         "keyhole/local-affine",
         assumptions=(
-            Check("network that is constant", float(recovery.status is Status.NO_READOUT), 0.0),
-            Check("answers that were not explained", unexplained, 0.0),
-        ),
-        conclusion=(
+            Check("network that is constant", float(constant), 0.0, judged=True),
+            assume_class("answers that were not explained", recovery.verdict),
             Check("queries that measure scores and mixing", asked, 3 * full + 1000),
-            Check("worst relative disagreement on fresh queries", worst, EXACT),
         ),
+        conclusion=(conclude_agreement(recovery.fresh),),
     )
-
-
-def find_worst_disagreement(recovery: Recovery[OneLayer]) -> float:
-    """The largest relative disagreement seen; infinite where nothing was asked."""
-    return np.inf if recovery.fresh is None else recovery.fresh.relative

@@ -30,8 +30,8 @@ from keyhole.learners.one_head.exact import measure_every_column
 from keyhole.learners.one_head.learner import HeadSession
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead, Scattered
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import SPENT, Ending, end_scattered, resolve_doubt
-from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.learners.verifying.sums_of_heads import conclude_sum, doubt_class, judge_sum
 from keyhole.models import Head, MultiHead
@@ -152,16 +152,14 @@ class Orthogonal:
         # Five questions for every head recognise it, and are not counted as measurements.
         spare = 5 * len(self.ranks)
         asked = sum(recovery.ledger[phase].sequences for phase in ("read", "measure")) - spare
-        unexplained = float(recovery.status is not Status.RECOVERED)
-        worst = recovery.fresh.relative
         allowed = sum(rank * rank + rank * (1 + (model.h is not None)) for rank in self.ranks)
         return Certificate(
             "BSHK26/orthogonal-heads",
-            assumptions=(Check("answers that no such heads give", unexplained, 0.0),),
-            conclusion=(
+            assumptions=(
+                assume_class("answers that no such heads give", recovery.verdict),
                 Check("measurements used", asked, allowed),
-                Check("worst relative disagreement on fresh queries", worst, EXACT),
             ),
+            conclusion=(conclude_agreement(recovery.fresh),),
         )
 
 

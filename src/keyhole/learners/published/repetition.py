@@ -33,6 +33,7 @@ from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, measure_readout
 from keyhole.learners.one_head.scales import find_scale
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import SPENT, Ending, end_scattered
 from keyhole.learners.verifying.examination import EXACT
 from keyhole.learners.verifying.questions import QUERIES
@@ -105,18 +106,14 @@ class Repetition:
             return None
         stated = recovery.ledger["read"].sequences + recovery.ledger["measure"].sequences
         published = 4 * self.heads * width * width - 2 * self.heads + 1
-        unexplained = float(recovery.status is not Status.RECOVERED)
-        worst = recovery.fresh.relative
         return Certificate(
             "KKG26/repetition",
             assumptions=(
-                Check("answers that so many heads do not give", unexplained, 0.0),
+                assume_class("answers that so many heads do not give", recovery.verdict),
                 Check("rounding after amplification", amplified * 2.0**-53, EXACT),
-            ),
-            conclusion=(
                 Check("queries that read and measure", stated, published + 5),
-                Check("worst relative disagreement on fresh queries", worst, EXACT),
             ),
+            conclusion=(conclude_agreement(recovery.fresh),),
         )
 
 

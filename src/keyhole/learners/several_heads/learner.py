@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from keyhole._arrays import Matrix, Vector, pin_one_thread
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Jumps, Plan, Recovery, Status
@@ -43,6 +43,7 @@ from keyhole.learners.several_heads.pairs import (
 from keyhole.learners.several_heads.refutation import find_impossible_answer
 from keyhole.learners.several_heads.rows import RowSearch, find_rows, measure_readouts
 from keyhole.learners.several_heads.signs import build_mean_model, resolve_signs
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     SPENT,
     SUM_OF_HEADS,
@@ -360,29 +361,25 @@ class SeveralHeadsSession:
                 determined=describe_determined_heads(ending.verdict),
                 degrees_of_freedom=count_heads_freedom(self.model),
                 rank=find_largest_rank(self.model),
-                certificate=self._certificate(ending.status),
+                certificate=self._certificate(ending.verdict),
                 jumps=self.jumps,
             ),
         )
 
-    def _certificate(self, status: Status) -> Certificate | None:
+    def _certificate(self, verdict: Verdict) -> Certificate | None:
         if self.model is None or self.seen is None:
             return None
         theorem, further, allowed = self._promise(len(self.model.W))
         asked = self.oracle.ledger.total(without="verify").sequences
-        unsplit = float(status is not Status.RECOVERED)
-        worst = self.seen.fresh.relative
         return Certificate(
             theorem,
             assumptions=(
-                Check("answers that could not be split among heads", unsplit, 0.0),
+                assume_class("answers that could not be split among heads", verdict),
                 Check("attempts that did not tell the heads apart", float(self.failed), 0.0),
                 further,
-            ),
-            conclusion=(
                 Check("queries used", asked, allowed),
-                Check("worst relative disagreement on fresh queries", worst, self.tolerance),
             ),
+            conclusion=(conclude_agreement(self.seen.fresh, self.tolerance),),
         )
 
     def _promise(self, heads: int) -> tuple[str, Check, float]:

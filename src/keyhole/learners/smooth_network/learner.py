@@ -31,6 +31,7 @@ from keyhole.learners.networks.learner import Network
 from keyhole.learners.networks.lines import learn_network
 from keyhole.learners.smooth_network.unit_widths import PER_UNIT, ROUNDS, UnitShapes, look_at_units
 from keyhole.learners.smooth_network.value_fit import SEARCHED, Smooth, fit_smooth_units
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     SMOOTH_NETWORK,
     SPENT,
@@ -42,7 +43,7 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import EXACT, Examination
+from keyhole.learners.verifying.examination import Examination
 from keyhole.learners.verifying.witnesses import refute_by_earlier_tokens
 from keyhole.models import AbsAffine, ReluNet
 from keyhole.oracles import Counted, Oracle
@@ -243,7 +244,7 @@ class _SmoothRun:
         model = self.model
         certificate = None
         if seen is not None and model is not None:
-            certificate = self._certify(model, ending.status, seen)
+            certificate = self._certify(model, ending.verdict, seen)
         return conclude(
             self.oracle,
             ending,
@@ -260,20 +261,19 @@ class _SmoothRun:
         """Numbers that values determine."""
         return smooth_freedom(model.width, hidden=self.units, outputs=model.outputs)
 
-    def _certify(self, model: ReluNet, status: Status, seen: Examination) -> Certificate:
+    def _certify(self, model: ReluNet, verdict: Verdict, seen: Examination) -> Certificate:
         """The claim of smooth units, confronted with one run."""
         k, m, d = self.units, model.outputs, model.width
         far = allow_line_queries(d, hidden=k, outputs=m)
         allowed = far + 12 * k + _count_fitted_answers(d, k, m)
         asked = self.oracle.ledger.total(without="verify").sequences
-        unexplained = float(status is not Status.RECOVERED)
         return Certificate(
             "keyhole/smooth-units",
-            assumptions=(Check("answers that no such network gives", unexplained, 0.0),),
-            conclusion=(
+            assumptions=(
+                assume_class("answers that no such network gives", verdict),
                 Check("queries used", asked, allowed),
-                Check("worst relative disagreement on fresh queries", seen.fresh.relative, EXACT),
             ),
+            conclusion=(conclude_agreement(seen.fresh),),
         )
 
 

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Plan, Recovery
 from keyhole.learners.tolerance.guarantees import (
     PAIR_LENGTH,
     HeadBounds,
-    compare_with_margin,
-    guarantee,
 )
 from keyhole.learners.tolerance.tolerance_session import AGAIN, ToleranceSession, check_outputs
 from keyhole.learners.verifying.ending import SPENT
@@ -79,23 +76,4 @@ class Tolerant(HeadBounds):
         raise InvalidInput(
             f"Theorem 6.1 asks tokens of norm {self.longest:.4g}; the target takes them up to"
             f" {bound:.4g}. {enough} its tokens that short; otherwise choose another learner."
-        )
-
-    def confront(self, truth: Head, found: Head, stated: Imperfection) -> Certificate:
-        """Theorem 6.1 with the truth in hand: its assumptions on the head, errors and bounds."""
-        v = truth.V[:, 0]
-        W = np.asarray(truth.W)
-        tau = self.effective(stated, v)
-        promised = guarantee(truth.width, self.norm_bound, self.margin, tau)
-        return Certificate(
-            "BSHK26/6.1",
-            assumptions=(
-                compare_with_margin(tau, self.margin),
-                Check("|W|_F", float(np.linalg.norm(W)), self.norm_bound),
-                Check("margin against the least |v_i|", self.margin, float(np.abs(v).min())),
-            ),
-            conclusion=(
-                Check("error of W", float(np.linalg.norm(np.asarray(found.W) - W)), promised.eps_W),
-                Check("error of v", float(np.linalg.norm(found.V[:, 0] - v)), promised.eps_v),
-            ),
         )

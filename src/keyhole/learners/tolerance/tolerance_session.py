@@ -344,11 +344,23 @@ class ToleranceSession:
                     "margin less tolerance against the least |v_i| seen", margin - self.tau, seen
                 ),
                 Check("least |W|_F that the answers allow", least, self.bounds.norm_bound),
-                Check("answers that no head within the bounds gives", float(refused), 0.0),
+                Check(
+                    "answers that no head within the bounds gives", float(refused), 0.0, judged=True
+                ),
+                Check("queries to measure, d^2 + d", asked, d * d + d),
             ),
             conclusion=(
-                Check("queries to measure, d^2 + d", asked, d * d + d),
                 Check("bound on the error of W from these answers", error, promised),
-                Check("worst fresh disagreement over what the bounds allow", self.used, 1.0),
+                Check(
+                    "worst fresh disagreement over what the bounds allow",
+                    self.used,
+                    1.0,
+                    judged=True,
+                ),
             ),
+            given={
+                "tolerance": self.tau,
+                "margin": margin,
+                "norm bound": self.bounds.norm_bound,
+            },
         )

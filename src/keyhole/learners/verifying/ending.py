@@ -281,7 +281,13 @@ def soften(ending: Ending) -> Ending:
 def withdraw(recovery: Recovery[M], status: Status, detail: str) -> Recovery[M]:
     """A recovery whose verdict does not stand after all."""
     return replace(
-        recovery, status=status, verdict=Verdict.UNVERIFIED, counterexample=None, detail=detail
+        recovery,
+        status=status,
+        verdict=Verdict.UNVERIFIED,
+        counterexample=None,
+        # It was made for the verdict that does not stand.
+        certificate=None,
+        detail=detail,
     )
 
 
