@@ -138,6 +138,11 @@ RUNS = {
     "keyhole/saturate-and-isolate": lambda s: run(
         MultiHead.random(4, heads=2, rng=np.random.default_rng(s)), seed=s
     ),
+    "keyhole/joint-heads": lambda s: run(
+        MultiHead.random(4, heads=2, outputs=4, rng=np.random.default_rng(s)),
+        seed=s,
+        learner="several-heads",
+    ),
     "keyhole/hessian-pencil": recover_heads_in_ball,
     "keyhole/whole-layer": lambda s: run(
         draw_layer(np.random.default_rng(s)), seed=s, learner="layer"
@@ -197,6 +202,7 @@ SPOILS = {
     "keyhole/smooth-units": NETWORK_SPOILS,
     "keyhole/local-affine": (turn_scores, bend_otherwise),
     "keyhole/saturate-and-isolate": HEADS_SPOILS,
+    "keyhole/joint-heads": HEADS_SPOILS,
     "keyhole/hessian-pencil": HEADS_SPOILS,
     "keyhole/whole-layer": HEADS_SPOILS,
 }

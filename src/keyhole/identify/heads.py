@@ -67,19 +67,19 @@ def freedom(model: Head | MultiHead) -> int:
             outputs=form.outputs,
             rank=rank,
             value_rank=matrix_rank(V),
-            score_bias=_bias_freedom(W, h, rank),
+            score_bias=count_bias_freedom(W, h, rank),
         )
     return total
 
 
-def _bias_freedom(W: Matrix, h: Vector, rank: int) -> int:
-    """Numbers of a score bias: the rank of W inside its column space, else all."""
+def count_bias_freedom(W: Matrix, h: Vector, rank: int, cut: float = 1e-12) -> int:
+    """Numbers of a score bias: the rank of W, to the cut, inside its column space, else all."""
     # Where there is no bias nothing is to be determined.
     if not h.any():
         return 0
     # Brought to the size of W, or a short bias would pass for rounding beside it.
     unit = h / np.linalg.norm(h) * max(float(np.linalg.norm(W)), np.finfo(float).tiny)
-    return rank if W.any() and matrix_rank(np.column_stack([W, unit])) == rank else len(h)
+    return rank if W.any() and matrix_rank(np.column_stack([W, unit]), cut) == rank else len(h)
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,6 +300,7 @@ CONFRONTATIONS: Mapping[str, Confrontation] = {
         _is_one_layer, _conclude_same_function, _assume_acting_network
     ),
     "keyhole/saturate-and-isolate": _HEADS,
+    "keyhole/joint-heads": _HEADS,
     "keyhole/hessian-pencil": _HEADS,
     "keyhole/whole-layer": Confrontation(
         lambda truth: isinstance(truth, MultiHead),

@@ -153,6 +153,17 @@ RECOVERIES = (
         our_constant="The rates of success in float64 are measured.",
     ),
     claim_ours(
+        "keyhole/joint-heads",
+        "A sum of at most o heads with o outputs, score biases and a residual, in general position"
+        " and of unknown number, is recovered from d + 1 + (H + 1) d + d (d + 1) / floor(o / H) +"
+        " O(H) value queries: hard softmaxes give all read-outs, then every answer gives floor(o /"
+        " H) scores of every head.",
+        "docs/learning-several-heads.md",
+        module="keyhole.learners.joint_heads.road",
+        test="tests/learners/joint_heads/test_joint_heads.py",
+        our_constant="The number of angles that separate the heads is measured.",
+    ),
+    claim_ours(
         "keyhole/hessian-pencil",
         "A sum of at most d heads in general position, of unknown number, is recovered from O(H"
         " d^2) value queries of at most three tokens, none of them longer than a given bound.",

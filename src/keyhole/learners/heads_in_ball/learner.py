@@ -20,8 +20,8 @@ from keyhole.learners.heads_in_ball.slices import (
     sign_heads,
     soften_ball,
 )
-from keyhole.learners.several_heads.learner import SeveralHeadsSession
 from keyhole.learners.several_heads.pairs import Unresolved
+from keyhole.learners.several_heads.session import SeveralHeadsSession
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
@@ -126,7 +126,7 @@ class BallSession(SeveralHeadsSession):
             if self.almost:
                 yield self.polish_model(rng)
 
-    def _promise(self, heads: int) -> tuple[str, Check, float]:
-        d = self.oracle.width
+    def _promise(self, model: MultiHead) -> tuple[str, Check, float]:
+        heads, d = model.W.shape[:2]
         few = Check("heads found, which must not outnumber the width", float(heads), float(d))
         return "keyhole/hessian-pencil", few, _PER_PARAMETER * heads * (d * d + d) + 200

@@ -6,7 +6,8 @@ import numpy as np
 
 from keyhole.claims import Verdict
 from keyhole.identify import canonical, head_freedom, matrix_rank
-from keyhole.models import MultiHead
+from keyhole.identify.heads import count_bias_freedom
+from keyhole.models import Head, MultiHead
 
 RANK_SHARE = 1e-9  # of the largest singular value: what is below is rounding
 
@@ -15,16 +16,23 @@ def count_heads_freedom(model: MultiHead | None) -> int | None:
     """Degrees of freedom of the heads found; a mean head has only its read-out."""
     if model is None:
         return None
-    outputs = model.outputs
-    return sum(
-        head_freedom(
-            model.width,
-            outputs=outputs,
-            rank=matrix_rank(W, RANK_SHARE) if W.any() else 0,
-            value_rank=int(np.linalg.matrix_rank(V)),
-        )
-        for W, V in zip(model.W, model.V, strict=True)
-    ) + outputs * (model.c is not None)
+    beside = model.outputs * (model.c is not None)
+    if model.U is not None:
+        beside += model.U.size
+    return sum(_count_head_freedom(head) for head in model.heads) + beside
+
+
+def _count_head_freedom(head: Head) -> int:
+    """Degrees of freedom of one head, apart from the constant and a residual."""
+    W = np.asarray(head.W)
+    rank = matrix_rank(W, RANK_SHARE) if W.any() else 0
+    return head_freedom(
+        head.width,
+        outputs=head.outputs,
+        rank=rank,
+        value_rank=int(np.linalg.matrix_rank(head.V)),
+        score_bias=0 if head.h is None else count_bias_freedom(W, head.h, rank, RANK_SHARE),
+    )
 
 
 def explain_heads_found(model: MultiHead | None) -> str:
@@ -35,12 +43,14 @@ def explain_heads_found(model: MultiHead | None) -> str:
     return f"Heads found: {len(ranks)}, with W of rank {', '.join(map(str, ranks))}."
 
 
-def describe_determined_heads(verdict: Verdict) -> str:
+def describe_determined_heads(model: MultiHead | None, verdict: Verdict) -> str:
     """Say what answers fix of the heads, and what they leave free."""
-    if verdict.verified:
+    if model is not None and verdict.verified:
+        names = "W and V" if model.h is None else "W, V and h"
+        beside = "" if model.U is None else ", and the residual U,"
         return (
-            "W and V of every head are determined; the order of heads, a split of V among heads of"
-            " equal W, and heads without effect are not."
+            f"{names} of every head{beside} are determined; the order of heads, a split of V among"
+            " heads of equal W, heads without effect and key biases are not."
         )
     return "Nothing is determined but the sum of all read-outs."
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from keyhole._arrays import Array, Indices, Mask, Matrix, Stack, Vector, find_power_of_two
 from keyhole.learners.base import Jumps
+from keyhole.learners.joint_heads.hard_pairs import LoneTokens
 from keyhole.oracles import Counted
 
 _RATIO = 2.0**-13  # |y| / |x|: a short y costs no digits in y.B
@@ -71,19 +72,12 @@ class Pairs:
         return float(np.log(1.0 / self.roundoff)) + 8.0
 
 
-def read_sum(oracle: Counted, roundoff: float) -> Pairs:
-    """The constant and the sum of all read-outs, from single tokens."""
-    d = oracle.width
-    answers = oracle.ask(np.concatenate([np.zeros((1, d)), np.eye(d)])[:, None])
-    c: Vector = answers[0]
-    B: Matrix = answers[1:] - c
-    level = 0.0
+def start_pairs(oracle: Counted, lone: LoneTokens, roundoff: float) -> Pairs:
+    """Pairs of a target whose lone tokens were read."""
+    size = float(np.abs(lone.B).max()) or 1.0
     # Beside a constant the read-outs keep their digits only where tokens are long.
-    if c.any():
-        size = float(np.abs(B).max()) or 1.0
-        level = find_power_of_two(2.0**10 * float(np.abs(c).max()) / size)
-        B = (oracle.ask(level * np.eye(d)[:, None]) - c) / level
-    return Pairs(oracle, B, c, np.ones(len(c)), roundoff, level)
+    level = find_power_of_two(2.0**10 * float(np.abs(lone.c).max()) / size)
+    return Pairs(oracle, lone.B, lone.c, np.ones(len(lone.c)), roundoff, level)
 
 
 def scale_outputs(pairs: Pairs, X: Matrix, Y: Matrix, tau: float) -> Pairs:

@@ -1,0 +1,136 @@
+r"""Scores of all heads from the same answers, column by column.
+
+With the read-outs known, one answer to a group of tokens (see token_groups.py) gives all shares by
+one solve, hence $b\,x_k^\top(a W_h y + h_h) = \log(\alpha_{hk}/\alpha_{h,\mathrm{last}})$ for every
+head. Lengths are chosen so that these have a root mean square of 0.9: accuracy falls fast beyond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, pin_one_thread
+from keyhole.learners.joint_heads.hard_pairs import LoneTokens, Unseparated
+from keyhole.learners.joint_heads.soft_pairs import split_product
+from keyhole.learners.joint_heads.token_groups import Group, TokenGroups
+from keyhole.oracles import Counted
+
+TARGET = 0.9  # root-mean-square score difference aimed at
+_LARGEST = 5.0  # a score difference beyond which tokens are asked again, shorter
+_ROUNDS = 12  # of asking again
+_MISFIT = 1e-6  # of an answer: what no shares explain
+_BATCH = 1 << 21  # numbers per call
+_SHORTEST = 2.0**-6  # a / b below which a score bias is small beside the other scores
+_LONGEST = 2.0**10  # a / b beyond which y would cost too many digits
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths a of y and b of x."""
+
+    a: float
+    b: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreSizes:
+    """Root mean squares of x . W y and of x . h over all heads, x and y of length one.
+
+    The second is 0 where no score bias acts.
+    """
+
+    column: float
+    bias: float = 0.0
+
+    def choose_lengths(self) -> Lengths:
+        """Lengths at which scores have the size aimed at; a column about as large as a bias."""
+        plain = Lengths(*split_product(TARGET / self.column))
+        if self.bias == 0.0:
+            return plain
+        b = TARGET / float(np.sqrt(2.0) * self.bias)
+        a = min(self.bias / self.column, _LONGEST * b)
+        return plain if a < _SHORTEST * b else Lengths(a, b)
+
+    def measure_at(self, lengths: Lengths) -> float:
+        """Root mean square of scores at the given lengths."""
+        return lengths.b * float(np.hypot(lengths.a * self.column, self.bias))
+
+
+@dataclass(slots=True)
+class JointScores:
+    """Forms x . (a W_h y + h_h) of all heads.
+
+    Args:
+        oracle: the black box, counting.
+        lone: what lone tokens told.
+        tokens: groups of tokens x.
+        heads: how many heads there are, but one with W = 0.
+        idle: read-out of a head with W = 0; None where there is none.
+    """
+
+    oracle: Counted
+    lone: LoneTokens
+    tokens: TokenGroups
+    heads: int
+    idle: Matrix | None
+    lengths: Lengths = field(default=Lengths(0.0, 1.0), init=False)
+
+    def measure(self, Y: Matrix, groups: tuple[Group, ...]) -> Stack:
+        """Forms along last tokens a y for the rows y of Y: rows by heads by tokens x.
+
+        Args:
+            Y: directions of last tokens; one of zeros shows the score biases alone.
+            groups: of tokens x.
+        """
+        with pin_one_thread():
+            return np.concatenate([self._measure_group(group, Y) for group in groups], axis=2)
+
+    def _measure_group(self, group: Group, Y: Matrix) -> Stack:
+        many = max(1, _BATCH // ((len(group.X) + 1) * Y.shape[1]))
+        parts = [self._read(group, Y[at : at + many]) for at in range(0, len(Y), many)]
+        return np.concatenate(parts)
+
+    def _read(self, group: Group, Y: Matrix) -> Stack:
+        forms = np.zeros((len(Y), self.heads, len(group.X)))
+        b = np.full(len(Y), self.lengths.b)
+        left = np.arange(len(Y))
+        for _ in range(_ROUNDS):
+            logits = self._ask(group, self.lengths.a * Y[left], b[left])
+            largest = np.abs(logits).max(axis=(1, 2))
+            good = largest <= _LARGEST
+            done = left[good]
+            forms[done] = logits[good] / b[done, None, None]
+            left = left[~good]
+            if len(left) == 0:
+                return forms
+            # A share outside 0 and 1 is no measure of how much too long the tokens were.
+            shrink = TARGET / np.where(np.isfinite(largest[~good]), largest[~good], 16.0)
+            b[left] *= np.minimum(shrink, 0.5)
+        raise Unseparated("Shares of the heads lie outside 0 and 1 at every length.")
+
+    def _ask(self, group: Group, y: Matrix, b: Vector) -> Stack:
+        """Score differences of every head and token; not finite where a share is none."""
+        E = self.oracle.ask(_build_sequences(group, y, b)) - self.lone.answer(y)
+        if self.idle is not None:
+            mean = group.X.sum(axis=0) / (len(group.X) + 1)
+            E -= b[:, None] * (mean @ self.idle)
+        shares = E @ group.reader / b[:, None]
+        misfit = np.abs(E - (b[:, None] * shares) @ group.rows).max(axis=1)
+        size = b * np.abs(group.rows).max() + np.abs(self.lone.answer(y)).max(axis=1)
+        if (misfit > _MISFIT * size).any():
+            raise Unseparated("An answer has a part that no shares of these heads explain.")
+        return read_share_logits(shares.reshape(len(y), self.heads, len(group.X)))
+
+
+def _build_sequences(group: Group, y: Matrix, b: Vector) -> Sequences:
+    x = b[:, None, None] * group.X
+    return np.concatenate([x, np.zeros_like(x[:, :1])], axis=1) + y[:, None]
+
+
+def read_share_logits(shares: Array) -> Array:
+    """Logs of shares over that of the last token, which has the rest."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logits = np.log(shares / (1.0 - shares.sum(axis=-1, keepdims=True)))
+    return np.where(np.isfinite(logits), logits, np.inf)

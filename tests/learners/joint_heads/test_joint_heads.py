@@ -1,0 +1,199 @@
+"""keyhole/joint-heads: sums of heads whose answers are vectors, all heads from the same answers."""
+
+import numpy as np
+import pytest
+
+from keyhole import (
+    Budgeted,
+    Local,
+    MultiHead,
+    Outcome,
+    SeveralHeads,
+    Verdict,
+    compare,
+)
+from support.measures import asked
+
+pytestmark = pytest.mark.theorem("keyhole/joint-heads")
+
+
+def draw_sum(shape, rng, *, biased=False, residual=None, rank=None):
+    """A random sum of heads; `rank` is that of every W and V."""
+    heads, width, outputs = shape
+    model = MultiHead.random(width, heads=heads, outputs=outputs, rank=rank, rng=rng)
+    V = model.V
+    if rank is not None:
+        left = rng.normal(size=(heads, width, rank))
+        V = left @ rng.normal(size=(heads, rank, outputs)) / np.sqrt(width * rank)
+    h, c = (rng.normal(size=size) if biased else None for size in ((heads, width), outputs))
+    return MultiHead(model.W, V, h, c, residual)
+
+
+def learn_sum(make, seed):
+    """A hidden sum and what the learner makes of it; neither sees the other's generator."""
+    building, learning = np.random.default_rng([20261118, seed]).spawn(2)
+    hidden = make(building)
+    return hidden, SeveralHeads().run(Local(hidden), rng=learning)
+
+
+def count_queries(make, seeds):
+    """Queries of every seed; all of them exact, and right to nine digits in every part."""
+    spent = []
+    for seed in range(seeds):
+        hidden, recovery = learn_sum(make, seed)
+        assert recovery.verdict is Verdict.EXACT, (seed, recovery.sentence)
+        assert recovery.certificate.theorem == "keyhole/joint-heads"
+        assert compare(hidden, recovery.unwrap()).largest <= 1e-8
+        spent.append(asked(recovery))
+    return np.median(spent)
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"), [((2, 8, 8), 45), ((4, 16, 16), 156), ((3, 16, 6), 210), ((3, 8, 3), 140)]
+)
+def test_every_number_of_an_answer_is_used(shape, most):
+    assert count_queries(lambda rng: draw_sum(shape, rng), 4) <= most
+
+
+@pytest.mark.parametrize(("shape", "most"), [((2, 8, 8), 60), ((4, 16, 16), 185)])
+def test_score_biases_a_constant_and_a_residual_come_back(shape, most):
+    def make(rng):
+        return draw_sum(shape, rng, biased=True, residual=rng.normal(size=shape[1:]))
+
+    assert count_queries(make, 4) <= most
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("rank", [None, 4])
+def test_tokens_carried_past_the_heads_come_back(rank, biased):
+    def make(rng):
+        return draw_sum((4, 16, 16), rng, biased=biased, residual=np.eye(16), rank=rank)
+
+    assert count_queries(make, 3) <= (200 if rank is None else 160)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [((2, 8, 8), 45), ((4, 16, 16), 150), ((8, 32, 32), 580), ((8, 64, 64), 1150)],
+)
+def test_twenty_seeds_stay_within_a_tenth_of_the_limit(shape, most):
+    assert count_queries(lambda rng: draw_sum(shape, rng), 20) <= most
+
+
+def test_low_rank_costs_less():
+    full, low = (
+        count_queries(lambda rng, rank=rank: draw_sum((4, 24, 24), rng, rank=rank), 2)
+        for rank in (None, 3)
+    )
+    assert low <= 0.6 * full
+
+
+def test_one_head_needs_no_moves():
+    hidden, recovery = learn_sum(lambda rng: draw_sum((1, 8, 4), rng), 0)
+    assert compare(hidden, recovery.unwrap()).largest <= 1e-11
+    assert recovery.ledger["readouts"].sequences == 0
+
+
+def share_readout(W, V):
+    return MultiHead(W, V[[0, 0, 2]])
+
+
+def oppose_readouts(W, V):
+    return MultiHead(W[:2], np.stack([V[0], -V[0]]))
+
+
+def cancel_readouts(W, V):
+    return MultiHead(W, np.stack([V[0], V[1], -V[0] - V[1]]))
+
+
+def add_mean(W, V):
+    return MultiHead(W * np.array([1.0, 0.0, 1.0])[:, None, None], V)
+
+
+def add_mean_and_residual(W, V):
+    return MultiHead(W * np.array([1.0, 0.0, 1.0])[:, None, None], V, U=V.sum(axis=0))
+
+
+def write_along_one_output(W, V):
+    return MultiHead(W, V * np.array([1.0, 0.0, 0.0, 0.0, 0.0]))
+
+
+KINDS = {
+    add_mean: "keyhole/joint-heads",
+    add_mean_and_residual: "keyhole/joint-heads",
+    # No x tells the shares of heads apart whose read-outs depend on each other.
+    share_readout: "keyhole/saturate-and-isolate",
+    oppose_readouts: "keyhole/saturate-and-isolate",
+    cancel_readouts: "keyhole/saturate-and-isolate",
+    write_along_one_output: "keyhole/saturate-and-isolate",
+}
+
+
+@pytest.mark.parametrize("twist", KINDS)
+def test_readouts_may_cancel_or_depend_on_each_other(twist):
+    for seed in range(4):
+
+        def make(rng, twist=twist):
+            W, V = rng.normal(size=(3, 7, 7)), rng.normal(size=(3, 7, 5))
+            return twist(W / np.sqrt(7), V)
+
+        hidden, recovery = learn_sum(make, seed)
+        assert recovery.verdict is Verdict.EXACT, (seed, recovery.sentence)
+        assert recovery.certificate.theorem == KINDS[twist]
+        assert compare(hidden, recovery.unwrap()).largest <= 1e-8
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize("bias", [0.0, 1e-3, 1e2])
+def test_no_scale_of_scores_or_biases_is_special(scale, bias):
+    def make(rng):
+        model = MultiHead.random(6, heads=2, outputs=5, scale=scale, rng=rng)
+        h = rng.normal(size=(2, 6)) * bias * np.sqrt(scale)
+        return MultiHead(model.W, model.V, h if bias else None)
+
+    hidden, recovery = learn_sum(make, 5)
+    assert recovery.verdict is Verdict.EXACT, recovery.sentence
+    assert compare(hidden, recovery.unwrap()).largest <= 1e-8
+
+
+def test_a_large_constant_costs_one_query():
+    spent = []
+    for c in (None, np.array([1e5, -3.0, 0.0, 7.0, 1.0, 2.0])):
+
+        def make(rng, c=c):
+            model = MultiHead.random(6, heads=2, outputs=6, rng=rng)
+            return MultiHead(model.W, model.V, None, c)
+
+        hidden, recovery = learn_sum(make, 1)
+        assert recovery.verdict is Verdict.EXACT, recovery.sentence
+        assert compare(hidden, recovery.unwrap()).W <= 1e-8
+        spent.append(recovery.ledger["read"].sequences)
+    assert spent[1] == spent[0] + 1
+
+
+def test_degrees_of_freedom_count_biases_and_residual():
+    def make(rng):
+        return draw_sum((2, 5, 6), rng, biased=True, residual=rng.normal(size=(5, 6)))
+
+    _, recovery = learn_sum(make, 0)
+    # Each head 25 + 30 + 5, the constant 6, the residual 30.
+    assert recovery.degrees_of_freedom == 2 * 60 + 6 + 30
+    assert "W, V and h" in recovery.determined
+    assert "residual" in recovery.determined
+
+
+def test_the_certificate_holds_and_is_silent_beyond_the_outputs():
+    _, few = learn_sum(lambda rng: draw_sum((3, 8, 8), rng), 0)
+    assert few.certificate.outcome is Outcome.HOLDS
+    _, many = learn_sum(lambda rng: draw_sum((5, 6, 2), rng), 0)
+    assert many.verdict is Verdict.EXACT
+    assert many.certificate.theorem == "keyhole/saturate-and-isolate"
+
+
+@pytest.mark.parametrize("budget", [0, 9, 17, 60, 140])
+def test_a_spent_budget_is_said_and_never_exceeded(budget, rng):
+    oracle = Budgeted(Local(draw_sum((4, 16, 16), rng)), budget)
+    recovery = SeveralHeads().run(oracle, rng=rng)
+    assert recovery.verdict is Verdict.BUDGET_SPENT
+    assert recovery.ledger.total().sequences == budget
