@@ -57,7 +57,7 @@ def saved(tmp_path):
 
 
 def test_every_part_of_a_kind_has_its_room():
-    words = {"name", "model", "describe", "restore", "called", "sampled_as"}
+    words = {"name", "model", "describe", "restore", "called", "sampled_as", "holds"}
     assert {item.name for item in fields(WHOLE)} == words | set(ROOMS)
 
 

@@ -174,7 +174,7 @@ def test_a_normal_form_comes_back_from_its_file_bit_for_bit(tmp_path, rng):
 
 
 def test_misfits_are_refused(rng, untyped):
-    with pytest.raises(InvalidInput, match="relu, gelu, silu"):
+    with pytest.raises(InvalidInput, match="relu, gelu, gelu_tanh, silu, softplus"):
         net(2, 2, 1, rng, "tanh")
     with pytest.raises(InvalidInput, match="b1 must have shape"):
         ReluNet(np.ones((2, 3)), np.ones(3), np.ones((1, 2)), np.ones(1))

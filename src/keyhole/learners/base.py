@@ -63,7 +63,7 @@ class Status(StrEnum):
     )
     NO_NETWORK = "Fresh queries disagree with the best network with one hidden ReLU layer."
     NO_SMOOTH_NETWORK = (
-        "Fresh queries disagree with the best network with one hidden layer of GELU or SiLU units."
+        "Fresh queries disagree with the best network with one hidden layer of smooth units."
     )
     CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
     SMOOTH = (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keyhole._arrays import Array
+from keyhole._arrays import Array, check_shape
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
 from keyhole.models.baselines import Cell, Mlp, Recurrent
@@ -128,10 +128,33 @@ TENSOR = NamedTensors(
     _write_tensor,
     _read_tensor,
 )
+
+
+def _read_smooth(activation: str = "gelu", s: Array | None = None, **tensors: Array) -> ReluNet:
+    """A smooth network; a unit of width s is phi(s z)/s, which weights can hold."""
+    if activation == "relu":
+        raise InvalidInput("a smooth file names a smooth activation; relu has kind relu.")
+    net = ReluNet(**tensors, activation=activation)
+    if s is None:
+        return net
+    check_shape("s", s, (net.hidden,))
+    if not (s > 0).all():
+        raise InvalidInput("the widths s of a smooth file must be above 0.")
+    return ReluNet(net.W1 * s[:, None], net.b1 * s, net.W2 / s, net.b2, activation)
+
+
 RELU = _name_fields("relu", ReluNet, "W1 b1 W2 b2", settings="activation")
+SMOOTH = NamedTensors(
+    "smooth",
+    RELU.required,
+    frozenset({"s"}),
+    _pick_fields("W1", "b1", "W2", "b2"),
+    _read_smooth,
+    RELU.settings,
+)
 ABSAFFINE = _name_fields("absaffine", AbsAffine, "n t D P q")
 # The networks that may stand behind a head.
-_NETWORKS = {RELU.name: RELU, ABSAFFINE.name: ABSAFFINE}
+_NETWORKS = {kind.name: kind for kind in (RELU, SMOOTH, ABSAFFINE)}
 
 
 def describe_one_layer(model: OneLayer) -> tuple[Words, Tensors]:

@@ -20,6 +20,7 @@ from keyhole.models.named_tensors import (
     HEAD,
     MULTIHEAD,
     RELU,
+    SMOOTH,
     TENSOR,
     UNIT,
     describe_mlp,
@@ -56,6 +57,7 @@ class ModelKind:
         sampled_as: the words that ask for one, where they are not the name.
         portrait: place of (data, model) -> pictures of a recovered model.
         export: place of (graph, last, model) -> the name of its answers in an ONNX graph.
+        holds: which models of its class are of this kind, where not all are.
     """
 
     name: str
@@ -69,6 +71,11 @@ class ModelKind:
     sampled_as: tuple[str, ...] | None = None
     portrait: str | None = None
     export: str | None = None
+    holds: Callable[[Any], bool] = lambda model: True
+
+    def matches(self, model: object) -> bool:
+        """Whether a model is of this kind."""
+        return isinstance(model, self.model) and self.holds(model)
 
     def load(self, part: str) -> Any:
         """What stands at the place of a part; None where the kind has none."""
@@ -115,6 +122,16 @@ _KINDS = (
         sample=f"{_RANDOM}:draw_network",
         portrait=f"{_PORTRAITS}:draw_network_portrait",
         export=f"{_EXPORT}:add_network",
+        holds=lambda net: net.activation == "relu",
+    ),
+    ModelKind(
+        name="smooth",
+        model=ReluNet,
+        describe=SMOOTH.describe,
+        restore=SMOOTH.restore,
+        sample=f"{_RANDOM}:draw_smooth_network",
+        export=f"{_EXPORT}:add_network",
+        holds=lambda net: net.activation != "relu",
     ),
     ModelKind(
         name="absaffine",
@@ -159,7 +176,7 @@ KINDS: dict[str, ModelKind] = {kind.name: kind for kind in _KINDS}
 
 def find_model_kind(model: object) -> ModelKind | None:
     """The kind of a model; None where it is none of these."""
-    return next((kind for kind in KINDS.values() if isinstance(model, kind.model)), None)
+    return next((kind for kind in KINDS.values() if kind.matches(model)), None)
 
 
 def load_model_part(model: object, part: str) -> Any:

@@ -14,10 +14,7 @@ only where $P$ does.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,81 +25,21 @@ from keyhole._arrays import (
     Matrix,
     PerSequence,
     Rng,
-    Sequences,
     as_generator,
-    check_finite,
-    check_sequences,
     check_shape,
     freeze_array,
     rms,
 )
 from keyhole.errors import InvalidInput
+from keyhole.models.last_token.activations import ACTIVATIONS
+from keyhole.models.last_token.base import LastToken, Points, freeze_arrays
 
-Points = Float[Array, "batch width"]
 # Hyperplanes closer than this, relative to their offset, are one; D below it of the largest is 0.
 _SAME = 1e-12
 
 
-def _gelu(z: Array) -> Array:
-    # Imported here: ReLU networks need no scipy.
-    from scipy.special import ndtr
-
-    return z * ndtr(z)
-
-
-def _silu(z: Array) -> Array:
-    from scipy.special import expit
-
-    return z * expit(z)
-
-
-def _relu(z: Array) -> Array:
-    return np.maximum(z, 0.0)
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": _relu, "gelu": _gelu, "silu": _silu}
-
-
-class _LastToken(ABC):
-    """A map on points that, asked sequences, reads the last token of each."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """Size of a token."""
-
-    @abstractmethod
-    def points(self, x: Points) -> Answers:
-        """The map itself."""
-
-    @abstractmethod
-    def terms(self, x: Points) -> PerSequence:
-        """Sum of the sizes of the terms of an answer."""
-
-    def logits(self, X: Sequences) -> Float[Array, "batch heads length"]:
-        """No attention scores: there are no heads."""
-        return np.zeros((len(X), 0, X.shape[1]))
-
-    def magnitude(self, X: Sequences) -> PerSequence:
-        """Largest sum of the sizes of the terms of an answer: what its rounding goes by."""
-        return self.terms(X[:, -1])
-
-    def __call__(self, X: Sequences) -> Answers:
-        """Answers to a batch of sequences, of which only the last token counts."""
-        check_sequences(X, self.width)
-        return self.points(X[:, -1])
-
-
-def _freeze_arrays(model: Any, *names: str) -> None:
-    for name in names:
-        object.__setattr__(model, name, freeze_array(getattr(model, name)))
-        check_finite(name, getattr(model, name))
-
-
 @dataclass(frozen=True, eq=False, slots=True)
-class ReluNet(_LastToken):
+class ReluNet(LastToken):
     r"""A network with one hidden layer, $g(x) = W_2\, \phi(W_1 x + b_1) + b_2$.
 
     Args:
@@ -110,7 +47,8 @@ class ReluNet(_LastToken):
         b1: biases of the hidden units.
         W2: one row per output.
         b2: constant added to the answer.
-        activation: relu, gelu (exact, $z\Phi(z)$) or silu ($z/(1 + e^{-z})$).
+        activation: relu, gelu (exact, $z\Phi(z)$), gelu_tanh (its tanh form), silu
+            ($z/(1 + e^{-z})$) or softplus ($\log(1 + e^z)$).
     """
 
     W1: Float[Array, "hidden width"]
@@ -120,7 +58,7 @@ class ReluNet(_LastToken):
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        _freeze_arrays(self, "W1", "b1", "W2", "b2")
+        freeze_arrays(self, "W1", "b1", "W2", "b2")
         check_shape("W1", self.W1, (None, None))
         check_shape("b1", self.b1, (len(self.W1),))
         check_shape("W2", self.W2, (None, len(self.W1)))
@@ -210,7 +148,7 @@ class Unfolded:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class AbsAffine(_LastToken):
+class AbsAffine(LastToken):
     r"""Absolute values plus an affine map, $g(x) = \tfrac12 \sum_j D_j |n_j x - t_j| + P x + q$.
 
     This is what the values of a ReLU network determine, up to the order of the hyperplanes and the
@@ -231,7 +169,7 @@ class AbsAffine(_LastToken):
     q: Float[Array, "outputs"]
 
     def __post_init__(self) -> None:
-        _freeze_arrays(self, "n", "t", "D", "P", "q")
+        freeze_arrays(self, "n", "t", "D", "P", "q")
         check_shape("P", self.P, (None, None))
         m, d = self.P.shape
         check_shape("n", self.n, (None, d))
@@ -371,15 +309,18 @@ def _find_active_sides(model: AbsAffine) -> Array | None:
     # Fewer equations than signs: some could be flipped together.
     if model.outputs * model.width < k:
         return None
-    columns = np.einsum("jm,jd->mdj", model.D, model.n).reshape(-1, k) / 2
-    size = np.linalg.norm(columns, axis=0)
+    # (D_j n_j^T, D_i n_i^T) without forming them: m d numbers for each unit are too many.
+    normal = (model.D @ model.D.T) * (model.n @ model.n.T) / 4
+    size = np.sqrt(np.diag(normal))
     if (size == 0).any():
         return None
-    U, S, Z = np.linalg.svd(columns / size, full_matrices=False)
+    values, vectors = np.linalg.eigh(normal / size / size[:, None])
     # Dependent columns: signs along the kernel are free.
-    if S[-1] <= 1e-10 * S[0]:
+    if values[0] <= 1e-13 * values[-1]:
         return None
-    signs = np.where(Z.T @ (U.T @ model.P.ravel() / S) < 0, -1.0, 1.0)
-    lacking = model.P.ravel() - columns @ signs
+    pull = np.einsum("jm,md,jd->j", model.D, model.P, model.n, optimize=True) / 2
+    signs = np.where(vectors @ (vectors.T @ (pull / size) / values) < 0, -1.0, 1.0)
+    lacking = model.P - (model.D * signs[:, None]).T @ model.n / 2
     # Signs that leave a rest explain nothing: the affine part is another's.
-    return signs if rms(lacking) <= 1e-6 * max(rms(model.P), rms(columns)) else None
+    typical = rms(size) / np.sqrt(model.P.size)
+    return signs if rms(lacking) <= 1e-6 * max(rms(model.P), typical) else None

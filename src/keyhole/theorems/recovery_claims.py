@@ -115,9 +115,10 @@ RECOVERIES = (
     ),
     claim_ours(
         "keyhole/smooth-units",
-        "A network with one hidden layer of k GELU or SiLU units, no two of them parallel, is"
-        " recovered from the queries of a ReLU network asked far away, O(k) to read every width and"
-        " offset, and about 1.35 (k(d + 1 + m) + m(d + 1)) / m near the origin.",
+        "A network with one hidden layer of k GELU, SiLU or softplus units, no two parallel, is"
+        " recovered from the queries of a ReLU network asked far away and O(k/m) more that read"
+        " every offset and width; where these are not precise enough, about"
+        " 1.35 (k(d + 1 + m) + m(d + 1)) / m near the origin.",
         "docs/learning-networks.md",
         module="keyhole.learners.smooth_network.learner",
         test="tests/learners/smooth_network/test_smooth_networks.py",

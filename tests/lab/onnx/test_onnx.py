@@ -38,6 +38,10 @@ MODELS = {
     "heads with a residual": MultiHead(*rng.normal(size=(2, 2, WIDTH, WIDTH)), U=np.eye(WIDTH)),
     "layer": LAYER,
     "relu network": ReluNet.random(WIDTH, hidden=5, outputs=2, rng=rng),
+    "tanh-GELU network": ReluNet.random(
+        WIDTH, hidden=5, outputs=2, activation="gelu_tanh", rng=rng
+    ),
+    "softplus network": ReluNet.random(WIDTH, hidden=5, outputs=2, activation="softplus", rng=rng),
     "silu network": ReluNet(
         *rng.normal(size=(1, 5, WIDTH)), np.ones(5), rng.normal(size=(2, 5)), np.ones(2), "silu"
     ),

@@ -1,9 +1,10 @@
-"""keyhole/smooth-units: networks of GELU or SiLU units, recovered exactly or refused."""
+"""keyhole/smooth-units: networks of GELU, SiLU or softplus units, recovered exactly or refused."""
 
 from functools import partial
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from keyhole import (
     AbsAffine,
@@ -21,6 +22,9 @@ from keyhole import (
     save,
 )
 from keyhole.learners.recognising.first_questions import suggest_learners
+from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS
+from keyhole.models.last_token.activations import ACTIVATIONS
+from keyhole.models.registry import name_kind
 from support import measures
 
 pytestmark = pytest.mark.theorem("keyhole/smooth-units")
@@ -28,6 +32,7 @@ pytestmark = pytest.mark.theorem("keyhole/smooth-units")
 RADII = np.array([0.3, 1.0, 3.0, 10.0, 1000.0])
 function_error = partial(measures.function_error, radii=RADII, points=200)
 BOTH = pytest.mark.parametrize("activation", ["gelu", "silu"])
+EVERY = pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "softplus"])
 
 
 def hidden_network(d, k, m, activation, seed, scale=1.0):
@@ -43,7 +48,7 @@ def check(d, k, m, activation, seed):
     assert recovery.certificate.outcome is Outcome.HOLDS
     assert recovery.model.activation == activation
     assert recovery.degrees_of_freedom == k * (d + 1 + m) + m * (d + 1)
-    assert function_error(truth, recovery.model, rng) <= 1e-10
+    assert function_error(truth, recovery.model, rng) <= (1e-10 if k < 128 else 1e-9)
     return truth, recovery
 
 
@@ -56,10 +61,38 @@ def test_networks_come_back_exactly_on_every_seed_with_their_activation_found(
         check(d, k, m, activation, seed)
 
 
+@EVERY
+def test_every_kind_of_unit_is_told_from_the_others(activation):
+    for seed in range(10, 14):
+        check(8, 16, 4, activation, seed)
+
+
+@EVERY
+def test_what_a_kind_lacks_beside_two_lines_is_what_its_activation_says(activation):
+    kind = UNIT_KINDS[activation]
+    z = np.array([-30.0, -2.0, -0.3, 0.4, 1.0, 7.0])
+    lines = np.maximum(z, 0.0)
+    assert np.allclose(lines - kind.lacks(np.abs(z)), ACTIVATIONS[activation](z), atol=1e-15)
+    h = 1e-6
+    u = np.abs(z)
+    slope = (kind.lacks(u + h) - kind.lacks(u - h)) / (2 * h)
+    assert np.allclose(kind.slope(u), slope, atol=1e-9)
+    assert np.allclose(kind.invert_share(kind.share(u[1:5])), u[1:5])
+
+
+@pytest.mark.parametrize(("d", "k", "m", "ratio"), [(16, 64, 16, 2.7), (16, 64, 1, 1.7)])
+def test_few_queries_beyond_the_limit_are_asked(d, k, m, ratio):
+    limit = (k * (d + 1 + m) + m * (d + 1)) / m
+    for seed in range(20, 24):
+        _, recovery = check(d, k, m, "gelu", seed)
+        assert recovery.ledger.total(without="verify").sequences <= ratio * limit
+
+
 @pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize(
-    ("d", "k", "m", "seeds"), [(16, 64, 1, 10), (16, 64, 16, 10), (32, 128, 32, 2)]
+    ("d", "k", "m", "seeds"),
+    [(16, 64, 1, 10), (16, 64, 16, 10), (32, 128, 32, 4), (16, 256, 1, 2), (64, 256, 64, 2)],
 )
 def test_larger_networks_come_back_exactly_on_every_seed(d, k, m, seeds, activation):
     for seed in range(seeds):
@@ -104,6 +137,33 @@ def test_a_recovered_network_is_saved_with_its_activation(tmp_path):
     again = load(tmp_path / "net.safetensors")
     assert again.activation == "silu"
     assert np.array_equal(again.W1, recovery.model.W1)
+    assert name_kind(again) == "smooth"
+
+
+def test_widths_of_a_file_are_taken_into_the_weights(tmp_path, rng):
+    net = ReluNet.random(3, hidden=4, outputs=2, activation="gelu", rng=rng)
+    s = np.array([0.5, 1.0, 2.0, 3.0])
+    tensors = {"W1": net.W1, "b1": net.b1, "W2": net.W2, "b2": net.b2, "s": s}
+    words = {"kind": "smooth", "format": "1", "activation": "gelu"}
+    save_file(tensors, tmp_path / "net.safetensors", words)
+    x = rng.normal(size=(5, 3))
+    z = x @ net.W1.T + net.b1
+    by_hand = ACTIVATIONS["gelu"](s * z) / s @ net.W2.T + net.b2
+    assert np.allclose(load(tmp_path / "net.safetensors").points(x), by_hand, rtol=1e-14)
+
+
+def test_a_file_of_smooth_units_without_a_smooth_activation_is_refused(tmp_path, rng):
+    net = ReluNet.random(3, hidden=4, rng=rng)
+    tensors = {"W1": net.W1, "b1": net.b1, "W2": net.W2, "b2": net.b2}
+    for more, words, said in (
+        ({}, {"activation": "relu"}, "kind relu"),
+        ({"s": np.zeros(4)}, {}, "above 0"),
+        ({"s": np.ones(3)}, {}, "s must have shape"),
+    ):
+        words |= {"kind": "smooth", "format": "1"}
+        save_file(tensors | more, tmp_path / "net.safetensors", words)
+        with pytest.raises(InvalidInput, match=said):
+            load(tmp_path / "net.safetensors")
 
 
 @pytest.mark.parametrize(("truth", "tried"), [("gelu", "silu"), ("silu", "gelu")])
@@ -117,9 +177,14 @@ def test_the_wrong_activation_is_not_verified_and_a_sequence_shows_why(truth, tr
     assert case.gap > 1e-6
 
 
-def softplus_units(rng):
+def mish_units(rng):
     net = ReluNet.random(5, hidden=8, rng=rng)
-    return lambda X: np.logaddexp(0.0, X[:, -1] @ net.W1.T + net.b1) @ net.W2.T
+
+    def answer(X):
+        z = X[:, -1] @ net.W1.T + net.b1
+        return z * np.tanh(np.logaddexp(0.0, z)) @ net.W2.T
+
+    return answer
 
 
 def mean_of_tokens(rng):
@@ -163,7 +228,7 @@ def square(rng):
 
 
 OTHERS = [
-    softplus_units,
+    mish_units,
     mean_of_tokens,
     with_a_small_sine,
     mixed_units,
@@ -249,7 +314,7 @@ def test_auto_finds_a_smooth_network_without_looking_for_kinks_first(activation)
 
 
 def test_activations_that_are_not_smooth_are_refused():
-    with pytest.raises(InvalidInput, match="gelu or silu; got 'relu'"):
+    with pytest.raises(InvalidInput, match="gelu, gelu_tanh, silu, softplus; got 'relu'"):
         SmoothNetwork("relu")
     with pytest.raises(InvalidInput, match="at least 1"):
         SmoothNetwork(most=0)

@@ -188,8 +188,8 @@ _COMMANDS = (
         run=f"{_SHOWING}.sample:run_sample",
         record=f"{_RECORDS}.other_records:SampleRecord",
         help=(
-            "Write a random model file to play with: KIND is head, multihead, relu, onelayer, mlp,"
-            " gru or lstm."
+            "Write a random model file to play with: KIND is head, multihead, relu, smooth,"
+            " onelayer, mlp, gru or lstm."
         ),
     ),
     Command(

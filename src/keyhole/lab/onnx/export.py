@@ -17,6 +17,9 @@ from keyhole.models.stack import Transformer
 
 # Pinned: a newer onnx must not write files that older runtimes refuse.
 _OPSET, _FILE_VERSION = 17, 9
+# The tanh form of GELU is z sigma(2 sqrt(2/pi) (z + 0.044715 z^3)).
+_TWICE_ROOT = np.array(2 * np.sqrt(2 / np.pi))
+_CUBIC = np.array(0.044715)
 
 
 def _add_attention(graph: Graph, last: str, W: Array, V: Array, h: Array | None) -> str:
@@ -62,15 +65,36 @@ def add_network(graph: Graph, x: str, net: ReluNet) -> str:
         InvalidInput: its activation has no float64 in ONNX runtimes.
     """
     hidden = graph.affine(x, net.W1.T, net.b1)
-    if net.activation == "gelu":
+    return graph.affine(_add_activation(graph, hidden, net.activation), net.W2.T, net.b2)
+
+
+def _add_activation(graph: Graph, z: str, activation: str) -> str:
+    """An activation, as far as runtimes have it in float64."""
+    if activation == "gelu":
         raise InvalidInput(
             "a network of GELU units cannot be written as ONNX: its runtime has no float64 for"
             " them."
         )
-    active = graph.add("Relu", hidden)
-    if net.activation == "silu":
-        active = graph.add("Mul", hidden, graph.add("Sigmoid", hidden))
-    return graph.affine(active, net.W2.T, net.b2)
+    if activation == "silu":
+        return graph.add("Mul", z, graph.add("Sigmoid", z))
+    if activation == "gelu_tanh":
+        return graph.add("Mul", z, graph.add("Sigmoid", _add_gelu_argument(graph, z)))
+    if activation == "softplus":
+        return _add_softplus(graph, z)
+    return graph.add("Relu", z)
+
+
+def _add_gelu_argument(graph: Graph, z: str) -> str:
+    """2 sqrt(2/pi) (z + 0.044715 z^3)."""
+    cube = graph.add("Mul", graph.add("Mul", z, z), graph.add("Mul", z, graph.weight(_CUBIC)))
+    return graph.add("Mul", graph.add("Add", z, cube), graph.weight(_TWICE_ROOT))
+
+
+def _add_softplus(graph: Graph, z: str) -> str:
+    """max(z, 0) + log(1 + exp(-|z|))."""
+    small = graph.add("Exp", graph.add("Neg", graph.add("Abs", z)))
+    tail = graph.add("Log", graph.add("Add", small, graph.weight(np.array(1.0))))
+    return graph.add("Add", graph.add("Relu", z), tail)
 
 
 def add_one_layer(graph: Graph, last: str, layer: OneLayer) -> str:

@@ -76,6 +76,12 @@ def draw_network(model: RandomModel, rng: np.random.Generator) -> ReluNet:
     return ReluNet.random(model.width, hidden=_choose_hidden(model), **shared)
 
 
+def draw_smooth_network(model: RandomModel, rng: np.random.Generator) -> ReluNet:
+    """A random network with one hidden layer of GELU units."""
+    shared = _share_options(model, rng)
+    return ReluNet.random(model.width, hidden=_choose_hidden(model), activation="gelu", **shared)
+
+
 def draw_one_layer(model: RandomModel, rng: np.random.Generator) -> OneLayer:
     """A random head before a random network."""
     shared = _share_options(model, rng)

@@ -39,16 +39,19 @@ from keyhole.learners.networks.polish import (
 from keyhole.models import AbsAffine
 
 Phase = Callable[[str], AbstractContextManager[None]]
-_CHECKS = (1.0, 10.0, 1000.0)  # radii, in units of the typical distance of hyperplanes
+CHECKS = (1.0, 10.0, 1000.0)  # radii, in units of the typical distance of hyperplanes
 _MISSING = 1e-7  # a larger error: hyperplanes are missing or wrong, and not only imprecise
 _PER_RADIUS = 6
-_FINE = 5e-10  # relative error of the function that needs no further round
+FINE = 5e-10  # relative error of the function that needs no further round
 _POLISHED = 0.07  # queries for polishing, as a share of those asked before
 _WORTH = 1e-12  # a hyperplane is measured again when its error matters more than this
 _NEAR, _FAR = 1e-4, 1e6  # hyperplanes at other distances are measured at their own scale
 _FARTHER = 1e12  # where they are looked for when none was met
 _RESCALED = 2  # how often
 _SAME = 1e-5  # hyperplanes of two rounds closer than this are one
+_TAKEN_BACK = 1e-2  # so are those not so close whose jumps cancel
+_CANCELLED = 1e-2  # up to this share
+_PARALLEL = 1e-6  # unless they are as parallel as this
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,7 +92,10 @@ def measure_typical_distance(model: AbsAffine) -> float:
 
 @dataclass(slots=True)
 class _Learning:
-    """One recovery under way: the model, errors of its normals, where its affine part is best."""
+    """One recovery under way: the model, errors of its normals, where its affine part is best.
+
+    `astray` is a point at which the model was last seen to be wrong.
+    """
 
     ask: Ask
     width: int
@@ -98,10 +104,12 @@ class _Learning:
     most: int
     phase: Phase
     rng: np.random.Generator
+    radii: tuple[float, ...]
     model: AbsAffine
     bars: Vector
     noise: Noise = field(default_factory=lambda: Noise(EPS, 1.0, 1.0))
     anchor: Vector | None = None
+    astray: Vector | None = None
     asked: int = 0
 
     def whole(self, x: Matrix) -> Matrix:
@@ -117,11 +125,7 @@ class _Learning:
 
     def round(self, coarse: float) -> None:
         """Find what the model lacks along one more line, and add it."""
-        # Gaussian weights put hyperplanes at a distance of about 1, the usual start of training at
-        # 1 / sqrt(width). On a line near the origin an error of a normal counts little in its
-        # offset; kinks of both are spread well enough.
-        lengths = self.width ** np.array([[-0.5], [-0.125]])
-        line = Line(self.left, *(lengths * self.rng.normal(size=(2, self.width))))
+        line = self._draw_line()
         with self.phase("kinks"):
             bends = self._bends(line, coarse)
         with self.phase("slopes"):
@@ -138,6 +142,19 @@ class _Learning:
         if self.anchor is None:
             self.anchor = found.anchor
             self.noise = bends.noise
+
+    def _draw_line(self) -> Line:
+        if self.astray is not None:
+            # Two hyperplanes taken for one leave nothing outside the wedge between them: a line
+            # that does not meet it shows nothing either.
+            along = self.rng.normal(size=self.width)
+            along *= np.linalg.norm(self.astray) / np.linalg.norm(along)
+            return Line(self.left, self.astray, along)
+        # Gaussian weights put hyperplanes at a distance of about 1, the usual start of training at
+        # 1 / sqrt(width). On a line near the origin an error of a normal counts little in its
+        # offset; kinks of both are spread well enough.
+        lengths = self.width ** np.array([[-0.5], [-0.125]])
+        return Line(self.left, *(lengths * self.rng.normal(size=(2, self.width))))
 
     def _bends(self, line: Line, coarse: float) -> Bends:
         hidden = self._sizes if self.anchor is not None else None
@@ -177,15 +194,19 @@ class _Learning:
         """Relative error on a few points at every radius."""
         radius = measure_typical_distance(self.model)
         worst = 0.0
-        for scale in _CHECKS:
+        self.astray = None
+        for scale in self.radii:
             x = radius * scale * self.rng.normal(size=(_PER_RADIUS, self.width))
             left = self.left(x)
             answers = left + self.model.points(x)
             rounding = 64 * self.roundoff * np.abs(answers).max()
             spread = np.abs(answers - answers.mean(axis=0)).max() + rounding
             # Answers that are all zero vary by nothing: what is left then is all of it.
-            missed = float(np.abs(left).max())
-            worst = max(worst, missed / (float(spread) or missed or 1.0))
+            missed = np.abs(left).max(axis=1)
+            gap = float(missed.max()) / (float(spread) or float(missed.max()) or 1.0)
+            if gap > _MISSING and self.astray is None:
+                self.astray = x[int(np.argmax(missed))]
+            worst = max(worst, gap)
         return worst
 
 
@@ -199,13 +220,19 @@ def join_hyperplanes(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsA
     reach = measure_typical_distance(model)
     for j in range(model.hidden, len(n)):
         sign = np.sign(n[: model.hidden] @ n[j])
-        near = np.abs(n[: model.hidden] - sign[:, None] * n[j]).max(axis=1, initial=0.0)
-        near += np.abs(t[: model.hidden] - sign * t[j]) / (reach + abs(t[j]))
+        turned = np.abs(n[: model.hidden] - sign[:, None] * n[j]).max(axis=1, initial=0.0)
+        near = turned + np.abs(t[: model.hidden] - sign * t[j]) / (reach + abs(t[j]))
         i = int(np.argmin(near)) if len(near) else -1
-        if i >= 0 and near[i] < _SAME and keep[i]:
-            both = D[i] + D[j]
+        if i < 0 or not keep[i]:
+            continue
+        both = D[i] + D[j]
+        rest = float(np.linalg.norm(both) / np.linalg.norm(D[i]))
+        # What was wrong is found again with the opposite sign, less precisely; two true ones that
+        # cancel so nearly are parallel.
+        wrong = turned[i] > _PARALLEL and near[i] < _TAKEN_BACK and rest < _CANCELLED
+        if near[i] < _SAME or wrong:
             keep[j] = False
-            keep[i] = np.linalg.norm(both) > 1e-6 * np.linalg.norm(D[i])
+            keep[i] = rest > 1e-6 and not wrong
             D[i] = both
     return AbsAffine(n[keep], t[keep], D[keep], model.P + found.P, model.q + found.q), bars[keep]
 
@@ -219,6 +246,8 @@ def learn_network(
     roundoff: float = EPS,
     most: int = 2048,
     rounds: int = 4,
+    fine: float = FINE,
+    radii: tuple[float, ...] = CHECKS,
     phase: Phase = lambda name: nullcontext(),
 ) -> Learned:
     """A network with one hidden ReLU layer from its values at points.
@@ -231,16 +260,36 @@ def learn_network(
         roundoff: relative rounding of answers.
         most: hidden units allowed for.
         rounds: lines tried, at most.
+        fine: relative error of the function that needs no further round.
+        radii: where it is checked, in units of the typical distance of hyperplanes.
         phase: books what is asked inside it under a name.
 
     Returns:
         The best model over the rounds, with its own check; verify it on fresh points.
     """
+    fine = max(fine, 1e3 * roundoff)
+    nothing = AbsAffine(
+        np.zeros((0, width)),
+        np.zeros(0),
+        np.zeros((0, outputs)),
+        np.zeros((outputs, width)),
+        np.zeros(outputs),
+    )
 
     def at(scale: float) -> Learned:
-        found = _learn_at_scale(
-            lambda y: ask(scale * y), width, outputs, roundoff, most, rounds, phase, rng
+        state = _Learning(
+            lambda y: ask(scale * y),
+            width,
+            outputs,
+            roundoff,
+            most,
+            phase,
+            rng,
+            radii,
+            nothing,
+            np.zeros(0),
         )
+        found = _learn_at_scale(state, rounds, fine)
         if found.model is None:
             return found
         return replace(found, model=_rescale_model(found.model, scale))
@@ -250,7 +299,7 @@ def learn_network(
         if best.model is None or best.spent or best.smooth:
             break
         scale = measure_typical_distance(best.model) if best.model.hidden else _FARTHER
-        imprecise = _choose_fine_error(roundoff) < best.gap <= _MISSING
+        imprecise = fine < best.gap <= _MISSING
         if best.model.hidden and _NEAR < scale < _FAR and not imprecise:
             break
         other = at(scale)
@@ -264,11 +313,6 @@ def learn_network(
     return best
 
 
-def _choose_fine_error(roundoff: float) -> float:
-    """The relative error of the function that needs no further round."""
-    return max(_FINE, 1e3 * roundoff)
-
-
 def _rescale_model(model: AbsAffine, scale: float) -> AbsAffine:
     """The model of g where `model` is that of g(scale y)."""
     if scale == 1.0:
@@ -276,25 +320,9 @@ def _rescale_model(model: AbsAffine, scale: float) -> AbsAffine:
     return AbsAffine(model.n, scale * model.t, model.D / scale, model.P / scale, model.q)
 
 
-def _learn_at_scale(
-    ask: Ask,
-    width: int,
-    outputs: int,
-    roundoff: float,
-    most: int,
-    rounds: int,
-    phase: Phase,
-    rng: np.random.Generator,
-) -> Learned:
+def _learn_at_scale(state: _Learning, rounds: int, fine: float) -> Learned:
     """The best model over the rounds, at one scale of points."""
-    nothing = AbsAffine(
-        np.zeros((0, width)),
-        np.zeros(0),
-        np.zeros((0, outputs)),
-        np.zeros((outputs, width)),
-        np.zeros(outputs),
-    )
-    state = _Learning(ask, width, outputs, roundoff, most, phase, rng, nothing, np.zeros(0))
+    roundoff = state.roundoff
     best = Learned(None, np.zeros(0), np.inf, False, roundoff)
     for turn in range(rounds):
         try:
@@ -316,11 +344,13 @@ def _learn_at_scale(
             if state.anchor is None:
                 raise
             return Learned(state.model, state.bars, best.gap, False, roundoff, spent=True)
-        with phase("check"):
+        with state.phase("check"):
             gap = state.check()
+        # Precision that one round of measuring again did not gain, another will not.
+        gains = best.gap > _MISSING or gap < best.gap / 2
         if best.model is None or gap < best.gap:
             best = Learned(state.model, state.bars, gap, False, state.noise.share)
-        if gap <= _choose_fine_error(roundoff):
+        if gap <= fine or not gains:
             break
     return best
 

@@ -222,8 +222,9 @@ def resolve_line_by_pairs(
     line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int
 ) -> Bends:
     """Resolve a line whose answers have one or two numbers, from the rungs of the ladder."""
-    inner = (np.abs(places) < LADDER[-1]) & (np.abs(places) > 1)
-    beside = places[inner] + _WINDOW * np.abs(places[inner])
+    # The start is looked at too: a line may have been drawn through it for what shows there.
+    inner = (np.abs(places) < LADDER[-1]) & (np.abs(places) != 1)
+    beside = places[inner] + _WINDOW * np.maximum(np.abs(places[inner]), 1.0)
     extra = line(beside)
     pairs = zip(places[inner].tolist(), beside.tolist(), values[inner], extra, strict=True)
     first = Piece(float(places[0]), float(places[1]), values[0], values[1])

@@ -14,7 +14,7 @@ CLASSES: Mapping[str, str] = {
     "multihead": "a sum of softmax heads",
     "layer": "a layer of heads with an output projection",
     "relu": "a network of the last token with one hidden ReLU layer",
-    "smooth": "a network of the last token with one hidden GELU or SiLU layer",
+    "smooth": "a network of the last token with one hidden smooth layer",
     "onelayer": "attention before a network",
 }
 

@@ -1,156 +1,210 @@
-r"""Offset and width of every smooth unit, near its own hyperplane and far from all others.
+r"""The width of every unit and the kind of all, many units to a query.
 
-With $\phi(z) = z\,\sigma(z)$ and $z = s(r - t)$ a unit is $D\,(r - t)\,\sigma(s(r - t))$ along its
-normal: two straight lines that meet at t, and between them less than those by $D\,|r -
-t|\,\sigma(-s|r - t|)$, which falls with s. Far from the origin, near its hyperplane, all other
-units are straight lines.
+A place that is r_j from the hyperplanes of a block B of units and far from all others lacks, beside
+saturated units, $\sum_{j \in B} D_j \lambda(s_j |r_j|)/s_j$. With m outputs and at most m/2 units
+that is one least-squares solve for what each unit lacks; the share of its distance tells s_j, and a
+second distance tells the kind.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from keyhole._arrays import Array, Matrix, Stack, Vector, pin_one_thread
+from keyhole._arrays import Indices, Matrix, Vector, pin_one_thread
 from keyhole.learners.networks.kinks import Ask
+from keyhole.learners.smooth_network.offsets import Saturated
+from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS
 from keyhole.models import AbsAffine
 
-Which = NDArray[np.intp]
-PER_UNIT = 6
-ROUNDS = 12
-_FAR = 2e3  # where a unit is looked at, in units of its width
-_LINES = np.array([-128.0, -64.0, 64.0, 128.0])  # where it is a straight line, in the same units
-_INSIDE = np.array([0.75, -1.5])  # where it is not
-_DRAWS = 32  # places to choose from
-_BENT = 1e-3  # share of its jump that a unit may lack where it should be two lines
-_LEAST, _MOST = 0.02, 0.4  # share of the distance that a unit lacks where its width is read
+SCAN = 4.0 ** -np.arange(1.0, 9.0)  # distances of the first block, in units of the saturated one
+ROUNDS = 8
+_DRAWS = 256  # places to choose from
+_LEAST, _MOST = 0.02, 0.46  # share of the distance that a unit lacks where its width is read
+_TWICE = -2.0  # the second distance, beside the first
+_SAMPLE = 20  # units of which the second distance is asked, with fewer than three outputs
+_APART = 0.04  # least singular value of the unit jumps, and of the normals, of a block
+_WEAK = 0.02  # jumps below this share of the median tell widths poorly
+_ASTRAY = 2.5  # how far, in logs, such a width may be from the median
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class UnitShapes:
-    """What single units show.
+class Readings:
+    """Answers near hyperplanes, and what they say of single units.
 
     Args:
-        t: offsets.
-        apart: distances from the hyperplane asked, two per unit.
-        lacks: what the answers lack there beside straight lines, as a share of the distance.
+        r: the distance at which each unit was read.
+        share: what each lacks there beside the distance.
+        again: the same at the second distance, NaN where it was not asked.
+        x: every point asked.
+        y: the answers.
     """
 
-    t: Vector
-    apart: Matrix
-    lacks: Matrix
+    r: Vector
+    share: Vector
+    again: Vector
+    x: Matrix
+    y: Matrix
 
     @property
-    def resolved(self) -> bool:
-        """Whether every unit showed a width; ReLU units have none."""
-        share = self.lacks[:, 0]
-        return bool(((share >= _LEAST) & (share <= _MOST)).all())
+    def read(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which units showed a width."""
+        size = np.abs(self.share)
+        return (size >= _LEAST) & (size <= _MOST)
 
-    def widths(self, activation: str) -> tuple[Vector, float]:
+    def widths(self, kind: str) -> tuple[Vector, float]:
         """The s of every unit if of that kind, and how badly the second distances fit it."""
-        share = np.clip(self.lacks, 1e-12, 0.5 - 1e-12)
-        s = _invert_lacking_share(activation, share[:, 0]) / self.apart[:, 0]
-        gap = _find_lacking_share(activation, s * self.apart[:, 1]) - self.lacks[:, 1]
-        return s, float(np.median(np.abs(gap))) if len(gap) else 0.0
+        shape = UNIT_KINDS[kind]
+        s = shape.invert_share(np.clip(np.abs(self.share), 1e-12, 0.5 - 1e-9)) / self.r
+        told = self.read & np.isfinite(self.again)
+        foreseen = shape.share(s[told] * abs(_TWICE) * self.r[told])
+        gap = np.abs(foreseen - self.again[told]) if told.any() else np.full(1, np.inf)
+        # The sign of what lacks is part of the kind.
+        wrong = np.sign(shape.share(np.ones(1)))[0] * np.sign(self.share[told]) < 0
+        return s, float(np.median(np.where(wrong, 1.0, gap))) if told.any() else np.inf
 
 
-def _find_lacking_share(activation: str, u: Array) -> Array:
-    """1 - sigma(u), the share that a unit lacks u widths away from its hyperplane."""
-    from scipy.special import expit, ndtr
-
-    return np.asarray(ndtr(-u) if activation == "gelu" else expit(-u))
-
-
-def _invert_lacking_share(activation: str, share: Array) -> Array:
-    """Where a unit lacks that share."""
-    from scipy.special import logit, ndtri
-
-    return -np.asarray(ndtri(share) if activation == "gelu" else logit(share))
+def mend_widths(s: Vector, readings: Readings, lines: AbsAffine) -> Vector:
+    """Widths to start from: the median for units not read, and for weak ones read far from it."""
+    if not readings.read.any():
+        return s
+    size = np.linalg.norm(lines.D, axis=1)
+    middle = float(np.median(s[readings.read]))
+    astray = (size < _WEAK * np.median(size)) & (np.abs(np.log(s / middle)) > _ASTRAY)
+    return np.where(readings.read & ~astray, s, middle)
 
 
-def look_at_units(ask: Ask, units: AbsAffine, *, rng: np.random.Generator) -> UnitShapes:
-    """Six points near every hyperplane, and six more while they do not suit the unit's width."""
-    k = units.hidden
-    unit = np.ones(k)
-    t = np.zeros(k)
-    apart = np.ones((k, 2))
-    lacks = np.zeros((k, 2))
-    todo = np.arange(k)
-    for _ in range(ROUNDS):
-        if not len(todo):
-            break
-        with pin_one_thread():
-            places = np.array([_choose_unit_place(units, int(j), rng) for j in todo])
-            places = places * _FAR * unit[todo, None]
-        found = _Near(ask, units, todo, places, unit[todo]).read(t[todo])
-        # Where the jump is not whole, the points meant for straight lines were still on the bend.
-        outside = np.abs(found.jump - 1.0) > _BENT
-        share = found.lacks[:, 0]
-        t[todo] = np.where(outside, t[todo], found.t)
-        apart[todo] = np.abs(_INSIDE) * unit[todo, None]
-        lacks[todo] = found.lacks
-        wide = outside | (share > _MOST)
-        narrow = ~outside & (share < _LEAST)
-        unit[todo] *= np.where(wide, 4.0, np.where(narrow, 0.25, 1.0))
-        todo = todo[wide | narrow]
-    return UnitShapes(t, apart, lacks)
-
-
-def _choose_unit_place(units: AbsAffine, j: int, rng: np.random.Generator) -> Vector:
-    """A point of size sqrt(d) on hyperplane j, far from the others."""
-    draws = rng.normal(size=(_DRAWS, units.width))
-    draws -= np.outer(draws @ units.n[j], units.n[j])
-    others = np.abs(draws @ np.delete(units.n, j, axis=0).T)
-    return draws[int(np.argmax(others.min(axis=1, initial=np.inf)))]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _UnitReading:
-    """Where the two lines of each unit meet, how much steeper the second is, what lacks between."""
-
-    t: Vector
-    jump: Vector
-    lacks: Matrix
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Near:
-    """Some units, each near a place on its hyperplane."""
+@dataclass(slots=True)
+class _Reading:
+    """Units being read."""
 
     ask: Ask
-    units: AbsAffine
-    which: Which
-    places: Matrix
-    unit: Vector
+    found: Saturated
+    rng: np.random.Generator
+    x: list[Matrix] = field(default_factory=list[Matrix])
+    y: list[Matrix] = field(default_factory=list[Matrix])
 
-    def along(self, r: Matrix) -> Stack:
-        """Answers r along the normal from each place, by unit and point."""
-        x = self.places[:, None] + r[..., None] * self.units.n[self.which][:, None]
-        return self.ask(x.reshape(-1, self.units.width)).reshape(*r.shape, -1)
+    def place(self, block: Indices, r: Vector) -> tuple[Vector, Vector]:
+        """A point r from the hyperplanes of a block and saturated for all others, and r as a step.
 
-    def shares(self, answers: Stack, base: Stack) -> Matrix:
-        """Answers less those at the base, in units of the jump."""
-        D = self.units.D[self.which]
-        size = np.maximum((D * D).sum(axis=1), 1e-300)
-        return np.einsum("jrm,jm->jr", answers - base, D) / size[:, None]
+        It stays saturated for them as far as the second distance.
+        """
+        lines = self.found.lines
+        N = lines.n[block]
+        inverse: Matrix = np.asarray(np.linalg.pinv(N), dtype=np.float64)
+        step = inverse @ r
+        base = inverse @ lines.t[block] + step
+        others = np.delete(np.arange(lines.hidden), block)
+        # On a line there is nothing across.
+        if not len(others) or lines.width == len(block):
+            return base, step
+        away, margin = self.choose_direction(N, inverse, lines.n[others])
+        apart = np.abs(lines.n[others] @ base - lines.t[others]).max()
+        apart += (1 - _TWICE) * float(np.linalg.norm(step))
+        return base + (self.found.reach + apart) / margin * away, step
 
-    def read(self, centre: Vector) -> _UnitReading:
-        """Four points on the two lines, then two between them, on both sides of where they meet."""
-        r = _LINES * self.unit[:, None]
-        answers = self.along(centre[:, None] + r)
-        y = self.shares(answers, answers[:, :1])
-        a = (y[:, 1] - y[:, 0]) / (r[:, 1] - r[:, 0])
-        b = (y[:, 3] - y[:, 2]) / (r[:, 3] - r[:, 2])
-        left = y[:, 0] - a * r[:, 0]
-        right = y[:, 2] - b * r[:, 2]
-        apart = np.where(np.abs(b - a - 1.0) < _BENT, left - right, 0.0)
-        meet = apart / np.where(np.abs(b - a) > _BENT, b - a, 1.0)
-        inside = meet[:, None] + _INSIDE * self.unit[:, None]
-        got = self.shares(self.along(centre[:, None] + inside), answers[:, :1])
-        ahead = right[:, None] + b[:, None] * inside
-        behind = left[:, None] + a[:, None] * inside
-        lacking = np.where(_INSIDE > 0, ahead, behind) - got
-        lacks = lacking / (np.abs(_INSIDE) * self.unit[:, None])
-        return _UnitReading(centre + meet, b - a, lacks)
+    def choose_direction(self, N: Matrix, inverse: Matrix, others: Matrix) -> tuple[Vector, float]:
+        """A direction along the hyperplanes of N, far from others, and how far."""
+        draws = self.rng.normal(size=(_DRAWS, N.shape[1]))
+        draws -= draws @ N.T @ inverse.T
+        draws /= np.linalg.norm(draws, axis=1, keepdims=True)
+        margins = np.abs(draws @ others.T).min(axis=1)
+        best = int(np.argmax(margins))
+        return draws[best], float(margins[best])
+
+    def shares(self, blocks: list[Indices], x: Matrix, r: list[Vector]) -> list[Vector]:
+        """What the units of every block lack at one point each."""
+        lines = self.found.lines
+        y = self.ask(x)
+        self.x.append(x)
+        self.y.append(y)
+        lacking = lines.points(x) - y
+        return [
+            np.linalg.pinv(lines.D[block].T) @ lack / np.abs(apart)
+            for block, lack, apart in zip(blocks, lacking, r, strict=True)
+        ]
+
+    def scan(self, block: Indices) -> float:
+        """The distance at which most units of a block show their width."""
+        r = self.found.reach * SCAN
+        placed = [self.place(block, np.full(len(block), a))[0] for a in r]
+        found = self.shares([block] * len(r), np.array(placed), [np.full(len(block), a) for a in r])
+        size = np.abs(np.array(found))
+        inside = ((size >= _LEAST) & (size <= _MOST)).sum(axis=1)
+        near = np.abs(np.median(size, axis=1) - 0.2)
+        return float(r[int(np.lexsort((near, -inside))[0])])
+
+
+def _count_block(width: int, outputs: int) -> int:
+    """How many units are read at once."""
+    return max(1, min(width, outputs) // 2) if outputs > 2 else 1
+
+
+def count_readings(width: int, hidden: int, outputs: int) -> int:
+    """Points that are asked for the widths of so many units."""
+    blocks = -(-hidden // _count_block(width, outputs))
+    return len(SCAN) + blocks + (blocks if outputs > 2 else min(blocks, _SAMPLE))
+
+
+def split_into_blocks(lines: AbsAffine, which: Indices) -> Iterator[Indices]:
+    """Blocks of at most min(d, m)/2 units whose jumps and normals are told apart well."""
+    most = _count_block(lines.width, lines.outputs)
+    unit = lines.D / np.maximum(np.linalg.norm(lines.D, axis=1, keepdims=True), 1e-300)
+    todo = [which[i : i + most] for i in range(0, len(which), most)]
+    while todo:
+        block = todo.pop()
+        weakest = min(np.linalg.svd(part[block], compute_uv=False)[-1] for part in (unit, lines.n))
+        if len(block) > 1 and weakest < _APART:
+            todo += [block[::2], block[1::2]]
+        else:
+            yield block
+
+
+def read_units(ask: Ask, found: Saturated, *, rng: np.random.Generator) -> Readings:
+    """What every unit lacks near its hyperplane, and some at twice the distance."""
+    with pin_one_thread():
+        return _read_units(_Reading(ask, found, rng))
+
+
+def _read_units(state: _Reading) -> Readings:
+    lines = state.found.lines
+    k = lines.hidden
+    share = np.zeros(k)
+    again = np.full(k, np.nan)
+    # Strong units first: they set the scale.
+    todo = np.argsort(-np.linalg.norm(lines.D, axis=1))
+    r = np.full(k, state.scan(next(split_into_blocks(lines, todo[: max(1, k // 2)]))))
+    for turn in range(ROUNDS):
+        blocks = list(split_into_blocks(lines, todo))
+        apart = [r[block] for block in blocks]
+        placed = [state.place(block, a) for block, a in zip(blocks, apart, strict=True)]
+        x = np.array([point for point, _ in placed])
+        for block, got in zip(blocks, state.shares(blocks, x, apart), strict=True):
+            share[block] = got
+        _read_again(state, blocks, placed, again, r, every=lines.outputs > 2 or turn > 0)
+        size = np.abs(share[todo])
+        outside = (size < _LEAST) | (size > _MOST)
+        todo = todo[outside]
+        if not len(todo) or turn == ROUNDS - 1:
+            break
+        r[todo] *= np.where(size[outside] > _MOST, 4.0, 0.25)
+    return Readings(r, share, again, np.concatenate(state.x), np.concatenate(state.y))
+
+
+def _read_again(
+    state: _Reading,
+    blocks: list[Indices],
+    placed: list[tuple[Vector, Vector]],
+    again: Vector,
+    r: Vector,
+    *,
+    every: bool,
+) -> None:
+    """The second distance, of all blocks or of the first few."""
+    chosen = blocks if every else blocks[:_SAMPLE]
+    x = np.array([point + (_TWICE - 1) * step for point, step in placed[: len(chosen)]])
+    found = state.shares(chosen, x, [_TWICE * r[block] for block in chosen])
+    for block, got in zip(chosen, found, strict=True):
+        again[block] = got

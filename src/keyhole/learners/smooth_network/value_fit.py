@@ -16,8 +16,9 @@ import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector, pin_one_thread, rms
 from keyhole.learners.fitting import Damping, run_damped_steps
-from keyhole.models import AbsAffine, ReluNet
-from keyhole.models.relu import ACTIVATIONS
+from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS, SmoothForm
+from keyhole.models import AbsAffine
+from keyhole.models.last_token.activations import ACTIVATIONS
 
 _STEPS = 12
 _DAMPING = Damping(1e-14, lambda now: now / 10, lambda now: 1e3 * now)
@@ -40,22 +41,15 @@ class Smooth:
         """Weights of the units, one row each."""
         return self.linear[: len(self.b)]
 
-    def network(self) -> ReluNet:
-        r"""The same function as units alone.
-
-        $\phi(z) - \phi(-z) = z$, as for ReLU: a network that has units only is found by flipping
-        some of them, and otherwise what is linear becomes pairs of units.
-        """
+    def normal_form(self) -> SmoothForm:
+        """The same function with unit normals, jumps and widths."""
         size = np.linalg.norm(self.w, axis=1)
-        k = len(size)
         n = self.w / size[:, None]
         t = -self.b / size
         D = self.A * size[:, None]
-        P = self.linear[k:-1].T + D.T @ n / 2
+        P = self.linear[len(size) : -1].T + D.T @ n / 2
         q = self.linear[-1] - t @ D / 2
-        plain = AbsAffine(n, t, D, P, q).unfold().net
-        s = np.concatenate([size, np.ones(plain.hidden - k)])
-        return ReluNet(plain.W1 * s[:, None], plain.b1 * s, plain.W2 / s, plain.b2, self.activation)
+        return SmoothForm(AbsAffine(n, t, D, P, q), size, self.activation)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,11 +73,7 @@ class _State:
 
 def differentiate_activation(activation: str, z: Array) -> Array:
     """The derivative of a smooth activation."""
-    from scipy.special import expit, ndtr
-
-    if activation == "gelu":
-        return np.asarray(ndtr(z) + z * np.exp(-z * z / 2) / np.sqrt(2 * np.pi))
-    return np.asarray(expit(z) * (1 + z * expit(-z)))
+    return np.heaviside(z, 0.5) - np.sign(z) * UNIT_KINDS[activation].slope(np.abs(z))
 
 
 def fit_smooth_units(

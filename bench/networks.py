@@ -1,0 +1,97 @@
+"""What the benchmarks of network learners share: a target that is timed, a case, a table."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import keyhole
+
+HEADINGS = ("kind", "d,k,m", "EXACT", "wrong", "queries", "/ limit", "worst", "error", "worst")
+HEADINGS += ("seconds", "/ oracle")
+WIDTHS = (10, 12, 7, 6, 8, 8, 6, 8, 8, 8, 9)
+RADII = (0.3, 1.0, 3.0, 10.0, 1000.0)
+WRONG = 1e-8  # a verified model that is farther off is a false verdict
+
+
+@dataclass(slots=True)
+class Timed:
+    """A target that counts the seconds it takes to answer."""
+
+    model: Any
+    seconds: float = field(default=0.0, init=False)
+
+    def __call__(self, X: Any) -> Any:
+        """Answers."""
+        start = time.perf_counter()
+        answers = self.model(X)
+        self.seconds += time.perf_counter() - start
+        return answers
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One recovery, compared with the truth; queries are all but those of `verify`."""
+
+    verdict: str
+    queries: int
+    limit: float
+    error: float
+    seconds: float
+    oracle: float
+
+
+def measure_error(truth: Any, model: Any, rng: np.random.Generator) -> float:
+    """The largest gap at any radius, beside how answers vary there."""
+    errors = [0.0]
+    for radius in RADII:
+        x = radius * rng.normal(size=(200, truth.width))
+        answers = truth.points(x)
+        spread = np.abs(answers - answers.mean(axis=0)).max()
+        errors.append(np.abs(model.points(x) - answers).max() / spread)
+    return float(max(errors))
+
+
+def recover(truth: Any, learner: Any, limit: float, rng: np.random.Generator) -> Case:
+    """Hide a network, recover it and compare."""
+    target = Timed(truth)
+    oracle = keyhole.Local(target, truth.width, count=truth.outputs)
+    start = time.perf_counter()
+    recovery = learner.run(oracle, rng=rng)
+    seconds = time.perf_counter() - start
+    model = recovery.model
+    error = np.inf if model is None else measure_error(truth, model, rng)
+    asked = recovery.ledger.total(without="verify").sequences
+    return Case(recovery.verdict.name, asked, limit, error, seconds, target.seconds)
+
+
+def format_line(cells: tuple[str, ...]) -> str:
+    """Cells, right-aligned."""
+    return "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
+
+
+def format_row(kind: str, size: str, cases: list[Case]) -> str:
+    """One row of the table, in the order of HEADINGS."""
+    exact = sum(case.verdict == "EXACT" for case in cases)
+    wrong = sum(case.verdict == "EXACT" and case.error > WRONG for case in cases)
+    ratios = [case.queries / case.limit for case in cases]
+    errors = [case.error for case in cases]
+    seconds = float(np.median([case.seconds for case in cases]))
+    beside = float(np.median([case.seconds / max(case.oracle, 1e-9) for case in cases]))
+    cells = (kind, size, f"{exact}/{len(cases)}", str(wrong))
+    cells += (f"{np.median([case.queries for case in cases]):.0f}",)
+    cells += (f"{np.median(ratios):.2f}", f"{max(ratios):.2f}")
+    cells += (f"{np.median(errors):.0e}", f"{max(errors):.0e}")
+    return format_line((*cells, f"{seconds:.2f}", f"{beside:.0f}"))
+
+
+def parse_sizes(text: str) -> list[tuple[int, int, int]]:
+    """Sizes written d-k-m,d-k-m."""
+    sizes: list[tuple[int, int, int]] = []
+    for part in text.split(","):
+        d, k, m = (int(number) for number in part.split("-"))
+        sizes.append((d, k, m))
+    return sizes
