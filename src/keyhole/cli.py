@@ -12,7 +12,13 @@ from cyclopts import App, CycloptsError
 from cyclopts import Parameter as Option
 
 from keyhole import __version__
-from keyhole.errors import InvalidInput, KeyholeError
+from keyhole.errors import (
+    ClusterLost,
+    InvalidInput,
+    KeyholeError,
+    StorageFailed,
+    spell_controls,
+)
 from keyhole.lab.jobs import COMMANDS, Command, Job
 
 if TYPE_CHECKING:
@@ -35,8 +41,9 @@ Json = Annotated[bool, Option(name="--json", negative="", help="Print one JSON o
 def _add_command(command: Command) -> None:
     """Give a command of the registry its place on the command line."""
 
-    def run(job: Job, *, json: bool = False) -> int:
-        return _run_and_print(command, job, json)
+    def run(job: Job | None = None, *, json: bool = False) -> int:
+        # Where nothing at all is given the parser leaves the job out.
+        return _run_and_print(command, command.job() if job is None else job, json)
 
     signature = _make_signature(command)
     told = {name: parameter.annotation for name, parameter in signature.parameters.items()}
@@ -100,10 +107,13 @@ def main() -> NoReturn:
 
 def _run_command_line(arguments: list[str]) -> int:
     try:
+        _check_encoding(arguments)
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     # Exit codes are a contract: 2 what was asked, 3 the target or the verdict, 1 a bug of ours.
     except (CycloptsError, InvalidInput) as error:
         return _print_complaint(arguments, "INVALID_INPUT", str(error).strip(), 2)
+    except (StorageFailed, ClusterLost) as error:
+        return _print_complaint(arguments, "INTERRUPTED", str(error), 3)
     except KeyholeError as error:
         return _print_complaint(arguments, "ORACLE_FAILED", str(error), 3)
     except MemoryError:
@@ -133,9 +143,23 @@ def _run_command_line(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _check_encoding(arguments: list[str]) -> None:
+    """Raise unless every argument is text; a path of other bytes fits into no record."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(
+                f"arguments are text in UTF-8; got {argument!r:.80}. Rename the file, or link to it"
+                " by another name."
+            ) from None
+
+
 def _print_complaint(arguments: list[str], status: str, sentence: str, code: int) -> int:
     import msgspec
 
+    # Libraries quote what they were given; a terminal would obey it.
+    sentence = spell_controls(sentence)
     sys.stderr.write(f"keyhole: {sentence}\n")
     # A program that reads JSON gets JSON for failures too, and still finds words on stderr.
     if "--json" in arguments:

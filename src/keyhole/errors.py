@@ -8,11 +8,17 @@ KeyholeError
 │   ├── BadAnswer                              wrong shape, or not finite
 │   └── TargetFailed                           it raised, or could not be reached
 ├── RecoveryFailed                             a learner stopped without a verified model
-└── DoesNotFit                                 no weights of the sizes asked for are known
+├── DoesNotFit                                 no weights of the sizes asked for are known
+├── StorageFailed                              what has to be kept could not be written
+└── ClusterLost                                the scheduler of a cluster is gone
+
+Words of others (a server, a file, a library) reach a person through the message of an error, and
+here they are cleaned, once: see `spell_controls`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,8 +26,33 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# Controls, halves of letters, and marks that turn the direction of reading: a file or a target may
+# have sent them, and a terminal would obey.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+_BLANKS = re.compile(r"\s*[\t\n]\s*")
+
+
+def spell_controls(text: str) -> str:
+    """Text whose control characters are spelt out by their numbers; tabs and newlines stay."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def clean_line(text: str) -> str:
+    """Text on one line that no terminal obeys."""
+    return spell_controls(_BLANKS.sub(" ", text))
+
+
 class KeyholeError(Exception):
-    """Base of every exception keyhole raises on purpose."""
+    """Base of every exception keyhole raises on purpose.
+
+    Args:
+        message: the sentence a person reads; what it quotes of others is cleaned here.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(clean_line(message))
 
 
 class InvalidInput(KeyholeError, ValueError):
@@ -68,3 +99,11 @@ class RecoveryFailed(KeyholeError):
 
 class DoesNotFit(KeyholeError):
     """No weights of these sizes and format are known; the message says what stands in the way."""
+
+
+class StorageFailed(KeyholeError):
+    """What has to be kept could not be written: the disk is full, or fails."""
+
+
+class ClusterLost(KeyholeError):
+    """The scheduler of a cluster went away in the middle of a sweep."""

@@ -107,7 +107,7 @@ def test_a_damaged_store_is_told_in_a_sentence(held, rows):
             else base.execute("INSERT INTO job VALUES (1)")
         )
     base.close()
-    assert "not a store" in shelf.show_run(held, "one").rows.sentence
+    assert "not a readable store" in shelf.show_run(held, "one").rows.sentence
 
 
 def test_an_absent_directory_of_runs_is_an_empty_one(tmp_path):

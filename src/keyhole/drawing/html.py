@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from keyhole.drawing.palette import PICTURE_STYLE
+from keyhole.errors import spell_controls
 
 # Elements that have no end, in HTML and in drawings.
 _VOID = {"br", "img", "link", "meta"}
 _SHAPES = {"circle", "path", "rect"}
-# Controls, halves of letters, and marks that turn the direction of reading: a file or a target may
-# have sent them; tabs and ends of lines are blanks to a page.
-_CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
-)
 
 
 class Markup(str):
@@ -33,11 +28,6 @@ class Markup(str):
 def escape_text(value: Any) -> str:
     """Text that is safe inside a page."""
     return html.escape(spell_controls(str(value)))
-
-
-def spell_controls(text: str) -> str:
-    """Text whose control characters are spelt out by their numbers."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from keyhole.drawing.html import spell_controls
+from keyhole.errors import spell_controls
 
 LETTER = 12.0  # height of letters
 LINE = 14.0  # height of a line of words

@@ -35,6 +35,8 @@ CELLS = {"gru": 3, "lstm": 4}
 STATES = {"gru": 1, "lstm": 2}
 # Bits of a number of state that is not rounded.
 UNROUNDED = 64
+# Times an input is read, at most: a number in a stranger's file must not make us work for hours.
+PASSES = 1024
 
 Hidden = Float[Array, "batch _"]
 
@@ -67,9 +69,15 @@ class Mlp:
             raise InvalidInput(
                 f"an mlp has as many W as b, at least one; got {len(self.W)} and {len(self.b)}."
             )
+        if self.length < 1:
+            raise InvalidInput(f"an mlp reads 1 token or more; got a length of {self.length}.")
+        check_shape("W0", self.W[0], (None, None))
         inputs = self.W[0].shape[-1]
         for k, (W, b) in enumerate(zip(self.W, self.b, strict=True)):
-            check_shape(f"W{k}", W, (len(b), inputs))
+            check_shape(f"W{k}", W, (b.size, inputs))
+            check_shape(f"b{k}", b, (None,))
+            check_finite(f"W{k}", W)
+            check_finite(f"b{k}", b)
             inputs = len(b)
         # Tokens stand side by side, each with as many numbers.
         if self.W[0].shape[1] % self.length or inputs % self.length:
@@ -77,6 +85,7 @@ class Mlp:
                 f"inputs and outputs of an mlp on {self.length} tokens are multiples of that; "
                 f"got {self.W[0].shape[1]} and {inputs}."
             )
+        _check_columns(self)
 
     @classmethod
     def random(cls, length: int, *, q: int, dimension: int, hidden: int, rng: Rng) -> Mlp:
@@ -142,9 +151,12 @@ class Cell:
         for name in ("Wx", "Wh", "bx", "bh"):
             object.__setattr__(self, name, freeze_array(getattr(self, name)))
             check_finite(name, getattr(self, name))
+        check_shape("bx", self.bx, (None,))
         check_shape("Wx", self.Wx, (len(self.bx), None))
         check_shape("Wh", self.Wh, (len(self.bx), None))
         check_shape("bh", self.bh, self.bx.shape)
+        if not self.Wh.size:
+            raise InvalidInput(f"a cell has 1 unit or more; got Wh of shape {self.Wh.shape}.")
 
     @property
     def units(self) -> int:
@@ -191,14 +203,22 @@ class Recurrent:
             )
         for part in self.cells:
             check_shape("bx", part.bx, (CELLS[self.cell] * part.units,))
+        for before, part in pairwise(self.cells):
+            check_shape("Wx", part.Wx, (None, before.units))
+        check_shape("bo", self.bo, (None,))
         check_shape("Wo", self.Wo, (len(self.bo), self.cells[-1].units))
-        if not (1 <= self.state_bits <= UNROUNDED and self.state_range > 0):
+        check_finite("Wo", self.Wo)
+        check_finite("bo", self.bo)
+        if not (1 <= self.state_bits <= UNROUNDED and 0 < self.state_range < np.inf):
             raise InvalidInput(
-                f"state_bits lie between 1 and {UNROUNDED}, and state_range is positive."
+                f"state_bits lie between 1 and {UNROUNDED}, and state_range is positive; got"
+                f" {self.state_bits} and {self.state_range}."
             )
-        if self.passes < 1:
+        _check_columns(self)
+        if not 1 <= self.passes <= PASSES:
             raise InvalidInput(
-                f"a recurrent network reads its input once or more often; got {self.passes} passes."
+                f"a recurrent network reads its input 1 to {PASSES} times; got {self.passes}"
+                " passes."
             )
 
     @classmethod
@@ -330,7 +350,12 @@ def encode_tokens(X: Sequences, z: tuple[int, ...], codes: Matrix | None) -> Sta
         return X
     rest = [k for k in range(X.shape[-1]) if k not in z]
     # Columns other than z hold positions, written as numbers.
-    named = np.rint(X[..., rest]).astype(np.int64)
+    named = np.rint(X[..., rest])
+    if named.max(initial=-1.0) >= len(codes):
+        raise InvalidInput(
+            f"positions are below {len(codes)}, one code each; got {named.max():.6g}."
+        )
+    named = named.astype(np.int64)
     coded = np.where(named[..., None] >= 0, codes[np.maximum(named, 0)], 0.0)
     return np.concatenate([X[..., list(z)], coded.reshape(*X.shape[:2], -1)], axis=-1)
 
@@ -343,3 +368,15 @@ def _freeze_codes(model: Any) -> None:
     if model.codes is not None:
         object.__setattr__(model, "codes", freeze_array(model.codes))
         check_shape("codes", model.codes, (None, None))
+        check_finite("codes", model.codes)
+        if not model.codes.size:
+            raise InvalidInput(f"codes have 1 number or more; got shape {model.codes.shape}.")
+
+
+def _check_columns(model: Mlp | Recurrent) -> None:
+    """Raise unless the columns that hold z are columns of a token."""
+    if len(set(model.z)) < len(model.z) or not all(0 <= k < model.width for k in model.z):
+        raise InvalidInput(
+            f"z names different columns of a token, from 0 to {model.width - 1}; got"
+            f" {str(model.z)[:80]}."
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from keyhole._arrays import Array
+from keyhole._files import find_file, refuse_damage, write_atomically
 from keyhole.errors import InvalidInput
 from keyhole.models.registry import KINDS, find_model_kind
 
@@ -59,34 +59,6 @@ def _sort_header(content: bytes) -> bytes:
     return content[:8] + header.ljust(size) + content[8 + size :]
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, never sees half of it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot write {path}: {error.strerror}. Choose another place."
-        ) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            # Renaming is atomic, but only bytes on disk survive a power cut.
-            os.fsync(file.fileno())
-        # Temporary files are private; what replaces the target should be readable as any file.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise InvalidInput(
-            f"cannot write {path}: {error.strerror}. Choose another place."
-        ) from error
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def load(path: str | os.PathLike[str]) -> Any:
     """Read a model file back, checked; the kind in it says which model it is.
 
@@ -102,10 +74,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         )
     # Error bars lie beside the weights, and are no part of the model.
     weights = {name: array for name, array in tensors.items() if not name.endswith(".bar")}
-    try:
+    with refuse_damage(path, f"{kind.name} file"):
         return kind.restore(metadata, weights)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from error
 
 
 def load_bars(path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -135,17 +105,12 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
 
 
 def _read_file(path: Path, *, arrays: bool) -> tuple[dict[str, str], dict[str, Array]]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    if not path.is_file():
-        raise InvalidInput(
-            f"no model file at {path}. Check the path, or make one with `keyhole sample`."
-        )
-    try:
+    find_file(path, f"no model file at {path}. Check the path, or make one with `keyhole sample`.")
+    with refuse_damage(path, "safetensors file"):
         with cast(Any, safe_open(str(path), framework="np")) as file:
             metadata: dict[str, str] = dict(file.metadata() or {})
             names: list[str] = list(file.keys()) if arrays else []
             tensors = {name: np.asarray(file.get_tensor(name), dtype=np.float64) for name in names}
-    except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise InvalidInput(f"{path} is not a readable safetensors file ({error}).") from error
-    return metadata, tensors
+        return metadata, tensors

@@ -18,6 +18,8 @@ from keyhole.models.transformer import OneLayer
 Words = dict[str, str]
 Tensors = dict[str, Array]
 _CELL = ("Wx", "Wh", "bx", "bh")
+# What words and tensors that make no sense raise.
+_DAMAGE = (LookupError, ValueError, TypeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ def restore_mlp(words: Mapping[str, str], tensors: Mapping[str, Array]) -> Mlp:
         layers = len(parts) // 2
         W, b = (tuple(parts[f"{name}{k}"] for k in range(layers)) for name in ("W", "b"))
         return Mlp(W, b, int(words["length"]), _read_columns(words), codes)
-    except (KeyError, ValueError, TypeError) as error:
+    except _DAMAGE as error:
         raise _explain_damage("mlp", error) from error
 
 
@@ -239,7 +241,7 @@ def restore_recurrent(words: Mapping[str, str], tensors: Mapping[str, Array]) ->
         return Recurrent(
             words["cell"], cells, parts["Wo"], parts["bo"], z, codes, *rounding, passes
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except _DAMAGE as error:
         raise _explain_damage("rnn", error) from error
 
 

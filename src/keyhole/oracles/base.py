@@ -12,6 +12,10 @@ import numpy as np
 from keyhole._arrays import EPS, FORMATS, Answers, Sequences
 from keyhole.errors import BadAnswer, InvalidInput
 
+# Tokens and answers are at most as long: what says more (a server may) is not to be believed, and
+# no learner could ask the square of it.
+LARGEST = 1 << 20
+
 
 @runtime_checkable
 class Oracle(Protocol):

@@ -10,14 +10,14 @@ from typing import Any, SupportsIndex
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import InvalidInput, KeyholeError, TargetFailed
-from keyhole.oracles.base import check_answers
+from keyhole.oracles.base import LARGEST, check_answers
 
 # Words by which libraries complain of a wrong width; they share no exception type.
 _ABOUT_SHAPES = re.compile(r"shape|dimension|broadcast|mismatch|width|size|operand", re.IGNORECASE)
 
 
 def _is_countable(value: Any) -> bool:
-    return isinstance(value, SupportsIndex) and operator.index(value) >= 1
+    return isinstance(value, SupportsIndex) and 1 <= operator.index(value) <= LARGEST
 
 
 @dataclass(slots=True)
@@ -41,14 +41,17 @@ class Local:
         width: Any = self.size if self.size is not None else getattr(self.answer, "width", None)
         if not _is_countable(width):
             raise InvalidInput(
-                f"the width of a token must be a whole number >= 1; got {width!r}. "
+                f"the width of a token must be a whole number >= 1; got {width!r}. The largest is"
+                f" {LARGEST}. "
                 "Give it (--width on the command line), or give the callable a `width` attribute."
             )
         outputs: Any = self.count
         if outputs is None:
             outputs = getattr(self.answer, "outputs", None)
         if outputs is not None and not _is_countable(outputs):
-            raise InvalidInput(f"outputs must be a whole number >= 1; got {outputs!r}.")
+            raise InvalidInput(
+                f"outputs must be a whole number >= 1; got {outputs!r}. The largest is {LARGEST}."
+            )
         self._width = int(width)
         self._outputs = None if outputs is None else int(outputs)
 

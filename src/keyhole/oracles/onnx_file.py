@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Answers, Sequences
+from keyhole._files import find_file
 from keyhole.errors import InvalidInput
 from keyhole.oracles.base import Imperfection
 from keyhole.oracles.local import Local
@@ -98,8 +99,7 @@ class OnnxFile:
 
 
 def _open_session(path: Path) -> Any:
-    if not path.is_file():
-        raise InvalidInput(f"no file at {path}.")
+    find_file(path, f"no ONNX file at {path}. Check the path.")
     runtime: Any = onnxruntime
     options = runtime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY

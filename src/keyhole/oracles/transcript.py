@@ -8,11 +8,12 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keyhole._arrays import Answers, Matrix, Sequences, Stack
+from keyhole._files import check_place, guard_database
 from keyhole.errors import BadAnswer, DifferentRun, InvalidInput
 from keyhole.oracles.base import Oracle, meter_oracle
 
@@ -25,9 +26,48 @@ CREATE TABLE IF NOT EXISTS batch (
     charged INTEGER NOT NULL,
     outputs INTEGER,
     answers BLOB,
-    failure TEXT
+    failure TEXT,
+    seal INTEGER NOT NULL
 ) STRICT;
 """
+_WHAT = "transcript"
+_ROWS = "SELECT number, sequences, checksum, charged, outputs, answers, failure, seal FROM batch"
+
+
+class _Batch(NamedTuple):
+    """A row of the transcript.
+
+    Args:
+        number: the how-manieth batch of the run it is.
+        sequences: how many it has.
+        checksum: of its questions.
+        charged: sequences that were paid for, those asked again included.
+        outputs: numbers per answer.
+        answers: all of them, as bytes; nothing before they arrive.
+        failure: why there are none and never will be.
+    """
+
+    number: int
+    sequences: int
+    checksum: int
+    charged: int
+    outputs: int | None = None
+    answers: bytes | None = None
+    failure: str | None = None
+
+    @property
+    def seal(self) -> int:
+        """CRC-32 of all fields: SQLite notices damage of its pages, not of what is in them."""
+        return zlib.crc32(repr(tuple(self)).encode())
+
+    @property
+    def whole(self) -> bool:
+        """Whether there are as many answers as the row says."""
+        return self.answers is None or len(self.answers) == 8 * self.sequences * (self.outputs or 0)
+
+    def decode(self) -> Matrix:
+        """The answers, to keep or change."""
+        return np.frombuffer(self.answers or b"").reshape(self.sequences, -1).copy()
 
 
 def take_checksum(X: Sequences) -> int:
@@ -56,35 +96,44 @@ class Recorded:
     run: Mapping[str, Any]
     _store: sqlite3.Connection = field(init=False)
     _next: int = field(default=0, init=False)
+    _flying: _Batch = field(default=_Batch(0, 0, 0, 0), init=False)
     _outputs: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Autocommit: every statement is on disk before the next question is asked.
-        self._store = sqlite3.connect(self.path, isolation_level=None, timeout=0.2)
+        check_place(self.path, _WHAT)
+        with guard_database(self.path, _WHAT):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Autocommit: every statement is on disk before the next question is asked.
+            self._store = sqlite3.connect(self.path, isolation_level=None, timeout=0.2)
         try:
-            self._open()
+            with guard_database(self.path, _WHAT):
+                self._open()
         except BaseException:
             self._store.close()
             raise
 
     def _open(self) -> None:
-        try:
-            # Two runs that wrote one transcript would interleave their batches.
-            self._store.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._store.execute("PRAGMA journal_mode = WAL")
-            self._store.execute("PRAGMA synchronous = FULL")
-            self._store.executescript(_SCHEMA)
-            self._identify()
-        except sqlite3.OperationalError as error:
-            raise InvalidInput(
-                f"the transcript {self.path} cannot be used ({error}): another process may be"
-                " writing it. Wait for that run, or choose another --out."
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise InvalidInput(
-                f"{self.path} is not a transcript ({error}). Choose another --out."
-            ) from error
+        # Two runs that wrote one transcript would interleave their batches.
+        self._store.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._store.execute("PRAGMA journal_mode = WAL")
+        self._store.execute("PRAGMA synchronous = FULL")
+        self._store.executescript(_SCHEMA)
+        self._identify()
+        self._check_seals()
+
+    def _check_seals(self) -> None:
+        """Read every row once.
+
+        Raises:
+            InvalidInput: one is not as it was written.
+        """
+        for *fields, seal in self._store.execute(f"{_ROWS} ORDER BY number"):
+            batch = _Batch(*fields)
+            if batch.seal != seal or not batch.whole:
+                raise InvalidInput(
+                    f"the transcript {self.path} is damaged in batch {batch.number!r:.20}: what is"
+                    " there is not what was written. Choose another --out."
+                )
 
     def _identify(self) -> None:
         mine = {name: json.dumps(value, sort_keys=True) for name, value in self.run.items()}
@@ -115,19 +164,22 @@ class Recorded:
     @property
     def charged(self) -> int:
         """Sequences committed to so far, lost ones included."""
-        return int(self._store.execute("SELECT COALESCE(SUM(charged), 0) FROM batch").fetchone()[0])
+        return self._sum("charged")
 
     @property
     def lost(self) -> int:
         """Sequences charged whose answers, or refusals the run outlived, never arrived."""
         outlived = "failure IS NOT NULL AND number < (SELECT MAX(number) FROM batch)"
         arrived = f"(answers IS NOT NULL OR ({outlived}))"
-        query = f"SELECT COALESCE(SUM(charged - {arrived} * sequences), 0) FROM batch"  # noqa: S608
-        return int(self._store.execute(query).fetchone()[0])
+        return self._sum(f"charged - {arrived} * sequences")
+
+    def _sum(self, number: str) -> int:
+        row = self._find_row(f"SELECT COALESCE(SUM({number}), 0) FROM batch")  # noqa: S608
+        return 0 if row is None else int(row[0])
 
     def discard_if_empty(self) -> None:
         """Remove a transcript without an answer: a second try could reuse nothing of it."""
-        if self._store.execute("SELECT 1 FROM batch WHERE answers IS NOT NULL").fetchone() is None:
+        if self._find_row("SELECT 1 FROM batch WHERE answers IS NOT NULL") is None:
             self.close()
             # SQLite keeps a journal and its index beside the file.
             for suffix in ("", "-wal", "-shm"):
@@ -150,54 +202,58 @@ class Recorded:
         A failure is replayed where the run went on after it; the last one is asked again, since the
         target may have been mended.
         """
-        query = "SELECT sequences, checksum, outputs, answers, failure FROM batch WHERE number = ?"
-        row = self._store.execute(query, (self._next,)).fetchone()
-        later = "SELECT 1 FROM batch WHERE number > ?"
-        survived = self._store.execute(later, (self._next,)).fetchone()
-        if len(X) == 0 or row is None or (row[3] is None and not survived):
-            return self._ask(X)
-        sequences, expected, outputs, answers, failure = row
-        if sequences > len(X) or take_checksum(X[:sequences]) != expected:
+        held = self._find_batch()
+        final = held is not None and (held.answers is not None or self._outlived())
+        if len(X) == 0 or held is None or not final:
+            return self._ask(X, 0 if held is None else held.charged)
+        if held.sequences > len(X) or take_checksum(X[: held.sequences]) != held.checksum:
             raise DifferentRun(
                 f"the transcript {self.path} holds other questions from batch {self._next} on,"
                 " though its settings are the same: the library or the machine's arithmetic has"
                 " changed. Choose another --out."
             )
         self._next += 1
-        if answers is None:
-            raise BadAnswer(failure)
-        self._outputs = outputs
-        # A copy: bytes are read-only, and whoever asks may change answers.
-        return np.frombuffer(answers).reshape(sequences, outputs).copy()
+        if held.answers is None:
+            raise BadAnswer(held.failure or "")
+        self._outputs = held.outputs
+        return held.decode()
 
-    def _ask(self, X: Stack) -> Matrix:
+    def _find_batch(self) -> _Batch | None:
+        row = self._find_row(f"{_ROWS} WHERE number = ?", self._next)
+        return None if row is None else _Batch(*row[:-1])
+
+    def _outlived(self) -> bool:
+        """Whether the run went on beyond this batch."""
+        return self._find_row("SELECT 1 FROM batch WHERE number > ?", self._next) is not None
+
+    def _find_row(self, query: str, *values: int) -> tuple[Any, ...] | None:
+        with guard_database(self.path, _WHAT):
+            return self._store.execute(query, values).fetchone()
+
+    def _ask(self, X: Stack, charged: int) -> Matrix:
+        """Ask a batch of which so many sequences were paid for before, in vain."""
         if len(X) == 0:
             return self.inner.ask(X)
-        self._store.execute(
-            "INSERT INTO batch (number, sequences, checksum, charged) VALUES (:n, :s, :c, :s) ON"
-            " CONFLICT (number) DO UPDATE SET sequences = :s, checksum = :c, charged = charged"
-            " + :s",
-            {"n": self._next, "s": len(X), "c": take_checksum(X)},
-        )
+        self._flying = _Batch(self._next, len(X), take_checksum(X), charged)
+        self._charge(len(X))
         try:
             with meter_oracle(self.inner, self._charge):
                 answers = self.inner.ask(X)
         except BadAnswer as error:
-            self._store.execute(
-                "UPDATE batch SET failure = ? WHERE number = ?", (str(error), self._next)
-            )
+            self._write(self._flying._replace(failure=str(error)))
             self._next += 1
             raise
-        self._store.execute(
-            "UPDATE batch SET outputs = ?, answers = ? WHERE number = ?",
-            (answers.shape[1], answers.tobytes(), self._next),
-        )
+        self._write(self._flying._replace(outputs=answers.shape[1], answers=answers.tobytes()))
         self._outputs = answers.shape[1]
         self._next += 1
         return answers
 
     def _charge(self, sequences: int) -> None:
-        """Commit what is asked again of the batch in flight, before it is."""
-        self._store.execute(
-            "UPDATE batch SET charged = charged + ? WHERE number = ?", (sequences, self._next)
-        )
+        """Commit what is asked of the batch in flight, once or again, before it is."""
+        self._flying = self._flying._replace(charged=self._flying.charged + sequences)
+        self._write(self._flying)
+
+    def _write(self, batch: _Batch) -> None:
+        with guard_database(self.path, _WHAT):
+            row = "INSERT OR REPLACE INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+            self._store.execute(row, (*batch, batch.seal))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from starlette.responses import JSONResponse
 
 from keyhole.lab.serving.visitors import App, Message, Names, Receive, Scope, Send, read_headers
+from keyhole.oracles.http.wire import parse_count
 
 BODY = 1 << 16  # bytes of a request
 TOKEN = "x-keyhole-token"  # noqa: S105
@@ -81,8 +82,8 @@ class Guard:
                 403, "This page is older than the explorer that answers it. Load it again."
             )
         # A body of unknown length could be endless.
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > BODY or "transfer-encoding" in headers:
+        length = parse_count(headers.get("content-length", "0"))
+        if length is None or length > BODY or "transfer-encoding" in headers:
             return _refuse_request(
                 413, f"A request has at most {BODY:,} bytes here, and says how many."
             )

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from keyhole._files import read_file
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.reading import recognise_kind
 from keyhole.lab.runs.record_parts import Cell
@@ -17,6 +18,7 @@ from keyhole.lab.runs.tables import tabulate_rows
 DEEP = 3  # levels that are looked through
 LISTED = 500  # runs that are listed
 RECORD = 16 << 20  # bytes of a record that is read
+REPORT = 64 << 20  # bytes of a report
 ROWS = 5000  # rows of a sweep that are handed out
 # Columns no table shows; they would be most of the bytes of an answer.
 _HEAVY = ("counterexample", "jumps", "certificate", "stops")
@@ -154,15 +156,13 @@ def _read_run_record(place: Path) -> msgspec.Raw:
         return _EMPTY
     try:
         # A page that hangs on one large record shows no run at all.
-        if path.stat().st_size > RECORD:
-            return _say(f"Its record has more than {RECORD >> 20} MiB and is not shown here.")
-        content = path.read_bytes()
+        content = read_file(path, "It has no record.", most=RECORD)
         msgspec.json.decode(content, type=dict[str, msgspec.Raw])
         # Decoded in full, since what follows is handed on as it is.
         msgspec.json.decode(content)
         return msgspec.Raw(content.strip())
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
-        return _say(f"Its record cannot be read: {error}.")
+    except (InvalidInput, msgspec.DecodeError, RecursionError) as error:
+        return _say(f"Its record cannot be read: {error}")
 
 
 def _say(sentence: str) -> msgspec.Raw:
@@ -206,10 +206,10 @@ def read_run_report(runs: Path, name: str) -> bytes:
     try:
         # Even report.html may be a link.
         if path.resolve(strict=True).is_relative_to(runs.resolve(strict=True)):
-            return path.read_bytes()
-    except OSError:
+            return read_file(path, "It is no file.", most=REPORT)
+    except (OSError, InvalidInput):
         pass
-    raise NotThere("This run has no report.")
+    raise NotThere("This run has no report that can be shown.")
 
 
 def find_run_directory(runs: Path, name: str) -> Path:

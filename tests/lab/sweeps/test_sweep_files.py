@@ -53,7 +53,7 @@ def test_json_says_the_same_as_toml(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("job = 1 = 2", "cannot be read as TOML"),
+        ("job = 1 = 2", "is not a readable sweep in TOML"),
         ("[grid]\nwidth = [1]", "names its job"),
         ('job = "fly"', "a job is one of"),
         ('job = "plan"\ncolour = "red"', "unknown colour"),
@@ -123,9 +123,9 @@ def test_what_is_no_store_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="no store at"):
         list(read_rows(tmp_path / "store.sqlite"))
     (tmp_path / "store.sqlite").write_bytes(b"something else entirely" * 100)
-    with pytest.raises(InvalidInput, match="is not a store"):
+    with pytest.raises(InvalidInput, match="is not a readable store"):
         list(read_rows(tmp_path / "store.sqlite"))
-    with pytest.raises(InvalidInput, match="cannot be used as a store"):
+    with pytest.raises(InvalidInput, match="is not a store of a sweep"):
         Store(tmp_path / "store.sqlite")
 
 

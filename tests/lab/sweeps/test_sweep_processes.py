@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import PlanJob
 from keyhole.lab.running import find_runner, run_job
 from keyhole.lab.runs.store import read_rows
@@ -223,3 +225,68 @@ def test_misuse_is_told(keyhole, sweep, tmp_path):
         ran = keyhole("sweep", *arguments)
         assert ran.code == 2
         assert words in ran.err
+
+
+def start_dask(what, *arguments):
+    """A scheduler or a worker of Dask on this machine."""
+    command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments, "--no-dashboard"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_dies_in_the_middle_ends_in_a_sentence_and_nothing_is_lost(
+    keyhole, tmp_path
+):
+    pytest.importorskip("distributed")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "long.json").write_text(
+        json.dumps(
+            {
+                "job": "trial",
+                "base": {"model": {"kind": "head", "width": 16}},
+                "grid": {"seed.range": [0, 400]},
+            }
+        )
+    )
+    address = f"tcp://127.0.0.1:{port}"
+    scheduler = start_dask("scheduler", "--host", "127.0.0.1", "--port", str(port))
+    worker = start_dask("worker", address, "--nworkers", "1", "--nthreads", "1")
+    running = None
+    try:
+        command = [sys.executable, "-m", "keyhole", "sweep", "long.json", "--out", "long"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        wait_for_port(port)
+        running = subprocess.Popen([*command, "--cluster", address], cwd=tmp_path, **pipes)
+        store = tmp_path / "long" / "store.sqlite"
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (store.exists() and list(read_rows(store))):
+            time.sleep(0.1)
+        scheduler.kill()
+        _, err = running.communicate(timeout=60)
+    finally:
+        for process in filter(None, (scheduler, worker, running)):
+            process.kill()
+            process.wait()
+    assert running.returncode == 3, err
+    assert "What was done is kept" in err
+    assert "Traceback" not in err
+    assert list(read_rows(store))
+
+
+def count_rows(store):
+    """Rows that are there; none before the store is."""
+    with suppress(InvalidInput):
+        return len(list(read_rows(store)))
+    return 0
+
+
+def wait_for_port(port):
+    """Until somebody listens there."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)

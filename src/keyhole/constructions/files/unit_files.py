@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from keyhole._arrays import Array, check_shape
+from keyhole._files import refuse_damage
 from keyhole.constructions.matching.adjacency import CycleLabels, RowSlots
 from keyhole.constructions.matching.closed_walks import EdgeAngles
 from keyhole.constructions.matching.successors import PairAngles, Successors
@@ -119,10 +120,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         or metadata.get("format") != files.FORMAT
     ):
         return files.load(path)
-    try:
+    with refuse_damage(path, "unit file"):
         return _read_transformer(metadata, dict(tensors))
-    except (InvalidInput, DoesNotFit) as error:
-        raise InvalidInput(f"{path}: {error}") from error
 
 
 def _read_transformer(metadata: Mapping[str, str], tensors: dict[str, Array]) -> Transformer:
@@ -194,7 +193,7 @@ def _read_token_map(place: str, metadata: Mapping[str, str], tensors: dict[str, 
         raise InvalidInput(f"{place} has {sorted(both)} both as settings and as arrays.")
     try:
         made = TOKEN_MAPS[name](**settings, **arrays)
-    except (TypeError, AttributeError, IndexError, OverflowError, ArithmeticError) as error:
+    except (TypeError, AttributeError, LookupError, ArithmeticError, DoesNotFit) as error:
         raise InvalidInput(f"{place} is no {name} map: {error}.") from error
     if dict(made.settings) != settings or set(made.tensors) != set(arrays):
         raise InvalidInput(f"{place} is no {name} map: its settings are {sorted(made.settings)}.")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Array
+from keyhole._files import write_atomically
 from keyhole.errors import InvalidInput
 from keyhole.lab.onnx.graph import Graph, TensorProto, checker, helper
 from keyhole.models import AbsAffine, Factored, Head, MultiHead, OneLayer, ReluNet, SelfAttention
-from keyhole.models.files import write_atomically
 from keyhole.models.registry import load_model_part
 from keyhole.models.stack import Transformer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from keyhole._files import read_file
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import COMMANDS
 from keyhole.lab.runs.other_records import OtherRecord
@@ -75,14 +77,13 @@ def read_run(path: str) -> SavedRun[Any]:
     # People paste the path of the record as often as that of the directory.
     directory = place.parent if place.name == "record.json" else place
     file = directory / "record.json"
-    if not file.is_file():
-        there = "holds no record.json" if directory.is_dir() else "is not a directory"
-        raise InvalidInput(
-            f"{directory} {there}. Give the directory of a run, such as runs/TIME-NAME."
-        )
+    there = "holds no record.json" if os.path.isdir(directory) else "is not a directory"
+    content = read_file(
+        file, f"{directory} {there}. Give the directory of a run, such as runs/TIME-NAME."
+    )
     try:
-        return SavedRun(directory, read_record(file.read_bytes()))
-    except (InvalidInput, OSError) as error:
+        return SavedRun(directory, read_record(content))
+    except InvalidInput as error:
         raise InvalidInput(f"{file} {error}") from error
 
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from keyhole import __version__
+from keyhole.errors import clean_line
 from keyhole.lab.runs.record_parts import Part, Seconds
 
 FORMAT = 2  # of records; those of format 1 have neither this number nor their kind
@@ -80,7 +81,7 @@ class Record(Generic[R_co]):
         """The sentence, then aligned rows; what would steer a terminal is spelt out."""
         width = max((len(name) for name, _ in self.lines), default=0)
         rows = [f"  {name:<{width}}  {value}" for name, value in self.lines]
-        return "\n".join(map(_escape_controls, [self.data.sentence, *rows]))
+        return "\n".join(map(clean_line, [self.data.sentence, *rows]))
 
 
 def encode_record(record: Envelope) -> bytes:
@@ -97,11 +98,6 @@ def encode_json(value: object) -> bytes:
 def take_fields(source: object, kind: type[S]) -> S:
     """A part of a record, from the attributes of the same names."""
     return kind(**{name: getattr(source, name) for name in kind.__struct_fields__})
-
-
-def _escape_controls(text: str) -> str:
-    """Text on one line: control characters, which a file or a target may have sent, as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _encode_array(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ from typing import TextIO
 
 import msgspec
 
+from keyhole._files import check_place, find_file, guard_database, refuse_damage
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.locks import release_lock, take_lock
 
 DONE, FAILED = "done", "failed"
+_WHAT = "store of a sweep"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS job (
     key TEXT PRIMARY KEY,
@@ -28,12 +31,16 @@ CREATE TABLE IF NOT EXISTS job (
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When and where a job ran, and for how long: all that differs from run to run."""
+    """When and where a job ran, and for how long: all that differs from run to run.
+
+    `seal` is a checksum of the row beside it; rows of earlier versions have none.
+    """
 
     seconds: float | None = None
     host: str | None = None
     process: int | None = None
     finished: str | None = None
+    seal: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,12 @@ class StoredRow:
     reason: str | None
     about: About
 
+    @property
+    def seal(self) -> int:
+        """CRC-32 of the row: SQLite notices damage of its pages, not of what is in them."""
+        held = (self.key, self.job, self.state, self.record, self.reason)
+        return zlib.crc32(repr(held).encode())
+
 
 @dataclass(slots=True)
 class Store:
@@ -70,30 +83,32 @@ class Store:
     _lock: TextIO = field(init=False)
 
     def __post_init__(self) -> None:
+        check_place(self.path, _WHAT)
         self._lock = _lock_store(self.path)
         try:
-            self._base = sqlite3.connect(self.path, isolation_level=None)
-            # With a write-ahead log a page can read while the driver writes.
-            self._base.execute("PRAGMA journal_mode = WAL")
-            # A row that was reported must outlive a loss of power.
-            self._base.execute("PRAGMA synchronous = FULL")
-            self._base.executescript(_SCHEMA)
-        except sqlite3.DatabaseError as error:
+            with guard_database(self.path, _WHAT):
+                self._base = sqlite3.connect(self.path, isolation_level=None)
+                # With a write-ahead log a page can read while the driver writes.
+                self._base.execute("PRAGMA journal_mode = WAL")
+                # A row that was reported must outlive a loss of power.
+                self._base.execute("PRAGMA synchronous = FULL")
+                self._base.executescript(_SCHEMA)
+        except BaseException:
             release_lock(self._lock)
-            raise InvalidInput(
-                f"{self.path} cannot be used as a store ({error}). Choose another --out."
-            ) from error
+            raise
 
     def states(self) -> dict[str, str]:
         """What became of each job that is here, by key."""
-        return dict(self._base.execute("SELECT key, state FROM job"))
+        with guard_database(self.path, _WHAT):
+            return dict(self._base.execute("SELECT key, state FROM job"))
 
     def put(self, row: StoredRow) -> None:
         """Keep a row; it is on disk when this returns. A later row of the same job replaces it."""
         record = None if row.record is None else row.record.decode()
-        about = msgspec.json.encode(row.about).decode()
+        about = msgspec.json.encode(msgspec.structs.replace(row.about, seal=row.seal)).decode()
         values = (row.key, row.job.decode(), row.state, record, row.reason, about)
-        self._base.execute("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?, ?, ?)", values)
+        with guard_database(self.path, _WHAT):
+            self._base.execute("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?, ?, ?)", values)
 
     def close(self) -> None:
         """Close the file and let another driver in."""
@@ -107,24 +122,33 @@ def read_rows(path: Path) -> Iterator[StoredRow]:
     Raises:
         InvalidInput: there is no store, or its rows are damaged.
     """
-    if not path.is_file():
-        raise InvalidInput(f"no store at {path}. Run `keyhole sweep FILE` first.")
-    try:
-        # Read only: looking at a sweep must never change it.
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
-            for key, job, state, record, reason, about in base.execute(
-                "SELECT * FROM job ORDER BY key"
-            ):
-                yield StoredRow(
-                    key,
-                    _check_object(job),
-                    state,
-                    None if record is None else _check_object(record),
-                    reason,
-                    msgspec.json.decode(about, type=About),
-                )
-    except (sqlite3.DatabaseError, msgspec.DecodeError, ValueError, TypeError) as error:
-        raise InvalidInput(f"{path} is not a store, or a damaged one ({error}).") from error
+    find_file(path, f"no store at {path}. Run `keyhole sweep FILE` first.")
+    # Read only: looking at a sweep must never change it.
+    with refuse_damage(path, _WHAT):
+        address = f"{path.resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as base:
+            rows = [_read_row(*held) for held in base.execute("SELECT * FROM job ORDER BY key")]
+    yield from rows
+
+
+def _read_row(
+    key: str, job: str, state: str, record: str | None, reason: str | None, about: str
+) -> StoredRow:
+    """A row as it was written.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    told = msgspec.json.decode(about, type=About)
+    seal = told.seal
+    told = msgspec.structs.replace(told, seal=None)
+    read = None if record is None else _check_object(record)
+    row = StoredRow(key, _check_object(job), state, read, reason, told)
+    if seal not in (None, row.seal):
+        raise InvalidInput(
+            f"the row {key} is not what was written. Move the file away, and run the sweep again."
+        )
+    return row
 
 
 def _lock_store(path: Path) -> TextIO:

@@ -11,30 +11,35 @@ from typing import Any, cast
 
 import msgspec
 
+from keyhole._files import write_atomically
 from keyhole.drawing.html import format_number
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.record_parts import Cell
 from keyhole.lab.runs.records import Envelope, encode_record
 from keyhole.lab.runs.store import StoredRow
-from keyhole.models.files import write_atomically
 
 Row = dict[str, Cell]
 Table = list[Row]
+DEEPEST = 16  # tables in tables
+# Spreadsheets take a cell that begins so for a formula, and may run it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def flatten_table(table: object, prefix: str = "") -> Row:
-    """Nested tables as one, with dotted keys.
+def flatten_table(table: object, prefix: str = "", deep: int = DEEPEST) -> Row:
+    """Nested tables as one, with dotted keys; `deep` tables may stand in each other.
 
     Raises:
-        InvalidInput: it is no table.
+        InvalidInput: it is no table, or too deep a one.
     """
     # Files of users come through here, whatever they hold.
     if not isinstance(table, Mapping):
-        raise InvalidInput(f"base, grid and the entries of list are tables; got {table!r}.")
+        raise InvalidInput(f"base, grid and the entries of list are tables; got {table!r:.80}.")
+    if deep < 1:
+        raise InvalidInput(f"tables stand at most {DEEPEST} deep in each other; {prefix} is one.")
     rows: Row = {}
     for key, value in cast("Mapping[str, Cell | Mapping[Any, Any]]", table).items():
         if isinstance(value, Mapping):
-            rows |= flatten_table(value, f"{prefix}{key}.")
+            rows |= flatten_table(value, f"{prefix}{key}.", deep - 1)
         else:
             rows[f"{prefix}{key}"] = value
     return rows
@@ -70,10 +75,18 @@ def _encode_cell(value: Cell) -> Cell:
 
 def _encode_csv(rows: Table) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, _list_columns(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _encode_cell(value) for name, value in row.items()} for row in rows)
+    names = _list_columns(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_quote_formula, names))
+    writer.writerows(
+        [_quote_formula(_encode_cell(row.get(name))) for name in names] for row in rows
+    )
     return text.getvalue().encode()
+
+
+def _quote_formula(value: Cell) -> Cell:
+    """The cell with a quotation mark in front where it is text that a spreadsheet would run."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _encode_json_lines(rows: Table) -> bytes:

@@ -235,9 +235,9 @@ class Black:
         most = self.limits.request_bytes
         body = bytearray()
         too_large = _Refused(413, f"a request has at most {most:,} bytes here.", hang_up=True)
-        announced = request.headers.get("content-length", "0")
+        announced = wire.parse_count(request.headers.get("content-length", "0"))
         # Refused by its head, before a byte of it is stored.
-        if not announced.isdigit() or int(announced) > most:
+        if announced is None or announced > most:
             raise too_large
         try:
             async with asyncio.timeout(self.limits.body_seconds):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from keyhole.errors import InvalidInput
+from keyhole.errors import InvalidInput, clean_line
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -61,7 +61,7 @@ class Names:
         host = headers.get("host", "").lower()
         origin = headers.get("origin")
         if not self._ours(host):
-            return f"this server does not go by the name {_printable(host)!r}"
+            return f"this server does not go by the name {clean_line(host[:80])!r}"
         # Only posts ask the model; what a GET answers no other page can read.
         if method not in ("GET", "HEAD") and origin is not None and not self._same(origin, host):
             return "posts of other pages are not answered"
@@ -126,7 +126,3 @@ def _is_number(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text[:80])

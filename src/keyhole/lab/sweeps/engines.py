@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import platform
@@ -24,7 +23,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import msgspec
 
 from keyhole._arrays import pin_one_thread
-from keyhole.errors import InvalidInput, KeyholeError
+from keyhole.errors import KeyholeError
 from keyhole.lab.jobs import Job
 from keyhole.lab.runs.records import Envelope, Record
 from keyhole.lab.runs.store import About
@@ -288,67 +287,3 @@ class Pool:
         """Drop what is unfinished and end every process."""
         self._shut()
         shutil.rmtree(self._marks, ignore_errors=True)
-
-
-@dataclass(slots=True)
-class Cluster:
-    """A Dask cluster that is already running; it runs again what a dead worker held.
-
-    Args:
-        work: how a job is done.
-        address: of its scheduler, such as tcp://HOST:8786.
-    """
-
-    work: Work
-    address: str
-    _client: Any = field(init=False)
-    _held: dict[Any, str] = field(default_factory=dict[Any, str])
-
-    def __post_init__(self) -> None:
-        try:
-            # Dask is an extra: whoever stays on one machine need not have it.
-            distributed: Any = importlib.import_module("distributed")
-        except ImportError as error:
-            raise InvalidInput("--cluster needs Dask: pip install 'keyhole[cluster]'.") from error
-        try:
-            self._client = distributed.Client(self.address, timeout=10, set_as_default=False)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise InvalidInput(
-                f"no Dask scheduler answers at {self.address} ({error}). Start one first."
-            ) from error
-
-    @property
-    def room(self) -> int:
-        """A window of jobs, twice what its workers run at a time."""
-        return max(4, 2 * sum(self._client.nthreads().values()))
-
-    def submit(self, key: str, job: Job) -> None:
-        """Take a job."""
-        future = self._client.submit(
-            # A key of its own each time: Dask would hand out the result of an equal one.
-            perform_job,
-            self.work,
-            job,
-            key=f"keyhole-{key}-{time.time_ns()}",
-            pure=False,
-        )
-        self._held[future] = key
-
-    def completed(self) -> Iterator[tuple[str, Outcome]]:
-        """Jobs that have ended."""
-        deadline = time.monotonic() + MOMENT
-        while (
-            not (done := [future for future in self._held if future.done()])
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.002)
-        for future in done:
-            key = self._held.pop(future)
-            error = future.exception()
-            yield key, future.result() if error is None else Outcome(reason=f"{error!r}")
-            future.release()
-
-    def close(self) -> None:
-        """Cancel what is unfinished and leave the cluster."""
-        self._client.cancel(list(self._held))
-        self._client.close()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import product
 from math import prod
@@ -12,16 +13,21 @@ from typing import Any, cast, get_type_hints
 
 import msgspec
 
+from keyhole._files import read_file, refuse_damage
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import COMMANDS, Job
 from keyhole.lab.runs.other_records import Figure
 from keyhole.lab.runs.record_parts import Cell
-from keyhole.lab.runs.tables import Row, flatten_table
+from keyhole.lab.runs.tables import DEEPEST, Row, flatten_table
 from keyhole.lab.sweeps.expectations import Expectation, parse_expectation
 
 KINDS = {name: command.job for name, command in COMMANDS.items() if command.swept}
 # A typing error in a range should end in a sentence, not in a million jobs.
 MOST = 100_000  # jobs of one sweep
+_BYTES = 16 << 20  # of a sweep file
+_LONG_KEY = re.compile(r"""(?:["']?[\w-]*["']?[ \t]*\.[ \t]*){100}""")
+# Beyond this a number is no seed and no size, and the ends of a range cannot be counted.
+_FAR = 2**62
 
 
 class SweepFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -65,23 +71,23 @@ def read_sweep(path: str) -> Sweep:
         InvalidInput: it is missing, cannot be read, or asks for something that does not exist.
     """
     file = Path(path)
-    if not file.is_file():
-        raise InvalidInput(
-            f"no sweep file at {path}. Give a .toml or .json file; experiments/ holds some."
-        )
+    content = read_file(
+        file,
+        f"no sweep file at {path}. Give a .toml or .json file; experiments/ holds some.",
+        most=_BYTES,
+    )
     toml = file.suffix == ".toml"
-    try:
-        data: Any = (
-            tomllib.loads(file.read_text()) if toml else msgspec.json.decode(file.read_bytes())
-        )
-    except (tomllib.TOMLDecodeError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            f"{path} cannot be read as {'TOML' if toml else 'JSON'}: {error}."
-        ) from error
-    try:
+    with refuse_damage(path, f"sweep in {'TOML' if toml else 'JSON'}"):
+        data = _parse_toml(content) if toml else msgspec.json.decode(content)
         return _parse_sweep(data, file.stem)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from error
+
+
+def _parse_toml(content: bytes) -> object:
+    text = content.decode()
+    # The time and memory that tomllib takes grow with the square of the parts of a key.
+    if _LONG_KEY.search(text):
+        raise InvalidInput(f"a key has at most {DEEPEST} parts between its dots.")
+    return tomllib.loads(text)
 
 
 def _parse_sweep(data: object, stem: str) -> Sweep:
@@ -94,7 +100,7 @@ def _parse_sweep(data: object, stem: str) -> Sweep:
         )
     # Every job is checked before the first one runs.
     jobs = tuple(parse_job(file.job, entry) for entry in _expand_entries(file))
-    expect = tuple(parse_expectation(one) for one in file.expect)
+    expect = tuple(parse_expectation(one) for one in _require_list("expect", file.expect))
     figure = None if file.figure is None else parse_figure(file.figure)
     return Sweep(name, file.about, file.job, jobs, figure, expect)
 
@@ -144,10 +150,8 @@ def _expand_entries(file: SweepFile) -> Iterator[Row]:
     """Base, then an entry of the list, then a point of the grid: later ones win."""
     base = flatten_table(file.base)
     grid = _expand_ranges(flatten_table(file.grid))
-    entries: Any = [{}] if file.listed is None else file.listed
-    if not isinstance(entries, list):
-        raise InvalidInput(f"list holds tables, each [[list]]; got {entries!r}.")
-    listed = [flatten_table(entry) for entry in cast("list[object]", entries)]
+    entries: list[Any] = [{}] if file.listed is None else _require_list("list", file.listed)
+    listed = [flatten_table(entry) for entry in entries]
     count = len(listed) * prod(len(values) for values in grid.values())
     if not 0 < count <= MOST:
         raise InvalidInput(f"a sweep has 1 to {MOST:,} jobs; this one has {count:,}.")
@@ -156,15 +160,36 @@ def _expand_entries(file: SweepFile) -> Iterator[Row]:
             yield base | entry | dict(zip(grid, point, strict=True))
 
 
-def _expand_ranges(grid: Row) -> dict[str, list[Cell]]:
+def _require_list(name: str, given: Any) -> list[Any]:
+    if not isinstance(given, list | tuple):
+        raise InvalidInput(f"{name} holds tables, each [[{name}]]; got {given!r:.80}.")
+    return list(cast("Sequence[Any]", given))
+
+
+def _expand_ranges(grid: Row) -> dict[str, Sequence[Cell]]:
     """The values of every key; `seed.range = [0, 20]` stands for the whole numbers from 0 to 19."""
+    expanded: dict[str, Sequence[Cell]] = {}
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise InvalidInput(f"a grid gives a list of values for each key; {key} has {values!r}.")
-    return {
-        key.removesuffix(".range"): list(range(*values)) if key.endswith(".range") else values
-        for key, values in cast("dict[str, list[Any]]", grid).items()
-    }
+            raise InvalidInput(
+                f"a grid gives a list of values for each key; {key} has {values!r:.80}."
+            )
+        name = key.removesuffix(".range")
+        if name in expanded:
+            raise InvalidInput(f"a grid gives {name} both as a list and as a range.")
+        # Not a list yet: how many jobs there are is looked at before they are made.
+        expanded[name] = values if name == key else _parse_range(key, values)
+    return expanded
+
+
+def _parse_range(key: str, ends: list[Any]) -> range:
+    whole = all(type(end) is int and abs(end) < _FAR for end in ends)
+    if not whole or not 1 <= len(ends) <= 3 or (len(ends) == 3 and ends[2] == 0):
+        raise InvalidInput(
+            f"{key} is [END], [START, END] or [START, END, STEP], whole numbers and a step other"
+            f" than 0; got {ends!r:.80}."
+        )
+    return range(*ends)
 
 
 def parse_job(kind: str, entry: Row) -> Job:
@@ -185,6 +210,8 @@ def _nest_keys(kind: type[Any], entry: Row, where: str) -> dict[str, Cell | Row]
     if extra := sorted({key.partition(".")[0] for key in entry} - names):
         raise InvalidInput(f"{where} has no {', '.join(extra)}; it has {', '.join(sorted(names))}.")
     flat: dict[str, Cell | Row] = {key: value for key, value in entry.items() if "." not in key}
+    if both := sorted({key.partition(".")[0] for key in entry if "." in key} & set(flat)):
+        raise InvalidInput(f"{where} gives {', '.join(both)} both as a value and as a table.")
     for name in {key.partition(".")[0]: None for key in entry if "." in key}:
         inner: Row = {
             key.removeprefix(f"{name}."): value

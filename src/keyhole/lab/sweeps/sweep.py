@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from keyhole._files import write_atomically
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import AuditJob, Job, LearnJob, SweepJob, TrainJob
 from keyhole.lab.pages.sweep_page import draw_sweep_page
@@ -23,10 +24,10 @@ from keyhole.lab.runs.rows import list_expectation_rows
 from keyhole.lab.runs.store import DONE, FAILED, Store, StoredRow, read_rows
 from keyhole.lab.runs.summaries import restore_command
 from keyhole.lab.runs.tables import Table, check_formats, export_rows, tabulate_rows
-from keyhole.lab.sweeps.engines import Cluster, Engine, Outcome, Pool, Serial, Work
+from keyhole.lab.sweeps.cluster import Cluster
+from keyhole.lab.sweeps.engines import Engine, Outcome, Pool, Serial, Work
 from keyhole.lab.sweeps.expectations import judge_expectations
 from keyhole.lab.sweeps.files import Sweep, read_sweep
-from keyhole.models.files import write_atomically
 
 REFUSED = 3
 Loader = Callable[[type[Job]], object]

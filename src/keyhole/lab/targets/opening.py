@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Matrix
+from keyhole._files import find_file, read_file, refuse_damage
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.job_parts import Declaring, Reaching
 from keyhole.models import SelfAttention, load
@@ -229,16 +230,12 @@ def resume_noise(oracle: Any, asked: int) -> None:
 
 def load_tokens(path: str) -> Matrix:
     """A vocabulary: one token per row of a .npy, .csv (or .txt) or .safetensors file."""
-    file = Path(path)
-    if not file.is_file():
-        raise InvalidInput(
-            f"no token file at {path}. Give a .npy, .csv or .safetensors file with one token per"
-            " row."
-        )
-    try:
+    file = find_file(
+        Path(path),
+        f"no token file at {path}. Give a .npy, .csv or .safetensors file with one token per row.",
+    )
+    with refuse_damage(path, "file of tokens"):
         tokens = _TOKEN_FILES[file.suffix](file) if file.suffix in _TOKEN_FILES else np.zeros(0)
-    except (OSError, ValueError, TypeError) as error:
-        raise InvalidInput(f"{path} cannot be read as tokens ({error}).") from error
     if tokens.ndim != 2 or not tokens.size or not np.isfinite(tokens).all():
         raise InvalidInput(
             f"{path} must hold one finite matrix with one token per row (.npy, .csv, .txt or"
@@ -251,20 +248,16 @@ def load_bases(path: str) -> tuple[Matrix, ...]:
     """Bases of subspaces, one per head, from a .safetensors or .npy file."""
     from safetensors.numpy import load
 
-    file = Path(path)
-    if not file.is_file():
-        raise InvalidInput(
-            f"no file of bases at {path}. Give a .safetensors or .npy file with one basis per head."
-        )
-    try:
+    file = find_file(
+        Path(path),
+        f"no file of bases at {path}. Give a .safetensors or .npy file with one basis per head.",
+    )
+    with refuse_damage(path, "file of bases"):
         if file.suffix == ".safetensors":
             held: Any = [basis for _, basis in sorted(load(file.read_bytes()).items())]
         else:
             held = np.load(file, allow_pickle=False)
         found = [np.asarray(basis, dtype=np.float64) for basis in held]
-    # A file of another kind makes safetensors and numpy raise what they like.
-    except Exception as error:
-        raise InvalidInput(f"{path} cannot be read as bases ({error}).") from error
     if not found or any(basis.ndim != 2 for basis in found):
         shapes = [basis.shape for basis in found]
         raise InvalidInput(
@@ -292,8 +285,11 @@ _TOKEN_FILES: dict[str, Callable[[Path], Any]] = {
 
 def hash_file(target: str) -> str | None:
     """SHA-256 of a file target, so that a changed file is not taken for the same run."""
-    path = Path(target)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    try:
+        return hashlib.sha256(read_file(Path(target), "no file")).hexdigest()
+    # What is no file (a module, an address) has no digest; one that cannot be read says so later.
+    except InvalidInput:
+        return None
 
 
 def label_target(target: str) -> str:

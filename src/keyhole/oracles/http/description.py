@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keyhole.errors import InvalidInput
+from keyhole.oracles.base import LARGEST
 from keyhole.oracles.http import wire
 from keyhole.oracles.http.addresses import Address
 
@@ -42,15 +43,22 @@ class Description:
         width = size if width is None else width
         if width is None or width < 1:
             raise InvalidInput(f"{parts.url} does not say how wide its tokens are. Give --width.")
+        outputs = count if outputs is None else outputs
+        if max(width, outputs or 1) > LARGEST:
+            raise InvalidInput(
+                f"{parts.url} speaks of tokens of width {width} and {outputs or 'any number of'}"
+                f" outputs; keyhole asks models of up to {LARGEST} each. Is it the right one?"
+            )
         # A server that lists no tensors is taken to hold what keyhole would ask it: float64.
         input_type = "FP64" if taken is None else taken.datatype
         if input_type not in wire.FLOATS:
             raise InvalidInput(
-                f"{parts.url} takes {input_type}; keyhole asks vectors of {', '.join(wire.FLOATS)}."
+                f"{parts.url} takes {input_type:.40}; keyhole asks vectors of"
+                f" {', '.join(wire.FLOATS)}."
             )
         return cls(
             width,
-            count if outputs is None else outputs,
+            outputs,
             parts.input or ("input" if taken is None else taken.name),
             input_type,
             parts.output or (None if given is None else given.name),
@@ -77,6 +85,8 @@ def _find_last_size(tensor: wire.Tensor | None, axes: int) -> int | None:
         return None
     if len(tensor.shape) != axes:
         wanted = "(batch, length, width) in" if axes == 3 else "(batch, outputs) out"
-        raise InvalidInput(f"{tensor.name} has shape {tensor.shape}; keyhole needs {wanted}.")
+        raise InvalidInput(
+            f"{tensor.name:.80} has shape {str(tensor.shape)[:80]}; keyhole needs {wanted}."
+        )
     # -1 is how the protocol writes a size that is free.
     return tensor.shape[-1] if tensor.shape[-1] > 0 else None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Answers, Matrix, Sequences, Stack
-from keyhole.errors import BadAnswer, InvalidInput, TargetFailed
+from keyhole.errors import BadAnswer, InvalidInput, TargetFailed, clean_line
 from keyhole.oracles.base import Imperfection, Meters, check_answers
 from keyhole.oracles.http import wire
 from keyhole.oracles.http.addresses import Address, parse_address
@@ -294,7 +294,7 @@ def _read_refusal(body: bytes) -> str:
         told = str(said.error or said.detail or "")
     except InvalidInput:
         told = body.decode("utf-8", "replace")
-    text = "".join(c if c.isprintable() else " " for c in told[:300]).strip()
+    text = clean_line(told[:300]).strip()
     return f": {text.rstrip('.')}" if text else ""
 
 
@@ -302,11 +302,13 @@ def _parse_retry_after(text: str | None) -> float | None:
     """The wait a Retry-After header asks for, in seconds or until a date."""
     if text is None:
         return None
-    if text.strip().isdigit():
-        return float(text)
+    seconds = wire.parse_count(text.strip())
+    if seconds is not None:
+        return float(seconds)
     try:
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
+    # A header is another's text, and the library's reader of dates raises what it likes.
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
 
 

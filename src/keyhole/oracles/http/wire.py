@@ -112,6 +112,12 @@ class Service(msgspec.Struct):
 T = TypeVar("T")
 
 
+def parse_count(text: str) -> int | None:
+    """The whole number that a header holds; None where it holds none, or one of twelve digits."""
+    # A header is another's text: Python takes superscripts for digits, and long numbers for ever.
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else None
+
+
 def parse_message(body: bytes, kind: type[T]) -> T:
     """A JSON message.
 
@@ -164,9 +170,8 @@ def open_message(body: bytes, headers: Mapping[str, str], kind: type[T]) -> tupl
     # Without the header a body is JSON from end to end.
     if length is None:
         return parse_message(body, kind), b""
-    # A header is another's text: twelve digits would be more bytes than any message has.
-    end = int(length) if length.isascii() and length.isdigit() and len(length) < 12 else -1
-    if not 0 < end <= len(body):
+    end = parse_count(length)
+    if end is None or not 0 < end <= len(body):
         raise InvalidInput(f"{HEAD_LENGTH} is {length[:20]!r} in a message of {len(body)} bytes.")
     return parse_message(body[:end], kind), body[end:]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
+from keyhole._files import write_atomically
 from keyhole.bounds.formulas import Inequality, Sizes, count_disjointness_bits
 from keyhole.bounds.planned import is_standard
 from keyhole.bounds.protocol import converse
@@ -45,7 +46,6 @@ from keyhole.lab.runs.task_records import (
     Plane,
 )
 from keyhole.lab.targets.tasks import pose_task
-from keyhole.models.files import write_atomically
 from keyhole.tasks import Task, sizes_of
 
 # About two to a doubling: the staircase of the plane is drawn through them.

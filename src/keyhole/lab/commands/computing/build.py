@@ -7,6 +7,7 @@ import time
 from msgspec import structs
 
 from keyhole._arrays import Stack
+from keyhole._files import write_atomically
 from keyhole.constructions import Built, Room, Survey, save, survey_recipes
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.lab.commands.shared import REFUSED, seed_generator
@@ -27,7 +28,7 @@ from keyhole.lab.runs.task_records import (
 )
 from keyhole.lab.targets.round_trip import make_round_trip, sample_task_inputs
 from keyhole.lab.targets.tasks import pose_task
-from keyhole.models.files import write_atomically, write_tensors
+from keyhole.models.files import write_tensors
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import sizes_of
 

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import structs
 
 from keyhole._arrays import Matrix
+from keyhole._files import write_atomically
 from keyhole.constructions import save
 from keyhole.errors import DifferentRun, InvalidInput
 from keyhole.lab.commands.shared import seed_generator
@@ -29,7 +30,6 @@ from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.lab.training.inputs.streams import Purpose
 from keyhole.lab.training.outcomes import Outcome, describe_training, format_train_command
-from keyhole.models.files import write_atomically
 
 if TYPE_CHECKING:
     from keyhole.lab.training.choosing import Choice

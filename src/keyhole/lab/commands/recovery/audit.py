@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from keyhole._arrays import Matrix, Stack, rms
+from keyhole._files import read_file, write_atomically
 from keyhole.errors import DifferentRun, InvalidInput, OracleError
 from keyhole.identify import distance
 from keyhole.lab.commands.recovery.learn import record_target_failure, run_learn
@@ -22,7 +23,7 @@ from keyhole.lab.jobs.job_parts import Declaring
 from keyhole.lab.pages import audit_page
 from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
-from keyhole.lab.runs.reading import read_record
+from keyhole.lab.runs.reading import read_run
 from keyhole.lab.runs.record_parts import Seconds
 from keyhole.lab.runs.records import Record, take_fields
 from keyhole.lab.runs.recovery_records import (
@@ -39,7 +40,6 @@ from keyhole.lab.targets.policies import PROTECTS, Policy, describe_policy, list
 from keyhole.learners.tolerance.guarantees import check_positive
 from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.models import Head, Model, SelfAttention, load
-from keyhole.models.files import write_atomically
 from keyhole.oracles import Declared, Oracle, Recorded
 
 _HELD_OUT = range(2, 18)  # lengths of sequences that no attempt sees
@@ -105,7 +105,7 @@ def _claim_directory(job: AuditJob, width: int, directory: Path) -> None:
     # Resuming with other options would mix answers of two audits.
     text = msgspec.json.encode(mine | {"digest": hash_file(job.target), "width": width})
     path = directory / "audit.json"
-    held = path.read_bytes() if path.exists() else None
+    held = read_file(path, f"{path} is no file.") if path.exists() else None
     if held is not None and not (job.resume or job.force):
         raise InvalidInput(
             f"{directory} holds an audit. Use --resume to go on with it, or --force to replace it."
@@ -266,7 +266,7 @@ class _Tried:
 def _read_finished_attempt(place: Path) -> LearnRecord | None:
     """The record of an attempt that came to its end."""
     path = place / "record.json"
-    record = read_record(path.read_bytes()) if path.exists() else None
+    record = read_run(str(place)).data if path.exists() else None
     return record if isinstance(record, LearnRecord) and not _has_target_failed(record) else None
 
 

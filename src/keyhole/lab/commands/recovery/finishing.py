@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
+from keyhole._files import write_atomically
 from keyhole.lab.pages import recovery_page
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import RecoveryRecord
-from keyhole.models.files import write_atomically
 
 R = TypeVar("R", bound=RecoveryRecord)
 

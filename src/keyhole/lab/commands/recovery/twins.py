@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from keyhole._files import write_atomically
 from keyhole.claims import Outcome
 from keyhole.errors import InvalidInput
 from keyhole.identify import Twin
@@ -22,7 +23,6 @@ from keyhole.lab.runs.recovery_records import TwinRecord, TwinsRecord
 from keyhole.lab.runs.rows import list_twin_rows
 from keyhole.lab.targets.opening import label_target, load_askable_model
 from keyhole.models import save
-from keyhole.models.files import write_atomically
 from keyhole.models.registry import list_kinds_with, load_model_part
 
 

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from keyhole._files import write_atomically
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.report_jobs import ReportJob
 from keyhole.lab.pages.comparison_page import draw_comparison_page
@@ -15,7 +16,6 @@ from keyhole.lab.runs.other_records import ReportedRun, ReportRecord
 from keyhole.lab.runs.reading import SavedRun, guard_drawing, read_run
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.summaries import LINES, describe_question, summarise_record
-from keyhole.models.files import write_atomically
 
 
 def run_report(job: ReportJob) -> Record[ReportRecord]:

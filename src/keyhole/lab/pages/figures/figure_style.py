@@ -7,10 +7,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-from keyhole.drawing.html import spell_controls
+from keyhole._files import write_atomically
 from keyhole.drawing.palette import LIGHT
-from keyhole.errors import InvalidInput
-from keyhole.models.files import write_atomically
+from keyhole.errors import InvalidInput, spell_controls
 
 COLOURS = LIGHT | {"": LIGHT["ink"], "quiet": LIGHT["limit"]}  # papers are white
 MARKS = {"circle": "o", "ring": "o", "square": "s", "triangle": "^", "cross": "x"}
