@@ -249,14 +249,17 @@ def load_with(*command, where):
     }
 
 
+BASE = {"base", "findings"}
+
+
 def test_commands_load_no_learner_they_do_not_use(tmp_path):
     small = ("--length", 6, "--q", 1, "--embed", 6, "--bits", 12)
-    assert load_with("bound", "sparse-average", *small, where=tmp_path) <= {"base"}
-    assert load_with("sample", "head", "--width", 3, "--out", "a.safetensors", where=tmp_path) <= {
-        "base"
-    }
-    assert load_with("compare", "a.safetensors", "a.safetensors", where=tmp_path) <= {"base"}
-    head = {"base", "choosing", "one_head", "recognising", "registry", "verifying"}
+    assert load_with("bound", "sparse-average", *small, where=tmp_path) <= BASE
+    assert (
+        load_with("sample", "head", "--width", 3, "--out", "a.safetensors", where=tmp_path) <= BASE
+    )
+    assert load_with("compare", "a.safetensors", "a.safetensors", where=tmp_path) <= BASE
+    head = BASE | {"choosing", "one_head", "recognising", "registry", "verifying"}
     assert load_with("plan", "--width", 3, where=tmp_path) <= head
     learned = load_with("learn", "a.safetensors", "--out", "run", where=tmp_path)
     assert learned <= head

@@ -58,4 +58,8 @@ def test_two_heads_are_refuted_in_float32_too():
 
 def test_coarse_answers_that_nobody_declared_are_never_called_exact(rng):
     truth = Head.random(6, rng=rng)
-    assert not keyhole.learn(Local(single(truth), 6), rng=rng).verdict.verified
+    recovery = keyhole.learn(Local(single(truth), 6), rng=rng)
+    assert recovery.verdict is Verdict.WITHIN_TOLERANCE
+    assert "Answers were seen to be f32 numbers, which was not declared." in recovery.sentence
+    named = keyhole.learn(Local(single(truth), 6), rng=rng, learner="low-rank")
+    assert not named.verdict.verified

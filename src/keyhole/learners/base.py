@@ -13,6 +13,7 @@ import numpy as np
 from keyhole._arrays import Array
 from keyhole.claims import Certificate, Verdict
 from keyhole.errors import InvalidInput, RecoveryFailed
+from keyhole.learners.findings import Recognition, Witness
 from keyhole.models import Model
 from keyhole.oracles import Ledger, Oracle
 
@@ -32,14 +33,18 @@ class Status(StrEnum):
         " and no other tokens that may be asked helped."
     )
     BEYOND_BOUNDS = "An answer was given that no head within the assumed bounds gives."
-    NOT_A_HEAD = "An answer was given that no single softmax head can give."
+    NOT_A_HEAD = "An answer does not fit a single softmax head."
     DISAGREES = "Fresh queries disagree with the best single head."
-    NOT_HEADS = "An answer was given that no sum of softmax heads can give."
     UNRESOLVED = (
         "The heads could not be told apart: their boundaries coincide, a head acts too weakly, or"
         " more act than were looked for."
     )
     INCONSISTENT = "The target answered the same question differently when asked again."
+    NO_CLASS = "The first answers exclude every class that is learned here."
+    NOT_SUGGESTED = "The first answers suggest no class that is learned here."
+    OUT_OF_PLAN = (
+        "The questions that the plan of this class allows were asked, and did not suffice."
+    )
     CONTRADICTED = (
         "The model agrees with fresh queries, but not with answers that were given before."
     )
@@ -178,11 +183,13 @@ class Recovery(Generic[M]):
         degrees_of_freedom: numbers the answers determine, for the class that was found.
         rank: rank of W, where measured.
         fresh: agreement on fresh queries, where asked.
-        counterexample: a sequence that refutes the model, or None.
+        counterexample: of a refuted class the witness, of a model that is not verified a sequence
+            on which it differs, or None.
         certificate: the theorem this run instantiates, with measured sides.
         bars: error bars by tensor name.
         detail: a sentence on this run in particular, added to the status.
         jumps: the steps that told several heads apart, where there were any.
+        recognised: what the first questions told, where they were asked.
     """
 
     model: M | None
@@ -194,16 +201,18 @@ class Recovery(Generic[M]):
     degrees_of_freedom: int | None = None
     rank: int | None = None
     fresh: Fresh | None = None
-    counterexample: Counterexample | None = None
+    counterexample: Counterexample | Witness | None = None
     certificate: Certificate | None = None
     bars: Mapping[str, Array] = field(default_factory=dict[str, Array])
     detail: str = ""
     jumps: Jumps | None = None
+    recognised: Recognition | None = None
 
     @property
     def sentence(self) -> str:
-        """Status and verdict in words."""
-        parts = (self.status.value, self.detail, self.verdict.value)
+        """What was recognised, status and verdict in words."""
+        seen = "" if self.recognised is None else self.recognised.sentence
+        parts = (seen, self.status.value, self.detail, self.verdict.value)
         return " ".join(part for part in parts if part)
 
     def unwrap(self) -> M:

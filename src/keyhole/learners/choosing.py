@@ -1,39 +1,58 @@
-"""Which learner for which oracle."""
+"""Which learner for which oracle: recognise, learn, examine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import EPS, Rng, as_generator
+from keyhole._arrays import Rng, as_generator
 from keyhole.claims import Verdict
-from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
-from keyhole.learners.base import Learner, Recovery, Status
-from keyhole.learners.recognising.first_questions import is_curved, suggest_learners
-from keyhole.learners.registry import LEARNERS, NO_HINTS, Hints, list_imperfections, make_learner
-from keyhole.learners.verifying.ending import leave_open
+from keyhole.errors import BadAnswer, InvalidInput
+from keyhole.learners.base import Learner, Plan, Recovery, Status
+from keyhole.learners.findings import Recognition, Witness
+from keyhole.learners.recognising.formats import describe_seen
+from keyhole.learners.recognising.known import Recognised
+from keyhole.learners.recognising.recognition import recognise
+from keyhole.learners.recognising.table import CLASSES
+from keyhole.learners.recognising.witnesses import find_witness, find_witness_among
+from keyhole.learners.registry import (
+    LEARNERS,
+    NO_HINTS,
+    Hints,
+    find_entry,
+    list_imperfections,
+    make_learner,
+)
+from keyhole.learners.verifying.ending import (
+    SPENT,
+    Account,
+    Ending,
+    conclude,
+    end_refuted,
+    refute,
+    reopen,
+)
 from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.learners.verifying.saved_model import as_oracle
-from keyhole.oracles import Budgeted, Counted, Declared, Imperfection, Oracle, read_imperfection
+from keyhole.oracles import Budgeted, Counted, Imperfection, Ledger, Oracle, read_imperfection
+from keyhole.oracles.base import walk_wrapped
 
-T = TypeVar("T")
-_NOT_LOOKED = "The budget ended before other classes could be tried."
-
-
-def _choose_name(hints: Hints, stated: Imperfection) -> str:
-    if hints.tokens is not None:
-        return "restricted"
-    if stated.levels is not None:
-        return "labels"
-    if stated.absolute or stated.token_bound is not None:
-        return "noisy"
-    if hints.grid is not None:
-        return "grid"
-    return "low-rank" if stated.format == "f64" else "balanced"
+_ROOM = 2000
+_TIMES = 24
+_NEAR = 1e-3  # a relative gap that a further, faint head may explain
+# A model that is right but for its digits, and answers that tell too little, deny no class.
+_SAY_NOTHING = (
+    Status.INCONSISTENT,
+    Status.HIDDEN,
+    Status.IMPRECISE,
+    Status.ROUGH,
+    Status.VEILED,
+    Status.EMPTY_GUARANTEE,
+    Status.UNCHECKED,
+)
 
 
 def choose_learner(
@@ -65,6 +84,19 @@ def choose_learner(
     return make_learner(name, hints)
 
 
+def _choose_name(hints: Hints, stated: Imperfection) -> str:
+    """The learner for what is known of a target without a question."""
+    if hints.tokens is not None:
+        return "restricted"
+    if stated.levels is not None:
+        return "labels"
+    if stated.absolute or stated.token_bound is not None:
+        return "noisy"
+    if hints.grid is not None:
+        return "grid"
+    return "low-rank" if stated.format == "f64" else "balanced"
+
+
 def learn(
     oracle: Oracle | Callable[[Any], Any],
     *,
@@ -78,8 +110,8 @@ def learn(
     Args:
         oracle: a black box, or a callable with a `width` attribute.
         rng: source of every random choice, or a number that seeds one.
-        learner: a learner or its name; `auto` tries one head first, and goes on when answers
-            scatter or refute it.
+        learner: a learner or its name; `auto` recognises the target first, and tries the learners
+            that its answers suggest.
         hints: what is known of the target beforehand.
         budget: never ask more sequences than this, verification included.
 
@@ -91,114 +123,192 @@ def learn(
     target = Remembered(target if budget is None else Budgeted(target, budget))
     stated = read_imperfection(target)
     chosen = choose_learner(learner, hints, stated) if isinstance(learner, str) else learner
-    first = target.check(chosen.run(target, rng=rng), rng=rng)
     # Tokens of a vocabulary and labels show too little to tell other classes apart.
-    if learner != "auto" or hints.tokens is not None or stated.levels is not None:
-        return first
-    plain = not stated.absolute and stated.token_bound is None
-    # Answers that scatter are noisy, whatever was declared; how much is for the learner to find.
-    if plain and first.status is Status.INCONSISTENT:
-        target = Remembered(Declared(target.inner, Imperfection(noise=float("nan"))))
-        noisy = make_learner("noisy", hints).run(target, rng=rng)
-        first = replace(noisy, ledger=noisy.ledger.after(first.ledger, "before"))
-        plain = False
-    if plain:
-        # Several heads whose answers are rounded look like one whose arithmetic is too coarse.
-        coarse = first.status is Status.IMPRECISE and stated.format != "f64"
-        beyond = first.verdict is Verdict.CLASS_REFUTED or first.status is Status.CONTRADICTED
-        return _try_further_classes(target, first, rng) if beyond or coarse else first
-    return _learn_beyond_heads(target, first, rng)
+    if learner == "auto" and hints.tokens is None and stated.levels is None:
+        return _recognise_and_learn(target, hints, rng)
+    found = target.check(run_within_plan(chosen, target, rng=rng), rng=rng)
+    return _look_for_witness(target, chosen, found, hints, rng)
 
 
-def _learn_beyond_heads(
-    target: Remembered, first: Recovery[Any], rng: np.random.Generator
-) -> Recovery[Any]:
-    """Other classes where tokens are bounded or answers carry errors, once no head fits.
-
-    Single tokens tell: heads answer them with an affine map, a network does not.
-    """
-    stated = read_imperfection(target)
-    doubtful = first.verdict in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED)
-    # A budget that left no room to verify one head leaves none for another class.
-    if not doubtful or first.status is Status.UNCHECKED:
-        return first
-    bent, first = _look(is_curved, target, first, rng)
-    if bent is None:
-        return first
-    if bent:
-        exact = not stated.absolute and stated.roundoff <= EPS
-        network = "network-in-ball" if exact else "noisy-network"
-        return _try_further_classes(target, first, rng, (network,))
-    # No learner of several heads bears absolute errors.
-    heads = first.verdict is Verdict.CLASS_REFUTED and not stated.absolute
-    return _try_further_classes(target, first, rng, ("heads-in-ball",)) if heads else first
-
-
-def _look(
-    recognise: Callable[..., T], target: Oracle, first: Recovery[Any], rng: np.random.Generator
-) -> tuple[T | None, Recovery[Any]]:
-    """What a few queries tell, None where the budget ends; and `first` with these counted."""
-    looking = Counted(target)
-    told = None
-    with suppress(BudgetSpent), looking.phase("recognise"):
-        told = recognise(looking, rng=rng)
-    detail = first.detail if told is not None else f"{first.detail} {_NOT_LOOKED}".strip()
-    ledger = first.ledger.after(looking.ledger, "recognise")
-    return told, replace(first, ledger=ledger, detail=detail)
-
-
-def _try_further_classes(
-    target: Remembered,
-    first: Recovery[Any],
+def _look_for_witness(
+    target: Oracle,
+    learner: Learner,
+    found: Recovery[Any],
+    hints: Hints,
     rng: np.random.Generator,
-    candidates: tuple[str, ...] | None = None,
 ) -> Recovery[Any]:
-    """Other classes, one after the other; the most informed verdict where none fits.
+    """The recovery; CLASS_REFUTED where it failed and answers show that it had to."""
+    entry = find_entry(learner)
+    silent = found.verdict is not Verdict.UNVERIFIED or found.status in _SAY_NOTHING
+    if entry is None or silent or read_imperfection(target).levels is not None:
+        return found
+    asking = Counted(target)
+    if hints.tokens is None:
+        witness = find_witness(asking, entry.finds, rng=rng)
+    else:
+        witness = find_witness_among(asking, hints.tokens, rng=rng)
+    found = replace(found, ledger=found.ledger.plus(asking.ledger))
+    return found if witness is None else refute(found, witness)
 
-    Those that a few queries suggest, unless they are given. What was asked before counts as the
-    phase `before`.
+
+def run_within_plan(
+    learner: Learner,
+    oracle: Oracle,
+    *,
+    rng: np.random.Generator,
+    bound: Callable[[Plan], int] = lambda plan: plan.at_most,
+) -> Recovery[Any]:
+    """What a learner makes of a target, with no more questions than its plan allows.
+
+    Args:
+        learner: what is run.
+        oracle: what it asks.
+        rng: source of its random choices.
+        bound: how many questions a plan allows.
     """
-    if candidates is None:
-        candidates, first = _look(suggest_learners, target, first, rng)
-        if candidates is None:
-            return first
-    spent = first.ledger
-    tried = dict[str, Recovery[Any] | None]()
-    for name in candidates:
-        asked = Counted(target)
-        try:
-            found = target.check(make_learner(name).run(asked, rng=rng), rng=rng)
-        # A target may be undefined where another class has to be asked (tokens far away).
-        except BadAnswer:
-            spent = asked.ledger.after(spent, "before")
-            tried[name] = None
-            continue
-        spent = found.ledger.after(spent, "before")
-        tried[name] = found
-        if found.verdict not in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED):
-            return replace(found, ledger=spent)
-    return replace(_choose_most_informed(first, tried), ledger=spent)
+    cap = Budgeted(oracle, bound(learner.plan(oracle.width, outputs=oracle.outputs or 1)))
+    found = learner.run(cap, rng=rng)
+    ended = found.verdict is Verdict.BUDGET_SPENT or found.status is Status.UNCHECKED
+    if ended and cap.spent >= cap.budget and not _is_budget_spent(oracle):
+        return reopen(found, Status.OUT_OF_PLAN, f"They were {cap.budget:,}.")
+    return found
 
 
-def _choose_most_informed(
-    first: Recovery[Any], tried: Mapping[str, Recovery[Any] | None]
+def bound_trial(plan: Plan) -> int:
+    """The most that `auto` gives a learner, which a named one may exceed.
+
+    Targets of no class of ours would be searched for thousands of units.
+    """
+    return min(plan.at_most, _ROOM + _TIMES * plan.queries)
+
+
+def _is_budget_spent(oracle: Oracle) -> bool:
+    guards = (part for part in walk_wrapped(oracle) if isinstance(part, Budgeted))
+    return any(guard.spent >= guard.budget for guard in guards)
+
+
+def _recognise_and_learn(
+    target: Remembered, hints: Hints, rng: np.random.Generator
 ) -> Recovery[Any]:
-    """Of what classes ended with, the nearest not excluded; the first refusal where all are."""
-    ends = {"one head": first, **tried}
-    left = {name: end for name, end in ends.items() if end and end.verdict is Verdict.UNVERIFIED}
-    nearest = min(left, key=lambda name: _measure_distance(left[name]), default="one head")
-    best = left.get(nearest, first)
-    others = [f"{name}: {_say_end(end)}" for name, end in ends.items() if name != nearest]
-    detail = f"{best.detail} No other class was found to fit ({' '.join(others)})".strip()
-    best = replace(best, detail=detail)
-    # A class that could not be asked is not excluded.
-    return leave_open(best) if None in tried.values() else best
+    """Learners that the first answers suggest, one after the other, until one succeeds."""
+    asking, trying = rng.spawn(2)
+    seen = recognise(target, rng=asking)
+    stated = read_imperfection(target)
+    search = _Search(target.declare(describe_seen(seen)), seen, stated, hints)
+    for name in seen.suggested:
+        if search.is_worth_trying():
+            search.run_learner(name, trying)
+    return search.conclude()
 
 
-def _measure_distance(recovery: Recovery[Any]) -> float:
+@dataclass(slots=True)
+class _Search:
+    """Classes tried so far, after a recognition.
+
+    Args:
+        target: with what was seen of its answers declared.
+        seen: the recognition.
+        stated: what was declared before.
+        hints: what is known of the target beforehand.
+    """
+
+    target: Remembered
+    seen: Recognition
+    stated: Imperfection
+    hints: Hints
+    ends: dict[str, Recovery[Any]] = field(default_factory=dict[str, Recovery[Any]], init=False)
+    refused: dict[str, Ledger] = field(default_factory=dict[str, Ledger], init=False)
+    error: BadAnswer | None = field(default=None, init=False)
+
+    def is_worth_trying(self) -> bool:
+        """Whether another learner may succeed after those before it did not."""
+        if _is_budget_spent(self.target) or any(map(_is_decided, self.ends.values())):
+            return False
+        # Where copies and odds act as in one head to the last digits, further heads are faint.
+        if self.seen.label == "one head" and self.ends:
+            return min(map(_measure_distance, self.ends.values())) <= _NEAR
+        return True
+
+    def run_learner(self, name: str, rng: np.random.Generator) -> None:
+        """Keep what a learner makes of the target, or that the target has no answer for it."""
+        oracle = Counted(Recognised(self.target, self.seen))
+        learner = make_learner(name, self.hints)
+        try:
+            found = run_within_plan(learner, oracle, rng=rng, bound=bound_trial)
+        # A target may be undefined where another class has to be asked (tokens far away).
+        except BadAnswer as error:
+            self.refused[name], self.error = oracle.ledger, error
+        else:
+            self.ends[name] = self.target.check(found, rng=rng)
+
+    def conclude(self) -> Recovery[Any]:
+        """The most informed verdict of all that were reached."""
+        if not self.ends and self.error is not None:
+            raise self.error
+        name = min(self.ends, key=lambda name: _rank_end(self.ends[name]), default=None)
+        if name is None:
+            return self._conclude_untried()
+        best = self.ends[name]
+        others = [
+            f"{other}: {end.status.value}" for other, end in self.ends.items() if other != name
+        ]
+        others += [f"{other}: The target does not bear its questions." for other in self.refused]
+        parts = [best.detail, self._describe_seen()]
+        if not _is_decided(best):
+            parts += [f"It was tried as {name}.", *others, self.seen.advice]
+            # What a learner of steady answers says of scattered ones is no reason.
+            if self.seen.label == "non-deterministic":
+                best = reopen(best, Status.INCONSISTENT, "")
+        detail = " ".join(part for part in parts if part)
+        return replace(best, detail=detail, ledger=self._add_costs(name), recognised=self.seen)
+
+    def _conclude_untried(self) -> Recovery[Any]:
+        """The end where no learner was suggested."""
+        counted = Counted(self.target, self._add_costs(None))
+        account: Account[Any] = Account(
+            model=None, reason=self.seen.sentence, determined="Nothing was determined."
+        )
+        return replace(conclude(counted, self._end_untried(), account), recognised=self.seen)
+
+    def _end_untried(self) -> Ending:
+        if self.seen.label == "not finished" and _is_budget_spent(self.target):
+            return SPENT
+        if CLASSES.keys() <= self.seen.excluded.keys():
+            witness = _choose_witness(self.seen.excluded)
+            return end_refuted(Status.NO_CLASS, witness, self.seen.advice)
+        return Ending(status=Status.NOT_SUGGESTED, detail=self.seen.advice)
+
+    def _describe_seen(self) -> str:
+        """What was seen of answers that nobody had declared."""
+        form = self.seen.format
+        if form == "f64" or not self.stated.perfect:
+            return ""
+        return f"Answers were seen to be {form} numbers, which was not declared."
+
+    def _add_costs(self, name: str | None) -> Ledger:
+        """What all questions cost; those of learners but the named one as the phase `before`."""
+        spent = self.seen.ledger
+        failed = {other: end.ledger for other, end in self.ends.items() if other != name}
+        for ledger in (*failed.values(), *self.refused.values()):
+            spent = spent.plus(Ledger({"before": ledger.total()}))
+        return spent if name is None else spent.plus(self.ends[name].ledger)
+
+
+def _is_decided(end: Recovery[Any]) -> bool:
+    """Whether a learner succeeded, as far as anyone can."""
+    return end.verdict.verified or end.verdict is Verdict.NOT_IDENTIFIABLE
+
+
+def _rank_end(end: Recovery[Any]) -> tuple[bool, float]:
+    """Decided ends first, then the nearest model."""
+    return not _is_decided(end), _measure_distance(end)
+
+
+def _measure_distance(end: Recovery[Any]) -> float:
     """How far fresh answers are from a model, relatively; infinite where there is none."""
-    return np.inf if recovery.fresh is None else recovery.fresh.relative
+    return np.inf if end.fresh is None else end.fresh.relative
 
 
-def _say_end(recovery: Recovery[Any] | None) -> str:
-    return "The target does not bear its questions." if recovery is None else recovery.status.value
+def _choose_witness(excluded: Mapping[str, Witness]) -> Witness:
+    """The witness that excludes most classes."""
+    return max(excluded.values(), key=list(excluded.values()).count)

@@ -57,12 +57,14 @@ class Entry:
 
     Args:
         place: its module below `keyhole.learners`, and its class.
+        finds: the class of models that it learns, as `recognising.table.CLASSES` names it.
         bears: imperfections of answers or tokens that it allows for.
         takes: hints that it is made from, in the order of its options.
         needs: those of them that must be given.
     """
 
     place: str
+    finds: str
     bears: tuple[str, ...] = (ROUNDING,)
     takes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -90,30 +92,39 @@ def _require_hint(value: object, hint: str, learner: str) -> None:
 
 
 LEARNERS: Mapping[str, Entry] = {
-    "exact": Entry("one_head.exact:Exact"),
-    "low-rank": Entry("one_head.low_rank:LowRank", takes=("rank",)),
-    "nystrom": Entry("one_head.nystrom:Nystrom", takes=("rank",), needs=("rank",)),
-    "nuclear-norm": Entry("one_head.nuclear:NuclearNorm", takes=("rank",), needs=("rank",)),
-    "grid": Entry("one_head.grid:Grid", takes=("grid",), needs=("grid",)),
+    "exact": Entry("one_head.exact:Exact", "head"),
+    "low-rank": Entry("one_head.low_rank:LowRank", "head", takes=("rank",)),
+    "nystrom": Entry("one_head.nystrom:Nystrom", "head", takes=("rank",), needs=("rank",)),
+    "nuclear-norm": Entry("one_head.nuclear:NuclearNorm", "head", takes=("rank",), needs=("rank",)),
+    "grid": Entry("one_head.grid:Grid", "head", takes=("grid",), needs=("grid",)),
     "restricted": Entry(
-        "vocabulary.learner:Restricted", (ROUNDING, BALL), takes=("tokens",), needs=("tokens",)
+        "vocabulary.learner:Restricted",
+        "head",
+        (ROUNDING, BALL),
+        takes=("tokens",),
+        needs=("tokens",),
     ),
-    "noisy": Entry("noise.learner:UnderNoise", _NOISE, takes=("rank", "repeats")),
-    "balanced": Entry("casts.learner:Balanced"),
-    "labels": Entry("labels.learner:Labels", (*_NOISE, LABELS), takes=("bits",)),
-    "several-heads": Entry("several_heads.learner:SeveralHeads"),
-    "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", (ROUNDING, BALL)),
-    "layer": Entry("layer.learner:WholeLayer"),
-    "orthogonal": Entry("published.orthogonal:Orthogonal", takes=("bases",), needs=("bases",)),
-    "repetition": Entry("published.repetition:Repetition", takes=("heads",), needs=("heads",)),
-    "network": Entry("networks.learner:Network", bears=()),
-    "network-in-ball": Entry("network_in_ball.learner:NetworkInBall", (BALL,)),
-    "noisy-network": Entry("network_under_noise.learner:NetworkUnderNoise", _NOISE),
-    "smooth-network": Entry("smooth_network.learner:SmoothNetwork"),
-    "one-layer": Entry("one_layer.learner:OneLayerTransformer"),
-    "antisymmetric": Entry("one_layer.antisymmetric:Antisymmetric"),
+    "noisy": Entry("noise.learner:UnderNoise", "head", _NOISE, takes=("rank", "repeats")),
+    "balanced": Entry("casts.learner:Balanced", "head"),
+    "labels": Entry("labels.learner:Labels", "head", (*_NOISE, LABELS), takes=("bits",)),
+    "several-heads": Entry("several_heads.learner:SeveralHeads", "multihead"),
+    "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", "multihead", (ROUNDING, BALL)),
+    "layer": Entry("layer.learner:WholeLayer", "layer"),
+    "orthogonal": Entry(
+        "published.orthogonal:Orthogonal", "multihead", takes=("bases",), needs=("bases",)
+    ),
+    "repetition": Entry(
+        "published.repetition:Repetition", "multihead", takes=("heads",), needs=("heads",)
+    ),
+    "network": Entry("networks.learner:Network", "relu", bears=()),
+    "network-in-ball": Entry("network_in_ball.learner:NetworkInBall", "relu", (BALL,)),
+    "noisy-network": Entry("network_under_noise.learner:NetworkUnderNoise", "relu", _NOISE),
+    "smooth-network": Entry("smooth_network.learner:SmoothNetwork", "smooth"),
+    "one-layer": Entry("one_layer.learner:OneLayerTransformer", "onelayer"),
+    "antisymmetric": Entry("one_layer.antisymmetric:Antisymmetric", "onelayer"),
     "tolerant": Entry(
         "tolerance.learner:Tolerant",
+        "head",
         _NOISE,
         takes=("norm_bound", "margin"),
         needs=("norm_bound", "margin"),
@@ -124,6 +135,17 @@ LEARNERS: Mapping[str, Entry] = {
 def make_learner(name: str, hints: Hints = NO_HINTS) -> Learner:
     """The learner of that name, with what the hints say."""
     return LEARNERS[name].make(name, hints)
+
+
+def find_entry(learner: Learner) -> Entry | None:
+    """The line of a learner's class, None where it is none of these."""
+    kind = type(learner)
+    places = (entry for entry in LEARNERS.values() if _is_place(entry.place, kind))
+    return next(places, None)
+
+
+def _is_place(place: str, kind: type) -> bool:
+    return f"keyhole.learners.{place}" == f"{kind.__module__}:{kind.__qualname__}"
 
 
 def list_imperfections(stated: Imperfection) -> set[str]:

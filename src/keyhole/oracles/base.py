@@ -48,6 +48,15 @@ class Entry:
     calls: int = 0
     seconds: float = 0.0
 
+    def plus(self, other: Entry) -> Entry:
+        """Both costs."""
+        return Entry(
+            self.sequences + other.sequences,
+            self.tokens + other.tokens,
+            self.calls + other.calls,
+            self.seconds + other.seconds,
+        )
+
 
 @dataclass(slots=True)
 class Ledger:
@@ -68,9 +77,12 @@ class Ledger:
             sum(e.seconds for e in entries),
         )
 
-    def after(self, earlier: Ledger, name: str) -> Ledger:
-        """The same with the whole cost of an earlier attempt as a phase of its own, first."""
-        return Ledger({name: earlier.total(), **self.phases})
+    def plus(self, later: Ledger) -> Ledger:
+        """Costs of both, phase by phase."""
+        phases = dict(self.phases)
+        for name, entry in later.phases.items():
+            phases[name] = phases.get(name, Entry()).plus(entry)
+        return Ledger(phases)
 
 
 def check_answers(answers: Any, *, batch: int, outputs: int | None) -> Answers:
@@ -180,13 +192,13 @@ class Imperfection:
 def read_imperfection(oracle: Any) -> Imperfection:
     """What an oracle and all oracles it wraps declare, combined."""
     stated = Imperfection()
-    for part in _walk_wrapped(oracle):
+    for part in walk_wrapped(oracle):
         own = getattr(part, "imperfection", None)
         stated = stated.combined(own) if isinstance(own, Imperfection) else stated
     return stated
 
 
-def _walk_wrapped(oracle: Any) -> Generator[Any]:
+def walk_wrapped(oracle: Any) -> Generator[Any]:
     """An oracle and those it wraps, from the outside in."""
     # An oracle that wraps itself must not hold us for ever.
     for _ in range(64):
@@ -240,5 +252,5 @@ def count_asked_again(oracle: Any) -> int:
 
 
 def _find_meters(oracle: Any) -> Meters | None:
-    found = (getattr(part, "meters", None) for part in _walk_wrapped(oracle))
+    found = (getattr(part, "meters", None) for part in walk_wrapped(oracle))
     return next((meters for meters in found if isinstance(meters, Meters)), None)

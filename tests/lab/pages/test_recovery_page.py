@@ -89,8 +89,28 @@ def test_the_stacked_bar_is_as_long_as_its_phases_and_the_limit_stands_where_it_
     assert all(0 <= start <= start + width <= 560 for start, width in (*bars, (line, 0)))
 
 
-def test_a_refuted_class_shows_its_counterexample_and_claims_no_recovery(learned):
+def test_a_refuted_class_shows_its_witness_and_claims_no_recovery(learned):
     run = learned("refuted")
+    case, text = run.record["counterexample"], run.walk.text
+    assert f"{len(case['questions'])} answers break the rule {case['rule']} by" in text
+    assert "keyhole verify TARGET --witness" in text
+    for question in case["questions"]:
+        assert f"length {len(question)}" in text
+    assert "nearest single head, refuted" in text
+    assert "recovered W" not in text
+    assert "queries recover" not in text
+    assert len([a for a in run.walk.all("path") if a["class"] == "bad"]) == 5
+
+
+def test_what_was_recognised_stands_on_the_page(learned):
+    run = learned("exact")
+    assert run.record["sentence"].startswith(run.record["recognised"]["sentence"])
+    assert run.record["recognised"]["sentence"] in run.walk.text
+    assert "one head; answers are f64 numbers" in run.walk.text
+
+
+def test_a_model_that_answers_deny_shows_the_sequence_and_claims_no_recovery(learned):
+    run = learned("denied")
     case, text = run.record["counterexample"], run.walk.text
     assert f"On a sequence of length {len(case['tokens'])} target and model differ by" in text
     cells = re.search(r"output 0</th>" + r'<td class="number">([^<]+)</td>' * 3, run.page)
@@ -99,10 +119,8 @@ def test_a_refuted_class_shows_its_counterexample_and_claims_no_recovery(learned
     assert predicted == pytest.approx(case["predicted"][0], rel=1e-2)
     assert gap == pytest.approx(case["gap"], rel=5e-2)
     assert "record.json" in text
-    assert "nearest single head, refuted" in text
     assert "recovered W" not in text
     assert "queries recover" not in text
-    assert len([a for a in run.walk.all("path") if a["class"] == "bad"]) == 5
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind][-1] != "EXACT"])
@@ -111,7 +129,7 @@ def test_only_a_verified_run_speaks_of_a_recovered_matrix(learned, kind):
 
 
 def test_answers_that_differ_late_are_printed_far_enough_to_tell_them_apart(learned):
-    run = learned("refuted")
+    run = learned("denied")
     record = run.record
     record["counterexample"] |= {"answer": [0.25], "predicted": [0.2500000001], "gap": 1e-10}
     page = recovery_page.draw_recovery_page(typed(record), run.directory)
@@ -124,7 +142,7 @@ def test_answers_that_differ_late_are_printed_far_enough_to_tell_them_apart(lear
     "answers", [([1e308], [-1e308]), ([None], [1.0]), ([2.0], [2.0]), ([0.0] * 9, [1.0] * 9)]
 )
 def test_a_counterexample_of_any_size_has_a_page(learned, answers):
-    run = learned("refuted")
+    run = learned("denied")
     record = run.record
     record["counterexample"] |= {"answer": answers[0], "predicted": answers[1], "gap": None}
     with np.errstate(over="ignore"):

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from keyhole.lab.jobs import BuildJob, LearnJob, ReportJob, TwinsJob, VerifyJob
 from keyhole.lab.running import run_job
@@ -12,9 +13,13 @@ from keyhole.lab.runs.other_records import Landing
 from keyhole.lab.runs.record_parts import (
     CertificateRecord,
     CounterexampleRecord,
+    ExclusionRecord,
+    FindingRecord,
     FreshError,
     Queries,
+    RecognitionRecord,
     Seconds,
+    WitnessRecord,
 )
 from keyhole.lab.runs.recovery_records import LearnRecord, TwinRecord
 from keyhole.lab.runs.rows import (
@@ -58,10 +63,50 @@ def test_a_recovery_is_told_in_full():
         "limit": "14 queries for 27 degrees of freedom; 1,000 were asked, verification apart",
         "fresh error": "1.2e-15 of the token values, over 1,024 fresh sequences",
         "error bar": "3e-7 of W, relative",
-        "refuted by": "a sequence of length 2, in record.json; gap 0.5",
+        "differs on": "a sequence of length 2, in record.json; gap 0.5",
         "certificate": "BSHK26/4.1 HOLDS",
         "time": "1.5 s, of which 250 ms in the target",
     }
+
+
+WITNESS = WitnessRecord(
+    rule="order",
+    questions=[[[0.0], [1.0]], [[1.0], [0.0]]],
+    answers=[[0.5], [1.0]],
+    gap=0.5,
+    allowed=1e-12,
+)
+RECOGNISED = RecognitionRecord(
+    label="positions",
+    sentence="There are positions.",
+    findings=[FindingRecord(name="order", sentence="Order acts.", gap=0.5, allowed=1e-12)],
+    excluded=[ExclusionRecord(classes=["head", "relu"], witness=WITNESS)],
+    suggested=[],
+    format="f64",
+    not_examined=["far tokens", "long sequences"],
+)
+
+
+def test_what_was_recognised_is_told_with_its_gaps_and_witnesses():
+    refused = LearnRecord(
+        verdict="CLASS_REFUTED",
+        queries=Queries(total=41),
+        recognised=RECOGNISED,
+        counterexample=CounterexampleRecord(**structs.asdict(WITNESS)),
+    )
+    assert list(list_recovery_rows(refused))[1:] == [
+        ("recognised", "positions; answers are f64 numbers"),
+        ("found", "Order acts. By 0.5; rounding explains 1e-12."),
+        ("excluded", "head, relu, by the rule order"),
+        ("suggested", "no learner"),
+        ("not examined", "far tokens; long sequences"),
+        ("queries", "41"),
+        (
+            "refuted by",
+            "2 answers that break the rule order, in record.json; gap 0.5, of which rounding"
+            " explains 1e-12",
+        ),
+    ]
 
 
 def test_what_a_record_leaves_open_is_left_out():

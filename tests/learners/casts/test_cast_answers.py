@@ -163,34 +163,35 @@ def test_a_read_out_of_zero_is_not_identifiable(rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CAST)
-def test_two_heads_are_refuted_however_weak_the_second(name):
+def test_two_heads_are_refused_however_weak_the_second(name):
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
         one, two = MultiHead.random(WIDTHS[seed % 5], heads=2, rng=rng).heads
         share = 10.0 ** rng.uniform(-6, 0)
         oracle = Cast(Local(lambda X, a=one, b=two, s=share: a(X) + s * b(X), one.width), name)
         recovery = Balanced().run(oracle, rng=rng)
-        assert recovery.verdict is Verdict.CLASS_REFUTED, (seed, share)
+        assert recovery.verdict is Verdict.UNVERIFIED, (seed, share)
         case = recovery.counterexample
         np.testing.assert_array_equal(oracle.ask(case.tokens[None])[0], case.answer)
 
 
-def test_two_heads_are_refuted(rng):
+def test_two_heads_are_refused(rng):
     heads = MultiHead.random(4, heads=2, rng=rng)
     recovery = Balanced().run(Cast(Local(heads), "bf16"), rng=rng)
-    assert recovery.verdict is Verdict.CLASS_REFUTED
+    assert recovery.verdict is Verdict.UNVERIFIED
     assert recovery.counterexample is not None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CAST)
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6])
-def test_ripples_are_refuted_however_small(size, name):
+def test_ripples_are_refused_however_small(size, name):
     for seed in range(7):
         rng = np.random.default_rng(seed)
         head = Head.random(WIDTHS[seed % 5], rng=rng)
         oracle = Cast(Local(lambda X, f=head: f(X) + size * np.sin(7 * f(X)), head.width), name)
-        assert Balanced().run(oracle, rng=rng).verdict is Verdict.CLASS_REFUTED, seed
+        recovery = Balanced().run(oracle, rng=rng)
+        assert (recovery.verdict, recovery.status) == (Verdict.UNVERIFIED, Status.DISAGREES), seed
 
 
 @pytest.mark.parametrize("name", CAST)

@@ -107,7 +107,7 @@ def test_what_is_no_such_network_is_never_verified(make, rng):
     oracle = Bounded(Local(make(rng), 5), 3.0)
     learner = NetworkInBall(most=64)
     recovery = learner.run(oracle, rng=rng)
-    assert recovery.verdict in (Verdict.CLASS_REFUTED, Verdict.UNVERIFIED)
+    assert recovery.verdict is Verdict.UNVERIFIED
     assert recovery.ledger.total().sequences <= learner.plan(5).at_most
 
 

@@ -16,6 +16,7 @@ from keyhole import (
     Rounded,
     Verdict,
 )
+from keyhole.learners.choosing import learn
 from keyhole.oracles import Declared, Imperfection
 
 pytestmark = pytest.mark.theorem("keyhole/grown-network")
@@ -71,8 +72,8 @@ def test_a_lie_about_the_noise_is_not_verified(rng):
     assert recovery.verdict is Verdict.UNVERIFIED
 
 
-def test_a_head_is_refuted_by_longer_sequences(rng):
-    recovery = NetworkUnderNoise().run(
-        Bounded(Noisy(Local(Head.random(4, rng=rng)), 1e-4), 3.0), rng=rng
-    )
+def test_a_head_is_refuted_by_earlier_tokens(rng):
+    target = Bounded(Noisy(Local(Head.random(4, rng=rng)), 1e-4), 3.0)
+    recovery = learn(target, rng=rng, learner=NetworkUnderNoise())
     assert recovery.verdict is Verdict.CLASS_REFUTED
+    assert recovery.counterexample.rule == "earlier tokens"

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole import Factored, Head, Local, LowRank, Outcome, Verdict
+from keyhole import Factored, Head, Local, LowRank, Outcome, Status, Verdict
 from support.measures import asked, gap
+
+FIRST = 40  # questions by which `auto` recognises a head
 
 pytestmark = pytest.mark.theorem("BSHK26/5.1")
 
@@ -23,7 +25,7 @@ def test_an_unknown_rank_is_found_near_the_counting_limit():
         assert recovery.verdict is Verdict.EXACT
         assert recovery.rank == r
         assert recovery.degrees_of_freedom == d + r * (2 * d - r)
-        assert asked(recovery) <= 1.02 * recovery.degrees_of_freedom + 30
+        assert asked(recovery) <= 1.02 * recovery.degrees_of_freedom + 30 + FIRST
         errors.append(gap(recovery.model.W, truth.W))
     assert np.median(errors) <= 1e-13
     assert max(errors) <= 1e-11
@@ -39,9 +41,9 @@ def test_a_given_rank_costs_exactly_its_parameters(width, rank, rng):
     assert gap(recovery.unwrap().W, truth.W) <= 1e-9
 
 
-def test_a_rank_given_too_small_is_refuted_not_believed(rng):
+def test_a_rank_given_too_small_is_refused_not_believed(rng):
     recovery = LowRank(2).run(Local(Head.random(10, rank=4, rng=rng)), rng=rng)
-    assert recovery.verdict is Verdict.CLASS_REFUTED
+    assert (recovery.verdict, recovery.status) == (Verdict.UNVERIFIED, Status.DISAGREES)
 
 
 @pytest.mark.parametrize("inside", [0, 1, 4, 8])
@@ -111,7 +113,7 @@ def test_vector_outputs_give_several_logits_per_query():
         truth = Head.random(64, outputs=16, rng=rng)
         recovery = keyhole.learn(truth, rng=rng)
         assert recovery.verdict is Verdict.EXACT
-        assert asked(recovery) <= 64 + 64 * 64 // 16 + 10
+        assert asked(recovery) <= 64 + 64 * 64 // 16 + 10 + FIRST
         assert gap(recovery.model.W, truth.W) <= 1e-11
 
 
@@ -145,4 +147,4 @@ def test_a_bias_inside_the_column_space_counts_its_rank(rng):
     recovery = keyhole.learn(truth, rng=rng)
     assert recovery.rank == 3
     assert recovery.degrees_of_freedom == 20 + 3 * 37 + 3
-    assert asked(recovery) <= recovery.degrees_of_freedom + 60
+    assert asked(recovery) <= recovery.degrees_of_freedom + 60 + FIRST

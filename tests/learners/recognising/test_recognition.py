@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from keyhole.errors import BadAnswer
+from keyhole.learners.recognising.decisions import KINDS, LABELS, LEARNERS_BY_KIND
 from keyhole.learners.recognising.formats import see_format
 from keyhole.learners.recognising.recognition import recognise
-from keyhole.learners.recognising.table import CLASSES, FINDINGS, KINDS, LABELS, LEARNERS_BY_KIND
+from keyhole.learners.recognising.table import CLASSES, FINDINGS
 from keyhole.learners.registry import LEARNERS
 from keyhole.learners.verifying.rules import RULES, replay_witness
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet

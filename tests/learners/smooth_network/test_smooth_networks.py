@@ -9,7 +9,6 @@ from safetensors.numpy import save_file
 from keyhole import (
     AbsAffine,
     Budgeted,
-    Counted,
     InvalidInput,
     Local,
     Outcome,
@@ -21,8 +20,9 @@ from keyhole import (
     load,
     save,
 )
-from keyhole.learners.recognising.first_questions import suggest_learners
+from keyhole.learners.recognising.recognition import recognise
 from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS
+from keyhole.learners.verifying.rules import replay_witness
 from keyhole.models.last_token.activations import ACTIVATIONS
 from keyhole.models.registry import name_kind
 from support import measures
@@ -240,7 +240,7 @@ OTHERS = [
 ]
 
 
-# earlier tokens act, or answers bend everywhere however far away: no such network does that
+# earlier tokens act, or answers grow as a square: no such network does that
 REFUTED = [mean_of_tokens, square]
 
 
@@ -250,18 +250,30 @@ def test_other_targets_are_refused_and_never_called_exact(make):
         rng = np.random.default_rng(seed)
         target = make(rng)
         recovery = SmoothNetwork(most=64).run(Local(target, 5), rng=rng)
-        expected = Verdict.CLASS_REFUTED if make in REFUTED else Verdict.UNVERIFIED
-        assert recovery.verdict is expected, recovery.sentence
+        assert recovery.verdict is Verdict.UNVERIFIED, recovery.sentence
         case = recovery.counterexample
         assert np.allclose(target(case.tokens[None])[0], case.answer, rtol=1e-12)
         assert case.gap > 0
 
 
+@pytest.mark.parametrize("make", OTHERS)
+def test_only_what_no_such_network_answers_is_refuted(make):
+    rng = np.random.default_rng(0)
+    target = Local(make(rng), 5)
+    recovery = learn(target, rng=rng, learner=SmoothNetwork(most=64))
+    expected = Verdict.CLASS_REFUTED if make in REFUTED else Verdict.UNVERIFIED
+    assert recovery.verdict is expected, recovery.sentence
+    if make in REFUTED:
+        assert replay_witness(target, recovery.counterexample).holds
+
+
 def test_a_sequence_that_refutes_networks_is_answered_otherwise_than_its_last_token():
     rng = np.random.default_rng(0)
-    target = mean_of_tokens(rng)
-    case = SmoothNetwork(most=64).run(Local(target, 5), rng=rng).counterexample
-    assert np.allclose(target(case.tokens[None, -1:])[0], case.predicted, rtol=1e-12)
+    target = Local(mean_of_tokens(rng), 5)
+    witness = learn(target, rng=rng, learner=SmoothNetwork(most=64)).counterexample
+    assert witness.rule == "earlier tokens"
+    whole, last = witness.questions
+    np.testing.assert_array_equal(whole[-1:], last)
 
 
 def test_a_budget_is_kept_at_every_size():
@@ -297,11 +309,15 @@ def test_an_affine_map_has_no_units():
 )
 @pytest.mark.parametrize(("d", "k", "m"), [(4, 6, 1), (32, 256, 1), (16, 64, 16)])
 def test_a_few_queries_tell_smooth_units_from_those_that_bend(d, k, m, activation, first):
+    hits = 0
     for seed in range(5):
         net, rng = hidden_network(d, k, m, activation, seed)
-        oracle = Counted(Local(net))
-        assert suggest_learners(oracle, rng=rng)[0] == first
-        assert oracle.ledger.total().sequences <= 100
+        seen = recognise(Local(net), rng=rng)
+        assert first in seen.suggested
+        assert seen.ledger.total().sequences <= 50
+        hits += seen.suggested[0] == first
+    # At a token where curvature happens to vanish smooth units look straight.
+    assert hits >= 4
 
 
 @BOTH

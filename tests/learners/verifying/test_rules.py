@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from keyhole.errors import InvalidInput
+from keyhole.learners.findings import Witness
 from keyhole.learners.verifying.error_bar import (
     Coarseness,
     describe_coarseness,
     find_last_digits,
     measure_error_bar,
 )
-from keyhole.learners.verifying.rules import RULES, Witness, hold_rule, replay_witness
+from keyhole.learners.verifying.rules import RULES, hold_rule, replay_witness
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Declared, Imperfection, Local, Rounded
 
@@ -179,7 +180,7 @@ def test_a_replay_forgives_what_is_declared():
 
 def test_a_witness_names_a_rule_and_has_as_many_answers_as_questions():
     with pytest.raises(InvalidInput, match="a rule is one of odd, additive"):
-        Witness("oddness", (), (), 1.0, 0.0)
+        replay_witness(Local(HEADS), Witness("oddness", (x[None],), (A[0],), 1.0, 0.0))
     with pytest.raises(InvalidInput, match="1 questions and 0 answers"):
         Witness("odd", (x[None],), (), 1.0, 0.0)
 

@@ -28,6 +28,7 @@ from keyhole.lab.pages.parts.portraits import draw_portrait
 from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs import summaries
+from keyhole.lab.runs.record_parts import CounterexampleRecord
 from keyhole.lab.runs.recovery_records import DemoRecord, RecoveryRecord
 from keyhole.lab.runs.rows import count_fewest_queries, describe_basis, list_recovery_rows
 
@@ -40,6 +41,8 @@ _UNSEEN = (
 )
 
 _PHASES = {
+    "recognise": "first questions: what kind of target it is",
+    "before": "learners that were tried before",
     "read": "single tokens: the read-out V, constants and biases",
     "scale": "token lengths at which attention can be read",
     "measure": "pairs of tokens: the entries of W",
@@ -95,10 +98,12 @@ def _draw_verdict(data: RecoveryRecord) -> Markup:
 
 
 def _show_counterexample(data: RecoveryRecord) -> Markup:
-    """The refuting sequence: both answers, with enough digits to tell them apart."""
+    """What speaks against the model: both answers, with enough digits to tell them apart."""
     case = data.counterexample
     if case is None:
         return Markup()
+    if case.rule is not None:
+        return _show_witness(case)
     answer, predicted = (
         np.ravel(np.asarray(part, dtype=np.float64)) for part in (case.answer, case.predicted)
     )
@@ -117,6 +122,24 @@ def _show_counterexample(data: RecoveryRecord) -> Markup:
         f"On a sequence of length {len(case.tokens)} target and model differ by"
         f" {format_number(case.gap)}"
     )
+    return format_section(title, answers, element("p", where))
+
+
+def _show_witness(case: CounterexampleRecord) -> Markup:
+    """The rule that is broken, and the answers that break it."""
+    rows = [
+        (f"length {len(question)}", ", ".join(map(format_number, answer[:_OUTPUTS])))
+        for question, answer in zip(case.questions, case.answers, strict=False)
+    ]
+    title = (
+        f"{len(rows)} answers break the rule {case.rule} by {format_number(case.gap)}; rounding"
+        f" explains {format_number(case.allowed)}"
+    )
+    where = (
+        "The sequences are counterexample.questions in record.json; keyhole verify TARGET --witness"
+        " asks them again."
+    )
+    answers = format_table(rows, ("question", "the target answers"))
     return format_section(title, answers, element("p", where))
 
 

@@ -43,13 +43,78 @@ class FreshError(Part, frozen=True, kw_only=True):
     sequences: int
 
 
-class CounterexampleRecord(Part, frozen=True, kw_only=True):
-    """A sequence on which target and model differ, and both answers."""
+class WitnessRecord(Part, frozen=True, kw_only=True):
+    """A few answers that no member of a class gives.
 
-    tokens: list[Numbers]
-    answer: Numbers
-    predicted: Numbers
+    Args:
+        rule: what every member of the class keeps, by name.
+        questions: sequences, in the order of the rule.
+        answers: what the target said to each.
+        gap: by how much they break the rule.
+        allowed: what rounding explains.
+    """
+
+    rule: str
+    questions: list[list[Numbers]]
+    answers: list[Numbers]
     gap: Number
+    allowed: Number
+
+
+class CounterexampleRecord(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """What speaks against a model or a class.
+
+    Of a refuted class it is a witness (`rule`, `questions`, `answers`, `gap`, `allowed`), of a
+    model that is not verified a sequence on which it differs (`tokens`, `answer`, `predicted`,
+    `gap`).
+    """
+
+    gap: Number
+    rule: str | None = None
+    questions: list[list[Numbers]] = []
+    answers: list[Numbers] = []
+    allowed: Number = None
+    tokens: list[Numbers] = []
+    answer: Numbers = []
+    predicted: Numbers = []
+
+
+class FindingRecord(Part, frozen=True, kw_only=True):
+    """What the first answers show, and by how much beyond what rounding explains."""
+
+    name: str
+    sentence: str
+    gap: Number
+    allowed: Number
+
+
+class ExclusionRecord(Part, frozen=True, kw_only=True):
+    """Classes that cannot answer so, and the witness that shows it."""
+
+    classes: list[str]
+    witness: WitnessRecord
+
+
+class RecognitionRecord(Part, frozen=True, kw_only=True):
+    """What the first questions told of a target.
+
+    Args:
+        label: what it looks like.
+        sentence: the same in words.
+        findings: what led there.
+        excluded: classes that cannot answer so.
+        suggested: learners worth trying, the likeliest first.
+        format: the number format of answers, as seen.
+        not_examined: what could not be asked.
+    """
+
+    label: str
+    sentence: str
+    findings: list[FindingRecord]
+    excluded: list[ExclusionRecord]
+    suggested: list[str]
+    format: str
+    not_examined: list[str]
 
 
 class JumpsRecord(Part, frozen=True, kw_only=True):

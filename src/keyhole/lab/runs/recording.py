@@ -5,19 +5,25 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from keyhole.claims import Certificate, Check
 from keyhole.lab.runs.record_parts import (
     CertificateRecord,
     CheckRecord,
     CounterexampleRecord,
+    ExclusionRecord,
+    FindingRecord,
     FreshError,
     JumpsRecord,
     Queries,
+    RecognitionRecord,
+    WitnessRecord,
 )
 from keyhole.lab.runs.records import take_fields
 from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.learners.base import Counterexample, Fresh, Jumps, Recovery
+from keyhole.learners.findings import Recognition, Witness
 from keyhole.models import Head, Model, MultiHead, OneLayer
 from keyhole.models.registry import name_kind
 from keyhole.oracles import Ledger
@@ -42,6 +48,7 @@ def record_recovery(recovery: Recovery[Any], kind: type[T], *, lost: int = 0) ->
         reason=recovery.reason,
         determined=recovery.determined,
         counterexample=record_counterexample(recovery.counterexample),
+        recognised=record_recognition(recovery.recognised),
         width=None if model is None else model.width,
         outputs=None if model is None else model.outputs,
         heads=count_heads(model),
@@ -68,10 +75,44 @@ def record_fresh_error(fresh: Fresh | None) -> FreshError | None:
     return None if fresh is None else take_fields(fresh, FreshError)
 
 
-def record_counterexample(case: Counterexample | None) -> CounterexampleRecord | None:
-    """A refuting sequence with the target's answer and the model's."""
+def record_witness(witness: Witness) -> WitnessRecord:
+    """A witness as data."""
+    return WitnessRecord(
+        rule=witness.rule,
+        questions=[question.tolist() for question in witness.questions],
+        answers=[answer.tolist() for answer in witness.answers],
+        gap=witness.gap,
+        allowed=witness.allowed,
+    )
+
+
+def record_recognition(seen: Recognition | None) -> RecognitionRecord | None:
+    """What was recognised as data; classes that one witness excludes stand beside it."""
+    if seen is None:
+        return None
+    groups: dict[int, list[str]] = {}
+    for name, witness in seen.excluded.items():
+        groups.setdefault(id(witness), []).append(name)
+    return RecognitionRecord(
+        label=seen.label,
+        sentence=seen.sentence,
+        findings=[take_fields(finding, FindingRecord) for finding in seen.findings],
+        excluded=[
+            ExclusionRecord(classes=names, witness=record_witness(seen.excluded[names[0]]))
+            for names in groups.values()
+        ],
+        suggested=list(seen.suggested),
+        format=seen.format,
+        not_examined=list(seen.not_examined),
+    )
+
+
+def record_counterexample(case: Counterexample | Witness | None) -> CounterexampleRecord | None:
+    """A witness, or a sequence with the target's answer and the model's."""
     if case is None:
         return None
+    if isinstance(case, Witness):
+        return CounterexampleRecord(**structs.asdict(record_witness(case)))
     return CounterexampleRecord(
         tokens=case.tokens.tolist(),
         answer=np.ravel(case.answer).tolist(),

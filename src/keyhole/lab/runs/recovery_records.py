@@ -13,6 +13,7 @@ from keyhole.lab.runs.record_parts import (
     Number,
     Part,
     Queries,
+    RecognitionRecord,
     Seconds,
 )
 from keyhole.lab.runs.records import Envelope, RunRecord
@@ -27,7 +28,8 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
         model_class: the class of model that was decided on; `class` in JSON.
         reason: why this class.
         determined: what the answers do and do not determine.
-        counterexample: a sequence that refutes the model.
+        counterexample: the witness against a class, or a sequence on which the model differs.
+        recognised: what the first questions told.
         width: of a token.
         outputs: numbers per answer.
         heads: how many.
@@ -53,6 +55,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
     reason: str | None = None
     determined: str | None = None
     counterexample: CounterexampleRecord | None = None
+    recognised: RecognitionRecord | None = None
     width: int | None = None
     outputs: int | None = None
     heads: int | None = None

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from keyhole.claims import Basis
 from keyhole.drawing.html import format_number, format_seconds
 from keyhole.lab.runs.other_records import Landing
-from keyhole.lab.runs.record_parts import CertificateRecord, FreshError, RoundTrip, Seconds
+from keyhole.lab.runs.record_parts import (
+    CertificateRecord,
+    CounterexampleRecord,
+    FreshError,
+    RecognitionRecord,
+    RoundTrip,
+    Seconds,
+)
 from keyhole.lab.runs.recovery_records import (
     AuditRecord,
     PolicyRecord,
@@ -37,6 +44,7 @@ def list_recovery_rows(record: RecoveryRecord) -> Rows:
     yield "verdict", record.verdict
     if record.status:
         yield "status", record.status
+    yield from _list_recognition_rows(record.recognised)
     yield from _list_class_rows(record)
     if record.determined:
         yield "determined", record.determined
@@ -53,16 +61,40 @@ def list_recovery_rows(record: RecoveryRecord) -> Rows:
     yield from list_fresh_error_rows(record.fresh_error)
     if record.error_bar is not None:
         yield "error bar", f"{format_number(record.error_bar)} of W, relative"
-    if (case := record.counterexample) is not None:
+    yield from _list_counterexample_rows(record.counterexample)
+    yield from list_certificate_rows(record.certificate)
+    yield from list_time_rows(record.seconds)
+
+
+def _list_recognition_rows(seen: RecognitionRecord | None) -> Rows:
+    """What the first questions told: findings with their gaps, what they exclude and suggest."""
+    if seen is None:
+        return
+    yield "recognised", f"{seen.label}; answers are {seen.format} numbers"
+    for one in seen.findings:
+        said = f"{format_number(one.gap)}; rounding explains {format_number(one.allowed)}"
+        yield "found", f"{one.sentence} By {said}."
+    for group in seen.excluded:
+        yield "excluded", f"{', '.join(group.classes)}, by the rule {group.witness.rule}"
+    yield "suggested", ", ".join(seen.suggested) or "no learner"
+    yield "not examined", "; ".join(seen.not_examined)
+
+
+def _list_counterexample_rows(case: CounterexampleRecord | None) -> Rows:
+    """The witness against a class, or the sequence on which a model differs."""
+    if case is None:
+        return
+    gap = f"in record.json; gap {format_number(case.gap)}"
+    if case.rule is None:
+        yield "differs on", f"a sequence of length {len(case.tokens)}, {gap}"
+    else:
         yield (
             "refuted by",
             (
-                f"a sequence of length {len(case.tokens)}, in record.json; gap"
-                f" {format_number(case.gap)}"
+                f"{len(case.questions)} answers that break the rule {case.rule}, {gap}, of which"
+                f" rounding explains {format_number(case.allowed)}"
             ),
         )
-    yield from list_certificate_rows(record.certificate)
-    yield from list_time_rows(record.seconds)
 
 
 def _list_class_rows(record: RecoveryRecord) -> Rows:

@@ -33,7 +33,10 @@ from keyhole.lab.runs.task_records import BoundRecord, BuildRecord, TrainRecord
 _GOOD = ("EXACT", "WITHIN_TOLERANCE", "HOLDS", "ENOUGH")
 LINES = 8  # rows between the sentence and where the page is
 # A summary has few lines: these rows are for the terminal and the page of the run itself.
-_RECOVERY = ("status", "determined", "error bar")
+_RECOVERY = (
+    *("status", "determined", "error bar"),
+    *("recognised", "found", "excluded", "suggested", "not examined"),
+)
 
 
 def describe_question(record: Envelope) -> str:

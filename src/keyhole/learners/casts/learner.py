@@ -48,7 +48,7 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import Examination
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Head
-from keyhole.oracles import Counted, Entry, Ledger, Oracle
+from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
 THEOREM = "keyhole/null-balance"
@@ -209,7 +209,7 @@ class _CastSession:
             Account(
                 model=head,
                 reason=linear if self.rank is not None else "One head was tried first.",
-                determined=_describe_cast_head(head, self.rank, ending.verdict),
+                determined=_describe_cast_head(head, self.rank, ending.status),
                 degrees_of_freedom=freedom,
                 rank=self.rank,
                 certificate=_certify_null_balance(self, ending.verdict, seen),
@@ -218,14 +218,11 @@ class _CastSession:
         )
 
 
-def _describe_cast_head(head: Head | None, rank: int | None, verdict: Verdict) -> str:
+def _describe_cast_head(head: Head | None, rank: int | None, status: Status) -> str:
     if head is None:
         return "Nothing was determined."
-    if verdict is Verdict.CLASS_REFUTED:
-        return (
-            "No single head has these answers; the model is the nearest one found, and nothing of"
-            " it is determined."
-        )
+    if status in (Status.DISAGREES, Status.NOT_A_HEAD):
+        return "The model is the nearest one found; nothing of it is certain."
     if rank is None:
         return "V is determined as far as it was read; W only as far as all its forms were."
     return (
@@ -312,23 +309,8 @@ def _recover_one_shot(
         detail += f" Fresh answers are off by {off:.1e} of the token values, which is too much."
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
     # What errors of such a size explain is no witness against the class.
-    elif recovery.verdict is Verdict.CLASS_REFUTED and blunt:
-        detail += " Answers so coarse do not refute the class."
+    elif recovery.status in (Status.DISAGREES, Status.NOT_A_HEAD) and blunt:
+        detail += " Answers so coarse do not speak against a head."
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
-    ledger = _add_ledgers(session.oracle.ledger, recovery.ledger)
+    ledger = session.oracle.ledger.plus(recovery.ledger)
     return replace(recovery, ledger=ledger, detail=detail)
-
-
-def _add_ledgers(first: Ledger, second: Ledger) -> Ledger:
-    """Costs of both, phase by phase."""
-    merged = Ledger()
-    for ledger in (first, second):
-        for name, cost in ledger.phases.items():
-            so_far = merged[name]
-            merged.phases[name] = Entry(
-                so_far.sequences + cost.sequences,
-                so_far.tokens + cost.tokens,
-                so_far.calls + cost.calls,
-                so_far.seconds + cost.seconds,
-            )
-    return merged

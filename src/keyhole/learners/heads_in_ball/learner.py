@@ -110,7 +110,7 @@ class BallSession(SeveralHeadsSession):
                 ):
                     return self._conclude_examined()
                 self.failed += 1
-            return self._conclude_refused(ball.c, ball.B, checking)
+            return self._conclude_refused()
         except BudgetSpent:
             return self._end_spent()
 

@@ -244,8 +244,8 @@ def _describe_label_head(head: Head | None, verdict: Verdict) -> str:
             "Every sequence asked has the same label, as with V = 0; W is not determined: any"
             " values fit."
         )
-    if verdict is Verdict.CLASS_REFUTED:
-        return "No head without biases has these labels; the model is the nearest one found."
+    if verdict is Verdict.UNVERIFIED:
+        return "The model is the nearest one found; nothing of it is certain."
     if not verdict.verified:
         return "What was measured so far; W is zero where it was not."
     return (

@@ -51,11 +51,9 @@ from keyhole.learners.verifying.ending import (
     Ending,
     conclude,
     end_scattered,
-    soften,
 )
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.learners.verifying.sums_of_heads import CANCEL, describe_sum, judge_sum, refuse_affine
-from keyhole.learners.verifying.witnesses import find_uneven_attention
 from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import read_imperfection
@@ -260,14 +258,7 @@ class _LayerSession:
         leeway = 1.0 if self.scores is None else min(10.0, 1.0 / self.scores.spaces.condition)
         probe = None if self.readout is None else self.readout.probe
         ending = judge_sum(self.oracle, model, probe=probe, rng=rng, leeway=leeway)
-        return self._conclude(model, self._hold(ending, rng))
-
-    def _hold(self, ending: Ending, rng: np.random.Generator) -> Ending:
-        """The ending; heads were searched for: only what no attention answers refutes the class."""
-        if ending.verdict is not Verdict.CLASS_REFUTED:
-            return ending
-        case = find_uneven_attention(self.oracle, self.roundoff, rng=rng)
-        return soften(ending) if case is None else replace(ending, counterexample=case)
+        return self._conclude(model, ending)
 
     def _conclude(self, model: MultiHead | None, ending: Ending) -> Recovery[MultiHead]:
         """The recovery, however it came to its end."""

@@ -11,7 +11,6 @@ $0.05/2^i$ at most, which adds up to 5 %.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -35,7 +34,6 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import EXACT, Examination
-from keyhole.learners.verifying.witnesses import refute_by_earlier_tokens
 from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
@@ -279,11 +277,8 @@ class _BallRun:
         return True
 
     def _refuse(self, seen: _BallAnswers, why: Status) -> Ending:
-        """Refuse where lone tokens bend everywhere or earlier ones act; lost chords prove none."""
-        doubt = Doubt(why, seen.worst, describe_gap(seen.worst), refutes=why is Status.SMOOTH)
-        return resolve_doubt(
-            self.oracle, doubt, weigh=partial(refute_by_earlier_tokens, self.oracle)
-        )
+        """Refuse, unless the target turns out to answer the same question differently."""
+        return resolve_doubt(self.oracle, Doubt(why, seen.worst, describe_gap(seen.worst)))
 
     def _conclude(self, ending: Ending, seen: _BallAnswers | None = None) -> Recovery[AbsAffine]:
         model = self.model

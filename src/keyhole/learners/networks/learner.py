@@ -33,7 +33,6 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import Examination
-from keyhole.learners.verifying.witnesses import refute_by_earlier_tokens
 from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
@@ -147,17 +146,8 @@ class _NetworkRun:
     def _refuse(self, learned: Learned, seen: Examination) -> Ending:
         if learned.model is not None and seen.fresh.relative <= NETWORK.near:
             return Ending(status=Status.ROUGH)
-        doubt = Doubt(
-            explain_missing_network(learned),
-            seen.worst,
-            describe_gap(seen.worst),
-            refutes=learned.impossible,
-        )
-        return resolve_doubt(
-            self.oracle,
-            doubt,
-            weigh=partial(refute_by_earlier_tokens, self.oracle, status=Status.NO_NETWORK),
-        )
+        why = explain_missing_network(learned)
+        return resolve_doubt(self.oracle, Doubt(why, seen.worst, describe_gap(seen.worst)))
 
     def examine(self, model: AbsAffine, tolerance: float, rng: np.random.Generator) -> Examination:
         """Ask fresh sequences; errors are relative to how answers vary at their radius."""

@@ -22,7 +22,6 @@ from keyhole.learners.networks.jacobians import Found, assemble_hyperplanes, sur
 from keyhole.learners.networks.kinks import (
     Ask,
     Bends,
-    Crowded,
     Line,
     Noise,
     Smooth,
@@ -66,7 +65,6 @@ class Learned:
         roundoff: relative rounding of answers that was met.
         spent: whether the budget ran out on the way.
         smooth: whether a line bent everywhere.
-        counted: whether more kinks were told apart on a line than hidden units are allowed for.
     """
 
     model: AbsAffine | None
@@ -76,12 +74,6 @@ class Learned:
     roundoff: float
     spent: bool = False
     smooth: bool = False
-    counted: bool = False
-
-    @property
-    def impossible(self) -> bool:
-        """Whether a line showed what no network of so many units does."""
-        return self.smooth or self.counted
 
 
 def measure_typical_distance(model: AbsAffine) -> float:
@@ -329,13 +321,7 @@ def _learn_at_scale(state: _Learning, rounds: int, fine: float) -> Learned:
             with pin_one_thread(), np.errstate(all="ignore"):
                 _improve_model(state, turn, best.gap)
         except (Unresolved, np.linalg.LinAlgError) as unresolved:
-            # Later lines show the model's own kinks too, and count nothing.
-            first = state.anchor is None
-            told = {
-                "smooth": isinstance(unresolved, Smooth),
-                "counted": first and isinstance(unresolved, Crowded),
-            }
-            best = replace(best, crowded=True, **told)
+            best = replace(best, crowded=True, smooth=isinstance(unresolved, Smooth))
             if turn > 0 or best.smooth:
                 return best
             # A unit that barely acts, say, beside a kink: another line may meet it elsewhere.

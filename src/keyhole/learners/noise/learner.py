@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Stack, pin_one_thread
-from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, bound_queries
@@ -143,7 +142,7 @@ def _judge(
         reservation=_find_reservation(session, rows),
         words=describe_accuracy(session, head, bars),
     )
-    if ending.verdict is Verdict.CLASS_REFUTED and not session.full:
+    if ending.status is Status.DISAGREES and not session.full:
         return _measure_all_biases(
             session, conclude_noisy(session, ending, bars), drawing, checking
         )

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from keyhole._arrays import Array
-from keyhole.claims import Verdict
 from keyhole.identify import head_freedom
-from keyhole.learners.base import Recovery
+from keyhole.learners.base import Recovery, Status
 from keyhole.learners.noise.noisy_readout import (
     Errors,
     NoisyReading,
@@ -104,7 +103,7 @@ def conclude_noisy(
         Account(
             model=session.head,
             reason=_explain_noisy_head(session),
-            determined=_describe_known_weights(session, ending.verdict),
+            determined=_describe_known_weights(session, ending.status),
             degrees_of_freedom=_count_noisy_freedom(session, rank),
             rank=rank,
             certificate=claimed,
@@ -166,16 +165,13 @@ def describe_accuracy(session: NoisySession, head: Head, bars: dict[str, Array])
     return f"Answers carry {_describe_errors(session)}, with {_describe_tokens(session)}; {known}."
 
 
-def _describe_known_weights(session: NoisySession, verdict: Verdict) -> str:
+def _describe_known_weights(session: NoisySession, status: Status) -> str:
     if session.reading is None:
         return "No answer depends on the tokens beyond its errors; nothing is determined of W."
     if session.reading.readout.blind:
         return "V is zero beyond the errors; any W fits."
-    if verdict is Verdict.CLASS_REFUTED:
-        return (
-            "No single head has these answers; the model is the nearest one found, and nothing of"
-            " it is determined."
-        )
+    if status is Status.DISAGREES:
+        return "The model is the nearest one found; nothing of it is certain."
     if session.fit is None or session.fit.rank is None:
         return (
             "V is determined within its error bars; W only along the directions measured, zero"

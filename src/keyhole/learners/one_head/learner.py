@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector
-from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, bound_queries
@@ -225,14 +224,14 @@ def _refuse_head(
 
 
 def _conclude_head(session: HeadSession, head: Head | None, ending: Ending) -> Recovery[Head]:
-    refuted = ending.verdict is Verdict.CLASS_REFUTED
+    disagrees = ending.status in (Status.DISAGREES, Status.NOT_A_HEAD)
     return conclude(
         session.oracle,
         ending,
         Account(
             model=head,
             reason=_explain_why_head(session),
-            determined=_describe_determined_head(session, head, refuted),
+            determined=_describe_determined_head(session, head, disagrees),
             degrees_of_freedom=_count_head_freedom(session),
             rank=session.rank,
             bars=_estimate_head_bars(session, ending.fresh) if session.rank is not None else {},
@@ -277,7 +276,7 @@ def _explain_why_head(session: HeadSession) -> str:
     return "; ".join(parts) + "."
 
 
-def _describe_determined_head(session: HeadSession, head: Head | None, refuted: bool) -> str:
+def _describe_determined_head(session: HeadSession, head: Head | None, disagrees: bool) -> str:
     readout = session.readout
     if readout is None or head is None:
         return "Nothing was determined."
@@ -287,11 +286,8 @@ def _describe_determined_head(session: HeadSession, head: Head | None, refuted: 
             f"The answers are {known} for every sequence; V = 0 is determined, W and h are not: any"
             " values fit."
         )
-    if refuted:
-        return (
-            "No single head has these answers; the model is the nearest one found, and nothing of"
-            " it is determined."
-        )
+    if disagrees:
+        return "The model is the nearest one found; nothing of it is certain."
     if session.rank is None:
         columns = session.columns.known if session.columns is not None else 0
         return (

@@ -97,13 +97,10 @@ def _describe_determined_layer(session: OneLayerSession, verdict: Verdict) -> st
             "The network is determined, and that only the last token meets it; W and h are not: any"
             " values fit."
         )
-    if verdict is Verdict.CLASS_REFUTED:
-        return (
-            "No one-layer Transformer that was found has these answers; nothing of the model is"
-            " determined."
-        )
     if session.found is None:
         return "The network a lone token meets is determined; W is not, and zero in the model."
+    if verdict is Verdict.UNVERIFIED:
+        return "The model is the nearest one found; nothing of it is certain."
     parts = {"h": session.found.h, "the mixing M": session.found.M}
     names = ", ".join(["W", *(name for name, part in parts.items() if part is not None)])
     return (

@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 
 from keyhole._arrays import Sequences
-from keyhole.claims import Certificate, Check, Verdict
+from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import one_layer_freedom
 from keyhole.learners.base import Counterexample, Plan, Recovery, Status
@@ -37,7 +37,6 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES, draw_fresh_sequences
-from keyhole.learners.verifying.witnesses import find_uneven_attention
 from keyhole.models import AbsAffine, OneLayer
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
@@ -45,9 +44,6 @@ from keyhole.oracles.base import read_imperfection
 _CLOSE = 1e-6  # relative error of a network up to which attention is looked for behind it
 _ATTEMPTS = 2  # at the network: one line in a hundred is an unlucky one
 _MIXED = 8  # times that a mixing may be measured
-_UNEVEN = (
-    "Copies of tokens, or their order, change answers, which no attention without positions does."
-)
 BENDING = 16  # fresh pairs at the lengths at which the network bends
 
 
@@ -107,14 +103,9 @@ class OneLayerTransformer:
 def end_without_network(
     session: OneLayerSession, status: Status, rng: np.random.Generator
 ) -> Recovery[OneLayer]:
-    """End where lone tokens were not explained, refusing only what no attention answers."""
+    """End where lone tokens were not explained, with what fresh sequences say of the network."""
     if status is Status.BUDGET_SPENT:
         return conclude_layer(session, SPENT)
-    case = find_uneven_attention(session.oracle, session.roundoff, rng=rng)
-    if case is not None:
-        ending = resolve_doubt(session.oracle, Doubt(Status.NOT_ONE_LAYER, case, _UNEVEN))
-        if ending.verdict is Verdict.CLASS_REFUTED:
-            return conclude_layer(session, ending)
     if session.G is None:
         return conclude_layer(session, Ending(status=status))
     seen = examine_one_layer(session, rng)
@@ -233,10 +224,7 @@ def _doubt_layer(session: OneLayerSession, seen: Examination, status: Status) ->
     one_column = found is not None and found.rank < found.joint == 1
     if _is_rounding_gap(session.G, seen.worst) or near or one_column:
         return Doubt(Status.IMPRECISE)
-    longer = seen.worst is not None and len(seen.worst.tokens) > 1
-    # Behind a network that explains lone tokens attention is read, not searched for: a longer
-    # sequence refutes it then.
-    return Doubt(status, seen.worst, refutes=status is Status.NOT_ONE_LAYER and longer)
+    return Doubt(status, seen.worst)
 
 
 def _is_rounding_gap(G: AbsAffine | None, case: Counterexample | None) -> bool:

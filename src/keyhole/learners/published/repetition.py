@@ -27,7 +27,7 @@ from keyhole._arrays import (
     find_power_of_two,
     pin_one_thread,
 )
-from keyhole.claims import Certificate, Check, Verdict
+from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.one_head.probes import Saturated
@@ -210,7 +210,7 @@ class _RepetitionRun:
             f"Rational interpolation amplified rounding up to {self.amplified:.0e} times."
             f" {ending.detail}".strip()
         )
-        if ending.verdict is Verdict.CLASS_REFUTED and self.amplified > _TRUSTED:
+        if ending.status is Status.HEADS_DISAGREE and self.amplified > _TRUSTED:
             return Ending(status=Status.IMPRECISE, fresh=ending.fresh, detail=detail)
         return replace(ending, detail=detail)
 
@@ -251,8 +251,9 @@ def _find_token_lengths(
     def logits(product: float) -> Vector:
         sx, sy = lengths(product)
         pairs = np.stack([sx * x + sy * y, sy * y], axis=1)
-        share = (oracle.ask(pairs) - readout.base(sy * y))[:, 0] / (sx * x @ readout.V[:, 0])
+        rise = (oracle.ask(pairs) - readout.base(sy * y))[:, 0]
         with np.errstate(divide="ignore", invalid="ignore"):
+            share = rise / (sx * x @ readout.V[:, 0])
             t = np.log(share / (1.0 - share))
         return np.where(np.isfinite(t), t, np.inf)
 

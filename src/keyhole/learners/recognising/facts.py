@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from keyhole.learners.findings import Witness
 from keyhole.learners.recognising.identities import Evidence
 from keyhole.learners.recognising.scale import Scale
 from keyhole.learners.recognising.table import FINDINGS
-from keyhole.learners.verifying.rules import Witness
 
 _GROWTH = 10.0**2.6  # of an answer to a token that grows a hundredfold
 _TURNS_EVENLY = 0.5
@@ -69,9 +69,9 @@ def list_witnesses(
             continue
         # A network that was not asked far out may bend where only pairs reach.
         spared = {"onelayer"} if row.pairs and not far_asked else set[str]()
-        for excludes in row.excludes:
-            if excludes not in spared and excludes not in excluded:
-                excluded[excludes] = evidence.make_witness(identity)
+        further = [one for one in row.excludes if one not in spared and one not in excluded]
+        if further:
+            excluded |= dict.fromkeys(further, evidence.make_witness(identity))
     return excluded
 
 

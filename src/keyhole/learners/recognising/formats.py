@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from keyhole._arrays import FORMATS, Array
+from keyhole.learners.findings import Recognition
 from keyhole.oracles import Imperfection
 
 # Fewer different numbers than this may share a format by chance.
@@ -46,6 +47,13 @@ def describe_format(name: str) -> Imperfection:
     if name.startswith("decimals"):
         return Imperfection.decimals(int(name.split()[1]))
     return Imperfection(levels=2) if name == "labels" else Imperfection.cast(name)
+
+
+def describe_seen(seen: Recognition) -> Imperfection:
+    """What answers were seen to lack: digits, or sameness, of which the size is not known."""
+    if seen.label == "non-deterministic":
+        return Imperfection(noise=float("nan"))
+    return describe_format(seen.format)
 
 
 def _are_all_in_format(numbers: Array, name: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Matrix, Vector
+from keyhole.learners.findings import Witness
 from keyhole.learners.recognising.design import AGAIN, BALL, WIDE, name_lone, name_rung
 from keyhole.learners.recognising.first_answers import FirstAnswers
 from keyhole.learners.recognising.formats import describe_format, is_at_end, see_format
@@ -18,7 +19,7 @@ from keyhole.learners.verifying.error_bar import (
     describe_coarseness,
     measure_error_bar,
 )
-from keyhole.learners.verifying.rules import Measured, Witness, hold_rule
+from keyhole.learners.verifying.rules import Measured, hold_rule
 from keyhole.oracles import read_imperfection
 
 _RUNGS = sorted({*WIDE.rungs, *BALL.rungs})

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector
+from keyhole._arrays import EPS, Matrix
 from keyhole.errors import BudgetSpent
+from keyhole.learners.findings import Finding, Recognition, Witness
+from keyhole.learners.recognising.decisions import (
+    ADVICE,
+    KINDS,
+    LEARNERS_BY_KIND,
+    find_label,
+)
 from keyhole.learners.recognising.design import (
     Tokens,
     design_bends,
@@ -36,60 +43,12 @@ from keyhole.learners.recognising.scale import (
     choose_scale,
     measure_saturation,
 )
-from keyhole.learners.recognising.table import FINDINGS, KINDS, LEARNERS_BY_KIND, find_label
-from keyhole.learners.verifying.rules import Witness
-from keyhole.oracles import Counted, Ledger, Oracle, read_imperfection
+from keyhole.learners.recognising.table import FINDINGS
+from keyhole.oracles import Counted, Oracle, read_imperfection
 
 _MOST_RESCALES = 3
 # Findings whose witness is asked again before it is used, the first that was found.
 _ASKED_AGAIN = ("order", "length", "counted once", "antisymmetry fails", "copies fail", "odds fail")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What the answers show: a name, its sentence, and by how much beyond what is allowed."""
-
-    name: str
-    sentence: str
-    gap: float
-    allowed: float
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Recognition:
-    """What the first questions tell of a target.
-
-    Args:
-        label: what the target looks like.
-        sentence: the same for a person.
-        findings: what led there.
-        excluded: classes that cannot answer so, each with a witness.
-        suggested: names of learners worth trying, the likeliest first.
-        format: the format of answers, as seen.
-        not_examined: what could not be asked, in words.
-        scale: by how much tokens of pairs were scaled.
-        residual: whether the last token is added to the answer; None where that was not seen.
-        bias: whether scores have a bias; None where that was not seen.
-        constant: the answer to the zero token, which heads add to every answer.
-        questions: everything that was asked, by name.
-        answers: what was answered to it.
-        ledger: what it cost.
-    """
-
-    label: str
-    sentence: str
-    findings: tuple[Finding, ...]
-    excluded: Mapping[str, Witness]
-    suggested: tuple[str, ...]
-    format: str
-    not_examined: tuple[str, ...]
-    scale: float
-    residual: bool | None
-    bias: bool | None
-    constant: Vector | None
-    questions: Mapping[str, Matrix]
-    answers: Mapping[str, Vector]
-    ledger: Ledger
 
 
 @dataclass(slots=True)
@@ -265,6 +224,7 @@ def _conclude(run: _Run) -> Recognition:
     return Recognition(
         label=row.label,
         sentence=row.sentence,
+        advice=ADVICE[row.label],
         findings=tuple(_describe_finding(evidence, name, found[name]) for name in found),
         excluded=excluded,
         suggested=_name_learners(row.suggests, excluded, evidence, run.first.oracle),
@@ -285,6 +245,7 @@ def _conclude_unseen(run: _Run) -> Recognition:
     return Recognition(
         label=row.label,
         sentence=row.sentence,
+        advice=ADVICE[row.label],
         findings=(),
         excluded={},
         suggested=(),

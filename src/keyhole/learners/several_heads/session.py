@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector
+from keyhole._arrays import EPS
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Jumps, Recovery, Status
@@ -45,7 +44,6 @@ from keyhole.learners.several_heads.pairs import (
     scale_outputs,
     start_pairs,
 )
-from keyhole.learners.several_heads.refutation import find_impossible_answer
 from keyhole.learners.several_heads.rows import RowSearch, find_rows, measure_readouts
 from keyhole.learners.several_heads.signs import build_mean_model, resolve_signs
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
@@ -56,7 +54,6 @@ from keyhole.learners.verifying.ending import (
     Doubt,
     Ending,
     conclude,
-    repeat_case,
     resolve_doubt,
     settle,
 )
@@ -114,7 +111,7 @@ class SeveralHeadsSession:
                     self._improve(pairs, measuring, checking)
                     return self._conclude_examined()
                 self.failed += 1
-            return self._conclude_refused(pairs.c, pairs.B, checking)
+            return self._conclude_refused()
         except BudgetSpent:
             return self._end_spent()
 
@@ -323,16 +320,10 @@ class SeveralHeadsSession:
         )
         return self._conclude(ending)
 
-    def _conclude_refused(
-        self, c: Vector, B: Matrix, rng: np.random.Generator
-    ) -> Recovery[MultiHead]:
-        """No attempt agreed: the class is refuted only by an answer that no sum of heads gives."""
-        with self.oracle.phase("verify"):
-            case = find_impossible_answer(self.oracle, c, B, self.roundoff, rng, bound=self.bound)
-        doubted = case if case is not None or self.seen is None else self.seen.worst
-        doubt = Doubt(Status.UNRESOLVED if case is None else Status.NOT_HEADS, case)
-        repeat = partial(repeat_case, self.oracle, doubted)
-        return self._conclude(resolve_doubt(self.oracle, doubt, repeat=repeat))
+    def _conclude_refused(self) -> Recovery[MultiHead]:
+        """No attempt agreed; a target that does not stand by its answers has no heads to find."""
+        case = None if self.seen is None else self.seen.worst
+        return self._conclude(resolve_doubt(self.oracle, Doubt(Status.UNRESOLVED, case)))
 
     def _conclude(self, ending: Ending) -> Recovery[MultiHead]:
         seen = self.seen.fresh if self.seen is not None and self.seen.fresh.sequences else None

@@ -47,7 +47,6 @@ class LearnedUnits:
         form: the network; None where no unit showed a width.
         unread: units whose width was not read, and is the median where the fit left it.
         left: relative residual near the units.
-        bends_far: whether far away a line bent everywhere.
         spent: whether the budget ran out on the way.
     """
 
@@ -55,7 +54,6 @@ class LearnedUnits:
     form: SmoothForm | None = None
     unread: int = 0
     left: float = np.inf
-    bends_far: bool = False
     spent: bool = False
 
 
@@ -105,7 +103,7 @@ def learn_smooth_units(
     if found.spent:
         raise BudgetSpent("the budget ran out far away.")
     if found.model is None or found.gap > max(_ALIKE, 1e6 * roundoff):
-        return LearnedUnits(None, bends_far=found.smooth)
+        return LearnedUnits(None)
     # So far out offsets are rounding.
     far = replace(found.model, t=np.zeros(found.model.hidden), q=np.zeros(outputs))
     stages = _Stages(ask, far, max(found.gap, roundoff), roundoff, kinds, phase, rng)

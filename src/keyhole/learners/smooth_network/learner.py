@@ -52,7 +52,6 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import Examination
-from keyhole.learners.verifying.witnesses import refute_by_earlier_tokens
 from keyhole.models import ReluNet
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
@@ -180,17 +179,8 @@ class _SmoothRun:
         large = self.units * (model.width + 1) > SEARCHED
         if (large or seen.fresh.relative <= SMOOTH_NETWORK.near) and model.activation in KINDS:
             return Ending(status=Status.ROUGH)
-        # Far away such units are straight to the last digit: answers that bend everywhere there are
-        # not theirs.
-        doubt = Doubt(
-            Status.NO_SMOOTH_NETWORK,
-            seen.worst,
-            describe_gap(seen.worst),
-            refutes=self.learned.bends_far,
-        )
-        return resolve_doubt(
-            self.oracle, doubt, weigh=partial(refute_by_earlier_tokens, self.oracle)
-        )
+        doubt = Doubt(Status.NO_SMOOTH_NETWORK, seen.worst, describe_gap(seen.worst))
+        return resolve_doubt(self.oracle, doubt)
 
     def examine(self, model: ReluNet, tolerance: float, rng: np.random.Generator) -> Examination:
         """Ask fresh sequences at every radius; errors are relative to how answers vary there."""

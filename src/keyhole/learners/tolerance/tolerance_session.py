@@ -310,11 +310,8 @@ class ToleranceSession:
     def _describe_determined(self, verdict: Verdict) -> str:
         if self.v is None:
             return "Nothing was determined."
-        if verdict is Verdict.CLASS_REFUTED:
-            return (
-                "No head within the bounds has these answers, and nothing of the model is"
-                " determined."
-            )
+        if verdict is Verdict.UNVERIFIED:
+            return "The model is the nearest one found; nothing of it is certain."
         rows = int((~np.isnan(self.Y)).all(axis=1).sum())
         if rows < self.oracle.width:
             return (

@@ -16,7 +16,9 @@ from keyhole._arrays import Array, Matrix, Stack
 from keyhole.claims import Certificate, Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh, Jumps, Recovery, Status
+from keyhole.learners.findings import Witness
 from keyhole.learners.verifying.examination import EXACT, Examination, measure_scatter
+from keyhole.learners.verifying.rules import describe_witness
 from keyhole.models import Model
 from keyhole.oracles import Counted, Oracle, read_imperfection
 
@@ -75,7 +77,7 @@ class Ending:
     status: Status
     verdict: Verdict = Verdict.UNVERIFIED
     fresh: Fresh | None = None
-    counterexample: Counterexample | None = None
+    counterexample: Counterexample | Witness | None = None
     detail: str = ""
 
 
@@ -92,15 +94,15 @@ class Doubt:
         case: the sequence that shows it.
         detail: a sentence on this run in particular.
         again: whether the target is asked again before it is said, lest it answers differently.
-        refutes: whether no member of the class gives the answer of the case; a failed search
-            refutes nothing.
+        refutes: whether the case alone refutes, as where the class is one saved model; of a class
+            only a witness does.
     """
 
     status: Status
     case: Counterexample | None = None
     detail: str = ""
     again: bool = True
-    refutes: bool = True
+    refutes: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -177,7 +179,6 @@ def resolve_doubt(
     *,
     probe: Probe | None = None,
     repeat: Callable[[], str] | None = None,
-    weigh: Callable[[Doubt], Doubt] | None = None,
 ) -> Ending:
     """The ending of a doubt, unless the target turns out to answer the same question differently.
 
@@ -186,8 +187,6 @@ def resolve_doubt(
         doubt: what is to be said if the target stands by its answers.
         probe: a sequence asked before, with its answer, to be asked again as well.
         repeat: asks again in another way, and says how the target contradicted itself, or nothing.
-        weigh: looks for a witness once the target stood by its answer, and says what the doubt is
-            worth.
     """
     asking = repeat or (lambda: repeat_case(oracle, doubt.case, probe=probe))
     try:
@@ -197,9 +196,6 @@ def resolve_doubt(
         return Ending(status=Status.UNCHECKED, detail=NO_ROOM)
     if contradiction:
         return Ending(status=Status.INCONSISTENT, detail=contradiction)
-    # Looking for a witness costs questions: only for a target that stands by its answer.
-    if weigh is not None:
-        doubt = weigh(doubt)
     refuted = doubt.refutes and doubt.case is not None
     verdict = Verdict.CLASS_REFUTED if refuted else Verdict.UNVERIFIED
     return Ending(
@@ -223,6 +219,16 @@ def describe_scatter(gap: float) -> str:
 def end_scattered(gap: float) -> Ending:
     """The ending where a target was seen to answer one question in two ways."""
     return Ending(status=Status.INCONSISTENT, detail=describe_scatter(gap))
+
+
+def end_refuted(status: Status, witness: Witness, detail: str = "") -> Ending:
+    """The ending where a witness shows that no member of a class answers so."""
+    return Ending(
+        status=status,
+        verdict=Verdict.CLASS_REFUTED,
+        counterexample=witness,
+        detail=f"{detail} {describe_witness(witness)}".strip(),
+    )
 
 
 def describe_rounding(oracle: Oracle, tolerance: float) -> str:
@@ -273,9 +279,15 @@ def conclude(oracle: Counted, ending: Ending, account: Account[M]) -> Recovery[M
     )
 
 
-def soften(ending: Ending) -> Ending:
-    """The ending without its refutation: the case disagrees with one model, not with the class."""
-    return replace(ending, verdict=Verdict.UNVERIFIED)
+def refute(recovery: Recovery[M], witness: Witness) -> Recovery[M]:
+    """A recovery that did not succeed, and a witness why none can."""
+    return replace(
+        recovery,
+        verdict=Verdict.CLASS_REFUTED,
+        determined="No member of the class has these answers; nothing of the model is determined.",
+        counterexample=witness,
+        detail=f"{recovery.detail} {describe_witness(witness)}".strip(),
+    )
 
 
 def withdraw(recovery: Recovery[M], status: Status, detail: str) -> Recovery[M]:
@@ -305,6 +317,6 @@ def contradict(recovery: Recovery[M], case: Counterexample) -> Recovery[M]:
     )
 
 
-def leave_open(recovery: Recovery[M]) -> Recovery[M]:
-    """A recovery that excludes nothing, because a class could not be asked."""
-    return replace(recovery, verdict=Verdict.UNVERIFIED)
+def reopen(recovery: Recovery[M], status: Status, detail: str) -> Recovery[M]:
+    """A recovery that ended otherwise than its learner could tell; its model is kept."""
+    return replace(recovery, status=status, verdict=Verdict.UNVERIFIED, detail=detail)

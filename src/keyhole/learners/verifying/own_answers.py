@@ -14,7 +14,7 @@ from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Recovery
 from keyhole.learners.verifying.ending import contradict
 from keyhole.models import Model
-from keyhole.oracles import Oracle, read_imperfection
+from keyhole.oracles import Declared, Imperfection, Oracle, read_imperfection
 
 _ROOM = 2**23  # numbers in the questions that are kept: 64 MB
 # Only these verdicts speak of answers that were never asked.
@@ -88,6 +88,13 @@ class Remembered:
             thinned = (part.thin(self._stride) for part in self._kept)
             self._kept = [part for part in thinned if len(part.X)]
             self._size = sum(part.X.size for part in self._kept)
+
+    def declare(self, seen: Imperfection) -> Remembered:
+        """The same memory, of a target whose answers were seen to lack more than it declares."""
+        other = Remembered(Declared(self.inner, seen), self.room)
+        other._kept, other._stride = self._kept, self._stride
+        other._asked, other._size = self._asked, self._size
+        return other
 
     def by_length(self) -> list[tuple[Stack, Matrix]]:
         """All that was kept, one pair of arrays per length of sequence, the shortest first."""

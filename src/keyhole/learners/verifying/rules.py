@@ -13,6 +13,7 @@ import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector, find_power_of_two
 from keyhole.errors import InvalidInput
+from keyhole.learners.findings import Witness
 from keyhole.learners.verifying.error_bar import (
     Band,
     ErrorBar,
@@ -61,39 +62,6 @@ class Rule:
     measure: Callable[[Questions, Replies, ErrorBar], Measured]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Witness:
-    """Answers that no member of a class gives.
-
-    Args:
-        rule: name in `RULES`.
-        questions: one array (length, width) each, in the order of the rule.
-        answers: what the target said.
-        gap: by how much they break the rule.
-        allowed: what rounding explains, with room to spare.
-    """
-
-    rule: str
-    questions: tuple[Matrix, ...]
-    answers: tuple[Vector, ...]
-    gap: float
-    allowed: float
-
-    def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise InvalidInput(f"a rule is one of {', '.join(RULES)}; got {self.rule!r}.")
-        if len(self.questions) != len(self.answers):
-            raise InvalidInput(
-                "a witness has one answer for each question; got"
-                f" {len(self.questions)} questions and {len(self.answers)} answers."
-            )
-
-    @property
-    def sentence(self) -> str:
-        """The rule that is broken, and by how much."""
-        return f"{RULES[self.rule].sentence} Here it fails by {self.gap:.2g} ({self.allowed:.2g})."
-
-
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """A witness asked again."""
@@ -107,8 +75,20 @@ class Replayed:
         return self.gap > self.allowed
 
 
+def describe_witness(witness: Witness) -> str:
+    """The rule that is broken, and by how much."""
+    said = RULES[witness.rule].sentence
+    return f"{said} Here it fails by {witness.gap:.2g}; rounding explains {witness.allowed:.2g}."
+
+
 def hold_rule(name: str, questions: Questions, answers: Replies, bar: ErrorBar) -> Measured:
-    """By how much answers break a rule, in units of answers."""
+    """By how much answers break a rule, in units of answers.
+
+    Raises:
+        InvalidInput: there is no such rule.
+    """
+    if name not in RULES:
+        raise InvalidInput(f"a rule is one of {', '.join(RULES)}; got {name!r}.")
     # Products of three answers neither overflow nor vanish beside the largest of them.
     unit = find_power_of_two(float(np.max(np.abs(answers)))) or 1.0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -119,7 +99,7 @@ def hold_rule(name: str, questions: Questions, answers: Replies, bar: ErrorBar) 
 
 def replay_witness(oracle: Oracle, witness: Witness) -> Replayed:
     """Ask the questions of a witness again, one call per length, and hold the rule against them."""
-    answers = _ask_by_length(oracle, witness.questions)
+    answers = ask_by_length(oracle, witness.questions)
     coarseness = describe_coarseness(read_imperfection(oracle))
     bar = measure_error_bar(witness.questions, answers, coarseness)
     measured = hold_rule(witness.rule, witness.questions, answers, bar)
@@ -127,7 +107,8 @@ def replay_witness(oracle: Oracle, witness: Witness) -> Replayed:
     return Replayed(measured.gap, max(measured.allowed, witness.allowed))
 
 
-def _ask_by_length(oracle: Oracle, questions: Questions) -> list[Vector]:
+def ask_by_length(oracle: Oracle, questions: Questions) -> list[Vector]:
+    """Answers to questions of any lengths, one call per length."""
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for i, question in enumerate(questions):
         groups[len(question)].append(i)

@@ -12,6 +12,7 @@ from keyhole._arrays import EPS, Array, PerSequence, Rng, Sequences, as_generato
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Status
+from keyhole.learners.findings import Witness
 from keyhole.learners.verifying.ending import ONE_HEAD, Doubt, resolve_doubt, settle
 from keyhole.learners.verifying.examination import (
     EXACT,
@@ -38,7 +39,7 @@ class Verification:
 
     verdict: Verdict
     fresh: Fresh
-    counterexample: Counterexample | None
+    counterexample: Counterexample | Witness | None
     ledger: Ledger
     detail: str = ""
 
@@ -107,7 +108,7 @@ def _judge_saved(oracle: Counted, stated: Imperfection, seen: Examination) -> Ve
     """The verdict; a sequence that disagrees is asked again."""
     # A part of the questions shows as little as answers that rounding hides.
     hidden = seen.hidden or not seen.complete
-    doubt = Doubt(Status.DISAGREES, seen.worst, "The model is not the target.")
+    doubt = Doubt(Status.DISAGREES, seen.worst, "The model is not the target.", refutes=True)
     ending = settle(
         oracle,
         replace(seen, hidden=hidden),

@@ -94,7 +94,7 @@ CANCEL = Ending(
 
 def describe_sum(model: MultiHead | None, verdict: Verdict) -> str:
     """What is known of a sum of heads after a verdict."""
-    if model is None or verdict is Verdict.CLASS_REFUTED:
+    if model is None:
         return "Nothing was determined."
     if not model.V.any():
         return (

@@ -223,8 +223,8 @@ class _VocabularySession:
         )
         if self.values is None:
             return f"{where}. Nothing is determined."
-        if verdict is Verdict.CLASS_REFUTED:
-            return f"{where}. No single head fits."
+        if verdict is Verdict.UNVERIFIED:
+            return f"{where}. The model is the nearest one found; nothing of it is certain."
         if verdict is Verdict.BUDGET_SPENT:
             measured = len(self.scores.columns)
             return f"{where}. Of {v.size + 1} query tokens {measured} had their scores measured."

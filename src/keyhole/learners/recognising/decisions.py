@@ -1,0 +1,306 @@
+"""The decision table: what the target looks like, which learners to try, what to try after that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRow:
+    """A line of the decision table: the first whose facts are all there, and none that bars it.
+
+    Args:
+        label: what the target looks like.
+        facts: what must have been found.
+        bars: what must not have been found.
+        suggests: kinds of learners worth trying, the likeliest first.
+        sentence: what a person reads.
+    """
+
+    label: str
+    facts: tuple[str, ...]
+    suggests: tuple[str, ...]
+    sentence: str
+    bars: tuple[str, ...] = ()
+
+
+LABELS: tuple[LabelRow, ...] = (
+    LabelRow(
+        "not finished", ("unfinished",), (), "The questions ended before the target was recognised."
+    ),
+    LabelRow(
+        "non-deterministic",
+        ("answers differ",),
+        ("one head under noise",),
+        "The target answered the same question differently when asked again.",
+    ),
+    LabelRow("labels", ("labels",), ("labels",), "Answers are a few whole numbers: labels."),
+    LabelRow(
+        "hidden",
+        ("hidden",),
+        ("one head",),
+        "The declared errors are as large as what answers differ by: nothing can be told.",
+    ),
+    LabelRow(
+        "neighbours",
+        ("neighbours",),
+        (),
+        "Equal tokens side by side count otherwise than apart: no softmax without positions does.",
+    ),
+    LabelRow(
+        "positions",
+        ("order",),
+        (),
+        "The order of earlier tokens changes the answer: there are positions.",
+    ),
+    LabelRow(
+        "length or repeats",
+        ("length",),
+        (),
+        "Repeating all tokens changes the answer: length or repeats count, as in no softmax.",
+    ),
+    LabelRow(
+        "length or repeats",
+        ("counted once",),
+        (),
+        "Copies of a token change nothing although scores do: repeats are counted once.",
+    ),
+    LabelRow(
+        "length or repeats",
+        ("longer contexts act", "lone tokens bend"),
+        ("one-layer",),
+        "Long contexts change the answer although one earlier token does not.",
+        bars=("earlier tokens act",),
+    ),
+    LabelRow(
+        "length or repeats",
+        ("longer contexts act",),
+        ("several heads",),
+        "Long contexts change the answer although one earlier token does not.",
+        bars=("earlier tokens act",),
+    ),
+    LabelRow(
+        "constant",
+        ("constant",),
+        ("one head", "relu"),
+        "Every answer is the same: a constant.",
+        bars=("lone tokens bend", "context acts"),
+    ),
+    LabelRow(
+        "affine",
+        (),
+        ("one head", "relu"),
+        "The answer is an affine map of the last token; tokens before it do not act.",
+        bars=("lone tokens bend", "context acts"),
+    ),
+    LabelRow(
+        "max-like",
+        ("saturated",),
+        ("one head", "several heads"),
+        "All weight lies on one token at every scale: a maximum, or scores sharper than the ladder"
+        " reaches.",
+        bars=("lone tokens bend", "scores show"),
+    ),
+    LabelRow(
+        "saturated",
+        ("saturated",),
+        ("one head", "several heads"),
+        "All weight lies on one token wherever pairs were asked.",
+        bars=("lone tokens bend",),
+    ),
+    LabelRow(
+        "other attention",
+        ("antisymmetry fails",),
+        (),
+        "Opposite scores do not have weights that add up to 1: scores are not those of a softmax.",
+        bars=("lone tokens bend",),
+    ),
+    LabelRow(
+        "several heads",
+        ("copies fail",),
+        ("several heads", "one head"),
+        "Lone tokens are affine, and copies of a token do not act as in one head: several heads.",
+        bars=("lone tokens bend",),
+    ),
+    LabelRow(
+        "several heads",
+        ("odds fail",),
+        ("several heads", "one head"),
+        "Lone tokens are affine, and scores do not act as in one head: several heads.",
+        bars=("lone tokens bend",),
+    ),
+    LabelRow(
+        "scores not seen",
+        ("even weights",),
+        ("one head", "several heads"),
+        "Lone tokens are affine, and all tokens weigh the same at every scale.",
+        bars=("lone tokens bend", "scores show"),
+    ),
+    LabelRow(
+        "one head",
+        ("copies and odds hold",),
+        ("one head", "several heads"),
+        "Lone tokens are affine, and copies and odds act as in one head.",
+        bars=("lone tokens bend",),
+    ),
+    LabelRow(
+        "heads",
+        (),
+        ("one head", "several heads"),
+        "Lone tokens are affine and earlier tokens act; whether as in one head was not seen.",
+        bars=("lone tokens bend",),
+    ),
+    LabelRow(
+        "norm",
+        ("norm", "unmoved by a shift"),
+        (),
+        "Far out the answer follows the direction of the token less its mean: a LayerNorm.",
+        bars=("straight",),
+    ),
+    LabelRow(
+        "norm",
+        ("norm", "far line"),
+        (),
+        "Far out the answer follows the direction of the token, and the token itself is added: a"
+        " norm beside a residual.",
+        bars=("straight",),
+    ),
+    LabelRow(
+        "norm",
+        ("norm",),
+        (),
+        "Far out the answer follows the direction of the token, not its length: there is a norm.",
+        bars=("straight",),
+    ),
+    LabelRow(
+        "average",
+        ("context acts", "average"),
+        ("one-layer",),
+        "The answer is an average of functions of the tokens.",
+        bars=("straight",),
+    ),
+    LabelRow(
+        "homogeneous",
+        ("homogeneous",),
+        (),
+        "Answers grow as the square or the cube of the token: no network with biases.",
+    ),
+    LabelRow(
+        "one-layer smooth",
+        ("context acts", "curved"),
+        ("one-layer",),
+        "Lone tokens curve and earlier tokens act: attention before a smooth network.",
+    ),
+    LabelRow(
+        "one-layer",
+        ("context acts",),
+        ("one-layer",),
+        "Lone tokens are not affine and earlier tokens act: attention before a network.",
+    ),
+    LabelRow(
+        "gated",
+        ("grows",),
+        (),
+        "Answers of the last token grow faster than it: a gated network.",
+        bars=("straight",),
+    ),
+    LabelRow(
+        "saturating",
+        ("curved", "levels off"),
+        ("smooth",),
+        "Answers of the last token curve, and do not grow with it.",
+    ),
+    LabelRow(
+        "smooth", ("curved",), ("smooth",), "Answers of the last token curve: a smooth network."
+    ),
+    LabelRow(
+        "relu",
+        (),
+        ("relu", "smooth"),
+        "Only the last token acts, by pieces that are straight: a ReLU network.",
+    ),
+)
+
+# What to try next where nothing is suggested, or nothing that was suggested succeeded.
+ADVICE: Mapping[str, str] = {
+    "not finished": "Give a larger budget.",
+    "non-deterministic": "If that is noise, declare its size (--noise); if the target drops entries"
+    " as in training, switch that off.",
+    "labels": "Declare labels (--labels).",
+    "hidden": "Have the target answer with more digits.",
+    "neighbours": "Only attention without positions is learned: ask the layer without them.",
+    "positions": "Only attention without positions is learned: ask the layer without them.",
+    "length or repeats": "Look for a window, a mask or a sum in the target: none is learned.",
+    "constant": "Ask tokens at which the answer changes, if there are any (--tokens).",
+    "affine": "Ask tokens before the last that act, if there are any (--tokens).",
+    "max-like": "Keep tokens short, so that weights are not all on one (--token-bound).",
+    "saturated": "Keep tokens short, so that weights are not all on one (--token-bound).",
+    "other attention": "Look for capped, normalised or higher scores: only those of a softmax are"
+    " learned.",
+    "several heads": "Ask all outputs of the layer at once, or give the learner more room by naming"
+    " it (--learner several-heads).",
+    "scores not seen": "Ask longer tokens, if the target takes them.",
+    "one head": "Look for what longer, repeated or far tokens do in the target.",
+    "heads": "Name a learner (--learner low-rank, several-heads).",
+    "norm": "Ask the layer behind its norm: the norm itself is not learned.",
+    "average": "Only attention by softmax before a ReLU network is learned.",
+    "homogeneous": "Only attention by softmax and networks with one hidden layer are learned.",
+    "one-layer smooth": "Ask lone tokens of the network alone: behind attention only ReLU networks"
+    " are learned.",
+    "one-layer": "Give the learner more room by naming it (--learner one-layer); deeper networks,"
+    " and several heads before one, are not learned.",
+    "gated": "Gates are not learned: networks have one hidden layer of ReLU, GELU or SiLU units.",
+    "saturating": "Of smooth units GELU and SiLU are learned, others are not.",
+    "smooth": "Give the learner more room by naming it (--learner smooth-network); of smooth units"
+    " GELU and SiLU are learned.",
+    "relu": "Give the learner more room by naming it (--learner network); deeper networks are not"
+    " learned.",
+}
+
+# Which class of `CLASSES` a kind of learner belongs to: once excluded it is not suggested.
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "labels": (),
+    "one head under noise": ("head",),
+    "one head": ("head",),
+    "several heads": ("multihead",),
+    "relu": ("relu",),
+    "smooth": ("smooth",),
+    "one-layer": ("onelayer",),
+}
+
+# Learners of a kind, by what is declared or seen of answers and tokens.
+LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "labels": dict.fromkeys(("plain", "cast", "errors", "ball"), ("labels",)),
+    "one head under noise": dict.fromkeys(("plain", "cast", "errors", "ball"), ("noisy",)),
+    "one head": {
+        "plain": ("low-rank",),
+        "cast": ("balanced",),
+        "errors": ("noisy",),
+        "ball": ("noisy",),
+    },
+    "several heads": {
+        "plain": ("several-heads",),
+        "cast": ("several-heads",),
+        "errors": (),
+        "ball": ("heads-in-ball",),
+    },
+    "relu": {
+        "plain": ("network",),
+        "cast": ("noisy-network",),
+        "errors": ("noisy-network",),
+        "ball": ("network-in-ball",),
+    },
+    "smooth": {
+        "plain": ("smooth-network",),
+        "cast": ("smooth-network",),
+        "errors": (),
+        "ball": (),
+    },
+    "one-layer": {"plain": ("one-layer",), "cast": ("one-layer",), "errors": (), "ball": ()},
+}
+
+
+def find_label(facts: set[str]) -> LabelRow:
+    """The first line of the decision table that fits."""
+    return next(row for row in LABELS if facts.issuperset(row.facts) and facts.isdisjoint(row.bars))

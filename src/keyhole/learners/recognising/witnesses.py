@@ -1,0 +1,80 @@
+"""Looking for a witness against a class: the one way a class is refuted.
+
+A learner that finds no model, or one that answers deny, has searched in vain and says so. Whether
+no member of its class could answer so is asked here, by the rules that all of them keep.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keyhole._arrays import Matrix
+from keyhole.errors import BadAnswer, BudgetSpent
+from keyhole.learners.findings import Witness
+from keyhole.learners.recognising.recognition import recognise
+from keyhole.learners.verifying.error_bar import describe_coarseness, measure_error_bar
+from keyhole.learners.verifying.rules import ask_by_length, hold_rule
+from keyhole.oracles import Counted, read_imperfection
+
+# Rules that one head keeps with any tokens, and what they are held against: x, y, w and sequences
+# of these. With y as last token and at its own scale, copies need no answer to a zero token.
+_RULES = (
+    ("equal copies", ("yy", "y")),
+    ("doubling", ("xxyy", "xy")),
+    ("order", ("xxwy", "xwxy")),
+    ("order", ("xxwy", "wxxy")),
+    ("copies", ("xyyy", "xy", "xxxy", "y", "y")),
+)
+_SCORES = ("copies",)
+_DRAWS = 4
+
+
+def find_witness(oracle: Counted, name: str, *, rng: np.random.Generator) -> Witness | None:
+    """A few answers that no member of a class gives, or None where the first questions show none.
+
+    Args:
+        oracle: the target, counting.
+        name: a class of `table.CLASSES`.
+        rng: source of the tokens.
+    """
+    try:
+        seen = recognise(oracle, rng=rng)
+    # Where the target has no answer there is no witness either.
+    except BadAnswer:
+        return None
+    return None if seen.label == "not finished" else seen.excluded.get(name)
+
+
+def find_witness_among(
+    oracle: Counted, tokens: Matrix, *, rng: np.random.Generator
+) -> Witness | None:
+    """The same against one head, from questions that hold rows of `tokens` alone."""
+    for _ in range(_DRAWS):
+        x, y, w = tokens[rng.integers(len(tokens), size=3)]
+        try:
+            with oracle.phase("recognise"):
+                witness = _hold_rules(oracle, {"x": x, "y": y, "w": w})
+        except (BadAnswer, BudgetSpent):
+            return None
+        if witness is not None:
+            return witness
+    return None
+
+
+def _hold_rules(oracle: Counted, letters: dict[str, Matrix]) -> Witness | None:
+    """The rule that answers break most, None where they keep all of them."""
+    words = list(dict.fromkeys(word for _, asked in _RULES for word in asked))
+    questions = [np.stack([letters[letter] for letter in word]) for word in words]
+    answers = dict(zip(words, ask_by_length(oracle, questions), strict=True))
+    coarseness = describe_coarseness(read_imperfection(oracle))
+    bar = measure_error_bar(questions, list(answers.values()), coarseness)
+    found: list[Witness] = []
+    for rule, asked in _RULES:
+        if rule in _SCORES and coarseness.coarse:
+            continue
+        held = [questions[words.index(word)] for word in asked]
+        told = [answers[word] for word in asked]
+        seen = hold_rule(rule, held, told, bar)
+        if seen.differs:
+            found.append(Witness(rule, tuple(held), tuple(told), seen.gap, seen.allowed))
+    return max(found, key=lambda one: one.gap / one.allowed if one.allowed else 1.0, default=None)
