@@ -118,11 +118,13 @@ class Format:
         digits: binary digits of a number, the leading one included.
         least: exponent of the smallest normal number, 2^least.
         largest: exponent above which numbers overflow.
+        via: the wider format that numbers are rounded to first, where they are rounded twice.
     """
 
     digits: int
     least: int
     largest: int
+    via: Format | None = None
 
     @property
     def roundoff(self) -> float:
@@ -131,6 +133,8 @@ class Format:
 
     def cast(self, numbers: Array) -> Array:
         """The nearest numbers of the format, ties to even; below 2^least they are evenly spaced."""
+        if self.via is not None:
+            numbers = self.via.cast(numbers)
         # Below the least exponent numbers are subnormal: their spacing no longer shrinks.
         exponent = np.maximum(np.frexp(numbers)[1] - 1, self.least) - (self.digits - 1)
         rounded = np.ldexp(np.rint(np.ldexp(numbers, -exponent)), exponent)

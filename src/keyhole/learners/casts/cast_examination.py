@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Format, Stack, Vector
+from keyhole._arrays import EPS, Array, Format, Stack, Vector
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
 from keyhole.learners.verifying.questions import LENGTHS, LOGITS, choose_token_scales
@@ -21,6 +21,7 @@ from keyhole.oracles import Counted
 
 _GRID = np.linspace(0.0, 1.0, 65)[:, None, None]
 _ROUNDS = 9  # of narrowing an interval 64 times
+_ROUNDINGS = 64.0  # of the largest term of a token value, which weights and sums may carry
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,11 +45,20 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _CastRow:
-    """One fresh answer, whether near a null, its largest token value, the spread of its scores."""
+    """One fresh answer.
+
+    Args:
+        case: question, answer and prediction.
+        null: whether it is near a null.
+        value: the largest token value.
+        reach: the same before its terms cancel.
+        spread: of its scores.
+    """
 
     case: Counterexample
     null: bool
     value: float
+    reach: float
     spread: float
 
     @property
@@ -58,7 +68,7 @@ class _CastRow:
 
     def differs(self, exact: Vector, form: Format, tolerance: float) -> bool:
         """Whether the answer is the cast of no number within what errors of scores explain."""
-        slack = tolerance * self.value * self.spread
+        slack = tolerance * self.value * self.spread + _ROUNDINGS * EPS * self.reach
         low, high = (form.cast(end) for end in (exact - slack, exact + slack))
         return not bool(((low <= self.case.answer) & (self.case.answer <= high)).all())
 
@@ -134,7 +144,11 @@ def find_crossings(
 def _draw_rounding_boundary(answer: float, form: Format, rng: np.random.Generator) -> float:
     """A random number half-way between two floats, one binary order below `answer`."""
     steps = 2 ** (form.digits - 1)
-    share = 1.0 + (float(np.floor(steps * rng.random())) + 0.5) / steps
+    below = float(np.floor(steps * rng.random()))
+    share = 1.0 + (below + 0.5) / steps
+    # Rounded twice, an answer stays with an even number beyond the middle.
+    if form.via is not None:
+        share += form.via.roundoff if below % 2 == 0 else -form.via.roundoff
     return float(np.copysign(np.ldexp(share, int(np.frexp(answer)[1]) - 2), answer))
 
 
@@ -182,7 +196,9 @@ def compare_cast_answers(
         case = Counterexample(X[0], answer[0], form.cast(exact)[0])
         scores = head.logits(X)[0, 0]
         spread = max(1.0, float(scores.max() - scores.min()))
-        rows.append(_CastRow(case, null, float(head.magnitude(X)[0]), spread))
+        value = float(head.magnitude(X)[0])
+        reach = float((np.abs(X[0]) @ np.abs(head.V)).max())
+        rows.append(_CastRow(case, null, value, reach, spread))
         passed.append(not rows[-1].differs(exact[0], form, tolerance))
     return _summarise_agreement(rows, passed, complete)
 

@@ -6,15 +6,30 @@ digits more after each such query, p those of the format. Tokens are as long as 
 that answer in the middle of the format's range. Only one overall scale is left, and every query
 scales with it: it shows in where an answer passes from one float to the next, and is found by
 bisection, one binary digit per query.
+
+Frameworks round twice, to f32 and then to f16 or bf16. A number within half a spacing of f32 of the
+middle between two floats is first rounded to that middle and then to the even one of the two, so
+that an answer passes half a spacing of f32 beyond the middle above an even float, and as much
+before it above an odd one. One query beside the latter tells if the former was a middle.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, Format, Mask, Matrix, Stack, Vector, find_power_of_two
+from keyhole._arrays import (
+    EPS,
+    FORMATS,
+    Array,
+    Format,
+    Mask,
+    Matrix,
+    Stack,
+    Vector,
+    find_power_of_two,
+)
 from keyhole.errors import BadAnswer
 from keyhole.learners.base import Counterexample
 from keyhole.learners.one_head.probes import Indices
@@ -34,6 +49,14 @@ _COARSE = (2.0**-24, 2.0**-11, 2.0**-8)
 _AGAIN = 3  # stalled tokens asked again at another length
 
 
+FIRST_ROUNDING = FORMATS["f32"]
+
+
+def _shift_by_second_rounding(form: Format) -> float:
+    """How much larger a number is whose double of a bisection was taken for a single rounding."""
+    return 1.0 + FIRST_ROUNDING.roundoff / (1.0 + form.roundoff)
+
+
 class Unsuited(Exception):
     """Null balance does not apply; the message says why."""
 
@@ -49,7 +72,7 @@ class CastReading:
 
     Args:
         oracle: the black box, counting.
-        form: the format of its answers.
+        form: the format of its answers; with `via`, once they are seen to be rounded twice.
         rng: source of random tokens.
         V: the read-out as far as it is known, None before the first answers.
         bar: bound on the error of each entry, given the scale.
@@ -174,8 +197,31 @@ class CastReading:
             self.edges[bool(above[0])] = lengths[0] * np.eye(d)[k[wide[:1]], None]
             low[wide] = np.where(above, middle, low[wide])
             high[wide] = np.where(above, high[wide], middle)
-        V[k, seen] = np.copysign((low + high) / 2, V[k, seen])
+        found = (low + high) / 2
+        if len(found) and self._rounds_twice(
+            int(k[0]), int(seen[0]), float(found[0]), float(power[0])
+        ):
+            found *= _shift_by_second_rounding(self.form)
+            self.form = replace(self.form, via=FIRST_ROUNDING)
+        V[k, seen] = np.copysign(found, V[k, seen])
         self.bar[k, seen] = high - low
+
+    def _rounds_twice(self, k: int, out: int, size: float, power: float) -> bool:
+        """Whether answers are rounded to f32 first: a question that tells once from twice.
+
+        Of the floats above the power of two the first is odd. Beside the middle between it and the
+        next, a size that was found from one rounding answers the first and, were it found from two,
+        the next.
+        """
+        form = self.form
+        if form.digits >= FIRST_ROUNDING.digits:
+            return False
+        length = power * (1.0 + 3 * form.roundoff - FIRST_ROUNDING.roundoff / 2) / size
+        token = length * np.eye(self.oracle.width)[k]
+        answer = abs(float(self.oracle.ask(token[None, None])[0, out]))
+        twice = replace(form, via=FIRST_ROUNDING)
+        expected = twice.cast(np.array(length * size * _shift_by_second_rounding(form)))
+        return answer == float(expected)
 
     def _ratios(self, V: Matrix, top: Indices) -> None:
         """All other entries, as ratios to the largest of their output."""

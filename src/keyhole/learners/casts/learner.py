@@ -123,14 +123,24 @@ class _CastSession:
     """One recovery under way; what is known so far makes a partial model when the budget ends."""
 
     oracle: Counted
-    form: Format
+    stated: Format
     rng: np.random.Generator
     reading: CastReading = field(init=False)
     forms: CastForms | None = field(default=None, init=False)
     rank: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.reading = CastReading(self.oracle, self.form, self.rng)
+        self.reading = CastReading(self.oracle, self.stated, self.rng)
+
+    @property
+    def form(self) -> Format:
+        """The format of the answers, as far as it has shown."""
+        return self.reading.form
+
+    @property
+    def shows_readout(self) -> bool:
+        """Whether some token was seen to be answered with anything but 0."""
+        return self.reading.V is not None and bool(self.reading.V.any())
 
     @property
     def asked(self) -> int:
@@ -298,7 +308,12 @@ def _recover_one_shot(
     oracle: Oracle, session: _CastSession, reason: str, rng: np.random.Generator
 ) -> Recovery[Head]:
     """The learner for one-shot readings, its verdict held to what rounding explains."""
-    recovery = LowRank().run(oracle, rng=rng)
+    try:
+        recovery = LowRank().run(oracle, rng=rng)
+    # Its tokens are of ordinary size; the format may be too narrow for what they are answered.
+    except BadAnswer as error:
+        detail = f"{reason} Reading every number once failed as well: {error}"
+        return session.conclude(None, Ending(status=Status.IMPRECISE, detail=detail))
     once = "Null balance does not apply, and every number was read once."
     detail = f"{reason} {once} {recovery.detail}".strip()
     roundoff = session.form.roundoff
@@ -311,6 +326,10 @@ def _recover_one_shot(
     # What errors of such a size explain is no witness against the class.
     elif recovery.status in (Status.DISAGREES, Status.NOT_A_HEAD) and blunt:
         detail += " Answers so coarse do not speak against a head."
+        recovery = withdraw(recovery, Status.IMPRECISE, detail)
+    # Tokens of ordinary size vanish in the format, longer ones were answered before.
+    elif recovery.verdict is Verdict.NOT_IDENTIFIABLE and session.shows_readout:
+        detail += " Only tokens longer than it asks are answered with anything but 0."
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
     ledger = session.oracle.ledger.plus(recovery.ledger)
     return replace(recovery, ledger=ledger, detail=detail)

@@ -161,13 +161,22 @@ class CastForms:
                 return True
             if seen.all():
                 if most <= P:
-                    return False
+                    return self._end_without_scores(most)
                 low = P
                 P = float(np.sqrt(P * high)) if high < np.inf else min(P * 2.0**40, most)
             else:
                 high = P
                 P = float(np.sqrt(P * low)) if low > 0 else P * 2.0**-40
+            # No shorter tokens are left: what was read of V is not what answers.
+            if P == 0.0:
+                break
         raise Saturated
+
+    def _end_without_scores(self, most: float) -> bool:
+        """That W is zero; tokens kept short by the range of the format would show none either."""
+        if most < 1.0:
+            raise Saturated
+        return False
 
     @property
     def _room(self) -> float:
