@@ -113,6 +113,7 @@ from keyhole.oracles.base import Imperfection as Imperfection
 from keyhole.oracles.base import Ledger as Ledger
 from keyhole.oracles.base import Oracle as Oracle
 from keyhole.oracles.http.service import HttpService as HttpService
+from keyhole.oracles.limits import Bounded as Bounded
 from keyhole.oracles.local import Local as Local
 from keyhole.oracles.onnx_file import OnnxFile as OnnxFile
 from keyhole.oracles.torch_module import TorchModule as TorchModule
@@ -121,7 +122,6 @@ from keyhole.oracles.torch_parts import torch_block as torch_block
 from keyhole.oracles.torch_parts import torch_head as torch_head
 from keyhole.oracles.torch_parts import torch_layer as torch_layer
 from keyhole.oracles.transcript import Recorded as Recorded
-from keyhole.oracles.wrappers import Bounded as Bounded
 from keyhole.oracles.wrappers import Budgeted as Budgeted
 from keyhole.oracles.wrappers import Cast as Cast
 from keyhole.oracles.wrappers import Chunked as Chunked

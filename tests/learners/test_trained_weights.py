@@ -42,9 +42,10 @@ def test_ten_trainings_on_digits_come_back_with_about_fifteen_hundred_queries(rn
         assert recovery.verdict is Verdict.EXACT, recovery.sentence
         assert network_distance(truth, recovery.model).hidden == (128, 128)
         assert function_error(truth, recovery.model, rng, RADII) <= 1e-8
-        asked.append(recovery.ledger.total().sequences)
-    assert np.median(asked) <= 1550
-    assert max(asked) <= 4000
+        asked.append(recovery.ledger.total(without="verify").sequences)
+    # 48 fresh sequences were part of the bars; the examination now asks 160.
+    assert np.median(asked) <= 1550 - 48
+    assert max(asked) <= 4000 - 48
 
 
 @pytest.mark.slow

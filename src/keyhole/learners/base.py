@@ -153,11 +153,66 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Agreement on sequences the model was not fitted on; `relative` is to the token values."""
+    """Agreement on sequences the model was not fitted on.
+
+    `relative` is to the values that an answer is made of, or to 1e9 times what rounding explains
+    where that is more: a model is exact where it is at most 1e-9.
+    """
 
     sequences: int
     max: float
     relative: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindSeen:
+    """Fresh questions of one kind: how many, and the worst gap."""
+
+    name: str
+    count: int
+    worst: float
+    relative: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What fresh questions a model was held against.
+
+    Args:
+        kinds: how many of each kind, with the worst gap.
+        sequences: in all.
+        independent: of these, permuted copies and repeats left out.
+        longest: the longest sequence that was asked.
+        not_asked: kinds that were not, because such a model or target cannot be asked them.
+    """
+
+    kinds: tuple[KindSeen, ...]
+    sequences: int
+    independent: int
+    longest: int
+    not_asked: tuple[str, ...]
+
+    def find_relative_gap(self, kind: str) -> float:
+        """The worst relative gap of a kind, 0 where it was not asked."""
+        return max((seen.relative for seen in self.kinds if seen.name == kind), default=0.0)
+
+    @property
+    def wrong_share(self) -> float:
+        """The share of such sequences that a model which agreed on all may still be wrong on.
+
+        With 95 % confidence, by the rule of three.
+        """
+        return min(1.0, 3.0 / self.independent) if self.independent else 1.0
+
+    @property
+    def sentence(self) -> str:
+        """Of what the model is right, and how surely."""
+        share = np.ceil(1e3 * self.wrong_share) / 10
+        return (
+            f"It agrees on all {self.sequences} fresh sequences of {len(self.kinds)} kinds"
+            f" ({self.independent} of them independent), up to length {self.longest}; so with 95 %"
+            f" confidence it is wrong on less than {share:.1f} % of such sequences."
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -190,6 +245,8 @@ class Recovery(Generic[M]):
         detail: a sentence on this run in particular, added to the status.
         jumps: the steps that told several heads apart, where there were any.
         recognised: what the first questions told, where they were asked.
+        examined: the fresh questions by kind, where any were asked.
+        explained: how many answers of the run were held against the model.
     """
 
     model: M | None
@@ -207,6 +264,8 @@ class Recovery(Generic[M]):
     detail: str = ""
     jumps: Jumps | None = None
     recognised: Recognition | None = None
+    examined: Examined | None = None
+    explained: int = 0
 
     @property
     def sentence(self) -> str:

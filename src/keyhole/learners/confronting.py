@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, rms
+from keyhole._arrays import Matrix, rms
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.identify import distance, matrix_rank
 from keyhole.learners.base import Recovery, Status
 from keyhole.learners.networks.chords import draw_in_ball
 from keyhole.learners.tolerance.guarantees import compare_with_margin, guarantee
-from keyhole.learners.verifying.examination import EXACT, examine_model
+from keyhole.learners.verifying.examination import EXACT, Ruler, examine_model
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Local
 
@@ -100,8 +100,8 @@ def measure_function_gap(truth: Any, model: Any, *, rng: np.random.Generator) ->
     if sizes[0] != sizes[1]:
         return math.inf
     return max(
-        examine_model(Local(asked), ruler, roundoff=EPS, rng=rng).fresh.relative
-        for asked, ruler in ((model, truth), (truth, model))
+        examine_model(Local(asked), held, ruler=Ruler(), rng=rng).fresh.relative
+        for asked, held in ((model, truth), (truth, model))
     )
 
 

@@ -22,6 +22,7 @@ from keyhole._arrays import (
     softmax,
 )
 from keyhole.errors import InvalidInput
+from keyhole.models.yardsticks import Reach, Yardstick, blur_entries, measure_beside, measure_head
 
 
 @runtime_checkable
@@ -47,7 +48,11 @@ class Model(Protocol):
         ...
 
     def magnitude(self, X: Sequences) -> PerSequence:
-        """Largest token value per sequence: the yardstick for errors of its answer."""
+        """Largest token value per sequence: what its answers are made of."""
+        ...
+
+    def yardstick(self, X: Sequences, eps: float) -> Yardstick:
+        """What a gap between its answers and others is measured by, at unit roundoff `eps`."""
         ...
 
 
@@ -173,6 +178,20 @@ class Head:
         """Largest |x_i V| per sequence."""
         return np.abs(X @ self.V).max(axis=(1, 2))
 
+    def reach(self, X: Sequences, eps: float) -> Reach:
+        """Size and rounding of the parts of an answer, per output."""
+        y = np.abs(X[:, -1])
+        W = np.asarray(self.W)
+        h = np.zeros(self.width) if self.h is None else self.h
+        q = y @ np.abs(W).T + np.abs(h)
+        blurred = y @ blur_entries(W).T + blur_entries(h)
+        head = measure_head(X, self.scores(X), q, blurred, self.V, eps)
+        return head + measure_beside(X[:, -1], self.U, self.c, self.outputs, eps)
+
+    def yardstick(self, X: Sequences, eps: float) -> Yardstick:
+        """What a gap is measured by; see `models.yardsticks`."""
+        return self.reach(X, eps).summarise()
+
     def __call__(self, X: Sequences) -> Answers:
         """Answers to a batch."""
         check_sequences(X, self.width)
@@ -269,6 +288,14 @@ class MultiHead:
         values = [np.abs(tokens @ V).max(axis=1).reshape(X.shape[:2]).max(axis=1) for V in self.V]
         # A sum of no heads answers its constant, and has no values.
         return np.max([np.zeros(len(X)), *values], axis=0)
+
+    def yardstick(self, X: Sequences, eps: float) -> Yardstick:
+        """What a gap is measured by, summed over heads before any of them cancel."""
+        alone = MultiHead(self.W, self.V, self.h)
+        total = measure_beside(X[:, -1], self.U, self.c, self.outputs, eps)
+        for head in alone.heads:
+            total += head.reach(X, eps)
+        return total.summarise()
 
     def __call__(self, X: Sequences) -> Answers:
         """Answers to a batch."""

@@ -33,6 +33,7 @@ from keyhole._arrays import (
 from keyhole.errors import InvalidInput
 from keyhole.models.last_token.activations import ACTIVATIONS
 from keyhole.models.last_token.base import LastToken, Points, freeze_arrays
+from keyhole.models.yardsticks import Reach, measure_linear_part, measure_network
 
 # Hyperplanes closer than this, relative to their offset, are one; D below it of the largest is 0.
 _SAME = 1e-12
@@ -108,6 +109,10 @@ class ReluNet(LastToken):
         """Largest sum of the sizes of the terms of an answer."""
         reach = np.abs(x) @ np.abs(self.W1).T + np.abs(self.b1)
         return (reach @ np.abs(self.W2).T + np.abs(self.b2)).max(axis=1)
+
+    def reach(self, into: Reach, eps: float) -> Reach:
+        """Size and rounding of the parts of an answer."""
+        return measure_network(into, self.W1, self.b1, self.W2, self.b2, eps)
 
     def normal_form(self) -> AbsAffine:
         """The same function as absolute values plus an affine map; idle units are a constant.
@@ -227,6 +232,11 @@ class AbsAffine(LastToken):
         """Largest sum of the sizes of the terms of an answer."""
         bends = (np.abs(x @ self.n.T) + np.abs(self.t)) @ np.abs(self.D) / 2
         return (bends + np.abs(x) @ np.abs(self.P).T + np.abs(self.q)).max(axis=1)
+
+    def reach(self, into: Reach, eps: float) -> Reach:
+        """Size and rounding of the parts of an answer."""
+        bends = measure_network(into, self.n, self.t, self.D.T / 2, self.q, eps)
+        return bends + measure_linear_part(into, self.P, eps)
 
     def jacobian(self, x: Float[Array, "width"]) -> Matrix:
         """Slopes at a point off the hyperplanes, one row per output."""

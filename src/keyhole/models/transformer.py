@@ -32,6 +32,7 @@ from keyhole._arrays import (
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head
 from keyhole.models.relu import AbsAffine, ReluNet
+from keyhole.models.yardsticks import Yardstick, start_at_tokens
 
 Network = ReluNet | AbsAffine
 
@@ -124,6 +125,13 @@ class OneLayer:
         """Largest sum of sizes of what a token adds to its own answer, constants aside."""
         batch, length, width = X.shape
         return _bound_change(self.lone(), X.reshape(-1, width)).reshape(batch, length).max(axis=1)
+
+    def yardstick(self, X: Sequences, eps: float) -> Yardstick:
+        """What a gap is measured by; see `models.yardsticks`."""
+        into = self.head.reach(X, eps)
+        if self.residual:
+            into += start_at_tokens(X[:, -1])
+        return self.net.reach(into, eps).summarise()
 
     def __call__(self, X: Sequences) -> Answers:
         """Answers to a batch."""

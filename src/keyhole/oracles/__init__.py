@@ -11,12 +11,13 @@ from keyhole.oracles.base import (
     Oracle,
     count_asked_again,
     read_imperfection,
+    walk_wrapped,
 )
+from keyhole.oracles.limits import Bounded, Examining, Sized
 from keyhole.oracles.local import Local
 from keyhole.oracles.opening import oracle_of
 from keyhole.oracles.transcript import Recorded
 from keyhole.oracles.wrappers import (
-    Bounded,
     Budgeted,
     Cast,
     Chunked,
@@ -39,6 +40,7 @@ __all__ = [
     "Declared",
     "Disturbed",
     "Entry",
+    "Examining",
     "Imperfection",
     "Ledger",
     "Local",
@@ -47,9 +49,11 @@ __all__ = [
     "Recorded",
     "Rounded",
     "Signs",
+    "Sized",
     "Watched",
     "count_asked_again",
     "oracle_of",
     "read_imperfection",
+    "walk_wrapped",
     "watch_batches",
 ]

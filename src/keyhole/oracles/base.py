@@ -132,6 +132,7 @@ class Imperfection:
         levels: how many different answers there are; 2 for labels, None where any number may come.
         format: the number format answers are cast to, whatever the arithmetic inside.
         token_bound: largest norm of a token that may be asked; None where there is no bound.
+        lengths: the shortest and the longest sequence that may be asked; None where any may.
     """
 
     # Float64 is what a target computes in unless somebody says otherwise.
@@ -141,6 +142,7 @@ class Imperfection:
     levels: int | None = None
     format: str = "f64"
     token_bound: float | None = None
+    lengths: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not (self.tolerance >= 0 and np.isfinite(self.tolerance)):
@@ -150,6 +152,11 @@ class Imperfection:
         if self.token_bound is not None and not 0 < self.token_bound < np.inf:
             raise InvalidInput(
                 f"a bound on the norm of tokens is a finite number > 0; got {self.token_bound}."
+            )
+        if self.lengths is not None and not 1 <= self.lengths[0] <= self.lengths[1]:
+            raise InvalidInput(
+                "lengths are two whole numbers MIN:MAX, 1 <= MIN <= MAX; got"
+                f" {self.lengths[0]}:{self.lengths[1]}."
             )
         if self.format not in FORMATS:
             raise InvalidInput(f"answers are {', '.join(FORMATS)}; got {self.format!r}.")
@@ -175,10 +182,11 @@ class Imperfection:
         return self.tolerance > 0 or self.noise != 0
 
     def combined(self, inner: Imperfection) -> Imperfection:
-        """Both: errors and variances add, and the narrowest format, levels and bound hold."""
+        """Both: errors and variances add; the narrowest format, levels, bound and lengths hold."""
         # None is no bound: only bounds that exist can be compared.
         bounds = [b for b in (self.token_bound, inner.token_bound) if b is not None]
         levels = [n for n in (self.levels, inner.levels) if n is not None]
+        lengths = [pair for pair in (self.lengths, inner.lengths) if pair is not None]
         return Imperfection(
             roundoff=max(self.roundoff, inner.roundoff),
             tolerance=self.tolerance + inner.tolerance,
@@ -186,7 +194,14 @@ class Imperfection:
             levels=min(levels, default=None),
             format=max(self.format, inner.format, key=lambda name: FORMATS[name].roundoff),
             token_bound=min(bounds, default=None),
+            lengths=_intersect_lengths(lengths),
         )
+
+
+def _intersect_lengths(lengths: list[tuple[int, int]]) -> tuple[int, int] | None:
+    if not lengths:
+        return None
+    return max(low for low, _ in lengths), min(high for _, high in lengths)
 
 
 def read_imperfection(oracle: Any) -> Imperfection:

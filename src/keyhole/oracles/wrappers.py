@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keyhole._arrays import Answers, Sequences
-from keyhole.errors import BudgetSpent, InvalidInput, TargetFailed
+from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle, check_answers, meter_oracle
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def watch_batches(tell: Told) -> Generator[None]:
 
 
 @dataclass(slots=True)
-class _Wrapper:
+class Wrapper:
     """Passes everything on."""
 
     inner: Oracle
@@ -59,7 +59,7 @@ class _Wrapper:
 
 
 @dataclass(slots=True)
-class Counted(_Wrapper):
+class Counted(Wrapper):
     """Counts sequences, tokens, calls and seconds by phase; a failed call counts too."""
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -97,14 +97,14 @@ class Counted(_Wrapper):
 
 
 @dataclass(slots=True)
-class Declared(_Wrapper):
+class Declared(Wrapper):
     """States how far answers of the oracle inside may be off; changes nothing else."""
 
     imperfection: Imperfection
 
 
 @dataclass(slots=True)
-class _Policy(_Wrapper):
+class _Policy(Wrapper):
     """Changes answers, and declares how; what it changes stays right when a budget cuts a batch."""
 
     def ask(self, X: Sequences) -> Answers:
@@ -226,30 +226,7 @@ class Signs(_Policy):
 
 
 @dataclass(slots=True)
-class Bounded(_Wrapper):
-    """Refuses sequences with a token longer than `bound`, as a target with bounded inputs does."""
-
-    bound: float
-
-    @property
-    def imperfection(self) -> Imperfection:
-        """The bound."""
-        return Imperfection(token_bound=self.bound)
-
-    def ask(self, X: Sequences) -> Answers:
-        """Answers to a batch whose tokens keep the bound up to rounding."""
-        longest = float(np.sqrt(np.einsum("bld,bld->bl", X, X).max(initial=0.0)))
-        # Tokens scaled to the bound may exceed it by rounding.
-        if longest > self.bound * (1 + 1e-9):
-            raise TargetFailed(
-                f"a token has norm {longest:.6g}; the target takes tokens up to norm"
-                f" {self.bound:.6g}."
-            )
-        return self.inner.ask(X)
-
-
-@dataclass(slots=True)
-class Budgeted(_Wrapper):
+class Budgeted(Wrapper):
     """Never asks more than `budget` sequences; what still fits comes with `BudgetSpent`.
 
     What the oracle inside asks again by itself counts too; where that does not fit, nothing more is
@@ -292,7 +269,7 @@ class Budgeted(_Wrapper):
 
 
 @dataclass(slots=True)
-class Chunked(_Wrapper):
+class Chunked(Wrapper):
     """Splits batches so that no call carries more than `numbers` numbers, if it can."""
 
     numbers: int = 1 << 22
@@ -315,7 +292,7 @@ class Chunked(_Wrapper):
 
 
 @dataclass(slots=True)
-class Watched(_Wrapper):
+class Watched(Wrapper):
     """Shows progress on standard error while used as a context; silent when that is not a terminal.
 
     Whoever calls `watch_batches` hears of it too.

@@ -53,7 +53,9 @@ def test_as_many_outputs_as_coordinates_cost_at_most_eighteen_queries_per_coordi
     d = 32
     runs = [recovered(d, 4 * d, d, seed) for seed in range(5)]
     assert all(recovery.verdict is Verdict.EXACT for _, recovery in runs)
-    assert np.median([recovery.ledger.total().sequences for _, recovery in runs]) <= 18 * d
+    # 48 fresh sequences were part of the bar; the examination now asks 160.
+    asked = [recovery.ledger.total(without="verify").sequences for _, recovery in runs]
+    assert np.median(asked) <= 18 * d - 48
     assert all(function_error(truth, recovery.model, rng) <= 1e-8 for truth, recovery in runs)
 
 

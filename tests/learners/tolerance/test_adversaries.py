@@ -141,7 +141,7 @@ def test_exactly_the_queries_of_the_theorem_are_asked(rng):
     assert all(np.array_equal(a, b) for a, b in zip(asked[:12], expected, strict=True))
     plan, spent = Tolerant(0.8, 0.3).plan(3), recovery.ledger
     assert {name: entry.sequences for name, entry in spent.phases.items()} == plan.by_phase
-    assert plan.by_phase == {"read": 3, "measure": 9, "verify": 128}
+    assert plan.by_phase == {"read": 3, "measure": 9, "verify": 160}
     assert plan.limit == 12
 
 

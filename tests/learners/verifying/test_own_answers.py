@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keyhole.errors import BudgetSpent
+from keyhole.learners.verifying.examination import Ruler
 from keyhole.learners.verifying.own_answers import Remembered, find_contradiction
 from keyhole.models import Head, ReluNet
 from keyhole.oracles import Budgeted, Local
@@ -45,10 +46,10 @@ def test_the_shortest_question_that_denies_a_model_is_named(rng):
         ReluNet(np.eye(2), np.zeros(2), np.ones((1, 2)), np.full(1, c)) for c in (0.0, 1.0)
     )
     kept = [(X, truth(X)) for X in (rng.normal(size=(5, length, 2)) for length in (1, 3))]
-    case = find_contradiction(other, kept, rng=rng)
+    case = find_contradiction(other, kept, Ruler())
     assert case.tokens.shape == (1, 2)
     assert case.gap == pytest.approx(1.0)
-    assert find_contradiction(truth, kept, rng=rng) is None
+    assert find_contradiction(truth, kept, Ruler()) is None
 
 
 def test_a_tie_between_tokens_denies_no_model(rng):
@@ -58,7 +59,7 @@ def test_a_tie_between_tokens_denies_no_model(rng):
     )
     X = np.array([[[1.0, 1.0], [-1.0, 3.0], [1.0, 1.0]]])  # both score 2 against the last token
     assert np.abs(head(X) - moved(X)).max() > 0.3
-    assert find_contradiction(moved, [(X, head(X))], rng=rng) is None
+    assert find_contradiction(moved, [(X, head(X))], Ruler()) is None
 
 
 def test_a_constant_beside_zero_denies_no_model(rng):
@@ -67,4 +68,4 @@ def test_a_constant_beside_zero_denies_no_model(rng):
         ReluNet(np.eye(2), np.zeros(2), np.ones((1, 2)), np.full(1, c)) for c in (0.0, 1e-14)
     )
     kept = [(X, truth(X)) for X in (np.zeros((1, 1, 2)), rng.normal(size=(5, 2, 2)))]
-    assert find_contradiction(near, kept, rng=rng) is None
+    assert find_contradiction(near, kept, Ruler()) is None

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import KW_ONLY, asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
+from types import MappingProxyType
+
+# Marks an option that jobs did not have when the first stores were made.
+LATER: Mapping[str, bool] = MappingProxyType({"later": True})
 
 
 @dataclass(frozen=True)
@@ -14,8 +19,13 @@ class Job:
     @property
     def key(self) -> str:
         """A short hash of the job's kind and fields."""
+        told = asdict(self)
+        # An option that came later is told only where it is used: stores made before go on.
+        for item in fields(self):
+            if item.metadata.get("later") and told[item.name] == item.default:
+                del told[item.name]
         # Sorted, so that the order of fields in the source does not change stored keys.
-        text = json.dumps({"job": type(self).__name__, **asdict(self)}, sort_keys=True)
+        text = json.dumps({"job": type(self).__name__, **told}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -65,6 +75,8 @@ class Declaring(Job):
         decimals: answers are rounded to so many decimals.
         labels: answers are labels: positive or not.
         token_bound: largest norm of a token that may be asked.
+        lengths: the shortest and the longest sequence that may be asked, as MIN:MAX.
+        verify: how many fresh questions a model is asked; 160 when absent.
     """
 
     _: KW_ONLY
@@ -74,6 +86,8 @@ class Declaring(Job):
     decimals: int | None = None
     labels: bool = False
     token_bound: float | None = None
+    lengths: str | None = field(default=None, metadata=LATER)
+    verify: int | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True)
@@ -92,7 +106,7 @@ class Reaching(Job):
 
 
 # Names of fields, for commands that pass them on one by one.
-DECLARATIONS = tuple(field.name for field in fields(Declaring))
+DECLARATIONS = tuple(item.name for item in fields(Declaring))
 
 
 @dataclass(frozen=True)
@@ -124,7 +138,7 @@ class Hinting(Declaring):
     bases: str | None = None
 
 
-HINTS = tuple(field.name for field in fields(Hinting) if field.name not in DECLARATIONS)
+HINTS = tuple(item.name for item in fields(Hinting) if item.name not in DECLARATIONS)
 
 
 @dataclass(frozen=True)

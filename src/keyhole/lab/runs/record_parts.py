@@ -43,6 +43,40 @@ class FreshError(Part, frozen=True, kw_only=True):
     sequences: int
 
 
+class KindRecord(Part, frozen=True, kw_only=True):
+    """Fresh questions of one kind: how many, the worst gap, and the worst relative gap."""
+
+    name: str
+    count: int
+    worst: Number
+    relative: Number
+
+
+class ExaminedRecord(Part, frozen=True, kw_only=True):
+    """What a model was held against.
+
+    Args:
+        kinds: of fresh questions.
+        sequences: in all.
+        independent: of these, permuted copies and repeats left out.
+        longest: the longest sequence asked.
+        not_asked: kinds that could not be asked.
+        wrong_share: of such sequences a model that agreed on all is wrong on less than this, with
+            95 % confidence.
+        explained: answers given before that were held against the model too.
+        sentence: the same in words.
+    """
+
+    kinds: list[KindRecord]
+    sequences: int
+    independent: int
+    longest: int
+    not_asked: list[str]
+    wrong_share: Number
+    explained: int = 0
+    sentence: str = ""
+
+
 class WitnessRecord(Part, frozen=True, kw_only=True):
     """A few answers that no member of a class gives.
 

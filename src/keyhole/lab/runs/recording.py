@@ -12,17 +12,19 @@ from keyhole.lab.runs.record_parts import (
     CertificateRecord,
     CheckRecord,
     CounterexampleRecord,
+    ExaminedRecord,
     ExclusionRecord,
     FindingRecord,
     FreshError,
     JumpsRecord,
+    KindRecord,
     Queries,
     RecognitionRecord,
     WitnessRecord,
 )
 from keyhole.lab.runs.records import take_fields
 from keyhole.lab.runs.recovery_records import RecoveryRecord
-from keyhole.learners.base import Counterexample, Fresh, Jumps, Recovery
+from keyhole.learners.base import Counterexample, Examined, Fresh, Jumps, Recovery
 from keyhole.learners.findings import Recognition, Witness
 from keyhole.models import Head, Model, MultiHead, OneLayer
 from keyhole.models.registry import name_kind
@@ -56,6 +58,7 @@ def record_recovery(recovery: Recovery[Any], kind: type[T], *, lost: int = 0) ->
         queries=record_queries(recovery.ledger, lost),
         degrees_of_freedom=recovery.degrees_of_freedom,
         fresh_error=record_fresh_error(recovery.fresh),
+        examined=record_examined(recovery.examined, recovery.explained),
         error_bar=_measure_error_bar(recovery),
         certificate=record_certificate(recovery.certificate),
         jumps=record_jumps(recovery.jumps),
@@ -73,6 +76,22 @@ def record_queries(ledger: Ledger, lost: int = 0) -> Queries:
 def record_fresh_error(fresh: Fresh | None) -> FreshError | None:
     """Agreement on fresh queries, where there were any."""
     return None if fresh is None else take_fields(fresh, FreshError)
+
+
+def record_examined(examined: Examined | None, explained: int = 0) -> ExaminedRecord | None:
+    """The fresh questions by kind, and how many answers of the run were explained."""
+    if examined is None:
+        return None
+    return ExaminedRecord(
+        kinds=[take_fields(kind, KindRecord) for kind in examined.kinds],
+        sequences=examined.sequences,
+        independent=examined.independent,
+        longest=examined.longest,
+        not_asked=list(examined.not_asked),
+        wrong_share=examined.wrong_share,
+        explained=explained,
+        sentence=examined.sentence,
+    )
 
 
 def record_witness(witness: Witness) -> WitnessRecord:

@@ -7,6 +7,7 @@ import msgspec
 from keyhole.lab.runs.record_parts import (
     CertificateRecord,
     CounterexampleRecord,
+    ExaminedRecord,
     FreshError,
     Given,
     JumpsRecord,
@@ -37,6 +38,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
         queries: what was asked.
         degrees_of_freedom: numbers the answers determine.
         fresh_error: agreement on fresh queries.
+        examined: the fresh questions by kind, and what their agreement says.
         error_bar: standard errors of W, relative to W.
         certificate: the theorem this run instantiates.
         jumps: the steps that told several heads apart.
@@ -62,6 +64,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
     rank: int | None = None
     degrees_of_freedom: int | None = None
     fresh_error: FreshError | None = None
+    examined: ExaminedRecord | None = None
     error_bar: Number = None
     certificate: CertificateRecord | None = None
     jumps: JumpsRecord | None = None
@@ -131,6 +134,7 @@ class VerifyRecord(Envelope, frozen=True, kw_only=True, tag="verify"):
     verdict: str
     queries: Queries
     fresh_error: FreshError | None = None
+    examined: ExaminedRecord | None = None
     counterexample: CounterexampleRecord | None = None
     seconds: Seconds | None = None
     target: str

@@ -10,6 +10,7 @@ from keyhole.lab.runs.other_records import Landing
 from keyhole.lab.runs.record_parts import (
     CertificateRecord,
     CounterexampleRecord,
+    ExaminedRecord,
     FreshError,
     RecognitionRecord,
     RoundTrip,
@@ -59,6 +60,7 @@ def list_recovery_rows(record: RecoveryRecord) -> Rows:
             ),
         )
     yield from list_fresh_error_rows(record.fresh_error)
+    yield from list_examined_rows(record.examined)
     if record.error_bar is not None:
         yield "error bar", f"{format_number(record.error_bar)} of W, relative"
     yield from _list_counterexample_rows(record.counterexample)
@@ -123,6 +125,18 @@ def list_fresh_error_rows(fresh: FreshError | None) -> Rows:
                 f" {fresh.sequences:,} fresh sequences"
             ),
         )
+
+
+def list_examined_rows(examined: ExaminedRecord | None) -> Rows:
+    """Which kinds of fresh questions were asked, and which could not be."""
+    if examined is None:
+        return
+    asked = ", ".join(f"{kind.name} {kind.count}" for kind in examined.kinds)
+    yield "examined", f"{asked}; up to length {examined.longest}"
+    if examined.not_asked:
+        yield "not asked", ", ".join(examined.not_asked)
+    if examined.explained:
+        yield "explained", f"{examined.explained:,} answers of the run"
 
 
 def list_audit_rows(record: AuditRecord) -> Rows:

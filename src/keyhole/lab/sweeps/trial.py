@@ -21,18 +21,18 @@ from keyhole.lab.runs.recording import (
     record_queries,
 )
 from keyhole.lab.runs.records import Record
-from keyhole.lab.targets.opening import read_declarations, simulate_policies
+from keyhole.lab.targets.opening import declare_target, simulate_policies
 from keyhole.lab.targets.random_models import draw_random_model
 from keyhole.learners.choosing import learn
 from keyhole.learners.confronting import confront
-from keyhole.oracles import Budgeted, Chunked, Declared, Local, Oracle
+from keyhole.oracles import Budgeted, Chunked, Local, Oracle
 
 
 def run_trial(job: TrialJob) -> Record[TrialRecord]:
     """Draw, hide, recover, compare."""
     truth = draw_random_model(job.model, rng=seed_generator(job.model.seed))
     oracle: Oracle = Chunked(
-        Declared(simulate_policies(Local(truth), job.simulate, job.seed), read_declarations(job))
+        declare_target(simulate_policies(Local(truth), job.simulate, job.seed), job)
     )
     if job.budget is not None:
         oracle = Budgeted(oracle, job.budget)

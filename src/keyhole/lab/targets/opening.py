@@ -21,13 +21,16 @@ from keyhole.models.files import read_metadata
 from keyhole.oracles import (
     Bounded,
     Cast,
+    Declared,
     Disturbed,
+    Examining,
     Imperfection,
     Local,
     Noisy,
     Oracle,
     Rounded,
     Signs,
+    Sized,
     oracle_of,
 )
 
@@ -184,9 +187,40 @@ def read_declarations(job: Declaring) -> Imperfection:
     levels = 2 if job.labels else None
     return stated.combined(
         Imperfection(
-            noise=job.noise, tolerance=job.tolerance, levels=levels, token_bound=job.token_bound
+            noise=job.noise,
+            tolerance=job.tolerance,
+            levels=levels,
+            token_bound=job.token_bound,
+            lengths=None if job.lengths is None else read_lengths(job.lengths),
         )
     )
+
+
+def read_lengths(text: str) -> tuple[int, int]:
+    """The two numbers of MIN:MAX.
+
+    Raises:
+        InvalidInput: they are not two whole numbers, or not in order.
+    """
+    shortest, _, longest = text.partition(":")
+    if not (shortest.isdecimal() and longest.isdecimal()):
+        raise InvalidInput(f"--lengths takes MIN:MAX, two whole numbers; got {text!r}.")
+    lengths = int(shortest), int(longest)
+    if lengths[0] > 1 or lengths[1] < 2:
+        raise InvalidInput(
+            f"learners need sequences of one and of two tokens; --lengths {text} allows"
+            f" {lengths[0]} to {lengths[1]}."
+        )
+    return lengths
+
+
+def declare_target(target: Oracle, job: Declaring) -> Oracle:
+    """The target with what a job states of it; lengths that may not be asked are refused."""
+    stated = read_declarations(job)
+    oracle: Oracle = Declared(target, stated)
+    if stated.lengths is not None:
+        oracle = Sized(oracle, stated.lengths)
+    return oracle if job.verify is None else Examining(oracle, job.verify)
 
 
 _POLICIES: dict[str, Callable[[Oracle, str, int], Oracle]] = {

@@ -14,12 +14,15 @@ import numpy as np
 
 from keyhole._arrays import EPS, Array, Format, Stack, Vector
 from keyhole.errors import BudgetSpent
-from keyhole.learners.base import Counterexample, Fresh
-from keyhole.learners.verifying.questions import LENGTHS, LOGITS, choose_token_scales
+from keyhole.learners.base import Counterexample, Examined, Fresh
+from keyhole.learners.verifying.examination import Asked, list_examined
+from keyhole.learners.verifying.informative_scales import choose_token_scales
+from keyhole.learners.verifying.question_kinds import EVEN_SPREADS
 from keyhole.models import Head
 from keyhole.oracles import Counted
 
 _GRID = np.linspace(0.0, 1.0, 65)[:, None, None]
+_LONGEST = 32  # of fresh sequences
 _ROUNDS = 9  # of narrowing an interval 64 times
 _ROUNDINGS = 64.0  # of the largest term of a token value, which weights and sums may carry
 
@@ -34,6 +37,7 @@ class Agreement:
         worst: the shortest sequence that disagrees, else the one with the largest relative gap.
         passed: whether every answer was the cast of a number within the tolerance of the model's.
         complete: whether the budget allowed all of them.
+        examined: what was asked, by kind.
     """
 
     fresh: Fresh
@@ -41,6 +45,7 @@ class Agreement:
     worst: Counterexample | None
     passed: bool
     complete: bool
+    examined: Examined
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,6 +70,12 @@ class _CastRow:
     def relative(self) -> float:
         """The gap relative to the token values."""
         return self.case.gap / (self.value or 1.0)
+
+    @property
+    def asked(self) -> Asked:
+        """What is told of it."""
+        kind = "near a null" if self.null else "near a rounding boundary"
+        return Asked(kind, len(self.case.tokens), self.case.gap, self.relative)
 
     def differs(self, exact: Vector, form: Format, tolerance: float) -> bool:
         """Whether the answer is the cast of no number within what errors of scores explain."""
@@ -126,7 +137,8 @@ def find_crossings(
         rng: source of randomness.
     """
     starts, ends = (
-        draw_random_sequences(head, form, lengths, kinds=len(LOGITS), rng=rng) for _ in range(2)
+        draw_random_sequences(head, form, lengths, kinds=len(EVEN_SPREADS), rng=rng)
+        for _ in range(2)
     )
     seen = np.flatnonzero(head.V.any(axis=0))
     found: list[Stack] = []
@@ -207,7 +219,7 @@ def _spread_lengths(count: int, least: int, rng: np.random.Generator) -> list[in
     """Lengths from `least` to the largest, evenly spread, in random order."""
     lengths = np.full(count, least + 1.0)
     if count > 1:
-        lengths = np.round(np.linspace(least, LENGTHS[-1], count))
+        lengths = np.round(np.linspace(least, _LONGEST, count))
     return [int(n) for n in rng.permutation(lengths)]
 
 
@@ -223,7 +235,14 @@ def _summarise_agreement(rows: list[_CastRow], passed: list[bool], complete: boo
         max((r.case.gap for r in rows), default=0.0),
         max((r.relative for r in rows), default=0.0),
     )
-    return Agreement(fresh, float(np.mean(equal)) if equal else 0.0, worst, not failed, complete)
+    return Agreement(
+        fresh=fresh,
+        equal=float(np.mean(equal)) if equal else 0.0,
+        worst=worst,
+        passed=not failed,
+        complete=complete,
+        examined=list_examined([row.asked for row in rows]),
+    )
 
 
 def measure_cast_scatter(

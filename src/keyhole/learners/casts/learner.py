@@ -282,7 +282,13 @@ def _judge(session: _CastSession, head: Head, rng: np.random.Generator) -> Recov
     passed = seen.passed or seen.worst is None
     ending = settle(
         session.oracle,
-        Examination(seen.fresh, seen.worst, passed, False, seen.complete),
+        Examination(
+            fresh=seen.fresh,
+            worst=seen.worst,
+            passed=passed,
+            complete=seen.complete,
+            examined=seen.examined,
+        ),
         lines=COARSE_ANSWERS,
         refuse=lambda: _refuse(session, head, seen.worst),
         words=words,

@@ -61,7 +61,7 @@ class HeadsInBall:
             "pencil": 2 * width * (count + 2) + 4 * (2 * count * count + 1),
             "measure": width * per_x + width * per_x // 4,
             "signs": count + 8,
-            "verify": QUERIES + 3 * count,
+            "verify": QUERIES,
         }
         mended = 3 * count * width * (width + outputs)
         attempt = 3 * sum(by_phase.values()) + mended + 800

@@ -21,14 +21,15 @@ from keyhole._arrays import Mask, Matrix, Sequences, Stack, Vector, pin_one_thre
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Fresh
 from keyhole.learners.labels.bisection import Indices, Voter
+from keyhole.learners.verifying.examination import Asked
+from keyhole.learners.verifying.questions import CALLS, Batch, Limits, draw_questions, read_limits
 from keyhole.learners.verifying.questions import QUERIES as _PLAIN
-from keyhole.learners.verifying.questions import draw_fresh_sequences
 from keyhole.models import Head
 
 _NEAREST = 1.5  # the smallest margins aimed at, in units of the resolution
 _PARTS, _STEPS = 16, 13  # cuts of a segment, 52 binary digits in all
 _SMALL = 8  # single tokens so short that a constant would decide their label
-QUERIES = _PLAIN + _SMALL
+QUERIES = _PLAIN - CALLS + _SMALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,21 @@ def _shorten_tokens(X: Sequences, bound: float) -> Stack:
 
 
 def draw_label_questions(
-    head: Head, resolution: Resolution, bound: float, *, rng: np.random.Generator
-) -> Iterator[Stack]:
-    """Fresh sequences of every length, every other near the boundary, then very short tokens."""
+    head: Head,
+    resolution: Resolution,
+    bound: float,
+    limits: Limits,
+    *,
+    rng: np.random.Generator,
+) -> Iterator[Batch]:
+    """Fresh questions, every other moved near the boundary, then very short tokens."""
     seeing = np.flatnonzero(head.V.any(axis=0))
     scale = 1.0
-    for X in draw_fresh_sequences(head, rng=rng):
-        Y = _shorten_tokens(X, bound)
-        length = X.shape[1]
+    for drawn in draw_questions(head, limits, rng=rng):
+        # A doubtful label is asked again by itself.
+        batch = drawn.keep([*range(len(drawn.X) - 1)])
+        Y = _shorten_tokens(batch.X, bound)
+        length = batch.length
         near = (np.arange(len(Y)) + length) % 2 == 0
         if seeing.size:
             output = int(seeing[length % seeing.size])
@@ -124,10 +132,10 @@ def draw_label_questions(
             wanted = least * (1e-2 / least) ** (rng.random(len(least)) ** 3)
             moved = approach_boundary(head, Y[near], output, wanted, rng=rng)
             Y[near] = _shorten_tokens(moved, bound)
-        scale = min(scale, float(np.abs(Y).max()))
-        yield Y
+        scale = min(scale, float(np.abs(Y).max()) or scale)
+        yield Batch(Y, batch.kinds)
     x = rng.normal(size=(_SMALL // 2, 1, head.width)) * scale * 2.0**-40
-    yield np.concatenate([x, -x])
+    yield Batch(np.concatenate([x, -x]), ("very short",) * _SMALL)
 
 
 @dataclass(slots=True)
@@ -151,12 +159,15 @@ class Sighting:
     sure: int = field(default=0, init=False)
     flips: int = field(default=0, init=False)
     complete: bool = field(default=False, init=False)
+    kinds: list[Asked] = field(default_factory=list[Asked], init=False)
 
     def look(self, bound: float, *, rng: np.random.Generator) -> None:
         """Ask fresh labels of tokens up to a norm, and compare, as far as the budget goes."""
         try:
-            for X in draw_label_questions(self.head, self.resolution, bound, rng=rng):
-                self._compare(X)
+            limits = read_limits(self.voter.oracle)
+            for batch in draw_label_questions(self.head, self.resolution, bound, limits, rng=rng):
+                self._compare(batch.X)
+                self.kinds += [Asked(kind, batch.length, 0.0, 0.0) for kind in batch.kinds]
             self.complete = True
         except BudgetSpent:
             pass

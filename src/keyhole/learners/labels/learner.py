@@ -33,7 +33,7 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination
+from keyhole.learners.verifying.examination import Examination, list_examined
 from keyhole.models import Head
 from keyhole.oracles import Counted, Oracle
 
@@ -141,7 +141,13 @@ def _attempt_recovery(session: LabelSession) -> Recovery[Head]:
     fresh = Fresh(0, 0.0, 0.0) if seen.fresh is None else seen.fresh
     ending = settle(
         session.oracle,
-        Examination(fresh, seen.worst, seen.worst is None, False, seen.complete),
+        Examination(
+            fresh=fresh,
+            worst=seen.worst,
+            passed=seen.worst is None,
+            complete=seen.complete,
+            examined=list_examined(seen.kinds),
+        ),
         lines=COARSE_ANSWERS,
         refuse=lambda: _refuse(session, Status.DISAGREES, seen.worst),
         blind=not head.V.any(),

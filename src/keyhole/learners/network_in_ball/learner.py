@@ -33,7 +33,13 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import EXACT, Examination
+from keyhole.learners.verifying.examination import (
+    EXACT,
+    Examination,
+    add_fresh_points,
+    examine_model,
+)
+from keyhole.learners.verifying.questions import QUERIES, read_limits
 from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
@@ -41,8 +47,6 @@ from keyhole.oracles.base import read_imperfection
 
 _ATTEMPTS = 6
 _CALM = 100  # points in a row that are right before fresh ones are asked
-_LONGER = (2, 3, 9)  # lengths of further fresh sequences: tokens before the last must not matter
-_EACH = 8
 _BATCH = 60
 _PRECISE = 0.2 * EXACT  # errors above this, beside how answers vary, make a fit worth its time
 
@@ -88,10 +92,10 @@ class NetworkInBall:
             "slopes": jacobians * (width + 1),
             "try": 9 * k // 2,
             "mend": k // 8 * (2 * width + 2),
-            "verify": count_fresh_points(self.points, 1) + _EACH * len(_LONGER),
+            "verify": count_fresh_points(self.points, 1) + QUERIES,
         }
         fresh = [count_fresh_points(self.points, i + 1) for i in range(_ATTEMPTS)]
-        last = sum(count + _EACH * len(_LONGER) + 2 for count in fresh)
+        last = sum(count + QUERIES + 2 for count in fresh)
         count = network_freedom(width, hidden=k, outputs=outputs)
         worst = self.cap(width) + last
         return Plan(by_phase=by_phase, at_most=worst, degrees_of_freedom=count, outputs=outputs)
@@ -120,7 +124,6 @@ class _BallAnswers:
     x: Matrix
     y: Matrix
     worst: Counterexample | None
-    lone: float  # the largest relative error on single tokens
     hidden: bool
     complete: bool
 
@@ -159,7 +162,7 @@ class _BallRun:
             for self.attempt in range(1, _ATTEMPTS + 1):
                 why = self._peel(peeling)
                 seen = self._examine(peeling, checking)
-                ending = self._judge(peeling, seen, why)
+                ending = self._judge(peeling, seen, why, checking)
                 if ending is not None:
                     return self._conclude(ending, seen)
         except BudgetSpent:
@@ -181,14 +184,11 @@ class _BallRun:
         return None
 
     def _examine(self, peeling: Peeling, rng: np.random.Generator) -> _BallAnswers:
-        """Ask fresh points and longer sequences, no more once a hyperplane shows to be missing."""
+        """Ask fresh points, no more once a hyperplane shows to be missing."""
         count = count_fresh_points(self.options.points, self.attempt)
         d = peeling.width
         lone = draw_in_ball(count + count % 2, d, self.radius, rng=rng)[:count, None]
         batches: list[Stack] = [lone[i : i + _BATCH] for i in range(0, count, _BATCH)]
-        batches += [
-            draw_in_ball(_EACH * n, d, self.radius, rng=rng).reshape(_EACH, n, d) for n in _LONGER
-        ]
         answers: list[Matrix] = []
         complete = True
         missing = peeling.missing
@@ -234,28 +234,46 @@ class _BallRun:
         worst = max(
             cases, key=lambda c: (c.gap > EXACT * yard, -len(c.tokens), c.gap), default=None
         )
-        single = [case for case in cases if len(case.tokens) == 1]
-        lone = max((case.gap for case in single), default=0.0) / yard
-        x = np.array([case.tokens[0] for case in single]).reshape(len(single), model.width)
+        x = np.array([case.tokens[0] for case in cases]).reshape(len(cases), model.width)
         hidden = bool(grain * 1e-4 > EXACT * spread > 0)
         fresh = Fresh(len(cases), largest, largest / yard)
-        return _BallAnswers(fresh, x, every[: len(x)], worst, lone, hidden, complete)
+        return _BallAnswers(fresh, x, every[: len(x)], worst, hidden, complete)
 
-    def _judge(self, peeling: Peeling, seen: _BallAnswers, why: Status | None) -> Ending | None:
+    def _judge(
+        self, peeling: Peeling, seen: _BallAnswers, why: Status | None, rng: np.random.Generator
+    ) -> Ending | None:
         """How it ended, or None where peeling should go on from what fresh points show."""
         passed = seen.fresh.relative <= EXACT
-        # Lone tokens that disagree show hyperplanes still missing; longer sequences alone show
-        # another class.
-        if not passed and not seen.hidden and why is None and seen.lone > EXACT:
+        # Points that disagree show hyperplanes still missing.
+        if not passed and not seen.hidden and why is None:
             return self._search_on(peeling, seen)
+        shown = Examination(
+            fresh=seen.fresh,
+            worst=seen.worst,
+            passed=passed,
+            complete=seen.complete,
+            hidden=seen.hidden,
+        )
+        if passed and seen.complete and not seen.hidden and why is None:
+            shown = self._examine_further(peeling.model, shown, rng)
         return settle(
             self.oracle,
-            Examination(seen.fresh, seen.worst, passed, seen.hidden, seen.complete),
+            shown,
             lines=NETWORK_IN_BALL,
-            refuse=lambda: self._refuse(seen, Status.NO_NETWORK if why is None else why),
+            refuse=lambda: self._refuse(shown.worst, Status.NO_NETWORK if why is None else why),
             reservation=None if why is None else Ending(status=why),
             words=self._describe_share(),
         )
+
+    def _examine_further(
+        self, model: AbsAffine, points: Examination, rng: np.random.Generator
+    ) -> Examination:
+        """The examination that every model has to pass, beside the points of the ball."""
+        limits = read_limits(self.oracle, bound=self.radius)
+        ruler = NETWORK_IN_BALL.ruler(self.oracle)
+        with self.oracle.phase("verify"):
+            seen = examine_model(self.oracle, model, ruler=ruler, rng=rng, limits=limits)
+        return add_fresh_points(seen, points.fresh, "points of the ball")
 
     def _search_on(self, peeling: Peeling, seen: _BallAnswers) -> Ending | None:
         """Keep what fresh points show; an ending where a lack of precision is all they show."""
@@ -276,9 +294,9 @@ class _BallRun:
         peeling.refit()
         return True
 
-    def _refuse(self, seen: _BallAnswers, why: Status) -> Ending:
+    def _refuse(self, worst: Counterexample | None, why: Status) -> Ending:
         """Refuse, unless the target turns out to answer the same question differently."""
-        return resolve_doubt(self.oracle, Doubt(why, seen.worst, describe_gap(seen.worst)))
+        return resolve_doubt(self.oracle, Doubt(why, worst, describe_gap(worst)))
 
     def _conclude(self, ending: Ending, seen: _BallAnswers | None = None) -> Recovery[AbsAffine]:
         model = self.model

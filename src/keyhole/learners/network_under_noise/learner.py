@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, Matrix
+from keyhole._arrays import EPS, Matrix
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
 from keyhole.learners.network_under_noise.allowances import FreshComparison, Scatter, UncertainFit
@@ -46,15 +46,16 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination
+from keyhole.learners.verifying.examination import Asked, Examination, list_examined
+from keyhole.learners.verifying.questions import QUERIES, Batch, draw_questions, read_limits
 from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Imperfection, Oracle
 from keyhole.oracles.base import read_imperfection
 
 POINTS = 2_000  # fresh points
-_LENGTHS = (2, 3, 9)  # of fresh sequences beside lone tokens
-_EACH = 16  # of every length
+_OUTSIDE = "points beyond"
+_EACH = 16  # of every radius beyond
 _AGAIN = 16  # times a doubtful question is asked again
 _FAR = 2.0**40  # where answers are mostly slopes: offsets and errors are small beside them
 _BEYOND = (1e3, 1e6)  # radii of some further fresh points, where tokens may be of any length
@@ -90,7 +91,7 @@ class NetworkUnderNoise:
         """About twelve answers per parameter to grow a network from, and 2,000 fresh ones."""
         k = 2 * width if self.hidden is None else self.hidden
         count = network_freedom(width, hidden=k, outputs=outputs)
-        fresh = self.points + _EACH * len(_LENGTHS)
+        fresh = self.points + QUERIES
         by_phase = {"read": 200, "grow": 1000 + 12 * count // outputs, "verify": fresh + _AGAIN}
         far = Network(k, self.most).plan(width, outputs=outputs)
         offsets = _PER_OFFSET * (self.most + outputs)
@@ -279,23 +280,38 @@ class _NoisyNetworkRun:
         found = self.found
         if found is None:
             return self.conclude(Ending(status=Status.UNGROWN))
-        cases: list[tuple[Array, Matrix]] = []
+        batches = self._draw_fresh(found.model)
+        answers: list[Matrix] = []
         with self.oracle.phase("verify"):
             try:
-                for X in self._fresh():
-                    cases.append((X, self.oracle.ask(X.copy())))
+                for batch in batches:
+                    answers.append(self.oracle.ask(batch.X.copy()))
             except BudgetSpent:
                 return self.conclude(Ending(status=Status.UNCHECKED))
-        seen = [FreshComparison.of(found, X, y, self.scatter, self.radius) for X, y in cases]
-        self.asked = cases[0][0][:, 0], cases[0][1]
-        beyond = seen[1 + len(_LENGTHS) :] or seen[:1]
+        pairs = zip(batches, answers, strict=True)
+        seen = [FreshComparison.of(found, b.X, y, self.scatter, self.radius) for b, y in pairs]
+        self.asked = batches[0].X[:, 0], answers[0]
+        outside = [batch.has_kind((_OUTSIDE,)) for batch in batches]
+        beyond = [s for s, far in zip(seen, outside, strict=True) if far] or seen[:1]
         self.outside = seen[0].excess <= 1.0 and max(s.excess for s in beyond) > 1.0
         count = sum(len(s.gap) for s in seen)
         fresh = Fresh(count, max(float(s.gap.max()) for s in seen), seen[0].relative)
         worst = max(seen, key=lambda s: s.excess)
         ending = settle(
             self.oracle,
-            Examination(fresh, None, worst.excess <= 1.0, False, complete=True),
+            Examination(
+                fresh=fresh,
+                worst=None,
+                passed=worst.excess <= 1.0,
+                complete=True,
+                examined=list_examined(
+                    [
+                        Asked(kind, batch.length, float(gap), float(gap) / (one.spread or 1.0))
+                        for batch, one in zip(batches, seen, strict=True)
+                        for kind, gap in zip(batch.kinds, one.gap, strict=True)
+                    ]
+                ),
+            ),
             lines=COARSE_ANSWERS,
             refuse=lambda: self._refuse(worst),
             reservation=self._reservation(seen[0]),
@@ -313,7 +329,7 @@ class _NoisyNetworkRun:
             return Ending(status=Status.VEILED)
         return None
 
-    def _fresh(self) -> list[Array]:
+    def _draw_fresh(self, model: AbsAffine) -> list[Batch]:
         """Fresh points, longer sequences and, where tokens are not bounded, points far away."""
         rng = self.checking
         d, R, count = self.width, self.radius, self.options.points
@@ -323,10 +339,15 @@ class _NoisyNetworkRun:
         radii = _BEYOND if self.far else _NEARBY
         if self.stated.token_bound is not None:
             radii = ()
-        longer = [draw_in_ball(_EACH * n, d, R, rng=rng).reshape(_EACH, n, d) for n in _LENGTHS]
+        limits = read_limits(self.oracle, bound=R)
+        longer = [batch for batch in draw_questions(model, limits, rng=rng) if batch.length > 1]
         scale = 1.0 if self.far else d**-0.5
-        beyond = [scale * R * r * rng.normal(size=(2 * _EACH, 1, d)) for r in radii]
-        return [x[:, None], *longer, *beyond]
+        beyond = [scale * R * r * rng.normal(size=(_EACH, 1, d)) for r in radii]
+        return [
+            Batch(x[:, None], ("points",) * len(x)),
+            *longer,
+            *(Batch(X, (_OUTSIDE,) * len(X)) for X in beyond),
+        ]
 
     def _refuse(self, seen: FreshComparison) -> Ending:
         """Refuse where tokens before the last act, unless answers scatter more than declared."""

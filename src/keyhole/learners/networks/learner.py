@@ -10,16 +10,9 @@ import numpy as np
 from keyhole._arrays import Array, Matrix, Vector
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.learners.base import Counterexample, Plan, Recovery, Status
-from keyhole.learners.networks.fresh_cases import (
-    Row,
-    allow_line_queries,
-    ask_fresh_cases,
-    compare_fresh_cases,
-    fit_tangent,
-    summarise_fresh_rows,
-)
+from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.networks.lines import Learned, learn_network, measure_typical_distance
+from keyhole.learners.networks.tangent import allow_line_queries, fit_tangent
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     NETWORK,
@@ -32,20 +25,12 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination
+from keyhole.learners.verifying.examination import Examination, examine_model
+from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
-
-# most fresh sequences have one token; a network must not see those before the last
-LENGTHS = (1, 2, 3, 9)
-# in units of the typical distance of hyperplanes; a fourth group has points of size 1
-RADII = (1.0, 10.0, 1000.0)
-# (of a tenth of that distance where hyperplanes are so far that the function is linear near the
-# origin)
-_PER_LENGTH = (9, 1, 1, 1)
-QUERIES = (len(RADII) + 1) * sum(_PER_LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +122,7 @@ class _NetworkRun:
                     model = fit_tangent(self.ask, self.oracle.width, rng=rng)
             except BudgetSpent:
                 return self.conclude(None, SPENT)
-        with self.oracle.phase("verify"):
-            seen = self.examine(model, NETWORK.tolerance(self.oracle), rng)
+        seen = self.examine(model, rng)
         refuse = partial(self._refuse, learned, seen)
         ending = settle(self.oracle, seen, lines=NETWORK, refuse=refuse)
         return self.conclude(model, ending, seen)
@@ -149,27 +133,10 @@ class _NetworkRun:
         why = explain_missing_network(learned)
         return resolve_doubt(self.oracle, Doubt(why, seen.worst, describe_gap(seen.worst)))
 
-    def examine(self, model: AbsAffine, tolerance: float, rng: np.random.Generator) -> Examination:
-        """Ask fresh sequences; errors are relative to how answers vary at their radius."""
-        unit = measure_typical_distance(model)
-        scales = np.array([*(unit * r for r in RADII), 1.0 if unit <= 100 else unit / 10])
-        cases: list[list[Counterexample]] = [[] for _ in scales]
-        complete = True
-        for length, count in zip(LENGTHS, _PER_LENGTH, strict=True):
-            X = rng.normal(size=(len(scales), count, length, model.width))
-            X *= scales[:, None, None, None]
-            found, complete = ask_fresh_cases(self.oracle, model, X.reshape(-1, *X.shape[2:]))
-            for i, case in enumerate(found):
-                cases[i // count].append(case)
-            if not complete:
-                break
-        rows: list[Row] = []
-        hidden = False
-        for group in filter(None, cases):
-            compared, veiled = compare_fresh_cases(group, tolerance, self.roundoff)
-            rows += compared
-            hidden |= veiled
-        return summarise_fresh_rows(rows, tolerance, hidden=hidden, complete=complete)
+    def examine(self, model: AbsAffine, rng: np.random.Generator) -> Examination:
+        """Ask fresh sequences."""
+        with self.oracle.phase("verify"):
+            return examine_model(self.oracle, model, ruler=NETWORK.ruler(self.oracle), rng=rng)
 
     def conclude(
         self, model: AbsAffine | None, ending: Ending, seen: Examination | None = None

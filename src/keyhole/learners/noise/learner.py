@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Stack, pin_one_thread
+from keyhole._arrays import Array, Matrix, pin_one_thread
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, bound_queries
@@ -34,11 +34,13 @@ from keyhole.learners.verifying.ending import (
     settle,
     withdraw,
 )
-from keyhole.learners.verifying.examination import EXACT, Examination
-from keyhole.learners.verifying.questions import QUERIES, draw_fresh_sequences, shorten_to_bound
+from keyhole.learners.verifying.examination import EXACT, Asked, Examination, list_examined
+from keyhole.learners.verifying.informative_scales import turn_from_bias
+from keyhole.learners.verifying.questions import QUERIES, Batch, draw_questions, read_limits
 from keyhole.models import Head
 from keyhole.oracles import Counted, Oracle, read_imperfection
 
+_FEW = 6  # tokens, of which none may show beside errors
 _SIGMAS = 6.0  # standard deviations that a fresh answer may be off
 _AGAIN = 8  # times a doubtful question is asked again
 _VAGUE = "Errors of the answers hide what the model says: many other heads would agree as well."
@@ -103,11 +105,18 @@ class UnderNoise:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _NoisyRow:
-    """A fresh answer, the token values it mixes, and the standard deviation errors explain."""
+    """A fresh answer, its kind, the token values it mixes, and the deviation errors explain."""
 
     case: Counterexample
+    kind: str
     value: float
     deviation: float
+
+    @property
+    def asked(self) -> Asked:
+        """What is told of it."""
+        relative = self.case.gap / self.value if self.value > 0 else 0.0
+        return Asked(self.kind, len(self.case.tokens), self.case.gap, relative)
 
 
 def _judge(
@@ -116,12 +125,12 @@ def _judge(
     head = session.head
     if head is None:
         return conclude_noisy(session, NO_READOUT)
-    asked: list[tuple[Stack, Array]] = []
+    asked: list[tuple[Batch, Array]] = []
     complete = True
     with session.oracle.phase("verify"):
-        for X in _draw_bounded_sequences(session, head, checking):
+        for batch in _draw_bounded_questions(session, head, checking):
             try:
-                asked.append((X, session.oracle.ask(X.copy())))
+                asked.append((batch, session.oracle.ask(batch.X.copy())))
             except BudgetSpent:
                 complete = False
                 break
@@ -133,7 +142,13 @@ def _judge(
         worst = None
     ending = settle(
         session.oracle,
-        Examination(_summarise_fresh(rows), worst and worst.case, worst is None, False, complete),
+        Examination(
+            fresh=_summarise_fresh(rows),
+            worst=worst and worst.case,
+            passed=worst is None,
+            complete=complete,
+            examined=list_examined([row.asked for row in rows]),
+        ),
         lines=DECLARED_ERRORS,
         refuse=lambda: (
             Ending(status=Status.DISAGREES) if worst is None else _refuse(session, worst)
@@ -151,30 +166,37 @@ def _judge(
 
 def _find_reservation(session: NoisySession, rows: list[_NoisyRow]) -> Ending | None:
     """Why agreement is worth nothing: errors hide most answers, or exact ones are not met."""
-    if 2 * sum(_SIGMAS * row.deviation > row.value for row in rows) > len(rows):
+    # Generic tokens tell, some of many at least; zeros and the like are hidden by any error.
+    plain = [row for row in rows if row.kind == "gauss" and len(row.case.tokens) > _FEW]
+    if 2 * sum(_SIGMAS * row.deviation > row.value for row in plain) > len(plain):
         return Ending(status=Status.IMPRECISE, detail=_VAGUE)
     if session.stated.perfect and _summarise_fresh(rows).relative > EXACT:
         return Ending(status=Status.IMPRECISE)
     return None
 
 
-def _draw_bounded_sequences(
+def _draw_bounded_questions(
     session: NoisySession, head: Head, rng: np.random.Generator
-) -> Iterator[Stack]:
-    """Fresh sequences inside the bound; where there is none, half so long that nothing is hidden.
+) -> Iterator[Batch]:
+    """Fresh questions inside the bound; where there is none, half so long that nothing is hidden.
 
     Tokens before the last are made longer and the last one shorter by the same factor, which keeps
-    the scores (tokens of even lengths are orthogonal to a score bias). Errors would hide a class
-    nearly right beside tokens of order one.
+    scores where no bias acts. Errors would hide a class nearly right beside tokens of order one.
     """
-    bound = session.stated.token_bound
     reach = 0.0 if session.reading is None else session.reading.reach
-    for X in shorten_to_bound(draw_fresh_sequences(head, rng=rng), bound):
-        longest = np.sqrt((X**2).sum(axis=2).max(axis=1))
-        longer = np.maximum(1.0, reach / np.maximum(longest, 1e-300))[:, None, None]
-        if bound is None and X.shape[1] % 2 == 0:
-            X = np.concatenate([X[:, :-1] * longer, X[:, -1:] / longer], axis=1)
-        yield X
+    for batch in draw_questions(head, read_limits(session.oracle), rng=rng):
+        if session.stated.token_bound is None and batch.length > 1:
+            # All but the first and the last, which are the same question.
+            chosen = range(1, len(batch.X) - 1, 2)
+            for i in chosen:
+                batch.X[i] = _lengthen_question(head, batch.X[i], reach)
+        yield batch
+
+
+def _lengthen_question(head: Head, X: Matrix, reach: float) -> Matrix:
+    longer = max(1.0, reach / max(float(np.linalg.norm(X, axis=1).max()), 1e-300))
+    earlier = turn_from_bias(head, X[:-1]) if longer > 1.0 else X[:-1]
+    return np.vstack([earlier * longer, X[-1:] / longer])
 
 
 def _measure_all_biases(
@@ -197,23 +219,25 @@ def _measure_all_biases(
 
 
 def _compare_fresh_answers(
-    session: NoisySession, head: Head, asked: list[tuple[Stack, Array]], rng: np.random.Generator
+    session: NoisySession, head: Head, asked: list[tuple[Batch, Array]], rng: np.random.Generator
 ) -> tuple[dict[str, Array], list[_NoisyRow]]:
     """Error bars, and every fresh answer beside the model's."""
     if session.reading is None:
         return {}, []
     with pin_one_thread():
         bars, spread = replicate_fits(
-            session.fit, session.reading, head, [X for X, _ in asked], rng
+            session.fit, session.reading, head, [batch.X for batch, _ in asked], rng
         )
     rows: list[_NoisyRow] = []
-    for (X, answers), off in zip(asked, spread, strict=True):
+    for (batch, answers), off in zip(asked, spread, strict=True):
+        X = batch.X
         predicted = head(X)
         values = head.magnitude(X)
         noise = session.errors.deviation(8.0 * np.maximum(values, np.abs(answers).max(axis=1)))
         for i, x in enumerate(X):
             case = Counterexample(x, answers[i], predicted[i])
-            rows.append(_NoisyRow(case, float(values[i]), float(np.hypot(noise[i], off[i]))))
+            deviation = float(np.hypot(noise[i], off[i]))
+            rows.append(_NoisyRow(case, batch.kinds[i], float(values[i]), deviation))
     return bars, rows
 
 

@@ -10,7 +10,14 @@ import numpy as np
 from keyhole._arrays import Array, Matrix, Vector
 from keyhole.errors import BudgetSpent
 from keyhole.identify import head_freedom
-from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status, bound_queries
+from keyhole.learners.base import (
+    Counterexample,
+    Examined,
+    Plan,
+    Recovery,
+    Status,
+    bound_queries,
+)
 from keyhole.learners.one_head.columns import Columns, Directions
 from keyhole.learners.one_head.designs import choose_full_design, draw_scattered_design
 from keyhole.learners.one_head.probes import Saturated
@@ -29,7 +36,7 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import EXACT, examine_model, hint_at_rounding
+from keyhole.learners.verifying.examination import EXACT, Ruler, examine_model, hint_at_rounding
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Factored, Head
 from keyhole.oracles import Counted, Oracle
@@ -174,9 +181,8 @@ def _judge_head(session: HeadSession, head: Head, rng: np.random.Generator) -> E
     if not read_imperfection(session.oracle).perfect:
         tolerance = _allow_declared_rounding(session, head)
     with session.oracle.phase("verify"):
-        seen = examine_model(
-            session.oracle, head, tolerance=tolerance, roundoff=session.roundoff, rng=rng
-        )
+        ruler = Ruler(tolerance, session.roundoff)
+        seen = examine_model(session.oracle, head, ruler=ruler, rng=rng)
     near = seen.fresh.relative <= _bound_weak_error(session, head)
     return settle(
         session.oracle,
@@ -234,7 +240,7 @@ def _conclude_head(session: HeadSession, head: Head | None, ending: Ending) -> R
             determined=_describe_determined_head(session, head, disagrees),
             degrees_of_freedom=_count_head_freedom(session),
             rank=session.rank,
-            bars=_estimate_head_bars(session, ending.fresh) if session.rank is not None else {},
+            bars=_estimate_head_bars(session, ending.examined) if session.rank is not None else {},
         ),
     )
 
@@ -302,7 +308,7 @@ def _describe_determined_head(session: HeadSession, head: Head | None, disagrees
     )
 
 
-def _estimate_head_bars(session: HeadSession, fresh: Fresh | None) -> dict[str, Array]:
+def _estimate_head_bars(session: HeadSession, examined: Examined | None) -> dict[str, Array]:
     """One standard error per tensor, holding for each of its entries.
 
     A share is read to about the noise of an answer, a logit to four times that at the target size,
@@ -313,7 +319,9 @@ def _estimate_head_bars(session: HeadSession, fresh: Fresh | None) -> dict[str, 
     columns = session.columns
     if readout is None or readout.blind:
         return {}
-    noise = max(4 * session.roundoff, fresh.relative if fresh is not None else 0.0)
+    # Scores of order one tell how far off the weights are; larger ones magnify it.
+    seen = 0.0 if examined is None else examined.find_relative_gap("neighbours")
+    noise = max(4 * session.roundoff, seen)
     bars = {"V": np.array([noise * (np.abs(readout.V).max() + np.abs(readout.c).max())])}
     if columns is not None and columns.prober.sy > 0:
         bars["W"] = np.array([6 * noise / (columns.prober.sx * columns.prober.sy)])

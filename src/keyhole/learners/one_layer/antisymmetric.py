@@ -40,7 +40,6 @@ from keyhole.learners.verifying.ending import SPENT, Doubt, Ending, repeat_case,
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import OneLayer
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import read_imperfection
 
 _ROUNDINGS = 64.0  # of both answers, within which their difference is nothing
 _BIASED = (
@@ -115,7 +114,7 @@ class Antisymmetric:
 
     def _recover(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
         measuring, learning, checking = rng.spawn(3)
-        session = OneLayerSession(Counted(oracle), read_imperfection(oracle).roundoff)
+        session = OneLayerSession.open(oracle)
         odd = HeadSession(Counted(Odd(session.oracle)), session.roundoff, measuring)
         try:
             with session.oracle.phase("odd"):

@@ -16,8 +16,9 @@ from keyhole.learners.verifying.ending import (
     Ending,
     conclude,
 )
+from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.models import AbsAffine, Head, OneLayer
-from keyhole.oracles import Counted
+from keyhole.oracles import Counted, Oracle, read_imperfection
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class OneLayerSession:
 
     oracle: Counted
     roundoff: float
+    remembered: Remembered
     G: AbsAffine | None = field(default=None, init=False)
     found: Attention | None = field(default=None, init=False)
 
@@ -41,6 +43,12 @@ class OneLayerSession:
         """Whether all lone tokens are answered alike."""
         G = self.G
         return G is not None and max(rms(G.D), rms(G.P)) <= 1e-13 * rms(G.q)
+
+    @classmethod
+    def open(cls, oracle: Oracle) -> OneLayerSession:
+        """A session that keeps every answer, for the fit at its end."""
+        remembered = Remembered(oracle)
+        return cls(Counted(remembered), read_imperfection(oracle).roundoff, remembered)
 
     def model(self) -> OneLayer | None:
         """What is known of the layer; W is zero where it was not measured."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from keyhole.learners.networks.lines import learn_network, measure_typical_dista
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_layer.attention import measure_attention
 from keyhole.learners.one_layer.layer_account import OneLayerSession, conclude_layer
+from keyhole.learners.one_layer.refinement import refine_scores
 from keyhole.learners.one_layer.scores import TOGETHER
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
@@ -36,14 +36,16 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import Examination, examine_model
-from keyhole.learners.verifying.questions import QUERIES, draw_fresh_sequences
+from keyhole.learners.verifying.questions import QUERIES, Batch
 from keyhole.models import AbsAffine, OneLayer
-from keyhole.oracles import Counted, Oracle
+from keyhole.oracles import Oracle
 from keyhole.oracles.base import read_imperfection
 
 _CLOSE = 1e-6  # relative error of a network up to which attention is looked for behind it
 _ATTEMPTS = 2  # at the network: one line in a hundred is an unlucky one
 _MIXED = 8  # times that a mixing may be measured
+_NEARLY = 1e-5  # relative disagreement that a fit to all answers may mend
+_REFINED = 4  # times that such a fit is tried
 BENDING = 16  # fresh pairs at the lengths at which the network bends
 
 
@@ -72,7 +74,11 @@ class OneLayerTransformer:
         mixing = 2 * width * (1 + -(-width // min(width, outputs)))
         return Plan(
             by_phase=by_phase,
-            at_most=_ATTEMPTS * network.at_most + 4 * measure + _MIXED * mixing + QUERIES + 2048,
+            at_most=_ATTEMPTS * network.at_most
+            + 4 * measure
+            + _MIXED * mixing
+            + (2 + _REFINED) * (QUERIES + BENDING)
+            + 2048,
             degrees_of_freedom=one_layer_freedom(width, hidden=hidden, outputs=outputs),
             outputs=outputs,
         )
@@ -84,7 +90,7 @@ class OneLayerTransformer:
 
     def _recover(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
         learning, measuring, checking = rng.spawn(3)
-        session = OneLayerSession(Counted(oracle), read_imperfection(oracle).roundoff)
+        session = OneLayerSession.open(oracle)
         try:
             dead_end = learn_lone_network(session, learning)
             if dead_end is not None:
@@ -156,7 +162,28 @@ def _verify_one_layer(
             seen = examine_one_layer(session, checking)
         except (BudgetSpent, Saturated):
             session.found = short
+    for _ in range(_REFINED):
+        # Each examination asks long tokens in directions of its own, which the next fit knows.
+        if not seen.passed and seen.complete and seen.fresh.relative <= _NEARLY:
+            seen = _refine_layer(session, seen, checking)
     return judge_layer(session, seen)
+
+
+def _refine_layer(
+    session: OneLayerSession, seen: Examination, rng: np.random.Generator
+) -> Examination:
+    """Fit scores to all answers, those of the failed examination included, and examine anew."""
+    model, found = session.model(), session.found
+    if model is None or found is None:
+        return seen
+    refined = refine_scores(model, session.remembered.by_length(), rng=rng)
+    M = None if found.M is None else refined.head.V.T
+    session.found = replace(found, W=np.asarray(refined.head.W), h=refined.head.h, M=M)
+    again = examine_one_layer(session, rng)
+    if again.complete and again.fresh.relative < seen.fresh.relative:
+        return again
+    session.found = found
+    return seen
 
 
 def examine_one_layer(session: OneLayerSession, rng: np.random.Generator) -> Examination:
@@ -165,15 +192,13 @@ def examine_one_layer(session: OneLayerSession, rng: np.random.Generator) -> Exa
     if model is None:
         raise InvalidInput("there is no model to verify.")
     with session.oracle.phase("verify"):
-        tolerance = ONE_LAYER.tolerance(session.oracle)
-        batches = chain([draw_bending_pairs(model, rng=rng)], draw_fresh_sequences(model, rng=rng))
+        pairs = draw_bending_pairs(model, rng=rng)
         return examine_model(
             session.oracle,
             model,
-            tolerance=tolerance,
-            roundoff=session.roundoff,
+            ruler=ONE_LAYER.ruler(session.oracle),
             rng=rng,
-            batches=batches,
+            further=[Batch(pairs, ("bending pairs",) * len(pairs))],
         )
 
 

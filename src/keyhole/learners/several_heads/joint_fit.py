@@ -10,20 +10,16 @@ The least-squares steps are truncated: what answers do not determine is left as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, Stack, Vector, softmax
-from keyhole.learners.verifying.questions import (
-    choose_token_scales,
-    shorten_to_bound,
-)
+from keyhole._arrays import Matrix, Stack, Vector, softmax
+from keyhole.learners.verifying.informative_scales import choose_token_scales
+from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Counted
 
-OWN_LENGTHS = (2, 3, 6)  # of fresh sequences at the scale of each head
 LARGEST = 1200  # parameters; beyond that the dense step is slow
 _LENGTHS = (2, 3, 4, 6)
 _STEPS = 30
@@ -155,12 +151,3 @@ def keep_acting_heads(model: MultiHead, faint: float = 1e-12) -> MultiHead:
 def is_small_model(model: MultiHead | None) -> bool:
     """Whether there are few enough parameters to fit all of them at once."""
     return model is not None and model.W.size + model.V.size <= LARGEST
-
-
-def draw_head_sequences(model: MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
-    """Sequences at which each head in turn has logits of order one, whatever the size of its W."""
-    for W, V in zip(model.W, model.V, strict=True):
-        if W.any():
-            scale = choose_token_scales(Head(W, V), rng=rng)[1]
-            for length in OWN_LENGTHS:
-                yield scale * rng.normal(size=(1, length, model.width)) / np.sqrt(model.width)

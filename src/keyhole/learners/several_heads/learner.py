@@ -15,7 +15,6 @@ from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Plan, Recovery
 from keyhole.learners.joint_heads.road import plan_joint_queries
-from keyhole.learners.several_heads.joint_fit import OWN_LENGTHS
 from keyhole.learners.several_heads.session import (
     ATTEMPTS,
     JOINT_ATTEMPTS,
@@ -56,7 +55,7 @@ class SeveralHeads:
         by_phase = {
             "read": width + 1,
             **_plan_measurements(width, outputs, count),
-            "verify": QUERIES + len(OWN_LENGTHS) * count,
+            "verify": QUERIES,
         }
         freedom = count * head_freedom(width, outputs=outputs)
         attempts = len(ATTEMPTS) + JOINT_ATTEMPTS

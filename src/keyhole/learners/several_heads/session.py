@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 import numpy as np
 
@@ -29,7 +28,6 @@ from keyhole.learners.several_heads.heads_account import (
     find_largest_rank,
 )
 from keyhole.learners.several_heads.joint_fit import (
-    draw_head_sequences,
     is_small_model,
     keep_acting_heads,
     polish_heads,
@@ -57,11 +55,8 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination, examine_model
-from keyhole.learners.verifying.questions import (
-    draw_fresh_sequences,
-    shorten_to_bound,
-)
+from keyhole.learners.verifying.examination import Examination, Ruler, examine_model
+from keyhole.learners.verifying.questions import read_limits
 from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted
 from keyhole.oracles.base import read_imperfection
@@ -75,7 +70,7 @@ PROBES = 4
 PER_HEAD = 60  # queries to find a head, apart from those that grow with d
 _PAIR = 2
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
-_FINE = 2.0**14  # roundings within which a model agrees as closely as answers allow
+_FINE = 0.1  # of the tolerance, within which a model agrees as closely as answers allow
 _AGAIN = 2  # searches for heads that coincide, behind a model that is right but not as closely
 _FAINT = 2.0**20  # roundings of the largest read-out within which another may be none
 _UNRESOLVED = Ending(status=Status.UNRESOLVED)
@@ -250,7 +245,7 @@ class SeveralHeadsSession:
         """Whether a model small enough to be fitted is less precise than rounding explains."""
         return (
             self.seen is not None
-            and self.seen.fresh.relative > _FINE * self.roundoff
+            and self.seen.fresh.relative > _FINE * self.tolerance
             and is_small_model(self.model)
         )
 
@@ -271,16 +266,13 @@ class SeveralHeadsSession:
     def _confirm_model(self, model: MultiHead, rng: np.random.Generator) -> bool:
         """Whether fresh queries agree, as far as they could be asked."""
         self.model = model
-        fresh = chain(draw_fresh_sequences(model, rng=rng), draw_head_sequences(model, rng))
-        batches = shorten_to_bound(fresh, self.bound)
         with self.oracle.phase("verify"):
             self.seen = examine_model(
                 self.oracle,
                 model,
-                tolerance=self.tolerance,
-                roundoff=self.roundoff,
+                ruler=Ruler(self.tolerance, self.roundoff),
                 rng=rng,
-                batches=batches,
+                limits=read_limits(self.oracle, bound=self.bound),
             )
         return self.seen.passed
 

@@ -18,23 +18,16 @@ import numpy as np
 from keyhole._arrays import Matrix
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.learners.base import Counterexample, Plan, Recovery, Status
-from keyhole.learners.networks.fresh_cases import (
-    Row,
-    allow_line_queries,
-    ask_fresh_cases,
-    compare_fresh_cases,
-    fit_tangent,
-    summarise_fresh_rows,
-)
+from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.networks.learner import Network
+from keyhole.learners.networks.tangent import allow_line_queries, fit_tangent
 from keyhole.learners.smooth_network.all_units import (
     KINDS,
     LearnedUnits,
     count_fitted_answers,
     learn_smooth_units,
 )
-from keyhole.learners.smooth_network.offset_fit import count_fitted_points, measure_unit
+from keyhole.learners.smooth_network.offset_fit import count_fitted_points
 from keyhole.learners.smooth_network.offsets import RADII as RAY
 from keyhole.learners.smooth_network.offsets import count_offset_points
 from keyhole.learners.smooth_network.unit_widths import ROUNDS, count_readings
@@ -51,15 +44,11 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination
+from keyhole.learners.verifying.examination import Examination, examine_model
+from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import ReluNet
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
-
-LENGTHS = (1, 2, 3, 9)
-_PER_LENGTH = (9, 1, 1, 1)
-RADII = (0.3, 1.0, 3.0, 10.0, 1000.0)  # in units of the typical distance and width of the units
-QUERIES = len(RADII) * sum(_PER_LENGTH)
 
 
 def smooth_freedom(width: int, *, hidden: int, outputs: int) -> int:
@@ -169,8 +158,7 @@ class _SmoothRun:
         model = self.model
         if model is None:
             return self.conclude(SPENT)
-        with self.oracle.phase("verify"):
-            seen = self.examine(model, SMOOTH_NETWORK.tolerance(self.oracle), rng)
+        seen = self.examine(model, rng)
         refuse = partial(self._refuse, model, seen)
         ending = settle(self.oracle, seen, lines=SMOOTH_NETWORK, refuse=refuse)
         return self.conclude(ending, seen)
@@ -182,24 +170,11 @@ class _SmoothRun:
         doubt = Doubt(Status.NO_SMOOTH_NETWORK, seen.worst, describe_gap(seen.worst))
         return resolve_doubt(self.oracle, doubt)
 
-    def examine(self, model: ReluNet, tolerance: float, rng: np.random.Generator) -> Examination:
-        """Ask fresh sequences at every radius; errors are relative to how answers vary there."""
-        rows: list[Row] = []
-        complete = True
-        unit = 1.0 if self.learned.form is None else measure_unit(self.learned.form)
-        for radius in RADII:
-            cases: list[Counterexample] = []
-            for length, count in zip(LENGTHS, _PER_LENGTH, strict=True):
-                X = unit * radius * rng.normal(size=(count, length, model.width))
-                found, complete = ask_fresh_cases(self.oracle, model, X)
-                cases += found
-                if not complete:
-                    break
-            if cases:
-                rows += compare_fresh_cases(cases, tolerance, self.roundoff)[0]
-            if not complete:
-                break
-        return summarise_fresh_rows(rows, tolerance, hidden=False, complete=complete)
+    def examine(self, model: ReluNet, rng: np.random.Generator) -> Examination:
+        """Ask fresh sequences."""
+        with self.oracle.phase("verify"):
+            ruler = SMOOTH_NETWORK.ruler(self.oracle)
+            return examine_model(self.oracle, model, ruler=ruler, rng=rng)
 
     def conclude(self, ending: Ending, seen: Examination | None = None) -> Recovery[ReluNet]:
         """The recovery."""

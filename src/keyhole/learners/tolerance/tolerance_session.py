@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -35,8 +34,8 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import EXACT, Examination
-from keyhole.learners.verifying.questions import draw_fresh_sequences
+from keyhole.learners.verifying.examination import EXACT, Asked, Examination, list_examined
+from keyhole.learners.verifying.questions import draw_questions, read_limits
 from keyhole.models import Head
 from keyhole.oracles import Counted
 from keyhole.oracles.base import Imperfection
@@ -93,6 +92,7 @@ class ToleranceSession:
     Y: Matrix = field(init=False)  # answers to pairs, NaN where not asked
     suspect: _Case | None = field(default=None, init=False)
     fresh: Fresh | None = field(default=None, init=False)
+    asked: list[Asked] = field(default_factory=list[Asked], init=False)
     # The largest part of what the bounds allow that an answer needed.
     used: float = field(default=0.0, init=False)
 
@@ -207,7 +207,13 @@ class ToleranceSession:
         suspect = self.suspect
         ending = settle(
             self.oracle,
-            Examination(self.fresh or _NOTHING, None, suspect is None, False, complete),
+            Examination(
+                fresh=self.fresh or _NOTHING,
+                worst=None,
+                passed=suspect is None,
+                complete=complete,
+                examined=list_examined(self.asked),
+            ),
             lines=DECLARED_ERRORS,
             refuse=lambda: SPENT if suspect is None else self._refuse(suspect),
             reservation=self._find_reservation(),
@@ -229,30 +235,26 @@ class ToleranceSession:
         box = self.box(self.W, self.bars)
         seen = [np.zeros((3, 0))]
         spent = None
-        fresh = draw_fresh_sequences(head, rng=self.rng)
-        for X in self._shorten_each_token(fresh):
-            answers, spent = self._ask(X, "verify")
-            X = X[: len(answers)]
+        for batch in draw_questions(head, read_limits(self.oracle), rng=self.rng):
+            answers, spent = self._ask(batch.X, "verify")
+            X = batch.X[: len(answers)]
             least, greatest = self._confront(box, X, answers)
             predicted = head(X)[:, 0]
             gap = answers - predicted
             room = np.where(answers < predicted, least, greatest) - predicted
             with np.errstate(divide="ignore", invalid="ignore"):
-                seen.append(np.nan_to_num(np.abs([gap, gap / head.magnitude(X), gap / room])))
+                shares = np.nan_to_num(np.abs([gap, gap / head.magnitude(X), gap / room]))
+            seen.append(shares)
+            self.asked += [
+                Asked(kind, batch.length, float(off), float(share))
+                for kind, off, share in zip(batch.kinds, shares[0], shares[1], strict=False)
+            ]
             if spent is not None:
                 break
         worst = np.concatenate(seen, axis=1)
         largest, relative, self.used = (float(row.max(initial=0.0)) for row in worst)
         self.fresh = Fresh(worst.shape[1], largest, relative) if worst.shape[1] else None
         return spent is None
-
-    def _shorten_each_token(self, batches: Iterator[Sequences]) -> Iterator[Sequences]:
-        """The same sequences, each token shortened to the bound where there is one."""
-        bound = self.stated.token_bound
-        for X in batches:
-            if bound is not None:
-                X *= np.minimum(1.0, bound / np.linalg.norm(X, axis=2, keepdims=True))
-            yield X
 
     def _refuse(self, case: _Case) -> Ending:
         """Refuse the bounds, unless the target does not stand by the answer that refutes them."""

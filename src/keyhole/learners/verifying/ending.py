@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 from keyhole._arrays import Array, Matrix, Stack
 from keyhole.claims import Certificate, Verdict
 from keyhole.errors import BudgetSpent
-from keyhole.learners.base import Counterexample, Fresh, Jumps, Recovery, Status
+from keyhole.learners.base import Counterexample, Examined, Fresh, Jumps, Recovery, Status
 from keyhole.learners.findings import Witness
-from keyhole.learners.verifying.examination import EXACT, Examination, measure_scatter
+from keyhole.learners.verifying.examination import EXACT, Examination, Ruler, measure_scatter
 from keyhole.learners.verifying.rules import describe_witness
 from keyhole.models import Model
 from keyhole.oracles import Counted, Oracle, read_imperfection
@@ -25,6 +25,9 @@ from keyhole.oracles import Counted, Oracle, read_imperfection
 M = TypeVar("M", bound=Model)
 Probe = tuple[Stack, Matrix]
 
+UNRESOLVED_DIGITS = (
+    "Entries below 1e-15 of the largest are not resolved; ask those coordinates alone to see them."
+)
 NO_ROOM = "A sequence disagrees, but the budget left no room to ask it again."
 
 
@@ -51,6 +54,10 @@ class Lines:
         """The relative disagreement that is explained by what the oracle declares."""
         stated = read_imperfection(oracle)
         return EXACT if stated.perfect else self.roundings * stated.roundoff
+
+    def ruler(self, oracle: Oracle) -> Ruler:
+        """What explains a gap, by what the oracle declares."""
+        return Ruler(self.tolerance(oracle), read_imperfection(oracle).roundoff)
 
 
 # One line for each class; (*) marks where they differ without a reason in the mathematics. An
@@ -79,6 +86,7 @@ class Ending:
     fresh: Fresh | None = None
     counterexample: Counterexample | Witness | None = None
     detail: str = ""
+    examined: Examined | None = None
 
 
 SPENT = Ending(status=Status.BUDGET_SPENT, verdict=Verdict.BUDGET_SPENT)
@@ -141,7 +149,8 @@ def settle(
         words: added to the sentence of a verified model.
     """
     ending = _settle(oracle, seen, lines, refuse, blind, reservation, words)
-    return replace(ending, fresh=seen.fresh if seen.fresh.sequences else None)
+    fresh = seen.fresh if seen.fresh.sequences else None
+    return replace(ending, fresh=fresh, examined=seen.examined)
 
 
 def _settle(
@@ -153,6 +162,9 @@ def _settle(
     reservation: Ending | None,
     words: str,
 ) -> Ending:
+    # A target that answers one question in two ways is not a function, whatever else agrees.
+    if seen.changed > 0.0:
+        return end_scattered(seen.changed)
     # Part of the questions shows a disagreement as surely as all of them, but no agreement.
     if lines.room_first and seen.passed and not seen.complete:
         return Ending(status=Status.UNCHECKED)
@@ -170,7 +182,14 @@ def _settle(
         return reservation
     exact = lines.says_exact and read_imperfection(oracle).perfect
     verdict = Verdict.EXACT if exact else Verdict.WITHIN_TOLERANCE
-    return Ending(status=Status.RECOVERED, verdict=verdict, detail=words)
+    return Ending(status=Status.RECOVERED, verdict=verdict, detail=_describe_agreement(seen, words))
+
+
+def _describe_agreement(seen: Examination, words: str) -> str:
+    """Of what a model is right, and what of it is not resolved."""
+    parts = [words, "" if seen.examined is None else seen.examined.sentence]
+    parts += [UNRESOLVED_DIGITS] if seen.unresolved else []
+    return " ".join(part for part in parts if part)
 
 
 def resolve_doubt(
@@ -276,6 +295,7 @@ def conclude(oracle: Counted, ending: Ending, account: Account[M]) -> Recovery[M
         bars=account.bars,
         detail=ending.detail,
         jumps=account.jumps,
+        examined=ending.examined,
     )
 
 

@@ -1,25 +1,42 @@
-"""Fresh queries: what a model's word is worth."""
+r"""Fresh queries: what a model's word is worth.
+
+A gap is explained where $|f(X) - \hat f(X)| \le \max(10^{-9}\,\mathrm{size}(X), 16 E(X))$, and by
+the last digits of the largest entries where it is at most $16 D(X)$; see `models.yardsticks`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from keyhole._arrays import EPS, Matrix, PerSequence, Sequences, Stack
-from keyhole.errors import BudgetSpent
-from keyhole.learners.base import Counterexample, Fresh
-from keyhole.learners.verifying.questions import draw_fresh_sequences
-from keyhole.models import Head, Model, MultiHead
+from keyhole.errors import BadAnswer, BudgetSpent, TargetFailed
+from keyhole.learners.base import Counterexample, Examined, Fresh, KindSeen
+from keyhole.learners.verifying.question_kinds import AGAIN, KINDS, PERMUTED
+from keyhole.learners.verifying.questions import (
+    Batch,
+    Limits,
+    draw_questions,
+    read_limits,
+)
+from keyhole.models import Model
 from keyhole.oracles import Counted, Oracle
 
 EXACT = 1e-9
-# How much longer two of the lone tokens are, whose answers do not depend on scores.
-_FAR = 1e3
+ROUNDINGS = 16.0  # of what reordering of sums does to an answer
+_REFUSED = (BadAnswer, TargetFailed)
+# Kinds whose tokens are long, which a target may not bear.
+_LONG_TOKENS = ("levels", "far", "lone", "mixed")
+_HALVINGS = 3
+_FLOOR = 0.1  # of the tolerance, beside answers of typical size
+_VEILED = 0.1  # of the token values, which rounding may not reach
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Examination:
     """What fresh queries showed.
 
@@ -31,103 +48,289 @@ class Examination:
         hidden: whether rounding of the answers hides the token values, so that agreement or failure
             says nothing.
         complete: whether the budget allowed all of them.
+        changed: by how much a question asked twice was answered differently, 0 where it was not.
+        unresolved: whether only the last digits of the largest entries explain some gap.
+        examined: what was asked, by kind.
     """
 
     fresh: Fresh
     worst: Counterexample | None
     passed: bool
-    hidden: bool
     complete: bool
+    hidden: bool = False
+    changed: float = 0.0
+    unresolved: bool = False
+    examined: Examined | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _ExaminedRow:
-    """One fresh answer: its gap beyond what is allowed, the largest token value, its size."""
+class _Row:
+    """One fresh answer beside the model's.
+
+    Args:
+        case: question, answer and prediction.
+        kind: of the question.
+        gap: the largest over the outputs.
+        relative: the gap in units of what a relative error of 1 would explain.
+        failed: whether nothing explains the gap.
+        unresolved: whether only the last digits of the largest entries explain it.
+        hidden: whether rounding is as large as the token values.
+        changed: by how much the answer differs from that to the same question before.
+    """
 
     case: Counterexample
+    kind: str
     gap: float
-    value: float
-    size: float
+    relative: float
+    failed: bool
+    unresolved: bool
+    hidden: bool
+    changed: float
+
+    @property
+    def asked(self) -> Asked:
+        """What is told of it."""
+        return Asked(self.kind, len(self.case.tokens), self.gap, self.relative)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Explained:
+    """What explains gaps, per sequence: rounding, and the last digits of the largest entries."""
+
+    rounding: PerSequence
+    digits: PerSequence
+
+    @property
+    def most(self) -> PerSequence:
+        """The larger of the two."""
+        return np.maximum(self.rounding, self.digits)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ruler:
+    r"""What explains a gap.
+
+    Exact answers: $\max(10^{-9}\,\mathrm{size}, 16 E)$, or $16 D$. Weights that were read from
+    answers with a relative error $\tau$ are off by as much, and scores magnify it:
+    $\tau\,(\mathrm{size} + E/e)$.
+
+    Args:
+        tolerance: relative error of answers and weights that is declared, or 1e-9.
+        roundoff: of the target's arithmetic.
+        allowance: largest absolute error of an answer, where there is one.
+        typical: size of the answers that a constant was read from: where all tokens are zero, what
+            was lost of them is left.
+    """
+
+    tolerance: float = EXACT
+    roundoff: float = EPS
+    allowance: Callable[[Sequences], PerSequence] | None = None
+    typical: float = 0.0
+
+    def fit_to(self, model: Model, answers: Sequence[Matrix]) -> Ruler:
+        """The same, with the typical size of such answers where the model has a constant."""
+        if not model(np.zeros((1, 1, model.width))).any():
+            return self
+        sizes = [np.abs(part).max(axis=1) for part in answers if len(part)]
+        return replace(self, typical=float(np.median(np.concatenate(sizes)))) if sizes else self
+
+    def measure(self, model: Model, X: Stack) -> Explained:
+        """What explains gaps at these questions."""
+        by = model.yardstick(X, EPS)
+        rounding = np.maximum(self.tolerance * by.size, ROUNDINGS * by.rounding)
+        if self.roundoff > EPS:
+            rounding = self.tolerance * (by.size + by.rounding / EPS)
+        digits = ROUNDINGS * by.coarse * (self.roundoff / EPS)
+        beside: PerSequence | float = _FLOOR * self.tolerance * self.typical
+        if self.allowance is not None:
+            beside = beside + self.allowance(X)
+        return Explained(rounding + beside, digits + beside)
 
 
 def examine_model(
     oracle: Oracle,
     model: Model,
     *,
-    tolerance: float = EXACT,
-    roundoff: float,
+    ruler: Ruler,
     rng: np.random.Generator,
-    batches: Iterable[Sequences] | None = None,
-    allowance: Callable[[Sequences], PerSequence] | None = None,
+    limits: Limits | None = None,
+    further: Iterable[Batch] = (),
 ) -> Examination:
-    r"""Ask fresh sequences, or the given ones, and compare.
+    """Ask the questions of the examination and further ones, and compare.
 
-    $$|f(X) - \hat f(X)| \le \text{tolerance} \cdot \max_i |x_i V| + \text{allowance}(X)$$
+    Args:
+        oracle: the target.
+        model: what is examined.
+        ruler: what explains a gap.
+        rng: source of the questions.
+        limits: what may be asked; what the oracle declares when absent.
+        further: questions that a class of models is asked beside.
     """
-    rows: list[_ExaminedRow] = []
+    rows: list[_Row] = []
     complete = True
-    # Heads alone are affine in a lone token, however long; a network is not known so far out.
-    reach = _FAR if roundoff <= EPS and isinstance(model, Head | MultiHead) else 1.0
-    for X in draw_fresh_sequences(model, rng=rng, reach=reach) if batches is None else batches:
-        try:
-            answers = oracle.ask(X.copy())
-        except BudgetSpent as spent:
-            complete = False
-            answers = spent.answers
-        if answers is not None:
-            rows += _compare_predictions(model, X, answers, allowance)
+    allowed = read_limits(oracle) if limits is None else limits
+    batches = [*draw_questions(model, allowed, rng=rng), *further]
+    fitted = ruler.fit_to(model, [model(batch.X) for batch in batches])
+    for batch in batches:
+        asked, answers, complete = ask_bearable(oracle, batch)
+        rows += _compare_answers(model, asked, answers, fitted)
         if not complete:
             break
-    return _summarise_rows(rows, tolerance, roundoff, complete)
+    return _summarise_rows(rows, complete and bool(rows))
 
 
-def _compare_predictions(
-    model: Model,
-    asked: Stack,
-    answers: Matrix,
-    allowance: Callable[[Sequences], PerSequence] | None,
-) -> list[_ExaminedRow]:
-    X = asked[: len(answers)]
+def ask_bearable(oracle: Oracle, batch: Batch) -> tuple[Batch, Matrix, bool]:
+    """Ask a batch, or what of it the target bears: without long tokens, then ever shorter.
+
+    Returns:
+        What was asked, the answers as far as the budget went, and whether it held.
+
+    Raises:
+        BadAnswer: lone tokens or pairs of ordinary size have no finite answer.
+        TargetFailed: the target does not answer these.
+    """
+    for smaller in _list_smaller(batch):
+        try:
+            return smaller, oracle.ask(smaller.X.copy()), True
+        except BudgetSpent as spent:
+            answers = spent.answers
+            return smaller, batch.X[:0, 0] if answers is None else answers, False
+        except _REFUSED:
+            if smaller.length <= 2 and not smaller.has_kind(_LONG_TOKENS):
+                raise
+    return batch.keep([]), np.zeros((0, 1)), True
+
+
+def _list_smaller(batch: Batch) -> list[Batch]:
+    """The batch, the same without long tokens, and shorter ones of that."""
+    tame = batch.keep([i for i, kind in enumerate(batch.kinds) if kind not in _LONG_TOKENS])
+    shorter = [tame.shorten(-(-tame.length // 2**k)) for k in range(1, _HALVINGS + 1)]
+    return [batch, tame, *(part for part in shorter if part.length > 2)]
+
+
+def _compare_answers(model: Model, batch: Batch, answers: Matrix, ruler: Ruler) -> list[_Row]:
+    X = batch.X[: len(answers)]
+    if not len(X):
+        return []
     predicted = model(X)
     gap = np.abs(answers - predicted).max(axis=1)
-    if allowance is not None:
-        gap = np.maximum(gap - allowance(X), 0.0)
-    size = np.maximum(np.abs(answers), np.abs(predicted)).max(axis=1)
-    columns = (X, answers, predicted, gap, model.magnitude(X), size)
+    explained = ruler.measure(model, X)
+    values = model.magnitude(X)
+    changed = np.abs(answers - answers[:1]).max(axis=1)
+    again = np.array([kind == AGAIN for kind in batch.kinds[: len(X)]])
+    # Of coarse answers all digits count; of exact ones rounding has to reach far up.
+    grain = max(2.0 * ruler.roundoff, 4.0 * ROUNDINGS * EPS)
+    least = max(ruler.tolerance, EXACT) * float(np.abs(answers).max())
+    columns = {
+        "gap": gap,
+        "relative": compare_with_explained(gap, explained.most, answers, ruler.tolerance),
+        "failed": ~(gap <= explained.most),
+        "unresolved": gap > explained.rounding,
+        "hidden": (grain * np.abs(answers).max(axis=1) > _VEILED * values) & (values > 0),
+        # A wrong model's rounding may be less than the target's own.
+        "changed": np.where(again & (changed > np.maximum(explained.most, least)), changed, 0.0),
+    }
     return [
-        _ExaminedRow(Counterexample(x, a, p), float(g), float(v), float(s))
-        for x, a, p, g, v, s in zip(*columns, strict=True)
+        _Row(
+            Counterexample(X[i], answers[i], predicted[i]),
+            batch.kinds[i],
+            **{name: column[i].item() for name, column in columns.items()},
+        )
+        for i in range(len(X))
     ]
 
 
-def _summarise_rows(
-    rows: list[_ExaminedRow], tolerance: float, roundoff: float, complete: bool
-) -> Examination:
-    """Judge all rows; where rounding is coarser than the tolerance, only more than it tells."""
-    largest = max((row.size for row in rows), default=0.0)
+def compare_with_explained(
+    gap: PerSequence, explained: PerSequence, answers: Matrix, tolerance: float
+) -> PerSequence:
+    """Gaps in units in which a model is off by at most the tolerance where all are explained."""
+    unit = explained / tolerance
+    # Where a model says that nothing acts, an answer is as far off as it is large.
+    unit = np.where(unit > 0, unit, np.abs(answers).max(axis=1))
+    return np.divide(gap, unit, out=np.zeros_like(gap), where=unit > 0)
 
-    def relative(row: _ExaminedRow) -> float:
-        return row.gap / (row.value or largest) if row.gap > 0 else 0.0
 
-    silent = [
-        row
-        for row in rows
-        if 2 * roundoff * row.size > tolerance * row.value > 0
-        and row.gap <= 32 * roundoff * row.size
-    ]
-    shown = [row for row in rows if row not in silent]
-    failed = [row for row in shown if not relative(row) <= tolerance]
-    # The shortest failure is the easiest to replay and to understand.
-    if failed:
-        worst = min(failed, key=lambda row: (len(row.case.tokens), -relative(row))).case
-    else:
-        worst = max(shown, key=relative).case if shown else None
+def _summarise_rows(rows: list[_Row], complete: bool) -> Examination:
+    """Everything together; of what failed the shortest is shown."""
+    failed = [row for row in rows if row.failed]
+    worst = _pick_worst(failed or rows, failed=bool(failed))
     fresh = Fresh(
         len(rows),
-        max((r.case.gap for r in shown), default=0.0),
-        max(map(relative, shown), default=0.0),
+        max((row.gap for row in rows), default=0.0),
+        max((row.relative for row in rows), default=0.0),
     )
-    return Examination(fresh, worst, not failed, len(silent) > len(rows) / 2, complete)
+    return Examination(
+        fresh=fresh,
+        worst=worst,
+        passed=not failed,
+        complete=complete,
+        hidden=2 * sum(row.hidden for row in rows) > len(rows),
+        changed=max((row.changed for row in rows), default=0.0),
+        unresolved=any(row.unresolved and not row.failed for row in rows),
+        examined=list_examined([row.asked for row in rows]),
+    )
+
+
+def _pick_worst(rows: list[_Row], *, failed: bool) -> Counterexample | None:
+    if not rows:
+        return None
+    # The shortest failure is the easiest to replay and to understand.
+    if failed:
+        return min(rows, key=lambda row: (len(row.case.tokens), -row.relative)).case
+    return max(rows, key=lambda row: row.relative).case
+
+
+class Asked(NamedTuple):
+    """A fresh question: its kind and length, the gap and the relative gap of its answer."""
+
+    kind: str
+    length: int
+    gap: float
+    relative: float
+
+
+def list_examined(rows: Sequence[Asked]) -> Examined:
+    """Kinds with their counts and worst gaps; permuted copies and repeats are not independent."""
+    by_kind: defaultdict[str, list[Asked]] = defaultdict(list)
+    for row in rows:
+        by_kind[row.kind].append(row)
+    seen = tuple(
+        KindSeen(
+            name=name,
+            count=len(group),
+            worst=max(row.gap for row in group),
+            relative=max(row.relative for row in group),
+        )
+        for name, group in by_kind.items()
+    )
+    return Examined(
+        kinds=seen,
+        sequences=len(rows),
+        independent=sum(row.kind not in (PERMUTED, AGAIN) for row in rows),
+        longest=max((row.length for row in rows), default=0),
+        not_asked=tuple(name for name in (*KINDS, PERMUTED) if name not in by_kind),
+    )
+
+
+def add_fresh_points(seen: Examination, points: Fresh, kind: str) -> Examination:
+    """The examination with further fresh answers that were compared before it."""
+    fresh = Fresh(
+        seen.fresh.sequences + points.sequences,
+        max(seen.fresh.max, points.max),
+        max(seen.fresh.relative, points.relative),
+    )
+    examined = seen.examined
+    if examined is not None:
+        shown = KindSeen(
+            name=kind, count=points.sequences, worst=points.max, relative=points.relative
+        )
+        examined = replace(
+            examined,
+            kinds=(shown, *examined.kinds),
+            sequences=examined.sequences + points.sequences,
+            independent=examined.independent + points.sequences,
+        )
+    return replace(seen, fresh=fresh, examined=examined)
 
 
 def measure_scatter(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff: float) -> float:

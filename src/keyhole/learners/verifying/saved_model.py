@@ -8,24 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, PerSequence, Rng, Sequences, as_generator
+from keyhole._arrays import Array, Rng, as_generator
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
-from keyhole.learners.base import Counterexample, Fresh, Status
+from keyhole.learners.base import Counterexample, Examined, Fresh, Status
 from keyhole.learners.findings import Witness
+from keyhole.learners.verifying.declared_errors import SIGMAS, choose_ruler
 from keyhole.learners.verifying.ending import ONE_HEAD, Doubt, resolve_doubt, settle
-from keyhole.learners.verifying.examination import (
-    EXACT,
-    Examination,
-    examine_model,
-    measure_scatter,
-)
-from keyhole.learners.verifying.questions import draw_fresh_sequences, shorten_to_bound
-from keyhole.models import Head, Model
+from keyhole.learners.verifying.examination import Examination, examine_model, measure_scatter
+from keyhole.models import Model
 from keyhole.oracles import Counted, Imperfection, Ledger, Oracle, oracle_of, read_imperfection
-
-_SIGMAS = 6.0  # standard deviations that an answer may be off
-_DRAWS = 16  # models drawn from the error bars
 
 
 def as_oracle(target: Oracle | Callable[[Any], Any]) -> Oracle:
@@ -42,6 +34,7 @@ class Verification:
     counterexample: Counterexample | Witness | None
     ledger: Ledger
     detail: str = ""
+    examined: Examined | None = None
 
 
 def verify(
@@ -74,20 +67,8 @@ def verify(
             raise InvalidInput(
                 f"the target answers {first.shape[1]} numbers, the model {model.outputs}."
             )
-        drawing, asking = rng.spawn(2)
-        allowance = None
-        # Rounding is relative and part of the tolerance; only absolute errors need an allowance.
-        if stated.absolute:
-            allowance = _build_allowance(stated, model, bars or {}, drawing)
-        seen = examine_model(
-            counted,
-            model,
-            tolerance=EXACT if stated.roundoff <= EPS else 1e4 * stated.roundoff,
-            roundoff=stated.roundoff,
-            rng=rng,
-            batches=shorten_to_bound(draw_fresh_sequences(model, rng=asking), stated.token_bound),
-            allowance=allowance,
-        )
+        ruler = choose_ruler(stated, model, bars or {}, rng=rng.spawn(1)[0])
+        seen = examine_model(counted, model, ruler=ruler, rng=rng)
         return _judge_saved(counted, stated, seen)
 
 
@@ -121,7 +102,9 @@ def _judge_saved(oracle: Counted, stated: Imperfection, seen: Examination) -> Ve
     if ending.status is Status.HIDDEN:
         hiding = "Rounding of the answers hides the token values."
         detail = hiding if seen.complete else "The budget ran out."
-    return Verification(ending.verdict, seen.fresh, ending.counterexample, oracle.ledger, detail)
+    return Verification(
+        ending.verdict, seen.fresh, ending.counterexample, oracle.ledger, detail, seen.examined
+    )
 
 
 def _describe_contradiction(
@@ -130,34 +113,7 @@ def _describe_contradiction(
     """How the target answered one question in two ways beyond what it declares, or nothing."""
     cases = [] if case is None else [(case.tokens[None], case.answer[None])]
     gap = measure_scatter(oracle, cases, stated.roundoff)
-    allowed = 2.0 * stated.tolerance + 2.0 * _SIGMAS * stated.noise
+    allowed = 2.0 * stated.tolerance + 2.0 * SIGMAS * stated.noise
     if gap <= allowed:
         return ""
     return f"The target answered the same question differently (by {gap:.1e})."
-
-
-def _build_allowance(
-    stated: Imperfection, model: Model, bars: Mapping[str, Array], rng: np.random.Generator
-) -> Callable[[Sequences], PerSequence]:
-    """How far an answer may be off: by its own errors, and by the model's error bars."""
-    others = list[Head]()
-    if isinstance(model, Head) and bars:
-        others = [_draw_within_bars(model, bars, rng) for _ in range(_DRAWS)]
-
-    def allowance(X: Sequences) -> PerSequence:
-        middle = model(X)
-        squares = [((other(X) - middle) ** 2).max(axis=1) for other in others]
-        spread = np.mean(squares, axis=0) if squares else np.zeros(len(X))
-        return stated.tolerance + _SIGMAS * np.sqrt(stated.noise**2 + spread)
-
-    return allowance
-
-
-def _draw_within_bars(model: Head, bars: Mapping[str, Array], rng: np.random.Generator) -> Head:
-    tensors = {"W": np.asarray(model.W), "V": model.V, "h": model.h, "c": model.c, "U": model.U}
-    known = {
-        name: tensor for name, tensor in tensors.items() if tensor is not None and name in bars
-    }
-    return replace(
-        model, **{name: t + bars[name] * rng.normal(size=t.shape) for name, t in known.items()}
-    )

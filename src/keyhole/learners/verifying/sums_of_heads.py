@@ -20,7 +20,12 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination, examine_model, hint_at_rounding
+from keyhole.learners.verifying.examination import (
+    Examination,
+    Ruler,
+    examine_model,
+    hint_at_rounding,
+)
 from keyhole.models import MultiHead
 from keyhole.oracles import Counted, read_imperfection
 
@@ -45,7 +50,8 @@ def judge_sum(
     stated = read_imperfection(oracle)
     tolerance = SUM_OF_HEADS.tolerance(oracle) * (1.0 if stated.perfect else leeway)
     with oracle.phase("verify"):
-        seen = examine_model(oracle, model, tolerance=tolerance, roundoff=stated.roundoff, rng=rng)
+        ruler = Ruler(tolerance, stated.roundoff)
+        seen = examine_model(oracle, model, ruler=ruler, rng=rng)
     return settle(
         oracle,
         seen,

@@ -8,12 +8,11 @@ of E leaves open is chosen small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, check_finite, check_shape, freeze_array
+from keyhole._arrays import Matrix, check_finite, check_shape, freeze_array
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom
@@ -31,8 +30,8 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import Examination, examine_model
-from keyhole.learners.verifying.questions import LENGTHS, LOGITS, QUERIES
+from keyhole.learners.verifying.examination import Examination, Ruler, examine_model
+from keyhole.learners.verifying.questions import QUERIES, Limits, read_limits
 from keyhole.learners.vocabulary.comparisons import SPARE, Comparer, count_readable_tokens
 from keyhole.learners.vocabulary.hull import Vocabulary
 from keyhole.learners.vocabulary.score_assembly import Scores
@@ -163,20 +162,15 @@ class _VocabularySession:
         with self.oracle.phase("measure"):
             self.scores.measure(comparer, rng=self.rng)
 
-    def draw_sequences(self, rng: np.random.Generator) -> Iterator[Sequences]:
-        """Fresh sequences of lengths 1 to 32, half of them of tokens not asked before, if any."""
+    @property
+    def limits(self) -> Limits:
+        """Fresh questions have tokens of the vocabulary, half of them not asked before, if any."""
         E = self.vocabulary.E
         used = np.array(sorted(self.reader.asker.used), dtype=np.int64)
-        held = self.vocabulary.outside(used)
-        if not len(held):
-            held = np.arange(len(E))
-        half = (len(LOGITS) + 1) // 2
-        for length in LENGTHS:
-            rows = [
-                rng.choice(held, (half, length)),
-                rng.integers(len(E), size=(len(LOGITS) + 1 - half, length)),
-            ]
-            yield E[np.concatenate(rows)]
+        held = E[self.vocabulary.outside(used)]
+        # Repeated, so that about half of what is drawn is new.
+        copies = max(1, len(E) // len(held)) if len(held) else 0
+        return read_limits(self.oracle, tokens=np.concatenate([E, *[held] * copies]))
 
     def refuse(self, status: Status, case: Counterexample | None = None) -> Ending:
         """Refuse, unless the target turns out to answer the same question differently."""
@@ -263,10 +257,9 @@ def _judge(session: _VocabularySession, rng: np.random.Generator) -> Recovery[He
         seen = examine_model(
             session.oracle,
             head,
-            tolerance=session.tolerance,
-            roundoff=session.reader.roundoff,
+            ruler=Ruler(session.tolerance, session.reader.roundoff),
             rng=rng,
-            batches=session.draw_sequences(rng),
+            limits=session.limits,
         )
     ending = settle(
         session.oracle,

@@ -17,6 +17,7 @@ from keyhole._arrays import (
     check_sequences,
     freeze_array,
 )
+from keyhole.models.yardsticks import Reach, Yardstick, start_at_tokens
 
 Points = Float[Array, "batch width"]
 
@@ -39,6 +40,10 @@ class LastToken(ABC):
     def terms(self, x: Points) -> PerSequence:
         """Sum of the sizes of the terms of an answer."""
 
+    @abstractmethod
+    def reach(self, into: Reach, eps: float) -> Reach:
+        """Size and rounding of the parts of an answer, from those of what the layer is given."""
+
     def logits(self, X: Sequences) -> Float[Array, "batch heads length"]:
         """No attention scores: there are no heads."""
         return np.zeros((len(X), 0, X.shape[1]))
@@ -46,6 +51,10 @@ class LastToken(ABC):
     def magnitude(self, X: Sequences) -> PerSequence:
         """Largest sum of the sizes of the terms of an answer: what its rounding goes by."""
         return self.terms(X[:, -1])
+
+    def yardstick(self, X: Sequences, eps: float) -> Yardstick:
+        """What a gap is measured by; see `models.yardsticks`."""
+        return self.reach(start_at_tokens(X[:, -1]), eps).summarise()
 
     def __call__(self, X: Sequences) -> Answers:
         """Answers to a batch of sequences, of which only the last token counts."""

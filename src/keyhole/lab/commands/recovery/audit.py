@@ -35,12 +35,12 @@ from keyhole.lab.runs.recovery_records import (
     TotalQueries,
 )
 from keyhole.lab.runs.rows import list_audit_rows
-from keyhole.lab.targets.opening import hash_file, label_target, open_target, read_declarations
+from keyhole.lab.targets.opening import declare_target, hash_file, label_target, open_target
 from keyhole.lab.targets.policies import PROTECTS, Policy, describe_policy, list_policies
 from keyhole.learners.tolerance.guarantees import check_positive
 from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.models import Head, Model, SelfAttention, load
-from keyhole.oracles import Declared, Oracle, Recorded
+from keyhole.oracles import Oracle, Recorded, read_imperfection
 
 _HELD_OUT = range(2, 18)  # lengths of sequences that no attempt sees
 _EACH = 4
@@ -51,10 +51,8 @@ def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
     start = time.perf_counter()
     # Attempts use the seed itself: held-out sequences must not be those an attempt asks.
     rng = seed_generator(job.seed).spawn(1)[0]
-    target = Declared(
-        open_target(job.target, width=job.width, outputs=job.outputs, reaching=job),
-        read_declarations(job),
-    )
+    opened = open_target(job.target, width=job.width, outputs=job.outputs, reaching=job)
+    target = declare_target(opened, job)
     # A Gaussian token has about this norm.
     bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
     check_positive("--ball, the bound on tokens,", bound)
@@ -129,7 +127,9 @@ def _ask_held_out_sequences(
     job: AuditJob, target: Oracle, bound: float, directory: Path, rng: np.random.Generator
 ) -> tuple[list[Stack], list[Matrix]]:
     """Sequences that no attempt sees, with the target's own answers; asked once."""
-    drawn = (rng.normal(size=(_EACH, length, target.width)) for length in _HELD_OUT)
+    lengths = read_imperfection(target).lengths
+    allowed = [n for n in _HELD_OUT if lengths is None or n <= lengths[1]]
+    drawn = (rng.normal(size=(_EACH, length, target.width)) for length in allowed)
     X = list(shorten_to_bound(drawn, bound))
     recorded = Recorded(
         target, directory / "held-out.sqlite", {"target": job.target, "seed": job.seed}

@@ -25,12 +25,12 @@ from keyhole.lab.runs.rows import list_recovery_rows
 from keyhole.lab.runs.summaries import restore_command
 from keyhole.lab.targets.opening import (
     choose_chunk_size,
+    declare_target,
     hash_file,
     label_target,
     load_bases,
     load_tokens,
     open_target,
-    read_declarations,
     resume_noise,
     simulate_policies,
 )
@@ -42,7 +42,6 @@ from keyhole.oracles import (
     Budgeted,
     Chunked,
     Counted,
-    Declared,
     Oracle,
     Recorded,
     Watched,
@@ -60,7 +59,7 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
     opened = open_target(job.target, width=job.width, outputs=job.outputs, reaching=job)
     target = simulate_policies(opened, job.simulate, job.seed)
     # Counted innermost: these are the questions the target itself was asked.
-    timed = Counted(Declared(target, read_declarations(job)))
+    timed = Counted(declare_target(target, job))
     hints = read_hints(job)
     learner = choose_learner(job.learner, hints, read_imperfection(timed))
     place = open_run_directory(

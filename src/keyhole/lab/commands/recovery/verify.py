@@ -13,21 +13,22 @@ from keyhole.lab.jobs import VerifyJob
 from keyhole.lab.runs.record_parts import Seconds
 from keyhole.lab.runs.recording import (
     record_counterexample,
+    record_examined,
     record_fresh_error,
     record_queries,
 )
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import StoppedVerify, VerifyRecord
-from keyhole.lab.runs.rows import list_fresh_error_rows
+from keyhole.lab.runs.rows import list_examined_rows, list_fresh_error_rows
 from keyhole.lab.targets.opening import (
+    declare_target,
     load_askable_model,
     open_target,
-    read_declarations,
     simulate_policies,
 )
 from keyhole.learners.verifying.saved_model import verify
 from keyhole.models.files import load_bars
-from keyhole.oracles import Budgeted, Counted, Declared, count_asked_again
+from keyhole.oracles import Budgeted, Counted, count_asked_again
 
 
 def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
@@ -37,9 +38,7 @@ def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
     target = open_target(
         job.target, width=job.width if job.width is not None else model.width, reaching=job
     )
-    timed = Counted(
-        Declared(simulate_policies(target, job.simulate, job.seed), read_declarations(job))
-    )
+    timed = Counted(declare_target(simulate_policies(target, job.simulate, job.seed), job))
     try:
         # Verification costs queries like everything else.
         oracle = timed if job.budget is None else Budgeted(timed, job.budget)
@@ -53,6 +52,7 @@ def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
         verdict=seen.verdict.name,
         sentence=sentence,
         fresh_error=record_fresh_error(seen.fresh),
+        examined=record_examined(seen.examined),
         counterexample=record_counterexample(seen.counterexample),
         queries=record_queries(seen.ledger, count_asked_again(target)),
         seconds=Seconds(total=time.perf_counter() - start, oracle=timed.ledger.total().seconds),
@@ -60,5 +60,9 @@ def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
         target=job.target,
         model=job.model,
     )
-    rows = (("verdict", data.verdict), *list_fresh_error_rows(data.fresh_error))
+    rows = (
+        ("verdict", data.verdict),
+        *list_fresh_error_rows(data.fresh_error),
+        *list_examined_rows(data.examined),
+    )
     return Record(data, choose_exit_code(data.verdict), rows)
