@@ -64,6 +64,7 @@ class Certificate:
             but never holds.
         basis: what it rests on; a sample where `sampled` says so.
         given: numbers that the promise is stated in, as the radius of a ball or a tolerance.
+        proof: the name of the argument that covers every input, where it is one of several.
     """
 
     theorem: str
@@ -72,6 +73,7 @@ class Certificate:
     sampled: str = ""
     basis: Basis = Basis.EXAMINED
     given: Mapping[str, float] = field(default_factory=dict[str, float])
+    proof: str = ""
 
     def __post_init__(self) -> None:
         if self.sampled:

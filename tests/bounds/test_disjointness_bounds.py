@@ -243,6 +243,18 @@ def test_match3_needs_a_message_of_n_bits():
     assert bound_triples_by_message(task, sizes(bits=float("inf"))).available == float("inf")
 
 
+def test_scores_as_large_as_numbers_of_p_bits_make_them_take_more_bits():
+    """I = 3, F = 4, n = 1, m = 5: 2 x 5 x 64 x 2^6 + 2 = 40,962 steps, 16 bits instead of 11."""
+    assert count_partition_bits(1, 3, 4, reach=5 * 4**3) == 16
+    task = Match3(1001, 5000)
+    both = [
+        bound_triples_by_message(task, sizes(embed=5, bits=8.0, fixed=(3, 4)), wide=wide)
+        for wide in (False, True)
+    ]
+    assert both[1].available > both[0].available
+    assert both[0].excludes != both[1].excludes
+
+
 def test_without_a_format_the_worst_split_of_the_bits_counts():
     """All 8 bits before the point: 2^14 + ln(500) 2^6 + 2 = 16784 steps, 15 bits."""
     assert bound_by_partition_message(Match3(1001, 5000), sizes(bits=8.0)).available == 8.0 + 15.0

@@ -3,6 +3,7 @@ inputs.
 """
 
 from dataclasses import replace
+from itertools import combinations, product
 from types import MappingProxyType
 
 import numpy as np
@@ -174,7 +175,8 @@ def test_the_bounds_are_the_numbers_of_the_theorems():
     assert not bound_by_kernel(task, 1, 0.2).applies
     assert bound_by_prefixes(task, 18, 0.1).violated
     assert not bound_by_prefixes(task, 19, 0.1).violated
-    assert not bound_by_prefixes(SparseAverage(20, 19), 1, 0.01).applies
+    assert bound_by_prefixes(SparseAverage(20, 19), 18, 0.01).violated
+    assert not bound_by_prefixes(SparseAverage(20, 20), 1, 0.01).applies
     assert bound_network(task, hidden=63).verdict is BoundVerdict.TOO_SMALL
     assert bound_network(task, state_bits=19).verdict is BoundVerdict.OPEN
 
@@ -197,3 +199,13 @@ def test_a_state_cut_to_fewer_bits_is_the_same_network(rng):
     model = Recurrent.random("lstm", q=2, dimension=2, units=3, layers=2, rng=rng)
     X = SparseAverage(6, 2, 2).sample(4, rng=rng)
     assert np.abs(replace(model, state_bits=30, state_range=8.0)(X) - model(X)).max() < 1e-6
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5])
+def test_some_set_of_all_but_one_position_tells_any_two_prefixes_apart(length):
+    """What the bound on recurrent networks rests on at q = N - 1: sets may hold the last token."""
+    prefixes = np.array(list(product((-1.0, 1.0), repeat=length - 1)))
+    whole = np.column_stack([prefixes, np.zeros(len(prefixes))])
+    for first, second in combinations(whole, 2):
+        sums = [(first - second)[list(y)].sum() for y in combinations(range(length), length - 1)]
+        assert max(map(abs, sums)) >= 2

@@ -106,6 +106,7 @@ def list_majority_bounds(task, sizes):
             ("one layer",),
             "log2(N + 1) <= H v p",
             "none in the sources",
+            "one layer of attention",
         ),
     )
 

@@ -34,7 +34,7 @@ run_job(LearnJob("head.safetensors", out="spent", budget=7,
                  simulate=("noise=1e-4", "token-bound=2")))
 run_job(TwinsJob("heads.safetensors", out="twins"))
 run_job(BuildJob("match2", length=4, modulus=5, out="build"))
-run_job(BoundJob("sparse-average", length=6, q=1, embed=6, bits=12, out="bound"))
+run_job(BoundJob("sparse-average", length=6, q=1, embed=6, bits=12, build=True, out="bound"))
 run_job(SweepJob("small.toml", workers=0, out="sweep"))
 """
 ATTEMPT = {

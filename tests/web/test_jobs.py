@@ -122,11 +122,11 @@ def test_a_job_cancelled_after_its_record_was_written_leaves_nothing_either(tmp_
     assert (task.state, place.exists()) == ("cancelled", False)
 
 
+LONG = {"task": "match3", "length": 64, "modulus": 101, "embed": 64, "bits": 24, "build": True}
+
+
 def test_two_jobs_run_at_a_time_and_a_third_is_told_to_wait(client):
-    jobs = [
-        client.start("bound", task="match3", length=64, modulus=101, embed=64, bits=24)[1]
-        for _ in range(desk.AT_ONCE)
-    ]
+    jobs = [client.start("bound", **LONG)[1] for _ in range(desk.AT_ONCE)]
     status, said = client.start("bound", task="match2", length=8, modulus=5, embed=3)
     for job in jobs:
         client.post(f"/api/jobs/{job['id']}/cancel", {})
@@ -140,7 +140,9 @@ def test_an_unknown_job_cannot_be_followed(client):
 
 
 def test_a_job_whose_process_dies_has_failed(client):
-    _, job = client.start("bound", task="match3", length=64, modulus=101, embed=64, bits=24)
+    _, job = client.start(
+        "bound", task="match3", length=64, modulus=101, embed=64, bits=24, build=True
+    )
     client.explorer.desk.find(job["id"]).hand.process.kill()
     for _ in range(100):
         _, job = client.get(f"/api/jobs/{job['id']}")

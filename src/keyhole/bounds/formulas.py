@@ -7,96 +7,31 @@ docs/lower-bounds.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, comb, inf, isfinite, log, log2, nextafter
 
+from keyhole.bounds.base import Inequality, Sizes
 from keyhole.bounds.disjointness import reduction
-from keyhole.claims import Basis, Certificate, Check
+from keyhole.claims import Check
 from keyhole.tasks import FourCycles, Match3, SparseAverage, Task
 
 _ENTRIES = "p bits hold every number of XQ, XK and XV, and of head outputs"
 _STREAM = "no residual carries a token past its first attention layer"
 _STANDARD = "standard attention (order 2), heads summed, token maps of any kind"
+_SCORES = "fixed point with I integer and F fraction bits holds values, and scores lie within 2^I"
+_SCORES_WIDE = (
+    "fixed point with I integer and F fraction bits holds queries, keys and values, so that scores"
+    " lie within m 2^(2I)"
+)
+_ROBUST = (
+    "one layer of attention with p-bit values, scores within 2^I and labels that survive errors of"
+    " 2^-F in head outputs"
+)
+_ROBUST_WIDE = (
+    "one layer of attention with p-bit queries, keys and values and labels that survive errors of"
+    " 2^-F in head outputs"
+)
 BELOW_ONE = nextafter(1.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What a model is allowed to cost.
-
-    Args:
-        embed: m, width of queries and keys.
-        bits: p, bits of a number; infinite for real numbers.
-        heads: H.
-        value_width: v, width of values.
-        layers: D.
-        fixed: integer and fraction bits of the fixed-point format of numbers; every split of `bits`
-            when absent.
-        accuracy: largest error allowed, for tasks with real answers.
-        residual: whether tokens are carried past attention layers.
-        format: the name of the number format; fixed point of any split of `bits` when absent.
-        positional: whether keys depend on positions alone, values on the vectors alone by one
-            affine map, and nothing stands behind the head.
-    """
-
-    embed: int
-    bits: float = inf
-    heads: int = 1
-    value_width: int = 1
-    layers: int = 1
-    fixed: tuple[int, int] | None = None
-    accuracy: float = 0.0
-    residual: bool = False
-    positional: bool = False
-    format: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Inequality:
-    """What a task needs of some resource, and what is available of it.
-
-    Args:
-        name: what people call it.
-        theorem: the id of the claim behind it.
-        needed: a model of the task has at least this.
-        available: what the sizes offer.
-        unit: in what both are counted.
-        checks: the assumptions that are numbers.
-        assumptions: the assumptions on the class of models, in words.
-        formula: both sides in symbols.
-        growth: the asymptotic form of the source, which decides nothing here.
-    """
-
-    name: str
-    theorem: str
-    needed: float
-    available: float
-    unit: str
-    checks: tuple[Check, ...]
-    assumptions: tuple[str, ...]
-    formula: str
-    growth: str
-
-    @property
-    def applies(self) -> bool:
-        """Whether the assumptions that are numbers hold."""
-        return all(check.holds for check in self.checks)
-
-    @property
-    def violated(self) -> bool:
-        """Whether it shows that no model of these sizes does the task."""
-        return self.applies and self.available < self.needed
-
-    @property
-    def certificate(self) -> Certificate:
-        """The claim on these sizes; REFUTED: too small, if a model is said to exist."""
-        return Certificate(
-            self.theorem,
-            self.checks,
-            (Check(self.formula, self.needed, self.available),),
-            basis=Basis.PROVED,
-        )
 
 
 # Fix the vectors and sets of all tokens but the last, let that one name a set y of q of the other N
@@ -120,6 +55,32 @@ def bound_by_counting(task: SparseAverage, sizes: Sizes) -> Inequality:
         (_STANDARD, _ENTRIES, _STREAM),
         "log2 C(N-1, q) <= H (2m + v) p",
         "SHT23/4: m p >= c q for some constant c > 0, where N >= 2q + 1",
+        "attention of any depth without residuals whose queries, keys and values have p bits",
+    )
+
+
+# Whatever stands behind the token map knows the set of a token by its d numbers of p bits alone,
+# residuals included: two sets with one token get one answer.
+def bound_by_embedding(task: SparseAverage, sizes: Sizes) -> Inequality:
+    """A token behind the token map tells its set: d p >= log2 C(N - 1, q), whatever stands behind.
+
+    With H heads and any depth; the paper's own form of the bound for a whole embedding.
+    """
+    width = sizes.token_width
+    return Inequality(
+        "embedding",
+        "keyhole/counting-sets",
+        log_sets(task.length - 1, task.q, at_most=task.at_most),
+        inf if width is None else width * sizes.bits,
+        "bits",
+        (
+            _check_accuracy(task, sizes, 1.0),
+            Check("token width that is not given", float(width is None), 0.0),
+        ),
+        ("tokens behind the token map are d numbers of p bits", "anything stands behind them"),
+        "log2 C(N-1, q) <= d p",
+        "SHT23/4: for a whole embedding, width times p >= c q log N",
+        "models of any kind behind a token map into d numbers of p bits",
     )
 
 
@@ -149,6 +110,7 @@ def bound_by_disjointness(task: SparseAverage, sizes: Sizes) -> Inequality:
         (_STANDARD, _ENTRIES),
         "q <= 2 D H (m + v) p",
         "SHT23/4: m p >= c q for some constant c > 0",
+        "attention of D layers, residuals or none, all of whose numbers have p bits",
     )
 
 
@@ -182,6 +144,7 @@ def bound_by_radon(task: SparseAverage, sizes: Sizes) -> Inequality:
         ),
         "2q <= m",
         "SHT23/3: m >= c (d' + q) is enough for some constant c, in real numbers",
+        "one head of any precision with keys from positions alone and nothing behind it",
     )
 
 
@@ -202,6 +165,7 @@ def bound_by_answers(task: SparseAverage, sizes: Sizes) -> Inequality:
         (_ENTRIES, _STREAM),
         "d' log2(1/eps) <= H v p",
         "SHT23/2: m >= c (d' + q log N) is enough for some constant c",
+        "attention of any depth without residuals whose head outputs have p bits",
     )
 
 
@@ -219,8 +183,18 @@ def bound_by_partition_message(
     *,
     theorem: str = "keyhole/one-row",
     growth: str = "none in the sources",
+    wide: bool = False,
 ) -> Inequality | None:
-    """One layer that decides disjointness in a public row: H (v p + b_L) >= n."""
+    """One layer that decides disjointness in a public row: H (v p + b_L) >= n.
+
+    Args:
+        task: the task.
+        sizes: of the layer.
+        theorem: the claim behind it.
+        growth: the source's own form.
+        wide: whether scores may be as large as p-bit queries and keys make them, m 2^(2I), and not
+            2^I; a log-partition then takes about log2 m + I bits more.
+    """
     found = reduction(task)
     if found is None:
         return None
@@ -228,9 +202,11 @@ def bound_by_partition_message(
     if split is None:
         sent = inf
     else:
-        sent = sizes.value_width * (sum(split) + 1.0) + count_partition_bits(found.size, *split)
+        reach = sizes.embed * 4 ** split[0] if wide else 2 ** split[0]
+        partition = count_partition_bits(found.size, *split, reach=reach)
+        sent = sizes.value_width * (sum(split) + 1.0) + partition
     return Inequality(
-        "partition-message",
+        "partition-message-wide" if wide else "partition-message",
         theorem,
         float(found.size),
         float(sizes.heads * sent),
@@ -238,26 +214,36 @@ def bound_by_partition_message(
         (Check("layers", float(sizes.layers), 1.0),),
         (
             "one layer of standard attention (order 2), heads summed, token maps of any kind",
-            (
-                "fixed point with I integer and F fraction bits holds values, and scores lie"
-                " within 2^I"
-            ),
+            _SCORES_WIDE if wide else _SCORES,
             "answers stay right when every number of a head output moves by less than 2^-F",
         ),
         "n <= H (v p + b_L)",
         growth,
+        _ROBUST_WIDE if wide else _ROBUST,
     )
 
 
-def bound_triples_by_message(task: Match3, sizes: Sizes) -> Inequality | None:
+def bound_triples_by_message(
+    task: Match3, sizes: Sizes, *, wide: bool = False
+) -> Inequality | None:
     """The same for Match3, of which the source states the growth."""
     growth = "SHT23/7: m p H >= c N / log log N for some constant c > 0"
-    return bound_by_partition_message(task, sizes, theorem="SHT23/7", growth=growth)
+    return bound_by_partition_message(task, sizes, theorem="SHT23/7", growth=growth, wide=wide)
 
 
-def count_partition_bits(size: int, integer: int, fraction: int) -> int:
-    """Bits of a log-partition over `size` scores within 2^I, in steps of 2^(1 - I - F)."""
-    steps = (Fraction(2) ** (integer + 1) + Fraction(log(size))) * Fraction(2) ** (
+def count_partition_bits(
+    size: int, integer: int, fraction: int, *, reach: int | None = None
+) -> int:
+    """Bits of a log-partition over `size` scores, in steps of 2^(1 - I - F).
+
+    Args:
+        size: n, scores.
+        integer: I.
+        fraction: F.
+        reach: scores lie within this; 2^I when absent.
+    """
+    within = 2**integer if reach is None else reach
+    steps = (Fraction(2 * within) + Fraction(log(size))) * Fraction(2) ** (
         integer + fraction - 1
     ) + 2
     return (ceil(steps) - 1).bit_length()
@@ -288,6 +274,7 @@ def bound_by_exchanged_rows(task: FourCycles, sizes: Sizes) -> Inequality:
         (_STANDARD, _ENTRIES),
         "floor(n/4)^2 <= D n H (m + v) p",
         "SHT23: D m p H >= c n for some constant c > 0",
+        "attention of D layers, residuals or none, whose keys and values have p bits",
     )
 
 
@@ -310,14 +297,17 @@ def bound_by_kernel(task: SparseAverage, hidden: int, accuracy: float) -> Inequa
         ),
         "(N - q + 1) d' <= units of the first layer",
         "SHT23/10: N d'/2 units for q <= N/2",
+        "fully connected networks of any depth in real numbers",
     )
 
 
 # Let the first N - 1 vectors be +-e_1 in any combination, and the last token ask. Two different
 # prefixes z, z' that leave the same state get the same answer, whatever is asked. Some q positions
 # have different sums of z and z': if z - z' is the same everywhere any will do, otherwise exchange
-# a position in the set for one where z - z' differs (q < N - 1 leaves one). Sums of +-1 that differ
-# do so by 2 at least, hence the answers by 2/q.
+# a position in the set for one where z - z' differs (q < N - 1 leaves one). For q = N - 1 > 1 let
+# the set hold the last token and leave out one position j: if the sums of all positions agree, take
+# j where z and z' differ; if not, they cannot differ by z_j - z'_j for every j. Sums of +-1 that
+# differ do so by 2 at least, hence the answers by 2/q.
 def bound_by_prefixes(task: SparseAverage, state_bits: float, accuracy: float) -> Inequality:
     """A recurrent network that reads left to right needs N - 1 bits of state."""
     return Inequality(
@@ -328,7 +318,7 @@ def bound_by_prefixes(task: SparseAverage, state_bits: float, accuracy: float) -
         "bits of state",
         (
             Check("accuracy times q", accuracy * task.q, BELOW_ONE),
-            Check("q below N - 1", task.q + 2.0, float(task.length)),
+            Check("q below N", task.q + 1.0, float(task.length)),
         ),
         (
             "one pass from left to right",
@@ -337,6 +327,7 @@ def bound_by_prefixes(task: SparseAverage, state_bits: float, accuracy: float) -
         ),
         "N - 1 <= bits of state",
         "SHT23/11: (N - 1)/2 bits, for q = 1 already",
+        "recurrent networks that read once from left to right",
     )
 
 
@@ -356,6 +347,7 @@ __all__ = [
     "bound_by_answers",
     "bound_by_counting",
     "bound_by_disjointness",
+    "bound_by_embedding",
     "bound_by_exchanged_rows",
     "bound_by_kernel",
     "bound_by_partition_message",

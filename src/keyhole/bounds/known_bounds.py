@@ -10,6 +10,7 @@ from keyhole.bounds.formulas import (
     bound_by_answers,
     bound_by_counting,
     bound_by_disjointness,
+    bound_by_embedding,
     bound_by_exchanged_rows,
     bound_by_kernel,
     bound_by_partition_message,
@@ -27,6 +28,7 @@ def list_average_bounds(task: SparseAverage, sizes: Sizes) -> tuple[Inequality, 
         bound_by_radon(task, sizes),
         bound_by_answers(task, sizes),
         bound_by_disjointness(task, sizes),
+        bound_by_embedding(task, sizes),
     )
 
 
@@ -37,14 +39,14 @@ def list_cycle_bounds(task: FourCycles, sizes: Sizes) -> tuple[Inequality, ...]:
 
 def list_one_row_bounds(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
     """What is known of attention where one public row decides disjointness."""
-    message = bound_by_partition_message(task, sizes)
-    return () if message is None else (message,)
+    both = (bound_by_partition_message(task, sizes, wide=wide) for wide in (False, True))
+    return tuple(one for one in both if one is not None)
 
 
 def list_triple_bounds(task: Match3, sizes: Sizes) -> tuple[Inequality, ...]:
     """What is known of attention that matches triples."""
-    message = bound_triples_by_message(task, sizes)
-    return () if message is None else (message,)
+    both = (bound_triples_by_message(task, sizes, wide=wide) for wide in (False, True))
+    return tuple(one for one in both if one is not None)
 
 
 def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:

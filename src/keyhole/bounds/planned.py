@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, log10
 
 import numpy as np
 
 from keyhole.bounds.formulas import Sizes
-from keyhole.constructions import Built, Room, survey_recipes
+from keyhole.constructions import Built, Proven, Room, survey_proofs, survey_recipes
+from keyhole.constructions.sparse_averages.choosing_sets import ALL, ASKED, count_sets
 from keyhole.errors import DoesNotFit
 from keyhole.models.attention import SelfAttention
 from keyhole.models.tensor import TensorAttention
-from keyhole.tasks import Task
+from keyhole.tasks import SparseAverage, Task
 
 # Bits of fixed point that can be built.
 FEWEST = 2
@@ -28,19 +29,47 @@ def build_within_sizes(task: Task, sizes: Sizes, *, order: int, rng: np.random.G
     Raises:
         DoesNotFit: none is known that fits.
     """
-    return _planned(task, sizes, order, False, rng)
+    return _planned(task, sizes, order, rng)
 
 
-def provable(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
-    """The same among constructions that can be proved, which is quicker where few can.
+def prove_within_sizes(
+    task: Task, sizes: Sizes, *, order: int, axis: str | None = None
+) -> Proven | None:
+    """The smallest construction that a formula proves within sizes; None where none is.
 
-    Raises:
-        DoesNotFit: none is known that fits.
+    Args:
+        task: the task.
+        sizes: what a model may cost.
+        order: largest order of attention.
+        axis: the size that is to be smallest; size times bits when absent.
     """
-    return _planned(task, sizes, order, True, rng)
+    room = Room(sizes.embed, sizes.value_width, sizes.heads, sizes.layers)
+    form = sizes.format
+    if form is None and isfinite(sizes.bits):
+        form = int(sizes.bits)
+    found = survey_proofs(
+        task, accuracy=sizes.accuracy or _ACCURATE, number_format=form, room=room, order=order
+    )
+    if axis is not None:
+        found = tuple(sorted(found, key=lambda one: getattr(one.size, axis)))
+    return next(iter(found), None)
 
 
-def _planned(task: Task, sizes: Sizes, order: int, sure: bool, rng: np.random.Generator) -> Built:
+def describe_building(task: Task) -> str:
+    """What `--build` would do, where formulas leave a size open."""
+    if not isinstance(task, SparseAverage):
+        return "No formula decides; --build would build weights and ask them."
+    count = count_sets(task)
+    if count <= ALL:
+        return f"No formula decides; --build would check all {count:,} sets of positions."
+    there = f"{count:,}" if count < 10**9 else f"about 10^{log10(count):.0f}"
+    return (
+        f"No formula decides; --build would check {ASKED:,} of {there} sets of positions, and could"
+        " not call that enough."
+    )
+
+
+def _planned(task: Task, sizes: Sizes, order: int, rng: np.random.Generator) -> Built:
     if task.length > _TOKENS:
         raise DoesNotFit(
             f"Inputs of more than {_TOKENS:,} tokens are not built here; use `keyhole build`."
@@ -52,7 +81,6 @@ def _planned(task: Task, sizes: Sizes, order: int, sure: bool, rng: np.random.Ge
         accuracy=accuracy,
         number_format=_name_format(sizes),
         room=room,
-        provable=sure,
         rng=rng,
     )
     fitting = [built for built in found.built if _find_largest_order(built) <= order]

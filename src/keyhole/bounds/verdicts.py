@@ -10,10 +10,21 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from keyhole._arrays import Rng, as_generator
-from keyhole.bounds.formulas import Inequality, Sizes
+from keyhole.bounds.base import Inequality, Sizes
+from keyhole.bounds.explaining import (
+    Gap,
+    describe_network_need,
+    explain_enough,
+    explain_open,
+    explain_proven,
+    explain_sampled,
+    explain_silence,
+    explain_too_small,
+    format_amount,
+)
 from keyhole.bounds.known_bounds import list_inequalities
-from keyhole.bounds.planned import build_within_sizes, provable
-from keyhole.constructions import Built, Size
+from keyhole.bounds.planned import build_within_sizes, describe_building, prove_within_sizes
+from keyhole.constructions import Built, Proven, Size
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import Task, find_kind, list_tasks_with
@@ -24,9 +35,10 @@ LARGEST = 1 << 20  # sizes beyond which no gap is looked for
 class BoundVerdict(StrEnum):
     """What is known of a task and sizes; the value is the sentence."""
 
-    TOO_SMALL = "No model of these sizes does the task."
+    TOO_SMALL = "No model of these sizes, in the class that is named, does the task."
     ENOUGH = (
-        "A model of these sizes does the task: it was built, and proved or checked on every input."
+        "A model of these sizes does the task: it is proved for every input, or was checked on"
+        " every one."
     )
     OPEN = "Neither an impossibility nor a model of these sizes is known here."
 
@@ -45,23 +57,6 @@ class Builder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """What lies between the largest size known to be too small and the least known to be enough.
-
-    Args:
-        axis: the size in question, all others as asked.
-        too_small: the largest value that is too small; 0 where none is.
-        asked: the value asked for.
-        enough: the least value known to be enough; None where none is known.
-    """
-
-    axis: str
-    too_small: int
-    asked: int
-    enough: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Bound:
     """A verdict and what it rests on.
 
@@ -72,7 +67,8 @@ class Bound:
         inequality: the one that decides, or comes nearest to deciding; None where none is known for
             the task.
         inequalities: all of them.
-        built: the weights behind ENOUGH.
+        built: the weights behind ENOUGH, where they were built.
+        proven: the proof by a formula behind ENOUGH, where one is known.
         gap: what lies between, along the size that matters.
         sentence: all of it in words.
         reason: why nothing was built, where nothing was, or why that is not enough.
@@ -90,11 +86,13 @@ class Bound:
     sentence: str
     reason: str = ""
     sampled: Built | None = None
+    proven: Proven | None = None
 
     @property
     def construction(self) -> str | None:
         """The name of the construction behind ENOUGH."""
-        return None if self.built is None else self.built.construction
+        found = self.proven if self.built is None else self.built
+        return None if found is None else found.construction
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -113,6 +111,7 @@ def bound(
     layers: int = 1,
     order: int = 2,
     accuracy: float | None = None,
+    token_width: int | None = None,
     residual: bool = False,
     positional: bool = False,
     builder: Builder | None = None,
@@ -130,13 +129,14 @@ def bound(
         layers: D.
         order: order of attention; only standard attention, 2, has lower bounds here.
         accuracy: largest error for tasks with real answers; 1 / (4q) when absent.
+        token_width: numbers of a token behind the token map, of p bits each; any when absent.
         residual: whether tokens are carried past attention layers.
         positional: whether keys depend on positions alone, values on the vectors alone, and nothing
             stands behind.
         builder: builds weights for the verdict ENOUGH; the constructions of this package when
             absent.
-        rng: draws what building and checking need; nothing is built when absent, and then nothing
-            is ENOUGH.
+        rng: draws what building and checking need; nothing is built when absent, and then only
+            formulas make sizes ENOUGH, which takes a moment at any size.
 
     Raises:
         InvalidInput: a size makes no sense.
@@ -152,25 +152,39 @@ def bound(
         fixed=None if held is None else held.fixed,
         format=number_format,
         accuracy=_choose_accuracy(task, accuracy),
+        token_width=token_width,
         residual=residual,
         positional=positional,
     )
     _check_asked_sizes(sizes, order)
     known = list_inequalities(task, sizes) if order == 2 else ()
-    told = next((one for one in known if one.applies), None)
+    told = _choose_inequality(known)
     if told is not None and told.violated:
         return Bound(
-            task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, _explain_too_small(told)
+            task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, explain_too_small(told)
         )
+    enough = BoundVerdict.ENOUGH
+    proven = prove_within_sizes(task, sizes, order=order)
     built, reason = _try_builder(task, sizes, order, builder, rng)
     if built is not None and built.proved:
-        return Bound(
-            task, sizes, BoundVerdict.ENOUGH, told, known, built, None, _explain_enough(built)
-        )
-    gap = _find_gap(task, sizes, told, builder, order, rng)
-    reason = reason if built is None else _not_proved(built)
-    sentence = _explain_open(told, gap) if built is None else f"{_explain_open(told, gap)} {reason}"
+        said = explain_enough(built)
+        return Bound(task, sizes, enough, told, known, built, None, said, proven=proven)
+    if proven is not None:
+        said = explain_proven(proven)
+        return Bound(task, sizes, enough, told, known, None, None, said, proven=proven)
+    gap = _find_gap(task, sizes, told, order)
+    reason = reason if built is None else explain_sampled(built)
+    sentence = f"{explain_open(told, gap)}{explain_silence(known, told)} {reason}"
     return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, sentence, reason, built)
+
+
+def _choose_inequality(known: tuple[Inequality, ...]) -> Inequality | None:
+    """The violated one that excludes most models, else the one that comes nearest."""
+    violated = [one for one in known if one.violated]
+    # Of two that are violated the one with more available assumes less.
+    if violated:
+        return max(violated, key=lambda one: one.available / one.needed)
+    return next((one for one in known if one.applies), None)
 
 
 def _choose_accuracy(task: Task, accuracy: float | None) -> float:
@@ -183,6 +197,8 @@ def _check_asked_sizes(sizes: Sizes, order: int) -> None:
             raise InvalidInput(
                 f"--{name.replace('_', '-')} is a whole number >= 1; got {getattr(sizes, name)}."
             )
+    if sizes.token_width is not None and sizes.token_width < 1:
+        raise InvalidInput(f"--token-width is a whole number >= 1; got {sizes.token_width}.")
     if not sizes.bits >= 1 or (isfinite(sizes.bits) and sizes.bits != int(sizes.bits)):
         raise InvalidInput(
             f"--bits is a whole number >= 1, or left out for real numbers; got {sizes.bits}."
@@ -198,7 +214,7 @@ def _try_builder(
 ) -> tuple[Built | None, str]:
     """A checked model within the sizes, or why there is none."""
     if rng is None:
-        return None, "Nothing was built."
+        return None, describe_building(task)
     try:
         built = (builder or build_within_sizes)(task, sizes, order=order, rng=rng)
     except DoesNotFit as error:
@@ -243,81 +259,23 @@ def find_least_open(task: Task, sizes: Sizes, axis: str) -> int:
 
 def choose_axis(told: Inequality | None) -> str:
     """The size an inequality is drawn against: values where keys do not enter, else keys."""
-    return "value_width" if told is not None and told.name == "partition-message" else "embed"
+    message = told is not None and told.name.startswith("partition-message")
+    return "value_width" if message else "embed"
 
 
 def _find_gap(
     task: Task,
     sizes: Sizes,
     told: Inequality | None,
-    builder: Builder | None,
     order: int,
-    rng: np.random.Generator | None,
 ) -> Gap:
-    """What is known on either side of what was asked."""
+    """What is known on either side of what was asked, by inequalities and formulas."""
     axis = choose_axis(told)
     below = find_least_open(task, sizes, axis) - 1 if order == 2 else 0
     free = replace(sizes, **dict.fromkeys(("embed", "value_width"), LARGEST))
-    built, _ = _try_builder(task, free, order, builder or provable, rng)
-    enough = None if built is None or not built.proved else getattr(built.size, axis)
+    proven = prove_within_sizes(task, free, order=order, axis=axis)
+    enough = None if proven is None else getattr(proven.size, axis)
     return Gap(axis, below, getattr(sizes, axis), enough)
-
-
-def _format_amount(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:,.1f}"
-
-
-def _explain_too_small(told: Inequality) -> str:
-    return (
-        f"No model of these sizes does the task: it needs {_format_amount(told.needed)} {told.unit}"
-        f" and there are {_format_amount(told.available)} ({told.name}: {told.formula})."
-    )
-
-
-def _explain_enough(built: Built) -> str:
-    size = built.size
-    seen = built.checked
-    if seen.exhaustive:
-        share = "checked on every input"
-    else:
-        share = f"proved for every input, and {seen.inputs:,} were asked"
-    return (
-        f"These sizes are enough: the construction {built.construction} does the task with key"
-        f" width {size.embed}, value width {size.value_width}, {size.heads}"
-        f" head{'s' * (size.heads > 1)}, {size.layers} layer{'s' * (size.layers > 1)} and"
-        f" {format_named(built.format).bits:.0f} bits; it was built and {share}, without error."
-    )
-
-
-def _not_proved(built: Built) -> str:
-    """What is known of weights that answered all that was asked, and no more."""
-    asked = built.certificate.sampled or f"{built.checked.inputs:,} inputs, not every one"
-    return (
-        f"Sampled: the construction {built.construction} of key width {built.size.embed} answered"
-        f" all that was asked ({asked}); the rest was neither asked nor proved."
-    )
-
-
-def _explain_open(told: Inequality | None, gap: Gap) -> str:
-    axis = gap.axis.replace("_", " ").replace("embed", "key width")
-    below = f"up to {gap.too_small:,} too small" if gap.too_small else "none known to be too small"
-    above = (
-        f"from {gap.enough:,} on enough" if gap.enough is not None else "none known to be enough"
-    )
-    if told is None:
-        near = ""
-    else:
-        near = (
-            f" ({told.name}: {_format_amount(told.needed)} {told.unit} needed,"
-            f" {_format_available(told.available)})"
-        )
-    return (
-        f"Open: of {axis}s, other sizes as asked, {below}, {above}; {gap.asked:,} was asked{near}."
-    )
-
-
-def _format_available(available: float) -> str:
-    return f"{_format_amount(available)} available" if isfinite(available) else "no limit on bits"
 
 
 def bound_network(
@@ -344,10 +302,10 @@ def bound_network(
     told = bound_task(task, hidden, state_bits, _choose_accuracy(task, accuracy))
     if told.violated:
         return Bound(
-            task, None, BoundVerdict.TOO_SMALL, told, (told,), None, None, _explain_too_small(told)
+            task, None, BoundVerdict.TOO_SMALL, told, (told,), None, None, explain_too_small(told)
         )
     sentence = (
-        f"Open: {_format_amount(told.needed)} {told.unit} are needed and there are"
-        f" {_format_amount(told.available)}."
+        f"Open: {format_amount(told.available)} {told.unit} are there;"
+        f" {describe_network_need(told)}."
     )
     return Bound(task, None, BoundVerdict.OPEN, told, (told,), None, None, sentence)

@@ -5,14 +5,29 @@ Enters: a task and sizes. Leaves: Built weights, with a margin and what checking
 """
 
 from keyhole.constructions.files.unit_files import load, save
-from keyhole.constructions.planner import CONSTRUCTIONS, Room, Survey, build, survey_recipes
-from keyhole.constructions.shared.base import Built, Checked, Construction, Size, check_model
+from keyhole.constructions.planner import (
+    CONSTRUCTIONS,
+    Room,
+    Survey,
+    build,
+    survey_proofs,
+    survey_recipes,
+)
+from keyhole.constructions.shared.base import (
+    Built,
+    Checked,
+    Construction,
+    Proven,
+    Size,
+    check_model,
+)
 
 __all__ = [
     "CONSTRUCTIONS",
     "Built",
     "Checked",
     "Construction",
+    "Proven",
     "Room",
     "Size",
     "Survey",
@@ -20,5 +35,6 @@ __all__ = [
     "check_model",
     "load",
     "save",
+    "survey_proofs",
     "survey_recipes",
 ]

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import Rng, as_generator
-from keyhole.constructions.shared.base import Built, Construction, list_recipes
-from keyhole.constructions.sparse_averages.sparse_average import BITS, SetKeys
+from keyhole.constructions.shared.base import Built, Construction, Proven, list_recipes
+from keyhole.constructions.sparse_averages.sparse_average import SetKeys
+from keyhole.constructions.sparse_averages.splitting import BITS
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import TASKS, Task, find_kind, task_named
@@ -50,7 +51,7 @@ class Room:
                     f"--{name.replace('_', '-')} is a whole number >= 1; got {most!r}."
                 )
 
-    def too_small(self, built: Built) -> str | None:
+    def too_small(self, built: Built | Proven) -> str | None:
         """Why a model does not fit, where it does not."""
         for name in ("embed", "value_width", "heads", "layers"):
             most = getattr(self, name)
@@ -65,7 +66,7 @@ class Survey:
     """Every recipe for a task, tried.
 
     Args:
-        built: what fitted, smallest first.
+        built: what fitted: proved ones first, then by size.
         refused: the others, with the reason.
         limit: bits that some query, key and value must be able to carry, where a lower bound is
             known.
@@ -76,8 +77,15 @@ class Survey:
     limit: float | None
 
     @property
+    def frontier(self) -> tuple[Built, ...]:
+        """What no other is better than in width, in bits and in being proved, all three."""
+        return tuple(
+            one for one in self.built if not any(_is_beaten(one, other) for other in self.built)
+        )
+
+    @property
     def best(self) -> Built:
-        """The smallest: heads times the wider of keys and values times bits, then key width.
+        """The smallest that is proved, else the smallest: heads times width times bits, then width.
 
         Raises:
             DoesNotFit: with the reason of every recipe.
@@ -88,6 +96,18 @@ class Survey:
         if not reasons:
             raise DoesNotFit("No construction is known for this task.")
         raise DoesNotFit(f"No construction fits. {reasons}")
+
+
+def _is_beaten(one: Built, other: Built) -> bool:
+    """Whether another is as good in all respects, and better in some."""
+    ours = _rate(one)
+    theirs = _rate(other)
+    return ours != theirs and all(b <= a for a, b in zip(ours, theirs, strict=True))
+
+
+def _rate(built: Built) -> tuple[int, int, int, bool]:
+    size = built.size
+    return size.embed, size.heads * size.value_width, size.bits, not built.proved
 
 
 def bound_bits_sent(task: Task, accuracy: float) -> float | None:
@@ -138,8 +158,38 @@ def survey_recipes(
             refused.append((one.name, found))
         else:
             built.append(found)
-    order = sorted(built, key=lambda b: _measure_cost(b, number_format))
+    order = sorted(built, key=lambda b: (not b.proved, *_measure_cost(b, number_format)))
     return Survey(tuple(order), tuple(refused), bound_bits_sent(task, accuracy))
+
+
+def survey_proofs(
+    task: Task,
+    *,
+    accuracy: float = 1e-3,
+    number_format: str | int | None = None,
+    room: Room | None = None,
+    order: int | None = None,
+) -> tuple[Proven, ...]:
+    """Constructions proved by a formula, smallest first; nothing is built, and little is computed.
+
+    Args:
+        task: what is to be computed.
+        accuracy: largest error of an answer that is a vector.
+        number_format: a format by name, a number of bits in fixed point, or None for real numbers.
+        room: what the model may be at most.
+        order: largest order of attention.
+    """
+    prove_sizes = find_kind(task).load("proofs")
+    found: list[Proven] = []
+    if prove_sizes is not None:
+        found = list(prove_sizes(task, accuracy=accuracy, form=number_format))
+    room = Room() if room is None else room
+    fitting = [
+        one
+        for one in found
+        if room.too_small(one) is None and (order is None or one.order <= order)
+    ]
+    return tuple(sorted(fitting, key=lambda one: (_measure_area(one), one.size.embed)))
 
 
 def _check_format(form: str | int | None) -> None:
@@ -149,12 +199,12 @@ def _check_format(form: str | int | None) -> None:
         format_named(form)
 
 
-def _measure_area(built: Built) -> int:
+def _measure_area(built: Built | Proven) -> int:
     """Heads times the wider of keys and values times bits."""
     return _measure_width(built) * built.size.bits
 
 
-def _measure_width(built: Built) -> int:
+def _measure_width(built: Built | Proven) -> int:
     return built.size.heads * max(built.size.embed, built.size.value_width)
 
 

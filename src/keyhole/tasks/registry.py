@@ -26,6 +26,7 @@ _ATTACKS = "keyhole.bounds.attacks"
 _LESSONS = "keyhole.lab.training.inputs"
 _PICTURES = "keyhole.lab.pages.parts.shown_attention"
 _ONE_ROW = f"{_BOUNDS}:list_one_row_bounds"
+_DRAFTS = "keyhole.constructions.shared.proving:prove_label_sizes"
 _LABELS = f"{_LESSONS}.labelling:Labelling"
 
 
@@ -38,6 +39,7 @@ class TaskKind:
         title: what pages call it.
         usual: sizes at which a page opens, where they are not those of all tasks.
         recipes: place of its constructions, in the order in which they are tried.
+        proofs: place of (task, accuracy, form) -> constructions proved by a formula.
         sent_bits: place of (task, accuracy) -> bits that any weights must send of a token.
         known_inputs: place of (task, token map, rng) -> inputs that built weights answer quickly.
         reduction: place of (task) -> how it decides disjointness.
@@ -53,6 +55,7 @@ class TaskKind:
     title: str
     usual: Mapping[str, int] = field(default_factory=dict[str, int])
     recipes: str | None = None
+    proofs: str | None = None
     sent_bits: str | None = None
     known_inputs: str | None = None
     reduction: str | None = None
@@ -82,6 +85,7 @@ _KINDS = (
         task=SparseAverage,
         title="q-sparse averages",
         recipes=f"{_SETS}.sparse_average:SPARSE_AVERAGES",
+        proofs=f"{_SETS}.proved_sizes:prove_average_sizes",
         sent_bits=f"{_SETS}.set_checks:count_sent_bits",
         known_inputs=f"{_SETS}.set_checks:draw_known_inputs",
         reduction=f"{_REDUCTIONS}:reduce_averages",
@@ -97,6 +101,7 @@ _KINDS = (
         title="Match2",
         usual={"length": 16},
         recipes=f"{_RECIPES}:PAIRS",
+        proofs=_DRAFTS,
         lesson=f"{_LESSONS}.strict_inputs:Pairs",
         picture=f"{_PICTURES}:draw_match_picture",
     ),
@@ -105,6 +110,7 @@ _KINDS = (
         title="Match3",
         usual={"length": 64},
         recipes=f"{_RECIPES}:TRIPLES",
+        proofs=_DRAFTS,
         reduction=f"{_REDUCTIONS}:reduce_triples",
         inequalities=f"{_BOUNDS}:list_triple_bounds",
         lesson=f"{_LESSONS}.strict_inputs:Triples",
@@ -115,6 +121,7 @@ _KINDS = (
         title="Match3Bigram",
         usual={"length": 12, "modulus": 11},
         recipes=f"{_RECIPES}:BIGRAMS",
+        proofs=_DRAFTS,
         reduction=f"{_REDUCTIONS}:reduce_bigrams",
         inequalities=_ONE_ROW,
         lesson=_LABELS,
@@ -124,6 +131,7 @@ _KINDS = (
         title="Match3Local",
         usual={"length": 12, "modulus": 11},
         recipes=f"{_RECIPES}:WINDOWS",
+        proofs=_DRAFTS,
         reduction=f"{_REDUCTIONS}:reduce_windows",
         inequalities=_ONE_ROW,
         lesson=_LABELS,
@@ -133,6 +141,7 @@ _KINDS = (
         title="Match4",
         usual={"length": 6, "modulus": 11},
         recipes=f"{_RECIPES}:QUADRUPLES",
+        proofs=_DRAFTS,
         reduction=f"{_REDUCTIONS}:reduce_quadruples",
         inequalities=_ONE_ROW,
         lesson=_LABELS,
@@ -143,6 +152,7 @@ _KINDS = (
         title="triangles",
         usual={"length": 12, "nodes": 6},
         recipes=f"{_RECIPES}:TRIANGLES",
+        proofs=_DRAFTS,
         reduction=f"{_REDUCTIONS}:reduce_triangles",
         inequalities=_ONE_ROW,
         lesson=_LABELS,
@@ -151,6 +161,7 @@ _KINDS = (
         task=FourCycles,
         title="4-cycles",
         recipes=f"{_RECIPES}:FOUR_CYCLES",
+        proofs=_DRAFTS,
         reduction=f"{_REDUCTIONS}:reduce_four_cycles",
         inequalities=f"{_BOUNDS}:list_cycle_bounds",
         lesson=_LABELS,

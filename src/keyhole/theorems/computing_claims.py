@@ -33,7 +33,8 @@ BOUNDS = (
         "SHT23/7",
         "No single attention layer with m p H <= c N / log log N computes Match3 for M >= N + 1: in"
         " fixed point with I integer and F fraction bits, H (v p + b_L) >= floor((N - 1)/2) where"
-        " b_L bits hold a log-partition.",
+        " b_L bits hold a log-partition, of scores within 2^I or, with p-bit queries and keys,"
+        " within m 2^(2I); labels must survive errors of 2^-F in head outputs.",
         f"{_SHT23}, Theorem 7; the constant is derived",
         module=_FORMULAS,
         test=_DISJOINTNESS,
@@ -42,7 +43,10 @@ BOUNDS = (
             "No single attention layer with m p H <= c N / log log N computes Match3 for M >= N +"
             " 1."
         ),
-        our_constant="H (v p + b_L) >= floor((N - 1)/2), in fixed point.",
+        our_constant=(
+            "H (v p + b_L) >= floor((N - 1)/2), in fixed point, for labels that survive its"
+            " rounding."
+        ),
     ),
     cite_paper(
         "SHT23/10",
@@ -61,7 +65,7 @@ BOUNDS = (
     cite_paper(
         "SHT23/11",
         "A recurrent network that computes q-sparse averages to less than 1/q reading left to right"
-        " has (N - 1)/2 bits of state, already for q = 1, and N - 1 for any q < N - 1.",
+        " has (N - 1)/2 bits of state, already for q = 1, and N - 1 for any q < N.",
         f"{_SHT23}, Theorem 11; the second count is derived",
         module=_FORMULAS,
         test=_OTHER_NETWORKS,
@@ -70,12 +74,13 @@ BOUNDS = (
             "A recurrent network that computes q-sparse averages to less than 1/q reading left to"
             " right has (N - 1)/2 bits of state, already for q = 1."
         ),
-        our_constant="N - 1 bits for any q < N - 1.",
+        our_constant="N - 1 bits for any q < N.",
     ),
     claim_ours(
         "keyhole/counting-sets",
         "Without residuals, attention of any depth that computes q-sparse averages to less than 1/q"
-        " has H (2m + v) p >= log2 C(N - 1, q) in its first layer.",
+        " has H (2m + v) p >= log2 C(N - 1, q) in its first layer; with residuals, and behind any"
+        " token map into d numbers, any model has d p >= log2 C(N - 1, q).",
         "docs/lower-bounds.md",
         module=_FORMULAS,
         test=_DISJOINTNESS,
@@ -150,11 +155,17 @@ CONSTRUCTIONS = (
     cite_paper(
         "SHT23/3",
         "One self-attention unit with keys of width 2q on a cyclic polytope averages any q of N"
-        " tokens within eps, in exact arithmetic.",
-        f"{_SHT23}, Theorem 3",
+        " tokens within eps, in exact arithmetic; on the circle the least gap of scores over all"
+        " sets is the product of 1 - cos of the q nearest differences.",
+        f"{_SHT23}, Theorem 3; the product and the bits are derived",
         module=_SPARSE_AVERAGE,
         test=_AVERAGES_TEST,
         at_hand=AtHand.CONFIRMED,
+        paper_states=(
+            "One self-attention unit of width O(d' + q) averages any q of N tokens within eps, in"
+            " exact arithmetic."
+        ),
+        our_constant="Key width 2q, the product of gaps, and the bits that hold it.",
     ),
     claim_ours(
         "keyhole/max-margin-keys",
@@ -164,7 +175,16 @@ CONSTRUCTIONS = (
         "docs/building-weights.md",
         module=_SPARSE_AVERAGE,
         test=_AVERAGES_TEST,
-        our_constant="That widths of 1 to 2 times q ln N suffice for random signs is measured.",
+        our_constant="That widths of 1 to 2 times q ln N suffice for signs is measured.",
+    ),
+    claim_ours(
+        "keyhole/coherence",
+        "Keys of signs with |<u_i, u_j>| <= mu m single out every set of q by their least-squares"
+        " queries where q mu < 1 - (q - 1) mu; random signs of width (5q - 2)^2 ln(2 N (N - 1)) / 2"
+        " do so with a chance of at least one half.",
+        "docs/building-weights.md",
+        module="keyhole.constructions.sparse_averages.all_at_once",
+        test=_AVERAGES_TEST,
     ),
     claim_ours(
         "keyhole/one-hot-keys",
@@ -188,12 +208,12 @@ CONSTRUCTIONS = (
         "SHT23/third-order",
         "One unit of order s of key width 2^(s-1) + 1 computes Match_s modulo M; key width 5"
         " computes Match3.",
-        f"{_SHT23}; the weights are derived",
+        f"{_SHT23}; the weights, and every order above 3, are derived",
         module=_WAVES,
         test=_MATCHING_TEST,
-        at_hand=AtHand.UNRECORDED,
-        paper_states="A unit of higher order computes Match3; its key width is not recorded here.",
-        our_constant="The weights, of key width 2^(s-1) + 1.",
+        at_hand=AtHand.CONFIRMED,
+        paper_states="Attention of order s is defined, and a unit of order 3 computes Match3.",
+        our_constant="The weights, of key width 2^(s-1) + 1, and Match_s for s above 3.",
     ),
     cite_paper(
         "SHT23/bigram",

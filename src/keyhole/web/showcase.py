@@ -114,7 +114,7 @@ def _build_set_unit(
     }
     # Fewer numbers than bits of a position cannot tell positions apart.
     width = max(widths[keys], (length - 1).bit_length())
-    phi = SetQueries(family.keys(task, width, rng), family.solver, ACCURACY / 2, q, 2)
+    phi = family.map_tokens(task, family.keys(task, width, rng), ACCURACY, "f64")
     return task, phi, build_set_unit(phi)
 
 

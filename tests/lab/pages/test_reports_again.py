@@ -116,10 +116,10 @@ def test_the_report_of_another_run_is_not_overwritten(runs):
 def test_the_command_of_a_run_names_every_option_once(runs):
     again = summaries.restore_command(read_run(runs["spent"]).data)
     assert again.endswith("--simulate noise=1e-4 --simulate token-bound=2")
-    job = BoundJob("match2", length=4, modulus=5, embed=3, build=False, out="there")
+    job = BoundJob("match2", length=4, modulus=5, embed=3, build=True, out="there")
     assert (
         format_job_command("bound", job)
-        == "keyhole bound match2 --length 4 --modulus 5 --embed 3 --no-build"
+        == "keyhole bound match2 --length 4 --modulus 5 --embed 3 --build"
     )
 
 

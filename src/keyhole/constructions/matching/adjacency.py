@@ -124,6 +124,11 @@ class GatherRows(GatheredRecipe):
         """The id of the theorem behind it."""
         return "keyhole/gather"
 
+    @property
+    def quick_length(self) -> int:
+        """Tokens up to which drafting takes a moment: weights have nodes to the power of four."""
+        return 32
+
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width with one harmonic."""
         return 2

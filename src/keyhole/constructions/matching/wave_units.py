@@ -139,6 +139,16 @@ class Waves(Recipe):
             return "keyhole/several-frequencies"
         return "SHT23/match2" if self.order == 2 else "SHT23/third-order"
 
+    @property
+    def by_formula(self) -> bool:
+        """Whether drafting evaluates formulas alone: one frequency has no gap to scan for."""
+        return not self.several
+
+    @property
+    def quick_length(self) -> int:
+        """Tokens up to which drafting takes a moment: it does not depend on them."""
+        return 2**62
+
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width: exactly for one frequency, the least possible for several."""
         return 2 ** (self.order - 1) * (2 if self.several else 1) + 1

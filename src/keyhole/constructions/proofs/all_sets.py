@@ -15,13 +15,15 @@ from itertools import combinations
 import numpy as np
 
 from keyhole._arrays import Array, Matrix
-from keyhole.constructions.sparse_averages.set_checks import ALL, count_sets, set_sizes
+from keyhole.constructions.sparse_averages.choosing_sets import count_sets, set_sizes
 from keyhole.constructions.sparse_averages.set_queries import Members, SetQueries
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.stack import Transformer
 from keyhole.tasks import SparseAverage
 
+# Sets enclosed: fractions are slow.
+ALL = 2_000
 DIGITS = 60
 # More than sums of thousands of terms of 60 digits can lose, and less than any accuracy asked for.
 SLACK = Decimal("1e-40")

@@ -91,6 +91,25 @@ class Built:
         return self.checked.errors == 0 and covered
 
 
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A construction that is proved for every input by a formula, before it is built.
+
+    Args:
+        construction: the name of the recipe.
+        theorem: the id of the claim behind it.
+        size: what it costs.
+        argument: what the proof rests on, in words.
+        order: the largest order of its attention.
+    """
+
+    construction: str
+    theorem: str
+    size: Size
+    argument: str
+    order: int = 2
+
+
 @runtime_checkable
 class Construction(Protocol):
     """A recipe for weights."""

@@ -104,6 +104,16 @@ class Recipe(ABC):
         """Whether the recipe is for this task at all."""
         return is_declared_for(self, task)
 
+    @property
+    def by_formula(self) -> bool:
+        """Whether drafting evaluates formulas alone, so that many formats can be tried."""
+        return False
+
+    @property
+    def quick_length(self) -> int:
+        """Tokens up to which drafting takes a moment."""
+        return 1024
+
     @abstractmethod
     def embed(self, task: Task, accuracy: float) -> int:
         """The key width it would need."""

@@ -3,36 +3,108 @@ r"""Weights for sparse averaging against the truth, for all vectors at once.
 The answer of a token that names y is $\sum_j a_j z_j$ with a the weights of attention. Over all
 vectors of the unit ball it is wrong by at most $\sum_j |a_j - 1\{j \in y\} / |y||$, and $z_j = \pm
 e_1$ with the signs of these differences reach that: the l1 distance of a from uniform on y is the
-largest error, for one set and every z. Rounding adds what the values and the answer lose.
+largest error, for one set and every z. Rounding adds what the values and the answer lose. A pass
+over every set is therefore a proof for every input.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 from math import comb
 from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Sequences, Stack, Vector, softmax
+from keyhole.claims import Basis
 from keyhole.constructions.shared.base import Checked
-from keyhole.constructions.shared.rounding import choose_evaluation, is_fixed
-from keyhole.constructions.sparse_averages.set_queries import Members, SetQueries
-from keyhole.errors import DoesNotFit, InvalidInput
+from keyhole.constructions.shared.rounding import choose_evaluation, is_fixed, is_rounding
+from keyhole.constructions.sparse_averages.all_at_once import SetsProof
+from keyhole.constructions.sparse_averages.choosing_sets import (
+    Groups,
+    describe_rate,
+)
+from keyhole.constructions.sparse_averages.closed_gaps import (
+    has_closed_gaps,
+    is_blind,
+    weigh_exactly,
+)
+from keyhole.constructions.sparse_averages.directions import Sets, mark_members
+from keyhole.constructions.sparse_averages.rounded_sets import (
+    bound_rounding_loss,
+    bound_set_errors,
+    find_largest_number,
+)
+from keyhole.constructions.sparse_averages.set_queries import Queries, SetQueries
+from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import NumberFormat, Unrounded, number_format
 from keyhole.models.stack import Transformer
 from keyhole.tasks import SparseAverage
 
-# Sets: every one is asked where there are no more.
-ALL = 2_000
-# Sets otherwise, at least.
-ASKED = 72
-# Of each kind.
-EACH = 18
+# Scores held at a time: four megabytes.
+ROOM = 2**19
+# Sets that whole sequences name.
+NAMED = 512
+# Sets by which fewer bits are looked for before all are asked.
+FEW = 4_096
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AskedSets:
+    """Sets with their queries, solved once.
+
+    Args:
+        groups: the sets, by size.
+        queries: of each group.
+        whole: whether these are all sets there are.
+    """
+
+    groups: Groups
+    queries: tuple[Queries, ...]
+    whole: bool
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return sum(map(len, self.groups))
+
+    @property
+    def unexposed(self) -> int:
+        """How many the keys do not single out."""
+        return sum(int((~found.exposed).sum()) for found in self.queries)
+
+    @property
+    def margin(self) -> float:
+        """The least of a set that is singled out."""
+        least = [found.margin[found.exposed].min(initial=math.inf) for found in self.queries]
+        return float(min(least, default=0.0))
+
+    def list_failing(self) -> list[Sets]:
+        """Sets that are not singled out, by size."""
+        failing = [
+            sets[~found.exposed] for sets, found in zip(self.groups, self.queries, strict=True)
+        ]
+        return [sets for sets in failing if len(sets)]
+
+    def blocks(self, length: int, *, most: int | None = None) -> Iterator[tuple[Sets, Queries]]:
+        """Sets that are singled out with their queries, some at a time; at most `most` a size."""
+        step = max(1, ROOM // length)
+        for sets, found in zip(self.groups, self.queries, strict=True):
+            chosen = np.flatnonzero(found.exposed)
+            if most is not None and len(chosen) > most:
+                # Small margins have large queries, which are the first to be lost.
+                chosen = chosen[np.argsort(found.margin[chosen], kind="stable")[:most]]
+            for start in range(0, len(chosen), step):
+                rows = chosen[start : start + step]
+                yield sets[rows], Queries(*(part[rows] for part in found))
+
+
+def solve_groups(phi: SetQueries, groups: Groups, *, whole: bool) -> AskedSets:
+    """Queries for all sets of some groups."""
+    return AskedSets(groups, tuple(phi.solve_sets(sets) for sets in groups), whole)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,6 +120,8 @@ class Findings:
         sequences: largest error of whole sequences.
         sampled: how many sets of how many were asked, where the others are neither asked nor
             proved.
+        basis: what a claim for every set rests on.
+        proof: the argument that covers every set at once, where there is one.
     """
 
     checked: Checked
@@ -56,11 +130,8 @@ class Findings:
     bound: float
     sequences: float
     sampled: str
-
-
-def count_sets(task: SparseAverage) -> int:
-    """How many sets a token may name."""
-    return sum(comb(task.length, size) for size in set_sizes(task))
+    basis: Basis
+    proof: str = ""
 
 
 # Two sets y != y' must be told apart: with z = +e_1 on one member of y that is not in y' and -e_1
@@ -74,54 +145,14 @@ def count_sent_bits(task: SparseAverage, accuracy: float) -> float | None:
     return math.log2(comb(task.length - 1, task.q))
 
 
-def set_sizes(task: SparseAverage) -> range:
-    """How many positions a set may hold."""
-    return range(1 if task.at_most else task.q, task.q + 1)
-
-
-def choose_sets(task: SparseAverage, keys: Array, *, rng: np.random.Generator) -> list[Members]:
-    """Every set where they are few; else crowds around a key, regular sets, and random ones.
-
-    The hardest come first, so that keys that do not single out every set are found out soon.
-    """
-    hard = [
-        *_list_crowds(task, keys, rng),
-        *_draw_named_sets(task, "contiguous", rng),
-        *_draw_named_sets(task, "alternating", rng),
-    ]
-    if count_sets(task) <= ALL:
-        every = (y for n in set_sizes(task) for y in combinations(range(task.length), n))
-        return list(dict.fromkeys([*hard, *every]))
-    asked = dict.fromkeys([*hard, *(tuple(range(n)) for n in set_sizes(task))])
-    # Ends: there are more than `ALL` sets to draw from.
-    while len(asked) < ASKED:
-        asked |= dict.fromkeys(_draw_named_sets(task, "random", rng))
-    return list(asked)
-
-
-def _draw_named_sets(task: SparseAverage, kind: str, rng: np.random.Generator) -> list[Members]:
-    """Sets as the task draws them."""
-    X = task.sample(-(-EACH // task.length), rng=rng, kind=kind)
-    rows = X[..., task.dimension : task.dimension + task.q].reshape(-1, task.q)[:EACH]
-    return [tuple(sorted(int(j) for j in row if j >= 0)) for row in rows]
-
-
-def _list_crowds(task: SparseAverage, keys: Array, rng: np.random.Generator) -> Iterator[Members]:
-    """The keys nearest to one that is left out: sets whose hull comes closest to another key."""
-    # A set that holds everybody leaves no key out.
-    count = min(EACH, task.length) if task.q < task.length else 0
-    for j in rng.choice(task.length, count, replace=False):
-        order = np.argsort(-(keys @ keys[j]), kind="stable")
-        yield tuple(sorted(int(k) for k in order[order != j][: task.q]))
-
-
 def examine_sets(
     task: SparseAverage,
     model: Transformer,
-    sets: Sequence[Members],
+    asked: AskedSets,
     *,
     accuracy: float,
     form: NumberFormat,
+    proof: SetsProof | None = None,
     rng: np.random.Generator | None = None,
 ) -> Findings:
     """Ask a model about sets, in a number format.
@@ -129,60 +160,72 @@ def examine_sets(
     Args:
         task: the task.
         model: a unit behind a map of set queries.
-        sets: those that tokens are to name.
+        asked: those that tokens are to name.
         accuracy: larger errors are counted.
         form: the number format.
+        proof: what is known of every set, where something is.
         rng: draws the vectors of whole sequences; these are left out when absent.
     """
-    phi, layer = _split_unit(model)
-    # Float64 evaluates anyway.
-    form = Unrounded() if form.name == "f64" else form
-    exposed = [y for y in sets if _is_exposed(phi, y)]
-    missed = len(sets) - len(exposed)
-    margin = min((phi.query(y).margin for y in exposed), default=0.0)
-    whole = count_sets(task) == len(set(sets))
-    sampled = "" if whole or _alike(task, phi, layer, exposed) else _share(task, sets)
-    if not exposed:
-        none = Checked(len(sets), missed, math.inf, whole)
-        return Findings(none, missed, 0.0, math.inf, math.inf, sampled)
-    try:
-        errors = _measure_set_errors(phi, layer, exposed, form) + bound_rounding_loss(task, form)
-        sequences = 0.0 if rng is None else _measure_sequence_error(task, model, exposed, form, rng)
-    except InvalidInput:
-        # A number overflows the format.
-        errors = np.full(len(exposed), math.inf)
-        sequences = math.inf
-    worst = max(float(errors.max()), math.inf if missed else 0.0)
-    bound = max(_bound_set_error(phi, y, form) for y in exposed) + bound_rounding_loss(task, form)
-    checked = Checked(len(sets), int((errors > accuracy).sum()) + missed, worst, whole)
-    return Findings(checked, missed, margin, bound, sequences, sampled)
+    phi, layer = split_unit(model)
+    wrong, worst, bound = _measure_blocks(task, phi, layer, asked, form, accuracy)
+    missed = asked.unexposed
+    worst = math.inf if missed else worst
+    sequences = 0.0
+    if rng is not None and asked.count > missed:
+        sequences = _measure_sequence_error(task, model, asked, form, rng)
+    basis = Basis.SAMPLED
+    if proof is not None:
+        basis = Basis.PROVED
+        bound = proof.bound
+    elif asked.whole and is_blind(phi, layer):
+        # What was measured of every set is as good as a bound, the rounding of its sums included.
+        basis = Basis.EXHAUSTIVE
+        bound = min(bound, worst + _bound_evaluation(phi, asked))
+    checked = Checked(asked.count, wrong + missed, worst, asked.whole)
+    sampled = describe_rate(task, asked.count) if basis is Basis.SAMPLED else ""
+    named = "" if proof is None else proof.name
+    return Findings(checked, missed, asked.margin, bound, sequences, sampled, basis, named)
 
 
-# With one coordinate for every position, exchanging positions exchanges coordinates: sets of one
-# size have the same scores in another order, in every number format, so that one of each size
-# stands for all.
-def _alike(
-    task: SparseAverage, phi: SetQueries, layer: SelfAttention, asked: Sequence[Members]
-) -> bool:
-    """Whether sets that were asked stand for all others of their size."""
-    square = phi.solver == "indicator" and np.array_equal(
-        phi.keys, phi.keys[0, 0] * np.eye(phi.length)
-    )
-    places = np.eye(phi.layout.width)
-    value, key, query = (places[:, phi.layout[name]] for name in ("value", "key", "query"))
-    plain = all(
-        map(np.array_equal, (layer.Q, layer.K, layer.V), (query[None], key[None], value[None]))
-    )
-    return square and plain and {len(members) for members in asked} >= set(set_sizes(task))
+def _measure_blocks(
+    task: SparseAverage,
+    phi: SetQueries,
+    layer: SelfAttention,
+    asked: AskedSets,
+    form: NumberFormat,
+    accuracy: float,
+    most: int | None = None,
+) -> tuple[int, float, float]:
+    """How many sets come out wrong, the largest error, and the largest that is proven."""
+    lost = bound_rounding_loss(task, form)
+    wrong = 0
+    worst = 0.0
+    bound = 0.0
+    for sets, found in asked.blocks(phi.length, most=most):
+        errors = _measure_set_errors(phi, layer, sets, found, form) + lost
+        wrong += int((errors > accuracy).sum())
+        worst = max(worst, float(errors.max()))
+        bound = max(bound, float(bound_set_errors(phi, sets, found, form).max()) + lost)
+    return wrong, worst, bound
 
 
-def _share(task: SparseAverage, sets: Sequence[Members]) -> str:
-    count = count_sets(task)
-    there = f"{count:,}" if count < 10**9 else f"about 10^{math.log10(count):.0f}"
-    return f"{len(set(sets)):,} of {there} sets"
+def _bound_evaluation(phi: SetQueries, asked: AskedSets) -> float:
+    """How far sums of float64 in another order may move an error that was measured."""
+    moved = (phi.keys.shape[1] + 2) * EPS * find_largest_score(phi, asked)
+    return math.expm1(min(4.0 * moved, 700.0)) + phi.length * EPS
 
 
-def _split_unit(model: Transformer) -> tuple[SetQueries, SelfAttention]:
+def find_largest_score(phi: SetQueries, asked: AskedSets) -> float:
+    """No score is larger, nor are its partial sums."""
+    return find_largest_number(asked.queries) * float(np.abs(phi.keys).sum(axis=1).max())
+
+
+def split_unit(model: Transformer) -> tuple[SetQueries, SelfAttention]:
+    """The map and the layer of a unit that averages sets.
+
+    Raises:
+        InvalidInput: the model is none.
+    """
     block = model.blocks[0]
     phi = block.map
     layer = block.layer
@@ -191,15 +234,7 @@ def _split_unit(model: Transformer) -> tuple[SetQueries, SelfAttention]:
     raise InvalidInput("sets are asked of one self-attention unit behind a map of set queries.")
 
 
-def _is_exposed(phi: SetQueries, members: Members) -> bool:
-    try:
-        phi.query(members)
-    except DoesNotFit:
-        return False
-    return True
-
-
-def build_set_sequences(task: SparseAverage, z: Stack, sets: Sequence[Members]) -> Sequences:
+def build_set_sequences(task: SparseAverage, z: Stack, sets: Any) -> Sequences:
     """Sequences whose tokens name the sets in order, from the first again when they run out."""
     named = np.full((len(z) * task.length, task.q), -1)
     for row in range(len(named)):
@@ -220,117 +255,99 @@ def draw_known_inputs(
 
 
 def _measure_set_errors(
-    phi: SetQueries, layer: SelfAttention, sets: Sequence[Members], form: NumberFormat
+    phi: SetQueries, layer: SelfAttention, sets: Sets, found: Queries, form: NumberFormat
 ) -> Vector:
-    """The largest error over all vectors, per set."""
+    """The largest error over all vectors, per set; infinite where a number overflows the format."""
+    share = mark_members(sets, phi.length) / sets.shape[1]
+    try:
+        weights = _attend(phi, layer, sets, found, form)
+    except InvalidInput:
+        return np.full(len(sets), math.inf)
+    return np.abs(weights - share).sum(axis=1)
+
+
+def _attend(
+    phi: SetQueries, layer: SelfAttention, sets: Sets, found: Queries, form: NumberFormat
+) -> Array:
+    """What every position weighs, one row a set, all heads together."""
+    if form.name == "exact" and has_closed_gaps(phi, layer):
+        return weigh_exactly(phi, sets)
+    # Float64 evaluates anyway.
+    form = form if is_rounding(form) else Unrounded()
     inside = Unrounded() if is_fixed(form) else form
-    values = np.zeros((phi.length, phi.dimension))
-    keys = phi.keys
-    tokens = np.column_stack([values, keys, np.zeros_like(keys)])
-    asking = np.stack([np.concatenate([values[0], keys[0], phi.query(y).scaled]) for y in sets])
-    share = np.zeros((len(sets), phi.length))
-    for row, members in zip(share, sets, strict=True):
-        row[list(members)] = 1.0 / len(members)
-    total = -share
+    tokens = np.zeros((phi.length, phi.layout.width))
+    tokens[:, phi.layout["key"]] = phi.keys
+    asking = np.zeros((len(sets), phi.layout.width))
+    asking[:, phi.layout["key"]] = phi.keys[0]
+    asking[:, phi.layout["query"]] = found.scaled
+    total = np.zeros((len(sets), phi.length))
     for Q, K in zip(layer.Q, layer.K, strict=True):
         queries = form.round(inside.round(asking) @ inside.round(Q))
         against = form.round(inside.round(tokens) @ inside.round(K))
         total = total + inside.round(softmax(inside.round(queries @ against.T)))
-    return np.abs(total).sum(axis=1)
-
-
-# A value is rounded once and the answer once more. Evenly spaced numbers lose half a spacing a
-# coordinate each time; floating ones half a spacing of a number of size at most 1, the norm of a
-# vector.
-def bound_rounding_loss(task: SparseAverage, form: NumberFormat) -> float:
-    """What the rounding of values and of the answer adds to its error."""
-    return form.spacing * (math.sqrt(task.dimension) if is_fixed(form) else 1.01)
+    return total
 
 
 def _measure_sequence_error(
     task: SparseAverage,
     model: Transformer,
-    sets: Sequence[Members],
+    asked: AskedSets,
     form: NumberFormat,
     rng: np.random.Generator,
 ) -> float:
     """Largest error on random vectors, and on those that tell the first set from the others."""
+    phi, layer = split_unit(model)
+    sets = [row for some, _ in asked.blocks(phi.length, most=NAMED) for row in some]
     count = -(-len(sets) // task.length)
     z = task.sample(count, rng=rng)[..., : task.dimension]
     apart = np.zeros((1, task.length, task.dimension))
     apart[0, :, 0] = -1.0
     apart[0, list(sets[0]), 0] = 1.0
     X = np.concatenate([build_set_sequences(task, z, sets), build_set_sequences(task, apart, sets)])
-    Y = model(X, choose_evaluation(form))
-    return float(task.error(Y, X).max())
-
-
-# Scores s_j = <u_j, query> move by at most eta when query, key and score are rounded; a softmax
-# whose scores move by eta changes each weight by a factor within e^{2 eta}, so the l1 distance
-# grows by at most e^{2 eta} - 1.
-def _bound_set_error(phi: SetQueries, members: Members, form: NumberFormat) -> float:
-    """The proven largest error of one set, before values are rounded."""
-    query = phi.query(members)
-    rest = phi.length - len(members)
-    if rest == 0:
-        return 0.0
-    # The share of attention off the set, relative to that on it.
-    delta = rest / len(members) * math.exp(-query.sharpness * query.margin)
-    w = np.abs(query.scaled)
-    keys = np.abs(phi.keys)
-    if w.max() > form.range[1] or keys.max() > form.range[1]:
+    if form.name == "exact" and has_closed_gaps(phi, layer):
+        return float(task.error(_answer_exactly(task, phi, X), X).max())
+    try:
+        return float(task.error(model(X, choose_evaluation(form)), X).max())
+    except InvalidInput:
+        # A number overflows the format.
         return math.inf
-    largest = float((keys @ w).max())
-    off_query = _bound_number_loss(form, w) * (not _is_representable(form, query.scaled))
-    off_keys = _bound_number_loss(form, keys) * (not _is_representable(form, phi.keys))
-    eta = float((keys @ off_query + off_keys @ (w + off_query)).max())
-    # Float64 rounds every product and every sum of a score, whatever the format.
-    eta += (keys.shape[1] + 2) * EPS * largest
-    eta += 0.0 if is_fixed(form) else 0.5 * form.spacing * (largest + eta)
-    inner = 0.0 if is_fixed(form) else 0.5 * form.spacing
-    return 2.0 * delta / (1.0 + delta) + math.expm1(min(2.0 * eta, 700.0)) + inner
 
 
-def _bound_number_loss(form: NumberFormat, sizes: Array) -> Array:
-    """The most a number of a given size loses when rounded."""
-    if is_fixed(form):
-        return 0.5 * form.spacing * np.ones_like(sizes)
-    # Below the least normal number of f16 the spacing no longer shrinks.
-    return 0.5 * form.spacing * np.maximum(sizes, 2.0**-14)
-
-
-def _is_representable(form: NumberFormat, numbers: Array) -> bool:
-    return isinstance(form, Unrounded) or bool((form.round(numbers) == numbers).all())
+def _answer_exactly(task: SparseAverage, phi: SetQueries, X: Sequences) -> Stack:
+    """Answers from gaps of scores that no cancellation has touched."""
+    named = task.members(X) > 0
+    weights = np.empty(named.shape)
+    for place in np.ndindex(named.shape[:2]):
+        weights[place] = weigh_exactly(phi, np.flatnonzero(named[place])[None])[0]
+    return weights @ X[..., : task.dimension]
 
 
 # Queries and keys need integer bits for their largest entry; fraction bits are found by halving the
-# interval between too few to write the answers and all that float64 carries.
+# interval between too few to write the answers and all that float64 carries. The sets with the
+# largest queries are asked first; all are when these hold.
 def find_fewest_bits(
-    task: SparseAverage, model: Transformer, sets: Sequence[Members], *, accuracy: float
-) -> int:
-    """Bits of the smallest format in which the model was seen to hold: fixed point, or f64."""
+    task: SparseAverage, model: Transformer, asked: AskedSets, *, accuracy: float
+) -> int | None:
+    """Bits of the smallest fixed point in which the model was seen to hold; None for none."""
+    phi, layer = split_unit(model)
 
-    def holds(fraction: int) -> bool:
+    def holds(fraction: int, most: int | None) -> bool:
         form = number_format(f"fixed:{integer}.{fraction}")
-        return examine_sets(task, model, sets, accuracy=accuracy, form=form).checked.errors == 0
+        return _measure_blocks(task, phi, layer, asked, form, accuracy, most)[0] == 0
 
-    integer = count_integer_bits(model, sets)
+    integer = count_integer_bits(phi, asked)
     low = max(0, math.floor(-math.log2(accuracy)) - 1)
     high = 52 - integer
-    if low > high or not holds(high):
-        return 64
+    if low > high or not holds(high, FEW):
+        return None
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return integer + high + 1
+        low, high = (low, middle) if holds(middle, FEW) else (middle + 1, high)
+    fits = next((f for f in range(high, 53 - integer) if holds(f, None)), None)
+    return None if fits is None else integer + fits + 1
 
 
-def count_integer_bits(model: Transformer, sets: Sequence[Members]) -> int:
+def count_integer_bits(phi: SetQueries, asked: AskedSets) -> int:
     """Bits before the point that hold every query, key and value of a model."""
-    phi, _ = _split_unit(model)
-    largest = max(
-        1.0,
-        float(np.abs(phi.keys).max()),
-        *(float(np.abs(phi.query(y).scaled).max()) for y in sets),
-    )
+    largest = max(1.0, float(np.abs(phi.keys).max()), find_largest_number(asked.queries))
     return math.floor(math.log2(largest)) + 1

@@ -22,6 +22,8 @@ import numpy as np
 from keyhole._arrays import (
     Array,
     Float,
+    Mask,
+    Matrix,
     Sequences,
     Stack,
     Vector,
@@ -31,6 +33,12 @@ from keyhole._arrays import (
     freeze_array,
 )
 from keyhole.constructions.shared.layout import Layout
+from keyhole.constructions.sparse_averages.directions import (
+    Directions,
+    Sets,
+    find_directions,
+    mark_members,
+)
 from keyhole.constructions.sparse_averages.exposing import SOLVERS
 from keyhole.errors import DoesNotFit, InvalidInput
 
@@ -38,6 +46,8 @@ from keyhole.errors import DoesNotFit, InvalidInput
 _KEPT = 50_000
 # A sharpness beyond this could overflow a score.
 _LARGEST = 1e290
+# Queries of many sets at once, by closed forms while they are good enough.
+STAGED = "staged"
 Members = tuple[int, ...]
 
 
@@ -55,6 +65,25 @@ class Query(NamedTuple):
     sharpness: float
 
 
+class Queries(NamedTuple):
+    """What singles out many sets of one size, one row or number a set.
+
+    Args:
+        scaled: the queries, sharpness included; 0 where a set is not singled out.
+        margin: of the queries before scaling; not positive where a set is not singled out.
+        sharpness: the factors between.
+    """
+
+    scaled: Matrix
+    margin: Vector
+    sharpness: Vector
+
+    @property
+    def exposed(self) -> Mask:
+        """Which sets are singled out."""
+        return self.margin > 0
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class SetQueries:
     """Maps a token (z ; y ; i) to its vector, its key and the query of its set.
@@ -65,6 +94,7 @@ class SetQueries:
         accuracy: largest error of an answer in exact arithmetic.
         q: numbers of a token that name positions, -1 for none.
         dimension: numbers of a token that are its vector.
+        enough: the margin with which staged queries are content.
     """
 
     keys: Float[Array, "length embed"]
@@ -72,6 +102,7 @@ class SetQueries:
     accuracy: float
     q: int
     dimension: int = 1
+    enough: float = 0.0
     _found: dict[Members, Query] = field(
         default_factory=dict[Members, Query], init=False, repr=False
     )
@@ -80,9 +111,15 @@ class SetQueries:
         object.__setattr__(self, "keys", freeze_array(self.keys))
         check_shape("keys", self.keys, (None, None))
         check_finite("keys", self.keys)
-        if self.solver not in SOLVERS:
+        if self.solver not in (*SOLVERS, STAGED):
             raise InvalidInput(
-                f"queries of sets are computed by {', '.join(SOLVERS)}; got {self.solver!r}."
+                f"queries of sets are computed by {', '.join((*SOLVERS, STAGED))}; got"
+                f" {self.solver!r}."
+            )
+        if not 0 <= self.enough < math.inf or (self.enough > 0) != (self.solver == STAGED):
+            raise InvalidInput(
+                f"staged queries, and no others, have a margin that is enough; got {self.enough!r}"
+                f" for {self.solver} ones."
             )
         if not 0 < self.accuracy < math.inf:
             raise InvalidInput(f"an accuracy is a positive number; got {self.accuracy!r}.")
@@ -108,12 +145,13 @@ class SetQueries:
     @property
     def settings(self) -> Mapping[str, float | int | str]:
         """Its words and numbers."""
+        staged = {"enough": self.enough} if self.solver == STAGED else {}
         return {
             "solver": self.solver,
             "accuracy": self.accuracy,
             "q": self.q,
             "dimension": self.dimension,
-        }
+        } | staged
 
     @property
     def tensors(self) -> Mapping[str, Array]:
@@ -148,20 +186,44 @@ class SetQueries:
         return self._found[members]
 
     def _solve(self, members: Members) -> Query:
-        rest = self.length - len(members)
+        found = self.solve_sets(np.array([members], dtype=np.int64))
+        if not found.exposed[0]:
+            raise DoesNotFit(
+                f"{self.solver} queries of width {self.keys.shape[1]} do not single out the"
+                f" positions {', '.join(map(str, members))}: draw other keys, or wider ones."
+            )
+        return Query(found.scaled[0], float(found.margin[0]), float(found.sharpness[0]))
+
+    def solve_sets(self, sets: Sets) -> Queries:
+        """The queries of sets of one size; what a set gets does not depend on the others.
+
+        Args:
+            sets: one row of positions per set, rising.
+        """
+        rest = self.length - sets.shape[1]
         # Everybody is meant: attention that tells nobody apart.
         if rest == 0:
-            return Query(np.zeros(self.keys.shape[1]), math.inf, 0.0)
-        on = np.isin(np.arange(self.length), members)
-        w, margin = SOLVERS[self.solver](self.keys, on)
-        wanted = max(0.0, math.log(2.0 * rest / (len(members) * self.accuracy)))
-        sharpness = wanted / margin if margin > wanted / _LARGEST else math.inf
-        if math.isinf(sharpness):
-            raise DoesNotFit(
-                f"{self.solver} queries of width {len(w)} do not single out the positions "
-                f"{', '.join(map(str, members))}: draw other keys, or wider ones."
-            )
-        return Query(sharpness * w, margin, sharpness)
+            none = np.zeros(len(sets))
+            return Queries(np.zeros((len(sets), self.keys.shape[1])), none + math.inf, none)
+        w, margin, _ = self.find_directions(sets)
+        wanted = self.count_wanted_gap(sets.shape[1])
+        margin = np.where(margin > wanted / _LARGEST, margin, np.minimum(margin, 0.0))
+        sharpness = np.where(margin > 0, wanted / np.where(margin > 0, margin, 1.0), 0.0)
+        return Queries(sharpness[:, None] * w, margin, sharpness)
+
+    def count_wanted_gap(self, size: int) -> float:
+        """By how much scores on a set of that size exceed all others, after scaling."""
+        rest = self.length - size
+        return max(0.0, math.log(2.0 * rest / (size * self.accuracy))) if rest else 0.0
+
+    def find_directions(self, sets: Sets) -> Directions:
+        """The queries of sets of one size before they are scaled; none holds every position."""
+        if self.solver == STAGED:
+            return find_directions(self.keys, sets, enough=self.enough)
+        marked = mark_members(sets, self.length)
+        found = [SOLVERS[self.solver](self.keys, on) for on in marked]
+        w = np.array([one.w for one in found]).reshape(len(sets), self.keys.shape[1])
+        return Directions(w, np.array([one.margin for one in found], dtype=np.float64), 0)
 
     def __call__(self, X: Sequences) -> Stack:
         """The mapped tokens."""

@@ -10,93 +10,68 @@ are found for them, is what the constructions differ in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import Matrix
-from keyhole.claims import Basis, Certificate, Check
+from keyhole.claims import Certificate, Check
 from keyhole.constructions.shared.base import Built, Size, is_declared_for
 from keyhole.constructions.shared.layout import Layout, Weights
 from keyhole.constructions.shared.rounding import is_fixed
-from keyhole.constructions.sparse_averages.set_checks import (
-    ALL,
-    Findings,
-    bound_rounding_loss,
-    choose_sets,
-    count_integer_bits,
+from keyhole.constructions.sparse_averages.choosing_sets import (
     count_sets,
-    examine_sets,
-    find_fewest_bits,
+    set_sizes,
 )
-from keyhole.constructions.sparse_averages.set_queries import Members, SetQueries
+from keyhole.constructions.sparse_averages.closed_gaps import (
+    CYCLIC,
+    count_cyclic_bits,
+    describe_cyclic,
+)
+from keyhole.constructions.sparse_averages.confronting import (
+    ask_hard_sets,
+    ask_sets,
+    choose_sets,
+    confront_sets,
+    count_askable,
+)
+from keyhole.constructions.sparse_averages.exposing import LEAST
+from keyhole.constructions.sparse_averages.key_families import (
+    Keys,
+    build_circle_keys,
+    build_moment_keys,
+    build_one_hot_keys,
+    build_zero_keys,
+    count_incoherent_width,
+    draw_incoherent_keys,
+    draw_sign_keys,
+    draw_spread_keys,
+)
+from keyhole.constructions.sparse_averages.mending import mend_keys
+from keyhole.constructions.sparse_averages.proved_sizes import SHARE
+from keyhole.constructions.sparse_averages.set_checks import (
+    AskedSets,
+    Findings,
+    count_integer_bits,
+    find_fewest_bits,
+    split_unit,
+)
+from keyhole.constructions.sparse_averages.set_queries import STAGED, SetQueries
+from keyhole.constructions.sparse_averages.splitting import (
+    check_answers_written,
+    choose_enough,
+    choose_split,
+)
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import number_format as format_named
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import SparseAverage
 
-# Sets that are asked before the others: keys that fail do so here, in a fraction of the time.
-HARDEST = 12
-# Sets of random keys tried at one width.
+# Draws of random keys tried at one width; keys that are mended need no other.
 REDRAWS = 3
-# A format of so many bits, split before and behind the point as queries need it.
-BITS = "bits:"
-# Of the accuracy that exact arithmetic may use; rounding has the rest.
-SHARE = 0.5
-
-# Of a width, one row per position.
-Keys = Callable[[SparseAverage, int, np.random.Generator], Matrix]
-
-
-def draw_sign_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
-    """Random distinct rows of +1 and -1; equal ones are drawn again.
-
-    Raises:
-        DoesNotFit: so many distinct rows of that width do not exist.
-    """
-    if width < 63 and 2**width < task.length:
-        raise DoesNotFit(
-            f"{task.length} distinct rows of signs need a width of"
-            f" {(task.length - 1).bit_length()}."
-        )
-    keys = _draw_signs(task.length, width, rng)
-    for _ in range(64):
-        again = np.setdiff1d(np.arange(task.length), np.unique(keys, axis=0, return_index=True)[1])
-        if not len(again):
-            return keys
-        keys[again] = _draw_signs(len(again), width, rng)
-    # Nearly all rows are taken: deal them out.
-    order = rng.permutation(2**width)[: task.length]
-    return np.where((order[:, None] >> np.arange(width)) & 1, 1.0, -1.0)
-
-
-def _draw_signs(count: int, width: int, rng: np.random.Generator) -> Matrix:
-    return np.where(rng.integers(2, size=(count, width)), 1.0, -1.0)
-
-
-def build_circle_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
-    """Cosines and sines of the multiples of evenly spaced angles: vertices of a cyclic polytope."""
-    multiples = np.outer(np.arange(task.length), np.arange(1, width // 2 + 1))
-    angles = 2.0 * np.pi * multiples / task.length
-    return np.column_stack([np.cos(angles), np.sin(angles)])
-
-
-def build_moment_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
-    """Powers of evenly spaced points of [-1, 1]: vertices of a cyclic polytope."""
-    return np.linspace(-1.0, 1.0, task.length)[:, None] ** np.arange(1, width + 1)
-
-
-def build_one_hot_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
-    """A coordinate for every position; their size shares the sharpness with the queries."""
-    return 3.0 * np.eye(task.length)
-
-
-def build_zero_keys(task: SparseAverage, width: int, rng: np.random.Generator) -> Matrix:
-    """Keys that tell nobody apart, for sets that hold everybody."""
-    return np.zeros((task.length, 1))
 
 
 def build_set_unit(phi: SetQueries) -> Transformer:
@@ -110,32 +85,9 @@ def build_set_unit(phi: SetQueries) -> Transformer:
     return Transformer((Block(phi, SelfAttention(Q[None], K[None], V[None])),))
 
 
-def _check_answers_written(task: SparseAverage, accuracy: float, form: str) -> None:
-    """Refuse a format in which the answers themselves cannot be written."""
-    spacing = 2.0 ** (1 - int(form.removeprefix(BITS))) if form.startswith(BITS) else 0.0
-    rounding = spacing / 2 if spacing else bound_rounding_loss(task, format_named(form))
-    if rounding > accuracy:
-        said = f"{form.removeprefix(BITS)} bits" if spacing else form
-        raise DoesNotFit(
-            f"rounding to {said} alone moves answers by {rounding:.1e}, more than {accuracy:g}."
-        )
-
-
-def _choose_split(form: str, model: Transformer, sets: list[Members]) -> str:
-    """A format by name; a mere number of bits splits so that the largest query is held.
-
-    Raises:
-        DoesNotFit: the bits do not even hold the integer part.
-    """
-    if not form.startswith(BITS):
-        return form
-    bits = int(form.removeprefix(BITS))
-    integer = count_integer_bits(model, sets)
-    if bits <= integer:
-        raise DoesNotFit(
-            f"queries up to {2**integer:,} need more than {integer + 1} bits; {bits} were allowed."
-        )
-    return f"fixed:{integer}.{bits - 1 - integer}"
+def width_of(phi: SetQueries) -> int:
+    """The key width."""
+    return phi.keys.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +111,9 @@ class SetKeys:
     half: bool = False
 
     def provable(self, task: Any) -> bool:
-        """Whether asking proves every set: all are asked, or one of a size stands for all."""
-        return self.keys is build_one_hot_keys or count_sets(task) <= ALL
+        """Whether every set can be proved: all are asked, or an argument covers all at once."""
+        argued = (build_one_hot_keys, build_circle_keys, draw_incoherent_keys)
+        return self.keys in argued or count_sets(task) <= count_askable(self.solver)
 
     def suits(self, task: Any) -> bool:
         """Whether the recipe is for this task at all; sets that hold everybody have their own."""
@@ -179,6 +132,8 @@ class SetKeys:
             fixed = 1
         elif self.keys is build_one_hot_keys:
             fixed = task.length
+        elif self.keys is draw_incoherent_keys:
+            fixed = count_incoherent_width(task)
         else:
             fixed = 2 * task.q
         least = max(1, (task.length - 1).bit_length())
@@ -205,13 +160,13 @@ class SetKeys:
         """
         if not self.suits(task):
             raise DoesNotFit(f"{self.name} is not for this {task.name}.")
-        _check_answers_written(task, accuracy, number_format)
+        check_answers_written(task, accuracy, number_format)
         reason = (
             f"{self.name} needs a key width of {self.embed(task, accuracy)} at least; {embed} was"
             " allowed."
         )
         for width in self._list_widths(task, embed):
-            for _ in range(REDRAWS if self.factors else 1):
+            for _ in range(REDRAWS if self.factors and self.solver != STAGED else 1):
                 try:
                     return self._build_at(task, width, accuracy, number_format, rng)
                 except DoesNotFit as refusal:
@@ -222,41 +177,95 @@ class SetKeys:
         self, task: SparseAverage, width: int, accuracy: float, form: str, rng: np.random.Generator
     ) -> Built:
         """Weights of one width and one draw of keys."""
-        phi = SetQueries(
-            self.keys(task, width, rng), self.solver, SHARE * accuracy, task.q, task.dimension
-        )
-        sets = choose_sets(task, phi.keys, rng=rng)
+        phi = self.map_tokens(task, self.keys(task, width, rng), accuracy, form)
+        if self.solver == STAGED:
+            phi = self._mend(task, phi, accuracy, form, rng)
+        else:
+            self._check_exposed(phi, ask_hard_sets(task, phi, rng=rng))
+        # Fresh ones where not all are asked: those that keys were mended on would flatter them.
+        asked = ask_sets(task, phi, rng=rng)
+        self._check_exposed(phi, asked)
         model = build_set_unit(phi)
-        for asked in (sets[:HARDEST], sets):
-            self._check_exposed(phi, asked)
-            split = _choose_split(form, model, asked)
-            found = self._examine(task, model, asked, accuracy, split, rng)
-        bits = find_fewest_bits(task, model, sets, accuracy=accuracy)
-        bits = min(bits, int(format_named(split).bits)) if is_fixed(format_named(split)) else bits
-        size = Size(phi.keys.shape[1], task.dimension, 1, 1, bits)
-        bound = min(found.bound, found.checked.worst) if found.checked.exhaustive else found.bound
+        split = choose_split(form, phi, asked)
+        found = self._examine(task, model, asked, accuracy, split, rng)
+        bits = self._count_bits(task, model, asked, split)
+        size = Size(width_of(phi), task.dimension, 1, 1, bits)
         # Nothing is proven of sets that were not asked.
-        bound = math.inf if found.sampled else bound
+        bound = math.inf if found.sampled else found.bound
         certificate = self._certificate(phi, found, accuracy)
         return Built(
             task, self.name, model, size, split, found.margin, bound, certificate, found.checked
         )
 
-    def _check_exposed(self, phi: SetQueries, sets: list[Members]) -> None:
+    def map_tokens(
+        self, task: SparseAverage, keys: Matrix, accuracy: float, form: str
+    ) -> SetQueries:
+        """The token map with these keys, for an accuracy and a number format."""
+        share = SHARE * accuracy
+        phi = SetQueries(keys, "least-squares", share, task.q, task.dimension)
+        if self.solver != STAGED:
+            return replace(phi, solver=self.solver)
+        wanted = phi.count_wanted_gap(1 if task.at_most else task.q)
+        enough, _ = choose_enough(form, keys.shape[1], accuracy, wanted)
+        return replace(phi, solver=STAGED, enough=max(enough, LEAST))
+
+    def _mend(
+        self,
+        task: SparseAverage,
+        phi: SetQueries,
+        accuracy: float,
+        form: str,
+        rng: np.random.Generator,
+    ) -> SetQueries:
+        """Keys mended until every set is singled out as the format needs it, or those asked are.
+
+        Raises:
+            DoesNotFit: too many sets fail, or some still do in the end.
+        """
+        least = phi.enough if choose_enough(form, 1, accuracy, 1.0)[1] else 0.0
+        mended = mend_keys(phi, choose_sets(task, phi, rng=rng), least=least, rng=rng)
+        if mended is None:
+            raise DoesNotFit(
+                f"{self.name} of width {width_of(phi)} do not single out all sets of {task.q}"
+                f" positions by the margin of {least:.2g} that is needed: allow wider ones."
+            )
+        return mended
+
+    def _check_exposed(self, phi: SetQueries, asked: AskedSets) -> None:
         """Refuse keys that do not single out every set, or not by half where that is asked for."""
-        for members in sets:
-            margin = phi.query(members).margin
-            if self.half and margin < 0.5:
-                raise DoesNotFit(
-                    f"{self.name} of width {phi.keys.shape[1]} leave a score of {1 - margin:.2f}"
-                    " off a set."
-                )
+        failing = asked.list_failing()
+        if failing:
+            raise DoesNotFit(
+                f"{self.name} of width {width_of(phi)} do not single out the positions"
+                f" {', '.join(map(str, failing[0][0]))} ({asked.unexposed:,} of {asked.count:,}"
+                " sets that were asked): draw other keys, or wider ones."
+            )
+        if self.half and asked.margin < 0.5:
+            raise DoesNotFit(
+                f"{self.name} of width {width_of(phi)} leave a score of {1 - asked.margin:.2f} off"
+                " a set."
+            )
+
+    def _count_bits(
+        self, task: SparseAverage, model: Transformer, asked: AskedSets, split: str
+    ) -> int:
+        """Bits of the smallest format in which the weights hold, as far as is known."""
+        phi, _ = split_unit(model)
+        form = format_named(split)
+        seen = find_fewest_bits(task, model, asked, accuracy=phi.accuracy / SHARE)
+        if is_fixed(form):
+            return int(form.bits) if seen is None else min(seen, int(form.bits))
+        if seen is None and form.name == "exact" and phi.solver in CYCLIC:
+            spare = (1 / SHARE - 1) * phi.accuracy
+            cyclic = [describe_cyclic(phi, size) for size in set_sizes(task)]
+            return max(count_cyclic_bits(c, dimension=task.dimension, spare=spare) for c in cyclic)
+        return 64 if seen is None else seen
 
     def _examine(
         self,
         task: SparseAverage,
         model: Transformer,
-        sets: list[Members],
+        asked: AskedSets,
         accuracy: float,
         form: str,
         rng: np.random.Generator,
@@ -266,14 +275,14 @@ class SetKeys:
         Raises:
             DoesNotFit: an answer is wrong by more than is allowed.
         """
-        found = examine_sets(task, model, sets, accuracy=accuracy, form=format_named(form), rng=rng)
+        found = confront_sets(task, model, asked, accuracy=accuracy, form=form, rng=rng)
         worst = max(found.checked.worst, found.sequences)
         if worst > accuracy:
-            queries = 2 ** count_integer_bits(model, sets)
+            phi, _ = split_unit(model)
+            queries = 2 ** count_integer_bits(phi, asked)
             raise DoesNotFit(
-                f"{self.name} of width {model.blocks[0].map.tensors['keys'].shape[1]}, with queries"
-                f" up to {queries:,} in size, are wrong by {worst:.1e} in {form}, more than"
-                f" {accuracy:g}."
+                f"{self.name} of width {width_of(phi)}, with queries up to {queries:,} in size, are"
+                f" wrong by {worst:.1e} in {form}, more than {accuracy:g}."
             )
         return found
 
@@ -294,10 +303,8 @@ class SetKeys:
         phi = model.blocks[0].map
         if not is_declared_for(self, task) or not isinstance(phi, SetQueries):
             raise InvalidInput(f"{self.name} is for a unit that averages sets; got {task.name}.")
-        sets = choose_sets(task, phi.keys, rng=rng)
-        found = examine_sets(
-            task, model, sets, accuracy=accuracy, form=format_named(number_format), rng=rng
-        )
+        asked = ask_sets(task, phi, rng=rng)
+        found = confront_sets(task, model, asked, accuracy=accuracy, form=number_format, rng=rng)
         return self._certificate(phi, found, accuracy)
 
     def _certificate(self, phi: SetQueries, found: Findings, accuracy: float) -> Certificate:
@@ -315,7 +322,12 @@ class SetKeys:
             Check("largest error of whole sequences", found.sequences, accuracy),
         )
         return Certificate(
-            self.theorem, tuple(assumptions), conclusion, found.sampled, Basis.EXHAUSTIVE
+            self.theorem,
+            tuple(assumptions),
+            conclusion,
+            found.sampled,
+            found.basis,
+            proof=found.proof,
         )
 
 
@@ -325,10 +337,11 @@ EVERYBODY = SetKeys("uniform", "keyhole/one-hot-keys", "least-squares", build_ze
 MAX_MARGIN = SetKeys(
     "max-margin keys",
     "keyhole/max-margin-keys",
-    "max-margin",
-    draw_sign_keys,
+    STAGED,
+    draw_spread_keys,
     tuple(1 + k / 10 for k in range(11)),
 )
+INCOHERENT = SetKeys("incoherent keys", "keyhole/coherence", "least-squares", draw_incoherent_keys)
 TRIGONOMETRIC = SetKeys("trigonometric keys", "SHT23/3", "trigonometric", build_circle_keys)
 MONOMIAL = SetKeys("monomial keys", "SHT23/3", "monomial", build_moment_keys)
 ONE_HOT = SetKeys("one-hot keys", "keyhole/one-hot-keys", "indicator", build_one_hot_keys)
@@ -337,4 +350,13 @@ LEAST_SQUARES = SetKeys(
     "least-squares keys", "SHT23/2", "least-squares", draw_sign_keys, _WIDE, True
 )
 
-SPARSE_AVERAGES = (EVERYBODY, TRIGONOMETRIC, MONOMIAL, MAX_MARGIN, ONE_HOT, ITERATED, LEAST_SQUARES)
+SPARSE_AVERAGES = (
+    EVERYBODY,
+    TRIGONOMETRIC,
+    MONOMIAL,
+    MAX_MARGIN,
+    INCOHERENT,
+    ONE_HOT,
+    ITERATED,
+    LEAST_SQUARES,
+)

@@ -86,7 +86,16 @@ def _describe_round_trip(data: BuildRecord) -> Stop:
 
 def _visit_bound_stop(out: Path, seed: int) -> Stop:
     job = BoundJob(
-        "sparse-average", length=8, q=2, embed=4, bits=24, seed=seed, out=str(out), force=True
+        "sparse-average",
+        length=8,
+        q=2,
+        embed=4,
+        bits=24,
+        # A conversation needs weights to run.
+        build=True,
+        seed=seed,
+        out=str(out),
+        force=True,
     )
     data = run_bound(job).data
     sentence = f"averages of 2 of 8 tokens with key width 4: {data.verdict}"

@@ -53,12 +53,13 @@ class BoundJob(TaskSizing, Naming):
         layers: D.
         order: order of attention; 2 is standard.
         accuracy: largest error of an answer (sparse-average); 1/(4q) when absent.
+        token_width: numbers of a token behind the token map, of p bits each; any when absent.
         residual: tokens are carried past attention layers.
         positional: keys depend on positions alone, values on the vectors alone, nothing stands
             behind the head.
         hidden: units of the first layer of a fully connected network, instead of attention.
         state_bits: bits of the state of a recurrent network, instead of attention.
-        build: build and check weights, without which nothing is called enough.
+        build: build and check weights too, where formulas leave the sizes open.
         seed: seed of every random choice.
         out: run directory, with a page; none is written when absent.
         force: overwrite the run in `out`.
@@ -73,11 +74,12 @@ class BoundJob(TaskSizing, Naming):
     layers: int = 1
     order: int = 2
     accuracy: float | None = None
+    token_width: int | None = None
     residual: bool = False
     positional: bool = False
     hidden: int | None = None
     state_bits: int | None = None
-    build: bool = True
+    build: bool = False
     seed: int = 0
     out: str | None = None
     force: bool = False

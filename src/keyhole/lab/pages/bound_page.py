@@ -33,8 +33,8 @@ _MOST_BITS, _REAL = 64.0, 128.0  # the longest number that is told apart, and th
 _BITS = (*((2.0**k, f"{2**k}") for k in range(7)), (_REAL, "real"))
 _CAPTION = (
     "In the grey part no model of these sizes does the task, whatever its weights. In the green"
-    " part, right of and above the square, a model was built and checked. What is not shaded is"
-    " open."
+    " part, right of and above the square, a model is proved, or was built and checked. What is"
+    " not shaded is open."
 )
 
 

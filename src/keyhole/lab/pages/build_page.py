@@ -201,7 +201,10 @@ def describe_margins(held: CertificateRecord) -> Chart:
 
 
 def _list_constructions(data: BuildRecord) -> Markup:
-    rows = [(p.construction, f"m = {p.embed}, p = {p.bits}") for p in data.frontier.points]
+    rows = [
+        (p.construction, f"m = {p.embed}, p = {p.bits}, {'proved' if p.proved else 'sampled'}")
+        for p in data.frontier.points
+    ]
     rows += list(data.refused.items())
     return format_section(
         "Every construction that was tried", format_table(rows, ("construction", "what came of it"))

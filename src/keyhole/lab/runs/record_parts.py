@@ -175,6 +175,7 @@ class CertificateRecord(Part, frozen=True, kw_only=True):
     outcome: str
     basis: str | None = None
     sampled: str | None = None
+    proof: str | None = None
     assumptions: list[CheckRecord] = []
     conclusion: list[CheckRecord] = []
 

@@ -161,6 +161,7 @@ def record_held_certificate(held: Certificate) -> CertificateRecord:
         outcome=held.outcome.name,
         basis=held.basis.name,
         sampled=held.sampled or None,
+        proof=held.proof or None,
         assumptions=_record_checks(held.assumptions),
         conclusion=_record_checks(held.conclusion),
     )

@@ -173,7 +173,8 @@ def list_build_rows(record: BuildRecord) -> Rows:
         )
     yield from list_certificate_rows(record.certificate)
     for point in record.frontier.points:
-        yield "frontier", f"m = {point.embed}, p = {point.bits}: {point.construction}"
+        sure = "proved" if point.proved else "sampled"
+        yield "frontier", f"m = {point.embed}, p = {point.bits}: {point.construction}, {sure}"
     yield from list_round_trip_rows(record.round_trip)
     yield from list_time_rows(record.seconds)
 
@@ -200,9 +201,10 @@ def list_bound_rows(record: BoundRecord) -> Rows:
     if (talk := record.conversation) is not None:
         sent, least = format_number(talk.bits), format_number(talk.needed)
         yield "conversation", f"{sent} bits; at least {least} are needed"
-    if (built := record.built) is not None:
-        size = f"key width {built.size.embed}, {built.size.bits} bits"
-        yield "built", f"{built.construction}, {size}"
+    for name, found in (("built", record.built), ("proved", record.proven)):
+        if found is not None:
+            size = f"key width {found.size.embed:,}, {found.size.bits} bits"
+            yield name, f"{found.construction}, {size}"
     yield from list_time_rows(record.seconds)
 
 
@@ -271,6 +273,8 @@ def describe_basis(held: CertificateRecord) -> str:
     """What a certificate rests on, to stand after its outcome; old records do not say."""
     if held.sampled:
         return f", sampled: {held.sampled}"
+    if held.proof:
+        return f", proved: {held.proof}"
     return "" if held.basis is None else f", {held.basis.lower()}: {Basis[held.basis].value}"
 
 

@@ -39,10 +39,11 @@ class FrontierPoint(Part, frozen=True, kw_only=True):
     embed: int
     bits: int
     format: str
+    proved: bool = False
 
 
 class Frontier(Part, frozen=True, kw_only=True):
-    """Sizes that were built, smallest first, and the bits that any weights need."""
+    """Sizes that no other beats, proved ones first, and the bits that any weights need."""
 
     points: list[FrontierPoint]
     limit_bits: Number
@@ -82,6 +83,7 @@ class AskedSizes(Part, frozen=True, kw_only=True):
     residual: bool
     positional: bool
     format: str | None
+    token_width: int | None = None
 
 
 class InequalityRecord(Part, frozen=True, kw_only=True):
@@ -97,6 +99,7 @@ class InequalityRecord(Part, frozen=True, kw_only=True):
     applies: bool
     violated: bool
     growth: str
+    excludes: str = ""
 
 
 class GapRecord(Part, frozen=True, kw_only=True):
@@ -117,6 +120,16 @@ class BuiltRecord(Part, frozen=True, kw_only=True):
     margin: Number
     error_bound: Number
     checked: CheckedInputs
+
+
+class ProvenRecord(Part, frozen=True, kw_only=True):
+    """A construction that a formula proves for every input."""
+
+    construction: str
+    theorem: str
+    size: BuiltSize
+    argument: str
+    order: int
 
 
 class Plane(Part, frozen=True, kw_only=True):
@@ -164,6 +177,7 @@ class BoundRecord(RunRecord, frozen=True, kw_only=True, tag="bound"):
     gap: GapRecord | None
     built: BuiltRecord | None
     sampled: BuiltRecord | None
+    proven: ProvenRecord | None = None
     plane: Plane | None = None
     conversation: ConversationRecord | None = None
 

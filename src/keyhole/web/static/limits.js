@@ -181,13 +181,14 @@ export function limits(place, path, params) {
 
   function tell() {
     const { kind, text } = badge(record.verdict);
+    const enough = record.built || record.proven;
     words.say(text, record.sentence, kind);
     const axis = AXES[seen?.plane?.axis || "embed"];
     title.textContent =
       record.verdict === "TOO_SMALL"
         ? `The task needs ${number(record.inequality.needed)} ${record.inequality.unit} and these sizes give ${number(record.inequality.available)}: no weights can do it`
         : record.verdict === "ENOUGH"
-          ? `Enough by ${record.construction}: key width ${number(record.built.size.embed)}, ${number(record.built.size.bits)} bits`
+          ? `Enough by ${record.construction}: key width ${number(enough.size.embed)}, ${number(enough.size.bits)} bits`
           : openTitle(record, axis);
     plane.redraw();
     after.replaceChildren(inequalities(record), recordDetails(record));
@@ -227,7 +228,7 @@ export function limits(place, path, params) {
   }
 
   function finished(result, key) {
-    const made = result.record.built,
+    const made = result.record.built || result.record.proven,
       list = built.get(key) || [];
     if (made) built.set(key, [...list, { size: made.size, record: result.record }]);
     note.textContent = "";

@@ -37,17 +37,13 @@ def test_too_small_names_its_inequality(said):
 
 
 def test_open_gives_the_gap_and_a_page_of_the_plane(said, tmp_path):
-    code, data = said(
-        "bound", *QSA, "--embed", 5, "--bits", 16, "--no-build", "--out", tmp_path / "run"
-    )
+    code, data = said("bound", *QSA, "--embed", 5, "--bits", 16, "--out", tmp_path / "run")
     assert (code, data["verdict"]) == (0, "OPEN")
     assert (data["gap"]["axis"], data["gap"]["too_small"], data["gap"]["asked"]) == ("embed", 3, 5)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "asked: 5, 16 bits" in page
     assert "provably too small" in page
-    assert (
-        "keyhole bound sparse-average --length 1024 --q 16 --embed 5 --bits 16 --no-build" in page
-    )
+    assert "keyhole bound sparse-average --length 1024 --q 16 --embed 5 --bits 16" in page
     assert json.loads((tmp_path / "run" / "record.json").read_text()) == data
     assert dict(data["plane"]["lower"])[16] == 4
     again, _ = said("bound", *QSA, "--embed", 5, "--out", tmp_path / "run")
@@ -55,9 +51,9 @@ def test_open_gives_the_gap_and_a_page_of_the_plane(said, tmp_path):
 
 
 def test_real_numbers_are_null_and_never_too_small_but_by_radon(said):
-    _, data = said("bound", *QSA, "--embed", 31, "--no-build")
+    _, data = said("bound", *QSA, "--embed", 31)
     assert (data["verdict"], data["sizes"]["bits"]) == ("OPEN", None)
-    _, data = said("bound", *QSA, "--embed", 31, "--positional", "--no-build")
+    _, data = said("bound", *QSA, "--embed", 31, "--positional")
     assert (data["verdict"], data["inequality"]["name"]) == ("TOO_SMALL", "radon")
 
 
@@ -65,10 +61,45 @@ def test_other_networks_and_other_tasks_have_bounds_too(said):
     _, data = said("bound", "sparse-average", "--length", 24, "--q", 3, "--hidden", 21)
     assert (data["verdict"], data["inequality"]["needed"]) == ("TOO_SMALL", 22)
     match3 = ("match3", "--length", 1001, "--modulus", 5000, "--embed", 5, "--value-width", 2)
-    _, data = said("bound", *match3, "--dtype", "f16", "--no-build")
-    assert (data["verdict"], data["inequality"]["available"]) == ("TOO_SMALL", 139)
-    _, data = said("bound", *match3, "--dtype", "fixed:3.4", "--order", 3, "--no-build")
+    _, data = said("bound", *match3, "--dtype", "f16")
+    # The wider class: scores within 5 x 2^32, so a log-partition takes log2(10 x 2^71) = 74.3 bits.
+    assert (data["verdict"], data["inequality"]["available"]) == ("TOO_SMALL", 2 * 41 + 75)
+    narrow = next(one for one in data["inequalities"] if one["name"] == "partition-message")
+    assert narrow["available"] == 139
+    assert "p-bit queries, keys and values" in data["sentence"]
+    _, data = said("bound", *match3, "--bits", 16, "--layers", 2)
+    assert data["verdict"] == "OPEN"
+    assert "says nothing here: layers 2, and it is for at most 1" in data["sentence"]
+    _, data = said("bound", *match3, "--dtype", "fixed:3.4", "--order", 3)
     assert (data["verdict"], data["inequalities"]) == ("OPEN", [])
+
+
+def test_theorem_3_and_radon_meet_without_building_anything(said):
+    sizes = ("sparse-average", "--length", 256, "--q", 8, "--positional")
+    _, data = said("bound", *sizes, "--embed", 16)
+    assert (data["verdict"], data["construction"]) == ("ENOUGH", "trigonometric keys")
+    assert (data["proven"]["theorem"], data["built"]) == ("SHT23/3", None)
+    _, data = said("bound", *sizes, "--embed", 15)
+    assert (data["verdict"], data["inequality"]["name"]) == ("TOO_SMALL", "radon")
+
+
+def test_sizes_that_no_formula_decides_say_what_building_would_check(said):
+    few = ("sparse-average", "--length", 32, "--q", 3, "--embed", 14, "--bits", 12)
+    _, data = said("bound", *few)
+    assert (data["verdict"], data["gap"]["enough"]) == ("OPEN", 32)
+    assert "--build would check all 4,960 sets" in data["sentence"]
+    _, data = said("bound", *QSA, "--embed", 60, "--bits", 16)
+    assert "could not call that enough" in data["sentence"]
+
+
+def test_a_whole_embedding_is_bounded_whatever_stands_behind_it(said):
+    sizes = (*QSA, "--embed", 64, "--heads", 8, "--bits", 16, "--residual")
+    _, data = said("bound", *sizes, "--token-width", 7)
+    # 7 x 16 = 112 bits against log2 C(1023, 16) = 115.6.
+    assert (data["verdict"], data["inequality"]["name"]) == ("TOO_SMALL", "embedding")
+    assert "models of any kind behind a token map" in data["sentence"]
+    _, data = said("bound", *sizes, "--token-width", 8)
+    assert data["verdict"] == "OPEN"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from keyhole.bounds.verdicts import (
     choose_axis,
     find_least_open,
 )
-from keyhole.constructions import Built
+from keyhole.constructions import Built, Proven
 from keyhole.errors import InvalidInput
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import BoundJob
@@ -44,6 +44,7 @@ from keyhole.lab.runs.task_records import (
     InequalityRecord,
     MessageRecord,
     Plane,
+    ProvenRecord,
 )
 from keyhole.lab.targets.tasks import pose_task
 from keyhole.tasks import Task, sizes_of
@@ -108,6 +109,7 @@ def _judge_sizes(job: BoundJob, task: Task) -> Bound:
         layers=job.layers,
         order=job.order,
         accuracy=job.accuracy,
+        token_width=job.token_width,
         residual=job.residual,
         positional=job.positional,
         # Without a generator nothing is built, and the verdict rests on inequalities alone.
@@ -132,6 +134,7 @@ def _record_bound(found: Bound) -> BoundRecord:
         reason=found.reason or None,
         gap=None if found.gap is None else take_fields(found.gap, GapRecord),
         built=None if found.built is None else _record_built_model(found.built),
+        proven=None if found.proven is None else _record_proof(found.proven),
         sampled=None if found.sampled is None else _record_built_model(found.sampled),
     )
 
@@ -145,6 +148,12 @@ def _record_built_model(built: Built) -> BuiltRecord:
         take_fields(built, BuiltRecord),
         size=take_fields(built.size, BuiltSize),
         checked=take_fields(built.checked, CheckedInputs),
+    )
+
+
+def _record_proof(proven: Proven) -> ProvenRecord:
+    return structs.replace(
+        take_fields(proven, ProvenRecord), size=take_fields(proven.size, BuiltSize)
     )
 
 
@@ -171,9 +180,10 @@ def _measure_sizes_plane(found: Bound, sizes: Sizes) -> Plane:
         # From this size on the search gives up: no size is enough as far as is known.
         lower.append((bits, least if least < LARGEST else None))
     asked = (getattr(sizes, axis), sizes.bits if isfinite(sizes.bits) else None)
-    size = None if found.built is None else found.built.size
+    known = found.proven if found.built is None else found.built
+    size = None if known is None else known.size
     enough = None if found.gap is None else found.gap.enough
-    # What was built itself beats what is only known to be enough.
+    # What was built or proved within the sizes beats what is enough elsewhere.
     if size is not None:
         point: tuple[Number, Number] | None = (getattr(size, axis), size.bits)
     else:

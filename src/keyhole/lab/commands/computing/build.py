@@ -32,6 +32,8 @@ from keyhole.models.files import write_tensors
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import sizes_of
 
+FLOAT64 = 64  # bits
+
 
 def run_build(job: BuildJob) -> Record[BuildRecord]:
     """Find the smallest weights that hold, write them and their page, return the record."""
@@ -111,12 +113,16 @@ def _record_weights(data: BuildRecord, best: Built) -> BuildRecord:
 
 
 def _record_frontier(found: Survey) -> Frontier:
-    """Every point that was built, smallest first, and the bits that any model needs."""
+    """Points that no other beats, proved ones first, and the bits that any model needs."""
     points = [
         FrontierPoint(
-            construction=b.construction, embed=b.size.embed, bits=b.size.bits, format=b.format
+            construction=b.construction,
+            embed=b.size.embed,
+            bits=b.size.bits,
+            format=b.format,
+            proved=b.proved,
         )
-        for b in found.built
+        for b in found.frontier
     ]
     return Frontier(points=points, limit_bits=found.limit, limit="H (2m + v) p >= limit_bits")
 
@@ -136,7 +142,7 @@ def _describe_weights(best: Built, found: Survey) -> str:
     if not best.proved:
         asked = best.certificate.sampled or f"{best.checked.inputs:,} inputs, not every one"
         said += f" That is a sample ({asked}), and no proof covers the others."
-    said += f" Numbers of {size.bits} bits were seen to hold."
+    said += _describe_bits(best)
     # One-hot keys look like a poor choice: that there is no better one needs saying.
     if best.construction == "one-hot keys":
         said += " One-hot keys are the smallest known at this length."
@@ -144,6 +150,18 @@ def _describe_weights(best: Built, found: Survey) -> str:
         has = size.heads * (2 * size.embed + size.value_width) * size.bits
         said += f" It carries {has:,} bits; fewer than {found.limit:.1f} cannot do."
     return said
+
+
+def _describe_bits(best: Built) -> str:
+    """What is known of the numbers the weights need."""
+    bits = best.size.bits
+    # Beyond float64 nothing can be seen: what is known is the bound on rounding.
+    if best.format == "exact" and bits > FLOAT64:
+        return (
+            f" Float64 does not carry these numbers; fixed point of {bits} bits does, by the bound"
+            " on its rounding."
+        )
+    return f" Numbers of {bits} bits were seen to hold."
 
 
 def _describe_shape(best: Built) -> str:
