@@ -157,8 +157,10 @@ if __name__ == "__main__":
     try:
         what = sys.argv[1] if len(sys.argv) > 1 else "widths"
         if what == "widths":
-            measure_widths(SMALL + LARGE * ("--large" in sys.argv), 0)
-            measure_widths(SAMPLED * ("--large" in sys.argv), 100_000)
+            large = "--large" in sys.argv
+            measure_widths(SMALL + LARGE * large, 0)
+            if large:
+                measure_widths(SAMPLED, 100_000)
         elif what == "cells":
             check_cells(200)
         elif what == "property":
