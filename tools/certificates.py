@@ -126,10 +126,7 @@ _RECOVERIES: dict[str, _Make] = {
         {},
     ),
     "two heads of width 4": lambda rng: (Local(MultiHead.random(4, heads=2, rng=rng)), {}),
-    "two heads of width 4 with 4 outputs": lambda rng: (
-        Local(MultiHead.random(4, heads=2, outputs=4, rng=rng)),
-        {"learner": keyhole.SeveralHeads()},
-    ),
+    "five heads of width 4": lambda rng: (Local(MultiHead.random(4, heads=5, rng=rng)), {}),
     "two heads of width 4, tokens up to norm 3": lambda rng: (
         Bounded(Local(MultiHead.random(4, heads=2, rng=rng)), 3.0),
         {},

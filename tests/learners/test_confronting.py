@@ -136,7 +136,7 @@ RUNS = {
         OneLayer.random(3, hidden=4, biases=True, rng=np.random.default_rng(s)), seed=s
     ),
     "keyhole/saturate-and-isolate": lambda s: run(
-        MultiHead.random(4, heads=2, rng=np.random.default_rng(s)), seed=s
+        MultiHead.random(4, heads=5, rng=np.random.default_rng(s)), seed=s
     ),
     "keyhole/joint-heads": lambda s: run(
         MultiHead.random(4, heads=2, outputs=4, rng=np.random.default_rng(s)),

@@ -12,6 +12,12 @@ from keyhole import (
     Verdict,
     compare,
 )
+from keyhole.learners.joint_heads.crossed_scores import FIRST, Crossings, find_crossed_scores
+from keyhole.learners.joint_heads.dual_tokens import DualTokens
+from keyhole.learners.joint_heads.hard_pairs import Unseparated, read_lone_tokens
+from keyhole.learners.joint_heads.score_lengths import Lengths
+from keyhole.learners.joint_heads.soft_pairs import SoftPairs
+from keyhole.oracles import Counted
 from support.measures import asked
 
 pytestmark = pytest.mark.theorem("keyhole/joint-heads")
@@ -70,6 +76,65 @@ def test_tokens_carried_past_the_heads_come_back(rank, biased):
         return draw_sum((4, 16, 16), rng, biased=biased, residual=np.eye(16), rank=rank)
 
     assert count_queries(make, 3) <= (200 if rank is None else 160)
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"), [((2, 4, 1), 1.9), ((2, 8, 1), 1.3), ((3, 8, 1), 1.35), ((4, 16, 1), 1.15)]
+)
+def test_one_output_is_read_through_tokens_of_one_head(shape, most):
+    heads, width, _ = shape
+    seeds = 4 if width < 16 else 2
+    spent = count_queries(lambda rng: draw_sum(shape, rng), seeds)
+    assert spent <= most * heads * (width * width + width)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_one_output_shows_biases_and_a_residual(residual):
+    def make(rng):
+        U = rng.normal(size=(8, 1)) if residual else None
+        return draw_sum((2, 8, 1), rng, biased=True, residual=U)
+
+    assert count_queries(make, 5) <= 260
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [((2, 4, 1), 72), ((2, 8, 1), 180), ((4, 16, 1), 1218)],
+)
+def test_twenty_small_sums_of_one_output_come_near_their_limit(shape, most):
+    assert count_queries(lambda rng: draw_sum(shape, rng), 20) <= most
+
+
+def test_a_missed_head_is_noticed_where_nothing_should_be_read(rng):
+    """With one of two heads unknown, tokens that the known one does not read show the other."""
+    model = draw_sum((2, 6, 1), rng)
+    oracle = Counted(Local(model))
+    pairs = SoftPairs(oracle, read_lone_tokens(oracle))
+    known = DualTokens(pairs, model.V[:1, :, 0], np.zeros(6))
+    known.lengths = Lengths(0.1, 1.0)
+    with pytest.raises(Unseparated):
+        known.check_unread()
+    both = DualTokens(pairs, model.V[:, :, 0], np.zeros(6))
+    both.lengths = Lengths(0.1, 1.0)
+    both.check_unread()
+
+
+def test_crossed_scores_are_found_with_all_their_roots():
+    """Roots of the two equations by brute force on a fine grid, for random pairs of heads."""
+    rng = np.random.default_rng(0)
+    several = 0
+    for _ in range(40):
+        readouts, known, truth = rng.normal(size=(3, 1, 2))
+        crossings = Crossings(readouts, known)
+        answers = np.stack([crossings.predict(w, truth[None])[:, 0] for w in FIRST], axis=1)
+        (found,) = find_crossed_scores(crossings, FIRST, answers)
+        assert np.abs(found - truth).max(axis=1).min() <= 1e-6
+        for root in found:
+            again = [crossings.predict(w, root[None, None])[0, 0] for w in FIRST]
+            np.testing.assert_allclose(again, answers[0], atol=1e-8)
+        several += len(found) > 1
+    assert several >= 3
 
 
 @pytest.mark.slow

@@ -111,7 +111,8 @@ def test_a_constant_is_found():
 
 
 def test_the_certificate_holds_on_generic_heads():
-    _, recovery = learnt(lambda rng: MultiHead.random(8, heads=3, rng=rng), 0)
+    # With no more heads than coordinates all read-outs would be known before any score.
+    _, recovery = learnt(lambda rng: MultiHead.random(4, heads=6, rng=rng), 0)
     assert recovery.certificate.theorem == "keyhole/saturate-and-isolate"
     assert recovery.certificate.outcome is Outcome.HOLDS
 
@@ -146,7 +147,7 @@ def test_float32_answers_are_enough_for_three_digits():
     assert verdicts.count(Verdict.WITHIN_TOLERANCE) == len(verdicts)
 
 
-@pytest.mark.parametrize("budget", [0, 5, 40, 150, 400])
+@pytest.mark.parametrize("budget", [0, 5, 40, 150, 300])
 def test_a_spent_budget_is_said_and_never_exceeded(budget, rng):
     oracle = Budgeted(Local(MultiHead.random(8, heads=4, rng=rng)), budget)
     recovery = SeveralHeads().run(oracle, rng=rng)

@@ -24,6 +24,7 @@ from keyhole.learners.joint_heads.switching_heads import Switches, solve_signs
 _SHARE = 0.125  # of the width of a plateau: how far x moves, as rounding is divided by the move
 _SHORTEST = 0.02  # such a move, of |x|
 _LONGEST = 0.1
+_SMALL = 0.005  # such a move where only the size of a change tells whether a head switched
 _SHORTER = 8.0  # the next move where both directions flip a head
 _TRIES = 8
 _HELD = 0.5  # of a step, in a change
@@ -163,9 +164,10 @@ def _choose_moves(switches: Switches, *, bold: bool) -> Matrix:
     """How far x moves on each plateau, as a column: far on a wide one, or where it may be bold."""
     widths = switches.ends - switches.starts
     # Where only the size of a change tells whether a head switched, all moves must be small.
-    clear = switches.heads < switches.plateaus.shape[1]
+    if switches.heads >= switches.plateaus.shape[1]:
+        return np.full((len(widths), 1), _SMALL)
     shares = np.full_like(widths, _LONGEST) if bold else _SHARE * widths
-    return np.clip(shares, _SHORTEST, _LONGEST if clear else _SHORTEST)[:, None]
+    return np.clip(shares, _SHORTEST, _LONGEST)[:, None]
 
 
 def _find_flips(switches: Switches, changes: Matrix, moves: Vector) -> Mask:

@@ -2,7 +2,8 @@ r"""The order of steps: switches, read-outs, token groups, scores.
 
 $$F(X) = c + x_N^\top U + \sum_h \mathrm{softmax}(X (W_h x_N + h_h))^\top X V_h, \qquad V_h \in
 \mathbb{R}^{d \times o}$$
-There are fewer heads than outputs; the spaces that heads write into may overlap.
+There are at most as many heads as outputs, and the spaces they write into may overlap; or one
+output, and at most as many heads as a token has coordinates.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import EPS, Matrix, Stack, Vector, rms
+from keyhole.learners.base import Jumps
+from keyhole.learners.joint_heads.dual_tokens import DualTokens
 from keyhole.learners.joint_heads.hard_pairs import (
+    Dependent,
     HalfCircle,
     HardPairs,
     LoneTokens,
 )
 from keyhole.learners.joint_heads.moved_plateaus import Readouts, measure_readouts
 from keyhole.learners.joint_heads.score_columns import measure_score_matrices
-from keyhole.learners.joint_heads.shared_answers import JointScores, ScoreSizes
+from keyhole.learners.joint_heads.score_lengths import Scores, ScoreSizes
+from keyhole.learners.joint_heads.shared_answers import JointScores
 from keyhole.learners.joint_heads.soft_pairs import SoftPairs, find_soft_answer, split_product
 from keyhole.learners.joint_heads.switching_heads import Scan, Switches
 from keyhole.learners.joint_heads.token_groups import choose_token_groups
@@ -27,6 +32,7 @@ from keyhole.models import MultiHead
 from keyhole.oracles import Counted
 
 _RESIDUAL = 1e-9  # of the plateaus: where lone tokens differ by more, something passes the heads
+_LEAST = 1e-9  # a score that is looked for, at least
 _BIASED = 1e-11  # of the plateaus: a departure from the even mean at y = 0
 
 
@@ -52,23 +58,57 @@ class Separated:
         return self.sizes.bias > 0.0
 
 
-def recover_heads_jointly(oracle: Counted, lone: LoneTokens, rng: np.random.Generator) -> MultiHead:
-    """One try of the claim keyhole/joint-heads: the sum of heads, not yet examined.
+def recover_heads_jointly(
+    oracle: Counted, lone: LoneTokens, rng: np.random.Generator
+) -> tuple[MultiHead, Jumps]:
+    """One try of the claim keyhole/joint-heads: the sum of heads, not yet examined, and its steps.
 
     Raises:
         Unseparated: this half circle did not tell the heads apart; another may.
+        Dependent: none will.
     """
     with oracle.phase("switches"):
         seen = separate_heads(oracle, lone, rng)
+    if seen.switches.heads > count_most_heads(oracle.width, len(lone.c)):
+        raise Dependent("There are more heads than answers tell apart.")
     with oracle.phase("readouts"):
         readouts = measure_readouts(
             seen.pairs, seen.switches, residual=seen.residual, even=not seen.biased, rng=rng
         )
-    tokens = choose_token_groups(readouts.V, rng)
-    scores = JointScores(oracle, lone, tokens, len(readouts.V), readouts.idle)
     with oracle.phase("measure"):
-        W, h = measure_score_matrices(scores, readouts.V, seen.sizes, rng=rng)
-    return assemble_model(lone, readouts, W, h)
+        scores, sizes = _choose_scores(oracle, lone, readouts, seen.sizes, rng)
+        W, h = measure_score_matrices(scores, oracle.width, sizes, rng=rng)
+    return assemble_model(lone, readouts, W, h), _place_jumps(seen.switches, W)
+
+
+def count_most_heads(width: int, outputs: int) -> int:
+    """Heads that are told apart: one output shows as many as tokens have coordinates."""
+    return outputs if outputs > 1 else width
+
+
+def _place_jumps(switches: Switches, W: Stack) -> Jumps:
+    """Steps along the half circle, at the angles where x . W_h y vanishes."""
+    first, second = np.einsum("d,hde,ke->kh", switches.circle.x, W, switches.circle.y)
+    angles = np.arctan2(-first, second) % np.pi
+    return Jumps(angles, switches.jumps, switches.plateaus[0])
+
+
+def _choose_scores(
+    oracle: Counted,
+    lone: LoneTokens,
+    readouts: Readouts,
+    sizes: ScoreSizes,
+    rng: np.random.Generator,
+) -> tuple[Scores, ScoreSizes]:
+    """What measures scores, and their sizes: one output shows few heads at a time, many all."""
+    if len(lone.c) > 1:
+        tokens = choose_token_groups(readouts.V, rng)
+        return JointScores(oracle, lone, tokens, readouts.V, readouts.idle), sizes
+    idle = np.zeros(oracle.width) if readouts.idle is None else readouts.idle[:, 0]
+    scores = DualTokens(SoftPairs(oracle, lone), readouts.V[:, :, 0], idle)
+    scores.lengths = sizes.choose_lengths()
+    scores.check_unread()
+    return scores, scores.guess_sizes(sizes, rng)
 
 
 def separate_heads(oracle: Counted, lone: LoneTokens, rng: np.random.Generator) -> Separated:
@@ -85,10 +125,23 @@ def separate_heads(oracle: Counted, lone: LoneTokens, rng: np.random.Generator) 
     still = soft.ask(circle.x, 0.0 * y, a, b)
     hidden = _BIASED * scan.size + 64 * EPS * float(np.abs(lone.c).max()) / b
     biased = not np.abs(still - scan.ends.mean(axis=0)).max() <= hidden
-    bias = switches.read_logits(still) if biased else np.zeros(switches.heads)
-    sizes = ScoreSizes(rms(switches.read_logits(g) - bias) / product, rms(bias) / b)
+    sizes = _guess_sizes(switches, scan, g, still if biased else None, product)
     gap = np.abs(scan.ends.sum(axis=0) - circle.x @ lone.B).max()
     return Separated(scan.pairs, switches, sizes, bool(gap > _RESIDUAL * scan.size))
+
+
+def _guess_sizes(
+    switches: Switches, scan: Scan, soft: Vector, still: Vector | None, product: float
+) -> ScoreSizes:
+    """Sizes of scores from a soft answer, and from one at y = 0 where a score bias acts."""
+    b = split_product(product)[1]
+    if switches.heads < len(soft):
+        bias = np.zeros(switches.heads) if still is None else switches.read_logits(still)
+        return ScoreSizes(rms(switches.read_logits(soft) - bias) / product, rms(bias) / b)
+    # A share departs from one half by a quarter of a small score.
+    even = scan.ends.mean(axis=0)
+    away = [4.0 * float(np.abs(g - even).max()) / scan.size for g in (soft, still) if g is not None]
+    return ScoreSizes(away[0] / product, max(away[1], _LEAST) / b if still is not None else 0.0)
 
 
 def assemble_model(lone: LoneTokens, readouts: Readouts, W: Stack, h: Matrix | None) -> MultiHead:
@@ -106,10 +159,12 @@ def plan_joint_queries(
     width: int, outputs: int, heads: int, *, biased: bool = False
 ) -> dict[str, int]:
     """Queries by phase of heads of full rank; a residual and score biases where `biased`."""
-    together = max(1, min(outputs // heads, width))
-    groups = -(-width // together)
-    return {
-        "switches": 7 + 4 * heads,
-        "readouts": (heads if biased else heads - 1) * width,
-        "measure": groups * (width + biased),
-    }
+    readouts = (heads if biased else heads - 1) * width
+    columns = width + biased
+    if outputs == 1:
+        # Of crossed scores of two heads about one in three takes a further answer.
+        further = heads * (heads - 1) * columns // 6
+        measure = heads * width * columns + 2 * heads + 1 + further
+        return {"switches": 8 + 7 * heads, "readouts": readouts, "measure": measure}
+    groups = -(-width // max(1, min(outputs // heads, width)))
+    return {"switches": 7 + 4 * heads, "readouts": readouts, "measure": groups * columns}

@@ -13,49 +13,21 @@ import numpy as np
 
 from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, pin_one_thread
 from keyhole.learners.joint_heads.hard_pairs import LoneTokens, Unseparated
-from keyhole.learners.joint_heads.soft_pairs import split_product
-from keyhole.learners.joint_heads.token_groups import Group, TokenGroups
+from keyhole.learners.joint_heads.score_lengths import TARGET, Lengths
+from keyhole.learners.joint_heads.token_groups import (
+    Group,
+    TokenGroups,
+    make_group,
+    measure_condition,
+)
 from keyhole.oracles import Counted
 
-TARGET = 0.9  # root-mean-square score difference aimed at
 _LARGEST = 5.0  # a score difference beyond which tokens are asked again, shorter
 _ROUNDS = 12  # of asking again
 _MISFIT = 1e-6  # of an answer: what no shares explain
 _BATCH = 1 << 21  # numbers per call
-_SHORTEST = 2.0**-6  # a / b below which a score bias is small beside the other scores
-_LONGEST = 2.0**10  # a / b beyond which y would cost too many digits
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Lengths a of y and b of x."""
-
-    a: float
-    b: float
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreSizes:
-    """Root mean squares of x . W y and of x . h over all heads, x and y of length one.
-
-    The second is 0 where no score bias acts.
-    """
-
-    column: float
-    bias: float = 0.0
-
-    def choose_lengths(self) -> Lengths:
-        """Lengths at which scores have the size aimed at; a column about as large as a bias."""
-        plain = Lengths(*split_product(TARGET / self.column))
-        if self.bias == 0.0:
-            return plain
-        b = TARGET / float(np.sqrt(2.0) * self.bias)
-        a = min(self.bias / self.column, _LONGEST * b)
-        return plain if a < _SHORTEST * b else Lengths(a, b)
-
-    def measure_at(self, lengths: Lengths) -> float:
-        """Root mean square of scores at the given lengths."""
-        return lengths.b * float(np.hypot(lengths.a * self.column, self.bias))
+_CONDITION = 300.0  # of the solve for coordinates along a range
+_CHOICES = 60  # random tokens to choose from
 
 
 @dataclass(slots=True)
@@ -66,18 +38,57 @@ class JointScores:
         oracle: the black box, counting.
         lone: what lone tokens told.
         tokens: groups of tokens x.
-        heads: how many heads there are, but one with W = 0.
+        V: read-outs of all heads but one with W = 0.
         idle: read-out of a head with W = 0; None where there is none.
     """
 
     oracle: Counted
     lone: LoneTokens
     tokens: TokenGroups
-    heads: int
+    V: Stack
     idle: Matrix | None
     lengths: Lengths = field(default=Lengths(0.0, 1.0), init=False)
 
-    def measure(self, Y: Matrix, groups: tuple[Group, ...]) -> Stack:
+    @property
+    def heads(self) -> int:
+        """How many heads there are, but one with W = 0."""
+        return len(self.V)
+
+    def measure_columns(self, Y: Matrix) -> Stack:
+        """Vectors a W_h y + h_h: rows of Y by heads by width."""
+        return self._measure(Y, self.tokens.groups) @ self.tokens.basis
+
+    def measure_along(self, Y: Matrix, few: Stack) -> Stack:
+        """Forms of these vectors along few tokens, the same for all heads."""
+        size = len(self.tokens.groups[0].X)
+        cut = [few[0, at : at + size] for at in range(0, few.shape[1], size)]
+        return self._measure(Y, tuple(make_group(self.V, X) for X in cut))
+
+    def choose_few_tokens(self, ranges: list[Matrix], rng: np.random.Generator) -> Stack | None:
+        """Few tokens, drawn anew, that tell coordinates along all ranges: heads, tokens, width.
+
+        None where they would be asked in no fewer groups than the whole basis.
+        """
+        size = len(self.tokens.groups[0].X)
+        rank = max(Q.shape[1] for Q in ranges)
+        for count in range(max(1, -(-rank // size)), len(self.tokens.groups)):
+            drawn = [self._draw_tokens(ranges, size, count, rng) for _ in range(_CHOICES)]
+            condition, X = min(drawn, key=lambda pair: pair[0])
+            if condition <= _CONDITION:
+                return np.broadcast_to(X, (self.heads, *X.shape))
+        return None
+
+    def _draw_tokens(
+        self, ranges: list[Matrix], size: int, count: int, rng: np.random.Generator
+    ) -> tuple[float, Matrix]:
+        """Random tokens for so many groups, and the worst condition of what is solved with them."""
+        width = self.V.shape[1]
+        X = np.linalg.qr(rng.normal(size=(width, min(width, count * size))))[0].T
+        cut = [X[at : at + size] for at in range(0, len(X), size)]
+        along = [float(np.linalg.cond(X @ Q)) for Q in ranges if Q.shape[1]]
+        return max(along + [measure_condition(self.V, part) for part in cut]), X
+
+    def _measure(self, Y: Matrix, groups: tuple[Group, ...]) -> Stack:
         """Forms along last tokens a y for the rows y of Y: rows by heads by tokens x.
 
         Args:

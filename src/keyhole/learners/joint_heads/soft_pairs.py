@@ -33,9 +33,12 @@ class SoftPairs:
 
     def ask(self, x: Vector, y: Vector, a: float, b: float) -> Vector:
         """The answer g of one pair."""
-        last = a * y
-        X = np.stack([last + b * x, last])[None]
-        return (self.oracle.ask(X) - self.lone.answer(last[None]))[0] / b
+        return self.ask_pairs(x[None], a * y[None], np.full(1, b))[0]
+
+    def ask_pairs(self, x: Matrix, last: Matrix, b: Vector) -> Matrix:
+        """The answers g of pairs, whose last tokens are given as they are asked."""
+        X = np.stack([last + b[:, None] * x, last], axis=1)
+        return (self.oracle.ask(X) - self.lone.answer(last)) / b[:, None]
 
 
 def split_product(product: float) -> tuple[float, float]:

@@ -13,6 +13,7 @@ copies of the first token it adds two thirds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -30,8 +31,10 @@ _GRID = 5  # angles asked first, both ends included
 _JUMP = 2.0**12  # roundings of G above which two values are two plateaus
 _MISFIT = 1e-9  # of the largest plateau: a part of a soft answer in no single jump
 _NARROW = 1e-5  # an interval in which two heads that switch are not told apart
-_FINE = 4e-3  # the same where outputs do not tell whether one head switches in an interval
+_FINE = 8e-3  # the same where outputs do not tell whether one head switches in an interval
 _ZERO = 1e-12  # of the largest singular value of steps: what is below is rounding
+_MOST_SEARCHED = 12  # heads whose signs are tried one by one
+_SUM = 1e-11  # of the largest step: a sum that is right to rounding
 _HARD = 8.0  # a score difference that counts for all larger ones
 _SIGN = 1e-6  # distance of a solved sign from 1 or -1
 
@@ -169,18 +172,20 @@ class Scan:
         """Signs of the steps, and what a head with W = 0 adds to both ends together."""
         nothing = np.zeros(plateaus.shape[1])
         steps = np.diff(plateaus, axis=0)
-        # With as many steps as outputs any sum is one of steps: later moves of x tell.
-        if len(steps) >= plateaus.shape[1]:
-            return None, nothing
         whole = plateaus[0] + plateaus[-1]
-        signs = solve_signs(steps, whole)
+        # With as many steps as outputs any sum is one of steps: only signs are few enough to try.
+        few = len(steps) >= plateaus.shape[1]
+        signs = search_signs(steps, whole) if few else solve_signs(steps, whole)
         if signs is not None:
             return signs, nothing
         first = self.circle.at(np.zeros(1))
         lean = self.pairs.ask(self.circle.x[None], first, copies=2)[0] - plateaus[0]
         # A plain mean of three tokens gives the two copies 2/3, one of two gives 1/2.
         idle = 6.0 * lean
-        signs = solve_signs(steps, whole - idle)
+        signs = search_signs(steps, whole - idle) if few else solve_signs(steps, whole - idle)
+        # Moves of x may tell later what one x does not.
+        if signs is None and few:
+            return None, nothing
         if signs is None:
             raise Unseparated("Two heads are mirror images, or a head with W = 0 has a score bias.")
         return signs, idle
@@ -191,3 +196,13 @@ def solve_signs(steps: Matrix, whole: Vector) -> Vector | None:
     solved = whole @ np.linalg.pinv(steps, rcond=_ZERO)
     signs = np.where(solved < 0, -1.0, 1.0)
     return signs if float(np.abs(solved - signs).max()) <= _SIGN else None
+
+
+def search_signs(steps: Matrix, whole: Vector) -> Vector | None:
+    """The one choice of signs with which the steps add up to the whole, or None."""
+    if len(steps) > _MOST_SEARCHED:
+        return None
+    choices = np.array(list(product((-1.0, 1.0), repeat=len(steps))))
+    misfits = np.abs(choices @ steps - whole).max(axis=1)
+    right = choices[misfits <= _SUM * np.abs(steps).max()]
+    return right[0] if len(right) == 1 else None

@@ -1,7 +1,8 @@
 """Sums of heads by saturation.
 
-Where there are more outputs than heads all of them are read from the same answers (joint_heads);
-elsewhere, or where that fails, each is isolated at boundaries where all others are hard.
+Where answers tell as many heads apart as there are, all read-outs are known before any score
+(joint_heads); elsewhere, or where that fails, each head is isolated at boundaries where all others
+are hard.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from keyhole._arrays import pin_one_thread
 from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Plan, Recovery
-from keyhole.learners.joint_heads.road import plan_joint_queries
+from keyhole.learners.joint_heads.road import count_most_heads, plan_joint_queries
 from keyhole.learners.several_heads.session import (
     ATTEMPTS,
     JOINT_ATTEMPTS,
@@ -32,8 +33,9 @@ from keyhole.oracles.base import read_imperfection
 class SeveralHeads:
     """Recovers any number of heads, each of any rank, their number unknown.
 
-    One output takes d^2 + 4d + about 30 queries per head; with more outputs than heads it is little
-    more than the number of parameters over that of outputs, score biases and a residual included.
+    It takes little more queries than there are parameters per output, score biases and a residual
+    included, for at most as many heads as outputs, or as coordinates where there is one output;
+    otherwise d^2 + 4d + about 30 per head.
 
     Args:
         most: more heads than this are given up.
@@ -79,7 +81,7 @@ class SeveralHeads:
 
 def _plan_measurements(width: int, outputs: int, heads: int) -> dict[str, int]:
     """Queries by phase apart from lone tokens and verification."""
-    if heads < outputs:
+    if heads <= count_most_heads(width, outputs):
         return plan_joint_queries(width, outputs, heads)
     return {
         "scale": 3 * PROBES,

@@ -18,7 +18,11 @@ from keyhole.learners.joint_heads.hard_pairs import (
     Unseparated,
     read_lone_tokens,
 )
-from keyhole.learners.joint_heads.road import plan_joint_queries, recover_heads_jointly
+from keyhole.learners.joint_heads.road import (
+    count_most_heads,
+    plan_joint_queries,
+    recover_heads_jointly,
+)
 from keyhole.learners.several_heads.coinciding import Family
 from keyhole.learners.several_heads.families import fit_families, recover_coinciding_heads
 from keyhole.learners.several_heads.heads_account import (
@@ -118,14 +122,14 @@ class SeveralHeadsSession:
     def _recover_jointly(
         self, lone: LoneTokens, measuring: np.random.Generator, checking: np.random.Generator
     ) -> bool:
-        """Whether a model with fewer heads than outputs was found, all heads at once."""
-        # Steps are told apart by rounding of float64, and one output shows one head at a time.
-        if self.roundoff > EPS or len(lone.c) == 1 or len(lone.B) == 1:
+        """Whether a model was found whose read-outs are known before any score."""
+        # Steps are told apart by rounding of float64; in width 1 there is no half circle.
+        if self.roundoff > EPS or len(lone.B) == 1:
             return False
         self.joint = True
         for _ in range(JOINT_ATTEMPTS):
             try:
-                model = recover_heads_jointly(self.oracle, lone, measuring)
+                model, self.jumps = recover_heads_jointly(self.oracle, lone, measuring)
             except Dependent:
                 break
             except Unseparated:
@@ -353,9 +357,8 @@ class SeveralHeadsSession:
         """The theorem of this run, what else it assumes, and how many queries it allows."""
         heads, d = model.W.shape[:2]
         if self.joint:
-            few = Check(
-                "heads, of which there are at most as many as outputs", heads, model.outputs
-            )
+            most = count_most_heads(d, model.outputs)
+            few = Check("heads, of which outputs tell so many apart", heads, most)
             planned = plan_joint_queries(d, model.outputs, heads, biased=True)
             return "keyhole/joint-heads", few, 1.2 * sum(planned.values()) + d + 50
         allowed = heads * (d * d + 4 * d + PER_HEAD) + d + 200
