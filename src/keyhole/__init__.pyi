@@ -81,6 +81,7 @@ from keyhole.learners.tolerance.guarantees import Guarantee as Guarantee
 from keyhole.learners.tolerance.guarantees import guarantee as guarantee
 from keyhole.learners.tolerance.guarantees import largest_tolerance as largest_tolerance
 from keyhole.learners.tolerance.learner import Tolerant as Tolerant
+from keyhole.learners.verifying.rules import replay_witness as replay_witness
 from keyhole.learners.verifying.saved_model import Verification as Verification
 from keyhole.learners.verifying.saved_model import verify as verify
 from keyhole.learners.vocabulary.learner import Restricted as Restricted

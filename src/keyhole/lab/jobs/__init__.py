@@ -105,7 +105,10 @@ _COMMANDS = (
         job=VerifyJob,
         run=f"{_ASKING}.verify:run_verify",
         record=f"{_RECORDS}.recovery_records:VerifyRecord",
-        help="Ask TARGET fresh queries and compare the answers with a saved MODEL.",
+        help=(
+            "Ask TARGET fresh queries and compare the answers with a saved MODEL, or ask the"
+            " witness of a run again."
+        ),
     ),
     Command(
         name="audit",

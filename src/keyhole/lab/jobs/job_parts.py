@@ -54,13 +54,13 @@ class MaybeTargeting(Job):
 
 @dataclass(frozen=True)
 class Comparing(Targeting):
-    """A job with a target and a model.
+    """A job with a target, and a model where nothing else is compared with it.
 
     Args:
         model: a saved model.
     """
 
-    model: str
+    model: str | None = None
 
 
 @dataclass(frozen=True)

@@ -67,16 +67,18 @@ class PlanJob(Hinting, MaybeTargeting):
 
 @dataclass(frozen=True)
 class VerifyJob(Reaching, Declaring, Comparing):
-    """Ask TARGET fresh queries and compare the answers with a saved model.
+    """Ask TARGET fresh queries and compare the answers with a saved model, or ask a witness again.
 
     Args:
-        width: size of a token; the model's when absent.
+        witness: the directory of a run that ended with CLASS_REFUTED, instead of a model.
+        width: size of a token; the model's, or the witness's, when absent.
         simulate: what to do to the target's answers, as NAME=VALUE.
         budget: never ask more sequences than this.
         seed: seed of the fresh queries.
     """
 
     _: KW_ONLY
+    witness: str | None = None
     width: int | None = None
     simulate: tuple[str, ...] = ()
     budget: int | None = None

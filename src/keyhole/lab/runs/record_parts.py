@@ -113,6 +113,16 @@ class CounterexampleRecord(Part, frozen=True, kw_only=True, omit_defaults=True):
     predicted: Numbers = []
 
 
+class ReplayRecord(Part, frozen=True, kw_only=True):
+    """A witness asked again: by how much the rule fails now, by how much it did before."""
+
+    rule: str
+    gap: Number
+    allowed: Number
+    before: Number
+    holds: bool
+
+
 class FindingRecord(Part, frozen=True, kw_only=True):
     """What the first answers show, and by how much beyond what rounding explains."""
 

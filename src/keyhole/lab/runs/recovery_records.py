@@ -15,6 +15,7 @@ from keyhole.lab.runs.record_parts import (
     Part,
     Queries,
     RecognitionRecord,
+    ReplayRecord,
     Seconds,
 )
 from keyhole.lab.runs.records import Envelope, RunRecord
@@ -129,7 +130,7 @@ class DemoRecord(RecoveryRecord, frozen=True, kw_only=True, tag="demo"):
 
 
 class VerifyRecord(Envelope, frozen=True, kw_only=True, tag="verify"):
-    """A saved model against fresh answers."""
+    """A saved model against fresh answers, or the witness of a run asked again."""
 
     verdict: str
     queries: Queries
@@ -138,7 +139,8 @@ class VerifyRecord(Envelope, frozen=True, kw_only=True, tag="verify"):
     counterexample: CounterexampleRecord | None = None
     seconds: Seconds | None = None
     target: str
-    model: str
+    model: str | None = None
+    witness: ReplayRecord | None = None
 
 
 class StoppedVerify(RecoveryRecord, frozen=True, kw_only=True, tag="verify"):

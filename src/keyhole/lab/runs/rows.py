@@ -13,6 +13,7 @@ from keyhole.lab.runs.record_parts import (
     ExaminedRecord,
     FreshError,
     RecognitionRecord,
+    ReplayRecord,
     RoundTrip,
     Seconds,
 )
@@ -97,6 +98,14 @@ def _list_counterexample_rows(case: CounterexampleRecord | None) -> Rows:
                 f" rounding explains {format_number(case.allowed)}"
             ),
         )
+
+
+def list_replay_rows(again: ReplayRecord | None) -> Rows:
+    """A witness asked again, where one was."""
+    if again is not None:
+        yield "rule", again.rule
+        yield "gap", f"{format_number(again.gap)}, before {format_number(again.before)}"
+        yield "rounding explains", format_number(again.allowed)
 
 
 def _list_class_rows(record: RecoveryRecord) -> Rows:

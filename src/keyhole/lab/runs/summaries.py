@@ -36,6 +36,7 @@ LINES = 8  # rows between the sentence and where the page is
 _RECOVERY = (
     *("status", "determined", "error bar"),
     *("recognised", "found", "excluded", "suggested", "not examined"),
+    *("examined", "not asked", "explained"),
 )
 
 

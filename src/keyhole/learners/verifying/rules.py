@@ -81,14 +81,18 @@ def describe_witness(witness: Witness) -> str:
     return f"{said} Here it fails by {witness.gap:.2g}; rounding explains {witness.allowed:.2g}."
 
 
+def _check_rule(name: str) -> None:
+    if name not in RULES:
+        raise InvalidInput(f"a rule is one of {', '.join(RULES)}; got {name!r}.")
+
+
 def hold_rule(name: str, questions: Questions, answers: Replies, bar: ErrorBar) -> Measured:
     """By how much answers break a rule, in units of answers.
 
     Raises:
         InvalidInput: there is no such rule.
     """
-    if name not in RULES:
-        raise InvalidInput(f"a rule is one of {', '.join(RULES)}; got {name!r}.")
+    _check_rule(name)
     # Products of three answers neither overflow nor vanish beside the largest of them.
     unit = find_power_of_two(float(np.max(np.abs(answers)))) or 1.0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -98,11 +102,22 @@ def hold_rule(name: str, questions: Questions, answers: Replies, bar: ErrorBar) 
 
 
 def replay_witness(oracle: Oracle, witness: Witness) -> Replayed:
-    """Ask the questions of a witness again, one call per length, and hold the rule against them."""
+    """Ask the questions of a witness again, one call per length, and hold the rule against them.
+
+    Raises:
+        InvalidInput: there is no such rule, or it takes other questions.
+    """
+    _check_rule(witness.rule)
     answers = ask_by_length(oracle, witness.questions)
     coarseness = describe_coarseness(read_imperfection(oracle))
     bar = measure_error_bar(witness.questions, answers, coarseness)
-    measured = hold_rule(witness.rule, witness.questions, answers, bar)
+    try:
+        measured = hold_rule(witness.rule, witness.questions, answers, bar)
+    except (IndexError, ValueError) as error:
+        raise InvalidInput(
+            f"the rule {witness.rule} is not held against {len(answers)} answers; the witness is"
+            " damaged."
+        ) from error
     # The run knew more answers of the target than these few: its error bar may be the larger.
     return Replayed(measured.gap, max(measured.allowed, witness.allowed))
 

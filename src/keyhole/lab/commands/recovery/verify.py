@@ -6,8 +6,9 @@ import time
 
 from msgspec import structs
 
-from keyhole.errors import OracleError
+from keyhole.errors import InvalidInput, OracleError
 from keyhole.lab.commands.recovery.learn import record_target_failure
+from keyhole.lab.commands.recovery.witness import read_witness, replay_run_witness
 from keyhole.lab.commands.shared import REFUSED, choose_exit_code, seed_generator
 from keyhole.lab.jobs import VerifyJob
 from keyhole.lab.runs.record_parts import Seconds
@@ -26,27 +27,49 @@ from keyhole.lab.targets.opening import (
     open_target,
     simulate_policies,
 )
+from keyhole.learners.findings import Witness
 from keyhole.learners.verifying.saved_model import verify
+from keyhole.models import Model
 from keyhole.models.files import load_bars
-from keyhole.oracles import Budgeted, Counted, count_asked_again
+from keyhole.oracles import Budgeted, Counted, Oracle, count_asked_again
 
 
 def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
-    """Ask a target fresh queries and compare its answers with a saved model's."""
+    """Ask a target fresh queries against a saved model, or the witness of a run again."""
     start = time.perf_counter()
-    model = load_askable_model(job.model)
+    checked = _read_checked(job)
+    width = checked.questions[0].shape[1] if isinstance(checked, Witness) else checked.width
     target = open_target(
-        job.target, width=job.width if job.width is not None else model.width, reaching=job
+        job.target, width=job.width if job.width is not None else width, reaching=job
     )
     timed = Counted(declare_target(simulate_policies(target, job.simulate, job.seed), job))
+    # Verification costs queries like everything else.
+    oracle = timed if job.budget is None else Budgeted(timed, job.budget)
     try:
-        # Verification costs queries like everything else.
-        oracle = timed if job.budget is None else Budgeted(timed, job.budget)
-        seen = verify(oracle, model, rng=seed_generator(job.seed), bars=load_bars(job.model))
+        if isinstance(checked, Witness):
+            return replay_run_witness(job, checked, oracle, timed, start)
+        return _verify_model(job, checked, oracle, timed, start)
     except OracleError as error:
         asked = timed.ledger.total().sequences + count_asked_again(target)
         stopped = record_target_failure(error, asked, StoppedVerify)
         return Record(structs.replace(stopped, seed=job.seed), REFUSED)
+
+
+def _read_checked(job: VerifyJob) -> Model | Witness:
+    """What TARGET is held against: a saved model, or the witness of a run."""
+    if job.model is not None and job.witness is None:
+        return load_askable_model(job.model)
+    if job.witness is not None and job.model is None:
+        return read_witness(job.witness)
+    given = "neither" if job.model is None else "both"
+    raise InvalidInput(f"verify takes a saved MODEL or --witness RUN, one of the two; got {given}.")
+
+
+def _verify_model(
+    job: VerifyJob, model: Model, oracle: Oracle, timed: Counted, start: float
+) -> Record[VerifyRecord]:
+    bars = {} if job.model is None else load_bars(job.model)
+    seen = verify(oracle, model, rng=seed_generator(job.seed), bars=bars)
     sentence = " ".join(part for part in (seen.detail, seen.verdict.value) if part)
     data = VerifyRecord(
         verdict=seen.verdict.name,
@@ -54,7 +77,7 @@ def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
         fresh_error=record_fresh_error(seen.fresh),
         examined=record_examined(seen.examined),
         counterexample=record_counterexample(seen.counterexample),
-        queries=record_queries(seen.ledger, count_asked_again(target)),
+        queries=record_queries(seen.ledger, count_asked_again(oracle)),
         seconds=Seconds(total=time.perf_counter() - start, oracle=timed.ledger.total().seconds),
         seed=job.seed,
         target=job.target,
