@@ -98,11 +98,13 @@ class Reaching(Job):
         rate: ask at most so many sequences a second.
         timeout: seconds one request may take in all, from connecting to the last byte of its
             answer.
+        in_flight: how many requests may be under way at once.
     """
 
     _: KW_ONLY
     rate: float | None = None
     timeout: float = 30.0
+    in_flight: int = 4
 
 
 # Names of fields, for commands that pass them on one by one.

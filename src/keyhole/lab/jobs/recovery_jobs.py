@@ -56,6 +56,8 @@ class PlanJob(Hinting, MaybeTargeting):
         outputs: numbers per answer.
         accuracy: error of W that is wanted; the largest tolerance that guarantees it is printed.
         learner: auto, or the name of a learner.
+        latency: seconds that one request takes; measured on the metadata of a service when absent.
+        in_flight: how many requests may be under way at once.
     """
 
     _: KW_ONLY
@@ -63,6 +65,8 @@ class PlanJob(Hinting, MaybeTargeting):
     outputs: int | None = None
     accuracy: float | None = None
     learner: str = "auto"
+    latency: float | None = None
+    in_flight: int = 4
 
 
 @dataclass(frozen=True)

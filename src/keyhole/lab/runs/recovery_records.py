@@ -163,7 +163,10 @@ class Guarantee(Part, frozen=True, kw_only=True):
 
 
 class PlanRecord(Envelope, frozen=True, kw_only=True, tag="plan"):
-    """What a recovery would cost, and what it promises."""
+    """What a recovery would cost, and what it promises.
+
+    Over HTTP also the seconds of one request, and the minutes that all of them take at least.
+    """
 
     learner: str
     width: int
@@ -174,6 +177,8 @@ class PlanRecord(Envelope, frozen=True, kw_only=True, tag="plan"):
     tolerance: Number = None
     guarantee: Guarantee | None = None
     standard_error: Number = None
+    latency: Number = None
+    minutes: Number = None
 
 
 class AttemptRecord(Part, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from html import escape
 import msgspec
 
 from keyhole import __version__
+from keyhole.lab.serving.metadata import VERSION
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,7 +101,8 @@ _REFUSALS = {
     ),
     "404": "There is no such model.",
     "408": "The body did not arrive in time.",
-    "413": "The message is too large.",
+    "413": "The message is too large, as it is sent or once it is unpacked.",
+    "415": "The body is packed in another way than gzip or deflate.",
     "422": "The model has no finite answer to this question.",
     "429": "Too fast; Retry-After says when to try again.",
     "500": "The model failed; the message says how.",
@@ -141,6 +143,14 @@ def _describe_asking(width: int, outputs: int | None) -> Operation:
 def describe_api(name: str, width: int, outputs: int | None, *, token: bool) -> ApiDocument:
     """The OpenAPI document of a served model."""
     model = f"/v2/models/{name}"
+    described: dict[str, dict[str, Operation]] = {}
+    # The only version there is may be named or not.
+    for place in (model, f"{model}/versions/{VERSION}"):
+        described |= {
+            place: _describe_question("The model", "Its inputs and outputs."),
+            f"{place}/ready": _describe_question("Does the model answer?", "It does."),
+            f"{place}/infer": {"post": _describe_asking(width, outputs)},
+        }
     bearer = SecurityScheme(type="http", scheme="bearer")
     return ApiDocument(
         openapi="3.1.0",
@@ -149,9 +159,7 @@ def describe_api(name: str, width: int, outputs: int | None, *, token: bool) -> 
             "/v2": _describe_question("The server", "Its name, version, extensions."),
             "/v2/health/live": _describe_question("Is it running?", "It is."),
             "/v2/health/ready": _describe_question("Does it answer?", "It does."),
-            model: _describe_question("The model", "Its inputs and outputs."),
-            f"{model}/ready": _describe_question("Does the model answer?", "It does."),
-            f"{model}/infer": {"post": _describe_asking(width, outputs)},
+            **described,
         },
         components=Components(security_schemes={"bearer": bearer}) if token else None,
         security=[{"bearer": []}] if token else [],

@@ -15,11 +15,19 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from keyhole import __version__
 from keyhole._arrays import Matrix, Stack
 from keyhole.errors import BadAnswer, InvalidInput, KeyholeError
 from keyhole.lab.serving import openapi
 from keyhole.lab.serving.accounts import Accounts, Denied
+from keyhole.lab.serving.bodies import Unpackable, unpack_body
+from keyhole.lab.serving.metadata import (
+    OUTPUT,
+    VERSION,
+    ModelMetadata,
+    ServerMetadata,
+    check_wishes,
+    describe_model,
+)
 from keyhole.lab.serving.visitors import App, Doorkeeper, Names, check_names
 from keyhole.oracles import Oracle, read_imperfection
 from keyhole.oracles.http import wire
@@ -37,8 +45,6 @@ except ImportError as missing:
     raise ImportError(
         "serving a model needs starlette and uvicorn: pip install 'keyhole[serve]'."
     ) from missing
-
-_INPUT, _OUTPUT = "tokens", "answers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,32 +64,6 @@ class Limits:
     head_seconds: float = 5.0
     body_seconds: float = 30.0
     at_once: int = 2
-
-
-class ServerMetadata(msgspec.Struct, frozen=True):
-    """What the protocol asks of a server."""
-
-    name: str = "keyhole"
-    version: str = __version__
-    extensions: tuple[str, ...] = ("binary_tensor_data",)
-
-
-class TensorMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that is taken or given; -1 is any size."""
-
-    name: str
-    datatype: str = "FP64"
-    shape: list[int]
-
-
-class ModelMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What the protocol asks of a model."""
-
-    name: str
-    versions: tuple[str, ...] = ("1",)
-    platform: str = "keyhole"
-    inputs: list[TensorMetadata]
-    outputs: list[TensorMetadata]
 
 
 class _Refused(Exception):
@@ -140,26 +120,23 @@ class Black:
         model = f"/v2/models/{self.name}"
         # Whoever watches over servers has no token.
         open_to_all = {"/v2/health/live": {"live": True}, "/v2/health/ready": {"ready": True}}
-        closed = {
-            "/v2": ServerMetadata(),
-            model: self._metadata,
-            f"{model}/ready": {"ready": True},
-            "/openapi.json": self._described,
-        }
+        closed = {"/v2": ServerMetadata(), "/openapi.json": self._described}
+        # The only version there is may be named or not.
+        places = (model, f"{model}/versions/{VERSION}")
+        for place in places:
+            closed |= {place: self._metadata, f"{place}/ready": {"ready": True}}
         routes = [
             Route(path, self._told(said, guarded=False)) for path, said in open_to_all.items()
         ]
         routes += [Route(path, self._told(said, guarded=True)) for path, said in closed.items()]
         routes += [
             Route("/", self._guarded(self._page)),
-            Route(f"{model}/infer", self._infer, methods=["POST"]),
+            *(Route(f"{place}/infer", self._infer, methods=["POST"]) for place in places),
         ]
         return Starlette(routes=routes, exception_handlers={HTTPException: _refuse_unknown_address})
 
     def _metadata(self) -> ModelMetadata:
-        taken = TensorMetadata(name=_INPUT, shape=[-1, -1, self.oracle.width])
-        given = TensorMetadata(name=_OUTPUT, shape=[-1, self.oracle.outputs or -1])
-        return ModelMetadata(name=self.name, inputs=[taken], outputs=[given])
+        return describe_model(self.name, self.oracle.width, self.oracle.outputs)
 
     def _described(self) -> openapi.ApiDocument:
         return openapi.describe_api(
@@ -261,17 +238,17 @@ class Black:
     ) -> tuple[bytes, dict[str, str]]:
         """The answer to a body; runs beside the event loop."""
         try:
+            body = unpack_body(body, headers.get("content-encoding", ""), self.limits.request_bytes)
             message, behind = wire.open_message(body, headers, wire.Question)
+            check_wishes(message)
             X = wire.read_questions(message, behind, self.oracle.width)
+        except Unpackable as error:
+            raise _Refused(error.status, str(error)) from error
         except InvalidInput as error:
             raise _Refused(400, str(error)) from error
-        if unknown := [wanted.name for wanted in message.outputs if wanted.name != _OUTPUT]:
-            raise _Refused(
-                400, f"the only output is {_OUTPUT!r}; {unknown[0][:80]!r} is not there."
-            )
         Y = self._ask(X, client)
         return wire.write_reply(
-            Y, _OUTPUT, model=self.name, number=message.id, binary=message.binary
+            Y, OUTPUT, model=self.name, number=message.id, binary=message.binary
         )
 
     def _ask(self, X: Stack, client: str) -> Matrix:

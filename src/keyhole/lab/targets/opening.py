@@ -137,7 +137,14 @@ def _open_service(
     # A token on the command line would be seen by every user of the machine.
     token = os.environ.get(TOKEN) or None
     return HttpService(
-        address, width, outputs, rate=reaching.rate, timeout=reaching.timeout, token=token
+        address,
+        width,
+        outputs,
+        rate=reaching.rate,
+        timeout=reaching.timeout,
+        connections=reaching.in_flight,
+        answers=reaching.answers if isinstance(reaching, Declaring) else "f64",
+        token=token,
     )
 
 

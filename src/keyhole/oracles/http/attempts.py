@@ -9,6 +9,7 @@ in the thread that asked.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -57,18 +58,21 @@ class Patience:
         first: seconds before the second attempt.
         longest: no wait of our own is longer.
         obeyed: longest wait a service may ask for; beyond it the service is given up on.
+        in_all: no attempt begins later than so many seconds after the first.
     """
 
     attempts: int = 8
     first: float = 0.1
     longest: float = 5.0
     obeyed: float = 60.0
+    in_all: float = math.inf
 
-    def wait(self, tries: int, missed: Missed) -> float | None:
-        """Seconds to wait after so many attempts; None where it is time to give up."""
+    def wait(self, tries: int, missed: Missed, since: float) -> float | None:
+        """Seconds to wait after so many attempts, the first of them at a time; None to give up."""
         if not missed.again or tries >= self.attempts or (missed.after or 0.0) > self.obeyed:
             return None
-        return max(missed.after or 0.0, min(self.first * 2.0 ** (tries - 1), self.longest))
+        wait = max(missed.after or 0.0, min(self.first * 2.0 ** (tries - 1), self.longest))
+        return wait if time.monotonic() - since + wait <= self.in_all else None
 
 
 class Pace:
@@ -94,6 +98,7 @@ class _Piece:
     start: int
     stop: int
     tries: int = 0
+    since: float = 0.0
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -168,6 +173,7 @@ class _Flight:
         self.waiting.appendleft(piece)
         self.asking.pace.take(len(piece))
         self.waiting.popleft()
+        piece.since = piece.since or time.monotonic()
         piece.tries += 1
         self.flying += 1
         # One piece needs no thread, and can be stopped by a person at once.
@@ -199,7 +205,7 @@ class _Flight:
             self.asking.shrink()
             self.waiting.extendleft(reversed(piece.halves()))
             return
-        wait = self.asking.patience.wait(piece.tries, missed)
+        wait = self.asking.patience.wait(piece.tries, missed, piece.since)
         if wait is None:
             self.unpaid += 0 if missed.answered else len(piece)
             raise TargetFailed(_describe_miss(piece, missed)) from missed

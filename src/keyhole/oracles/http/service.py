@@ -5,14 +5,14 @@ from __future__ import annotations
 import ssl
 import time
 import weakref
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Answers, Matrix, Sequences, Stack
+from keyhole._arrays import FORMATS, Answers, Matrix, Sequences, Stack
 from keyhole.errors import BadAnswer, InvalidInput, TargetFailed, clean_line
 from keyhole.oracles.base import Imperfection, Meters, check_answers
 from keyhole.oracles.http import wire
@@ -34,6 +34,9 @@ _LARGEST_ANSWER = 1 << 26
 # Of one number written out: 17 digits, sign, point, exponent, comma.
 _JSON_BYTES = 24
 _BUSY = (429, 502, 503, 504)
+_CONNECTIONS = 64
+_PIECE = 8  # sequences that are worth a request of their own
+_GRACE = 2.0  # seconds
 # At metadata: a person waits for the first word that a server is not there.
 _FETCHES = 3
 _NARROW = {"FP32": "f32", "FP16": "f16", "BF16": "bf16"}
@@ -58,8 +61,10 @@ class HttpService:
         timeout: seconds one request may take in all: connecting, sending, and the whole answer;
             another attempt has as many again.
         request_bytes: about how large a request may be; halved when the server finds it too large.
-        connections: how many requests may be under way at once.
-        patience: how often and how long to try again.
+        connections: how many requests may be under way at once; a batch is spread over them.
+        patience: how often and how long to try again; no attempt begins later than `timeout` and
+            two seconds after the first.
+        answers: the narrowest format that answers are known to have, whatever the server says.
     """
 
     address: str
@@ -72,6 +77,8 @@ class HttpService:
     request_bytes: int = 1 << 20
     connections: int = 4
     patience: Patience = Patience()  # noqa: RUF009
+    answers: str = "f64"
+    latency: float = field(init=False, default=np.inf)
     meters: Meters = field(init=False, repr=False, default_factory=Meters)
     _parts: Address = field(init=False, repr=False)
     _client: httpx2.Client = field(init=False, repr=False)
@@ -86,6 +93,13 @@ class HttpService:
         for name, value in (("rate", self.rate), ("timeout", self.timeout)):
             if value is not None and not (value > 0 and np.isfinite(value)):
                 raise InvalidInput(f"a {name} is a finite number > 0; got {value}.")
+        if not 1 <= self.connections <= _CONNECTIONS:
+            raise InvalidInput(
+                f"--in-flight is a whole number from 1 to {_CONNECTIONS}; got {self.connections}."
+            )
+        # So that whatever a service does, there is a word after twice the time of one request.
+        in_all = min(self.patience.in_all, self.timeout + _GRACE)
+        self.patience = replace(self.patience, in_all=in_all)
         self._pace = Pace(self.rate)
         self._client = self._build_client()
         self._deadline = hold_to_deadline(self._client)
@@ -135,7 +149,9 @@ class HttpService:
         if len(X) == 0:
             return np.zeros((0, self._outputs or 1))
         bytes_each = X.shape[1] * X.shape[2] * (8 if self._about.binary else _JSON_BYTES)
-        size = max(1, self.request_bytes // bytes_each)
+        # A server that takes its time is asked in several places at once.
+        share = max(_PIECE, -(-len(X) // self.connections))
+        size = max(1, min(share, self.request_bytes // bytes_each))
         # A piece larger than a second's worth would pass the rate in one go.
         if self.rate is not None:
             size = max(1, min(size, int(self.rate)))
@@ -164,14 +180,27 @@ class HttpService:
         try:
             message, behind = wire.open_message(received, said, wire.Reply)
             numbers = wire.numbers_of(message.outputs, about.output, behind)
+            answered = message.outputs[wire.find_tensor(message.outputs, about.output)].datatype
         except InvalidInput as error:
             raise TargetFailed(
                 f"{self._parts.url} answered something else than the V2 protocol: {error}"
             ) from error
+        self._check_datatype(answered)
         answers = self._split_rows(numbers, len(X))
         self._outputs = answers.shape[1]
         self._heard = True
         return answers
+
+    def _check_datatype(self, answered: str) -> None:
+        """Raise where answers are narrower than was said: rounding would look like a refutation."""
+        narrow = _NARROW.get(answered, "f64")
+        known = self.imperfection.combined(Imperfection.cast(self.answers))
+        if FORMATS[narrow].roundoff > known.roundoff:
+            problem = BadAnswer if self._heard else InvalidInput
+            raise problem(
+                f"{self._parts.url} says it answers {self._about.output_type}, and answered"
+                f" {answered}: say so with --answers {narrow}."
+            )
 
     def _split_rows(self, numbers: Any, batch: int) -> Matrix:
         """Numbers as rows, one a sequence."""
@@ -213,9 +242,13 @@ class HttpService:
             Missed: nothing, or not all of it, came back.
         """
         asked = self._client.stream(method, url, content=body, headers=headers)
+        start = time.monotonic()
         try:
             with self._deadline.within(self.timeout), asked as response:
-                return response.status_code, response.headers, _read_body(response)
+                told = response.status_code, response.headers, _read_body(response)
+            # The least of them: what is above it is connecting, or the model.
+            self.latency = min(self.latency, time.monotonic() - start)
+            return told
         except _CERTAINLY_NOT as error:
             raise Missed(_explain_unreachable(url, error), answered=False, again=True) from error
         except httpx2.TransportError as error:
@@ -241,7 +274,7 @@ class HttpService:
 
     def _get(self, url: str, kind: type[wire.T]) -> wire.T | None:
         """What is at an address; None where there is nothing."""
-        status, said, body = self._fetch(url, 1)
+        status, said, body = self._fetch(url, 1, time.monotonic())
         if status in (401, 403):
             raise TargetFailed(str(self._explain_refusal(status, said, body)))
         if status != 200:
@@ -253,18 +286,18 @@ class HttpService:
                 f"{url} does not speak the V2 protocol of model servers: {error}"
             ) from error
 
-    def _fetch(self, url: str, tries: int) -> tuple[int, Any, bytes]:
+    def _fetch(self, url: str, tries: int, since: float) -> tuple[int, Any, bytes]:
         try:
             status, said, body = self._request("GET", url, b"", {})
             if status in _BUSY:
                 raise self._explain_refusal(status, said, body)
             return status, said, body
         except Missed as missed:
-            wait = self.patience.wait(tries, missed) if tries < _FETCHES else None
+            wait = self.patience.wait(tries, missed, since) if tries < _FETCHES else None
             if wait is None:
                 raise TargetFailed(str(missed)) from missed
         time.sleep(wait)
-        return self._fetch(url, tries + 1)
+        return self._fetch(url, tries + 1, since)
 
 
 def _write_bearer_header(token: str | None) -> dict[str, str]:

@@ -176,22 +176,32 @@ def open_message(body: bytes, headers: Mapping[str, str], kind: type[T]) -> tupl
     return parse_message(body[:end], kind), body[end:]
 
 
-def numbers_of(tensors: list[Tensor], name: str | None, behind: bytes) -> Vector:
-    """All numbers of the tensor called `name`, or of the only one, as float64; null is NaN.
+def find_tensor(tensors: list[Tensor], name: str | None) -> int:
+    """Which tensor is called `name`, or is the only one.
 
     Raises:
-        InvalidInput: there is no such tensor, or it does not hold numbers.
+        InvalidInput: there is no such tensor.
     """
     found = [i for i, tensor in enumerate(tensors) if name in (None, tensor.name)]
     if len(found) != 1:
         wanted = repr(name) if name else ""
         there = ", ".join(tensor.name for tensor in tensors)[:200] or "none"
         raise InvalidInput(f"one tensor {wanted} is wanted; there are: {there}.")
-    tensor = tensors[found[0]]
+    return found[0]
+
+
+def numbers_of(tensors: list[Tensor], name: str | None, behind: bytes) -> Vector:
+    """All numbers of the tensor called `name`, or of the only one, as float64; null is NaN.
+
+    Raises:
+        InvalidInput: there is no such tensor, or it does not hold numbers.
+    """
+    place = find_tensor(tensors, name)
+    tensor = tensors[place]
     size = tensor.bytes_behind
     if size is None:
         return _decode_list(tensor)
-    start = sum(max(before.bytes_behind or 0, 0) for before in tensors[: found[0]])
+    start = sum(max(before.bytes_behind or 0, 0) for before in tensors[:place])
     return _decode_raw(tensor, behind[start : start + size], size)
 
 

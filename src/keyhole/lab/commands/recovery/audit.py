@@ -212,6 +212,7 @@ class _Tried:
                 "resume",
                 "rate",
                 "timeout",
+                "in_flight",
             )
         }
         job = LearnJob(

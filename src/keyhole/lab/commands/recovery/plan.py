@@ -10,21 +10,30 @@ import math
 from keyhole.errors import InvalidInput
 from keyhole.lab.commands.recovery.learn import read_hints
 from keyhole.lab.jobs import PlanJob
+from keyhole.lab.jobs.job_parts import Reaching
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import Guarantee, PlannedQueries, PlanRecord
 from keyhole.lab.targets.opening import open_target, read_declarations
+from keyhole.learners.base import Plan
 from keyhole.learners.choosing import choose_learner
 from keyhole.oracles import Imperfection
+
+_REQUEST = 1 << 20  # bytes of a request that is not split
 
 
 def run_plan(job: PlanJob) -> Record[PlanRecord]:
     """What a recovery would cost, before a single query."""
     width = job.width
     outputs = job.outputs
+    latency = job.latency
+    if latency is not None and not 0 < latency < math.inf:
+        raise InvalidInput(f"--latency is a finite number of seconds > 0; got {latency}.")
     if job.target is not None:
-        oracle = open_target(job.target, width=width, outputs=outputs)
+        reaching = Reaching(in_flight=job.in_flight)
+        oracle = open_target(job.target, width=width, outputs=outputs, reaching=reaching)
         width = oracle.width
         outputs = outputs or oracle.outputs
+        latency = getattr(oracle, "latency", None) if latency is None else latency
     if width is None or width < 1:
         raise InvalidInput(
             "a plan needs --width (a whole number >= 1) or a TARGET that knows its own; got"
@@ -54,9 +63,18 @@ def run_plan(job: PlanJob) -> Record[PlanRecord]:
         tolerance=promise[0],
         guarantee=promise[1],
         standard_error=_find_standard_error(job, stated),
+        latency=latency,
+        minutes=None if latency is None else latency * _count_rounds(plan, width, job) / 60.0,
     )
     rows = tuple((name, f"{count:,}") for name, count in plan.by_phase.items())
     return Record(data, 0, (*rows, ("at most", f"{plan.at_most:,}"), *_list_promise_rows(data)))
+
+
+def _count_rounds(plan: Plan, width: int, job: PlanJob) -> int:
+    """How often the service is waited for, at least: each phase is asked in one batch or more."""
+    # Most questions are of two tokens.
+    largest = max(1, _REQUEST // (16 * width)) * job.in_flight
+    return sum(-(-count // largest) for count in plan.by_phase.values())
 
 
 def _choose_planned_learner(job: PlanJob, stated: Imperfection) -> str:
@@ -124,6 +142,9 @@ def _list_promise_rows(data: PlanRecord) -> tuple[tuple[str, str], ...]:
         rows.append(
             ("guaranteed", f"W to {promised.W:.2e} (Frobenius norm), v to {promised.v:.2e}")
         )
+    if data.latency is not None and data.minutes is not None:
+        said = f"at least {data.minutes:.2g} minutes, at {1e3 * data.latency:.3g} ms a request"
+        rows.append(("time", said))
     if data.standard_error is not None:
         said = f"{data.standard_error:.2e} / |v| for an entry of W, while scores are small"
         rows.append(("standard error", said))
