@@ -9,6 +9,7 @@ KeyholeError
 │   └── TargetFailed                           it raised, or could not be reached
 ├── RecoveryFailed                             a learner stopped without a verified model
 ├── DoesNotFit                                 no weights of the sizes asked for are known
+├── OutOfTime                                  a recovery worked by itself for longer than it may
 ├── StorageFailed                              what has to be kept could not be written
 └── ClusterLost                                the scheduler of a cluster is gone
 
@@ -99,6 +100,10 @@ class RecoveryFailed(KeyholeError):
 
 class DoesNotFit(KeyholeError):
     """No weights of these sizes and format are known; the message says what stands in the way."""
+
+
+class OutOfTime(KeyholeError):
+    """A recovery worked by itself for longer than it may; only whoever set the bound catches it."""
 
 
 class StorageFailed(KeyholeError):

@@ -1,6 +1,7 @@
 """Asking in pieces of a service that fails, without any network: order, back-off, accounts."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -96,7 +97,14 @@ def test_an_answer_that_is_no_number_is_paid_for_in_full(tmp_path):
 
 def test_waits_double_up_to_the_longest_and_obey_the_service():
     patience = Patience(attempts=5, first=1.0, longest=3.0, obeyed=10.0)
-    assert [patience.wait(tries, BROKEN) for tries in range(1, 6)] == [1.0, 2.0, 3.0, 3.0, None]
-    assert patience.wait(1, Missed("", answered=False, again=True, after=7.0)) == 7.0
-    assert patience.wait(1, Missed("", answered=False, again=True, after=11.0)) is None
-    assert patience.wait(1, Missed("", answered=False, again=False)) is None
+    now = time.monotonic()
+    assert [patience.wait(tries, BROKEN, now) for tries in range(1, 6)] == [
+        1.0,
+        2.0,
+        3.0,
+        3.0,
+        None,
+    ]
+    assert patience.wait(1, Missed("", answered=False, again=True, after=7.0), now) == 7.0
+    assert patience.wait(1, Missed("", answered=False, again=True, after=11.0), now) is None
+    assert patience.wait(1, Missed("", answered=False, again=False), now) is None

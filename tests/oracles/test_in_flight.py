@@ -16,18 +16,18 @@ from support.served_head import serving
 
 @pytest.mark.parametrize("connections", [1, 2, 4, 9])
 def test_answers_come_in_order_and_cost_the_same_however_many_are_in_flight(connections, rng):
-    X = rng.normal(size=(67, 2, WIDTH))
+    X = rng.normal(size=(267, 2, WIDTH))
     with Faulty().running() as service:
         oracle = HttpService(service.address, connections=connections)
         np.testing.assert_allclose(oracle.ask(X.copy()), attend(X), atol=1e-12)
         oracle.close()
-    assert service.answered == 67
-    assert service.requests == -(-67 // max(8, -(-67 // connections)))
+    assert service.answered == 267
+    assert service.requests == -(-267 // max(32, -(-267 // connections)))
 
 
-@pytest.mark.parametrize("budget", [0, 5, 8, 40, 66])
+@pytest.mark.parametrize("budget", [0, 5, 32, 140, 266])
 def test_a_budget_is_kept_to_the_sequence_with_nine_in_flight_and_faults(budget, rng):
-    X = rng.normal(size=(67, 2, WIDTH))
+    X = rng.normal(size=(267, 2, WIDTH))
     with Faulty(dict.fromkeys((1, 2, 5), "reset")).running() as service:
         oracle = HttpService(service.address, connections=9, patience=Patience(first=0.01))
         with pytest.raises(BudgetSpent):

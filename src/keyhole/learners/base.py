@@ -61,6 +61,10 @@ class Status(StrEnum):
     )
     BUDGET_SPENT = "The query budget ran out before every parameter was measured."
     UNCHECKED = "The query budget left no room for verification."
+    OUT_OF_TIME = (
+        "The time for own work (--max-seconds) ended. What was answered is kept: give more, and go"
+        " on with --resume."
+    )
     NOT_ONE_LAYER = "Fresh queries disagree with the best one-layer Transformer."
     NO_ODD_PART = (
         "The odd part of the answers, f(X) - f(-X), shows no attention, so that this reduction"

@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Rng, as_generator
 from keyhole.claims import Verdict
-from keyhole.errors import BadAnswer, InvalidInput
+from keyhole.errors import BadAnswer, InvalidInput, OutOfTime
 from keyhole.learners.base import Learner, Plan, Recovery, Status
 from keyhole.learners.findings import Recognition, Witness
 from keyhole.learners.recognising.formats import describe_seen
@@ -39,6 +39,7 @@ from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.learners.verifying.saved_model import as_oracle
 from keyhole.oracles import Budgeted, Counted, Imperfection, Ledger, Oracle, read_imperfection
 from keyhole.oracles.base import walk_wrapped
+from keyhole.oracles.own_time import Paced, Stopwatch, bound_own_work
 
 _ROOM = 2000
 _TIMES = 24
@@ -104,6 +105,7 @@ def learn(
     learner: str | Learner = "auto",
     hints: Hints = NO_HINTS,
     budget: int | None = None,
+    max_seconds: float | None = None,
 ) -> Recovery[Any]:
     """Recover the model behind `oracle` from queries, and verify it on fresh ones.
 
@@ -114,13 +116,28 @@ def learn(
             that its answers suggest.
         hints: what is known of the target beforehand.
         budget: never ask more sequences than this, verification included.
+        max_seconds: stop after so many seconds of own work, in which the target is not waited for.
 
     Returns:
         The recovery; `unwrap()` hands out its model only when verified.
     """
-    rng = as_generator(rng)
     target = as_oracle(oracle)
-    target = Remembered(target if budget is None else Budgeted(target, budget))
+    watch = Stopwatch() if max_seconds is None else Stopwatch(max_seconds)
+    paced = Paced(target if budget is None else Budgeted(target, budget), watch=watch)
+    try:
+        with bound_own_work(watch):
+            return _learn(Remembered(paced), learner, hints, as_generator(rng))
+    except OutOfTime:
+        account: Account[Any] = Account(
+            model=None, reason="No class was decided on.", determined="Nothing was determined."
+        )
+        ending = Ending(status=Status.OUT_OF_TIME, detail=f"It was {watch.limit:g} s.")
+        return conclude(paced, ending, account)
+
+
+def _learn(
+    target: Remembered, learner: str | Learner, hints: Hints, rng: np.random.Generator
+) -> Recovery[Any]:
     stated = read_imperfection(target)
     chosen = choose_learner(learner, hints, stated) if isinstance(learner, str) else learner
     # Tokens of a vocabulary and labels show too little to tell other classes apart.

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from keyhole._arrays import Array, Matrix
+from keyhole.oracles.own_time import check_own_time
 
 
 @runtime_checkable
@@ -67,6 +68,7 @@ def run_damped_steps(
     step_by = None
     now = damping.first
     for _ in range(steps):
+        check_own_time()
         # Derivatives stay as they are while steps are refused: only the damping has moved.
         step_by = step_by or linearise(best)
         before = best.size

@@ -27,6 +27,11 @@ _asking: ContextVar[str | None] = ContextVar("phase of the outermost ledger", de
 _watcher: ContextVar[Told | None] = ContextVar("who hears of answers as they come", default=None)
 
 
+def name_phase() -> str:
+    """The phase in which the outermost ledger books what is asked now."""
+    return _asking.get() or "ask"
+
+
 @contextmanager
 def watch_batches(tell: Told) -> Generator[None]:
     """While inside, `tell` hears of batches that `Watched` oracles made here answer."""
@@ -351,4 +356,4 @@ class Watched(Wrapper):
         if self._progress is not None:
             self._progress.advance(self._progress.task_ids[0], sequences)
         if self._tell is not None:
-            self._tell(_asking.get() or "ask", sequences)
+            self._tell(name_phase(), sequences)

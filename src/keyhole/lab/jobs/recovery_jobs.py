@@ -27,6 +27,7 @@ class LearnJob(Reaching, Hinting, Targeting):
             answers, token-bound, or labels; may be given several times.
         learner: auto, or the name of a learner.
         budget: never ask more sequences than this, verification included.
+        max_seconds: stop after so many seconds of own work; waiting for the target is none.
         seed: seed of every random choice.
         out: run directory; runs/TIME-NAME when absent.
         resume: go on with the run in `out`, replaying what was answered.
@@ -40,6 +41,7 @@ class LearnJob(Reaching, Hinting, Targeting):
     simulate: tuple[str, ...] = ()
     learner: str = "auto"
     budget: int | None = None
+    max_seconds: float = 3600.0
     seed: int = 0
     out: str | None = None
     resume: bool = False

@@ -46,6 +46,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
         model: the file of the model.
         asked: sequences that were asked of the target itself in this run.
         budget: the most that may be asked.
+        max_seconds: the most that it may work by itself.
         options: hints and declarations that were given, as the command line names them.
         target: what was asked.
         learner: auto, or the name of a learner.
@@ -72,6 +73,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
     model: str | None = None
     asked: int | None = None
     budget: int | None = None
+    max_seconds: Number = None
     options: dict[str, Given] = {}
     target: str | None = None
     learner: str | None = None

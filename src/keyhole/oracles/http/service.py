@@ -35,7 +35,7 @@ _LARGEST_ANSWER = 1 << 26
 _JSON_BYTES = 24
 _BUSY = (429, 502, 503, 504)
 _CONNECTIONS = 64
-_PIECE = 8  # sequences that are worth a request of their own
+_PIECE = 32  # sequences that are worth a request of their own
 _GRACE = 2.0  # seconds
 # At metadata: a person waits for the first word that a server is not there.
 _FETCHES = 3

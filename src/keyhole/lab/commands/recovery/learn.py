@@ -75,7 +75,13 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
                 Watched(oracle, expected, title=f"learning {label_target(job.target)}")
             )
             try:
-                recovery = learn(watched, rng=rng, learner=job.learner, hints=hints)
+                recovery = learn(
+                    watched,
+                    rng=rng,
+                    learner=job.learner,
+                    hints=hints,
+                    max_seconds=job.max_seconds,
+                )
             # Refused before anything was asked: an empty transcript would block the directory.
             except InvalidInput:
                 if recorded is not None:
@@ -99,6 +105,7 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
             seconds=Seconds(total=time.perf_counter() - start, oracle=spent.seconds),
             asked=spent.sequences + count_asked_again(target),
             budget=job.budget,
+            max_seconds=job.max_seconds,
             options=_list_given_options(job),
             seed=job.seed,
             target=job.target,
