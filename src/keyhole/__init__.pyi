@@ -58,6 +58,7 @@ from keyhole.learners.base import Recovery as Recovery
 from keyhole.learners.base import Status as Status
 from keyhole.learners.casts.learner import Balanced as Balanced
 from keyhole.learners.choosing import learn as learn
+from keyhole.learners.gated_network.learner import GatedNetwork as GatedNetwork
 from keyhole.learners.heads_in_ball.learner import HeadsInBall as HeadsInBall
 from keyhole.learners.labels.learner import Labels as Labels
 from keyhole.learners.layer.learner import WholeLayer as WholeLayer
@@ -91,6 +92,7 @@ from keyhole.models.attention import MultiHead as MultiHead
 from keyhole.models.attention import SelfAttention as SelfAttention
 from keyhole.models.baselines import Mlp as Mlp
 from keyhole.models.baselines import Recurrent as Recurrent
+from keyhole.models.last_token.gated import Gated as Gated
 from keyhole.models.linear import LinearAttention as LinearAttention
 from keyhole.models.numbers import FixedPoint as FixedPoint
 from keyhole.models.numbers import NumberFormat as NumberFormat

@@ -13,6 +13,7 @@ from keyhole import (
     Bounded,
     Budgeted,
     Cast,
+    Gated,
     Head,
     Local,
     MultiHead,
@@ -100,6 +101,11 @@ def recover_smooth_network(seed):
     return run(replace(net, activation="gelu"), seed=seed)
 
 
+def recover_gated_network(seed):
+    truth = Gated.random(4, hidden=5, outputs=3, rng=np.random.default_rng(seed))
+    return run(truth, seed=seed, learner=keyhole.GatedNetwork())
+
+
 def recover_orthogonal_heads(seed):
     bases, truth = draw_orthogonal_heads(np.random.default_rng(seed))
     return run(truth, seed=seed, learner=keyhole.Orthogonal(bases))
@@ -132,6 +138,7 @@ RUNS = {
     "keyhole/chords": recover_network_in_ball,
     "keyhole/grown-network": recover_noisy_network,
     "keyhole/smooth-units": recover_smooth_network,
+    "keyhole/gated-units": recover_gated_network,
     "keyhole/local-affine": lambda s: run(
         OneLayer.random(3, hidden=4, biases=True, rng=np.random.default_rng(s)), seed=s
     ),
@@ -164,6 +171,8 @@ def bend_otherwise(model):
         return replace(model, net=bend_otherwise(model.net))
     if isinstance(model, AbsAffine):
         return replace(model, D=1.01 * model.D)
+    if isinstance(model, Gated):
+        return replace(model, C=1.01 * model.C)
     return replace(model, W2=1.01 * model.W2)
 
 
@@ -175,6 +184,9 @@ def forget_unit(model):
         )
     if isinstance(model, AbsAffine):
         return replace(model, n=model.n[1:], t=model.t[1:], D=model.D[1:])
+    if isinstance(model, Gated):
+        left = {name: getattr(model, name)[1:] for name in ("A", "a", "B", "b")}
+        return replace(model, **left, C=model.C[:, 1:])
     return replace(model, W1=model.W1[1:], b1=model.b1[1:], W2=model.W2[:, 1:])
 
 
@@ -200,6 +212,7 @@ SPOILS = {
     "keyhole/chords": NETWORK_SPOILS,
     "keyhole/grown-network": NETWORK_SPOILS,
     "keyhole/smooth-units": NETWORK_SPOILS,
+    "keyhole/gated-units": NETWORK_SPOILS,
     "keyhole/local-affine": (turn_scores, bend_otherwise),
     "keyhole/saturate-and-isolate": HEADS_SPOILS,
     "keyhole/joint-heads": HEADS_SPOILS,

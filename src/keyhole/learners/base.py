@@ -74,6 +74,7 @@ class Status(StrEnum):
     NO_SMOOTH_NETWORK = (
         "Fresh queries disagree with the best network with one hidden layer of smooth units."
     )
+    NO_GATED_NETWORK = "Fresh queries disagree with the best gated network."
     CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
     SMOOTH = (
         "Along a line the answers bend everywhere, as those of a piecewise linear network do not."

@@ -21,7 +21,7 @@ from keyhole.learners.base import Recovery, Status
 from keyhole.learners.networks.chords import draw_in_ball
 from keyhole.learners.tolerance.guarantees import compare_with_margin, guarantee
 from keyhole.learners.verifying.examination import EXACT, Ruler, examine_model
-from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet
+from keyhole.models import AbsAffine, Gated, Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Local
 
 # The truth draws questions of its own: ten times the line of an examination keeps two draws apart.
@@ -296,6 +296,9 @@ CONFRONTATIONS: Mapping[str, Confrontation] = {
     "keyhole/chords": Confrontation(_is_piecewise_linear, _conclude_network_in_ball),
     "keyhole/grown-network": Confrontation(_is_piecewise_linear, _conclude_grown_network),
     "keyhole/smooth-units": Confrontation(_is_smooth, _conclude_same_network),
+    "keyhole/gated-units": Confrontation(
+        lambda truth: isinstance(truth, Gated), _conclude_same_function
+    ),
     "keyhole/local-affine": Confrontation(
         _is_one_layer, _conclude_same_function, _assume_acting_network
     ),

@@ -120,6 +120,7 @@ LEARNERS: Mapping[str, Entry] = {
     "network-in-ball": Entry("network_in_ball.learner:NetworkInBall", "relu", (BALL,)),
     "noisy-network": Entry("network_under_noise.learner:NetworkUnderNoise", "relu", _NOISE),
     "smooth-network": Entry("smooth_network.learner:SmoothNetwork", "smooth"),
+    "gated-network": Entry("gated_network.learner:GatedNetwork", "gated"),
     "one-layer": Entry("one_layer.learner:OneLayerTransformer", "onelayer"),
     "antisymmetric": Entry("one_layer.antisymmetric:Antisymmetric", "onelayer"),
     "tolerant": Entry(

@@ -6,6 +6,7 @@ No model knows of oracles, tasks or learners.
 
 from keyhole.models.attention import Factored, Head, Model, MultiHead, SelfAttention
 from keyhole.models.files import load, save
+from keyhole.models.last_token.gated import Gated
 from keyhole.models.numbers import (
     FixedPoint,
     FloatingPoint,
@@ -33,6 +34,7 @@ __all__ = [
     "Factored",
     "FixedPoint",
     "FloatingPoint",
+    "Gated",
     "Head",
     "Model",
     "MultiHead",

@@ -11,6 +11,7 @@ from keyhole._arrays import Array, check_shape
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
 from keyhole.models.baselines import Cell, Mlp, Recurrent
+from keyhole.models.last_token.gated import Gated
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention
 from keyhole.models.transformer import OneLayer
@@ -154,6 +155,7 @@ SMOOTH = NamedTensors(
     _read_smooth,
     RELU.settings,
 )
+GATED = _name_fields("gated", Gated, "A a B b C c", settings="activation")
 ABSAFFINE = _name_fields("absaffine", AbsAffine, "n t D P q")
 # The networks that may stand behind a head.
 _NETWORKS = {kind.name: kind for kind in (RELU, SMOOTH, ABSAFFINE)}

@@ -15,8 +15,10 @@ from keyhole._arrays import Array
 from keyhole._places import import_place
 from keyhole.models.attention import Head, MultiHead, SelfAttention
 from keyhole.models.baselines import CELLS, Mlp, Recurrent
+from keyhole.models.last_token.gated import Gated
 from keyhole.models.named_tensors import (
     ABSAFFINE,
+    GATED,
     HEAD,
     MULTIHEAD,
     RELU,
@@ -132,6 +134,14 @@ _KINDS = (
         sample=f"{_RANDOM}:draw_smooth_network",
         export=f"{_EXPORT}:add_network",
         holds=lambda net: net.activation != "relu",
+    ),
+    ModelKind(
+        name="gated",
+        model=Gated,
+        describe=GATED.describe,
+        restore=GATED.restore,
+        sample=f"{_RANDOM}:draw_gated_network",
+        export=f"{_EXPORT}:add_gated_network",
     ),
     ModelKind(
         name="absaffine",

@@ -124,6 +124,17 @@ RECOVERIES = (
         test="tests/learners/smooth_network/test_smooth_networks.py",
         our_constant="The constants of the count are measured.",
     ),
+    claim_ours(
+        "keyhole/gated-units",
+        "A gated network of k units (SwiGLU, GEGLU) with m >= 3 outputs, no two gates parallel, is"
+        " recovered up to order and a factor between (B, b) and C of each unit: O(k) queries on"
+        " half a circle far away, O(d k/m) across it, O(k/m) for offsets and widths, and about"
+        " 1.15 (k(2d + 1 + m) + m)/m for a fit of everything.",
+        "docs/learning-networks.md",
+        module="keyhole.learners.gated_network.learner",
+        test="tests/learners/gated_network/test_gated_networks.py",
+        our_constant="The constants of the count are measured.",
+    ),
     cite_paper(
         "BSHK26/one-layer",
         "Without biases f(X) - f(-X) of a one-layer Transformer is a single head with the same W,"

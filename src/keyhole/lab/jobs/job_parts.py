@@ -148,14 +148,14 @@ class RandomModel(Job):
     """A random model.
 
     Args:
-        kind: head, multihead, relu, smooth or onelayer; in a file also a network to attack: mlp,
-            gru or lstm.
+        kind: head, multihead, relu, smooth, gated or onelayer; in a file also a network to attack:
+            mlp, gru or lstm.
         width: size of a token; of the vectors z for a network to attack.
         rank: rank of W; full when absent.
         heads: number of heads of a multihead.
         outputs: numbers per answer.
-        hidden: hidden units of a relu, smooth, onelayer or network to attack; four times the
-            width when absent.
+        hidden: hidden units of a relu, smooth, gated, onelayer or network to attack; four
+            times the width when absent.
         scale: entries of W have standard deviation scale / sqrt(width).
         biases: give a head a score bias and a constant.
         seed: seed of the weights.

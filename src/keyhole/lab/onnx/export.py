@@ -11,7 +11,16 @@ from keyhole._arrays import Array
 from keyhole._files import write_atomically
 from keyhole.errors import InvalidInput
 from keyhole.lab.onnx.graph import Graph, TensorProto, checker, helper
-from keyhole.models import AbsAffine, Factored, Head, MultiHead, OneLayer, ReluNet, SelfAttention
+from keyhole.models import (
+    AbsAffine,
+    Factored,
+    Gated,
+    Head,
+    MultiHead,
+    OneLayer,
+    ReluNet,
+    SelfAttention,
+)
 from keyhole.models.registry import load_model_part
 from keyhole.models.stack import Transformer
 
@@ -66,6 +75,16 @@ def add_network(graph: Graph, x: str, net: ReluNet) -> str:
     """
     hidden = graph.affine(x, net.W1.T, net.b1)
     return graph.affine(_add_activation(graph, hidden, net.activation), net.W2.T, net.b2)
+
+
+def add_gated_network(graph: Graph, x: str, net: Gated) -> str:
+    """A network whose hidden layer is gated.
+
+    Raises:
+        InvalidInput: its activation has no float64 in ONNX runtimes.
+    """
+    gates = _add_activation(graph, graph.affine(x, net.A.T, net.a), net.activation)
+    return graph.affine(graph.add("Mul", gates, graph.affine(x, net.B.T, net.b)), net.C.T, net.c)
 
 
 def _add_activation(graph: Graph, z: str, activation: str) -> str:

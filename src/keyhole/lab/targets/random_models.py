@@ -9,7 +9,7 @@ import numpy as np
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import SampleJob
 from keyhole.lab.jobs.job_parts import RandomModel
-from keyhole.models import Head, MultiHead, OneLayer, ReluNet
+from keyhole.models import Gated, Head, MultiHead, OneLayer, ReluNet
 from keyhole.models.baselines import UNROUNDED, Mlp, Recurrent
 from keyhole.models.registry import KINDS, ModelKind
 
@@ -80,6 +80,12 @@ def draw_smooth_network(model: RandomModel, rng: np.random.Generator) -> ReluNet
     """A random network with one hidden layer of GELU units."""
     shared = _share_options(model, rng)
     return ReluNet.random(model.width, hidden=_choose_hidden(model), activation="gelu", **shared)
+
+
+def draw_gated_network(model: RandomModel, rng: np.random.Generator) -> Gated:
+    """A random network of SwiGLU units."""
+    shared = _share_options(model, rng)
+    return Gated.random(model.width, hidden=_choose_hidden(model), **shared)
 
 
 def draw_one_layer(model: RandomModel, rng: np.random.Generator) -> OneLayer:

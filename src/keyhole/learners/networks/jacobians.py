@@ -100,7 +100,18 @@ def _choose_regions(bends: Bends) -> list[int]:
     near = np.flatnonzero(np.abs(at) <= _REMOTE)
     # Beyond a remote hyperplane answers and their rounding are large, not to spoil a block.
     ends = {int(near[0]), int(near[-1])} if block > 1 and len(near) else set[int]()
-    return _strengthen_blocks(bends, sorted({*_space_regions(gap, block), *ends}), gap)
+    return _strengthen_blocks(bends.jumps, sorted({*_space_regions(gap, block), *ends}), gap)
+
+
+def choose_block_ends(jumps: Matrix, gap: Vector, block: int) -> list[int]:
+    """Wide regions, at most `block` kinks apart, with the jumps between two of them told apart.
+
+    Args:
+        jumps: one row per kink.
+        gap: how wide each region is, one more than kinks.
+        block: kinks between two regions, at most.
+    """
+    return _strengthen_blocks(jumps, _space_regions(gap, block), gap)
 
 
 def _space_regions(gap: Vector, block: int) -> list[int]:
@@ -125,15 +136,34 @@ def _space_regions(gap: Vector, block: int) -> list[int]:
     return chosen[::-1]
 
 
-def _strengthen_blocks(bends: Bends, chosen: list[int], gap: Vector) -> list[int]:
-    """One more station inside every block whose jumps are nearly dependent."""
-    unit = bends.jumps / np.linalg.norm(bends.jumps, axis=1, keepdims=True)
-    added: list[int] = []
-    for a, b in pairwise(chosen):
+def _strengthen_blocks(jumps: Matrix, chosen: list[int], gap: Vector) -> list[int]:
+    """More regions inside every block whose jumps are nearly dependent, until none is.
+
+    Units of one direction have parallel jumps: a block that holds two of them is parted between.
+    """
+    unit = jumps / np.linalg.norm(jumps, axis=1, keepdims=True)
+    done: list[int] = []
+    todo = list(pairwise(chosen))
+    while todo:
+        a, b = todo.pop()
         if b - a > 1 and np.linalg.svd(unit[a:b], compute_uv=False)[-1] < _WEAK:
-            third = max(1, (b - a) // 3)
-            added.append(a + third + int(np.argmax(gap[a + third : b - third + 1])))
-    return sorted({*chosen, *added})
+            middle = _part_block(unit[a:b], gap[a : b + 1]) + a
+            todo += [(a, middle), (middle, b)]
+        else:
+            done += [a, b]
+    return sorted({*chosen, *done})
+
+
+def _part_block(unit: Matrix, gap: Vector) -> int:
+    """The widest region between the two jumps of a block that are most parallel."""
+    alike = np.triu(np.abs(unit @ unit.T), 1)
+    i, j = np.unravel_index(int(np.argmax(alike)), alike.shape)
+    first, last = int(i) + 1, int(j)
+    third = max(1, len(unit) // 3)
+    # Where no two stand out, the middle of the block is as good a place.
+    if alike[i, j] < 1 - _WEAK:
+        first, last = third, len(unit) - third
+    return first + int(np.argmax(gap[first : last + 1]))
 
 
 def choose_stations(bends: Bends) -> Stations:

@@ -15,6 +15,7 @@ CLASSES: Mapping[str, str] = {
     "layer": "a layer of heads with an output projection",
     "relu": "a network of the last token with one hidden ReLU layer",
     "smooth": "a network of the last token with one hidden smooth layer",
+    "gated": "a network of the last token with one hidden gated layer",
     "onelayer": "attention before a network",
 }
 

@@ -143,7 +143,7 @@ class _Stages:
         """The kind of unit that fits answers near the units, the likeliest first."""
         likeliest = sorted(self.kinds, key=lambda kind: readings.widths(kind)[1])
         starts = [
-            SmoothForm(lines, mend_widths(readings.widths(kind)[0], readings, lines), kind)
+            SmoothForm(lines, mend_widths(readings.widths(kind)[0], readings, lines.D), kind)
             for kind in likeliest
         ]
         x = place_points(starts[0], count_fitted_points(*lines.D.shape), rng=self.rng)

@@ -108,13 +108,26 @@ def _build_normal_equations(here: _Fitted, x: Matrix, weight: Vector) -> tuple[M
     slope = kind.slope(u)
     by_t = -np.sign(r) * (0.5 - slope)
     by_log_s = kind.lacks(u) / here.form.s - slope * apart
-    E = np.hstack([by_t, by_log_s]) * weight[:, None]
-    D = np.concatenate([lines.D, lines.D])
+    E = np.hstack([by_t, by_log_s])
+    return build_shared_equations(E, np.concatenate([lines.D, lines.D]), here.left, weight)
+
+
+def build_shared_equations(
+    E: Matrix, D: Matrix, left: Matrix, weight: Vector
+) -> tuple[Matrix, Vector]:
+    r"""Normal equations of $\sum_a E_{ia} D_a z_a + c = \text{left}_i$ in (z, c).
+
+    Args:
+        E: one row per point, one column per unknown.
+        D: one row per unknown: what it moves answers along.
+        left: answers, one row per point.
+        weight: of each point.
+    """
+    E = E * weight[:, None]
+    left = left * weight[:, None]
     corner = (E * weight[:, None]).sum(axis=0)[:, None] * D
-    H = np.block(
-        [[(E.T @ E) * (D @ D.T), corner], [corner.T, (weight**2).sum() * np.eye(lines.outputs)]]
-    )
-    left = here.left * weight[:, None]
+    constant = (weight**2).sum() * np.eye(D.shape[1])
+    H = np.block([[(E.T @ E) * (D @ D.T), corner], [corner.T, constant]])
     pull = np.einsum("ia,am,im->a", E, D, left, optimize=True)
     return H, np.concatenate([pull, (left * weight[:, None]).sum(axis=0)])
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Vector, rms
+from keyhole._arrays import Array, Indices, Matrix, Vector, rms
 from keyhole.learners.networks.kinks import Ask
 from keyhole.models import AbsAffine
 
@@ -26,7 +26,7 @@ _PER_POINT = 64  # the same for each point
 _CHUNK = 4096  # directions weighed at once
 _STEADY = 1e-6  # a step of what is left, beside all its change, that is none
 _ROUNDINGS = 30.0  # the same in units of the smallest step met
-_WEAKEST = 3e-3  # least singular value of the scaled design, else points are added
+WEAKEST = 3e-3  # least singular value of the scaled design, else points are added
 _MORE = 12  # how often points are added, at most
 _FARTHER = 6  # how often the points are moved out, at most
 
@@ -44,6 +44,33 @@ class Saturated:
     lines: AbsAffine
     reach: float
     left: float
+
+    @property
+    def n(self) -> Matrix:
+        """Unit normals."""
+        return self.lines.n
+
+    @property
+    def t(self) -> Vector:
+        """Offsets."""
+        return self.lines.t
+
+    @property
+    def D(self) -> Matrix:
+        """Jumps."""
+        return self.lines.D
+
+    def points(self, x: Matrix) -> Matrix:
+        """Answers if every unit were saturated."""
+        return self.lines.points(x)
+
+    def jumps(self, x: Vector, block: Indices) -> Matrix:
+        """Jumps of a block, the same at every point."""
+        return self.lines.D[block]
+
+    def avoided(self, block: Indices) -> Matrix:
+        """Normals of the other units."""
+        return np.delete(self.lines.n, block, axis=0)
 
 
 def count_offset_points(hidden: int, outputs: int) -> int:
@@ -76,10 +103,15 @@ def find_saturated_reach(ask: Ask, far: AbsAffine, *, rng: np.random.Generator) 
     best = int(np.argmax(margins))
     x = RADII[:, None] * u[best]
     left = ask(x) - far.points(x)
+    return float(RADII[find_steady_step(left)] * margins[best])
+
+
+def find_steady_step(left: Matrix) -> int:
+    """The first of some rows from which on they hardly change."""
     steps = np.linalg.norm(np.diff(left, axis=0), axis=1)
     change = np.maximum.accumulate(np.linalg.norm(left[1:] - left[0], axis=1))
     steady = (steps <= _STEADY * change) | (steps <= _ROUNDINGS * steps.min())
-    return float(RADII[int(np.argmax(steady))] * margins[best])
+    return int(np.argmax(steady))
 
 
 def _build_offset_design(far: AbsAffine, u: Matrix) -> Matrix:
@@ -99,25 +131,26 @@ def choose_offset_directions(far: AbsAffine, *, rng: np.random.Generator) -> Mat
     chosen = np.zeros((0, far.width))
     for _ in range(_MORE):
         draws = draw_directions(_PER_POINT * count, far.width, rng=rng)
-        fresh = _drop_seen_cells(far, draws[np.argsort(-find_margins(far.n, draws))], chosen)
+        draws = draws[np.argsort(-find_margins(far.n, draws))]
+        fresh = drop_seen_cells(far.n, draws, chosen)
         fresh = fresh[: max(1, count - 2)]
         chosen = np.concatenate([chosen, fresh, -fresh[:2]])
-        if _measure_weakest(_build_offset_design(far, chosen)) > _WEAKEST:
+        if measure_weakest(_build_offset_design(far, chosen)) > WEAKEST:
             break
         count = max(3, count // 4)
     return chosen
 
 
-def _drop_seen_cells(far: AbsAffine, u: Matrix, seen: Matrix) -> Matrix:
+def drop_seen_cells(n: Matrix, u: Matrix, seen: Matrix) -> Matrix:
     """The first direction of every cell between hyperplanes; in one cell all tell the same."""
-    cells = np.packbits(np.concatenate([seen, u]) @ far.n.T > 0, axis=1)
-    if not far.hidden:
+    if not len(n):
         return u
+    cells = np.packbits(np.concatenate([seen, u]) @ n.T > 0, axis=1)
     first = np.unique(cells, axis=0, return_index=True)[1]
     return u[np.sort(first[first >= len(seen)]) - len(seen)]
 
 
-def _measure_weakest(normal: Matrix) -> float:
+def measure_weakest(normal: Matrix) -> float:
     """The least singular value of the design, its columns scaled to length 1."""
     scale = 1 / np.sqrt(np.maximum(np.diag(normal), 1e-300))
     least = float(np.linalg.eigvalsh(normal * scale * scale[:, None])[0])

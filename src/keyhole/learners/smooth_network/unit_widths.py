@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Vector, pin_one_thread
 from keyhole.learners.networks.kinks import Ask
-from keyhole.learners.smooth_network.offsets import Saturated
 from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS
-from keyhole.models import AbsAffine
 
 SCAN = 4.0 ** -np.arange(1.0, 9.0)  # distances of the first block, in units of the saturated one
 ROUNDS = 8
@@ -28,6 +27,43 @@ _SAMPLE = 20  # units of which the second distance is asked, with fewer than thr
 _APART = 0.04  # least singular value of the unit jumps, and of the normals, of a block
 _WEAK = 0.02  # jumps below this share of the median tell widths poorly
 _ASTRAY = 2.5  # how far, in logs, such a width may be from the median
+
+
+@runtime_checkable
+class SaturatedUnits(Protocol):
+    """A network where its units are saturated."""
+
+    @property
+    def n(self) -> Matrix:
+        """Unit normals, one row per unit."""
+        ...
+
+    @property
+    def t(self) -> Vector:
+        """Offsets."""
+        ...
+
+    @property
+    def D(self) -> Matrix:
+        """What a unit adds to the answers for each unit of distance, one row per unit."""
+        ...
+
+    @property
+    def reach(self) -> float:
+        """How far from its hyperplane every unit is saturated."""
+        ...
+
+    def points(self, x: Matrix) -> Matrix:
+        """Answers if every unit were saturated."""
+        ...
+
+    def jumps(self, x: Vector, block: Indices) -> Matrix:
+        """What units of a block add at a point, for each unit of distance."""
+        ...
+
+    def avoided(self, block: Indices) -> Matrix:
+        """Rows that a direction must not be near the kernel of, where a block is read."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,11 +102,11 @@ class Readings:
         return s, float(np.median(np.where(wrong, 1.0, gap))) if told.any() else np.inf
 
 
-def mend_widths(s: Vector, readings: Readings, lines: AbsAffine) -> Vector:
+def mend_widths(s: Vector, readings: Readings, D: Matrix) -> Vector:
     """Widths to start from: the median for units not read, and for weak ones read far from it."""
     if not readings.read.any():
         return s
-    size = np.linalg.norm(lines.D, axis=1)
+    size = np.linalg.norm(D, axis=1)
     middle = float(np.median(s[readings.read]))
     astray = (size < _WEAK * np.median(size)) & (np.abs(np.log(s / middle)) > _ASTRAY)
     return np.where(readings.read & ~astray, s, middle)
@@ -81,7 +117,7 @@ class _Reading:
     """Units being read."""
 
     ask: Ask
-    found: Saturated
+    found: SaturatedUnits
     rng: np.random.Generator
     x: list[Matrix] = field(default_factory=list[Matrix])
     y: list[Matrix] = field(default_factory=list[Matrix])
@@ -91,39 +127,39 @@ class _Reading:
 
         It stays saturated for them as far as the second distance.
         """
-        lines = self.found.lines
-        N = lines.n[block]
+        n, t = self.found.n, self.found.t
+        N = n[block]
         inverse: Matrix = np.asarray(np.linalg.pinv(N), dtype=np.float64)
         step = inverse @ r
-        base = inverse @ lines.t[block] + step
-        others = np.delete(np.arange(lines.hidden), block)
+        base = inverse @ t[block] + step
+        others = np.delete(np.arange(len(n)), block)
+        avoided = self.found.avoided(block)
         # On a line there is nothing across.
-        if not len(others) or lines.width == len(block):
+        if not len(avoided) or n.shape[1] == len(block):
             return base, step
-        away, margin = self.choose_direction(N, inverse, lines.n[others])
-        apart = np.abs(lines.n[others] @ base - lines.t[others]).max()
+        away, margin = self.choose_direction(N, inverse, avoided)
+        apart = np.abs(n[others] @ base - t[others]).max(initial=0.0)
         apart += (1 - _TWICE) * float(np.linalg.norm(step))
         return base + (self.found.reach + apart) / margin * away, step
 
-    def choose_direction(self, N: Matrix, inverse: Matrix, others: Matrix) -> tuple[Vector, float]:
+    def choose_direction(self, N: Matrix, inverse: Matrix, avoided: Matrix) -> tuple[Vector, float]:
         """A direction along the hyperplanes of N, far from others, and how far."""
         draws = self.rng.normal(size=(_DRAWS, N.shape[1]))
         draws -= draws @ N.T @ inverse.T
         draws /= np.linalg.norm(draws, axis=1, keepdims=True)
-        margins = np.abs(draws @ others.T).min(axis=1)
+        margins = np.abs(draws @ avoided.T).min(axis=1)
         best = int(np.argmax(margins))
         return draws[best], float(margins[best])
 
     def shares(self, blocks: list[Indices], x: Matrix, r: list[Vector]) -> list[Vector]:
         """What the units of every block lack at one point each."""
-        lines = self.found.lines
         y = self.ask(x)
         self.x.append(x)
         self.y.append(y)
-        lacking = lines.points(x) - y
+        lacking = self.found.points(x) - y
         return [
-            np.linalg.pinv(lines.D[block].T) @ lack / np.abs(apart)
-            for block, lack, apart in zip(blocks, lacking, r, strict=True)
+            np.linalg.pinv(self.found.jumps(point, block).T) @ lack / np.abs(apart)
+            for point, block, lack, apart in zip(x, blocks, lacking, r, strict=True)
         ]
 
     def scan(self, block: Indices) -> float:
@@ -148,42 +184,41 @@ def count_readings(width: int, hidden: int, outputs: int) -> int:
     return len(SCAN) + blocks + (blocks if outputs > 2 else min(blocks, _SAMPLE))
 
 
-def split_into_blocks(lines: AbsAffine, which: Indices) -> Iterator[Indices]:
+def split_into_blocks(found: SaturatedUnits, which: Indices) -> Iterator[Indices]:
     """Blocks of at most min(d, m)/2 units whose jumps and normals are told apart well."""
-    most = _count_block(lines.width, lines.outputs)
-    unit = lines.D / np.maximum(np.linalg.norm(lines.D, axis=1, keepdims=True), 1e-300)
+    most = _count_block(found.n.shape[1], found.D.shape[1])
+    unit = found.D / np.maximum(np.linalg.norm(found.D, axis=1, keepdims=True), 1e-300)
     todo = [which[i : i + most] for i in range(0, len(which), most)]
     while todo:
         block = todo.pop()
-        weakest = min(np.linalg.svd(part[block], compute_uv=False)[-1] for part in (unit, lines.n))
+        weakest = min(np.linalg.svd(part[block], compute_uv=False)[-1] for part in (unit, found.n))
         if len(block) > 1 and weakest < _APART:
             todo += [block[::2], block[1::2]]
         else:
             yield block
 
 
-def read_units(ask: Ask, found: Saturated, *, rng: np.random.Generator) -> Readings:
+def read_units(ask: Ask, found: SaturatedUnits, *, rng: np.random.Generator) -> Readings:
     """What every unit lacks near its hyperplane, and some at twice the distance."""
     with pin_one_thread():
         return _read_units(_Reading(ask, found, rng))
 
 
 def _read_units(state: _Reading) -> Readings:
-    lines = state.found.lines
-    k = lines.hidden
+    k, outputs = state.found.D.shape
     share = np.zeros(k)
     again = np.full(k, np.nan)
     # Strong units first: they set the scale.
-    todo = np.argsort(-np.linalg.norm(lines.D, axis=1))
-    r = np.full(k, state.scan(next(split_into_blocks(lines, todo[: max(1, k // 2)]))))
+    todo = np.argsort(-np.linalg.norm(state.found.D, axis=1))
+    r = np.full(k, state.scan(next(split_into_blocks(state.found, todo[: max(1, k // 2)]))))
     for turn in range(ROUNDS):
-        blocks = list(split_into_blocks(lines, todo))
+        blocks = list(split_into_blocks(state.found, todo))
         apart = [r[block] for block in blocks]
         placed = [state.place(block, a) for block, a in zip(blocks, apart, strict=True)]
         x = np.array([point for point, _ in placed])
         for block, got in zip(blocks, state.shares(blocks, x, apart), strict=True):
             share[block] = got
-        _read_again(state, blocks, placed, again, r, every=lines.outputs > 2 or turn > 0)
+        _read_again(state, blocks, placed, again, r, every=outputs > 2 or turn > 0)
         size = np.abs(share[todo])
         outside = (size < _LEAST) | (size > _MOST)
         todo = todo[outside]

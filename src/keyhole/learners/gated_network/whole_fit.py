@@ -1,0 +1,171 @@
+r"""All parameters of a gated network fitted at once, without a matrix of derivatives.
+
+With $p = \psi'(r)\, y$ the form changes by
+
+$$\delta g = \sum_j C_j \big( p_j (\delta n_j x - \delta t_j) + \psi_j (\delta b_j x - \delta e_j)
+  + y_j\, \partial_{\log s} \psi_j\, \delta \log s_j \big) + \psi_j y_j\, \delta C_j + \delta c,$$
+
+six products of N x d x k for each step of LSMR, and as many for the transpose. Columns are scaled
+to length one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Vector, pin_one_thread, rms
+from keyhole.learners.gated_network.gated_form import GatedForm
+
+PARTS = ("n", "t", "s", "b", "e", "C", "c")
+FAR = ("n", "b", "C")
+_GAINS = 0.7  # a step that leaves more than this share is the last
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Derivatives:
+    """A form at points, ready to be multiplied."""
+
+    x: Matrix
+    by_r: Matrix
+    psi: Matrix
+    by_s: Matrix
+    product: Matrix
+    C: Matrix
+    weight: Vector
+
+    def forward(self, step: dict[str, Array]) -> Matrix:
+        """The change of answers."""
+        inner = self.by_r * (self.x @ step["n"].T - step["t"])
+        inner += self.psi * (self.x @ step["b"].T - step["e"])
+        inner += self.by_s * step["s"]
+        return (inner @ self.C + self.product @ step["C"] + step["c"]) * self.weight[:, None]
+
+    def backward(self, left: Matrix) -> dict[str, Array]:
+        """The transpose."""
+        left = left * self.weight[:, None]
+        pulled = left @ self.C.T
+        gates = self.by_r * pulled
+        others = self.psi * pulled
+        return {
+            "n": gates.T @ self.x,
+            "t": -gates.sum(axis=0),
+            "s": (self.by_s * pulled).sum(axis=0),
+            "b": others.T @ self.x,
+            "e": -others.sum(axis=0),
+            "C": self.product.T @ left,
+            "c": left.sum(axis=0),
+        }
+
+    def lengths(self) -> dict[str, Array]:
+        """The length of every column."""
+        w = self.weight[:, None] ** 2
+        size = np.linalg.norm(self.C, axis=1)
+        squares = self.x**2
+        gates, others = (self.by_r**2 * w), (self.psi**2 * w)
+        long = {
+            "n": np.sqrt(gates.T @ squares) * size[:, None],
+            "t": np.sqrt(gates.sum(axis=0)) * size,
+            "s": np.sqrt((self.by_s**2 * w).sum(axis=0)) * size,
+            "b": np.sqrt(others.T @ squares) * size[:, None],
+            "e": np.sqrt(others.sum(axis=0)) * size,
+            "C": np.tile(np.sqrt((self.product**2 * w).sum(axis=0))[:, None], (1, self.C.shape[1])),
+            "c": np.full(self.C.shape[1], np.sqrt(w.sum())),
+        }
+        return {name: np.maximum(array, 1e-300) for name, array in long.items()}
+
+
+def differentiate(form: GatedForm, x: Matrix, weight: Vector) -> _Derivatives:
+    """Derivatives of a form at points."""
+    r, y = form.factors(x)
+    psi, slope, by_s = form.gates(r)
+    return _Derivatives(x, slope * y, psi, by_s * y, psi * y, form.C, weight)
+
+
+def move_form(form: GatedForm, step: dict[str, Array]) -> GatedForm:
+    """The form with its parameters changed, and unit vectors unit again."""
+    n = form.n + step["n"]
+    b = form.b + step["b"]
+    long_n, long_b = np.linalg.norm(n, axis=1), np.linalg.norm(b, axis=1)
+    s = form.s * np.exp(np.clip(step["s"], -0.7, 0.7))
+    return replace(
+        form,
+        n=n / long_n[:, None],
+        t=(form.t + step["t"]) / long_n,
+        s=s * long_n,
+        b=b / long_b[:, None],
+        e=(form.e + step["e"]) / long_b,
+        C=(form.C + step["C"]) * (long_n * long_b)[:, None],
+        c=form.c + step["c"],
+    )
+
+
+def fit_form(
+    form: GatedForm,
+    x: Matrix,
+    y: Matrix,
+    *,
+    parts: tuple[str, ...] = PARTS,
+    weight: Vector | None = None,
+    steps: int = 4,
+    iterations: int = 500,
+) -> GatedForm:
+    """The best form met by Gauss-Newton steps, each solved by LSMR.
+
+    Args:
+        form: where to start.
+        x: points.
+        y: answers there.
+        parts: which parameters move.
+        weight: of each point; equal when absent.
+        steps: how many steps, at most.
+        iterations: of LSMR in each.
+    """
+    weight = np.ones(len(x)) if weight is None else weight
+    best, size = form, rms((y - form.points(x)) * weight[:, None])
+    with pin_one_thread(), np.errstate(all="ignore"):
+        for _ in range(steps):
+            moved = move_form(best, _solve_step(best, x, y, parts, weight, iterations))
+            left = rms((y - moved.points(x)) * weight[:, None])
+            if not left < size:
+                break
+            gained = left < _GAINS * size
+            best, size = moved, left
+            if not gained:
+                break
+    return best
+
+
+def _solve_step(
+    form: GatedForm, x: Matrix, y: Matrix, parts: tuple[str, ...], weight: Vector, iterations: int
+) -> dict[str, Array]:
+    from scipy.sparse.linalg import LinearOperator, lsmr
+
+    slopes = differentiate(form, x, weight)
+    lengths = slopes.lengths()
+    zero = {name: np.zeros_like(array) for name, array in lengths.items()}
+    ends = np.cumsum([lengths[name].size for name in parts])
+
+    def unpack(vector: Vector) -> dict[str, Array]:
+        pieces = np.split(vector, ends[:-1])
+        own = {
+            name: piece.reshape(lengths[name].shape) / lengths[name]
+            for name, piece in zip(parts, pieces, strict=True)
+        }
+        return zero | own
+
+    def pack(step: dict[str, Array]) -> Vector:
+        return np.concatenate([(step[name] / lengths[name]).ravel() for name in parts])
+
+    shape = (y.size, int(ends[-1]))
+    operator: Any = LinearOperator(
+        shape,
+        matvec=lambda v: slopes.forward(unpack(np.asarray(v).ravel())).ravel(),
+        rmatvec=lambda v: pack(slopes.backward(np.asarray(v).reshape(y.shape))),
+        dtype=np.float64,
+    )
+    left = (y - form.points(x)) * weight[:, None]
+    found: Any = lsmr(operator, left.ravel(), atol=1e-15, btol=1e-15, maxiter=iterations)
+    return unpack(np.asarray(found[0]))
