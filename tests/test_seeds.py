@@ -33,6 +33,7 @@ CALLS = {
     "Recurrent.random": lambda rng: keyhole.Recurrent.random(
         "gru", q=1, dimension=2, units=3, rng=rng
     ),
+    "Gated.random": lambda rng: keyhole.Gated.random(3, hidden=2, outputs=3, rng=rng),
     "ReluNet.random": lambda rng: keyhole.ReluNet.random(3, hidden=2, rng=rng),
     "TensorAttention.random": lambda rng: keyhole.TensorAttention.random(3, embed=2, rng=rng),
 }

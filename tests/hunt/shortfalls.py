@@ -15,10 +15,7 @@ class Shortfall:
 
 
 OPEN = {
-    "Several heads are learned without score biases, and without a residual.": {
-        "heads, biases": 1.0,
-        "heads, residual": 1.0,
-    },
+    "Several heads are learned without a residual.": {"heads, residual": 1.0},
     "Heads that cancel each other at small scores are not told apart.": {
         "heads, near-equal and opposite": 1.0,
     },

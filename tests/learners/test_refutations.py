@@ -12,7 +12,7 @@ from keyhole.learners.findings import Witness
 from keyhole.learners.recognising.table import CLASSES
 from keyhole.learners.registry import LEARNERS, Hints
 from keyhole.learners.verifying.rules import replay_witness
-from keyhole.models import Head, MultiHead, OneLayer, ReluNet
+from keyhole.models import Gated, Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Bounded, Declared, Imperfection, Local, Noisy
 
 D = 4
@@ -73,6 +73,7 @@ OWN = {
     "layer": lambda rng: MultiHead.random(D, heads=2, outputs=6, rng=rng),
     "relu": lambda rng: ReluNet.random(D, hidden=6, rng=rng),
     "smooth": lambda rng: ReluNet.random(D, hidden=6, activation="gelu", rng=rng),
+    "gated": lambda rng: Gated.random(D, hidden=6, outputs=3, rng=rng),
     "onelayer": lambda rng: OneLayer.random(D, hidden=6, rng=rng),
 }
 

@@ -249,6 +249,9 @@ class _Search:
     def run_learner(self, name: str, rng: np.random.Generator) -> None:
         """Keep what a learner makes of the target, or that the target has no answer for it."""
         oracle = Counted(Recognised(self.target, self.seen))
+        # Weights on a grid take fewer questions than weights of a rank.
+        if name == "low-rank" and self.hints.grid is not None:
+            name = "grid"
         learner = make_learner(name, self.hints)
         try:
             found = run_within_plan(learner, oracle, rng=rng, bound=bound_trial)

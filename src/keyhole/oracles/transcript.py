@@ -14,7 +14,7 @@ import numpy as np
 
 from keyhole._arrays import Answers, Matrix, Sequences, Stack
 from keyhole._files import check_place, guard_database
-from keyhole.errors import BadAnswer, DifferentRun, InvalidInput
+from keyhole.errors import BadAnswer, DifferentRun, InvalidInput, TargetFailed
 from keyhole.oracles.base import Oracle, meter_oracle
 
 _SCHEMA = """
@@ -173,6 +173,11 @@ class Recorded:
         arrived = f"(answers IS NOT NULL OR ({outlived}))"
         return self._sum(f"charged - {arrived} * sequences")
 
+    @property
+    def lost_when_finished(self) -> int:
+        """The same once a run has come to its end, so that it outlived its last refusal too."""
+        return self._sum("charged - (answers IS NOT NULL OR failure IS NOT NULL) * sequences")
+
     def _sum(self, number: str) -> int:
         row = self._find_row(f"SELECT COALESCE(SUM({number}), 0) FROM batch")  # noqa: S608
         return 0 if row is None else int(row[0])
@@ -214,7 +219,7 @@ class Recorded:
             )
         self._next += 1
         if held.answers is None:
-            raise BadAnswer(held.failure or "")
+            raise _read_failure(held.failure or "")
         self._outputs = held.outputs
         return held.decode()
 
@@ -239,8 +244,9 @@ class Recorded:
         try:
             with meter_oracle(self.inner, self._charge):
                 answers = self.inner.ask(X)
-        except BadAnswer as error:
-            self._write(self._flying._replace(failure=str(error)))
+        except (BadAnswer, TargetFailed) as error:
+            # A run may outlive a refusal: questions after it are other ones than without it.
+            self._write(self._flying._replace(failure=_write_failure(error)))
             self._next += 1
             raise
         self._write(self._flying._replace(outputs=answers.shape[1], answers=answers.tobytes()))
@@ -257,3 +263,15 @@ class Recorded:
         with guard_database(self.path, _WHAT):
             row = "INSERT OR REPLACE INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
             self._store.execute(row, (*batch, batch.seal))
+
+
+def _write_failure(error: BadAnswer | TargetFailed) -> str:
+    return f"{type(error).__name__}\n{error}"
+
+
+def _read_failure(text: str) -> BadAnswer | TargetFailed:
+    """The failure again; of transcripts that did not name its kind, an answer that was none."""
+    name, _, said = text.partition("\n")
+    if name == TargetFailed.__name__:
+        return TargetFailed(said)
+    return BadAnswer(said if name == BadAnswer.__name__ else text)

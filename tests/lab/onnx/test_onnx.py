@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_asked_is_refused(kind, shape, outputs, sentence, 
 
 def test_what_is_no_file_or_no_model_is_refused(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"hello")
-    for name, sentence in (("m.onnx", "cannot be loaded as ONNX"), ("n.onnx", "no file at")):
+    for name, sentence in (("m.onnx", "cannot be loaded as ONNX"), ("n.onnx", "no ONNX file at")):
         with pytest.raises(InvalidInput, match=sentence):
             run_job(LearnJob(str(tmp_path / name), out=str(tmp_path / "run")))
 

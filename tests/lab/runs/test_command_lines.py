@@ -152,8 +152,10 @@ def test_the_line_of_a_job_is_parsed_to_an_equal_job(command, data):
 @given(told=given_fields(LearnJob))
 @example(told={"target": "-a b.safetensors", "simulate": ("noise=1e-4", "-x"), "labels": True})
 def test_the_line_of_a_recovery_is_parsed_to_its_options(told):
-    # How a service was reached, and whether a transcript was kept, is not in a record.
-    job = replace(LearnJob(**told), rate=None, timeout=30.0, record=True)
+    # How a service was reached, how long a run may take, and whether a transcript was kept, is no
+    # part of the line.
+    reached = {"rate": None, "timeout": 30.0, "in_flight": 4, "max_seconds": 3600.0}
+    job = replace(LearnJob(**told), **reached, record=True)
     # A model file says its own width.
     if job.target.endswith(".safetensors"):
         job = replace(job, width=None)

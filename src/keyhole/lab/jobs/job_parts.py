@@ -104,7 +104,7 @@ class Reaching(Job):
     _: KW_ONLY
     rate: float | None = None
     timeout: float = 30.0
-    in_flight: int = 4
+    in_flight: int = field(default=4, metadata=LATER)
 
 
 # Names of fields, for commands that pass them on one by one.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from keyhole.lab.jobs.job_parts import (
+    LATER,
     Comparing,
     Declaring,
     Hinting,
@@ -41,7 +42,7 @@ class LearnJob(Reaching, Hinting, Targeting):
     simulate: tuple[str, ...] = ()
     learner: str = "auto"
     budget: int | None = None
-    max_seconds: float = 3600.0
+    max_seconds: float = field(default=3600.0, metadata=LATER)
     seed: int = 0
     out: str | None = None
     resume: bool = False
@@ -67,8 +68,8 @@ class PlanJob(Hinting, MaybeTargeting):
     outputs: int | None = None
     accuracy: float | None = None
     learner: str = "auto"
-    latency: float | None = None
-    in_flight: int = 4
+    latency: float | None = field(default=None, metadata=LATER)
+    in_flight: int = field(default=4, metadata=LATER)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class VerifyJob(Reaching, Declaring, Comparing):
     """
 
     _: KW_ONLY
-    witness: str | None = None
+    witness: str | None = field(default=None, metadata=LATER)
     width: int | None = None
     simulate: tuple[str, ...] = ()
     budget: int | None = None

@@ -284,7 +284,11 @@ def describe_basis(held: CertificateRecord) -> str:
         return f", sampled: {held.sampled}"
     if held.proof:
         return f", proved: {held.proof}"
-    return "" if held.basis is None else f", {held.basis.lower()}: {Basis[held.basis].value}"
+    if held.basis is None:
+        return ""
+    # A record of others may hold any word.
+    known = Basis.__members__.get(held.basis)
+    return f", {held.basis.lower()}" + ("" if known is None else f": {known.value}")
 
 
 def list_time_rows(spent: Seconds | None) -> Rows:

@@ -61,6 +61,9 @@ def find_soft_answer(pairs: SoftPairs, x: Vector, y: Vector, ends: Matrix) -> tu
     """
     even = ends.mean(axis=0)
     size = float(np.abs(ends).max())
+    # Where both ends answer nothing there is no plateau to lean away from.
+    if size == 0.0:
+        raise Unseparated("Both ends of the half circle answer zero.")
     product = _FIRST
     low, high = 0.0, np.inf
     for _ in range(_PROBES):

@@ -248,7 +248,8 @@ def _doubt_layer(session: OneLayerSession, seen: Examination, status: Status) ->
     near = seen.fresh.relative <= ONE_LAYER.near
     one_column = found is not None and found.rank < found.joint == 1
     if _is_rounding_gap(session.G, seen.worst) or near or one_column:
-        return Doubt(Status.IMPRECISE)
+        # A gap so small may be the target's own rounding: asking again would not tell.
+        return Doubt(Status.IMPRECISE, again=False)
     return Doubt(status, seen.worst)
 
 

@@ -76,7 +76,7 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "length or repeats",
         ("longer contexts act",),
-        ("several heads",),
+        ("several heads", "one head"),
         "Long contexts change the answer although one earlier token does not.",
         bars=("earlier tokens act",),
     ),
@@ -201,7 +201,7 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "gated",
         ("grows",),
-        (),
+        ("gated",),
         "Answers of the last token grow faster than it: a gated network.",
         bars=("straight",),
     ),
@@ -250,7 +250,8 @@ ADVICE: Mapping[str, str] = {
     " are learned.",
     "one-layer": "Give the learner more room by naming it (--learner one-layer); deeper networks,"
     " and several heads before one, are not learned.",
-    "gated": "Gates are not learned: networks have one hidden layer of ReLU, GELU or SiLU units.",
+    "gated": "Give the learner more room by naming it (--learner gated-network): it takes three"
+    " outputs or more.",
     "saturating": "Of smooth units GELU and SiLU are learned, others are not.",
     "smooth": "Give the learner more room by naming it (--learner smooth-network); of smooth units"
     " GELU and SiLU are learned.",
@@ -266,6 +267,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "several heads": ("multihead",),
     "relu": ("relu",),
     "smooth": ("smooth",),
+    "gated": ("gated",),
     "one-layer": ("onelayer",),
 }
 
@@ -297,6 +299,7 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "errors": (),
         "ball": (),
     },
+    "gated": {"plain": ("gated-network",), "cast": (), "errors": (), "ball": ()},
     "one-layer": {"plain": ("one-layer",), "cast": ("one-layer",), "errors": (), "ball": ()},
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 HEADS = ("head", "multihead", "layer")
-NETWORKS = ("relu", "smooth")
+NETWORKS = ("relu", "smooth", "gated")
 ALL = (*HEADS, *NETWORKS, "onelayer")
 
 CLASSES: Mapping[str, str] = {
@@ -91,7 +91,7 @@ FINDINGS: Mapping[str, FindingRow] = {
     ),
     "homogeneous": FindingRow(
         ("degree at x",),
-        (*NETWORKS, "onelayer"),
+        ("relu", "smooth", "onelayer"),
         "Answers grow as the square or the cube of the token.",
     ),
     "curved": FindingRow(("curves",), ("relu",), "Answers curve evenly near two tokens."),

@@ -74,7 +74,8 @@ PROBES = 4
 PER_HEAD = 60  # queries to find a head, apart from those that grow with d
 _PAIR = 2
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
-_FINE = 0.1  # of the tolerance, within which a model agrees as closely as answers allow
+_WELL = 0.1  # of the tolerance
+_FINE = 2.0**14  # roundings within which a model agrees as closely as answers allow
 _AGAIN = 2  # searches for heads that coincide, behind a model that is right but not as closely
 _FAINT = 2.0**20  # roundings of the largest read-out within which another may be none
 _UNRESOLVED = Ending(status=Status.UNRESOLVED)
@@ -135,12 +136,16 @@ class SeveralHeadsSession:
             except Unseparated:
                 self.failed += 1
                 continue
-            if self._confirm_model(model, checking):
+            # Close to the line other questions may be beyond it: the next road polishes.
+            if self._confirm_model(model, checking) and self._is_well_within():
                 return True
             self.failed += 1
         self.joint = False
         self.failed = 0
         return False
+
+    def _is_well_within(self) -> bool:
+        return self.seen is not None and self.seen.fresh.relative <= _WELL * self.tolerance
 
     def _attempt(
         self, pairs: Pairs, way: str, measuring: np.random.Generator, checking: np.random.Generator
@@ -249,7 +254,7 @@ class SeveralHeadsSession:
         """Whether a model small enough to be fitted is less precise than rounding explains."""
         return (
             self.seen is not None
-            and self.seen.fresh.relative > _FINE * self.tolerance
+            and self.seen.fresh.relative > _FINE * self.roundoff
             and is_small_model(self.model)
         )
 

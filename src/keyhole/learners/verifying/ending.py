@@ -232,7 +232,7 @@ def repeat_case(oracle: Counted, case: Counterexample | None, *, probe: Probe | 
 
 def describe_scatter(gap: float) -> str:
     """That a target answered one question in two ways."""
-    return f"Two answers to one sequence differ by {gap:.1e}."
+    return f"Two answers to one sequence differ by {gap:.2g}."
 
 
 def end_scattered(gap: float) -> Ending:
@@ -266,7 +266,7 @@ def describe_case(case: Counterexample | None, of_what: str) -> str:
     if case is None:
         return ""
     return (
-        f"On a sequence of length {len(case.tokens)} the target is {case.gap:.1e} away from"
+        f"On a sequence of length {len(case.tokens)} the target is {case.gap:.2g} away from"
         f" {of_what}."
     )
 
@@ -275,7 +275,7 @@ def describe_gap(case: Counterexample | None) -> str:
     """How far a target and a model are apart."""
     if case is None:
         return ""
-    return f"On a sequence of length {len(case.tokens)} they are {case.gap:.1e} apart."
+    return f"On a sequence of length {len(case.tokens)} they are {case.gap:.2g} apart."
 
 
 def conclude(oracle: Counted, ending: Ending, account: Account[M]) -> Recovery[M]:

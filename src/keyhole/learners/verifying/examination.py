@@ -32,7 +32,11 @@ _REFUSED = (BadAnswer, TargetFailed)
 # Kinds whose tokens are long, which a target may not bear.
 _LONG_TOKENS = ("levels", "far", "lone", "mixed")
 _HALVINGS = 3
-_FLOOR = 0.1  # of the tolerance, beside answers of typical size
+# Weights are read from answers to about this: large scores magnify it, as they do rounding.
+_MEASURED = ROUNDINGS * EPS
+# Of the tolerance, beside answers of typical size: a constant is read from such answers.
+_CONSTANT_FLOOR = 0.5
+_FLOOR = 1e-3
 _VEILED = 0.1  # of the token values, which rounding may not reach
 
 
@@ -110,38 +114,40 @@ class Explained:
 class Ruler:
     r"""What explains a gap.
 
-    Exact answers: $\max(10^{-9}\,\mathrm{size}, 16 E)$, or $16 D$. Weights that were read from
-    answers with a relative error $\tau$ are off by as much, and scores magnify it:
+    Exact answers: $\max(10^{-9}\,\mathrm{size}, 10^{-11} E/e)$, or $16 D$. Weights that were read
+    from answers with a relative error $\tau$ are off by as much, and scores magnify it:
     $\tau\,(\mathrm{size} + E/e)$.
 
     Args:
         tolerance: relative error of answers and weights that is declared, or 1e-9.
         roundoff: of the target's arithmetic.
         allowance: largest absolute error of an answer, where there is one.
-        typical: size of the answers that a constant was read from: where all tokens are zero, what
-            was lost of them is left.
+        left: what is left of answers of typical size where all tokens are zero, in tolerances.
     """
 
     tolerance: float = EXACT
     roundoff: float = EPS
     allowance: Callable[[Sequences], PerSequence] | None = None
-    typical: float = 0.0
+    left: float = 0.0
 
     def fit_to(self, model: Model, answers: Sequence[Matrix]) -> Ruler:
-        """The same, with the typical size of such answers where the model has a constant."""
-        if not model(np.zeros((1, 1, model.width))).any():
-            return self
+        """The same, with what is left of such answers where all tokens are zero."""
         sizes = [np.abs(part).max(axis=1) for part in answers if len(part)]
-        return replace(self, typical=float(np.median(np.concatenate(sizes)))) if sizes else self
+        if not sizes:
+            return self
+        constant = bool(model(np.zeros((1, 1, model.width))).any())
+        share = _CONSTANT_FLOOR if constant else _FLOOR
+        return replace(self, left=share * float(np.quantile(np.concatenate(sizes), 0.25)))
 
     def measure(self, model: Model, X: Stack) -> Explained:
         """What explains gaps at these questions."""
         by = model.yardstick(X, EPS)
-        rounding = np.maximum(self.tolerance * by.size, ROUNDINGS * by.rounding)
+        scale = max(ROUNDINGS, _MEASURED / EPS)
+        rounding = np.maximum(self.tolerance * by.size, scale * by.rounding)
         if self.roundoff > EPS:
             rounding = self.tolerance * (by.size + by.rounding / EPS)
         digits = ROUNDINGS * by.coarse * (self.roundoff / EPS)
-        beside: PerSequence | float = _FLOOR * self.tolerance * self.typical
+        beside: PerSequence | float = self.tolerance * self.left
         if self.allowance is not None:
             beside = beside + self.allowance(X)
         return Explained(rounding + beside, digits + beside)
@@ -349,7 +355,7 @@ def measure_scatter(oracle: Counted, cases: list[tuple[Stack, Matrix]], roundoff
     worst = 0.0
     for (X, answers), size, length in zip(cases, sizes, lengths, strict=True):
         gap = max(float(np.abs(oracle.ask(X.copy()) - answers).max()) for _ in range(2))
-        if gap > max(1e-11, 64 * roundoff) * max(size, slope * length):
+        if gap > max(1e-10, 64 * roundoff) * max(size, slope * length):
             worst = max(worst, gap)
     return worst
 

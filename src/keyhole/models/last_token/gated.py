@@ -111,8 +111,15 @@ class Gated(LastToken):
         p\, E|B|$, its own rounding by $\sqrt{k + 2d}\, e\, p r$. Constants add to no size.
         """
         steady = 4.0 * eps * np.abs(self.c)
-        fine = [np.abs(part) for part in (self.A, self.a, self.B, self.b, self.C)]
-        blurred = [blur_entries(part) for part in (self.A, self.a, self.B, self.b, self.C)]
+        A, a, B, b, C = (self.A, self.a, self.B, self.b, self.C)
+        fine = np.abs(A), np.abs(a), np.abs(B), np.abs(b), np.abs(C)
+        blurred = (
+            blur_entries(A),
+            blur_entries(a),
+            blur_entries(B),
+            blur_entries(b),
+            blur_entries(C),
+        )
         gates, others = into.size @ fine[0].T, into.size @ fine[2].T
         size = ((gates + fine[1]) * (others + fine[3]) - fine[1] * fine[3]) @ fine[4].T
         rounding = _bound_gates(into.rounding, into.size, *fine, eps)

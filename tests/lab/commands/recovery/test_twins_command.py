@@ -95,12 +95,13 @@ def test_what_is_left_out_is_said(twinned):
     assert "the first 8 of them are shown" in twinned("wide").walk.text
 
 
-def test_a_head_with_a_residual_has_none_and_the_page_says_so(tmp_path, rng):
+def test_a_head_with_a_residual_has_twins_that_are_sums_beside_it(tmp_path, rng):
     head = Head(rng.normal(size=(3, 3)), rng.normal(size=(3, 1)), U=rng.normal(size=(3, 1)))
     save(head, tmp_path / "head.safetensors")
     made = run_job(TwinsJob(str(tmp_path / "head.safetensors"), out=str(tmp_path / "run")))
-    assert (made.code, made.data.twins) == (0, [])
-    assert "No twin" in (tmp_path / "run" / "report.html").read_text()
+    assert made.code == 0
+    assert "SPLIT" in {twin.symmetry for twin in made.data.twins}
+    assert "No twin" not in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_networks_are_refused_in_words(tmp_path, rng, capsys):

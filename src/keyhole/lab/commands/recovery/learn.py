@@ -93,7 +93,9 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
                 asked = asked if recorded is None else recorded.charged
                 data = record_target_failure(error, asked, LearnRecord)
             else:
-                lost = count_asked_again(target) if recorded is None else recorded.lost
+                lost = (
+                    count_asked_again(target) if recorded is None else recorded.lost_when_finished
+                )
                 data = structs.replace(
                     record_recovery(recovery, LearnRecord, lost=lost),
                     model=write_model(recovery, directory),

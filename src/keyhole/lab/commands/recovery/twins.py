@@ -91,8 +91,6 @@ def _save_twin(twin: Twin, directory: Path) -> TwinRecord:
 
 
 def _describe_twins(path: str, found: tuple[Twin, ...]) -> str:
-    if not found:
-        return f"No twin of {path} is known: a residual acts, and W is not held as factors."
     sure = sum(twin.certificate.outcome is Outcome.HOLDS for twin in found)
     # The sentence claims no more than the certificates hold.
     if sure < len(found):
