@@ -86,13 +86,14 @@ def test_a_matching_unit_goes_through_the_loop_without_error(run, tmp_path):
     assert data["checked"]["errors"] == 0
 
 
-def test_weights_of_which_a_sample_was_asked_are_given_and_called_so(run, tmp_path):
+def test_weights_of_which_every_set_was_asked_hold_and_say_so(run, tmp_path):
     words = ("sparse-average", "--length", "32", "--q", "3", "--embed", "14", "--accuracy", "0.01")
     code, out, _ = run(*words, "--out", "run", "--json")
     data = json.loads(out)
     assert code == 0
-    asked = f"{data['checked']['inputs']} of 4,960 sets"
-    assert (data["status"], data["certificate"]["outcome"]) == ("BUILT", "SILENT")
-    assert (data["certificate"]["sampled"], data["error_bound"]) == (asked, None)
-    assert f"That is a sample ({asked})" in data["sentence"]
-    assert f"silent, sampled ({asked})" in (tmp_path / "run" / "report.html").read_text()
+    assert (data["status"], data["certificate"]["outcome"]) == ("BUILT", "HOLDS")
+    assert data["certificate"]["basis"] == "EXHAUSTIVE"
+    assert data["checked"]["exhaustive"]
+    assert data["checked"]["inputs"] == 4960
+    assert data["error_bound"] <= 0.01
+    assert "holds, exhaustive" in (tmp_path / "run" / "report.html").read_text()
