@@ -241,8 +241,8 @@ class _Search:
         """Whether another learner may succeed after those before it did not."""
         if _is_budget_spent(self.target) or any(map(_is_decided, self.ends.values())):
             return False
-        # Where copies and odds act as in one head to the last digits, further heads are faint.
-        if self.seen.label == "one head" and self.ends:
+        # Where copies and odds of exact answers act as in one head, further heads are faint.
+        if self.seen.label == "one head" and self.seen.format == "f64" and self.ends:
             return min(map(_measure_distance, self.ends.values())) <= _NEAR
         return True
 

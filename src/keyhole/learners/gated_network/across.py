@@ -238,7 +238,7 @@ def find_units(kinks: Kinks, *, rng: np.random.Generator) -> GatedForm:
     long_b: Vector = np.linalg.norm(b, axis=1)
     C: Matrix = kinks.C * (long_n * long_b)[:, None]
     x, y = np.concatenate(state.x), np.concatenate(state.y)
-    k, m = len(kinks.theta), kinks.C.shape[1]
+    k, m = len(kinks.theta), int(kinks.C.shape[1])
     far = GatedForm(
         n / long_n[:, None],
         np.zeros(k),

@@ -14,7 +14,7 @@ from keyhole.oracles import Imperfection
 
 SIGMAS = 6.0  # standard deviations that an answer may be off
 _DRAWS = 16  # models drawn from the error bars
-_ROUNDINGS = 1e4  # an inversion costs four decimal digits
+_ROUNDINGS = 1e5  # lines of networks and layers lose five decimal digits
 _COARSEST = 1e-2  # a relative error that no rounding of answers leaves in weights
 
 

@@ -32,8 +32,6 @@ _REFUSED = (BadAnswer, TargetFailed)
 # Kinds whose tokens are long, which a target may not bear.
 _LONG_TOKENS = ("levels", "far", "lone", "mixed")
 _HALVINGS = 3
-# Weights are read from answers to about this: large scores magnify it, as they do rounding.
-_MEASURED = ROUNDINGS * EPS
 # Of the tolerance, beside answers of typical size: a constant is read from such answers.
 _CONSTANT_FLOOR = 0.5
 _FLOOR = 1e-3
@@ -114,7 +112,7 @@ class Explained:
 class Ruler:
     r"""What explains a gap.
 
-    Exact answers: $\max(10^{-9}\,\mathrm{size}, 10^{-11} E/e)$, or $16 D$. Weights that were read
+    Exact answers: $\max(10^{-9}\,\mathrm{size}, 16 E)$, or $16 D$. Weights that were read
     from answers with a relative error $\tau$ are off by as much, and scores magnify it:
     $\tau\,(\mathrm{size} + E/e)$.
 
@@ -141,12 +139,13 @@ class Ruler:
 
     def measure(self, model: Model, X: Stack) -> Explained:
         """What explains gaps at these questions."""
-        by = model.yardstick(X, EPS)
-        scale = max(ROUNDINGS, _MEASURED / EPS)
-        rounding = np.maximum(self.tolerance * by.size, scale * by.rounding)
-        if self.roundoff > EPS:
-            rounding = self.tolerance * (by.size + by.rounding / EPS)
-        digits = ROUNDINGS * by.coarse * (self.roundoff / EPS)
+        # Weights that are off by the tolerance decide which token wins a hard softmax.
+        coarse = self.roundoff > EPS
+        by = model.yardstick(X, self.tolerance if coarse else EPS)
+        rounding = self.tolerance * by.size + by.rounding
+        if not coarse:
+            rounding = np.maximum(self.tolerance * by.size, ROUNDINGS * by.rounding)
+        digits = rounding if coarse else ROUNDINGS * by.coarse
         beside: PerSequence | float = self.tolerance * self.left
         if self.allowance is not None:
             beside = beside + self.allowance(X)

@@ -257,6 +257,8 @@ export function curve(record, course, limit) {
       series,
       bands,
       hear: text => node.read(text),
+      // The caption says what crosses are: names would stand on the few points there are.
+      names: false,
       limits: limit ? [{ x: limit, name: `limit ${number(limit)}` }] : [],
       x: { name: "queries asked to learn", low: 0, high: most * 1.02 },
       y: { name: "relative error of W (log scale)", low, high: 4, log: true },
