@@ -37,18 +37,15 @@ def test_one_head_is_recovered_with_the_published_count(width):
 
 
 def test_two_heads_are_mostly_recovered_and_never_wrong():
-    """Tokens a thousand times longer show some models a few 1e-9 off: right, and not exact."""
-    verified = near = 0
+    verified = 0
     for model, recovery in runs(2, 4, 20):
         asked = recovery.ledger["read"].sequences + recovery.ledger["measure"].sequences
         assert asked <= 4 * 2 * 16 - 4 + 1 + 5
         assert recovery.verdict in (Verdict.EXACT, Verdict.UNVERIFIED)
-        verified += recovery.verdict is Verdict.EXACT
-        if recovery.fresh is not None and recovery.fresh.relative <= 1e-8:
-            near += 1
+        if recovery.verdict is Verdict.EXACT:
+            verified += 1
             assert distance(recovery.model, model).largest <= 1e-6
-    assert near >= 15
-    assert verified >= 12
+    assert verified >= 15
 
 
 @pytest.mark.parametrize("heads", [3, 4])
