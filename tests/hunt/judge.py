@@ -12,6 +12,7 @@ from hunt.base import Kind, Recording, Target, Truth
 from hunt.targets import KINDS, make_target
 from keyhole import OracleError, Recovery, Verdict
 from keyhole._arrays import EPS
+from keyhole.learners.choosing import plan_recovery
 
 BUDGET = 60_000
 
@@ -25,6 +26,7 @@ class Fault(StrEnum):
     REFUTED = "refuted"
     FREE = "free"
     UNVERIFIED = "open"
+    OVER_PLAN = "over"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ def judge_target(name: str, number: int, *, seed: int, budget: int = BUDGET) -> 
         warnings.simplefilter("error")
         verdict, status, faults = learn_target(KINDS[name], recording, rng, budget)
     queries = sum(len(X) for X, _ in recording.kept)
+    if queries > plan_recovery(width=target.width, outputs=target.outputs or 1).at_most:
+        faults = (*faults, Fault.OVER_PLAN)
     return Row(name, number, verdict, status, faults, queries, time.process_time() - start)
 
 

@@ -105,6 +105,23 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPlan:
+    """What a class of targets costs.
+
+    Args:
+        finds: the class, as `recognising.table.CLASSES` names it.
+        learner: who learns it.
+        expected: sequences, recognition and verification included.
+        at_most: the most that is asked by the end of this learner, others before it included.
+    """
+
+    finds: str
+    learner: str
+    expected: int
+    at_most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a recovery costs, before a single query.
 
@@ -113,12 +130,14 @@ class Plan:
         at_most: the most that will ever be asked.
         degrees_of_freedom: numbers that answers determine.
         outputs: numbers per answer, so that the counting limit is degrees_of_freedom / outputs.
+        classes: what each class costs, where it is not known yet which it is.
     """
 
     by_phase: Mapping[str, int]
     at_most: int
     degrees_of_freedom: int
     outputs: int = 1
+    classes: tuple[ClassPlan, ...] = ()
 
     @property
     def queries(self) -> int:

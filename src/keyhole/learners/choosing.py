@@ -13,6 +13,12 @@ from keyhole.claims import Verdict
 from keyhole.errors import BadAnswer, InvalidInput, OutOfTime
 from keyhole.learners.base import Learner, Plan, Recovery, Status
 from keyhole.learners.findings import Recognition, Witness
+from keyhole.learners.planning import (
+    bound_trial,
+    plan_named_learner,
+    plan_search,
+    substitute_learner,
+)
 from keyhole.learners.recognising.formats import describe_seen
 from keyhole.learners.recognising.known import Recognised
 from keyhole.learners.recognising.recognition import recognise
@@ -41,8 +47,6 @@ from keyhole.oracles import Budgeted, Counted, Imperfection, Ledger, Oracle, rea
 from keyhole.oracles.base import walk_wrapped
 from keyhole.oracles.own_time import Paced, Stopwatch, bound_own_work
 
-_ROOM = 2000
-_TIMES = 24
 _NEAR = 1e-3  # a relative gap that a further, faint head may explain
 # A model that is right but for its digits, and answers that tell too little, deny no class.
 _SAY_NOTHING = (
@@ -98,6 +102,30 @@ def _choose_name(hints: Hints, stated: Imperfection) -> str:
     return "low-rank" if stated.format == "f64" else "balanced"
 
 
+def plan_recovery(
+    name: str = "auto",
+    *,
+    width: int,
+    outputs: int = 1,
+    hints: Hints = NO_HINTS,
+    stated: Imperfection = Imperfection(),  # noqa: B008
+) -> Plan:
+    """What `learn` asks with the learner of that name, and the most it ever does.
+
+    Raises:
+        InvalidInput: as `choose_learner` does.
+    """
+    chosen = choose_learner(name, hints, stated)
+    if name == "auto" and _can_recognise(hints, stated):
+        return plan_search(width, outputs=outputs, hints=hints, stated=stated)
+    return plan_named_learner(chosen, width, outputs=outputs)
+
+
+def _can_recognise(hints: Hints, stated: Imperfection) -> bool:
+    # Tokens of a vocabulary and labels show too little to tell other classes apart.
+    return hints.tokens is None and stated.levels is None
+
+
 def learn(
     oracle: Oracle | Callable[[Any], Any],
     *,
@@ -140,8 +168,7 @@ def _learn(
 ) -> Recovery[Any]:
     stated = read_imperfection(target)
     chosen = choose_learner(learner, hints, stated) if isinstance(learner, str) else learner
-    # Tokens of a vocabulary and labels show too little to tell other classes apart.
-    if learner == "auto" and hints.tokens is None and stated.levels is None:
+    if learner == "auto" and _can_recognise(hints, stated):
         return _recognise_and_learn(target, hints, rng)
     found = target.check(run_within_plan(chosen, target, rng=rng), rng=rng)
     return _look_for_witness(target, chosen, found, hints, rng)
@@ -189,14 +216,6 @@ def run_within_plan(
     if ended and cap.spent >= cap.budget and not _is_budget_spent(oracle):
         return reopen(found, Status.OUT_OF_PLAN, f"They were {cap.budget:,}.")
     return found
-
-
-def bound_trial(plan: Plan) -> int:
-    """The most that `auto` gives a learner, which a named one may exceed.
-
-    Targets of no class of ours would be searched for thousands of units.
-    """
-    return min(plan.at_most, _ROOM + _TIMES * plan.queries)
 
 
 def _is_budget_spent(oracle: Oracle) -> bool:
@@ -249,9 +268,7 @@ class _Search:
     def run_learner(self, name: str, rng: np.random.Generator) -> None:
         """Keep what a learner makes of the target, or that the target has no answer for it."""
         oracle = Counted(Recognised(self.target, self.seen))
-        # Weights on a grid take fewer questions than weights of a rank.
-        if name == "low-rank" and self.hints.grid is not None:
-            name = "grid"
+        name = substitute_learner(name, self.hints)
         learner = make_learner(name, self.hints)
         try:
             found = run_within_plan(learner, oracle, rng=rng, bound=bound_trial)

@@ -157,6 +157,15 @@ class PlannedQueries(Part, frozen=True, kw_only=True):
     by_phase: dict[str, int]
 
 
+class PlannedClass(Part, frozen=True, kw_only=True):
+    """A class of targets: what it is expected to cost, and the most that is asked by its end."""
+
+    finds: str
+    learner: str
+    expected: int
+    at_most: int
+
+
 class Guarantee(Part, frozen=True, kw_only=True):
     """Errors of W and v that Theorem 6.1 promises."""
 
@@ -181,6 +190,7 @@ class PlanRecord(Envelope, frozen=True, kw_only=True, tag="plan"):
     standard_error: Number = None
     latency: Number = None
     minutes: Number = None
+    classes: tuple[PlannedClass, ...] = ()
 
 
 class AttemptRecord(Part, frozen=True, kw_only=True):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from keyhole._arrays import EPS
+from keyhole.oracles import Imperfection
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,3 +310,26 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 def find_label(facts: set[str]) -> LabelRow:
     """The first line of the decision table that fits."""
     return next(row for row in LABELS if facts.issuperset(row.facts) and facts.isdisjoint(row.bars))
+
+
+def choose_terms(stated: Imperfection) -> str:
+    """The column of `LEARNERS_BY_KIND` for what is declared or seen of answers and tokens."""
+    if stated.absolute:
+        return "errors"
+    if stated.token_bound is not None:
+        return "ball"
+    return "plain" if stated.roundoff <= EPS else "cast"
+
+
+def list_learners(
+    kinds: tuple[str, ...], terms: str, outputs: int, excluded: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Learners of the kinds that are left, in the order in which they are tried."""
+    names: list[str] = []
+    for kind in kinds:
+        if not any(name in excluded for name in KINDS[kind]):
+            names += LEARNERS_BY_KIND[kind][terms]
+    # A layer with several outputs is read from all of them at once.
+    if "several-heads" in names and outputs > 1:
+        names.insert(names.index("several-heads"), "layer")
+    return tuple(dict.fromkeys(names))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix
+from keyhole._arrays import Matrix
 from keyhole.errors import BudgetSpent
-from keyhole.learners.findings import Finding, Recognition, Witness
+from keyhole.learners.findings import Finding, Recognition
 from keyhole.learners.recognising.decisions import (
     ADVICE,
-    KINDS,
-    LEARNERS_BY_KIND,
+    choose_terms,
     find_label,
+    list_learners,
 )
 from keyhole.learners.recognising.design import (
     Tokens,
@@ -47,6 +46,8 @@ from keyhole.learners.recognising.table import FINDINGS
 from keyhole.oracles import Counted, Oracle, read_imperfection
 
 _MOST_RESCALES = 3
+USUAL_QUESTIONS = 40  # of a target of one of our classes, with two lengths more or less
+MOST_QUESTIONS = 90  # ever: with every rescale, repeats, and a witness asked again
 # Findings whose witness is asked again before it is used, the first that was found.
 _ASKED_AGAIN = ("order", "length", "counted once", "antisymmetry fails", "copies fail", "odds fail")
 
@@ -213,6 +214,8 @@ def _conclude(run: _Run) -> Recognition:
     if not run.first.answers:
         return _conclude_unseen(run)
     evidence, found = run.weigh(), run.find()
+    oracle = run.first.oracle
+    stated = read_imperfection(oracle).combined(describe_format(evidence.format))
     facts = list_facts(evidence, found, run.scale)
     marks = {"saturated": run.saturated, "answers differ": run.changed}
     marks["unfinished"] = not run.finished or run.tokens.lengths[1] < 2
@@ -227,7 +230,7 @@ def _conclude(run: _Run) -> Recognition:
         advice=ADVICE[row.label],
         findings=tuple(_describe_finding(evidence, name, found[name]) for name in found),
         excluded=excluded,
-        suggested=_name_learners(row.suggests, excluded, evidence, run.first.oracle),
+        suggested=list_learners(row.suggests, choose_terms(stated), oracle.outputs or 1, excluded),
         format=evidence.format,
         not_examined=_list_not_examined(run),
         scale=run.scale.value,
@@ -274,27 +277,6 @@ def _tell_part(evidence: Evidence, name: str, facts: set[str]) -> bool | None:
     if measured.differs:
         return True
     return False if measured.agrees else None
-
-
-def _name_learners(
-    kinds: tuple[str, ...], excluded: Mapping[str, Witness], evidence: Evidence, oracle: Oracle
-) -> tuple[str, ...]:
-    """Learners of the kinds that are left, by what is declared and seen of answers."""
-    stated = read_imperfection(oracle).combined(describe_format(evidence.format))
-    if stated.absolute:
-        terms = "errors"
-    elif stated.token_bound is not None:
-        terms = "ball"
-    else:
-        terms = "plain" if stated.roundoff <= EPS else "cast"
-    names: list[str] = []
-    for kind in kinds:
-        if not any(name in excluded for name in KINDS[kind]):
-            names += LEARNERS_BY_KIND[kind][terms]
-    # A layer with several outputs is read from all of them at once.
-    if "several-heads" in names and (oracle.outputs or 1) > 1:
-        names.insert(names.index("several-heads"), "layer")
-    return tuple(dict.fromkeys(names))
 
 
 def _list_not_examined(run: _Run) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from keyhole._arrays import Matrix
+from keyhole._arrays import Matrix, Vector
 from keyhole.errors import BadAnswer, BudgetSpent
 from keyhole.learners.findings import Witness
 from keyhole.learners.recognising.recognition import recognise
@@ -61,7 +61,7 @@ def find_witness_among(
     return None
 
 
-def _hold_rules(oracle: Counted, letters: dict[str, Matrix]) -> Witness | None:
+def _hold_rules(oracle: Counted, letters: dict[str, Vector]) -> Witness | None:
     """The rule that answers break most, None where they keep all of them."""
     words = list(dict.fromkeys(word for _, asked in _RULES for word in asked))
     questions = [np.stack([letters[letter] for letter in word]) for word in words]

@@ -42,10 +42,13 @@ def ask_soft_sequences(
     oracle: Counted, model: MultiHead, rng: np.random.Generator, *, bound: float | None = None
 ) -> list[tuple[Stack, Matrix]]:
     """Fresh sequences at which every head is soft in turn."""
-    # Half as many again as there are parameters, so that what is left over tells a misfit.
-    parameters = model.W.size + model.V.size
-    fresh = _draw_soft_sequences(model, -(-3 * parameters // (2 * model.outputs)) + 16, rng)
+    fresh = _draw_soft_sequences(model, count_soft_sequences(model), rng)
     return [(X, oracle.ask(X.copy())) for X in shorten_to_bound(fresh, bound)]
+
+
+def count_soft_sequences(model: MultiHead) -> int:
+    """Half as many answers again as there are parameters: what is left over tells a misfit."""
+    return -(-3 * _count_parameters(model) // (2 * model.outputs)) + 16
 
 
 def fit_heads_jointly(
@@ -70,7 +73,8 @@ def fit_heads_jointly(
 
 def _draw_soft_sequences(model: MultiHead, count: int, rng: np.random.Generator) -> list[Stack]:
     """Batches of every length and of the scale of every head in turn."""
-    heads = [Head(W, V) for W, V in zip(model.W, model.V, strict=True)]
+    biases = [None] * len(model.W) if model.h is None else model.h
+    heads = [Head(W, V, h) for W, V, h in zip(model.W, model.V, biases, strict=True)]
     scales = np.array([s for head in heads for s in choose_token_scales(head, rng=rng)[:3]])
     share = -(-count // len(_LENGTHS))
     lengths = rng.permutation(np.resize(scales, share))[:, None, None] / np.sqrt(model.width)
@@ -92,10 +96,13 @@ def _measure_answer_sizes(model: MultiHead, X: Stack) -> Vector:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Steps:
-    """All damped steps from one model; W is measured by its own size, so is V."""
+    """All damped steps from one model; every weight is measured by the size of its array.
+
+    A score bias is the score weight of a further coordinate that is one in every last token.
+    """
 
     model: MultiHead
-    sizes: tuple[Stack, Stack]
+    sizes: Stack
     along: Vector
     values: Vector
     basis: Matrix
@@ -103,40 +110,63 @@ class _Steps:
     @classmethod
     def at(cls, model: MultiHead, asked: list[tuple[Stack, Matrix]], misfit: Vector) -> _Steps:
         """From the singular values of the derivatives."""
-        w, v = (np.abs(part).max(axis=(1, 2), keepdims=True) for part in (model.W, model.V))
+        sizes = _measure_weights(model)
         blocks = [
-            _differentiate_answers(model, X, w, v) / _measure_answer_sizes(model, X)[:, None, None]
+            _differentiate_answers(model, X, sizes) / _measure_answer_sizes(model, X)[:, None, None]
             for X, _ in asked
         ]
         J = np.concatenate([block.reshape(-1, block.shape[2]) for block in blocks])
         left, values, basis = np.linalg.svd(J, full_matrices=False)
-        return cls(model, (w, v), left.T @ misfit, values, basis)
+        return cls(model, sizes, left.T @ misfit, values, basis)
 
     def take(self, damping: float) -> MultiHead:
         """The model after a step; what answers determine less than the damping stays as it was."""
-        w, v = self.sizes
         s = self.values
-        d = self.model.width
         floor = damping * s.max(initial=0.0)
         share = np.where(s > floor, s / (s * s + floor**2), 0.0)
-        change = (self.basis.T @ (share * self.along)).reshape(len(w), d, -1)
-        W = self.model.W + w * change[..., :d]
-        V = self.model.V + v * change[..., d:]
-        return MultiHead(W, V, None, self.model.c)
+        return self._move(self.basis.T @ (share * self.along))
+
+    def _move(self, change: Vector) -> MultiHead:
+        """The model with scaled changes: of every head [W | h | V], then of U."""
+        model, sizes = self.model, self.sizes
+        heads, d, o = model.V.shape
+        by_head = change[: heads * d * sizes.shape[2]].reshape(heads, d, -1) * sizes
+        h = None if model.h is None else model.h + by_head[..., d]
+        U = model.U
+        if U is not None:
+            U = U + sizes[..., -o:].max() * change[-U.size :].reshape(U.shape)
+        return MultiHead(model.W + by_head[..., :d], model.V + by_head[..., -o:], h, model.c, U)
 
 
-def _differentiate_answers(model: MultiHead, X: Stack, w: Stack, v: Stack) -> Stack:
+def _measure_weights(model: MultiHead) -> Stack:
+    """The largest entry of W, of h and of V of every head, in the columns of [W | h | V]."""
+    h = [] if model.h is None else [model.h[..., None]]
+    parts = [
+        np.repeat(np.abs(part).max(axis=(1, 2), keepdims=True), part.shape[2], axis=2)
+        for part in (model.W, *h, model.V)
+    ]
+    return np.concatenate(parts, axis=2)
+
+
+def _differentiate_answers(model: MultiHead, X: Stack, sizes: Stack) -> Stack:
     """Derivatives of every answer by every scaled parameter, (batch, outputs, parameters)."""
     n, o = len(X), model.outputs
+    last = X[:, -1]
+    h = np.zeros((len(model.W), model.width)) if model.h is None else model.h
+    factors = np.concatenate([last, np.ones((n, int(model.h is not None)))], axis=1)
     parts: list[np.ndarray] = []
-    for h, (W, V) in enumerate(zip(model.W, model.V, strict=True)):
-        alpha = softmax(np.einsum("bnd,bd->bn", X, X[:, -1] @ W.T))
+    for k, (W, V) in enumerate(zip(model.W, model.V, strict=True)):
+        alpha = softmax(np.einsum("bnd,bd->bn", X, last @ W.T + h[k]))
         mean = np.einsum("bn,bnd->bd", alpha, X)
         values = X @ V
         spread = np.einsum("bn,bno,bnd->bod", alpha, values - (mean @ V)[:, None], X)
-        by_W = w[h] * spread[..., None] * X[:, None, None, -1]
-        by_V = v[h] * np.einsum("bd,op->bodp", mean, np.eye(o))
-        parts.append(np.concatenate([by_W, by_V], axis=3).reshape(n, o, -1))
+        by_scores = spread[..., None] * factors[:, None, None]
+        by_V = np.einsum("bd,op->bodp", mean, np.eye(o))
+        by_head = np.concatenate([by_scores, by_V], axis=3) * sizes[k]
+        parts.append(by_head.reshape(n, o, -1))
+    if model.U is not None:
+        by_U = np.einsum("bd,op->bodp", last, np.eye(o)).reshape(n, o, -1)
+        parts.append(sizes[..., -o:].max() * by_U)
     return np.concatenate(parts, axis=2)
 
 
@@ -150,4 +180,8 @@ def keep_acting_heads(model: MultiHead, faint: float = 1e-12) -> MultiHead:
 
 def is_small_model(model: MultiHead | None) -> bool:
     """Whether there are few enough parameters to fit all of them at once."""
-    return model is not None and model.W.size + model.V.size <= LARGEST
+    return model is not None and _count_parameters(model) <= LARGEST
+
+
+def _count_parameters(model: MultiHead) -> int:
+    return sum(part.size for part in (model.W, model.V, model.h, model.U) if part is not None)

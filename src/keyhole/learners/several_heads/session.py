@@ -32,6 +32,7 @@ from keyhole.learners.several_heads.heads_account import (
     find_largest_rank,
 )
 from keyhole.learners.several_heads.joint_fit import (
+    count_soft_sequences,
     is_small_model,
     keep_acting_heads,
     polish_heads,
@@ -108,7 +109,7 @@ class SeveralHeadsSession:
             pairs = start_pairs(self.oracle, lone, self.roundoff)
             for way in ATTEMPTS:
                 if self._attempt(pairs, way, measuring, checking):
-                    self._improve(pairs, measuring, checking)
+                    self._keep_best(self._closer(pairs, measuring), checking)
                     return self._conclude_examined()
                 self.failed += 1
             return self._conclude_refused()
@@ -136,13 +137,29 @@ class SeveralHeadsSession:
             except Unseparated:
                 self.failed += 1
                 continue
-            # Close to the line other questions may be beyond it: the next road polishes.
-            if self._confirm_model(model, checking) and self._is_well_within():
+            if self._confirm_polished(model, measuring, checking):
                 return True
             self.failed += 1
         self.joint = False
         self.failed = 0
         return False
+
+    def _confirm_polished(
+        self, model: MultiHead, measuring: np.random.Generator, checking: np.random.Generator
+    ) -> bool:
+        """Whether fresh queries agree, with the model or with one fitted to further answers."""
+        passed = self._confirm_model(model, checking)
+        # Close to the line other questions may be beyond it.
+        if not self.almost or (passed and self._is_well_within()):
+            return passed
+        polished = self._polish_once(measuring)
+        if passed:
+            self._keep_best(polished, checking)
+        return passed or self._confirm_model(next(polished), checking)
+
+    def _polish_once(self, rng: np.random.Generator) -> Iterator[MultiHead]:
+        self.fits += 1
+        yield self.polish_model(rng)
 
     def _is_well_within(self) -> bool:
         return self.seen is not None and self.seen.fresh.relative <= _WELL * self.tolerance
@@ -213,14 +230,12 @@ class SeveralHeadsSession:
                 polish_heads(self.oracle, self.model, self.roundoff, rng, bound=self.bound)
             )
 
-    def _improve(
-        self, pairs: Pairs, measuring: np.random.Generator, checking: np.random.Generator
-    ) -> None:
-        """A confirmed model without faint heads, and as precise as answers allow."""
+    def _keep_best(self, models: Iterator[MultiHead], checking: np.random.Generator) -> None:
+        """The confirmed model, or one of others that has no faint heads or is more precise."""
         best = self.model, self.seen
         # The model in hand is confirmed already, so that a budget spent here costs nothing.
         with suppress(BudgetSpent):
-            for model in self._closer(pairs, measuring):
+            for model in models:
                 if self._confirm_model(model, checking) and self._improves(*best):
                     best = self.model, self.seen
                 self.model, self.seen = best
@@ -243,8 +258,7 @@ class SeveralHeadsSession:
         if len(lean.W) < len(self.model.W):
             yield lean
         if self._coarse:
-            self.fits += 1
-            yield self.polish_model(rng)
+            yield from self._polish_once(rng)
         for _ in range(_AGAIN):
             if self._coarse:
                 yield from self._candidates(pairs, _ROUGH, rng)
@@ -365,7 +379,8 @@ class SeveralHeadsSession:
             most = count_most_heads(d, model.outputs)
             few = Check("heads, of which outputs tell so many apart", heads, most)
             planned = plan_joint_queries(d, model.outputs, heads, biased=True)
-            return "keyhole/joint-heads", few, 1.2 * sum(planned.values()) + d + 50
+            fitting = self.fits * count_soft_sequences(model)
+            return "keyhole/joint-heads", few, 1.2 * sum(planned.values()) + fitting + d + 50
         allowed = heads * (d * d + 4 * d + PER_HEAD) + d + 200
         fitted = Check("models fitted to further answers", self.fits, 0.0)
         return "keyhole/saturate-and-isolate", fitted, allowed

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Sequences, Stack
+from keyhole._arrays import Matrix, Stack
 from keyhole.learners.verifying.informative_scales import (
     Subject,
     describe_subject,
@@ -250,7 +250,7 @@ class _Drawing:
         return X
 
 
-def shorten_to_bound(batches: Iterable[Sequences], bound: float | None) -> Iterator[Stack]:
+def shorten_to_bound(batches: Iterable[Stack], bound: float | None) -> Iterator[Stack]:
     """The same sequences, shortened where a token would be longer than the bound."""
     if bound is None:
         yield from batches

@@ -6,16 +6,18 @@ Beside the cost stand the accuracy of Theorem 6.1, and the standard error under 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.commands.recovery.learn import read_hints
 from keyhole.lab.jobs import PlanJob
 from keyhole.lab.jobs.job_parts import Reaching
 from keyhole.lab.runs.records import Record
-from keyhole.lab.runs.recovery_records import Guarantee, PlannedQueries, PlanRecord
+from keyhole.lab.runs.recovery_records import Guarantee, PlannedClass, PlannedQueries, PlanRecord
 from keyhole.lab.targets.opening import open_target, read_declarations
 from keyhole.learners.base import Plan
-from keyhole.learners.choosing import choose_learner
+from keyhole.learners.choosing import plan_recovery
+from keyhole.learners.recognising.table import CLASSES
 from keyhole.oracles import Imperfection
 
 _REQUEST = 1 << 20  # bytes of a request that is not split
@@ -43,15 +45,12 @@ def run_plan(job: PlanJob) -> Record[PlanRecord]:
         raise InvalidInput(f"--outputs is a whole number >= 1; got {outputs}.")
     stated = read_declarations(job)
     learner = _choose_planned_learner(job, stated)
-    plan = choose_learner(learner, read_hints(job), stated).plan(width, outputs=outputs or 1)
-    promise = _find_tolerance_promise(job, stated, width)
-    sentence = (
-        f"A head of width {width} with {plan.outputs} output{'s' * (plan.outputs > 1)} has"
-        f" {plan.degrees_of_freedom:,} degrees of freedom: no learner can ask fewer than"
-        f" {plan.limit:,} queries; this one expects {plan.queries:,}."
+    plan = plan_recovery(
+        learner, width=width, outputs=outputs or 1, hints=read_hints(job), stated=stated
     )
+    promise = _find_tolerance_promise(job, stated, width)
     data = PlanRecord(
-        sentence=sentence,
+        sentence=_describe_plan(plan, width),
         learner=learner,
         width=width,
         outputs=plan.outputs,
@@ -65,9 +64,30 @@ def run_plan(job: PlanJob) -> Record[PlanRecord]:
         standard_error=_find_standard_error(job, stated),
         latency=latency,
         minutes=None if latency is None else latency * _count_rounds(plan, width, job) / 60.0,
+        classes=tuple(PlannedClass(**asdict(one)) for one in plan.classes),
     )
-    rows = tuple((name, f"{count:,}") for name, count in plan.by_phase.items())
-    return Record(data, 0, (*rows, ("at most", f"{plan.at_most:,}"), *_list_promise_rows(data)))
+    return Record(data, 0, (*_list_cost_rows(data), *_list_promise_rows(data)))
+
+
+def _describe_plan(plan: Plan, width: int) -> str:
+    said = (
+        f"A head of width {width} with {plan.outputs} output{'s' * (plan.outputs > 1)} has"
+        f" {plan.degrees_of_freedom:,} degrees of freedom: no learner can ask fewer than"
+        f" {plan.limit:,} queries; this one expects {plan.queries:,}."
+    )
+    if not plan.classes:
+        return said
+    return f"{said} Whatever the target is, at most {plan.at_most:,} are asked."
+
+
+def _list_cost_rows(data: PlanRecord) -> tuple[tuple[str, str], ...]:
+    """Queries by phase of one head, then of every class, then the most."""
+    rows = [(name, f"{count:,}") for name, count in data.queries.by_phase.items()]
+    rows += [
+        (one.learner, f"{CLASSES[one.finds]}: {one.expected:,} expected, at most {one.at_most:,}")
+        for one in data.classes
+    ]
+    return (*rows, ("at most", f"{data.queries.at_most:,}"))
 
 
 def _count_rounds(plan: Plan, width: int, job: PlanJob) -> int:
