@@ -14,7 +14,7 @@ import numpy as np
 
 from keyhole._arrays import Array, Float, Matrix, Vector, pin_one_thread
 from keyhole.learners.one_head.designs import Design
-from keyhole.learners.one_head.probes import TARGET, Cut, Prober
+from keyhole.learners.one_head.probes import TARGET, Cut, Indices, Prober
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -101,19 +101,32 @@ class Columns:
             with self.prober.oracle.phase("measure"):
                 T = self.prober.forms(self.design, Y)
         except Cut as cut:
-            self._keep(cut.forms)
+            self.keep(cut.forms)
             raise
-        return self._keep(T)
+        return self.keep(T)
 
-    def measure_along(self, design: Design, Q: Matrix) -> Matrix:
-        """Q^T M: known from the measured columns, and asked along Q on the directions left."""
+    def measure_pairs(self, groups: Indices, at: Indices) -> Matrix:
+        """Forms of single groups of the design on directions by number, in one call."""
         with self.prober.oracle.phase("measure"):
-            T = self.prober.forms(design, self.directions.Y[self.known :])
-        with pin_one_thread():
-            rows = [np.concatenate(self.C) @ Q, design.solve(T) / self.directions.weight]
-            return np.concatenate(rows).T @ self.directions.O
+            return self.prober.pairs(self.design, groups, self.directions.Y[at])
 
-    def _keep(self, T: Matrix) -> Matrix:
+    def measure_along(self, design: Design, Q: Matrix, solved: Matrix | None = None) -> Matrix:
+        """Q^T M: known from the measured columns, and asked along Q on the directions left.
+
+        Args:
+            design: of forms along Q.
+            Q: an orthonormal basis, one vector a column.
+            solved: what is known already of the next directions, a row each.
+        """
+        solved = np.zeros((0, Q.shape[1])) if solved is None else solved
+        with self.prober.oracle.phase("measure"):
+            T = self.prober.forms(design, self.directions.Y[self.known + len(solved) :])
+        with pin_one_thread():
+            last = design.solve(T) / self.directions.weight
+            return np.concatenate([np.concatenate(self.C) @ Q, solved, last]).T @ self.directions.O
+
+    def keep(self, T: Matrix) -> Matrix:
+        """Take the next columns from all their forms, and return them as rows."""
         with pin_one_thread():
             self.C.append(self.design.solve(T) / self.directions.weight)
         return self.C[-1]

@@ -22,6 +22,7 @@ from keyhole.learners.one_head.columns import Columns
 from keyhole.learners.one_head.designs import build_lone_design, choose_span_design
 from keyhole.learners.one_head.exact import check_assumptions
 from keyhole.learners.one_head.learner import Measured, plan_head, recover_head
+from keyhole.learners.one_head.rank_steps import SPARE_ROWS, RankSteps
 from keyhole.learners.verifying.certifying import conclude_agreement
 from keyhole.models import Factored, Head
 from keyhole.oracles import Oracle
@@ -33,6 +34,7 @@ _FORM = 4096.0  # roundings of the typical form below which a check counts as ze
 _SIGMAS = 6.0
 _LEAK = 100.0  # how much a badly conditioned basis may raise both
 _POOR, _BAD = 5e-4, 1e-5  # reciprocal condition of the columns below which more are asked
+_WIDE = 256  # width from which vectors have two entries, so that few rows tell little
 _VISIBLE = 0.1  # least part of the read-out outside a basis that makes it visible there
 
 
@@ -66,7 +68,8 @@ class LowRank:
         return replace(recovery, certificate=certify_low_rank(recovery, oracle.width))
 
     def _measure(self, columns: Columns, rng: np.random.Generator) -> Measured:
-        return _assemble_weights(columns, _find_range_basis(columns, self.rank, rng))
+        steps = RankSteps(columns, rng.permutation(len(columns.design.X)))
+        return _assemble_weights(columns, _find_range_basis(columns, steps, self.rank, rng), steps)
 
 
 class _Basis:
@@ -125,7 +128,9 @@ class _Basis:
         return rows - (rows @ self.Q) @ self.Q.T
 
 
-def _find_range_basis(columns: Columns, rank: int | None, rng: np.random.Generator) -> Matrix:
+def _find_range_basis(
+    columns: Columns, steps: RankSteps, rank: int | None, rng: np.random.Generator
+) -> Matrix:
     """Round one: an orthonormal basis of the range of M."""
     d = columns.design.X.shape[2]
     roundoff = columns.prober.roundoff
@@ -137,6 +142,12 @@ def _find_range_basis(columns: Columns, rank: int | None, rng: np.random.Generat
         basis.add(columns.measure(rank - 1), 0.0)
         return basis.Q
     checks = 0
+    # Coarse answers and vectors of few entries do not tell from few rows what is new.
+    if floor == 0.0 and d < _WIDE:
+        _climb(columns, basis, steps)
+        checks = 1
+        if _is_complete(columns, basis, rng):
+            return _reinforce_basis(columns, basis, checks)
     while columns.left and basis.size < d:
         block = _count_affordable_columns(columns, checks) if columns.known else 1
         # A check costs one query, a superfluous column many: check once columns are dear.
@@ -148,6 +159,38 @@ def _find_range_basis(columns: Columns, rank: int | None, rng: np.random.Generat
         if basis.add(asked, columns.readable) < len(asked):
             break
     return _reinforce_basis(columns, basis, checks)
+
+
+def _climb(columns: Columns, basis: _Basis, steps: RankSteps) -> None:
+    """Measure columns in steps, as long as all that were opened are new."""
+    basis.add(columns.measure(1), columns.readable)
+    new = 0
+    while basis.size == columns.known and columns.left:
+        following = _count_next_columns(columns, new)
+        done = steps.take(new, following)
+        if basis.add(done, columns.readable) < new or following == 0:
+            return
+        new = steps.count_new()
+        # Those that are not new are left as they are, and with them all that follow.
+        if new < following:
+            if new:
+                basis.add(steps.leave(new), columns.readable)
+            return
+
+
+def _count_next_columns(columns: Columns, new: int) -> int:
+    """How many columns to open beyond `new` ones: if none were new, their spare rows waste little.
+
+    n columns that are not new have n + 4 rows each that round two does not need.
+    """
+    groups, together = columns.design.X.shape[:2]
+    k = columns.known + new
+    along = -(-k // together)
+    left = len(columns.directions.Y) - k
+    # No more columns than the width are new, whatever a score bias adds to their number.
+    most = min(left, columns.design.X.shape[2] - k)
+    spare = together * (_SPARE + 0.018 * (k * groups + left * along))
+    return min(most, max(1, int(np.sqrt(spare + SPARE_ROWS) - 2.0)))
 
 
 def _count_affordable_columns(columns: Columns, checks: int) -> int:
@@ -222,7 +265,7 @@ def _sees_nothing(columns: Columns, basis: _Basis, y: Vector, rng: np.random.Gen
     return bool(abs(size) <= (floor or _FORM * basis.noise * typical))
 
 
-def _assemble_weights(columns: Columns, Q: Matrix) -> Measured:
+def _assemble_weights(columns: Columns, Q: Matrix, steps: RankSteps) -> Measured:
     """Round two, where columns are left, and the product of both."""
     rank = Q.shape[1]
     if not columns.left:
@@ -238,9 +281,18 @@ def _assemble_weights(columns: Columns, Q: Matrix) -> Measured:
     )
     # Along Q forms are larger than along arbitrary vectors, by the square root of d over the rank.
     columns.prober.sx = find_power_of_two(columns.prober.sx * np.sqrt(max(1, rank) / len(Q)))
-    G = columns.measure_along(design, Q)
+    G = columns.measure_along(design, Q, _solve_opened(columns, Q, steps))
     with pin_one_thread():
         return multiply_factors(columns, Q, G)
+
+
+def _solve_opened(columns: Columns, Q: Matrix, steps: RankSteps) -> Matrix:
+    """Q^T M on the directions that were opened and not completed, as far as their rows tell it."""
+    start = columns.known - steps.first
+    rank = Q.shape[1]
+    if start < 0 or start >= len(steps.forms) or not steps.tells(rank):
+        return np.zeros((0, rank))
+    return steps.solve_along(Q, start)
 
 
 def multiply_factors(columns: Columns, A: Matrix, G: Matrix) -> Measured:

@@ -166,6 +166,25 @@ class Prober:
             t[bad] = self.single(design, groups[bad], y[bad], scales[bad])
         raise Saturated
 
+    def pairs(self, design: Design, groups: Indices, Y: Matrix) -> Matrix:
+        """Forms of single groups, each on a direction of its own: a row for each pair."""
+        out = np.empty((len(groups), design.X.shape[1]))
+        most = max(_BATCH, min(4 * _BATCH, _NUMBERS // ((design.X.shape[1] + 1) * Y.shape[1])))
+        for start in range(0, len(groups), most):
+            part = slice(start, start + most)
+            out[part] = self._measure_pairs(design, groups[part], self.sy * Y[part])
+        return out
+
+    def _measure_pairs(self, design: Design, groups: Indices, y: Matrix) -> Matrix:
+        scales = np.full(len(groups), self.sx)
+        self._asked += len(groups)
+        t = self.single(design, groups, y, scales)
+        bad = np.flatnonzero(mark_unreadable_rows(t))
+        if len(bad):
+            t[bad], scales[bad] = self._ask_again(design, groups[bad], y[bad], t[bad])
+        self._steer(t * (self.sx / scales)[:, None])
+        return t / scales[:, None]
+
     def single(self, design: Design, groups: Indices, y: Matrix, scales: Vector) -> Matrix:
         """Logits of single queries, each with a group, a last token and a length of its own."""
         x = scales[:, None, None] * design.X[groups]
