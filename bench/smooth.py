@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 import keyhole
-from networks import HEADINGS, Case, format_line, format_row, parse_sizes, recover
+from networks import Case, Size, print_table, recover
 
 SIZES = "32-128-32,64-256-64,120-240-120,16-256-1,32-256-1,16-512-1"
 
 
-def recover_one(size: tuple[int, int, int], kind: str, seed: int) -> Case:
+def recover_one(size: Size, kind: str, seed: int) -> Case:
     """Hide one Gaussian network and recover it."""
     d, k, m = size
     rng = np.random.default_rng([seed, *size])
@@ -23,26 +21,5 @@ def recover_one(size: tuple[int, int, int], kind: str, seed: int) -> Case:
     return recover(truth, keyhole.SmoothNetwork(), limit, rng)
 
 
-def main() -> int:
-    """Print the table; 1 when a network is not EXACT."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", default=SIZES, help="d-k-m, separated by commas")
-    parser.add_argument("--kinds", default="gelu,silu", help="activations, separated by commas")
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--first", type=int, default=100, help="the first seed")
-    options = parser.parse_args()
-    missed = False
-    print(format_line(HEADINGS))
-    with threadpool_limits(1, "blas"):
-        for size in parse_sizes(options.sizes):
-            for kind in options.kinds.split(","):
-                seeds = range(options.first, options.first + options.seeds)
-                cases = [recover_one(size, kind, seed) for seed in seeds]
-                print(format_row(kind, ",".join(map(str, size)), cases), flush=True)
-                missed |= any(case.verdict != "EXACT" for case in cases)
-    print("\nQueries without those of `verify`. wrong: EXACT and off by more than 1e-8.")
-    return int(missed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_table(recover_one, about=__doc__, sizes=SIZES, kinds="gelu,silu"))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix
+from keyhole._arrays import Array, Matrix, Vector
 from keyhole.oracles.own_time import check_own_time
 
 
@@ -96,3 +96,58 @@ def solve_damped_equations(H: Matrix, g: Array, damping: float) -> Array:
     scaled[np.diag_indices_from(scaled)] += damping
     rows = scale.reshape(-1, *(1,) * (g.ndim - 1))
     return cho_solve(cho_factor(scaled, check_finite=False), g / rows) / rows
+
+
+@runtime_checkable
+class Derivatives(Protocol):
+    """Derivatives of answers by named arrays of parameters, multiplied and never formed."""
+
+    def forward(self, step: dict[str, Array]) -> Matrix:
+        """The change of answers for a change of parameters."""
+        ...
+
+    def backward(self, left: Matrix) -> dict[str, Array]:
+        """The transpose."""
+        ...
+
+    def lengths(self) -> dict[str, Array]:
+        """The length of every column."""
+        ...
+
+
+def solve_whole_step(
+    slopes: Derivatives, left: Matrix, parts: tuple[str, ...], *, iterations: int
+) -> dict[str, Array]:
+    """The change of some parameters that leaves least, by LSMR with columns of length one.
+
+    Args:
+        slopes: derivatives.
+        left: what is left of the answers.
+        parts: which parameters move; the others are given a change of zero.
+        iterations: at most.
+    """
+    from scipy.sparse.linalg import LinearOperator, lsmr
+
+    lengths = slopes.lengths()
+    zero = {name: np.zeros_like(array) for name, array in lengths.items()}
+    ends = np.cumsum([lengths[name].size for name in parts])
+
+    def unpack(vector: Vector) -> dict[str, Array]:
+        pieces = np.split(vector, ends[:-1])
+        own = {
+            name: piece.reshape(lengths[name].shape) / lengths[name]
+            for name, piece in zip(parts, pieces, strict=True)
+        }
+        return zero | own
+
+    def pack(step: dict[str, Array]) -> Vector:
+        return np.concatenate([(step[name] / lengths[name]).ravel() for name in parts])
+
+    operator: Any = LinearOperator(
+        (left.size, int(ends[-1])),
+        matvec=lambda v: slopes.forward(unpack(np.asarray(v).ravel())).ravel(),
+        rmatvec=lambda v: pack(slopes.backward(np.asarray(v).reshape(left.shape))),
+        dtype=np.float64,
+    )
+    found: Any = lsmr(operator, left.ravel(), atol=1e-15, btol=1e-15, maxiter=iterations)
+    return unpack(np.asarray(found[0]))

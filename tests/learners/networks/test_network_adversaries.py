@@ -195,6 +195,22 @@ def one_sided(rng):
     return ReluNet(W1, network.b1, network.W2, network.b2)
 
 
+def ridges(rng, outputs, apart):
+    """Units that rise between two parallel hyperplanes and are constant elsewhere, as ReLU6."""
+    drawn = net(rng, outputs=outputs)
+    length = np.linalg.norm(drawn.W1, axis=1)
+    W1, b1 = np.vstack([drawn.W1] * 2), np.concatenate([drawn.b1, drawn.b1 - apart * length])
+    return ReluNet(W1, b1, np.hstack([drawn.W2, -drawn.W2]), drawn.b2)
+
+
+def leaky(rng, outputs):
+    """Units with a slope of their own on the other side."""
+    drawn = net(rng, outputs=outputs)
+    slopes = rng.uniform(0.01, 0.3, size=drawn.hidden)
+    W1, b1 = np.vstack([drawn.W1, -drawn.W1]), np.concatenate([drawn.b1, -drawn.b1])
+    return ReluNet(W1, b1, np.hstack([drawn.W2, -slopes * drawn.W2]), drawn.b2)
+
+
 AWKWARD = {
     "duplicates": duplicated,
     "cancelling units": cancelling,
@@ -224,6 +240,11 @@ AWKWARD = {
     "two outputs": lambda rng: net(rng, 12, 2),
     "three outputs": lambda rng: net(rng, 12, 3),
     "many outputs": lambda rng: net(rng, 5, 20),
+    "ridges as of ReLU6": lambda rng: ridges(rng, 3, 6.0),
+    "ridges of width one": lambda rng: ridges(rng, 3, 1.0),
+    "ridges of width one, eight outputs": lambda rng: ridges(rng, 8, 1.0),
+    "narrow ridges": lambda rng: ridges(rng, 8, 0.01),
+    "leaky units": lambda rng: leaky(rng, 3),
 }
 
 

@@ -5,12 +5,14 @@ import pytest
 
 from keyhole import Budgeted, Local, Network, Outcome, ReluNet, Status, Verdict
 from keyhole.identify import network_distance
-from keyhole.learners.networks.bend_runs import resolve_line_by_runs
+from keyhole.learners.networks.bend_runs import resolve_line_by_runs, try_runs
 from keyhole.learners.networks.jacobians import _space_regions, assemble_hyperplanes, survey_line
 from keyhole.learners.networks.kinks import Line, Unresolved, measure_line_noise
 from keyhole.learners.networks.lines import learn_network
 from keyhole.learners.networks.pair_search import resolve_line_by_pairs
+from keyhole.learners.networks.parallel import find_parallel_groups
 from keyhole.learners.networks.polish import find_clean_point, sharpen_jumps
+from keyhole.learners.networks.whole_polish import fit_hyperplanes, place_polishing_points
 from keyhole.models import AbsAffine
 from support.measures import function_error
 
@@ -284,3 +286,46 @@ def test_error_bars_cover_most_errors():
         covered += list(error <= 3 * recovery.bars["n"])
         assert np.median(recovery.bars["n"] / np.maximum(error, 1e-16)) <= 1000
     assert np.mean(covered) >= 0.95
+
+
+def test_hyperplanes_that_are_parallel_come_back_with_one_normal(rng):
+    n = np.repeat(np.linalg.qr(rng.normal(size=(6, 6)))[0][:4], 2, axis=0)
+    D = np.repeat(rng.normal(size=(4, 3)), 2, axis=0) * np.tile([[1.0], [-1.0]], (4, 1))
+    form = AbsAffine(n, np.tile([0.0, 1.0], 4), D, rng.normal(size=(3, 6)), np.zeros(3))
+    found = Network().run(Local(form.unfold().net), rng=rng).unwrap()
+    groups = find_parallel_groups(found.n)
+    assert sorted(len(group) for group in groups) == [2, 2, 2, 2]
+    for i, j in groups:
+        np.testing.assert_array_equal(found.n[i] * np.sign(found.n[i] @ found.n[j]), found.n[j])
+
+
+def test_a_fit_of_all_hyperplanes_mends_errors_of_each(rng):
+    truth = ReluNet.random(5, hidden=12, outputs=4, rng=rng).normal_form()
+    n, D = truth.n + 1e-7 * rng.normal(size=(12, 5)), truth.D + 1e-7 * rng.normal(size=(12, 4))
+    start = AbsAffine(n, truth.t + 1e-7, D, truth.P, truth.q)
+    x = place_polishing_points(start, 1.0, rng=rng)
+    fitted = fit_hyperplanes(start, x, truth.points(x))
+    assert function_error(truth, start, rng, (1.0,)) > 1e-8
+    assert function_error(truth, fitted, rng, (1.0,)) < 1e-12
+
+
+def test_points_stand_inside_ridges_that_are_narrow(rng):
+    n = np.repeat(np.eye(4)[:1], 2, axis=0)
+    form = AbsAffine(n, np.array([0.5, 0.5 + 1e-5]), np.ones((2, 2)), np.zeros((2, 4)), np.zeros(2))
+    inside = place_polishing_points(form, 1.0, rng=rng)[:, 0]
+    assert ((inside > 0.5) & (inside < 0.5 + 1e-5)).sum() == 2 * (4 + 3) // 2 + 1
+
+
+def test_runs_that_hold_parallel_jumps_are_no_evidence(rng):
+    kinks = np.array([-0.3, 0.1, 0.2])
+    across = rng.normal(size=(2, 3))
+    jumps = np.array([across[0], across[1], -across[0]])
+
+    def ask(x):
+        return np.maximum(x[:, :1] - kinks, 0.0) @ jumps + x[:, :1] * np.ones(3)
+
+    line = Line(ask, np.zeros(1), np.ones(1))
+    noise, places, values = measure_line_noise(line, roundoff=EPS)
+    assert try_runs(line, noise, places, values, most=64) is None
+    found = resolve_line_by_pairs(line, noise, places, values, most=64)
+    np.testing.assert_allclose(found.t, kinks, atol=1e-12)

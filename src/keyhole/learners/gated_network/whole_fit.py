@@ -12,11 +12,11 @@ to length one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector, pin_one_thread, rms
+from keyhole.learners.fitting import solve_whole_step
 from keyhole.learners.gated_network.gated_form import GatedForm
 
 PARTS = ("n", "t", "s", "b", "e", "C", "c")
@@ -127,7 +127,10 @@ def fit_form(
     best, size = form, rms((y - form.points(x)) * weight[:, None])
     with pin_one_thread(), np.errstate(all="ignore"):
         for _ in range(steps):
-            moved = move_form(best, _solve_step(best, x, y, parts, weight, iterations))
+            slopes = differentiate(best, x, weight)
+            missing = (y - best.points(x)) * weight[:, None]
+            step = solve_whole_step(slopes, missing, parts, iterations=iterations)
+            moved = move_form(best, step)
             left = rms((y - moved.points(x)) * weight[:, None])
             if not left < size:
                 break
@@ -136,36 +139,3 @@ def fit_form(
             if not gained:
                 break
     return best
-
-
-def _solve_step(
-    form: GatedForm, x: Matrix, y: Matrix, parts: tuple[str, ...], weight: Vector, iterations: int
-) -> dict[str, Array]:
-    from scipy.sparse.linalg import LinearOperator, lsmr
-
-    slopes = differentiate(form, x, weight)
-    lengths = slopes.lengths()
-    zero = {name: np.zeros_like(array) for name, array in lengths.items()}
-    ends = np.cumsum([lengths[name].size for name in parts])
-
-    def unpack(vector: Vector) -> dict[str, Array]:
-        pieces = np.split(vector, ends[:-1])
-        own = {
-            name: piece.reshape(lengths[name].shape) / lengths[name]
-            for name, piece in zip(parts, pieces, strict=True)
-        }
-        return zero | own
-
-    def pack(step: dict[str, Array]) -> Vector:
-        return np.concatenate([(step[name] / lengths[name]).ravel() for name in parts])
-
-    shape = (y.size, int(ends[-1]))
-    operator: Any = LinearOperator(
-        shape,
-        matvec=lambda v: slopes.forward(unpack(np.asarray(v).ravel())).ravel(),
-        rmatvec=lambda v: pack(slopes.backward(np.asarray(v).reshape(y.shape))),
-        dtype=np.float64,
-    )
-    left = (y - form.points(x)) * weight[:, None]
-    found: Any = lsmr(operator, left.ravel(), atol=1e-15, btol=1e-15, maxiter=iterations)
-    return unpack(np.asarray(found[0]))

@@ -36,6 +36,7 @@ _LEVELS = 80
 _CLOSER = 3  # rounds of samples in regions whose slope is poorly known
 _DOUBT = 1e5  # how poorly: error beside the typical jump, in units of the rounding
 _CHAIN = 6  # cells with one kink each in a row, at most
+_PARALLEL = 1e-3  # distance of unit jumps, up to a sign, that are parallel
 _EDGE = 1e-5  # how far from the start of its cell a kink lies at least, where that is in doubt
 
 
@@ -58,9 +59,17 @@ class _Cells:
     def measure(self) -> None:
         """Chord slopes and their rounding."""
         width = np.diff(self.t)
-        bar = self.noise.at(self.t)
         self.chords = np.diff(self.F, axis=0) / width[:, None]
+        self.hear()
+        bar = self.noise.at(self.t)
         self.rough = (bar[1:] + bar[:-1]) / width
+
+    def hear(self) -> None:
+        """Raise the noise to the steepest chord: terms that cancel far out are rounded there."""
+        louder = self.noise.hear(float(np.abs(self.chords).max()))
+        if louder is not self.noise:
+            self.noise = louder
+            self.tried.clear()
 
     def halve(self, cells: list[int]) -> None:
         """One more sample in each of these cells."""
@@ -169,6 +178,7 @@ def resolve_line_by_runs(
     mu = cells.run()
     at = np.array(sorted(mu), dtype=np.intp)
     t = cells.t[at + 1] - np.diff(cells.t)[at] / np.array([mu[i] for i in at])
+    noise = cells.noise
     bends = refine_bends(line, noise, t, cells.t, cells.F)
     for _ in range(_CLOSER):
         more = _find_doubtful_places(bends)
@@ -179,6 +189,37 @@ def resolve_line_by_runs(
         values = np.concatenate([bends.values, line(more)])
         bends = refine_bends(line, noise, bends.t, places[order], values[order])
     return bends
+
+
+def try_runs(
+    line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int
+) -> Bends | None:
+    """The same, None where runs of bends are no evidence: pairs of samples tell more then.
+
+    Of two parallel jumps in one run the second makes up for a wrong place of the first, so that a
+    crooked cell passes for the straight end of a run.
+    """
+    try:
+        bends = resolve_line_by_runs(line, noise, places, values, most=most)
+    except (Crowded, Smooth):
+        raise
+    except (Unresolved, np.linalg.LinAlgError):
+        return None
+    evidence = np.isfinite(bends.jumps).all() and not _has_parallel_neighbours(bends.jumps)
+    return bends if evidence else None
+
+
+def _has_parallel_neighbours(jumps: Matrix) -> bool:
+    """Whether two jumps that one run may hold are parallel."""
+    unit = jumps / np.linalg.norm(jumps, axis=1, keepdims=True)
+    for apart in range(1, min(_CHAIN + 2, len(unit))):
+        across = (
+            unit[apart:]
+            - unit[:-apart] * np.sign((unit[apart:] * unit[:-apart]).sum(axis=1))[:, None]
+        )
+        if np.linalg.norm(across, axis=1).min() < _PARALLEL:
+            return True
+    return False
 
 
 def _find_doubtful_places(bends: Bends) -> Vector:

@@ -12,7 +12,7 @@ runs of bends need only about two samples per kink (bend_runs). Both end here, i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,6 +58,10 @@ class Noise:
     def near(self, t: float) -> float:
         """Rounding at one place."""
         return self.share * (self.level + self.slope * abs(t)) + _LEAST
+
+    def hear(self, steepest: float) -> Noise:
+        """The noise where a slope was met: terms that cancel far out are rounded all the same."""
+        return replace(self, slope=steepest) if steepest > 2 * self.slope else self
 
 
 @dataclass(frozen=True, eq=False, slots=True)

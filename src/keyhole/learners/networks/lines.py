@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector, pin_one_thread
+from keyhole._arrays import EPS, Matrix, Stack, Vector, pin_one_thread
 from keyhole.errors import BudgetSpent
-from keyhole.learners.networks.bend_runs import resolve_line_by_runs
+from keyhole.learners.networks.bend_runs import try_runs
 from keyhole.learners.networks.jacobians import Found, assemble_hyperplanes, survey_line
 from keyhole.learners.networks.kinks import (
     Ask,
@@ -29,17 +29,24 @@ from keyhole.learners.networks.kinks import (
     measure_line_noise,
 )
 from keyhole.learners.networks.pair_search import resolve_line_by_pairs
+from keyhole.learners.networks.parallel import find_parallel_groups, share_normals
 from keyhole.learners.networks.polish import (
     Again,
     remeasure_hyperplane,
     replace_hyperplanes,
     sharpen_jumps,
 )
+from keyhole.learners.networks.whole_polish import (
+    fit_hyperplanes,
+    is_worth_fitting,
+    place_polishing_points,
+)
 from keyhole.models import AbsAffine
 
 Phase = Callable[[str], AbstractContextManager[None]]
 CHECKS = (1.0, 10.0, 1000.0)  # radii, in units of the typical distance of hyperplanes
 _MISSING = 1e-7  # a larger error: hyperplanes are missing or wrong, and not only imprecise
+_RIDGED = 1e-5  # the same where hyperplanes are parallel: narrow ridges magnify errors
 _PER_RADIUS = 6
 FINE = 5e-10  # relative error of the function that needs no further round
 _POLISHED = 0.07  # queries for polishing, as a share of those asked before
@@ -104,6 +111,11 @@ class _Learning:
     astray: Vector | None = None
     asked: int = 0
 
+    @property
+    def missing(self) -> float:
+        """The error from which on hyperplanes are missing, and not only imprecise."""
+        return _RIDGED if find_parallel_groups(self.model.n) else _MISSING
+
     def whole(self, x: Matrix) -> Matrix:
         """What the target answers."""
         if not np.isfinite(x).all():
@@ -152,8 +164,11 @@ class _Learning:
         hidden = self._sizes if self.anchor is not None else None
         roundoff = max(self.roundoff, coarse)
         noise, places, values = measure_line_noise(line, roundoff=roundoff, hidden=hidden)
-        resolve = resolve_line_by_pairs if self.outputs < 3 else resolve_line_by_runs
-        return resolve(line, noise, places, values, most=self.most)
+        if self.outputs > 2:
+            bends = try_runs(line, noise, places, values, most=self.most)
+            if bends is not None:
+                return bends
+        return resolve_line_by_pairs(line, noise, places, values, most=self.most)
 
     def _sizes(self, x: Matrix) -> Matrix:
         return self.model.terms(x)[:, None]
@@ -174,6 +189,11 @@ class _Learning:
         if changes and self.anchor is not None:
             self.model = replace_hyperplanes(self.model, changes, self.anchor)
 
+    def fit(self) -> None:
+        """Fit all hyperplanes to new answers."""
+        x = place_polishing_points(self.model, measure_typical_distance(self.model), rng=self.rng)
+        self.model = fit_hyperplanes(self.model, x, self.whole(x))
+
     def _bar(self, new: Again, radius: float) -> float:
         """Standard error of a normal measured again, as far as it matters near the origin."""
         far = float(np.linalg.norm(new.at)) / self.width**0.5
@@ -185,21 +205,29 @@ class _Learning:
     def check(self) -> float:
         """Relative error on a few points at every radius."""
         radius = measure_typical_distance(self.model)
-        worst = 0.0
-        self.astray = None
-        for scale in self.radii:
-            x = radius * scale * self.rng.normal(size=(_PER_RADIUS, self.width))
-            left = self.left(x)
-            answers = left + self.model.points(x)
-            rounding = 64 * self.roundoff * np.abs(answers).max()
-            spread = np.abs(answers - answers.mean(axis=0)).max() + rounding
-            # Answers that are all zero vary by nothing: what is left then is all of it.
-            missed = np.abs(left).max(axis=1)
-            gap = float(missed.max()) / (float(spread) or float(missed.max()) or 1.0)
-            if gap > _MISSING and self.astray is None:
-                self.astray = x[int(np.argmax(missed))]
-            worst = max(worst, gap)
-        return worst
+        shape = (len(self.radii), _PER_RADIUS, self.width)
+        x = radius * np.array(self.radii)[:, None, None] * self.rng.normal(size=shape)
+        answers = self.whole(x.reshape(-1, self.width)).reshape(*shape[:2], -1)
+        gaps = self._gaps(self.model, x, answers)
+        shared = share_normals(self.model, self.bars)
+        if shared is not None:
+            closer = self._gaps(shared, x, answers)
+            if closer.max() <= gaps.max():
+                self.model, gaps = shared, closer
+        wrong = np.argwhere(gaps.max(axis=1) > _MISSING)
+        self.astray = x[wrong[0, 0], int(np.argmax(gaps[wrong[0, 0]]))] if len(wrong) else None
+        return float(gaps.max())
+
+    def _gaps(self, model: AbsAffine, x: Stack, answers: Stack) -> Matrix:
+        """What a model misses at points of every radius, beside how answers vary there."""
+        missed = np.abs(answers - model.points(x.reshape(-1, self.width)).reshape(answers.shape))
+        missed = missed.max(axis=2)
+        rounding = 64 * self.roundoff * np.abs(answers).max(axis=(1, 2))
+        varied = np.abs(answers - answers.mean(axis=1, keepdims=True)).max(axis=(1, 2))
+        spread: Vector = np.asarray(varied + rounding, dtype=np.float64)
+        # Answers that are all zero vary by nothing: what is left then is all of it.
+        spread = np.where(spread > 0, spread, missed.max(axis=1))
+        return missed / np.where(spread > 0, spread, 1.0)[:, None]
 
 
 def join_hyperplanes(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsAffine, Vector]:
@@ -333,7 +361,7 @@ def _learn_at_scale(state: _Learning, rounds: int, fine: float) -> Learned:
         with state.phase("check"):
             gap = state.check()
         # Precision that one round of measuring again did not gain, another will not.
-        gains = best.gap > _MISSING or gap < best.gap / 2
+        gains = best.gap > state.missing or gap < best.gap / 2
         if best.model is None or gap < best.gap:
             best = Learned(state.model, state.bars, gap, False, state.noise.share)
         if gap <= fine or not gains:
@@ -343,7 +371,13 @@ def _learn_at_scale(state: _Learning, rounds: int, fine: float) -> Learned:
 
 def _improve_model(state: _Learning, turn: int, gap: float) -> None:
     """Another line while something large is missing, then only more precision."""
-    if turn == 0 or gap > _MISSING:
+    if turn == 0 or gap > state.missing:
         state.round(0.0 if state.anchor is None else 1e-11)
-    with state.phase("polish"):
-        state.polish(_POLISHED if turn == 0 else 2 * _POLISHED)
+        with state.phase("polish"):
+            state.polish(_POLISHED)
+    elif is_worth_fitting(state.model):
+        with state.phase("polish"):
+            state.fit()
+    else:
+        with state.phase("polish"):
+            state.polish(2 * _POLISHED)

@@ -114,10 +114,11 @@ class _KinkSearch:
         raise Crowded if met > self.most else Unresolved
 
     def _hear(self) -> None:
-        """Raise the noise to the steepest piece: terms that cancel are rounded all the same."""
+        """Raise the noise to the steepest piece."""
         steepest = max((float(np.abs(p.slope).max()) for p in self.pieces if p.sure), default=0.0)
-        if steepest > 2 * self.noise.slope:
-            self.noise = replace(self.noise, slope=steepest)
+        louder = self.noise.hear(steepest)
+        if louder is not self.noise:
+            self.noise = louder
             pairs = zip(self.kinks, self.pieces[:-1], self.pieces[1:], strict=True)
             self.kinks = [None if self._same(L, R) else kink for kink, L, R in pairs]
 
