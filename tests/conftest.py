@@ -22,14 +22,14 @@ settings.register_profile(
 )
 settings.load_profile("keyhole")
 
-CHECKED = 30
+FIRST, EVERY = 10, 100  # calls of a function whose shapes are checked
 calls = Counter()
 check_every_call = jaxtyping.jaxtyped
 
 
 def spare_calls(function, checked):
-    """A function whose shapes are checked in its first thirty calls in a test, and in every
-    thirtieth after.
+    """A function whose shapes are checked in its first ten calls in a test, and in every hundredth
+    after that.
     """
 
     @functools.wraps(function)
@@ -37,7 +37,7 @@ def spare_calls(function, checked):
         __tracebackhide__ = True
         calls[call] += 1
         count = calls[call]
-        return (checked if count <= CHECKED or count % CHECKED == 0 else function)(*args, **options)
+        return (checked if count <= FIRST or count % EVERY == 0 else function)(*args, **options)
 
     return call
 

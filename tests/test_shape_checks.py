@@ -19,12 +19,9 @@ def refused(call):
     return False
 
 
-def test_the_first_thirty_calls_in_a_test_are_checked_and_every_thirtieth_after():
-    assert [n for n in range(1, 100) if refused(lambda: softmax("words"))] == [
-        *range(1, 31),
-        60,
-        90,
-    ]
+def test_the_first_ten_calls_in_a_test_are_checked_and_every_hundredth_after():
+    refusals = [n for n in range(1, 250) if refused(lambda: softmax("words"))]
+    assert refusals == [*range(1, 11), 100, 200]
 
 
 def test_every_test_counts_anew():

@@ -152,11 +152,15 @@ FORMATS = {
 
 def rms(values: Array) -> float:
     """Root mean square, 0 for an empty array, without overflow."""
-    largest = float(np.max(np.abs(values), initial=0.0))
+    if values.size == 0:
+        return 0.0
+    flat = values.ravel()
+    largest = max(abs(float(flat.max())), abs(float(flat.min())))
     # Dividing by it would make 0 and infinity into NaN.
-    if largest == 0.0 or not np.isfinite(largest):
+    if largest == 0.0 or not math.isfinite(largest):
         return largest
-    return largest * float(np.sqrt(np.mean((values / largest) ** 2)))
+    scaled = flat / largest
+    return largest * math.sqrt(float(scaled @ scaled) / len(flat))
 
 
 def find_power_of_two(value: float) -> float:

@@ -15,7 +15,6 @@ class Shortfall:
 
 
 OPEN = {
-    "Several heads are learned without a residual.": {"heads, residual": 1.0},
     "Heads that cancel each other at small scores are not told apart.": {
         "heads, near-equal and opposite": 1.0,
     },

@@ -191,7 +191,7 @@ class _Drawing:
     def _choose_head(self) -> Head:
         """Heads of very different sizes each get their turn, in an order drawn anew each round."""
         if not self._waiting:
-            self._waiting = [int(i) for i in self.rng.permutation(len(self.subject.heads))]
+            self._waiting = self.rng.permutation(len(self.subject.heads)).tolist()
         return self.subject.heads[self._waiting.pop()]
 
     def _permute(self, X: Matrix) -> Matrix:
