@@ -177,3 +177,19 @@ def test_inputs_of_another_size_are_refused():
         Match2(5, 7).target(np.zeros((1, 4, 1)))
     with pytest.raises(InvalidInput, match="sampled as"):
         Match2(5, 7).sample(1, rng=np.random.default_rng(0), kind="odd")
+
+
+def test_a_position_named_twice_is_no_set():
+    """The paper's y are subsets: [1, 1] is neither {1} nor position 1 counted twice."""
+    task = SparseAverage(4, 2, at_most=True)
+    y = np.broadcast_to([0, 1], (1, 4, 2)).copy()
+    z = np.ones((1, 4, 1))
+    assert task.target(task.tokens(z, y)).shape == (1, 4, 1)
+    y[0, 2] = [1, 1]
+    with pytest.raises(InvalidInput, match="position 1 twice"):
+        task.target(task.tokens(z, y))
+    # Numbers in any order, and padding that repeats, name sets all the same.
+    y[0, 2] = [3, 1]
+    y[0, 3] = [2, -1]
+    z[0, :, 0] = [0.0, 0.5, 0.25, 1.0]
+    np.testing.assert_allclose(task.target(task.tokens(z, y))[0, 2:, 0], [0.75, 0.25])

@@ -1,8 +1,8 @@
 r"""q-sparse averaging: every token names q others and asks for the mean of their vectors.
 
 A token is $x_i = (z_i ; y_i ; i)$ with $z_i$ in the unit ball of $\mathbb{R}^{d'}$ and $y_i$ a set
-of q positions, written as q numbers in rising order, counted from 0 and padded with -1 where sets
-may be smaller.
+of q positions, written as q numbers, counted from 0 and padded with -1 where sets may be smaller.
+The paper's y are subsets, so that a position is named once: numbers that repeat one are refused.
 """
 
 from __future__ import annotations
@@ -148,8 +148,19 @@ class SparseAverage:
                 yield [*members, *[-1] * (self.q - size)]
 
     def members(self, X: Sequences) -> Sets:
-        """Whether token i names position j, as 0 and 1."""
+        """Whether token i names position j, as 0 and 1.
+
+        Raises:
+            InvalidInput: a token names a position twice.
+        """
         y = round_to_whole(X[..., self.dimension : self.dimension + self.q])
+        rising = np.sort(y, axis=-1)
+        twice = (rising[..., 1:] == rising[..., :-1]) & (rising[..., 1:] >= 0)
+        if twice.any():
+            raise InvalidInput(
+                "a token names each position of its set once; got position"
+                f" {int(rising[..., 1:][twice][0])} twice."
+            )
         return (y[..., None] == np.arange(self.length)).any(axis=2).astype(np.float64)
 
     def target(self, X: Sequences) -> Labels:

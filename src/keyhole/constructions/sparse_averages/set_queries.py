@@ -256,7 +256,11 @@ class SetQueries:
 
 def _read_members(row: Any) -> Members:
     """The set a row of positions names."""
-    members = tuple(sorted({int(j) for j in row if j >= 0}))
+    members = tuple(sorted(int(j) for j in row if j >= 0))
     if not members:
         raise InvalidInput("a token names at least one position; got none.")
+    if len(set(members)) < len(members):
+        raise InvalidInput(
+            f"a token names each position of its set once; got {', '.join(map(str, members))}."
+        )
     return members
