@@ -3,6 +3,7 @@ averaging by one unit.
 """
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import combinations
 from math import ceil, comb, log, prod
 
@@ -12,6 +13,11 @@ from scipy.special import softmax
 
 from keyhole.claims import Basis, Outcome
 from keyhole.constructions.proofs.all_sets import enclose_error
+from keyhole.constructions.sparse_averages.all_at_once import (
+    bound_coherent_score,
+    bound_series_rounding,
+    measure_coherence,
+)
 from keyhole.constructions.sparse_averages.closed_gaps import (
     Cyclic,
     count_cyclic_bits,
@@ -517,3 +523,32 @@ def test_mended_keys_meet_the_width_that_is_stated_with_sixteen_bits():
         assert 2 <= extra <= 12
     assert np.median(ratios) <= 1.6
     assert max(ratios) <= 2.0
+
+
+def test_a_unit_refuses_sets_that_name_a_position_twice():
+    task = SparseAverage(7, 2, at_most=True)
+    model = built(ONE_HOT, task).model
+    y = np.broadcast_to([0, 1], (1, 7, 2)).copy()
+    y[0, 4] = [3, 3]
+    with pytest.raises(InvalidInput, match="once; got 3, 3"):
+        model(task.tokens(np.zeros((1, 7, 1)), y))
+
+
+@pytest.mark.parametrize(("length", "q"), [(20, 2), (40, 3)])
+def test_series_of_coherent_keys_solve_within_the_rounding_that_is_derived(length, q):
+    """Against whole numbers: the query of a set times 2^200, its scores on it and off it."""
+    keys = INCOHERENT.keys(SparseAverage(length, q), 800, np.random.default_rng(0))
+    signs = keys.astype(int).astype(object)
+    mu = measure_coherence(keys)
+    assert (q - 1) * mu < 0.5
+    largest = 0.0
+    for members in list(combinations(range(length), q))[:: 9 * length]:
+        on = np.isin(np.arange(length), members)
+        w, margin = SOLVERS["series"](keys, on)
+        exact = signs @ np.array([int(Fraction(entry) * 2**200) for entry in w], dtype=object)
+        largest = max(largest, *(abs(exact[j] - 2**200) / 2**200 for j in members))
+        off = max(exact[j] for j in range(length) if j not in members)
+        assert off / 2**200 <= bound_coherent_score(mu, q) + 1e-12
+        gap = (min(exact[j] for j in members) - off) / 2**200
+        assert margin == pytest.approx(gap, abs=1e-12)
+    assert largest <= bound_series_rounding(q, mu) < 1e-11

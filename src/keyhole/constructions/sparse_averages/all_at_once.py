@@ -6,6 +6,7 @@ r"""Arguments that cover every set at once, tried before any set is asked (keyho
 - Coherence: for keys of norm s with $|\langle u_i, u_j \rangle| \le \mu s^2$ the least-squares
   query of q keys scores 1 on them and, by the Neumann series of their Gram matrix, at most $\rho =
   q \mu / (1 - (q - 1) \mu)$ elsewhere: for $\rho < 1$ every set is singled out by $1 - \rho$.
+  Queries are computed by that series, so that what float64 rounds is derived too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from keyhole.constructions.sparse_averages.closed_gaps import (
     has_closed_gaps,
     is_plain,
 )
+from keyhole.constructions.sparse_averages.exposing import TERMS
 from keyhole.constructions.sparse_averages.rounded_sets import (
     bound_rounding_loss,
     bound_set_errors,
@@ -73,7 +75,7 @@ def prove_every_set(
     if has_closed_gaps(phi, layer) and phi.solver == "trigonometric":
         circles = [describe_cyclic(phi, n) for n in sizes]
         return SetsProof(PRODUCT, max(bound_circle_error(one, form) for one in circles) + lost)
-    if phi.solver == "least-squares":
+    if phi.solver == "series":
         return SetsProof(COHERENCE, max(_bound_coherent_sets(phi, n, form) for n in sizes) + lost)
     return None
 
@@ -106,10 +108,29 @@ def bound_coherent_score(coherence: float, size: int) -> float:
     return size * coherence / left if left > 0 else math.inf
 
 
-# For keys of signs, s^2 = m, the query w = sum c_i u_i has |w|_inf <= |c|_1 <= q / (m (1 - (q - 1)
-# mu)). Scaled, entries are at most alpha |w|_inf with alpha = wanted / (1 - rho). Float64 solves by
-# orthogonal factors and levels what is left: scores are off by a few hundred units of rounding
-# times the condition (1 + (q - 1) mu) / (1 - (q - 1) mu) of the Gram matrix.
+# Float64, u = 2^-53, k = (q - 1) mu <= 1/2. The query w = sum c_i u_i has |c|_inf <= 1 / (m (1 -
+# k)). A step c + (1 - G c)/m shrinks what c is off by the factor k; of the products and sums of 1 -
+# G c it rounds (q + 2) u of 1 + m (1 + k) |c|_inf <= 2/(1 - k), and 2 u of c itself. So c ends off
+# by (2q + 6) u / (m (1 - k)^2) at most, and the scores on the set by m (1 + k) times that; the sums
+# w = sum c_i u_i round q u of q / (m (1 - k)), which moves scores by q^2 u / (1 - k).
+def bound_series_rounding(size: int, mu: float) -> float:
+    """How far scores of a query from the series of coherent keys are from 1 on its set.
+
+    In exact arithmetic, with the query as float64 holds it; as far do scores off the set move.
+    Infinite where the series is too slow.
+    """
+    slow = (size - 1) * mu
+    if slow > 0.5:
+        return math.inf
+    left = 1.0 - slow
+    solved = (1.0 + slow) * (2 * size + 6) / left**2 + size**2 / left
+    # What 64 halvings leave, and products of roundings.
+    return 1.01 * (0.5 * EPS * solved + 2.0**-TERMS / left)
+
+
+# Entries are at most alpha |w|_inf with alpha = wanted / (1 - rho) and |w|_inf <= |c|_1 <= q / (m
+# (1 - k)). Scores add up m products, which rounds (m + 2) u of m alpha |w|_inf, once where margins
+# are measured and once where attention is evaluated; the series moves them as above, in both.
 def _bound_coherent_sets(phi: SetQueries, size: int, form: NumberFormat) -> float:
     """The proven error of all sets of a size with keys of signs that are little alike."""
     if not (np.abs(phi.keys) == 1.0).all():
@@ -133,7 +154,7 @@ def bound_coherent_sizes(
         return math.inf
     half = 0.5 * form.spacing if is_rounding(form) else 0.0
     eta = width * half if is_fixed(form) else 2.02 * width * largest * half
-    condition = (2.0 - left) / left
-    eta += 512 * condition * width * largest * EPS
+    evaluated = 0.5 * EPS * (width + 4) * width * largest
+    eta += 2.0 * (evaluated + sharpness * bound_series_rounding(size, mu))
     inner = 0.0 if is_fixed(form) else half
     return bound_leak(length, size, wanted) + math.expm1(min(2.0 * eta, 700.0)) + inner

@@ -341,7 +341,7 @@ MAX_MARGIN = SetKeys(
     draw_spread_keys,
     tuple(1 + k / 10 for k in range(11)),
 )
-INCOHERENT = SetKeys("incoherent keys", "keyhole/coherence", "least-squares", draw_incoherent_keys)
+INCOHERENT = SetKeys("incoherent keys", "keyhole/coherence", "series", draw_incoherent_keys)
 TRIGONOMETRIC = SetKeys("trigonometric keys", "SHT23/3", "trigonometric", build_circle_keys)
 MONOMIAL = SetKeys("monomial keys", "SHT23/3", "monomial", build_moment_keys)
 ONE_HOT = SetKeys("one-hot keys", "keyhole/one-hot-keys", "indicator", build_one_hot_keys)
