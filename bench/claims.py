@@ -5,6 +5,7 @@
     python bench/claims.py property            5,000 cells: TOO_SMALL where a formula proves a model
     python bench/claims.py exact               Theorem 3 in exact arithmetic to N = 512, q = 12
     python bench/claims.py bf16                Match2 to M = 1e6 in bf16
+    python bench/claims.py times               processor time of bound, nothing built
 
 Seeds are fixed and printed figures are ratios or counts.
 """
@@ -24,11 +25,51 @@ from keyhole.constructions.sparse_averages.set_checks import examine_sets, solve
 from keyhole.constructions.sparse_averages.sparse_average import MAX_MARGIN, TRIGONOMETRIC
 from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import number_format
-from keyhole.tasks import FourCycles, Match2, Match3, Match3Bigram, SparseAverage, Triangles
+from keyhole.tasks import (
+    FourCycles,
+    Match2,
+    Match3,
+    Match3Bigram,
+    Match3Local,
+    Match4,
+    SparseAverage,
+    Triangles,
+)
 
 SMALL = [(16, 2), (32, 2), (64, 2), (16, 3), (24, 3), (32, 3), (16, 4), (20, 4), (24, 4), (16, 6)]
 LARGE = [(128, 2), (64, 3), (32, 4), (24, 6), (20, 8)]
 SAMPLED = [(64, 4), (128, 4), (64, 6)]
+TIMED = [
+    SparseAverage(32, 3),
+    SparseAverage(1024, 16),
+    SparseAverage(10**5, 50),
+    SparseAverage(512, 100, at_most=True),
+    Match2(64, 10**6),
+    Match2(2000, 10**9),
+    Match2(64, 2**31),
+    Match3(1001, 5000),
+    Match3(1001, 10**6),
+    Match3(5000, 10**6),
+    Match4(64, 10**5),
+    Match3Bigram(60, 200),
+    Match3Bigram(1000, 5000),
+    Match3Local(200, 50, 3),
+    Match3Local(1000, 500, 8),
+    Match3Local(1000, 500, 2),
+    Triangles(60, 60),
+    Triangles(1000, 1000),
+    FourCycles(32),
+    FourCycles(200),
+]
+ASKED_SIZES = [
+    {},
+    {"bits": 12.0},
+    {"bits": 30.0},
+    {"number_format": "bf16"},
+    {"number_format": "f16"},
+    {"layers": 2},
+    {"heads": 2, "value_width": 2000, "bits": 40.0},
+]
 
 
 def measure_widths(sizes, asked):
@@ -153,6 +194,22 @@ def prove_in_bf16():
         print(f"M = {modulus:,}: m = {draft.embed}, {held.name}, gap {draft.margin:.3f}")
 
 
+def time_bounds():
+    """Processor time of verdicts by inequalities and formulas, over sizes that are large."""
+    bound(Match3Local(9, 5, 1), embed=2, number_format="bf16")  # loads what formulas import
+    spent = []
+    for task in TIMED:
+        for sizes in ASKED_SIZES:
+            for order in (2, 3):
+                start = time.process_time()
+                bound(task, embed=5, order=order, **sizes)
+                spent.append((time.process_time() - start, str(task), sizes))
+    spent.sort(key=lambda one: -one[0])
+    print(f"{len(spent)} questions, median {1e3 * spent[len(spent) // 2][0]:.1f} ms, slowest:")
+    for seconds, task, sizes in spent[:5]:
+        print(f"  {seconds:.2f} s  {task} {sizes}")
+
+
 if __name__ == "__main__":
     try:
         what = sys.argv[1] if len(sys.argv) > 1 else "widths"
@@ -167,6 +224,8 @@ if __name__ == "__main__":
             check_property(5_000)
         elif what == "exact":
             certify_exactly()
+        elif what == "times":
+            time_bounds()
         else:
             prove_in_bf16()
     except DoesNotFit as refusal:

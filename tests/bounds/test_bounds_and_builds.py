@@ -102,6 +102,20 @@ def test_labels_that_only_a_sample_speaks_for_leave_the_size_open():
     assert (wide.verdict, wide.construction) == (BoundVerdict.ENOUGH, "match2-waves")
 
 
+@pytest.mark.parametrize(
+    ("task", "sizes", "verdict"),
+    [
+        (Match2(64, 2**31), {"embed": 25, "number_format": "bf16"}, BoundVerdict.ENOUGH),
+        (Match2(64, 10**6), {"embed": 12, "bits": 12.0}, BoundVerdict.OPEN),
+        (Match3(1001, 2**40), {"embed": 5, "bits": 30.0}, BoundVerdict.TOO_SMALL),
+        (SparseAverage(4_000, 1_500), {"embed": 9, "bits": 30.0}, BoundVerdict.TOO_SMALL),
+    ],
+    ids=str,
+)
+def test_formulas_answer_at_sizes_that_could_not_be_scanned_or_counted(task, sizes, verdict):
+    assert bound(task, **sizes).verdict is verdict
+
+
 @pytest.mark.slow
 def test_open_says_how_wide_would_be_enough():
     told = bound(SparseAverage(24, 2), embed=3, bits=16.0, rng=np.random.default_rng(0))

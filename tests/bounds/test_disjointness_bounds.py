@@ -23,6 +23,7 @@ from keyhole.bounds.formulas import (
     bound_by_radon,
     bound_triples_by_message,
     count_partition_bits,
+    log_sets,
 )
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
@@ -301,3 +302,12 @@ def test_the_head_outputs_that_two_parties_merge_are_within_the_promised_step(rn
         share = 1 / (1 + np.exp(L[1] - sent_L))
         merged = share * sent_mean + (1 - share) * means[1]
         assert abs(merged - np.exp(scores) @ values / np.exp(scores).sum()) < 2.0**-fraction
+
+
+@pytest.mark.parametrize(
+    ("positions", "q", "at_most"), [(2_500, 1_200, False), (2_100, 1_500, True)]
+)
+def test_bits_that_name_large_sets_are_rounded_down_and_hardly(positions, q, at_most):
+    largest = min(q, positions // 2) if at_most else q
+    exact = log2(comb(positions, largest))
+    assert exact - 1e-6 <= log_sets(positions, q, at_most=at_most) < exact

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -71,6 +72,8 @@ class Reduction:
         return np.asarray((Y[:, list(self.rows), 0] > self.level).any(axis=1))
 
 
+# Every size that is looked at asks for it again.
+@lru_cache(maxsize=16)
 def reduction(task: Task) -> Reduction | None:
     """How a task decides disjointness; None where nothing is known, or it is too small."""
     reduce_task = find_kind(task).load("reduction")

@@ -8,7 +8,7 @@ docs/lower-bounds.md.
 from __future__ import annotations
 
 from fractions import Fraction
-from math import ceil, comb, inf, isfinite, log, log2, nextafter
+from math import ceil, comb, inf, isfinite, lgamma, log, log2, nextafter
 
 from keyhole.bounds.base import Inequality, Sizes
 from keyhole.bounds.disjointness import reduction
@@ -32,6 +32,8 @@ _ROBUST_WIDE = (
     " 2^-F in head outputs"
 )
 BELOW_ONE = nextafter(1.0, 0.0)
+# Positions of a set up to which sets are counted by whole numbers.
+COUNTED = 1_000
 
 
 # Fix the vectors and sets of all tokens but the last, let that one name a set y of q of the other N
@@ -85,7 +87,15 @@ def bound_by_embedding(task: SparseAverage, sizes: Sizes) -> Inequality:
 
 
 def log_sets(positions: int, q: int, *, at_most: bool = False) -> float:
-    """How many bits name a set of q, or at most q, positions; 0 where there is no choice."""
+    """How many bits name a set of q, or at most q, positions; 0 where there is no choice.
+
+    Of large sets rounded down, and of at most q positions the most frequent size alone.
+    """
+    most = min(q, positions // 2) if at_most else q
+    if min(most, positions - most) > COUNTED:
+        logs = [lgamma(n + 1) for n in (positions, most, positions - most)]
+        # Logarithms of factorials are good to some units of rounding.
+        return (logs[0] - logs[1] - logs[2] - 1e-14 * sum(logs)) / log(2)
     count = sum(comb(positions, size) for size in range(1 if at_most else q, min(q, positions) + 1))
     return log2(count) if count else 0.0
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isfinite, log10
 
 import numpy as np
 
-from keyhole.bounds.formulas import Sizes
+from keyhole.bounds.formulas import Sizes, log_sets
 from keyhole.constructions import Built, Proven, Room, survey_proofs, survey_recipes
 from keyhole.constructions.sparse_averages.choosing_sets import ALL, ASKED, count_sets
 from keyhole.errors import DoesNotFit
@@ -19,6 +20,8 @@ FEWEST = 2
 MOST = 53
 # Longer inputs are not built: their keys are searched for minutes.
 _TOKENS = 4096
+# Digits of a number of sets from which on it is rounded.
+NAMED = 9
 # For labels, where nothing is asked.
 _ACCURATE = 1e-3
 
@@ -29,47 +32,6 @@ def build_within_sizes(task: Task, sizes: Sizes, *, order: int, rng: np.random.G
     Raises:
         DoesNotFit: none is known that fits.
     """
-    return _planned(task, sizes, order, rng)
-
-
-def prove_within_sizes(
-    task: Task, sizes: Sizes, *, order: int, axis: str | None = None
-) -> Proven | None:
-    """The smallest construction that a formula proves within sizes; None where none is.
-
-    Args:
-        task: the task.
-        sizes: what a model may cost.
-        order: largest order of attention.
-        axis: the size that is to be smallest; size times bits when absent.
-    """
-    room = Room(sizes.embed, sizes.value_width, sizes.heads, sizes.layers)
-    form = sizes.format
-    if form is None and isfinite(sizes.bits):
-        form = int(sizes.bits)
-    found = survey_proofs(
-        task, accuracy=sizes.accuracy or _ACCURATE, number_format=form, room=room, order=order
-    )
-    if axis is not None:
-        found = tuple(sorted(found, key=lambda one: getattr(one.size, axis)))
-    return next(iter(found), None)
-
-
-def describe_building(task: Task) -> str:
-    """What `--build` would do, where formulas leave a size open."""
-    if not isinstance(task, SparseAverage):
-        return "No formula decides; --build would build weights and ask them."
-    count = count_sets(task)
-    if count <= ALL:
-        return f"No formula decides; --build would check all {count:,} sets of positions."
-    there = f"{count:,}" if count < 10**9 else f"about 10^{log10(count):.0f}"
-    return (
-        f"No formula decides; --build would check {ASKED:,} of {there} sets of positions, and could"
-        " not call that enough."
-    )
-
-
-def _planned(task: Task, sizes: Sizes, order: int, rng: np.random.Generator) -> Built:
     if task.length > _TOKENS:
         raise DoesNotFit(
             f"Inputs of more than {_TOKENS:,} tokens are not built here; use `keyhole build`."
@@ -90,6 +52,42 @@ def _planned(task: Task, sizes: Sizes, order: int, rng: np.random.Generator) -> 
             f" {_find_largest_order(found.best)}."
         )
     return next((built for built in fitting if built.proved), fitting[0] if fitting else found.best)
+
+
+def list_proofs(task: Task, sizes: Sizes, *, order: int) -> tuple[Proven, ...]:
+    """What formulas prove with these heads, layers and numbers, of any width, smallest first.
+
+    Args:
+        task: the task.
+        sizes: what a model may cost.
+        order: largest order of attention.
+    """
+    form = sizes.format
+    if form is None and isfinite(sizes.bits):
+        form = int(sizes.bits)
+    room = Room(heads=sizes.heads, layers=sizes.layers)
+    accuracy = sizes.accuracy or _ACCURATE
+    return survey_proofs(task, accuracy=accuracy, number_format=form, room=room, order=order)
+
+
+def choose_proof(proofs: Iterable[Proven], sizes: Sizes) -> Proven | None:
+    """The first that fits into widths; None where none does."""
+    room = Room(sizes.embed, sizes.value_width)
+    return next((one for one in proofs if room.too_small(one) is None), None)
+
+
+def describe_building(task: Task) -> str:
+    """What `--build` would do, where formulas leave a size open."""
+    if not isinstance(task, SparseAverage):
+        return "No formula decides; --build would build weights and ask them."
+    digits = log_sets(task.length, task.q, at_most=task.at_most) * log10(2)
+    there = f"about 10^{digits:.0f}" if digits >= NAMED else f"{count_sets(task):,}"
+    if digits < NAMED and count_sets(task) <= ALL:
+        return f"No formula decides; --build would check all {there} sets of positions."
+    return (
+        f"No formula decides; --build would check {ASKED:,} of {there} sets of positions, and could"
+        " not call that enough."
+    )
 
 
 def _name_format(sizes: Sizes) -> str | int | None:

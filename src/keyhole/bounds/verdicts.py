@@ -23,7 +23,12 @@ from keyhole.bounds.explaining import (
     format_amount,
 )
 from keyhole.bounds.known_bounds import list_inequalities
-from keyhole.bounds.planned import build_within_sizes, describe_building, prove_within_sizes
+from keyhole.bounds.planned import (
+    build_within_sizes,
+    choose_proof,
+    describe_building,
+    list_proofs,
+)
 from keyhole.constructions import Built, Proven, Size
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
@@ -131,17 +136,14 @@ def bound(
         accuracy: largest error for tasks with real answers; 1 / (4q) when absent.
         token_width: numbers of a token behind the token map, of p bits each; any when absent.
         residual: whether tokens are carried past attention layers.
-        positional: whether keys depend on positions alone, values on the vectors alone, and nothing
-            stands behind.
-        builder: builds weights for the verdict ENOUGH; the constructions of this package when
-            absent.
-        rng: draws what building and checking need; nothing is built when absent, and then only
-            formulas make sizes ENOUGH, which takes a moment at any size.
+        positional: whether keys are positions alone, values vectors alone, and nothing is behind.
+        builder: builds weights for ENOUGH; the constructions of this package when absent.
+        rng: draws what building and checking need; nothing is built when absent, and then formulas
+            alone make sizes ENOUGH, which takes a moment at any size.
 
     Raises:
         InvalidInput: a size makes no sense.
     """
-    rng = None if rng is None else as_generator(rng)
     held = None if number_format is None else format_named(number_format)
     sizes = Sizes(
         embed=embed,
@@ -157,25 +159,33 @@ def bound(
         positional=positional,
     )
     _check_asked_sizes(sizes, order)
+    return _judge_sizes(task, sizes, order, builder, None if rng is None else as_generator(rng))
+
+
+def _judge_sizes(
+    task: Task, sizes: Sizes, order: int, builder: Builder | None, rng: np.random.Generator | None
+) -> Bound:
+    """Inequalities first, then formulas, then what was built."""
     known = list_inequalities(task, sizes) if order == 2 else ()
     told = _choose_inequality(known)
     if told is not None and told.violated:
-        return Bound(
-            task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, explain_too_small(told)
-        )
-    enough = BoundVerdict.ENOUGH
-    proven = prove_within_sizes(task, sizes, order=order)
+        said = explain_too_small(told)
+        return Bound(task, sizes, BoundVerdict.TOO_SMALL, told, known, None, None, said)
+    proofs = list_proofs(task, sizes, order=order)
+    proven = choose_proof(proofs, sizes)
     built, reason = _try_builder(task, sizes, order, builder, rng)
     if built is not None and built.proved:
         said = explain_enough(built)
-        return Bound(task, sizes, enough, told, known, built, None, said, proven=proven)
+        return Bound(
+            task, sizes, BoundVerdict.ENOUGH, told, known, built, None, said, proven=proven
+        )
     if proven is not None:
         said = explain_proven(proven)
-        return Bound(task, sizes, enough, told, known, None, None, said, proven=proven)
-    gap = _find_gap(task, sizes, told, order)
+        return Bound(task, sizes, BoundVerdict.ENOUGH, told, known, None, None, said, proven=proven)
+    gap = _find_gap(task, sizes, told, order, proofs)
     reason = reason if built is None else explain_sampled(built)
-    sentence = f"{explain_open(told, gap)}{explain_silence(known, told)} {reason}"
-    return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, sentence, reason, built)
+    said = f"{explain_open(told, gap)}{explain_silence(known, told)} {reason}"
+    return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, said, reason, built)
 
 
 def _choose_inequality(known: tuple[Inequality, ...]) -> Inequality | None:
@@ -268,13 +278,12 @@ def _find_gap(
     sizes: Sizes,
     told: Inequality | None,
     order: int,
+    proofs: tuple[Proven, ...],
 ) -> Gap:
     """What is known on either side of what was asked, by inequalities and formulas."""
     axis = choose_axis(told)
     below = find_least_open(task, sizes, axis) - 1 if order == 2 else 0
-    free = replace(sizes, **dict.fromkeys(("embed", "value_width"), LARGEST))
-    proven = prove_within_sizes(task, free, order=order, axis=axis)
-    enough = None if proven is None else getattr(proven.size, axis)
+    enough = min((getattr(proven.size, axis) for proven in proofs), default=None)
     return Gap(axis, below, getattr(sizes, axis), enough)
 
 

@@ -27,6 +27,7 @@ from keyhole.constructions.matching.waves import (
     Wavy,
     draw_frequencies,
     evaluate_waves,
+    find_digits,
     use_single_frequency,
 )
 from keyhole.constructions.shared.certifying import Draft, Recipe
@@ -125,21 +126,49 @@ class ClosedWalks(Recipe):
         Raises:
             DoesNotFit: the key width asked for is too small.
         """
-        most = MOST if embed is None else min(MOST, (embed - 1) // (2 * SIDES))
-        if most < 1:
-            raise DoesNotFit(
-                f"{self.name} has key width at least {2 * SIDES + 1}; asked for {embed}."
-            )
-        draft = self._draft_with(task, use_single_frequency(max(2, task.nodes)), form)
-        for count in range(2, most + 1):
+        nodes = max(2, task.nodes)
+        draft = self._draft_with(task, use_single_frequency(nodes), form)
+        for count in range(2, self._count_most(embed) + 1):
             if draft.proven:
                 break
             # The proof needs more than twice what rounding moves a score by.
             wanted = 2.5 * SIDES * bound_moved_score(form, 2, 2 * SIDES * count)
             draft = self._draft_with(
-                task, draw_frequencies(max(2, task.nodes), count, wanted=wanted, rng=rng), form
+                task, draw_frequencies(nodes, count, wanted=wanted, rng=rng), form
             )
         return draft
+
+    @property
+    def by_formula(self) -> bool:
+        """Whether `draft_by_formula` evaluates formulas alone: gaps need no scan."""
+        return True
+
+    def draft_by_formula(self, task: Any, *, form: NumberFormat, embed: int | None) -> Draft:
+        """One frequency, or as few digits as the proof needs.
+
+        Raises:
+            DoesNotFit: the key width asked for is too small.
+        """
+        nodes = max(2, task.nodes)
+        draft = self._draft_with(task, use_single_frequency(nodes), form)
+        for count in range(2, self._count_most(embed) + 1):
+            if draft.proven:
+                break
+            draft = self._draft_with(task, find_digits(nodes, count), form)
+        return draft
+
+    def _count_most(self, embed: int | None) -> int:
+        """How many frequencies there may be.
+
+        Raises:
+            DoesNotFit: the key width asked for is too small.
+        """
+        most = MOST if embed is None else min(MOST, (embed - 1) // (2 * SIDES))
+        if most < 1:
+            raise DoesNotFit(
+                f"{self.name} has key width at least {2 * SIDES + 1}; asked for {embed}."
+            )
+        return most
 
     def _draft_with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
         count = frequencies.count

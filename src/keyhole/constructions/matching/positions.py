@@ -10,11 +10,12 @@ the latter. More harmonics give a wider margin, which a linear program finds.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Vector
+from keyhole._arrays import Matrix, Vector, freeze_array
 from keyhole.constructions.matching.waves import Whole, rotate_residues
 from keyhole.constructions.shared.rounding import U, is_fixed, is_rounding
 from keyhole.errors import DoesNotFit
@@ -53,6 +54,8 @@ def encode_positions(positions: Whole, length: int, harmonics: int) -> Matrix:
     return np.concatenate(rotate_residues(multiples, length), axis=-1)
 
 
+# Formats differ in what they do to a window, not in the window.
+@lru_cache(maxsize=512)
 def find_window(length: int, radius: int, harmonics: int) -> Window:
     r"""The widest margin of scores equal within a radius on a circle of so many positions.
 
@@ -61,12 +64,27 @@ def find_window(length: int, radius: int, harmonics: int) -> Window:
     """
     beyond = range(radius + 1, length // 2 + 1)
     if not beyond:
-        return Window(np.zeros(harmonics), 1.0)
+        return Window(freeze_array(np.zeros(harmonics)), 1.0)
     cosines = encode_positions(np.arange(length // 2 + 1), length, harmonics)[:, :harmonics]
     inside = cosines[: radius + 1]
     outside = cosines[radius + 1 :]
-    weights = _level_weights(_solve_window_program(inside, outside), inside)
-    return Window(weights, float((inside @ weights).min() - (outside @ weights).max()))
+    weights = np.ones(1)
+    # One harmonic of one position leaves nothing to choose.
+    if radius or harmonics > 1:
+        weights = _level_weights(_solve_window_program(inside, outside), inside)
+    margin = float((inside @ weights).min() - (outside @ weights).max())
+    return Window(freeze_array(weights), margin)
+
+
+# The score falls by g or more from distance K to K + 1, and harmonic h of weight a_h gives at most
+# |a_h| times what its own cosine falls by.
+def bound_window_margin(length: int, radius: int, harmonics: int) -> float:
+    """No weights of so many harmonics have a wider margin."""
+    if radius >= length // 2:
+        return 1.0
+    ends = np.array([radius, radius + 1])
+    cosines = encode_positions(ends, length, harmonics)[:, :harmonics]
+    return float(np.abs(cosines[0] - cosines[1]).max())
 
 
 # A linear program is exact to 1e-7 only: weights of that size are none, and the others are moved,
@@ -119,8 +137,13 @@ def sharpen_window(
     With scores moved by at most rho each, $\mathrm{leak} \le n e^{-c (g - 2 \rho)}$ for n tokens
     outside.
     """
-    found = find_window(length, radius, harmonics)
-    rho = bound_position_rounding(form, harmonics)
+    return _scale_window(find_window(length, radius, harmonics), radius, tokens, share, form)
+
+
+def _scale_window(
+    found: Window, radius: int, tokens: int, share: float, form: NumberFormat
+) -> Sharp:
+    rho = bound_position_rounding(form, len(found.weights))
     left = found.margin - 2 * rho
     if found.margin <= 0:
         return Sharp(found.weights, found.margin, math.inf, math.inf)
@@ -133,9 +156,25 @@ def sharpen_window(
 
 
 def find_fewest_harmonics(
-    length: int, radius: int, *, tokens: int, share: float, form: NumberFormat, most: int | None
+    length: int,
+    radius: int,
+    *,
+    tokens: int,
+    share: float,
+    form: NumberFormat,
+    most: int | None,
+    uneven: float = UNEVEN,
 ) -> Sharp:
     """The fewest harmonics that rounding leaves sharp and even; the most where none suffice.
+
+    Args:
+        length: positions of the circle.
+        radius: of the window.
+        tokens: of the sequence.
+        share: the most that any position outside may get of what one inside gets.
+        form: the number format.
+        most: harmonics.
+        uneven: the most that rounding may move scores inside.
 
     Raises:
         DoesNotFit: not even the equal scores have enough harmonics.
@@ -147,10 +186,21 @@ def find_fewest_harmonics(
         raise DoesNotFit(
             f"windows of radius {radius} need key width {2 * least}; asked for {2 * limit}."
         )
-    first, *more = _list_rising_counts(max(1, least), max(1, limit))
+
+    def suffices(sharp: Sharp) -> bool:
+        return sharp.leak <= share and (radius == 0 or sharp.moved <= uneven)
+
+    def has_hope(harmonics: int) -> bool:
+        widest = bound_window_margin(length, radius, harmonics)
+        best = Window(np.zeros(harmonics), widest)
+        return suffices(_scale_window(best, radius, tokens, share, form))
+
+    counts = _list_rising_counts(max(1, least), max(1, limit))
+    # A linear program is solved only where the widest margin there could be would do.
+    first, *more = [count for count in counts if has_hope(count)] or counts[-1:]
     found = sharpen_window(length, radius, first, tokens=tokens, share=share, form=form)
     for harmonics in more:
-        if found.leak <= share and (radius == 0 or found.moved <= UNEVEN):
+        if suffices(found):
             break
         found = sharpen_window(length, radius, harmonics, tokens=tokens, share=share, form=form)
     return found

@@ -28,6 +28,7 @@ from keyhole.constructions.matching.waves import (
     Frequencies,
     draw_frequencies,
     estimate_typical_gap,
+    find_digits,
     measure_frequencies,
     use_single_frequency,
 )
@@ -141,8 +142,8 @@ class Waves(Recipe):
 
     @property
     def by_formula(self) -> bool:
-        """Whether drafting evaluates formulas alone: one frequency has no gap to scan for."""
-        return not self.several
+        """Whether `draft_by_formula` evaluates formulas alone: gaps need no scan."""
+        return True
 
     @property
     def quick_length(self) -> int:
@@ -171,31 +172,66 @@ class Waves(Recipe):
         Raises:
             DoesNotFit: the key width asked for is too small.
         """
-        terms = 2 ** (self.order - 1)
-        most = (MOST if self.several else 1) if embed is None else (embed - 1) // terms
-        if most < (2 if self.several else 1):
-            raise DoesNotFit(
-                f"{self.name} has key width at least {self.embed(task, 0.0)}; asked for {embed}."
-            )
+        most = self._count_most(task, embed)
         if not self.several:
             return self._draft_with(task, use_single_frequency(task.modulus), form)
         tried = (
             self._draft_with(task, found, form)
-            for found in self._draw_rising(task, form, min(most, MOST), rng)
+            for found in self._draw_rising(task, form, most, rng)
         )
         proven = next((draft for draft in tried if draft.proven), None)
         if proven is not None:
             return proven
         # No gap is 2 or more: the best of all draws is taken.
-        widest = draw_frequencies(task.modulus, min(most, MOST), wanted=2.0, rng=rng)
+        widest = draw_frequencies(task.modulus, most, wanted=2.0, rng=rng)
         return self._draft_with(task, widest, form)
+
+    def draft_by_formula(self, task: Any, *, form: NumberFormat, embed: int | None) -> Draft:
+        """One frequency, or as few digits as the proof needs; the most there is room for, if none.
+
+        Raises:
+            DoesNotFit: the key width asked for is too small.
+        """
+        most = self._count_most(task, embed)
+        if not self.several:
+            return self._draft_with(task, use_single_frequency(task.modulus), form)
+        digits = (find_digits(task.modulus, count) for count in range(2, most + 1))
+        tried = (
+            self._draft_with(task, found, form)
+            for found in digits
+            if found.gap > self._count_wanted_gap(form, found.count)
+        )
+        proven = next((draft for draft in tried if draft.proven), None)
+        return proven or self._draft_with(task, find_digits(task.modulus, most), form)
+
+    def _count_most(self, task: Task, embed: int | None) -> int:
+        """How many frequencies there may be.
+
+        Raises:
+            DoesNotFit: the key width asked for is too small.
+        """
+        most = MOST if self.several else 1
+        if embed is not None:
+            most = min(most, (embed - 1) // 2 ** (self.order - 1))
+        if most < (2 if self.several else 1):
+            raise DoesNotFit(
+                f"{self.name} has key width at least {self.embed(task, 0.0)}; asked for {embed}."
+            )
+        return most
+
+    def _count_wanted_gap(self, form: NumberFormat, count: int) -> float:
+        """Twice what rounding moves a score by: no proof does with less."""
+        return 2 * bound_moved_score(form, self.order, count * 2 ** (self.order - 1))
 
     def _draw_rising(
         self, task: Any, form: NumberFormat, most: int, rng: np.random.Generator
     ) -> Iterator[Frequencies]:
-        """Best draws of ever more frequencies, from where the gap wanted is not hopeless."""
+        """Digits and best draws of ever more frequencies, where the gap wanted is not hopeless."""
         for count in range(2, most + 1):
-            wanted = 2 * bound_moved_score(form, self.order, count * 2 ** (self.order - 1))
+            wanted = self._count_wanted_gap(form, count)
+            digits = find_digits(task.modulus, count)
+            if digits.gap > wanted:
+                yield digits
             if HOPELESS * estimate_typical_gap(task.modulus, count) >= wanted:
                 yield draw_frequencies(task.modulus, count, wanted=ROOM * wanted, rng=rng)
 

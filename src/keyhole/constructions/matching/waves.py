@@ -7,8 +7,9 @@ shortfall of its residue r elsewhere:
 $$\mathrm{short}(r) = \frac{1}{k} \sum_f 2 \sin^2(\pi f r / M),
 \qquad \mathrm{gap} = \min_{r \ne 0} \mathrm{short}(r)$$
 
-One frequency has the gap $2 \sin^2(\pi/M)$. With k of them the gap is about $M^{-2/k}$: they are
-the fractional digits of one another.
+One frequency has the gap $2 \sin^2(\pi/M)$. With k of them the gap is about $M^{-2/k}$: powers of
+a base b read the digits of r / M, and where $M \le (b + 1) b^{k-1}$ they keep a gap of at least
+$\frac{2}{k} \sin^2 \frac{\pi}{b + 1}$, whatever M is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,8 @@ CHUNK = 2**18
 # Residues looked at while frequencies are drawn, about.
 SCANNED = 3 * 10**7
 LEAST_DRAWS = 8
+# Of a modulus all of whose residues are looked at within milliseconds.
+MOMENT = 2**20
 MOST_DRAWS = 200
 
 
@@ -107,7 +111,8 @@ class Frequencies:
         modulus: M.
         values: the frequencies; the first is 1.
         gap: least shortfall of a residue that is not 0.
-        nearest: residues that fall short least, up to their sign.
+        nearest: residues that fall short least, up to their sign; none where no residue was
+            looked at.
     """
 
     modulus: int
@@ -151,6 +156,42 @@ def use_single_frequency(modulus: int) -> Frequencies:
     return Frequencies(modulus, np.ones(1), 2.0 * math.sin(math.pi / modulus) ** 2, (1,))
 
 
+# Let t >= 1/M be the distance of r/M from the whole numbers, and i the first power with b^i t at
+# least 1/(b + 1): i <= k - 1, as b^(k-1) (b + 1) >= M. Where i > 0 the power before it was below
+# 1/(b + 1), so that b^i t < b/(b + 1). Either way b^i t is 1/(b + 1) away from every whole number,
+# and its term alone is 2 sin^2(pi/(b + 1)) or more.
+def use_digits(modulus: int, count: int) -> Frequencies:
+    r"""Powers of a base: k frequencies whose gap is proved for every residue, without a scan.
+
+    $$\mathrm{gap} \ge \frac{2}{k} \sin^2 \frac{\pi}{b + 1}, \qquad M \le (b + 1) b^{k-1}$$
+
+    Raises:
+        DoesNotFit: products of residues would not be exact.
+    """
+    _check_products(modulus, count)
+    base = max(1, int(modulus ** (1.0 / count)) - 2)
+    while (base + 1) * base ** (count - 1) < modulus:
+        base += 1
+    values = np.array([float(base**power % modulus) for power in range(count)])
+    gap = 2.0 / count * math.sin(math.pi / (base + 1)) ** 2
+    return Frequencies(modulus, values, gap * (1 - 1e-12), ())
+
+
+@lru_cache(maxsize=64)
+def find_digits(modulus: int, count: int) -> Frequencies:
+    """Powers of a base with the gap they keep: measured where that takes a moment, else proved."""
+    found = use_digits(modulus, count)
+    return measure_frequencies(modulus, found.values) if modulus <= MOMENT else found
+
+
+def _check_products(modulus: int, count: int) -> None:
+    if modulus > LARGEST and count > 1:
+        raise DoesNotFit(
+            "several frequencies need a modulus up to 2^31, so that their products are exact; got"
+            f" {modulus}."
+        )
+
+
 def measure_frequencies(modulus: int, values: Vector) -> Frequencies:
     """Frequencies with their gap over all residues."""
     below = estimate_typical_gap(modulus, len(values))
@@ -179,12 +220,7 @@ def draw_frequencies(
     Raises:
         DoesNotFit: products of residues would not be exact.
     """
-    if modulus > LARGEST and count > 1:
-        raise DoesNotFit(
-            "several frequencies need a modulus up to 2^31, so that their products are exact;"
-            f" {modulus}."
-        )
-    best = measure_frequencies(modulus, np.arange(1.0, count + 1.0))
+    best = find_digits(modulus, count)
     typical = estimate_typical_gap(modulus, count)
     scan = max(1, int(modulus * math.sqrt(2 * count * typical) / math.pi))
     for _ in range(min(MOST_DRAWS, max(LEAST_DRAWS, SCANNED // scan))):

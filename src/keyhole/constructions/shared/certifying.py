@@ -106,7 +106,7 @@ class Recipe(ABC):
 
     @property
     def by_formula(self) -> bool:
-        """Whether drafting evaluates formulas alone, so that many formats can be tried."""
+        """Whether `draft_by_formula` evaluates formulas alone, so that many formats are tried."""
         return False
 
     @property
@@ -127,6 +127,14 @@ class Recipe(ABC):
         Raises:
             DoesNotFit: with the reason.
         """
+
+    def draft_by_formula(self, task: Task, *, form: NumberFormat, embed: int | None) -> Draft:
+        """Weights that take a moment to find, where `draft` would search for smaller ones.
+
+        Raises:
+            DoesNotFit: with the reason.
+        """
+        return self.draft(task, form=form, embed=embed, rng=np.random.default_rng(0))
 
     def distances(
         self, task: Task, model: Transformer, X: Stack, evaluate: Evaluate | None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from keyhole.constructions.shared.base import Proven, Size, list_recipes
 from keyhole.constructions.shared.certifying import Draft, Recipe
 from keyhole.errors import DoesNotFit
@@ -54,7 +52,7 @@ def _list_formats(recipe: Recipe, task: Task, form: str | int | None) -> Iterato
 
 def _prove_draft(recipe: Recipe, task: Task, form: NumberFormat) -> Proven | None:
     try:
-        draft = recipe.draft(task, form=form, embed=WIDEST, rng=np.random.default_rng(0))
+        draft = recipe.draft_by_formula(task, form=form, embed=WIDEST)
     except DoesNotFit:
         return None
     if not draft.proven:

@@ -136,13 +136,17 @@ def choose_scores(
     needed = math.log(8 * tuples)
     lost = bound_answer_rounding(form, tuples) if lost is None else lost
     first = math.ceil(math.log2(2 * needed / (gap * factor)))
-    tried = [
+    least = _build_scores(2.0**first, gap, tuples, mixed, factor, rho, form, lost)
+    # No scale makes up for rounding of half the gap.
+    if gap <= 2 * rho:
+        return least
+    rising = (
         _build_scores(2.0**power, gap, tuples, mixed, factor, rho, form, lost)
         for power in range(first, first + 24)
-    ]
-    # Scores beyond the range of the format would overflow, or saturate and be alike.
-    fitting = [one for one in tried if one.scale <= form.range[1]]
-    return next((one for one in fitting if one.proven), tried[0])
+        # Scores beyond the range of the format would overflow, or saturate and be alike.
+        if 2.0**power * factor <= form.range[1]
+    )
+    return next((one for one in rising if one.proven), least)
 
 
 def _build_scores(

@@ -7,6 +7,7 @@ number format takes from their scores, as functions of the sizes alone.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -178,7 +179,7 @@ def _count_bits(formula: _Formula, accuracy: float, form: str | int | None) -> i
 def _find_fewest_bits(formula: _Formula, accuracy: float) -> int | None:
     """The fewest bits of fixed point, of those that float64 carries."""
     integer = math.floor(math.log2(max(1.0, formula.largest)) + 1e-9) + 1
-    for bits in range(integer + 1, WIDEST + 1):
-        if formula.error(FixedPoint(integer, bits - 1 - integer)) <= accuracy:
-            return bits
-    return None
+    splits = [FixedPoint(integer, fraction) for fraction in range(WIDEST - integer)]
+    # More bits behind the point are never worse.
+    found = bisect_left(splits, True, key=lambda form: formula.error(form) <= accuracy)
+    return integer + found + 1 if found < len(splits) else None
