@@ -53,10 +53,11 @@ def cite_paper(
     at_hand: AtHand,
     paper_states: str = "",
     our_constant: str = "",
+    standing: str = "paper",
 ) -> Theorem:
     """A claim of a paper, which states all of it unless `paper_states` says how much."""
     stated = paper_states or statement
-    return Theorem(name, statement, source, "paper", module, test, stated, our_constant, at_hand)
+    return Theorem(name, statement, source, standing, module, test, stated, our_constant, at_hand)
 
 
 def claim_ours(

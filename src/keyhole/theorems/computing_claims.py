@@ -136,7 +136,7 @@ BOUNDS = (
         "measured",
         module="keyhole.bounds.faces",
         test="tests/bounds/test_sign_faces.py",
-        at_hand=AtHand.UNRECORDED,
+        at_hand=AtHand.RECALLED,
         paper_states="Real keys need min(2q, N - 1) dimensions.",
         our_constant="The least dimensions for signs and few bits, by exhaustive search.",
     ),
@@ -214,6 +214,7 @@ CONSTRUCTIONS = (
         at_hand=AtHand.CONFIRMED,
         paper_states="Attention of order s is defined, and a unit of order 3 computes Match3.",
         our_constant="The weights, of key width 2^(s-1) + 1, and Match_s for s above 3.",
+        standing="derived",
     ),
     cite_paper(
         "SHT23/bigram",
@@ -224,26 +225,30 @@ CONSTRUCTIONS = (
         at_hand=AtHand.RECALLED,
         paper_states="Two layers of one head compute Match3Bigram.",
         our_constant="The weights, of key width 3.",
+        standing="derived",
     ),
     cite_paper(
         "SHT23/local",
-        "One layer computes Match3Local of radius K by gathering windows, with key width 2(K + 1)"
-        " at high precision.",
+        "One layer of one head computes Match3Local of radius K by gathering windows, with key"
+        " width 2(K + 1) at high precision, where no two windows hold everybody (2K < N), and of"
+        " two heads always.",
         f"{_SHT23}; the weights are derived",
-        module="keyhole.constructions.matching.windows",
+        module="keyhole.constructions.matching.one_window",
         test=_MATCHING_TEST,
         at_hand=AtHand.RECALLED,
         paper_states="One layer computes Match3Local.",
-        our_constant="The weights, of key width 2(K + 1).",
+        our_constant="The weights, of key width 2(K + 1), with one head and with two.",
+        standing="derived",
     ),
     claim_ours(
         "keyhole/several-frequencies",
         "With k frequencies, key width k 2^(s-1) + 1, the gap of Match_s modulo M is about M^(-2/k)"
-        " instead of M^(-2), so that bf16 suffices for Match2 modulo a million with key width 13.",
+        " instead of M^(-2), so that bf16 suffices for Match2 modulo a million with key width 13:"
+        " powers of a base b with M <= (b + 1) b^(k-1) keep (2/k) sin^2(pi/(b + 1)).",
         "docs/building-matching.md",
         module=_WAVES,
         test=_MATCHING_TEST,
-        our_constant="The gap of the frequencies used is certified by a scan of all residues.",
+        our_constant="Gaps of frequencies that are drawn are certified by a scan of all residues.",
     ),
     claim_ours(
         "keyhole/closed-walks",

@@ -211,7 +211,7 @@ RECOVERIES = (
         "Kim, Kim, Guo, arXiv 2608.03294, 2026",
         module="keyhole.learners.published.repetition",
         test="tests/learners/published/test_repetition.py",
-        at_hand=AtHand.UNRECORDED,
+        at_hand=AtHand.NOTED,
         our_constant="4 queries more than the published count.",
     ),
     claim_ours(

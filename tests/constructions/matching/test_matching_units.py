@@ -14,14 +14,18 @@ import pytest
 
 from keyhole.claims import Outcome
 from keyhole.constructions import check_model
+from keyhole.constructions.matching.one_window import find_middles
+from keyhole.constructions.matching.positions import bound_window_margin, find_window
 from keyhole.constructions.matching.recipes import MATCHING, recertify_weights
 from keyhole.constructions.matching.waves import (
     draw_frequencies,
     measure_frequencies,
     rotate_residues,
+    use_digits,
 )
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
+from keyhole.models.numbers import number_format
 from keyhole.models.stack import Transformer
 from keyhole.tasks import FourCycles, Match2, Match3, Match3Bigram, Match3Local, Match4, Triangles
 
@@ -45,6 +49,7 @@ SMALL = [
     (Match3(3, 4), "match3-gather"),
     (Match3Bigram(3, 4), "bigram-successors"),
     (Match3Local(4, 3, 1), "local-windows"),
+    (Match3Local(4, 3, 1), "local-window"),
     (Triangles(3, 2), "triangle-walks"),
     (FourCycles(4), "four-cycles-gather"),
 ]
@@ -100,6 +105,8 @@ def test_small_sizes_are_right_on_every_input_and_refuted_once_a_sign_is_flipped
         pytest.param(Match4(5, 1000), "match4-circle", 9, marks=pytest.mark.slow),
         (Match3Bigram(10, 200), "bigram-successors", 3),
         (Match3Local(16, 50, 2), "local-windows", 6),
+        (Match3Local(16, 50, 2), "local-window", 6),
+        (Match3Local(7, 40, 3), "local-window", 8),
         (Triangles(40, 10), "triangle-walks", 7),
         pytest.param(Match3(8, 200), "match3-gather", 2, marks=pytest.mark.slow),
     ],
@@ -133,6 +140,48 @@ def test_the_gap_of_drawn_frequencies_is_the_least_over_all_residues():
         draw_frequencies(10**4, 3, wanted=2.0, rng=np.random.default_rng(0)).gap
         > measure_frequencies(10**4, np.arange(1.0, 4.0)).gap
     )
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_powers_of_a_base_keep_their_gap_over_every_residue(count):
+    """The bound needs no scan; here every residue is looked at, by cosines."""
+    for modulus in (*range(2, 60), 997, 5_000):
+        found = use_digits(modulus, count)
+        cosines = np.cos(2 * np.pi * found.values[:, None] * np.arange(1, modulus) / modulus)
+        assert found.gap <= 1 - cosines.mean(axis=0).max() + 1e-12
+    # Base 10 and residue 10^count / 11, rounded: one digit is as near to a whole number as can be.
+    modulus = 11 * 10 ** (count - 1)
+    bound = 2 / count * math.sin(math.pi / 11) ** 2
+    assert use_digits(modulus, count).gap == pytest.approx(bound, rel=1e-9)
+    assert measure_frequencies(modulus, use_digits(modulus, count).values).gap < 1.3 * bound
+
+
+def test_bf16_matches_pairs_of_any_modulus_that_is_held_by_a_formula_alone():
+    recipe = RECIPES["match2-waves"]
+    for modulus, embed in ((10**6, 13), (2**31, 25)):
+        draft = recipe.draft_by_formula(Match2(64, modulus), form=number_format("bf16"), embed=None)
+        assert draft.proven
+        assert draft.embed == embed
+    with pytest.raises(DoesNotFit, match="2\\^31"):
+        recipe.draft_by_formula(Match2(64, 2**31 + 1), form=number_format("bf16"), embed=None)
+
+
+@pytest.mark.parametrize(("length", "radius"), [(9, 0), (9, 2), (30, 0), (30, 4), (31, 1)])
+def test_no_window_is_sharper_than_its_bound(length, radius):
+    for harmonics in range(radius + 1, length // 2 + 1, 2):
+        window = find_window(length, radius, harmonics)
+        assert 0 < window.margin <= bound_window_margin(length, radius, harmonics) + 1e-9
+
+
+def test_one_head_tells_whose_window_it_is_unless_two_tokens_see_everybody():
+    built = build(Match3Local(9, 6, 3), "local-window")
+    assert (built.size.heads, built.size.value_width) == (1, 15)
+    assert built.certificate.outcome is Outcome.HOLDS
+    # Places of windows of radius 1 among four: 0 1, 0 1 2, 1 2 3, 2 3.
+    np.testing.assert_array_equal(find_middles(4, 1), [0.5, 1.0, 2.0, 2.5])
+    assert RECIPES["local-window"].suits(Match3Local(7, 5, 3))
+    assert not RECIPES["local-window"].suits(Match3Local(6, 5, 3))
+    assert RECIPES["local-windows"].suits(Match3Local(6, 5, 3))
 
 
 def test_scores_are_those_of_the_paper_up_to_a_power_of_two():

@@ -12,6 +12,7 @@ from keyhole._arrays import Array, check_shape
 from keyhole._files import refuse_damage
 from keyhole.constructions.matching.adjacency import CycleLabels, RowSlots
 from keyhole.constructions.matching.closed_walks import EdgeAngles
+from keyhole.constructions.matching.one_window import PlacedSlots, WindowLabels
 from keyhole.constructions.matching.successors import PairAngles, Successors
 from keyhole.constructions.matching.waves import Angles
 from keyhole.constructions.matching.windows import PairLabels, ValueSlots
@@ -38,10 +39,12 @@ TOKEN_MAPS: dict[str, Callable[..., TokenMap]] = {
     "pair-angles": PairAngles,
     "pair-labels": PairLabels,
     "perceptron": Perceptron,
+    "placed-slots": PlacedSlots,
     "row-slots": RowSlots,
     "set-queries": SetQueries,
     "successors": Successors,
     "value-slots": ValueSlots,
+    "window-labels": WindowLabels,
 }
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from keyhole.claims import Certificate
 from keyhole.constructions.matching.adjacency import GatherRows
 from keyhole.constructions.matching.closed_walks import ClosedWalks
+from keyhole.constructions.matching.one_window import OneWindow
 from keyhole.constructions.matching.successors import Bigrams
 from keyhole.constructions.matching.wave_units import Waves
 from keyhole.constructions.matching.windows import GatherAll, Windows
@@ -18,7 +19,7 @@ PAIRS: tuple[Recipe, ...] = (Waves(2), Waves(2, several=True))
 TRIPLES: tuple[Recipe, ...] = (Waves(3), Waves(3, several=True), GatherAll())
 QUADRUPLES: tuple[Recipe, ...] = (Waves(4), Waves(4, several=True))
 BIGRAMS: tuple[Recipe, ...] = (Bigrams(),)
-WINDOWS: tuple[Recipe, ...] = (Windows(),)
+WINDOWS: tuple[Recipe, ...] = (OneWindow(), Windows())
 TRIANGLES: tuple[Recipe, ...] = (ClosedWalks(),)
 FOUR_CYCLES: tuple[Recipe, ...] = (GatherRows(),)
 MATCHING = (*PAIRS, *TRIPLES, *QUADRUPLES, *BIGRAMS, *WINDOWS, *TRIANGLES, *FOUR_CYCLES)

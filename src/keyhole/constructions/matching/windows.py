@@ -91,7 +91,11 @@ class ValueSlots:
         slot = mark_slots(length, self.slots)
         value = X[..., :1] / self.modulus
         held = [value * slot, *[np.broadcast_to(slot, (batch, *slot.shape))] * self.presence]
-        return np.concatenate([codes, *held, value], axis=-1)
+        return np.concatenate([codes, *held, self.carry(X)], axis=-1)
+
+    def carry(self, X: Sequences) -> Stack:
+        """What a token has beside its slot: its value once more."""
+        return X[..., :1] / self.modulus
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -161,7 +165,7 @@ def build_gathering_layer(window: Sharp, itself: Sharp, slots: int, own: int = 1
     rows = Layout.of(code=2 * harmonics, slot=slots, own=own)
     keys = Layout.of(code=2 * harmonics)
     values = Layout.of(slot=slots, own=own)
-    blocks = [_build_diagonal(sharp.weights, harmonics) for sharp in (window, itself)]
+    blocks = [build_diagonal(sharp.weights, harmonics) for sharp in (window, itself)]
     Q = [Weights.zeros(rows, keys).place("code", "code", block).array for block in blocks]
     # Harmonics without weight are left out of the keys too: they would only be rounded.
     used = [np.sign(np.abs(block)) for block in blocks]
@@ -170,7 +174,8 @@ def build_gathering_layer(window: Sharp, itself: Sharp, slots: int, own: int = 1
     return SelfAttention(np.stack(Q), np.stack(K), np.stack(V))
 
 
-def _build_diagonal(weights: Array, harmonics: int) -> Array:
+def build_diagonal(weights: Array, harmonics: int) -> Array:
+    """Weights of cosines and sines, those without one filled up with 0."""
     padded = np.concatenate([weights, np.zeros(harmonics - len(weights))])
     return np.diag(np.concatenate([padded, padded]))
 
