@@ -47,7 +47,12 @@ class Proof:
         return self.unmatched < 0.5 < self.matched
 
 
-def _import_flint() -> Any:
+def import_flint() -> Any:
+    """The library of balls, with the precision set.
+
+    Raises:
+        DoesNotFit: it is not installed.
+    """
     try:
         flint: Any = import_module("flint")
     except ImportError as error:
@@ -64,7 +69,7 @@ def prove_gap(modulus: int, frequencies: Sequence[int]) -> float:
     Raises:
         DoesNotFit: python-flint is not installed.
     """
-    flint = _import_flint()
+    flint = import_flint()
     least = flint.arb(2)
     for residue in range(1, modulus // 2 + 1):
         total = flint.arb(0)
@@ -83,7 +88,7 @@ def prove_match2(task: Match2, model: Transformer) -> Proof:
         DoesNotFit: python-flint is not installed, or there are too many pairs.
         InvalidInput: the model is not one self-attention unit.
     """
-    flint = _import_flint()
+    flint = import_flint()
     if task.modulus > LARGEST:
         raise DoesNotFit(
             f"all pairs are enclosed for a modulus up to {LARGEST}; got {task.modulus}."
@@ -102,15 +107,17 @@ def prove_match2(task: Match2, model: Transformer) -> Proof:
     matched = (1 / (1 + (-above).exp())).lower()
     leak = task.length * flint.arb(below).exp()
     return Proof(
-        float(above), float(below), _round_down(matched), _round_up((leak / (1 + leak)).upper())
+        float(above), float(below), round_down(matched), round_up((leak / (1 + leak)).upper())
     )
 
 
-def _round_down(bound: Any) -> float:
+def round_down(bound: Any) -> float:
+    """A number that is surely below."""
     return float(np.nextafter(float(bound), -np.inf))
 
 
-def _round_up(bound: Any) -> float:
+def round_up(bound: Any) -> float:
+    """A number that is surely above."""
     return float(np.nextafter(float(bound), np.inf))
 
 
