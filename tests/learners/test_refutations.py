@@ -65,6 +65,8 @@ def test_every_learner_refutes_positions_by_a_witness_that_can_be_replayed(name)
     assert witness.gap > witness.allowed
     assert replay_witness(target, witness).holds
     assert recovery.ledger["recognise"].sequences > 0
+    # Tokens of a vocabulary are not recognised: only a few rules are held against them.
+    assert name == "restricted" or recovery.recognised.label == "positions"
 
 
 OWN = {

@@ -23,7 +23,7 @@ from keyhole.learners.recognising.formats import describe_seen
 from keyhole.learners.recognising.known import Recognised
 from keyhole.learners.recognising.recognition import recognise
 from keyhole.learners.recognising.table import CLASSES
-from keyhole.learners.recognising.witnesses import find_witness, find_witness_among
+from keyhole.learners.recognising.witnesses import find_witness_among, recognise_afterwards
 from keyhole.learners.registry import (
     LEARNERS,
     NO_HINTS,
@@ -188,10 +188,11 @@ def _look_for_witness(
         return found
     asking = Counted(target)
     if hints.tokens is None:
-        witness = find_witness(asking, entry.finds, rng=rng)
+        seen = recognise_afterwards(asking, rng=rng)
+        witness = None if seen is None else seen.excluded.get(entry.finds)
     else:
-        witness = find_witness_among(asking, hints.tokens, rng=rng)
-    found = replace(found, ledger=found.ledger.plus(asking.ledger))
+        seen, witness = None, find_witness_among(asking, hints.tokens, rng=rng)
+    found = replace(found, ledger=found.ledger.plus(asking.ledger), recognised=seen)
     return found if witness is None else refute(found, witness)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Vector
 from keyhole.errors import BadAnswer, BudgetSpent
-from keyhole.learners.findings import Witness
+from keyhole.learners.findings import Recognition, Witness
 from keyhole.learners.recognising.recognition import recognise
 from keyhole.learners.verifying.error_bar import describe_coarseness, measure_error_bar
 from keyhole.learners.verifying.rules import ask_by_length, hold_rule
@@ -29,12 +29,11 @@ _SCORES = ("copies",)
 _DRAWS = 4
 
 
-def find_witness(oracle: Counted, name: str, *, rng: np.random.Generator) -> Witness | None:
-    """A few answers that no member of a class gives, or None where the first questions show none.
+def recognise_afterwards(oracle: Counted, *, rng: np.random.Generator) -> Recognition | None:
+    """What first questions show of a target that a learner failed at, None where they show nothing.
 
     Args:
         oracle: the target, counting.
-        name: a class of `table.CLASSES`.
         rng: source of the tokens.
     """
     try:
@@ -42,7 +41,7 @@ def find_witness(oracle: Counted, name: str, *, rng: np.random.Generator) -> Wit
     # Where the target has no answer there is no witness either.
     except BadAnswer:
         return None
-    return None if seen.label == "not finished" else seen.excluded.get(name)
+    return None if seen.label == "not finished" else seen
 
 
 def find_witness_among(

@@ -35,6 +35,7 @@ _HALVINGS = 3
 # Of the tolerance, beside answers of typical size: a constant is read from such answers.
 _CONSTANT_FLOOR = 0.5
 _FLOOR = 1e-3
+_DEAD = 1e-12  # of the largest answer, below which one is rounding
 _VEILED = 0.1  # of the token values, which rounding may not reach
 
 
@@ -130,12 +131,14 @@ class Ruler:
 
     def fit_to(self, model: Model, answers: Sequence[Matrix]) -> Ruler:
         """The same, with what is left of such answers where all tokens are zero."""
-        sizes = [np.abs(part).max(axis=1) for part in answers if len(part)]
-        if not sizes:
+        sizes = np.concatenate([np.zeros(1), *(np.abs(part).max(axis=1) for part in answers)])
+        # A network that is dead on a cone answers zero or rounding there: no typical size.
+        acting = sizes[sizes > _DEAD * sizes.max()]
+        if not len(acting):
             return self
         constant = bool(model(np.zeros((1, 1, model.width))).any())
         share = _CONSTANT_FLOOR if constant else _FLOOR
-        return replace(self, left=share * float(np.quantile(np.concatenate(sizes), 0.25)))
+        return replace(self, left=share * float(np.quantile(acting, 0.25)))
 
     def measure(self, model: Model, X: Stack) -> Explained:
         """What explains gaps at these questions."""
