@@ -58,7 +58,13 @@ def measure_error(truth: Any, model: Any, rng: np.random.Generator) -> float:
     return float(max(errors))
 
 
-def recover(truth: Any, learner: Any, limit: float, rng: np.random.Generator) -> Case:
+def recover(
+    truth: Any,
+    learner: Any,
+    limit: float,
+    rng: np.random.Generator,
+    measure: Callable[[Any, Any, np.random.Generator], float] = measure_error,
+) -> Case:
     """Hide a network, recover it and compare."""
     target = Timed(truth)
     oracle = keyhole.Local(target, truth.width, count=truth.outputs)
@@ -66,7 +72,7 @@ def recover(truth: Any, learner: Any, limit: float, rng: np.random.Generator) ->
     recovery = learner.run(oracle, rng=rng)
     seconds = time.perf_counter() - start
     model = recovery.model
-    error = np.inf if model is None else measure_error(truth, model, rng)
+    error = np.inf if model is None else measure(truth, model, rng)
     asked = recovery.ledger.total(without="verify").sequences
     return Case(recovery.verdict.name, asked, limit, error, seconds, target.seconds)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from keyhole.errors import InvalidInput
 from keyhole.identify.heads import relative_distance
-from keyhole.models import AbsAffine, OneLayer, ReluNet
+from keyhole.models import AbsAffine, Gated, OneLayer, ReluNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,8 @@ def one_layer_distance(a: OneLayer, b: OneLayer) -> OneLayerDistance:
 
 def _find_lone_form(model: OneLayer) -> AbsAffine:
     lone = model.lone()
+    if isinstance(lone, Gated):
+        raise InvalidInput("layers with gated networks are not compared.")
     return lone.normal_form() if isinstance(lone, ReluNet) else lone
 
 

@@ -16,12 +16,14 @@ import numpy as np
 
 from keyhole._arrays import Matrix, rms
 from keyhole.claims import Certificate, Check, Verdict
+from keyhole.errors import InvalidInput
 from keyhole.identify import distance, matrix_rank
 from keyhole.learners.base import Recovery, Status
 from keyhole.learners.networks.chords import draw_in_ball
 from keyhole.learners.tolerance.guarantees import compare_with_margin, guarantee
 from keyhole.learners.verifying.examination import EXACT, Ruler, examine_model
 from keyhole.models import AbsAffine, Gated, Head, MultiHead, OneLayer, ReluNet
+from keyhole.models.transformer import Network
 from keyhole.oracles import Local
 
 # The truth draws questions of its own: ten times the line of an examination keeps two draws apart.
@@ -249,7 +251,9 @@ def _assume_odd_part(truth: OneLayer, held: Certificate) -> Checks:
     yield Check("odd part that shows no attention", float(silent), 0.0)
 
 
-def _find_normal_form(net: ReluNet | AbsAffine) -> AbsAffine:
+def _find_normal_form(net: Network) -> AbsAffine:
+    if isinstance(net, Gated):
+        raise InvalidInput("a gated network is no sum of absolute values.")
     return net.normal_form() if isinstance(net, ReluNet) else net
 
 

@@ -122,6 +122,7 @@ LEARNERS: Mapping[str, Entry] = {
     "smooth-network": Entry("smooth_network.learner:SmoothNetwork", "smooth"),
     "gated-network": Entry("gated_network.learner:GatedNetwork", "gated"),
     "one-layer": Entry("one_layer.learner:OneLayerTransformer", "onelayer"),
+    "smooth-layer": Entry("one_layer.smooth_layer:SmoothLayer", "onelayer"),
     "antisymmetric": Entry("one_layer.antisymmetric:Antisymmetric", "onelayer"),
     "tolerant": Entry(
         "tolerance.learner:Tolerant",

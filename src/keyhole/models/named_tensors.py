@@ -158,13 +158,13 @@ SMOOTH = NamedTensors(
 GATED = _name_fields("gated", Gated, "A a B b C c", settings="activation")
 ABSAFFINE = _name_fields("absaffine", AbsAffine, "n t D P q")
 # The networks that may stand behind a head.
-_NETWORKS = {kind.name: kind for kind in (RELU, SMOOTH, ABSAFFINE)}
+_NETWORKS = {kind.name: kind for kind in (RELU, SMOOTH, ABSAFFINE, GATED)}
 
 
 def describe_one_layer(model: OneLayer) -> tuple[Words, Tensors]:
     """Words and tensors of a one-layer Transformer, named head.* and net.*."""
     _, head = HEAD.describe(model.head)
-    written = RELU if isinstance(model.net, ReluNet) else ABSAFFINE
+    written = {ReluNet: RELU, AbsAffine: ABSAFFINE, Gated: GATED}[type(model.net)]
     about, net = written.describe(model.net)
     tensors = {f"head.{name}": a for name, a in head.items()}
     tensors |= {f"net.{name}": a for name, a in net.items()}

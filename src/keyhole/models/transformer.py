@@ -31,10 +31,11 @@ from keyhole._arrays import (
 )
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head
+from keyhole.models.last_token.gated import Gated
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.yardsticks import Yardstick, start_at_tokens
 
-Network = ReluNet | AbsAffine
+Network = ReluNet | AbsAffine | Gated
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -144,6 +145,8 @@ def _bound_change(net: Network, x: Float[Array, "points width"]) -> PerSequence:
     """A bound on |G(x) - G(0)|: the sizes of the slopes' terms, summed, of the largest output."""
     if isinstance(net, ReluNet):
         return (np.abs(x @ net.W1.T) @ np.abs(net.W2).T).max(axis=1)
+    if isinstance(net, Gated):
+        return net.terms(x)
     return (np.abs(x @ net.n.T) @ np.abs(net.D) / 2 + np.abs(x @ net.P.T)).max(axis=1)
 
 
@@ -151,6 +154,9 @@ def _compose_network(net: Network, T: Matrix, c: Array) -> Network:
     """The network x -> net(T x + c)."""
     if isinstance(net, ReluNet):
         return ReluNet(net.W1 @ T, net.b1 + net.W1 @ c, net.W2, net.b2, net.activation)
+    if isinstance(net, Gated):
+        a, b = net.a + net.A @ c, net.b + net.B @ c
+        return Gated(net.A @ T, a, net.B @ T, b, net.C, net.c, net.activation)
     n = net.n @ T
     t = net.t - net.n @ c
     # Hyperplanes that T maps to nothing become constants.

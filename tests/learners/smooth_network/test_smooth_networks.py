@@ -1,5 +1,6 @@
 """keyhole/smooth-units: networks of GELU, SiLU or softplus units, recovered exactly or refused."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,7 @@ from keyhole import (
     save,
 )
 from keyhole.learners.recognising.recognition import recognise
+from keyhole.learners.smooth_network.offsets import step_across
 from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS
 from keyhole.learners.verifying.rules import replay_witness
 from keyhole.models.last_token.activations import ACTIVATIONS
@@ -334,3 +336,18 @@ def test_activations_that_are_not_smooth_are_refused():
         SmoothNetwork("relu")
     with pytest.raises(InvalidInput, match="at least 1"):
         SmoothNetwork(most=0)
+
+
+def test_two_directions_across_one_hyperplane_are_on_one_side_of_all_others(rng):
+    n = rng.normal(size=(30, 6))
+    n /= np.linalg.norm(n, axis=1, keepdims=True)
+    ahead, back = step_across(n, 7, rng=rng)
+    assert np.flatnonzero(np.sign(n @ ahead) != np.sign(n @ back)).tolist() == [7]
+
+
+def test_units_that_random_directions_confuse_come_back(rng):
+    """Normals in a flat cone: directions far from all of them hardly part any two."""
+    drawn = ReluNet.random(8, hidden=32, activation="gelu", rng=rng)
+    flat = replace(drawn, W1=drawn.W1 * np.geomspace(1.0, 0.05, 8))
+    recovery = SmoothNetwork().run(Local(flat), rng=rng)
+    assert recovery.verdict is Verdict.EXACT, recovery.sentence

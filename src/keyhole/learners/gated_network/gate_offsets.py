@@ -23,9 +23,9 @@ from keyhole.learners.smooth_network.offsets import (
     WEAKEST,
     draw_directions,
     drop_seen_cells,
+    find_confused_unit,
     find_margins,
     find_steady_step,
-    measure_weakest,
 )
 
 RAY = RADII[::2]  # where one ray is looked at
@@ -122,7 +122,7 @@ def choose_pairs(far: GatedForm, *, rng: np.random.Generator) -> Matrix:
         normal, _ = build_shared_equations(
             _build_rows(far, chosen), both, left, np.ones(len(chosen))
         )
-        if measure_weakest(normal) > WEAKEST:
+        if find_confused_unit(normal, len(far.n))[0] > WEAKEST:
             break
         count = max(2, count // 4)
     return chosen

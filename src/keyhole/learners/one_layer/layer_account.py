@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import rms
+from keyhole._arrays import Matrix, rms
 from keyhole.claims import Verdict
 from keyhole.identify import one_layer_freedom
 from keyhole.learners.base import Recovery
@@ -18,6 +18,7 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.models import AbsAffine, Head, OneLayer
+from keyhole.models.transformer import Network
 from keyhole.oracles import Counted, Oracle, read_imperfection
 
 
@@ -28,7 +29,7 @@ class OneLayerSession:
     oracle: Counted
     roundoff: float
     remembered: Remembered
-    G: AbsAffine | None = field(default=None, init=False)
+    G: Network | None = field(default=None, init=False)
     found: Attention | None = field(default=None, init=False)
 
     @property
@@ -42,13 +43,17 @@ class OneLayerSession:
     def flat(self) -> bool:
         """Whether all lone tokens are answered alike."""
         G = self.G
-        return G is not None and max(rms(G.D), rms(G.P)) <= 1e-13 * rms(G.q)
+        return isinstance(G, AbsAffine) and max(rms(G.D), rms(G.P)) <= 1e-13 * rms(G.q)
 
     @classmethod
     def open(cls, oracle: Oracle) -> OneLayerSession:
         """A session that keeps every answer, for the fit at its end."""
         remembered = Remembered(oracle)
         return cls(Counted(remembered), read_imperfection(oracle).roundoff, remembered)
+
+    def ask_lone(self, x: Matrix) -> Matrix:
+        """Answers to lone tokens."""
+        return self.oracle.ask(x[:, None])
 
     def model(self) -> OneLayer | None:
         """What is known of the layer; W is zero where it was not measured."""
@@ -80,7 +85,8 @@ def _explain_layer_found(session: OneLayerSession) -> str:
     G, found = session.G, session.found
     if G is None:
         return "A one-layer Transformer was tried: lone tokens were to show its network."
-    parts = [f"Lone tokens are answered by a network with {G.hidden} hyperplanes"]
+    bends = "hyperplanes" if isinstance(G, AbsAffine) else f"{G.activation} units"
+    parts = [f"Lone tokens are answered by a network with {G.hidden} {bends}"]
     if not G.hidden:
         parts = ["Lone tokens are answered by an affine map, so that this is a single head"]
     if session.unseen and not session.flat:

@@ -38,6 +38,7 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES, Batch
 from keyhole.models import AbsAffine, OneLayer
+from keyhole.models.transformer import Network as AnyNetwork
 from keyhole.oracles import Oracle
 from keyhole.oracles.base import read_imperfection
 
@@ -95,7 +96,7 @@ class OneLayerTransformer:
             dead_end = learn_lone_network(session, learning)
             if dead_end is not None:
                 return end_without_network(session, dead_end, checking)
-            if session.G is not None and not session.flat:
+            if isinstance(session.G, AbsAffine) and not session.flat:
                 session.found = measure_attention(
                     session.oracle, session.G, roundoff=session.roundoff, rng=measuring
                 )
@@ -153,11 +154,12 @@ def _verify_one_layer(
     """Judge the model by fresh sequences."""
     seen = examine_one_layer(session, checking)
     # Where W was taken for one of low rank, that may be the error: whole columns are measured then.
-    if not seen.passed and seen.complete and session.G and session.found and session.found.short:
-        short = session.found
+    G, short = session.G, session.found
+    wrong = not seen.passed and seen.complete
+    if wrong and isinstance(G, AbsAffine) and short is not None and short.short:
         try:
             session.found = measure_attention(
-                session.oracle, session.G, roundoff=session.roundoff, whole=True, rng=measuring
+                session.oracle, G, roundoff=session.roundoff, whole=True, rng=measuring
             )
             seen = examine_one_layer(session, checking)
         except (BudgetSpent, Saturated):
@@ -173,17 +175,25 @@ def _refine_layer(
     session: OneLayerSession, seen: Examination, rng: np.random.Generator
 ) -> Examination:
     """Fit scores to all answers, those of the failed examination included, and examine anew."""
-    model, found = session.model(), session.found
-    if model is None or found is None:
+    found = session.found
+    if session.G is None or found is None:
         return seen
-    refined = refine_scores(model, session.remembered.by_length(), rng=rng)
-    M = None if found.M is None else refined.head.V.T
-    session.found = replace(found, W=np.asarray(refined.head.W), h=refined.head.h, M=M)
+    refine_session(session, rng)
     again = examine_one_layer(session, rng)
     if again.complete and again.fresh.relative < seen.fresh.relative:
         return again
     session.found = found
     return seen
+
+
+def refine_session(session: OneLayerSession, rng: np.random.Generator) -> None:
+    """Fit W, h and M to all answers of the run."""
+    model, found = session.model(), session.found
+    if model is None or found is None:
+        return
+    refined = refine_scores(model, session.remembered.by_length(), rng=rng)
+    M = None if found.M is None else refined.head.V.T
+    session.found = replace(found, W=np.asarray(refined.head.W), h=refined.head.h, M=M)
 
 
 def examine_one_layer(session: OneLayerSession, rng: np.random.Generator) -> Examination:
@@ -253,7 +263,7 @@ def _doubt_layer(session: OneLayerSession, seen: Examination, status: Status) ->
     return Doubt(status, seen.worst)
 
 
-def _is_rounding_gap(G: AbsAffine | None, case: Counterexample | None) -> bool:
+def _is_rounding_gap(G: AnyNetwork | None, case: Counterexample | None) -> bool:
     """Whether a gap is small beside what a token's answer is a sum of."""
     # Far hyperplanes cancel, their errors do not.
     if G is None or case is None:

@@ -16,13 +16,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Stack, Vector, softmax
+from keyhole._arrays import EPS, Matrix, Stack, Vector, rms, softmax
 from keyhole.models import AbsAffine, Head, OneLayer
 from keyhole.models.transformer import Network
 
 _STEPS = 3
 _MOST_NUMBERS = 1200  # of W and h, beyond which a dense solve takes too long
 _EACH = 6  # answers per number fitted, at most
+_LEAST_BY_DIFFERENCES = 1e-8  # the same where slopes are differences
+_DIFFERENCE = 1e-5  # for slopes of smooth networks, beside the points
 _LEAST = 1e-13  # of the largest singular value, below which answers do not determine a direction
 
 
@@ -37,7 +39,7 @@ def refine_scores(
         rng: chooses among more answers than are needed.
     """
     numbers = model.width * (model.width * (1 + model.residual) + (model.head.h is not None))
-    if not isinstance(model.net, AbsAffine) or numbers > _MOST_NUMBERS:
+    if numbers > _MOST_NUMBERS:
         return model
     asked = _choose_answers(kept, _EACH * numbers, rng)
     best, misfit = model, _measure_misfit(model, asked)
@@ -79,7 +81,8 @@ def _take_step(model: OneLayer, asked: list[tuple[Stack, Matrix]]) -> OneLayer:
     right = _measure_misfit(model, asked)
     sizes = np.linalg.norm(rows, axis=0)
     scaled = rows / np.where(sizes > 0, sizes, 1.0)
-    step = np.linalg.lstsq(scaled, right, rcond=_LEAST)[0] / np.where(sizes > 0, sizes, 1.0)
+    least = _LEAST if isinstance(model.net, AbsAffine) else _LEAST_BY_DIFFERENCES
+    step = np.linalg.lstsq(scaled, right, rcond=least)[0] / np.where(sizes > 0, sizes, 1.0)
     return replace(model, head=_move_scores(model.head, step))
 
 
@@ -111,8 +114,13 @@ def _differentiate(model: OneLayer, X: Stack) -> Matrix:
 
 
 def _measure_slopes(net: Network, z: Matrix) -> Stack:
-    """Slopes of a piecewise linear network at points off its hyperplanes."""
-    if not isinstance(net, AbsAffine):
-        return np.zeros((len(z), net.outputs, net.width))
-    signs = np.sign(z @ net.n.T - net.t)
-    return net.P + np.einsum("bk,km,kd->bmd", signs, net.D / 2, net.n)
+    """Slopes of a network at points, of a piecewise linear one off its hyperplanes."""
+    if isinstance(net, AbsAffine):
+        signs = np.sign(z @ net.n.T - net.t)
+        return net.P + np.einsum("bk,km,kd->bmd", signs, net.D / 2, net.n)
+    step = _DIFFERENCE * max(rms(z), 1e-300)
+    moved = step * np.eye(net.width)
+    ahead, back = (
+        net.points((z[:, None] + side * moved).reshape(-1, net.width)) for side in (1, -1)
+    )
+    return ((ahead - back) / (2 * step)).reshape(len(z), net.width, -1).transpose(0, 2, 1)

@@ -192,7 +192,7 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "one-layer smooth",
         ("context acts", "curved"),
-        ("one-layer",),
+        ("one-layer smooth",),
         "Lone tokens curve and earlier tokens act: attention before a smooth network.",
     ),
     LabelRow(
@@ -249,8 +249,8 @@ ADVICE: Mapping[str, str] = {
     "norm": "Ask the layer behind its norm: the norm itself is not learned.",
     "average": "Only attention by softmax before a ReLU network is learned.",
     "homogeneous": "Only attention by softmax and networks with one hidden layer are learned.",
-    "one-layer smooth": "Ask lone tokens of the network alone: behind attention only ReLU networks"
-    " are learned.",
+    "one-layer smooth": "Give the learner more room by naming it (--learner smooth-layer); several"
+    " heads before a smooth network are not learned.",
     "one-layer": "Give the learner more room by naming it (--learner one-layer); deeper networks,"
     " and several heads before one, are not learned.",
     "gated": "Give the learner more room by naming it (--learner gated-network): it takes three"
@@ -272,6 +272,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "smooth": ("smooth",),
     "gated": ("gated",),
     "one-layer": ("onelayer",),
+    "one-layer smooth": ("onelayer",),
 }
 
 # Learners of a kind, by what is declared or seen of answers and tokens.
@@ -304,6 +305,7 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "gated": {"plain": ("gated-network",), "cast": (), "errors": (), "ball": ()},
     "one-layer": {"plain": ("one-layer",), "cast": ("one-layer",), "errors": (), "ball": ()},
+    "one-layer smooth": {"plain": ("smooth-layer",), "cast": (), "errors": (), "ball": ()},
 }
 
 

@@ -91,7 +91,7 @@ FINDINGS: Mapping[str, FindingRow] = {
     ),
     "homogeneous": FindingRow(
         ("degree at x",),
-        ("relu", "smooth", "onelayer"),
+        ("relu", "smooth"),
         "Answers grow as the square or the cube of the token.",
     ),
     "curved": FindingRow(("curves",), ("relu",), "Answers curve evenly near two tokens."),

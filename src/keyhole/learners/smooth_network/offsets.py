@@ -27,7 +27,7 @@ _CHUNK = 4096  # directions weighed at once
 _STEADY = 1e-6  # a step of what is left, beside all its change, that is none
 _ROUNDINGS = 30.0  # the same in units of the smallest step met
 WEAKEST = 3e-3  # least singular value of the scaled design, else points are added
-_MORE = 12  # how often points are added, at most
+_MORE = 64  # how often two points are added, at most
 _FARTHER = 6  # how often the points are moved out, at most
 
 
@@ -128,17 +128,36 @@ def choose_offset_directions(far: AbsAffine, *, rng: np.random.Generator) -> Mat
     The antipodes of two directions tell the constant from units that have one sign at all others.
     """
     count = count_offset_points(far.hidden, far.outputs)
-    chosen = np.zeros((0, far.width))
+    draws = draw_directions(_PER_POINT * count, far.width, rng=rng)
+    draws = draws[np.argsort(-find_margins(far.n, draws))]
+    fresh = drop_seen_cells(far.n, draws, np.zeros((0, far.width)))[: max(1, count - 2)]
+    chosen = np.concatenate([fresh, -fresh[:2]])
     for _ in range(_MORE):
-        draws = draw_directions(_PER_POINT * count, far.width, rng=rng)
-        draws = draws[np.argsort(-find_margins(far.n, draws))]
-        fresh = drop_seen_cells(far.n, draws, chosen)
-        fresh = fresh[: max(1, count - 2)]
-        chosen = np.concatenate([chosen, fresh, -fresh[:2]])
-        if measure_weakest(_build_offset_design(far, chosen)) > WEAKEST:
+        weakest, confused = find_confused_unit(_build_offset_design(far, chosen), far.hidden)
+        if weakest > WEAKEST:
             break
-        count = max(3, count // 4)
+        chosen = np.concatenate([chosen, step_across(far.n, confused, rng=rng)])
     return chosen
+
+
+def find_confused_unit(normal: Matrix, hidden: int) -> tuple[float, int]:
+    """The least singular value of the design, its columns scaled to length 1, and whose it is."""
+    scale = 1 / np.sqrt(np.maximum(np.diag(normal), 1e-300))
+    values, vectors = np.linalg.eigh(normal * scale * scale[:, None])
+    confused = int(np.argmax(np.abs(vectors[:hidden, 0]))) if hidden else 0
+    return max(float(values[0]), 0.0) ** 0.5, confused
+
+
+def step_across(n: Matrix, unit: int, *, rng: np.random.Generator) -> Matrix:
+    """Two directions that one hyperplane parts and no other does: they tell its offset alone."""
+    draws = rng.normal(size=(_DRAWS, n.shape[1]))
+    draws -= np.outer(draws @ n[unit], n[unit])
+    draws /= np.maximum(np.linalg.norm(draws, axis=1, keepdims=True), 1e-300)
+    margins = find_margins(np.delete(n, unit, axis=0), draws)
+    best = int(np.argmax(margins))
+    across = 0.5 * margins[best] * n[unit]
+    pair = np.stack([draws[best] + across, draws[best] - across])
+    return pair / np.linalg.norm(pair, axis=1, keepdims=True)
 
 
 def drop_seen_cells(n: Matrix, u: Matrix, seen: Matrix) -> Matrix:
@@ -148,13 +167,6 @@ def drop_seen_cells(n: Matrix, u: Matrix, seen: Matrix) -> Matrix:
     cells = np.packbits(np.concatenate([seen, u]) @ n.T > 0, axis=1)
     first = np.unique(cells, axis=0, return_index=True)[1]
     return u[np.sort(first[first >= len(seen)]) - len(seen)]
-
-
-def measure_weakest(normal: Matrix) -> float:
-    """The least singular value of the design, its columns scaled to length 1."""
-    scale = 1 / np.sqrt(np.maximum(np.diag(normal), 1e-300))
-    least = float(np.linalg.eigvalsh(normal * scale * scale[:, None])[0])
-    return max(least, 0.0) ** 0.5
 
 
 def solve_offsets(ask: Ask, far: AbsAffine, gap: float, *, rng: np.random.Generator) -> Saturated:

@@ -25,8 +25,9 @@ from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.head_switches import draw_half_circle
 from keyhole.lab.pages.parts.recovered_matrices import draw_recovered_matrices, has_verified_model
 from keyhole.lab.runs.recovery_records import RecoveryRecord
-from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, load
+from keyhole.models import Gated, Head, MultiHead, OneLayer, ReluNet, load
 from keyhole.models.registry import load_model_part
+from keyhole.models.transformer import Network
 
 _HEADS = 8  # heads that are shown
 _READOUT = Axes("output", "token coordinate i")
@@ -109,10 +110,10 @@ def _draw_front_attention(data: RecoveryRecord, head: Head) -> Markup:
     )
 
 
-def draw_network_portrait(data: RecoveryRecord, net: ReluNet | AbsAffine) -> Markup:
+def draw_network_portrait(data: RecoveryRecord, net: Network) -> Markup:
     """Hidden units by the size of their jump: jumps of slope, offsets from the origin, normals."""
     # Smooth units do not bend at a place: there is no normal form to draw.
-    if isinstance(net, ReluNet) and net.activation != "relu":
+    if isinstance(net, Gated) or (isinstance(net, ReluNet) and net.activation != "relu"):
         return Markup()
     form = net.normal_form() if isinstance(net, ReluNet) else net
     count = len(form.t)
