@@ -99,9 +99,8 @@ def find_wrong_model(recording: Recording, found: Recovery, rng):
     target = recording.target
     asked = np.concatenate([np.abs(y).max(axis=1) for _, y in recording.kept])
     # Weights come from answers of this size: at zero tokens their rounding is all that is left.
-    floor = (
-        1e-10 * float(np.quantile(asked[asked > 1e-12 * asked.max()], 0.25)) if asked.any() else 0.0
-    )
+    asked = asked[np.isfinite(asked) & (asked > 1e-12 * np.max(asked[np.isfinite(asked)]))]
+    floor = 1e-10 * float(np.quantile(asked, 0.25)) if len(asked) else 0.0
     if any(differs(target, found, X, y, floor) for X, y in recording.kept):
         yield Fault.AGAINST_OWN_ANSWERS
     if any(differs(target, found, X, target(X), floor) for X in target.draw(rng)):

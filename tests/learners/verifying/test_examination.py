@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from hunt.deviations import DEVIATIONS, answer_changed, make_base
-from keyhole import Verdict, verify
+from keyhole import Verdict, learn, verify
 from keyhole.errors import TargetFailed
 from keyhole.learners.base import Examined
+from keyhole.learners.one_layer.antisymmetric import Antisymmetric
 from keyhole.learners.verifying.examination import Ruler, examine_model
 from keyhole.learners.verifying.question_kinds import AGAIN, KINDS, PERMUTED
 from keyhole.learners.verifying.questions import QUERIES, Limits, draw_questions, read_limits
@@ -209,3 +210,21 @@ def test_a_model_is_exact_beside_itself_whatever_its_size(kind):
         rng = np.random.default_rng(seed)
         model = MODELS[kind](scale=10.0 ** rng.uniform(-6, 6), rng=rng)
         assert verify(model, model, rng=rng).verdict is Verdict.EXACT
+
+
+def test_answers_that_are_rounding_are_no_typical_size(rng):
+    model = ReluNet.random(3, hidden=4, rng=rng)
+    alive = 1.0 + rng.random((40, 1))
+    dead = np.where(rng.random((60, 1)) < 0.5, 0.0, 1e-16)
+    usual = Ruler().fit_to(model, [alive])
+    assert Ruler().fit_to(model, [alive, dead]).left == usual.left > 0.0
+    assert Ruler().fit_to(model, [alive, np.full((3, 1), np.inf)]).left == usual.left
+    assert Ruler().fit_to(model, [0.0 * dead]).left == 0.0
+
+
+def test_models_without_biases_are_exact_though_many_of_their_answers_are_zero():
+    for seed in range(6, 12):
+        rng = np.random.default_rng(seed)
+        net = ReluNet(rng.normal(size=(4, 3)), np.zeros(4), rng.normal(size=(1, 4)), np.zeros(1))
+        target = OneLayer(Head.random(3, outputs=3, rng=rng), net)
+        assert learn(target, rng=rng, learner=Antisymmetric()).verdict is Verdict.EXACT

@@ -133,6 +133,7 @@ class Ruler:
         """The same, with what is left of such answers where all tokens are zero."""
         sizes = np.concatenate([np.zeros(1), *(np.abs(part).max(axis=1) for part in answers)])
         # A network that is dead on a cone answers zero or rounding there: no typical size.
+        sizes = sizes[np.isfinite(sizes)]
         acting = sizes[sizes > _DEAD * sizes.max()]
         if not len(acting):
             return self
