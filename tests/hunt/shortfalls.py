@@ -18,7 +18,6 @@ OPEN = {
     "Heads that cancel each other at small scores are not told apart.": {
         "heads, near-equal and opposite": 1.0,
     },
-    "Behind attention only ReLU networks are learned.": {"one layer, gelu": 1.0},
 }
 
 

@@ -33,6 +33,26 @@ def test_what_is_kept_stays_within_its_room_and_spans_the_run(rng):
     assert X.max() >= 180
 
 
+def test_of_a_long_run_a_tenth_of_the_tokens_is_checked_and_short_questions_are_half_of_it(rng):
+    oracle = Remembered(Local(Head.random(2, rng=rng)))
+    for i in range(60):
+        oracle.ask(np.full((1000, 2, 2), float(i)))
+        oracle.ask(np.full((20, 50, 2), float(i)))
+    checked = {X.shape[1]: X for X, _ in oracle.choose_checked()}
+    tokens = {length: len(X) * length for length, X in checked.items()}
+    assert 0.09 * 180_000 <= sum(tokens.values()) <= 0.1 * 180_000
+    assert tokens[2] >= 0.45 * sum(tokens.values())
+    assert tokens[50] >= 0.45 * sum(tokens.values())
+    assert all(X.min() <= 2 and X.max() >= 57 for X in checked.values())
+
+
+def test_of_a_short_run_every_answer_is_checked(rng):
+    oracle = Remembered(Local(Head.random(2, rng=rng)))
+    for length in (1, 2, 300):
+        oracle.ask(rng.normal(size=(20, length, 2)))
+    assert [X.shape[:2] for X, _ in oracle.choose_checked()] == [(20, 1), (20, 2), (20, 300)]
+
+
 def test_the_answers_before_the_budget_ended_are_kept(rng):
     oracle = Remembered(Budgeted(Local(Head.random(2, rng=rng)), 3))
     with pytest.raises(BudgetSpent):

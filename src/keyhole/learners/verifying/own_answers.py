@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import EPS, Answers, Indices, Matrix, Sequences, Stack
+from keyhole._arrays import EPS, Answers, Indices, Mask, Matrix, Sequences, Stack
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Recovery
@@ -22,6 +22,11 @@ _ROOM = 2**23  # numbers in the questions that are kept: 64 MB
 # Only these verdicts speak of answers that were never asked.
 _CLAIMS = (Verdict.EXACT, Verdict.WITHIN_TOLERANCE, Verdict.NOT_IDENTIFIABLE)
 _AT_ONCE = 1 << 12  # questions that are evaluated together
+# Tokens that a model is evaluated on: of short runs all, of long ones a tenth of what they asked.
+_TOKENS = 1 << 13
+_SHARE = 10
+_SHORT = 4  # tokens of a question that measures rather than examines
+_NEAR = 0.1  # of the tolerance, within which a gap needs no yardstick
 _FAR = 1e-2  # of an answer's parts: labels tell more only near the boundary
 
 
@@ -35,7 +40,10 @@ class _Kept:
 
     def thin(self, stride: int) -> _Kept:
         """Those whose number the stride divides."""
-        left = self.numbers % stride == 0
+        return self.keep(self.numbers % stride == 0)
+
+    def keep(self, left: Mask) -> _Kept:
+        """Those that are marked."""
         return _Kept(self.numbers[left], self.X[left], self.y[left])
 
 
@@ -54,6 +62,7 @@ class Remembered:
     _stride: int = field(default=1, init=False)
     _asked: int = field(default=0, init=False)
     _size: int = field(default=0, init=False)
+    _tokens: int = field(default=0, init=False)
 
     @property
     def width(self) -> int:
@@ -81,6 +90,7 @@ class Remembered:
     def _keep(self, chosen: Indices, questions: Stack, answers: Matrix) -> None:
         self._kept.append(_Kept(self._asked + chosen, questions[: len(chosen)], answers[chosen]))
         self._asked += len(answers)
+        self._tokens += len(answers) * questions.shape[1]
         self._size += self._kept[-1].X.size
         # Doubling keeps the numbers of what is left spread evenly over the whole run.
         while self._size > self.room and self._stride < self._asked:
@@ -93,18 +103,21 @@ class Remembered:
         """The same memory, of a target whose answers were seen to lack more than it declares."""
         other = Remembered(Declared(self.inner, seen), self.room)
         other._kept, other._stride = self._kept, self._stride
-        other._asked, other._size = self._asked, self._size
+        other._asked, other._size, other._tokens = self._asked, self._size, self._tokens
         return other
 
     def by_length(self) -> list[tuple[Stack, Matrix]]:
         """All that was kept, one pair of arrays per length of sequence, the shortest first."""
-        groups: defaultdict[int, list[_Kept]] = defaultdict(list)
-        for part in self._kept:
-            groups[part.X.shape[1]].append(part)
-        return [
-            (np.concatenate([p.X for p in groups[n]]), np.concatenate([p.y for p in groups[n]]))
-            for n in sorted(groups)
-        ]
+        return _group_by_length(self._kept)
+
+    def choose_checked(self) -> list[tuple[Stack, Matrix]]:
+        """What a model is held against: spread evenly over the run where all would take long."""
+        room = max(_TOKENS, self._tokens // _SHARE)
+        short = [part for part in self._kept if part.X.shape[1] <= _SHORT]
+        long = [part for part in self._kept if part.X.shape[1] > _SHORT]
+        # Long ones were examined already; they get what short ones leave, and half at least.
+        chosen = _thin_to(short, max(room // 2, room - _count_tokens(long)))
+        return _group_by_length([*chosen, *_thin_to(long, room - _count_tokens(chosen))])
 
     def check(self, recovery: Recovery[Any], *, rng: np.random.Generator) -> Recovery[Any]:
         """The recovery, with how many answers it explains; UNVERIFIED where one contradicts it."""
@@ -115,10 +128,35 @@ class Remembered:
             return recovery
         find = find_contradiction if stated.levels is None else find_wrong_label
         ruler = choose_ruler(stated, model, recovery.bars, rng=rng.spawn(1)[0])
-        case = find(model, self.by_length(), ruler)
+        checked = self.choose_checked()
+        case = find(model, checked, ruler)
         if case is not None:
             return contradict(recovery, case)
-        return replace(recovery, explained=sum(len(part.X) for part in self._kept))
+        return replace(recovery, explained=sum(len(X) for X, _ in checked))
+
+
+def _count_tokens(parts: list[_Kept]) -> int:
+    return sum(part.X.shape[0] * part.X.shape[1] for part in parts)
+
+
+def _thin_to(parts: list[_Kept], tokens: int) -> list[_Kept]:
+    """Every so many-th question, so that they hold about so many tokens."""
+    stride = max(1, -(-_count_tokens(parts) // max(1, tokens)))
+    starts = np.cumsum([0, *(len(part.X) for part in parts)])
+    # By place among these: numbers of what is left of a long run share factors with the stride.
+    places = [np.arange(start, start + len(p.X)) for start, p in zip(starts, parts, strict=False)]
+    return [part.keep(at % stride == 0) for part, at in zip(parts, places, strict=True)]
+
+
+def _group_by_length(parts: list[_Kept]) -> list[tuple[Stack, Matrix]]:
+    groups: defaultdict[int, list[_Kept]] = defaultdict(list)
+    for part in parts:
+        if len(part.X):
+            groups[part.X.shape[1]].append(part)
+    return [
+        (np.concatenate([p.X for p in groups[n]]), np.concatenate([p.y for p in groups[n]]))
+        for n in sorted(groups)
+    ]
 
 
 def find_contradiction(
@@ -126,14 +164,20 @@ def find_contradiction(
 ) -> Counterexample | None:
     """The shortest question whose kept answer nothing explains, or None."""
     ruler = ruler.fit_to(model, [y for _, y in kept])
+    constant = model(np.zeros((1, 1, model.width)))
     for X, y in kept:
         for part in range(0, len(X), _AT_ONCE):
             asked, answers = X[part : part + _AT_ONCE], y[part : part + _AT_ONCE]
             predicted = model(asked)
             gap = np.abs(answers - predicted).max(axis=1)
-            excess = gap - ruler.measure(model, asked).most
-            worst = int(np.argmax(excess))
-            if not excess[worst] <= 0.0:
+            # An answer without its constant is no larger than the token values it is made of.
+            near = _NEAR * ruler.tolerance * np.abs(predicted - constant).max(axis=1)
+            doubtful = np.flatnonzero(~(gap <= near))
+            if not len(doubtful):
+                continue
+            excess = gap[doubtful] - ruler.measure(model, asked[doubtful]).most
+            worst = doubtful[int(np.argmax(excess))]
+            if not excess.max() <= 0.0:
                 return Counterexample(asked[worst], answers[worst], predicted[worst])
     return None
 
