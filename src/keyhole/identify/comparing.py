@@ -16,7 +16,8 @@ def compare(a: Any, b: Any) -> Any:
         b: a model of a kind that is compared with that of `a`.
 
     Returns:
-        A Distance of heads, a NetworkDistance or a OneLayerDistance, each with `largest`.
+        A Distance of heads, a NetworkDistance, a UnitDistance of smooth or gated networks or a
+        OneLayerDistance, each with `largest`.
 
     Raises:
         InvalidInput: the kinds are not compared, or widths or outputs differ.

@@ -247,8 +247,8 @@ class AbsAffine(LastToken):
 
         Every normal points to the side of one fixed generic direction.
         """
-        sign = np.where(self.n @ _choose_generic_direction(self.width) < 0, -1.0, 1.0)
-        n, t, D = _merge_hyperplanes(self.n * sign[:, None], self.t * sign, self.D)
+        sign = np.where(self.n @ choose_generic_direction(self.width) < 0, -1.0, 1.0)
+        n, t, D = merge_hyperplanes(self.n * sign[:, None], self.t * sign, self.D)
         size = np.linalg.norm(D, axis=1)
         least = _SAME * size.max(initial=0.0)
         order = [int(j) for j in np.argsort(-size, kind="stable") if size[j] > least]
@@ -290,12 +290,12 @@ def network_freedom(width: int, *, hidden: int, outputs: int) -> int:
     return hidden * (width + outputs) + outputs * (width + 1)
 
 
-def _choose_generic_direction(width: int) -> Array:
+def choose_generic_direction(width: int) -> Array:
     """A fixed direction that no hyperplane found in practice is parallel to."""
     return np.cos(1.0 + np.arange(width) ** 2 * np.sqrt(2.0))
 
 
-def _merge_hyperplanes(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, Matrix]:
+def merge_hyperplanes(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, Matrix]:
     """Jumps of equal hyperplanes added up, in the place of the first of them."""
     kept: list[int] = []
     sums: list[Array] = []

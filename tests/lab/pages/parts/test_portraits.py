@@ -10,7 +10,7 @@ from keyhole.lab.pages import recovery_page
 from keyhole.lab.pages.parts.portraits import draw_portrait
 from keyhole.lab.runs.record_parts import Queries
 from keyhole.lab.runs.recovery_records import LearnRecord
-from keyhole.models import AbsAffine, MultiHead, OneLayer, ReluNet, save
+from keyhole.models import AbsAffine, Gated, MultiHead, OneLayer, ReluNet, save
 
 EXACT = LearnRecord(model="model.safetensors", verdict="EXACT", queries=Queries(total=1))
 
@@ -92,6 +92,25 @@ def test_a_network_shows_jumps_offsets_and_normals_in_one_order(shown, rng):
         rtol=0.06,
     )
     assert "A network of 6 hidden units" in page
+
+
+def test_smooth_units_are_drawn_by_the_hyperplanes_they_turn_about(shown, rng):
+    net = ReluNet.random(4, hidden=6, outputs=2, activation="gelu", rng=rng)
+    page = shown(net)
+    normals = net.W1 / np.linalg.norm(net.W1, axis=1, keepdims=True)
+    order = np.argsort(-np.linalg.norm(net.W1, axis=1) * np.linalg.norm(net.W2, axis=0))
+    np.testing.assert_allclose(cells(page)[0].reshape(6, 4), normals[order], rtol=0.06)
+
+
+def test_a_gated_network_shows_gates_and_factors_in_one_order(shown, rng):
+    net = Gated.random(4, hidden=6, outputs=3, rng=rng)
+    page = shown(net)
+    size = [np.linalg.norm(a) * np.linalg.norm(b) for a, b in zip(net.A, net.B, strict=True)]
+    order = np.argsort(-np.array(size) * np.linalg.norm(net.C, axis=0))
+    gates, factors = (map_.reshape(6, 4) for map_ in cells(page))
+    np.testing.assert_allclose(gates, net.A[order], rtol=0.06)
+    np.testing.assert_allclose(factors, net.B[order], rtol=0.06)
+    assert "A gated network of 6 hidden units, recovered" in page
 
 
 def test_a_one_layer_transformer_shows_its_scores_and_its_network(shown, rng):

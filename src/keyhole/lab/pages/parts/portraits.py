@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,10 +113,10 @@ def _draw_front_attention(data: RecoveryRecord, head: Head) -> Markup:
 
 def draw_network_portrait(data: RecoveryRecord, net: Network) -> Markup:
     """Hidden units by the size of their jump: jumps of slope, offsets from the origin, normals."""
-    # Smooth units do not bend at a place: there is no normal form to draw.
-    if isinstance(net, Gated) or (isinstance(net, ReluNet) and net.activation != "relu"):
-        return Markup()
-    form = net.normal_form() if isinstance(net, ReluNet) else net
+    if isinstance(net, Gated):
+        return _draw_gated_portrait(data, net)
+    # Smooth units turn about the hyperplanes at which ReLU units with their weights bend.
+    form = replace(net, activation="relu").normal_form() if isinstance(net, ReluNet) else net
     count = len(form.t)
     title = (
         f"A network of {count:,} hidden unit{'s' * (count != 1)}, {_describe_standing(data)}; their"
@@ -141,6 +142,24 @@ def draw_network_portrait(data: RecoveryRecord, net: Network) -> Markup:
         ),
     )
     note = "Units are numbered by their jump of slope, largest first."
+    return format_section(title, join_pictures(*figures), element("p", note))
+
+
+def _draw_gated_portrait(data: RecoveryRecord, net: Gated) -> Markup:
+    """Gates and factors of the hidden units, by the size of what they add."""
+    title = (
+        f"A gated network of {net.hidden:,} hidden unit{'s' * (net.hidden != 1)},"
+        f" {_describe_standing(data)}; their order means nothing"
+    )
+    parts = (net.A.T, net.B.T, net.C)
+    size = np.prod([np.linalg.norm(part, axis=0) for part in parts], axis=0)
+    order = np.argsort(-size, kind="stable")
+    figures = (
+        _draw_log_sizes(data, "size of unit", "size of a unit |A||B||C|, log scale", size[order]),
+        draw_signed_heatmap("gates A", net.A[order], name="A", axes=_NORMALS),
+        draw_signed_heatmap("factors B", net.B[order], name="B", axes=_NORMALS),
+    )
+    note = "Units are numbered by their size, largest first; a factor between B and C is free."
     return format_section(title, join_pictures(*figures), element("p", note))
 
 
