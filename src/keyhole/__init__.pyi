@@ -105,6 +105,7 @@ from keyhole.models.stack import Block as Block
 from keyhole.models.stack import TokenMap as TokenMap
 from keyhole.models.stack import Transformer as Transformer
 from keyhole.models.tensor import TensorAttention as TensorAttention
+from keyhole.models.tensor import TensorHeads as TensorHeads
 from keyhole.models.tensor_fast import Blank as Blank
 from keyhole.models.tensor_fast import in_pairs as in_pairs
 from keyhole.models.tensor_fast import on_circle as on_circle

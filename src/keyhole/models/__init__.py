@@ -16,7 +16,7 @@ from keyhole.models.numbers import (
     number_format,
 )
 from keyhole.models.relu import AbsAffine, ReluNet
-from keyhole.models.tensor import TensorAttention
+from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.models.tensor_fast import (
     Blank,
     build_circle_features,
@@ -43,6 +43,7 @@ __all__ = [
     "ReluNet",
     "SelfAttention",
     "TensorAttention",
+    "TensorHeads",
     "TorchLayout",
     "Unrounded",
     "build_circle_features",

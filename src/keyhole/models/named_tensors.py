@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from keyhole._arrays import Array, check_shape
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
 from keyhole.models.baselines import Cell, Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.relu import AbsAffine, ReluNet
-from keyhole.models.tensor import TensorAttention
+from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.models.transformer import OneLayer
 
 Words = dict[str, str]
@@ -98,6 +100,47 @@ def _write_tensor(unit: TensorAttention) -> dict[str, Array | None]:
     return {"Q": unit.Q, **keys, **values}
 
 
+def stack_heads(layer: TensorHeads) -> dict[str, Array]:
+    """Q, K1, V1, K2, .. with an axis for heads, as files hold them."""
+    several = {
+        f"{letter}{t + 1}": np.stack([getattr(head, letter)[t] for head in layer.heads])
+        for letter in "KV"
+        for t in range(layer.order - 1)
+    }
+    return {"Q": np.stack([head.Q for head in layer.heads]), **several}
+
+
+def unstack_heads(**tensors: Array) -> TensorHeads:
+    """The layer that `stack_heads` wrote.
+
+    Raises:
+        InvalidInput: keys and values are not numbered from 1, or heads differ in number.
+    """
+    count = len(tensors) // 2
+    names = {"Q", *(f"{letter}{t}" for letter in "KV" for t in range(1, count + 1))}
+    if set(tensors) != names:
+        raise InvalidInput(
+            "a layer of heads holds Q and numbers its K and V from 1 without a gap; missing"
+            f" {sorted(names - set(tensors))}."
+        )
+    sizes = {array.shape[:1] for array in tensors.values()}
+    if len(sizes) != 1 or any(array.ndim != 3 for array in tensors.values()):
+        raise InvalidInput("every array of a layer of heads has an axis for heads, of one size.")
+    heads = [
+        TensorAttention(
+            tensors["Q"][h],
+            tuple(tensors[f"K{t}"][h] for t in range(1, count + 1)),
+            tuple(tensors[f"V{t}"][h] for t in range(1, count + 1)),
+        )
+        for h in range(len(tensors["Q"]))
+    ]
+    return TensorHeads(tuple(heads))
+
+
+def _write_tensor_heads(layer: TensorHeads) -> dict[str, Array | None]:
+    return dict(stack_heads(layer))
+
+
 def _read_tensor(**tensors: Array) -> TensorAttention:
     count = len(tensors) // 2
     if missing := {f"{letter}{t}" for letter in "KV" for t in range(1, count + 1)} - set(tensors):
@@ -124,12 +167,10 @@ HEAD = NamedTensors(
 )
 MULTIHEAD = _name_fields("multihead", MultiHead, "W V", "h c U")
 UNIT = _name_fields("unit", SelfAttention, "Q K V")
-TENSOR = NamedTensors(
-    "tensor",
-    frozenset({"Q", "K1", "V1"}),
-    frozenset(f"{letter}{t}" for letter in "KV" for t in range(2, 10)),
-    _write_tensor,
-    _read_tensor,
+_TUPLES = frozenset(f"{letter}{t}" for letter in "KV" for t in range(2, 10))
+TENSOR = NamedTensors("tensor", frozenset({"Q", "K1", "V1"}), _TUPLES, _write_tensor, _read_tensor)
+TENSOR_HEADS = NamedTensors(
+    "tensor-heads", frozenset({"Q", "K1", "V1"}), _TUPLES, _write_tensor_heads, unstack_heads
 )
 
 

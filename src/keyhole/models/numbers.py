@@ -19,6 +19,7 @@ from keyhole.models.attention import SelfAttention
 from keyhole.models.tensor import (
     Partial,
     TensorAttention,
+    TensorHeads,
     group_sequences,
     join_partials,
     multiply_rows,
@@ -201,7 +202,7 @@ def number_format(name: str | NumberFormat) -> NumberFormat:
 
 
 def evaluate(
-    layer: SelfAttention | TensorAttention,
+    layer: SelfAttention | TensorAttention | TensorHeads,
     X: Sequences,
     form: str | NumberFormat,
     *,
@@ -214,7 +215,7 @@ def evaluate(
     softmax weights. The softmax itself is computed in float64 on the rounded scores.
 
     Args:
-        layer: a self-attention layer or a unit of any order.
+        layer: a self-attention layer, or one of any order, of one head or several.
         X: tokens.
         form: the format, or its name.
         inner: whether to round what no bit count speaks of.
@@ -234,8 +235,10 @@ def evaluate(
     return form.round(np.sum(outputs, axis=0))
 
 
-def _list_units(layer: SelfAttention | TensorAttention) -> list[TensorAttention]:
+def _list_units(layer: SelfAttention | TensorAttention | TensorHeads) -> list[TensorAttention]:
     """The heads of a layer, each as a unit."""
+    if isinstance(layer, TensorHeads):
+        return list(layer.heads)
     if isinstance(layer, TensorAttention):
         return [layer]
     return [

@@ -24,6 +24,7 @@ from keyhole.models.named_tensors import (
     RELU,
     SMOOTH,
     TENSOR,
+    TENSOR_HEADS,
     UNIT,
     describe_mlp,
     describe_one_layer,
@@ -33,7 +34,7 @@ from keyhole.models.named_tensors import (
     restore_recurrent,
 )
 from keyhole.models.relu import AbsAffine, ReluNet
-from keyhole.models.tensor import TensorAttention
+from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.models.transformer import OneLayer
 
 _IDENTIFY = "keyhole.identify"
@@ -114,6 +115,12 @@ _KINDS = (
         describe=TENSOR.describe,
         restore=TENSOR.restore,
         export=f"{_SEQUENCES}:add_tensor_attention",
+    ),
+    ModelKind(
+        name="tensor-heads",
+        model=TensorHeads,
+        describe=TENSOR_HEADS.describe,
+        restore=TENSOR_HEADS.restore,
     ),
     ModelKind(
         name="relu",

@@ -190,6 +190,82 @@ class TensorAttention:
         return softmax(self.scores(X)) @ self.values(X)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class TensorHeads:
+    """A layer of units of one order, whose answers are added up.
+
+    Answers determine the heads only up to their order, and each as a unit is determined.
+
+    Args:
+        heads: units of the same order, token width, key width and outputs.
+    """
+
+    heads: tuple[TensorAttention, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "heads", tuple(self.heads))
+        shapes = {(one.order, one.Q.shape, one.outputs) for one in self.heads}
+        if len(shapes) != 1:
+            raise InvalidInput(
+                "heads of one layer have the same order, widths and outputs, and there is one at"
+                f" least; got {len(self.heads)} heads of {len(shapes)} kinds."
+            )
+
+    @classmethod
+    def random(
+        cls,
+        width: int,
+        *,
+        heads: int = 2,
+        order: int = 3,
+        embed: int,
+        outputs: int = 1,
+        scale: float = 1.0,
+        rng: Rng,
+    ) -> TensorHeads:
+        """Gaussian weights; scores of unit Gaussian tokens have deviation about `scale`."""
+        rng = as_generator(rng)
+        drawn = [
+            TensorAttention.random(
+                width, order=order, embed=embed, outputs=outputs, scale=scale, rng=rng
+            )
+            for _ in range(heads)
+        ]
+        return cls(tuple(drawn))
+
+    @property
+    def width(self) -> int:
+        """Size of a token."""
+        return self.heads[0].width
+
+    @property
+    def embed(self) -> int:
+        """Columns of the queries and keys of a head."""
+        return self.heads[0].embed
+
+    @property
+    def outputs(self) -> int:
+        """Numbers answered per position."""
+        return self.heads[0].outputs
+
+    @property
+    def order(self) -> int:
+        """Positions that meet in one score, the asking one included."""
+        return self.heads[0].order
+
+    def __call__(self, X: Sequences) -> Float[Array, "batch length outputs"]:
+        """The new sequence, in time length^order for each head.
+
+        Raises:
+            InvalidInput: X does not fit, or a score is beyond the largest float64.
+        """
+        return np.sum([head(X) for head in self.heads], axis=0)
+
+    def dense(self, X: Sequences) -> Float[Array, "batch length outputs"]:
+        """The formula as written, with all scores."""
+        return np.sum([head.dense(X) for head in self.heads], axis=0)
+
+
 def khatri_rao(
     factors: Sequence[Float[Array, "batch length columns"]],
 ) -> Float[Array, "batch tuples columns"]:

@@ -13,7 +13,7 @@ from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.constructions.sparse_averages.sparse_average import ONE_HOT, build_set_unit
 from keyhole.models import files
 from keyhole.models.stack import Block
-from keyhole.models.tensor import TensorAttention
+from keyhole.models.tensor import TensorAttention, TensorHeads
 
 TASK = SparseAverage(6, 2, 2)
 
@@ -54,6 +54,17 @@ def test_stacks_blanks_residuals_orders_and_last_maps_come_back(tmp_path):
     np.testing.assert_array_equal(back.blocks[0](X), first(X))
     np.testing.assert_array_equal(back.blocks[1].layer.V, last.layer.V)
     assert back.out.settings == phi.settings
+
+
+def test_a_layer_of_several_heads_of_higher_order_comes_back(tmp_path):
+    rng = np.random.default_rng(0)
+    phi = one_hot().blocks[0].map
+    layer = TensorHeads.random(14, heads=2, order=3, embed=5, outputs=2, rng=rng)
+    keyhole.save(Transformer((Block(phi, layer),)), tmp_path / "heads.safetensors")
+    back = keyhole.load(tmp_path / "heads.safetensors")
+    X = TASK.sample(2, rng=rng)
+    np.testing.assert_array_equal(back(X), layer(phi(X)))
+    assert len(back.blocks[0].layer.heads) == 2
 
 
 def test_plain_units_and_heads_are_read_as_before(tmp_path):

@@ -22,8 +22,9 @@ from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models import files
 from keyhole.models.attention import SelfAttention
 from keyhole.models.linear import LinearAttention
+from keyhole.models.named_tensors import stack_heads, unstack_heads
 from keyhole.models.stack import Block, Layer, TokenMap, Transformer
-from keyhole.models.tensor import TensorAttention
+from keyhole.models.tensor import TensorAttention, TensorHeads
 
 # Layers of a file: a number in a stranger's file must not make us build for hours.
 _MOST = 64
@@ -92,6 +93,8 @@ def _list_layer_tensors(layer: Layer) -> dict[str, Array]:
             for t, array in enumerate(arrays, start=1)
         }
         return {"Q": layer.Q, **named}
+    if isinstance(layer, TensorHeads):
+        return stack_heads(layer)
     raise InvalidInput(
         "layers of files are self-attention, linear or of higher order; got"
         f" {type(layer).__name__}."
@@ -171,6 +174,9 @@ def _read_layer(i: int, parts: dict[str, Array], linear: bool) -> Layer:
         return LinearAttention(**heads) if linear else SelfAttention(**heads)
     if linear:
         raise InvalidInput(f"layer.{i} is linear and holds Q, K and V; got {sorted(parts)[:12]}.")
+    if order > 1 and set(parts) == several and parts["Q"].ndim == 3:
+        _check_axes(i, parts, 3)
+        return unstack_heads(**parts)
     if order > 1 and set(parts) == several:
         _check_axes(i, parts, 2)
         K, V = (tuple(parts[f"{name}{t}"] for t in range(1, order)) for name in "KV")
