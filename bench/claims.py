@@ -1,6 +1,7 @@
 """Claims about what attention can compute, put to the test.
 
     python bench/claims.py widths [--large]    key width over q ln N, 16 bits, eps = 1/(2q)
+    python bench/claims.py sampled             the same, of 100,000 fresh sets, q >= 4
     python bench/claims.py cells               200 cells, every ENOUGH put to sets again
     python bench/claims.py property            5,000 cells: TOO_SMALL where a formula proves a model
     python bench/claims.py exact               Theorem 3 in exact arithmetic to N = 512, q = 12
@@ -20,9 +21,17 @@ from keyhole.bounds.verdicts import BoundVerdict, bound
 from keyhole.claims import Outcome
 from keyhole.constructions import survey_proofs
 from keyhole.constructions.matching.wave_units import Waves
-from keyhole.constructions.sparse_averages.choosing_sets import ALL, draw_sets, list_every_set
+from keyhole.constructions.sparse_averages.choosing_sets import (
+    ONE_BY_ONE,
+    draw_sets,
+    list_every_set,
+)
 from keyhole.constructions.sparse_averages.set_checks import examine_sets, solve_groups, split_unit
-from keyhole.constructions.sparse_averages.sparse_average import MAX_MARGIN, TRIGONOMETRIC
+from keyhole.constructions.sparse_averages.sparse_average import (
+    MAX_MARGIN,
+    SPARSE_AVERAGES,
+    TRIGONOMETRIC,
+)
 from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import number_format
 from keyhole.tasks import (
@@ -101,29 +110,46 @@ def measure_widths(sizes, asked):
 
 
 def check_cells(count):
-    """ENOUGH with weights built, each checked on every set or 100,000 fresh ones."""
+    """ENOUGH by building or by a formula, each put to every set or 100,000 fresh ones."""
     rng = np.random.default_rng(1)
     enough = failed = 0
-    for _ in range(count):
-        length = int(rng.integers(4, 25))
-        q = int(rng.integers(1, min(5, length)))
-        task = SparseAverage(length, q)
-        embed = int(rng.integers(2, length + 2))
-        bits = int(rng.integers(6, 25))
-        told = bound(task, embed=embed, bits=float(bits), rng=rng)
-        if told.verdict is not BoundVerdict.ENOUGH or told.built is None:
+    for cell in range(count):
+        found = build_enough(rng, large=cell % 5 == 4)
+        if found is None:
             continue
         enough += 1
-        phi, _ = split_unit(told.built.model)
-        few = comb(length, q) <= ALL
-        groups = list_every_set(task) if few else draw_sets(task, 100_000, rng=rng)
+        built, accuracy = found
+        phi, _ = split_unit(built.model)
+        few = comb(built.task.length, built.task.q) <= ONE_BY_ONE
+        groups = list_every_set(built.task) if few else draw_sets(built.task, 100_000, rng=rng)
         asked = solve_groups(phi, groups, whole=few)
-        form = number_format(told.built.format)
-        seen = examine_sets(
-            task, told.built.model, asked, accuracy=told.sizes.accuracy, form=form, rng=rng
-        )
+        form = number_format(built.format)
+        seen = examine_sets(built.task, built.model, asked, accuracy=accuracy, form=form, rng=rng)
         failed += seen.checked.errors > 0
-    print(f"{count} cells, {enough} ENOUGH with weights, {failed} of them fail on some set")
+    print(f"{count} cells, {enough} ENOUGH, {failed} of them fail on some set")
+
+
+def build_enough(rng, large):
+    """The weights of a random cell that is ENOUGH: of large ones a formula says so."""
+    length = int(rng.integers(25, 129) if large else rng.integers(4, 25))
+    q = int(rng.integers(1, min(5, length)))
+    task = SparseAverage(length, q)
+    embed = int(rng.integers(2, length + 2))
+    bits = int(rng.integers(6, 41 if large else 25))
+    told = bound(task, embed=embed, bits=float(bits), rng=None if large else rng)
+    if told.verdict is not BoundVerdict.ENOUGH:
+        return None
+    if told.built is not None:
+        return told.built, told.sizes.accuracy
+    recipe = next(one for one in SPARSE_AVERAGES if one.name == told.construction)
+    built = recipe.build(
+        task,
+        accuracy=told.sizes.accuracy,
+        number_format=f"bits:{bits}",
+        embed=embed,
+        rng=rng,
+    )
+    return built, told.sizes.accuracy
 
 
 def draw_task(rng):
@@ -216,8 +242,8 @@ if __name__ == "__main__":
         if what == "widths":
             large = "--large" in sys.argv
             measure_widths(SMALL + LARGE * large, 0)
-            if large:
-                measure_widths(SAMPLED, 100_000)
+        elif what == "sampled":
+            measure_widths(SAMPLED, 100_000)
         elif what == "cells":
             check_cells(200)
         elif what == "property":

@@ -211,3 +211,58 @@ def test_what_a_formula_proves_is_never_too_small(task, bits, positional):
             positional=positional and isinstance(task, SparseAverage),
         )
         assert told.verdict is not BoundVerdict.TOO_SMALL, proven
+
+
+def draw_cell(rng):
+    """A task of random sizes, and a number format."""
+    n = int(rng.integers(3, 100))
+    modulus = int(rng.integers(2, 900))
+    drawn = [
+        SparseAverage(n, int(rng.integers(1, min(n, 40)))),
+        SparseAverage(n, int(rng.integers(1, min(n, 12))), at_most=True),
+        Match2(n, modulus),
+        Match3(n, modulus),
+        Match4(min(n, 20), modulus),
+        Match3Local(min(n, 16), modulus, 1),
+        Triangles(int(rng.integers(1, 60)), int(rng.integers(1, 60))),
+        FourCycles(int(rng.integers(1, 12))),
+    ]
+    task = drawn[int(rng.choice(8, p=[0.5, 0.1, 0.12, 0.12, 0.05, 0.02, 0.07, 0.02]))]
+    return task, [None, int(rng.integers(4, 54)), "f32", "bf16"][int(rng.integers(4))]
+
+
+def find_order(built):
+    layers = [block.layer for block in built.model.blocks]
+    return max(len(one.K) + 1 if isinstance(one, TensorAttention) else 2 for one in layers)
+
+
+@pytest.mark.parametrize(
+    ("cells", "builds"), [(20, 0), pytest.param(5_000, 100, marks=pytest.mark.slow)]
+)
+def test_no_size_at_which_a_model_is_proved_or_built_is_too_small(cells, builds):
+    """Random cells: formulas prove models for most of them, and the first few are built."""
+    rng = np.random.default_rng(26)
+    known = 0
+    for cell in range(cells):
+        task, form = draw_cell(rng)
+        sized = [(one.size, one.order) for one in survey_proofs(task, number_format=form)]
+        accuracy = 1e-3
+        if cell < builds:
+            task = SparseAverage(int(rng.integers(3, 9)), int(rng.integers(1, 4)))
+            found = survey_recipes(task, accuracy=accuracy, number_format=24, rng=rng)
+            sized = [(one.size, find_order(one)) for one in found.built]
+        for size, order in sized:
+            told = bound(
+                task,
+                embed=size.embed,
+                bits=float(size.bits),
+                heads=size.heads,
+                value_width=size.value_width,
+                layers=size.layers,
+                order=order,
+                accuracy=accuracy,
+                positional=isinstance(task, SparseAverage),
+            )
+            assert told.verdict is not BoundVerdict.TOO_SMALL, (task, size)
+            known += 1
+    assert known > cells / 2

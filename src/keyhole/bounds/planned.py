@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import isfinite, log10
 
 import numpy as np
 
 from keyhole.bounds.formulas import Sizes, log_sets
 from keyhole.constructions import Built, Proven, Room, survey_proofs, survey_recipes
+from keyhole.constructions.shared.base import say_nothing
 from keyhole.constructions.sparse_averages.choosing_sets import ALL, ASKED, count_sets
 from keyhole.errors import DoesNotFit
 from keyhole.models.attention import SelfAttention
-from keyhole.models.tensor import TensorAttention
+from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.tasks import SparseAverage, Task
 
 # Bits of fixed point that can be built.
@@ -26,8 +27,22 @@ NAMED = 9
 _ACCURATE = 1e-3
 
 
-def build_within_sizes(task: Task, sizes: Sizes, *, order: int, rng: np.random.Generator) -> Built:
+def build_within_sizes(
+    task: Task,
+    sizes: Sizes,
+    *,
+    order: int,
+    rng: np.random.Generator,
+    tell: Callable[[str], None] = say_nothing,
+) -> Built:
     """The smallest construction proved within sizes; the smallest of all where none is.
+
+    Args:
+        task: the task.
+        sizes: what a model may cost.
+        order: largest order of attention.
+        rng: draws keys, frequencies and inputs.
+        tell: is told what is being tried, in words.
 
     Raises:
         DoesNotFit: none is known that fits.
@@ -43,6 +58,7 @@ def build_within_sizes(task: Task, sizes: Sizes, *, order: int, rng: np.random.G
         accuracy=accuracy,
         number_format=_name_format(sizes),
         room=room,
+        tell=tell,
         rng=rng,
     )
     fitting = [built for built in found.built if _find_largest_order(built) <= order]
@@ -104,7 +120,7 @@ def _name_format(sizes: Sizes) -> str | int | None:
 def _find_largest_order(built: Built) -> int:
     """The largest order of attention in a model."""
     layers = [block.layer for block in built.model.blocks]
-    return max(len(one.K) + 1 if isinstance(one, TensorAttention) else 2 for one in layers)
+    return max(one.order if isinstance(one, TensorAttention | TensorHeads) else 2 for one in layers)
 
 
 def is_standard(built: Built) -> bool:

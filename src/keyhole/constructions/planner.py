@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import Rng, as_generator
-from keyhole.constructions.shared.base import Built, Construction, Proven, list_recipes
+from keyhole.constructions.shared.base import (
+    Built,
+    Construction,
+    Proven,
+    list_recipes,
+    say_nothing,
+)
 from keyhole.constructions.sparse_averages.sparse_average import SetKeys
 from keyhole.constructions.sparse_averages.splitting import BITS
 from keyhole.errors import DoesNotFit, InvalidInput
@@ -123,6 +129,7 @@ def survey_recipes(
     number_format: str | int | None = None,
     room: Room | None = None,
     provable: bool = False,
+    tell: Callable[[str], None] = say_nothing,
     rng: np.random.Generator,
 ) -> Survey:
     """Try every recipe for a task.
@@ -133,6 +140,7 @@ def survey_recipes(
         number_format: a format by name, a number of bits in fixed point, or None for f64.
         room: what the model may be at most.
         provable: whether recipes of which only a sample could be asked are left out.
+        tell: is told what is being tried, in words.
         rng: draws keys, frequencies and inputs.
 
     Raises:
@@ -153,7 +161,9 @@ def survey_recipes(
         if _is_larger(one, task, accuracy, built):
             refused.append((one.name, "it would be larger than what was found."))
             continue
-        found = _try_recipe(one, task, accuracy, number_format, room, rng)
+        tell(one.name)
+        telling = replace(one, tell=tell) if isinstance(one, SetKeys) else one
+        found = _try_recipe(telling, task, accuracy, number_format, room, rng)
         if isinstance(found, str):
             refused.append((one.name, found))
         else:

@@ -149,6 +149,10 @@ class Construction(Protocol):
         ...
 
 
+def say_nothing(what: str) -> None:
+    """Whoever builds without being asked how it goes."""
+
+
 def list_recipes(task: Task) -> tuple[Construction, ...]:
     """Every recipe declared for a task, in the order in which they are tried."""
     return find_kind(task).load("recipes") or ()

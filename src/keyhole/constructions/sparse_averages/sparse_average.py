@@ -10,7 +10,7 @@ are found for them, is what the constructions differ in.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +18,11 @@ import numpy as np
 
 from keyhole._arrays import Matrix
 from keyhole.claims import Certificate, Check
-from keyhole.constructions.shared.base import Built, Size, is_declared_for
+from keyhole.constructions.shared.base import Built, Size, is_declared_for, say_nothing
 from keyhole.constructions.shared.layout import Layout, Weights
 from keyhole.constructions.shared.rounding import is_fixed
 from keyhole.constructions.sparse_averages.choosing_sets import (
+    ASKED,
     count_sets,
     set_sizes,
 )
@@ -101,6 +102,7 @@ class SetKeys:
         keys: the family.
         factors: widths to try, in units of q ln N; none where the width is given by the sizes.
         half: whether scores off a set must stay below half of those on it, as published.
+        tell: is told each width that is tried.
     """
 
     name: str
@@ -109,6 +111,7 @@ class SetKeys:
     keys: Keys
     factors: tuple[float, ...] = ()
     half: bool = False
+    tell: Callable[[str], None] = say_nothing
 
     def provable(self, task: Any) -> bool:
         """Whether every set can be proved: all are asked, or an argument covers all at once."""
@@ -167,11 +170,17 @@ class SetKeys:
         )
         for width in self._list_widths(task, embed):
             for _ in range(REDRAWS if self.factors and self.solver != STAGED else 1):
+                self.tell(f"{self.name} of width {width}, {self._describe_asking(task)}")
                 try:
                     return self._build_at(task, width, accuracy, number_format, rng)
                 except DoesNotFit as refusal:
                     reason = str(refusal)
         raise DoesNotFit(reason)
+
+    def _describe_asking(self, task: SparseAverage) -> str:
+        count = count_sets(task)
+        whole = count <= count_askable(self.solver)
+        return f"all {count:,} sets" if whole else f"{ASKED:,} random sets and hard ones"
 
     def _build_at(
         self, task: SparseAverage, width: int, accuracy: float, form: str, rng: np.random.Generator

@@ -5,7 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from keyhole.bounds.base import Sizes
 from keyhole.cli import _run_command_line
+from keyhole.errors import DoesNotFit
+from keyhole.lab.commands.computing.bound import build_and_tell
 from keyhole.lab.pages import bound_page
 from keyhole.lab.runs.task_records import ConversationRecord, MessageRecord
 from keyhole.models import load
@@ -167,3 +170,19 @@ def test_a_conversation_is_drawn_with_its_running_total():
     assert "192 so far" in drawn
     assert "any two people need 7 bits" in drawn
     assert bound_page.draw_conversation(None) == ""
+
+
+def test_building_tells_what_it_tries_and_an_interrupt_leaves_the_verdict_to_formulas():
+    lines = []
+    sizes = Sizes(embed=12, bits=14.0, accuracy=1 / 8)
+    settings = {"order": 2, "rng": np.random.default_rng(0), "seconds": 0.0}
+    built = build_and_tell(SparseAverage(12, 2), sizes, write=lines.append, **settings)
+    assert built.proved
+    assert any("max-margin keys of width 5, all 66 sets" in line for line in lines)
+    assert all(line.startswith("building for ") and line.endswith("\n") for line in lines)
+
+    def interrupt(line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(DoesNotFit, match="Building was stopped at trigonometric keys"):
+        build_and_tell(SparseAverage(12, 2), sizes, write=interrupt, **settings)

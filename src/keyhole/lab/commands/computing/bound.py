@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import inf, isfinite
@@ -13,7 +15,7 @@ from msgspec import structs
 
 from keyhole._files import write_atomically
 from keyhole.bounds.formulas import Inequality, Sizes, count_disjointness_bits
-from keyhole.bounds.planned import is_standard
+from keyhole.bounds.planned import build_within_sizes, is_standard
 from keyhole.bounds.protocol import converse
 from keyhole.bounds.verdicts import (
     LARGEST,
@@ -24,7 +26,7 @@ from keyhole.bounds.verdicts import (
     find_least_open,
 )
 from keyhole.constructions import Built, Proven
-from keyhole.errors import InvalidInput
+from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import BoundJob
 from keyhole.lab.pages import bound_page
@@ -51,6 +53,7 @@ from keyhole.tasks import Task, sizes_of
 
 # About two to a doubling: the staircase of the plane is drawn through them.
 _PLANE_BITS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64)
+_SECONDS = 2.0  # between two lines of progress
 _SENT = 24  # bits of a number in the conversation of the page
 _TOKENS = 64  # a longer conversation is not drawn
 
@@ -112,9 +115,40 @@ def _judge_sizes(job: BoundJob, task: Task) -> Bound:
         token_width=job.token_width,
         residual=job.residual,
         positional=job.positional,
+        builder=build_and_tell,
         # Without a generator nothing is built, and the verdict rests on inequalities alone.
         rng=seed_generator(job.seed) if job.build else None,
     )
+
+
+def build_and_tell(
+    task: Task,
+    sizes: Sizes,
+    *,
+    order: int,
+    rng: np.random.Generator,
+    write: Callable[[str], object] = sys.stderr.write,
+    seconds: float = _SECONDS,
+) -> Built:
+    """Weights within sizes, with a line now and then; an interrupt ends building and no more.
+
+    Raises:
+        DoesNotFit: nothing fits, or building was stopped: the verdict then rests on formulas.
+    """
+    started = last = time.monotonic()
+    trying = "the first recipe"
+
+    def tell(what: str) -> None:
+        nonlocal last, trying
+        trying = what
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
+            write(f"building for {last - started:.0f} s: {what}\n")
+
+    try:
+        return build_within_sizes(task, sizes, order=order, rng=rng, tell=tell)
+    except KeyboardInterrupt as stopped:
+        raise DoesNotFit(f"Building was stopped at {trying}.") from stopped
 
 
 def _record_bound(found: Bound) -> BoundRecord:
