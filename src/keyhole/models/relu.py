@@ -27,6 +27,7 @@ from keyhole._arrays import (
     Rng,
     as_generator,
     check_shape,
+    find_power_of_two,
     freeze_array,
     rms,
 )
@@ -319,8 +320,11 @@ def _find_active_sides(model: AbsAffine) -> Array | None:
     # Fewer equations than signs: some could be flipped together.
     if model.outputs * model.width < k:
         return None
+    # In units of the largest jump no product of two overflows.
+    unit = find_power_of_two(float(np.abs(model.D).max())) or 1.0
+    D, P = model.D / unit, model.P / unit
     # (D_j n_j^T, D_i n_i^T) without forming them: m d numbers for each unit are too many.
-    normal = (model.D @ model.D.T) * (model.n @ model.n.T) / 4
+    normal = (D @ D.T) * (model.n @ model.n.T) / 4
     size = np.sqrt(np.diag(normal))
     if (size == 0).any():
         return None
@@ -328,9 +332,9 @@ def _find_active_sides(model: AbsAffine) -> Array | None:
     # Dependent columns: signs along the kernel are free.
     if values[0] <= 1e-13 * values[-1]:
         return None
-    pull = np.einsum("jm,md,jd->j", model.D, model.P, model.n, optimize=True) / 2
+    pull = np.einsum("jm,md,jd->j", D, P, model.n, optimize=True) / 2
     signs = np.where(vectors @ (vectors.T @ (pull / size) / values) < 0, -1.0, 1.0)
-    lacking = model.P - (model.D * signs[:, None]).T @ model.n / 2
+    lacking = P - (D * signs[:, None]).T @ model.n / 2
     # Signs that leave a rest explain nothing: the affine part is another's.
-    typical = rms(size) / np.sqrt(model.P.size)
-    return signs if rms(lacking) <= 1e-6 * max(rms(model.P), typical) else None
+    typical = rms(size) / np.sqrt(P.size)
+    return signs if rms(lacking) <= 1e-6 * max(rms(P), typical) else None

@@ -75,8 +75,8 @@ PROBES = 4
 PER_HEAD = 60  # queries to find a head, apart from those that grow with d
 _PAIR = 2
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
-_WELL = 0.1  # of the tolerance
-_FINE = 2.0**14  # roundings within which a model agrees as closely as answers allow
+_WELL = 0.25  # of the tolerance
+_FINE = 2.0**20  # roundings within which a model agrees closely, tokens stretched included
 _AGAIN = 2  # searches for heads that coincide, behind a model that is right but not as closely
 _FAINT = 2.0**20  # roundings of the largest read-out within which another may be none
 _UNRESOLVED = Ending(status=Status.UNRESOLVED)
@@ -252,7 +252,12 @@ class SeveralHeadsSession:
 
     def _closer(self, pairs: Pairs, rng: np.random.Generator) -> Iterator[MultiHead]:
         """Models that may be better than the last."""
-        if self.model is None or self.seen is None or not (self.perfect and self.seen.complete):
+        if self.model is None or self.seen is None or not self.seen.complete:
+            return
+        if not self.perfect:
+            # Every answer is off: a fit to many evens that out.
+            if is_small_model(self.model):
+                yield from self._polish_once(rng)
             return
         lean = keep_acting_heads(self.model, _FAINT * self.roundoff)
         if len(lean.W) < len(self.model.W):
