@@ -27,11 +27,12 @@ from keyhole.learners.smooth_network.all_units import (
     count_fitted_answers,
     learn_smooth_units,
 )
-from keyhole.learners.smooth_network.offset_fit import count_fitted_points
+from keyhole.learners.smooth_network.offset_fit import count_fitted_points, measure_unit
 from keyhole.learners.smooth_network.offsets import RADII as RAY
 from keyhole.learners.smooth_network.offsets import count_offset_points
 from keyhole.learners.smooth_network.unit_widths import ROUNDS, count_readings
 from keyhole.learners.smooth_network.value_fit import SEARCHED
+from keyhole.learners.swelling import is_swollen
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     SMOOTH_NETWORK,
@@ -49,6 +50,8 @@ from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import ReluNet
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
+
+_IMPRECISE = 1e-5  # what a network of the right kind leaves near its units, at most
 
 
 def smooth_freedom(width: int, *, hidden: int, outputs: int) -> int:
@@ -159,13 +162,18 @@ class _SmoothRun:
         if model is None:
             return self.conclude(SPENT)
         seen = self.examine(model, rng)
+        form = self.learned.form
+        if seen.passed and form is not None and is_swollen(model, measure_unit(form)):
+            return self.conclude(Ending(status=Status.ROUGH), seen)
         refuse = partial(self._refuse, model, seen)
         ending = settle(self.oracle, seen, lines=SMOOTH_NETWORK, refuse=refuse)
         return self.conclude(ending, seen)
 
     def _refuse(self, model: ReluNet, seen: Examination) -> Ending:
         large = self.units * (model.width + 1) > SEARCHED
-        if (large or seen.fresh.relative <= SMOOTH_NETWORK.near) and model.activation in KINDS:
+        near = large or seen.fresh.relative <= SMOOTH_NETWORK.near
+        # Units of another kind are near in places, and leave more than rounding near themselves.
+        if near and model.activation in KINDS and self.learned.left <= _IMPRECISE:
             return Ending(status=Status.ROUGH)
         doubt = Doubt(Status.NO_SMOOTH_NETWORK, seen.worst, describe_gap(seen.worst))
         return resolve_doubt(self.oracle, doubt)
