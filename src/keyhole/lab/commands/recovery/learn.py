@@ -35,7 +35,7 @@ from keyhole.lab.targets.opening import (
     simulate_policies,
 )
 from keyhole.learners.base import Recovery
-from keyhole.learners.choosing import learn, plan_recovery
+from keyhole.learners.choosing import choose_learner, learn
 from keyhole.learners.registry import Hints
 from keyhole.models import save
 from keyhole.oracles import (
@@ -61,14 +61,9 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
     # Counted innermost: these are the questions the target itself was asked.
     timed = Counted(declare_target(target, job))
     hints = read_hints(job)
-    # Refused before anything is opened where the learner does not bear what is declared.
-    plan = plan_recovery(
-        job.learner,
-        width=timed.width,
-        outputs=timed.outputs or 1,
-        hints=hints,
-        stated=read_imperfection(timed),
-    )
+    # Progress of `auto` goes by its first learner: plans of all would load all of them.
+    learner = choose_learner(job.learner, hints, read_imperfection(timed))
+    plan = learner.plan(timed.width, outputs=timed.outputs or 1)
     place = open_run_directory(
         label_target(job.target), out=job.out, resume=job.resume, force=job.force
     )
