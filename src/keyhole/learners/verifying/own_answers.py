@@ -142,10 +142,14 @@ def _count_tokens(parts: list[_Kept]) -> int:
 def _thin_to(parts: list[_Kept], tokens: int) -> list[_Kept]:
     """Every so many-th question, so that they hold about so many tokens."""
     stride = max(1, -(-_count_tokens(parts) // max(1, tokens)))
-    starts = np.cumsum([0, *(len(part.X) for part in parts)])
-    # By place among these: numbers of what is left of a long run share factors with the stride.
-    places = [np.arange(start, start + len(p.X)) for start, p in zip(starts, parts, strict=False)]
-    return [part.keep(at % stride == 0) for part, at in zip(parts, places, strict=True)]
+    chosen: list[_Kept] = []
+    before = 0
+    for part in parts:
+        # By place among these: numbers of what is left of a long run share factors with the stride.
+        place = before + np.arange(len(part.X))
+        chosen.append(part.keep(place % stride == 0))
+        before += len(part.X)
+    return chosen
 
 
 def _group_by_length(parts: list[_Kept]) -> list[tuple[Stack, Matrix]]:
