@@ -21,7 +21,7 @@ ALL_SPREADS = (0.3, 1.0, 3.0, 10.0, 30.0)
 # At these every copy still weighs something.
 EVEN_SPREADS = (0.3, 1.0, 3.0)
 LEVELS = (8.0, -20.0, 40.0, -8.0, 80.0, 20.0, -40.0, -80.0)
-STRETCHES = (10.0, 100.0, 1000.0)
+STRETCHES = (10.0, 100.0, 300.0)  # beyond, the last digits of right weights show
 _SHARE = 3  # of the tokens that are copied or blanked, one in so many
 
 
