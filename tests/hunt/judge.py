@@ -99,7 +99,8 @@ def find_wrong_model(recording: Recording, found: Recovery, rng):
     target = recording.target
     asked = np.concatenate([np.abs(y).max(axis=1) for _, y in recording.kept])
     # Weights come from answers of this size: at zero tokens their rounding is all that is left.
-    asked = asked[np.isfinite(asked) & (asked > 1e-12 * np.max(asked[np.isfinite(asked)]))]
+    asked = asked[np.isfinite(asked)]
+    asked = asked[asked > 1e-12 * np.quantile(asked, 0.75)]
     floor = 1e-10 * float(np.quantile(asked, 0.25)) if len(asked) else 0.0
     if any(differs(target, found, X, y, floor) for X, y in recording.kept):
         yield Fault.AGAINST_OWN_ANSWERS

@@ -220,6 +220,8 @@ def test_answers_that_are_rounding_are_no_typical_size(rng):
     assert Ruler().fit_to(model, [alive, dead]).left == usual.left > 0.0
     assert Ruler().fit_to(model, [alive, np.full((3, 1), np.inf)]).left == usual.left
     assert Ruler().fit_to(model, [0.0 * dead]).left == 0.0
+    # Nor is the answer to one question far out, beside which all others would be nothing.
+    assert Ruler().fit_to(model, [alive, np.full((3, 1), 1e16)]).left <= 2.0 * usual.left
 
 
 def test_models_without_biases_are_exact_though_many_of_their_answers_are_zero():
@@ -228,3 +230,13 @@ def test_models_without_biases_are_exact_though_many_of_their_answers_are_zero()
         net = ReluNet(rng.normal(size=(4, 3)), np.zeros(4), rng.normal(size=(1, 4)), np.zeros(1))
         target = OneLayer(Head.random(3, outputs=3, rng=rng), net)
         assert learn(target, rng=rng, learner=Antisymmetric()).verdict is Verdict.EXACT
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_other_scores_are_seen_whatever_the_bias(size, rng):
+    for _ in range(6):
+        head = Head.random(5, rng=rng)
+        biased = Head(head.W, head.V, h=size * rng.normal(size=5))
+        other = Head(biased.W + 1e-6 * np.abs(biased.W).max(), biased.V, h=biased.h)
+        assert not examine_model(Local(biased), other, ruler=Ruler(), rng=rng).passed
+        assert all(np.abs(batch.X).max() < 1e9 for batch in draw_questions(other, rng=rng))

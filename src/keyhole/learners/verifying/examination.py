@@ -35,7 +35,7 @@ _HALVINGS = 3
 # Of the tolerance, beside answers of typical size: a constant is read from such answers.
 _CONSTANT_FLOOR = 0.5
 _FLOOR = 1e-3
-_DEAD = 1e-12  # of the largest answer, below which one is rounding
+_DEAD = 1e-12  # of a large answer, not of the largest, below which one is rounding
 _VEILED = 0.1  # of the token values, which rounding may not reach
 
 
@@ -134,7 +134,7 @@ class Ruler:
         sizes = np.concatenate([np.zeros(1), *(np.abs(part).max(axis=1) for part in answers)])
         # A network that is dead on a cone answers zero or rounding there: no typical size.
         sizes = sizes[np.isfinite(sizes)]
-        acting = sizes[sizes > _DEAD * sizes.max()]
+        acting = sizes[sizes > _DEAD * np.quantile(sizes, 0.75)]
         if not len(acting):
             return self
         constant = bool(model(np.zeros((1, 1, model.width))).any())

@@ -208,8 +208,9 @@ class _Drawing:
         if self.subject.heads:
             head = self._choose_head()
         drawn = self.rng.normal(size=(length, self.subject.width)) / np.sqrt(self.subject.width)
-        # A large score bias would hide W; coordinates are not turned away from it.
-        if head is not None and turn % 2 and name not in ("one-hot", "sparse"):
+        # A large score bias would hide W; coordinates are not turned away from it, nor what only
+        # a bias acts on.
+        if head is not None and turn % 2 and name not in ("one-hot", "sparse", "last zero"):
             drawn = turn_from_bias(head, drawn)
         tokens = kind.shape(drawn, self.rng)
         X = self._scale(head, kind, tokens, turn)
