@@ -101,8 +101,10 @@ def measure_function_gap(truth: Any, model: Any, *, rng: np.random.Generator) ->
     sizes = [(one.width, one.outputs) for one in (truth, model)]
     if sizes[0] != sizes[1]:
         return math.inf
+    # A constant that was read from answers is rounding where the truth has none.
+    ruler = Ruler(constant=True)
     return max(
-        examine_model(Local(asked), held, ruler=Ruler(), rng=rng).fresh.relative
+        examine_model(Local(asked), held, ruler=ruler, rng=rng).fresh.relative
         for asked, held in ((model, truth), (truth, model))
     )
 

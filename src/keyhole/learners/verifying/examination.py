@@ -122,12 +122,14 @@ class Ruler:
         roundoff: of the target's arithmetic.
         allowance: largest absolute error of an answer, where there is one.
         left: what is left of answers of typical size where all tokens are zero, in tolerances.
+        constant: whether a constant is allowed for though the model has none.
     """
 
     tolerance: float = EXACT
     roundoff: float = EPS
     allowance: Callable[[Sequences], PerSequence] | None = None
     left: float = 0.0
+    constant: bool = False
 
     def fit_to(self, model: Model, answers: Sequence[Matrix]) -> Ruler:
         """The same, with what is left of such answers where all tokens are zero."""
@@ -137,7 +139,7 @@ class Ruler:
         acting = sizes[sizes > _DEAD * np.quantile(sizes, 0.75)]
         if not len(acting):
             return self
-        constant = bool(model(np.zeros((1, 1, model.width))).any())
+        constant = self.constant or bool(model(np.zeros((1, 1, model.width))).any())
         share = _CONSTANT_FLOOR if constant else _FLOOR
         return replace(self, left=share * float(np.quantile(acting, 0.25)))
 
