@@ -94,6 +94,9 @@ from keyhole.models.attention import SelfAttention as SelfAttention
 from keyhole.models.baselines import Mlp as Mlp
 from keyhole.models.baselines import Recurrent as Recurrent
 from keyhole.models.last_token.gated import Gated as Gated
+from keyhole.models.layers.attention_layer import AttentionLayer as AttentionLayer
+from keyhole.models.layers.random_layers import random_layer as random_layer
+from keyhole.models.layers.wiring import Wiring as Wiring
 from keyhole.models.linear import LinearAttention as LinearAttention
 from keyhole.models.numbers import FixedPoint as FixedPoint
 from keyhole.models.numbers import NumberFormat as NumberFormat

@@ -7,6 +7,8 @@ No model knows of oracles, tasks or learners.
 from keyhole.models.attention import Factored, Head, Model, MultiHead, SelfAttention
 from keyhole.models.files import load, save
 from keyhole.models.last_token.gated import Gated
+from keyhole.models.layers.attention_layer import AttentionLayer
+from keyhole.models.layers.wiring import Wiring
 from keyhole.models.numbers import (
     FixedPoint,
     FloatingPoint,
@@ -30,6 +32,7 @@ from keyhole.models.transformer import OneLayer
 
 __all__ = [
     "AbsAffine",
+    "AttentionLayer",
     "Blank",
     "Factored",
     "FixedPoint",
@@ -46,6 +49,7 @@ __all__ = [
     "TensorHeads",
     "TorchLayout",
     "Unrounded",
+    "Wiring",
     "build_circle_features",
     "evaluate",
     "in_pairs",

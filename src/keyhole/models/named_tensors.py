@@ -14,6 +14,9 @@ from keyhole.errors import InvalidInput
 from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
 from keyhole.models.baselines import Cell, Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
+from keyhole.models.layers.attention_layer import AttentionLayer
+from keyhole.models.layers.layer_maps import OPTIONAL
+from keyhole.models.layers.wiring import read_wiring
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.models.transformer import OneLayer
@@ -200,6 +203,33 @@ GATED = _name_fields("gated", Gated, "A a B b C c", settings="activation")
 ABSAFFINE = _name_fields("absaffine", AbsAffine, "n t D P q")
 # The networks that may stand behind a head.
 _NETWORKS = {kind.name: kind for kind in (RELU, SMOOTH, ABSAFFINE, GATED)}
+
+
+def _read_layer(wiring: str | None = None, **tensors: Array) -> AttentionLayer:
+    if wiring is None:
+        raise InvalidInput("a layer file says its wiring, as JSON, in its metadata; it is missing.")
+    return AttentionLayer(**tensors, wiring=read_wiring(wiring))  # pyright: ignore[reportArgumentType]
+
+
+_LAYER = NamedTensors(
+    "layer",
+    frozenset({"Wq", "Wk", "Wv", "Wo"}),
+    frozenset(OPTIONAL),
+    _pick_fields("Wq", "Wk", "Wv", "Wo", *OPTIONAL),
+    _read_layer,
+    settings=("wiring",),
+)
+
+
+def describe_layer(model: AttentionLayer) -> tuple[Words, Tensors]:
+    """Words and tensors of an attention layer; its wiring is one of the words."""
+    tensors = {name: array for name, array in _LAYER.write(model).items() if array is not None}
+    return {"wiring": model.wiring.write_json()}, tensors
+
+
+def restore_layer(words: Mapping[str, str], tensors: Mapping[str, Array]) -> AttentionLayer:
+    """An attention layer from its tensors and its wiring."""
+    return _LAYER.restore(words, tensors)
 
 
 def describe_one_layer(model: OneLayer) -> tuple[Words, Tensors]:

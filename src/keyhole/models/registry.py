@@ -16,6 +16,7 @@ from keyhole._places import import_place
 from keyhole.models.attention import Head, MultiHead, SelfAttention
 from keyhole.models.baselines import CELLS, Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
+from keyhole.models.layers.attention_layer import AttentionLayer
 from keyhole.models.named_tensors import (
     ABSAFFINE,
     GATED,
@@ -26,9 +27,11 @@ from keyhole.models.named_tensors import (
     TENSOR,
     TENSOR_HEADS,
     UNIT,
+    describe_layer,
     describe_mlp,
     describe_one_layer,
     describe_recurrent,
+    restore_layer,
     restore_mlp,
     restore_one_layer,
     restore_recurrent,
@@ -173,6 +176,13 @@ _KINDS = (
         sample=f"{_RANDOM}:draw_one_layer",
         portrait=f"{_PORTRAITS}:draw_one_layer_portrait",
         export=f"{_EXPORT}:add_one_layer",
+    ),
+    ModelKind(
+        name="layer",
+        model=AttentionLayer,
+        describe=describe_layer,
+        restore=restore_layer,
+        sample=f"{_RANDOM}:draw_layer",
     ),
     ModelKind(
         name="mlp",

@@ -94,14 +94,23 @@ def _bound_rounding(
     X: Sequences, scores: Float[Array, "batch length"], q: Matrix, V: Matrix, eps: float
 ) -> Matrix:
     tokens = np.abs(X)
-    S = np.einsum("bnd,bd->bn", tokens, q)
+    return bound_mixture(scores, np.einsum("bnd,bd->bn", tokens, q), tokens @ V, eps)
+
+
+def bound_mixture(
+    scores: Float[Array, "batch length"],
+    S: Float[Array, "batch length"],
+    T: Float[Array, "batch length outputs"],
+    eps: float,
+) -> Matrix:
+    """The E of a head above, from the S and T of its tokens."""
     # How far below the largest score a token may lie after rounding, as a logarithm of its weight.
     behind = scores - scores.max(axis=1, keepdims=True) + _SURE * eps * S.max(axis=1, keepdims=True)
     acting = behind > np.log(eps)
-    T = np.where(acting[..., None], tokens @ V, 0.0).max(axis=1)
+    largest = np.where(acting[..., None], T, 0.0).max(axis=1)
     S = np.where(acting, S, 0.0).max(axis=1)
     shared = _share_with_others(scores, behind)
-    return eps * (np.sqrt(X.shape[1]) + 4.0 + 2.0 * shared * S)[:, None] * T
+    return eps * (np.sqrt(scores.shape[1]) + 4.0 + 2.0 * shared * S)[:, None] * largest
 
 
 def _share_with_others(

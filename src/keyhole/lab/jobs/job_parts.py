@@ -144,20 +144,52 @@ HINTS = tuple(item.name for item in fields(Hinting) if item.name not in DECLARAT
 
 
 @dataclass(frozen=True)
+class Wired(Job):
+    """How an attention layer is wired, as far as it is known.
+
+    Args:
+        norm: none, rms or layer: the norm before queries, keys and values.
+        eps: what the norm adds to the mean square, or to the variance.
+        residual: whether the last token is added to the answer.
+        positions: none, rope, alibi, table or absolute: how positions are told apart.
+        rope_base: base of the frequencies of rotary positions.
+        rotary_share: the share of a head that rotary positions turn.
+        window: tokens at a displacement of this and more are not read.
+        softcap: scores are capped by this times a hyperbolic tangent.
+        groups: number of key and value maps, each shared by as many heads.
+        sinks: whether every head has a score that takes weight and answers nothing.
+        qk_norm: whether queries and keys of a head are normed.
+    """
+
+    _: KW_ONLY
+    norm: str | None = field(default=None, metadata=LATER)
+    eps: float | None = field(default=None, metadata=LATER)
+    residual: bool | None = field(default=None, metadata=LATER)
+    positions: str | None = field(default=None, metadata=LATER)
+    rope_base: float | None = field(default=None, metadata=LATER)
+    rotary_share: float | None = field(default=None, metadata=LATER)
+    window: int | None = field(default=None, metadata=LATER)
+    softcap: float | None = field(default=None, metadata=LATER)
+    groups: int | None = field(default=None, metadata=LATER)
+    sinks: bool | None = field(default=None, metadata=LATER)
+    qk_norm: bool | None = field(default=None, metadata=LATER)
+
+
+@dataclass(frozen=True)
 class RandomModel(Job):
     """A random model.
 
     Args:
-        kind: head, multihead, relu, smooth, gated or onelayer; in a file also a network to attack:
-            mlp, gru or lstm.
+        kind: head, multihead, relu, smooth, gated or onelayer; in a file also a layer, or a network
+            to attack: mlp, gru or lstm.
         width: size of a token; of the vectors z for a network to attack.
-        rank: rank of W; full when absent.
-        heads: number of heads of a multihead.
-        outputs: numbers per answer.
+        rank: rank of W, full when absent; size of a head of a layer, width / heads when absent.
+        heads: number of heads of a multihead or a layer.
+        outputs: numbers per answer; 1 gives a layer as many as its width.
         hidden: hidden units of a relu, smooth, gated, onelayer or network to attack; four
             times the width when absent.
         scale: entries of W have standard deviation scale / sqrt(width).
-        biases: give a head a score bias and a constant.
+        biases: give a head a score bias and a constant, a layer all its biases.
         seed: seed of the weights.
     """
 

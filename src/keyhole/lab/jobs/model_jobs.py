@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
-from keyhole.lab.jobs.job_parts import Job, RandomModel
+from keyhole.lab.jobs.job_parts import LATER, Job, RandomModel, Wired
 
 
 @dataclass(frozen=True)
-class SampleJob(RandomModel):
+class SampleJob(Wired, RandomModel):
     """Write a random model file to play with.
 
     Args:
         length: tokens an mlp reads.
         q: positions a token names, for an mlp, gru or lstm.
         state_bits: bits of a number of the state of a gru or lstm; 64 is not rounded.
+        displacements: entries of the table of scores of a layer, or its number of positions.
         out: file to write; KIND.safetensors when absent.
         force: overwrite an existing file.
     """
@@ -23,6 +24,7 @@ class SampleJob(RandomModel):
     length: int = 16
     q: int = 3
     state_bits: int = 64
+    displacements: int = field(default=64, metadata=LATER)
     out: str | None = None
     force: bool = False
 

@@ -9,8 +9,10 @@ import numpy as np
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import SampleJob
 from keyhole.lab.jobs.job_parts import RandomModel
-from keyhole.models import Gated, Head, MultiHead, OneLayer, ReluNet
+from keyhole.lab.targets.wirings import read_wiring_options
+from keyhole.models import AttentionLayer, Gated, Head, MultiHead, OneLayer, ReluNet
 from keyhole.models.baselines import UNROUNDED, Mlp, Recurrent
+from keyhole.models.layers.random_layers import random_layer
 from keyhole.models.registry import KINDS, ModelKind
 
 
@@ -94,6 +96,25 @@ def draw_one_layer(model: RandomModel, rng: np.random.Generator) -> OneLayer:
     hidden = _choose_hidden(model)
     return OneLayer.random(
         model.width, hidden=hidden, rank=model.rank, biases=model.biases, **shared
+    )
+
+
+def draw_layer(model: RandomModel, rng: np.random.Generator) -> AttentionLayer:
+    """A random attention layer of the wiring that is described."""
+    _check_sizes(model)
+    if not isinstance(model, SampleJob):
+        raise InvalidInput("a random layer is written by `keyhole sample` alone.")
+    return random_layer(
+        model.width,
+        heads=model.heads,
+        rank=model.rank,
+        # One number would be too few for heads that are read apart.
+        outputs=model.width if model.outputs == 1 else model.outputs,
+        wiring=read_wiring_options(model),
+        biases=model.biases,
+        displacements=model.displacements,
+        scale=model.scale,
+        rng=rng,
     )
 
 
