@@ -14,6 +14,7 @@ test test-all test-kernel: export OPENBLAS_NUM_THREADS := 1
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"
 
+test-all: export KEYHOLE_ALL_SEEDS := 1
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -q
 

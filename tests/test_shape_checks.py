@@ -19,9 +19,9 @@ def refused(call):
     return False
 
 
-def test_the_first_ten_calls_in_a_test_are_checked_and_every_hundredth_after():
-    refusals = [n for n in range(1, 250) if refused(lambda: softmax("words"))]
-    assert refusals == [*range(1, 11), 100, 200]
+def test_the_first_three_calls_in_a_test_are_checked_and_every_thousandth_after():
+    refusals = [n for n in range(1, 2100) if refused(lambda: softmax("words"))]
+    assert refusals == [1, 2, 3, 1000, 2000]
 
 
 def test_every_test_counts_anew():

@@ -13,6 +13,7 @@ from keyhole.learners.choosing import learn
 from keyhole.learners.registry import LEARNERS, Hints
 from keyhole.models import Head, ReluNet
 from keyhole.oracles import Bounded, Cast, Declared, Disturbed, Imperfection, Local, Noisy, Signs
+from support.seeds import ALL
 
 WRAPPED = {
     "labels": Signs,
@@ -22,7 +23,7 @@ WRAPPED = {
     "noisy": lambda oracle: Noisy(oracle, 1e-4),
     "noisy-network": lambda oracle: Noisy(oracle, 1e-4),
 }
-SIZES = [(1, 1), (2, 1), (2, 2), (3, 1), (4, 2), (4, 4), (6, 3)]
+SIZES = [(1, 1), (2, 1), (2, 2), (4, 2)] + [(3, 1), (4, 4), (6, 3)] * ALL
 # those that stop a slow search themselves, after seconds
 SLOW = ("repetition", "network-in-ball")
 

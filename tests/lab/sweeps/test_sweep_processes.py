@@ -179,7 +179,7 @@ def test_processes_that_die_before_a_job_begins_are_given_up(monkeypatch):
 
 
 def test_killing_workers_and_drivers_loses_nothing(keyhole, sweep, tmp_path):
-    disturbed(keyhole, tmp_path, 3)
+    disturbed(keyhole, tmp_path, 1)
 
 
 @pytest.mark.slow

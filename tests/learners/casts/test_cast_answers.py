@@ -10,10 +10,11 @@ from keyhole import Balanced, Cast, Head, Local, MultiHead, Noisy, Outcome, Stat
 from keyhole.oracles import Declared, Imperfection
 from keyhole.oracles.base import FORMATS
 from support.measures import gap
+from support.seeds import few
 
 pytestmark = pytest.mark.theorem("keyhole/null-balance")
 
-SEEDS = range(20)
+SEEDS = few(20)
 CAST = ("bf16", "f16", "f32")
 WIDTHS = (1, 2, 3, 5, 8, 13)
 
@@ -197,7 +198,7 @@ def test_ripples_are_refused_however_small(size, name):
 @pytest.mark.parametrize("name", CAST)
 @pytest.mark.parametrize("size", [1e-2, 1e-5])
 def test_noise_that_nobody_declared_is_never_verified(size, name):
-    for seed in range(6):
+    for seed in few(6):
         rng = np.random.default_rng(seed)
         oracle = Cast(
             undeclared(Noisy(Local(Head.random(1 + seed, rng=rng)), size, seed=seed)), name
@@ -210,7 +211,7 @@ def test_noise_that_nobody_declared_is_never_verified(size, name):
 @pytest.mark.parametrize("name", CAST)
 def test_arithmetic_as_coarse_as_the_answers_is_noticed_and_said(name):
     verified = 0
-    for seed in range(10):
+    for seed in few(10):
         rng = np.random.default_rng(seed)
         truth = Head.random(WIDTHS[seed % 5], rng=rng)
         oracle = Declared(Local(stepwise(truth, name), truth.width), Imperfection.cast(name))
@@ -221,12 +222,12 @@ def test_arithmetic_as_coarse_as_the_answers_is_noticed_and_said(name):
         assert (
             recovery.certificate is None or recovery.certificate.theorem != "keyhole/null-balance"
         )
-    assert verified >= 8
+    assert verified >= len(few(10)) - 2
 
 
 @pytest.mark.parametrize("name", ["bf16", "f16"])
 def test_float32_arithmetic_behind_narrower_answers_is_recovered_to_its_own_digits(name):
-    for seed in range(10):
+    for seed in few(10):
         rng = np.random.default_rng(seed)
         truth = Head.random(WIDTHS[seed % 5], rng=rng)
         recovery = Balanced().run(Cast(Local(stepwise(truth, "f32"), truth.width), name), rng=rng)

@@ -8,10 +8,11 @@ from keyhole._arrays import FORMATS, Format
 from keyhole.learners.casts.cast_readout import CastReading
 from keyhole.learners.confronting import confront
 from keyhole.oracles import Counted, Declared, Imperfection
+from support.seeds import few
 
 pytestmark = pytest.mark.theorem("keyhole/null-balance")
 
-SEEDS = range(20)
+SEEDS = few(20)
 NARROW = ("bf16", "f16")
 
 

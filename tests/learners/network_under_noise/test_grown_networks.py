@@ -18,6 +18,7 @@ from keyhole import (
 )
 from keyhole.learners.choosing import learn
 from keyhole.oracles import Declared, Imperfection
+from support.seeds import few
 
 pytestmark = pytest.mark.theorem("keyhole/grown-network")
 
@@ -30,7 +31,7 @@ def error(truth, model, radius, rng):
 
 @pytest.mark.parametrize("noise", [1e-3, 1e-4, 1e-6])
 def test_noise_hides_no_unit_where_tokens_may_be_long(noise):
-    for seed in range(10):
+    for seed in few(10):
         rng = np.random.default_rng([seed, 31])
         truth = ReluNet.random(10, hidden=20, rng=rng)
         recovery = NetworkUnderNoise().run(Noisy(Local(truth), noise, seed), rng=rng)

@@ -15,6 +15,7 @@ from keyhole.learners.networks.polish import find_clean_point, sharpen_jumps
 from keyhole.learners.networks.whole_polish import fit_hyperplanes, place_polishing_points
 from keyhole.models import AbsAffine
 from support.measures import function_error
+from support.seeds import few
 
 pytestmark = pytest.mark.theorem("keyhole/one-line")
 
@@ -42,7 +43,9 @@ def test_networks_come_back_exactly_on_every_seed(d, k, m, seeds, rng):
         assert function_error(truth, recovery.model, rng, (0.1, 1.0, 1e3)) <= 1e-8
 
 
-@pytest.mark.parametrize(("d", "k"), [(32, 128), (64, 128)])
+@pytest.mark.parametrize(
+    ("d", "k"), [(32, 64), pytest.param(32, 128, marks=pytest.mark.slow), (64, 64)]
+)
 def test_one_output_costs_little_more_than_one_query_per_parameter(d, k, rng):
     runs, limit = [recovered(d, k, 1, seed) for seed in range(3)], k * (d + 1) + d + 1
     assert all(recovery.verdict is Verdict.EXACT for _, recovery in runs)
@@ -53,7 +56,7 @@ def test_one_output_costs_little_more_than_one_query_per_parameter(d, k, rng):
 
 def test_as_many_outputs_as_coordinates_cost_at_most_eighteen_queries_per_coordinate(rng):
     d = 32
-    runs = [recovered(d, 4 * d, d, seed) for seed in range(5)]
+    runs = [recovered(d, 4 * d, d, seed) for seed in few(5)]
     assert all(recovery.verdict is Verdict.EXACT for _, recovery in runs)
     # 48 fresh sequences were part of the bar; the examination now asks 160.
     asked = [recovery.ledger.total(without="verify").sequences for _, recovery in runs]

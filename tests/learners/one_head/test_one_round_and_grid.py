@@ -13,12 +13,13 @@ from keyhole.learners.one_head.grid import Grid
 from keyhole.learners.one_head.nystrom import Nystrom
 from keyhole.learners.registry import Hints
 from support.measures import gap
+from support.seeds import few
 
 pytestmark = pytest.mark.theorem("BSHK26/5.1")
 
 
 def test_nystrom_recovers_in_one_round():
-    for seed in range(20):
+    for seed in few(20):
         rng = np.random.default_rng(seed)
         d, outputs = int(rng.integers(8, 40)), int(rng.choice([1, 3]))
         rank = int(rng.integers(1, d // 3))
@@ -58,7 +59,7 @@ def test_a_rank_above_that_of_nystrom_is_refused(rng):
 
 @pytest.mark.parametrize(("levels", "fewer"), [(1, 8.0), (7, 5.0), (127, 3.0)])
 def test_weights_on_a_grid_need_fewer_queries_than_parameters(levels, fewer):
-    for seed in range(6):
+    for seed in few(6):
         rng = np.random.default_rng(seed)
         d, step = 48, 10.0 ** rng.uniform(-6, 3)
         N = rng.integers(-levels, levels + 1, size=(d, d))

@@ -21,6 +21,7 @@ from keyhole import (
     learn,
 )
 from keyhole.identify import one_layer_distance
+from support.seeds import few
 
 pytestmark = pytest.mark.theorem("keyhole/local-affine")
 
@@ -42,7 +43,7 @@ def recovered(target, rng):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_six_layers_out_of_six_come_back(kind):
-    for seed in range(6):
+    for seed in few(6):
         rng = np.random.default_rng(seed)
         truth = OneLayer.random(4, hidden=16, **KINDS[kind], rng=rng)
         recovery = recovered(truth, rng)
@@ -58,7 +59,7 @@ def test_six_layers_out_of_six_come_back(kind):
 @pytest.mark.parametrize("width", [8, 16])
 def test_twenty_layers_out_of_twenty_come_back(kind, width):
     options = {**KINDS[kind], "outputs": width if "vector" in kind else 1}
-    for seed in range(20):
+    for seed in few(20):
         rng = np.random.default_rng(100 + seed)
         truth = OneLayer.random(width, hidden=4 * width, **options, rng=rng)
         recovery = recovered(truth, rng)
@@ -240,7 +241,7 @@ def test_a_bend_a_million_away_is_not_taken_for_a_sum_of_heads(rng):
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("residual", [False, True])
 def test_one_hidden_unit_is_enough(outputs, residual):
-    for seed in range(6):
+    for seed in few(6):
         rng = np.random.default_rng([seed, 1, outputs])
         target = OneLayer.random(
             5, hidden=1, outputs=outputs, residual=residual, biases=residual, rng=rng
@@ -250,13 +251,13 @@ def test_one_hidden_unit_is_enough(outputs, residual):
         assert one_layer_distance(target, recovery.model).W <= 1e-6
 
 
-@pytest.mark.parametrize(("residual", "least"), [(False, 8), (True, 3)])
+@pytest.mark.parametrize(("residual", "least"), [(False, 1.0), (True, 0.3)])
 def test_bends_a_thousand_away_are_no_obstacle(residual, least):
     """With biases and a residual rounding costs some the last digits: the model is right, and not
     verified.
     """
     verdicts = []
-    for seed in range(8):
+    for seed in few(8):
         rng = np.random.default_rng([seed, 8, 1])
         layer = OneLayer.random(4, hidden=8, residual=residual, biases=residual, rng=rng)
         net = layer.net
@@ -266,4 +267,4 @@ def test_bends_a_thousand_away_are_no_obstacle(residual, least):
         assert one_layer_distance(target, recovery.model).W <= 1e-6
         verdicts.append(recovery.verdict)
     assert set(verdicts) <= {Verdict.EXACT, Verdict.UNVERIFIED}
-    assert verdicts.count(Verdict.EXACT) >= least
+    assert verdicts.count(Verdict.EXACT) >= int(least * len(verdicts))

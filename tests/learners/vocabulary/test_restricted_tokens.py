@@ -10,10 +10,11 @@ from keyhole.errors import InvalidInput
 from keyhole.learners.vocabulary.learner import Restricted
 from keyhole.oracles import Declared
 from keyhole.oracles.base import Imperfection
+from support.seeds import few
 
 pytestmark = pytest.mark.theorem("BSHK26/4.1")
 
-SEEDS = range(20)
+SEEDS = few(20)
 
 
 class OnlyRows:
@@ -152,14 +153,14 @@ def test_a_residual_is_told_from_what_attention_averages(outputs):
             exact += 1
             np.testing.assert_allclose(recovery.model.U, truth.U, atol=1e-8)
             np.testing.assert_allclose(recovery.model.V, truth.V, atol=1e-8)
-    assert exact >= 19
+    assert exact >= len(SEEDS) - 1
 
 
-@pytest.mark.parametrize(("scale", "least"), [(15.0, 20), (60.0, 18), (1000.0, None)])
+@pytest.mark.parametrize(("scale", "lost"), [(15.0, 0), (60.0, 2), (1000.0, None)])
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_strong_scores_are_verified_or_reported_never_refuted(scale, least, outputs):
+def test_strong_scores_are_verified_or_reported_never_refuted(scale, lost, outputs):
     verdicts = []
-    for seed in SEEDS if least else SEEDS[:4]:
+    for seed in SEEDS[:4] if lost is None else SEEDS:
         rng = np.random.default_rng(seed)
         E = vocabulary("gaussian", 5, 40, rng)
         truth = Head.random(5, outputs=outputs, scale=scale, rng=rng)
@@ -171,7 +172,7 @@ def test_strong_scores_are_verified_or_reported_never_refuted(scale, least, outp
             assert function_error(recovery.model, truth, E, rng) <= 1e-8
         else:
             assert (recovery.verdict, recovery.status) == (Verdict.UNVERIFIED, Status.SATURATED)
-    assert verdicts.count(Verdict.EXACT) >= (least or 0)
+    assert verdicts.count(Verdict.EXACT) >= (0 if lost is None else len(SEEDS) - lost)
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -226,7 +227,7 @@ def test_rounded_answers_are_recovered_within_what_was_declared():
         recovery = Restricted(E).run(Declared(target, Imperfection(roundoff=2.0**-23)), rng=rng)
         verdicts.append(recovery.verdict)
         assert recovery.verdict in (Verdict.WITHIN_TOLERANCE, Verdict.UNVERIFIED)
-    assert verdicts.count(Verdict.WITHIN_TOLERANCE) >= 18
+    assert verdicts.count(Verdict.WITHIN_TOLERANCE) >= len(SEEDS) - 2
 
 
 def test_the_same_seed_asks_the_same_questions():

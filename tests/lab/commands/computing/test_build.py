@@ -87,13 +87,13 @@ def test_a_matching_unit_goes_through_the_loop_without_error(run, tmp_path):
 
 
 def test_weights_of_which_every_set_was_asked_hold_and_say_so(run, tmp_path):
-    words = ("sparse-average", "--length", "16", "--q", "3", "--embed", "10", "--accuracy", "0.01")
+    words = ("sparse-average", "--length", "12", "--q", "3", "--embed", "8", "--accuracy", "0.01")
     code, out, _ = run(*words, "--out", "run", "--json")
     data = json.loads(out)
     assert code == 0
     assert (data["status"], data["certificate"]["outcome"]) == ("BUILT", "HOLDS")
     assert data["certificate"]["basis"] == "EXHAUSTIVE"
     assert data["checked"]["exhaustive"]
-    assert data["checked"]["inputs"] == 560
+    assert data["checked"]["inputs"] == 220
     assert data["error_bound"] <= 0.01
     assert "holds, exhaustive" in (tmp_path / "run" / "report.html").read_text()

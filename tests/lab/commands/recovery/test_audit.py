@@ -204,6 +204,7 @@ def test_a_directory_that_holds_a_learn_run_is_refused(keyhole, head):
     assert "another audit or run" in ran.err
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_audit_asks_nothing(keyhole, targets, asked):
     command = ("audit", "targets:counting", "--width", WIDTH, "--out", "run", "--json")
     first, once = keyhole(*command), asked()
@@ -246,6 +247,10 @@ def test_a_killed_audit_goes_on_where_it_was(keyhole, targets, tmp_path, asked):
     assert [row["policy"] for row in resumed.json["policies"] if row["protects"]] == [
         resumed.json["policies"][1]["policy"]
     ]
+    once = asked()
+    again = keyhole(*command, "--resume")
+    assert asked() == once
+    assert again.json["policies"] == resumed.json["policies"]
 
 
 def test_ctrl_c_exits_with_130_and_says_how_to_go_on(targets, tmp_path):
@@ -300,7 +305,7 @@ def test_a_target_that_raises_in_the_middle_is_no_protection_and_can_be_mended(
 
 
 def test_two_heads_are_audited_by_their_answers(keyhole, tmp_path, rng):
-    save(MultiHead.random(WIDTH, heads=2, rng=rng), tmp_path / "two.safetensors")
+    save(MultiHead.random(2, heads=2, rng=rng), tmp_path / "two.safetensors")
     ran = keyhole("audit", "two.safetensors", "--out", "run", "--json")
     assert ran.code == 0, ran.err
     assert ran.json["error_of"] == "answers"
