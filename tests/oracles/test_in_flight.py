@@ -87,7 +87,7 @@ def test_answers_narrower_than_was_said_are_refused_with_what_to_declare(monkeyp
 def test_a_served_width_nobody_has_is_refused(shape, monkeypatch):
     told = wire.Metadata(inputs=[wire.Tensor("x", shape, "FP64")])
     monkeypatch.setattr(
-        HttpService, "_get", lambda self, url, kind: told if kind is wire.Metadata else None
+        HttpService, "_get", lambda self, url, kind, since: told if kind is wire.Metadata else None
     )
     with pytest.raises(InvalidInput, match="Is it the right one"):
         HttpService("http://127.0.0.1:9/v2/models/wide")
@@ -100,7 +100,7 @@ def test_names_and_datatypes_of_a_server_reach_nobody_with_their_controls(field,
         inputs=[wire.Tensor(**words | {"shape": [-1, 3] if field == "name" else [-1, -1, 3]})]
     )
     monkeypatch.setattr(
-        HttpService, "_get", lambda self, url, kind: told if kind is wire.Metadata else None
+        HttpService, "_get", lambda self, url, kind, since: told if kind is wire.Metadata else None
     )
     with pytest.raises(InvalidInput, match=r"\\x1b") as refused:
         HttpService("http://127.0.0.1:9/v2/models/loud")

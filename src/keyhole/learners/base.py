@@ -65,6 +65,10 @@ class Status(StrEnum):
         "The time for own work (--max-seconds) ended. What was answered is kept: give more, and go"
         " on with --resume."
     )
+    NOT_COMPUTED = (
+        "The answers cannot be computed with: some are so far from the others that sums, powers or"
+        " systems of equations overflow. Check the target, and bound the tokens it is asked."
+    )
     NOT_ONE_LAYER = "Fresh queries disagree with the best one-layer Transformer."
     NO_ODD_PART = (
         "The odd part of the answers, f(X) - f(-X), shows no attention, so that this reduction"

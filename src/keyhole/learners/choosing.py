@@ -156,11 +156,18 @@ def learn(
         with bound_own_work(watch):
             return _learn(Remembered(paced), learner, hints, as_generator(rng))
     except OutOfTime:
-        account: Account[Any] = Account(
-            model=None, reason="No class was decided on.", determined="Nothing was determined."
-        )
-        ending = Ending(status=Status.OUT_OF_TIME, detail=f"It was {watch.limit:g} s.")
-        return conclude(paced, ending, account)
+        return _end_undecided(paced, Status.OUT_OF_TIME, f"It was {watch.limit:g} s.")
+    # Whatever a target answers, no learner ends in a traceback: 1e308 here and there is enough.
+    except (ArithmeticError, np.linalg.LinAlgError) as error:
+        return _end_undecided(paced, Status.NOT_COMPUTED, f"What failed is: {error}.")
+
+
+def _end_undecided(paced: Paced, status: Status, detail: str) -> Recovery[Any]:
+    """The end of a recovery that was stopped before any class was decided on."""
+    account: Account[Any] = Account(
+        model=None, reason="No class was decided on.", determined="Nothing was determined."
+    )
+    return conclude(paced, Ending(status=status, detail=detail), account)
 
 
 def _learn(

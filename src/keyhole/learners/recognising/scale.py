@@ -112,8 +112,8 @@ def measure_saturation(evidence: Evidence, scale: float) -> float:
     """
     total, wide = evidence.add({"*[x;y]": 1.0, "*g(-1)": -1.0})
     place = int(np.argmax(np.abs(total) / np.maximum(wide.allowed, 1e-300)))
-    # Read-outs that cancel leave no weight to be read.
-    if abs(total[place]) <= wide.allowed[place]:
+    # Read-outs that cancel leave no weight to be read, nor do answers that overflow in the sum.
+    if not abs(total[place]) > wide.allowed[place]:
         return 1.0
     shares: list[float] = []
     hidden = False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import ssl
 import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -87,6 +89,7 @@ class HttpService:
     _about: Description = field(init=False, repr=False)
     _outputs: int | None = field(init=False, repr=False, default=None)
     _heard: bool = field(init=False, repr=False, default=False)
+    _numbers: Iterator[int] = field(init=False, repr=False, default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         self._parts = parse_address(self.address)
@@ -171,8 +174,14 @@ class HttpService:
 
     def _send(self, X: Stack) -> Matrix:
         about = self._about
+        number = str(next(self._numbers))
         body, headers = wire.write_question(
-            X, about.input, about.input_type, binary=about.binary, wanted=about.output
+            X,
+            about.input,
+            about.input_type,
+            binary=about.binary,
+            wanted=about.output,
+            number=number,
         )
         status, said, received = self._request("POST", f"{self._parts.url}/infer", body, headers)
         if status != 200:
@@ -185,14 +194,31 @@ class HttpService:
             raise TargetFailed(
                 f"{self._parts.url} answered something else than the V2 protocol: {error}"
             ) from error
+        self._check_number(message.id, number)
         self._check_datatype(answered)
         answers = self._split_rows(numbers, len(X))
         self._outputs = answers.shape[1]
         self._heard = True
         return answers
 
+    def _check_number(self, answered: Any, asked: str) -> None:
+        """Raise where an answer is to another question: one that was sent twice, or went astray."""
+        # A server need not speak of numbers; one that does gives them back.
+        if answered not in (None, "", asked):
+            raise TargetFailed(
+                f"{self._parts.url} answered question {str(answered)[:40]!r} where {asked!r} was"
+                " asked: its answers are out of step. Is a proxy in between? Start it anew."
+            )
+
     def _check_datatype(self, answered: str) -> None:
         """Raise where answers are narrower than was said: rounding would look like a refutation."""
+        stated = self._about.output is not None and self._about.output_type in wire.FLOATS
+        if stated and answered in wire.WHOLE:
+            problem = BadAnswer if self._heard else InvalidInput
+            raise problem(
+                f"{self._parts.url} says it answers {self._about.output_type}, and answered"
+                f" {answered}, whole numbers. Is it the right output (?output=NAME)?"
+            )
         narrow = _NARROW.get(answered, "f64")
         known = self.imperfection.combined(Imperfection.cast(self.answers))
         if FORMATS[narrow].roundoff > known.roundoff:
@@ -223,6 +249,10 @@ class HttpService:
             return Missed(sentence, answered=status != 429, again=True, after=after)
         if status == 401 or (status == 403 and not reason):
             sentence = f"{sentence} A token is taken from the environment variable KEYHOLE_TOKEN."
+        # Not followed: a token must not be sent where the address did not say.
+        if 300 <= status < 400:
+            place = said.get("Location") or "another address"
+            sentence = f"{sentence} It points to {place[:200]}: give that one, if you trust it."
         # Before the first answer it is the caller's sizes that are most likely wrong.
         if status in (400, 422) and not self._heard:
             return InvalidInput(
@@ -259,8 +289,10 @@ class HttpService:
 
     def _discover(self) -> Description:
         try:
-            metadata = self._get(self._parts.url, wire.Metadata)
-            server = self._get(self._parts.server, wire.Service)
+            # One patience for both: whoever stalls twice is waited for once.
+            since = time.monotonic()
+            metadata = self._get(self._parts.url, wire.Metadata, since)
+            server = self._get(self._parts.server, wire.Service, since)
         except BaseException:
             self._client.close()
             raise
@@ -272,9 +304,9 @@ class HttpService:
         binary = self._parts.binary if self._parts.binary is not None else listed
         return Description.read_metadata(metadata, self._parts, binary, self.size, self.count)
 
-    def _get(self, url: str, kind: type[wire.T]) -> wire.T | None:
+    def _get(self, url: str, kind: type[wire.T], since: float) -> wire.T | None:
         """What is at an address; None where there is nothing."""
-        status, said, body = self._fetch(url, 1, time.monotonic())
+        status, said, body = self._fetch(url, 1, since)
         if status in (401, 403):
             raise TargetFailed(str(self._explain_refusal(status, said, body)))
         if status != 200:

@@ -21,7 +21,7 @@ HEAD_LENGTH = "Inference-Header-Content-Length"
 JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
 FLOATS = {"FP64": "<f8", "FP32": "<f4", "FP16": "<f2"}
-_WHOLE = {
+WHOLE = {
     "INT64": "<i8",
     "INT32": "<i4",
     "INT16": "<i2",
@@ -85,7 +85,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
 
     outputs: list[Tensor]
     model_name: str | None = None
-    id: str | None = None
+    id: Any = None
 
 
 class Metadata(msgspec.Struct):
@@ -131,12 +131,19 @@ def parse_message(body: bytes, kind: type[T]) -> T:
 
 
 def write_question(
-    X: Sequences, name: str, datatype: str, *, binary: bool, wanted: str | None
+    X: Sequences,
+    name: str,
+    datatype: str,
+    *,
+    binary: bool,
+    wanted: str | None,
+    number: str | None = None,
 ) -> tuple[bytes, dict[str, str]]:
-    """The body and headers that ask a batch."""
+    """The body and headers that ask a batch; servers give the number back with its answers."""
     tensor = Tensor(name, list(X.shape), datatype)
     outputs = [] if wanted is None else [Wanted(wanted, {"binary_data": True} if binary else None)]
-    message = Question([tensor], outputs, {"binary_data_output": True} if binary else None)
+    told = {"binary_data_output": True} if binary else None
+    message = Question([tensor], outputs, told, number)
     return _write_message(message, tensor, np.asarray(X, dtype=FLOATS[datatype]), binary)
 
 
@@ -206,7 +213,7 @@ def numbers_of(tensors: list[Tensor], name: str | None, behind: bytes) -> Vector
 
 
 def _decode_raw(tensor: Tensor, raw: bytes, size: int) -> Vector:
-    known = FLOATS | _WHOLE | {"BF16": "<u2"}
+    known = FLOATS | WHOLE | {"BF16": "<u2"}
     if tensor.datatype not in known:
         raise InvalidInput(
             f"datatype {tensor.datatype[:20]!r} does not hold numbers; {', '.join(known)} do."
