@@ -124,6 +124,10 @@ from keyhole.oracles.http.service import HttpService as HttpService
 from keyhole.oracles.limits import Bounded as Bounded
 from keyhole.oracles.local import Local as Local
 from keyhole.oracles.onnx_file import OnnxFile as OnnxFile
+from keyhole.oracles.tokens.answer_policies import LogProbabilities as LogProbabilities
+from keyhole.oracles.tokens.answer_policies import TopAnswers as TopAnswers
+from keyhole.oracles.tokens.ids import TokenIds as TokenIds
+from keyhole.oracles.tokens.ids import pack_ids as pack_ids
 from keyhole.oracles.torch_module import TorchModule as TorchModule
 from keyhole.oracles.torch_module import torch_weights as torch_weights
 from keyhole.oracles.torch_parts import torch_block as torch_block

@@ -49,9 +49,9 @@ class OnnxFile:
     _session: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._session = _open_session(Path(self.path))
-        self._taken = _require_one(self._session.get_inputs(), "input", self.path)
-        self._given = _require_one(self._session.get_outputs(), "output", self.path)
+        self._session = open_session(Path(self.path))
+        self._taken = require_one(self._session.get_inputs(), "input", self.path)
+        self._given = require_one(self._session.get_outputs(), "output", self.path)
         if self._taken.type not in _DTYPES:
             raise InvalidInput(
                 f"{self.path} takes {self._taken.type}; keyhole asks {', '.join(_DTYPES)}."
@@ -98,7 +98,12 @@ class OnnxFile:
         return self._session.run([self._given.name], {self._taken.name: numbers})[0]
 
 
-def _open_session(path: Path) -> Any:
+def open_session(path: Path) -> Any:
+    """The file, loaded by onnxruntime.
+
+    Raises:
+        InvalidInput: there is no such file, or it holds no model.
+    """
     find_file(path, f"no ONNX file at {path}. Check the path.")
     runtime: Any = onnxruntime
     options = runtime.SessionOptions()
@@ -110,7 +115,12 @@ def _open_session(path: Path) -> Any:
         raise InvalidInput(f"{path} cannot be loaded as ONNX: {str(error)[:300]}") from error
 
 
-def _require_one(ends: list[Any], what: str, path: str | Path) -> Any:
+def require_one(ends: list[Any], what: str, path: str | Path) -> Any:
+    """The only input or output of a model.
+
+    Raises:
+        InvalidInput: there are several.
+    """
     if len(ends) != 1:
         names = ", ".join(end.name for end in ends)
         raise InvalidInput(

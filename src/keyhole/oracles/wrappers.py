@@ -109,7 +109,7 @@ class Declared(Wrapper):
 
 
 @dataclass(slots=True)
-class _Policy(Wrapper):
+class ChangedAnswers(Wrapper):
     """Changes answers, and declares how; what it changes stays right when a budget cuts a batch."""
 
     def ask(self, X: Sequences) -> Answers:
@@ -132,7 +132,7 @@ class _Policy(Wrapper):
 
 
 @dataclass(slots=True)
-class Noisy(_Policy):
+class Noisy(ChangedAnswers):
     """Adds independent Gaussian noise to every answer, repeated questions included.
 
     Args:
@@ -180,7 +180,7 @@ class Disturbed(Noisy):
 
 
 @dataclass(slots=True)
-class Rounded(_Policy):
+class Rounded(ChangedAnswers):
     """Rounds answers to a number of decimals."""
 
     decimals: int
@@ -196,7 +196,7 @@ class Rounded(_Policy):
 
 
 @dataclass(slots=True)
-class Cast(_Policy):
+class Cast(ChangedAnswers):
     """Casts answers to a narrower number format; the arithmetic inside stays what it is."""
 
     format: str
@@ -217,7 +217,7 @@ class Cast(_Policy):
 
 
 @dataclass(slots=True)
-class Signs(_Policy):
+class Signs(ChangedAnswers):
     """Answers with labels only: 1 where the number is positive, -1 where it is not."""
 
     @property
