@@ -138,7 +138,8 @@ def guard_database(path: Path, what: str) -> Generator[None]:
     """
     try:
         yield
-    except sqlite3.Error as error:
+    # Of damaged pages come names that are no text, numbers of other kinds, and sizes beyond memory.
+    except (sqlite3.Error, UnicodeError, ArithmeticError, TypeError, MemoryError) as error:
         # The lower byte is the kind of the failure; the rest tells apart where it came about.
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
@@ -152,9 +153,22 @@ def guard_database(path: Path, what: str) -> Generator[None]:
                 " run, or choose another --out."
             ) from error
         raise InvalidInput(
-            f"{path} is not a {what} of this version, or a damaged one ({error}). Choose another"
-            " --out."
+            f"{path} is not a {what} of this version, or a damaged one ({error!s:.300})."
+            " Choose another --out."
         ) from error
+
+
+def check_pages(base: sqlite3.Connection, path: Path, what: str) -> None:
+    """Raise unless SQLite finds every page as it left it: damage may drop rows without a word.
+
+    Raises:
+        InvalidInput: it does not.
+    """
+    said = base.execute("PRAGMA quick_check(1)").fetchone()
+    if said != ("ok",):
+        raise InvalidInput(
+            f"{path} is a damaged {what} ({said and said[0]!s:.200}). Choose another --out."
+        )
 
 
 def check_place(path: Path, what: str) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
 )
+_LONGEST = 2000  # letters of a message
 _BLANKS = re.compile(r"\s*[\t\n]\s*")
 
 
@@ -45,6 +46,11 @@ def clean_line(text: str) -> str:
     return spell_controls(_BLANKS.sub(" ", text))
 
 
+def _shorten(text: str) -> str:
+    """Text of a length that a person reads: what it quotes may be a whole file."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-500:]}"
+
+
 class KeyholeError(Exception):
     """Base of every exception keyhole raises on purpose.
 
@@ -53,7 +59,7 @@ class KeyholeError(Exception):
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(clean_line(message))
+        super().__init__(_shorten(clean_line(message)))
 
 
 class InvalidInput(KeyholeError, ValueError):

@@ -185,3 +185,11 @@ def test_words_of_others_reach_a_message_cleaned_and_once():
     said = str(InvalidInput("a\x1b[31mred\u202e\nline\ttwo\x9b"))
     assert said == "a\\x1b[31mred\\u202e line two\\x9b"
     assert str(InvalidInput(said)) == said
+
+
+def test_a_message_that_quotes_a_whole_file_is_cut():
+    said = str(InvalidInput("needed a name; got " + "x" * 100_000 + ". Give another."))
+    assert len(said) < 2000
+    assert said.startswith("needed a name; got xxx")
+    assert said.endswith("x. Give another.")
+    assert str(InvalidInput(said)) == said

@@ -5,7 +5,7 @@ import sys
 
 # As in keyhole.errors, written anew: what a terminal would obey, or read backwards.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-LONGEST = 3000
+LONGEST = 2500
 
 
 def find_faults_of_sentence(text):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keyhole._arrays import Answers, Matrix, Sequences, Stack
-from keyhole._files import check_place, guard_database
+from keyhole._files import check_pages, check_place, guard_database
 from keyhole.errors import BadAnswer, DifferentRun, InvalidInput, TargetFailed
 from keyhole.oracles.base import Oracle, meter_oracle
 
@@ -117,6 +117,7 @@ class Recorded:
         self._store.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._store.execute("PRAGMA journal_mode = WAL")
         self._store.execute("PRAGMA synchronous = FULL")
+        check_pages(self._store, self.path, _WHAT)
         self._store.executescript(_SCHEMA)
         self._identify()
         self._check_seals()

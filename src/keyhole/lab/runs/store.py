@@ -12,7 +12,7 @@ from typing import TextIO
 
 import msgspec
 
-from keyhole._files import check_place, find_file, guard_database, refuse_damage
+from keyhole._files import check_pages, check_place, find_file, guard_database, refuse_damage
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.locks import release_lock, take_lock
 
@@ -30,7 +30,9 @@ CREATE TABLE IF NOT EXISTS job (
 """
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class About(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """When and where a job ran, and for how long: all that differs from run to run.
 
     `seal` is a checksum of the row beside it; rows of earlier versions have none.
@@ -66,7 +68,8 @@ class StoredRow:
     @property
     def seal(self) -> int:
         """CRC-32 of the row: SQLite notices damage of its pages, not of what is in them."""
-        held = (self.key, self.job, self.state, self.record, self.reason)
+        about = msgspec.json.encode(msgspec.structs.replace(self.about, seal=None))
+        held = (self.key, self.job, self.state, self.record, self.reason, about)
         return zlib.crc32(repr(held).encode())
 
 
@@ -92,6 +95,7 @@ class Store:
                 self._base.execute("PRAGMA journal_mode = WAL")
                 # A row that was reported must outlive a loss of power.
                 self._base.execute("PRAGMA synchronous = FULL")
+                check_pages(self._base, self.path, _WHAT)
                 self._base.executescript(_SCHEMA)
         except BaseException:
             release_lock(self._lock)
@@ -127,6 +131,7 @@ def read_rows(path: Path) -> Iterator[StoredRow]:
     with refuse_damage(path, _WHAT):
         address = f"{path.resolve().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as base:
+            check_pages(base, path, _WHAT)
             rows = [_read_row(*held) for held in base.execute("SELECT * FROM job ORDER BY key")]
     yield from rows
 

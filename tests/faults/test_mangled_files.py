@@ -1,0 +1,157 @@
+"""Files of every kind that is read, mangled at random: each is read, or refused in a sentence."""
+
+import functools
+import resource
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keyhole.constructions.files.unit_files import load
+from keyhole.errors import KeyholeError
+from keyhole.lab.commands.recovery.witness import read_witness
+from keyhole.lab.jobs import BuildJob, LearnJob, ReportJob, SampleJob
+from keyhole.lab.running import run_job
+from keyhole.lab.runs.reading import read_run
+from keyhole.lab.sweeps.files import read_sweep
+from keyhole.lab.targets.opening import load_bases, load_tokens, open_target
+from support.mangling import mangle
+from support.outcomes import find_faults_of_sentence, print_counts
+
+KINDS = ("head", "multihead", "relu", "smooth", "gated", "onelayer", "layer", "mlp", "gru")
+SWEEP = """job = "trial"
+name = "grid"
+[base]
+model.kind = "head"
+model.width = 2
+[grid]
+model.rank = [1, 2]
+seed.range = [0, 3]
+[[expect]]
+value = "queries"
+statistic = "max"
+at_most = 100
+[figure]
+x = "rank"
+y = "queries"
+"""
+
+
+def ask_model(path):
+    """As commands do with a TARGET: open it, and ask."""
+    oracle = open_target(str(path), width=None, outputs=None)
+    oracle.ask(np.ones((2, 3, oracle.width)))
+
+
+def read_run_beside(read, path):
+    return read(str(path.parent))
+
+
+READERS = {
+    "model.safetensors": ask_model,
+    "attacked.safetensors": load,
+    "sweep.toml": lambda path: read_sweep(str(path)),
+    "sweep.json": lambda path: read_sweep(str(path)),
+    "tokens.npy": lambda path: load_tokens(str(path)),
+    "tokens.csv": lambda path: load_tokens(str(path)),
+    "tokens.safetensors": lambda path: load_tokens(str(path)),
+    "bases.npy": lambda path: load_bases(str(path)),
+    "record.json": functools.partial(read_run_beside, read_run),
+    "witness/record.json": functools.partial(read_run_beside, read_witness),
+    "report/record.json": functools.partial(
+        read_run_beside, lambda run: run_job(ReportJob((run,)))
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    """Good files as (name of their reader, bytes)."""
+    place = tmp_path_factory.mktemp("seeds")
+    found = []
+    for kind in KINDS:
+        run_job(SampleJob(kind, width=3, hidden=3, out=str(place / f"{kind}.safetensors")))
+        # Networks to attack are never asked.
+        reader = "attacked" if kind in ("mlp", "gru") else "model"
+        found.append((f"{reader}.safetensors", (place / f"{kind}.safetensors").read_bytes()))
+    for task, sizes in (("match2", {"modulus": 3}), ("sparse-average", {"q": 1, "width": 2})):
+        run_job(BuildJob(task, length=4, out=str(place / task), **sizes))
+        found.append(("model.safetensors", (place / task / "model.safetensors").read_bytes()))
+    head, heads = str(place / "head.safetensors"), str(place / "multihead.safetensors")
+    run_job(LearnJob(head, out=str(place / "learned")))
+    run_job(LearnJob(heads, learner="low-rank", out=str(place / "refuted")))
+    for run in ("learned", "refuted", "match2"):
+        record = (place / run / "record.json").read_bytes()
+        found += [("record.json", record), ("witness/record.json", record)]
+        found.append(("report/record.json", record))
+    text = (
+        '{"job": "trial", "base": {"model": {"kind": "head", "width": 2}}, "grid": {"seed": [1]}}'
+    )
+    np.save(place / "tokens.npy", np.arange(12.0).reshape(4, 3))
+    np.save(place / "bases.npy", np.arange(12.0).reshape(2, 3, 2))
+    numbers = {name: (place / name).read_bytes() for name in ("tokens.npy", "bases.npy")}
+    found += [("sweep.toml", SWEEP.encode()), ("sweep.json", text.encode()), *numbers.items()]
+    found += [("tokens.csv", b"1,2,3\n4,5,6\n"), ("tokens.safetensors", found[0][1])]
+    return found
+
+
+def read_mangled(name, data, place):
+    """The outcome of reading a file, and what is wrong with it."""
+    path = place / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    try:
+        READERS[name](path)
+    except KeyholeError as error:
+        return type(error).__name__, find_faults_of_sentence(str(error))
+    except Exception as error:
+        return "no sentence", [f"{type(error).__name__}: {error}"]
+    return "read", []
+
+
+def read_many(count, seeds, place, rng):
+    """Counts by outcome, the worst cases, and by how many MB the memory has grown."""
+    counts, bad = Counter(), []
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(count):
+        name, data = seeds[rng.integers(len(seeds))]
+        # A page takes fifty times as long to draw as a file to read.
+        if name.startswith("report") and rng.random() > 0.1:
+            continue
+        mangled = mangle(data, rng)
+        outcome, wrong = read_mangled(name, mangled, place)
+        counts[outcome] += 1
+        if wrong:
+            bad.append((name, wrong, mangled[:300]))
+    return counts, bad, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("count", "seed"),
+    [(5_500, 1), *(pytest.param(13_800, seed, marks=pytest.mark.slow) for seed in range(2, 10))],
+)
+def test_a_mangled_file_is_read_or_refused_in_a_sentence(count, seed, seeds, tmp_path):
+    counts, bad, grown = read_many(count, seeds, tmp_path, np.random.default_rng(seed))
+    print_counts(f"mangled files ({grown:.0f} MB more)", counts)
+    assert not bad[:3]
+    assert min(counts["read"], counts["InvalidInput"]) > count / 20
+    assert grown < 100
+
+
+def test_every_seed_is_read_before_it_is_mangled(seeds, tmp_path):
+    outcomes = {(name, read_mangled(name, data, Path(tmp_path))[0]) for name, data in seeds}
+    assert {name for name, outcome in outcomes if outcome == "read"} >= {
+        "model.safetensors",
+        "attacked.safetensors",
+        "sweep.toml",
+        "sweep.json",
+        "tokens.npy",
+        "tokens.csv",
+        "bases.npy",
+        "record.json",
+        "report/record.json",
+        "witness/record.json",
+    }
