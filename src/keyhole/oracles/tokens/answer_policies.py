@@ -104,7 +104,7 @@ class TopAnswers(Wrapper):
         k = self.count
         before = np.argpartition(-logits, k - 1, axis=1)[:, :k]
         candidates = np.concatenate([raised, before[places]], axis=1)
-        values = np.take_along_axis(logits[places], candidates, axis=1)
+        values = logits[places[:, None], candidates]
         values[:, : raised.shape[1]] += self.bias
         # An id that is raised and was among the likeliest anyway counts once.
         twice = (before[places][:, :, None] == raised[:, None, :]).any(axis=2)
@@ -119,7 +119,7 @@ class TopAnswers(Wrapper):
         peak = logits.max(axis=1)
         rest = np.exp(logits - peak[:, None])
         whole = rest.sum(axis=1)[places]
-        lifted = np.take_along_axis(rest[places], raised, axis=1).sum(axis=1)
+        lifted = rest[places[:, None], raised].sum(axis=1)
         # Scaled by the bias, so that a large one does not overflow.
         scaled = whole * np.exp(-self.bias) - lifted * np.expm1(-self.bias)
         return (peak[places] + self.bias + np.log(scaled))[:, None]

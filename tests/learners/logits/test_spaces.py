@@ -1,0 +1,228 @@
+"""What answers of a language model give away: rank, space, ellipsoid, signature."""
+
+import numpy as np
+import pytest
+
+from keyhole import Counted, LogProbabilities, Noisy, Rounded, TokenIds, TopAnswers
+from keyhole.errors import BadAnswer
+from keyhole.learners.logits.projection import fit_ellipsoid
+from keyhole.learners.logits.reading import Reading, list_blocks, whiten_blocks
+from keyhole.learners.logits.signature import compare_spaces
+from keyhole.learners.logits.spaces import (
+    Prompts,
+    count_least_questions,
+    find_projection,
+    find_space,
+    refuse_projection,
+)
+from keyhole.learners.logits.spectra import find_rank, name_sizes
+from support.language_models import LanguageModel
+
+V, H = 120, 8
+POLICIES = {
+    "logits": (lambda t: t, Reading("logits", V)),
+    "two decimals": (lambda t: Rounded(t, 2), Reading("logits", V)),
+    "log-probabilities": (
+        lambda t: Rounded(LogProbabilities(t), 4),
+        Reading("log-probabilities", V),
+    ),
+    "likeliest five with a bias": (
+        lambda t: Rounded(TopAnswers(t, 5, 100.0), 4),
+        Reading("raised", V, 5),
+    ),
+}
+
+
+def ask(model, policy="logits", *, seed=1, length=6):
+    wrap, reading = POLICIES[policy]
+    oracle = Counted(wrap(TokenIds(model, V)))
+    return Prompts(oracle, reading, np.random.default_rng(seed), length)
+
+
+def arrange(projection, policy):
+    """The true projection as the answers of a policy show it, vocabulary x size."""
+    if policy == "log-probabilities":
+        return projection - projection.mean(axis=0)
+    if policy.startswith("likeliest"):
+        return whiten_blocks((projection - projection[0]).T, 5).T
+    return projection
+
+
+def sine(basis, projection):
+    """Of the largest angle between the rows of a basis and the columns of a matrix."""
+    space = np.linalg.qr(projection)[0]
+    return np.linalg.norm(basis.T - space @ (space.T @ basis.T), 2)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_rank_is_the_hidden_size_and_the_space_that_of_the_projection(policy):
+    for seed in range(5):
+        model = LanguageModel(V, H, norm="rms", seed=seed)
+        found = find_space(ask(model, policy), 512)
+        assert found.rank == H
+        true = arrange(model.projection, policy)
+        assert sine(found.basis, true) < 4 * found.error + 1e-12
+
+
+def test_a_layer_norm_of_one_more_answers_with_the_same_rank():
+    ranks = {
+        norm: find_space(ask(LanguageModel(V, size, norm=norm)), 512).rank
+        for norm, size in (("none", H), ("rms", H), ("layer", H + 1))
+    }
+    assert ranks == {"none": H, "rms": H, "layer": H}
+    assert name_sizes(H) == {"none": H, "rms": H, "layer": H + 1}
+    # A shift inside the norm is a constant, and goes with the mean.
+    assert find_space(ask(LanguageModel(V, H + 1, norm="layer", shift=0.3)), 512).rank == H
+
+
+def test_a_layer_norm_answers_exactly_as_an_rms_norm_of_one_less():
+    layer = LanguageModel(V, H, norm="layer", eps=0.0)
+    x = np.random.default_rng(5).normal(size=(20, H))
+    # Coordinates inside the plane of vectors without a mean, and an RMSNorm there.
+    plane = np.linalg.svd(np.eye(H) - 1.0 / H)[0][:, : H - 1]
+    u = x @ plane
+    u /= np.sqrt((u * u).mean(axis=1, keepdims=True))
+    projection = layer.projection @ plane * np.sqrt(H / (H - 1))
+    np.testing.assert_allclose(layer.read(x), u @ projection.T, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "most"),
+    [
+        (lambda t: Noisy(t, 2.0), 256),
+        (lambda t: Rounded(t, 0), 48),
+        (lambda t: t, H),
+        (lambda t: t, H + 4),
+    ],
+    ids=["noise", "no decimals", "few prompts", "a few more"],
+)
+def test_no_size_is_stated_where_no_gap_supports_it(oracle, most):
+    for seed in range(5):
+        target = TokenIds(LanguageModel(V, H, norm="rms", seed=seed, scale=0.3), V)
+        prompts = Prompts(
+            Counted(oracle(target)), Reading("logits", V), np.random.default_rng(seed), 6
+        )
+        found = find_space(prompts, most)
+        assert found.rank is None
+        assert found.reason
+        assert found.error == 1.0
+
+
+def test_a_spectrum_that_sinks_into_the_noise_supports_no_rank():
+    rng = np.random.default_rng(0)
+    for decay in (0.7, 0.85, 0.95):
+        signal = (rng.normal(size=(200, 60)) * decay ** np.arange(60)) @ rng.normal(size=(60, 400))
+        noisy = signal + 0.3 * rng.normal(size=signal.shape)
+        assert find_rank(noisy, error=0.3).rank is None
+
+
+def test_the_rank_of_the_vocabulary_itself_is_no_size():
+    table = np.random.default_rng(0).normal(size=(20, 20))
+    prompts = Prompts(
+        Counted(TokenIds(lambda ids: table[ids[:, -1]], 20)),
+        Reading("logits", 20),
+        np.random.default_rng(0),
+        3,
+    )
+    found = find_space(prompts, 256)
+    assert found.rank is None
+    assert "rank of the vocabulary, 20" in found.reason
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_the_projection_is_known_up_to_a_rotation_behind_a_norm(policy, norm):
+    model = LanguageModel(V, H, norm=norm, shift=0.2 if norm == "layer" else 0.0)
+    prompts = ask(model, policy)
+    spectrum, ellipsoid = find_projection(prompts, H)
+    true = arrange(model.projection, policy)
+    if norm == "layer":
+        true = true - true.mean(axis=1, keepdims=True)
+    gram = H * true @ true.T
+    found = ellipsoid.factor @ ellipsoid.factor.T
+    # Errors of the answers, and the eps inside the norm.
+    assert np.linalg.norm(found - gram) < (20 * spectrum.error + 1e-3) * np.linalg.norm(gram)
+    assert ellipsoid.factor.shape == (V, spectrum.rank)
+
+
+def test_without_a_norm_there_is_no_ellipsoid():
+    for seed in range(5):
+        prompts = ask(LanguageModel(V, H, norm="none", seed=seed))
+        assert find_projection(prompts, H)[1] is None
+    assert fit_ellipsoid(find_projection(ask(LanguageModel(V, H, norm="rms")), H)[0]) is not None
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_signatures_tell_a_kept_projection_from_a_trained_one_and_from_another(policy):
+    model = LanguageModel(V, H, norm="rms", seed=0)
+    before = find_space(ask(model, policy, seed=1), 512)
+    findings = {}
+    for name, other in {
+        "same": model,
+        "retrained before": LanguageModel(V, H, norm="rms", seed=7, projection=model.projection),
+        "trained on": model.move_projection(0.3),
+        "other": LanguageModel(V, H, norm="rms", seed=9),
+    }.items():
+        findings[name] = compare_spaces(before, find_space(ask(other, policy, seed=2), 512)).finding
+    assert findings == {
+        "same": "SHARED",
+        "retrained before": "SHARED",
+        "trained on": "MOVED",
+        "other": "UNRELATED",
+    }
+
+
+def test_nothing_is_compared_with_a_space_that_is_not_known():
+    known = find_space(ask(LanguageModel(V, H, norm="rms")), 256)
+    unknown = find_space(ask(LanguageModel(V, H, norm="rms")), 6)
+    assert compare_spaces(known, unknown) is None
+
+
+def test_raised_ids_are_read_in_the_fewest_questions_that_k_allows():
+    reading = Reading("raised", 11, 4)
+    assert reading.per_prompt == 4  # ten ids besides the reference, three at a time
+    blocks = list_blocks(11, 4)
+    assert sorted(set(blocks.ravel().tolist())) == list(range(1, 11))
+    table = np.random.default_rng(0).normal(size=(11, 11))
+    oracle = Counted(TopAnswers(TokenIds(lambda ids: table[ids[:, -1]], 11), 4, 100.0))
+    said = reading.ask(oracle, np.array([[[3.0]], [[5.0]]]))
+    assert oracle.ledger.total().sequences == 8
+    wanted = table[[3, 5]] - table[[3, 5], :1]
+    np.testing.assert_allclose(said, whiten_blocks(wanted, 4), atol=1e-12)
+
+
+def test_a_bias_that_is_too_small_is_noticed():
+    oracle = TopAnswers(TokenIds(lambda ids: np.eye(9)[ids[:, -1]] * 50.0, 9), 3, 1.0)
+    with pytest.raises(BadAnswer, match="the bias is too small"):
+        Reading("raised", 9, 3).ask(oracle, np.array([[[8.0]]]))
+
+
+def test_whitening_makes_the_shared_error_of_a_reference_independent():
+    noise = np.random.default_rng(0).normal(size=(40_000, 3, 4))
+    differences = np.zeros((40_000, 10))
+    differences[:, 1:] = (noise[:, :, 1:] - noise[:, :, :1]).reshape(40_000, 9)
+    covariance = np.cov(whiten_blocks(differences, 4)[:, 1:].T)
+    np.testing.assert_allclose(covariance, np.eye(9), atol=0.05)
+
+
+def test_the_likeliest_ids_alone_show_a_rank_only_where_many_are_answered():
+    model = LanguageModel(V, 4, norm="rms", scale=0.5)
+    target = TokenIds(model, V)
+    ranks = {}
+    for count in (5, V):
+        prompts = Prompts(
+            Counted(TopAnswers(target, count)),
+            Reading("likeliest", V, count),
+            np.random.default_rng(0),
+            6,
+        )
+        ranks[count] = find_space(prompts, 256).rank
+    assert ranks == {5: None, V: 4}
+
+
+def test_the_least_number_of_questions_is_one_more_than_the_rank_or_by_counting_numbers():
+    assert count_least_questions(16, Reading("logits", 300)) == 17
+    assert count_least_questions(16, Reading("raised", 300, 5)) == 16 * 284 // 5 + 1
+    assert "65" not in refuse_projection(Reading("logits", 300), 64)
+    assert "up to a rank of 64" in refuse_projection(Reading("logits", 3000), 65)
+    assert "questions under this policy" in refuse_projection(Reading("raised", 3000, 5), 60)
