@@ -124,6 +124,7 @@ _KINDS = (
         model=TensorHeads,
         describe=TENSOR_HEADS.describe,
         restore=TENSOR_HEADS.restore,
+        export=f"{_SEQUENCES}:add_tensor_heads",
     ),
     ModelKind(
         name="relu",

@@ -15,7 +15,7 @@ from keyhole.lab.onnx.export import export_onnx
 from keyhole.lab.running import run_job
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent
-from keyhole.models.tensor import TensorAttention
+from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.oracles.onnx_file import OnnxFile
 
 WIDTH = 4
@@ -67,6 +67,9 @@ CODES = np.random.default_rng(2).normal(size=(5, 3))
 SEQUENCES = {
     "third order": TensorAttention.random(WIDTH, order=3, embed=3, outputs=2, rng=rng),
     "fourth order": TensorAttention.random(WIDTH, order=4, embed=2, outputs=3, rng=rng),
+    "three heads of third order": TensorHeads.random(
+        WIDTH, heads=3, order=3, embed=2, outputs=2, rng=rng
+    ),
     "second order": TensorAttention.random(WIDTH, order=2, embed=3, rng=rng),
     "mlp": Mlp.random(5, q=2, dimension=1, hidden=7, rng=rng),
     "gru": Recurrent.random("gru", q=2, dimension=1, units=3, layers=2, rng=rng),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +22,8 @@ HOPELESS = 24
 SHARE = 1 / 100
 # Sets solved at a time; the first of them tell hopeless keys.
 BLOCK = 1_024
+# Blocks between two words on how far it is: seconds.
+TELLING = 16
 
 
 @dataclass(slots=True)
@@ -33,7 +36,12 @@ class _Held:
 
 
 def mend_keys(
-    phi: SetQueries, groups: Groups, *, least: float, rng: np.random.Generator
+    phi: SetQueries,
+    groups: Groups,
+    *,
+    least: float,
+    rng: np.random.Generator,
+    tell: Callable[[str], None],
 ) -> SetQueries | None:
     """Keys mended until sets are singled out by a margin; None where that does not come about.
 
@@ -42,11 +50,12 @@ def mend_keys(
         groups: the sets in question.
         least: the margin that queries of largest entry 1 need.
         rng: draws keys, and the order in which sets are looked at.
+        tell: is told how far it is.
     """
     held: list[_Held] = []
     for sets in groups:
         # In random order the first sets already tell how many fail.
-        found = _solve_until_hopeless(phi, sets[rng.permutation(len(sets))], least)
+        found = _solve_until_hopeless(phi, sets[rng.permutation(len(sets))], least, tell)
         if found is None:
             return None
         held.append(found)
@@ -59,16 +68,21 @@ def mend_keys(
         if not fewest or not patience:
             break
         place = int(rng.choice(np.flatnonzero(failing == failing.max())))
+        tell(f"key {place} is drawn again")
         phi = _redraw_key(phi, place, rng)
         for part in held:
             _solve_again(phi, part, place, least)
     return None if fewest else phi
 
 
-def _solve_until_hopeless(phi: SetQueries, sets: Sets, least: float) -> _Held | None:
+def _solve_until_hopeless(
+    phi: SetQueries, sets: Sets, least: float, tell: Callable[[str], None]
+) -> _Held | None:
     parts: list[_Held] = []
     failing = 0
     for start in range(0, len(sets), BLOCK):
+        if start and start % (TELLING * BLOCK) == 0:
+            tell(f"{start:,} of {len(sets):,} sets, {failing:,} not singled out yet")
         block = sets[start : start + BLOCK]
         w, margin, _ = phi.find_directions(block)
         failing += int((margin < least).sum() + (margin <= 0).sum())

@@ -177,6 +177,9 @@ class SetKeys:
                     reason = str(refusal)
         raise DoesNotFit(reason)
 
+    def _tell_of(self, width: int) -> Callable[[str], None]:
+        return lambda said: self.tell(f"{self.name} of width {width}: {said}")
+
     def _describe_asking(self, task: SparseAverage) -> str:
         count = count_sets(task)
         whole = count <= count_askable(self.solver)
@@ -232,7 +235,8 @@ class SetKeys:
             DoesNotFit: too many sets fail, or some still do in the end.
         """
         least = phi.enough if choose_enough(form, 1, accuracy, 1.0)[1] else 0.0
-        mended = mend_keys(phi, choose_sets(task, phi, rng=rng), least=least, rng=rng)
+        sets = choose_sets(task, phi, rng=rng)
+        mended = mend_keys(phi, sets, least=least, rng=rng, tell=self._tell_of(width_of(phi)))
         if mended is None:
             raise DoesNotFit(
                 f"{self.name} of width {width_of(phi)} do not single out all sets of {task.q}"
