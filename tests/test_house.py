@@ -32,7 +32,7 @@ COMMON = {"__init__", "base", "learner", "files", "shared"}
 # A name that is no literal is imported by the registries, and where a person names a module.
 BY_STRING = {
     "keyhole.__init__",
-    "keyhole.lab.targets.opening",
+    "keyhole.lab.targets.importing",
     "keyhole._places",
 }
 # Registries, whose places tests resolve.

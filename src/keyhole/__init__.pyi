@@ -51,6 +51,8 @@ from keyhole.identify import compare as compare
 from keyhole.identify import freedom as freedom
 from keyhole.identify import twins as twins
 from keyhole.lab.onnx.export import export_onnx as export_onnx
+from keyhole.lab.targets.inspecting import inspect as inspect
+from keyhole.lab.targets.inspecting import open_layer as open_layer
 from keyhole.learners.base import Counterexample as Counterexample
 from keyhole.learners.base import Fresh as Fresh
 from keyhole.learners.base import Plan as Plan
@@ -121,6 +123,10 @@ from keyhole.oracles.base import Imperfection as Imperfection
 from keyhole.oracles.base import Ledger as Ledger
 from keyhole.oracles.base import Oracle as Oracle
 from keyhole.oracles.http.service import HttpService as HttpService
+from keyhole.oracles.inside.described import AttentionPart as AttentionPart
+from keyhole.oracles.inside.described import Inside as Inside
+from keyhole.oracles.inside.described import NetworkPart as NetworkPart
+from keyhole.oracles.inside.described import NormPart as NormPart
 from keyhole.oracles.limits import Bounded as Bounded
 from keyhole.oracles.local import Local as Local
 from keyhole.oracles.onnx_file import OnnxFile as OnnxFile

@@ -13,7 +13,7 @@ from keyhole.oracles.base import (
     read_imperfection,
     walk_wrapped,
 )
-from keyhole.oracles.limits import Bounded, Examining, Sized
+from keyhole.oracles.limits import Advised, Bounded, Examining, Sized
 from keyhole.oracles.local import Local
 from keyhole.oracles.opening import oracle_of
 from keyhole.oracles.transcript import Recorded
@@ -32,6 +32,7 @@ from keyhole.oracles.wrappers import (
 )
 
 __all__ = [
+    "Advised",
     "Bounded",
     "Budgeted",
     "Cast",

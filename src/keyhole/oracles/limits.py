@@ -66,3 +66,20 @@ class Examining(Wrapper):
     def __post_init__(self) -> None:
         if self.questions < 1:
             raise InvalidInput(f"an examination has at least 1 question; got {self.questions}.")
+
+
+@dataclass(slots=True)
+class Advised(Wrapper):
+    """Adds a sentence to the complaint of a target that cannot answer its first question."""
+
+    advice: str
+
+    def ask(self, X: Sequences) -> Answers:
+        """Answers to the batch."""
+        try:
+            return self.inner.ask(X)
+        except (InvalidInput, TargetFailed) as error:
+            # A target that has answered before is no whole model mistaken for a layer.
+            if self.inner.outputs is not None:
+                raise
+            raise InvalidInput(f"{error}{self.advice}") from error

@@ -16,7 +16,7 @@ import numpy as np
 
 from keyhole._arrays import Stack
 from keyhole.errors import InvalidInput, KeyholeError
-from keyhole.oracles.torch_found import Attention
+from keyhole.oracles.torch_found import Attention, reach_module
 from keyhole.oracles.torch_hooks import Hooked
 from keyhole.oracles.torch_module import TorchModule, torch
 
@@ -49,7 +49,7 @@ class Run:
     def __call__(self, batch: int, length: int) -> Any:
         """Run it on zeros, in whose place hooks put the question."""
         like = next(self.layer.module.parameters())
-        place = self.model.get_submodule(self.place)
+        place = reach_module(self.model, self.place)
         if self.words:
             return place(torch.zeros(batch, length, dtype=torch.long, device=like.device))
         sizes = (batch, length, self.layer.width)
@@ -84,7 +84,7 @@ def check_formula(model: Any, layer: Attention, *, head: int | None = None) -> N
         InvalidInput: with the gap and the call that asks the layer itself, or why there is none.
     """
     said = ""
-    for run in _list_runs(model, layer):
+    for run in list_runs(model, layer):
         try:
             gaps = _measure_gaps(run, head)
         except KeyholeError as error:
@@ -103,7 +103,7 @@ def check_formula(model: Any, layer: Attention, *, head: int | None = None) -> N
     )
 
 
-def _list_runs(model: Any, layer: Attention) -> Iterator[Run]:
+def list_runs(model: Any, layer: Attention) -> Iterator[Run]:
     """Ways to run a layer, the nearest first; a projection beside it is run by what holds both."""
     if layer.fused:
         yield Run(model, layer, layer.name, False)

@@ -7,19 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from keyhole.errors import InvalidInput
+from keyhole.oracles.part_names import BEHIND, FUSED, GROUPS, HEADS, NEXT_TO, TRIPLES
+from keyhole.oracles.torch_fused import build_projections, find_split
 from keyhole.oracles.torch_module import torch
 
-# Names that transformers, fairseq, diffusers and others give the three projections.
-_TRIPLES = (
-    ("query", "key", "value"),
-    ("q_proj", "k_proj", "v_proj"),
-    ("q_lin", "k_lin", "v_lin"),
-    ("to_q", "to_k", "to_v"),
-    ("wq", "wk", "wv"),
-)
-_BEHIND = ("o_proj", "out_proj", "out_lin", "to_out.0", "to_out", "wo", "dense")
-_NEXT_TO = ("output.dense", "output")
-_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead")
+# A factor on scores; GPT-2's `scale_attn_weights` is a switch, and no number.
+_SCALES = ("scaling", "inv_norm_factor", "softmax_scale", "scale")
 # Names in a sentence; a model has thousands.
 _SHOWN = 12
 
@@ -36,6 +29,10 @@ class Attention:
         width: size of a token.
         rows: sizes of queries and of keys, all heads together.
         heads: their number; None where nothing says.
+        sources: the modules that hold the weights of the three projections.
+        layout: where they are, in words.
+        factor: what scores are multiplied by; None where nothing says, which is taken for one over
+            the root of the size of a head.
     """
 
     name: str
@@ -45,6 +42,19 @@ class Attention:
     width: int
     rows: tuple[int, int]
     heads: int | None
+    sources: tuple[Any, ...]
+    layout: str
+    factor: float | None = None
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by."""
+        return self.head_size**-0.5 if self.factor is None else self.factor
+
+    @property
+    def groups(self) -> int:
+        """Sets of keys and values; as many as heads where none are shared."""
+        return self.rows[1] // self.head_size
 
     @property
     def fused(self) -> bool:
@@ -103,7 +113,7 @@ class Attention:
     def scores(self, tokens: Any) -> Any:
         """Scores of all heads at the last token, (batch, heads, length)."""
         keys = self.shared(self.project[1], tokens)
-        return torch.einsum("bhe,bnhe->bhn", self.queries(tokens), keys) / self.head_size**0.5
+        return torch.einsum("bhe,bnhe->bhn", self.queries(tokens), keys) * self.scale
 
     def mixed(self, tokens: Any) -> Any:
         """Answers of all heads at the last token, (batch, heads, size)."""
@@ -140,12 +150,11 @@ def listed(names: list[str]) -> str:
 
 def only_layer(model: Any, name: str, heads: int | None) -> Attention:
     """The attention layer of that name, the only one at or below it."""
-    below = part_of(model, name)
-    layers = list(_find_layers(below, name, model))
+    layers = list_attention(model, name)
     if not layers:
         raise InvalidInput(
             f"no attention layer was found at {name!r}: a torch.nn.MultiheadAttention, or"
-            f" projections such as {' or '.join('/'.join(t) for t in _TRIPLES[:2])}."
+            f" projections such as {' or '.join('/'.join(t) for t in TRIPLES[:2])}."
             " keyhole.torch_block asks any part."
         )
     if len(layers) > 1:
@@ -157,20 +166,40 @@ def only_layer(model: Any, name: str, heads: int | None) -> Attention:
     return layers[0] if heads is None else replace(layers[0], heads=heads)
 
 
+def list_attention(model: Any, name: str = "") -> list[Attention]:
+    """All attention layers at or below the part of that name.
+
+    Raises:
+        InvalidInput: there is no such part.
+    """
+    return list(_find_layers(part_of(model, name), name, model))
+
+
 def _find_layers(below: Any, prefix: str, model: Any) -> Generator[Attention]:
     """Attention layers at or below a module; an output projection may stand beside."""
     for name, module in below.named_modules(prefix=prefix):
         if isinstance(module, torch.nn.MultiheadAttention):
             yield _read_fused_layer(name, module)
-        for triple in _TRIPLES:
+        for triple in TRIPLES:
             parts = [getattr(module, part, None) for part in triple]
-            if all(_is_matrix(part) for part in parts):
-                yield _read_projections(name, module, parts, model)
+            if all(is_matrix(part) for part in parts):
+                yield _read_projections(name, module, parts, model, triple)
+        for joined, by_head in FUSED.items():
+            if is_matrix(getattr(module, joined, None)):
+                yield from _read_joined(name, module, joined, by_head, model)
 
 
-def _is_matrix(part: Any) -> bool:
+def is_matrix(part: Any) -> bool:
+    """Whether it is a module that multiplies tokens by a matrix."""
     weight = getattr(part, "weight", None)
     return isinstance(part, torch.nn.Module) and getattr(weight, "ndim", 0) == 2
+
+
+def read_matrix_sizes(part: Any) -> tuple[int, int]:
+    """Numbers that a linear module takes, and those it answers."""
+    rows, columns = part.weight.shape
+    # The Conv1D of transformers keeps its matrix the other way round.
+    return (rows, columns) if type(part).__name__ == "Conv1D" else (columns, rows)
 
 
 def _read_fused_layer(name: str, module: Any) -> Attention:
@@ -190,25 +219,96 @@ def _read_fused_layer(name: str, module: Any) -> Attention:
         return lambda tokens: torch.nn.functional.linear(tokens, weights[i], biases[i])
 
     project = (projection(0), projection(1), projection(2))
-    return Attention(name, module, project, module.out_proj, E, (E, E), module.num_heads)
-
-
-def _read_projections(name: str, module: Any, parts: list[Any], model: Any) -> Attention:
-    above = _find_parent(model, name)
-    places = [(module, path) for path in _BEHIND] + [(above, path) for path in _NEXT_TO]
-    found = (_find_linear(place, path) for place, path in places)
-    output = next((part for part in found if part is not None), None)
-    holders = (module, above, getattr(model, "config", None))
-    said = [getattr(holder, key, None) for holder in holders for key in _HEADS]
-    heads = next((count for count in said if isinstance(count, int)), None)
-    query, key, _ = (part.weight.shape for part in parts)
+    layout = "in_proj_weight, out_proj"
     return Attention(
-        name, module, (parts[0], parts[1], parts[2]), output, query[1], (query[0], key[0]), heads
+        name, module, project, module.out_proj, E, (E, E), module.num_heads, (module,), layout
     )
 
 
+def _read_projections(
+    name: str, module: Any, parts: list[Any], model: Any, names: tuple[str, ...]
+) -> Attention:
+    place, output = _find_output(name, module, model)
+    (width, rows), (_, shared), _ = (read_matrix_sizes(part) for part in parts)
+    return Attention(
+        name,
+        module,
+        (parts[0], parts[1], parts[2]),
+        output,
+        width,
+        (rows, shared),
+        _find_number(name, module, model, HEADS),
+        tuple(parts),
+        _join_names(*names, place),
+        _find_factor(module),
+    )
+
+
+def _read_joined(
+    name: str, module: Any, joined: str, by_head: bool, model: Any
+) -> Generator[Attention]:
+    """The layer whose three projections are one, where its rows are those of heads."""
+    part = getattr(module, joined)
+    width, rows = read_matrix_sizes(part)
+    said = [_find_number(name, module, model, names) for names in (HEADS, GROUPS)]
+    split = find_split(rows, said[0], said[1], by_head)
+    # With queries of their own the rows are keys and values of other tokens: cross-attention.
+    if split is None or hasattr(module, "q_attn"):
+        return
+    place, output = _find_output(name, module, model)
+    order = "head by head" if split.by_head else "one after another"
+    yield Attention(
+        name,
+        module,
+        build_projections(part, split),
+        output,
+        width,
+        split.rows,
+        split.heads,
+        (part,),
+        _join_names(f"{joined} (queries, keys, values {order})", place),
+        _find_factor(module),
+    )
+
+
+def _join_names(*names: str) -> str:
+    return ", ".join(name for name in names if name)
+
+
+def _find_output(name: str, module: Any, model: Any) -> tuple[str, Any]:
+    """The projection behind the heads, in the module or beside it, and its name."""
+    above = _find_parent(model, name)
+    places = [(module, path) for path in BEHIND] + [(above, path) for path in NEXT_TO]
+    found = ((path, _find_linear(place, path)) for place, path in places)
+    return next(((path, part) for path, part in found if part is not None), ("", None))
+
+
+def _find_number(name: str, module: Any, model: Any, names: tuple[str, ...]) -> int | None:
+    """A whole number that the module, the one above it or a configuration gives a name."""
+    above = _find_parent(model, name)
+    holders = (module, above, getattr(module, "config", None), getattr(model, "config", None))
+    said = [getattr(holder, key, None) for holder in holders for key in names]
+    return next((count for count in said if type(count) is int and count > 0), None)
+
+
+def _find_factor(module: Any) -> float | None:
+    """What a module says scores are multiplied by."""
+    said = [getattr(module, key, None) for key in _SCALES]
+    factor = next((value for value in said if type(value) is float and value > 0), None)
+    # Tables of relative positions go without a factor where none is told: T5 was trained so.
+    tabled = hasattr(module, "has_relative_attention_bias")
+    return 1.0 if factor is None and tabled else factor
+
+
 def _find_parent(model: Any, name: str) -> Any:
-    return model.get_submodule(name.rpartition(".")[0]) if name else None
+    return reach_module(model, name.rpartition(".")[0]) if name else None
+
+
+def reach_module(model: Any, name: str) -> Any:
+    """The module of a name that is there; scripted modules have no `get_submodule`."""
+    for part in name.split(".") if name else ():
+        model = getattr(model, part)
+    return model
 
 
 def _find_linear(place: Any, path: str) -> Any:

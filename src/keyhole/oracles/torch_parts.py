@@ -187,7 +187,7 @@ def _refuse_other_weights(layer: Attention) -> None:
         return
     known = {
         id(w)
-        for part in (*layer.project, layer.output)
+        for part in (*layer.sources, layer.output)
         if part is not None
         for w in part.parameters()
     }

@@ -16,6 +16,7 @@ from keyhole.lab.jobs.model_jobs import DemoJob, SampleJob, ServeJob, SweepJob
 from keyhole.lab.jobs.recovery_jobs import (
     AuditJob,
     CompareJob,
+    InspectJob,
     LearnJob,
     PlanJob,
     TransitionJob,
@@ -130,6 +131,16 @@ _COMMANDS = (
         run=f"{_ASKING}.compare:run_compare",
         record=f"{_RECORDS}.recovery_records:CompareRecord",
         help="Distance of two saved models modulo what answers do not determine.",
+    ),
+    Command(
+        name="inspect",
+        job=InspectJob,
+        run=f"{_ASKING}.inspect:run_inspect",
+        record=f"{_RECORDS}.inspection_records:InspectRecord",
+        help=(
+            "What is inside MODEL (a torch module, an ONNX file, a weight file): attention"
+            " layers, networks and norms, and the command that recovers each."
+        ),
     ),
     Command(
         name="twins",

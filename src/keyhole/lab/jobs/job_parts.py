@@ -91,6 +91,19 @@ class Declaring(Job):
 
 
 @dataclass(frozen=True)
+class Layering(Job):
+    """Which part of a target is meant.
+
+    Args:
+        layer: one layer of a torch or ONNX model, as `keyhole inspect` names it; it is read at its
+            last position.
+    """
+
+    _: KW_ONLY
+    layer: str | None = field(default=None, metadata=LATER)
+
+
+@dataclass(frozen=True)
 class Reaching(Job):
     """How a job asks a service over HTTP.
 

@@ -10,6 +10,7 @@ from keyhole.lab.jobs.job_parts import (
     Declaring,
     Hinting,
     Job,
+    Layering,
     MaybeTargeting,
     RandomModel,
     Reaching,
@@ -18,7 +19,7 @@ from keyhole.lab.jobs.job_parts import (
 
 
 @dataclass(frozen=True)
-class LearnJob(Reaching, Hinting, Targeting):
+class LearnJob(Reaching, Hinting, Layering, Targeting):
     """Recover what is behind TARGET from queries.
 
     Args:
@@ -51,7 +52,7 @@ class LearnJob(Reaching, Hinting, Targeting):
 
 
 @dataclass(frozen=True)
-class PlanJob(Hinting, MaybeTargeting):
+class PlanJob(Hinting, Layering, MaybeTargeting):
     """What a recovery would cost, before a single query.
 
     Args:
@@ -73,7 +74,7 @@ class PlanJob(Hinting, MaybeTargeting):
 
 
 @dataclass(frozen=True)
-class VerifyJob(Reaching, Declaring, Comparing):
+class VerifyJob(Reaching, Declaring, Layering, Comparing):
     """Ask TARGET fresh queries and compare the answers with a saved model, or ask a witness again.
 
     Args:
@@ -93,7 +94,7 @@ class VerifyJob(Reaching, Declaring, Comparing):
 
 
 @dataclass(frozen=True)
-class AuditJob(Reaching, Declaring, Targeting):
+class AuditJob(Reaching, Declaring, Layering, Targeting):
     """Which output policy keeps how much back, measured by an extractor against each of them.
 
     Args:
@@ -118,16 +119,33 @@ class AuditJob(Reaching, Declaring, Targeting):
 
 
 @dataclass(frozen=True)
-class CompareJob(Job):
-    """Distance of two saved models modulo what answers do not determine.
+class InspectJob(Job):
+    """What is inside a model, what keyhole can recover of it, and by which command.
 
     Args:
-        a: a saved model.
-        b: another.
+        model: a torch module as package.module:object (or what makes one when it is called), an
+            .onnx file, or a .safetensors file of a common architecture.
+    """
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Pairing(Job):
+    """A job with two models.
+
+    Args:
+        a: a saved model; with --layer a torch module, the weights of whose layer are read.
+        b: another saved model.
     """
 
     a: str
     b: str
+
+
+@dataclass(frozen=True)
+class CompareJob(Layering, Pairing):
+    """Distance of two saved models modulo what answers do not determine."""
 
 
 @dataclass(frozen=True)

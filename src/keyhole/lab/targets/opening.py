@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,17 @@ from keyhole._arrays import Matrix
 from keyhole._files import find_file, read_file, refuse_damage
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.job_parts import Declaring, Reaching
+from keyhole.lab.targets.importing import import_target
+from keyhole.lab.targets.inspecting import (
+    describe_layers_inside,
+    name_layers,
+    open_layer,
+    refuse_pickles,
+)
 from keyhole.models import SelfAttention, load
 from keyhole.models.files import read_metadata
 from keyhole.oracles import (
+    Advised,
     Bounded,
     Cast,
     Declared,
@@ -46,13 +52,23 @@ def open_target(
     width: int | None = None,
     outputs: int | None = None,
     reaching: Reaching | None = None,
+    layer: str | None = None,
 ) -> Oracle:
     """The oracle a TARGET names; `reaching` says how to ask a service.
+
+    Args:
+        target: what a person names.
+        width: size of a token, where it was told.
+        outputs: numbers of an answer, where they were told.
+        reaching: how to ask a service.
+        layer: one layer of a torch or ONNX model, instead of the whole.
 
     Raises:
         InvalidInput: nothing usable is there; the message says what was looked for.
         TargetFailed: a service does not answer.
     """
+    if layer is not None:
+        return _check_oracle_sizes(target, _open_layer(target, layer), width, outputs)
     if target.startswith(("http://", "https://")):
         return _open_service(target, width, outputs, reaching or Reaching())
     if target.endswith(".onnx"):
@@ -60,15 +76,31 @@ def open_target(
     # A path with a colon in it is still taken for package.module:NAME.
     if target.endswith(".safetensors") or (os.sep in target and ":" not in target):
         return _check_oracle_sizes(target, Local(load_askable_model(target)), width, outputs)
+    refuse_pickles(target)
     if ":" not in target:
         raise InvalidInput(f"TARGET must be {_FORMS}; got {target!r}.")
     return _open_in_process(target, width, outputs)
 
 
+def _open_layer(target: str, layer: str) -> Oracle:
+    if target.startswith(("http://", "https://")):
+        raise InvalidInput(
+            f"--layer takes one layer of a torch or ONNX model on this machine; {target} is a"
+            " service, which answers as it does."
+        )
+    return open_layer(target, layer)
+
+
 def _open_in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
     """What `package.module:NAME` holds: a callable, a torch module, or an oracle."""
+    found = import_target(target)
+    inside = describe_layers_inside(found)
+    try:
+        oracle = oracle_of(found, width, outputs)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}{inside}") from error
     return _check_oracle_sizes(
-        target, oracle_of(_import_target(target), width, outputs), width, outputs
+        target, Advised(oracle, inside) if inside else oracle, width, outputs
     )
 
 
@@ -153,37 +185,16 @@ def _open_onnx_file(path: str, width: int | None, outputs: int | None) -> Oracle
         from keyhole.oracles.onnx_file import OnnxFile
     except ImportError as error:
         raise InvalidInput(str(error)) from error
-    return OnnxFile(path, width, outputs)
+    try:
+        return OnnxFile(path, width, outputs)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}{name_layers(path)}") from error
 
 
 def choose_chunk_size(target: str) -> int:
     """Numbers of one entry of the transcript: few where an answer lost is an answer waited for."""
     # What a kill loses is at most one chunk: over a network that is dear.
     return 1 << 19 if target.startswith(("http://", "https://")) else 1 << 22
-
-
-def _import_target(target: str) -> Any:
-    module, _, path = target.partition(":")
-    # As `python -m` does: people name modules of the directory they are in.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise InvalidInput(
-            f"cannot import {module} ({error}). The current directory is on the path."
-        ) from error
-    # Importing runs code of others, which may raise anything.
-    except Exception as error:
-        raise InvalidInput(f"importing {module} raised {type(error).__name__}: {error}.") from error
-    # NAME may have dots, such as Model.forward.
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise InvalidInput(f"{module} has no {path!r}. Name a callable: {module}:NAME.")
-        found = getattr(found, name)
-    if not callable(found) and not isinstance(found, Oracle):
-        raise InvalidInput(f"{target} is a {type(found).__name__}, not a callable.")
-    return found
 
 
 def read_declarations(job: Declaring) -> Imperfection:

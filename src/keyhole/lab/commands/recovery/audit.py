@@ -51,7 +51,9 @@ def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
     start = time.perf_counter()
     # Attempts use the seed itself: held-out sequences must not be those an attempt asks.
     rng = seed_generator(job.seed).spawn(1)[0]
-    opened = open_target(job.target, width=job.width, outputs=job.outputs, reaching=job)
+    opened = open_target(
+        job.target, width=job.width, outputs=job.outputs, reaching=job, layer=job.layer
+    )
     target = declare_target(opened, job)
     # A Gaussian token has about this norm.
     bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
@@ -100,6 +102,8 @@ def _claim_directory(job: AuditJob, width: int, directory: Path) -> None:
         InvalidInput: it holds an audit that is neither to go on nor to be replaced.
     """
     mine = {name: getattr(job, name) for name in ("target", "seed", "ball", *_list_declarations())}
+    # Told only where it is used: audits begun before go on.
+    mine |= {} if job.layer is None else {"layer": job.layer}
     # Resuming with other options would mix answers of two audits.
     text = msgspec.json.encode(mine | {"digest": hash_file(job.target), "width": width})
     path = directory / "audit.json"
@@ -213,6 +217,7 @@ class _Tried:
                 "rate",
                 "timeout",
                 "in_flight",
+                "layer",
             )
         }
         job = LearnJob(

@@ -9,12 +9,15 @@ from keyhole.identify import compare
 from keyhole.lab.jobs import CompareJob
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import CompareRecord
+from keyhole.lab.targets.inspecting import read_layer_weights
 from keyhole.lab.targets.opening import load_askable_model
 
 
 def run_compare(job: CompareJob) -> Record[CompareRecord]:
-    """Compare two saved models."""
-    a, b = (load_askable_model(path) for path in (job.a, job.b))
+    """Compare two saved models, or the weights of one layer of a torch model with a saved one."""
+    layer = job.layer
+    a = load_askable_model(job.a) if layer is None else read_layer_weights(job.a, layer)
+    b = load_askable_model(job.b)
     names, apart = measure_model_gap(a, b)
     parts = {name: getattr(apart, name) for name in names}
     # Distances of heads and of networks count different units.

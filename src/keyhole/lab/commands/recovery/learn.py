@@ -52,11 +52,17 @@ from keyhole.oracles import (
 R = TypeVar("R", bound=RecoveryRecord)
 
 
+# Options besides hints and declarations that say what is asked, and how it answers.
+_OTHERS = ("simulate", "outputs", "layer")
+
+
 def run_learn(job: LearnJob) -> Record[LearnRecord]:
     """Recover what is behind the target, write the run directory, return the record."""
     start = time.perf_counter()
     rng = seed_generator(job.seed)
-    opened = open_target(job.target, width=job.width, outputs=job.outputs, reaching=job)
+    opened = open_target(
+        job.target, width=job.width, outputs=job.outputs, reaching=job, layer=job.layer
+    )
     target = simulate_policies(opened, job.simulate, job.seed)
     # Counted innermost: these are the questions the target itself was asked.
     timed = Counted(declare_target(target, job))
@@ -123,7 +129,7 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
 def _list_given_options(job: LearnJob) -> dict[str, Given]:
     """Hints and declarations that were given, as the command line names them."""
     usual = LearnJob(job.target)
-    given = {name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, "simulate", "outputs")}
+    given = {name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, *_OTHERS)}
     return {
         name.replace("_", "-"): list(job.simulate) if name == "simulate" else value
         for name, value in given.items()
@@ -158,6 +164,8 @@ def _wrap_target(
             "bases": None if job.bases is None else hash_file(job.bases),
             "version": __version__,
         }
+        # Told only where it is used: transcripts made before go on.
+        identity |= {} if job.layer is None else {"layer": job.layer}
         oracle = recorded = Recorded(oracle, directory / "transcript.sqlite", identity)
         stack.callback(recorded.close)
         # A resumed run counts what it has asked already.

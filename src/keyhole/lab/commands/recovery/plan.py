@@ -30,9 +30,13 @@ def run_plan(job: PlanJob) -> Record[PlanRecord]:
     latency = job.latency
     if latency is not None and not 0 < latency < math.inf:
         raise InvalidInput(f"--latency is a finite number of seconds > 0; got {latency}.")
+    if job.target is None and job.layer is not None:
+        raise InvalidInput("--layer names a layer of TARGET, and there is no TARGET.")
     if job.target is not None:
         reaching = Reaching(in_flight=job.in_flight)
-        oracle = open_target(job.target, width=width, outputs=outputs, reaching=reaching)
+        oracle = open_target(
+            job.target, width=width, outputs=outputs, reaching=reaching, layer=job.layer
+        )
         width = oracle.width
         outputs = outputs or oracle.outputs
         latency = getattr(oracle, "latency", None) if latency is None else latency

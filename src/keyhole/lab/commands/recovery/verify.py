@@ -40,7 +40,10 @@ def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
     checked = _read_checked(job)
     width = checked.questions[0].shape[1] if isinstance(checked, Witness) else checked.width
     target = open_target(
-        job.target, width=job.width if job.width is not None else width, reaching=job
+        job.target,
+        width=job.width if job.width is not None else width,
+        reaching=job,
+        layer=job.layer,
     )
     timed = Counted(declare_target(simulate_policies(target, job.simulate, job.seed), job))
     # Verification costs queries like everything else.

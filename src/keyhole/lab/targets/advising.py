@@ -1,0 +1,105 @@
+"""What keyhole can recover of a part of a model, decided by how it is wired, and by which command.
+
+No name of an architecture is asked: a layer is refused for what is in it that no learner knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keyhole.lab.runs.command_lines import format_command_line
+from keyhole.models.last_token.activations import ACTIVATIONS
+from keyhole.oracles.inside.described import AttentionPart, Inside, NetworkPart, NormPart, Part
+
+# Ways to tell positions that a learner recovers.
+LEARNED_POSITIONS = ("none",)
+_ROPE = "rotary positions"
+_POSITIONS = {"rope": _ROPE, "alibi": "slopes by distance (ALiBi)", "table": "a table of distances"}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do with a part.
+
+    Args:
+        recoverable: whether a learner is made for it.
+        reason: what is recovered, or why nothing is.
+        command: the command that recovers it.
+        call: the same in Python.
+    """
+
+    recoverable: bool
+    reason: str
+    command: str | None = None
+    call: str | None = None
+
+
+def advise(part: Part, model: str, inside: Inside) -> Advice:
+    """What can be recovered of a part, and how.
+
+    Args:
+        part: a part of the model.
+        model: what the model is called on the command line.
+        inside: all that was found in it.
+    """
+    if isinstance(part, NormPart):
+        return Advice(False, "not recovered by itself: it is a part of the layer behind it")
+    causes = list_obstacles(part)
+    if causes:
+        return Advice(False, f"not recovered yet: {', '.join(causes)}")
+    if inside.source == "safetensors":
+        return Advice(True, "recovered where it runs: name the module that these weights belong to")
+    command = format_command_line("learn", [model], {"layer": part.name})
+    call = f"keyhole.learn(keyhole.open_layer({_spell_model(model, inside)}, {part.name!r}), rng=0)"
+    return Advice(True, _describe_recovery(part), command, call)
+
+
+def _spell_model(model: str, inside: Inside) -> str:
+    return repr(model) if inside.source == "onnx" else "model"
+
+
+def _describe_recovery(part: AttentionPart | NetworkPart) -> str:
+    what = "all its heads" if isinstance(part, AttentionPart) else "all its units"
+    if part.dtype in ("f64", "double"):
+        return f"recovered: {what}"
+    return (
+        f"recovered: {what}, to the rounding of {part.dtype}; from the same weights in float64"
+        " exactly"
+    )
+
+
+def list_obstacles(part: AttentionPart | NetworkPart) -> list[str]:
+    """What stands in the way of recovering a part; nothing where a learner is made for it."""
+    return (
+        _list_attention_obstacles(part)
+        if isinstance(part, AttentionPart)
+        else _list_network_obstacles(part)
+    )
+
+
+def _list_attention_obstacles(part: AttentionPart) -> list[str]:
+    causes: list[tuple[bool, str]] = [
+        (part.cross, "its keys and values come from other tokens than its queries"),
+        (part.positions == "unknown", "nothing tells whether it uses positions"),
+        (
+            part.positions not in (*LEARNED_POSITIONS, "unknown"),
+            f"it tells positions by {_POSITIONS.get(part.positions, part.positions)}",
+        ),
+        (part.rope_scaling is not None, f"its rotations follow the rule {part.rope_scaling}"),
+        (part.window is not None, f"it looks through a window of {part.window} tokens"),
+        (
+            part.softcap is not None,
+            f"its scores are capped at {part.softcap:g}" if part.softcap else "",
+        ),
+        (part.qk_norm, "its queries and keys are normed"),
+        (part.sinks, "its heads have scores that belong to no token"),
+    ]
+    return [cause for stands, cause in causes if stands]
+
+
+def _list_network_obstacles(part: NetworkPart) -> list[str]:
+    if part.activation is None:
+        return ["its activation was not found"]
+    if part.activation not in ACTIVATIONS:
+        return [f"its activation is {part.activation}, not one of {', '.join(ACTIVATIONS)}"]
+    return []

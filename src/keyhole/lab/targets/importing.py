@@ -1,0 +1,40 @@
+"""What `package.module:NAME` names, imported with the current directory on the path."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from keyhole.errors import InvalidInput
+from keyhole.oracles import Oracle
+
+
+def import_target(target: str) -> Any:
+    """The callable or oracle of that name.
+
+    Raises:
+        InvalidInput: there is none, or importing it raised.
+    """
+    module, _, path = target.partition(":")
+    # As `python -m` does: people name modules of the directory they are in.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidInput(
+            f"cannot import {module} ({error}). The current directory is on the path."
+        ) from error
+    # Importing runs code of others, which may raise anything.
+    except Exception as error:
+        raise InvalidInput(f"importing {module} raised {type(error).__name__}: {error}.") from error
+    # NAME may have dots, such as Model.forward.
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise InvalidInput(f"{module} has no {path!r}. Name a callable: {module}:NAME.")
+        found = getattr(found, name)
+    if not callable(found) and not isinstance(found, Oracle):
+        raise InvalidInput(f"{target} is a {type(found).__name__}, not a callable.")
+    return found
