@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 
+from keyhole.drawing.faces import Face
 from keyhole.theorems import THEOREMS, Theorem
 
 __all__ = ["THEOREMS", "Basis", "Certificate", "Check", "Outcome", "Theorem", "Verdict"]
@@ -52,8 +53,8 @@ class Check:
         return bool(self.measured <= self.limit)
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
+@dataclass(frozen=True, slots=True, repr=False)
+class Certificate(Face):
     """A theorem confronted with one case: measured assumptions, measured conclusion.
 
     Args:

@@ -30,6 +30,7 @@ from keyhole.bounds.planned import (
     list_proofs,
 )
 from keyhole.constructions import Built, Proven, Size
+from keyhole.drawing.faces import Face
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.numbers import number_format as format_named
 from keyhole.tasks import Task, find_kind, list_tasks_with
@@ -61,8 +62,8 @@ class Builder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+@dataclass(frozen=True, slots=True, repr=False)
+class Bound(Face):
     """A verdict and what it rests on.
 
     Args:

@@ -12,6 +12,7 @@ import numpy as np
 
 from keyhole._arrays import Array
 from keyhole.claims import Certificate, Verdict
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput, RecoveryFailed
 from keyhole.learners.findings import Recognition, Witness
 from keyhole.models import Model
@@ -125,8 +126,8 @@ class ClassPlan:
     at_most: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Plan(Face):
     """What a recovery costs, before a single query.
 
     Args:
@@ -252,8 +253,8 @@ class Jumps:
     start: Array
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Recovery(Generic[M]):
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True, repr=False)
+class Recovery(Face, Generic[M]):
     """What a learner returns.
 
     Args:

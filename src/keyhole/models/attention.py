@@ -21,6 +21,7 @@ from keyhole._arrays import (
     freeze_array,
     softmax,
 )
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 from keyhole.models.yardsticks import Reach, Yardstick, blur_entries, measure_beside, measure_head
 
@@ -84,8 +85,8 @@ class Factored:
         return (x @ self.B) @ self.A.T
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Head:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Head(Face):
     r"""One softmax head, read at the last token.
 
     $$f(X) = \mathrm{softmax}(X (W x_N + h))^\top X V + c + x_N^\top U$$
@@ -201,8 +202,8 @@ class Head:
         return answers if self.c is None else answers + self.c
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class MultiHead:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class MultiHead(Face):
     r"""A sum of heads, and what bypasses them.
 
     $$f(X) = c + x_N^\top U + \sum_h \mathrm{softmax}(X (W_h x_N + h_h))^\top X V_h$$
@@ -307,8 +308,8 @@ class MultiHead:
         return answers if self.c is None else answers + self.c
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SelfAttention:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class SelfAttention(Face):
     r"""A sequence-to-sequence layer whose heads are summed.
 
     $$F(X) = \sum_h \mathrm{softmax}(X Q_h K_h^\top X^\top) X V_h$$

@@ -27,6 +27,7 @@ from keyhole._arrays import (
     check_shape,
     freeze_array,
 )
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 
 # Gates of a cell.
@@ -41,8 +42,8 @@ PASSES = 1024
 Hidden = Float[Array, "batch _"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Mlp:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Mlp(Face):
     r"""A fully connected network on all tokens side by side: affine maps with ReLU between them.
 
     Args:
@@ -164,8 +165,8 @@ class Cell:
         return self.Wh.shape[1]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Recurrent:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Recurrent(Face):
     """A GRU or an LSTM, read left to right, that answers an affine map of its top layer.
 
     Args:

@@ -15,10 +15,11 @@ from keyhole._arrays import (
     check_shape,
     freeze_array,
 )
+from keyhole.drawing.faces import Face
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class LinearAttention:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class LinearAttention(Face):
     r"""A sequence-to-sequence layer of summed heads whose scores are the weights.
 
     $$F(X) = \sum_h X Q_h K_h^\top X^\top X V_h$$

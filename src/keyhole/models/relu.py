@@ -31,6 +31,7 @@ from keyhole._arrays import (
     freeze_array,
     rms,
 )
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 from keyhole.models.last_token.activations import ACTIVATIONS
 from keyhole.models.last_token.base import LastToken, Points, freeze_arrays
@@ -40,8 +41,8 @@ from keyhole.models.yardsticks import Reach, measure_linear_part, measure_networ
 _SAME = 1e-12
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ReluNet(LastToken):
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class ReluNet(LastToken, Face):
     r"""A network with one hidden layer, $g(x) = W_2\, \phi(W_1 x + b_1) + b_2$.
 
     Args:
@@ -153,8 +154,8 @@ class Unfolded:
     added: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class AbsAffine(LastToken):
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class AbsAffine(LastToken, Face):
     r"""Absolute values plus an affine map, $g(x) = \tfrac12 \sum_j D_j |n_j x - t_j| + P x + q$.
 
     This is what the values of a ReLU network determine, up to the order of the hyperplanes and the

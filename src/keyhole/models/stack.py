@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from keyhole._arrays import Array, Float, Sequences, Stack, check_finite, check_shape, freeze_array
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 
 
@@ -62,8 +63,8 @@ class TokenMap(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Block:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Block(Face):
     r"""A token map, then an attention layer.
 
     Args:
@@ -107,8 +108,8 @@ class Block:
         return rows if self.blank is None else rows[:, 1:]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Transformer:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Transformer(Face):
     r"""Blocks in a row, then a last token map.
 
     Args:

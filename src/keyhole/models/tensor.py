@@ -30,6 +30,7 @@ from keyhole._arrays import (
     freeze_array,
     softmax,
 )
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 
 # Scores held at a time: two megabytes, which caches hold.
@@ -77,8 +78,8 @@ class Partial:
         return self.weighted / self.total[..., None]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class TensorAttention:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class TensorAttention(Face):
     r"""A unit of order s, one more than its key matrices; the formula stands above.
 
     Answers determine the weights only up to factors moved between Q and the K within a column, and
@@ -190,8 +191,8 @@ class TensorAttention:
         return softmax(self.scores(X)) @ self.values(X)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class TensorHeads:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class TensorHeads(Face):
     """A layer of units of one order, whose answers are added up.
 
     Answers determine the heads only up to their order, and each as a unit is determined.

@@ -29,6 +29,7 @@ from keyhole._arrays import (
     as_generator,
     check_sequences,
 )
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head
 from keyhole.models.last_token.gated import Gated
@@ -38,8 +39,8 @@ from keyhole.models.yardsticks import Yardstick, start_at_tokens
 Network = ReluNet | AbsAffine | Gated
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class OneLayer:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class OneLayer(Face):
     r"""Attention, an optional residual, and a network: $f(X) = g(\mathrm{head}(X) \,(+\, x_N))$.
 
     The value matrix is determined only through $G(x) = g(Tx + c)$ and $M$ (see the module);

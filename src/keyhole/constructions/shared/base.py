@@ -10,6 +10,7 @@ import numpy as np
 
 from keyhole._arrays import Stack
 from keyhole.claims import Certificate, Outcome
+from keyhole.drawing.faces import Face
 from keyhole.models.stack import Layer, Transformer
 from keyhole.tasks import Task, find_kind
 
@@ -57,8 +58,8 @@ class Checked:
     exhaustive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+@dataclass(frozen=True, slots=True, repr=False)
+class Built(Face):
     """Explicit weights for a task.
 
     Args:

@@ -16,14 +16,15 @@ from keyhole._arrays import (
     as_generator,
     check_shape,
 )
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 from keyhole.models.last_token.activations import ACTIVATIONS
 from keyhole.models.last_token.base import LastToken, Points, freeze_arrays
 from keyhole.models.yardsticks import Reach, blur_entries
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Gated(LastToken):
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Gated(LastToken, Face):
     r"""A gated network, $g(x) = C\,\big(\phi(A x + a) \circ (B x + b)\big) + c$.
 
     Answers do not determine the order of units, nor a factor between a row of (B, b) and its column

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Answers, PerSequence, Sequences, check_sequences
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 from keyhole.models.layers.layer_maps import LayerMaps
 from keyhole.models.layers.layer_yardstick import measure_layer
 from keyhole.models.yardsticks import Yardstick
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class AttentionLayer(LayerMaps):
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class AttentionLayer(Face, LayerMaps):
     r"""Heads behind a norm that may tell positions apart; the last position is read.
 
     $$f(X) = b_o + [x_N + p_N] + \sum_h W_{o,h} \sum_i \alpha_{hi} (W_{v,g} n_i + b_{v,g}), \quad

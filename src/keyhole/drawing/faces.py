@@ -1,0 +1,201 @@
+"""How an object shows itself: one line in a terminal, words and pictures in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, cast
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix
+from keyhole.drawing.describing import Axes
+from keyhole.drawing.heatmaps import draw_signed_heatmap
+from keyhole.drawing.html import (
+    Markup,
+    element,
+    format_number,
+    format_table,
+    join_markup,
+)
+from keyhole.errors import InvalidInput
+
+_SLICES = 4  # matrices of one array that are drawn
+_PICTURES = 12  # of one object
+_SHORT = 24  # letters of a word in one line
+_PARTS = 4  # objects of one field that are shown
+_TALL = 2.0  # rows over columns
+
+
+class Face:
+    """A dataclass that is shown by its fields: numbers as a table, arrays as pictures."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """One line: the class, with shapes instead of numbers."""
+        return f"<{describe_shortly(self)}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: no script, and a style that travels with it."""
+        return draw_face(self)
+
+    def plot(self, name: str) -> Picture:
+        """One array of the object as a picture, several side by side where it holds several.
+
+        Args:
+            name: of the field, as `W`.
+
+        Raises:
+            InvalidInput: there is no such array.
+        """
+        drawn = [draw_matrix(said, M) for said, M in list_matrices(self) if _is_part(said, name)]
+        if not drawn:
+            known = sorted({said.split("[")[0] for said, _ in list_matrices(self)})
+            raise InvalidInput(
+                f"plot needs the name of an array ({', '.join(known) or 'there is none'});"
+                f" got {name!r}."
+            )
+        return Picture(_lay_out(drawn))
+
+
+class Picture:
+    """Markup that notebooks show as it is."""
+
+    def __init__(self, markup: Markup) -> None:
+        """Keep the markup."""
+        self.markup = markup
+
+    def _repr_html_(self) -> str:
+        return self.markup
+
+
+def describe_shortly(one: object) -> str:
+    """The class, and of each field a shape, a number or a word."""
+    said = [
+        f"{name} {told}"
+        for name, value in _list_fields(one)
+        if not _is_long(value) and (told := _tell_value(value))
+    ]
+    return ": ".join(part for part in (type(one).__name__, ", ".join(said)) if part)
+
+
+def draw_face(one: object) -> Markup:
+    """A sentence where the object has one, its numbers as a table, its arrays as pictures."""
+    rows = [
+        (name.replace("_", " "), told)
+        for name, value in _list_fields(one)
+        if _is_word(value) and (told := _tell_value(value))
+    ]
+    matrices = list(list_matrices(one))
+    shown = [draw_matrix(name, M) for name, M in matrices[:_PICTURES]]
+    left = len(matrices) - len(shown)
+    sentence = getattr(one, "sentence", "")
+    return join_markup(
+        element("p", element("b", type(one).__name__), f" {sentence}" if sentence else ""),
+        format_table(rows) if rows else "",
+        _lay_out(shown) if shown else "",
+        element("p", f"{left:,} more matrices are not drawn; plot(name) draws them.")
+        if left
+        else "",
+        *(_draw_parts(name, value) for name, value in _list_fields(one)),
+    )
+
+
+def _draw_parts(name: str, value: Any) -> Markup:
+    """What a field holds that has a face of its own, or rows of a table."""
+    if isinstance(value, Face):
+        return draw_face(value)
+    parts = list(cast("list[Any]", value)) if isinstance(value, tuple | list) else []
+    if not parts or not all(is_dataclass(part) for part in parts):
+        return Markup("")
+    if all(isinstance(part, Face) for part in parts):
+        left = len(parts) - _PARTS
+        more = element("p", f"{left:,} more of {name} are not drawn.") if left > 0 else ""
+        return join_markup(*map(draw_face, parts[:_PARTS]), more)
+    columns = [part.name for part in fields(parts[0])]
+    rows = [tuple(_tell_value(getattr(part, column)) for column in columns) for part in parts]
+    return join_markup(element("p", name.replace("_", " ")), format_table(rows, tuple(columns)))
+
+
+def list_matrices(one: object) -> Iterator[tuple[str, Matrix]]:
+    """Every array of an object as matrices with names; a vector is one row."""
+    for name, value in _list_fields(one):
+        array = _read_array(value)
+        if array is None or not array.size:
+            continue
+        if array.ndim <= 2:
+            yield name, np.atleast_2d(array)
+            continue
+        stacked = array.reshape(-1, *array.shape[-2:])
+        for k, M in enumerate(stacked[:_SLICES]):
+            yield f"{name}[{k}]", M
+
+
+def draw_matrix(name: str, M: Matrix) -> Markup:
+    """One matrix in colours, its size in words; a tall one lies down."""
+    rows, columns = M.shape
+    if rows > _TALL * columns:
+        title = f"{name}, {rows:,} x {columns:,}, transposed"
+        return draw_signed_heatmap(title, M.T, name=name, axes=Axes("column", "row"))
+    title = f"{name}, {rows:,} x {columns:,}"
+    return draw_signed_heatmap(title, M, name=name, axes=Axes("row", "column"))
+
+
+def _lay_out(pictures: list[Markup]) -> Markup:
+    """Side by side, as many as the notebook is wide."""
+    return element("div", *pictures, style="display:flex;flex-wrap:wrap;gap:1rem")
+
+
+def _is_part(said: str, name: str) -> bool:
+    return said == name or said.startswith(f"{name}[")
+
+
+def _list_fields(one: object) -> list[tuple[str, Any]]:
+    if not is_dataclass(one):
+        return []
+    values = [(part.name, getattr(one, part.name)) for part in fields(one)]
+    return [
+        (name, value) for name, value in values if value is not None and not name.startswith("_")
+    ]
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "__array__")
+
+
+def _read_array(value: Any) -> Array | None:
+    """Numbers that are drawn; a matrix in factors is multiplied out."""
+    if not _is_array(value):
+        return None
+    array: Array = np.asarray(value)
+    real = array.dtype.kind in "fiu" and array.ndim >= 1
+    return array.astype(np.float64) if real and np.isfinite(array).all() else None
+
+
+def _is_long(value: object) -> bool:
+    if isinstance(value, Enum):
+        return False
+    return value is False or (isinstance(value, str) and len(value) > _SHORT)
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str | int | float | Enum)
+
+
+def _tell_value(value: Any) -> str:
+    """A value in a few letters; nothing where it has no short form."""
+    if _is_array(value):
+        return " x ".join(f"{size:,}" for size in value.shape)
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, bool | int | float):
+        return str(value) if isinstance(value, bool) else format_number(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Face):
+        return f"({describe_shortly(value)})"
+    if isinstance(value, tuple | list | Mapping):
+        return f"of {count:,}" if (count := len(cast("Sized", value))) else ""
+    return ""
