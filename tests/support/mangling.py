@@ -11,6 +11,8 @@ _NUMBER, _WORD = re.compile(rb"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"), re.compile(rb'"[
 
 
 def flip_bits(data, rng):
+    if not data:
+        return b"\x00"
     spoilt = bytearray(data)
     for place in rng.integers(0, len(data), size=rng.integers(1, 9)):
         spoilt[place] ^= 1 << int(rng.integers(8))

@@ -97,6 +97,7 @@ def test_without_the_token_of_the_page_nothing_is_started(client):
         b"[1, 2]",
         b'"words"',
         b"\xff\xfe",
+        b'{"kin\xe4": "recover", "task": "\xff"}',
         b'{"kind": 3, "fields": {}}',
         b'{"kind": "recover"}',
         b'{"kind": "recover", "fields": [], "more": 1}',

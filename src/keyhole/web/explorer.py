@@ -143,7 +143,7 @@ class Explorer:
             try:
                 body = await request.body()
                 return _answer_json(await asyncio.to_thread(work, body), status)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 return _answer_json(
                     {"sentence": f"The request is not a JSON object: {error}."}, 400
                 )
