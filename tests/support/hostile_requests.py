@@ -34,7 +34,6 @@ LINES += (
     b"Authorization: Bearer \xff",
     b"Connection: close",
     b"Range: bytes=0-",
-    b"Expect: 100-continue",
 )
 
 
