@@ -1,0 +1,85 @@
+"""Long work and long waits are stopped: by Ctrl-C within a second, and by --max-seconds."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from support.fault_proxy import Proxy
+from support.faults import BREAKS
+from support.served_head import serving
+
+# Bends nowhere and everywhere: no class of ours, and every learner of networks works at it.
+ROUGH = """
+import numpy as np
+
+rng = np.random.default_rng(0)
+A, B = rng.normal(size=(24, 8)), rng.normal(size=(4, 24))
+
+
+def rough(X):
+    with open("asked.log", "a") as log:
+        log.write("1\\n")
+    return np.abs(X[:, -1] @ A.T) ** 1.5 @ B.T
+
+
+rough.width = 8
+"""
+
+
+def start(folder, *arguments):
+    command = [sys.executable, "-m", "keyhole", "learn", *map(str, arguments), "--json"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, **pipes)
+
+
+def wait_for(happened):
+    until = time.monotonic() + 60
+    while not happened() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def interrupt(running):
+    """Seconds until a command that gets a Ctrl-C has ended."""
+    began = time.monotonic()
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    spent = time.monotonic() - began
+    assert running.returncode == 130, err
+    assert err.startswith("keyhole: stopped by Ctrl-C.")
+    assert json.loads(out)["status"] == "INTERRUPTED"
+    return spent
+
+
+def count_lines(path):
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("moment", [0.2, 1.0])
+def test_ctrl_c_in_the_middle_of_own_work_answers_within_a_second(moment, tmp_path):
+    (tmp_path / "target.py").write_text(ROUGH)
+    running = start(tmp_path, "target:rough", "--out", "run")
+    wait_for(lambda: count_lines(tmp_path / "asked.log") >= 3)
+    time.sleep(moment)
+    assert interrupt(running) < 1.0
+
+
+def test_ctrl_c_while_a_server_is_silent_answers_within_a_second(tmp_path):
+    silence = BREAKS["silence"]
+    with serving() as (address, _), Proxy(urlsplit(address).port, silence) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}/v2/models/head"
+        running = start(tmp_path, url, "--out", "run", "--timeout", 60)
+        wait_for(lambda: proxy.met)
+        assert interrupt(running) < 1.0
+
+
+def test_own_work_is_bounded_and_the_record_says_by_how_much(keyhole, tmp_path):
+    (tmp_path / "target.py").write_text(ROUGH)
+    began = time.monotonic()
+    ran = keyhole("learn", "target:rough", "--out", "run", "--max-seconds", 1, "--json")
+    assert (ran.code, ran.json["status"], ran.json["max_seconds"]) == (3, "OUT_OF_TIME", 1.0)
+    assert time.monotonic() - began < 10
