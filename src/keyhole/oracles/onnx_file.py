@@ -105,14 +105,23 @@ def open_session(path: Path) -> Any:
         InvalidInput: there is no such file, or it holds no model.
     """
     find_file(path, f"no ONNX file at {path}. Check the path.")
+    return load_session(str(path), str(path))
+
+
+def load_session(model: str | bytes, name: str) -> Any:
+    """A model, by its path or as the bytes of a file, loaded by onnxruntime.
+
+    Raises:
+        InvalidInput: onnxruntime cannot run it.
+    """
     runtime: Any = onnxruntime
     options = runtime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     try:
         # One provider, or answers would depend on the machine.
-        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise InvalidInput(f"{path} cannot be loaded as ONNX: {str(error)[:300]}") from error
+        raise InvalidInput(f"{name} cannot be loaded as ONNX: {str(error)[:300]}") from error
 
 
 def require_one(ends: list[Any], what: str, path: str | Path) -> Any:

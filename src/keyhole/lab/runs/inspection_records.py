@@ -29,6 +29,7 @@ class PartRecord(Part, frozen=True, kw_only=True):
         softcap: scores are held below this.
         qk_norm: whether queries and keys are normed.
         sinks: whether heads have scores that belong to no token.
+        trouble: why it cannot be asked by itself.
         hidden: hidden units of a network.
         activation: of a network.
         gated: whether units of a network are multiplied by a linear map.
@@ -61,6 +62,7 @@ class PartRecord(Part, frozen=True, kw_only=True):
     softcap: Number = None
     qk_norm: bool | None = None
     sinks: bool | None = None
+    trouble: str | None = None
     hidden: int | None = None
     activation: str | None = None
     gated: bool | None = None

@@ -14,6 +14,7 @@ from keyhole.oracles.inside.described import AttentionPart, Inside, NetworkPart,
 # Ways to tell positions that a learner recovers.
 LEARNED_POSITIONS = ("none",)
 _ROPE = "rotary positions"
+_UNKNOWN = "it may tell positions, and nothing says how"
 _POSITIONS = {"rope": _ROPE, "alibi": "slopes by distance (ALiBi)", "table": "a table of distances"}
 
 
@@ -79,8 +80,9 @@ def list_obstacles(part: AttentionPart | NetworkPart) -> list[str]:
 
 def _list_attention_obstacles(part: AttentionPart) -> list[str]:
     causes: list[tuple[bool, str]] = [
+        (bool(part.trouble), f"it cannot be asked by itself ({part.trouble})"),
         (part.cross, "its keys and values come from other tokens than its queries"),
-        (part.positions == "unknown", "nothing tells whether it uses positions"),
+        (part.positions == "unknown", _UNKNOWN),
         (
             part.positions not in (*LEARNED_POSITIONS, "unknown"),
             f"it tells positions by {_POSITIONS.get(part.positions, part.positions)}",

@@ -13,8 +13,8 @@ from keyhole.oracles import Oracle
 from keyhole.oracles.inside.described import Inside
 
 _FORMS = (
-    "a torch module as package.module:object (or a function without arguments that makes one), or"
-    " a .safetensors file"
+    "a torch module as package.module:object (or a function without arguments that makes one), an"
+    " .onnx file, or a .safetensors file"
 )
 # Files of torch and others that run code when they are opened.
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
@@ -32,6 +32,8 @@ def inspect(model: Any) -> Inside:
     if not isinstance(model, str | Path):
         return _look_inside_module(model, type(model).__name__)
     text = str(model)
+    if text.endswith(".onnx"):
+        return _import_onnx_reading().look_inside_onnx(text)
     if text.endswith(".safetensors"):
         from keyhole.oracles.inside.weight_reading import look_inside_weights
 
@@ -53,6 +55,8 @@ def open_layer(model: Any, name: str) -> Oracle:
     Raises:
         InvalidInput: there is no such layer, or it cannot be asked; the message says what to wrap.
     """
+    if isinstance(model, str | Path) and str(model).endswith(".onnx"):
+        return _import_onnx_reading().carve_onnx_layer(str(model), name)
     if isinstance(model, str | Path) and str(model).endswith(".safetensors"):
         raise InvalidInput(
             f"{model} holds weights, which answer nothing; --layer asks a torch module"
@@ -120,6 +124,14 @@ def _import_torch_reading() -> Any:
     except ImportError as error:
         raise InvalidInput(str(error)) from error
     return torch_reading
+
+
+def _import_onnx_reading() -> Any:
+    try:
+        from keyhole.oracles.inside import onnx_reading
+    except ImportError as error:
+        raise InvalidInput(str(error)) from error
+    return onnx_reading
 
 
 def describe_layers_inside(found: Any) -> str:

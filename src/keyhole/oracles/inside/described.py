@@ -36,6 +36,7 @@ class AttentionPart:
         softcap: scores are held below this.
         qk_norm: whether queries and keys are normed.
         sinks: whether heads have scores that belong to no token.
+        trouble: why it cannot be asked by itself; empty where it can, or was not tried.
         dtype: f64, f32, f16, bf16, or the name of another.
     """
 
@@ -58,6 +59,7 @@ class AttentionPart:
     softcap: float | None = None
     qk_norm: bool = False
     sinks: bool = False
+    trouble: str = ""
     dtype: str = "f64"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 from keyhole._arrays import FORMATS
 from keyhole.errors import InvalidInput
 from keyhole.oracles.inside.described import Inside, Part
+from keyhole.oracles.inside.naming import suggest_layers
 from keyhole.oracles.inside.torch_copying import copy_heads, copy_network
 from keyhole.oracles.inside.torch_networks import Network, list_networks, list_norms
 from keyhole.oracles.inside.torch_supplying import Supplied, find_layer_call
@@ -109,15 +109,3 @@ def find_torch_layer(model: Any, name: str) -> Attention | Network:
             f" {listed([layer.name for layer in below])}."
         )
     raise InvalidInput(suggest_layers(name, [*layers, *networks]))
-
-
-def suggest_layers(name: str, names: list[str]) -> str:
-    """The sentence about a layer that is not there: near names first."""
-    if not names:
-        return (
-            f"the model has no layer {name!r}: no attention layer or network was found in it. A"
-            " callable of your own, package.module:NAME, can ask any part."
-        )
-    near = get_close_matches(name, names, n=4, cutoff=0.5)
-    told = f"near it: {listed(near)}" if near else f"it has: {listed(names)}"
-    return f"the model has no layer {name!r}; {told}."

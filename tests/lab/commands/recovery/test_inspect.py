@@ -162,7 +162,7 @@ def test_without_a_configuration_heads_and_positions_stay_open(keyhole, tmp_path
     parts = json.loads(keyhole("inspect", "model.safetensors", "--json").out)["parts"]
     part = next(part for part in parts if part["kind"] == "attention")
     assert (part["heads"], part["positions"], part["recoverable"]) == (None, "unknown", False)
-    assert "nothing tells whether it uses positions" in part["reason"]
+    assert "it may tell positions, and nothing says how" in part["reason"]
 
 
 def test_a_model_of_keyhole_is_no_model_of_others(keyhole, head):

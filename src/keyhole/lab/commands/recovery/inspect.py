@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
+from msgspec import structs
+
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import InspectJob
 from keyhole.lab.runs.inspection_records import InspectRecord, PartRecord
@@ -82,7 +84,9 @@ def _group_alike(parts: Iterable[PartRecord]) -> Iterator[tuple[str, list[PartRe
     groups: dict[tuple[str, str, str], list[PartRecord]] = {}
     for part in parts:
         plain = _NUMBER.sub("*", part.name)
-        groups.setdefault((plain, describe_part(part), part.reason), []).append(part)
+        # Where projections are is told by their names, which have the same number in them.
+        sizes = describe_part(structs.replace(part, layout=None))
+        groups.setdefault((plain, sizes, part.reason), []).append(part)
     for (plain, _, _), same in groups.items():
         yield same[0].name if len(same) == 1 else f"{plain} ({len(same)})", same
 
