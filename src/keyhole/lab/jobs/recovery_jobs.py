@@ -102,6 +102,11 @@ class AuditJob(Reaching, Declaring, Layering, Targeting):
         outputs: numbers per answer, where the target does not say.
         ball: the bound on tokens that policies with one impose; the square root of the width when
             absent.
+        tokens_in: the target takes token ids and answers a logit for each.
+        vocabulary: how many ids it has, where the target does not say.
+        against: another snapshot of a target on token ids, to compare output projections with.
+        prompts: the most prompts of token ids that are asked to see a hidden size; a quarter more
+            confirm it.
         seed: seed of every random choice.
         out: run directory; runs/TIME-NAME when absent.
         resume: go on with the audit in `out`; nothing answered is asked again.
@@ -112,6 +117,10 @@ class AuditJob(Reaching, Declaring, Layering, Targeting):
     width: int | None = None
     outputs: int | None = None
     ball: float | None = None
+    tokens_in: bool = field(default=False, metadata=LATER)
+    vocabulary: int | None = field(default=None, metadata=LATER)
+    against: str | None = field(default=None, metadata=LATER)
+    prompts: int = field(default=1024, metadata=LATER)
     seed: int = 0
     out: str | None = None
     resume: bool = False

@@ -20,6 +20,7 @@ from keyhole.drawing.html import (
 )
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.pages.token_audit_page import draw_token_audit_page
 from keyhole.lab.runs.recovery_records import AuditRecord, PolicyRecord
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.lab.targets.policies import PROTECTS
@@ -37,6 +38,8 @@ def draw_audit_run(data: AuditRecord, directory: Path) -> str:
 
 def draw_audit_page(data: AuditRecord) -> str:
     """A self-contained page."""
+    if data.tokens is not None:
+        return draw_token_audit_page(data)
     verdicts = (element("p", row.verdict) for row in data.policies)
     command = format_command(restore_command(data), f"Seed {data.seed}. {describe_versions(data)}")
     parts = (

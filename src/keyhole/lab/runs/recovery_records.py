@@ -19,6 +19,7 @@ from keyhole.lab.runs.record_parts import (
     Seconds,
 )
 from keyhole.lab.runs.records import Envelope, RunRecord
+from keyhole.lab.runs.token_records import TokenAudit
 
 
 class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
@@ -240,7 +241,7 @@ class TotalQueries(Part, frozen=True, kw_only=True):
 
 
 class AuditRecord(RunRecord, frozen=True, kw_only=True, tag="audit"):
-    """How much each output policy keeps back."""
+    """How much each output policy keeps back; of a language model it stands in `tokens`."""
 
     target: str
     width: int
@@ -249,6 +250,7 @@ class AuditRecord(RunRecord, frozen=True, kw_only=True, tag="audit"):
     error_of: str
     policies: list[PolicyRecord]
     queries: TotalQueries
+    tokens: TokenAudit | None = None
 
 
 class StoppedAudit(RecoveryRecord, frozen=True, kw_only=True, tag="audit"):

@@ -25,6 +25,7 @@ from keyhole.lab.runs.recovery_records import (
     TwinsRecord,
 )
 from keyhole.lab.runs.task_records import BoundRecord, BuildRecord, LengthErrors, TrainRecord
+from keyhole.lab.runs.token_records import TokenAudit
 
 Rows = Iterator[tuple[str, str]]
 
@@ -150,10 +151,24 @@ def list_examined_rows(examined: ExaminedRecord | None) -> Rows:
 
 def list_audit_rows(record: AuditRecord) -> Rows:
     """What an extractor reached behind each policy, and what that cost."""
+    if record.tokens is not None:
+        yield from list_token_audit_rows(record.tokens)
     for row in record.policies:
         yield row.policy, _describe_reached(row)
     yield "cost", f"{record.queries.total:,} queries in all"
     yield from list_time_rows(record.seconds)
+
+
+def list_token_audit_rows(record: TokenAudit) -> Rows:
+    """The rank under each policy, and the first policy that keeps each thing back."""
+    for policy in record.policies:
+        known = f"rank {policy.rank}, gap {format_number(policy.gap)}"
+        reached = f"no size, {policy.verdict}" if policy.rank is None else known
+        yield policy.policy, f"{reached}, with {policy.questions:,} questions"
+        if policy.signature is not None:
+            yield f"{policy.policy}, snapshots", policy.signature.finding
+    for what, stopping in record.stopped_by.items():
+        yield f"{what} stops at", stopping or "none of these"
 
 
 def _describe_reached(row: PolicyRecord) -> str:

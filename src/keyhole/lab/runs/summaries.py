@@ -25,6 +25,7 @@ from keyhole.lab.runs.rows import (
     list_expectation_rows,
     list_recovery_rows,
     list_time_rows,
+    list_token_audit_rows,
     list_training_rows,
 )
 from keyhole.lab.runs.tables import flatten_record, format_value
@@ -61,6 +62,8 @@ def describe_learn_question(record: LearnRecord) -> str:
 
 def describe_audit_question(record: AuditRecord) -> str:
     """What an audit asks."""
+    if record.tokens is not None:
+        return f"what the answers of {record.target}, a language model, give away."
     return f"which output policy of {record.target} keeps how much back."
 
 
@@ -185,6 +188,10 @@ def _is_good_stop(stop: Stop) -> bool:
 
 def summarise_audit(record: AuditRecord) -> Rows:
     """An audit in short."""
+    if record.tokens is not None:
+        yield "target", record.target
+        yield from list_token_audit_rows(record.tokens)
+        return
     rows = record.policies
     keep = [row.policy for row in rows if row.protects]
     yield "target", record.target

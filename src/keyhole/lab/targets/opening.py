@@ -39,6 +39,7 @@ from keyhole.oracles import (
     Sized,
     oracle_of,
 )
+from keyhole.oracles.tokens.ids import TokenIds
 
 _FORMS = (
     "a .safetensors or .onnx file, package.module:callable, or http(s)://HOST:PORT/v2/models/NAME"
@@ -89,6 +90,27 @@ def _open_layer(target: str, layer: str) -> Oracle:
             " service, which answers as it does."
         )
     return open_layer(target, layer)
+
+
+def open_token_target(target: str, vocabulary: int | None) -> Oracle:
+    """The oracle of a target on token ids: a callable or torch module of this process, or a file.
+
+    Raises:
+        InvalidInput: nothing usable is there, or its vocabulary is not known.
+    """
+    if target.endswith(".onnx"):
+        try:
+            from keyhole.oracles.tokens.onnx_ids import open_onnx_ids
+        except ImportError as error:
+            raise InvalidInput(str(error)) from error
+        return open_onnx_ids(target, vocabulary)
+    if ":" not in target or target.startswith(("http://", "https://")):
+        raise InvalidInput(
+            "a TARGET on token ids is a model of your own in this process: package.module:callable"
+            f" or an .onnx file; got {target!r}."
+        )
+    found = import_target(target)
+    return found if isinstance(found, Oracle) else TokenIds(found, vocabulary)
 
 
 def _open_in_process(target: str, width: int | None, outputs: int | None) -> Oracle:

@@ -59,6 +59,13 @@ class Reading:
             return answered - answered.mean(axis=1, keepdims=True)
         return answered
 
+    def restore(self, rows: Matrix) -> Matrix:
+        """Rows of an arranged matrix as logits, less their mean over the vocabulary if need be."""
+        if self.kind != "raised":
+            return rows
+        logits = _scale_block_means(rows, self.count, 0.5)
+        return logits - logits.mean(axis=1, keepdims=True)
+
     def _read_raised_prompt(self, oracle: Oracle, prompt: Matrix) -> Vector:
         """Logits of one prompt less that of id 0, in blocks with white errors; 0 for id 0."""
         blocks = list_blocks(self.vocabulary, self.count)
@@ -106,14 +113,18 @@ def _sort_by_raised(answers: Matrix, raised: Matrix) -> Matrix:
 
 def whiten_blocks(differences: Matrix, count: int) -> Matrix:
     """Differences to id 0 with independent errors: block means shrunk by 1/sqrt(size + 1)."""
-    white = differences.copy()
+    return _scale_block_means(differences, count, -0.5)
+
+
+def _scale_block_means(differences: Matrix, count: int, power: float) -> Matrix:
+    scaled = differences.copy()
     vocabulary = differences.shape[1]
     for start in range(1, vocabulary, count - 1):
         block = slice(start, min(start + count - 1, vocabulary))
         size = differences[:, block].shape[1]
-        shrink = 1.0 - 1.0 / np.sqrt(size + 1)
-        white[:, block] -= shrink * differences[:, block].mean(axis=1, keepdims=True)
-    return white
+        change = (size + 1.0) ** power - 1.0
+        scaled[:, block] += change * differences[:, block].mean(axis=1, keepdims=True)
+    return scaled
 
 
 def choose_common_ids(answers: Matrix, vocabulary: int) -> Matrix:

@@ -15,6 +15,8 @@ from keyhole.learners.logits.spectra import Spectrum
 
 _ERRORS = 4.0  # angles up to so many times the errors of both spaces are no difference
 _ROUNDING = 1e-9  # and below this nothing can be told of two models that each round
+# Errors that explain a larger angle leave equal and moved spaces alike.
+_TELLING = 0.3
 # Standard deviations above chance from which two spaces have something in common.
 _CHANCE = 6.0
 
@@ -43,7 +45,7 @@ class Signature:
 
 
 def compare_spaces(first: Spectrum, second: Spectrum) -> Signature | None:
-    """The signature of two models of one vocabulary; None where a space is not known."""
+    """The signature of two models of one vocabulary; None where the errors do not tell."""
     if first.rank is None or second.rank is None:
         return None
     vocabulary = first.basis.shape[1]
@@ -53,11 +55,11 @@ def compare_spaces(first: Spectrum, second: Spectrum) -> Signature | None:
     chance = max(first.rank, second.rank) / vocabulary
     allowed = _ERRORS * (first.error + second.error) + _ROUNDING
     deviation = np.sqrt(2.0) * (1.0 - chance) / vocabulary
-    finding = MOVED
-    if angle <= allowed:
-        finding = SHARED
-    elif overlap <= chance + _CHANCE * deviation:
+    finding = SHARED if angle <= allowed else MOVED
+    if overlap <= chance + _CHANCE * deviation:
         finding = UNRELATED
+    elif allowed > _TELLING:
+        return None
     return Signature(finding, angle, allowed, overlap, chance)
 
 

@@ -6,7 +6,7 @@ dimension r in V has r(V - r) numbers, so that answers of k numbers must be r(V 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from keyhole.learners.logits.spectra import Spectrum, find_rank
 from keyhole.oracles import Counted, read_imperfection
 from keyhole.oracles.tokens.ids import pack_ids
 
+_FRESH = 16  # prompts at least that a space is held against
 _FIRST = 64  # prompts that are asked first; twice as many while no rank shows
 # A projection that takes more questions, or more numbers in memory, is not tried.
 _MOST_QUESTIONS = 250_000
@@ -72,19 +73,79 @@ class Prompts:
             self.answered = np.concatenate([self.answered, new])
 
     def find_spectrum(self) -> Spectrum:
-        """What all answers so far show."""
-        return find_rank(self.reading.arrange(self.answered), error=self.error)
+        """What all answers so far show, as logits."""
+        spectrum = find_rank(self.reading.arrange(self.answered), error=self.error)
+        if spectrum.rank is None or self.reading.kind != "raised":
+            return spectrum
+        # The errors were white; the space is told in logits, where two models can be compared.
+        turned, change = np.linalg.qr(self.reading.restore(spectrum.basis).T)
+        return replace(
+            spectrum,
+            basis=turned.T,
+            coordinates=spectrum.coordinates @ change.T,
+            mean=self.reading.restore(spectrum.mean[None])[0],
+        )
 
 
 def find_space(prompts: Prompts, most: int) -> Spectrum:
-    """The space of the answers, from as few prompts as show it and `most` at most."""
+    """The space of the answers, from as few prompts as show it and `most` at most.
+
+    A quarter more confirm it.
+    """
     count = min(_FIRST, most)
     while True:
         prompts.grow(count)
         spectrum = prompts.find_spectrum()
+        if spectrum.rank is not None:
+            spectrum = confirm_space(prompts, spectrum)
         if spectrum.rank is not None or count >= most:
             return spectrum
         count = min(2 * count, most)
+
+
+def confirm_space(prompts: Prompts, spectrum: Spectrum) -> Spectrum:
+    """The space, where answers to fresh prompts lie in it; else no space, and the reason.
+
+    A model that answers by its last few ids alone has as few answers as there are such ids: as long
+    as many have not been asked, its answers span less than they can.
+    """
+    known = len(prompts.answered)
+    prompts.grow(known + max(_FRESH, known // 4))
+    if prompts.reading.kind == "likeliest":
+        again = prompts.find_spectrum()
+        agrees = again.rank == spectrum.rank
+    else:
+        agrees = _measure_outside(prompts, spectrum, known) <= _allow_outside(spectrum)
+    if agrees:
+        return spectrum
+    reason = (
+        f"{spectrum.rank} directions explain {known} prompts, but not the next ones: the space that"
+        " answers can reach is larger, or the prompts were too much alike."
+    )
+    return replace(
+        spectrum,
+        rank=None,
+        reason=reason,
+        basis=spectrum.basis[:0],
+        coordinates=spectrum.coordinates[:, :0],
+    )
+
+
+def _measure_outside(prompts: Prompts, spectrum: Spectrum, known: int) -> float:
+    """The largest root mean square of a fresh answer outside the space."""
+    reading = prompts.reading
+    rows = reading.restore(reading.arrange(prompts.answered[known:])) - spectrum.mean
+    outside = rows - (rows @ spectrum.basis.T) @ spectrum.basis
+    return float(np.sqrt((outside**2).mean(axis=1).max()))
+
+
+def _allow_outside(spectrum: Spectrum) -> float:
+    """What errors explain, of a fresh answer and of the space itself."""
+    rank, (prompts, vocabulary) = spectrum.rank or 0, (spectrum.prompts, spectrum.basis.shape[1])
+    errors = spectrum.deviation * np.sqrt(1.0 + rank / max(1, prompts - 1 - rank))
+    # The weakest direction, by entry: one that is missing stands far above a hundredth of it.
+    weakest = spectrum.values[rank - 1] / np.sqrt(prompts * vocabulary)
+    return float(max(4.0 * errors, 1e-2 * weakest))
 
 
 def refuse_projection(reading: Reading, rank: int) -> str:
@@ -105,7 +166,7 @@ def find_projection(prompts: Prompts, rank: int) -> tuple[Spectrum, Ellipsoid | 
     """The space of more answers, and the ellipsoid they lie on, if they lie on one."""
     prompts.grow(count_projection_prompts(rank))
     spectrum = prompts.find_spectrum()
-    return spectrum, None if spectrum.rank is None else fit_ellipsoid(spectrum)
+    return spectrum, fit_ellipsoid(spectrum) if spectrum.rank == rank else None
 
 
 def count_least_questions(rank: int, reading: Reading) -> int:

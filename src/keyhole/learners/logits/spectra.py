@@ -37,6 +37,7 @@ class Spectrum:
         rank: of the answers; None where no gap supports one.
         gap: how many times larger the last value of the rank is than the next.
         prompts: how many were asked.
+        deviation: standard deviation of what stands behind the gap, by entry.
         reason: why the rank is stated, or why it is not.
         basis: orthonormal rows that span the answers, rank x vocabulary; none without a rank.
         coordinates: of every prompt in that basis.
@@ -47,6 +48,7 @@ class Spectrum:
     rank: int | None
     gap: float
     prompts: int
+    deviation: float
     reason: str
     basis: Matrix
     coordinates: Matrix
@@ -71,16 +73,18 @@ def find_rank(answers: Matrix, *, error: float = 0.0) -> Spectrum:
     # Without its mean a batch has a direction less.
     values = values[: max(1, min(prompts - 1, vocabulary - 1))]
     rank, gap = _find_widest_gap(values)
-    refusal = _doubt_gap(values, rank, gap, answers, error)
+    deviation = _measure_tail(values, rank, answers)
+    refusal = _doubt_gap(values, rank, gap, answers, (error, deviation))
     if refusal:
         nothing = np.empty((0, vocabulary)), np.empty((prompts, 0))
-        return Spectrum(values, None, gap, prompts, refusal, *nothing, mean)
+        return Spectrum(values, None, gap, prompts, deviation, refusal, *nothing, mean)
     reason = (
         f"{rank} singular values stand {gap:.1e} times above the other {len(values) - rank}, which"
         " are no larger than errors make them."
     )
     coordinates = left[:, :rank] * values[:rank]
-    return Spectrum(values, rank, gap, prompts, reason, right[:rank], coordinates, mean)
+    seen = (values, rank, gap, prompts, deviation, reason)
+    return Spectrum(*seen, right[:rank], coordinates, mean)
 
 
 def _find_widest_gap(values: Vector) -> tuple[int, float]:
@@ -94,8 +98,19 @@ def _find_widest_gap(values: Vector) -> tuple[int, float]:
     return rank, float(ratios[rank - 1])
 
 
-def _doubt_gap(values: Vector, rank: int, gap: float, answers: Matrix, error: float) -> str:
-    """Why the gap supports no rank; nothing where it does."""
+def _measure_tail(values: Vector, rank: int, answers: Matrix) -> float:
+    """The standard deviation of white noise with as much behind the gap as there is."""
+    prompts, vocabulary = answers.shape
+    tail = values[rank:]
+    room = max(1, prompts - 1 - rank) * max(1, vocabulary - rank)
+    return float(np.sqrt((tail @ tail) / room))
+
+
+def _doubt_gap(
+    values: Vector, rank: int, gap: float, answers: Matrix, errors: tuple[float, float]
+) -> str:
+    """Why the gap supports no rank; nothing where it does. Errors are declared, and measured."""
+    error, deviation = errors
     prompts, vocabulary = answers.shape
     if rank == 0:
         return "the answers are the same for all prompts."
@@ -110,9 +125,7 @@ def _doubt_gap(values: Vector, rank: int, gap: float, answers: Matrix, error: fl
             f"only {len(tail)} singular values stand behind the gap, and {_TAIL} are needed."
             f" {_advise_prompts(prompts, vocabulary)}"
         )
-    rows, columns = prompts - 1 - rank, vocabulary - rank
-    deviation = float(np.sqrt((tail @ tail) / (rows * columns)))
-    edge = deviation * (np.sqrt(rows) + np.sqrt(columns))
+    edge = deviation * (np.sqrt(prompts - 1 - rank) + np.sqrt(vocabulary - rank))
     if gap < SHARP and tail[0] > _WHITE * edge:
         return (
             f"what stands behind the widest gap ({gap:.2g}) is not white noise: its largest value"

@@ -48,6 +48,11 @@ _EACH = 4
 
 def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
     """Try every policy, write the page, return the record; nothing is asked twice."""
+    if job.tokens_in:
+        # Imported late: most audits ask no language model.
+        from keyhole.lab.commands.recovery.token_audit import audit_tokens
+
+        return audit_tokens(job)
     start = time.perf_counter()
     # Attempts use the seed itself: held-out sequences must not be those an attempt asks.
     rng = seed_generator(job.seed).spawn(1)[0]

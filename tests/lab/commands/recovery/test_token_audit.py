@@ -1,0 +1,132 @@
+"""The audit of a language model: what each policy gives away, and the first that keeps it back."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keyhole.errors import InvalidInput
+from keyhole.lab.jobs import AuditJob, ReportJob
+from keyhole.lab.running import run_job
+from keyhole.lab.runs.reading import read_run
+from support.language_models import LanguageModel
+from support.pages import Walk
+
+V, H = 60, 6
+TARGETS = """
+from support.language_models import LanguageModel
+import numpy as np
+
+model = LanguageModel(60, 6, norm="rms", seed=2)
+answer = lambda ids: model(ids)
+trained_before = LanguageModel(60, 6, norm="rms", seed=8, projection=model.projection)
+layer = LanguageModel(60, 6, norm="layer", seed=3, shift=0.2)
+other_words = LanguageModel(61, 6, norm="rms")
+table = np.random.default_rng(0).normal(size=(60, 60))
+bigram = lambda ids: table[ids[:, -1]]
+failing = lambda ids: 1 / 0
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "language_targets.py").write_text(TARGETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def audit(name, **options):
+    options = {"vocabulary": V, "prompts": 128, "out": "run"} | options
+    return run_job(AuditJob(f"language_targets:{name}", tokens_in=True, **options))
+
+
+def test_an_audit_states_the_rank_and_the_size_behind_each_norm(place):
+    record = audit("answer", against="language_targets:trained_before")
+    found = record.data.tokens
+    assert record.code == 0
+    first = found.policies[0]
+    assert (first.policy, first.rank, first.verdict) == ("full logits", H, "WITHIN_TOLERANCE")
+    assert first.sizes == {"none": H, "rms": H, "layer": H + 1}
+    assert first.limit == H + 1 <= first.questions
+    assert first.signature.finding == "SHARED"
+    named = {policy.policy: policy for policy in found.policies}
+    assert {named[name].rank for name in named if "decimals" in name} == {H}
+    kept = named["the 5 likeliest, no bias"]
+    assert (kept.rank, kept.verdict) == (None, "UNVERIFIED")
+    assert "too few ids" in kept.reason
+    assert kept.signature.finding == "UNVERIFIED"
+    # Every policy was applied here: each prompt was asked once.
+    assert record.data.queries.total <= 128 + 32
+
+
+def test_what_is_stopped_is_stopped_by_the_first_policy_that_keeps_it(place):
+    found = audit("answer").data.tokens
+    names = [policy.policy for policy in found.policies]
+    stopping = names.index(found.stopped_by["hidden size"])
+    assert all(policy.rank == H for policy in found.policies[:stopping])
+    assert found.policies[stopping].rank is None
+    # Nothing was given to compare with, so that nothing could be kept back.
+    assert found.stopped_by["signature of snapshots"] is None
+
+
+def test_the_projection_is_written_as_it_is_known(place):
+    truth = LanguageModel(V, H, norm="rms", seed=2).projection
+    held = load_file(audit("answer").data.tokens.projection)
+    basis = held["basis"]
+    np.testing.assert_allclose(basis @ (basis.T @ truth), truth, atol=1e-10)
+    gram = H * truth @ truth.T
+    factor = held["factor"]
+    assert np.linalg.norm(factor @ factor.T - gram) < 1e-3 * np.linalg.norm(gram)
+
+
+def test_singular_values_of_the_record_show_the_gap_that_is_stated(place):
+    first = audit("layer").data.tokens.policies[0]
+    assert first.rank == H - 1
+    ratios = [a / b for a, b in pairwise(first.spectrum)]
+    assert int(np.argmax(ratios)) == H - 2
+    # A gap is told no wider than the rounding of the decomposition lets it be seen.
+    assert 1e4 < first.gap <= max(ratios) * (1 + 1e-9)
+
+
+def test_a_model_without_a_bottleneck_has_no_size(place):
+    record = audit("bigram")
+    assert record.data.tokens.policies[0].rank is None
+    assert "UNVERIFIED" in record.data.sentence
+    assert record.data.tokens.projection is None
+
+
+def test_the_page_is_drawn_again_from_the_record_alone(place):
+    made = audit("answer", against="language_targets:trained_before")
+    page = (place / "run" / "report.html").read_text()
+    read = read_run("run").data
+    assert read.tokens == made.data.tokens
+    assert json.loads(made.json())["tokens"]["policies"][0]["rank"] == H
+    run_job(ReportJob(("run",)))
+    assert (place / "run" / "report.html").read_text() == page
+    Walk(page)
+    for words in ("full logits", "the 5 likeliest, no bias", "SHARED", "rank 6", "fewest"):
+        assert words in page
+    assert "--tokens-in" in page
+    assert "hidden size stops at" in made.text()
+
+
+def test_misuse_is_told(place):
+    with pytest.raises(InvalidInput, match="of your own in this process"):
+        run_job(AuditJob("http://127.0.0.1:1/v2/models/m", tokens_in=True, vocabulary=V))
+    with pytest.raises(InvalidInput, match="a vocabulary has 2 to"):
+        run_job(AuditJob("language_targets:bigram", tokens_in=True))
+    with pytest.raises(InvalidInput, match="is not resumed"):
+        audit("answer", resume=True)
+    with pytest.raises(InvalidInput, match="--prompts is a whole number"):
+        audit("answer", prompts=1)
+    with pytest.raises(InvalidInput, match="only models of one vocabulary"):
+        audit("model", against="language_targets:other_words", vocabulary=None)
+
+
+def test_a_target_that_fails_ends_the_audit_with_its_own_words(place):
+    record = audit("failing")
+    assert record.code == 3
+    assert "ZeroDivisionError" in record.data.sentence
