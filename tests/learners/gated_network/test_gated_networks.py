@@ -236,3 +236,10 @@ def test_gates_that_are_not_known_are_refused():
         GatedNetwork("relu")
     with pytest.raises(InvalidInput, match="an activation is one of"):
         Gated.random(2, hidden=2, activation="tanh", rng=0)
+
+
+def test_a_network_whose_parts_dwarf_its_answers_is_not_vouched_for(monkeypatch):
+    truth, rng = hidden_network(4, 3, 5, "silu", 100)
+    monkeypatch.setattr("keyhole.learners.swelling._SWOLLEN", 1e-9)
+    recovery = GatedNetwork().run(Local(truth), rng=rng)
+    assert (recovery.verdict, recovery.status) == (Verdict.UNVERIFIED, Status.ROUGH)

@@ -22,6 +22,7 @@ from keyhole.learners.gated_network.gate_offsets import RAY, count_pairs
 from keyhole.learners.networks.learner import Network
 from keyhole.learners.networks.tangent import fit_tangent
 from keyhole.learners.smooth_network.unit_widths import ROUNDS, count_readings
+from keyhole.learners.swelling import is_swollen
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     SMOOTH_NETWORK,
@@ -145,6 +146,8 @@ class _GatedRun:
         with self.oracle.phase("verify"):
             ruler = SMOOTH_NETWORK.ruler(self.oracle)
             seen = examine_model(self.oracle, model, ruler=ruler, rng=rng)
+        if seen.passed and isinstance(model, Gated) and is_swollen(model, _find_distance(model)):
+            return self.conclude(Ending(status=Status.ROUGH), seen)
         ending = settle(self.oracle, seen, lines=SMOOTH_NETWORK, refuse=partial(self._refuse, seen))
         return self.conclude(ending, seen)
 
@@ -190,6 +193,13 @@ class _GatedRun:
             ),
             conclusion=(conclude_agreement(seen.fresh),),
         )
+
+
+def _find_distance(model: Gated) -> float:
+    """How far from the origin gates are, 1 where they all go through it."""
+    sizes = np.linalg.norm(model.A, axis=1)
+    distances = np.abs(model.a)[sizes > 0] / sizes[sizes > 0]
+    return float(np.median(distances[distances > 0])) if distances.any() else 1.0
 
 
 def _explain_gates_found(model: Gated | None) -> str:

@@ -25,6 +25,7 @@ from keyhole.learners.one_layer.attention import measure_attention
 from keyhole.learners.one_layer.layer_account import OneLayerSession, conclude_layer
 from keyhole.learners.one_layer.refinement import refine_scores
 from keyhole.learners.one_layer.scores import TOGETHER
+from keyhole.learners.swelling import is_swollen
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     ONE_LAYER,
@@ -234,6 +235,8 @@ def draw_bending_pairs(model: OneLayer, *, rng: np.random.Generator) -> Sequence
 def judge_layer(session: OneLayerSession, seen: Examination) -> Recovery[OneLayer]:
     """The recovery that fresh sequences allow."""
     perfect = read_imperfection(session.oracle).perfect
+    if seen.passed and _is_swollen_layer(session.model()):
+        return conclude_layer(session, Ending(status=Status.ROUGH))
     ending = settle(
         session.oracle,
         seen,
@@ -243,6 +246,14 @@ def judge_layer(session: OneLayerSession, seen: Examination) -> Recovery[OneLaye
         words="" if perfect else f"Answers are declared to be rounded to {session.roundoff:.1e}.",
     )
     return conclude_layer(session, ending)
+
+
+def _is_swollen_layer(model: OneLayer | None) -> bool:
+    """Whether the parts of its network dwarf what it answers, at the lengths at which it bends."""
+    net = None if model is None else model.net
+    if model is None or not isinstance(net, AbsAffine):
+        return False
+    return is_swollen(model, measure_typical_distance(net))
 
 
 def _refuse_layer(session: OneLayerSession, seen: Examination, status: Status) -> Ending:
