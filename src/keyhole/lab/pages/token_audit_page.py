@@ -16,9 +16,9 @@ from keyhole.drawing.html import (
 )
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.shell import wrap_page
+from keyhole.lab.runs.record_parts import TokenAudit, TokenPolicyRecord
 from keyhole.lab.runs.recovery_records import AuditRecord
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
-from keyhole.lab.runs.token_records import TokenAudit, TokenPolicyRecord
 
 # Spectra of all policies in one picture would cover each other: these show what rounding does.
 _DRAWN = ("full logits", "logits to 4 decimals", "logits to 2 decimals", "logits to 1 decimal")

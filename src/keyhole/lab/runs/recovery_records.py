@@ -17,9 +17,9 @@ from keyhole.lab.runs.record_parts import (
     RecognitionRecord,
     ReplayRecord,
     Seconds,
+    TokenAudit,
 )
 from keyhole.lab.runs.records import Envelope, RunRecord
-from keyhole.lab.runs.token_records import TokenAudit
 
 
 class RecoveryRecord(RunRecord, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from keyhole.lab.runs.record_parts import (
     ReplayRecord,
     RoundTrip,
     Seconds,
+    TokenAudit,
 )
 from keyhole.lab.runs.recovery_records import (
     AuditRecord,
@@ -25,7 +26,6 @@ from keyhole.lab.runs.recovery_records import (
     TwinsRecord,
 )
 from keyhole.lab.runs.task_records import BoundRecord, BuildRecord, LengthErrors, TrainRecord
-from keyhole.lab.runs.token_records import TokenAudit
 
 Rows = Iterator[tuple[str, str]]
 

@@ -21,16 +21,16 @@ from keyhole.lab.jobs import AuditJob
 from keyhole.lab.pages.token_audit_page import draw_token_audit_page
 from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
-from keyhole.lab.runs.record_parts import Seconds
-from keyhole.lab.runs.records import Record
-from keyhole.lab.runs.recovery_records import AuditRecord, StoppedAudit, TotalQueries
-from keyhole.lab.runs.rows import list_audit_rows
-from keyhole.lab.runs.token_records import (
+from keyhole.lab.runs.record_parts import (
     RotationRecord,
+    Seconds,
     SignatureRecord,
     TokenAudit,
     TokenPolicyRecord,
 )
+from keyhole.lab.runs.records import Record
+from keyhole.lab.runs.recovery_records import AuditRecord, StoppedAudit, TotalQueries
+from keyhole.lab.runs.rows import list_audit_rows
 from keyhole.lab.targets.opening import declare_target, label_target, open_token_target
 from keyhole.lab.targets.token_policies import TokenPolicy, list_token_policies
 from keyhole.learners.logits.projection import Ellipsoid, count_unknowns
