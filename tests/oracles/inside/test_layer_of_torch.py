@@ -5,6 +5,7 @@ import pytest
 
 import keyhole
 from keyhole.errors import InvalidInput
+from keyhole.lab.targets.advising import advise
 from keyhole.oracles.inside.torch_reading import read_torch_weights
 from support.torch_models import WIDTH, Bert, Llama, Model, multihead, torch
 
@@ -139,3 +140,18 @@ def test_short_formats_end_in_a_verdict(kind):
     recovery = keyhole.learn(keyhole.open_layer(Model([layer]), "layers.0"), rng=0)
     assert recovery.verdict is not keyhole.Verdict.EXACT
     assert recovery.detail or recovery.status.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads", "promised"),
+    [("float64", 2, True), ("float32", 2, True), ("bfloat16", 2, False), ("float16", 1, True)],
+)
+def test_recovery_is_promised_only_where_answers_are_fine_enough(kind, heads, promised):
+    layer = nn.MultiheadAttention(WIDTH, heads, bias=False, dtype=getattr(torch, kind))
+    inside = keyhole.inspect(Model([layer]))
+    advice = advise(inside.attention[0], "my_model:model", inside)
+    assert advice.recoverable == promised
+    assert ("too coarse" in advice.reason) != promised
+    # What is promised is kept, and what is not would have been said in vain.
+    recovery = keyhole.learn(keyhole.open_layer(Model([layer]), "layers.0"), rng=0)
+    assert recovery.verdict.verified == promised

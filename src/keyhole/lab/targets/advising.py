@@ -46,6 +46,8 @@ def advise(part: Part, model: str, inside: Inside) -> Advice:
     if isinstance(part, NormPart):
         return Advice(False, "not recovered by itself: it is a part of the layer behind it")
     causes = list_obstacles(part)
+    # The module that weights are loaded into may compute in any type.
+    causes += [] if inside.source == "safetensors" else _list_format_obstacles(part)
     if causes:
         return Advice(False, f"not recovered yet: {', '.join(causes)}")
     if inside.source == "safetensors":
@@ -61,7 +63,7 @@ def _spell_model(model: str, inside: Inside) -> str:
 
 def _describe_recovery(part: AttentionPart | NetworkPart) -> str:
     what = "all its heads" if isinstance(part, AttentionPart) else "all its units"
-    if part.dtype in ("f64", "double"):
+    if part.dtype == "f64":
         return f"recovered: {what}"
     return (
         f"recovered: {what}, to the rounding of {part.dtype}; from the same weights in float64"
@@ -97,6 +99,16 @@ def _list_attention_obstacles(part: AttentionPart) -> list[str]:
         (part.sinks, "its heads have scores that belong to no token"),
     ]
     return [cause for stands, cause in causes if stands]
+
+
+def _list_format_obstacles(part: AttentionPart | NetworkPart) -> list[str]:
+    """Why answers of its number format are too coarse, measured on layers of that kind."""
+    double = "the same weights in float64, such as model.double(), are recovered"
+    if isinstance(part, NetworkPart) and part.dtype != "f64":
+        return [f"answers in {part.dtype} are too coarse for its units; {double}"]
+    if isinstance(part, AttentionPart) and part.dtype not in ("f64", "f32") and part.heads != 1:
+        return [f"answers in {part.dtype} are too coarse to tell its heads apart; {double}"]
+    return []
 
 
 def _list_network_obstacles(part: NetworkPart) -> list[str]:
