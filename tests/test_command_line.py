@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keyhole.models import Head, MultiHead, SelfAttention, load, save
+from keyhole.tasks import TASKS
 
 WIDTH = 4
 
@@ -188,6 +189,21 @@ def test_a_sample_is_the_same_for_the_same_seed_only(keyhole, tmp_path):
     )
     np.testing.assert_array_equal(one, same)
     assert (one != other).all()
+
+
+def test_sample_says_what_a_tolerant_learner_has_to_be_told(keyhole, tmp_path):
+    sentence = keyhole("sample", "head", "--width", 4, "--out", "h.safetensors", "--json").json[
+        "sentence"
+    ]
+    head = load(tmp_path / "h.safetensors")
+    assert f"|W|_F is {np.linalg.norm(head.W):.4g}," in sentence
+    assert f"smallest entry of V {np.abs(head.V).min():.4g}." in sentence
+
+
+@pytest.mark.parametrize("command", ["bound", "build", "attack", "train"])
+def test_the_help_of_a_command_lists_its_tasks(command, keyhole):
+    words = " ".join(keyhole(command, "--help").out.replace("│", " ").split())
+    assert all(name in words for name in TASKS)
 
 
 def test_sample_says_where_the_file_is(keyhole):

@@ -115,7 +115,7 @@ def test_what_a_task_does_not_declare_is_refused_in_a_sentence(tmp_path):
     assert (built.code, built.data.sentence) == (3, "No construction is known for this task.")
     judged = run_job(BoundJob("majority", length=5, embed=1, bits=2)).data
     assert (judged.verdict, judged.inequality) == ("OPEN", None)
-    assert "none known to be too small, none known to be enough" in judged.sentence
+    assert "none is known to be too small, and none is known to be enough" in judged.sentence
     with pytest.raises(keyhole.InvalidInput, match=r"can be trained are .*; got majority\."):
         run_job(TrainJob("majority", length=5, **TRAINING))
     with pytest.raises(keyhole.InvalidInput, match="other networks are for sparse-average"):

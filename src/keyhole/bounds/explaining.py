@@ -83,9 +83,15 @@ def explain_sampled(built: Built) -> str:
 def explain_open(told: Inequality | None, gap: Gap) -> str:
     """What is known on either side of what was asked."""
     axis = gap.axis.replace("_", " ").replace("embed", "key width")
-    below = f"up to {gap.too_small:,} too small" if gap.too_small else "none known to be too small"
+    below = (
+        f"{gap.too_small:,} or less is too small"
+        if gap.too_small
+        else "none is known to be too small"
+    )
     above = (
-        f"from {gap.enough:,} on enough" if gap.enough is not None else "none known to be enough"
+        f"{gap.enough:,} or more is enough"
+        if gap.enough is not None
+        else "none is known to be enough"
     )
     if told is None:
         near = ""
@@ -95,7 +101,8 @@ def explain_open(told: Inequality | None, gap: Gap) -> str:
             f" {_format_available(told.available)})"
         )
     return (
-        f"Open: of {axis}s, other sizes as asked, {below}, {above}; {gap.asked:,} was asked{near}."
+        f"Open: nothing known decides the {axis} {gap.asked:,}. With the other sizes as asked,"
+        f" {below}, and {above}{near}."
     )
 
 

@@ -73,6 +73,15 @@ def test_from_the_margin_on_nothing_is_promised(tau):
     assert guarantee(5, 1.0, 0.1, tau).eps_W == math.inf
 
 
+def test_answers_about_tokens_without_value_leave_the_relative_gap_finite(rng):
+    head = drawn(4, 1.0, 0.1, 3)
+    oracle = Disturbed(Local(head), 1e-9)
+    hints = Hints(norm_bound=1.0, margin=0.1)
+    recovery = keyhole.learn(oracle, rng=rng, learner="tolerant", hints=hints)
+    assert recovery.verdict is Verdict.WITHIN_TOLERANCE
+    assert recovery.fresh.relative < 1.0
+
+
 def test_a_loose_margin_costs_no_accuracy_of_the_error_bar(rng):
     head = drawn(6, 1.0, 0.5, 0)
     loose, tight = (

@@ -247,7 +247,8 @@ class Naming(Job):
     """A job with a task.
 
     Args:
-        task: the name of a task; a word that is none lists them.
+        task: one of sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles
+            and four-cycles.
     """
 
     task: str
@@ -259,7 +260,8 @@ class Attacking(Job):
 
     Args:
         model: a saved model.
-        task: the name of a task.
+        task: one of sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles
+            and four-cycles.
     """
 
     model: str

@@ -55,7 +55,7 @@ def _draw_figure(rows: Table, figure: Figure | None) -> Markup:
     if figure is None:
         return Markup()
     draw = draw_sweep_map if figure.kind == "map" else _draw_sweep_chart
-    return format_section(figure.title or "What came", draw(rows, figure))
+    return format_section(figure.title or "The jobs of this sweep", draw(rows, figure))
 
 
 def _list_expectations(data: SweepRecord) -> Markup:

@@ -82,8 +82,8 @@ def _draw_stop_costs(every: Stops) -> Markup:
         " least any learner could ask"
     )
     note = (
-        "Each mark is a stop; on the grey line nothing is asked in vain. Labels are bits, of which"
-        " 40 make a number."
+        "Each mark is a stop; on the grey line there are just as many queries as hidden numbers."
+        " Labels are bits, of which 40 make a number."
     )
     return format_section(
         title, draw_chart(Chart(title, x, y, lines, width=640.0, height=330.0)), format_note(note)

@@ -236,7 +236,7 @@ def _describe_cast_head(head: Head | None, rank: int | None, status: Status) -> 
     if rank is None:
         return "V is determined as far as it was read; W only as far as all its forms were."
     return (
-        "W, V are determined; a key bias, and how W splits into queries and keys, act on no answer."
+        "W, V are determined; a key bias, and how W splits into queries and keys, change no answer."
     )
 
 

@@ -90,7 +90,7 @@ def _explain_layer_found(session: OneLayerSession) -> str:
     if not G.hidden:
         parts = ["Lone tokens are answered by an affine map, so that this is a single head"]
     if session.unseen and not session.flat:
-        parts += ["tokens before the last act on no answer: it is that network alone"]
+        parts += ["tokens before the last change no answer: it is that network alone"]
     elif found is not None:
         parts += ["a residual acts" if found.M is not None else "no residual acts"]
         parts += ["a score bias acts" if found.h is not None else "no sign of a score bias"]

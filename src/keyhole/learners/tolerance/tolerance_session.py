@@ -242,8 +242,11 @@ class ToleranceSession:
             predicted = head(X)[:, 0]
             gap = answers - predicted
             room = np.where(answers < predicted, least, greatest) - predicted
+            # Where no token has a value an answer is within the tolerance or not, and no share.
+            values = head.magnitude(X)
+            relative = np.divide(gap, values, out=np.zeros_like(gap), where=values > 0)
             with np.errstate(divide="ignore", invalid="ignore"):
-                shares = np.nan_to_num(np.abs([gap, gap / head.magnitude(X), gap / room]))
+                shares = np.nan_to_num(np.abs([gap, relative, gap / room]))
             seen.append(shares)
             self.asked += [
                 Asked(kind, batch.length, float(off), float(share))

@@ -113,7 +113,7 @@ def describe_sum(model: MultiHead | None, verdict: Verdict) -> str:
     names = ", ".join(name for name, tensor in present.items() if tensor is not None)
     return (
         f"{names} of {len(model.W)} heads are determined; their order, key biases, and how W and V"
-        " split into factors act on no answer."
+        " split into factors change no answer."
     )
 
 

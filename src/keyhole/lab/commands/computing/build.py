@@ -148,7 +148,7 @@ def _describe_weights(best: Built, found: Survey) -> str:
         said += " One-hot keys are the smallest known at this length."
     if found.limit is not None:
         has = size.heads * (2 * size.embed + size.value_width) * size.bits
-        said += f" It carries {has:,} bits; fewer than {found.limit:.1f} cannot do."
+        said += f" It carries {has:,} bits; with fewer than {found.limit:.1f} no model can do this."
     return said
 
 
