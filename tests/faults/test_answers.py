@@ -6,6 +6,7 @@ import pytest
 import keyhole
 from keyhole.errors import KeyholeError
 from keyhole.models import Head, MultiHead
+from support.seeds import ALL
 
 MODELS = {
     "a head": Head.random(3, outputs=2, rng=0),
@@ -36,8 +37,8 @@ class Spoilt:
 @pytest.mark.parametrize("name", NONSENSE)
 @pytest.mark.parametrize("kind", MODELS)
 def test_whatever_a_target_answers_a_recovery_ends_in_a_verdict(kind, name):
-    when = [lambda n: n == 3, lambda n: n == 8, lambda n: n % 3 == 0, lambda n: n > 4]
-    for spoilt in when:
+    when = [lambda n: n == 3, lambda n: n > 4, lambda n: n == 8, lambda n: n % 3 == 0]
+    for spoilt in when[: 4 if ALL else 2]:
         target = Spoilt(MODELS[kind], NONSENSE[name], spoilt)
         try:
             found = keyhole.learn(target, rng=1, max_seconds=20)

@@ -126,7 +126,9 @@ def kill_and_compare(name, commands, tmp_path, rounds, kills, seed):
 
 
 @pytest.mark.usefixtures("targets")
-@pytest.mark.parametrize(("name", "kills"), [("learn", 6), ("sweep", 3)])
+@pytest.mark.parametrize(
+    ("name", "kills"), [("learn", 6), pytest.param("sweep", 3, marks=pytest.mark.slow)]
+)
 def test_a_command_that_is_killed_again_and_again_ends_as_if_it_never_was(
     name, kills, commands, tmp_path
 ):

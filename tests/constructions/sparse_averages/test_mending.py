@@ -13,9 +13,9 @@ from keyhole.tasks import SparseAverage
 def test_building_tells_how_far_one_width_is(monkeypatch):
     monkeypatch.setattr(mending, "TELLING", 1)
     said = []
-    task = SparseAverage(24, 3)
+    task = SparseAverage(20, 3)
     replace(MAX_MARGIN, tell=said.append).build(
         task, accuracy=1 / 6, number_format="bits:16", embed=None, rng=np.random.default_rng(0)
     )
-    counts = [re.search(r"of width \d+: ([\d,]+) of 2,024 sets", line) for line in said]
+    counts = [re.search(r"of width \d+: ([\d,]+) of 1,140 sets", line) for line in said]
     assert next(found[1] for found in counts if found) == "1,024"

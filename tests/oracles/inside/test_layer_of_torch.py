@@ -134,7 +134,7 @@ def test_scripted_modules_are_found_and_asked(rng):
     np.testing.assert_allclose(keyhole.open_layer(model, "0").ask(X), truth, atol=1e-13)
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_short_formats_end_in_a_verdict(kind):
     layer = multihead(dtype=getattr(torch, kind))
     recovery = keyhole.learn(keyhole.open_layer(Model([layer]), "layers.0"), rng=0)
