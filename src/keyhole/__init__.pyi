@@ -76,6 +76,7 @@ from keyhole.learners.one_head.nystrom import Nystrom as Nystrom
 from keyhole.learners.one_layer.antisymmetric import Antisymmetric as Antisymmetric
 from keyhole.learners.one_layer.learner import OneLayerTransformer as OneLayerTransformer
 from keyhole.learners.one_layer.smooth_layer import SmoothLayer as SmoothLayer
+from keyhole.learners.positions.learner import WiredLayer as WiredLayer
 from keyhole.learners.published.orthogonal import Orthogonal as Orthogonal
 from keyhole.learners.published.repetition import Repetition as Repetition
 from keyhole.learners.registry import Hints as Hints

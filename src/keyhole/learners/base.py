@@ -41,7 +41,7 @@ class Status(StrEnum):
         " more act than were looked for."
     )
     INCONSISTENT = "The target answered the same question differently when asked again."
-    NO_CLASS = "The first answers exclude every class that is learned here."
+    NO_CLASS = "The first answers exclude every class that is looked for where no wiring is told."
     NOT_SUGGESTED = "The first answers suggest no class that is learned here."
     OUT_OF_PLAN = (
         "The questions that the plan of this class allows were asked, and did not suffice."
@@ -106,6 +106,9 @@ class Status(StrEnum):
         "A part of the answers does not move with the last token, which a head with W = 0 explains."
     )
     UNSEPARATED = "The heads of the layer could not be told apart."
+    LAYER_DISAGREES = (
+        "Fresh queries disagree with the best attention layer of the wiring that was told."
+    )
     HEADS_DISAGREE = "Fresh queries disagree with the best sum of heads of the kind that was tried."
 
 

@@ -43,6 +43,7 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.learners.verifying.saved_model import as_oracle
+from keyhole.models import Wiring
 from keyhole.oracles import Budgeted, Counted, Imperfection, Ledger, Oracle, read_imperfection
 from keyhole.oracles.base import walk_wrapped
 from keyhole.oracles.own_time import Paced, Stopwatch, bound_own_work
@@ -97,6 +98,8 @@ def _choose_name(hints: Hints, stated: Imperfection) -> str:
         return "labels"
     if stated.absolute or stated.token_bound is not None:
         return "noisy"
+    if hints.wiring is not None:
+        return "wired-layer"
     if hints.grid is not None:
         return "grid"
     return "low-rank" if stated.format == "f64" else "balanced"
@@ -123,7 +126,7 @@ def plan_recovery(
 
 def _can_recognise(hints: Hints, stated: Imperfection) -> bool:
     # Tokens of a vocabulary and labels show too little to tell other classes apart.
-    return hints.tokens is None and stated.levels is None
+    return hints.tokens is None and hints.wiring is None and stated.levels is None
 
 
 def learn(
@@ -132,6 +135,7 @@ def learn(
     rng: Rng,
     learner: str | Learner = "auto",
     hints: Hints = NO_HINTS,
+    wiring: Wiring | None = None,
     budget: int | None = None,
     max_seconds: float | None = None,
 ) -> Recovery[Any]:
@@ -143,6 +147,7 @@ def learn(
         learner: a learner or its name; `auto` recognises the target first, and tries the learners
             that its answers suggest.
         hints: what is known of the target beforehand.
+        wiring: how an attention layer is wired, as far as that is known; beside `hints`.
         budget: never ask more sequences than this, verification included.
         max_seconds: stop after so many seconds of own work, in which the target is not waited for.
 
@@ -150,6 +155,7 @@ def learn(
         The recovery; `unwrap()` hands out its model only when verified.
     """
     target = as_oracle(oracle)
+    hints = hints if wiring is None else replace(hints, wiring=wiring)
     watch = Stopwatch() if max_seconds is None else Stopwatch(max_seconds)
     paced = Paced(target if budget is None else Budgeted(target, budget), watch=watch)
     try:
@@ -318,7 +324,8 @@ class _Search:
     def _end_untried(self) -> Ending:
         if self.seen.label == "not finished" and _is_budget_spent(self.target):
             return SPENT
-        if CLASSES.keys() <= self.seen.excluded.keys():
+        # Layers whose wiring has to be told are not searched for.
+        if CLASSES.keys() - {"wired"} <= self.seen.excluded.keys():
             witness = _choose_witness(self.seen.excluded)
             return end_refuted(Status.NO_CLASS, witness, self.seen.advice)
         return Ending(status=Status.NOT_SUGGESTED, detail=self.seen.advice)

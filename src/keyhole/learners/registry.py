@@ -13,6 +13,7 @@ from keyhole._arrays import EPS, Matrix
 from keyhole._places import import_place
 from keyhole.errors import InvalidInput
 from keyhole.learners.base import Learner
+from keyhole.models import Wiring
 from keyhole.oracles import Imperfection
 
 
@@ -30,6 +31,7 @@ class Hints:
         bits: binary digits of W to learn from labels.
         heads: number of heads.
         bases: of the subspaces heads live in, one per head.
+        wiring: what stands before the heads of a layer, and how they tell positions apart.
     """
 
     rank: int | None = None
@@ -41,6 +43,7 @@ class Hints:
     bits: int = 40
     heads: int | None = None
     bases: tuple[Matrix, ...] | None = None
+    wiring: Wiring | None = None
 
 
 NO_HINTS = Hints()
@@ -110,6 +113,7 @@ LEARNERS: Mapping[str, Entry] = {
     "several-heads": Entry("several_heads.learner:SeveralHeads", "multihead"),
     "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", "multihead", (ROUNDING, BALL)),
     "layer": Entry("layer.learner:WholeLayer", "layer"),
+    "wired-layer": Entry("positions.learner:WiredLayer", "wired", takes=("wiring",)),
     "orthogonal": Entry(
         "published.orthogonal:Orthogonal", "multihead", takes=("bases",), needs=("bases",)
     ),

@@ -188,6 +188,9 @@ class Wired(Job):
     qk_norm: bool | None = field(default=None, metadata=LATER)
 
 
+WIRING = tuple(item.name for item in fields(Wired))
+
+
 @dataclass(frozen=True)
 class RandomModel(Job):
     """A random model.

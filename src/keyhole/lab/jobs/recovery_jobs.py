@@ -15,11 +15,12 @@ from keyhole.lab.jobs.job_parts import (
     RandomModel,
     Reaching,
     Targeting,
+    Wired,
 )
 
 
 @dataclass(frozen=True)
-class LearnJob(Reaching, Hinting, Layering, Targeting):
+class LearnJob(Reaching, Wired, Hinting, Layering, Targeting):
     """Recover what is behind TARGET from queries.
 
     Args:
@@ -52,7 +53,7 @@ class LearnJob(Reaching, Hinting, Layering, Targeting):
 
 
 @dataclass(frozen=True)
-class PlanJob(Hinting, Layering, MaybeTargeting):
+class PlanJob(Wired, Hinting, Layering, MaybeTargeting):
     """What a recovery would cost, before a single query.
 
     Args:

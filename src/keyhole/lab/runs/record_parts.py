@@ -139,6 +139,13 @@ class ExclusionRecord(Part, frozen=True, kw_only=True):
     witness: WitnessRecord
 
 
+class WiringRecord(Part, frozen=True, kw_only=True):
+    """How a recovered layer is wired: what was told of it, and what was found or taken as usual."""
+
+    told: dict[str, Given] = {}
+    found: dict[str, Given] = {}
+
+
 class RecognitionRecord(Part, frozen=True, kw_only=True):
     """What the first questions told of a target.
 

@@ -18,6 +18,7 @@ from keyhole.lab.runs.record_parts import (
     ReplayRecord,
     Seconds,
     TokenAudit,
+    WiringRecord,
 )
 from keyhole.lab.runs.records import Envelope, RunRecord
 
@@ -61,6 +62,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
     determined: str | None = None
     counterexample: CounterexampleRecord | None = None
     recognised: RecognitionRecord | None = None
+    wiring: WiringRecord | None = None
     width: int | None = None
     outputs: int | None = None
     heads: int | None = None

@@ -23,7 +23,7 @@ from keyhole.learners.verifying.questions import (
     draw_questions,
     read_limits,
 )
-from keyhole.models import Model
+from keyhole.models import AttentionLayer, Model
 from keyhole.oracles import Counted, Oracle
 
 EXACT = 1e-9
@@ -179,7 +179,7 @@ def examine_model(
     """
     rows: list[_Row] = []
     complete = True
-    allowed = read_limits(oracle) if limits is None else limits
+    allowed = _keep_to_model(model, read_limits(oracle) if limits is None else limits)
     batches = [*draw_questions(model, allowed, rng=rng), *further]
     fitted = ruler.fit_to(model, [model(batch.X) for batch in batches])
     for batch in batches:
@@ -188,6 +188,15 @@ def examine_model(
         if not complete:
             break
     return _summarise_rows(rows, complete and bool(rows))
+
+
+def _keep_to_model(model: Model, limits: Limits) -> Limits:
+    """The limits, and no sequence longer than the model answers."""
+    longest = model.longest if isinstance(model, AttentionLayer) else None
+    if longest is None:
+        return limits
+    shortest, most = limits.lengths
+    return replace(limits, lengths=(min(shortest, longest), min(most, longest)))
 
 
 def ask_bearable(oracle: Oracle, batch: Batch) -> tuple[Batch, Matrix, bool]:

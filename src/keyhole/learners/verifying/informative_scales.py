@@ -13,7 +13,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Sequences, Vector, rms
 from keyhole.learners.verifying.question_kinds import EVEN_SPREADS
-from keyhole.models import AbsAffine, Head, Model, MultiHead, OneLayer, ReluNet
+from keyhole.models import AbsAffine, AttentionLayer, Head, Model, MultiHead, OneLayer, ReluNet
 
 _TYPICAL = 8  # tokens that tell the scale of a head
 _UNSEEN = (0.01, 1.0, 100.0)  # lengths of tokens where no scale shows anything
@@ -46,8 +46,18 @@ def describe_subject(model: Model) -> Subject:
         heads = model.heads
     elif isinstance(model, OneLayer):
         heads = (model.head,)
+    elif isinstance(model, AttentionLayer) and model.wiring.norm == "none":
+        heads = _view_as_heads(model)
     acting = tuple(head for head in heads if _acts(head))
     return Subject(acting, _find_kink_size(model), model.width)
+
+
+def _view_as_heads(layer: AttentionLayer) -> tuple[Head, ...]:
+    """The heads of a layer without a norm as they score a token beside the last."""
+    group = [layer.find_group(h) for h in range(layer.heads)]
+    W = [layer.Wk[g].T @ layer.Wq[h] / np.sqrt(layer.rank) for h, g in enumerate(group)]
+    V = [(layer.Wo[h] @ layer.Wv[g]).T for h, g in enumerate(group)]
+    return tuple(Head(*parts) for parts in zip(W, V, strict=True))
 
 
 def _acts(head: Head) -> bool:

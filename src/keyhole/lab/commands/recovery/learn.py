@@ -15,9 +15,9 @@ from keyhole.errors import BadAnswer, InvalidInput, OracleError
 from keyhole.lab.commands.recovery.finishing import finish_recovery_run
 from keyhole.lab.commands.shared import choose_exit_code, seed_generator
 from keyhole.lab.jobs import LearnJob
-from keyhole.lab.jobs.job_parts import DECLARATIONS, HINTS, Hinting
+from keyhole.lab.jobs.job_parts import DECLARATIONS, HINTS, WIRING, Hinting, Wired
 from keyhole.lab.runs.directories import open_run_directory
-from keyhole.lab.runs.record_parts import Given, Queries, Seconds
+from keyhole.lab.runs.record_parts import Given, Queries, Seconds, WiringRecord
 from keyhole.lab.runs.recording import record_recovery
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import LearnRecord, RecoveryRecord
@@ -34,10 +34,11 @@ from keyhole.lab.targets.opening import (
     resume_noise,
     simulate_policies,
 )
+from keyhole.lab.targets.wirings import read_wiring_options
 from keyhole.learners.base import Recovery
 from keyhole.learners.choosing import choose_learner, learn
 from keyhole.learners.registry import Hints
-from keyhole.models import save
+from keyhole.models import AttentionLayer, Wiring, save
 from keyhole.oracles import (
     Budgeted,
     Chunked,
@@ -106,6 +107,7 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
                 data = structs.replace(
                     record_recovery(recovery, LearnRecord, lost=lost),
                     model=write_model(recovery, directory),
+                    wiring=describe_wiring(recovery, hints.wiring),
                 )
             spent = timed.ledger.total()
             data = structs.replace(data, width=timed.width, outputs=watched.outputs)
@@ -129,7 +131,8 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
 def _list_given_options(job: LearnJob) -> dict[str, Given]:
     """Hints and declarations that were given, as the command line names them."""
     usual = LearnJob(job.target)
-    given = {name: getattr(job, name) for name in (*HINTS, *DECLARATIONS, *_OTHERS)}
+    named = (*HINTS, *WIRING, *DECLARATIONS, *_OTHERS)
+    given = {name: getattr(job, name) for name in named}
     return {
         name.replace("_", "-"): list(job.simulate) if name == "simulate" else value
         for name, value in given.items()
@@ -141,7 +144,25 @@ def read_hints(job: Hinting) -> Hints:
     """What the job knows of the target beforehand."""
     known = {name: getattr(job, name) for name in HINTS if name not in ("tokens", "bases")}
     tokens = None if job.tokens is None else load_tokens(job.tokens)
-    return Hints(**known, tokens=tokens, bases=None if job.bases is None else load_bases(job.bases))
+    bases = None if job.bases is None else load_bases(job.bases)
+    return Hints(**known, tokens=tokens, bases=bases, wiring=_read_wiring(job))
+
+
+def _read_wiring(job: Hinting) -> Wiring | None:
+    """The wiring that was told, where anything was."""
+    wiring = read_wiring_options(job) if isinstance(job, Wired) else Wiring()
+    return wiring if wiring.told else None
+
+
+def describe_wiring(recovery: Recovery[Any], told: Wiring | None) -> WiringRecord | None:
+    """What was told of the wiring of a layer, and what its answers showed beside that."""
+    if not isinstance(recovery.model, AttentionLayer):
+        return None
+    given = {} if told is None else told.told
+    whole = recovery.model.wiring.told
+    return WiringRecord(
+        told=given, found={name: value for name, value in whole.items() if name not in given}
+    )
 
 
 def _wrap_target(
@@ -158,7 +179,7 @@ def _wrap_target(
             "width": timed.width,
             **{
                 name: getattr(job, name)
-                for name in (*HINTS, *DECLARATIONS, "simulate", "learner", "seed")
+                for name in (*HINTS, *WIRING, *DECLARATIONS, "simulate", "learner", "seed")
             },
             "tokens": None if job.tokens is None else hash_file(job.tokens),
             "bases": None if job.bases is None else hash_file(job.bases),

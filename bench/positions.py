@@ -1,0 +1,128 @@
+"""Attention layers as they are built: queries beside the counting limit, errors, successes.
+
+Run: python bench/positions.py [--seeds 20] [--first 500] [--only rope]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole import AttentionLayer, Local, Wiring, random_layer
+from keyhole.claims import Verdict
+from keyhole.identify.layers import layer_freedom
+from keyhole.learners.positions.learner import WiredLayer
+
+DISPLACEMENTS = 32
+LENGTHS = (1, 2, 8, 32)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Layers of one wiring and size."""
+
+    name: str
+    width: int
+    heads: int
+    biases: bool
+    told: dict[str, str | float | int] = field(default_factory=dict)
+
+    @property
+    def wiring(self) -> Wiring:
+        """The wiring that is told."""
+        return Wiring(eps=1e-5, residual=True, **self.told)
+
+
+def list_cells() -> Iterator[Cell]:
+    """What the class must show, and a few more."""
+    for width, heads in ((16, 2), (16, 4), (32, 4), (64, 8)):
+        yield Cell("rope, RMSNorm", width, heads, False, {"norm": "rms", "positions": "rope"})
+    for positions in ("table", "alibi"):
+        for width, heads in ((32, 4), (64, 8)):
+            told = {"norm": "layer", "positions": positions}
+            yield Cell(f"{positions}, LayerNorm, biases", width, heads, True, told)
+    for width, heads in ((32, 4), (64, 8)):
+        told = {"norm": "layer", "positions": "none"}
+        yield Cell("no positions, LayerNorm, biases", width, heads, True, told)
+    told = {"norm": "rms", "positions": "rope", "softcap": 5.0}
+    yield Cell("rope, soft-cap 5, RMSNorm", 32, 4, False, told)
+    told = {"norm": "rms", "positions": "rope", "rotary_share": 0.5}
+    yield Cell("half rope, RMSNorm", 32, 4, False, told)
+
+
+def measure_error(truth: AttentionLayer, model: AttentionLayer, rng: np.random.Generator) -> float:
+    """The largest relative error over the lengths."""
+    errors: list[float] = []
+    for length in LENGTHS:
+        X = rng.normal(size=(20, length, truth.width))
+        errors.append(float(np.linalg.norm(truth(X) - model(X)) / np.linalg.norm(truth(X))))
+    return max(errors)
+
+
+def count_limit(cell: Cell) -> float:
+    """The fewest queries that could tell all that is determined."""
+    numbers = layer_freedom(
+        cell.wiring,
+        cell.width,
+        heads=cell.heads,
+        rank=cell.width // cell.heads,
+        outputs=cell.width,
+        displacements=DISPLACEMENTS,
+        biased=cell.biases,
+    )
+    return numbers / cell.width
+
+
+def run_cell(cell: Cell, seeds: range) -> None:
+    """Recover one layer per seed and print the row."""
+    errors, asked, exact = [], [], 0
+    start = time.process_time()
+    for seed in seeds:
+        truth_rng, rng, fresh = np.random.default_rng(seed).spawn(3)
+        truth = random_layer(
+            cell.width,
+            heads=cell.heads,
+            wiring=cell.wiring,
+            biases=cell.biases,
+            displacements=DISPLACEMENTS,
+            rng=truth_rng,
+        )
+        learner = WiredLayer(cell.wiring, displacements=DISPLACEMENTS)
+        found = learner.run(Local(truth), rng=rng)
+        exact += found.verdict is Verdict.EXACT
+        asked.append(found.ledger.total(without="verify").sequences)
+        lost = found.model is None
+        errors.append(np.inf if lost else measure_error(truth, found.model, fresh))
+    limit = count_limit(cell)
+    good = sum(error <= 1e-9 for error in errors)
+    seconds = (time.process_time() - start) / len(seeds)
+    print(
+        f"| {cell.name} | {cell.width}, {cell.heads} | {exact}/{len(seeds)}, {good}/{len(seeds)} |"
+        f" {np.median(errors):.0e} / {np.max(errors):.0e} |"
+        f" {np.median(asked):.0f}, at most {np.max(asked)} | {limit:.0f} |"
+        f" {np.median(asked) / limit:.2f}, at most {np.max(asked) / limit:.2f} | {seconds:.1f} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Print one row per cell."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=500)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--width", type=int, default=0)
+    given = parser.parse_args()
+    print("| layer | d, H | EXACT, error <= 1e-9 | error | queries | limit | ratio | CPU s |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for cell in list_cells():
+        if given.only in cell.name and given.width in (0, cell.width):
+            run_cell(cell, range(given.first, given.first + given.seeds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+r"""The fit of one head to all answers, which no other head takes part in.
+
+$V_h[F_q - b - M m_q(\theta)] = 0$ with $m_q = \sum_i \alpha_i n_i$ holds for the rows of one head
+and its own scores $\theta$ alone. Of the matrix in brackets, one row per question, rank many
+singular values vanish at the truth; their sum of squares is made small by Gauss-Newton in $\theta$,
+the rows eliminated (variable projection, Kaufman's form). How far the vanishing values fall below
+the next is a verdict on the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Array, Mask, Matrix, Stack, Vector
+from keyhole.learners.positions.placed import Placed
+from keyhole.learners.positions.score_form import HeadScores, ScoreForm
+
+_STEPS = 25
+_DAMPING = 1e-11
+_DONE = 1e-15
+_SLOW = 0.7  # a step that leaves more than this, below the next line, is rounding
+_NEAR = 1e-9
+_PATIENCE = 6  # steps in which what is left must halve
+_GAP = 1e6  # between vanishing and other singular values of a head that is right
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FittedHead:
+    """A head that was fitted: its scores, rows, the gap of singular values, what is left."""
+
+    scores: HeadScores
+    V: Matrix
+    gap: float
+    left: float
+
+    @property
+    def found(self) -> bool:
+        """Whether the head explains all answers."""
+        return self.gap > _GAP
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Attention:
+    """Weights of the tokens of placed questions, and what they came from."""
+
+    queries: Matrix
+    keys: Stack
+    shares: Matrix
+    slopes: Matrix
+    zero_keys: Matrix
+    zero_shares: Matrix
+    zero_slopes: Matrix
+
+
+def fit_head(
+    start: HeadScores,
+    questions: list[Placed],
+    M: Matrix,
+    form: ScoreForm,
+    *,
+    rank: int | None = None,
+) -> FittedHead:
+    """Gauss-Newton from a start.
+
+    Args:
+        start: scores to begin with.
+        questions: with their answers.
+        M: the sum of all value maps.
+        form: of the scores.
+        rank: number of rows that read the head; the size of its keys when absent.
+    """
+    rank = len(start.Wk) if rank is None else rank
+    fit = _HeadFit(questions, M, form, rank)
+    scores, parts = start, fit.decompose(start)
+    left = fit.measure(parts[1])
+    trail = [left]
+    for _ in range(_STEPS):
+        step = fit.choose_step(scores, *parts)
+        moved = fit.find_lower(scores, step, left)
+        if moved is None:
+            break
+        scores, parts, lower = moved
+        slow, left = lower > _SLOW * left and lower < _NEAR, lower
+        trail.append(left)
+        # A right start falls faster and faster; a wrong wiring creeps.
+        creeps = len(trail) > _PATIENCE and left > 0.5 * trail[-_PATIENCE]
+        if slow or creeps or left < _DONE:
+            break
+    gap = float(parts[1][-rank - 1] / max(parts[1][-rank], 1e-300))
+    return FittedHead(scores, parts[2][-rank:], gap, left)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _HeadFit:
+    questions: list[Placed]
+    M: Matrix
+    form: ScoreForm
+    rank: int
+
+    def measure(self, values: Vector) -> float:
+        """Root mean square of the values that should vanish."""
+        return float(np.sqrt(np.mean(values[-self.rank :] ** 2)))
+
+    def decompose(self, scores: HeadScores) -> tuple[Matrix, Vector, Matrix]:
+        """Singular values and vectors of what a head with these scores leaves."""
+        left: list[Matrix] = []
+        for placed in self.questions:
+            shares = attend_placed(scores, placed, self.form).shares
+            mean = np.einsum("qt,qtd->qd", shares, placed.n)
+            left.append((placed.answers - mean @ self.M.T) * placed.weight[:, None])
+        return np.linalg.svd(np.concatenate(left), full_matrices=False)
+
+    def find_lower(
+        self, scores: HeadScores, step: Vector, left: float
+    ) -> tuple[HeadScores, tuple[Matrix, Vector, Matrix], float] | None:
+        """The first point along a step that leaves less."""
+        values, free = scores.flatten(), self.list_free(scores)
+        for share in 0.4 ** np.arange(10):
+            moved = values.copy()
+            moved[free] -= share * step
+            found = scores.refill(moved)
+            parts = self.decompose(found)
+            if self.measure(parts[1]) < left:
+                return found, parts, self.measure(parts[1])
+        return None
+
+    def list_free(self, scores: HeadScores) -> Mask:
+        """Which parameters are fitted."""
+        free = (
+            np.full(scores.Wq.size, True),
+            np.full(scores.bq.size, self.form.biased),
+            np.full(scores.Wk.size, True),
+            np.full(scores.bk.size, self.form.key_biased),
+            np.full(scores.tau.size, True),
+        )
+        return np.concatenate(free)
+
+    def choose_step(self, scores: HeadScores, U: Matrix, s: Vector, Vt: Matrix) -> Vector:
+        """A Gauss-Newton step of the free parameters."""
+        Wv = Vt[-self.rank :] @ self.M
+        J = np.concatenate([self._derive(scores, placed, Wv) for placed in self.questions])
+        flat = J.reshape(len(J), -1)
+        fixed = U[:, : -self.rank]
+        flat = flat - fixed @ (fixed.T @ flat)
+        left = U[:, -self.rank :] * s[-self.rank :]
+        return solve_damped(flat.reshape(-1, J.shape[2]), left.ravel())
+
+    def _derive(self, scores: HeadScores, placed: Placed, Wv: Matrix) -> Stack:
+        """Derivatives of the rows' residuals by the free parameters (questions x rank x free)."""
+        form, count = self.form, len(placed.n)
+        seen = attend_placed(scores, placed, form)
+        mean = np.einsum("qt,qtd->qd", seen.shares, placed.n)
+        values, middle = placed.n @ Wv.T, mean @ Wv.T
+        by_score = -(seen.shares * placed.weight[:, None])[..., None] * (values - middle[:, None])
+        by_zero = (seen.zero_shares * placed.weight[:, None])[..., None] * middle[:, None]
+        capped, zero_capped = (
+            by_score * seen.slopes[..., None],
+            by_zero * seen.zero_slopes[..., None],
+        )
+        root = np.sqrt(len(scores.Wk))
+        by_query = np.einsum("qte,qta->qea", capped, seen.keys)
+        if form.key_biased:
+            by_query += np.einsum("qne,na->qea", zero_capped, seen.zero_keys)
+        by_query /= root
+        parts = [np.einsum("qea,qd->qead", by_query, placed.n[:, -1]).reshape(count, self.rank, -1)]
+        parts += [by_query] if form.biased else []
+        turned = form.turn(seen.queries[:, None] + np.zeros((1, placed.at.shape[1], 1)), -placed.at)
+        by_key = np.einsum("qte,qta,qtd->qead", capped, turned / root, placed.n, optimize=True)
+        parts.append(by_key.reshape(count, self.rank, -1))
+        if form.key_biased:
+            far = np.arange(placed.length)
+            back = form.turn(seen.queries[:, None] + np.zeros((1, len(far), 1)), -far[None])
+            by_bias = np.einsum("qte,qta->qea", capped, turned)
+            by_bias += np.einsum("qne,qna->qea", zero_capped, back)
+            parts.append(by_bias / root)
+        if form.columns.shape[1]:
+            np.add.at(by_zero, (np.arange(count)[:, None], placed.at), by_score)
+            parts.append(np.einsum("qne,nk->qek", by_zero, form.columns[: placed.length]))
+        return np.concatenate(parts, axis=2)
+
+
+def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _Attention:
+    """The weights that a head gives to the tokens of placed questions."""
+    root = np.sqrt(len(scores.Wk))
+    queries = placed.n[:, -1] @ scores.Wq.T + scores.bq
+    keys = form.turn(placed.n @ scores.Wk.T + scores.bk, placed.at)
+    own, slopes = form.limit(np.einsum("qr,qtr->qt", queries, keys) / root)
+    far = np.arange(placed.length)
+    zero_keys = form.turn(np.tile(scores.bk, (len(far), 1)), far)
+    zero, zero_slopes = form.limit(queries @ zero_keys.T / root)
+    added = form.columns[: placed.length] @ scores.tau
+    own, zero = own + added[placed.at], zero + added
+    zero[np.arange(len(zero))[:, None], placed.at] = -np.inf
+    top = np.maximum(own.max(axis=1), zero.max(axis=1))[:, None]
+    own, zero = np.exp(own - top), np.exp(zero - top)
+    total = (own.sum(axis=1) + zero.sum(axis=1))[:, None]
+    return _Attention(queries, keys, own / total, slopes, zero_keys, zero / total, zero_slopes)
+
+
+def solve_damped(A: Matrix, b: Vector) -> Vector:
+    """Least squares with columns of size 1 and a faint damping, which holds the gauge still.
+
+    The Cholesky factor of the damped normal equations makes every direction alike; LSMR then
+    reaches what their square of a condition hides.
+    """
+    from scipy import linalg
+    from scipy.sparse.linalg import LinearOperator, lsmr
+
+    solve_triangular: Any = linalg.solve_triangular
+    scale = np.linalg.norm(A, axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    B = A / scale
+    rows, columns = B.shape
+    normal = B.T @ B
+    normal[np.diag_indices(columns)] += _DAMPING
+    factor = linalg.cholesky(normal)
+    faint = np.sqrt(_DAMPING)
+
+    def multiply(x: Array) -> Array:
+        z = solve_triangular(factor, x)
+        return np.concatenate([B @ z, faint * z])
+
+    def multiply_back(y: Array) -> Array:
+        wanted = B.T @ y[:rows] + faint * y[rows:]
+        return solve_triangular(factor, wanted, trans="T")
+
+    make: Any = LinearOperator
+    shape = (rows + columns, columns)
+    whole = make(shape, matvec=multiply, rmatvec=multiply_back, dtype=np.float64)
+    wanted = np.concatenate([b, np.zeros(columns)])
+    found: Any = lsmr(whole, wanted, atol=1e-14, btol=1e-14, maxiter=30)
+    return solve_triangular(factor, found[0]) / scale

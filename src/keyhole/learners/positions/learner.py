@@ -1,0 +1,296 @@
+r"""The learner of attention layers as they are built, each head with values of its own.
+
+Steps, each a module: 1. what is not told of the wiring and a few questions tell (found_wiring);
+2. lone tokens: the constant and $M = \sum_h A_h$ (placed); 3. the heads are told apart by a pencil
+(head_pencil, head_split): rows $V_h$ that read one head out of an answer; 4. weights of a few
+tokens at chosen displacements are read by these rows: keys, then queries, by linear equations
+(question_design, score_maps); 5. each head is fitted to all these answers, its rows eliminated,
+which is a verdict per head (head_fit); 6. fresh questions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from keyhole.claims import Verdict
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.identify.layers import layer_freedom
+from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.positions.ball import NormBall
+from keyhole.learners.positions.found_wiring import draw_direction, find_eps, find_residual
+from keyhole.learners.positions.head_fit import FittedHead
+from keyhole.learners.positions.head_split import Unsplit, count_extra_moves
+from keyhole.learners.positions.measuring import ROUNDS, Measuring, Setting
+from keyhole.learners.positions.placed import Asking, LinearPart, measure_linear_part
+from keyhole.learners.positions.question_design import design_questions, make_score_form
+from keyhole.learners.verifying.ending import (
+    SPENT,
+    WIRED_LAYER,
+    Account,
+    Doubt,
+    Ending,
+    conclude,
+    describe_gap,
+    resolve_doubt,
+    settle,
+)
+from keyhole.learners.verifying.examination import Examination, examine_model
+from keyhole.learners.verifying.questions import QUERIES
+from keyhole.models import AttentionLayer, Wiring
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import read_imperfection
+
+# Of the radius of the ball, or of tokens without a norm: smaller where scores are large.
+_SIZES = (0.8, 0.3, 0.1)
+_DISPLACEMENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WiredLayer:
+    """Recovers a layer whose wiring is told: all heads, their number and size, tables and biases.
+
+    Args:
+        wiring: how the layer is wired; what it does not tell of eps and the residual is found.
+        displacements: entries of a table of scores to learn; no more than the longest sequence.
+        heads: how many heads to plan for; `run` finds their number by itself.
+    """
+
+    wiring: Wiring | None = None
+    displacements: int = _DISPLACEMENTS
+    heads: int = 4
+
+    def __post_init__(self) -> None:
+        if self.displacements < 2 or self.heads < 1:
+            raise InvalidInput(
+                "displacements is a whole number from 2 on and heads one from 1 on; got"
+                f" {self.displacements} and {self.heads}."
+            )
+        _check_learnable(self.wiring or Wiring())
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """What a layer of that many heads costs, as large as the outputs have room."""
+        wiring = (self.wiring or Wiring()).complete(1)
+        rank = max(2, outputs // self.heads)
+        rank += rank % 2 if wiring.positions == "rope" else 0
+        by_phase = estimate_layer_queries(
+            wiring, width, rank, displacements=self.displacements, biased=True
+        )
+        freedom = layer_freedom(
+            wiring,
+            width,
+            heads=self.heads,
+            rank=rank,
+            outputs=outputs,
+            displacements=self.displacements,
+            biased=True,
+        )
+        return Plan(
+            by_phase={**by_phase, "verify": QUERIES},
+            at_most=limit_layer_queries(wiring, width, outputs, self.displacements),
+            degrees_of_freedom=freedom,
+            outputs=outputs,
+        )
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AttentionLayer]:
+        """Recover a layer."""
+        return _WiredSession(self, oracle, rng).recover()
+
+
+def _check_learnable(wiring: Wiring) -> None:
+    """Raise where a wiring is told that this learner does not know."""
+    unknown = {
+        "groups": wiring.groups is not None,
+        "sinks": bool(wiring.sinks),
+        "qk_norm": bool(wiring.qk_norm),
+        "absolute positions": wiring.positions == "absolute",
+    }
+    if named := [name for name, told in unknown.items() if told]:
+        raise InvalidInput(
+            f"layers with {' and '.join(named)} are modelled but not learned yet; learned are heads"
+            " with values of their own, behind any norm, with rope, alibi, table or no positions."
+        )
+    if wiring.norm in ("rms", "layer") and wiring.eps == 0.0:
+        raise InvalidInput(
+            "a norm with eps = 0 lets tokens be read on a sphere only, which this learner does not"
+            " do; give the eps that the layer was built with, often 1e-5."
+        )
+
+
+def estimate_layer_queries(
+    wiring: Wiring, width: int, rank: int, *, displacements: int, biased: bool
+) -> dict[str, int]:
+    """Queries by phase."""
+    D = width - (wiring.norm == "layer")
+    form = make_score_form(wiring, rank, biased=biased, displacements=displacements, longest=None)
+    design = design_questions(form, D, rank)
+    pair = wiring.positions == "none"
+    return {
+        "wiring": 7,
+        "read": D + 1,
+        "split": D + 1 if pair else D + count_extra_moves(D, rank),
+        "keys": sum(design.key_questions),
+        "queries": design.query_questions,
+    }
+
+
+def limit_layer_queries(wiring: Wiring, width: int, outputs: int, displacements: int) -> int:
+    """The most that is ever asked: every try to split, every round, for every size of tokens."""
+    split = 5 * 2 * (width + 2)
+    scores = 8 * (2 * (width + 1) + displacements) + 64
+    return 16 + len(_SIZES) * (width + 1 + split + (1 + ROUNDS) * scores + QUERIES) + 8
+
+
+class _WiredSession:
+    """One recovery under way."""
+
+    def __init__(self, learner: WiredLayer, oracle: Oracle, rng: np.random.Generator) -> None:
+        self.told = learner.wiring or Wiring()
+        self.displacements = learner.displacements
+        self.oracle = Counted(oracle)
+        self.rng = rng
+        lengths = read_imperfection(oracle).lengths
+        longest = [end for end in (lengths and lengths[1], self.told.window) if end is not None]
+        self.longest = min(longest, default=None)
+        self.wiring = self.told.complete(1)
+        self.found: dict[str, str] = {}
+        self.model: AttentionLayer | None = None
+        self.heads: list[FittedHead] = []
+
+    def recover(self) -> Recovery[AttentionLayer]:
+        """Attempts with smaller and smaller tokens; every way to stop ends in a Recovery."""
+        try:
+            with self.oracle.phase("wiring"):
+                self._find_wiring()
+            if self.wiring.norm != "none" and not self.wiring.eps:
+                return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NO_EPS))
+            with self.oracle.phase("read"):
+                linear = measure_linear_part(self._open_ball(), size=_SIZES[0], rng=self.rng)
+            return self._attempt_sizes(linear)
+        except BudgetSpent:
+            return self._conclude(SPENT)
+
+    def _find_wiring(self) -> None:
+        """What is not told, as far as a few lone tokens tell it."""
+        if self.wiring.norm == "none":
+            return
+        u = draw_direction(self.oracle.width, rng=self.rng)
+        if self.told.residual is None:
+            residual = find_residual(self.oracle, u)
+            self.wiring = replace(self.wiring, residual=residual)
+            self.found["residual"] = "yes" if residual else "no"
+        if self.told.eps is None:
+            eps = find_eps(self.oracle, u, residual=bool(self.wiring.residual))
+            self.wiring = replace(self.wiring, eps=eps)
+            self.found["eps"] = f"{eps:.6g}"
+
+    def _open_ball(self) -> Asking:
+        """The target asked in coordinates of the ball behind its norm."""
+        ball = NormBall.of(self.oracle.width, self.wiring.norm or "none", self.wiring.eps or 0.0)
+        return Asking(self.oracle, ball, bool(self.wiring.residual))
+
+    def _attempt_sizes(self, linear: LinearPart) -> Recovery[AttentionLayer]:
+        ends: list[Recovery[AttentionLayer]] = []
+        for size in _SIZES:
+            try:
+                self._measure_layer(linear, size)
+            except Unsplit:
+                ends.append(self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNSPLIT)))
+            else:
+                ends.append(self._judge())
+            if ends[-1].status not in (Status.UNSEPARATED, Status.LAYER_DISAGREES):
+                return ends[-1]
+        return min(ends, key=_measure_gap)
+
+    def _measure_layer(self, linear: LinearPart, size: float) -> None:
+        """One attempt: the layer, fitted and not yet verified."""
+        self.model, self.heads = None, []
+        setting = Setting(self.wiring, self.displacements, self.longest)
+        asking = self._open_ball()
+        work = Measuring(self.oracle, asking, linear, setting, size=size, rng=self.rng)
+        self.heads = work.measure_heads()
+        self.model = work.assemble(self.heads)
+
+    def _judge(self) -> Recovery[AttentionLayer]:
+        model = self.model
+        if model is None:
+            return self._conclude(SPENT)
+        with self.oracle.phase("verify"):
+            ruler = WIRED_LAYER.ruler(self.oracle)
+            seen = examine_model(self.oracle, model, ruler=ruler, rng=self.rng)
+        ending = settle(self.oracle, seen, lines=WIRED_LAYER, refuse=lambda: self._refuse(seen))
+        return self._conclude(ending)
+
+    def _refuse(self, seen: Examination) -> Ending:
+        lost = sum(not head.found for head in self.heads)
+        detail = f"{lost} of {len(self.heads)} heads do not explain the answers." if lost else ""
+        words = f"{detail} {describe_gap(seen.worst)}".strip()
+        return resolve_doubt(self.oracle, Doubt(Status.LAYER_DISAGREES, seen.worst, words))
+
+    def _conclude(self, ending: Ending) -> Recovery[AttentionLayer]:
+        model = self.model
+        return conclude(
+            self.oracle,
+            ending,
+            Account(
+                model=model,
+                reason=self._explain(),
+                determined=describe_determined_layer(model, ending.verdict),
+                degrees_of_freedom=None if model is None else count_layer_freedom(model),
+                rank=None if model is None else model.rank,
+            ),
+        )
+
+    def _explain(self) -> str:
+        """What was told, what was found, and what the heads look like."""
+        told = ", ".join(f"{name} {value}" for name, value in self.told.told.items()) or "nothing"
+        found = ", ".join(f"{name} {value}" for name, value in self.found.items())
+        words = f"Of the wiring was told: {told}." + (f" Found: {found}." if found else "")
+        if self.model is None:
+            return words
+        return (
+            f"{words} The answers are those of {self.model.heads} heads of size {self.model.rank}."
+        )
+
+
+_UNSPLIT = (
+    "No weights of heads showed as multiple eigenvalues: heads with shared values, more heads than"
+    " the outputs hold, or another wiring than was told."
+)
+_NO_EPS = "The eps of the norm is too small to be seen; tell it with --eps."
+
+
+def _measure_gap(end: Recovery[AttentionLayer]) -> float:
+    return math.inf if end.fresh is None else end.fresh.relative
+
+
+def count_layer_freedom(model: AttentionLayer) -> int:
+    """Numbers that the answers of a recovered layer determine."""
+    displacements = 1 if model.table is None else model.table.shape[1]
+    return layer_freedom(
+        model.wiring,
+        model.width,
+        heads=model.heads,
+        rank=model.rank,
+        outputs=model.outputs,
+        displacements=displacements,
+        biased=model.bo is not None,
+    )
+
+
+def describe_determined_layer(model: AttentionLayer | None, verdict: Verdict) -> str:
+    """What is and is not determined."""
+    if model is None:
+        return "Nothing was determined."
+    if not verdict.verified:
+        return "The model is the best one found; nothing of it is certain."
+    pairs = "a complex number per turned pair" if model.wiring.positions == "rope" else ""
+    free = pairs or "an invertible map of queries and keys"
+    table = " Tables are determined up to a constant per head." if model.table is not None else ""
+    norm = " Gains and shifts of the norm are folded in." if model.wiring.norm != "none" else ""
+    return (
+        f"The maps of {model.heads} heads are determined up to order, an invertible map of values"
+        f" and {free}, each head its own.{table}{norm}"
+    )

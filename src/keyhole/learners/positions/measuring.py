@@ -1,0 +1,228 @@
+"""Measuring the heads of a layer: rows that read them, then keys, queries and a fit of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from keyhole._arrays import Indices, Matrix, Stack, Vector
+from keyhole.learners.positions.head_fit import FittedHead, fit_head
+from keyhole.learners.positions.head_split import (
+    RoughSplit,
+    choose_moved_token,
+    finish_split,
+    split_by_positions,
+    split_one_pair,
+)
+from keyhole.learners.positions.placed import Asking, LinearPart, Placed
+from keyhole.learners.positions.question_design import (
+    QuestionDesign,
+    design_questions,
+    draw_displacements,
+    make_score_form,
+)
+from keyhole.learners.positions.score_form import ScoreForm
+from keyhole.learners.positions.score_maps import (
+    find_slopes,
+    read_scores,
+    solve_plain_keys,
+    solve_queries,
+    solve_rotary_keys,
+)
+from keyhole.models import AttentionLayer, Wiring
+from keyhole.oracles import Counted
+
+ROUNDS = 2  # of further questions for heads that the first did not determine
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The wiring, entries of a table to learn, and the longest sequence that may be asked."""
+
+    wiring: Wiring
+    displacements: int
+    longest: int | None
+
+
+class Measuring:
+    """Heads measured with tokens of one size.
+
+    Args:
+        oracle: counts questions by phase.
+        asking: the same in coordinates of the ball.
+        linear: what lone tokens are answered.
+        setting: the wiring, and how far displacements go.
+        size: of tokens, as a share of the radius of the ball.
+        rng: source of all tokens.
+    """
+
+    def __init__(
+        self,
+        oracle: Counted,
+        asking: Asking,
+        linear: LinearPart,
+        setting: Setting,
+        *,
+        size: float,
+        rng: np.random.Generator,
+    ) -> None:
+        self.oracle = oracle
+        self.asking = asking
+        self.linear = linear
+        self.setting = setting
+        self.size = size
+        self.rng = rng
+        self.form = ScoreForm(np.zeros(0), np.zeros((1, 0)), None, linear.biased)
+
+    def _make_form(self, rank: int) -> ScoreForm:
+        setting = self.setting
+        return make_score_form(
+            setting.wiring,
+            rank,
+            biased=self.linear.biased,
+            displacements=setting.displacements,
+            longest=setting.longest,
+        )
+
+    def measure_heads(self) -> list[FittedHead]:
+        """Rows, keys, queries and a fit of every head."""
+        positions = self.setting.wiring.positions or "none"
+        first: Placed | None = None
+        with self.oracle.phase("split"):
+            if positions == "none":
+                rough = split_one_pair(self.asking, self.linear, size=self.size, rng=self.rng)
+                rank = rough.clusters.rank
+                self.form = self._make_form(rank)
+                V, first = self._complete_rows(rough)
+            else:
+                moved = choose_moved_token(positions, self.setting.longest)
+                V = split_by_positions(self.asking, self.linear, moved, rng=self.rng)
+                self.form = self._make_form(V.shape[1])
+        design = design_questions(self.form, self.asking.ball.dimension, V.shape[1])
+        return self._fit_rounds(V, design, first)
+
+    def _complete_rows(self, rough: RoughSplit) -> tuple[Stack, Placed]:
+        """All rows, with the questions at the same last token that told the slopes."""
+        rank = rough.clusters.rank
+        design = design_questions(self.form, len(rough.y), rank)
+        # One row of each head is missing, and one token less can be read.
+        fewer = replace(design, tokens=max(1, design.tokens - 1))
+        count = math.ceil(design.key_questions[0] * design.tokens / fewer.tokens)
+        placed = self._ask_placed(fewer, np.tile(rough.y, (count, 1)))
+        M = self.linear.M
+        slopes = [find_slopes(read_scores(V, M, placed, self.form), placed) for V in rough.V]
+        return finish_split(self.linear, rough, placed, np.stack(slopes), self.form), placed
+
+    def _ask_placed(self, design: QuestionDesign, last: Matrix) -> Placed:
+        ball = self.asking.ball
+        n = ball.draw(len(last), design.tokens, size=self.size, rng=self.rng)
+        at = draw_displacements(design, self.form, len(last), rng=self.rng)
+        n = np.concatenate([n, last[:, None]], axis=1)
+        return self.asking.ask_placed(n, at, design.length, self.linear.constant)
+
+    def _fit_rounds(
+        self, V: Stack, design: QuestionDesign, first: Placed | None
+    ) -> list[FittedHead]:
+        last = self.asking.ball.draw(design.groups, size=self.size, rng=self.rng)
+        keys: list[Placed] = []
+        queries: list[Placed] = []
+        groups: list[Indices] = []
+        heads: list[FittedHead | None] = [None] * len(V)
+        for share in (1.0, *[0.5] * ROUNDS):
+            with self.oracle.phase("keys"):
+                asked, group = self._ask_keys(design, last, share, skip=first is not None)
+                keys.append(asked)
+                groups.append(group)
+            with self.oracle.phase("queries"):
+                count = math.ceil(share * design.query_questions)
+                own = self.asking.ball.draw(count, size=self.size, rng=self.rng)
+                queries.append(self._ask_placed(design, own))
+            for h, head in enumerate(heads):
+                if head is None or not head.found:
+                    heads[h] = self._fit_one(V[h], keys, groups, queries, first)
+            found = [head is not None and head.found for head in heads]
+            # Where no head is right, more questions of the same kind make none right.
+            if all(found) or not any(found):
+                break
+        return [head for head in heads if head is not None]
+
+    def _ask_keys(
+        self, design: QuestionDesign, last: Matrix, share: float, *, skip: bool
+    ) -> tuple[Placed, Indices]:
+        """Questions at every fixed last token; the first group may have been asked already."""
+        counts = [math.ceil(share * count) for count in design.key_questions]
+        counts = counts[1:] if skip else counts
+        group = np.repeat(np.arange(len(counts)), counts)
+        return self._ask_placed(design, last[group]), group
+
+    def _fit_one(
+        self,
+        V: Matrix,
+        keys: list[Placed],
+        groups: list[Indices],
+        queries: list[Placed],
+        first: Placed | None,
+    ) -> FittedHead:
+        M, form = self.linear.M, self.form
+        placed, group = join_placed(keys), np.concatenate(groups)
+        read = read_scores(V, M, placed, form)
+        if form.rotary:
+            found = solve_rotary_keys(read, placed, group, len(V), form)
+        else:
+            known = None
+            if first is not None:
+                known = find_slopes(read_scores(V, M, first, form), first)[None]
+            found = solve_plain_keys(read, placed, group, len(V), form, known)
+        asked = join_placed(queries)
+        start = solve_queries(read_scores(V, M, asked, form), asked, found, form)
+        questions = [*keys, *queries, *([] if first is None else [first])]
+        return fit_head(start, questions, M, form)
+
+    def assemble(self, heads: list[FittedHead]) -> AttentionLayer:
+        """The layer, in the coordinates of tokens; gains and shifts are folded into its maps."""
+        setting, basis, M = self.setting, self.asking.ball.basis, self.linear.M
+        rows = np.concatenate([head.V for head in heads])
+        Wo = (
+            np.asarray(np.linalg.pinv(rows), dtype=np.float64)
+            .reshape(len(M), len(heads), -1)
+            .swapaxes(0, 1)
+        )
+        form = self.form
+        scores = [head.scores for head in heads]
+        biased = self.linear.biased
+        return AttentionLayer(
+            Wq=np.stack([part.Wq @ basis.T for part in scores]),
+            Wk=np.stack([part.Wk @ basis.T for part in scores]),
+            Wv=np.stack([head.V @ M @ basis.T for head in heads]),
+            Wo=Wo,
+            wiring=replace(setting.wiring, groups=None),
+            bq=np.stack([part.bq for part in scores]) if biased else None,
+            bk=np.stack([part.bk for part in scores]) if form.key_biased else None,
+            bo=self.linear.constant if biased else None,
+            table=_make_table(setting, form, [part.tau for part in scores]),
+        )
+
+
+def _make_table(setting: Setting, form: ScoreForm, taus: list[Vector]) -> Matrix | None:
+    wiring = setting.wiring
+    if wiring.positions == "alibi":
+        return np.stack(taus)
+    if wiring.positions != "table":
+        return None
+    table = np.stack([form.columns @ tau for tau in taus])
+    # Entries beyond the window act on nothing, and longer sequences are answered all the same.
+    beyond = 0 if wiring.window is None else setting.displacements - table.shape[1]
+    return np.pad(table, ((0, 0), (0, max(0, beyond))))
+
+
+def join_placed(parts: list[Placed]) -> Placed:
+    """Questions of one length as one."""
+    return Placed(
+        np.concatenate([part.n for part in parts]),
+        np.concatenate([part.at for part in parts]),
+        parts[0].length,
+        np.concatenate([part.answers for part in parts]),
+        np.concatenate([part.weight for part in parts]),
+    )

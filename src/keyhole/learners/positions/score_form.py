@@ -1,0 +1,102 @@
+r"""Scores of a head in coordinates of the ball, and what positions make of them.
+
+$$\ell_i = \kappa\big((W_q y + b_q)^\top R(\Delta_i)(W_k n_i + b_k)/\sqrt r\big) + T(\Delta_i)$$
+
+with $\kappa$ a cap or nothing, and T in the span of a few columns: one per displacement for a
+table, one for ALiBi, none otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import Array, Float, Indices, Matrix, Vector
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ScoreForm:
+    """What is known of the scores of every head.
+
+    Args:
+        frequencies: of rotary positions, one per turned pair; none without them.
+        columns: displacements x free numbers: what T is made of.
+        cap: of the scores, None where they are not capped.
+        biased: whether queries and keys may have biases.
+    """
+
+    frequencies: Vector
+    columns: Matrix
+    cap: float | None
+    biased: bool
+
+    @property
+    def rotary(self) -> bool:
+        """Whether queries and keys are turned."""
+        return len(self.frequencies) > 0
+
+    @property
+    def key_biased(self) -> bool:
+        """Whether a key bias shows: without turns or a cap it adds the same to every score."""
+        return self.biased and (self.rotary or self.cap is not None)
+
+    @property
+    def longest(self) -> int:
+        """How many displacements T knows."""
+        return len(self.columns)
+
+    def turn(self, vectors: Array, displaced: Indices) -> Array:
+        """Keys as the last token sees them from so far; queries by minus as much."""
+        if not self.rotary:
+            return vectors
+        angles = -displaced[..., None] * self.frequencies
+        pairs = angles.shape[-1]
+        first, second = vectors[..., :pairs], vectors[..., pairs : 2 * pairs]
+        cos, sin = np.cos(angles), np.sin(angles)
+        turned = [first * cos - second * sin, second * cos + first * sin]
+        if vectors.shape[-1] > 2 * pairs:
+            rest = vectors[..., 2 * pairs :]
+            turned.append(np.broadcast_to(rest, (*turned[0].shape[:-1], rest.shape[-1])))
+        return np.concatenate(turned, axis=-1)
+
+    def limit(self, scores: Array) -> tuple[Array, Array]:
+        """Capped scores, and the slope of the cap there."""
+        if self.cap is None:
+            return scores, np.ones_like(scores)
+        capped = self.cap * np.tanh(scores / self.cap)
+        return capped, 1.0 - (capped / self.cap) ** 2
+
+    def uncap(self, scores: Array) -> Array:
+        """The scores before the cap, as far as there are any."""
+        if self.cap is None:
+            return scores
+        return self.cap * np.arctanh(np.clip(scores / self.cap, -1.0 + 1e-12, 1.0 - 1e-12))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HeadScores:
+    """Parameters of the scores of one head."""
+
+    Wq: Float[Array, "rank dimension"]
+    bq: Vector
+    Wk: Float[Array, "rank dimension"]
+    bk: Vector
+    tau: Vector
+
+    def flatten(self) -> Vector:
+        """All parameters in a row."""
+        return np.concatenate([part.ravel() for part in self._parts])
+
+    @property
+    def _parts(self) -> tuple[Array, ...]:
+        return (self.Wq, self.bq, self.Wk, self.bk, self.tau)
+
+    def refill(self, values: Vector) -> HeadScores:
+        """The same shapes with other numbers."""
+        ends = np.cumsum([part.size for part in self._parts])[:-1]
+        pieces = np.split(values, ends)
+        shaped = [
+            piece.reshape(part.shape) for piece, part in zip(pieces, self._parts, strict=True)
+        ]
+        return HeadScores(*shaped)

@@ -1,0 +1,184 @@
+"""Attention layers behind norms and with positions come back, and nothing else is called exact."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import keyhole
+from keyhole import Hints, InvalidInput, Local, WiredLayer, Wiring, random_layer
+from keyhole.claims import Verdict
+from keyhole.identify.layers import layer_freedom
+from keyhole.learners.base import Status
+from keyhole.learners.choosing import choose_learner, plan_recovery
+from keyhole.learners.positions.ball import NormBall
+from keyhole.learners.positions.found_wiring import draw_direction, find_eps, find_residual
+
+# Wirings, whether there are biases, and how many queries beside the limit are allowed.
+CASES = {
+    "rope": (Wiring(norm="rms", positions="rope"), False, 1.7),
+    "rope with biases": (Wiring(norm="rms", positions="rope"), True, 1.8),
+    "half rope": (Wiring(norm="rms", positions="rope", rotary_share=0.5), False, 1.8),
+    "table": (Wiring(norm="layer", positions="table"), True, 2.0),
+    "alibi": (Wiring(norm="layer", positions="alibi"), True, 2.0),
+    "no positions": (Wiring(norm="layer", positions="none"), True, 2.0),
+    "no norm": (Wiring(norm="none", positions="rope", residual=False), True, 1.8),
+    "capped": (Wiring(norm="rms", positions="rope", softcap=5.0), False, 1.7),
+    "capped with biases": (Wiring(norm="layer", positions="alibi", softcap=5.0), True, 2.5),
+    "window": (Wiring(norm="rms", positions="table", window=12), False, 2.2),
+}
+
+
+def tell(wiring):
+    """A wiring with eps and the residual told."""
+    normed = wiring.norm != "none"
+    return replace(wiring, eps=1e-5 if normed else None, residual=normed)
+
+
+def draw(wiring, rng, *, width=16, heads=4, **options):
+    return random_layer(width, heads=heads, wiring=wiring, displacements=32, rng=rng, **options)
+
+
+def measure_error(truth, model, rng):
+    """Largest relative error over lengths up to 32, by the model's own evaluation in the test."""
+    errors = []
+    for length in (1, 2, 8, 32):
+        X = rng.normal(size=(20, length, truth.width))
+        errors.append(np.linalg.norm(truth(X) - model(X)) / np.linalg.norm(truth(X)))
+    return max(errors)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layers_come_back_from_few_queries(name):
+    """All of three seeds exact, and the typical one near the counting limit."""
+    wiring, biases, ratio = CASES[name]
+    ratios = []
+    for seed in range(3):
+        truth_rng, rng, fresh = np.random.default_rng(seed).spawn(3)
+        truth = draw(tell(wiring), truth_rng, biases=biases)
+        found = WiredLayer(tell(wiring), displacements=32).run(Local(truth), rng=rng)
+        assert found.verdict is Verdict.EXACT
+        assert (found.model.heads, found.model.rank) == (4, 4)
+        assert measure_error(truth, found.model, fresh) <= 1e-9
+        asked = found.ledger.total(without="verify").sequences
+        ratios.append(asked * truth.outputs / found.degrees_of_freedom)
+    assert np.median(ratios) <= ratio
+
+
+def test_eps_and_the_residual_are_found_where_they_are_not_told():
+    truth = draw(Wiring(norm="rms", eps=3e-6, residual=True, positions="rope"), 3)
+    found = keyhole.learn(truth, wiring=Wiring(norm="rms", positions="rope"), rng=4)
+    assert found.verdict is Verdict.EXACT
+    assert found.model.wiring.residual
+    assert abs(found.model.wiring.eps / 3e-6 - 1) < 1e-9
+    assert "Found: residual yes, eps 3e-06." in found.reason
+    assert found.ledger.phases["wiring"].sequences == 6
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_eps_of_any_size_is_found(norm, rng):
+    for eps in 10.0 ** rng.uniform(-12, -3, size=8):
+        truth = draw(Wiring(norm=norm, eps=eps, residual=True), rng, biases=True)
+        oracle = Local(truth)
+        u = draw_direction(16, rng=rng)
+        assert find_residual(oracle, u)
+        assert abs(find_eps(oracle, u, residual=True) / eps - 1) < 1e-9
+
+
+def test_a_layer_without_residual_has_none(rng):
+    truth = draw(Wiring(norm="rms"), rng)
+    assert not find_residual(Local(truth), draw_direction(16, rng=rng))
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_what_is_sent_is_read_as_it_was_meant(norm, rng):
+    ball = NormBall.of(8, norm, 1e-5)
+    n = ball.draw(5, 1, size=0.9, rng=rng)
+    layer = random_layer(8, heads=2, wiring=Wiring(norm=norm, eps=1e-5), rng=rng)
+    read = replace(layer, gain=None).normed(ball.send(n))
+    np.testing.assert_allclose(read, n @ ball.basis.T, atol=1e-12)
+
+
+DEVIATIONS = {
+    "a cap that was not told": {"softcap": 3.0},
+    "a window that was not told": {"window": 5},
+    "another base": {"rope_base": 500.0},
+    "a share that was not told": {"rotary_share": 0.5},
+    "shared keys and values": {"groups": 1},
+    "sinks": {"sinks": True},
+    "normed queries and keys": {"qk_norm": True},
+}
+
+
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_a_layer_that_is_wired_otherwise_is_not_called_exact(name):
+    told = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope")
+    truth = draw(replace(told, **DEVIATIONS[name]), 5, width=8, heads=2)
+    found = keyhole.learn(truth, wiring=told, rng=6)
+    assert found.verdict is Verdict.UNVERIFIED
+    assert found.status in (Status.UNSEPARATED, Status.LAYER_DISAGREES)
+
+
+class TwoLayers:
+    """A layer that reads what another layer answered at every position."""
+
+    def __init__(self, first, second):
+        self.first, self.second, self.width, self.outputs = (
+            first,
+            second,
+            first.width,
+            first.outputs,
+        )
+
+    def __call__(self, X):
+        inner = [self.first(X[:, : i + 1]) for i in range(X.shape[1])]
+        return self.second(np.stack(inner, axis=1))
+
+
+def test_two_layers_are_not_called_one():
+    wiring = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope")
+    target = TwoLayers(*(draw(wiring, seed, width=8, heads=2) for seed in (7, 8)))
+    found = keyhole.learn(target, wiring=replace(wiring, residual=True), rng=9)
+    assert found.verdict is Verdict.UNVERIFIED
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"groups": 2}, "layers with groups are modelled but not learned yet"),
+        ({"positions": "absolute"}, "layers with absolute positions are modelled"),
+        ({"norm": "rms", "eps": 0.0}, "eps = 0 lets tokens be read on a sphere only"),
+    ],
+)
+def test_a_wiring_that_is_not_learned_is_refused(told, says, rng):
+    with pytest.raises(InvalidInput, match=says):
+        keyhole.learn(draw(Wiring(), rng), wiring=Wiring(**told), rng=0)
+
+
+def test_a_budget_is_kept_and_told():
+    wiring = tell(Wiring(norm="rms", positions="rope"))
+    truth = draw(wiring, 1)
+    found = keyhole.learn(truth, wiring=wiring, rng=2, budget=60)
+    assert found.verdict is Verdict.BUDGET_SPENT
+    assert found.ledger.total().sequences == 60
+    unchecked = keyhole.learn(truth, wiring=wiring, rng=2, budget=120)
+    assert unchecked.status is Status.UNCHECKED
+
+
+def test_a_plan_tells_what_is_asked():
+    wiring = tell(Wiring(norm="rms", positions="rope"))
+    plan = plan_recovery("wired-layer", width=16, outputs=16, hints=Hints(wiring=wiring))
+    found = keyhole.learn(draw(wiring, 1), wiring=wiring, rng=2)
+    asked = found.ledger.total().sequences
+    assert asked <= plan.queries <= 1.3 * asked
+    assert plan.queries < plan.at_most
+    assert isinstance(choose_learner("auto", Hints(wiring=wiring)), WiredLayer)
+
+
+def test_what_is_determined_is_counted():
+    """Counted by hand: r(d + o) - r^2 of values, 2rd - r or 2rd - r^2 of scores, per head."""
+    sizes = {"heads": 2, "rank": 8, "outputs": 16}
+    rope = layer_freedom(Wiring(norm="rms", positions="rope"), 16, **sizes)
+    assert rope == 2 * (8 * 32 - 64) + 2 * (2 * 8 * 16 - 8)
+    plain = layer_freedom(Wiring(norm="layer"), 16, **sizes, biased=True)
+    assert plain == 2 * (8 * 31 - 64) + 2 * (2 * 8 * 15 - 64 + 8) + 16
