@@ -16,6 +16,7 @@ from keyhole.models.baselines import Cell, Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
 from keyhole.models.layers.layer_maps import OPTIONAL
+from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.models.layers.wiring import read_wiring
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention, TensorHeads
@@ -230,6 +231,25 @@ def describe_layer(model: AttentionLayer) -> tuple[Words, Tensors]:
 def restore_layer(words: Mapping[str, str], tensors: Mapping[str, Array]) -> AttentionLayer:
     """An attention layer from its tensors and its wiring."""
     return _LAYER.restore(words, tensors)
+
+
+_TOKENS = _name_fields("tokens", TokenHeads, "values scores")
+
+
+def describe_tokens(model: TokenHeads) -> tuple[Words, Tensors]:
+    """Words and tensors of attention between ids; how many ids there are is one of the words."""
+    return {"vocabulary": str(model.outputs)}, _TOKENS.describe(model)[1]
+
+
+def restore_tokens(words: Mapping[str, str], tensors: Mapping[str, Array]) -> TokenHeads:
+    """Attention between ids, whose file says how many there are."""
+    model: TokenHeads = _TOKENS.restore({}, tensors)
+    if words.get("vocabulary") != str(model.outputs):
+        raise InvalidInput(
+            f"a tokens file says its vocabulary in its metadata, here {model.outputs}; got"
+            f" {words.get('vocabulary')!r}."
+        )
+    return model
 
 
 def describe_one_layer(model: OneLayer) -> tuple[Words, Tensors]:

@@ -17,6 +17,7 @@ from keyhole.models.attention import Head, MultiHead, SelfAttention
 from keyhole.models.baselines import CELLS, Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
+from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.models.named_tensors import (
     ABSAFFINE,
     GATED,
@@ -31,10 +32,12 @@ from keyhole.models.named_tensors import (
     describe_mlp,
     describe_one_layer,
     describe_recurrent,
+    describe_tokens,
     restore_layer,
     restore_mlp,
     restore_one_layer,
     restore_recurrent,
+    restore_tokens,
 )
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention, TensorHeads
@@ -184,6 +187,12 @@ _KINDS = (
         describe=describe_layer,
         restore=restore_layer,
         sample=f"{_RANDOM}:draw_layer",
+    ),
+    ModelKind(
+        name="tokens",
+        model=TokenHeads,
+        describe=describe_tokens,
+        restore=restore_tokens,
     ),
     ModelKind(
         name="mlp",

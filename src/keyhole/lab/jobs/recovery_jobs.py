@@ -28,6 +28,8 @@ class LearnJob(Reaching, Wired, Hinting, Layering, Targeting):
         outputs: numbers per answer, where the target does not say.
         simulate: what to do to the target's answers, as NAME=VALUE: noise, tolerance, decimals,
             answers, token-bound, or labels; may be given several times.
+        tokens_in: the target takes token ids and answers a logit for each.
+        vocabulary: how many ids it has, where the target does not say.
         learner: auto, or the name of a learner.
         budget: never ask more sequences than this, verification included.
         max_seconds: stop after so many seconds of own work; waiting for the target is none.
@@ -42,6 +44,8 @@ class LearnJob(Reaching, Wired, Hinting, Layering, Targeting):
     width: int | None = None
     outputs: int | None = None
     simulate: tuple[str, ...] = ()
+    tokens_in: bool = field(default=False, metadata=LATER)
+    vocabulary: int | None = field(default=None, metadata=LATER)
     learner: str = "auto"
     budget: int | None = None
     max_seconds: float = field(default=3600.0, metadata=LATER)

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.jobs import AuditJob, ReportJob
+from keyhole.lab.jobs import AuditJob, LearnJob, ReportJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.reading import read_run
 from support.language_models import LanguageModel
@@ -27,6 +27,12 @@ other_words = LanguageModel(61, 6, norm="rms")
 table = np.random.default_rng(0).normal(size=(60, 60))
 bigram = lambda ids: table[ids[:, -1]]
 failing = lambda ids: 1 / 0
+scores, values = np.random.default_rng(4).normal(size=(2, 8, 8))
+
+
+def attention(ids):
+    weights = np.exp(scores[ids, ids[:, -1:]])
+    return np.einsum("bl,blv->bv", weights / weights.sum(axis=1, keepdims=True), values[ids])
 """
 
 
@@ -111,6 +117,18 @@ def test_the_page_is_drawn_again_from_the_record_alone(place):
         assert words in page
     assert "--tokens-in" in page
     assert "hidden size stops at" in made.text()
+
+
+def test_a_layer_of_attention_alone_is_learned_by_the_command(place):
+    options = {"tokens_in": True, "vocabulary": 8, "out": "learned"}
+    record = run_job(LearnJob("language_targets:attention", **options))
+    assert (record.code, record.data.verdict, record.data.model_class) == (0, "EXACT", "tokens")
+    assert "--tokens-in --vocabulary 8" in record.data.command
+    assert (place / "learned" / "report.html").exists()
+    kept = load_file(place / "learned" / "model.safetensors")
+    assert kept["values"].shape == kept["scores"].shape == (1, 8, 8)
+    with pytest.raises(InvalidInput, match="by a learner of their own"):
+        run_job(LearnJob("language_targets:attention", learner="exact", force=True, **options))
 
 
 def test_misuse_is_told(place):

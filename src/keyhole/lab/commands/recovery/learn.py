@@ -31,11 +31,12 @@ from keyhole.lab.targets.opening import (
     load_bases,
     load_tokens,
     open_target,
+    open_token_target,
     resume_noise,
     simulate_policies,
 )
 from keyhole.lab.targets.wirings import read_wiring_options
-from keyhole.learners.base import Recovery
+from keyhole.learners.base import Learner, Recovery
 from keyhole.learners.choosing import choose_learner, learn
 from keyhole.learners.registry import Hints
 from keyhole.models import AttentionLayer, Wiring, save
@@ -54,22 +55,20 @@ R = TypeVar("R", bound=RecoveryRecord)
 
 
 # Options besides hints and declarations that say what is asked, and how it answers.
-_OTHERS = ("simulate", "outputs", "layer")
+_OTHERS = ("simulate", "outputs", "layer", "tokens_in", "vocabulary")
 
 
 def run_learn(job: LearnJob) -> Record[LearnRecord]:
     """Recover what is behind the target, write the run directory, return the record."""
     start = time.perf_counter()
     rng = seed_generator(job.seed)
-    opened = open_target(
-        job.target, width=job.width, outputs=job.outputs, reaching=job, layer=job.layer
-    )
+    opened = _open_target(job)
     target = simulate_policies(opened, job.simulate, job.seed)
     # Counted innermost: these are the questions the target itself was asked.
     timed = Counted(declare_target(target, job))
     hints = read_hints(job)
     # Progress of `auto` goes by its first learner: plans of all would load all of them.
-    learner = choose_learner(job.learner, hints, read_imperfection(timed))
+    learner = _choose_learner(job, hints, timed)
     plan = learner.plan(timed.width, outputs=timed.outputs or 1)
     place = open_run_directory(
         label_target(job.target), out=job.out, resume=job.resume, force=job.force
@@ -86,7 +85,7 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
                 recovery = learn(
                     watched,
                     rng=rng,
-                    learner=job.learner,
+                    learner=learner if job.tokens_in else job.learner,
                     hints=hints,
                     max_seconds=job.max_seconds,
                 )
@@ -126,6 +125,33 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
         data = structs.replace(data, command=restore_command(data))
         rows = (*list_recovery_rows(data), ("written to", str(directory)))
         return finish_recovery_run(Record(data, choose_exit_code(data.verdict), rows), directory)
+
+
+def _open_target(job: LearnJob) -> Oracle:
+    if job.tokens_in:
+        return open_token_target(job.target, job.vocabulary)
+    return open_target(
+        job.target, width=job.width, outputs=job.outputs, reaching=job, layer=job.layer
+    )
+
+
+def _choose_learner(job: LearnJob, hints: Hints, oracle: Oracle) -> Learner:
+    """The learner of the job; ids have one of their own, since nothing else may be asked of them.
+
+    Raises:
+        InvalidInput: another learner was named for ids, or their answers are declared coarse.
+    """
+    stated = read_imperfection(oracle)
+    if not job.tokens_in:
+        return choose_learner(job.learner, hints, stated)
+    if job.learner != "auto" or not stated.perfect:
+        raise InvalidInput(
+            "token ids are learned from exact logits, by a learner of their own: leave --learner"
+            " and what is declared or simulated of answers away."
+        )
+    from keyhole.learners.tokens.learner import TokenLayer
+
+    return TokenLayer(hints.heads)
 
 
 def _list_given_options(job: LearnJob) -> dict[str, Given]:
@@ -187,6 +213,7 @@ def _wrap_target(
         }
         # Told only where it is used: transcripts made before go on.
         identity |= {} if job.layer is None else {"layer": job.layer}
+        identity |= {"vocabulary": timed.outputs} if job.tokens_in else {}
         oracle = recorded = Recorded(oracle, directory / "transcript.sqlite", identity)
         stack.callback(recorded.close)
         # A resumed run counts what it has asked already.
