@@ -143,6 +143,9 @@ def test_what_cannot_be_recovered_is_said_by_its_wiring(models, name):
     word = {"rope": "rotary", "alibi": "ALiBi", "table": "table"}.get(part.positions, "recovered")
     assert word in advice.reason
     assert (advice.command is not None) == advice.recoverable
+    # What recovers it where its arithmetic is fine enough; groups are not learned at all.
+    own = part.positions != "none" and part.groups == part.heads
+    assert (f"--positions {part.positions}" in advice.reason) == own
 
 
 @pytest.mark.parametrize("name", ["opt", "llama"])

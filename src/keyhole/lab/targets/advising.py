@@ -87,7 +87,8 @@ def _list_attention_obstacles(part: AttentionPart) -> list[str]:
         (part.positions == "unknown", _UNKNOWN),
         (
             part.positions not in (*LEARNED_POSITIONS, "unknown"),
-            f"it tells positions by {_POSITIONS.get(part.positions, part.positions)}",
+            f"it tells positions by {_POSITIONS.get(part.positions, part.positions)}"
+            f"{_describe_flags(part)}",
         ),
         (part.rope_scaling is not None, f"its rotations follow the rule {part.rope_scaling}"),
         (part.window is not None, f"it looks through a window of {part.window} tokens"),
@@ -99,6 +100,20 @@ def _list_attention_obstacles(part: AttentionPart) -> list[str]:
         (part.sinks, "its heads have scores that belong to no token"),
     ]
     return [cause for stands, cause in causes if stands]
+
+
+def _describe_flags(part: AttentionPart) -> str:
+    """The flags that recover a layer with positions; libraries compute part of it in float32."""
+    shared = part.groups is not None and part.groups != part.heads
+    if part.positions not in _POSITIONS or part.dtype != "f64" or shared:
+        return ""
+    options = {"norm": "none", "positions": part.positions, "rope-base": part.rope_base}
+    flags = " ".join(
+        f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}"
+        for name, value in options.items()
+        if value is not None
+    )
+    return f" ({flags} recovers it where all its arithmetic is float64, which it seldom is)"
 
 
 def _list_format_obstacles(part: AttentionPart | NetworkPart) -> list[str]:
