@@ -19,6 +19,7 @@ import numpy as np
 from keyhole._arrays import Matrix, Vector
 
 _LEAST_RATIO = 3.0  # of the gap between clusters to their width
+_SHARE = 0.1  # of the largest such ratio
 _SHARP = 1e-9  # widths below are rounding
 _REAL = 1e-2  # imaginary parts of eigenvalues that differences leave
 
@@ -60,7 +61,9 @@ def find_clusters(J: Matrix, M: Matrix, *, lost: int) -> Clusters | None:
         if outputs % heads == 0 and outputs // heads - missing >= 2
         for clusters in _cluster_values(logs, heads, outputs // heads, missing)
     ]
-    sure = [clusters for clusters in found if clusters.ratio >= _LEAST_RATIO]
+    # Two clusters together, and the eigenvalues of no head between them, are wide ones.
+    sharp = max([_LEAST_RATIO, *(_SHARE * clusters.ratio for clusters in found)])
+    sure = [clusters for clusters in found if clusters.ratio >= sharp]
     # Parts of clusters are clusters too: what explains most eigenvalues is meant.
     return max(sure, key=lambda clusters: (clusters.covered, clusters.ratio), default=None)
 

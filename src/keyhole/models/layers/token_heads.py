@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Answers, Array, Float, PerSequence, Sequences, freeze_array
+from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import MultiHead
 from keyhole.models.yardsticks import Yardstick
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class TokenHeads:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class TokenHeads(Face):
     r"""A one-layer language model of attention alone, by what its ids do to each other.
 
     $$f(t_1 .. t_n) = \sum_h \sum_i \mathrm{softmax}_i(S_h[t_i, t_n])\,A_h[t_i]$$
