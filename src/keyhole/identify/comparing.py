@@ -12,12 +12,12 @@ def compare(a: Any, b: Any) -> Any:
     """Distance of two models modulo what answers do not determine.
 
     Args:
-        a: heads, a network, or a head and a network.
+        a: heads, a network, a head and a network, or an attention layer.
         b: a model of a kind that is compared with that of `a`.
 
     Returns:
-        A Distance of heads, a NetworkDistance, a UnitDistance of smooth or gated networks or a
-        OneLayerDistance, each with `largest`.
+        A Distance of heads, a NetworkDistance, a UnitDistance of smooth or gated networks, a
+        OneLayerDistance or a LayerDistance, each with `largest`.
 
     Raises:
         InvalidInput: the kinds are not compared, or widths or outputs differ.

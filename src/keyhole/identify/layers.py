@@ -1,8 +1,16 @@
-"""Attention layers as they are built: what of them answers determine."""
+"""Attention layers as they are built: what of them answers determine, and how far two are apart."""
 
 from __future__ import annotations
 
-from keyhole.models import Wiring
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix
+from keyhole.errors import InvalidInput
+from keyhole.identify.heads import relative_distance
+from keyhole.models import AttentionLayer, Wiring
+from keyhole.models.layers.turning import count_turned
 
 
 def layer_freedom(
@@ -39,3 +47,162 @@ def layer_freedom(
     each = rank * (D + outputs) - rank**2 + scores + added
     placed = displacements * width if wiring.positions == "absolute" else 0
     return heads * each + (outputs if biased else 0) + placed
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDistance:
+    """How far two attention layers are apart, heads matched.
+
+    Args:
+        values: largest relative distance of what matched heads make of a value.
+        scores: the same of what their scores are made of.
+        positions: the same of tables, slopes or position vectors.
+        constant: relative distance of what is added to every answer.
+        heads: number of heads of both.
+    """
+
+    values: float
+    scores: float
+    positions: float
+    constant: float
+    heads: tuple[int, int]
+
+    @property
+    def largest(self) -> float:
+        """The worst of the parts; infinite when the numbers of heads differ."""
+        if self.heads[0] != self.heads[1]:
+            return float("inf")
+        return max(self.values, self.scores, self.positions, self.constant)
+
+
+def layer_distance(a: AttentionLayer, b: AttentionLayer) -> LayerDistance:
+    r"""Distance of two layers of one wiring modulo what answers do not determine.
+
+    Gain and shift of a norm are folded into the maps. Of values $W_o W_v$ is compared, of scores
+    $W_k^\top W_q$ and, of each pair that rotary positions turn, $\bar k_f^\top q_f$ with the rows
+    as complex numbers; of a table all but its constant.
+
+    Raises:
+        InvalidInput: sizes or wirings differ, or queries and keys are normed.
+    """
+    _check_one_wiring(a, b)
+    first, second = (_read_parts(layer) for layer in (a, b))
+    pairs = _match_heads(first, second)
+    return LayerDistance(
+        *(
+            max((relative_distance(x[i], y[j]) for i, j in pairs), default=0.0)
+            for x, y in (
+                (first.values, second.values),
+                (first.scores, second.scores),
+                _cut_alike(first.positions, second.positions),
+            )
+        ),
+        constant=relative_distance(first.constant, second.constant),
+        heads=(a.heads, b.heads),
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Parts:
+    """What of each head is determined, one row a head, and what is added to answers."""
+
+    values: Array
+    scores: Array
+    positions: Array
+    constant: Array
+
+
+def _check_one_wiring(a: AttentionLayer, b: AttentionLayer) -> None:
+    if (a.width, a.outputs) != (b.width, b.outputs):
+        raise InvalidInput(
+            "layers to compare must have one width and one number of outputs; got"
+            f" {(a.width, a.outputs)} and {(b.width, b.outputs)}."
+        )
+    told, other = a.wiring.told, b.wiring.told
+    # How many heads share keys is seen in the maps themselves.
+    differing = sorted(
+        name for name in {*told, *other} - {"groups"} if told.get(name) != other.get(name)
+    )
+    if differing:
+        raise InvalidInput(
+            f"layers of one wiring are compared; these differ in {', '.join(differing)}."
+        )
+    if a.wiring.qk_norm or a.wiring.sinks:
+        raise InvalidInput("layers with sinks or normed queries and keys are not compared yet.")
+
+
+def _read_parts(layer: AttentionLayer) -> _Parts:
+    shared = layer.heads // layer.groups
+    queries, keys, values = (
+        _fold_norm(layer, W, b)
+        for W, b in ((layer.Wq, layer.bq), (layer.Wk, layer.bk), (layer.Wv, layer.bv))
+    )
+    keys, values = (np.repeat(part, shared, axis=0) for part in (keys, values))
+    made = layer.Wo @ values
+    constant = made[..., -1].sum(axis=0) + (0.0 if layer.bo is None else layer.bo)
+    scores = [_list_score_parts(layer, q, k).ravel() for q, k in zip(queries, keys, strict=True)]
+    return _Parts(made[..., :-1], np.array(scores), *_read_positions(layer, constant))
+
+
+def _fold_norm(layer: AttentionLayer, W: Array, b: Array | None) -> Array:
+    """Maps of what a norm leaves, the constant as the last column."""
+    gain = np.ones(layer.width) if layer.gain is None else layer.gain
+    shift = np.zeros(layer.width) if layer.shift is None else layer.shift
+    folded = W * gain
+    if layer.wiring.norm == "layer":
+        folded = folded - folded.mean(axis=-1, keepdims=True)
+    constant = W @ shift + (0.0 if b is None else b)
+    return np.concatenate([folded, constant[..., None]], axis=-1)
+
+
+def _list_score_parts(layer: AttentionLayer, q: Matrix, k: Matrix) -> Array:
+    """What of a head's scores shows: a key bias of what is not turned is the same for all keys."""
+    turned = 0
+    if layer.wiring.positions == "rope":
+        turned = count_turned(len(q), layer.wiring.rotary_share or 1.0)
+    half = turned // 2
+    pairs = [x[:half] + 1j * x[half:turned] for x in (k, q)]
+    complex_parts = np.conj(pairs[0])[:, :, None] * pairs[1][:, None, :]
+    still = k[turned:].T @ q[turned:]
+    if layer.wiring.softcap is None:
+        still = still[:-1]
+    parts = (complex_parts.real, complex_parts.imag, still)
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def _read_positions(layer: AttentionLayer, constant: Array) -> tuple[Array, Array]:
+    """Tables without their constant, slopes, or vectors; with what is left of the constant."""
+    if layer.positions is not None:
+        vectors = layer.positions
+        if layer.wiring.norm == "layer":
+            # Equal entries are lost in the norm, and a residual carries them like a constant.
+            common = float(vectors.mean())
+            vectors = vectors - common
+            constant = constant + (common if layer.wiring.residual else 0.0)
+        return np.repeat(vectors.reshape(1, -1), layer.heads, axis=0), constant
+    if layer.table is None:
+        return np.zeros((layer.heads, 0)), constant
+    slopes = layer.wiring.positions == "alibi"
+    return (layer.table if slopes else layer.table - layer.table[:, :1]), constant
+
+
+def _cut_alike(x: Array, y: Array) -> tuple[Array, Array]:
+    """Tables up to the displacement that both know."""
+    known = min(x.shape[1], y.shape[1])
+    return x[:, :known], y[:, :known]
+
+
+def _match_heads(a: _Parts, b: _Parts) -> list[tuple[int, int]]:
+    from scipy.optimize import linear_sum_assignment
+
+    cost = np.array(
+        [
+            [
+                relative_distance(V, T) + relative_distance(S, R)
+                for T, R in zip(b.values, b.scores, strict=True)
+            ]
+            for V, S in zip(a.values, a.scores, strict=True)
+        ]
+    )
+    rows, columns = linear_sum_assignment(cost)
+    return [(int(i), int(j)) for i, j in zip(rows, columns, strict=True)]

@@ -186,6 +186,7 @@ _KINDS = (
         model=AttentionLayer,
         describe=describe_layer,
         restore=restore_layer,
+        distance=f"{_IDENTIFY}.layers:layer_distance",
         sample=f"{_RANDOM}:draw_layer",
     ),
     ModelKind(
