@@ -87,7 +87,7 @@ def layer_distance(a: AttentionLayer, b: AttentionLayer) -> LayerDistance:
     """
     _check_one_wiring(a, b)
     first, second = (_read_parts(layer) for layer in (a, b))
-    pairs = _match_heads(first, second)
+    pairs = _assign_layer_heads(first, second)
     return LayerDistance(
         *(
             max((relative_distance(x[i], y[j]) for i, j in pairs), default=0.0)
@@ -192,7 +192,7 @@ def _cut_alike(x: Array, y: Array) -> tuple[Array, Array]:
     return x[:, :known], y[:, :known]
 
 
-def _match_heads(a: _Parts, b: _Parts) -> list[tuple[int, int]]:
+def _assign_layer_heads(a: _Parts, b: _Parts) -> list[tuple[int, int]]:
     from scipy.optimize import linear_sum_assignment
 
     cost = np.array(
