@@ -113,8 +113,16 @@ def test_an_unturned_key_bias_does_not_show_and_a_turned_one_does(rng):
         assert (keyhole.compare(layer, other).largest > 1e-6) == shown
 
 
+def test_an_eps_that_was_found_is_a_distance_and_no_obstacle(rng):
+    layer = drawn("rotary behind RMSNorm", rng)
+    other = replace(layer, wiring=replace(layer.wiring, eps=1e-5 * (1 + 1e-12)))
+    assert keyhole.compare(layer, other).largest < 2e-12
+    far = replace(layer, wiring=replace(layer.wiring, eps=2e-5))
+    assert keyhole.compare(layer, far).largest > 0.4
+
+
 def test_layers_of_other_wirings_are_not_compared(rng):
     layer, other = drawn("plain", rng), drawn("rotary behind RMSNorm", rng)
-    with pytest.raises(InvalidInput, match="differ in eps, norm, positions, rope_base"):
+    with pytest.raises(InvalidInput, match="differ in norm, positions, rope_base"):
         keyhole.compare(layer, other)
     assert isinstance(layer, AttentionLayer)

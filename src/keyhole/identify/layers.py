@@ -58,6 +58,7 @@ class LayerDistance:
         scores: the same of what their scores are made of.
         positions: the same of tables, slopes or position vectors.
         constant: relative distance of what is added to every answer.
+        norm: relative distance of the eps of the norms, which is found from answers too.
         heads: number of heads of both.
     """
 
@@ -65,6 +66,7 @@ class LayerDistance:
     scores: float
     positions: float
     constant: float
+    norm: float
     heads: tuple[int, int]
 
     @property
@@ -72,7 +74,7 @@ class LayerDistance:
         """The worst of the parts; infinite when the numbers of heads differ."""
         if self.heads[0] != self.heads[1]:
             return float("inf")
-        return max(self.values, self.scores, self.positions, self.constant)
+        return max(self.values, self.scores, self.positions, self.constant, self.norm)
 
 
 def layer_distance(a: AttentionLayer, b: AttentionLayer) -> LayerDistance:
@@ -98,6 +100,7 @@ def layer_distance(a: AttentionLayer, b: AttentionLayer) -> LayerDistance:
             )
         ),
         constant=relative_distance(first.constant, second.constant),
+        norm=relative_distance(*(np.array([layer.wiring.eps or 0.0]) for layer in (a, b))),
         heads=(a.heads, b.heads),
     )
 
@@ -119,10 +122,9 @@ def _check_one_wiring(a: AttentionLayer, b: AttentionLayer) -> None:
             f" {(a.width, a.outputs)} and {(b.width, b.outputs)}."
         )
     told, other = a.wiring.told, b.wiring.told
-    # How many heads share keys is seen in the maps themselves.
-    differing = sorted(
-        name for name in {*told, *other} - {"groups"} if told.get(name) != other.get(name)
-    )
+    # How many heads share keys is seen in the maps themselves, and eps is measured.
+    known = {*told, *other} - {"groups", "eps"}
+    differing = sorted(name for name in known if told.get(name) != other.get(name))
     if differing:
         raise InvalidInput(
             f"layers of one wiring are compared; these differ in {', '.join(differing)}."

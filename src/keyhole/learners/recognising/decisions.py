@@ -225,6 +225,10 @@ LABELS: tuple[LabelRow, ...] = (
     ),
 )
 
+_TELL_POSITIONS = (
+    "Tell how the layer is wired, if you know it (--norm, --positions), or ask it without"
+    " positions."
+)
 # What to try next where nothing is suggested, or nothing that was suggested succeeded.
 ADVICE: Mapping[str, str] = {
     "not finished": "Give a larger budget.",
@@ -232,8 +236,8 @@ ADVICE: Mapping[str, str] = {
     " as in training, switch that off.",
     "labels": "Declare labels (--labels).",
     "hidden": "Have the target answer with more digits.",
-    "neighbours": "Only attention without positions is learned: ask the layer without them.",
-    "positions": "Only attention without positions is learned: ask the layer without them.",
+    "neighbours": _TELL_POSITIONS,
+    "positions": _TELL_POSITIONS,
     "length or repeats": "Look for a window, a mask or a sum in the target: none is learned.",
     "constant": "Ask tokens at which the answer changes, if there are any (--tokens).",
     "affine": "Ask tokens before the last that act, if there are any (--tokens).",
@@ -246,7 +250,7 @@ ADVICE: Mapping[str, str] = {
     "scores not seen": "Ask longer tokens, if the target takes them.",
     "one head": "Look for what longer, repeated or far tokens do in the target.",
     "heads": "Name a learner (--learner low-rank, several-heads).",
-    "norm": "Ask the layer behind its norm: the norm itself is not learned.",
+    "norm": "Tell the norm (--norm rms or layer, --positions), or ask the layer behind it.",
     "average": "Only attention by softmax before a ReLU network is learned.",
     "homogeneous": "Only attention by softmax and networks with one hidden layer are learned.",
     "one-layer smooth": "Give the learner more room by naming it (--learner smooth-layer); several"
