@@ -201,7 +201,7 @@ export function limits(place, path, params) {
     const key = around(),
       began = performance.now();
     try {
-      job = (await post("/api/jobs", { kind: "bound", fields: fields() })).id;
+      job = (await post("/api/jobs", { kind: "bound", fields: { ...fields(), build: true } })).id;
       following = new AbortController();
       const end = await follow(
         job,
@@ -249,10 +249,10 @@ export function limits(place, path, params) {
   };
 }
 
-function openTitle({ gap, reason }, axis) {
+function openTitle({ gap }, axis) {
   if (!gap) return `What is known of ${axis} against bits`;
   const below = gap.too_small ? `up to ${number(gap.too_small)} is too small` : "no value is provably too small";
-  return `${axis[0].toUpperCase()}${axis.slice(1)} = ${number(gap.asked)} is open: ${below}, ${gap.enough === null ? (reason === "Nothing was built." ? "nothing is built yet" : "none is known to be enough") : `from ${number(gap.enough)} on is enough`}`;
+  return `${axis[0].toUpperCase()}${axis.slice(1)} = ${number(gap.asked)} is open: ${below}, ${gap.enough === null ? "none is known to be enough" : `from ${number(gap.enough)} on is enough`}`;
 }
 
 const fits = (size, state) =>
