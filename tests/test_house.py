@@ -39,7 +39,12 @@ BY_STRING = {
 BY_PLACE = {"keyhole.learners.registry", "keyhole.models.registry", "keyhole.tasks.registry"}
 BY_PLACE |= {"keyhole.lab.jobs.__init__"}
 OPTIONAL = {
-    "torch": ("keyhole.oracles", "keyhole.lab.training", "keyhole.lab.commands.computing"),
+    "torch": (
+        "keyhole.oracles",
+        "keyhole.lab.onnx",
+        "keyhole.lab.training",
+        "keyhole.lab.commands.computing",
+    ),
     "onnx": ("keyhole.lab.onnx", "keyhole.oracles"),
     "onnxruntime": ("keyhole.oracles",),
     "httpx2": ("keyhole.oracles",),

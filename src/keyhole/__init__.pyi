@@ -51,6 +51,7 @@ from keyhole.identify import compare as compare
 from keyhole.identify import freedom as freedom
 from keyhole.identify import twins as twins
 from keyhole.lab.onnx.export import export_onnx as export_onnx
+from keyhole.lab.onnx.torch_modules import export_torch as export_torch
 from keyhole.lab.targets.inspecting import inspect as inspect
 from keyhole.lab.targets.inspecting import open_layer as open_layer
 from keyhole.learners.base import Counterexample as Counterexample

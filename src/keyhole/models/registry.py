@@ -48,6 +48,7 @@ _RANDOM = "keyhole.lab.targets.random_models"
 _PORTRAITS = "keyhole.lab.pages.parts.portraits"
 _EXPORT = "keyhole.lab.onnx.export"
 _SEQUENCES = "keyhole.lab.onnx.sequences"
+_LAYERS = "keyhole.lab.onnx.attention_layers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +189,7 @@ _KINDS = (
         restore=restore_layer,
         distance=f"{_IDENTIFY}.layers:layer_distance",
         sample=f"{_RANDOM}:draw_layer",
+        export=f"{_LAYERS}:add_attention_layer",
     ),
     ModelKind(
         name="tokens",

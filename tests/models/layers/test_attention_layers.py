@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import save_file
 
 import keyhole
@@ -12,95 +11,13 @@ from keyhole import AttentionLayer, InvalidInput, Wiring, random_layer
 from keyhole._arrays import EPS
 from keyhole.lab.jobs import SampleJob
 from keyhole.lab.running import run_job
-from keyhole.models.layers.layer_maps import OPTIONAL
-
-WIRINGS = {
-    "plain": Wiring(),
-    "rms rope": Wiring(norm="rms", positions="rope"),
-    "rms rope residual": Wiring(norm="rms", eps=1e-3, positions="rope", residual=True),
-    "partial rope": Wiring(norm="layer", positions="rope", rotary_share=0.5, rope_base=50.0),
-    "alibi": Wiring(norm="layer", positions="alibi"),
-    "table": Wiring(norm="rms", positions="table"),
-    "absolute": Wiring(norm="layer", positions="absolute", residual=True),
-    "grouped": Wiring(norm="rms", positions="rope", groups=2),
-    "window": Wiring(norm="rms", positions="rope", window=3),
-    "softcap": Wiring(norm="rms", positions="rope", softcap=0.7),
-    "sinks": Wiring(norm="rms", positions="rope", sinks=True, groups=1),
-    "qk norm": Wiring(norm="rms", positions="rope", qk_norm=True, groups=2),
-}
-
-
-def answer_in_torch(layer, X):
-    """The layer as transformers writes it: all positions at once, keys repeated, a causal mask."""
-    part = {
-        name: None if getattr(layer, name) is None else torch.tensor(np.array(getattr(layer, name)))
-        for name in ("Wq", "Wk", "Wv", "Wo", *OPTIONAL)
-    }
-    wiring = layer.wiring
-    x = torch.tensor(X)
-    batch, length, width = x.shape
-    if part["positions"] is not None:
-        x = x + part["positions"][:length]
-    gain = torch.ones(width, dtype=x.dtype) if part["gain"] is None else part["gain"]
-    shift = torch.zeros(width, dtype=x.dtype) if part["shift"] is None else part["shift"]
-    n = x
-    if wiring.norm == "rms":
-        n = torch.nn.functional.rms_norm(x, (width,), gain, wiring.eps) + shift
-    if wiring.norm == "layer":
-        n = torch.nn.functional.layer_norm(x, (width,), gain, shift, wiring.eps)
-
-    def project(W, b, gain):
-        out = torch.einsum("bnd,hrd->bhnr", n, W)
-        out = out if b is None else out + b[:, None]
-        if wiring.qk_norm and gain is not None:
-            out = torch.nn.functional.rms_norm(out, out.shape[-1:], gain, wiring.eps)
-        return out
-
-    q = project(part["Wq"], part["bq"], part["q_gain"])
-    repeats = layer.heads // layer.groups
-    k = project(part["Wk"], part["bk"], part["k_gain"]).repeat_interleave(repeats, dim=1)
-    v = project(part["Wv"], part["bv"], None).repeat_interleave(repeats, dim=1)
-    if wiring.positions == "rope":
-        turned = int(layer.rank * wiring.rotary_share)
-        inverse = 1.0 / wiring.rope_base ** (torch.arange(0, turned, 2).double() / turned)
-        angles = torch.outer(torch.arange(length).double(), inverse)
-        cos, sin = (torch.cat([f(angles), f(angles)], -1) for f in (torch.cos, torch.sin))
-
-        def rotate(z):
-            head, rest = z[..., :turned], z[..., turned:]
-            half = torch.cat([-head[..., turned // 2 :], head[..., : turned // 2]], -1)
-            return torch.cat([head * cos + half * sin, rest], -1)
-
-        q, k = rotate(q), rotate(k)
-    scores = q @ k.transpose(-1, -2) / layer.rank**0.5
-    if wiring.softcap is not None:
-        scores = wiring.softcap * torch.tanh(scores / wiring.softcap)
-    back = torch.arange(length)[:, None] - torch.arange(length)
-    if wiring.positions == "alibi":
-        scores = scores - part["table"][:, :, None] * back
-    if wiring.positions == "table":
-        scores = scores + part["table"][:, back.clamp(min=0)]
-    hidden = (back < 0) | (back >= (wiring.window or length))
-    scores = scores.masked_fill(hidden, -torch.inf)
-    if part["sinks"] is not None:
-        sink = part["sinks"][:, None, None].expand(batch, -1, length, 1)
-        weights = torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
-    else:
-        weights = torch.softmax(scores, -1)
-    out = torch.einsum("bhnr,hor->bno", weights @ v, part["Wo"])
-    out = out if part["bo"] is None else out + part["bo"]
-    out = out + x if wiring.residual else out
-    return out[:, -1].numpy()
-
-
-def draw(name, rng, **options):
-    return random_layer(8, heads=4, rank=4, wiring=WIRINGS[name], rng=rng, **options)
+from support.wired_layers import WIRINGS, answer_in_torch, draw_wired
 
 
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("name", WIRINGS)
 def test_a_layer_answers_as_the_same_layer_in_torch(name, biases, rng):
-    layer = draw(name, rng, biases=biases)
+    layer = draw_wired(name, rng, biases=biases)
     for length in (1, 2, 7):
         X = rng.normal(size=(5, length, 8))
         np.testing.assert_allclose(layer(X), answer_in_torch(layer, X), atol=1e-12)
@@ -108,7 +25,7 @@ def test_a_layer_answers_as_the_same_layer_in_torch(name, biases, rng):
 
 @pytest.mark.parametrize("name", WIRINGS)
 def test_a_layer_comes_back_bit_for_bit(name, rng, tmp_path):
-    layer = draw(name, rng, biases=True)
+    layer = draw_wired(name, rng, biases=True)
     keyhole.save(layer, tmp_path / "layer.safetensors")
     again = keyhole.load(tmp_path / "layer.safetensors")
     assert again.wiring == layer.wiring
@@ -119,7 +36,7 @@ def test_a_layer_comes_back_bit_for_bit(name, rng, tmp_path):
 @pytest.mark.parametrize("name", WIRINGS)
 def test_rounding_explains_what_another_order_of_arithmetic_gives(name, rng):
     """Torch adds in another order; sizes of tokens over six decades."""
-    layer = draw(name, rng, biases=True)
+    layer = draw_wired(name, rng, biases=True)
     for size in (1e-3, 1.0, 1e3):
         X = size * rng.normal(size=(20, 6, 8)) + size
         gap = np.abs(layer(X) - answer_in_torch(layer, X)).max(axis=1)
@@ -130,7 +47,7 @@ def test_rounding_explains_what_another_order_of_arithmetic_gives(name, rng):
 
 
 def test_the_size_of_a_layer_is_the_largest_part_of_an_answer(rng):
-    layer = draw("rms rope residual", rng)
+    layer = draw_wired("rms rope residual", rng)
     X = rng.normal(size=(4, 1, 8))
     n = layer.normed(X)[:, 0]
     heads = [np.abs(n @ (layer.Wo[h] @ layer.Wv[h]).T) for h in range(4)]
@@ -139,14 +56,14 @@ def test_the_size_of_a_layer_is_the_largest_part_of_an_answer(rng):
 
 
 def test_a_lone_token_is_read_whatever_the_scores(rng):
-    layer = draw("table", rng)
+    layer = draw_wired("table", rng)
     X = rng.normal(size=(4, 1, 8))
     expected = sum(layer.normed(X)[:, 0] @ (layer.Wo[h] @ layer.Wv[h]).T for h in range(4))
     np.testing.assert_allclose(layer(X), expected, atol=1e-13)
 
 
 def test_a_token_outside_the_window_is_not_read(rng):
-    layer = draw("window", rng)
+    layer = draw_wired("window", rng)
     X = rng.normal(size=(1, 6, 8))
     moved = X.copy()
     moved[0, 2] += 1.0
@@ -180,7 +97,7 @@ def test_a_wiring_that_cannot_be_is_refused(told, says):
 
 
 def test_parts_that_do_not_fit_their_wiring_are_refused(rng):
-    layer = draw("table", rng)
+    layer = draw_wired("table", rng)
     with pytest.raises(InvalidInput, match="a layer with rope positions has no table"):
         replace(layer, wiring=Wiring(positions="rope"))
     with pytest.raises(InvalidInput, match="a layer with table positions needs table"):
@@ -198,8 +115,8 @@ def test_parts_that_do_not_fit_their_wiring_are_refused(rng):
 
 
 def test_a_sequence_beyond_the_known_positions_is_refused(rng):
-    layer = draw("table", rng, displacements=5)
-    assert (layer.longest, draw("alibi", rng).longest) == (5, None)
+    layer = draw_wired("table", rng, displacements=5)
+    assert (layer.longest, draw_wired("alibi", rng).longest) == (5, None)
     with pytest.raises(InvalidInput, match="knows 5 positions; got sequences of 6 tokens"):
         layer(rng.normal(size=(1, 6, 8)))
 

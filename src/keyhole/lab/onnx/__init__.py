@@ -1,5 +1,5 @@
-"""Models as ONNX graphs in float64.
+"""Models in the forms of other programs: ONNX graphs and torch modules in float64.
 
-Enters: a model. Leaves: a file that other programs run.
-Needs the extra `onnx`.
+Enters: a model. Leaves: a file that other programs run, or a module.
+Needs the extra `onnx`; modules need `torch`.
 """

@@ -18,7 +18,7 @@ def measure_spread(x: Array, norm: str, eps: float) -> tuple[Array, Array]:
     # Scaled first, so that the square of a huge token does not overflow.
     largest = np.abs(centred).max(axis=-1, keepdims=True, initial=1.0)
     square = np.mean((centred / largest) ** 2, axis=-1, keepdims=True)
-    return centred, largest * np.sqrt(square + eps / largest**2)
+    return centred, largest * np.sqrt(square + (np.sqrt(eps) / largest) ** 2)
 
 
 def normalise(x: Array, norm: str, eps: float) -> Array:
