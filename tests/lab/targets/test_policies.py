@@ -4,13 +4,20 @@ import math
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import PlanJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.recovery_records import AttemptRecord
 from keyhole.lab.targets.opening import read_declarations, simulate_policies
-from keyhole.lab.targets.policies import Policy, describe_policy, judge_error, list_policies
+from keyhole.lab.targets.policies import (
+    Policy,
+    describe_policy,
+    judge_error,
+    judge_policy,
+    list_policies,
+)
 from keyhole.oracles import Local
 from keyhole.oracles.base import read_imperfection
 from support.targets import mean
@@ -59,10 +66,31 @@ def test_a_single_attempt_is_told_once_and_one_without_a_model_in_its_own_words(
     assert "got no model. 7 queries ended with BUDGET_SPENT. It ran out." in said
 
 
-def test_no_policy_is_called_a_protection_where_no_model_explains_the_target():
-    said = describe_policy(POLICY, [attempt(7, 0.9)], "answers")
+def test_no_policy_is_judged_where_the_target_was_not_learned():
+    said = describe_policy(POLICY, [attempt(7, 0.9)], "answers", judged=False)
     assert "protection" not in said
     assert "not judged" in said
+
+
+@pytest.mark.parametrize(
+    ("of", "verdict", "error", "protects"),
+    [
+        ("W", "UNVERIFIED", 0.5, True),
+        ("W", "EXACT", 0.1, False),
+        ("answers", "UNVERIFIED", 0.1, False),
+        ("answers", "UNVERIFIED", 0.5, None),
+        ("answers", "UNVERIFIED", None, None),
+        ("answers", "WITHIN_TOLERANCE", 0.5, True),
+    ],
+)
+def test_a_failed_copy_of_a_larger_class_is_no_protection(of, verdict, error, protects):
+    made = structs.replace(attempt(7, error), verdict=verdict)
+    assert judge_policy(POLICY, made, of) is protects
+
+
+def test_a_budget_that_left_no_copy_protects_whatever_the_class():
+    budget = Policy("a budget", (), "too few", ({"budget": 7},))
+    assert judge_policy(budget, attempt(7, None), "answers") is True
 
 
 def test_budgets_are_shares_of_what_learning_costs():

@@ -112,6 +112,10 @@ class AuditJob(Reaching, Declaring, Layering, Targeting):
         against: another snapshot of a target on token ids, to compare output projections with.
         prompts: the most prompts of token ids that are asked to see a hidden size; a quarter more
             confirm it.
+        budget: never ask more sequences than this in all attempts together; policies that it does
+            not reach are not tried.
+        fail_above: for CI: end with exit code 3 unless the error of every copy of the target as it
+            stands is above this.
         seed: seed of every random choice.
         out: run directory; runs/TIME-NAME when absent.
         resume: go on with the audit in `out`; nothing answered is asked again.
@@ -126,6 +130,8 @@ class AuditJob(Reaching, Declaring, Layering, Targeting):
     vocabulary: int | None = field(default=None, metadata=LATER)
     against: str | None = field(default=None, metadata=LATER)
     prompts: int = field(default=1024, metadata=LATER)
+    budget: int | None = field(default=None, metadata=LATER)
+    fail_above: float | None = field(default=None, metadata=LATER)
     seed: int = 0
     out: str | None = None
     resume: bool = False

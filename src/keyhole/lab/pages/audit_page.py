@@ -21,7 +21,7 @@ from keyhole.drawing.html import (
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.pages.token_audit_page import draw_token_audit_page
-from keyhole.lab.runs.recovery_records import AuditRecord, PolicyRecord
+from keyhole.lab.runs.recovery_records import AuditRecord, GateRecord, PolicyRecord
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.lab.targets.policies import PROTECTS
 
@@ -44,6 +44,8 @@ def draw_audit_page(data: AuditRecord) -> str:
     command = format_command(restore_command(data), f"Seed {data.seed}. {describe_versions(data)}")
     parts = (
         element("h1", data.sentence),
+        *((element("p", data.recommendation),) if data.recommendation else ()),
+        *_draw_gate(data.gate),
         format_note(describe_question(data)),
         format_section(_title_errors(data), _draw_policies(data)),
         _draw_errors_by_queries(data),
@@ -53,6 +55,16 @@ def draw_audit_page(data: AuditRecord) -> str:
         format_section("How to reproduce", command),
     )
     return wrap_page("audit", join_markup(*parts))
+
+
+def _draw_gate(gate: GateRecord | None) -> Iterator[Markup]:
+    """Whether the owner's demand is met, where one was made."""
+    if gate is not None:
+        said = "no copy" if gate.error is None else f"an error of {format_number(gate.error)}"
+        word = "passes" if gate.passes else "fails"
+        demand = f"an error above {format_number(gate.fail_above)} was demanded"
+        text = f"The target as it stands {word}: {demand}, an extractor reached {said}."
+        yield element("p", text, class_="verdict ours" if gate.passes else "verdict bad")
 
 
 def _title_errors(data: AuditRecord) -> str:
@@ -94,19 +106,21 @@ def _trace_attempts(k: int, row: PolicyRecord) -> Iterator[Line]:
         )
         for order, (a, error) in enumerate(known, start=1)
     ]
-    yield Line("", _judge_policy(row), points)
+    yield Line("", _choose_mark(row), points)
     # No model has no place on the axis: it stands at the end that protects.
     if not known:
         yield Line("no model", "bad", [Point(1.0, k)])
 
 
-def _judge_policy(row: PolicyRecord) -> str:
-    return "built" if row.protects else "ours"
+def _choose_mark(row: PolicyRecord) -> str:
+    # What this extractor cannot judge is neither kept back nor given away.
+    return {True: "built", False: "ours", None: "peer"}[row.protects]
 
 
 def _draw_policies(data: AuditRecord) -> Markup:
     note = (
-        "● the policy gives the weights away, ■ it keeps them back; the last attempt is named with"
+        "● the policy gives the weights away, ■ it keeps them back, ▲ this extractor fails behind"
+        " it, and another may not; the last attempt is named with"
         f" its number of queries; ✕ no model; the shaded side keeps {data.error_of} back"
     )
     return frame_figure(draw_chart(describe_policies(data)), note, width="100%")
@@ -121,7 +135,8 @@ def _draw_errors_by_queries(data: AuditRecord) -> Markup:
     about = "error an extractor reaches against queries"
     svg = draw_chart(Chart(about, x, y, lines, [level]))
     note = (
-        "Blue circles: the policy gives the weights away; green squares: it keeps them back. A line"
+        "Blue circles: the policy gives the weights away; green squares: it keeps them back; yellow"
+        " triangles: this extractor fails behind it, and another may not. A line"
         " joins attempts at several costs behind one policy: where it falls, asking more helps."
         " Hover names the policy of a mark."
     )
@@ -141,7 +156,7 @@ def _trace_policy(row: PolicyRecord) -> Line:
     ]
     # Single marks would crowd each other with names; hovering tells theirs.
     name = row.policy if len(points) > 1 else ""
-    return Line(name, _judge_policy(row), points)
+    return Line(name, _choose_mark(row), points)
 
 
 def _format_error(error: float | None) -> str:
@@ -178,4 +193,6 @@ def _describe_cost(data: AuditRecord) -> Markup:
         f"{data.queries.total:,} queries were asked of the target itself; policies were"
         f" applied here; {ball}."
     )
+    if data.cap is not None:
+        said += f" An attempt could ask {data.cap:,} queries at most."
     return element("p", said)

@@ -242,6 +242,14 @@ class TotalQueries(Part, frozen=True, kw_only=True):
     total: int
 
 
+class GateRecord(Part, frozen=True, kw_only=True):
+    """Whether every copy of the target as it stands is farther off than the owner demands."""
+
+    fail_above: Number
+    error: Number
+    passes: bool
+
+
 class AuditRecord(RunRecord, frozen=True, kw_only=True, tag="audit"):
     """How much each output policy keeps back; of a language model it stands in `tokens`."""
 
@@ -253,6 +261,9 @@ class AuditRecord(RunRecord, frozen=True, kw_only=True, tag="audit"):
     policies: list[PolicyRecord]
     queries: TotalQueries
     tokens: TokenAudit | None = None
+    recommendation: str = ""
+    cap: int | None = None
+    gate: GateRecord | None = None
 
 
 class StoppedAudit(RecoveryRecord, frozen=True, kw_only=True, tag="audit"):

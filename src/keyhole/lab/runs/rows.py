@@ -20,6 +20,7 @@ from keyhole.lab.runs.record_parts import (
 )
 from keyhole.lab.runs.recovery_records import (
     AuditRecord,
+    GateRecord,
     PolicyRecord,
     RecoveryRecord,
     TwinRecord,
@@ -155,6 +156,10 @@ def list_audit_rows(record: AuditRecord) -> Rows:
         yield from list_token_audit_rows(record.tokens)
     for row in record.policies:
         yield row.policy, _describe_reached(row)
+    if record.recommendation:
+        yield "advice", record.recommendation
+    if record.gate is not None:
+        yield "gate", _describe_gate(record.gate)
     yield "cost", f"{record.queries.total:,} queries in all"
     yield from list_time_rows(record.seconds)
 
@@ -169,6 +174,12 @@ def list_token_audit_rows(record: TokenAudit) -> Rows:
             yield f"{policy.policy}, snapshots", policy.signature.finding
     for what, stopping in record.stopped_by.items():
         yield f"{what} stops at", stopping or "none of these"
+
+
+def _describe_gate(gate: GateRecord) -> str:
+    reached = "no copy" if gate.error is None else f"error {format_number(gate.error)}"
+    verdict = "passes" if gate.passes else "fails"
+    return f"{verdict}: {reached}, above {format_number(gate.fail_above)} was demanded"
 
 
 def _describe_reached(row: PolicyRecord) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from keyhole.lab.runs.recovery_records import AttemptRecord
 
-NOTHING = 1e-6  # error of W up to which a policy keeps nothing back
-# Error of W up to which hardly anything is kept back.
-LITTLE = 1e-2
-PROTECTS = 0.3  # error of W from which the recovered weights are of little use
+# Errors are of W, or of answers where there is no single W; both relative.
+NOTHING = 1e-6  # up to this a policy keeps nothing back
+LITTLE = 1e-2  # up to this hardly anything
+PROTECTS = 0.3  # from this on what was recovered is of little use
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _spell_decimals(count: int) -> str:
 
 
 def judge_error(error: float | None) -> str:
-    """What an error of W means for the owner."""
+    """What an error of W, or of answers, means for the owner."""
     if error is None:
         return "the extractor got no model"
     if error <= NOTHING:
@@ -107,17 +107,44 @@ def judge_error(error: float | None) -> str:
     return "protection against this extractor, at this cost"
 
 
-def describe_policy(policy: Policy, attempts: Sequence[AttemptRecord], of: str) -> str:
-    """One paragraph on a policy, from what the attempts reached; errors are of W or of answers."""
+def judge_policy(policy: Policy, last: AttemptRecord, of: str) -> bool | None:
+    """Whether a policy protects; None where this extractor failed, and a better one may not.
+
+    Args:
+        policy: the policy.
+        last: the dearest attempt behind it.
+        of: what errors are of, W or answers.
+    """
+    if last.error is not None and last.error < PROTECTS:
+        return False
+    # One head is learned behind every policy. Of larger classes a copy that its own examination
+    # does not bear out shows what the learner lacks, not what the answers hide.
+    shown = of == "W" or last.verdict == "WITHIN_TOLERANCE" or "budget" in policy.attempts[-1]
+    return True if shown else None
+
+
+def describe_policy(
+    policy: Policy, attempts: Sequence[AttemptRecord], of: str, *, judged: bool = True
+) -> str:
+    """One paragraph on a policy, from what the attempts reached.
+
+    Args:
+        policy: the policy.
+        attempts: those made behind it, the dearest last.
+        of: what errors are of, W or answers.
+        judged: whether the target was learned as it stands, and policies have a yardstick.
+    """
     last = attempts[-1]
-    judged = judge_error(last.error)
-    # Thresholds are of W; an error of answers says nothing about weights.
-    if of != "W":
-        judged = "not judged, since no model that was tried is the target"
-    said = f"{policy.name[0].upper()}{policy.name[1:]}: {judged}."
+    verdict = judge_error(last.error)
+    if judge_policy(policy, last, of) is None:
+        verdict = "beyond this extractor, which does not show that it protects"
+    if not judged:
+        verdict = "not judged, since the target was not learned"
+    said = f"{policy.name[0].upper()}{policy.name[1:]}: {verdict}."
     if last.error is None:
         return f"{said} {last.queries:,} queries ended with {last.verdict}. {last.sentence}"
     # The first and the last attempt show what asking more buys.
     shown = [a for a in (attempts[0], last) if a.error is not None][-len(attempts) :]
     reached = ", ".join(f"{a.queries:,} queries give {of} to {a.error:.0e}" for a in shown)
+    # Reasons are those of one head, where W is known.
     return f"{said} {reached}: {policy.why}." if of == "W" else f"{said} {reached}."

@@ -271,6 +271,8 @@ def test_ctrl_c_exits_with_130_and_says_how_to_go_on(targets, tmp_path):
         (("head.safetensors", "--resume"), "--out"),
         (("head.safetensors", "--seed", -1), "seed"),
         (("head.safetensors", "--ball", 0), "bound"),
+        (("head.safetensors", "--budget", 0), "budget"),
+        (("head.safetensors", "--fail-above", 0), "fail-above"),
     ],
 )
 def test_misuse_exits_with_two(keyhole, targets, head, arguments, said):
@@ -304,14 +306,97 @@ def test_a_target_that_raises_in_the_middle_is_no_protection_and_can_be_mended(
     )
 
 
-def test_two_heads_are_audited_by_their_answers(keyhole, tmp_path, rng):
-    save(MultiHead.random(2, heads=2, rng=rng), tmp_path / "two.safetensors")
-    ran = keyhole("audit", "two.safetensors", "--out", "run", "--json")
-    assert ran.code == 0, ran.err
-    assert ran.json["error_of"] == "answers"
-    assert "is not a single head" in ran.json["sentence"]
-    for row in ran.json["policies"]:
+@pytest.fixture(scope="module")
+def two_heads(commands, tmp_path_factory):
+    """An audit of two heads, gated: its directory and what it ended with."""
+    folder = tmp_path_factory.mktemp("two")
+    save(MultiHead.random(2, heads=2, rng=np.random.default_rng(4)), folder / "two.safetensors")
+    gated = ("--fail-above", "0.1", "--json")
+    return folder, commands(folder, "audit", "two.safetensors", "--out", "run", *gated)
+
+
+def test_two_heads_are_judged_by_their_answers_within_a_stated_cap(two_heads):
+    folder, ran = two_heads
+    said = json.loads(ran.out)
+    assert said["error_of"] == "answers"
+    assert "is not a single head" in said["sentence"]
+    whole, *policies = said["policies"]
+    for row in policies:
         assert all(attempt["error"] == attempt["function_error"] for attempt in row["attempts"])
-        assert row["protects"] is None
-        assert "not judged" in row["verdict"]
-    assert "error of answers" in (tmp_path / "run" / "report.html").read_text()
+        assert all(attempt["queries"] <= said["cap"] for attempt in row["attempts"])
+    assert said["cap"] == 16 * whole["attempts"][0]["queries"]
+    assert f"{said['cap']:,} queries at most" in (folder / "run" / "report.html").read_text()
+
+
+def test_a_copy_of_two_heads_near_in_answers_is_a_leak_and_one_that_failed_is_no_protection(
+    two_heads,
+):
+    rows = json.loads(two_heads[1].out)["policies"][1:]
+    for row in rows:
+        last = row["attempts"][-1]
+        if last["error"] is not None and last["error"] < 0.3:
+            assert row["protects"] is False
+        elif last["verdict"] == "UNVERIFIED":
+            assert row["protects"] is None
+            assert "does not show that it protects" in row["verdict"]
+    # A budget below the cost leaves no copy: that does protect.
+    assert [row["protects"] for row in rows if "budget" in row["policy"]] == [True]
+    assert False in [row["protects"] for row in rows]
+
+
+def test_the_gate_fails_where_a_copy_of_the_target_as_it_stands_is_as_near_as_that(
+    two_heads, keyhole, head
+):
+    said = json.loads(two_heads[1].out)
+    reached = said["policies"][0]["attempts"][0]["error"]
+    assert two_heads[1].code == 3
+    assert said["gate"] == {"fail_above": 0.1, "error": reached, "passes": False}
+    page = (two_heads[0] / "run" / "report.html").read_text()
+    assert "The target as it stands fails" in page
+    low = keyhole(
+        "audit", "head.safetensors", "--fail-above", 1e-30, "--budget", 200, "--json", "--out", "a"
+    )
+    assert (low.code, low.json["gate"]["passes"]) == (0, True)
+
+
+def test_full_precision_is_not_counted_among_the_policies(record):
+    tried = record["policies"][1:]
+    leaks = sum(row["protects"] is False for row in tried)
+    assert f"{leaks} of {len(tried)} output policies do not protect it" in record["sentence"]
+
+
+def test_an_owner_is_told_what_to_do(audited, record):
+    best = next(row for row in record["policies"] if row["protects"])
+    said = record["recommendation"]
+    assert said.startswith(f"Recommended: {best['policy']}")
+    assert "Do not count on answers in f32" in said
+    assert said in audited[1]
+    assert said in (audited[0] / "run" / "report.html").read_text()
+
+
+def test_a_target_that_is_not_learned_as_it_stands_ends_the_audit(keyhole, tmp_path):
+    (tmp_path / "foreign.py").write_text(
+        "import numpy as np\n"
+        "def answer(X):\n"
+        "    return np.sin(X[:, -1] ** 2).sum(axis=1) + np.median(X[..., 0], axis=1)\n"
+    )
+    ran = keyhole("audit", "foreign:answer", "--width", 4, "--out", "run", "--json")
+    assert ran.code == 3
+    (only,) = ran.json["policies"]
+    assert (only["policy"], only["protects"]) == ("full precision", None)
+    assert "was not learned as it stands" in ran.json["sentence"]
+    assert ran.json["queries"]["total"] == only["attempts"][0]["queries"] + 64
+
+
+def test_a_budget_holds_for_all_attempts_together_and_what_it_does_not_reach_is_named(
+    keyhole, head
+):
+    ran = keyhole("audit", "head.safetensors", "--out", "run", "--budget", 700, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["queries"]["total"] <= 700
+    assert 1 < len(ran.json["policies"]) < 14
+    assert "Not tried within the budget" in ran.json["sentence"]
+    again = keyhole(
+        "audit", "head.safetensors", "--out", "run", "--budget", 700, "--json", "--resume"
+    )
+    assert again.json["policies"] == ran.json["policies"]

@@ -16,6 +16,12 @@ from keyhole._arrays import Matrix, Stack, rms
 from keyhole._files import read_file, write_atomically
 from keyhole.errors import DifferentRun, InvalidInput, OracleError
 from keyhole.identify import distance
+from keyhole.lab.commands.recovery.audit_outcome import (
+    describe_outcome,
+    hold_gate,
+    is_attempt_verified,
+    recommend_policy,
+)
 from keyhole.lab.commands.recovery.learn import record_target_failure, run_learn
 from keyhole.lab.commands.shared import REFUSED, seed_generator
 from keyhole.lab.jobs import AuditJob, LearnJob
@@ -36,7 +42,7 @@ from keyhole.lab.runs.recovery_records import (
 )
 from keyhole.lab.runs.rows import list_audit_rows
 from keyhole.lab.targets.opening import declare_target, hash_file, label_target, open_target
-from keyhole.lab.targets.policies import PROTECTS, Policy, describe_policy, list_policies
+from keyhole.lab.targets.policies import Policy, describe_policy, judge_policy, list_policies
 from keyhole.learners.tolerance.guarantees import check_positive
 from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.models import Head, Model, SelfAttention, load
@@ -44,6 +50,9 @@ from keyhole.oracles import Oracle, Recorded, read_imperfection
 
 _HELD_OUT = range(2, 18)  # lengths of sequences that no attempt sees
 _EACH = 4
+# An attempt on anything but one head may ask so many times what exact answers take: behind coarse
+# answers learners of larger classes search for long, and a copy that dear is no copy.
+_TIMES = 16
 
 
 def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
@@ -63,6 +72,10 @@ def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
     # A Gaussian token has about this norm.
     bound = job.ball if job.ball is not None else float(np.sqrt(target.width))
     check_positive("--ball, the bound on tokens,", bound)
+    if job.budget is not None:
+        check_positive("--budget", job.budget)
+    if job.fail_above is not None:
+        check_positive("--fail-above", job.fail_above)
     name = f"audit-{label_target(job.target)}"
     with open_run_directory(name, out=job.out, resume=job.resume, force=job.force) as directory:
         _claim_directory(job, target.width, directory)
@@ -71,7 +84,7 @@ def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
                 job, target, min(bound, job.token_bound or bound), directory, rng
             )
             tried = _Tried(job, directory, X, truth)
-            rows = tried.everything(bound)
+            rows = tried.try_everything(bound)
         except OracleError as error:
             failed = record_target_failure(error, 0, StoppedAudit)
             failed = structs.replace(failed, target=job.target, seed=job.seed, run=str(directory))
@@ -81,14 +94,26 @@ def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
             failed = take_fields(stopped.record, StoppedAudit)
             return Record(structs.replace(failed, run=str(directory)), REFUSED)
         data = structs.replace(
-            _record_audit(job, target, rows, truth, bound, directory),
+            _record_audit(job, target, rows, tried, bound),
             seconds=Seconds(total=time.perf_counter() - start),
         )
         page = ("page", f"{directory}/report.html")
-        record = Record(data, 0, (*list_audit_rows(data), page))
+        code = _choose_audit_code(data)
+        record = Record(data, code, (*list_audit_rows(data), page))
         write_atomically(directory / "record.json", record.json() + b"\n")
         write_atomically(directory / "report.html", audit_page.draw_audit_page(data).encode())
         return record
+
+
+def _choose_audit_code(data: AuditRecord) -> int:
+    """A gate decides where there is one; else an audit that could judge nothing is refused."""
+    if data.gate is not None:
+        return 0 if data.gate.passes else REFUSED
+    return 0 if is_attempt_verified(data.policies[0].attempts[0]) else REFUSED
+
+
+class _Spent(Exception):
+    """The budget of the audit ended an attempt, which therefore says nothing of its policy."""
 
 
 class _Stopped(Exception):
@@ -109,6 +134,7 @@ def _claim_directory(job: AuditJob, width: int, directory: Path) -> None:
     mine = {name: getattr(job, name) for name in ("target", "seed", "ball", *_list_declarations())}
     # Told only where it is used: audits begun before go on.
     mine |= {} if job.layer is None else {"layer": job.layer}
+    mine |= {} if job.budget is None else {"budget": job.budget}
     # Resuming with other options would mix answers of two audits.
     text = msgspec.json.encode(mine | {"digest": hash_file(job.target), "width": width})
     path = directory / "audit.json"
@@ -161,34 +187,52 @@ class _Tried:
         self.reference: Head | None = None
         self.made: dict[Path, LearnRecord] = {}
         self.done = 0
+        self.cap: int | None = None
+        self.untried: list[str] = []
 
-    def everything(self, bound: float) -> list[PolicyRecord]:
+    def try_everything(self, bound: float) -> list[PolicyRecord]:
         """Every policy in turn, the first one giving what the others are compared with."""
         # What it costs without any policy is the yardstick of budgets.
         first = self.attempt("full precision", (), {})
-        model = _load_attempt_model(first.model) if _is_attempt_verified(first) else None
+        verified = is_attempt_verified(first)
+        model = _load_attempt_model(first.model) if verified else None
         self.reference = model if isinstance(model, Head) else None
+        # One head is learned at a cost that is known beforehand; of other classes it is not.
+        self.cap = None if self.reference is not None else _TIMES * first.queries
         listed = list_policies(
             first.queries - first.verification,
             rms(np.concatenate([t.ravel() for t in self.truth])),
             bound,
         )
-        return [self.policy(policy, len(listed)) for policy in listed]
+        # Where even exact answers give no model away, policies have nothing to keep back.
+        listed = listed if verified else listed[:1]
+        rows: list[PolicyRecord] = []
+        for policy in listed:
+            try:
+                rows.append(self.try_policy(policy, len(listed)))
+            except _Spent:
+                self.untried = [one.name for one in listed[len(rows) :]]
+                break
+        return rows
 
-    def policy(self, policy: Policy, count: int) -> PolicyRecord:
+    def try_policy(self, policy: Policy, count: int) -> PolicyRecord:
         """All attempts against one policy, and what they come to."""
         made = [self.attempt(policy.name, policy.simulate, options) for options in policy.attempts]
         self.done += 1
-        said = describe_policy(policy, made, "answers" if self.reference is None else "W")
+        of = "answers" if self.reference is None else "W"
+        judged = is_attempt_verified(self._summarise_first())
+        said = describe_policy(policy, made, of, judged=judged)
         sys.stderr.write(f"{self.done}/{count} {said}\n")
-        last = made[-1].error
         return PolicyRecord(
             policy=policy.name,
             simulate=list(policy.simulate),
-            protects=None if self.reference is None else last is None or last >= PROTECTS,
+            protects=judge_policy(policy, made[-1], of) if judged else None,
             verdict=said,
             attempts=made,
         )
+
+    def _summarise_first(self) -> AttemptRecord:
+        return self._summary(next(iter(self.made.values())), {})
 
     def attempt(
         self, name: str, simulate: tuple[str, ...], options: Mapping[str, int]
@@ -198,9 +242,13 @@ class _Tried:
         place = self.directory / "".join(c if c.isalnum() else "-" for c in about).strip("-")
         # The first attempt is also that of the first policy, and is not made twice.
         if place not in self.made:
+            left = self.count_left()
             self.made[place] = (
                 _read_finished_attempt(place) if self.job.resume else None
             ) or self._learn(place, simulate, options)
+            # Cut short by the whole audit, an attempt shows nothing of its policy.
+            if self.made[place].queries.total == left and len(self.made) > 1:
+                raise _Spent
         return self._summary(self.made[place], options)
 
     def _learn(
@@ -232,11 +280,35 @@ class _Tried:
             force=not self.job.resume,
             **shared,
         )
-        record = run_learn(replace(job, **options)).data
+        job = replace(job, **options)
+        record = run_learn(replace(job, budget=self._limit_attempt(job.budget))).data
         if _has_target_failed(record):
             # All further attempts would fail alike.
             raise _Stopped(record)
         return record
+
+    def _limit_attempt(self, asked: int | None) -> int | None:
+        """The budget of an attempt: what its policy, the cap and the whole audit leave."""
+        limits = [one for one in (asked, self.cap, self.count_left()) if one is not None]
+        return min(limits, default=None)
+
+    def count_left(self) -> int | None:
+        """Queries that are left of the budget of the audit.
+
+        Raises:
+            _Spent: none are.
+        """
+        if self.job.budget is None:
+            return None
+        left = self.job.budget - self.count_asked()
+        if left < 1:
+            raise _Spent
+        return left
+
+    def count_asked(self) -> int:
+        """Queries that attempts and held-out sequences cost."""
+        attempts = sum(record.queries.total for record in self.made.values())
+        return attempts + sum(map(len, self.truth))
 
     def _summary(self, record: LearnRecord, options: Mapping[str, int]) -> AttemptRecord:
         model = _load_attempt_model(record.model)
@@ -292,48 +364,26 @@ def _has_target_failed(record: LearnRecord) -> bool:
 def _load_attempt_model(path: str | None) -> Model | None:
     model = load(path) if path else None
     # A whole layer answers every row; held-out answers are of the last one.
-    return None if isinstance(model, SelfAttention) else model
-
-
-def _is_attempt_verified(attempt: AttemptRecord) -> bool:
-    return attempt.verdict in ("EXACT", "WITHIN_TOLERANCE")
+    return model.read_last() if isinstance(model, SelfAttention) else model
 
 
 def _record_audit(
-    job: AuditJob,
-    target: Oracle,
-    rows: list[PolicyRecord],
-    truth: list[Matrix],
-    bound: float,
-    directory: Path,
+    job: AuditJob, target: Oracle, rows: list[PolicyRecord], tried: _Tried, bound: float
 ) -> AuditRecord:
-    asked = sum(a.queries for row in rows for a in row.attempts) + sum(map(len, truth))
-    keep = [row.policy for row in rows if row.protects]
-    first = rows[0].attempts[0]
-    said = f"{len(rows) - len(keep)} of {len(rows)} output policies do not protect this target"
-    said = f"{said}; {', '.join(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else f"{said}."
-    # Where there is no W to compare, no policy has a verdict.
-    alone = rows[0].protects is not None
-    if not alone:
-        said = (
-            "The target is learned, but is not a single head: policies are not judged, and errors"
-            " are of answers."
-        )
-    if not _is_attempt_verified(first):
-        said = (
-            f"No class of model that was tried explains this target ({first.verdict}): errors"
-            " are of answers."
-        )
+    error_of = "answers" if tried.reference is None else "W"
     return AuditRecord(
-        sentence=said,
+        sentence=describe_outcome(rows, error_of, tried.untried),
         target=job.target,
         width=target.width,
-        outputs=truth[0].shape[1],
+        outputs=tried.truth[0].shape[1],
         token_bound=bound,
-        error_of="W" if alone else "answers",
+        error_of=error_of,
         policies=rows,
-        queries=TotalQueries(total=asked),
+        queries=TotalQueries(total=tried.count_asked()),
+        recommendation=recommend_policy(rows),
+        cap=tried.cap if len(rows) > 1 else None,
+        gate=hold_gate(rows[0], job.fail_above),
         seed=job.seed,
         command=format_job_command("audit", job),
-        run=str(directory),
+        run=str(tried.directory),
     )
