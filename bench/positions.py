@@ -18,7 +18,7 @@ from keyhole.identify.layers import layer_freedom
 from keyhole.learners.positions.learner import WiredLayer
 
 DISPLACEMENTS = 32
-LENGTHS = (1, 2, 8, 32)
+PLACES = 8  # absolute positions
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,16 @@ class Cell:
         """The wiring that is told."""
         return Wiring(eps=1e-5, residual=True, **self.told)
 
+    @property
+    def displacements(self) -> int:
+        """Entries of a table, or absolute positions."""
+        return PLACES if self.wiring.positions == "absolute" else DISPLACEMENTS
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the sequences that errors are measured on."""
+        return (1, 2, 4, 8) if self.wiring.positions == "absolute" else (1, 2, 8, 32)
+
 
 def list_cells() -> Iterator[Cell]:
     """What the class must show, and a few more."""
@@ -52,12 +62,18 @@ def list_cells() -> Iterator[Cell]:
     yield Cell("rope, soft-cap 5, RMSNorm", 32, 4, False, told)
     told = {"norm": "rms", "positions": "rope", "rotary_share": 0.5}
     yield Cell("half rope, RMSNorm", 32, 4, False, told)
+    for width, heads in ((16, 4), (32, 4)):
+        for norm, name, biases in (("rms", "RMSNorm", False), ("layer", "LayerNorm, biases", True)):
+            told = {"norm": norm, "positions": "absolute"}
+            yield Cell(f"absolute, {name}", width, heads, biases, told)
 
 
-def measure_error(truth: AttentionLayer, model: AttentionLayer, rng: np.random.Generator) -> float:
+def measure_error(
+    cell: Cell, truth: AttentionLayer, model: AttentionLayer, rng: np.random.Generator
+) -> float:
     """The largest relative error over the lengths."""
     errors: list[float] = []
-    for length in LENGTHS:
+    for length in cell.lengths:
         X = rng.normal(size=(20, length, truth.width))
         errors.append(float(np.linalg.norm(truth(X) - model(X)) / np.linalg.norm(truth(X))))
     return max(errors)
@@ -71,7 +87,7 @@ def count_limit(cell: Cell) -> float:
         heads=cell.heads,
         rank=cell.width // cell.heads,
         outputs=cell.width,
-        displacements=DISPLACEMENTS,
+        displacements=cell.displacements,
         biased=cell.biases,
     )
     return numbers / cell.width
@@ -88,15 +104,15 @@ def run_cell(cell: Cell, seeds: range) -> None:
             heads=cell.heads,
             wiring=cell.wiring,
             biases=cell.biases,
-            displacements=DISPLACEMENTS,
+            displacements=cell.displacements,
             rng=truth_rng,
         )
-        learner = WiredLayer(cell.wiring, displacements=DISPLACEMENTS)
+        learner = WiredLayer(cell.wiring, displacements=cell.displacements)
         found = learner.run(Local(truth), rng=rng)
         exact += found.verdict is Verdict.EXACT
         asked.append(found.ledger.total(without="verify").sequences)
         lost = found.model is None
-        errors.append(np.inf if lost else measure_error(truth, found.model, fresh))
+        errors.append(np.inf if lost else measure_error(cell, truth, found.model, fresh))
     limit = count_limit(cell)
     good = sum(error <= 1e-9 for error in errors)
     seconds = (time.process_time() - start) / len(seeds)

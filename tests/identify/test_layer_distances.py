@@ -16,6 +16,8 @@ KINDS = {
     "half rotary": {"norm": "rms", "positions": "rope", "rotary_share": 0.5},
     "capped rotary": {"norm": "rms", "positions": "rope", "softcap": 5.0},
     "absolute behind LayerNorm": {"norm": "layer", "positions": "absolute"},
+    "absolute behind RMSNorm": {"norm": "rms", "positions": "absolute"},
+    "absolute without a norm": {"norm": "none", "positions": "absolute"},
 }
 
 
@@ -80,7 +82,19 @@ def disguise(layer, rng):
     if other.table is not None:
         lifted = 0.0 if layer.wiring.positions == "alibi" else rng.normal(size=(2, 1))
         parts["table"] = (other.table + lifted)[::-1]
-    return replace(other, **parts)
+    return move_positions(replace(other, **parts), rng)
+
+
+def move_positions(layer, rng):
+    """Position vectors moved by what no answer shows."""
+    if layer.positions is None or layer.wiring.norm == "rms":
+        return layer
+    if layer.wiring.norm == "layer":
+        moved = float(rng.normal())
+        return replace(layer, positions=layer.positions + moved, bo=layer.bo - moved)
+    moved = rng.normal(size=8)
+    parts = {f"b{x}": getattr(layer, f"b{x}") - getattr(layer, f"W{x}") @ moved for x in "qkv"}
+    return replace(layer, positions=layer.positions + moved, bo=layer.bo - moved, **parts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,6 +116,15 @@ def test_a_change_of_any_part_is_a_distance_of_its_size(kind, name, rng):
     X = rng.normal(size=(20, 9, 8))
     assert np.abs(other(X) - layer(X)).max() > 1e-7
     assert 1e-6 < keyhole.compare(layer, other).largest < 1e-2
+
+
+def test_equal_entries_of_positions_are_nothing_behind_a_norm_without_a_residual(rng):
+    layer = drawn("absolute behind LayerNorm", rng)
+    layer = replace(layer, wiring=replace(layer.wiring, residual=False))
+    other = replace(layer, positions=layer.positions + rng.normal(size=(12, 1)))
+    X = rng.normal(size=(20, 9, 8))
+    np.testing.assert_allclose(other(X), layer(X), rtol=1e-9, atol=1e-9)
+    assert keyhole.compare(layer, other).largest <= 1e-10
 
 
 def test_an_unturned_key_bias_does_not_show_and_a_turned_one_does(rng):

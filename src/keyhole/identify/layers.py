@@ -28,7 +28,8 @@ def layer_freedom(
     A norm costs nothing: its gain goes into the maps, and a LayerNorm takes one dimension. Value
     and output maps leave an invertible map free, $r(D + o) - r^2$; so do queries and keys, but for
     what rotary positions turn: there only a complex number per pair is free. A table has a free
-    constant per head.
+    constant per head. Of absolute positions a shift of all is lost in biases where there is no
+    norm; equal entries are lost in a LayerNorm, but for what a residual shows of them.
 
     Args:
         wiring: how the layer is wired.
@@ -45,8 +46,17 @@ def layer_freedom(
     scores = turned * (2 * (D + biased)) - turned + rest * (2 * D + biased) - rest**2
     added = {"table": displacements - 1, "alibi": 1}.get(wiring.positions or "none", 0)
     each = rank * (D + outputs) - rank**2 + scores + added
-    placed = displacements * width if wiring.positions == "absolute" else 0
+    placed = 0
+    if wiring.positions == "absolute":
+        placed = displacements * width - _count_lost(wiring, width, displacements, biased)
     return heads * each + (outputs if biased else 0) + placed
+
+
+def _count_lost(wiring: Wiring, width: int, count: int, biased: bool) -> int:
+    """Numbers of absolute positions that no answer shows."""
+    if wiring.norm == "layer":
+        return int(biased) if wiring.residual else count
+    return width if wiring.norm != "rms" and biased else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +160,9 @@ def _fold_norm(layer: AttentionLayer, W: Array, b: Array | None) -> Array:
     """Maps of what a norm leaves, the constant as the last column."""
     gain = np.ones(layer.width) if layer.gain is None else layer.gain
     shift = np.zeros(layer.width) if layer.shift is None else layer.shift
+    if layer.positions is not None and layer.wiring.norm == "none":
+        # A shift of all position vectors is lost in the biases: the first is taken as 0.
+        shift = shift + layer.positions[0]
     folded = W * gain
     if layer.wiring.norm == "layer":
         folded = folded - folded.mean(axis=-1, keepdims=True)
@@ -175,17 +188,24 @@ def _list_score_parts(layer: AttentionLayer, q: Matrix, k: Matrix) -> Array:
 def _read_positions(layer: AttentionLayer, constant: Array) -> tuple[Array, Array]:
     """Tables without their constant, slopes, or vectors; with what is left of the constant."""
     if layer.positions is not None:
-        vectors = layer.positions
-        if layer.wiring.norm == "layer":
-            # Equal entries are lost in the norm, and a residual carries them like a constant.
-            common = float(vectors.mean())
-            vectors = vectors - common
-            constant = constant + (common if layer.wiring.residual else 0.0)
-        return np.repeat(vectors.reshape(1, -1), layer.heads, axis=0), constant
+        vectors, shown = _read_vectors(layer, layer.positions)
+        return np.repeat(vectors.reshape(1, -1), layer.heads, axis=0), constant + shown
     if layer.table is None:
         return np.zeros((layer.heads, 0)), constant
     slopes = layer.wiring.positions == "alibi"
     return (layer.table if slopes else layer.table - layer.table[:, :1]), constant
+
+
+def _read_vectors(layer: AttentionLayer, vectors: Matrix) -> tuple[Matrix, Array | float]:
+    """Position vectors as far as they show, and what a residual adds of the rest."""
+    residual = bool(layer.wiring.residual)
+    if layer.wiring.norm == "none":
+        return vectors - vectors[0], vectors[0] if residual else 0.0
+    if layer.wiring.norm == "rms":
+        return vectors, 0.0
+    # Equal entries are lost in the norm; a residual carries them, those of the first a constant.
+    lost = vectors[:1].mean() if residual else vectors.mean(axis=1, keepdims=True)
+    return vectors - lost, float(lost) if residual else 0.0
 
 
 def _cut_alike(x: Array, y: Array) -> tuple[Array, Array]:

@@ -26,23 +26,37 @@ CASES = {
     "capped": (Wiring(norm="rms", positions="rope", softcap=5.0), False, 1.7),
     "capped with biases": (Wiring(norm="layer", positions="alibi", softcap=5.0), True, 2.5),
     "window": (Wiring(norm="rms", positions="table", window=12), False, 2.2),
+    "absolute": (Wiring(norm="rms", positions="absolute"), False, 1.9),
+    "absolute with biases": (Wiring(norm="layer", positions="absolute"), True, 1.9),
+    "absolute, no residual": (
+        Wiring(norm="layer", positions="absolute", residual=False),
+        True,
+        2.3,
+    ),
+    "absolute, no norm": (Wiring(norm="none", positions="absolute", residual=True), True, 2.1),
 }
 
 
 def tell(wiring):
     """A wiring with eps and the residual told."""
     normed = wiring.norm != "none"
-    return replace(wiring, eps=1e-5 if normed else None, residual=normed)
+    residual = normed if wiring.residual is None else wiring.residual
+    return replace(wiring, eps=1e-5 if normed else None, residual=residual)
+
+
+def count_places(wiring):
+    return 8 if wiring.positions == "absolute" else 32
 
 
 def draw(wiring, rng, *, width=16, heads=4, **options):
-    return random_layer(width, heads=heads, wiring=wiring, displacements=32, rng=rng, **options)
+    options = {"displacements": count_places(wiring)} | options
+    return random_layer(width, heads=heads, wiring=wiring, rng=rng, **options)
 
 
 def measure_error(truth, model, rng):
-    """Largest relative error over lengths up to 32, by the model's own evaluation in the test."""
+    """Largest relative error over lengths up to 32, or as many as there are absolute positions."""
     errors = []
-    for length in (1, 2, 8, 32):
+    for length in (1, 2, 4, 8) if truth.positions is not None else (1, 2, 8, 32):
         X = rng.normal(size=(20, length, truth.width))
         errors.append(np.linalg.norm(truth(X) - model(X)) / np.linalg.norm(truth(X)))
     return max(errors)
@@ -56,7 +70,8 @@ def test_layers_come_back_from_few_queries(name):
     for seed in range(3):
         truth_rng, rng, fresh = np.random.default_rng(seed).spawn(3)
         truth = draw(tell(wiring), truth_rng, biases=biases)
-        found = WiredLayer(tell(wiring), displacements=32).run(Local(truth), rng=rng)
+        learner = WiredLayer(tell(wiring), displacements=count_places(wiring))
+        found = learner.run(Local(truth), rng=rng)
         assert found.verdict is Verdict.EXACT
         assert (found.model.heads, found.model.rank) == (4, 4)
         assert measure_error(truth, found.model, fresh) <= 1e-9
@@ -146,7 +161,6 @@ def test_two_layers_are_not_called_one():
     ("told", "says"),
     [
         ({"groups": 2}, "layers with groups are modelled but not learned yet"),
-        ({"positions": "absolute"}, "layers with absolute positions are modelled"),
         ({"norm": "rms", "eps": 0.0}, "eps = 0 lets tokens be read on a sphere only"),
     ],
 )
@@ -173,6 +187,71 @@ def test_a_plan_tells_what_is_asked():
     assert asked <= plan.queries <= 1.3 * asked
     assert plan.queries < plan.at_most
     assert isinstance(choose_learner("auto", Hints(wiring=wiring)), WiredLayer)
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_position_vectors_and_eps_are_found_where_only_the_kind_is_told(norm):
+    """Places end where the target refuses longer sequences; vectors come back to rounding."""
+    truth = draw(Wiring(norm=norm, eps=3e-6, residual=True, positions="absolute"), 11)
+    found = keyhole.learn(truth, wiring=Wiring(norm=norm, positions="absolute"), rng=12)
+    assert found.verdict is Verdict.EXACT
+    assert abs(found.model.wiring.eps / 3e-6 - 1) < 1e-9
+    apart = found.model.positions - truth.positions
+    # Behind a LayerNorm one number is free, the same for all entries of all vectors.
+    free = apart.mean() if norm == "layer" else 0.0
+    np.testing.assert_allclose(apart, free, atol=1e-11)
+    assert found.ledger.phases["positions"].sequences == 2 * 7 + 1
+
+
+def test_lone_tokens_that_bend_otherwise_have_no_position_vector(rng):
+    """A network behind the norm is no linear map of what the norm leaves."""
+    layer = draw(Wiring(norm="rms", eps=1e-5, positions="absolute"), rng)
+
+    def bent(X):
+        return np.tanh(layer(X))
+
+    told = Wiring(norm="rms", eps=1e-5, residual=False, positions="absolute")
+    found = WiredLayer(told, displacements=8).run(Local(bent, size=16), rng=rng)
+    assert (found.verdict, found.status) == (Verdict.UNVERIFIED, Status.UNSEPARATED)
+    assert "No vector that is added" in found.detail
+
+
+def test_a_plan_tells_what_absolute_positions_cost():
+    wiring = tell(Wiring(norm="rms", positions="absolute"))
+    learner = WiredLayer(wiring, displacements=8)
+    plan = learner.plan(16, outputs=16)
+    asked = learner.run(Local(draw(wiring, 1)), rng=np.random.default_rng(2)).ledger.total()
+    assert asked.sequences <= plan.queries <= 1.3 * asked.sequences
+
+
+def differentiate(layer, name, X):
+    """Columns of derivatives of all answers by one part of a layer, by central differences."""
+    part, columns = getattr(layer, name), []
+    for at in np.ndindex(part.shape):
+        sides = []
+        for step in (1e-5, -1e-5):
+            moved = part.copy()
+            moved[at] += step
+            sides.append(np.concatenate([replace(layer, **{name: moved})(x).ravel() for x in X]))
+        columns.append((sides[0] - sides[1]) / 2e-5)
+    return np.stack(columns, axis=1)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("norm", ["none", "rms", "layer"])
+def test_what_absolute_positions_leave_free_is_counted(norm, residual, biased, rng):
+    """The rank of the derivative of many answers by all parts, which no formula enters."""
+    eps = None if norm == "none" else 1e-2
+    wiring = Wiring(norm=norm, eps=eps, residual=residual, positions="absolute")
+    layer = draw(wiring, rng, width=4, heads=2, displacements=3, biases=biased)
+    layer = replace(layer, gain=None, shift=None)
+    names = ["Wq", "Wk", "Wv", "Wo", "positions"] + (["bq", "bo"] if biased else [])
+    X = [rng.normal(size=(40, length, 4)) for length in (1, 2, 3)]
+    J = np.concatenate([differentiate(layer, name, X) for name in names], axis=1)
+    values = np.linalg.svd(J / np.linalg.norm(J, axis=0), compute_uv=False)
+    sizes = {"heads": 2, "rank": 2, "outputs": 4, "displacements": 3}
+    assert (values > 1e-7).sum() == layer_freedom(wiring, 4, **sizes, biased=biased)
 
 
 def test_what_is_determined_is_counted():

@@ -1,7 +1,8 @@
 r"""The learner of attention layers as they are built, each head with values of its own.
 
 Steps, each a module: 1. what is not told of the wiring and a few questions tell (found_wiring);
-2. lone tokens: the constant and $M = \sum_h A_h$ (placed); 3. the heads are told apart by a pencil
+2. lone tokens: the constant and $M = \sum_h A_h$ (placed); vectors of absolute positions (absolute)
+that all further tokens are asked less; 3. the heads are told apart by a pencil
 (head_pencil, head_split): rows $V_h$ that read one head out of an answer; 4. weights of a few
 tokens at chosen displacements are read by these rows: keys, then queries, by linear equations
 (question_design, score_maps); 5. each head is fitted to all these answers, its rows eliminated,
@@ -15,10 +16,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from keyhole._arrays import Matrix
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify.layers import layer_freedom
 from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.positions.absolute import (
+    LONE_EXTRA,
+    PositionSearch,
+    Unplaceable,
+    Unplaced,
+    estimate_position_queries,
+    find_first_position,
+    limit_position_queries,
+)
 from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.positions.found_wiring import draw_direction, find_eps, find_residual
 from keyhole.learners.positions.head_fit import FittedHead
@@ -54,7 +65,8 @@ class WiredLayer:
 
     Args:
         wiring: how the layer is wired; what it does not tell of eps and the residual is found.
-        displacements: entries of a table of scores to learn; no more than the longest sequence.
+        displacements: entries of a table of scores to learn, or absolute positions; no more than
+            the longest sequence.
         heads: how many heads to plan for; `run` finds their number by itself.
     """
 
@@ -105,12 +117,11 @@ def _check_learnable(wiring: Wiring) -> None:
         "groups": wiring.groups is not None,
         "sinks": bool(wiring.sinks),
         "qk_norm": bool(wiring.qk_norm),
-        "absolute positions": wiring.positions == "absolute",
     }
     if named := [name for name, told in unknown.items() if told]:
         raise InvalidInput(
             f"layers with {' and '.join(named)} are modelled but not learned yet; learned are heads"
-            " with values of their own, behind any norm, with rope, alibi, table or no positions."
+            " with values of their own, behind any norm, with any positions."
         )
     if wiring.norm in ("rms", "layer") and wiring.eps == 0.0:
         raise InvalidInput(
@@ -124,12 +135,18 @@ def estimate_layer_queries(
 ) -> dict[str, int]:
     """Queries by phase."""
     D = width - (wiring.norm == "layer")
-    form = make_score_form(wiring, rank, biased=biased, displacements=displacements, longest=None)
+    absolute = wiring.positions == "absolute"
+    longest = displacements if absolute else None
+    form = make_score_form(
+        wiring, rank, biased=biased, displacements=displacements, longest=longest
+    )
     design = design_questions(form, D, rank)
-    pair = wiring.positions == "none"
+    pair = absolute or wiring.positions == "none"
+    placed = estimate_position_queries(wiring, displacements) if absolute else 0
     return {
         "wiring": 7,
-        "read": D + 1,
+        "read": D + (LONE_EXTRA if absolute else 1),
+        **({"positions": placed} if absolute else {}),
         "split": D + 1 if pair else D + count_extra_moves(D, rank),
         "keys": sum(design.key_questions),
         "queries": design.query_questions,
@@ -140,7 +157,10 @@ def limit_layer_queries(wiring: Wiring, width: int, outputs: int, displacements:
     """The most that is ever asked: every try to split, every round, for every size of tokens."""
     split = 5 * 2 * (width + 2)
     scores = 8 * (2 * (width + 1) + displacements) + 64
-    return 16 + len(_SIZES) * (width + 1 + split + (1 + ROUNDS) * scores + QUERIES) + 8
+    placed = (
+        limit_position_queries(displacements) + LONE_EXTRA if wiring.positions == "absolute" else 0
+    )
+    return placed + 16 + len(_SIZES) * (width + 1 + split + (1 + ROUNDS) * scores + QUERIES) + 8
 
 
 class _WiredSession:
@@ -155,6 +175,7 @@ class _WiredSession:
         longest = [end for end in (lengths and lengths[1], self.told.window) if end is not None]
         self.longest = min(longest, default=None)
         self.wiring = self.told.complete(1)
+        self.positions: Matrix | None = None
         self.found: dict[str, str] = {}
         self.model: AttentionLayer | None = None
         self.heads: list[FittedHead] = []
@@ -167,10 +188,12 @@ class _WiredSession:
             if self.wiring.norm != "none" and not self.wiring.eps:
                 return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NO_EPS))
             with self.oracle.phase("read"):
-                linear = measure_linear_part(self._open_ball(), size=_SIZES[0], rng=self.rng)
+                linear = self._read_linear_part()
             return self._attempt_sizes(linear)
         except BudgetSpent:
             return self._conclude(SPENT)
+        except Unplaceable:
+            return self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNPLACED))
 
     def _find_wiring(self) -> None:
         """What is not told, as far as a few lone tokens tell it."""
@@ -181,15 +204,38 @@ class _WiredSession:
             residual = find_residual(self.oracle, u)
             self.wiring = replace(self.wiring, residual=residual)
             self.found["residual"] = "yes" if residual else "no"
+        # With absolute positions eps shows once the first of them is known.
+        if self.told.eps is None and self.wiring.positions != "absolute":
+            self._note_eps(find_eps(self.oracle, u, residual=bool(self.wiring.residual)))
+
+    def _read_linear_part(self) -> LinearPart:
+        """What lone tokens are answered; and what absolute positions add to tokens."""
+        if self.wiring.positions != "absolute":
+            return measure_linear_part(self._open_ball(), size=_SIZES[0], rng=self.rng)
+        first = np.zeros(self.oracle.width)
+        if self.wiring.norm == "none":
+            linear = measure_linear_part(self._open_ball(), size=_SIZES[0], rng=self.rng)
+        else:
+            lone = find_first_position(self.oracle, self.wiring, eps=self.told.eps, rng=self.rng)
+            first, linear = lone.vector, lone.linear
+            self._note_eps(lone.eps)
+        most = min(self.displacements, self.longest or self.displacements)
+        search = PositionSearch(self.oracle, self.wiring, linear, self.rng)
+        with self.oracle.phase("positions"):
+            self.positions = search.find_all(first, most)
+        self.longest = len(self.positions)
+        return linear
+
+    def _note_eps(self, eps: float) -> None:
         if self.told.eps is None:
-            eps = find_eps(self.oracle, u, residual=bool(self.wiring.residual))
             self.wiring = replace(self.wiring, eps=eps)
             self.found["eps"] = f"{eps:.6g}"
 
     def _open_ball(self) -> Asking:
-        """The target asked in coordinates of the ball behind its norm."""
+        """The target asked in coordinates of the ball behind its norm, without its positions."""
         ball = NormBall.of(self.oracle.width, self.wiring.norm or "none", self.wiring.eps or 0.0)
-        return Asking(self.oracle, ball, bool(self.wiring.residual))
+        target = self.oracle if self.positions is None else Unplaced(self.oracle, self.positions)
+        return Asking(target, ball, bool(self.wiring.residual))
 
     def _attempt_sizes(self, linear: LinearPart) -> Recovery[AttentionLayer]:
         ends: list[Recovery[AttentionLayer]] = []
@@ -207,11 +253,18 @@ class _WiredSession:
     def _measure_layer(self, linear: LinearPart, size: float) -> None:
         """One attempt: the layer, fitted and not yet verified."""
         self.model, self.heads = None, []
-        setting = Setting(self.wiring, self.displacements, self.longest)
+        placed = self.positions is not None
+        wiring = replace(self.wiring, positions="none") if placed else self.wiring
+        setting = Setting(wiring, self.displacements, self.longest)
         asking = self._open_ball()
         work = Measuring(self.oracle, asking, linear, setting, size=size, rng=self.rng)
         self.heads = work.measure_heads()
-        self.model = work.assemble(self.heads)
+        model = work.assemble(self.heads)
+        self.model = replace(
+            model,
+            wiring=replace(model.wiring, positions=self.wiring.positions),
+            positions=self.positions,
+        )
 
     def _judge(self) -> Recovery[AttentionLayer]:
         model = self.model
@@ -259,6 +312,7 @@ _UNSPLIT = (
     "No weights of heads showed as multiple eigenvalues: heads with shared values, more heads than"
     " the outputs hold, or another wiring than was told."
 )
+_UNPLACED = "No vector that is added to a lone token before its norm explains the answers."
 _NO_EPS = "The eps of the norm is too small to be seen; tell it with --eps."
 
 
@@ -268,14 +322,13 @@ def _measure_gap(end: Recovery[AttentionLayer]) -> float:
 
 def count_layer_freedom(model: AttentionLayer) -> int:
     """Numbers that the answers of a recovered layer determine."""
-    displacements = 1 if model.table is None else model.table.shape[1]
     return layer_freedom(
         model.wiring,
         model.width,
         heads=model.heads,
         rank=model.rank,
         outputs=model.outputs,
-        displacements=displacements,
+        displacements=model.longest or 1,
         biased=model.bo is not None,
     )
 

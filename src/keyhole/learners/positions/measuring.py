@@ -11,6 +11,7 @@ from keyhole._arrays import Indices, Matrix, Stack, Vector
 from keyhole.learners.positions.head_fit import FittedHead, fit_head
 from keyhole.learners.positions.head_split import (
     RoughSplit,
+    Unsplit,
     choose_moved_token,
     finish_split,
     split_by_positions,
@@ -104,16 +105,31 @@ class Measuring:
         return self._fit_rounds(V, design, first)
 
     def _complete_rows(self, rough: RoughSplit) -> tuple[Stack, Placed]:
-        """All rows, with the questions at the same last token that told the slopes."""
+        """All rows, with the questions at the same last token that told the slopes.
+
+        Raises:
+            Unsplit: a head does not explain the answers, however many were asked.
+        """
         rank = rough.clusters.rank
         design = design_questions(self.form, len(rough.y), rank)
         # One row of each head is missing, and one token less can be read.
         fewer = replace(design, tokens=max(1, design.tokens - 1))
         count = math.ceil(design.key_questions[0] * design.tokens / fewer.tokens)
-        placed = self._ask_placed(fewer, np.tile(rough.y, (count, 1)))
-        M = self.linear.M
-        slopes = [find_slopes(read_scores(V, M, placed, self.form), placed) for V in rough.V]
-        return finish_split(self.linear, rough, placed, np.stack(slopes), self.form), placed
+        asked: list[Placed] = []
+        for share in (1.0, *[0.5] * ROUNDS):
+            last = np.tile(rough.y, (math.ceil(share * count), 1))
+            asked.append(self._ask_placed(fewer, last))
+            placed = join_placed(asked)
+            try:
+                return self._finish_rows(rough, placed), placed
+            except Unsplit:
+                continue
+        raise Unsplit
+
+    def _finish_rows(self, rough: RoughSplit, placed: Placed) -> Stack:
+        M, form = self.linear.M, self.form
+        slopes = [find_slopes(read_scores(V, M, placed, form), placed) for V in rough.V]
+        return finish_split(self.linear, rough, placed, np.stack(slopes), form)
 
     def _ask_placed(self, design: QuestionDesign, last: Matrix) -> Placed:
         ball = self.asking.ball
