@@ -85,16 +85,31 @@ def draw_error_heatmap(E: Matrix, size: float, title: str = "difference") -> Mar
     return draw_heatmap(describe_errors(E, size, title))
 
 
-def describe_errors(E: Matrix, size: float, title: str = "difference") -> Heatmap:
-    """What `draw_error_heatmap` draws."""
+def describe_errors(
+    E: Matrix,
+    size: float,
+    title: str = "difference",
+    *,
+    axes: Axes = SCORES,
+    unit: str = "the largest true entry",
+) -> Heatmap:
+    """What `draw_error_heatmap` draws.
+
+    Args:
+        E: the errors.
+        size: what they are measured by.
+        title: what is shown.
+        axes: what rows and columns are.
+        unit: what `size` is called.
+    """
     step, x = _reduce_blocks(np.maximum, np.abs(E), _PIXELS)
     # Sixteen decades: from the rounding of a double to the size of the matrix.
     share = np.clip((np.log10(np.maximum(x / (size or 1.0), 1e-16)) + 16) / 16, 0, 1)
-    note = f"largest {format_number(float(x.max()))}; log scale, in units of the largest true entry"
+    note = f"largest {format_number(float(x.max()))}; log scale, in units of {unit}"
     note += f"; the largest of each {step} x {step} block" if step > 1 else ""
     ends = ("1e-16", "1e-8", "1")
     name = "|difference|"
-    return Heatmap(title, note, x, share, "errors", ends, SCORES, name, step, _shape_of(E))
+    return Heatmap(title, note, x, share, "errors", ends, axes, name, step, _shape_of(E))
 
 
 def _shape_of(W: Matrix) -> tuple[int, int]:

@@ -31,8 +31,9 @@ _ERRORS_ONLY = 3
 class OnnxFile:
     """A model in an ONNX file that maps (batch, length, width) to (batch,) or (batch, outputs).
 
-    The datatype is read from the file; a float32 model is declared as such. Batch and length must
-    be free.
+    One that answers a sequence with a sequence, (batch, length, outputs), is read at its last
+    position; `reads_last` says so. The datatype is read from the file; a float32 model is declared
+    as such. Batch and length must be free.
 
     Args:
         path: the file.
@@ -67,7 +68,7 @@ class OnnxFile:
             raise InvalidInput(
                 f"{self.path} has tokens of width {width}; --width says {self.size}."
             )
-        outputs = self._given.shape[-1] if len(self._given.shape or ()) == 2 else None
+        outputs = self._given.shape[-1] if len(self._given.shape or ()) in (2, 3) else None
         known = outputs if isinstance(outputs, int) else self.count
         self.inner = Local(self._answer, width if isinstance(width, int) else self.size, known)
 
@@ -80,6 +81,11 @@ class OnnxFile:
     def outputs(self) -> int | None:
         """Numbers per answer; None before the first answer where nobody said."""
         return self.inner.outputs
+
+    @property
+    def reads_last(self) -> bool:
+        """Whether answers are sequences, of which the last position is read."""
+        return len(self._given.shape or ()) == 3
 
     @property
     def imperfection(self) -> Imperfection:
@@ -95,7 +101,8 @@ class OnnxFile:
 
     def _answer(self, X: Any) -> Any:
         numbers = np.ascontiguousarray(X, dtype=_DTYPES[self._taken.type])
-        return self._session.run([self._given.name], {self._taken.name: numbers})[0]
+        answers = self._session.run([self._given.name], {self._taken.name: numbers})[0]
+        return answers[:, -1] if self.reads_last else answers
 
 
 def open_session(path: Path) -> Any:

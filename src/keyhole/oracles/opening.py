@@ -9,8 +9,16 @@ from keyhole.oracles.base import Oracle
 from keyhole.oracles.local import Local
 
 
-def oracle_of(found: Any, size: int | None = None, count: int | None = None) -> Oracle:
+def oracle_of(
+    found: Any, size: int | None = None, count: int | None = None, *, last: bool = False
+) -> Oracle:
     """An oracle as it is; a torch module or any other callable behind the oracle that asks it.
+
+    Args:
+        found: what was handed over.
+        size: width of a token, where it was told.
+        count: numbers of an answer, where they were told.
+        last: read a sequence that a torch module answers at its last position.
 
     Raises:
         InvalidInput: it is a class of modules, or its width is not known.
@@ -27,7 +35,7 @@ def oracle_of(found: Any, size: int | None = None, count: int | None = None) -> 
         return torch_layer(found)
     from keyhole.oracles.torch_module import TorchModule
 
-    return TorchModule(found, size, count)
+    return TorchModule(found, size, count, last=last)
 
 
 def _is_kind(found: Any, kind: type) -> bool:

@@ -49,6 +49,8 @@ class TorchModule:
             it.
         numbers: how many numbers a call may hold at once, the scores of one head counted; larger
             batches are split.
+        last: read an answer (batch, length, outputs) at its last position instead of refusing it;
+            `reads_last` says whether one was.
     """
 
     module: Callable[[Any], Any]
@@ -57,6 +59,8 @@ class TorchModule:
     dtype: str | None = None
     within: Any = None
     numbers: int = 1 << 24
+    last: bool = False
+    reads_last: bool = field(init=False, default=False)
     inner: Local = field(init=False, repr=False)
     _format: str = field(init=False)
     _asked: Any = field(init=False, repr=False)
@@ -131,6 +135,9 @@ class TorchModule:
         numbers = torch.from_numpy(np.array(X, dtype=np.float64, order="C"))
         tokens = numbers.to(self._device, self._asked)
         answers = tensor_of(self.module(tokens))
+        if answers.ndim == 3 and self.last:
+            self.reads_last = True
+            answers = answers[:, -1]
         if answers.ndim == 3:
             raise InvalidInput(
                 f"the module answers a sequence with a sequence, shape {tuple(answers.shape)};"

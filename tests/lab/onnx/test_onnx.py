@@ -166,10 +166,18 @@ def test_what_is_no_file_or_no_model_is_refused(tmp_path):
             run_job(LearnJob(str(tmp_path / name), out=str(tmp_path / "run")))
 
 
-def test_what_has_no_float64_in_onnx_is_refused(tmp_path):
-    net = ReluNet(np.ones((2, 2)), np.ones(2), np.ones((1, 2)), np.ones(1), "gelu")
-    with pytest.raises(InvalidInput, match="GELU"):
-        export_onnx(net, tmp_path / "m.onnx")
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_gelu_is_written_to_the_last_digits_whatever_its_argument(tmp_path, rng, outputs):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    net = ReluNet.random(4, hidden=9, outputs=outputs, activation="gelu", rng=rng)
+    export_onnx(net, tmp_path / "m.onnx")
+    # Arguments from far below zero, where the share of the normal is tiny, to far above.
+    X = rng.normal(size=(400, 1, 4)) * 10.0 ** rng.uniform(-6, 1.3, size=(400, 1, 1))
+    x = torch.from_numpy(X[:, -1])
+    W1, b1, W2, b2 = map(torch.tensor, (net.W1, net.b1, net.W2, net.b2))
+    expected = torch.nn.functional.gelu(x @ W1.T + b1) @ W2.T + b2
+    said = OnnxFile(tmp_path / "m.onnx").ask(X)
+    np.testing.assert_allclose(said, expected.numpy(), rtol=1e-12, atol=1e-12)
 
 
 def test_a_stack_of_token_maps_is_refused_and_its_layer_is_not(tmp_path, rng):

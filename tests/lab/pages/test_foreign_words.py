@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from keyhole.lab.pages.comparison_page import draw_comparison_page
+from keyhole.lab.pages.comparing.comparison_page import draw_comparison_page
 from keyhole.lab.pages.run_page import draw_run_page
 from keyhole.lab.runs.reading import read_run
 from support.pages import Walk

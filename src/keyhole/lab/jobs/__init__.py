@@ -130,7 +130,13 @@ _COMMANDS = (
         job=CompareJob,
         run=f"{_ASKING}.compare:run_compare",
         record=f"{_RECORDS}.recovery_records:CompareRecord",
-        help="Distance of two saved models modulo what answers do not determine.",
+        page=f"{_PAGES}.comparing.answers_page:draw_answers_page",
+        question=f"{_SUMMARIES}:describe_compare_question",
+        summary=f"{_RECORDS}.rows:list_compare_rows",
+        help=(
+            "Whether two models are one function: saved models, an export, a quantised or converted"
+            " copy; and where they differ."
+        ),
     ),
     Command(
         name="inspect",

@@ -155,8 +155,8 @@ class Pairing(Job):
     """A job with two models.
 
     Args:
-        a: a saved model; with --layer a torch module, the weights of whose layer are read.
-        b: another saved model.
+        a: a saved model or any TARGET; with --layer a torch, ONNX or weight file's layer.
+        b: another one: an export, a quantised or converted copy, a recovered model.
     """
 
     a: str
@@ -165,7 +165,24 @@ class Pairing(Job):
 
 @dataclass(frozen=True)
 class CompareJob(Layering, Pairing):
-    """Distance of two saved models modulo what answers do not determine."""
+    """Whether two models are one function, and where they differ.
+
+    Args:
+        other_layer: the layer of B, where it has another name than that of A.
+        width: size of a token, where neither says.
+        heads: number of heads of a layer of a weight file without config.json.
+        seed: seed of the questions.
+        out: directory for the record and the page; nothing is written when absent.
+        force: overwrite the run in `out`.
+    """
+
+    _: KW_ONLY
+    other_layer: str | None = field(default=None, metadata=LATER)
+    width: int | None = field(default=None, metadata=LATER)
+    heads: int | None = field(default=None, metadata=LATER)
+    seed: int = field(default=0, metadata=LATER)
+    out: str | None = field(default=None, metadata=LATER)
+    force: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(frozen=True)

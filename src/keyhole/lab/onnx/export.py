@@ -11,6 +11,7 @@ from keyhole._arrays import Array
 from keyhole._files import write_atomically
 from keyhole.errors import InvalidInput
 from keyhole.lab.onnx.graph import Graph, TensorProto, checker, helper
+from keyhole.lab.onnx.normal_share import add_normal_share
 from keyhole.models import (
     AbsAffine,
     Factored,
@@ -68,32 +69,21 @@ def add_normal_form(graph: Graph, x: str, net: AbsAffine) -> str:
 
 
 def add_network(graph: Graph, x: str, net: ReluNet) -> str:
-    """A network with one hidden layer.
-
-    Raises:
-        InvalidInput: its activation has no float64 in ONNX runtimes.
-    """
+    """A network with one hidden layer."""
     hidden = graph.affine(x, net.W1.T, net.b1)
     return graph.affine(_add_activation(graph, hidden, net.activation), net.W2.T, net.b2)
 
 
 def add_gated_network(graph: Graph, x: str, net: Gated) -> str:
-    """A network whose hidden layer is gated.
-
-    Raises:
-        InvalidInput: its activation has no float64 in ONNX runtimes.
-    """
+    """A network whose hidden layer is gated."""
     gates = _add_activation(graph, graph.affine(x, net.A.T, net.a), net.activation)
     return graph.affine(graph.add("Mul", gates, graph.affine(x, net.B.T, net.b)), net.C.T, net.c)
 
 
 def _add_activation(graph: Graph, z: str, activation: str) -> str:
-    """An activation, as far as runtimes have it in float64."""
+    """An activation, by operations that runtimes have in float64."""
     if activation == "gelu":
-        raise InvalidInput(
-            "a network of GELU units cannot be written as ONNX: its runtime has no float64 for"
-            " them."
-        )
+        return graph.add("Mul", z, add_normal_share(graph, z))
     if activation == "silu":
         return graph.add("Mul", z, graph.add("Sigmoid", z))
     if activation == "gelu_tanh":
@@ -141,8 +131,7 @@ def export_onnx(model: Any, path: str | Path) -> None:
         path: the file to write.
 
     Raises:
-        InvalidInput: the model is of another kind, or its activation has no float64 in ONNX
-            runtimes.
+        InvalidInput: the model is of another kind.
     """
     if isinstance(model, Transformer):
         maps = ", ".join(block.map.name for block in model.blocks)

@@ -270,6 +270,20 @@ class StoppedAudit(RecoveryRecord, frozen=True, kw_only=True, tag="audit"):
     """An audit that the target ended."""
 
 
+class AnswersRecord(Part, frozen=True, kw_only=True):
+    """How far two models answer apart: root mean squares by length (rows) and output (columns)."""
+
+    relative: Number
+    worst: Number
+    allowed: Number
+    same: bool
+    sequences: int
+    lengths: list[int]
+    size: Number
+    gaps: list[list[Number]]
+    read_last: list[str]
+
+
 class CompareRecord(Envelope, frozen=True, kw_only=True, tag="compare"):
     """How far two models are apart, part by part, and how many heads or hidden units act."""
 
@@ -277,6 +291,11 @@ class CompareRecord(Envelope, frozen=True, kw_only=True, tag="compare"):
     largest: Number
     heads: list[int] | None = None
     hidden: list[int] | None = None
+    answers: AnswersRecord | None = None
+    a: str | None = None
+    b: str | None = None
+    command: str | None = None
+    run: str | None = None
 
 
 class TwinRecord(Part, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from keyhole.lab.runs.record_parts import (
 )
 from keyhole.lab.runs.recovery_records import (
     AuditRecord,
+    CompareRecord,
     GateRecord,
     PolicyRecord,
     RecoveryRecord,
@@ -174,6 +175,18 @@ def list_token_audit_rows(record: TokenAudit) -> Rows:
             yield f"{policy.policy}, snapshots", policy.signature.finding
     for what, stopping in record.stopped_by.items():
         yield f"{what} stops at", stopping or "none of these"
+
+
+def list_compare_rows(record: CompareRecord) -> Rows:
+    """How far two models are apart: weights part by part, then answers."""
+    for name, value in record.distance.items():
+        yield name, "none" if value is None else f"{value:.2e}"
+    if (held := record.answers) is not None:
+        yield "answers", f"{format_number(held.relative)} apart, relatively"
+        yield "at worst", format_number(held.worst)
+        yield "rounding explains", format_number(held.allowed)
+        if held.read_last:
+            yield "read", f"{', '.join(held.read_last)}: sequences at their last position"
 
 
 def _describe_gate(gate: GateRecord) -> str:

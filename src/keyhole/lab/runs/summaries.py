@@ -12,6 +12,7 @@ from keyhole.lab.runs.record_parts import Given
 from keyhole.lab.runs.records import Envelope, RunRecord
 from keyhole.lab.runs.recovery_records import (
     AuditRecord,
+    CompareRecord,
     DemoRecord,
     LearnRecord,
     RecoveryRecord,
@@ -65,6 +66,11 @@ def describe_audit_question(record: AuditRecord) -> str:
     if record.tokens is not None:
         return f"what the answers of {record.target}, a language model, give away."
     return f"which output policy of {record.target} keeps how much back."
+
+
+def describe_compare_question(record: CompareRecord) -> str:
+    """What a comparison asks."""
+    return f"whether {record.a} and {record.b} are one function."
 
 
 def describe_twins_question(record: TwinsRecord) -> str:

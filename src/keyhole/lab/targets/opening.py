@@ -54,6 +54,7 @@ def open_target(
     outputs: int | None = None,
     reaching: Reaching | None = None,
     layer: str | None = None,
+    last: bool = False,
 ) -> Oracle:
     """The oracle a TARGET names; `reaching` says how to ask a service.
 
@@ -63,6 +64,7 @@ def open_target(
         outputs: numbers of an answer, where they were told.
         reaching: how to ask a service.
         layer: one layer of a torch or ONNX model, instead of the whole.
+        last: read a sequence that a torch module answers at its last position.
 
     Raises:
         InvalidInput: nothing usable is there; the message says what was looked for.
@@ -80,7 +82,7 @@ def open_target(
     refuse_pickles(target)
     if ":" not in target:
         raise InvalidInput(f"TARGET must be {_FORMS}; got {target!r}.")
-    return _open_in_process(target, width, outputs)
+    return _open_in_process(target, width, outputs, last)
 
 
 def _open_layer(target: str, layer: str) -> Oracle:
@@ -113,12 +115,12 @@ def open_token_target(target: str, vocabulary: int | None) -> Oracle:
     return found if isinstance(found, Oracle) else TokenIds(found, vocabulary)
 
 
-def _open_in_process(target: str, width: int | None, outputs: int | None) -> Oracle:
+def _open_in_process(target: str, width: int | None, outputs: int | None, last: bool) -> Oracle:
     """What `package.module:NAME` holds: a callable, a torch module, or an oracle."""
     found = import_target(target)
     inside = describe_layers_inside(found)
     try:
-        oracle = oracle_of(found, width, outputs)
+        oracle = oracle_of(found, width, outputs, last=last)
     except InvalidInput as error:
         raise InvalidInput(f"{error}{inside}") from error
     return _check_oracle_sizes(

@@ -1,24 +1,73 @@
-"""The compare job: how far two models are apart, modulo what answers do not determine."""
+"""The compare job: whether two models are one function, by weights where both have ours, and by
+answers.
+"""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from keyhole._files import write_atomically
+from keyhole.drawing.html import format_number
+from keyhole.errors import InvalidInput
 from keyhole.identify import compare
+from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.jobs import CompareJob
+from keyhole.lab.pages.comparing.answers_page import draw_answers_page
+from keyhole.lab.runs.command_lines import format_job_command
+from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.records import Record
-from keyhole.lab.runs.recovery_records import CompareRecord
-from keyhole.lab.targets.inspecting import read_layer_weights
-from keyhole.lab.targets.opening import load_askable_model
+from keyhole.lab.runs.recovery_records import AnswersRecord, CompareRecord
+from keyhole.lab.runs.rows import list_compare_rows
+from keyhole.lab.targets.answer_gaps import (
+    EACH,
+    AnswerGap,
+    Side,
+    is_own_file,
+    measure_answer_gap,
+    open_side,
+)
 
 
 def run_compare(job: CompareJob) -> Record[CompareRecord]:
-    """Compare two saved models, or the weights of one layer of a torch model with a saved one."""
-    layer = job.layer
-    a = load_askable_model(job.a) if layer is None else read_layer_weights(job.a, layer)
-    b = load_askable_model(job.b)
-    names, apart = measure_model_gap(a, b)
+    """Compare two models by their weights, where both are of ours, and by their answers."""
+    a, b = _open_sides(job)
+    weights = _compare_weights(a.model, b.model)
+    gap = measure_answer_gap(a, b, rng=seed_generator(job.seed))
+    told = _tell_answers(job, gap)
+    data = structs.replace(
+        weights or CompareRecord(sentence=told, distance={}, largest=gap.relative),
+        answers=_record_answers(gap, a, b),
+        a=job.a,
+        b=job.b,
+        seed=job.seed,
+        command=format_job_command("compare", job),
+    )
+    if weights is not None:
+        data = structs.replace(data, sentence=f"{weights.sentence} {told}")
+    return _write_comparison(job, data)
+
+
+def _open_sides(job: CompareJob) -> tuple[Side, Side]:
+    a = open_side(job.a, layer=job.layer, width=job.width, heads=job.heads)
+    # A saved model is one layer already; a model of others has its own under the same name.
+    other = job.other_layer
+    if other is None and not is_own_file(job.b):
+        other = job.layer
+    return a, open_side(job.b, layer=other, width=a.oracle.width, heads=job.heads)
+
+
+def _compare_weights(a: Any, b: Any) -> CompareRecord | None:
+    """Distances of weights; None where the two are not of one kind of ours."""
+    if a is None or b is None:
+        return None
+    try:
+        names, apart = measure_model_gap(a, b)
+    except InvalidInput:
+        return None
     parts = {name: getattr(apart, name) for name in names}
     # Distances of heads and of networks count different units.
     of = "heads" if hasattr(apart, "heads") else "hidden"
@@ -34,14 +83,13 @@ def run_compare(job: CompareJob) -> Record[CompareRecord]:
             f"The models have {counts[0]} and {counts[1]} {units} that act: they are different"
             " functions."
         )
-    data = CompareRecord(
+    return CompareRecord(
         sentence=sentence,
         distance=parts,
         largest=apart.largest,
         heads=counts if of == "heads" else None,
         hidden=counts if of == "hidden" else None,
     )
-    return Record(data, 0, tuple((name, f"{value:.2e}") for name, value in parts.items()))
 
 
 def measure_model_gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
@@ -49,3 +97,43 @@ def measure_model_gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
     gap = compare(a, b)
     names = [item.name for item in fields(gap) if isinstance(getattr(gap, item.name), float)]
     return tuple(names), gap
+
+
+def _tell_answers(job: CompareJob, gap: AnswerGap) -> str:
+    """The outcome for answers in one sentence."""
+    asked = f"on {EACH * len(gap.lengths)} fresh sequences of up to {gap.lengths[-1]} tokens"
+    apart = format_number(gap.relative)
+    if gap.same:
+        return f"{job.b} answers as {job.a} does, to {apart} relatively, {asked}."
+    longest = gap.lengths[int((gap.gaps**2).mean(axis=1).argmax())]
+    return (
+        f"{job.b} does not answer as {job.a} does: answers are {apart} apart, relatively, {asked},"
+        f" most at length {longest}; rounding explains {format_number(gap.allowed)}."
+    )
+
+
+def _record_answers(gap: AnswerGap, a: Side, b: Side) -> AnswersRecord:
+    return AnswersRecord(
+        relative=gap.relative,
+        worst=gap.worst,
+        allowed=gap.allowed,
+        same=gap.same,
+        sequences=EACH * len(gap.lengths),
+        lengths=list(gap.lengths),
+        size=gap.size,
+        gaps=gap.gaps.tolist(),
+        read_last=[side.name for side in (a, b) if side.reads_last],
+    )
+
+
+def _write_comparison(job: CompareJob, data: CompareRecord) -> Record[CompareRecord]:
+    """The record; with its page in a directory where one was named."""
+    if job.out is None:
+        return Record(data, 0, tuple(list_compare_rows(data)))
+    with open_run_directory("compare", out=job.out, resume=False, force=job.force) as directory:
+        data = structs.replace(data, run=str(directory))
+        page = directory / "report.html"
+        record = Record(data, 0, (*list_compare_rows(data), ("page", str(page))))
+        write_atomically(directory / "record.json", record.json() + b"\n")
+        write_atomically(page, draw_answers_page(data, Path(directory)).encode())
+        return record

@@ -6,12 +6,14 @@ import time
 
 from msgspec import structs
 
+from keyhole.claims import Verdict
+from keyhole.drawing.html import format_number
 from keyhole.errors import InvalidInput, OracleError
 from keyhole.lab.commands.recovery.learn import record_target_failure
 from keyhole.lab.commands.recovery.witness import read_witness, replay_run_witness
 from keyhole.lab.commands.shared import REFUSED, choose_exit_code, seed_generator
 from keyhole.lab.jobs import VerifyJob
-from keyhole.lab.runs.record_parts import Seconds
+from keyhole.lab.runs.record_parts import FreshError, Seconds
 from keyhole.lab.runs.recording import (
     record_counterexample,
     record_examined,
@@ -21,6 +23,14 @@ from keyhole.lab.runs.recording import (
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import StoppedVerify, VerifyRecord
 from keyhole.lab.runs.rows import list_examined_rows, list_fresh_error_rows
+from keyhole.lab.targets.answer_gaps import (
+    EACH,
+    Side,
+    is_own_file,
+    is_target_name,
+    measure_answer_gap,
+    open_side,
+)
 from keyhole.lab.targets.opening import (
     declare_target,
     load_askable_model,
@@ -31,19 +41,20 @@ from keyhole.learners.findings import Witness
 from keyhole.learners.verifying.saved_model import verify
 from keyhole.models import Model
 from keyhole.models.files import load_bars
-from keyhole.oracles import Budgeted, Counted, Oracle, count_asked_again
+from keyhole.oracles import Budgeted, Counted, Oracle, count_asked_again, read_imperfection
 
 
 def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
     """Ask a target fresh queries against a saved model, or the witness of a run again."""
     start = time.perf_counter()
     checked = _read_checked(job)
-    width = checked.questions[0].shape[1] if isinstance(checked, Witness) else checked.width
+    width = _read_width(checked)
     target = open_target(
         job.target,
         width=job.width if job.width is not None else width,
         reaching=job,
         layer=job.layer,
+        last=isinstance(checked, Side),
     )
     timed = Counted(declare_target(simulate_policies(target, job.simulate, job.seed), job))
     # Verification costs queries like everything else.
@@ -51,6 +62,8 @@ def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
     try:
         if isinstance(checked, Witness):
             return replay_run_witness(job, checked, oracle, timed, start)
+        if isinstance(checked, Side):
+            return _verify_copy(job, checked, oracle, timed, start)
         return _verify_model(job, checked, oracle, timed, start)
     except OracleError as error:
         asked = timed.ledger.total().sequences + count_asked_again(target)
@@ -58,14 +71,59 @@ def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
         return Record(structs.replace(stopped, seed=job.seed), REFUSED)
 
 
-def _read_checked(job: VerifyJob) -> Model | Witness:
-    """What TARGET is held against: a saved model, or the witness of a run."""
+def _read_checked(job: VerifyJob) -> Model | Side | Witness:
+    """What TARGET is held against: a saved model, a copy that answers, or the witness of a run."""
     if job.model is not None and job.witness is None:
-        return load_askable_model(job.model)
+        if is_own_file(job.model) or not is_target_name(job.model):
+            return load_askable_model(job.model)
+        return open_side(job.model, layer=job.layer, width=job.width)
     if job.witness is not None and job.model is None:
         return read_witness(job.witness)
     given = "neither" if job.model is None else "both"
-    raise InvalidInput(f"verify takes a saved MODEL or --witness RUN, one of the two; got {given}.")
+    raise InvalidInput(
+        f"verify takes a MODEL or --witness RUN, one of the two; got {given}. MODEL is a saved"
+        " model, or a copy that answers: an .onnx file, package.module:callable, a weight file"
+        " with --layer."
+    )
+
+
+def _read_width(checked: Model | Side | Witness) -> int:
+    if isinstance(checked, Witness):
+        return checked.questions[0].shape[1]
+    return checked.oracle.width if isinstance(checked, Side) else checked.width
+
+
+def _verify_copy(
+    job: VerifyJob, copy: Side, oracle: Oracle, timed: Counted, start: float
+) -> Record[VerifyRecord]:
+    """A copy that only answers: the same questions to both, judged by what rounding explains."""
+    original = Side(job.target, oracle)
+    gap = measure_answer_gap(original, copy, rng=seed_generator(job.seed))
+    stated = read_imperfection(oracle)
+    allowed = gap.allowed + (stated.tolerance + 3.0 * stated.noise) / gap.size
+    same = gap.relative <= allowed
+    verdict = Verdict.WITHIN_TOLERANCE if same else Verdict.CLASS_REFUTED
+    said = "answers as the target does" if same else "is not the target"
+    read = [side.name for side in (original, copy) if side.reads_last]
+    last = f" {', '.join(read)}: sequence answers are read at their last position." if read else ""
+    sentence = (
+        f"{copy.name} {said}: answers are {format_number(gap.relative)} apart, relatively; rounding"
+        f" and what is declared explain {format_number(allowed)}.{last}"
+    )
+    data = VerifyRecord(
+        verdict=verdict.name,
+        sentence=sentence,
+        fresh_error=FreshError(
+            max=gap.worst * gap.size, relative=gap.relative, sequences=EACH * len(gap.lengths)
+        ),
+        queries=record_queries(timed.ledger, count_asked_again(oracle)),
+        seconds=Seconds(total=time.perf_counter() - start, oracle=timed.ledger.total().seconds),
+        seed=job.seed,
+        target=job.target,
+        model=job.model,
+    )
+    rows = (("verdict", data.verdict), *list_fresh_error_rows(data.fresh_error))
+    return Record(data, choose_exit_code(data.verdict), rows)
 
 
 def _verify_model(

@@ -9,7 +9,7 @@ from typing import Any
 from keyhole._files import write_atomically
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.report_jobs import ReportJob
-from keyhole.lab.pages.comparison_page import draw_comparison_page
+from keyhole.lab.pages.comparing.comparison_page import draw_comparison_page
 from keyhole.lab.pages.run_page import draw_run_page, keeps_page
 from keyhole.lab.runs.directories import hold_directory, make_new_directory
 from keyhole.lab.runs.other_records import ReportedRun, ReportRecord

@@ -17,12 +17,12 @@ from keyhole.drawing.html import (
     make_scrollable,
 )
 from keyhole.drawing.svg import draw_chart
-from keyhole.lab.pages.compared_recoveries import (
+from keyhole.lab.pages.comparing.compared_recoveries import (
     draw_query_costs,
     draw_run_errors,
     draw_score_matrices,
 )
-from keyhole.lab.pages.compared_runs import Named, name_runs, select_records, shorten_name
+from keyhole.lab.pages.comparing.compared_runs import Named, name_runs, select_records, shorten_name
 from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.pages.record_page import list_record_fields
 from keyhole.lab.pages.shell import wrap_page

@@ -19,7 +19,7 @@ from keyhole.drawing.html import (
     join_pictures,
 )
 from keyhole.drawing.svg import draw_chart
-from keyhole.lab.pages.compared_runs import Named, select_records, shorten_name
+from keyhole.lab.pages.comparing.compared_runs import Named, select_records, shorten_name
 from keyhole.lab.pages.parts.error_curves import list_curve
 from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
