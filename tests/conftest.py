@@ -26,11 +26,13 @@ check_every_call = jaxtyping.jaxtyped
 counted: list[list[int]] = []
 
 
-def spare_calls(function, checked):
+def spare_calls(function, check):
     """A function whose shapes are checked in its first three calls in a test, and in every
     thousandth after that.
     """
     calls = [0]
+    # Most functions are not called by one worker: writing their checks took a third of its start.
+    checked = functools.cache(lambda: check(function))
 
     @functools.wraps(function)
     def call(*args, **options):
@@ -40,7 +42,7 @@ def spare_calls(function, checked):
             return function(*args, **options)
         if calls[0] == 1:
             counted.append(calls)
-        return checked(*args, **options)
+        return checked()(*args, **options)
 
     return call
 
@@ -53,11 +55,12 @@ def check_some_calls(**how):
 
     def decorate(found):
         if not inspect.isclass(found):
-            return spare_calls(found, check(found))
+            return spare_calls(found, check)
         plain = found.__init__
         check(found)
-        if found.__init__ is not plain:
-            found.__init__ = spare_calls(plain, found.__init__)
+        ready = found.__init__
+        if ready is not plain:
+            found.__init__ = spare_calls(plain, lambda _: ready)
         return found
 
     return decorate

@@ -7,16 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+import keyhole
 from keyhole.constructions.files.unit_files import load
 from keyhole.errors import KeyholeError
 from keyhole.lab.commands.recovery.witness import read_witness
 from keyhole.lab.jobs import BuildJob, LearnJob, ReportJob, SampleJob
+from keyhole.lab.onnx.export import export_onnx
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.reading import read_run
 from keyhole.lab.sweeps.files import read_sweep
 from keyhole.lab.targets.opening import load_bases, load_tokens, open_target
-from support.mangling import mangle
+from keyhole.oracles.tokens.onnx_ids import open_onnx_ids
+from support.mangling import flip_bits, mangle
 from support.outcomes import find_faults_of_sentence, print_counts
 
 KINDS = ("head", "multihead", "relu", "smooth", "gated", "onelayer", "layer", "mlp", "gru")
@@ -48,7 +52,17 @@ def read_run_beside(read, path):
     return read(str(path.parent))
 
 
+def ask_language_model(path):
+    """As --tokens-in does."""
+    oracle = open_onnx_ids(path, 5)
+    oracle.ask(np.ones((2, 3), dtype=np.int64))
+
+
 READERS = {
+    "model.onnx": ask_model,
+    "inspected.onnx": lambda path: keyhole.inspect(str(path)),
+    "inspected.safetensors": lambda path: keyhole.inspect(str(path)),
+    "ids.onnx": ask_language_model,
     "model.safetensors": ask_model,
     "attacked.safetensors": load,
     "sweep.toml": lambda path: read_sweep(str(path)),
@@ -154,4 +168,47 @@ def test_every_seed_is_read_before_it_is_mangled(seeds, tmp_path):
         "record.json",
         "report/record.json",
         "witness/record.json",
+    }
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    """Models in ONNX files as (name of their reader, bytes)."""
+    place = tmp_path_factory.mktemp("graphs")
+    found = []
+    for kind in ("head", "multihead", "relu"):
+        run_job(SampleJob(kind, width=3, hidden=3, out=str(place / f"{kind}.safetensors")))
+        export_onnx(keyhole.load(place / f"{kind}.safetensors"), place / f"{kind}.onnx")
+        data = (place / f"{kind}.onnx").read_bytes()
+        found += [("model.onnx", data), ("inspected.onnx", data), ("ids.onnx", data)]
+    weights = {"attention.q_proj.weight": np.eye(4), "attention.k_proj.weight": np.eye(4)}
+    weights |= {"attention.v_proj.weight": np.eye(4), "attention.o_proj.weight": np.eye(4)}
+    save_file(weights, place / "weights.safetensors")
+    return [*found, ("inspected.safetensors", (place / "weights.safetensors").read_bytes())]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("count", "seed"), [(300, 1), pytest.param(20_000, 2, marks=pytest.mark.slow)]
+)
+def test_a_mangled_graph_is_read_or_refused_and_nothing_of_it_reaches_the_terminal(
+    count, seed, graphs, tmp_path, capfd
+):
+    rng = np.random.default_rng(seed)
+    outcomes = []
+    for _ in range(count):
+        name, data = graphs[rng.integers(len(graphs))]
+        # Most graphs that are mangled more than by some bits are refused at once.
+        spoilt = (flip_bits if rng.random() < 0.8 else mangle)(data, rng)
+        outcomes.append((name, *read_mangled(name, spoilt, tmp_path)))
+    # The runtime would write from C, around sys.stdout.
+    assert capfd.readouterr() == ("", "")
+    with capfd.disabled():
+        print_counts("mangled graphs", Counter(outcome for _, outcome, _ in outcomes))
+    assert not [one for one in outcomes if one[2]][:3]
+    assert {name for name, outcome, _ in outcomes if outcome == "read"} >= {
+        "model.onnx",
+        "inspected.onnx",
+        "inspected.safetensors",
     }

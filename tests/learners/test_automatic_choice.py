@@ -7,7 +7,7 @@ from keyhole.claims import Verdict
 from keyhole.learners.choosing import learn
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Bounded, Local, Noisy
-from support.seeds import few
+from support.seeds import few, some
 
 D = 3
 
@@ -51,7 +51,7 @@ BUDGETS = (0, 1, 120, 163, 300, 581, 900)
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_the_ledger_has_every_question_wherever_the_budget_ends(name, wrapper):
-    for budget in BUDGETS if wrapper == "as it is" else BUDGETS[2::2]:
+    for budget in some(BUDGETS) if wrapper == "as it is" else some(BUDGETS[2::2]):
         target = Counter(TARGETS[name](np.random.default_rng(5)))
         oracle = WRAPPERS[wrapper](Local(target))
         recovery = learn(oracle, rng=np.random.default_rng(budget), budget=budget)

@@ -29,8 +29,9 @@ from keyhole import (
 from keyhole.learners.confronting import CONFRONTATIONS, confront
 from keyhole.learners.one_layer.antisymmetric import Antisymmetric
 from keyhole.theorems.recovery_claims import RECOVERIES
+from support.seeds import few
 
-SEEDS = range(3)
+SEEDS = few(3)
 
 
 def draw_orthogonal_heads(rng):

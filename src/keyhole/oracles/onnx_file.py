@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ except ImportError as missing:
 
 _DTYPES = {"tensor(double)": np.float64, "tensor(float)": np.float32, "tensor(float16)": np.float16}
 _NARROW = {"tensor(float)": "f32", "tensor(float16)": "f16", "tensor(bfloat16)": "bf16"}
-# The runtime warns of its own optimisations on every load.
-_ERRORS_ONLY = 3
+# The runtime warns of its own optimisations, and repeats names from the file as they are.
+_FATAL_ONLY = 4
 
 
 @dataclass(slots=True)
@@ -51,8 +52,12 @@ class OnnxFile:
 
     def __post_init__(self) -> None:
         self._session = open_session(Path(self.path))
-        self._taken = require_one(self._session.get_inputs(), "input", self.path)
-        self._given = require_one(self._session.get_outputs(), "output", self.path)
+        self._taken = require_one(
+            list_ends(self._session.get_inputs, self.path), "input", self.path
+        )
+        self._given = require_one(
+            list_ends(self._session.get_outputs, self.path), "output", self.path
+        )
         if self._taken.type not in _DTYPES:
             raise InvalidInput(
                 f"{self.path} takes {self._taken.type}; keyhole asks {', '.join(_DTYPES)}."
@@ -123,12 +128,31 @@ def load_session(model: str | bytes, name: str) -> Any:
     """
     runtime: Any = onnxruntime
     options = runtime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = _FATAL_ONLY
     try:
-        # One provider, or answers would depend on the machine.
-        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        # One provider, or answers would depend on the machine; falling back is told by print.
+        return runtime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:
         raise InvalidInput(f"{name} cannot be loaded as ONNX: {str(error)[:300]}") from error
+
+
+def list_ends(listing: Callable[[], list[Any]], name: str | Path) -> list[Any]:
+    """What a model takes or gives: `listing` is get_inputs or get_outputs of its session.
+
+    Raises:
+        InvalidInput: a name in it is no text.
+    """
+    try:
+        ends = listing()
+        for end in ends:
+            _ = (end.name, end.shape, end.type)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{name} cannot be loaded as ONNX: a name in it is no text ({error})."
+        ) from error
+    return ends
 
 
 def require_one(ends: list[Any], what: str, path: str | Path) -> Any:

@@ -64,6 +64,8 @@ def _read_graph(path: str) -> Graph:
     find_file(Path(path), f"no ONNX file at {path}. Check the path.")
     try:
         model = onnx.load(path)
+        # Nodes without what they take, or that take what they give, would be followed for ever.
+        onnx.checker.check_model(path)
         return Graph(inference.infer_shapes(model, data_prop=True))
     # What a damaged file raises depends on where it is damaged.
     except Exception as error:
