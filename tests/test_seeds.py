@@ -37,6 +37,7 @@ CALLS = {
     "Gated.random": lambda rng: keyhole.Gated.random(3, hidden=2, outputs=3, rng=rng),
     "ReluNet.random": lambda rng: keyhole.ReluNet.random(3, hidden=2, rng=rng),
     "TensorAttention.random": lambda rng: keyhole.TensorAttention.random(3, embed=2, rng=rng),
+    "TensorRow.random": lambda rng: keyhole.TensorRow.random(3, embed=2, rng=rng),
     "TensorHeads.random": lambda rng: keyhole.TensorHeads.random(3, embed=2, rng=rng),
 }
 

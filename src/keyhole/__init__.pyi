@@ -83,6 +83,7 @@ from keyhole.learners.published.repetition import Repetition as Repetition
 from keyhole.learners.registry import Hints as Hints
 from keyhole.learners.several_heads.learner import SeveralHeads as SeveralHeads
 from keyhole.learners.smooth_network.learner import SmoothNetwork as SmoothNetwork
+from keyhole.learners.third_order.learner import ThirdOrder as ThirdOrder
 from keyhole.learners.tolerance.guarantees import Guarantee as Guarantee
 from keyhole.learners.tolerance.guarantees import guarantee as guarantee
 from keyhole.learners.tolerance.guarantees import largest_tolerance as largest_tolerance
@@ -100,6 +101,7 @@ from keyhole.models.baselines import Recurrent as Recurrent
 from keyhole.models.last_token.gated import Gated as Gated
 from keyhole.models.layers.attention_layer import AttentionLayer as AttentionLayer
 from keyhole.models.layers.random_layers import random_layer as random_layer
+from keyhole.models.layers.tensor_row import TensorRow as TensorRow
 from keyhole.models.layers.wiring import Wiring as Wiring
 from keyhole.models.linear import LinearAttention as LinearAttention
 from keyhole.models.numbers import FixedPoint as FixedPoint

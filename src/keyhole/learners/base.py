@@ -80,6 +80,7 @@ class Status(StrEnum):
         "Fresh queries disagree with the best network with one hidden layer of smooth units."
     )
     NO_GATED_NETWORK = "Fresh queries disagree with the best gated network."
+    NO_THIRD_ORDER = "Fresh queries disagree with the best unit of third order."
     CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
     SMOOTH = (
         "Along a line the answers bend everywhere, as those of a piecewise linear network do not."

@@ -23,6 +23,7 @@ from keyhole.learners.networks.chords import draw_in_ball
 from keyhole.learners.tolerance.guarantees import compare_with_margin, guarantee
 from keyhole.learners.verifying.examination import EXACT, Ruler, examine_model
 from keyhole.models import AbsAffine, Gated, Head, MultiHead, OneLayer, ReluNet
+from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.models.transformer import Network
 from keyhole.oracles import Local
 
@@ -304,6 +305,10 @@ CONFRONTATIONS: Mapping[str, Confrontation] = {
     "keyhole/smooth-units": Confrontation(_is_smooth, _conclude_same_network),
     "keyhole/gated-units": Confrontation(
         lambda truth: isinstance(truth, Gated), _conclude_same_function
+    ),
+    "keyhole/third-order-recovery": Confrontation(
+        lambda truth: isinstance(truth, TensorRow) and truth.unit.order == 3,
+        _conclude_same_function,
     ),
     "keyhole/local-affine": Confrontation(
         _is_one_layer, _conclude_same_function, _assume_acting_network

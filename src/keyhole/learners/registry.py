@@ -125,6 +125,7 @@ LEARNERS: Mapping[str, Entry] = {
     "noisy-network": Entry("network_under_noise.learner:NetworkUnderNoise", "relu", _NOISE),
     "smooth-network": Entry("smooth_network.learner:SmoothNetwork", "smooth"),
     "gated-network": Entry("gated_network.learner:GatedNetwork", "gated"),
+    "third-order": Entry("third_order.learner:ThirdOrder", "tensor"),
     "one-layer": Entry("one_layer.learner:OneLayerTransformer", "onelayer"),
     "smooth-layer": Entry("one_layer.smooth_layer:SmoothLayer", "onelayer"),
     "antisymmetric": Entry("one_layer.antisymmetric:Antisymmetric", "onelayer"),

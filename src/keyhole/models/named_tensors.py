@@ -16,6 +16,7 @@ from keyhole.models.baselines import Cell, Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
 from keyhole.models.layers.layer_maps import OPTIONAL
+from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.models.layers.wiring import read_wiring
 from keyhole.models.relu import AbsAffine, ReluNet
@@ -155,6 +156,10 @@ def _read_tensor(**tensors: Array) -> TensorAttention:
     return TensorAttention(tensors["Q"], tuple(K), tuple(V))
 
 
+def _read_tensor_row(**tensors: Array) -> TensorRow:
+    return TensorRow(_read_tensor(**tensors))
+
+
 def _name_fields(
     name: str, model: type[Any], required: str, optional: str = "", settings: str = ""
 ) -> NamedTensors:
@@ -173,6 +178,13 @@ MULTIHEAD = _name_fields("multihead", MultiHead, "W V", "h c U")
 UNIT = _name_fields("unit", SelfAttention, "Q K V")
 _TUPLES = frozenset(f"{letter}{t}" for letter in "KV" for t in range(2, 10))
 TENSOR = NamedTensors("tensor", frozenset({"Q", "K1", "V1"}), _TUPLES, _write_tensor, _read_tensor)
+TENSOR_ROW = NamedTensors(
+    "tensor-row",
+    frozenset({"Q", "K1", "V1"}),
+    _TUPLES,
+    lambda row: _write_tensor(row.unit),
+    _read_tensor_row,
+)
 TENSOR_HEADS = NamedTensors(
     "tensor-heads", frozenset({"Q", "K1", "V1"}), _TUPLES, _write_tensor_heads, unstack_heads
 )

@@ -17,6 +17,7 @@ from keyhole.models.attention import Head, MultiHead, SelfAttention
 from keyhole.models.baselines import CELLS, Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
+from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.models.named_tensors import (
     ABSAFFINE,
@@ -27,6 +28,7 @@ from keyhole.models.named_tensors import (
     SMOOTH,
     TENSOR,
     TENSOR_HEADS,
+    TENSOR_ROW,
     UNIT,
     describe_layer,
     describe_mlp,
@@ -121,7 +123,17 @@ _KINDS = (
         model=TensorAttention,
         describe=TENSOR.describe,
         restore=TENSOR.restore,
+        distance=f"{_IDENTIFY}.tensor_units:tensor_distance",
+        sample=f"{_RANDOM}:draw_tensor",
         export=f"{_SEQUENCES}:add_tensor_attention",
+    ),
+    ModelKind(
+        name="tensor-row",
+        model=TensorRow,
+        describe=TENSOR_ROW.describe,
+        restore=TENSOR_ROW.restore,
+        called="tensor",
+        distance=f"{_IDENTIFY}.tensor_units:tensor_distance",
     ),
     ModelKind(
         name="tensor-heads",

@@ -135,6 +135,19 @@ RECOVERIES = (
         test="tests/learners/gated_network/test_gated_networks.py",
         our_constant="The constants of the count are measured.",
     ),
+    claim_ours(
+        "keyhole/third-order-recovery",
+        "The last row of one unit of third order, whose two value vectors are not parallel, is"
+        " recovered up to exchanging both places: 3d - 3 queries for the values, then d^3 for T, or"
+        " r^2 + (d - r)(2r + 1) + r^2 [r > 1] + (d - 1 - [r > 1]) ceil(sqrt r)^2 where T is a sum"
+        " of r < d generic products, since zero tokens make every answer one linear equation for"
+        " weights.",
+        "docs/third-order.md",
+        module="keyhole.learners.third_order.learner",
+        test="tests/learners/third_order/test_third_order_recovery.py",
+        our_constant="24 to 104 queries more for a length of tokens; a fit to 1.3 answers per"
+        " number where a check shows that the first estimate is not exact.",
+    ),
     cite_paper(
         "BSHK26/one-layer",
         "Without biases f(X) - f(-X) of a one-layer Transformer is a single head with the same W,"

@@ -93,7 +93,8 @@ def test_a_target_of_no_class_of_ours_is_called_what_it_is():
 def test_a_witness_against_a_class_is_replayed(name):
     target, width, seen = draw(FOREIGN[name][0], 1)
     assert {"head", "multihead", "layer"} <= seen.excluded.keys()
-    for witness in seen.excluded.values():
+    of_heads = {own: one for own, one in seen.excluded.items() if own != "tensor"}
+    for witness in of_heads.values():
         assert replay_witness(Local(target, size=width), witness).holds
         head = Head.random(width, outputs=len(witness.answers[0]), rng=np.random.default_rng(3))
         assert witness.rule == "earlier tokens" or not replay_witness(Local(head), witness).holds

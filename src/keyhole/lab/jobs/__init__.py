@@ -209,7 +209,7 @@ _COMMANDS = (
         record=f"{_RECORDS}.other_records:SampleRecord",
         help=(
             "Write a random model file to play with: KIND is head, multihead, relu, smooth,"
-            " gated, onelayer, layer, mlp, gru or lstm."
+            " gated, onelayer, layer, tensor, mlp, gru or lstm."
         ),
     ),
     Command(

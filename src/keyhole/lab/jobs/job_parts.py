@@ -196,10 +196,11 @@ class RandomModel(Job):
     """A random model.
 
     Args:
-        kind: head, multihead, relu, smooth, gated or onelayer; in a file also a layer, or a network
-            to attack: mlp, gru or lstm.
+        kind: head, multihead, relu, smooth, gated or onelayer; in a file also a layer, a unit of
+            third order (tensor), or a network to attack: mlp, gru or lstm.
         width: size of a token; of the vectors z for a network to attack.
-        rank: rank of W, full when absent; size of a head of a layer, width / heads when absent.
+        rank: rank of W, full when absent; size of a head of a layer, width / heads when absent;
+            products of a tensor, as many as the width when absent.
         heads: number of heads of a multihead or a layer.
         outputs: numbers per answer; 1 gives a layer as many as its width.
         hidden: hidden units of a relu, smooth, gated, onelayer or network to attack; four

@@ -21,8 +21,9 @@ from keyhole.lab.targets.inspecting import (
     open_layer,
     refuse_pickles,
 )
-from keyhole.models import SelfAttention, load
+from keyhole.models import SelfAttention, TensorAttention, load
 from keyhole.models.files import read_metadata
+from keyhole.models.layers.tensor_row import read_last_row
 from keyhole.oracles import (
     Advised,
     Bounded,
@@ -143,7 +144,8 @@ def _check_oracle_sizes(
 def load_askable_model(path: str) -> Any:
     """A saved model as it is asked: a layer by its last row."""
     model = _load_layer(path) if _holds_layers(path) else load(path)
-    return model.read_last() if isinstance(model, SelfAttention) else model
+    layers = SelfAttention | TensorAttention
+    return read_last_row(model) if isinstance(model, layers) else model
 
 
 def _holds_layers(path: str) -> bool:
@@ -170,9 +172,10 @@ def _load_layer(path: str) -> Any:
     if not isinstance(model, Transformer):
         return model
     layer = model.blocks[0].layer if len(model.blocks) == 1 else None
-    if not isinstance(layer, SelfAttention):
+    if not isinstance(layer, SelfAttention | TensorAttention):
         raise InvalidInput(
-            f"{path} is a Transformer; only one layer of standard attention is asked as a TARGET."
+            f"{path} is a Transformer; only one layer of attention, with heads of order 2 or one"
+            " unit of higher order, is asked as a TARGET."
         )
     if model.blocks[0].residual or isinstance(model.out, Perceptron):
         raise InvalidInput(

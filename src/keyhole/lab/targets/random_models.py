@@ -10,7 +10,15 @@ from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import SampleJob
 from keyhole.lab.jobs.job_parts import RandomModel
 from keyhole.lab.targets.wirings import read_wiring_options
-from keyhole.models import AttentionLayer, Gated, Head, MultiHead, OneLayer, ReluNet
+from keyhole.models import (
+    AttentionLayer,
+    Gated,
+    Head,
+    MultiHead,
+    OneLayer,
+    ReluNet,
+    TensorAttention,
+)
 from keyhole.models.baselines import UNROUNDED, Mlp, Recurrent
 from keyhole.models.layers.random_layers import random_layer
 from keyhole.models.registry import KINDS, ModelKind
@@ -88,6 +96,13 @@ def draw_gated_network(model: RandomModel, rng: np.random.Generator) -> Gated:
     """A random network of SwiGLU units."""
     shared = _share_options(model, rng)
     return Gated.random(model.width, hidden=_choose_hidden(model), **shared)
+
+
+def draw_tensor(model: RandomModel, rng: np.random.Generator) -> TensorAttention:
+    """A random unit of third order, a sum of `rank` products, as many as the width when absent."""
+    shared = _share_options(model, rng)
+    embed = model.width if model.rank is None else model.rank
+    return TensorAttention.random(model.width, embed=embed, **shared)
 
 
 def draw_one_layer(model: RandomModel, rng: np.random.Generator) -> OneLayer:

@@ -155,6 +155,13 @@ LABELS: tuple[LabelRow, ...] = (
         bars=("lone tokens bend",),
     ),
     LabelRow(
+        "third order",
+        ("context acts", "homogeneous"),
+        ("third order",),
+        "Answers grow as the square of the token and earlier tokens act: attention of third order.",
+        bars=("opposites differ", "no square", "no product", "no single unit"),
+    ),
+    LabelRow(
         "norm",
         ("norm", "unmoved by a shift"),
         (),
@@ -250,9 +257,12 @@ ADVICE: Mapping[str, str] = {
     "scores not seen": "Ask longer tokens, if the target takes them.",
     "one head": "Look for what longer, repeated or far tokens do in the target.",
     "heads": "Name a learner (--learner low-rank, several-heads).",
+    "third order": "Give the learner more room by naming it (--learner third-order): it learns one"
+    " unit of third order.",
     "norm": "Tell the norm (--norm rms or layer, --positions), or ask the layer behind it.",
     "average": "Only attention by softmax before a ReLU network is learned.",
-    "homogeneous": "Only attention by softmax and networks with one hidden layer are learned.",
+    "homogeneous": "Only attention by softmax, one unit of third order, and networks with one"
+    " hidden layer are learned.",
     "one-layer smooth": "Give the learner more room by naming it (--learner smooth-layer); several"
     " heads before a smooth network are not learned.",
     "one-layer": "Give the learner more room by naming it (--learner one-layer); deeper networks,"
@@ -275,6 +285,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "relu": ("relu",),
     "smooth": ("smooth",),
     "gated": ("gated",),
+    "third order": ("tensor",),
     "one-layer": ("onelayer",),
     "one-layer smooth": ("onelayer",),
 }
@@ -308,6 +319,12 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "ball": (),
     },
     "gated": {"plain": ("gated-network",), "cast": (), "errors": (), "ball": ()},
+    "third order": {
+        "plain": ("third-order",),
+        "cast": ("third-order",),
+        "errors": (),
+        "ball": (),
+    },
     "one-layer": {"plain": ("one-layer",), "cast": ("one-layer",), "errors": (), "ball": ()},
     "one-layer smooth": {"plain": ("smooth-layer",), "cast": (), "errors": (), "ball": ()},
 }

@@ -152,6 +152,18 @@ def design_scaled_pairs(tokens: Tokens, scale: float, *, affine: bool) -> Questi
     return _stack(pairs | {"[x;y] again": (tokens.x, tokens.y)})
 
 
+def design_unit(tokens: Tokens, scale: float) -> tuple[Questions, ...]:
+    """Calls 4': one unit of third order: a form of rank two, and zero tokens beside y."""
+    x, y, w = tokens.x, tokens.y, tokens.w
+    lone = {"w": w, "x+w": x + w, "y+w": y + w}
+    zero, last = 0 * x, scale * y
+    return (
+        _stack({name: (token,) for name, token in lone.items()}),
+        _stack({"*[0;y]": (zero, last)}),
+        _stack({"*[0;0;y]": (zero, zero, last)}),
+    )
+
+
 def design_copies(tokens: Tokens, scale: float) -> Questions:
     """Call 5: copies and their order."""
     x, y, w = scale * tokens.x, scale * tokens.y, scale * tokens.w

@@ -27,6 +27,7 @@ from keyhole.learners.recognising.design import (
     design_repeats,
     design_scaled_pairs,
     design_three,
+    design_unit,
     draw_tokens,
     is_far,
     name_lone,
@@ -155,12 +156,20 @@ def _ask_attention(run: _Run, affine: bool) -> None:
     first.ask(design_scaled_pairs(tokens, run.scale.value, affine=affine))
     if affine:
         _rescale(run)
+    if run.shows("homogeneous"):
+        _ask_unit(run)
     value, longest = run.scale.value, tokens.lengths[1]
     if longest >= 4:
         first.ask(design_copies(tokens, value))
         first.ask(design_long(tokens, value))
         first.ask(design_doubled(tokens, value))
     _ask_witness_again(run)
+
+
+def _ask_unit(run: _Run) -> None:
+    for questions in design_unit(run.tokens, run.scale.value):
+        if max(map(len, questions.values())) <= run.tokens.lengths[1]:
+            run.first.ask(questions)
 
 
 def _rescale(run: _Run) -> None:

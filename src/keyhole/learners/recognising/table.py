@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 HEADS = ("head", "multihead", "layer")
 NETWORKS = ("relu", "smooth", "gated")
-ALL = (*HEADS, *NETWORKS, "onelayer")
+ALL = (*HEADS, *NETWORKS, "onelayer", "tensor")
 
 CLASSES: Mapping[str, str] = {
     "head": "one softmax head",
@@ -18,6 +18,7 @@ CLASSES: Mapping[str, str] = {
     "smooth": "a network of the last token with one hidden smooth layer",
     "gated": "a network of the last token with one hidden gated layer",
     "onelayer": "attention before a network",
+    "tensor": "one unit of third order",
 }
 
 
@@ -94,6 +95,18 @@ FINDINGS: Mapping[str, FindingRow] = {
         ("degree at x",),
         ("relu", "smooth"),
         "Answers grow as the square or the cube of the token.",
+    ),
+    "opposites differ": FindingRow(
+        ("even", "far even"), ("tensor",), "A token and its opposite are answered differently."
+    ),
+    "no square": FindingRow(
+        ("square", "square at y"), ("tensor",), "Answers do not grow as the square of the token."
+    ),
+    "no product": FindingRow(
+        ("rank two",), ("tensor",), "Lone tokens are answered by no product of two linear forms."
+    ),
+    "no single unit": FindingRow(
+        ("zero tokens",), ("tensor",), "Zero tokens do not act as in one unit of third order."
     ),
     "curved": FindingRow(("curves",), ("relu",), "Answers curve evenly near two tokens."),
     "residual": FindingRow(("residual",), (), "The last token is added to the answer: a residual."),

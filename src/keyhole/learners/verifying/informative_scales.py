@@ -14,6 +14,7 @@ import numpy as np
 from keyhole._arrays import Matrix, Sequences, Vector, rms
 from keyhole.learners.verifying.question_kinds import EVEN_SPREADS
 from keyhole.models import AbsAffine, AttentionLayer, Head, Model, MultiHead, OneLayer, ReluNet
+from keyhole.models.layers.tensor_row import TensorRow
 
 _TYPICAL = 8  # tokens that tell the scale of a head
 _UNSEEN = (0.01, 1.0, 100.0)  # lengths of tokens where no scale shows anything
@@ -30,11 +31,13 @@ class Subject:
         heads: every head whose scores may be aimed at.
         kink: the size of tokens at which a network behind them bends, None where there is none.
         width: of a token.
+        row: a unit of higher order, whose scores are aimed at.
     """
 
     heads: tuple[Head, ...]
     kink: float | None
     width: int
+    row: TensorRow | None = None
 
 
 def describe_subject(model: Model) -> Subject:
@@ -49,7 +52,8 @@ def describe_subject(model: Model) -> Subject:
     elif isinstance(model, AttentionLayer) and model.wiring.norm == "none":
         heads = _view_as_heads(model)
     acting = tuple(head for head in heads if _acts(head))
-    return Subject(acting, _find_kink_size(model), model.width)
+    row = model if isinstance(model, TensorRow) else None
+    return Subject(acting, _find_kink_size(model), model.width, row)
 
 
 def _view_as_heads(layer: AttentionLayer) -> tuple[Head, ...]:
@@ -106,6 +110,16 @@ def _solve_spread(a: Vector, b: Vector, spread: float) -> float | None:
     return unit * float(real.min()) if len(real) else unit
 
 
+def find_cubic_scale(row: TensorRow, tokens: Matrix, spread: float) -> float | None:
+    """The c at which scores of c times the tokens differ by that much from the last pair's.
+
+    Scores of a unit of order s grow as the s-th power of the tokens.
+    """
+    scores = row.logits(tokens[None])[0, 0]
+    size = rms(scores - scores[-1])
+    return float((spread / size) ** (1.0 / row.unit.order)) if size > 0.0 else None
+
+
 def find_typical_scale(
     subject: Subject, head: Head | None, turn: int, rng: np.random.Generator
 ) -> float:
@@ -115,6 +129,9 @@ def find_typical_scale(
         scale = find_scale(head, tokens, 1.0)
         if scale is not None:
             return scale
+    if subject.row is not None:
+        tokens = rng.normal(size=(_TYPICAL, subject.width)) / np.sqrt(subject.width)
+        return find_cubic_scale(subject.row, tokens, 1.0) or 1.0
     if subject.kink is not None:
         return subject.kink * (1.0, 4.0)[turn % 2]
     return _UNSEEN[turn % len(_UNSEEN)]

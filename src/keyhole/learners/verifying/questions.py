@@ -13,6 +13,7 @@ from keyhole.learners.verifying.informative_scales import (
     Subject,
     describe_subject,
     draw_quiet_last,
+    find_cubic_scale,
     find_scale,
     find_typical_scale,
     raise_scores,
@@ -155,7 +156,9 @@ def _may_be_asked(name: str, subject: Subject, limits: Limits, length: int) -> b
     outside = limits.bound is not None and name in ("levels", "far", "lone")
     foreign = kind.free and limits.tokens is not None
     scoreless = kind.scores and not subject.heads
-    return length >= kind.shortest and not (outside or foreign or scoreless)
+    # Across one query scores stay small; across all pairs of a unit nothing does.
+    cubic = name == "far" and subject.row is not None
+    return length >= kind.shortest and not (outside or foreign or scoreless or cubic)
 
 
 @dataclass(slots=True)
@@ -223,6 +226,8 @@ class _Drawing:
         if head is not None and kink is not None and turn % 2:
             return self._scale_to_kink(head, kink, tokens, spread, turn)
         scale = None if head is None else find_scale(head, tokens, spread)
+        if self.subject.row is not None:
+            scale = find_cubic_scale(self.subject.row, tokens, spread)
         if scale is None:
             scale = find_typical_scale(self.subject, head, turn, self.rng)
         return scale * tokens

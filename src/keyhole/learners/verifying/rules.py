@@ -299,6 +299,40 @@ def _measure_hull(questions: Questions, replies: Replies, bar: ErrorBar) -> Meas
     return _pick_worst(np.maximum(outside, 0.0), band)
 
 
+def _measure_square(questions: Questions, replies: Replies, bar: ErrorBar) -> Measured:
+    """f(Cx) = C^2 f(x), asked as Cx, x."""
+    factor = _find_factor(questions[0], questions[1])
+    return _expect_zero(1.0, -(factor**2))(questions, replies, bar)
+
+
+def _bound_powers(size: Vector, band: Band, degree: int, count: float) -> Band:
+    """What errors of numbers up to a size do to a sum of so many products of them."""
+    parts = (band.tolerance, band.allowed)
+    return Band(*(count * ((size + error) ** degree - size**degree) for error in parts))
+
+
+# With m zero tokens beside y a unit of third order answers F_m = F_0 w/(w + (m + 1)^2 - 1).
+def _measure_zeros(questions: Questions, replies: Replies, bar: ErrorBar) -> Measured:
+    """3 F_1 (F_0 - F_2) = 8 F_2 (F_0 - F_1), asked as y, [0;y], [0;0;y]."""
+    F0, F1, F2 = replies
+    size = np.abs(np.array(replies)).max(axis=0)
+    _, band = _add_answers((1.0,), questions[:1], replies[:1], bar)
+    value = np.abs(3 * F1 * (F0 - F2) - 8 * F2 * (F0 - F1))
+    return _pick_worst(value, _bound_powers(size, band, 2, 16.0))
+
+
+def _measure_rank(questions: Questions, replies: Replies, bar: ErrorBar) -> Measured:
+    """The form of a, b, c has rank two: a, b, c, a+b, a+c, b+c."""
+    alone, sums = np.array(replies[:3]), replies[3:]
+    B = np.einsum("io,ij->ijo", alone, np.eye(3))
+    for (i, j), both in zip(((0, 1), (0, 2), (1, 2)), sums, strict=True):
+        B[i, j] = B[j, i] = (both - alone[i] - alone[j]) / 2
+    size = np.abs(B).max(axis=(0, 1))
+    _, band = _add_answers((0.5, 0.5, 0.5), questions[3:], sums, bar)
+    value = np.abs(np.linalg.det(B.transpose(2, 0, 1)))
+    return _pick_worst(value, _bound_powers(size, band, 3, 6.0))
+
+
 _SAME = _expect_zero(1.0, -1.0)
 
 RULES: Mapping[str, Rule] = {
@@ -338,6 +372,18 @@ RULES: Mapping[str, Rule] = {
     ),
     "homogeneous": Rule(
         "Networks with one hidden layer are not homogeneous of degree 2 or 3.", _measure_degree
+    ),
+    "even": Rule("Units of third order answer a token as its opposite.", _SAME),
+    "square": Rule(
+        "Units of third order answer C x by C^2 times the answer to x.", _measure_square
+    ),
+    "rank two": Rule(
+        "Units of third order answer lone tokens by a product of two linear forms.", _measure_rank
+    ),
+    "zero tokens": Rule(
+        "In one unit of third order zero tokens beside y have 3 F_1 (F_0 - F_2) = 8 F_2 (F_0 -"
+        " F_1), F_m = f([0; ..; 0; y]) with m of them.",
+        _measure_zeros,
     ),
     "curvature": Rule("A piecewise linear function does not curve evenly.", _measure_curve),
     "kink": Rule("A smooth function has equal second differences side by side.", _measure_kink),
