@@ -35,7 +35,7 @@ CONFIGS = {
 }
 
 
-def build_model(name, seed=0):
+def build_model(name, seed=0, **more):
     """The model with weights and biases that matter; norms keep their gains of one."""
     import transformers
 
@@ -45,7 +45,7 @@ def build_model(name, seed=0):
     # Configurations warn of words beyond so small a vocabulary.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = getattr(transformers, f"{make}Config")(**options)
+        config = getattr(transformers, f"{make}Config")(**{**options, **more})
         model = getattr(transformers, f"{make}Model")(config)
     for way, weights in model.named_parameters():
         if "norm" not in way.lower() and ".ln_" not in way:

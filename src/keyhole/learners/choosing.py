@@ -40,6 +40,7 @@ from keyhole.learners.verifying.ending import (
     end_refuted,
     refute,
     reopen,
+    tell_cause,
 )
 from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.learners.verifying.saved_model import as_oracle
@@ -160,7 +161,8 @@ def learn(
     paced = Paced(target if budget is None else Budgeted(target, budget), watch=watch)
     try:
         with bound_own_work(watch):
-            return _learn(Remembered(paced), learner, hints, as_generator(rng))
+            found = _learn(Remembered(paced), learner, hints, as_generator(rng))
+            return tell_cause(found, read_imperfection(target).cause)
     except OutOfTime:
         return _end_undecided(paced, Status.OUT_OF_TIME, f"It was {watch.limit:g} s.")
     # Whatever a target answers, no learner ends in a traceback: 1e308 here and there is enough.

@@ -133,6 +133,7 @@ class Imperfection:
         format: the number format answers are cast to, whatever the arithmetic inside.
         token_bound: largest norm of a token that may be asked; None where there is no bound.
         lengths: the shortest and the longest sequence that may be asked; None where any may.
+        cause: a sentence on where the rounding comes from, where that was seen.
     """
 
     # Float64 is what a target computes in unless somebody says otherwise.
@@ -143,6 +144,7 @@ class Imperfection:
     format: str = "f64"
     token_bound: float | None = None
     lengths: tuple[int, int] | None = None
+    cause: str = ""
 
     def __post_init__(self) -> None:
         if not (self.tolerance >= 0 and np.isfinite(self.tolerance)):
@@ -195,6 +197,7 @@ class Imperfection:
             format=max(self.format, inner.format, key=lambda name: FORMATS[name].roundoff),
             token_bound=min(bounds, default=None),
             lengths=_intersect_lengths(lengths),
+            cause=" ".join(dict.fromkeys(c for c in (self.cause, inner.cause) if c)),
         )
 
 

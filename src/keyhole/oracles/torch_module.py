@@ -51,6 +51,7 @@ class TorchModule:
             batches are split.
         last: read an answer (batch, length, outputs) at its last position instead of refusing it;
             `reads_last` says whether one was.
+        inside: what arithmetic narrower than the weights leaves in answers, where there is any.
     """
 
     module: Callable[[Any], Any]
@@ -60,6 +61,7 @@ class TorchModule:
     within: Any = None
     numbers: int = 1 << 24
     last: bool = False
+    inside: Imperfection = Imperfection()  # noqa: RUF009
     reads_last: bool = field(init=False, default=False)
     inner: Local = field(init=False, repr=False)
     _format: str = field(init=False)
@@ -103,8 +105,8 @@ class TorchModule:
 
     @property
     def imperfection(self) -> Imperfection:
-        """Rounding of the narrowest type among questions and weights."""
-        return Imperfection.cast(self._format)
+        """Rounding of the narrowest type among questions and weights, or inside."""
+        return Imperfection.cast(self._format).combined(self.inside)
 
     def ask(self, X: Sequences) -> Answers:
         """Run the module on the batch, in as many calls as memory asks for."""

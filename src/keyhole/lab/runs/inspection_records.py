@@ -37,6 +37,7 @@ class PartRecord(Part, frozen=True, kw_only=True):
         eps: of a norm.
         biases: whether a projection adds a constant.
         dtype: the type of its weights.
+        arithmetic: what of it is computed in a narrower type, in words.
         recoverable: whether a learner of keyhole is made for it.
         reason: what is recovered, or why nothing is yet.
         command: the command that recovers it; nothing where none does.
@@ -70,6 +71,7 @@ class PartRecord(Part, frozen=True, kw_only=True):
     eps: Number = None
     biases: bool | None = None
     dtype: str | None = None
+    arithmetic: str | None = None
     recoverable: bool = False
     reason: str = ""
     command: str | None = None

@@ -11,11 +11,13 @@ from keyhole.lab.runs.command_lines import format_command_line
 from keyhole.models.last_token.activations import ACTIVATIONS
 from keyhole.oracles.inside.described import AttentionPart, Inside, NetworkPart, NormPart, Part
 
-# Ways to tell positions that a learner recovers.
-LEARNED_POSITIONS = ("none",)
-_ROPE = "rotary positions"
 _UNKNOWN = "it may tell positions, and nothing says how"
-_POSITIONS = {"rope": _ROPE, "alibi": "slopes by distance (ALiBi)", "table": "a table of distances"}
+# Ways to tell positions that a learner recovers once it is told of them.
+_POSITIONS = {
+    "rope": "rotary positions",
+    "alibi": "slopes by distance (ALiBi)",
+    "table": "a table of distances",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,27 @@ def advise(part: Part, model: str, inside: Inside) -> Advice:
         return Advice(False, f"not recovered yet: {', '.join(causes)}")
     if inside.source == "safetensors":
         return Advice(True, "recovered where it runs: name the module that these weights belong to")
-    command = format_command_line("learn", [model], {"layer": part.name})
-    call = f"keyhole.learn(keyhole.open_layer({_spell_model(model, inside)}, {part.name!r}), rng=0)"
-    return Advice(True, _describe_recovery(part), command, call)
+    wiring = list_wiring(part) if isinstance(part, AttentionPart) else {}
+    command = format_command_line("learn", [model], {"layer": part.name, **wiring})
+    told = ", ".join(f"{name}={value!r}" for name, value in wiring.items())
+    more = f", wiring=keyhole.Wiring({told})" if told else ""
+    opened = f"keyhole.open_layer({_spell_model(model, inside)}, {part.name!r})"
+    return Advice(True, _describe_recovery(part), command, f"keyhole.learn({opened}{more}, rng=0)")
+
+
+def list_wiring(part: AttentionPart) -> dict[str, str | float]:
+    """What has to be told of a layer with positions, by the names of `keyhole.Wiring`."""
+    if part.positions not in _POSITIONS:
+        return {}
+    known = {
+        "norm": "none",
+        "positions": part.positions,
+        "rope_base": part.rope_base,
+        "rotary_share": None if part.rotary_share == 1.0 else part.rotary_share,
+        "window": part.window,
+        "softcap": part.softcap,
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _spell_model(model: str, inside: Inside) -> str:
@@ -63,6 +83,9 @@ def _spell_model(model: str, inside: Inside) -> str:
 
 def _describe_recovery(part: AttentionPart | NetworkPart) -> str:
     what = "all its heads" if isinstance(part, AttentionPart) else "all its units"
+    narrow = part.arithmetic if isinstance(part, AttentionPart) else ""
+    if narrow:
+        return f"recovered: {what}, to the rounding that is left by {narrow}"
     if part.dtype == "f64":
         return f"recovered: {what}"
     return (
@@ -81,39 +104,43 @@ def list_obstacles(part: AttentionPart | NetworkPart) -> list[str]:
 
 
 def _list_attention_obstacles(part: AttentionPart) -> list[str]:
+    placed = part.positions in _POSITIONS
     causes: list[tuple[bool, str]] = [
         (bool(part.trouble), f"it cannot be asked by itself ({part.trouble})"),
         (part.cross, "its keys and values come from other tokens than its queries"),
         (part.positions == "unknown", _UNKNOWN),
-        (
-            part.positions not in (*LEARNED_POSITIONS, "unknown"),
-            f"it tells positions by {_POSITIONS.get(part.positions, part.positions)}"
-            f"{_describe_flags(part)}",
-        ),
         (part.rope_scaling is not None, f"its rotations follow the rule {part.rope_scaling}"),
-        (part.window is not None, f"it looks through a window of {part.window} tokens"),
         (
-            part.softcap is not None,
-            f"its scores are capped at {part.softcap:g}" if part.softcap else "",
+            not placed and part.window is not None,
+            f"it looks through a window of {part.window} tokens",
         ),
+        (not placed and part.softcap is not None, f"its scores are capped at {part.softcap}"),
         (part.qk_norm, "its queries and keys are normed"),
         (part.sinks, "its heads have scores that belong to no token"),
     ]
-    return [cause for stands, cause in causes if stands]
+    held = [cause for stands, cause in causes if stands]
+    return held + (_list_placed_obstacles(part) if placed else [])
 
 
-def _describe_flags(part: AttentionPart) -> str:
-    """The flags that recover a layer with positions; libraries compute part of it in float32."""
-    shared = part.groups is not None and part.groups != part.heads
-    if part.positions not in _POSITIONS or part.dtype != "f64" or shared:
-        return ""
-    options = {"norm": "none", "positions": part.positions, "rope-base": part.rope_base}
-    flags = " ".join(
-        f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}"
-        for name, value in options.items()
-        if value is not None
+def _list_placed_obstacles(part: AttentionPart) -> list[str]:
+    """What keeps a layer with positions from being learned."""
+    how = f"it tells positions by {_POSITIONS[part.positions]}"
+    if part.heads is None or part.head_size is None:
+        return [f"{how}, and nothing says how many heads it has"]
+    turned = part.head_size * (part.rotary_share or 1.0)
+    causes = (
+        (part.groups != part.heads, f"{how}, and its heads share keys and values"),
+        (part.heads < 2, f"{how}, and has one head alone"),
+        (
+            part.heads * part.head_size != part.outputs,
+            f"{how}, and its heads do not fill its outputs",
+        ),
+        (
+            part.positions == "rope" and (turned % 2 != 0 or turned < 2),
+            f"{how}, {turned:g} entries of a head, which are no pairs",
+        ),
     )
-    return f" ({flags} recovers it where all its arithmetic is float64, which it seldom is)"
+    return [cause for stands, cause in causes if stands]
 
 
 def _list_format_obstacles(part: AttentionPart | NetworkPart) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Array, Mask, Matrix, Stack, Vector
+from keyhole._arrays import EPS, Array, Mask, Matrix, Stack, Vector
 from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
 
@@ -23,23 +23,32 @@ _DAMPING = 1e-11
 _DONE = 1e-15
 _SLOW = 0.7  # a step that leaves more than this, below the next line, is rounding
 _NEAR = 1e-9
+_NEAR_ROUNDINGS = 1e3  # the same line in roundings of coarse answers
 _PATIENCE = 6  # steps in which what is left must halve
 _GAP = 1e6  # between vanishing and other singular values of a head that is right
+_COARSE_GAP = 1e-3  # the same over the rounding; heads that are wrong show no more than 100
+_FINE = 1e-13  # of answers in float64
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FittedHead:
-    """A head that was fitted: its scores, rows, the gap of singular values, what is left."""
+    """A head that was fitted: scores, rows, gap of singular values, what is left, gap wanted."""
 
     scores: HeadScores
     V: Matrix
     gap: float
     left: float
+    wanted: float = _GAP
 
     @property
     def found(self) -> bool:
         """Whether the head explains all answers."""
-        return self.gap > _GAP
+        return self.gap > self.wanted
+
+
+def is_coarse(roundoff: float) -> bool:
+    """Whether answers are rounded to less than float64."""
+    return roundoff > _FINE
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -62,6 +71,7 @@ def fit_head(
     form: ScoreForm,
     *,
     rank: int | None = None,
+    roundoff: float = EPS,
 ) -> FittedHead:
     """Gauss-Newton from a start.
 
@@ -71,26 +81,29 @@ def fit_head(
         M: the sum of all value maps.
         form: of the scores.
         rank: number of rows that read the head; the size of its keys when absent.
+        roundoff: of the answers.
     """
     rank = len(start.Wk) if rank is None else rank
     fit = _HeadFit(questions, M, form, rank)
     scores, parts = start, fit.decompose(start)
     left = fit.measure(parts[1])
     trail = [left]
+    near = max(_NEAR, _NEAR_ROUNDINGS * roundoff)
     for _ in range(_STEPS):
         step = fit.choose_step(scores, *parts)
         moved = fit.find_lower(scores, step, left)
         if moved is None:
             break
         scores, parts, lower = moved
-        slow, left = lower > _SLOW * left and lower < _NEAR, lower
+        slow, left = lower > _SLOW * left and lower < near, lower
         trail.append(left)
         # A right start falls faster and faster; a wrong wiring creeps.
         creeps = len(trail) > _PATIENCE and left > 0.5 * trail[-_PATIENCE]
         if slow or creeps or left < _DONE:
             break
     gap = float(parts[1][-rank - 1] / max(parts[1][-rank], 1e-300))
-    return FittedHead(scores, parts[2][-rank:], gap, left)
+    wanted = min(_GAP, _COARSE_GAP / roundoff) if is_coarse(roundoff) else _GAP
+    return FittedHead(scores, parts[2][-rank:], gap, left, wanted)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Array, Float, Matrix, Stack, Vector
-from keyhole.learners.positions.head_fit import fit_head
+from keyhole.learners.positions.head_fit import fit_head, is_coarse
 from keyhole.learners.positions.head_pencil import (
     Clusters,
     Moves,
@@ -23,6 +23,9 @@ from keyhole.learners.positions.score_form import HeadScores, ScoreForm
 _TRIES = 5
 _LEFT = 1e-6  # of answers to moves, which a wrong head leaves
 _APART = 1e-4  # least singular value of all rows together
+# Both ways a move errs by its square, and by rounding over it: least near the third root.
+_COARSE_STEP = 10.0
+_ROUNDINGS = 300.0  # of an answer, over the step, that a right head may leave
 _WIDE = 0.97  # of the radius: large scores part the weights of heads
 
 
@@ -39,20 +42,25 @@ class MovedToken:
         place: of the moved token.
         step: size of the moves.
         roams: whether other places show other weights, as in a table.
+        left: of answers to moves, what a head that is right may leave.
+        coarse: whether answers are rounded to less than float64: moves are large, and go both ways.
     """
 
     length: int
     place: int
     step: float
     roams: bool = False
+    left: float = _LEFT
+    coarse: bool = False
 
     def vary(self, turn: int) -> MovedToken:
         """Smaller moves, for weights of heads that were too close together, and another place."""
         place = (self.place + turn) % (self.length - 1) if self.roams else self.place
-        return replace(self, place=place, step=self.step * 0.2**turn)
+        shrink = 1.0 if self.coarse else 0.2
+        return replace(self, place=place, step=self.step * shrink**turn)
 
 
-def choose_moved_token(positions: str, longest: int | None) -> MovedToken:
+def choose_moved_token(positions: str, longest: int | None, roundoff: float) -> MovedToken:
     """Where weights of equal tokens differ most from head to head.
 
     Slopes of ALiBi differ by powers of two, so that the flattest show in long sequences alone.
@@ -61,12 +69,18 @@ def choose_moved_token(positions: str, longest: int | None) -> MovedToken:
     wanted = 128 if positions == "alibi" else 8
     length = wanted if longest is None else max(2, min(wanted, longest))
     place = length - 2 if positions == "alibi" else 0
-    return MovedToken(length, place, _choose_step(positions), roams=positions == "table")
-
-
-def _choose_step(positions: str) -> float:
     # Tables have weights that are nearly equal more often, and fits that bear rounding better.
-    return 1e-4 if positions == "table" else 1e-3
+    step = 1e-4 if positions == "table" else 1e-3
+    token = MovedToken(length, place, step, roams=positions == "table")
+    if not is_coarse(roundoff):
+        return token
+    wide = choose_coarse_step(roundoff)
+    return replace(token, step=wide, left=_ROUNDINGS * roundoff / wide, coarse=True)
+
+
+def choose_coarse_step(roundoff: float) -> float:
+    """The size of moves where answers are rounded to less than float64."""
+    return _COARSE_STEP * roundoff ** (1 / 3)
 
 
 def count_extra_moves(D: int, rank: int) -> int:
@@ -88,15 +102,21 @@ def split_by_positions(
         frame = np.linalg.qr(rng.normal(size=(len(y), len(y))))[0]
         delta = moved.step * frame
         answers = _ask_moves(asking, linear, moved, y, delta)
-        J = solve_rows(frame, answers / moved.step).T
+        slopes = answers
+        if moved.coarse:
+            back = _ask_moves(asking, linear, moved, y, -delta)
+            slopes = 0.5 * (answers - back)
+            delta, answers = np.concatenate([delta, -delta]), np.concatenate([answers, back])
+        J = solve_rows(frame, slopes / moved.step).T
         clusters = find_clusters(J, linear.M, lost=0)
         if clusters is None:
             continue
-        extra = -delta[: count_extra_moves(len(y), clusters.rank)]
-        more = _ask_moves(asking, linear, moved, y, extra)
-        delta, answers = np.concatenate([delta, extra]), np.concatenate([answers, more])
+        if not moved.coarse:
+            extra = -delta[: count_extra_moves(len(y), clusters.rank)]
+            more = _ask_moves(asking, linear, moved, y, extra)
+            delta, answers = np.concatenate([delta, extra]), np.concatenate([answers, more])
         heads = _sharpen_heads(Moves(delta, answers), linear.M, clusters)
-        if _are_apart(heads):
+        if _are_apart(heads, moved.left):
             return np.stack([head.V for head in heads])
     raise Unsplit
 
@@ -117,10 +137,10 @@ def _sharpen_heads(moves: Moves, M: Matrix, clusters: Clusters) -> list[Separate
     ]
 
 
-def _are_apart(heads: list[Separated]) -> bool:
+def _are_apart(heads: list[Separated], left: float) -> bool:
     rows = np.concatenate([head.V for head in heads])
     least = float(np.linalg.svd(rows, compute_uv=False)[-1])
-    return max(head.left for head in heads) < _LEFT and least > _APART
+    return max(head.left for head in heads) < left and least > _APART
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -150,7 +170,12 @@ _PAIR_STEP = 1e-4
 
 
 def split_one_pair(
-    asking: Asking, linear: LinearPart, *, size: float, rng: np.random.Generator
+    asking: Asking,
+    linear: LinearPart,
+    *,
+    size: float,
+    roundoff: float,
+    rng: np.random.Generator,
 ) -> RoughSplit:
     """All rows of the heads but one of each, from moves of the earlier token of a pair.
 
@@ -160,10 +185,14 @@ def split_one_pair(
     for _ in range(_TRIES):
         x, y = asking.ball.draw(2, size=size, rng=rng)
         frame = np.linalg.qr(rng.normal(size=(len(y), len(y))))[0]
-        delta = np.concatenate([np.zeros((1, len(y))), _PAIR_STEP * frame])
+        step = choose_coarse_step(roundoff) if is_coarse(roundoff) else _PAIR_STEP
+        # Both ways where answers are coarse; else back to no move at all.
+        back = -step * frame if is_coarse(roundoff) else np.zeros((1, len(y)))
+        delta = np.concatenate([step * frame, back])
         n = np.stack([x + delta, np.tile(y, (len(delta), 1))], axis=1)
         answers = asking.ask(n) - linear.constant
-        J = solve_rows(frame, (answers[1:] - answers[0]) / _PAIR_STEP).T
+        apart = 2.0 * step if is_coarse(roundoff) else step
+        J = solve_rows(frame, (answers[: len(y)] - answers[len(y) :]) / apart).T
         clusters = find_clusters(J, linear.M, lost=1)
         if clusters is not None:
             V = [
@@ -174,7 +203,13 @@ def split_one_pair(
 
 
 def finish_split(
-    linear: LinearPart, rough: RoughSplit, asked: Placed, slopes: Matrix, form: ScoreForm
+    linear: LinearPart,
+    rough: RoughSplit,
+    asked: Placed,
+    slopes: Matrix,
+    form: ScoreForm,
+    *,
+    roundoff: float,
 ) -> Stack:
     """All rows of every head, once the slopes of their scores at y are known.
 
@@ -195,6 +230,7 @@ def finish_split(
             linear.M,
             still,
             rank=rough.clusters.rank,
+            roundoff=roundoff,
         )
         for slope in slopes
     ]

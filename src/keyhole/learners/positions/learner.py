@@ -32,7 +32,7 @@ from keyhole.learners.positions.absolute import (
 )
 from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.positions.found_wiring import draw_direction, find_eps, find_residual
-from keyhole.learners.positions.head_fit import FittedHead
+from keyhole.learners.positions.head_fit import FittedHead, is_coarse
 from keyhole.learners.positions.head_split import Unsplit, count_extra_moves
 from keyhole.learners.positions.measuring import ROUNDS, Measuring, Setting
 from keyhole.learners.positions.placed import Asking, LinearPart, measure_linear_part
@@ -45,6 +45,7 @@ from keyhole.learners.verifying.ending import (
     Ending,
     conclude,
     describe_gap,
+    describe_rounding,
     resolve_doubt,
     settle,
 )
@@ -156,7 +157,7 @@ def estimate_layer_queries(
 def limit_layer_queries(wiring: Wiring, width: int, outputs: int, displacements: int) -> int:
     """The most that is ever asked: every try to split, every round, for every size of tokens."""
     split = 5 * 2 * (width + 2)
-    scores = 8 * (2 * (width + 1) + displacements) + 64
+    scores = 20 * (2 * (width + 1) + displacements) + 64
     placed = (
         limit_position_queries(displacements) + LONE_EXTRA if wiring.positions == "absolute" else 0
     )
@@ -273,7 +274,16 @@ class _WiredSession:
         with self.oracle.phase("verify"):
             ruler = WIRED_LAYER.ruler(self.oracle)
             seen = examine_model(self.oracle, model, ruler=ruler, rng=self.rng)
-        ending = settle(self.oracle, seen, lines=WIRED_LAYER, refuse=lambda: self._refuse(seen))
+        # Coarse answers bear out models that are only near: whether a head is right its fit tells.
+        lost = is_coarse(ruler.roundoff) and not all(head.found for head in self.heads)
+        ending = settle(
+            self.oracle,
+            seen,
+            lines=WIRED_LAYER,
+            refuse=lambda: self._refuse(seen),
+            reservation=self._refuse(seen) if lost else None,
+            words=describe_rounding(self.oracle, ruler.tolerance),
+        )
         return self._conclude(ending)
 
     def _refuse(self, seen: Examination) -> Ending:

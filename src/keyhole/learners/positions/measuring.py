@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Stack, Vector
-from keyhole.learners.positions.head_fit import FittedHead, fit_head
+from keyhole.learners.positions.head_fit import FittedHead, fit_head, is_coarse
 from keyhole.learners.positions.head_split import (
     RoughSplit,
     Unsplit,
@@ -19,6 +19,8 @@ from keyhole.learners.positions.head_split import (
 )
 from keyhole.learners.positions.placed import Asking, LinearPart, Placed
 from keyhole.learners.positions.question_design import (
+    COARSE_OVER,
+    OVER,
     QuestionDesign,
     design_questions,
     draw_displacements,
@@ -34,6 +36,7 @@ from keyhole.learners.positions.score_maps import (
 )
 from keyhole.models import AttentionLayer, Wiring
 from keyhole.oracles import Counted
+from keyhole.oracles.base import read_imperfection
 
 ROUNDS = 2  # of further questions for heads that the first did not determine
 
@@ -75,6 +78,7 @@ class Measuring:
         self.setting = setting
         self.size = size
         self.rng = rng
+        self.roundoff = read_imperfection(oracle).roundoff
         self.form = ScoreForm(np.zeros(0), np.zeros((1, 0)), None, linear.biased)
 
     def _make_form(self, rank: int) -> ScoreForm:
@@ -87,21 +91,27 @@ class Measuring:
             longest=setting.longest,
         )
 
+    def _design_questions(self, D: int, rank: int) -> QuestionDesign:
+        over = COARSE_OVER if is_coarse(self.roundoff) else OVER
+        return design_questions(self.form, D, rank, over=over)
+
     def measure_heads(self) -> list[FittedHead]:
         """Rows, keys, queries and a fit of every head."""
         positions = self.setting.wiring.positions or "none"
         first: Placed | None = None
         with self.oracle.phase("split"):
             if positions == "none":
-                rough = split_one_pair(self.asking, self.linear, size=self.size, rng=self.rng)
+                rough = split_one_pair(
+                    self.asking, self.linear, size=self.size, roundoff=self.roundoff, rng=self.rng
+                )
                 rank = rough.clusters.rank
                 self.form = self._make_form(rank)
                 V, first = self._complete_rows(rough)
             else:
-                moved = choose_moved_token(positions, self.setting.longest)
+                moved = choose_moved_token(positions, self.setting.longest, self.roundoff)
                 V = split_by_positions(self.asking, self.linear, moved, rng=self.rng)
                 self.form = self._make_form(V.shape[1])
-        design = design_questions(self.form, self.asking.ball.dimension, V.shape[1])
+        design = self._design_questions(self.asking.ball.dimension, V.shape[1])
         return self._fit_rounds(V, design, first)
 
     def _complete_rows(self, rough: RoughSplit) -> tuple[Stack, Placed]:
@@ -111,7 +121,7 @@ class Measuring:
             Unsplit: a head does not explain the answers, however many were asked.
         """
         rank = rough.clusters.rank
-        design = design_questions(self.form, len(rough.y), rank)
+        design = self._design_questions(len(rough.y), rank)
         # One row of each head is missing, and one token less can be read.
         fewer = replace(design, tokens=max(1, design.tokens - 1))
         count = math.ceil(design.key_questions[0] * design.tokens / fewer.tokens)
@@ -129,7 +139,9 @@ class Measuring:
     def _finish_rows(self, rough: RoughSplit, placed: Placed) -> Stack:
         M, form = self.linear.M, self.form
         slopes = [find_slopes(read_scores(V, M, placed, form), placed) for V in rough.V]
-        return finish_split(self.linear, rough, placed, np.stack(slopes), form)
+        return finish_split(
+            self.linear, rough, placed, np.stack(slopes), form, roundoff=self.roundoff
+        )
 
     def _ask_placed(self, design: QuestionDesign, last: Matrix) -> Placed:
         ball = self.asking.ball
@@ -194,7 +206,7 @@ class Measuring:
         asked = join_placed(queries)
         start = solve_queries(read_scores(V, M, asked, form), asked, found, form)
         questions = [*keys, *queries, *([] if first is None else [first])]
-        return fit_head(start, questions, M, form)
+        return fit_head(start, questions, M, form, roundoff=self.roundoff)
 
     def assemble(self, heads: list[FittedHead]) -> AttentionLayer:
         """The layer, in the coordinates of tokens; gains and shifts are folded into its maps."""

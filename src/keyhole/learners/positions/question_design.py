@@ -13,6 +13,7 @@ from keyhole.models import Wiring
 from keyhole.models.layers.turning import list_frequencies
 
 OVER = 1.3  # equations per unknown
+COARSE_OVER = 5.0  # the same where answers are rounded to less than float64
 _SLOWEST = 0.25  # angle that the slowest pair must reach
 _NEAR_ENOUGH = 64
 _FAR_ENOUGH = 1024
@@ -60,8 +61,8 @@ def make_score_form(
     return ScoreForm(frequencies, columns, wiring.softcap, biased)
 
 
-def design_questions(form: ScoreForm, D: int, rank: int) -> QuestionDesign:
-    """As many questions as unknowns take, with some to spare."""
+def design_questions(form: ScoreForm, D: int, rank: int, *, over: float = OVER) -> QuestionDesign:
+    """As many questions as unknowns take, `over` times as many equations as unknowns."""
     tokens = max(1, min(rank - 1, form.longest - 1))
     biased = D + form.biased
     turned = 2 * len(form.frequencies)
@@ -71,12 +72,12 @@ def design_questions(form: ScoreForm, D: int, rank: int) -> QuestionDesign:
         unknowns = [D + math.ceil(form.columns.shape[1] / rank)] * rank
     elif rest:
         unknowns += [D + turned] * (rest - 1)
-    counts = tuple(math.ceil(OVER * count / tokens) for count in unknowns)
+    counts = tuple(math.ceil(over * count / tokens) for count in unknowns)
     spread = form.rotary or form.columns.shape[1] > 1
     length = form.longest if spread else tokens + 1
     if form.cap is not None:
         length = min(form.longest, max(length, tokens + 1 + _CAPPED_ZEROS))
-    queries = math.ceil(OVER * rank * biased / tokens)
+    queries = math.ceil(over * rank * biased / tokens)
     return QuestionDesign(tokens, length, len(counts), counts, queries)
 
 

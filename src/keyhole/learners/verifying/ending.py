@@ -343,3 +343,8 @@ def contradict(recovery: Recovery[M], case: Counterexample) -> Recovery[M]:
 def reopen(recovery: Recovery[M], status: Status, detail: str) -> Recovery[M]:
     """A recovery that ended otherwise than its learner could tell; its model is kept."""
     return replace(recovery, status=status, verdict=Verdict.UNVERIFIED, detail=detail)
+
+
+def tell_cause(recovery: Recovery[M], cause: str) -> Recovery[M]:
+    """A recovery that also says where the rounding of answers comes from."""
+    return replace(recovery, detail=f"{recovery.detail} {cause}".strip()) if cause else recovery

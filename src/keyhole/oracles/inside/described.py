@@ -38,6 +38,7 @@ class AttentionPart:
         sinks: whether heads have scores that belong to no token.
         trouble: why it cannot be asked by itself; empty where it can, or was not tried.
         dtype: f64, f32, f16, bf16, or the name of another.
+        arithmetic: what of it is computed in a narrower type than that of its weights, in words.
     """
 
     name: str
@@ -61,6 +62,7 @@ class AttentionPart:
     sinks: bool = False
     trouble: str = ""
     dtype: str = "f64"
+    arithmetic: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from keyhole._arrays import FORMATS
 from keyhole.errors import InvalidInput
-from keyhole.oracles.inside.described import Inside, Part
+from keyhole.oracles.base import Imperfection
+from keyhole.oracles.inside.described import AttentionPart, Inside, Part
 from keyhole.oracles.inside.naming import suggest_layers
+from keyhole.oracles.inside.torch_arithmetic import watch_arithmetic
 from keyhole.oracles.inside.torch_copying import copy_heads, copy_network
 from keyhole.oracles.inside.torch_networks import Network, list_networks, list_norms
-from keyhole.oracles.inside.torch_supplying import Supplied, find_layer_call
+from keyhole.oracles.inside.torch_supplying import (
+    Supplied,
+    find_layer_call,
+    make_trial_tokens,
+)
 from keyhole.oracles.inside.torch_wiring import describe_attention
 from keyhole.oracles.torch_found import Attention, list_attention, listed
 from keyhole.oracles.torch_module import TorchModule, torch
@@ -44,13 +51,26 @@ def look_inside_torch(model: Any) -> Inside:
     """Attention layers, networks and norms of a torch module, in its order."""
     order = {name: place for place, (name, _) in enumerate(model.named_modules())}
     named: list[tuple[str, Part]] = [
-        (layer.name, describe_attention(model, layer)) for layer in list_attention(model)
+        (layer.name, _describe_watched(model, layer)) for layer in list_attention(model)
     ]
     named += [(net.name, net.describe()) for net in list_networks(model)]
     named += list_norms(model)
     # A stable sort: what stands at one place keeps attention first.
     named.sort(key=lambda pair: order[pair[0]])
     return Inside("torch", tuple(part for _, part in named))
+
+
+def _describe_watched(model: Any, layer: Attention) -> AttentionPart:
+    """The description of a layer, with what of it is computed in a narrower type."""
+    part = describe_attention(model, layer)
+    if part.cross:
+        return part
+    try:
+        narrow = watch_arithmetic(Supplied(model, layer), model, make_trial_tokens(layer))
+    # Modules of others raise anything, and one that cannot be called by itself is described still.
+    except Exception:
+        return part
+    return part if narrow is None else replace(part, arithmetic=narrow.words)
 
 
 def ask_torch_layer(model: Any, name: str) -> TorchModule:
@@ -75,7 +95,9 @@ def ask_torch_layer(model: Any, name: str) -> TorchModule:
     modules = [part.module, part.output] if part.beside else [part.module]
     within = torch.nn.ModuleList(modules) if own else model
     dtype = told.dtype if told.dtype in FORMATS else None
-    return TorchModule(call, part.width, told.outputs, dtype, within=within)
+    narrow = watch_arithmetic(call, model, make_trial_tokens(part))
+    left = Imperfection() if narrow is None else narrow.imperfection
+    return TorchModule(call, part.width, told.outputs, dtype, within=within, inside=left)
 
 
 def read_torch_weights(model: Any, name: str) -> Any:

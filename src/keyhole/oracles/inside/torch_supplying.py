@@ -172,11 +172,15 @@ def _read_last_of(way: Hooked, layer: Attention) -> Callable[[Any], Any]:
     return lambda tokens: take_last_position(way(tokens), layer)
 
 
-def _try_call(call: Callable[[Any], Any], model: Any, layer: Attention) -> None:
+def make_trial_tokens(layer: Attention) -> Any:
+    """Two sequences of three zeros, of the type of a layer's weights."""
     like = next(layer.module.parameters())
-    tokens = torch.zeros(2, 3, layer.width, dtype=like.dtype, device=like.device)
+    return torch.zeros(2, 3, layer.width, dtype=like.dtype, device=like.device)
+
+
+def _try_call(call: Callable[[Any], Any], model: Any, layer: Attention) -> None:
     with hold_evaluation_mode(model), torch.no_grad():
-        answers = call(tokens)
+        answers = call(make_trial_tokens(layer))
     if answers.ndim != 2 or len(answers) != 2:
         raise KeyholeError(f"it answers {tuple(answers.shape)} to two sequences")
 
