@@ -114,6 +114,8 @@ class AuditJob(Reaching, Declaring, Layering, Targeting):
             confirm it.
         budget: never ask more sequences than this in all attempts together; policies that it does
             not reach are not tried.
+        max_seconds: stop an attempt after so many seconds of own work; waiting for the target is
+            none.
         fail_above: for CI: end with exit code 3 unless the error of every copy of the target as it
             stands is above this.
         seed: seed of every random choice.
@@ -131,6 +133,7 @@ class AuditJob(Reaching, Declaring, Layering, Targeting):
     against: str | None = field(default=None, metadata=LATER)
     prompts: int = field(default=1024, metadata=LATER)
     budget: int | None = field(default=None, metadata=LATER)
+    max_seconds: float = field(default=3600.0, metadata=LATER)
     fail_above: float | None = field(default=None, metadata=LATER)
     seed: int = 0
     out: str | None = None

@@ -117,6 +117,9 @@ def judge_policy(policy: Policy, last: AttemptRecord, of: str) -> bool | None:
     """
     if last.error is not None and last.error < PROTECTS:
         return False
+    # Own time that ran out is this machine's limit, and hides nothing.
+    if last.status == "OUT_OF_TIME":
+        return None
     # One head is learned behind every policy. Of larger classes a copy that its own examination
     # does not bear out shows what the learner lacks, not what the answers hide.
     shown = of == "W" or last.verdict == "WITHIN_TOLERANCE" or "budget" in policy.attempts[-1]

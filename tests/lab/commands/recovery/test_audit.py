@@ -400,3 +400,12 @@ def test_a_budget_holds_for_all_attempts_together_and_what_it_does_not_reach_is_
         "audit", "head.safetensors", "--out", "run", "--budget", 700, "--json", "--resume"
     )
     assert again.json["policies"] == ran.json["policies"]
+
+
+def test_an_attempt_without_own_time_is_no_protection_and_goes_on_with_more(keyhole, head):
+    options = ("audit", "head.safetensors", "--out", "run", "--json", "--budget", "400")
+    hasty = keyhole(*options, "--max-seconds", "1e-6")
+    (only,) = hasty.json["policies"]
+    assert (only["protects"], only["attempts"][-1]["status"]) == (None, "OUT_OF_TIME")
+    patient = keyhole(*options, "--resume")
+    assert patient.json["policies"][0]["protects"] is False

@@ -244,7 +244,7 @@ class _Tried:
         if place not in self.made:
             left = self.count_left()
             self.made[place] = (
-                _read_finished_attempt(place) if self.job.resume else None
+                _read_finished_attempt(place, self.job.max_seconds) if self.job.resume else None
             ) or self._learn(place, simulate, options)
             # Cut short by the whole audit, an attempt shows nothing of its policy.
             if self.made[place].queries.total == left and len(self.made) > 1:
@@ -271,6 +271,7 @@ class _Tried:
                 "timeout",
                 "in_flight",
                 "layer",
+                "max_seconds",
             )
         }
         job = LearnJob(
@@ -346,11 +347,14 @@ class _Tried:
         return rms(truth - scale * said) / max(rms(truth), 1e-300)
 
 
-def _read_finished_attempt(place: Path) -> LearnRecord | None:
-    """The record of an attempt that came to its end."""
+def _read_finished_attempt(place: Path, seconds: float) -> LearnRecord | None:
+    """The record of an attempt that came to its end, if only to that of as much own time."""
     path = place / "record.json"
     record = read_run(str(place)).data if path.exists() else None
-    return record if isinstance(record, LearnRecord) and not _has_target_failed(record) else None
+    if not isinstance(record, LearnRecord) or _has_target_failed(record):
+        return None
+    early = record.status == "OUT_OF_TIME" and (record.max_seconds or 0.0) < seconds
+    return None if early else record
 
 
 def _has_target_failed(record: LearnRecord) -> bool:

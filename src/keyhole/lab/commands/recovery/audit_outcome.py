@@ -24,8 +24,8 @@ def describe_outcome(rows: Rows, error_of: str, untried: Sequence[str] = ()) -> 
     if not is_attempt_verified(first):
         return (
             f"The target was not learned as it stands ({first.verdict} after"
-            f" {first.queries:,} queries), so no policy was tried: none would have anything to keep"
-            f" back. {first.sentence}"
+            f" {first.queries:,} queries), so no policy was tried: there is no model to hold what"
+            f" leaks against. {first.sentence}"
         )
     # The target as it stands is no policy: it is what policies are held against.
     tried = rows[1:]
