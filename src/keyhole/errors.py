@@ -117,4 +117,4 @@ class StorageFailed(KeyholeError):
 
 
 class ClusterLost(KeyholeError):
-    """The scheduler of a cluster went away in the middle of a sweep."""
+    """The scheduler of a cluster cannot be reached, or went away in the middle of a sweep."""

@@ -96,8 +96,11 @@ def test_a_dask_cluster_gives_the_same_records(keyhole, sweep, tmp_path):
     assert keyhole("sweep", sweep, "--workers", 0, "--out", "serial").code == 0
     assert records(tmp_path / "dask") == records(tmp_path / "serial")
     nobody = keyhole("sweep", sweep, "--cluster", "tcp://127.0.0.1:9", "--out", "none", "--json")
-    assert nobody.code == 2
+    assert nobody.code == 3
     assert "no Dask scheduler answers" in nobody.err
+    wrong = keyhole("sweep", sweep, "--cluster", "what://127.0.0.1:9", "--out", "none", "--json")
+    assert wrong.code == 2
+    assert "tcp://HOST:8786" in wrong.err
 
 
 def test_a_job_that_kills_its_process_is_a_record_and_the_others_are_done(keyhole, tmp_path):

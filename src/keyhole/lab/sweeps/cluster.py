@@ -39,12 +39,22 @@ class Cluster:
             distributed: Any = importlib.import_module("distributed")
         except ImportError as error:
             raise InvalidInput("--cluster needs Dask: pip install 'keyhole[cluster]'.") from error
-        # It logs whole tracebacks of what becomes a sentence here.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
+        # It logs whole tracebacks of what becomes a sentence here; parts have levels of their own.
+        for name in [
+            one for one in logging.root.manager.loggerDict if one.startswith("distributed")
+        ]:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         try:
+            # Before there is a client, whose half-built remains would complain at the end.
+            distributed.comm.get_address_host_port(self.address)
             self._client = distributed.Client(self.address, timeout=10, set_as_default=False)
-        except (OSError, TimeoutError, ValueError) as error:
+        except ValueError as error:
             raise InvalidInput(
+                f"--cluster {self.address} is no address of a Dask scheduler ({error}); one is"
+                " tcp://HOST:8786."
+            ) from error
+        except (OSError, TimeoutError) as error:
+            raise ClusterLost(
                 f"no Dask scheduler answers at {self.address} ({error}). Start one first."
             ) from error
 
