@@ -200,7 +200,7 @@ def test_sample_says_what_a_tolerant_learner_has_to_be_told(keyhole, tmp_path):
     assert f"smallest entry of V {np.abs(head.V).min():.4g}." in sentence
 
 
-@pytest.mark.parametrize("command", ["bound", "build", "attack", "train"])
+@pytest.mark.parametrize("command", ["bound", "build", "attack", "talk", "train"])
 def test_the_help_of_a_command_lists_its_tasks(command, keyhole):
     words = " ".join(keyhole(command, "--help").out.replace("│", " ").split())
     assert all(name in words for name in TASKS)

@@ -25,7 +25,7 @@ from keyhole.lab.jobs.recovery_jobs import (
     VerifyJob,
 )
 from keyhole.lab.jobs.report_jobs import ReportJob, UiJob
-from keyhole.lab.jobs.task_jobs import AttackJob, BoundJob, BuildJob, TrainJob
+from keyhole.lab.jobs.task_jobs import AttackJob, BoundJob, BuildJob, TalkJob, TrainJob
 
 _ASKING = "keyhole.lab.commands.recovery"
 _COMPUTING = "keyhole.lab.commands.computing"
@@ -231,6 +231,17 @@ _COMMANDS = (
         run=f"{_COMPUTING}.attack:run_attack",
         record=f"{_RECORDS}.task_records:AttackRecord",
         help="An input on which MODEL, too small for TASK, fails; or the reason why none follows.",
+    ),
+    Command(
+        name="talk",
+        job=TalkJob,
+        run=f"{_COMPUTING}.talk:run_talk",
+        record=f"{_RECORDS}.task_records:TalkRecord",
+        page=f"{_PAGES}.talk_page:draw_talk_run",
+        help=(
+            "Let two or three people who each own some tokens run MODEL of TASK: who sends what,"
+            " bit by bit."
+        ),
     ),
     Command(
         name="report",

@@ -1,4 +1,4 @@
-"""Jobs about tasks: build weights, train them, bound sizes, attack models that are too small."""
+"""Jobs about tasks: build weights, train them, bound sizes, attack models, talk about them."""
 
 from __future__ import annotations
 
@@ -99,6 +99,26 @@ class AttackJob(TaskSizing, Attacking):
     dtype: str | None = None
     accuracy: float | None = None
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class TalkJob(TaskSizing, Attacking):
+    """People who each own some tokens run a MODEL of TASK, every bit they send counted.
+
+    Args:
+        bits: b, bits of every number that is sent.
+        people: two or three, who own neighbouring tokens.
+        seed: seed of the inputs.
+        out: run directory, with a page; none is written when absent.
+        force: overwrite the run in `out`.
+    """
+
+    _: KW_ONLY
+    bits: int = 16
+    people: int = 2
+    seed: int = 0
+    out: str | None = None
+    force: bool = False
 
 
 @dataclass(frozen=True)

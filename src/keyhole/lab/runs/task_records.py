@@ -1,4 +1,4 @@
-"""Records of the commands about tasks: build, bound, attack, train."""
+"""Records of the commands about tasks: build, bound, talk, attack, train."""
 
 from __future__ import annotations
 
@@ -180,6 +180,19 @@ class BoundRecord(RunRecord, frozen=True, kw_only=True, tag="bound"):
     proven: ProvenRecord | None = None
     plane: Plane | None = None
     conversation: ConversationRecord | None = None
+
+
+class TalkRecord(RunRecord, frozen=True, kw_only=True, tag="talk"):
+    """A saved model run by several people, and what that does to its task."""
+
+    task: str
+    task_sizes: dict[str, Given]
+    model: str
+    people: int
+    conversation: ConversationRecord
+    inputs: int
+    error: Number
+    error_direct: Number
 
 
 class AttackInequality(Part, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ def run_attack(job: AttackJob) -> Record[AttackRecord]:
     """Load a model, attack it, return the record."""
     start = time.perf_counter()
     model = load(job.model)
-    task = pose_task(job.task, job, **_find_own_sizes(model, job.task))
+    task = pose_task(job.task, job, **find_own_sizes(model, job.task))
     found = attack(
         model, task, rng=seed_generator(job.seed), number_format=job.dtype, accuracy=job.accuracy
     )
@@ -43,7 +43,7 @@ def run_attack(job: AttackJob) -> Record[AttackRecord]:
     return Record(data, 0 if found.status is Attacked.FOUND else REFUSED, _list_attack_rows(found))
 
 
-def _find_own_sizes(model: Any, task: str) -> dict[str, int]:
+def find_own_sizes(model: Any, task: str) -> dict[str, int]:
     """Sizes of the task that the model tells by its own."""
     read_sizes = load_part(task, "told_sizes")
     return {} if read_sizes is None else read_sizes(model)

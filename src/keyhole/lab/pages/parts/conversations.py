@@ -16,17 +16,15 @@ _ROW = 34.0
 _BAR, _LONGEST = 160.0, 620.0  # where the bar of all bits begins, and how long it may be
 
 
-def draw_conversation(talk: ConversationRecord | None) -> Markup:
+def draw_conversation(talk: ConversationRecord | None, people: int = 2) -> Markup:
     """An arrow per message with its bits, their total against the bound."""
     if talk is None:
         return Markup()
     total = sum(message.bits for message in talk.messages)
     needed = talk.needed
     against = f"; any two people need {format_number(needed)} bits for this task" if needed else ""
-    title = (
-        f"Two people who own half of the tokens each run it with {format_number(total)}"
-        f" bits{against}"
-    )
+    owners = "Three people who own a third" if people > 2 else "Two people who own half"
+    title = f"{owners} of the tokens each run it with {format_number(total)} bits{against}"
     bottom = 40.0 + _ROW * len(talk.messages)
     shapes = [
         *_draw_people(talk, bottom - 10.0),
