@@ -308,6 +308,14 @@ def test_a_spent_budget_is_never_exceeded_and_leaves_what_was_measured():
     assert verdicts == {Verdict.BUDGET_SPENT, Verdict.UNVERIFIED, Verdict.WITHIN_TOLERANCE}
 
 
+def test_a_budget_may_end_before_every_output_was_compared(rng):
+    W, V = rng.normal(size=(5, 5)), rng.normal(size=(5, 3))
+    for budget in range(10, 160, 15):
+        recovery = Labels(20).run(Budgeted(labelled(W, V), budget), rng=np.random.default_rng(0))
+        assert recovery.verdict is Verdict.BUDGET_SPENT
+        assert recovery.model is None or np.isfinite(recovery.model.V).all()
+
+
 @pytest.mark.parametrize(
     ("width", "outputs", "votes"), [(1, 1, 1), (4, 1, 1), (8, 1, 1), (5, 3, 1), (4, 1, 5)]
 )

@@ -41,3 +41,17 @@ def test_heads_that_do_not_explain_coarse_answers_are_not_vouched_for(rng):
     told = Wiring(norm="rms", positions="rope", rope_base=9_900.0)
     recovery = keyhole.learn(Cast(Local(layer), "f32"), wiring=told, rng=rng)
     assert not recovery.verdict.verified
+
+
+@pytest.mark.parametrize("form", ["f16", "bf16"])
+@pytest.mark.parametrize("name", WIRINGS)
+def test_short_formats_end_in_a_verdict_that_holds(name, form):
+    """Questions stay inside the ball and the range of the format; residual and eps are found."""
+    wiring = WIRINGS[name]
+    layer = random_layer(8, heads=2, wiring=wiring, biases=True, rng=8000)
+    recovery = keyhole.learn(Cast(Local(layer), form), wiring=wiring, rng=0)
+    assert recovery.verdict in (Verdict.UNVERIFIED, Verdict.WITHIN_TOLERANCE)
+    assert recovery.status not in (keyhole.Status.NOT_COMPUTED, keyhole.Status.OUT_OF_PLAN)
+    if recovery.verdict.verified:
+        X = np.random.default_rng(1).normal(size=(8, 8, 8))
+        assert np.abs(recovery.model(X) - layer(X)).max() < 0.03 * np.abs(layer(X)).max()

@@ -99,7 +99,7 @@ class VerifyJob(Reaching, Declaring, Layering, Comparing):
 
 
 @dataclass(frozen=True)
-class AuditJob(Reaching, Declaring, Layering, Targeting):
+class AuditJob(Reaching, Wired, Declaring, Layering, Targeting):
     """Which output policy keeps how much back, measured by an extractor against each of them.
 
     Args:

@@ -94,7 +94,10 @@ class Ratios:
 
     @property
     def column(self) -> Vector:
-        """The column with norm 1; zero when every sign is."""
+        """The column with norm 1; zero when every sign is, and signs alone before ratios are."""
+        # A budget may end before the entries of this column were compared.
+        if len(self.logs.hi) < len(self.others):
+            return self.signs / max(1.0, float(np.linalg.norm(self.signs)))
         v = np.zeros(len(self.signs))
         shown = self.logs.hi > _TINY
         # Of all entries, so that none overflows.

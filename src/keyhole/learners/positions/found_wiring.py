@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from keyhole._arrays import Vector, rms
+from keyhole._arrays import FORMATS, Vector, rms
 from keyhole.oracles import Oracle
+from keyhole.oracles.base import read_imperfection
 
 _FAR = 1e6
 _ROUNDS = 2
@@ -30,8 +31,10 @@ def draw_direction(width: int, *, rng: np.random.Generator) -> Vector:
 
 def find_residual(oracle: Oracle, u: Vector) -> bool:
     """Whether a far token is added to its answer; behind a norm nothing else grows."""
-    answer = oracle.ask((_FAR * u)[None, None])[0]
-    return len(answer) == len(u) and float(answer @ u) / (_FAR * float(u @ u)) > 0.5
+    # Squares of tokens must stay within the range of answers, which may be float16.
+    far = min(_FAR, 2.0 ** (0.4 * FORMATS[read_imperfection(oracle).format].largest))
+    answer = oracle.ask((far * u)[None, None])[0]
+    return len(answer) == len(u) and float(answer @ u) / (far * float(u @ u)) > 0.5
 
 
 def find_eps(oracle: Oracle, u: Vector, *, residual: bool) -> float:

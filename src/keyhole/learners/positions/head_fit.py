@@ -26,7 +26,8 @@ _NEAR = 1e-9
 _NEAR_ROUNDINGS = 1e3  # the same line in roundings of coarse answers
 _PATIENCE = 6  # steps in which what is left must halve
 _GAP = 1e6  # between vanishing and other singular values of a head that is right
-_COARSE_GAP = 1e-3  # the same over the rounding; heads that are wrong show no more than 100
+_COARSE_GAP = 1e-3  # the same over the rounding
+_WRONG_GAP = 200.0  # no head that is wrong was seen to show more than 100
 _FINE = 1e-13  # of answers in float64
 
 
@@ -102,7 +103,9 @@ def fit_head(
         if slow or creeps or left < _DONE:
             break
     gap = float(parts[1][-rank - 1] / max(parts[1][-rank], 1e-300))
-    wanted = min(_GAP, _COARSE_GAP / roundoff) if is_coarse(roundoff) else _GAP
+    wanted = _GAP
+    if is_coarse(roundoff):
+        wanted = min(_GAP, max(_WRONG_GAP, _COARSE_GAP / roundoff))
     return FittedHead(scores, parts[2][-rank:], gap, left, wanted)
 
 

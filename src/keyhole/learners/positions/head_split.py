@@ -25,6 +25,7 @@ _LEFT = 1e-6  # of answers to moves, which a wrong head leaves
 _APART = 1e-4  # least singular value of all rows together
 # Both ways a move errs by its square, and by rounding over it: least near the third root.
 _COARSE_STEP = 10.0
+_LARGEST_STEP = 0.25
 _ROUNDINGS = 300.0  # of an answer, over the step, that a right head may leave
 _WIDE = 0.97  # of the radius: large scores part the weights of heads
 
@@ -80,7 +81,7 @@ def choose_moved_token(positions: str, longest: int | None, roundoff: float) -> 
 
 def choose_coarse_step(roundoff: float) -> float:
     """The size of moves where answers are rounded to less than float64."""
-    return _COARSE_STEP * roundoff ** (1 / 3)
+    return min(_LARGEST_STEP, _COARSE_STEP * roundoff ** (1 / 3))
 
 
 def count_extra_moves(D: int, rank: int) -> int:
@@ -98,7 +99,9 @@ def split_by_positions(
     """
     for turn in range(_TRIES):
         moved = first.vary(turn)
-        y = asking.ball.draw(size=_WIDE, rng=rng)
+        # What is moved stays inside the ball.
+        size = min(_WIDE, 1.0 - 1.2 * moved.step / np.sqrt(asking.ball.dimension))
+        y = asking.ball.draw(size=size, rng=rng)
         frame = np.linalg.qr(rng.normal(size=(len(y), len(y))))[0]
         delta = moved.step * frame
         answers = _ask_moves(asking, linear, moved, y, delta)

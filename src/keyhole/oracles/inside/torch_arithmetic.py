@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils import _python_dispatch
-
 from keyhole._arrays import FORMATS
 from keyhole.oracles.base import Imperfection
 from keyhole.oracles.inside.torch_wiring import name_format
 from keyhole.oracles.torch_module import hold_evaluation_mode, torch
 
-_Mode: Any = _python_dispatch.TorchDispatchMode
+# Not imported by its own name: without torch the sentence of `torch_module` must come first.
+_Mode: Any = torch.utils._python_dispatch.TorchDispatchMode
 # What is told of operations, by words in their names; the first that fits.
 _PARTS = (("softmax", "its softmax"), ("cos", "its rotary tables"), ("sin", "its rotary tables"))
 _PARTS += (("scaled_dot_product", "its attention"),)

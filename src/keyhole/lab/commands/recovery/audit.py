@@ -25,7 +25,7 @@ from keyhole.lab.commands.recovery.audit_outcome import (
 from keyhole.lab.commands.recovery.learn import record_target_failure, run_learn
 from keyhole.lab.commands.shared import REFUSED, seed_generator
 from keyhole.lab.jobs import AuditJob, LearnJob
-from keyhole.lab.jobs.job_parts import Declaring
+from keyhole.lab.jobs.job_parts import WIRING, Declaring
 from keyhole.lab.pages import audit_page
 from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
@@ -43,6 +43,7 @@ from keyhole.lab.runs.recovery_records import (
 from keyhole.lab.runs.rows import list_audit_rows
 from keyhole.lab.targets.opening import declare_target, hash_file, label_target, open_target
 from keyhole.lab.targets.policies import Policy, describe_policy, judge_policy, list_policies
+from keyhole.lab.targets.wirings import read_wiring_options
 from keyhole.learners.tolerance.guarantees import check_positive
 from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.models import Head, Model, SelfAttention, load
@@ -135,6 +136,7 @@ def _claim_directory(job: AuditJob, width: int, directory: Path) -> None:
     # Told only where it is used: audits begun before go on.
     mine |= {} if job.layer is None else {"layer": job.layer}
     mine |= {} if job.budget is None else {"budget": job.budget}
+    mine |= read_wiring_options(job).told
     # Resuming with other options would mix answers of two audits.
     text = msgspec.json.encode(mine | {"digest": hash_file(job.target), "width": width})
     path = directory / "audit.json"
@@ -263,6 +265,7 @@ class _Tried:
             key: getattr(self.job, key)
             for key in (
                 *_list_declarations(),
+                *WIRING,
                 "width",
                 "outputs",
                 "seed",
