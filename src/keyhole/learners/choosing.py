@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from keyhole.learners.recognising.known import Recognised
 from keyhole.learners.recognising.recognition import recognise
 from keyhole.learners.recognising.table import CLASSES
 from keyhole.learners.recognising.witnesses import find_witness_among, recognise_afterwards
+from keyhole.learners.recording import Settings, keep_record, show_progress
 from keyhole.learners.registry import (
     LEARNERS,
     NO_HINTS,
@@ -48,6 +52,7 @@ from keyhole.models import Wiring
 from keyhole.oracles import Budgeted, Counted, Imperfection, Ledger, Oracle, read_imperfection
 from keyhole.oracles.base import walk_wrapped
 from keyhole.oracles.own_time import Paced, Stopwatch, bound_own_work
+from keyhole.oracles.wrappers import Told
 
 _NEAR = 1e-3  # a relative gap that a further, faint head may explain
 # A model that is right but for its digits, and answers that tell too little, deny no class.
@@ -139,6 +144,8 @@ def learn(
     wiring: Wiring | None = None,
     budget: int | None = None,
     max_seconds: float | None = None,
+    record: str | Path | None = None,
+    progress: bool | Told = False,
 ) -> Recovery[Any]:
     """Recover the model behind `oracle` from queries, and verify it on fresh ones.
 
@@ -151,18 +158,41 @@ def learn(
         wiring: how an attention layer is wired, as far as that is known; beside `hints`.
         budget: never ask more sequences than this, verification included.
         max_seconds: stop after so many seconds of own work, in which the target is not waited for.
+        record: a file that keeps questions and answers; the same call goes on in it after whatever
+            ended it, and asks nothing again. It needs the same rng as the first time.
+        progress: True for a bar in a terminal or notebook, or what is told of every batch: the
+            phase, and how many sequences were answered.
 
     Returns:
         The recovery; `unwrap()` hands out its model only when verified.
+
+    Raises:
+        InvalidInput: hints, budget or record do not fit.
     """
     target = as_oracle(oracle)
     hints = hints if wiring is None else replace(hints, wiring=wiring)
+    settings = Settings(learner, hints, as_generator(rng))
     watch = Stopwatch() if max_seconds is None else Stopwatch(max_seconds)
-    paced = Paced(target if budget is None else Budgeted(target, budget), watch=watch)
+    with ExitStack() as stack:
+        kept = stack.enter_context(keep_record(target, settings, record, budget))
+        foresee = partial(_foresee_queries, target, settings)
+        watched = stack.enter_context(show_progress(kept, foresee, progress))
+        return _learn_in_time(Paced(watched, watch=watch), settings, watch)
+
+
+def _foresee_queries(target: Oracle, settings: Settings) -> int:
+    """How many questions the first learner plans, for a bar."""
+    chosen = settings.learner
+    if isinstance(chosen, str):
+        chosen = choose_learner(chosen, settings.hints, read_imperfection(target))
+    return chosen.plan(target.width, outputs=target.outputs or 1).queries
+
+
+def _learn_in_time(paced: Paced, settings: Settings, watch: Stopwatch) -> Recovery[Any]:
     try:
         with bound_own_work(watch):
-            found = _learn(Remembered(paced), learner, hints, as_generator(rng))
-            return tell_cause(found, read_imperfection(target).cause)
+            found = _learn(Remembered(paced), settings.learner, settings.hints, settings.rng)
+            return tell_cause(found, read_imperfection(paced).cause)
     except OutOfTime:
         return _end_undecided(paced, Status.OUT_OF_TIME, f"It was {watch.limit:g} s.")
     # Whatever a target answers, no learner ends in a traceback: 1e308 here and there is enough.

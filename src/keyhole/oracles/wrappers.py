@@ -298,7 +298,7 @@ class Chunked(Wrapper):
 
 @dataclass(slots=True)
 class Watched(Wrapper):
-    """Shows progress on standard error while used as a context; silent when that is not a terminal.
+    """Shows progress while used as a context, in a terminal (on standard error) or a notebook.
 
     Whoever calls `watch_batches` hears of it too.
 
@@ -306,17 +306,19 @@ class Watched(Wrapper):
         inner: the oracle to watch.
         expected: how many sequences the plan foresees.
         title: what is going on.
+        bar: whether to draw a bar at all.
     """
 
     expected: int
     title: str = "asking"
+    bar: bool = True
     _progress: Progress | None = field(default=None, init=False)
     _tell: Told | None = field(default=None, init=False)
 
     def __enter__(self) -> Watched:
         self._tell = _watcher.get()
-        # A log file is no place for a moving bar.
-        if sys.stderr.isatty():
+        # A log file is no place for a moving bar; what draws into a notebook is told apart by rich.
+        if self.bar and (sys.stderr.isatty() or "ipykernel" in sys.modules):
             from rich.console import Console
             from rich.progress import (
                 BarColumn,
