@@ -18,6 +18,7 @@ from keyhole.bounds.formulas import (
     bound_by_radon,
     bound_triples_by_message,
 )
+from keyhole.claims import THEOREMS
 from keyhole.tasks import FourCycles, Match3, SparseAverage, Task, find_kind
 
 
@@ -47,6 +48,17 @@ def list_triple_bounds(task: Match3, sizes: Sizes) -> tuple[Inequality, ...]:
     """What is known of attention that matches triples."""
     both = (bound_triples_by_message(task, sizes, wide=wide) for wide in (False, True))
     return tuple(one for one in both if one is not None)
+
+
+def quote_conjecture(task: Task, sizes: Sizes) -> str:
+    """What is conjectured, and not proved, of these sizes: SHT23/conjecture; empty where nothing.
+
+    One layer has a bound of its own, which needs no conjecture.
+    """
+    if not isinstance(task, Match3) or sizes.layers < 2:
+        return ""
+    said = THEOREMS["SHT23/conjecture"].statement
+    return f"{said} (SHT23/conjecture; proved nowhere, so that the verdict does not rest on it.)"
 
 
 def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:

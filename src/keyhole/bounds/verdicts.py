@@ -22,7 +22,7 @@ from keyhole.bounds.explaining import (
     explain_too_small,
     format_amount,
 )
-from keyhole.bounds.known_bounds import list_inequalities
+from keyhole.bounds.known_bounds import list_inequalities, quote_conjecture
 from keyhole.bounds.planned import (
     build_within_sizes,
     choose_proof,
@@ -80,6 +80,7 @@ class Bound(Face):
         reason: why nothing was built, where nothing was, or why that is not enough.
         sampled: weights of these sizes that answered all that was asked, where that was not every
             input.
+        conjecture: what is conjectured of open sizes, and proved nowhere.
     """
 
     task: Task
@@ -93,6 +94,7 @@ class Bound(Face):
     reason: str = ""
     sampled: Built | None = None
     proven: Proven | None = None
+    conjecture: str = ""
 
     @property
     def construction(self) -> str | None:
@@ -185,8 +187,22 @@ def _judge_sizes(
         return Bound(task, sizes, BoundVerdict.ENOUGH, told, known, None, None, said, proven=proven)
     gap = _find_gap(task, sizes, told, order, proofs)
     reason = reason if built is None else explain_sampled(built)
-    said = f"{explain_open(told, gap)}{explain_silence(known, told)} {reason}"
-    return Bound(task, sizes, BoundVerdict.OPEN, told, known, None, gap, said, reason, built)
+    # Order 3 does Match3 in one layer: the conjecture is about standard attention.
+    guess = quote_conjecture(task, sizes) if order == 2 else ""
+    said = f"{explain_open(told, gap)}{explain_silence(known, told)} {reason} {guess}".rstrip()
+    return Bound(
+        task,
+        sizes,
+        BoundVerdict.OPEN,
+        told,
+        known,
+        None,
+        gap,
+        said,
+        reason,
+        built,
+        conjecture=guess,
+    )
 
 
 def _choose_inequality(known: tuple[Inequality, ...]) -> Inequality | None:

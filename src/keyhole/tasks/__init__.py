@@ -7,7 +7,15 @@ A task knows its answer and nothing of the models that give it; `registry` lists
 from keyhole.tasks.averaging import SparseAverage
 from keyhole.tasks.base import Task, sizes_of
 from keyhole.tasks.graphs import FourCycles, Triangles
-from keyhole.tasks.matching import Match2, Match3, Match3Bigram, Match3Local, Match4
+from keyhole.tasks.matching import (
+    Match2,
+    Match3,
+    Match3Bigram,
+    Match3Local,
+    Match4,
+    PlantedTriples,
+    draw_planted_triples,
+)
 from keyhole.tasks.registry import (
     TASKS,
     TaskKind,
@@ -25,10 +33,12 @@ __all__ = [
     "Match3Bigram",
     "Match3Local",
     "Match4",
+    "PlantedTriples",
     "SparseAverage",
     "Task",
     "TaskKind",
     "Triangles",
+    "draw_planted_triples",
     "find_kind",
     "list_tasks_with",
     "load_part",

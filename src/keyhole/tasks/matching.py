@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keyhole._arrays import PerSequence, Sequences, Stack
+from keyhole._arrays import Mask, PerSequence, Sequences, Stack
 from keyhole.errors import InvalidInput
 from keyhole.tasks.base import (
     Columns,
@@ -229,6 +229,41 @@ class Match3Local(_Match):
         near = x[np.clip(places, 0, len(x) - 1)]
         sums = x[:, None, None] + near[:, :, None] + near[:, None, :]
         return ((sums % self.modulus == 0) & there[:, :, None] & there[:, None, :]).any(axis=(1, 2))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PlantedTriples:
+    """Sequences of which half hold one planted triple that sums to zero, the others by chance.
+
+    Args:
+        task: Match3 with M = N^4.
+        X: the sequences.
+        planted: which of them hold one.
+    """
+
+    task: Match3
+    X: Sequences
+    planted: Mask
+
+
+# A uniform sequence has fewer than N^3/6 triples of three positions, each of sum 0 with chance 1/M:
+# with M = N^4 some triple has with chance below 1/(6N). A planted one is uniform but for that.
+def draw_planted_triples(length: int, size: int, *, rng: np.random.Generator) -> PlantedTriples:
+    """The distribution on which Match3 is conjectured to be hard: uniform, or one triple planted.
+
+    Args:
+        length: N, three tokens at least; M is its fourth power.
+        size: sequences; every second one has a triple planted.
+        rng: source of the sequences.
+    """
+    task = Match3(length, length**4)
+    check_sizes(task, length=3)
+    x = rng.integers(task.modulus, size=(size, length))
+    planted = np.arange(size) % 2 == 1
+    for i in np.flatnonzero(planted):
+        a, b, c = rng.choice(length, size=3, replace=False)
+        x[i, c] = (-x[i, a] - x[i, b]) % task.modulus
+    return PlantedTriples(task, x[..., None].astype(np.float64), planted)
 
 
 def _find_pair_sums(x: Any, modulus: int) -> Any:

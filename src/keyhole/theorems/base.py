@@ -24,7 +24,8 @@ class Theorem:
         id: how code, tests and documentation name it.
         statement: the claim in our words, ours and the paper's together.
         source: where it comes from.
-        standing: "paper" (proved there), "derived" (argued in our docs) or "measured".
+        standing: "paper" (proved there), "derived" (argued in our docs), "measured" or
+            "conjecture" (proved nowhere, and no verdict rests on it).
         module: the module that implements it and names the id.
         test: the file of tests that confronts it, marked with the id.
         paper_states: how much of the statement is the paper's; empty for a claim of ours.

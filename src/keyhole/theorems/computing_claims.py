@@ -49,6 +49,16 @@ BOUNDS = (
         ),
     ),
     cite_paper(
+        "SHT23/conjecture",
+        "Conjectured: no Transformer of several layers computes Match3 unless its depth, heads,"
+        " width or bits grow as a power of N.",
+        f"{_SHT23}, the conjecture on Match3",
+        module="keyhole.bounds.known_bounds",
+        test="tests/bounds/test_layers_conjecture.py",
+        at_hand=AtHand.NOTED,
+        standing="conjecture",
+    ),
+    cite_paper(
         "SHT23/10",
         "A fully connected network that computes q-sparse averages to less than 1/q has N d'/2"
         " units in its first layer for q <= N/2, and (N - q + 1) d' for any q.",

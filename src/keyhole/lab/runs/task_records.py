@@ -180,6 +180,7 @@ class BoundRecord(RunRecord, frozen=True, kw_only=True, tag="bound"):
     proven: ProvenRecord | None = None
     plane: Plane | None = None
     conversation: ConversationRecord | None = None
+    conjecture: str | None = None
 
 
 class TalkRecord(RunRecord, frozen=True, kw_only=True, tag="talk"):

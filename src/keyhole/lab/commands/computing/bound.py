@@ -166,6 +166,7 @@ def _record_bound(found: Bound) -> BoundRecord:
         sentence=found.sentence,
         inequalities=[_record_inequality(one) for one in found.inequalities],
         reason=found.reason or None,
+        conjecture=found.conjecture or None,
         gap=None if found.gap is None else take_fields(found.gap, GapRecord),
         built=None if found.built is None else _record_built_model(found.built),
         proven=None if found.proven is None else _record_proof(found.proven),
