@@ -1,5 +1,6 @@
 """Objects in a terminal and in a notebook: one line, or words, tables and pictures."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import keyhole
 from keyhole.drawing.faces import Face
+from keyhole.drawing.plain_values import is_same
 from keyhole.errors import InvalidInput
 from keyhole.models.registry import KINDS
 
@@ -71,3 +73,48 @@ def test_one_array_is_plotted_by_its_name():
     assert layer.plot("W")._repr_html_().count("<figure") == 2
     with pytest.raises(InvalidInput, match=r"name of an array \(V, W\); got 'X'"):
         layer.plot("X")
+
+
+DRAWN = {
+    "head": lambda rng: keyhole.Head.random(4, rng=rng),
+    "factors": lambda rng: keyhole.Head.random(4, rank=2, rng=rng),
+    "heads": lambda rng: keyhole.MultiHead.random(4, heads=2, rng=rng),
+    "network": lambda rng: keyhole.ReluNet.random(4, hidden=3, rng=rng),
+    "one layer": lambda rng: keyhole.OneLayer.random(4, hidden=3, rng=rng),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_models_are_equal_where_every_number_is(name):
+    one, same, other = (DRAWN[name](seed) for seed in (1, 1, 2))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert one != "a model"
+
+
+def test_equality_sees_one_bit_and_minds_no_missing_number():
+    W = np.array([[1.0, np.nan], [2.0, 3.0]])
+    near = W.copy()
+    near[1, 1] = np.nextafter(3.0, 4.0)
+    assert is_same({"W": (W, None)}, {"W": (W.copy(), None)})
+    assert not is_same({"W": (W, None)}, {"W": (near, None)})
+    assert not is_same({"W": W}, {"V": W})
+    assert not is_same(W, W.astype(np.float32))
+
+
+def test_a_recovery_is_a_dictionary_that_json_holds():
+    found = keyhole.learn(FIRST, rng=0)
+    told = json.loads(json.dumps(found.to_dict()))
+    assert told["verdict"] == "EXACT"
+    assert told["certificate"]["theorem"] == found.certificate.theorem
+    np.testing.assert_array_equal(told["model"]["W"], found.model.W)
+
+
+def test_a_page_of_an_object_is_whole_and_needs_nothing(tmp_path):
+    told = FIRST.page(tmp_path / "head.html")
+    assert (tmp_path / "head.html").read_text() == told
+    assert told.startswith("<!doctype html><html")
+    assert "<title>Head: W 16 x 16, V 16 x 1</title>" in told
+    assert told.count("<figure") == 2
+    assert "http" not in told.replace("http://www.w3.org/", "")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from keyhole._arrays import Array, Matrix
+from keyhole._files import write_atomically
 from keyhole.drawing.describing import Axes
 from keyhole.drawing.heatmaps import draw_signed_heatmap
 from keyhole.drawing.html import (
@@ -19,6 +21,7 @@ from keyhole.drawing.html import (
     format_table,
     join_markup,
 )
+from keyhole.drawing.plain_values import is_same, list_values
 from keyhole.errors import InvalidInput
 
 _SLICES = 4  # matrices of one array that are drawn
@@ -26,6 +29,11 @@ _PICTURES = 12  # of one object
 _SHORT = 24  # letters of a word in one line
 _PARTS = 4  # objects of one field that are shown
 _TALL = 2.0  # rows over columns
+_STYLE = Markup(
+    ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:64rem;"
+    "margin:2rem auto;padding:0 1rem}table{border-collapse:collapse}"
+    "td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}"
+)
 
 
 class Face:
@@ -40,6 +48,29 @@ class Face:
     def _repr_html_(self) -> str:
         """What notebooks show: no script, and a style that travels with it."""
         return draw_face(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other is of this class, with the same numbers to the last bit."""
+        return is_same(self, other) if isinstance(other, Face) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Equal objects have equal shapes; numbers need not be read for that."""
+        return hash(describe_shortly(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by its name as numbers, words, lists and dictionaries, ready for JSON."""
+        return list_values(self)
+
+    def page(self, path: str | Path | None = None) -> str:
+        """What a notebook shows as a page of its own, which needs nothing beside it.
+
+        Args:
+            path: where the page is written; it is only returned when absent.
+        """
+        text = draw_document(describe_shortly(self), draw_face(self))
+        if path is not None:
+            write_atomically(Path(path), text.encode())
+        return text
 
     def plot(self, name: str) -> Picture:
         """One array of the object as a picture, several side by side where it holds several.
@@ -79,6 +110,19 @@ def describe_shortly(one: object) -> str:
         if not _is_long(value) and (told := _tell_value(value))
     ]
     return ": ".join(part for part in (type(one).__name__, ", ".join(said)) if part)
+
+
+def draw_document(title: str, body: Markup) -> str:
+    """A page that needs nothing beside it, light or dark as the system prefers."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width"),
+        element("title", title),
+        element("style", _STYLE),
+    )
+    page = element("html", head, element("body", element("main", body)), lang="en")
+    return f"<!doctype html>{page}"
 
 
 def draw_face(one: object) -> Markup:
