@@ -201,6 +201,7 @@ _KINDS = (
         restore=restore_layer,
         distance=f"{_IDENTIFY}.layers:layer_distance",
         sample=f"{_RANDOM}:draw_layer",
+        portrait="keyhole.lab.pages.parts.layer_portraits:draw_layer_portrait",
         export=f"{_LAYERS}:add_attention_layer",
     ),
     ModelKind(

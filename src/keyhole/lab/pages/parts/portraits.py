@@ -24,7 +24,7 @@ from keyhole.drawing.html import (
 from keyhole.drawing.log_marks import describe_log_marks
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.head_switches import draw_half_circle
-from keyhole.lab.pages.parts.recovered_matrices import draw_recovered_matrices, has_verified_model
+from keyhole.lab.pages.parts.recovered_matrices import describe_standing, draw_recovered_matrices
 from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.models import Gated, Head, MultiHead, OneLayer, ReluNet, load
 from keyhole.models.registry import load_model_part
@@ -50,20 +50,11 @@ def draw_one_layer_portrait(data: RecoveryRecord, model: OneLayer) -> Markup:
     )
 
 
-def _describe_standing(data: RecoveryRecord) -> str:
-    """What the model is, by its verdict."""
-    if has_verified_model(data):
-        return "recovered"
-    if data.verdict == Verdict.CLASS_REFUTED.name:
-        return "fitted, and refuted"
-    return "as fitted, not verified"
-
-
 def draw_heads_portrait(data: RecoveryRecord, model: MultiHead) -> Markup:
     """One row per head, W and V, and the sizes of all heads."""
     count = len(model.W)
     title = (
-        f"{count:,} head{'s' * (count != 1)} of width {model.width:,}, {_describe_standing(data)};"
+        f"{count:,} head{'s' * (count != 1)} of width {model.width:,}, {describe_standing(data)};"
         " their order means nothing"
     )
     if not count:
@@ -104,7 +95,7 @@ def _draw_head_row(k: int, W: Matrix, V: Matrix) -> Markup:
 def _draw_front_attention(data: RecoveryRecord, head: Head) -> Markup:
     W = np.asarray(head.W)
     title = (
-        f"The attention before the network: W, {len(W):,} x {len(W):,}, {_describe_standing(data)}"
+        f"The attention before the network: W, {len(W):,} x {len(W):,}, {describe_standing(data)}"
     )
     return format_section(
         title, join_pictures(draw_signed_heatmap("W", W), _draw_spectra(data, "of W", [W]))
@@ -119,7 +110,7 @@ def draw_network_portrait(data: RecoveryRecord, net: Network) -> Markup:
     form = replace(net, activation="relu").normal_form() if isinstance(net, ReluNet) else net
     count = len(form.t)
     title = (
-        f"A network of {count:,} hidden unit{'s' * (count != 1)}, {_describe_standing(data)}; their"
+        f"A network of {count:,} hidden unit{'s' * (count != 1)}, {describe_standing(data)}; their"
         " order means nothing"
     )
     if not count:
@@ -149,7 +140,7 @@ def _draw_gated_portrait(data: RecoveryRecord, net: Gated) -> Markup:
     """Gates and factors of the hidden units, by the size of what they add."""
     title = (
         f"A gated network of {net.hidden:,} hidden unit{'s' * (net.hidden != 1)},"
-        f" {_describe_standing(data)}; their order means nothing"
+        f" {describe_standing(data)}; their order means nothing"
     )
     parts = (net.A.T, net.B.T, net.C)
     size = np.prod([np.linalg.norm(part, axis=0) for part in parts], axis=0)

@@ -128,3 +128,12 @@ _NAMES = {
     "NOT_IDENTIFIABLE": "one W that fits, not the only one",
     "BUDGET_SPENT": "partial W, zero where not measured",
 }
+
+
+def describe_standing(data: RecoveryRecord) -> str:
+    """What the model is, by its verdict."""
+    if has_verified_model(data):
+        return "recovered"
+    if data.verdict == Verdict.CLASS_REFUTED.name:
+        return "fitted, and refuted"
+    return "as fitted, not verified"
