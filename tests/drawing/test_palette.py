@@ -59,6 +59,8 @@ def test_colours_have_the_meaning_they_have_everywhere(meaning):
 
 def test_the_explorer_is_served_the_palette_in_light_and_dark():
     light, dark = declared(read_page_files()["palette.css"].decode())
+    # Zero of a signed scale has the colour of the ground, on light and on dark.
+    assert [dark.pop(f"signed-{k}") for k in range(3)] == ["#6cb2ff", "#14171a", "#ff8a5c"]
     assert {name: (light[name], dark[name]) for name in dark} == PAIRS
     assert [light[f"share-{k}"] for k in range(5)] == list(palette.SHARES)
     assert [light[f"signed-{k}"] for k in range(3)] == ["#1f6feb", "#fcfcfa", "#c2410c"]

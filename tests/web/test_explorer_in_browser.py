@@ -8,10 +8,11 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
-from keyhole.drawing.palette import SHARES, SIGNED, read_channels
+from keyhole.drawing.palette import COLOURS, SHARES, read_channels
 from keyhole.tasks import TASKS
 from keyhole.web.explorer import Explorer, Window
 from support.browsers import FAULTS_OF_LABELS, launch, needs_chromium
@@ -123,12 +124,14 @@ PAINTED = """async () => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_heatmaps_are_painted_in_the_colours_of_the_palette(explorer, scheme):
-    cold, white, warm = ("rgb({} {} {})".format(*read_channels(c)) for c in SIGNED)
+    # Zero has the colour of the ground, on light and on dark.
+    grounds = (COLOURS[name][scheme == "dark"] for name in ("ours", "page", "bad"))
+    cold, zero, warm = ("rgb({} {} {})".format(*read_channels(c)) for c in grounds)
     low, _, middle, *_ = ("rgb({} {} {})".format(*read_channels(c)) for c in SHARES)
     with opened(explorer) as page:
         page.emulate_media(color_scheme=scheme)
         page.reload()
-        assert page.evaluate(PAINTED) == [cold, white, warm, warm, low, middle]
+        assert page.evaluate(PAINTED) == [cold, zero, warm, warm, low, middle]
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -317,6 +320,38 @@ def test_the_asked_point_moves_and_weights_are_built_for_it(explorer):
         page.keyboard.press("ArrowRight")
         says(page, "asked: 5, real")
         says(page, "ENOUGH")  # what is enough stays enough with more
+
+
+def test_limits_open_on_a_case_that_turns_green_when_it_is_built(explorer):
+    with opened(explorer, "#limits") as page:
+        says(page, "OPEN")
+        began = time.monotonic()
+        page.click("#go")
+        says(page, "ENOUGH")
+        # Two seconds on a machine of its own; tests share theirs.
+        assert time.monotonic() - began < 8
+        shot(page, "limits-opened")
+        page.locator("#bits").press("ArrowRight")
+        says(page, "asked: 6, 25 bits")
+        address = f"#{urlsplit(page.url).fragment}"
+    with opened(explorer, address) as page:
+        says(page, "asked: 6, 25 bits")
+
+
+def test_a_figure_of_the_explorer_is_saved_in_every_form(explorer, tmp_path):
+    with opened(explorer, "#compute/sparse-average") as page:
+        says(page, "WITHIN ACCURACY")
+        figure = page.locator("figure:has(svg):has(button:text-is('CSV'))").first
+        for form in ("SVG", "PNG", "CSV"):
+            with page.expect_download() as waited:
+                figure.get_by_text(form, exact=True).click()
+            waited.value.save_as(tmp_path / f"figure.{form}")
+    drawn = ElementTree.parse(tmp_path / "figure.SVG").getroot()  # noqa: S314
+    assert drawn.tag.endswith("svg")
+    assert len([one for one in drawn.iter() if one.tag.endswith("text")]) > 2
+    assert "class=" not in (tmp_path / "figure.SVG").read_text()
+    assert (tmp_path / "figure.PNG").read_bytes().startswith(b"\x89PNG")
+    assert "," in (tmp_path / "figure.CSV").read_text().splitlines()[0]
 
 
 def test_third_order_slices_follow_the_token_that_asks(explorer):

@@ -1,15 +1,18 @@
 """What a chart shows, as plain data: axes, lines, marks, bars, labels.
 
 A chart is described once and painted twice: as SVG for pages and notebooks, and by matplotlib for
-papers. Nothing here knows of pixels.
+papers; its numbers, in all their digits, are rows of a table. Nothing here knows of pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from keyhole._arrays import Matrix
+from keyhole.errors import spell_controls
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +224,50 @@ class Sheet:
 
     title: str
     panels: Sequence[Chart | Heatmap]
+
+
+Row = Sequence[str | float]
+# A spreadsheet takes a text that begins so for a formula.
+_FORMULAS = ("=", "+", "-", "@")
+
+
+def write_csv(rows: Iterable[Row]) -> str:
+    """Rows as CSV; numbers in all their digits, words that could be formulas quoted."""
+    held = io.StringIO()
+    csv.writer(held, lineterminator="\n").writerows([*map(_clean_cell, row)] for row in rows)
+    return held.getvalue()
+
+
+def _clean_cell(cell: str | float) -> str:
+    if not isinstance(cell, str):
+        return repr(float(cell)).removesuffix(".0")
+    cell = spell_controls(cell)
+    return f"'{cell}" if cell.startswith(_FORMULAS) else cell
+
+
+def tabulate_chart(chart: Chart) -> Iterator[Row]:
+    """Marks, levels, bars and cells of a chart, one to a row."""
+    x, y = chart.x.name or "x", chart.y.name or "y"
+    names = dict(chart.y.ticks or ())
+    yield "what", "name", x, y, "low", "high", "words"
+    for line in chart.lines:
+        for point in line.points:
+            low, high = point.spread or ("", "")
+            row = names.get(point.y, point.y) if chart.y.rows else point.y
+            yield "mark", line.name or point.label, point.x, row, low, high, point.said
+    for level in chart.levels:
+        place: Row = (level.value, "") if level.upright else ("", level.value)
+        yield "level", level.name, *place, "", "", ""
+    for bar in chart.bars:
+        yield "bar", bar.label, "", names.get(bar.row, bar.row), bar.low, bar.high, bar.said
+    for cell in chart.cells:
+        yield "cell", cell.share, cell.x, cell.y, "", "", cell.said
+
+
+def tabulate_heatmap(held: Heatmap) -> Iterator[Row]:
+    """The cells of a matrix, one to a row; of a large one each stands for a block."""
+    size = f" (first of {held.step})" if held.step > 1 else ""
+    yield f"row{size}", f"column{size}", held.name
+    for i, line in enumerate(held.cells):
+        for j, value in enumerate(line):
+            yield i * held.step, j * held.step, float(value)

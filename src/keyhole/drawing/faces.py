@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,8 +12,8 @@ import numpy as np
 
 from keyhole._arrays import Array, Matrix
 from keyhole._files import write_atomically
-from keyhole.drawing.describing import Axes
-from keyhole.drawing.heatmaps import draw_signed_heatmap
+from keyhole.drawing.describing import Axes, Heatmap
+from keyhole.drawing.heatmaps import describe_signed_matrix, draw_heatmap
 from keyhole.drawing.html import (
     Markup,
     element,
@@ -81,25 +81,37 @@ class Face:
         Raises:
             InvalidInput: there is no such array.
         """
-        drawn = [draw_matrix(said, M) for said, M in list_matrices(self) if _is_part(said, name)]
-        if not drawn:
+        helds = [
+            describe_matrix(said, M) for said, M in list_matrices(self) if _is_part(said, name)
+        ]
+        if not helds:
             known = sorted({said.split("[")[0] for said, _ in list_matrices(self)})
             raise InvalidInput(
                 f"plot needs the name of an array ({', '.join(known) or 'there is none'});"
                 f" got {name!r}."
             )
-        return Picture(_lay_out(drawn))
+        return Picture(helds)
 
 
 class Picture:
-    """Markup that notebooks show as it is."""
+    """Matrices in colours that notebooks show as they are, and that can be kept as files."""
 
-    def __init__(self, markup: Markup) -> None:
-        """Keep the markup."""
-        self.markup = markup
+    def __init__(self, helds: Sequence[Heatmap]) -> None:
+        """Keep what is shown."""
+        self.helds = helds
 
     def _repr_html_(self) -> str:
-        return self.markup
+        return _lay_out([draw_heatmap(held) for held in self.helds])
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture as SVG, PNG (the cells alone) or CSV, by how the name ends.
+
+        Raises:
+            InvalidInput: the name ends in something else, or cannot be written.
+        """
+        from keyhole.drawing.saving import save_heatmaps
+
+        save_heatmaps(self.helds, path)
 
 
 def describe_shortly(one: object) -> str:
@@ -179,12 +191,17 @@ def list_matrices(one: object) -> Iterator[tuple[str, Matrix]]:
 
 def draw_matrix(name: str, M: Matrix) -> Markup:
     """One matrix in colours, its size in words; a tall one lies down."""
+    return draw_heatmap(describe_matrix(name, M))
+
+
+def describe_matrix(name: str, M: Matrix) -> Heatmap:
+    """What `draw_matrix` draws."""
     rows, columns = M.shape
     if rows > _TALL * columns:
         title = f"{name}, {rows:,} x {columns:,}, transposed"
-        return draw_signed_heatmap(title, M.T, name=name, axes=Axes("column", "row"))
+        return describe_signed_matrix(title, M.T, name=name, axes=Axes("column", "row"))
     title = f"{name}, {rows:,} x {columns:,}"
-    return draw_signed_heatmap(title, M, name=name, axes=Axes("row", "column"))
+    return describe_signed_matrix(title, M, name=name, axes=Axes("row", "column"))
 
 
 def _lay_out(pictures: list[Markup]) -> Markup:

@@ -85,31 +85,16 @@ def draw_error_heatmap(E: Matrix, size: float, title: str = "difference") -> Mar
     return draw_heatmap(describe_errors(E, size, title))
 
 
-def describe_errors(
-    E: Matrix,
-    size: float,
-    title: str = "difference",
-    *,
-    axes: Axes = SCORES,
-    unit: str = "the largest true entry",
-) -> Heatmap:
-    """What `draw_error_heatmap` draws.
-
-    Args:
-        E: the errors.
-        size: what they are measured by.
-        title: what is shown.
-        axes: what rows and columns are.
-        unit: what `size` is called.
-    """
+def describe_errors(E: Matrix, size: float, title: str = "difference") -> Heatmap:
+    """What `draw_error_heatmap` draws."""
     step, x = _reduce_blocks(np.maximum, np.abs(E), _PIXELS)
     # Sixteen decades: from the rounding of a double to the size of the matrix.
     share = np.clip((np.log10(np.maximum(x / (size or 1.0), 1e-16)) + 16) / 16, 0, 1)
-    note = f"largest {format_number(float(x.max()))}; log scale, in units of {unit}"
+    note = f"largest {format_number(float(x.max()))}; log scale, in units of the largest true entry"
     note += f"; the largest of each {step} x {step} block" if step > 1 else ""
     ends = ("1e-16", "1e-8", "1")
     name = "|difference|"
-    return Heatmap(title, note, x, share, "errors", ends, axes, name, step, _shape_of(E))
+    return Heatmap(title, note, x, share, "errors", ends, SCORES, name, step, _shape_of(E))
 
 
 def _shape_of(W: Matrix) -> tuple[int, int]:
@@ -154,27 +139,37 @@ def _draw_cells(held: Heatmap) -> Markup:
     rows, columns = held.cells.shape
     return element(
         "img",
-        data_cells=" ".join(f"{v:.2g}" for v in held.cells.ravel()),
+        data_cells=_encode_numbers(held.cells),
         data_step=held.step,
         data_width=held.shape[1],
         data_height=held.shape[0],
         data_name=held.name,
         style=f"aspect-ratio: {columns} / {rows}",
         alt=f"{held.title}, rows {sides[0]}, columns {sides[1]}, {held.note}",
-        src=_encode_png(paint_shares(held.shares, held.colours)),
+        src=encode_address(paint_shares(held.shares, held.colours)),
     )
 
 
 def _draw_scale(held: Heatmap) -> Markup:
     low = -1.0 if held.colours == "signed" else 0.0
     shares = np.linspace(low, 1.0, 65)[None]
-    picture = element("img", alt="", src=_encode_png(paint_shares(shares, held.colours)))
+    picture = element("img", alt="", src=encode_address(paint_shares(shares, held.colours)))
     ends = element("div", *(element("span", end) for end in held.ends))
     return element("div", picture, ends, class_="scale")
 
 
-def _encode_png(colours: Stack) -> str:
+def _encode_numbers(M: Matrix) -> str:
+    """Numbers in all their digits: eight bytes each, in base64, as scripts read them."""
+    return base64.b64encode(M.astype("<f8").tobytes()).decode()
+
+
+def encode_address(colours: Stack) -> str:
     """Colours as a picture, in an address that holds it."""
+    return "data:image/png;base64," + base64.b64encode(encode_png(colours)).decode()
+
+
+def encode_png(colours: Stack) -> bytes:
+    """Red, green, blue and cover, from 0 to 255, as the bytes of a PNG."""
     pixels = colours.round().astype(np.uint8)
     rows, columns, _ = pixels.shape
     # A row of a PNG begins with its filter; 0 is none.
@@ -185,6 +180,4 @@ def _encode_png(colours: Stack) -> str:
     body = [
         struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks
     ]
-    return (
-        "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(body)).decode()
-    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(body)

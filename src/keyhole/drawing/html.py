@@ -12,7 +12,7 @@ from keyhole.errors import spell_controls
 
 # Elements that have no end, in HTML and in drawings.
 _VOID = {"br", "img", "link", "meta"}
-_SHAPES = {"circle", "path", "rect"}
+_SHAPES = {"circle", "image", "path", "rect"}
 
 
 class Markup(str):

@@ -90,11 +90,12 @@ def _style_page(pairs: Mapping[str, tuple[str, str]], fixed: Mapping[str, str]) 
 
 def _style_explorer() -> str:
     """Colours of the explorer's page, and the scales its scripts paint heatmaps with."""
-    scales = {f"signed-{k}": colour for k, colour in enumerate(SIGNED)}
-    scales |= {f"share-{k}": colour for k, colour in enumerate(SHARES)}
+    # Zero has the colour of the ground, so that a matrix does not glare in the dark.
+    signed = {f"signed-{k}": COLOURS[name] for k, name in enumerate(("ours", "page", "bad"))}
+    scales = {f"share-{k}": colour for k, colour in enumerate(SHARES)}
     # Words and frames on a heatmap are bright or dark as its cells are, not as the page is.
     grounds = {"bright": LIGHT["page"], "dark": LIGHT["ink"]}
-    return _style_page(COLOURS | CONTROLS, grounds | scales) + "\n"
+    return _style_page(COLOURS | CONTROLS | signed, grounds | scales) + "\n"
 
 
 def _style_picture() -> str:
@@ -107,6 +108,14 @@ def _style_picture() -> str:
     return f".keyhole {{ {_declare_colours(light)} }}\n{known}"
 
 
+def _style_alone() -> str:
+    """Colours of a picture in a file of its own: light, whoever opens it."""
+    letters = "text { font-family: system-ui, sans-serif; } .ground rect { fill: var(--page); }"
+    light = {name: pair[0] for name, pair in COLOURS.items()}
+    return f".keyhole {{ {_declare_colours(light)} }} {letters}"
+
+
 PAGE_COLOURS = _style_page(COLOURS, {})
 EXPLORER_COLOURS = _style_explorer()
 PICTURE_STYLE = f"<style>{_style_picture()}{PICTURE_RULES}</style>"
+ALONE_STYLE = f"{_style_alone()}{PICTURE_RULES}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keyhole.drawing.arranging import arrange_chart
-from keyhole.drawing.describing import Chart
+from keyhole.drawing.describing import Chart, tabulate_chart, write_csv
 from keyhole.drawing.html import Markup, draw_svg, element, join_markup, make_scrollable
 from keyhole.drawing.shapes import SHAPE, Dot, Drawing, Patch, Shape, Stroke, Words
 
@@ -20,23 +20,36 @@ _MARKS = {
 def draw_chart(chart: Chart) -> Markup:
     """The picture, or nothing where nothing can stand on its axes."""
     drawing = arrange_chart(chart)
-    return Markup() if drawing is None else paint_drawing(drawing)
+    if drawing is None:
+        return Markup()
+    return paint_drawing(drawing, write_csv(tabulate_chart(chart)))
 
 
-def paint_drawing(drawing: Drawing) -> Markup:
-    """A drawing as SVG; a wide one is scrolled where the page is narrow."""
+def paint_drawing(drawing: Drawing, numbers: str | None = None) -> Markup:
+    """A drawing as SVG; a wide one is scrolled where the page is narrow.
+
+    Args:
+        drawing: what is painted.
+        numbers: what it shows, as CSV, for the script that saves it.
+    """
     box = drawing.frame
     width, height = box.right - box.left, box.bottom - box.top
     size = {
         "viewBox": f"{box.left:.1f} {box.top:.1f} {width:.1f} {height:.1f}",
         "width": f"{width:.0f}",
     }
-    marks = join_markup(*map(_paint_shape, drawing.shapes))
+    size |= {} if numbers is None else {"data-csv": numbers}
+    marks = paint_shapes(drawing.shapes)
     if width <= _NARROW:
         return draw_svg(marks, size=size, label=drawing.about)
     # Letters stay large enough to be read.
     size["style"] = f"min-width:{0.8 * width:.0f}px"
     return make_scrollable(draw_svg(marks, size=size, label=drawing.about), drawing.about)
+
+
+def paint_shapes(shapes: Sequence[Shape]) -> Markup:
+    """Shapes as elements of a drawing, in their order."""
+    return join_markup(*map(_paint_shape, shapes))
 
 
 def _paint_shape(shape: Shape) -> Markup:

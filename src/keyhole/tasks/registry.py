@@ -84,6 +84,7 @@ _KINDS = (
     TaskKind(
         task=SparseAverage,
         title="q-sparse averages",
+        usual={"length": 16, "q": 2},
         recipes=f"{_SETS}.sparse_average:SPARSE_AVERAGES",
         proofs=f"{_SETS}.proved_sizes:prove_average_sizes",
         sent_bits=f"{_SETS}.set_checks:count_sent_bits",

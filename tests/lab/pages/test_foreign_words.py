@@ -106,6 +106,8 @@ TAGS |= {
     "tr",
 }
 TAGS |= {"th", "td", "ul", "li", "pre", "code", "details", "summary"}
+# The contents of a long page.
+TAGS |= {"nav", "ol", "a"}
 ATTRIBUTES = {
     "lang",
     "charset",
@@ -129,7 +131,8 @@ ATTRIBUTES |= {
     "stroke-width",
 }
 ATTRIBUTES |= {"x", "y", "cx", "cy", "r", "transform", "text-anchor", "alt", "src", "scope"}
-ATTRIBUTES |= {f"data-{name}" for name in ("cells", "step", "width", "height", "name")}
+ATTRIBUTES |= {"id", "href"}
+ATTRIBUTES |= {f"data-{name}" for name in ("cells", "step", "width", "height", "name", "csv")}
 
 
 @pytest.mark.parametrize("name", [*KINDS, "train", "other"])

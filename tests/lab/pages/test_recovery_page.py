@@ -15,7 +15,7 @@ import pytest
 from keyhole.lab.pages import recovery_page
 from keyhole.lab.runs.reading import read_run
 from keyhole.models import load
-from support.pages import Walk
+from support.pages import Walk, read_cells
 from support.recovery_runs import KINDS
 from support.typed import typed
 
@@ -35,8 +35,13 @@ def pixels(address):
 def test_every_kind_of_run_has_a_well_formed_page_that_fetches_nothing(learned, kind):
     run = learned(kind)
     assert (run.walk.errors, run.walk.open) == ([], [])
-    links = [attrs[key] for _, attrs in run.walk.tags for key in ("src", "href") if key in attrs]
-    assert all(link.startswith("data:image/png;base64,") for link in links)
+    fetched = [attrs["src"] for _, attrs in run.walk.tags if "src" in attrs]
+    assert all(address.startswith("data:image/png;base64,") for address in fetched)
+    # Links lead to parts of the page, and to pages of runs in the same directory.
+    links = [attrs["href"] for _, attrs in run.walk.tags if "href" in attrs]
+    parts = {f"#{attrs['id']}" for attrs in run.walk.all("section") if "id" in attrs}
+    for link in links:
+        assert link in parts or (run.directory / link).is_file()
     assert "://" not in run.page
     assert run.record["verdict"] == KINDS[kind][-1]
     assert run.record["verdict"] in run.walk.text
@@ -153,9 +158,7 @@ def test_the_pictures_hold_the_entries_of_the_saved_matrix(learned):
     run = learned("exact")
     W = np.asarray(load(run.directory / "model.safetensors").W)
     (picture,) = run.walk.maps
-    np.testing.assert_allclose(
-        np.array(picture["data-cells"].split(), float).reshape(8, 8), W, rtol=0.06
-    )
+    np.testing.assert_allclose(read_cells(picture["data-cells"]).reshape(8, 8), W, rtol=0.06)
     colours = pixels(picture["src"]).astype(int)
     red, blue = colours[..., 0], colours[..., 2]
     assert (np.sign(red - blue)[np.abs(W) > 0.05] == np.sign(W)[np.abs(W) > 0.05]).all()
@@ -174,7 +177,7 @@ def test_a_wide_matrix_is_shown_as_block_means_that_use_the_whole_range_of_colou
     side = [slice(start, start + 3) for start in range(0, 130, 3)]
     means = np.array([[W[rows, columns].mean() for columns in side] for rows in side])
     np.testing.assert_allclose(
-        np.array(picture["data-cells"].split(), float).reshape(44, 44), means, rtol=0.06, atol=1e-9
+        read_cells(picture["data-cells"]).reshape(44, 44), means, rtol=0.06, atol=1e-9
     )
     assert "means over 3 x 3 blocks, limits ±" in run.walk.text
     largest = pixels(picture["src"])[np.unravel_index(np.abs(means).argmax(), means.shape)]

@@ -80,3 +80,22 @@ def test_larger_values_are_brighter():
     colours = [_brightness(colour) for colour in found]
     assert colours == sorted(colours)
     assert len(set(colours)) == 3
+
+
+def test_axes_and_lines_are_named_in_words_where_a_file_names_none():
+    table = [
+        {"job.model.width": x, "record.fresh_error.max": 1.0 / x, "job.heads": h}
+        for x in (2, 4)
+        for h in (1, 4)
+    ]
+    figure = Figure(x="job.model.width", y="record.fresh_error.max", series="job.heads")
+    text = draw_sweep_page(DATA, table, figure)
+    for words in ("model width", "fresh error max", "heads 1", "heads 4"):
+        assert f">{words}</text>" in text
+    named = Figure(
+        x="job.model.width",
+        y="record.fresh_error.max",
+        series="job.heads",
+        series_names={"4": "four"},
+    )
+    assert ">four</text>" in draw_sweep_page(DATA, table, named)

@@ -13,7 +13,7 @@ from support.typed import typed
 
 
 def test_the_demo_shows_truth_recovery_and_difference_and_its_own_command(demo):
-    before = Walk(demo.page.partition("The tour: ")[0])
+    before = Walk(demo.page.partition("<h2>The tour: ")[0])
     assert len(before.maps) == 3 * (1 + 2)  # the head of the first stop, then each of two heads
     # Rings of the truth, with a smaller dot in each; the error curve has larger dots.
     marks = [(attrs["class"], attrs["r"]) for attrs in before.all("circle")]

@@ -250,7 +250,7 @@ _COMMANDS = (
         record=f"{_RECORDS}.other_records:ReportRecord",
         help=(
             "Write the report of RUN, a run directory, again; of several, one page that compares"
-            " them."
+            " them; --index DIR, one that links to all runs of a directory."
         ),
     ),
     Command(

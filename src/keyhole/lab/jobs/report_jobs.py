@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
-from keyhole.lab.jobs.job_parts import Job
+from keyhole.lab.jobs.job_parts import LATER, Job
 
 
 @dataclass(frozen=True)
@@ -14,13 +14,15 @@ class ReportJob(Job):
     Args:
         runs: directories of runs.
         figures: also write the main plots as SVG and PDF, for papers.
+        index: a directory whose runs, and those in them, get one page that links to all.
         out: where to write; the run itself when there is one, runs/TIME-report when there are
             several.
     """
 
-    runs: tuple[str, ...]
+    runs: tuple[str, ...] = ()
     _: KW_ONLY
     figures: bool = False
+    index: str | None = field(default=None, metadata=LATER)
     out: str | None = None
 
 

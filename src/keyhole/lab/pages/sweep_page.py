@@ -20,7 +20,7 @@ from keyhole.drawing.html import (
     join_markup,
 )
 from keyhole.drawing.svg import draw_chart
-from keyhole.lab.pages.parts.sweep_maps import describe_sweep_map, draw_sweep_map
+from keyhole.lab.pages.parts.sweep_maps import describe_sweep_map, draw_sweep_map, spell_column
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.other_records import Figure, SweepRecord
 from keyhole.lab.runs.rows import describe_measured
@@ -91,8 +91,8 @@ def describe_sweep(rows: Table, figure: Figure) -> Chart | None:
     caption = "Marks are medians; bars reach from the least to the largest value."
     return Chart(
         figure.caption or caption,
-        Axis(figure.x_name or figure.x, "x" in figure.log),
-        Axis(figure.y_name or figure.y, "y" in figure.log),
+        Axis(figure.x_name or spell_column(figure.x), "x" in figure.log),
+        Axis(figure.y_name or spell_column(figure.y), "y" in figure.log),
         [*trace_known_lines(rows, figure), *lines],
         levels,
     )
@@ -154,8 +154,12 @@ def trace_known_lines(rows: Table, figure: Figure) -> list[Line]:
 
 def _name_series(row: Row, figure: Figure) -> str:
     """What a row's series is called."""
-    name = "" if figure.series is None else str(row.get(figure.series))
-    return figure.series_names.get(name, name)
+    if figure.series is None:
+        return ""
+    name = str(row.get(figure.series))
+    # A bare number says nothing beside a line: it is told with what it counts.
+    bare = name if not _is_finite_number(row.get(figure.series)) else None
+    return figure.series_names.get(name, bare or f"{spell_column(figure.series)} {name}")
 
 
 def _trace_series(name: str, values: Mapping[float, list[float]], k: int, log: bool) -> Line:
@@ -185,8 +189,8 @@ def _tabulate_series(series: Grouped, figure: Figure) -> Markup:
         for x, ys in values.items()
     ]
     names = (
-        figure.series or "",
-        figure.x_name or figure.x,
+        spell_column(figure.series or ""),
+        figure.x_name or spell_column(figure.x),
         "runs",
         "median",
         "least",

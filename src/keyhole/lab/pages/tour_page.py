@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
-from keyhole.drawing.describing import Axis, Chart, Line, Point
+from keyhole.drawing.describing import Axis, Chart, Level, Line, Point, name_rows
 from keyhole.drawing.html import (
     Markup,
     caption_picture,
@@ -20,6 +21,7 @@ from keyhole.drawing.html import (
     join_markup,
     join_pictures,
 )
+from keyhole.drawing.labels import shorten_words
 from keyhole.drawing.log_marks import describe_log_marks
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages import bound_page, build_page, twins_page
@@ -30,6 +32,8 @@ from keyhole.lab.runs.recovery_records import DemoRecord, Stop
 from keyhole.models import AbsAffine, ReluNet
 
 Stops = Sequence[Stop]
+_ROW = 24.0  # height of the row of a stop
+_NAME = 150.0  # width of its name
 
 
 def draw_stops(data: DemoRecord, directory: Path) -> Markup:
@@ -39,7 +43,7 @@ def draw_stops(data: DemoRecord, directory: Path) -> Markup:
         read_run(str(directory / str(stop.run))) for stop in every if _has_record(stop, directory)
     ]
     return join_markup(
-        _list_stops(every),
+        _list_stops(every, directory),
         _draw_stop_costs(every),
         *_draw_recovered_networks(every, directory),
         *map(_draw_stop_picture, runs),
@@ -50,44 +54,52 @@ def _has_record(stop: Stop, directory: Path) -> bool:
     return bool(stop.run) and (directory / str(stop.run) / "record.json").is_file()
 
 
-def _list_stops(every: Stops) -> Markup:
-    rows = (element("li", stop.sentence) for stop in every)
+def _list_stops(every: Stops, directory: Path) -> Markup:
+    rows = (element("li", stop.sentence, *_link_page(stop, directory)) for stop in every)
     title = f"The tour: {len(every)} further stops, each with its figure and its limit"
     return format_section(title, element("ul", *rows))
 
 
+def _link_page(stop: Stop, directory: Path) -> Iterator[Markup]:
+    """The way to the page of a stop that is a run of its own."""
+    if stop.run and (directory / stop.run / "report.html").is_file():
+        yield join_markup(". ", element("a", "Its page", href=f"{quote(stop.run)}/report.html"))
+
+
 def _draw_stop_costs(every: Stops) -> Markup:
-    """Queries of each recovery against its limit, on log scales."""
-    marks = {
-        stop.name: Point(
-            stop.limit, stop.queries, f"{stop.name}: {stop.queries:,} of {stop.limit:,}"
-        )
-        for stop in every
-        if stop.queries and stop.limit
-    }
-    if not marks:
+    """Queries of each recovery over its limit, one row each, on a log scale."""
+    known = [stop for stop in every if stop.queries and stop.limit]
+    if not known:
         return Markup()
-    points = list(marks.values())
-    # The line on which queries equal their limit, as long as the marks reach.
-    ends = (min(p.x for p in points), max(p.x for p in points))
-    lines = [
-        Line("queries = limit", "limit", [Point(x, x) for x in ends], marked=False),
-        *(Line(name.split(",")[0], "ours", [point]) for name, point in marks.items()),
+    ratios = {stop.name: (stop.queries or 0) / (stop.limit or 1) for stop in known}
+    points = [
+        Point(ratios[stop.name], k, f"{stop.name}: {stop.queries:,} of {stop.limit:,}")
+        for k, stop in enumerate(reversed(known))
     ]
-    x = Axis("limit: the fewest queries any learner can ask", True)
-    y = Axis("queries asked", True)
-    ratios = [point.y / point.x for point in points]
     title = (
-        f"Recoveries cost {format_number(min(ratios))} to {format_number(max(ratios))} times the"
-        " least any learner could ask"
+        f"Recoveries cost {format_number(min(ratios.values()))} to"
+        f" {format_number(max(ratios.values()))} times the least any learner could ask"
+    )
+    chart = Chart(
+        title,
+        Axis("queries over the least possible", log=True, low=0.9),
+        name_rows([_shorten_stop(stop.name) for stop in reversed(known)]),
+        [Line("", "ours", points, joined=False)],
+        [Level("", 1.0, upright=True)],
+        # Names and rows together fit a narrow screen.
+        width=150.0,
+        height=_ROW * len(known),
     )
     note = (
-        "Each mark is a stop; on the grey line there are just as many queries as hidden numbers."
-        " Labels are bits, of which 40 make a number."
+        "On the dashed line there are just as many queries as hidden numbers: no learner asks"
+        " fewer. Labels are bits, of which 40 make a number."
     )
-    return format_section(
-        title, draw_chart(Chart(title, x, y, lines, width=640.0, height=330.0)), format_note(note)
-    )
+    return format_section(title, draw_chart(chart), format_note(note))
+
+
+def _shorten_stop(name: str) -> str:
+    """The name of a stop without what the list above tells."""
+    return shorten_words(name.split(",", maxsplit=1)[0].removeprefix("a "), _NAME)
 
 
 def _draw_recovered_networks(every: Stops, directory: Path) -> Iterator[Markup]:

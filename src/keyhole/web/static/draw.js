@@ -1,5 +1,7 @@
 // Drawing: elements, numbers for people, figures, scales. Everything is drawn at the width it is shown in.
 
+import { save } from "./save.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export function el(tag, props = {}, ...children) {
@@ -44,11 +46,23 @@ export function figure({ title, caption, copy, still = false, level = 2 }, ...bo
   if (copy) foot.append(" ", copyButton(copy));
   const head = title ? [el(`h${level}`, { text: title })] : [];
   const node = el("figure", {}, head, body, still ? [] : read, foot);
+  foot.append(" ", ...saveButtons(node, copy));
   node.read = text => {
     read.textContent = text;
   };
   return node;
 }
+
+const saveButtons = (node, copy) =>
+  ["SVG", "PNG", ...(copy ? ["CSV"] : [])].map(form =>
+    el("button", {
+      class: "slight",
+      type: "button",
+      text: form,
+      "aria-label": `save as ${form}`,
+      onclick: () => save(node, form, copy),
+    }),
+  );
 
 function copyButton(copy) {
   const button = el("button", { class: "slight", type: "button", text: "copy the numbers" });

@@ -1,6 +1,6 @@
 // Heatmaps: colours of numbers, and matrices whose numbers can be read by pointing or with the arrow keys.
 
-import { el, figure, number, table } from "./draw.js";
+import { el, figure, table } from "./draw.js";
 
 // Colours of numbers: signed from -1 to 1, shares and sizes from 0 to 1; the same as in every report.
 const mix = (a, b, t) => a.map((v, i) => v + (b[i] - v) * t);
@@ -79,7 +79,7 @@ export function heat({ title, note, kind, values, share, ends, rows, columns, ax
     at = k;
     const i = Math.floor(k / columns),
       j = k % columns;
-    node.read(`${name}[${i}, ${j}] = ${number(held[k])}`);
+    node.read(`${name}[${i}, ${j}] = ${digits(held[k])}`);
     Object.assign(cursor.style, {
       left: `${(100 * j) / columns}%`,
       top: `${(100 * i) / rows}%`,
@@ -121,13 +121,15 @@ export function heat({ title, note, kind, values, share, ends, rows, columns, ax
     node.read(
       at < 0
         ? "point, or use the arrow keys"
-        : `${name}[${Math.floor(at / columns)}, ${at % columns}] = ${number(held[at])}`,
+        : `${name}[${Math.floor(at / columns)}, ${at % columns}] = ${digits(held[at])}`,
     );
   };
   node.update(values);
   return node;
 }
 
+// Matrices come as float32: nine digits are all they have.
+const digits = value => (Number.isFinite(value) ? String(Number(value.toPrecision(9))) : "none");
 const rowsOf = (values, columns) =>
   Array.from({ length: values.length / columns }, (_, i) => Array.from(values.slice(i * columns, (i + 1) * columns)));
 export const largest = values => values.reduce((most, v) => Math.max(most, Math.abs(v)), 0);

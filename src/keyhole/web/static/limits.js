@@ -26,7 +26,7 @@ export function limits(place, path, params) {
   const task = TASKS[params.get("task")] ? params.get("task") : "sparse-average",
     { usual } = TASKS[task],
     sizes = Object.keys(SIZES).filter(name => TASKS[task].sizes.includes(name));
-  const state = { task, bits: params.get("bits") === "real" ? null : whole(params, "bits", 4, 1, 64) };
+  const state = { task, bits: params.get("bits") === "real" ? null : whole(params, "bits", 24, 1, 64) };
   for (const name of sizes) state[name] = whole(params, name, usual[name] ?? SIZES[name].usual, 1, 1e6);
   for (const name of Object.keys(MODEL)) state[name] = whole(params, name, MODEL[name].usual, 1, 1024);
   let seen = null,

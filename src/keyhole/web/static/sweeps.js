@@ -82,7 +82,9 @@ export function sweep(one, params) {
 
 const seriesName = (figured, v) => {
   const name = v === null || v === undefined ? "None" : String(v);
-  return String((figured.series_names || {})[name] ?? name);
+  // A bare number says nothing beside a line: it is told with what it counts.
+  const told = typeof v === "number" ? `${short(figured.series)} ${name}` : name;
+  return String((figured.series_names || {})[name] ?? told);
 };
 
 function lines(held, state, figured) {

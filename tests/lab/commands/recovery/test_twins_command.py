@@ -10,7 +10,7 @@ from keyhole.cli import _run_command_line
 from keyhole.lab.jobs import TwinsJob
 from keyhole.lab.running import run_job
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet, SelfAttention, load, save
-from support.pages import Walk
+from support.pages import Walk, read_cells
 
 MODELS = {
     "head": lambda rng: Head.random(5, rng=rng),
@@ -71,9 +71,7 @@ def test_the_page_is_well_formed_fetches_nothing_and_shows_every_twin(twinned, n
 def test_the_pictures_hold_both_parameter_sets_and_their_difference(twinned):
     made = twinned("factored")
     model, twin = load(made.path), load(made.data.twins[0].model)
-    mine, theirs, gap = (
-        np.array(m["data-cells"].split(), float).reshape(6, 2) for m in made.walk.maps[:3]
-    )
+    mine, theirs, gap = (read_cells(m["data-cells"]).reshape(6, 2) for m in made.walk.maps[:3])
     np.testing.assert_allclose(mine, model.W.A, rtol=0.06)
     np.testing.assert_allclose(theirs, twin.W.A, rtol=0.06)
     np.testing.assert_allclose(gap, twin.W.A - model.W.A, rtol=0.06)

@@ -11,6 +11,7 @@ from keyhole.lab.pages.parts.portraits import draw_portrait
 from keyhole.lab.runs.record_parts import Queries
 from keyhole.lab.runs.recovery_records import LearnRecord
 from keyhole.models import AbsAffine, Gated, MultiHead, OneLayer, ReluNet, save
+from support.pages import read_cells
 
 EXACT = LearnRecord(model="model.safetensors", verdict="EXACT", queries=Queries(total=1))
 
@@ -27,7 +28,7 @@ def shown(tmp_path):
 
 
 def cells(page):
-    return [np.array(text.split(), float) for text in re.findall(r'data-cells="([^"]*)"', page)]
+    return [read_cells(text) for text in re.findall(r'data-cells="([^"]*)"', page)]
 
 
 def told(page, name):

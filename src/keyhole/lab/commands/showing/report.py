@@ -10,6 +10,7 @@ from keyhole._files import write_atomically
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs.report_jobs import ReportJob
 from keyhole.lab.pages.comparing.comparison_page import draw_comparison_page
+from keyhole.lab.pages.comparing.index_page import draw_index_page
 from keyhole.lab.pages.run_page import draw_run_page, keeps_page
 from keyhole.lab.runs.directories import hold_directory, make_new_directory
 from keyhole.lab.runs.other_records import ReportedRun, ReportRecord
@@ -24,6 +25,8 @@ def run_report(job: ReportJob) -> Record[ReportRecord]:
     Raises:
         InvalidInput: a run has no record, or a damaged one.
     """
+    if job.index is not None:
+        return _write_index(job, job.index)
     if not job.runs:
         raise InvalidInput("report needs at least one RUN, a directory such as runs/TIME-NAME.")
     # A run that is named twice is compared once.
@@ -46,6 +49,42 @@ def run_report(job: ReportJob) -> Record[ReportRecord]:
             rows = [(run.name, _shorten_sentence(run)) for run in runs]
         more = [("figures", f"{len(figures)} files in {directory / 'figures'}")] if figures else []
         return Record(data, 0, (*rows, *more, ("page", str(path))))
+
+
+def _write_index(job: ReportJob, under: str) -> Record[ReportRecord]:
+    """One page in a directory that links to the page of every run in it."""
+    if job.runs or job.figures:
+        raise InvalidInput("--index DIR lists all runs of a directory: name no RUN, no --figures.")
+    root = Path(under)
+    if not root.is_dir():
+        raise InvalidInput(f"{root} is not a directory. Give one that holds runs, such as runs.")
+    runs, damaged = _find_runs(root)
+    # A run's own page is not replaced: its directory is listed from above.
+    if job.out is None and (root / "record.json").exists():
+        raise InvalidInput(f"{root} is a run itself. Give the directory it lies in, or --out.")
+    path = (root if job.out is None else Path(job.out)) / "index.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, draw_index_page(runs, damaged, root, path.parent).encode())
+    data = ReportRecord(
+        sentence=f"{len(runs)} runs of {root} are listed on one page.",
+        runs=[_record_run(run, []) for run in runs],
+        report=str(path),
+        figures=[],
+    )
+    return Record(data, 0, (("page", str(path)),))
+
+
+def _find_runs(root: Path) -> tuple[list[SavedRun[Any]], list[str]]:
+    """Runs below a directory, and the sentences on those that cannot be read."""
+    runs: list[SavedRun[Any]] = []
+    damaged: list[str] = []
+    # Runs hold runs, as a tour does; deeper than that nothing is looked for.
+    for file in sorted({*root.glob("*/record.json"), *root.glob("*/*/record.json")}):
+        try:
+            runs.append(read_run(str(file.parent)))
+        except InvalidInput as error:
+            damaged.append(str(error))
+    return runs, damaged
 
 
 def _choose_report_directory(

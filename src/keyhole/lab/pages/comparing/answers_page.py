@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from keyhole.drawing.describing import Axes, Heatmap
-from keyhole.drawing.heatmaps import describe_errors, draw_heatmap
+from keyhole.drawing.heatmaps import average_blocks, draw_heatmap
 from keyhole.drawing.html import (
     element,
     format_command,
@@ -49,18 +49,24 @@ def _describe_sides(data: CompareRecord) -> str:
 
 
 def describe_answer_gaps(held: AnswersRecord) -> Heatmap:
-    """The picture: differences by length and by output, on a log scale."""
-    gaps = np.array(held.gaps, dtype=np.float64)
-    axes = Axes("length of the question, " + ", ".join(map(str, held.lengths)), "output")
-    return describe_errors(
-        gaps, held.size or 1.0, "difference of answers", axes=axes, unit="a typical answer"
+    """The picture: differences by length and by output, from none to the largest."""
+    gaps = np.array(held.gaps, dtype=np.float64) / (held.size or 1.0)
+    step, cells = average_blocks(gaps)
+    most = float(cells.max()) or 1.0
+    note = f"questions of {', '.join(map(str, held.lengths))} tokens, from above"
+    note += f"; means over {step} x {step} blocks" if step > 1 else ""
+    ends = ("0", format_number(most / 2), format_number(most))
+    axes = Axes("length", "output")
+    shape = (len(gaps), len(gaps.T))
+    return Heatmap(
+        "difference of answers", note, cells, cells / most, "errors", ends, axes, "gap", step, shape
     )
 
 
 def _explain_gaps(held: AnswersRecord) -> str:
     return (
         f"Root mean square of the difference over {held.sequences:,} sequences of Gaussian tokens,"
-        " in units of a typical answer of A: pale cells agree to rounding, orange ones do not."
+        " in units of a typical answer of A."
         f" Rounding explains {format_number(held.allowed)}."
     )
 

@@ -12,7 +12,8 @@ import numpy as np
 from keyhole.drawing.arranging import arrange_chart
 from keyhole.drawing.colours import paint_shares
 from keyhole.drawing.describing import Chart, Heatmap, Sheet
-from keyhole.drawing.labels import LINE, Box, join_boxes, wrap_words
+from keyhole.drawing.labels import LINE, Box, wrap_words
+from keyhole.drawing.saving import add_caption, arrange_heatmap
 from keyhole.drawing.shapes import (
     SHAPE,
     Dot,
@@ -21,7 +22,6 @@ from keyhole.drawing.shapes import (
     Shape,
     Stroke,
     Words,
-    frame_shapes,
 )
 from keyhole.lab.pages.figures.figure_style import (
     COLOURS,
@@ -33,7 +33,6 @@ from keyhole.lab.pages.figures.figure_style import (
     import_matplotlib,
 )
 
-_SIDE = 190.0  # width of the picture of a matrix
 _GAP = 26.0  # between pictures in a row
 _AIR = 6.0  # around everything
 _POINTS = 72.0 / PIXELS
@@ -89,45 +88,18 @@ def _open_page(box: Box) -> tuple[Any, Any]:
 
 def _arrange_panel(panel: Chart | Heatmap, alone: bool) -> _Panel | None:
     if isinstance(panel, Heatmap):
-        return _arrange_heatmap(panel)
+        return _arrange_matrix(panel)
     drawing = arrange_chart(panel)
     if drawing is None:
         return None
     # What a picture among several shows is told below it; one alone has the title.
-    return _Panel(drawing if alone else _add_caption(drawing, panel.about))
+    return _Panel(drawing if alone else add_caption(drawing, panel.about))
 
 
-def _add_caption(drawing: Drawing, caption: str) -> Drawing:
-    box = drawing.frame
-    lines = wrap_words(caption, box.right - box.left - 8.0)
-    words = [
-        Words(box.left, box.bottom + 10.0 + LINE * k, line, "quiet") for k, line in enumerate(lines)
-    ]
-    return frame_shapes([*drawing.shapes, *words], drawing.about, box, air=0.0)
-
-
-def _arrange_heatmap(held: Heatmap) -> _Panel:
-    """A matrix, the names of its sides, its scale and its caption."""
-    rows, columns = held.cells.shape
-    # A thin strip, such as a bias, stays high enough to be seen.
-    height = max(_SIDE * rows / columns, 12.0)
-    cells = Box(0.0, 0.0, _SIDE, height)
-    scale = Box(0.0, height + 12.0, _SIDE, height + 20.0)
-    shares = np.linspace(-1.0 if held.colours == "signed" else 0.0, 1.0, 65)[None]
-    words = [Words(_SIDE / 2, -10.0, f"{held.axes.columns} →", "quiet", "middle")]
-    # Beside a thin strip there is no room for the name of its rows.
-    if 3 * rows > columns:
-        down = f"← {held.axes.rows}"
-        words.append(Words(-10.0, height / 2, down, "quiet", "middle", upright=True))
-    for end, share, anchor in zip(held.ends, (0.0, 0.5, 1.0), _ANCHORS, strict=True):
-        words.append(Words(_SIDE * share, scale.bottom + 10.0, end, "quiet", anchor))
-    drawing = frame_shapes(words, held.title, join_boxes([cells, scale]))
-    painted = [(cells, held.shares), (scale, shares)]
-    rasters = [(box, paint_shares(part, held.colours) / 255.0) for box, part in painted]
-    return _Panel(_add_caption(drawing, f"{held.title}: {held.note}"), rasters)
-
-
-_ANCHORS = ("start", "middle", "end")
+def _arrange_matrix(held: Heatmap) -> _Panel:
+    drawing, rasters = arrange_heatmap(held)
+    painted = [(one.box, paint_shares(one.shares, one.colours) / 255.0) for one in rasters]
+    return _Panel(drawing, painted)
 
 
 def _paint_panel(axis: Any, panel: _Panel, across: float, down: float) -> None:

@@ -45,6 +45,11 @@ class Cells(NamedTuple):
         return (value - low) / ((high - low) or 1.0)
 
 
+def spell_column(column: str) -> str:
+    """The name of a column in words: `record.queries.total` is `queries total`."""
+    return column.removeprefix("record.").removeprefix("job.").replace(".", " ").replace("_", " ")
+
+
 def measure_cells(rows: Table, figure: Figure) -> Cells | None:
     """What the rows say of each cell; nothing where none has all three columns."""
     found: dict[tuple[float, float], list[Any]] = {}
@@ -113,8 +118,8 @@ def describe_sweep_map(rows: Table, figure: Figure) -> Chart | None:
     low, high = (format_number(end) for end in ends)
     return Chart(
         figure.caption or _caption_map(held),
-        _count_cells(figure.x_name or figure.x, held.x),
-        _count_cells(figure.y_name or figure.y, held.y),
+        _count_cells(figure.x_name or spell_column(figure.x), held.x),
+        _count_cells(figure.y_name or spell_column(figure.y), held.y),
         _draw_theory(figure, held),
         cells=cells,
         scale=(low, high),
@@ -152,7 +157,7 @@ def draw_sweep_map(rows: Table, figure: Figure) -> Markup:
 def _tabulate_cells(held: Cells, figure: Figure) -> Markup:
     """The same numbers as a table, one row per y, the largest first."""
     columns = (
-        f"{figure.y_name or figure.y} \\ {figure.x_name or figure.x}",
+        f"{figure.y_name or spell_column(figure.y)} \\ {figure.x_name or spell_column(figure.x)}",
         *map(format_number, held.x),
     )
     rows = [
