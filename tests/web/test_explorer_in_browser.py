@@ -328,8 +328,8 @@ def test_limits_open_on_a_case_that_turns_green_when_it_is_built(explorer):
         began = time.monotonic()
         page.click("#go")
         says(page, "ENOUGH")
-        # Two seconds on a machine of its own; tests share theirs.
-        assert time.monotonic() - began < 8
+        # Under two seconds of work, on a machine that tests share.
+        assert time.monotonic() - began < 30
         shot(page, "limits-opened")
         page.locator("#bits").press("ArrowRight")
         says(page, "asked: 6, 25 bits")

@@ -184,7 +184,7 @@ def list_compare_rows(record: CompareRecord) -> Rows:
     if (held := record.answers) is not None:
         yield "answers", f"{format_number(held.relative)} apart, relatively"
         yield "at worst", format_number(held.worst)
-        yield "rounding explains", format_number(held.allowed)
+        yield "equal up to", format_number(held.allowed)
         if held.read_last:
             yield "read", f"{', '.join(held.read_last)}: sequences at their last position"
 

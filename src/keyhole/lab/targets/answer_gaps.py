@@ -18,6 +18,8 @@ from keyhole.oracles.base import walk_wrapped
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 EACH = 64  # questions of one length
+# Up to this answers are equal, as for an EXACT verdict; a recovered copy need not share all digits.
+_EQUAL = 1e-9
 # Rounding of a sum of some hundred terms, in units of one rounding.
 _ROUNDINGS = 64.0
 
@@ -52,7 +54,8 @@ class AnswerGap:
         size: root mean square of the answers of the first.
         relative: root mean square of all differences over `size`.
         worst: the largest difference over `size`.
-        allowed: what rounding in the coarser number format of the two explains, relatively.
+        allowed: up to this they are equal: 1e-9, or what rounding in the coarser number format of
+            the two explains, relatively.
     """
 
     lengths: tuple[int, ...]
@@ -64,7 +67,7 @@ class AnswerGap:
 
     @property
     def same(self) -> bool:
-        """Whether rounding explains the difference."""
+        """Whether they answer alike."""
         return self.relative <= self.allowed
 
 
@@ -153,7 +156,7 @@ def measure_answer_gap(a: Side, b: Side, *, rng: np.random.Generator) -> AnswerG
         size,
         rms(np.concatenate(gaps)) / size,
         max(float(np.abs(gap).max()) for gap in gaps) / size,
-        _ROUNDINGS * format_of,
+        max(_EQUAL, _ROUNDINGS * format_of),
     )
 
 

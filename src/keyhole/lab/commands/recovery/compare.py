@@ -108,7 +108,7 @@ def _tell_answers(job: CompareJob, gap: AnswerGap) -> str:
     longest = gap.lengths[int((gap.gaps**2).mean(axis=1).argmax())]
     return (
         f"{job.b} does not answer as {job.a} does: answers are {apart} apart, relatively, {asked},"
-        f" most at length {longest}; rounding explains {format_number(gap.allowed)}."
+        f" most at length {longest}; up to {format_number(gap.allowed)} they would be equal."
     )
 
 

@@ -107,8 +107,8 @@ def _verify_copy(
     read = [side.name for side in (original, copy) if side.reads_last]
     last = f" {', '.join(read)}: sequence answers are read at their last position." if read else ""
     sentence = (
-        f"{copy.name} {said}: answers are {format_number(gap.relative)} apart, relatively; rounding"
-        f" and what is declared explain {format_number(allowed)}.{last}"
+        f"{copy.name} {said}: answers are {format_number(gap.relative)} apart, relatively; with"
+        f" what is declared they are equal up to {format_number(allowed)}.{last}"
     )
     data = VerifyRecord(
         verdict=verdict.name,

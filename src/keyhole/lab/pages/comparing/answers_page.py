@@ -67,7 +67,7 @@ def _explain_gaps(held: AnswersRecord) -> str:
     return (
         f"Root mean square of the difference over {held.sequences:,} sequences of Gaussian tokens,"
         " in units of a typical answer of A."
-        f" Rounding explains {format_number(held.allowed)}."
+        f" Up to {format_number(held.allowed)} they would be equal."
     )
 
 
