@@ -13,6 +13,7 @@ from keyhole.learners.recognising.table import CLASSES
 from keyhole.learners.registry import LEARNERS, Hints
 from keyhole.learners.verifying.rules import replay_witness
 from keyhole.models import Gated, Head, MultiHead, OneLayer, ReluNet
+from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.oracles import Bounded, Declared, Imperfection, Local, Noisy
 from support.seeds import few
 
@@ -79,6 +80,7 @@ OWN = {
     "smooth": lambda rng: ReluNet.random(D, hidden=6, activation="gelu", rng=rng),
     "gated": lambda rng: Gated.random(D, hidden=6, outputs=3, rng=rng),
     "onelayer": lambda rng: OneLayer.random(D, hidden=6, rng=rng),
+    "tensor": lambda rng: TensorRow.random(D, embed=2, rng=rng),
 }
 
 

@@ -41,7 +41,10 @@ class Status(StrEnum):
         " more act than were looked for."
     )
     INCONSISTENT = "The target answered the same question differently when asked again."
-    NO_CLASS = "The first answers exclude every class that is looked for where no wiring is told."
+    NO_CLASS = (
+        "The first answers exclude every class but attention layers behind norms or with positions,"
+        " which such answers do not allow to learn."
+    )
     NOT_SUGGESTED = "The first answers suggest no class that is learned here."
     OUT_OF_PLAN = (
         "The questions that the plan of this class allows were asked, and did not suffice."
@@ -108,7 +111,7 @@ class Status(StrEnum):
     )
     UNSEPARATED = "The heads of the layer could not be told apart."
     LAYER_DISAGREES = (
-        "Fresh queries disagree with the best attention layer of the wiring that was told."
+        "Fresh queries disagree with the best attention layer of the wiring that was told or found."
     )
     HEADS_DISAGREE = "Fresh queries disagree with the best sum of heads of the kind that was tried."
 

@@ -356,7 +356,7 @@ class _Search:
     def _end_untried(self) -> Ending:
         if self.seen.label == "not finished" and _is_budget_spent(self.target):
             return SPENT
-        # Layers whose wiring has to be told are not searched for.
+        # Attention layers behind norms or with positions are too many for a witness.
         if CLASSES.keys() - {"wired"} <= self.seen.excluded.keys():
             witness = _choose_witness(self.seen.excluded)
             return end_refuted(Status.NO_CLASS, witness, self.seen.advice)

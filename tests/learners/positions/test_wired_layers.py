@@ -86,7 +86,7 @@ def test_eps_and_the_residual_are_found_where_they_are_not_told():
     assert found.verdict is Verdict.EXACT
     assert found.model.wiring.residual
     assert abs(found.model.wiring.eps / 3e-6 - 1) < 1e-9
-    assert "Found: residual yes, eps 3e-06." in found.reason
+    assert "Found: eps 3e-06, residual yes." in found.reason
     assert found.ledger.phases["wiring"].sequences == 6
 
 

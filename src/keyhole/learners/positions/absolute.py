@@ -35,6 +35,7 @@ _STEPS = 40
 _LEFT = 1e-9  # of answers, where lone tokens are explained
 _NO_CONSTANT = 1e-10  # of M: p and with it b are read to about 1e-13
 _FAR = 1e5
+_SMALL = 1e-4
 _SURE = 1e-6  # a correction, as the layer reads it, whose square is rounding
 _CORRECTIONS = 25
 _RANK = 1e-13  # of singular values, below which they are rounding
@@ -245,6 +246,20 @@ class PositionSearch:
     wiring: Wiring
     linear: LinearPart
     rng: np.random.Generator
+
+    def find_residual(self) -> bool:
+        r"""Whether the last token is added, where lone tokens do not tell: there is no norm.
+
+        Lone tokens are answered by $\rho + M$ together; the last of a pair of tokens that are read
+        as 0, moved a little, by $\rho + M/2$.
+        """
+        first = np.zeros((1, self.oracle.width))
+        # The zero of what is left is the same with a residual and without.
+        vector = self._correct(first, np.zeros(self.oracle.width))
+        move = _SMALL * self.rng.normal(size=self.oracle.width)
+        left = [self._ask(first, vector - sign * move, first) for sign in (1.0, -1.0)]
+        seen = (left[0] - left[1]) / 2.0 - self._M @ move / 2.0
+        return len(seen) == len(move) and float(seen @ move) > 0.25 * float(move @ move)
 
     def find_all(self, first: Vector, most: int) -> Matrix:
         """Vectors of the first `most` places, or of as many as the target answers."""

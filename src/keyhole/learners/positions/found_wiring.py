@@ -1,4 +1,9 @@
-r"""What a few questions tell of a wiring: the residual, and the eps of a norm.
+r"""What a few questions tell of a wiring: norm, residual, eps, and whether positions act.
+
+Lone tokens are affine without a norm. Behind one, far tokens are answered by their direction, but
+for a residual; a LayerNorm does not see what is added to all entries; and without absolute
+positions lone tokens act oddly. Equal tokens are answered as one but for absolute positions, and
+tokens before the last may change places where there are none at all.
 
 Far lone tokens are answered by b + M n and, with a residual, themselves: what grows with them is
 the residual. Along one direction u of mean square 1 the part behind the norm is proportional to
@@ -12,14 +17,75 @@ where $s_2 = 10^{-4}$ first, then $\sqrt\epsilon$.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from keyhole._arrays import FORMATS, Vector, rms
+from keyhole._arrays import FORMATS, Matrix, Vector, rms
 from keyhole.oracles import Oracle
 from keyhole.oracles.base import read_imperfection
 
 _FAR = 1e6
 _ROUNDS = 2
+_SAME = 1e-9  # of answers, which rounding does not exceed
+_FOLLOWS = 1e-4  # of far answers, which follow the direction of a token
+_CONTENT = 0.5  # size of the entries of tokens whose order is changed
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNorm:
+    """What lone tokens tell.
+
+    Args:
+        norm: none, rms or layer; None where they are those of no such layer.
+        residual: whether the last token is added to answers; None where that does not show.
+        odd: whether opposite tokens have opposite answers, but for the constant.
+    """
+
+    norm: str | None
+    residual: bool | None
+    odd: bool
+
+
+def find_norm(oracle: Oracle, *, rng: np.random.Generator) -> FoundNorm:
+    """Norm and residual, from seven lone tokens at most."""
+    x = rng.normal(size=oracle.width)
+    zero, plus, minus, double = _ask_lone(oracle, [0 * x, x, -x, 2 * x])
+    odd = _agree(plus + minus, 2 * zero)
+    if odd and _agree(double + zero, 2 * plus):
+        return FoundNorm("none", None, odd)
+    far, farther, lifted = _ask_lone(oracle, [_FAR * x, 2 * _FAR * x, x + 1.0])
+    residual = _grows_along(far, _FAR * x)
+    bypass = x if residual else np.zeros(len(far))
+    if not _agree(farther - 2 * _FAR * bypass, far - _FAR * bypass, _FOLLOWS):
+        return FoundNorm(None, residual, odd)
+    centred = _agree(lifted - (1.0 if residual else 0.0), plus)
+    return FoundNorm("layer" if centred else "rms", residual, odd)
+
+
+def _ask_lone(oracle: Oracle, tokens: list[Vector]) -> Matrix:
+    return oracle.ask(np.stack(tokens)[:, None])
+
+
+def _agree(a: Vector, b: Vector, share: float = _SAME) -> bool:
+    size = max(float(np.abs(a).max()), float(np.abs(b).max()))
+    return float(np.abs(a - b).max()) <= share * size
+
+
+def _grows_along(answer: Vector, token: Vector) -> bool:
+    """Whether a far token is added to its answer."""
+    return len(answer) == len(token) and float(answer @ token) > 0.5 * float(token @ token)
+
+
+def find_kind_of_order(oracle: Oracle, *, rng: np.random.Generator) -> str | None:
+    """Positions, from four questions: none, absolute, or None for those by displacement."""
+    a, b, y = _CONTENT * rng.normal(size=(3, oracle.width))
+    lone, equal = (oracle.ask(np.stack([y] * count)[None])[0] for count in (1, 2))
+    if not _agree(lone, equal):
+        return "absolute"
+    answers = oracle.ask(np.stack([np.stack([a, b, y]), np.stack([b, a, y])]))
+    return "none" if _agree(*answers) else None
 
 
 def draw_direction(width: int, *, rng: np.random.Generator) -> Vector:
@@ -33,8 +99,7 @@ def find_residual(oracle: Oracle, u: Vector) -> bool:
     """Whether a far token is added to its answer; behind a norm nothing else grows."""
     # Squares of tokens must stay within the range of answers, which may be float16.
     far = min(_FAR, 2.0 ** (0.4 * FORMATS[read_imperfection(oracle).format].largest))
-    answer = oracle.ask((far * u)[None, None])[0]
-    return len(answer) == len(u) and float(answer @ u) / (far * float(u @ u)) > 0.5
+    return _grows_along(oracle.ask((far * u)[None, None])[0], far * u)
 
 
 def find_eps(oracle: Oracle, u: Vector, *, residual: bool) -> float:
@@ -56,3 +121,14 @@ def find_eps(oracle: Oracle, u: Vector, *, residual: bool) -> float:
             return 0.0
         s = float(np.sqrt(eps))
     return eps
+
+
+def describe_fields(fields: dict[str, Any]) -> str:
+    """Fields of a wiring in words."""
+    return ", ".join(f"{name} {_write_value(value)}" for name, value in fields.items())
+
+
+def _write_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else f"{value}"

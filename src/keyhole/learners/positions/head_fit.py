@@ -138,7 +138,11 @@ class _HeadFit:
             moved = values.copy()
             moved[free] -= share * step
             found = scores.refill(moved)
-            parts = self.decompose(found)
+            try:
+                parts = self.decompose(found)
+            # A step far out of range has scores that are no numbers.
+            except np.linalg.LinAlgError:
+                continue
             if self.measure(parts[1]) < left:
                 return found, parts, self.measure(parts[1])
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +35,10 @@ class Unsplit(Exception):
     """The heads could not be told apart."""
 
 
+class Unfinished(Unsplit):
+    """Heads were seen, and not all of their rows were found."""
+
+
 @dataclass(frozen=True, slots=True)
 class MovedToken:
     """How equal tokens are moved.
@@ -61,18 +66,18 @@ class MovedToken:
         return replace(self, place=place, step=self.step * shrink**turn)
 
 
-def choose_moved_token(positions: str, longest: int | None, roundoff: float) -> MovedToken:
+def choose_moved_token(positions: str | None, longest: int | None, roundoff: float) -> MovedToken:
     """Where weights of equal tokens differ most from head to head.
 
     Slopes of ALiBi differ by powers of two, so that the flattest show in long sequences alone.
-    Weights of rotary heads differ more the farther the token.
+    Weights of rotary heads differ more the farther the token. Where the kind is not known, a length
+    serves that shows all of them.
     """
-    wanted = 128 if positions == "alibi" else 8
+    wanted = {"alibi": 128, None: 16}.get(positions, 8)
     length = wanted if longest is None else max(2, min(wanted, longest))
     place = length - 2 if positions == "alibi" else 0
-    # Tables have weights that are nearly equal more often, and fits that bear rounding better.
-    step = 1e-4 if positions == "table" else 1e-3
-    token = MovedToken(length, place, step, roams=positions == "table")
+    roams = positions in ("table", None)
+    token = MovedToken(length, place, _choose_step(positions), roams=roams)
     if not is_coarse(roundoff):
         return token
     wide = choose_coarse_step(roundoff)
@@ -84,15 +89,31 @@ def choose_coarse_step(roundoff: float) -> float:
     return min(_LARGEST_STEP, _COARSE_STEP * roundoff ** (1 / 3))
 
 
+def _choose_step(positions: str | None) -> float:
+    # Tables have weights that are nearly equal more often, and fits that bear rounding better.
+    return {"table": 1e-4, None: 3e-4}.get(positions, 1e-3)
+
+
 def count_extra_moves(D: int, rank: int) -> int:
     """Moves beyond one per direction, so that the fit of weight and slope is determined."""
     return min(D, math.ceil(1.6 * max(0.0, D + 1 - 0.6 * rank * rank) / rank) + 2)
 
 
 def split_by_positions(
-    asking: Asking, linear: LinearPart, first: MovedToken, *, rng: np.random.Generator
-) -> Stack:
+    asking: Asking,
+    linears: Sequence[LinearPart],
+    first: MovedToken,
+    *,
+    rng: np.random.Generator,
+) -> tuple[LinearPart, Stack]:
     """Rows of every head (heads x rank x outputs), from moves of one of several equal tokens.
+
+    Args:
+        asking: the target; the residual of its first linear part is taken off.
+        linears: what lone tokens are answered, with and without a residual where that is not known:
+            moves of earlier tokens do not show it, and only the right one has clusters.
+        first: which token is moved.
+        rng: source of the tokens.
 
     Raises:
         Unsplit: no try showed clusters of one size.
@@ -104,23 +125,25 @@ def split_by_positions(
         y = asking.ball.draw(size=size, rng=rng)
         frame = np.linalg.qr(rng.normal(size=(len(y), len(y))))[0]
         delta = moved.step * frame
-        answers = _ask_moves(asking, linear, moved, y, delta)
+        answers = _ask_moves(asking, linears[0], moved, y, delta)
         slopes = answers
         if moved.coarse:
-            back = _ask_moves(asking, linear, moved, y, -delta)
+            back = _ask_moves(asking, linears[0], moved, y, -delta)
             slopes = 0.5 * (answers - back)
             delta, answers = np.concatenate([delta, -delta]), np.concatenate([answers, back])
         J = solve_rows(frame, slopes / moved.step).T
-        clusters = find_clusters(J, linear.M, lost=0)
-        if clusters is None:
+        seen = [(find_clusters(J, part.M, lost=0), part) for part in linears]
+        known = [(clusters, part) for clusters, part in seen if clusters is not None]
+        if not known:
             continue
+        clusters, linear = max(known, key=lambda one: one[0].ratio)
         if not moved.coarse:
             extra = -delta[: count_extra_moves(len(y), clusters.rank)]
-            more = _ask_moves(asking, linear, moved, y, extra)
+            more = _ask_moves(asking, linears[0], moved, y, extra)
             delta, answers = np.concatenate([delta, extra]), np.concatenate([answers, more])
         heads = _sharpen_heads(Moves(delta, answers), linear.M, clusters)
         if _are_apart(heads, moved.left):
-            return np.stack([head.V for head in heads])
+            return linear, np.stack([head.V for head in heads])
     raise Unsplit
 
 
@@ -220,7 +243,7 @@ def finish_split(
     its rows eliminated, as a head of size 1 whose query is 1.
 
     Raises:
-        Unsplit: a head does not explain the answers.
+        Unfinished: a head does not explain the answers.
     """
     pairs = _place_pairs(rough)
     longest = max(pairs.length, asked.length)
@@ -238,7 +261,7 @@ def finish_split(
         for slope in slopes
     ]
     if not all(head.found for head in heads):
-        raise Unsplit
+        raise Unfinished
     return np.stack([head.V for head in heads])
 
 

@@ -22,21 +22,29 @@ from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify.layers import layer_freedom
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.positions.absolute import (
-    LONE_EXTRA,
     PositionSearch,
     Unplaceable,
     Unplaced,
-    estimate_position_queries,
     find_first_position,
-    limit_position_queries,
 )
 from keyhole.learners.positions.ball import NormBall
-from keyhole.learners.positions.found_wiring import draw_direction, find_eps, find_residual
+from keyhole.learners.positions.found_wiring import (
+    describe_fields,
+    draw_direction,
+    find_eps,
+    find_kind_of_order,
+    find_norm,
+    find_residual,
+)
 from keyhole.learners.positions.head_fit import FittedHead, is_coarse
-from keyhole.learners.positions.head_split import Unsplit, count_extra_moves
-from keyhole.learners.positions.measuring import ROUNDS, Measuring, Setting
+from keyhole.learners.positions.head_split import Unfinished, Unsplit
+from keyhole.learners.positions.layer_plans import (
+    SIZES,
+    estimate_layer_queries,
+    limit_layer_queries,
+)
+from keyhole.learners.positions.measuring import Measuring, Setting
 from keyhole.learners.positions.placed import Asking, LinearPart, measure_linear_part
-from keyhole.learners.positions.question_design import design_questions, make_score_form
 from keyhole.learners.verifying.ending import (
     SPENT,
     WIRED_LAYER,
@@ -55,17 +63,16 @@ from keyhole.models import AttentionLayer, Wiring
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
-# Of the radius of the ball, or of tokens without a norm: smaller where scores are large.
-_SIZES = (0.8, 0.3, 0.1)
 _DISPLACEMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class WiredLayer:
-    """Recovers a layer whose wiring is told: all heads, their number and size, tables and biases.
+    """Recovers a layer: all heads, their number and size, tables and biases.
 
     Args:
-        wiring: how the layer is wired; what it does not tell of eps and the residual is found.
+        wiring: how the layer is wired, as far as it is known; norm, residual, eps and positions are
+            found where they are not told. Where positions are not, so are base, share and cap.
         displacements: entries of a table of scores to learn, or absolute positions; no more than
             the longest sequence.
         heads: how many heads to plan for; `run` finds their number by itself.
@@ -131,39 +138,6 @@ def _check_learnable(wiring: Wiring) -> None:
         )
 
 
-def estimate_layer_queries(
-    wiring: Wiring, width: int, rank: int, *, displacements: int, biased: bool
-) -> dict[str, int]:
-    """Queries by phase."""
-    D = width - (wiring.norm == "layer")
-    absolute = wiring.positions == "absolute"
-    longest = displacements if absolute else None
-    form = make_score_form(
-        wiring, rank, biased=biased, displacements=displacements, longest=longest
-    )
-    design = design_questions(form, D, rank)
-    pair = absolute or wiring.positions == "none"
-    placed = estimate_position_queries(wiring, displacements) if absolute else 0
-    return {
-        "wiring": 7,
-        "read": D + (LONE_EXTRA if absolute else 1),
-        **({"positions": placed} if absolute else {}),
-        "split": D + 1 if pair else D + count_extra_moves(D, rank),
-        "keys": sum(design.key_questions),
-        "queries": design.query_questions,
-    }
-
-
-def limit_layer_queries(wiring: Wiring, width: int, outputs: int, displacements: int) -> int:
-    """The most that is ever asked: every try to split, every round, for every size of tokens."""
-    split = 5 * 2 * (width + 2)
-    scores = 20 * (2 * (width + 1) + displacements) + 64
-    placed = (
-        limit_position_queries(displacements) + LONE_EXTRA if wiring.positions == "absolute" else 0
-    )
-    return placed + 16 + len(_SIZES) * (width + 1 + split + (1 + ROUNDS) * scores + QUERIES) + 8
-
-
 class _WiredSession:
     """One recovery under way."""
 
@@ -175,18 +149,22 @@ class _WiredSession:
         lengths = read_imperfection(oracle).lengths
         longest = [end for end in (lengths and lengths[1], self.told.window) if end is not None]
         self.longest = min(longest, default=None)
-        self.wiring = self.told.complete(1)
+        self.wiring = self.told
         self.positions: Matrix | None = None
-        self.found: dict[str, str] = {}
         self.model: AttentionLayer | None = None
         self.heads: list[FittedHead] = []
 
     def recover(self) -> Recovery[AttentionLayer]:
         """Attempts with smaller and smaller tokens; every way to stop ends in a Recovery."""
+        if self.oracle.width < 2 and self.wiring.norm != "none":
+            return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NARROW))
         try:
             with self.oracle.phase("wiring"):
                 self._find_wiring()
-            if self.wiring.norm != "none" and not self.wiring.eps:
+            if self.wiring.norm is None:
+                return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NO_NORM))
+            blind = self.wiring.norm != "none" and not self.wiring.eps
+            if blind and self.wiring.positions != "absolute":
                 return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NO_EPS))
             with self.oracle.phase("read"):
                 linear = self._read_linear_part()
@@ -197,40 +175,59 @@ class _WiredSession:
             return self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNPLACED))
 
     def _find_wiring(self) -> None:
-        """What is not told, as far as a few lone tokens tell it."""
-        if self.wiring.norm == "none":
+        """What is not told, as far as a few questions tell it."""
+        if self.wiring.norm is None:
+            self._find_norm()
+        if self.wiring.positions is None and self.wiring.norm is not None:
+            self._note(positions=find_kind_of_order(self.oracle, rng=self.rng))
+        if self.wiring.norm in (None, "none"):
             return
         u = draw_direction(self.oracle.width, rng=self.rng)
-        if self.told.residual is None:
-            residual = find_residual(self.oracle, u)
-            self.wiring = replace(self.wiring, residual=residual)
-            self.found["residual"] = "yes" if residual else "no"
+        if self.wiring.residual is None:
+            self._note(residual=find_residual(self.oracle, u))
         # With absolute positions eps shows once the first of them is known.
-        if self.told.eps is None and self.wiring.positions != "absolute":
-            self._note_eps(find_eps(self.oracle, u, residual=bool(self.wiring.residual)))
+        if self.wiring.eps is None and self.wiring.positions != "absolute":
+            self._note(eps=find_eps(self.oracle, u, residual=bool(self.wiring.residual)))
+
+    def _find_norm(self) -> None:
+        found = find_norm(self.oracle, rng=self.rng)
+        residual = self.wiring.residual if found.residual is None else found.residual
+        self._note(norm=found.norm, residual=residual)
+        if self.wiring.positions is None and not found.odd and found.norm is not None:
+            self._note(positions="absolute")
+
+    def _note(self, **found: str | float | bool | None) -> None:
+        """Keep what was found of the wiring, beside what was told."""
+        self.wiring = replace(self.wiring, **found)
 
     def _read_linear_part(self) -> LinearPart:
         """What lone tokens are answered; and what absolute positions add to tokens."""
         if self.wiring.positions != "absolute":
-            return measure_linear_part(self._open_ball(), size=_SIZES[0], rng=self.rng)
+            linear = measure_linear_part(self._open_ball(), size=SIZES[0], rng=self.rng)
+            return self._settle_residual(linear) if self.wiring.positions == "none" else linear
         first = np.zeros(self.oracle.width)
         if self.wiring.norm == "none":
-            linear = measure_linear_part(self._open_ball(), size=_SIZES[0], rng=self.rng)
+            linear = measure_linear_part(self._open_ball(), size=SIZES[0], rng=self.rng)
         else:
             lone = find_first_position(self.oracle, self.wiring, eps=self.told.eps, rng=self.rng)
             first, linear = lone.vector, lone.linear
-            self._note_eps(lone.eps)
+            self._note(eps=lone.eps)
         most = min(self.displacements, self.longest or self.displacements)
-        search = PositionSearch(self.oracle, self.wiring, linear, self.rng)
         with self.oracle.phase("positions"):
+            linear = self._settle_residual(linear)
+            search = PositionSearch(self.oracle, self.wiring, linear, self.rng)
             self.positions = search.find_all(first, most)
         self.longest = len(self.positions)
         return linear
 
-    def _note_eps(self, eps: float) -> None:
-        if self.told.eps is None:
-            self.wiring = replace(self.wiring, eps=eps)
-            self.found["eps"] = f"{eps:.6g}"
+    def _settle_residual(self, linear: LinearPart) -> LinearPart:
+        """The linear part without the residual, where lone tokens did not tell that."""
+        if self.wiring.residual is not None:
+            return linear
+        search = PositionSearch(self.oracle, self.wiring, linear, self.rng)
+        self._note(residual=search.find_residual())
+        lost = np.eye(*linear.M.shape) if self.wiring.residual else 0.0
+        return LinearPart(linear.constant, linear.M - lost)
 
     def _open_ball(self) -> Asking:
         """The target asked in coordinates of the ball behind its norm, without its positions."""
@@ -240,11 +237,14 @@ class _WiredSession:
 
     def _attempt_sizes(self, linear: LinearPart) -> Recovery[AttentionLayer]:
         ends: list[Recovery[AttentionLayer]] = []
-        for size in _SIZES:
+        for size in SIZES:
             try:
                 self._measure_layer(linear, size)
-            except Unsplit:
+            except Unsplit as unsplit:
                 ends.append(self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNSPLIT)))
+                # Heads that no try told apart are hardly those of such a layer.
+                if self.told.positions is None and not isinstance(unsplit, Unfinished):
+                    break
             else:
                 ends.append(self._judge())
             if ends[-1].status not in (Status.UNSEPARATED, Status.LAYER_DISAGREES):
@@ -256,16 +256,14 @@ class _WiredSession:
         self.model, self.heads = None, []
         placed = self.positions is not None
         wiring = replace(self.wiring, positions="none") if placed else self.wiring
-        setting = Setting(wiring, self.displacements, self.longest)
+        searches = self.told.positions is None
+        setting = Setting(wiring, self.displacements, self.longest, searches)
         asking = self._open_ball()
         work = Measuring(self.oracle, asking, linear, setting, size=size, rng=self.rng)
         self.heads = work.measure_heads()
         model = work.assemble(self.heads)
-        self.model = replace(
-            model,
-            wiring=replace(model.wiring, positions=self.wiring.positions),
-            positions=self.positions,
-        )
+        known = {"positions": "absolute"} if placed else {}
+        self.model = replace(model, wiring=replace(model.wiring, **known), positions=self.positions)
 
     def _judge(self) -> Recovery[AttentionLayer]:
         model = self.model
@@ -308,21 +306,41 @@ class _WiredSession:
 
     def _explain(self) -> str:
         """What was told, what was found, and what the heads look like."""
-        told = ", ".join(f"{name} {value}" for name, value in self.told.told.items()) or "nothing"
-        found = ", ".join(f"{name} {value}" for name, value in self.found.items())
-        words = f"Of the wiring was told: {told}." + (f" Found: {found}." if found else "")
+        told = describe_fields(self.told.told) or "nothing"
+        known = self.wiring if self.model is None else self.model.wiring
+        # Where positions are told, what belongs to them is taken as told, or as usual.
+        looked_for = _FOUND if self.told.positions is None else _FOUND[:4]
+        found = {
+            name: value
+            for name, value in known.told.items()
+            if name in looked_for and name not in self.told.told and value
+        }
+        shown = describe_fields(found)
+        words = f"Of the wiring was told: {told}." + (f" Found: {shown}." if shown else "")
         if self.model is None:
             return words
+        if self.told.positions is None:
+            words = f"{words} {_NOT_LOOKED_FOR}"
         return (
             f"{words} The answers are those of {self.model.heads} heads of size {self.model.rank}."
         )
 
 
+# What is looked for; the rest of a wiring is as most layers have it.
+_FOUND = ("norm", "eps", "residual", "positions", "rope_base", "rotary_share", "softcap")
+_NOT_LOOKED_FOR = (
+    "Not told apart: a window beyond the lengths asked, and the table of a head whose weights fall"
+    " evenly, which is taken as ALiBi. Bases, shares and caps are taken from those in use."
+)
+
+
+_NO_NORM = "Lone tokens are answered neither by an affine map nor by their direction far out."
 _UNSPLIT = (
     "No weights of heads showed as multiple eigenvalues: heads with shared values, more heads than"
     " the outputs hold, or another wiring than was told."
 )
 _UNPLACED = "No vector that is added to a lone token before its norm explains the answers."
+_NARROW = "Of a token of one number a norm leaves little more than the sign."
 _NO_EPS = "The eps of the norm is too small to be seen; tell it with --eps."
 
 

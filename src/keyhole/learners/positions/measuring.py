@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -11,13 +11,14 @@ from keyhole._arrays import Indices, Matrix, Stack, Vector
 from keyhole.learners.positions.head_fit import FittedHead, fit_head, is_coarse
 from keyhole.learners.positions.head_split import (
     RoughSplit,
-    Unsplit,
+    Unfinished,
     choose_moved_token,
     finish_split,
     split_by_positions,
     split_one_pair,
 )
 from keyhole.learners.positions.placed import Asking, LinearPart, Placed
+from keyhole.learners.positions.position_kind import find_cap, find_relative_kind
 from keyhole.learners.positions.question_design import (
     COARSE_OVER,
     OVER,
@@ -41,13 +42,26 @@ from keyhole.oracles.base import read_imperfection
 ROUNDS = 2  # of further questions for heads that the first did not determine
 
 
+_ROUGH = 3e-3  # what odds may depart from a line by where some rows of heads are rough
+_SHARP = 1e-6
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The wiring, entries of a table to learn, and the longest sequence that may be asked."""
+    """What is known of a layer before its heads are.
+
+    Args:
+        wiring: norm, residual, positions and cap, as far as they are known.
+        displacements: entries of a table to learn.
+        longest: the longest sequence that may be asked.
+        searches: whether base, share and cap are looked for; the kind of positions too, where it is
+            None.
+    """
 
     wiring: Wiring
     displacements: int
     longest: int | None
+    searches: bool = False
 
 
 class Measuring:
@@ -97,28 +111,58 @@ class Measuring:
 
     def measure_heads(self) -> list[FittedHead]:
         """Rows, keys, queries and a fit of every head."""
-        positions = self.setting.wiring.positions or "none"
         first: Placed | None = None
         with self.oracle.phase("split"):
-            if positions == "none":
+            if self.setting.wiring.positions == "none":
                 rough = split_one_pair(
                     self.asking, self.linear, size=self.size, roundoff=self.roundoff, rng=self.rng
                 )
-                rank = rough.clusters.rank
-                self.form = self._make_form(rank)
+                self._look_for_cap(rough.V, sure=_ROUGH)
+                self.form = self._make_form(rough.clusters.rank)
                 V, first = self._complete_rows(rough)
             else:
-                moved = choose_moved_token(positions, self.setting.longest, self.roundoff)
-                V = split_by_positions(self.asking, self.linear, moved, rng=self.rng)
+                V = self._split_by_positions()
+                self._look_for_kind(V)
+                self._look_for_cap(V, sure=_SHARP)
                 self.form = self._make_form(V.shape[1])
         design = self._design_questions(self.asking.ball.dimension, V.shape[1])
         return self._fit_rounds(V, design, first)
+
+    def _split_by_positions(self) -> Stack:
+        """Rows of all heads; and the residual, where that is not known."""
+        wiring, known = self.setting.wiring, [self.linear]
+        if wiring.residual is None and len(self.linear.M) == self.asking.ball.dimension:
+            M = self.linear.M - np.eye(len(self.linear.M))
+            known.append(LinearPart(self.linear.constant, M))
+        moved = choose_moved_token(wiring.positions, self.setting.longest, self.roundoff)
+        linear, V = split_by_positions(self.asking, known, moved, rng=self.rng)
+        residual = linear is not self.linear or self.asking.residual
+        self._note(residual=residual)
+        self.linear = linear
+        self.asking = replace(self.asking, residual=residual)
+        return V
+
+    def _note(self, **found: str | float | bool | None) -> None:
+        setting = self.setting
+        self.setting = replace(setting, wiring=replace(setting.wiring, **found))
+
+    def _look_for_kind(self, V: Stack) -> None:
+        if self.setting.wiring.positions is None:
+            found = find_relative_kind(
+                self.asking, self.linear, V, longest=self.setting.longest, rng=self.rng
+            )
+            self._note(**asdict(found))
+
+    def _look_for_cap(self, V: Stack, *, sure: float) -> None:
+        if self.setting.searches and self.setting.wiring.softcap is None:
+            cap = find_cap(self.asking, self.linear, V, sure=sure, rng=self.rng)
+            self._note(softcap=cap)
 
     def _complete_rows(self, rough: RoughSplit) -> tuple[Stack, Placed]:
         """All rows, with the questions at the same last token that told the slopes.
 
         Raises:
-            Unsplit: a head does not explain the answers, however many were asked.
+            Unfinished: a head does not explain the answers, however many were asked.
         """
         rank = rough.clusters.rank
         design = self._design_questions(len(rough.y), rank)
@@ -132,9 +176,9 @@ class Measuring:
             placed = join_placed(asked)
             try:
                 return self._finish_rows(rough, placed), placed
-            except Unsplit:
+            except Unfinished:
                 continue
-        raise Unsplit
+        raise Unfinished
 
     def _finish_rows(self, rough: RoughSplit, placed: Placed) -> Stack:
         M, form = self.linear.M, self.form

@@ -86,15 +86,16 @@ def draw_displacements(
 ) -> Indices:
     """Where vectors stand, the last token at 0: log-uniform where slow pairs must turn."""
     at = np.zeros((count, design.tokens + 1), dtype=np.intp)
-    for row in at:
-        row[:-1] = _draw_places(design, form, rng)
-    return at
-
-
-def _draw_places(design: QuestionDesign, form: ScoreForm, rng: np.random.Generator) -> Indices:
     places = np.arange(1, design.length)
     if form.rotary:
         # Weights 1/place make logarithms uniform.
         chance: Matrix = 1.0 / places
-        return rng.choice(places, design.tokens, replace=False, p=chance / chance.sum())
-    return rng.permutation(places)[: design.tokens]
+        for row in at:
+            row[:-1] = rng.choice(places, design.tokens, replace=False, p=chance / chance.sum())
+        return at
+    # Dealt like cards: every entry of a table is asked as often as the others.
+    rows = len(places) // design.tokens
+    for start in range(0, count, rows):
+        dealt = rng.permutation(places)[: rows * design.tokens].reshape(rows, -1)
+        at[start : start + rows, :-1] = dealt[: count - start]
+    return at

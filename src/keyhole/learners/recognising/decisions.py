@@ -48,19 +48,19 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "neighbours",
         ("neighbours",),
-        (),
+        ("wired",),
         "Equal tokens side by side count otherwise than apart: no softmax without positions does.",
     ),
     LabelRow(
         "positions",
         ("order",),
-        (),
+        ("wired",),
         "The order of earlier tokens changes the answer: there are positions.",
     ),
     LabelRow(
         "length or repeats",
         ("length",),
-        (),
+        ("wired",),
         "Repeating all tokens changes the answer: length or repeats count, as in no softmax.",
     ),
     LabelRow(
@@ -115,7 +115,7 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "other attention",
         ("antisymmetry fails",),
-        (),
+        ("wired",),
         "Opposite scores do not have weights that add up to 1: scores are not those of a softmax.",
         bars=("lone tokens bend",),
     ),
@@ -164,14 +164,14 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "norm",
         ("norm", "unmoved by a shift"),
-        (),
+        ("wired",),
         "Far out the answer follows the direction of the token less its mean: a LayerNorm.",
         bars=("straight",),
     ),
     LabelRow(
         "norm",
         ("norm", "far line"),
-        (),
+        ("wired",),
         "Far out the answer follows the direction of the token, and the token itself is added: a"
         " norm beside a residual.",
         bars=("straight",),
@@ -179,7 +179,7 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "norm",
         ("norm",),
-        (),
+        ("wired",),
         "Far out the answer follows the direction of the token, not its length: there is a norm.",
         bars=("straight",),
     ),
@@ -288,6 +288,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "third order": ("tensor",),
     "one-layer": ("onelayer",),
     "one-layer smooth": ("onelayer",),
+    "wired": ("wired",),
 }
 
 # Learners of a kind, by what is declared or seen of answers and tokens.
@@ -327,6 +328,7 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "one-layer": {"plain": ("one-layer",), "cast": ("one-layer",), "errors": (), "ball": ()},
     "one-layer smooth": {"plain": ("smooth-layer",), "cast": (), "errors": (), "ball": ()},
+    "wired": {"plain": ("wired-layer",), "cast": (), "errors": (), "ball": ()},
 }
 
 

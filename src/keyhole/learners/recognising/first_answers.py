@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Matrix, Vector
-from keyhole.errors import BadAnswer, BudgetSpent, TargetFailed
+from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput, TargetFailed
 from keyhole.learners.recognising.design import Questions
 from keyhole.oracles import Counted
 
@@ -40,7 +40,8 @@ class FirstAnswers:
         try:
             # The far ones come last: a budget cuts those first.
             self._ask_named(asked, [*near, *far])
-        except (BadAnswer, TargetFailed):
+        # A model of ours that knows so many positions refuses longer sequences as misuse.
+        except (BadAnswer, InvalidInput, TargetFailed):
             if not far:
                 raise
             self.lost += far

@@ -23,6 +23,9 @@ def split_exchanged_scores(table: ScoreTable) -> Array:
         Unreadable: the answers are not those of two positive weights.
     """
     d = len(table.tokens)
+    # A token of one number has no pairs.
+    if d < 2:
+        return table.T
     sums, halves = _measure_differences(table)
     for y in range(d):
         _align_pairs(table, sums, halves, y)

@@ -140,7 +140,7 @@ def _polish_products(start: Products, T: Array, left_over: float) -> Products | 
     K2: Matrix = start.K2
     d, rank = Q.shape
     rows = np.arange(len(y))[:, None]
-    columns = np.arange(rank).reshape(1, rank)
+    columns = np.arange(rank)[None]
     for _ in range(_STEPS):
         left: Vector = entries - np.sum(Q[y] * K1[a] * K2[b], axis=1)
         slopes = np.zeros((len(y), 3, d, rank))

@@ -133,7 +133,7 @@ class Measuring:
     # Places may be exchanged in every output for itself: one pair, read by the first output alone,
     # tells how the others stand to it.
     def _align_outputs(self, tokens: Matrix, used: Indices, values: LoneValues) -> None:
-        if len(used) < 2:
+        if len(used) < 2 or self.width < 2:
             return
         table = self._open_table(tokens, used[:1], values, symmetric=False)
         table.measure_block(0, [0, 1])

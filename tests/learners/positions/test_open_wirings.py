@@ -1,0 +1,90 @@
+"""Attention layers of which nothing is told: what a few questions tell of their wiring."""
+
+import numpy as np
+import pytest
+
+import keyhole
+from keyhole import Local, Wiring, random_layer
+from keyhole.claims import Verdict
+from keyhole.learners.positions.found_wiring import find_kind_of_order, find_norm
+from keyhole.learners.positions.question_design import (
+    design_questions,
+    draw_displacements,
+    make_score_form,
+)
+from support.seeds import ALL
+
+WIRINGS = {
+    "rope": (Wiring(norm="rms", eps=1e-5, residual=True, positions="rope"), False),
+    "half rope": (Wiring(norm="rms", eps=1e-5, positions="rope", rotary_share=0.5), False),
+    "capped rope": (Wiring(norm="rms", eps=1e-5, positions="rope", softcap=5.0), False),
+    "alibi": (Wiring(norm="layer", eps=1e-6, residual=True, positions="alibi"), True),
+    "table": (Wiring(norm="layer", eps=1e-5, positions="table"), True),
+    "no positions": (Wiring(norm="layer", eps=1e-5, residual=True, positions="none"), True),
+    "absolute": (Wiring(norm="rms", eps=1e-5, residual=True, positions="absolute"), False),
+    "no norm": (Wiring(norm="none", residual=True, positions="rope"), True),
+}
+
+
+class Bare:
+    """A callable of which only the width is known."""
+
+    def __init__(self, layer):
+        self.layer, self.width = layer, layer.width
+
+    def __call__(self, X):
+        return self.layer(X)
+
+
+def draw(name, seed):
+    wiring, biases = WIRINGS[name]
+    places = 8 if wiring.positions == "absolute" else 64
+    rng = np.random.default_rng(seed)
+    return random_layer(16, heads=4, wiring=wiring, biases=biases, displacements=places, rng=rng)
+
+
+# Other classes are tried before these, which takes seconds.
+SEARCHED = [name for name in WIRINGS if ALL or name not in ("no positions", "absolute")]
+
+
+def test_layers_of_which_nothing_is_told_come_back_with_their_wiring():
+    ends = {name: keyhole.learn(Bare(draw(name, 21)), rng=22) for name in SEARCHED}
+    exact = [name for name, found in ends.items() if found.verdict is Verdict.EXACT]
+    assert len(exact) >= len(SEARCHED) - 1, {name: ends[name].sentence for name in ends}
+    for name in exact:
+        layer, found = draw(name, 21), ends[name]
+        own, seen = layer.wiring.told, found.model.wiring.told
+        assert abs(seen.pop("eps", 1.0) / own.pop("eps", 1.0) - 1) < 1e-9
+        assert seen == own
+        assert "Of the wiring was told: nothing." in found.reason
+        X = np.random.default_rng(23).normal(size=(20, 7, 16))
+        np.testing.assert_allclose(found.model(X), layer(X), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_norm_residual_and_order_are_found_from_eleven_questions(name, rng):
+    layer = draw(name, 31)
+    seen = find_norm(Local(layer), rng=rng)
+    assert seen.norm == layer.wiring.norm
+    assert seen.residual == (layer.wiring.residual if seen.norm != "none" else None)
+    assert seen.odd == (layer.positions is None)
+    kind = layer.wiring.positions
+    assert find_kind_of_order(Local(layer), rng=rng) == (
+        kind if kind in ("none", "absolute") else None
+    )
+
+
+def test_a_network_is_behind_no_norm(rng):
+    W = rng.normal(size=(8, 16))
+    target = Local(lambda X: np.maximum(X[:, -1] @ W.T, 0.0), 16)
+    assert find_norm(target, rng=rng).norm is None
+
+
+def test_every_displacement_of_a_table_is_asked_about_as_often(rng):
+    form = make_score_form(
+        Wiring(positions="table"), 4, biased=False, displacements=64, longest=None
+    )
+    at = draw_displacements(design_questions(form, 16, 4), form, 63, rng=rng)
+    counts = np.bincount(at[:, :-1].ravel(), minlength=64)[1:]
+    assert (counts == 3).all()
+    assert all(len(set(row)) == 4 for row in at)
