@@ -155,6 +155,11 @@ RUNS = {
     "keyhole/whole-layer": lambda s: run(
         draw_layer(np.random.default_rng(s)), seed=s, learner="layer"
     ),
+    "keyhole/third-order-recovery": lambda s: run(
+        keyhole.TensorRow.random(4, embed=2, rng=np.random.default_rng(s)),
+        seed=s,
+        learner="third-order",
+    ),
 }
 
 
@@ -196,6 +201,18 @@ def turn_readout(model):
     return replace(model, V=model.V + 1e-3 * np.eye(*model.V.shape[-2:]))
 
 
+def strengthen_triples(model):
+    """Larger scores of a unit of third order."""
+    return replace(model, unit=replace(model.unit, Q=1.001 * np.asarray(model.unit.Q)))
+
+
+def turn_first_values(model):
+    """Other values in the first place of a unit of third order."""
+    first, second = model.unit.V
+    other = first + 1e-3 * np.eye(*first.shape)
+    return replace(model, unit=replace(model.unit, V=(other, second)))
+
+
 HEAD_SPOILS = (turn_scores, turn_readout)
 HEADS_SPOILS = (turn_scores, turn_readout, forget_unit)
 NETWORK_SPOILS = (bend_otherwise, forget_unit)
@@ -219,6 +236,7 @@ SPOILS = {
     "keyhole/joint-heads": HEADS_SPOILS,
     "keyhole/hessian-pencil": HEADS_SPOILS,
     "keyhole/whole-layer": HEADS_SPOILS,
+    "keyhole/third-order-recovery": (strengthen_triples, turn_first_values),
 }
 
 

@@ -110,6 +110,10 @@ class Status(StrEnum):
         "A part of the answers does not move with the last token, which a head with W = 0 explains."
     )
     UNSEPARATED = "The heads of the layer could not be told apart."
+    NO_LAYER = (
+        "Lone tokens are answered neither by an affine map nor by their direction far out, as every"
+        " attention layer does."
+    )
     LAYER_DISAGREES = (
         "Fresh queries disagree with the best attention layer of the wiring that was told or found."
     )

@@ -329,7 +329,7 @@ class _Search:
         if not self.ends and self.error is not None:
             raise self.error
         name = min(self.ends, key=lambda name: _rank_end(self.ends[name]), default=None)
-        if name is None:
+        if name is None or self._is_refused_by_lone_tokens():
             return self._conclude_untried()
         best = self.ends[name]
         others = [
@@ -343,10 +343,28 @@ class _Search:
             if self.seen.label == "non-deterministic":
                 best = reopen(best, Status.INCONSISTENT, "")
         detail = " ".join(part for part in parts if part)
-        return replace(best, detail=detail, ledger=self._add_costs(name), recognised=self.seen)
+        seen = self._hedge_seen() if best.verdict.verified else self.seen
+        return replace(best, detail=detail, ledger=self._add_costs(name), recognised=seen)
+
+    def _hedge_seen(self) -> Recognition:
+        """The recognition; what errors let a few answers look like is not said as a fact."""
+        if not self.stated.absolute:
+            return self.seen
+        said = self.seen.sentence
+        told = f"At first sight, errors included: {said[:1].lower()}{said[1:]}"
+        return replace(self.seen, sentence=told)
+
+    def _is_refused_by_lone_tokens(self) -> bool:
+        """Whether witnesses exclude every class but attention layers, and lone tokens those."""
+        statuses = [end.status for end in self.ends.values()]
+        return statuses == [Status.NO_LAYER] and self._is_nothing_left()
+
+    def _is_nothing_left(self) -> bool:
+        # Attention layers behind norms or with positions are too many for a witness.
+        return CLASSES.keys() - {"wired"} <= self.seen.excluded.keys()
 
     def _conclude_untried(self) -> Recovery[Any]:
-        """The end where no learner was suggested."""
+        """The end where no learner was suggested, or what was suggested is none of its class."""
         counted = Counted(self.target, self._add_costs(None))
         account: Account[Any] = Account(
             model=None, reason=self.seen.sentence, determined="Nothing was determined."
@@ -356,8 +374,7 @@ class _Search:
     def _end_untried(self) -> Ending:
         if self.seen.label == "not finished" and _is_budget_spent(self.target):
             return SPENT
-        # Attention layers behind norms or with positions are too many for a witness.
-        if CLASSES.keys() - {"wired"} <= self.seen.excluded.keys():
+        if self._is_nothing_left():
             witness = _choose_witness(self.seen.excluded)
             return end_refuted(Status.NO_CLASS, witness, self.seen.advice)
         return Ending(status=Status.NOT_SUGGESTED, detail=self.seen.advice)

@@ -15,6 +15,7 @@ from keyhole.learners.verifying.error_bar import (
 )
 from keyhole.learners.verifying.rules import RULES, hold_rule, replay_witness
 from keyhole.models import Head, MultiHead
+from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.oracles import Declared, Imperfection, Local, Rounded
 
 rng = np.random.default_rng(11)
@@ -27,6 +28,7 @@ PLAIN = Head.random(WIDTH, outputs=2, rng=rng)
 RESIDUAL = Head(PLAIN.W, PLAIN.V, U=rng.normal(size=(WIDTH, 2)))
 HEADS = MultiHead.random(WIDTH, heads=3, outputs=2, rng=rng)
 A = rng.normal(size=(WIDTH, 2))
+UNIT = TensorRow.random(WIDTH, embed=2, outputs=2, rng=np.random.default_rng(8))
 
 
 def bend(X):
@@ -39,6 +41,10 @@ def curve(X):
 
 def cube(X):
     return (X[:, -1] @ A) ** 3
+
+
+def sum_squares(X):
+    return X[:, -1] ** 2 @ A
 
 
 def mean_of_squares(X):
@@ -105,6 +111,10 @@ CASES = [
     ("hull", PLAIN, total, [(x, w, y), (x,), (w,), (y,)]),
     ("residual", PLAIN, RESIDUAL, [PAIRS[1], PAIRS[-1], (x,), (y,)]),
     ("bias", PLAIN, HEAD, [(x, ZERO), (-x, ZERO), (ZERO,)]),
+    ("even", UNIT, cube, [(x,), (-x,)]),
+    ("square", UNIT, cube, [(3 * x,), (x,)]),
+    ("rank two", UNIT, sum_squares, [(x,), (y,), (w,), (x + y,), (x + w,), (y + w,)]),
+    ("zero tokens", UNIT, HEAD, [(y,), (ZERO, y), (ZERO, ZERO, y)]),
 ]
 
 

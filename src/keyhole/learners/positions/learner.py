@@ -162,7 +162,7 @@ class _WiredSession:
             with self.oracle.phase("wiring"):
                 self._find_wiring()
             if self.wiring.norm is None:
-                return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NO_NORM))
+                return self._conclude(Ending(status=Status.NO_LAYER))
             blind = self.wiring.norm != "none" and not self.wiring.eps
             if blind and self.wiring.positions != "absolute":
                 return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NO_EPS))
@@ -334,7 +334,6 @@ _NOT_LOOKED_FOR = (
 )
 
 
-_NO_NORM = "Lone tokens are answered neither by an affine map nor by their direction far out."
 _UNSPLIT = (
     "No weights of heads showed as multiple eigenvalues: heads with shared values, more heads than"
     " the outputs hold, or another wiring than was told."

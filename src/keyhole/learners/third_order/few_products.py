@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Vector
+from keyhole._arrays import Array, Indices, Matrix, Vector
 from keyhole.learners.third_order.score_table import ScoreTable
 
 _COMPLEX = 1e-6  # imaginary parts of eigenvalues, beside their size, that are not rounding
@@ -140,7 +140,7 @@ def _polish_products(start: Products, T: Array, left_over: float) -> Products | 
     K2: Matrix = start.K2
     d, rank = Q.shape
     rows = np.arange(len(y))[:, None]
-    columns = np.arange(rank)[None]
+    columns: Indices = np.arange(int(rank), dtype=np.intp)[None]
     for _ in range(_STEPS):
         left: Vector = entries - np.sum(Q[y] * K1[a] * K2[b], axis=1)
         slopes = np.zeros((len(y), 3, d, rank))

@@ -55,9 +55,10 @@ def test_a_target_that_is_no_attention_at_all_is_refuted(keyhole, targets):
     ran = keyhole("learn", "targets:squares", "--width", WIDTH, "--json")
     assert (ran.code, ran.json["verdict"]) == (3, "CLASS_REFUTED")
     assert ran.json["counterexample"]["rule"] == "doubling"
-    assert ran.json["queries"]["total"] <= 60
+    # Twelve lone tokens more than witnesses take show that it is no attention layer either.
+    assert ran.json["queries"]["total"] <= 70
     (group,) = ran.json["recognised"]["excluded"]
-    assert len(group["classes"]) == 7
+    assert len(group["classes"]) == 8
 
 
 @pytest.mark.parametrize("name", ["nan", "nan_later"])
