@@ -12,7 +12,7 @@ demo: $(VENV)/.base
 # Two processes share the cores: one thread of linear algebra each.
 test test-all test-kernel: export OPENBLAS_NUM_THREADS := 1
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 3 -q -m "not slow"
+	$(BIN)/python -m pytest -n 2 -q -m "not slow"
 
 test-all: export KEYHOLE_ALL_SEEDS := 1
 test-all: $(VENV)/.dev

@@ -264,7 +264,7 @@ def test_commands_load_no_learner_they_do_not_use(tmp_path):
         load_with("sample", "head", "--width", 3, "--out", "a.safetensors", where=tmp_path) <= BASE
     )
     assert load_with("compare", "a.safetensors", "a.safetensors", where=tmp_path) <= BASE
-    head = BASE | {"choosing", "one_head", "planning", "recognising", "recording"}
+    head = BASE | {"choosing", "one_head", "planning", "recognising", "recording", "searching"}
     head |= {"registry", "verifying"}
     # A plan of `auto` is that of every learner it may try.
     assert load_with("plan", "--width", 3, "--learner", "low-rank", where=tmp_path) <= head
