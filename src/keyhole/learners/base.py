@@ -111,8 +111,8 @@ class Status(StrEnum):
     )
     UNSEPARATED = "The heads of the layer could not be told apart."
     NO_LAYER = (
-        "Lone tokens are answered neither by an affine map nor by their direction far out, as every"
-        " attention layer does."
+        "Lone tokens are answered neither by an affine map nor by their direction far out, as by"
+        " every attention layer without sinks."
     )
     LAYER_DISAGREES = (
         "Fresh queries disagree with the best attention layer of the wiring that was told or found."

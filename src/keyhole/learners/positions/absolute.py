@@ -28,6 +28,7 @@ from keyhole.learners.positions.placed import LinearPart
 from keyhole.models import Wiring
 from keyhole.models.layers.norms import normalise
 from keyhole.oracles import Oracle
+from keyhole.oracles.wrappers import Wrapper
 
 _REACH = 30.0  # of lone tokens along a frame
 _NEARER = (30.0, 3.0, 1.0, 0.5)  # sizes of further lone tokens, which are near enough to see p
@@ -57,22 +58,11 @@ class Unplaceable(Exception):
     """Lone tokens are not those of a layer with a position vector."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Unplaced:
+@dataclass(slots=True)
+class Unplaced(Wrapper):
     """A layer without its positions: tokens are asked less the vectors that it adds."""
 
-    inner: Oracle
     positions: Matrix
-
-    @property
-    def width(self) -> int:
-        """Size of a token."""
-        return self.inner.width
-
-    @property
-    def outputs(self) -> int | None:
-        """Numbers per answer."""
-        return self.inner.outputs
 
     def ask(self, X: Sequences) -> Answers:
         """Answers to tokens that stand nowhere."""

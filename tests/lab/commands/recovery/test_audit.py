@@ -354,7 +354,7 @@ def test_the_gate_fails_where_a_copy_of_the_target_as_it_stands_is_as_near_as_th
     page = (two_heads[0] / "run" / "report.html").read_text()
     assert "The target as it stands fails" in page
     low = keyhole(
-        "audit", "head.safetensors", "--fail-above", 1e-30, "--budget", 200, "--json", "--out", "a"
+        "audit", "head.safetensors", "--fail-above", 1e-30, "--budget", 400, "--json", "--out", "a"
     )
     assert (low.code, low.json["gate"]["passes"]) == (0, True)
 
@@ -404,8 +404,9 @@ def test_a_budget_holds_for_all_attempts_together_and_what_it_does_not_reach_is_
 
 def test_an_attempt_without_own_time_is_no_protection_and_goes_on_with_more(keyhole, head):
     options = ("audit", "head.safetensors", "--out", "run", "--json", "--budget", "400")
-    hasty = keyhole(*options, "--max-seconds", "1e-6")
+    hasty = keyhole(*options, "--max-seconds", "1e-6", "--fail-above", "0.3")
     (only,) = hasty.json["policies"]
+    assert (hasty.code, hasty.json["gate"]["passes"]) == (3, False)
     assert (only["protects"], only["attempts"][-1]["status"]) == (None, "OUT_OF_TIME")
     patient = keyhole(*options, "--resume")
     assert patient.json["policies"][0]["protects"] is False

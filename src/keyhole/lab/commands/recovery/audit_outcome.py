@@ -66,13 +66,17 @@ def recommend_policy(rows: Rows) -> str:
 
 
 def hold_gate(row: PolicyRecord, fail_above: float | None) -> GateRecord | None:
-    """Whether every copy of the target as it stands has an error above a limit."""
+    """Whether every copy of the target as it stands has an error above a limit.
+
+    An extractor that failed, or ran out of queries or time, shows no protection: then none passes.
+    """
     if fail_above is None:
         return None
     held = [a.function_error if a.error is None else a.error for a in row.attempts]
     known = [error for error in held if error is not None]
     nearest = min(known, default=None)
-    passes = nearest is None or nearest > fail_above
+    shown = all(map(is_attempt_verified, row.attempts))
+    passes = shown and nearest is not None and nearest > fail_above
     return GateRecord(fail_above=fail_above, error=nearest, passes=passes)
 
 
