@@ -1,6 +1,6 @@
 """Attention layers as they are built: queries beside the counting limit, errors, successes.
 
-Run: python bench/positions.py [--seeds 20] [--first 500] [--only rope] [--answers f32]
+Run: python bench/positions.py [--seeds 20] [--first 500] [--only rope] [--answers f32] [--untold]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole import AttentionLayer, Cast, Local, Wiring, random_layer
+from keyhole import AttentionLayer, Cast, Local, Oracle, Recovery, Wiring, learn, random_layer
 from keyhole.claims import Verdict
 from keyhole.identify.layers import layer_freedom
 from keyhole.learners.positions.learner import WiredLayer
@@ -42,6 +42,10 @@ class Cell:
     def displacements(self) -> int:
         """Entries of a table, or absolute positions."""
         return PLACES if self.wiring.positions == "absolute" else DISPLACEMENTS
+
+    def count_places(self, untold: bool) -> int:
+        """Places that a layer is drawn with; `auto` asks for 64 of those by displacement."""
+        return self.displacements if not untold or self.displacements == PLACES else 64
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -95,7 +99,16 @@ def count_limit(cell: Cell) -> float:
     return numbers / cell.width
 
 
-def run_cell(cell: Cell, seeds: range, answers: str) -> None:
+def recover(
+    cell: Cell, target: Oracle, rng: np.random.Generator, untold: bool
+) -> Recovery[AttentionLayer]:
+    """By the learner of the wiring that is told, or by `auto`, of which nothing is."""
+    if untold:
+        return learn(target, rng=rng)
+    return WiredLayer(cell.wiring, displacements=cell.displacements).run(target, rng=rng)
+
+
+def run_cell(cell: Cell, seeds: range, answers: str, untold: bool) -> None:
     """Recover one layer per seed and print the row."""
     errors, asked, verified = [], [], 0
     start = time.process_time()
@@ -106,12 +119,11 @@ def run_cell(cell: Cell, seeds: range, answers: str) -> None:
             heads=cell.heads,
             wiring=cell.wiring,
             biases=cell.biases,
-            displacements=cell.displacements,
+            displacements=cell.count_places(untold),
             rng=truth_rng,
         )
-        learner = WiredLayer(cell.wiring, displacements=cell.displacements)
         target = Local(truth) if answers == "f64" else Cast(Local(truth), answers)
-        found = learner.run(target, rng=rng)
+        found = recover(cell, target, rng, untold)
         verified += found.verdict is VERDICTS[answers]
         asked.append(found.ledger.total(without="verify").sequences)
         lost = found.model is None
@@ -136,6 +148,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=500)
     parser.add_argument("--only", default="")
     parser.add_argument("--width", type=int, default=0)
+    parser.add_argument("--untold", action="store_true", help="auto, of which nothing is told")
     parser.add_argument("--answers", default="f64", choices=list(GOALS))
     given = parser.parse_args()
     goal = f"{VERDICTS[given.answers].name}, error <= {GOALS[given.answers]:g}"
@@ -143,7 +156,8 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for cell in list_cells():
         if given.only in cell.name and given.width in (0, cell.width):
-            run_cell(cell, range(given.first, given.first + given.seeds), given.answers)
+            seeds = range(given.first, given.first + given.seeds)
+            run_cell(cell, seeds, given.answers, given.untold)
 
 
 if __name__ == "__main__":

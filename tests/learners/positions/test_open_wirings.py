@@ -12,7 +12,7 @@ from keyhole.learners.positions.question_design import (
     draw_displacements,
     make_score_form,
 )
-from support.seeds import ALL
+from support.seeds import ALL, few
 
 WIRINGS = {
     "rope": (Wiring(norm="rms", eps=1e-5, residual=True, positions="rope"), False),
@@ -59,6 +59,20 @@ def test_layers_of_which_nothing_is_told_come_back_with_their_wiring():
         assert "Of the wiring was told: nothing." in found.reason
         X = np.random.default_rng(23).normal(size=(20, 7, 16))
         np.testing.assert_allclose(found.model(X), layer(X), rtol=1e-8, atol=1e-8)
+
+
+def test_wide_heads_with_rotary_positions_come_back_with_the_base_they_turn_by():
+    wiring, _ = WIRINGS["rope"]
+    ends = []
+    for seed in few(3):
+        rng = np.random.default_rng(seed)
+        layer = random_layer(16, heads=2, wiring=wiring, biases=False, rng=rng)
+        ends.append(keyhole.learn(Bare(layer), rng=seed + 1))
+    found = [end for end in ends if end.verdict is Verdict.EXACT]
+    assert len(found) >= len(ends) - 1, [end.sentence for end in ends]
+    # Base 1,000 with a share of 0.75 comes within 1e-5 of them.
+    assert all(end.model.wiring.rope_base == 10_000.0 for end in found)
+    assert all(end.model.wiring.rotary_share == 1.0 for end in found)
 
 
 @pytest.mark.parametrize("name", WIRINGS)

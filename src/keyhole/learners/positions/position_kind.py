@@ -28,6 +28,7 @@ _MOST = 40  # displacements asked
 _SIZE = 0.8
 _MOVE = 1e-5
 _FITS = 5e-4  # of logarithms, which moves of that size blur
+_AS_GOOD = 6.0  # times the smallest misfit, which rounding makes of equal ones
 _SEEN = np.log(3e-6)  # weights below are blurred by rounding
 _STEPS = (-0.9, -0.6, -0.3, 0.3, 0.6, 0.9)
 _CAPS = np.geomspace(0.5, 200.0, 8)  # to start from
@@ -123,7 +124,9 @@ def _choose_rotation(logs: Matrix, seen: Mask, at: Vector, rank: int) -> Relativ
         for base in BASES
         if _falls_into_pairs(rank, share)
     ]
-    fitting = [one for one in fits if one[0] < _FITS and len(at) > rank + 2]
+    # Others come near by chance, an order of magnitude behind the right one.
+    line = min(_FITS, _AS_GOOD * min(fits)[0])
+    fitting = [one for one in fits if one[0] < line and len(at) > rank + 2]
     # A slow wave is as good as a constant: of those that fit, the fewest waves are meant. Capped
     # scores are no waves at all: then base and share are taken as usual.
     usual = (0.0, BASES[0], 1.0)
