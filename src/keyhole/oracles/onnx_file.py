@@ -49,6 +49,7 @@ class OnnxFile:
     _taken: Any = field(init=False, repr=False)
     _given: Any = field(init=False, repr=False)
     _session: Any = field(init=False, repr=False)
+    _sequences: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
         self._session = open_session(Path(self.path))
@@ -73,6 +74,7 @@ class OnnxFile:
             raise InvalidInput(
                 f"{self.path} has tokens of width {width}; --width says {self.size}."
             )
+        self._sequences = len(self._given.shape or ()) == 3
         outputs = self._given.shape[-1] if len(self._given.shape or ()) in (2, 3) else None
         known = outputs if isinstance(outputs, int) else self.count
         self.inner = Local(self._answer, width if isinstance(width, int) else self.size, known)
@@ -90,7 +92,7 @@ class OnnxFile:
     @property
     def reads_last(self) -> bool:
         """Whether answers are sequences, of which the last position is read."""
-        return len(self._given.shape or ()) == 3
+        return self._sequences
 
     @property
     def imperfection(self) -> Imperfection:
@@ -107,7 +109,9 @@ class OnnxFile:
     def _answer(self, X: Any) -> Any:
         numbers = np.ascontiguousarray(X, dtype=_DTYPES[self._taken.type])
         answers = self._session.run([self._given.name], {self._taken.name: numbers})[0]
-        return answers[:, -1] if self.reads_last else answers
+        # A graph that was cut out of another need not say how many axes its output has.
+        self._sequences = self._sequences or answers.ndim == 3
+        return answers[:, -1] if self._sequences else answers
 
 
 def open_session(path: Path) -> Any:

@@ -271,7 +271,7 @@ class StoppedAudit(RecoveryRecord, frozen=True, kw_only=True, tag="audit"):
 
 
 class AnswersRecord(Part, frozen=True, kw_only=True):
-    """How far two models answer apart: root mean squares by length (rows) and output (columns)."""
+    """How far two models answer apart: largest gaps by length (rows) and output (columns)."""
 
     relative: Number
     worst: Number

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import FORMATS, Matrix, rms
+from keyhole._arrays import FORMATS, Answers, Array, Matrix, Sequences, rms
 from keyhole.errors import InvalidInput
 from keyhole.lab.targets.inspecting import inspect, read_layer_weights
 from keyhole.lab.targets.opening import load_askable_model, open_target
 from keyhole.models.files import read_metadata
-from keyhole.oracles import Local, Oracle, read_imperfection
+from keyhole.oracles import Imperfection, Local, Oracle, read_imperfection
 from keyhole.oracles.base import walk_wrapped
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
@@ -22,6 +22,9 @@ EACH = 64  # questions of one length
 _EQUAL = 1e-9
 # Rounding of a sum of some hundred terms, in units of one rounding.
 _ROUNDINGS = 64.0
+# Roundings inside a layer, in units of what one rounding of its tokens does to its answers.
+_NUDGES = 16.0
+_CHANCE = 1e-6  # that noise alone is taken for another function
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,12 @@ class AnswerGap:
 
     Args:
         lengths: of the questions.
-        gaps: root mean square of the difference, by length and by output.
+        gaps: the largest difference, by length and by output.
         size: root mean square of the answers of the first.
         relative: root mean square of all differences over `size`.
-        worst: the largest difference over `size`.
-        allowed: up to this they are equal: 1e-9, or what rounding in the coarser number format of
-            the two explains, relatively.
+        worst: the largest difference, each over `size` or, where that is larger, over its answer.
+        allowed: up to this an answer is equal: 1e-9, or what rounding in the coarser number format
+            of the two explains, relatively.
     """
 
     lengths: tuple[int, ...]
@@ -67,8 +70,18 @@ class AnswerGap:
 
     @property
     def same(self) -> bool:
-        """Whether they answer alike."""
-        return self.relative <= self.allowed
+        """Whether every answer is alike; one that is not may be all that tells a copy apart."""
+        return self.worst <= self.allowed
+
+    @property
+    def sequences(self) -> int:
+        """How many questions both were asked."""
+        return EACH * len(self.lengths)
+
+    @property
+    def farthest(self) -> int:
+        """The length at which the largest difference is."""
+        return self.lengths[int(self.gaps.max(axis=1).argmax())]
 
 
 def open_side(
@@ -138,7 +151,7 @@ def measure_answer_gap(a: Side, b: Side, *, rng: np.random.Generator) -> AnswerG
             f" {b.name} of width {b.oracle.width}."
         )
     lengths = _choose_lengths(a, b)
-    asked = [rng.normal(size=(EACH, length, a.oracle.width)) for length in lengths]
+    asked = [_draw_questions(a, b, length, rng) for length in lengths]
     first, second = ([side.oracle.ask(X.copy()) for X in asked] for side in (a, b))
     if first[0].shape != second[0].shape:
         raise InvalidInput(
@@ -147,26 +160,87 @@ def measure_answer_gap(a: Side, b: Side, *, rng: np.random.Generator) -> AnswerG
         )
     for side, answers in ((a, first), (b, second)):
         _check_alone(side, asked[-1][0], answers[-1][0])
-    gaps = [y - z for y, z in zip(first, second, strict=True)]
     size = rms(np.concatenate(first)) or 1.0
-    format_of = max(FORMATS[read_imperfection(s.oracle).format].roundoff for s in (a, b))
+    gaps = [y - z for y, z in zip(first, second, strict=True)]
+    worst = _measure_worst(gaps, first, size)
+    unit = max(_read_rounding(side) for side in (a, b))
+    allowed = max(_EQUAL, _ROUNDINGS * unit)
+    if worst > allowed and _NUDGES * unit > _EQUAL:
+        moved = _answer_nudged(a, asked, unit, rng)
+        changes = [y - z for y, z in zip(first, moved, strict=True)]
+        allowed = max(allowed, _NUDGES * _measure_worst(changes, first, size))
     return AnswerGap(
         lengths,
-        np.stack([np.sqrt(np.mean(gap**2, axis=0)) for gap in gaps]),
+        np.stack([np.abs(gap).max(axis=0) for gap in gaps]),
         size,
         rms(np.concatenate(gaps)) / size,
-        max(float(np.abs(gap).max()) for gap in gaps) / size,
-        max(_EQUAL, _ROUNDINGS * format_of),
+        worst,
+        allowed,
     )
+
+
+def _measure_worst(gaps: list[Answers], answers: list[Answers], size: float) -> float:
+    """The largest difference, each in units of its own answer or of a typical one."""
+    return max(
+        float((np.abs(gap).max(axis=1) / np.maximum(size, np.abs(answer).max(axis=1))).max())
+        for gap, answer in zip(gaps, answers, strict=True)
+    )
+
+
+# Scores of size 30 turn one rounding of a token into 30 of an answer. How a layer swells roundings
+# is measured on itself: its answers to the same tokens, each number moved by one rounding.
+def _answer_nudged(
+    side: Side, asked: list[Array], unit: float, rng: np.random.Generator
+) -> list[Answers]:
+    moved = [X * (1.0 + unit * rng.choice([-1.0, 1.0], size=X.shape)) for X in asked]
+    return [side.oracle.ask(X) for X in moved]
+
+
+def allow_declared_errors(gap: AnswerGap, stated: Imperfection) -> tuple[float, float]:
+    """The largest gap, and the largest root mean square, that declared errors explain, relatively.
+
+    Of n Gaussian numbers one is beyond sqrt(2 log(2 n / p)) with probability p at most, and their
+    root mean square beyond 1 + sqrt(2 log(1 / p) / n); p is a millionth here.
+
+    Raises:
+        InvalidInput: there is noise of unknown size.
+    """
+    if np.isnan(stated.noise):
+        raise InvalidInput(
+            "a copy is judged by how large the noise of its target is: give --noise SD."
+        )
+    numbers = gap.sequences * gap.gaps.shape[1]
+    far = np.sqrt(2.0 * np.log(2.0 * numbers / _CHANCE))
+    typical = 1.0 + np.sqrt(2.0 * np.log(1.0 / _CHANCE) / numbers)
+    known, noise = gap.allowed + stated.tolerance / gap.size, stated.noise / gap.size
+    return float(known + far * noise), float(known + typical * noise)
+
+
+def _read_rounding(side: Side) -> float:
+    """One rounding of the arithmetic or of the answers, whichever is coarser."""
+    stated = read_imperfection(side.oracle)
+    return max(stated.roundoff, FORMATS[stated.format].roundoff)
+
+
+def _draw_questions(a: Side, b: Side, length: int, rng: np.random.Generator) -> Sequences:
+    """Gaussian tokens, shortened to what both may be asked."""
+    X = rng.normal(size=(EACH, length, a.oracle.width))
+    bounds = [read_imperfection(side.oracle).token_bound for side in (a, b)]
+    bound = min((limit for limit in bounds if limit is not None), default=np.inf)
+    norms = np.linalg.norm(X, axis=2, keepdims=True)
+    # A hair inside: a bound is checked after rounding, and nudges move tokens.
+    return X * np.minimum(1.0, 0.99 * bound / norms)
 
 
 def _choose_lengths(a: Side, b: Side) -> tuple[int, ...]:
     """Lengths that both can be asked."""
     known = [read_imperfection(side.oracle).lengths for side in (a, b)]
-    most = [pair[1] for pair in known if pair is not None]
+    declared = [pair for pair in known if pair is not None]
+    most = [pair[1] for pair in declared]
     most += [n for side in (a, b) if (n := getattr(side.model, "longest", None)) is not None]
+    least = max((pair[0] for pair in declared), default=1)
     limit = min(most, default=LENGTHS[-1])
-    return tuple(n for n in LENGTHS if n <= limit) or (1,)
+    return tuple(n for n in LENGTHS if least <= n <= limit) or (max(least, 1),)
 
 
 def _check_alone(side: Side, question: Matrix, answer: Any) -> None:
@@ -176,7 +250,9 @@ def _check_alone(side: Side, question: Matrix, answer: Any) -> None:
     sequences.
     """
     alone = side.oracle.ask(question[None].copy())[0]
-    if np.abs(alone - answer).max() > 1e-2 * (np.abs(answer).max() or 1.0):
+    stated = read_imperfection(side.oracle)
+    declared = 2.0 * stated.tolerance + 12.0 * np.nan_to_num(stated.noise, nan=np.inf)
+    if np.abs(alone - answer).max() > 1e-2 * (np.abs(answer).max() or 1.0) + declared:
         raise InvalidInput(
             f"{side.name} answers a sequence otherwise alone than in a batch: is its first axis"
             " the batch (batch_first=True)?"

@@ -9,7 +9,10 @@ from safetensors.numpy import save_file
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import CompareJob, ReportJob, VerifyJob
 from keyhole.lab.running import run_job
+from keyhole.lab.targets.answer_gaps import Side, allow_declared_errors, measure_answer_gap
 from keyhole.models import Head, save
+from keyhole.oracles import Declared, Imperfection, Local, Noisy
+from support.seeds import few
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 # The exporter of traced modules needs no further library, and says that it is not the newest.
@@ -200,3 +203,95 @@ def test_widths_that_differ_cannot_be_compared(keyhole, tmp_path, rng):
     done = keyhole("compare", "a.safetensors", "b.safetensors")
     assert done.code == 2
     assert "width" in done.err
+
+
+class OnceWrong:
+    """A head whose copy is wrong on one sequence in a hundred, by a millionth."""
+
+    width, outputs = 3, 1
+
+    def __init__(self, head, off):
+        self.head, self.off = head, off
+
+    def __call__(self, X):
+        strange = X[:, 0, 0] > 2.3
+        return self.head(X) + self.off * strange[:, None]
+
+
+def test_a_copy_that_is_wrong_on_few_sequences_is_not_the_same(rng):
+    head = Head.random(3, rng=rng)
+    gap = measure_answer_gap(
+        Side("a", Local(head)), Side("b", Local(OnceWrong(head, 5e-9))), rng=rng
+    )
+    assert gap.relative < gap.allowed < gap.worst
+    assert not gap.same
+    assert gap.worst * gap.size <= 5e-9 * (1 + 1e-6)
+
+
+def test_an_outlying_answer_is_judged_by_its_own_size(rng):
+    def far(X, factor=1.0):
+        return 1e4 * factor * (X[:, 0, :1] > 2) + X[:, -1, :1]
+
+    near = measure_answer_gap(
+        Side("a", Local(far, 3)), Side("b", Local(lambda X: far(X, 1 + 1e-10), 3)), rng=rng
+    )
+    assert near.same
+
+
+def test_a_narrow_copy_of_a_layer_with_large_scores_is_one(rng):
+    """Scores of hundreds swell a rounding far beyond 64 of them; the layer itself shows by how
+    much."""
+    head = Head(40.0 * rng.normal(size=(16, 16)), rng.normal(size=(16, 4)))
+
+    def narrow(X):
+        X = X.astype(np.float32)
+        W, V = head.W.astype(np.float32), head.V.astype(np.float32)
+        scores = np.einsum("nld,de,ne->nl", X, W, X[:, -1])
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        return np.einsum("nl,nld->nd", weights, X) @ V
+
+    declared = Declared(Local(narrow, 16), Imperfection.cast("f32"))
+    gap = measure_answer_gap(Side("a", Local(head)), Side("b", declared), rng=rng)
+    assert gap.worst > 64 * 2**-24
+    assert gap.same
+    other = Side("c", Local(Head(1.01 * head.W, head.V)))
+    assert not measure_answer_gap(other, Side("b", declared), rng=rng).same
+
+
+def test_noise_that_is_declared_is_no_other_function_and_a_bound_on_tokens_is_kept(rng):
+    head = Head.random(3, rng=rng)
+    norms = []
+
+    def asked(X):
+        norms.append(np.linalg.norm(X, axis=2).max())
+        return head(X)
+
+    for seed in few(20):
+        noisy = Noisy(Local(asked, 3), 1e-3, seed)
+        stated = Imperfection(noise=1e-3, token_bound=1.5)
+        target = Side("a", Declared(noisy, stated))
+        gap = measure_answer_gap(target, Side("b", Local(head)), rng=rng)
+        worst, typical = allow_declared_errors(gap, stated)
+        assert gap.worst <= worst
+        assert gap.relative <= typical
+        other = measure_answer_gap(target, Side("b", Local(Head(head.W, 1.1 * head.V))), rng=rng)
+        assert other.relative > allow_declared_errors(other, stated)[1]
+    assert max(norms) <= 1.5
+
+
+def test_a_graph_that_does_not_say_its_axes_is_read_at_its_last_position(trained):
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.load("layer.onnx")
+    graph.graph.output[0].type.tensor_type.ClearField("shape")
+    # An operation that onnxruntime cannot see through: the shape is known when it runs, not before.
+    last = graph.graph.output[0].name
+    shape = onnx.helper.make_node("Shape", [last], ["axes"])
+    kept = onnx.helper.make_node("Reshape", [last, "axes"], ["kept"])
+    graph.graph.node.extend([shape, kept])
+    graph.graph.output[0].name = "kept"
+    onnx.save(graph, "cut.onnx")
+    told = run_job(CompareJob("mine:model", "cut.onnx")).data
+    assert told.answers.same
+    assert told.answers.read_last == ["mine:model", "cut.onnx"]
+    assert "mine:model and cut.onnx read at the last position" in told.sentence

@@ -23,7 +23,6 @@ from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import AnswersRecord, CompareRecord
 from keyhole.lab.runs.rows import list_compare_rows
 from keyhole.lab.targets.answer_gaps import (
-    EACH,
     AnswerGap,
     Side,
     is_own_file,
@@ -37,10 +36,11 @@ def run_compare(job: CompareJob) -> Record[CompareRecord]:
     a, b = _open_sides(job)
     weights = _compare_weights(a.model, b.model)
     gap = measure_answer_gap(a, b, rng=seed_generator(job.seed))
-    told = _tell_answers(job, gap)
+    last = [side.name for side in (a, b) if side.reads_last]
+    told = _tell_answers(job, gap, last)
     data = structs.replace(
         weights or CompareRecord(sentence=told, distance={}, largest=gap.relative),
-        answers=_record_answers(gap, a, b),
+        answers=_record_answers(gap, last),
         a=job.a,
         b=job.b,
         seed=job.seed,
@@ -99,30 +99,34 @@ def measure_model_gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
     return tuple(names), gap
 
 
-def _tell_answers(job: CompareJob, gap: AnswerGap) -> str:
+def _tell_answers(job: CompareJob, gap: AnswerGap, last: list[str]) -> str:
     """The outcome for answers in one sentence."""
-    asked = f"on {EACH * len(gap.lengths)} fresh sequences of up to {gap.lengths[-1]} tokens"
-    apart = format_number(gap.relative)
+    asked = f"on {gap.sequences} fresh sequences of up to {gap.lengths[-1]} tokens"
+    read = f" ({' and '.join(last)} read at the last position)" if last else ""
+    equal = f"up to {format_number(gap.allowed)} they are equal"
     if gap.same:
-        return f"{job.b} answers as {job.a} does, to {apart} relatively, {asked}."
-    longest = gap.lengths[int((gap.gaps**2).mean(axis=1).argmax())]
+        return (
+            f"{job.b} answers as {job.a} does{read}: every answer is within"
+            f" {format_number(gap.worst)}, relatively, {asked}; {equal}."
+        )
     return (
-        f"{job.b} does not answer as {job.a} does: answers are {apart} apart, relatively, {asked},"
-        f" most at length {longest}; up to {format_number(gap.allowed)} they would be equal."
+        f"{job.b} does not answer as {job.a} does{read}: answers are"
+        f" {format_number(gap.relative)} apart, relatively, and {format_number(gap.worst)} at"
+        f" worst, {asked}, most at length {gap.farthest}; {equal}."
     )
 
 
-def _record_answers(gap: AnswerGap, a: Side, b: Side) -> AnswersRecord:
+def _record_answers(gap: AnswerGap, last: list[str]) -> AnswersRecord:
     return AnswersRecord(
         relative=gap.relative,
         worst=gap.worst,
         allowed=gap.allowed,
         same=gap.same,
-        sequences=EACH * len(gap.lengths),
+        sequences=gap.sequences,
         lengths=list(gap.lengths),
         size=gap.size,
         gaps=gap.gaps.tolist(),
-        read_last=[side.name for side in (a, b) if side.reads_last],
+        read_last=last,
     )
 
 

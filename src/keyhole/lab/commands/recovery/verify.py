@@ -24,8 +24,8 @@ from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import StoppedVerify, VerifyRecord
 from keyhole.lab.runs.rows import list_examined_rows, list_fresh_error_rows
 from keyhole.lab.targets.answer_gaps import (
-    EACH,
     Side,
+    allow_declared_errors,
     is_own_file,
     is_target_name,
     measure_answer_gap,
@@ -100,21 +100,22 @@ def _verify_copy(
     original = Side(job.target, oracle)
     gap = measure_answer_gap(original, copy, rng=seed_generator(job.seed))
     stated = read_imperfection(oracle)
-    allowed = gap.allowed + (stated.tolerance + 3.0 * stated.noise) / gap.size
-    same = gap.relative <= allowed
+    allowed, typical = allow_declared_errors(gap, stated)
+    same = gap.worst <= allowed and gap.relative <= typical
     verdict = Verdict.WITHIN_TOLERANCE if same else Verdict.CLASS_REFUTED
     said = "answers as the target does" if same else "is not the target"
     read = [side.name for side in (original, copy) if side.reads_last]
     last = f" {', '.join(read)}: sequence answers are read at their last position." if read else ""
     sentence = (
-        f"{copy.name} {said}: answers are {format_number(gap.relative)} apart, relatively; with"
-        f" what is declared they are equal up to {format_number(allowed)}.{last}"
+        f"{copy.name} {said}: answers are {format_number(gap.relative)} apart, relatively, and"
+        f" {format_number(gap.worst)} at worst; with what is declared they are equal up to"
+        f" {format_number(typical)} and {format_number(allowed)}.{last}"
     )
     data = VerifyRecord(
         verdict=verdict.name,
         sentence=sentence,
         fresh_error=FreshError(
-            max=gap.worst * gap.size, relative=gap.relative, sequences=EACH * len(gap.lengths)
+            max=gap.worst * gap.size, relative=gap.relative, sequences=gap.sequences
         ),
         queries=record_queries(timed.ledger, count_asked_again(oracle)),
         seconds=Seconds(total=time.perf_counter() - start, oracle=timed.ledger.total().seconds),

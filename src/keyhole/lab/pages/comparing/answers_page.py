@@ -65,17 +65,17 @@ def describe_answer_gaps(held: AnswersRecord) -> Heatmap:
 
 def _explain_gaps(held: AnswersRecord) -> str:
     return (
-        f"Root mean square of the difference over {held.sequences:,} sequences of Gaussian tokens,"
-        " in units of a typical answer of A."
-        f" Up to {format_number(held.allowed)} they would be equal."
+        f"The largest difference over {held.sequences:,} sequences of Gaussian tokens, in units of"
+        " a typical answer of A."
+        f" Up to {format_number(held.allowed)} answers are equal."
     )
 
 
 def _list_gaps_by_length(held: AnswersRecord) -> str:
     gaps = np.array(held.gaps, dtype=np.float64)
-    each = np.sqrt((gaps**2).mean(axis=1)) / (held.size or 1.0)
+    each = gaps.max(axis=1) / (held.size or 1.0)
     rows = [
         (str(n), format_number(float(gap)), str(int(gaps[k].argmax())))
         for k, (n, gap) in enumerate(zip(held.lengths, each, strict=True))
     ]
-    return format_table(rows, ("length", "relative difference", "largest at output"), (0, 1, 2))
+    return format_table(rows, ("length", "largest difference", "at output"), (0, 1, 2))
