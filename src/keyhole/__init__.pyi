@@ -98,6 +98,9 @@ from keyhole.models.attention import MultiHead as MultiHead
 from keyhole.models.attention import SelfAttention as SelfAttention
 from keyhole.models.baselines import Mlp as Mlp
 from keyhole.models.baselines import Recurrent as Recurrent
+from keyhole.models.blocks.norm import Norm as Norm
+from keyhole.models.blocks.random_blocks import random_block as random_block
+from keyhole.models.blocks.transformer_block import TransformerBlock as TransformerBlock
 from keyhole.models.last_token.gated import Gated as Gated
 from keyhole.models.layers.attention_layer import AttentionLayer as AttentionLayer
 from keyhole.models.layers.random_layers import random_layer as random_layer

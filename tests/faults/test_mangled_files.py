@@ -23,7 +23,7 @@ from keyhole.oracles.tokens.onnx_ids import open_onnx_ids
 from support.mangling import flip_bits, mangle
 from support.outcomes import find_faults_of_sentence, print_counts
 
-KINDS = ("head", "multihead", "relu", "smooth", "gated", "onelayer", "layer", "mlp", "gru")
+KINDS = ("head", "multihead", "relu", "smooth", "gated", "onelayer", "layer", "block", "mlp", "gru")
 SWEEP = """job = "trial"
 name = "grid"
 [base]

@@ -12,12 +12,12 @@ def compare(a: Any, b: Any) -> Any:
     """Distance of two models modulo what answers do not determine.
 
     Args:
-        a: heads, a network, a head and a network, or an attention layer.
+        a: heads, a network, a head and a network, an attention layer, or a Transformer block.
         b: a model of a kind that is compared with that of `a`.
 
     Returns:
         A Distance of heads, a NetworkDistance, a UnitDistance of smooth or gated networks, a
-        OneLayerDistance or a LayerDistance, each with `largest`.
+        OneLayerDistance, a LayerDistance or a BlockDistance, each with `largest`.
 
     Raises:
         InvalidInput: the kinds are not compared, or widths or outputs differ.

@@ -41,7 +41,7 @@ class UnitDistance:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Units:
+class Units:
     """Rows before the activation, rows after it, and what is left, each free of its gauge."""
 
     inner: Matrix
@@ -56,13 +56,13 @@ def smooth_distance(a: ReluNet, b: ReluNet) -> UnitDistance:
     nothing but a linear part are no units.
     """
     _check_alike(a, b)
-    return _match_units(*(_take_smooth_units(net) for net in (a, b)))
+    return match_units(*(take_smooth_units(net) for net in (a, b)))
 
 
 def gated_distance(a: Gated, b: Gated) -> UnitDistance:
     """Distance of two gated networks modulo order and a factor between (B, b) and C."""
     _check_alike(a, b)
-    return _match_units(*(_take_gated_units(net) for net in (a, b)))
+    return match_units(*(take_gated_units(net) for net in (a, b)))
 
 
 def _check_alike(a: ReluNet | Gated, b: ReluNet | Gated) -> None:
@@ -74,7 +74,8 @@ def _check_alike(a: ReluNet | Gated, b: ReluNet | Gated) -> None:
         )
 
 
-def _take_smooth_units(net: ReluNet) -> _Units:
+def take_smooth_units(net: ReluNet) -> Units:
+    """Units turned to one side, equal ones merged, idle ones left out."""
     acts = np.linalg.norm(net.W1, axis=1) > 0
     idle = net.W2[:, ~acts] @ ACTIVATIONS[net.activation](net.b1[~acts])
     W1, b1, W2 = net.W1[acts], net.b1[acts], net.W2[:, acts]
@@ -86,20 +87,22 @@ def _take_smooth_units(net: ReluNet) -> _Units:
     )
     size = np.linalg.norm(outer, axis=1) * np.linalg.norm(inner, axis=1)
     kept = size > _IDLE * size.max(initial=0.0)
-    return _Units(inner[kept], outer[kept], np.column_stack([plain.P, plain.q]))
+    return Units(inner[kept], outer[kept], np.column_stack([plain.P, plain.q]))
 
 
-def _take_gated_units(net: Gated) -> _Units:
+def take_gated_units(net: Gated) -> Units:
+    """Units whose other factor has length 1, on one side."""
     factors = np.column_stack([net.B, net.b])
     length = np.linalg.norm(factors, axis=1)
     side = np.where(net.B @ choose_generic_direction(net.width) < 0, -1.0, 1.0)
     scale = side * np.where(length > 0, length, 1.0)
     # Of a factor and its outputs only the product is determined.
     outer = np.column_stack([factors / scale[:, None], net.C.T * scale[:, None]])
-    return _Units(np.column_stack([net.A, net.a]), outer, net.c[:, None])
+    return Units(np.column_stack([net.A, net.a]), outer, net.c[:, None])
 
 
-def _match_units(f: _Units, g: _Units) -> UnitDistance:
+def match_units(f: Units, g: Units) -> UnitDistance:
+    """Distance of two lists of units, each matched with one of the other."""
     from scipy.optimize import linear_sum_assignment
 
     inner, outer = _measure_gaps(f.inner, g.inner), _measure_gaps(f.outer, g.outer)

@@ -5,6 +5,8 @@ No model knows of oracles, tasks or learners.
 """
 
 from keyhole.models.attention import Factored, Head, Model, MultiHead, SelfAttention
+from keyhole.models.blocks.norm import Norm
+from keyhole.models.blocks.transformer_block import TransformerBlock
 from keyhole.models.files import load, save
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
@@ -41,6 +43,7 @@ __all__ = [
     "Head",
     "Model",
     "MultiHead",
+    "Norm",
     "NumberFormat",
     "OneLayer",
     "ReluNet",
@@ -48,6 +51,7 @@ __all__ = [
     "TensorAttention",
     "TensorHeads",
     "TorchLayout",
+    "TransformerBlock",
     "Unrounded",
     "Wiring",
     "build_circle_features",

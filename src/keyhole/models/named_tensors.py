@@ -284,7 +284,7 @@ def restore_one_layer(words: Mapping[str, str], tensors: Mapping[str, Array]) ->
             f"a onelayer file says net_kind ({' or '.join(_NETWORKS)}) and residual (true or false)"
             f" in its metadata; got {kind!r} and {residual!r}."
         )
-    parts = {part: _take_part(tensors, part) for part in ("head", "net")}
+    parts = {part: take_part(tensors, part) for part in ("head", "net")}
     known = {f"{part}.{name}" for part, named in parts.items() for name in named}
     if extra := set(tensors) - known:
         raise InvalidInput(f"a onelayer file holds head.* and net.*; unknown {sorted(extra)}.")
@@ -292,7 +292,8 @@ def restore_one_layer(words: Mapping[str, str], tensors: Mapping[str, Array]) ->
     return OneLayer(HEAD.restore({}, parts["head"]), net, residual == "true")
 
 
-def _take_part(tensors: Mapping[str, Array], part: str) -> Tensors:
+def take_part(tensors: Mapping[str, Array], part: str) -> Tensors:
+    """The tensors of a part, named PART.*, by the rest of their names."""
     return {
         name.removeprefix(f"{part}."): a
         for name, a in tensors.items()

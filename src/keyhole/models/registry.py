@@ -15,6 +15,8 @@ from keyhole._arrays import Array
 from keyhole._places import import_place
 from keyhole.models.attention import Head, MultiHead, SelfAttention
 from keyhole.models.baselines import CELLS, Mlp, Recurrent
+from keyhole.models.blocks.block_files import describe_block, restore_block
+from keyhole.models.blocks.transformer_block import TransformerBlock
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
 from keyhole.models.layers.tensor_row import TensorRow
@@ -203,6 +205,16 @@ _KINDS = (
         sample=f"{_RANDOM}:draw_layer",
         portrait="keyhole.lab.pages.parts.layer_portraits:draw_layer_portrait",
         export=f"{_LAYERS}:add_attention_layer",
+    ),
+    ModelKind(
+        name="block",
+        model=TransformerBlock,
+        describe=describe_block,
+        restore=restore_block,
+        distance=f"{_IDENTIFY}.blocks:block_distance",
+        sample=f"{_RANDOM}:draw_block",
+        portrait="keyhole.lab.pages.parts.block_portraits:draw_block_portrait",
+        export="keyhole.lab.onnx.blocks:add_block",
     ),
     ModelKind(
         name="tokens",

@@ -196,14 +196,14 @@ class RandomModel(Job):
     """A random model.
 
     Args:
-        kind: head, multihead, relu, smooth, gated or onelayer; in a file also a layer, a unit of
-            third order (tensor), or a network to attack: mlp, gru or lstm.
+        kind: head, multihead, relu, smooth, gated or onelayer; in a file also a layer, a
+            block, a unit of third order (tensor), or a network to attack: mlp, gru or lstm.
         width: size of a token; of the vectors z for a network to attack.
         rank: rank of W, full when absent; size of a head of a layer, width / heads when absent;
             products of a tensor, as many as the width when absent.
-        heads: number of heads of a multihead or a layer.
+        heads: number of heads of a multihead, a layer or a block.
         outputs: numbers per answer; 1 gives a layer as many as its width.
-        hidden: hidden units of a relu, smooth, gated, onelayer or network to attack; four
+        hidden: hidden units of a relu, smooth, gated, onelayer, block or network to attack; four
             times the width when absent.
         scale: entries of W have standard deviation scale / sqrt(width).
         biases: give a head a score bias and a constant, a layer all its biases.

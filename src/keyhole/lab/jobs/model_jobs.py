@@ -16,6 +16,7 @@ class SampleJob(Wired, RandomModel):
         q: positions a token names, for an mlp, gru or lstm.
         state_bits: bits of a number of the state of a gru or lstm; 64 is not rounded.
         displacements: entries of the table of scores of a layer, or its number of positions.
+        style: how a block is built: gpt2, bert or llama.
         out: file to write; KIND.safetensors when absent.
         force: overwrite an existing file.
     """
@@ -25,6 +26,7 @@ class SampleJob(Wired, RandomModel):
     q: int = 3
     state_bits: int = 64
     displacements: int = field(default=64, metadata=LATER)
+    style: str = field(default="gpt2", metadata=LATER)
     out: str | None = None
     force: bool = False
 

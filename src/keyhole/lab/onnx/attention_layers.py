@@ -16,7 +16,7 @@ def add_attention_layer(graph: Graph, last: str, layer: AttentionLayer) -> str:
     """A layer of any wiring; lengths that it has no positions for are refused by the runtime."""
     del last  # of the bare tokens: here it is read behind positions and norm
     placed = _add_positions(graph, layer)
-    n = _add_norm(graph, placed, layer)
+    n = _add_layer_norm(graph, placed, layer)
     weights = _add_weights(graph, n, layer)
     mixed = graph.add("MatMul", weights, _add_vectors(graph, n, layer.Wv, layer.bv))
     joined = graph.add("Reshape", mixed, graph.weight([0, layer.heads * layer.Wo.shape[2]]))
@@ -58,16 +58,22 @@ def _add_positions(graph: Graph, layer: AttentionLayer) -> str:
     return graph.add("Add", "tokens", at)
 
 
-def _add_norm(graph: Graph, x: str, layer: AttentionLayer) -> str:
+def _add_layer_norm(graph: Graph, x: str, layer: AttentionLayer) -> str:
     """Tokens as queries, keys and values read them."""
-    kind = layer.wiring.norm
+    wiring = layer.wiring
+    return add_norm(graph, x, wiring.norm or "none", wiring.eps or 0.0, layer.gain, layer.shift)
+
+
+def add_norm(
+    graph: Graph, x: str, kind: str, eps: float, gain: Array | None, shift: Array | None
+) -> str:
+    """Vectors, along the last axis, behind a norm."""
     if kind == "none":
         return x
     if kind == "layer":
         x = graph.add("Sub", x, graph.add("ReduceMean", x, axes=[-1], keepdims=1))
-    n = _divide_by_spread(graph, x, layer.wiring.eps or 0.0)
-    n = _scale_rows(graph, n, layer.gain)
-    return n if layer.shift is None else graph.add("Add", n, graph.weight(layer.shift))
+    n = _scale_rows(graph, _divide_by_spread(graph, x, eps), gain)
+    return n if shift is None else graph.add("Add", n, graph.weight(shift))
 
 
 def _divide_by_spread(graph: Graph, x: str, eps: float) -> str:

@@ -126,8 +126,8 @@ def export_onnx(model: Any, path: str | Path) -> None:
 
     Args:
         model: a head, several heads, a network, a one-layer Transformer; or, read at its last
-            token, a layer of any wiring, attention of higher order, a fully connected or a
-            recurrent network.
+            token, a layer of any wiring, a whole block, attention of higher order, a fully
+            connected or a recurrent network.
         path: the file to write.
 
     Raises:

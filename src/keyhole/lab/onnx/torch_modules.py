@@ -1,12 +1,17 @@
-"""Attention layers as they are built as torch modules, read at the last token."""
+"""Attention layers and whole blocks as torch modules, read at the last token."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from keyhole.errors import InvalidInput
+from keyhole.lab.onnx.torch_networks import (
+    TorchNetwork,
+    TorchNorm,
+    divide_by_spread,
+    hold_arrays,
+)
+from keyhole.models.blocks.transformer_block import TransformerBlock
 from keyhole.models.layers.attention_layer import AttentionLayer
 from keyhole.models.layers.layer_maps import OPTIONAL
 from keyhole.models.layers.turning import list_frequencies
@@ -20,20 +25,23 @@ torch: Any = _torch  # its types are partial
 
 
 def export_torch(layer: Any) -> Any:
-    """A layer as a `torch.nn.Module`: (batch, length, width) to (batch, outputs), in float64.
+    """A layer or block as a `torch.nn.Module`: (batch, length, width) to (batch, outputs).
 
-    Its parameters have the names of the layer's file (`Wq`, `Wk`, ..), so that
-    `load_state_dict` takes the tensors of another such file; gradients flow through it.
+    It is in float64. Its parameters have the names of the model's file (`Wq`, `norm1.gain`, ..), so
+    that `load_state_dict` takes the tensors of another such file; gradients flow through it.
 
     Args:
-        layer: an `AttentionLayer` of any wiring.
+        layer: an `AttentionLayer` of any wiring, or a `TransformerBlock`.
 
     Raises:
         InvalidInput: the model is of another kind.
     """
+    if isinstance(layer, TransformerBlock):
+        return TorchBlock(layer)
     if not isinstance(layer, AttentionLayer):
         raise InvalidInput(
-            f"a {type(layer).__name__} is not written as a torch module, an AttentionLayer is."
+            f"a {type(layer).__name__} is not written as a torch module, an AttentionLayer or a"
+            " TransformerBlock is."
             " keyhole.torch_multihead gives the weights of a SelfAttention as torch holds them."
         )
     return TorchAttention(layer)
@@ -47,10 +55,7 @@ class TorchAttention(torch.nn.Module):
         self.wiring = layer.wiring
         self.width, self.outputs = layer.width, layer.outputs
         self.rank, self.groups, self.longest = layer.rank, layer.groups, layer.longest
-        for name in ("Wq", "Wk", "Wv", "Wo", *OPTIONAL):
-            held = getattr(layer, name)
-            weight = None if held is None else torch.nn.Parameter(torch.tensor(np.array(held)))
-            self.register_parameter(name, weight)
+        hold_arrays(self, layer, ["Wq", "Wk", "Wv", "Wo", *OPTIONAL])
 
     def forward(self, tokens: Any) -> Any:
         """Answers at the last token.
@@ -77,14 +82,14 @@ class TorchAttention(torch.nn.Module):
         if self.wiring.norm == "none":
             return x
         centred = x - x.mean(dim=-1, keepdim=True) if self.wiring.norm == "layer" else x
-        n = _divide_by_spread(centred, self.wiring.eps or 0.0)
+        n = divide_by_spread(centred, self.wiring.eps or 0.0)
         n = n if self.gain is None else n * self.gain
         return n if self.shift is None else n + self.shift
 
     def _norm_heads(self, vectors: Any, gain: Any) -> Any:
         if not self.wiring.qk_norm:
             return vectors
-        normed = _divide_by_spread(vectors, self.wiring.eps or 0.0)
+        normed = divide_by_spread(vectors, self.wiring.eps or 0.0)
         return normed if gain is None else normed * gain
 
     def _project_groups(self, n: Any, W: Any, b: Any) -> Any:
@@ -136,10 +141,22 @@ class TorchAttention(torch.nn.Module):
         return scores + table[..., displaced]
 
 
-def _divide_by_spread(x: Any, eps: float) -> Any:
-    """Vectors over the root of their mean square and eps; 0 stays 0, as torch's own does not."""
-    # Scaled first, as in `models.layers.norms`: the square of a huge token would overflow.
-    largest = x.detach().abs().amax(dim=-1, keepdim=True).clamp(min=1.0)
-    square = (x / largest).square().mean(dim=-1, keepdim=True)
-    spread = largest * (square + eps / largest**2).sqrt()
-    return x / torch.where(spread > 0, spread, 1.0)
+class TorchBlock(torch.nn.Module):
+    """The function of a `TransformerBlock`."""
+
+    def __init__(self, block: TransformerBlock) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.style = block.style
+        self.width = self.outputs = block.width
+        self.attention = TorchAttention(block.attention)
+        self.network = TorchNetwork(block.network)
+        self.norm1, self.norm2 = TorchNorm(block.norm1), TorchNorm(block.norm2)
+
+    def forward(self, tokens: Any) -> Any:
+        """Answers at the last token."""
+        last = tokens[:, -1]
+        if self.style == "pre":
+            r = last + self.attention(self.norm1(tokens))
+            return r + self.network(self.norm2(r))
+        y = self.norm1(last + self.attention(tokens))
+        return self.norm2(y + self.network(y))

@@ -26,7 +26,7 @@ from keyhole.lab.runs.records import take_fields
 from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.learners.base import Counterexample, Examined, Fresh, Jumps, Recovery
 from keyhole.learners.findings import Recognition, Witness
-from keyhole.models import AttentionLayer, Head, Model, MultiHead, OneLayer
+from keyhole.models import AttentionLayer, Head, Model, MultiHead, OneLayer, TransformerBlock
 from keyhole.models.registry import name_kind
 from keyhole.oracles import Ledger
 
@@ -184,6 +184,8 @@ def count_heads(model: Model | None) -> int | None:
     """How many heads a model has, where it has any."""
     if isinstance(model, MultiHead):
         return len(model.W)
+    if isinstance(model, TransformerBlock):
+        return model.attention.heads
     if isinstance(model, AttentionLayer):
         return model.heads
     return 1 if isinstance(model, Head | OneLayer) else None

@@ -18,8 +18,10 @@ from keyhole.models import (
     OneLayer,
     ReluNet,
     TensorAttention,
+    TransformerBlock,
 )
 from keyhole.models.baselines import UNROUNDED, Mlp, Recurrent
+from keyhole.models.blocks.random_blocks import random_block
 from keyhole.models.layers.random_layers import random_layer
 from keyhole.models.registry import KINDS, ModelKind
 
@@ -128,6 +130,23 @@ def draw_layer(model: RandomModel, rng: np.random.Generator) -> AttentionLayer:
         wiring=read_wiring_options(model),
         biases=model.biases,
         displacements=model.displacements,
+        scale=model.scale,
+        rng=rng,
+    )
+
+
+def draw_block(model: RandomModel, rng: np.random.Generator) -> TransformerBlock:
+    """A random block of the family that is described."""
+    _check_sizes(model)
+    if not isinstance(model, SampleJob):
+        raise InvalidInput("a random block is written by `keyhole sample` alone.")
+    return random_block(
+        model.width,
+        style=model.style,
+        heads=model.heads,
+        groups=model.groups,
+        hidden=model.hidden,
+        eps=model.eps,
         scale=model.scale,
         rng=rng,
     )

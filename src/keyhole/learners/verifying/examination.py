@@ -23,7 +23,7 @@ from keyhole.learners.verifying.questions import (
     draw_questions,
     read_limits,
 )
-from keyhole.models import AttentionLayer, Model
+from keyhole.models import AttentionLayer, Model, TransformerBlock
 from keyhole.oracles import Counted, Oracle
 
 EXACT = 1e-9
@@ -192,7 +192,7 @@ def examine_model(
 
 def _keep_to_model(model: Model, limits: Limits) -> Limits:
     """The limits, and no sequence longer than the model answers."""
-    longest = model.longest if isinstance(model, AttentionLayer) else None
+    longest = model.longest if isinstance(model, AttentionLayer | TransformerBlock) else None
     if longest is None:
         return limits
     shortest, most = limits.lengths

@@ -25,6 +25,11 @@ from keyhole.models.yardsticks import Reach, Yardstick, blur_entries, bound_mixt
 
 def measure_layer(layer: LayerMaps, X: Sequences, eps: float) -> Yardstick:
     """The yardstick of a layer, per sequence."""
+    return reach_layer(layer, X, eps).summarise()
+
+
+def reach_layer(layer: LayerMaps, X: Sequences, eps: float) -> Reach:
+    """The same per output, for what stands behind the layer."""
     scores = layer.logits(X)
     n = layer.normed(X)
     values = layer.values(n)
@@ -42,7 +47,7 @@ def measure_layer(layer: LayerMaps, X: Sequences, eps: float) -> Yardstick:
             for known in (np.abs, blur_entries)
         )
         total += Reach(size, fine, coarse)
-    return total.summarise()
+    return total
 
 
 def _bound_tokens(layer: LayerMaps, X: Sequences) -> Sequences:
