@@ -43,6 +43,22 @@ def test_base_list_and_grid_are_combined_and_later_ones_override(tmp_path):
     assert len({job.key for job in jobs}) == 8
 
 
+def test_every_entry_of_a_list_is_crossed_with_every_other(tmp_path):
+    text = (
+        'job = "plan"\n[[list]]\nwidth = 4\n[[list]]\nwidth = 6\n[[cross]]\n[[cross]]\noutputs = 2'
+        "\nheads = 3\n[grid]\nrank = [1, 2]\n"
+    )
+    expected = [
+        PlanJob(width=width, rank=rank, **other)
+        for width in (4, 6)
+        for other in ({}, {"outputs": 2, "heads": 3})
+        for rank in (1, 2)
+    ]
+    assert list(read_sweep(write(tmp_path, text)).jobs) == expected
+    with pytest.raises(InvalidInput, match=r"cross holds tables, each \[\[cross\]\]"):
+        read_sweep(write(tmp_path, 'job = "plan"\ncross = 3\n'))
+
+
 def test_json_says_the_same_as_toml(tmp_path):
     toml = read_sweep(write(tmp_path, 'name = "a"\njob = "plan"\n[grid]\nwidth = [2, 3]\n'))
     data = {"name": "a", "job": "plan", "grid": {"width": [2, 3]}}

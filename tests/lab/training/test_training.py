@@ -19,8 +19,10 @@ from keyhole.lab.runs.reading import read_run
 from keyhole.lab.training.adam import Adam
 from keyhole.lab.training.choosing import choose_net
 from keyhole.lab.training.inputs.labelling import choose_lesson
+from keyhole.lab.training.inputs.streams import Purpose, open_stream
 from keyhole.lab.training.loop import Course, Trainer
 from keyhole.lab.training.supply import Supply
+from keyhole.lab.training.time_left import TimeLeft, format_duration
 from support.training_jobs import MATCH, TINY, job
 
 
@@ -191,9 +193,13 @@ def test_a_trained_model_with_more_than_its_attention_is_not_taken_for_its_atten
 
 
 def test_a_narrow_trained_network_is_attacked_and_one_that_reads_twice_is_not(tmp_path):
-    for model, verdict in (("mlp", "FOUND"), ("gru", "NONE_FOLLOWS")):
+    once = {"passes": 1, "state_bits": 1}
+    cases = (("mlp", {}, "FOUND"), ("gru", {}, "NONE_FOLLOWS"), ("lstm", once, "FOUND"))
+    for model, reading, verdict in cases:
         out = tmp_path / model
-        run_job(job(model=model, hidden=4, steps=5, keep=True, out=str(out)))
+        # An lstm keeps two numbers for each unit: four bits, where five are needed.
+        sizes = {"hidden": 2 if reading else 4, **reading}
+        run_job(job(model=model, steps=5, keep=True, out=str(out), **sizes))
         told = run_job(
             AttackJob(str(out / "model.safetensors"), "sparse-average", length=6, q=2, width=2)
         ).data
@@ -220,8 +226,8 @@ def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text(
         'job = "train"\nbase = {task = "sparse-average", length = 6, q = 2, steps = 20, seeds = 2,'
-        ' tests = 20}\ngrid = {model = ["attention", "mlp"], embed = [2, 6]}\nfigure = {x ='
-        ' "job.embed", y = "record.errors", series = "job.model", lines = {mean ='
+        ' tests = 20}\ngrid = {model = ["attention", "linear-attention"], embed = [2, 6]}\n'
+        'figure = {x = "job.embed", y = "record.errors", series = "job.model", lines = {mean ='
         ' "record.lines.zero"}}\nexpect = [{value = "record.errors", statistic = "max", at_most ='
         " 5.0}]\n"
     )
@@ -232,7 +238,7 @@ def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
     text = (tmp_path / "out" / "report.html").read_text()
     assert text.count("4 runs, median") == 0
     # Once on the point, and once in the numbers that are kept with the picture.
-    assert len(re.findall("<title>[a-z]+ 2 runs, median", text)) == 4
+    assert len(re.findall("<title>[a-z-]+ 2 runs, median", text)) == 4
     assert text.count("2 runs, median") == 8
     assert 'class="line limit"' in text
 
@@ -257,7 +263,7 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
             "6 orthonormal codes need --code-width 6 or more; got 3",
         ),
         ({"codes": "learned", "code_width": 0}, "--code-width is a whole number >= 1"),
-        ({"model": "gru", "tied": True}, "--tied is for attention"),
+        ({"model": "gru", "tied": True}, "--tied says nothing to --model gru: it is for attention"),
         ({"model": "mlp", "codes": "resampled"}, "--codes resampled is for attention"),
         ({"model": "layers", "embed": 7, "heads": 2}, "--embed 7 is divided among --heads 2"),
         ({"steps": 0}, "--steps is a whole number >= 1; got 0"),
@@ -280,6 +286,14 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
             "--lengths is for sparse-average",
         ),
         ({"model": "constructed", "resume": True}, "constructed weights are not trained"),
+        ({"hidden": 8}, "--hidden says nothing to --model attention: it is for mlp, gru, lstm"),
+        ({"passes": 1}, "--passes says nothing to --model attention: it is for gru, lstm"),
+        ({"model": "mlp", "embed": 8}, "mlp takes --code-width, --codes, --hidden, --layers"),
+        ({"model": "constructed", "embed": 8}, "constructed takes none of these"),
+        ({"model": "third-order", "heads": 2}, "--heads says nothing to --model third-order"),
+        ({"model": "gru", "passes": 0}, "--passes is a whole number >= 1; got 0"),
+        ({"model": "gru", "state_bits": 17}, "--state-bits is at most 16; got 17"),
+        ({"temperature": 0.0}, "--temperature is a positive number"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(
@@ -289,3 +303,42 @@ def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(
     with pytest.raises(keyhole.InvalidInput, match=said):
         run_job(job(keep=True, out=str(out), **changes))
     assert not out.exists()
+
+
+def test_the_error_of_the_last_token_is_that_of_the_numpy_model():
+    task = keyhole.SparseAverage(6, 2, 2)
+    lesson = choose_lesson(task)
+    data = run_job(job(model="gru", passes=1, hidden=4, steps=30, seeds=1)).data
+    assert data.last_errors != data.errors
+    net = choose_net(job(model="gru", passes=1, hidden=4), lesson).net
+    supply = Supply(lesson, net.reading, (0,), 32, 100)
+    trainer = Trainer(net, supply, Course(30, 1e-3, 50, 1, None))
+    trainer.run()
+    X = lesson.draw(50, rng=open_stream(0, Purpose.TESTS))
+    gap = net.exported(trainer.best_of(0))(X)[:, -1] - task.target(X)[:, -1]
+    expected = (gap**2).sum() / (task.target(X)[:, -1] ** 2).sum()
+    assert data.last_errors == pytest.approx([expected], rel=1e-4)
+    constructed = run_job(job(model="constructed", seeds=1)).data
+    assert constructed.last_errors[0] < 1e-3
+
+
+def test_a_training_tells_about_how_long_it_will_take(capsys):
+    seconds = iter([0.0, 3.0, 12.0, 13.0, 24.0])
+    told = TimeLeft("gru", 10, 2, clock=lambda: next(seconds))
+    for step in (1, 2, 3, 4):
+        told.tell(0, (7, 8), step)
+    lines = capsys.readouterr().err.splitlines()
+    # Two groups of ten steps: 18 are left after 2 in 12 seconds, 16 after 4 in 24.
+    assert lines == [
+        "training gru, seeds 7 to 8: step 2 of 10, about 108 s left",
+        "training gru, seeds 7 to 8: step 4 of 10, about 96 s left",
+    ]
+    assert [format_duration(s) for s in (61.4, 600.0, 9000.0)] == ["61 s", "10 min", "2.5 h"]
+
+
+def test_the_json_of_a_training_carries_its_curves(keyhole):
+    words = "train sparse-average --length 5 --q 2 --steps 20 --seeds 2 --tests 20 --no-keep --json"
+    curve = keyhole(*words.split()).json["curve"]
+    assert curve["steps"] == [*range(21)]
+    assert [len(row) for row in curve["errors"]] == [21, 21]
+    assert len(curve["median"]) == 21

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
-from keyhole.lab.jobs.job_parts import Attacking, Naming, TaskSizing
+from keyhole.lab.jobs.job_parts import LATER, Attacking, Naming, TaskSizing
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,10 @@ class TrainJob(TaskSizing, Naming):
         heads: heads of an attention layer.
         layers: attention layers, or hidden layers of an mlp, gru or lstm.
         hidden: hidden units of a network.
+        passes: how often a gru or lstm reads the input, answering the last time; twice when absent.
+        state_bits: bits of a number of the state of a gru or lstm, which is rounded between two
+            tokens.
+        temperature: scores of attention units are divided by this at the start.
         codes: how positions or values are read: one-hot, orthonormal (in a random basis), random,
             learned or resampled (random anew for every sequence); one-hot when absent.
         code_width: numbers of a code.
@@ -192,6 +196,9 @@ class TrainJob(TaskSizing, Naming):
     lengths: tuple[int, ...] = ()
     round_trip: bool = False
     effective_bits: bool = False
+    passes: int | None = field(default=None, metadata=LATER)
+    state_bits: int | None = field(default=None, metadata=LATER)
+    temperature: float = field(default=1.0, metadata=LATER)
     keep: bool | None = None
     out: str | None = None
     resume: bool = False

@@ -282,6 +282,7 @@ class TrainRecord(RunRecord, frozen=True, kw_only=True, tag="train"):
     seeds: int
     measure: str
     errors: Numbers
+    last_errors: Numbers = []
     error: Spread
     accuracy: Spread | None = None
     lines: dict[str, Number]

@@ -39,6 +39,7 @@ class SweepFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     base: Any = {}
     grid: Any = {}
     listed: Any = msgspec.field(name="list", default=None)
+    cross: Any = None
     figure: Any = None
     expect: Any = ()
 
@@ -147,17 +148,23 @@ def parse_figure(given: object) -> Figure:
 
 
 def _expand_entries(file: SweepFile) -> Iterator[Row]:
-    """Base, then an entry of the list, then a point of the grid: later ones win."""
+    """Base, an entry of list, one of cross, a point of the grid: later ones win."""
     base = flatten_table(file.base)
     grid = _expand_ranges(flatten_table(file.grid))
-    entries: list[Any] = [{}] if file.listed is None else _require_list("list", file.listed)
-    listed = [flatten_table(entry) for entry in entries]
-    count = len(listed) * prod(len(values) for values in grid.values())
+    listed = _flatten_entries("list", file.listed)
+    crossed = _flatten_entries("cross", file.cross)
+    count = len(listed) * len(crossed) * prod(len(values) for values in grid.values())
     if not 0 < count <= MOST:
         raise InvalidInput(f"a sweep has 1 to {MOST:,} jobs; this one has {count:,}.")
-    for entry in listed:
+    for entry, other in product(listed, crossed):
         for point in product(*grid.values()):
-            yield base | entry | dict(zip(grid, point, strict=True))
+            yield base | entry | other | dict(zip(grid, point, strict=True))
+
+
+def _flatten_entries(name: str, given: Any) -> list[Row]:
+    """The entries of a list, with dotted keys; one that changes nothing where there is no list."""
+    entries: list[Any] = [{}] if given is None else _require_list(name, given)
+    return [flatten_table(entry) for entry in entries]
 
 
 def _require_list(name: str, given: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from keyhole.lab.training.nets.net import Net
 from keyhole.lab.training.nets.networks import MlpNet, RecurrentNet
 from keyhole.lab.training.nets.token_reading import TokenReading
 from keyhole.lab.training.nets.units import ThirdOrderUnit, TiedUnit, Unit
+from keyhole.models.baselines import STATES
 from keyhole.tasks.base import Columns
 
 
@@ -53,16 +54,17 @@ def _choose_unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     sizes: dict[str, Given] = {"embed": embed, "heads": job.heads, "tied": job.tied}
     if lesson.labels:
         # A flag unit has one head whose share is the answer.
-        if linear or job.tied or job.heads > 1:
+        if linear or job.tied or job.heads > 1 or job.temperature != 1.0:
             raise InvalidInput(
                 f"on {task.name} an attention unit answers the share of one head's weight on real"
-                " tokens: leave --tied and --heads away, take --model attention or third-order, or"
-                " --model layers for several heads."
+                " tokens: leave --tied, --heads and --temperature away, take --model attention or"
+                " third-order, or --model layers for several heads."
             )
         return Choice(FlagUnit(reading, embed), sizes)
     if job.tied:
-        return Choice(TiedUnit(reading, embed, linear), sizes)
-    return Choice(Unit(reading, task.outputs, embed, job.heads, linear), sizes)
+        return Choice(TiedUnit(reading, embed, linear, job.temperature), sizes)
+    net = Unit(reading, task.outputs, embed, job.heads, linear, job.temperature)
+    return Choice(net, sizes)
 
 
 def _choose_third_order(job: TrainJob, lesson: Lesson[Any]) -> Choice:
@@ -85,8 +87,22 @@ def _choose_recurrent(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     hidden = job.hidden or 128
     task = lesson.task
     reading = choose_reading(job, lesson, hidden)
-    net = RecurrentNet(reading, task.outputs, job.model, hidden, job.layers, labels=lesson.labels)
-    return Choice(net, {"hidden": hidden, "layers": job.layers, "passes": net.passes})
+    net = RecurrentNet(
+        reading,
+        task.outputs,
+        job.model,
+        hidden,
+        job.layers,
+        # Read twice by default: whoever reads once cannot be right but at the last token.
+        passes=job.passes or 2,
+        labels=lesson.labels,
+        state_bits=job.state_bits,
+    )
+    state = STATES[job.model] * hidden * job.layers
+    sizes: dict[str, Given] = {"hidden": hidden, "layers": job.layers, "passes": net.passes}
+    # The bound of Theorem 11 counts bits of the whole state.
+    bits = None if job.state_bits is None else state * job.state_bits
+    return Choice(net, sizes | {"state": state, "bits": bits})
 
 
 def _choose_layers(job: TrainJob, lesson: Lesson[Any]) -> Choice:
@@ -131,15 +147,8 @@ def choose_net(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     """The net a job asks for.
 
     Raises:
-        InvalidInput: there is none of that name, or its sizes do not fit.
+        InvalidInput: its sizes do not fit.
     """
-    if job.model not in MODELS:
-        raise InvalidInput(
-            f"--model is one of {', '.join(MODELS)}, constructed; got {job.model!r}."
-        )
-    # Only averaging names positions that a query could be summed over.
-    if job.tied and (lesson.labels or not job.model.endswith("attention")):
-        raise InvalidInput("--tied is for attention and linear-attention on sparse-average.")
     if job.codes == "resampled" and (
         lesson.labels or job.model not in ("attention", "linear-attention")
     ):

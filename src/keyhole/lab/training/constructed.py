@@ -25,7 +25,14 @@ def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, di
     built = build(lesson.task, rng=open_stream(job.seed, Purpose.WEIGHTS))
     seeds = range(job.seed, job.seed + job.seeds)
     tests = [_draw_examples(lesson, seed, Purpose.TESTS, job.tests) for seed in seeds]
-    errors = [_measure_test_error(lesson, built.model(X), Y) for X, Y in tests]
+    answers = [built.model(X) for X, _ in tests]
+    errors, last = (
+        [
+            _measure_test_error(lesson, given[:, rows], Y[:, rows])
+            for given, (_, Y) in zip(answers, tests, strict=True)
+        ]
+        for rows in (slice(None), slice(-1, None))
+    )
     curve = Curve(
         steps=[0],
         errors=[[e] for e in errors],
@@ -41,7 +48,7 @@ def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, di
         "layers": size.layers,
         "construction": built.construction,
     }
-    return Outcome(errors, curve, lines, None, [built.model] * job.seeds, 0, {}), sizes
+    return Outcome(errors, curve, lines, None, [built.model] * job.seeds, 0, {}, last), sizes
 
 
 def _draw_examples(lesson: Lesson[Any], seed: int, purpose: Purpose, size: int) -> Examples:

@@ -23,8 +23,9 @@ from keyhole.lab.training.nets.token_reading import Weights, tensor_of
 from keyhole.lab.training.supply import Batch, Supply
 from keyhole.models.files import read_tensors, write_tensors
 
-STACKED = 16  # seeds side by side: more are not faster
+STACKED = 20  # seeds side by side: more are not faster
 _CHUNK = 250  # sequences of a check at a time
+EVERY, LAST = slice(None), slice(-1, None)  # rows of an input that are measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,27 +189,28 @@ class Trainer:
         return (answers - batch.Y).square().sum(dim=-1).mean(dim=(1, 2))
 
     @torch.no_grad()
-    def errors(self, w: Weights, batch: Batch) -> Array:
-        """Of each seed: relative squared error, or the share of wrong labels."""
+    def errors(self, w: Weights, batch: Batch, rows: slice = EVERY) -> Array:
+        """Of each seed: relative squared error, or the share of wrong labels, over some rows."""
         wrong = np.zeros(len(batch.X))
-        size = batch.Y.square().sum(dim=-1).mean(dim=(1, 2)).double().numpy()
+        right = batch.Y[:, :, rows]
         # A chunk at a time bounds the memory that a check takes.
         for start in range(0, batch.X.shape[1], _CHUNK):
             part = batch.part(slice(start, start + _CHUNK))
-            answers = self.net(w, part.X, part.codes)
-            if self.supply.lesson.labels:
-                seen = (
-                    ((answers > 0) != (part.Y > 0.5))
-                    .logical_or(answers.isnan())
-                    .double()
-                    .mean(dim=-1)
-                )
-            else:
-                seen = (answers - part.Y).square().sum(dim=-1).double()
+            answers = self.net(w, part.X, part.codes)[:, :, rows]
+            seen = self._count_wrong(answers, part.Y[:, :, rows])
             # A seed that diverged must count as the worst, not as unknown.
             wrong += seen.nan_to_num(nan=inf).sum(dim=(1, 2)).numpy()
-        wrong /= batch.X.shape[1] * batch.X.shape[2]
-        return wrong if self.supply.lesson.labels else wrong / size
+        wrong /= right.shape[1] * right.shape[2]
+        if self.supply.lesson.labels:
+            return wrong
+        return wrong / right.square().sum(dim=-1).mean(dim=(1, 2)).double().numpy()
+
+    def _count_wrong(self, answers: Tensor, right: Tensor) -> Tensor:
+        """Of every answer: whether its label is wrong, or its squared error."""
+        if not self.supply.lesson.labels:
+            return (answers - right).square().sum(dim=-1).double()
+        wrong = ((answers > 0) != (right > 0.5)).logical_or(answers.isnan())
+        return wrong.double().mean(dim=-1)
 
     def _check(self) -> None:
         """Measure every seed, remember its best weights, stop it where it gets no better."""

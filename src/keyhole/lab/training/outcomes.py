@@ -30,6 +30,7 @@ class Outcome:
         parameters: numbers that were trained, of one seed.
         pictures: attention of the first seed by step, with the ideal under -1 where the task tells
             it.
+        last_errors: of each seed, on the tests, at the last token alone.
     """
 
     errors: list[float]
@@ -39,6 +40,7 @@ class Outcome:
     models: list[Any]
     parameters: int
     pictures: dict[int, Matrix]
+    last_errors: list[float]
 
 
 _MEASURES = {True: "share of wrong labels", False: "squared error over that of answering zero"}
@@ -68,6 +70,7 @@ def describe_training(
         measure=_MEASURES[lesson.labels],
         errors=list(came.errors),
         error=spread,
+        last_errors=list(came.last_errors),
         accuracy=_measure_right_labels(came.errors) if lesson.labels else None,
         lines={**came.lines, **lesson.find_optimum(sizes)},
         aligned=_measure_spread([row[-1] for row in curve.aligned]),

@@ -20,6 +20,10 @@ CASES = [
         for m in ("attention", "linear-attention", "third-order", "mlp", "gru", "lstm", "layers")
     ],
     {**AVERAGE, "model": "attention", "heads": 2, "codes": "random"},
+    {**AVERAGE, "model": "gru", "passes": 1},
+    {**AVERAGE, "model": "gru", "passes": 1, "state_bits": 1},
+    {**AVERAGE, "model": "lstm", "layers": 2, "state_bits": 3},
+    {**AVERAGE, "model": "attention", "temperature": 0.1},
     *[
         {**AVERAGE, "model": m, "tied": True, "codes": codes}
         for m, codes in (
@@ -116,3 +120,16 @@ def test_linear_attention_is_the_product_it_is_written_as():
 def test_token_maps_of_trained_models_refuse_what_makes_no_sense(maker, said):
     with pytest.raises(keyhole.InvalidInput, match=said):
         maker()
+
+
+def test_a_temperature_divides_the_scores_at_the_start(rng):
+    lesson = choose_lesson(keyhole.SparseAverage(5, 2, 2))
+    for tied in (False, True):
+        cold, usual = (
+            choose_net(
+                TrainJob("sparse-average", length=5, q=2, width=2, tied=tied, temperature=t), lesson
+            ).net.initial(np.random.default_rng(3))
+            for t in (0.25, 1.0)
+        )
+        scores = [held["Q"] @ np.swapaxes(held["K"], -1, -2) for held in (cold, usual)]
+        np.testing.assert_allclose(scores[0], 4.0 * scores[1], atol=1e-12)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +29,16 @@ from keyhole.lab.training.constructed import measure_constructed
 from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.lab.training.inputs.streams import Purpose
+from keyhole.lab.training.options import CONSTRUCTED, check_options
 from keyhole.lab.training.outcomes import Outcome, describe_training, format_train_command
+from keyhole.lab.training.time_left import TimeLeft
+from keyhole.models.baselines import PASSES
 
 if TYPE_CHECKING:
     from keyhole.lab.training.choosing import Choice
     from keyhole.lab.training.loop import Trainer
 
 NEEDED = "needs the torch extra: pip install 'keyhole[torch]'."
-CONSTRUCTED = "constructed"  # weights that are built instead of trained
-_SECONDS = 10.0  # between two lines of progress
 
 
 def run_train(job: TrainJob) -> Record[TrainRecord]:
@@ -112,20 +113,28 @@ def _measure_trained_models(
 
 
 def check_training_job(job: TrainJob) -> None:
-    """Raise unless the numbers of a job make sense."""
+    """Raise unless the numbers of a job make sense, and say something to its model."""
+    check_options(job)
     least = {"steps": 1, "batch": 1, "warm_up": 0, "seeds": 1, "tests": 1, "heads": 1, "layers": 1}
     least |= dict.fromkeys(
         ("embed", "hidden", "code_width", "samples", "check_every", "patience"), 1
     )
-    least |= {"checkpoint_every": 1}
+    least |= {"checkpoint_every": 1, "passes": 1, "state_bits": 1}
     for name, smallest in least.items():
         value = getattr(job, name)
         if value is not None and value < smallest:
             raise InvalidInput(
                 f"--{name.replace('_', '-')} is a whole number >= {smallest}; got {value}."
             )
-    if job.rate is not None and not 0 < job.rate < float("inf"):
-        raise InvalidInput(f"--rate is a positive number; got {job.rate}.")
+    for name, most in (("passes", PASSES), ("state_bits", 16)):
+        if (getattr(job, name) or 1) > most:
+            raise InvalidInput(
+                f"--{name.replace('_', '-')} is at most {most}; got {getattr(job, name)}."
+            )
+    for name in ("rate", "temperature"):
+        value = getattr(job, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise InvalidInput(f"--{name} is a positive number; got {value}.")
     if job.lengths and (
         job.codes not in ("random", "resampled") or not job.model.endswith("attention")
     ):
@@ -202,8 +211,12 @@ def train_seeds(
 
     seeds = range(job.seed, job.seed + job.seeds)
     groups = [tuple(seeds[k : k + STACKED]) for k in range(0, len(seeds), STACKED)]
+    shown = TimeLeft(job.model, job.steps, len(groups))
     with pin_torch_thread():
-        parts = [_train_group(job, lesson, choice, directory, group) for group in groups]
+        parts = [
+            _train_group(job, lesson, choice, directory, group, partial(shown.tell, k, group))
+            for k, group in enumerate(groups)
+        ]
     curves = [part.curve for part in parts]
     # Groups that were stopped early have fewer checks.
     curve = Curve(
@@ -220,6 +233,7 @@ def train_seeds(
         errors=errors,
         curve=curve,
         models=models,
+        last_errors=[e for part in parts for e in part.last_errors],
         lengths=join_length_errors([part.lengths for part in parts]),
     )
 
@@ -230,10 +244,11 @@ def _train_group(
     choice: Choice,
     directory: Path | None,
     seeds: tuple[int, ...],
+    shown: Callable[[int], None],
 ) -> Outcome:
     from keyhole.lab.training.choosing import choose_rate
     from keyhole.lab.training.longer import measure_at_lengths
-    from keyhole.lab.training.loop import Course, Trainer
+    from keyhole.lab.training.loop import LAST, Course, Trainer
     from keyhole.lab.training.supply import Supply
 
     rate = choose_rate(job.model, lesson.labels) if job.rate is None else job.rate
@@ -247,7 +262,8 @@ def _train_group(
     path = None if directory is None else directory / f"checkpoint-{seeds[0]}.safetensors"
     if path is not None and job.resume and path.is_file():
         trainer.go_on(path)
-    trainer.run(path, _make_progress_printer(job, seeds))
+    # Jobs of a sweep report through their driver.
+    trainer.run(path, shown if job.keep is not False else lambda step: None)
     trainer.progress.pictures |= _find_ideal_attention(trainer, lesson)
     if path is not None:
         trainer.keep(path)
@@ -261,6 +277,7 @@ def _train_group(
         [choice.net.exported(trainer.best_of(k)) for k in range(len(seeds))],
         trainer.parameters,
         trainer.progress.pictures,
+        [float(error) for error in trainer.errors(trainer.best, tests, LAST)],
     )
 
 
@@ -271,22 +288,6 @@ def _identify_checkpoint(job: TrainJob, seeds: tuple[int, ...]) -> str:
         replace(job, keep=None, out=None, resume=False, force=False, checkpoint_every=1).key
         + f"-{seeds[0]}"
     )
-
-
-def _make_progress_printer(job: TrainJob, seeds: tuple[int, ...]) -> Callable[[int], None]:
-    """Progress on standard error, now and then."""
-    last = [time.monotonic()]
-
-    def tell(step: int) -> None:
-        if time.monotonic() - last[0] >= _SECONDS:
-            last[0] = time.monotonic()
-            sys.stderr.write(
-                f"training {job.model}, seeds {seeds[0]} to {seeds[-1]}: step {step} of"
-                f" {job.steps}\n"
-            )
-
-    # Jobs of a sweep report through their driver.
-    return tell if job.keep is not False else lambda step: None
 
 
 def _record_curve(trainer: Trainer) -> Curve:

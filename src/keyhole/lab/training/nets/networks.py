@@ -1,4 +1,4 @@
-"""Nets without attention: fully connected, and recurrent ones that read twice."""
+"""Nets without attention: fully connected, and recurrent ones that read once or more often."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from keyhole._arrays import Array
 from keyhole.lab.training.nets.net import draw_gaussian_weights
 from keyhole.lab.training.nets.token_reading import Numbers, TokenReading, Weights, apply_affine_map
-from keyhole.models.baselines import CELLS, Cell, Mlp, Recurrent
+from keyhole.models.baselines import CELLS, UNROUNDED, Cell, Mlp, Recurrent
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,10 @@ def _number_layers(sizes: list[int]) -> list[tuple[int, tuple[int, int]]]:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentNet:
-    """A GRU or LSTM that reads the whole input and then reads it again, answering the second time.
+    """A GRU or LSTM that reads the whole input, perhaps again, and answers the last time.
 
-    A model that reads once cannot know what comes: no answer about later tokens would be possible.
+    A model that reads once cannot know what comes: only its last token can be answered right.
+    Where the state is rounded, gradients pass the rounding as if it were not there.
 
     Args:
         reading: how tokens are read.
@@ -95,6 +96,7 @@ class RecurrentNet:
         layers: how many.
         passes: how often the input is read.
         labels: whether answers are log-odds.
+        state_bits: bits of a number of the state, a grid from -1 to 1; not rounded when absent.
     """
 
     reading: TokenReading
@@ -104,6 +106,7 @@ class RecurrentNet:
     layers: int = 1
     passes: int = 2
     labels: bool = False
+    state_bits: int | None = None
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -130,7 +133,7 @@ class RecurrentNet:
         """Answers of the last reading."""
         rows = self.reading.tokens(w, X, codes)
         length = rows.shape[2]
-        # The second reading knows what comes.
+        # Every reading but the first knows what comes.
         rows = rows.repeat(1, 1, self.passes, 1)
         for k in range(self.layers):
             rows = self._layer(w, rows, k)
@@ -148,8 +151,18 @@ class RecurrentNet:
                 h = _step_gru(a, b, h)
             else:
                 h, c = _step_lstm(a + b, c)
-            seen.append(h)
+            fresh, h, c = h, self._rounded(h), self._rounded(c)
+            # The layer above sees what was not yet put into the state; an answer is of the state.
+            seen.append(h if k == self.layers - 1 else fresh)
         return torch.stack(seen, dim=2)
+
+    def _rounded(self, state: Tensor) -> Tensor:
+        """The nearest state on the grid, with the gradient of the state inside it."""
+        if self.state_bits is None:
+            return state
+        inside, levels = state.clamp(-1.0, 1.0), 2.0**self.state_bits - 1.0
+        nearest = 2.0 * (0.5 * levels * (inside.detach() + 1.0)).round() / levels - 1.0
+        return inside + (nearest - inside.detach())
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """None."""
@@ -164,7 +177,16 @@ class RecurrentNet:
         plain = tuple(range(self.reading.columns.plain))
         # Nets answer log-odds; of a model, an answer above 1/2 is yes.
         bo = w["bo"] + 0.5 * self.labels
-        return Recurrent(self.cell, cells, w["Wo"].T, bo, plain, w["codes"], passes=self.passes)
+        return Recurrent(
+            self.cell,
+            cells,
+            w["Wo"].T,
+            bo,
+            plain,
+            w["codes"],
+            state_bits=UNROUNDED if self.state_bits is None else self.state_bits,
+            passes=self.passes,
+        )
 
 
 def _step_gru(a: Tensor, b: Tensor, h: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ class Unit:
         embed: width of queries and keys.
         heads: how many heads.
         linear: scores are weights as they are, without softmax.
+        temperature: what the scores are divided by at the start.
     """
 
     reading: TokenReading
@@ -37,6 +38,7 @@ class Unit:
     embed: int
     heads: int = 1
     linear: bool = False
+    temperature: float = 1.0
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -46,7 +48,9 @@ class Unit:
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Gaussian weights."""
         w = self.reading.features
-        Q, K = (draw_gaussian_weights(rng, self.heads, w, self.embed) for _ in range(2))
+        # Half of the temperature on either side.
+        size = self.temperature**-0.5
+        Q, K = (size * draw_gaussian_weights(rng, self.heads, w, self.embed) for _ in range(2))
         return self.reading.initial(rng) | {
             "Q": Q,
             "K": K,
@@ -89,11 +93,13 @@ class TiedUnit:
         reading: how tokens are read; the last coded column is the token's own position.
         embed: width of queries and keys.
         linear: scores are weights as they are, without softmax.
+        temperature: what the scores are divided by at the start.
     """
 
     reading: TokenReading
     embed: int
     linear: bool = False
+    temperature: float = 1.0
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -103,7 +109,7 @@ class TiedUnit:
     def initial(self, rng: np.random.Generator) -> dict[str, Array]:
         """Queries and keys of length about 1, less without softmax, and V the identity."""
         # Without softmax nothing keeps answers of long sequences from growing.
-        size = 0.3 if self.linear else 1.0
+        size = (0.3 if self.linear else 1.0) * self.temperature**-0.5
         Q, K = (
             size * draw_gaussian_weights(rng, self.reading.width, self.embed, fan=self.embed)
             for _ in range(2)
