@@ -53,6 +53,7 @@ OPTIONAL = {
     "matplotlib": ("keyhole.lab.pages.figures",),
     "flint": ("keyhole.constructions.proofs",),
     "pyarrow": ("keyhole.lab.runs",),
+    "pandas": ("keyhole.drawing", "keyhole.lab.pages.run_faces"),
 }
 
 

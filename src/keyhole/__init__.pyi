@@ -52,6 +52,8 @@ from keyhole.identify import freedom as freedom
 from keyhole.identify import twins as twins
 from keyhole.lab.onnx.export import export_onnx as export_onnx
 from keyhole.lab.onnx.torch_modules import export_torch as export_torch
+from keyhole.lab.pages.run_faces import OpenedRun as OpenedRun
+from keyhole.lab.pages.run_faces import open_run as open_run
 from keyhole.lab.targets.inspecting import inspect as inspect
 from keyhole.lab.targets.inspecting import open_layer as open_layer
 from keyhole.learners.base import Counterexample as Counterexample

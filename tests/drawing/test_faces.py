@@ -1,6 +1,8 @@
 """Objects in a terminal and in a notebook: one line, or words, tables and pictures."""
 
+import copy
 import json
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,3 +120,72 @@ def test_a_page_of_an_object_is_whole_and_needs_nothing(tmp_path):
     assert "<title>Head: W 16 x 16, V 16 x 1</title>" in told
     assert told.count("<figure") == 2
     assert "http" not in told.replace("http://www.w3.org/", "")
+
+
+def test_a_recovery_is_one_row_of_a_table_and_its_parts_are_many():
+    pytest.importorskip("pandas")
+    found = keyhole.learn(FIRST, rng=0)
+    row = found.to_frame()
+    assert row.shape[0] == 1
+    assert row.loc[0, "verdict"] == "EXACT"
+    assert row.loc[0, "certificate.theorem"] == found.certificate.theorem
+    assert row.loc[0, "certificate.assumptions"] == len(found.certificate.assumptions)
+    checks = found.certificate.to_frame("assumptions")
+    assert list(checks["name"]) == [check.name for check in found.certificate.assumptions]
+    assert list(checks["limit"]) == [check.limit for check in found.certificate.assumptions]
+
+
+def test_an_array_is_a_table_of_its_entries():
+    pytest.importorskip("pandas")
+    heads = keyhole.MultiHead.random(4, heads=2, rng=0)
+    table = heads.to_frame("W")
+    assert len(table) == 2 * 4 * 4
+    entry = table.query("index_0 == 1 and index_1 == 2 and index_2 == 3")["value"].item()
+    assert entry == heads.W[1, 2, 3]
+    cube = table["value"].to_numpy().reshape(2, 4, 4)
+    np.testing.assert_array_equal(cube, heads.W)
+
+
+def test_a_mapping_is_a_table_of_names_and_values():
+    pytest.importorskip("pandas")
+    plan = keyhole.LowRank().plan(16)
+    table = plan.to_frame("by_phase")
+    assert dict(zip(table["name"], table["value"], strict=True)) == dict(plan.by_phase)
+
+
+def test_without_pandas_a_table_is_refused_in_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InvalidInput, match=r"needs pandas: pip install pandas; to_dict gives"):
+        FIRST.to_frame()
+
+
+def test_a_field_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(InvalidInput, match=r"one of W, V; got 'X'"):
+        FIRST.to_frame("X")
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_copy_is_equal_and_as_frozen_as_what_was_copied(name):
+    model = DRAWN[name](1)
+    for other in (copy.copy(model), copy.deepcopy(model)):
+        assert other == model
+    for array in vars_of(copy.deepcopy(model)):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0.0
+
+
+def vars_of(one):
+    """Every array that an object holds, in its parts too."""
+    for name in getattr(one, "__dataclass_fields__", {}):
+        value = getattr(one, name)
+        if isinstance(value, np.ndarray):
+            yield value
+        else:
+            yield from vars_of(value)
+
+
+def test_a_matrix_held_in_factors_is_an_array_where_one_is_needed():
+    head = keyhole.Head.random(4, rank=2, rng=0)
+    W = np.asarray(head.W)
+    assert W.shape == (4, 4)
+    np.testing.assert_allclose(W, np.asarray(head.W.A) @ np.asarray(head.W.B).T, atol=1e-15)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -21,8 +21,18 @@ from keyhole.drawing.html import (
     format_table,
     join_markup,
 )
-from keyhole.drawing.plain_values import is_same, list_values
+from keyhole.drawing.plain_values import (
+    Values,
+    flatten_values,
+    is_same,
+    list_rows,
+    list_values,
+    make_frame,
+)
 from keyhole.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _SLICES = 4  # matrices of one array that are drawn
 _PICTURES = 12  # of one object
@@ -57,9 +67,34 @@ class Face:
         """Equal objects have equal shapes; numbers need not be read for that."""
         return hash(describe_shortly(self))
 
-    def to_dict(self) -> dict[str, Any]:
+    def __copy__(self) -> Face:
+        """The object itself: what cannot change needs no second one."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Face:
+        """The object itself; copies of its arrays could be written to."""
+        return self
+
+    def to_dict(self) -> Values:
         """Every field by its name as numbers, words, lists and dictionaries, ready for JSON."""
         return list_values(self)
+
+    def to_frame(self, name: str | None = None) -> DataFrame:
+        """A table of pandas: the whole object as one row, or what one field holds.
+
+        Args:
+            name: of the field, as `W` (a row for every entry) or `conclusion` (one for every
+                check); all fields side by side when absent, with dotted names and lists counted.
+
+        Raises:
+            InvalidInput: there is no such field, or pandas is not installed.
+        """
+        if name is None:
+            return make_frame([flatten_values(list_values(self))])
+        held = dict(_list_fields(self))
+        if name not in held:
+            raise InvalidInput(f"to_frame takes one of {', '.join(held)}; got {name!r}.")
+        return make_frame(list(list_rows(held[name])))
 
     def page(self, path: str | Path | None = None) -> str:
         """What a notebook shows as a page of its own, which needs nothing beside it.
@@ -101,7 +136,7 @@ class Picture:
         self.helds = helds
 
     def _repr_html_(self) -> str:
-        return _lay_out([draw_heatmap(held) for held in self.helds])
+        return lay_side_by_side([draw_heatmap(held) for held in self.helds])
 
     def save(self, path: str | Path) -> None:
         """Write the picture as SVG, PNG (the cells alone) or CSV, by how the name ends.
@@ -151,7 +186,7 @@ def draw_face(one: object) -> Markup:
     return join_markup(
         element("p", element("b", type(one).__name__), f" {sentence}" if sentence else ""),
         format_table(rows) if rows else "",
-        _lay_out(shown) if shown else "",
+        lay_side_by_side(shown) if shown else "",
         element("p", f"{left:,} more matrices are not drawn; plot(name) draws them.")
         if left
         else "",
@@ -204,7 +239,7 @@ def describe_matrix(name: str, M: Matrix) -> Heatmap:
     return describe_signed_matrix(title, M, name=name, axes=Axes("row", "column"))
 
 
-def _lay_out(pictures: list[Markup]) -> Markup:
+def lay_side_by_side(pictures: list[Markup]) -> Markup:
     """Side by side, as many as the notebook is wide."""
     return element("div", *pictures, style="display:flex;flex-wrap:wrap;gap:1rem")
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from keyhole.errors import InvalidInput
 
-def list_values(one: object) -> dict[str, Any]:
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Values = dict[str, Any]  # by name: numbers, words, lists and dictionaries of such
+
+
+def list_values(one: object) -> Values:
     """Every field of a dataclass by its name; what begins with an underscore is its own affair."""
     told = [part.name for part in fields(cast(Any, one)) if not part.name.startswith("_")]
     return {name: simplify(getattr(one, name)) for name in told}
@@ -54,3 +62,47 @@ def is_same(a: Any, b: Any) -> bool:
 def _is_same_array(a: Any, b: Any) -> bool:
     numbers = a.dtype.kind in "fc"  # only these can be equal to nothing, not even to themselves
     return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=numbers)
+
+
+def make_frame(rows: Sequence[Values]) -> DataFrame:
+    """Rows as a table of pandas, which is loaded now.
+
+    Raises:
+        InvalidInput: pandas is not installed.
+    """
+    try:
+        pandas: Any = importlib.import_module("pandas")
+    except ImportError as error:
+        raise InvalidInput(
+            "to_frame needs pandas: pip install pandas; to_dict gives the same without it."
+        ) from error
+    return pandas.DataFrame.from_records(list(rows))
+
+
+def flatten_values(values: Values, prefix: str = "") -> Values:
+    """Numbers and words with dotted names; lists are counted, since a cell holds one value."""
+    flat: Values = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten_values(cast("Values", value), f"{prefix}{name}.")
+        elif isinstance(value, list):
+            flat[f"{prefix}{name}"] = len(cast("list[Any]", value))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def list_rows(value: Any) -> Iterator[Values]:
+    """What a field holds, one row each: entries of an array, parts of a list, keys of a mapping."""
+    plain = simplify(value)
+    if hasattr(value, "__array__"):
+        for place, entry in np.ndenumerate(np.asarray(value)):
+            yield {**{f"index_{k}": i for k, i in enumerate(place)}, "value": entry}
+    elif isinstance(value, Mapping):
+        yield from ({"name": name, "value": one} for name, one in plain.items())
+    elif isinstance(plain, dict):
+        yield flatten_values(cast("Values", plain))
+    else:
+        for part in cast("list[Any]", plain if isinstance(plain, list) else [plain]):
+            row = cast("Values", part) if isinstance(part, dict) else {"value": part}
+            yield flatten_values(row)

@@ -10,8 +10,9 @@ import numpy as np
 
 from keyhole._arrays import Matrix, Stack
 from keyhole._files import write_atomically
+from keyhole.drawing.arranging import arrange_chart
 from keyhole.drawing.colours import paint_shares
-from keyhole.drawing.describing import Heatmap, tabulate_heatmap, write_csv
+from keyhole.drawing.describing import Chart, Heatmap, tabulate_chart, tabulate_heatmap, write_csv
 from keyhole.drawing.heatmaps import encode_address, encode_png
 from keyhole.drawing.html import Markup, element, join_markup
 from keyhole.drawing.labels import LINE, Box, join_boxes, wrap_words
@@ -42,11 +43,32 @@ def save_heatmaps(helds: Sequence[Heatmap], path: str | Path) -> None:
     write_atomically(place, _FILES[place.suffix](helds))
 
 
+def save_chart(chart: Chart, path: str | Path) -> None:
+    """Write a chart as SVG or its numbers as CSV; the ending of the name says which.
+
+    Raises:
+        InvalidInput: the name ends in neither, or nothing can stand on the axes of the chart.
+    """
+    place = Path(path)
+    drawing = arrange_chart(chart)
+    if drawing is None:
+        raise InvalidInput("nothing of this chart can stand on its axes: there is no picture.")
+    if place.suffix not in (".svg", ".csv"):
+        raise InvalidInput(f"a chart is saved as .svg or .csv; got {place.name!r}.")
+    painted = place.suffix == ".svg"
+    content = write_alone([(drawing, ())]) if painted else write_csv(tabulate_chart(chart)).encode()
+    write_atomically(place, content)
+
+
 def _write_svg(helds: Sequence[Heatmap]) -> bytes:
+    return write_alone([arrange_heatmap(held, _SIDE) for held in helds])
+
+
+def write_alone(sheets: Sequence[Arranged], style: str = ALONE_STYLE) -> bytes:
+    """Drawings side by side as the bytes of an SVG that needs nothing beside it."""
     parts: list[Markup] = []
     left = bottom = 0.0
-    for held in helds:
-        drawing, rasters = arrange_heatmap(held, _SIDE)
+    for drawing, rasters in sheets:
         box = drawing.frame
         place = f"translate({left - box.left:.1f} {-box.top:.1f})"
         parts.append(element("g", _paint_sheet(drawing, rasters), transform=place))
@@ -56,8 +78,8 @@ def _write_svg(helds: Sequence[Heatmap]) -> bytes:
     ground = element("rect", x="-4", y="-4", width=f"{width:.1f}", height=f"{height:.1f}")
     look = {"xmlns": "http://www.w3.org/2000/svg", "class": "keyhole"}
     size = {"viewBox": f"-4 -4 {width:.1f} {height:.1f}", "width": f"{width:.0f}"}
-    style = element("style", Markup(ALONE_STYLE))
-    svg = element("svg", style, element("g", ground, class_="ground"), *parts, **look, **size)
+    styled = element("style", Markup(style))
+    svg = element("svg", styled, element("g", ground, class_="ground"), *parts, **look, **size)
     return svg.encode()
 
 
@@ -113,7 +135,10 @@ class Raster(NamedTuple):
     colours: str
 
 
-def arrange_heatmap(held: Heatmap, side: float = _PRINTED) -> tuple[Drawing, Sequence[Raster]]:
+Arranged = tuple[Drawing, Sequence[Raster]]
+
+
+def arrange_heatmap(held: Heatmap, side: float = _PRINTED) -> Arranged:
     """A matrix, the names of its sides, its scale and its caption."""
     rows, columns = held.cells.shape
     # A thin strip, such as a bias, stays high enough to be seen.

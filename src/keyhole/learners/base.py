@@ -353,3 +353,16 @@ class Learner(Protocol):
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Any]:
         """Recover what is behind the oracle."""
         ...
+
+
+@runtime_checkable
+class LearnerOf(Protocol[M]):
+    """A learner of which it is known what models it hands out."""
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """What `run` will cost."""
+        ...
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[M]:
+        """Recover what is behind the oracle."""
+        ...

@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Required, TypedDict, Unpack, overload
 
 import numpy as np
 
 from keyhole._arrays import Rng, as_generator
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput, OutOfTime
-from keyhole.learners.base import Learner, Plan, Recovery, Status
+from keyhole.learners.base import Learner, LearnerOf, M, Plan, Recovery, Status
 from keyhole.learners.planning import (
     plan_named_learner,
     plan_search,
@@ -41,7 +41,17 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.learners.verifying.saved_model import as_oracle
-from keyhole.models import Wiring
+from keyhole.models import (
+    AbsAffine,
+    AttentionLayer,
+    Gated,
+    Head,
+    MultiHead,
+    OneLayer,
+    ReluNet,
+    Wiring,
+)
+from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.oracles import Counted, Imperfection, Oracle, read_imperfection
 from keyhole.oracles.own_time import Paced, Stopwatch, bound_own_work
 from keyhole.oracles.wrappers import Told
@@ -126,8 +136,76 @@ def _can_recognise(hints: Hints, stated: Imperfection) -> bool:
     return hints.tokens is None and hints.wiring is None and stated.levels is None
 
 
+Target = Oracle | Callable[[Any], Any]
+# Learners by name and by what they hand out, so that an editor knows the model; a test holds them
+# against the learners themselves.
+_Heads = Literal[
+    "exact",
+    "low-rank",
+    "nystrom",
+    "nuclear-norm",
+    "grid",
+    "restricted",
+    "noisy",
+    "balanced",
+    "labels",
+    "tolerant",
+]
+_SumsOfHeads = Literal["several-heads", "heads-in-ball", "layer", "orthogonal", "repetition"]
+_Networks = Literal["network", "network-in-ball", "noisy-network"]
+_OneLayers = Literal["one-layer", "smooth-layer", "antisymmetric"]
+
+
+class _Options(TypedDict, total=False):
+    """What `learn` takes beside a target and a learner."""
+
+    rng: Required[Rng]
+    hints: Hints
+    wiring: Wiring | None
+    budget: int | None
+    max_seconds: float | None
+    record: str | Path | None
+    progress: bool | Told
+
+
+@overload
+def learn(oracle: Target, *, learner: LearnerOf[M], **options: Unpack[_Options]) -> Recovery[M]: ...
+@overload
+def learn(oracle: Target, *, learner: _Heads, **options: Unpack[_Options]) -> Recovery[Head]: ...
+@overload
 def learn(
-    oracle: Oracle | Callable[[Any], Any],
+    oracle: Target, *, learner: _SumsOfHeads, **options: Unpack[_Options]
+) -> Recovery[MultiHead]: ...
+@overload
+def learn(
+    oracle: Target, *, learner: _Networks, **options: Unpack[_Options]
+) -> Recovery[AbsAffine]: ...
+@overload
+def learn(
+    oracle: Target, *, learner: _OneLayers, **options: Unpack[_Options]
+) -> Recovery[OneLayer]: ...
+@overload
+def learn(
+    oracle: Target, *, learner: Literal["wired-layer"], **options: Unpack[_Options]
+) -> Recovery[AttentionLayer]: ...
+@overload
+def learn(
+    oracle: Target, *, learner: Literal["smooth-network"], **options: Unpack[_Options]
+) -> Recovery[ReluNet]: ...
+@overload
+def learn(
+    oracle: Target, *, learner: Literal["gated-network"], **options: Unpack[_Options]
+) -> Recovery[Gated | AbsAffine]: ...
+@overload
+def learn(
+    oracle: Target, *, learner: Literal["third-order"], **options: Unpack[_Options]
+) -> Recovery[TensorRow]: ...
+@overload
+def learn(
+    oracle: Target, *, learner: str | Learner = "auto", **options: Unpack[_Options]
+) -> Recovery[Any]: ...
+def learn(
+    oracle: Target,
     *,
     rng: Rng,
     learner: str | Learner = "auto",

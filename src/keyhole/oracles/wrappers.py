@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.oracles.base import FORMATS, Imperfection, Ledger, Oracle, check_answers, meter_oracle
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from keyhole.oracles.progress.bars import ProgressBar, open_bar
 
 # Told of a phase, and of sequences that were answered in it.
 Told = Callable[[str, int], None]
@@ -312,37 +308,18 @@ class Watched(Wrapper):
     expected: int
     title: str = "asking"
     bar: bool = True
-    _progress: Progress | None = field(default=None, init=False)
+    _shown: ProgressBar | None = field(default=None, init=False)
     _tell: Told | None = field(default=None, init=False)
 
     def __enter__(self) -> Watched:
         self._tell = _watcher.get()
-        # A log file is no place for a moving bar; what draws into a notebook is told apart by rich.
-        if self.bar and (sys.stderr.isatty() or "ipykernel" in sys.modules):
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-            )
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._progress.add_task(self.title, total=self.expected)
-            self._progress.start()
+        self._shown = open_bar(self.title, self.expected) if self.bar else None
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        if self._shown is not None:
+            self._shown.close()
+            self._shown = None
 
     def ask(self, X: Sequences) -> Answers:
         """Answers to a batch; the bar moves when they are there."""
@@ -355,7 +332,7 @@ class Watched(Wrapper):
         return answers
 
     def _advance(self, sequences: int) -> None:
-        if self._progress is not None:
-            self._progress.advance(self._progress.task_ids[0], sequences)
+        if self._shown is not None:
+            self._shown.advance(sequences)
         if self._tell is not None:
             self._tell(name_phase(), sequences)

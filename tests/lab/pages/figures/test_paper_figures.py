@@ -10,7 +10,7 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import ReportJob
-from keyhole.lab.pages.figures import paper_figures
+from keyhole.lab.pages.figures import run_sheets
 from keyhole.lab.pages.figures.figure_painter import paint_sheet
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.reading import read_run
@@ -80,7 +80,7 @@ def test_labels_of_figures_keep_apart_as_matplotlib_draws_them(runs, tmp_path, n
     agg = pytest.importorskip("matplotlib.backends.backend_agg")
     (tmp_path / "record.json").write_text(json.dumps(TRAINED))
     run = read_run(str(tmp_path) if name == "train" else runs[name])
-    for describe in paper_figures._SHEETS[run.kind].values():
+    for describe in run_sheets.list_sheets(run.kind).values():
         if (sheet := describe(run)) is None:
             continue
         figure = paint_sheet(sheet)

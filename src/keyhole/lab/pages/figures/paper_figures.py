@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from keyhole.drawing.describing import Chart, Sheet
-from keyhole.drawing.html import format_number
-from keyhole.lab.pages.audit_page import describe_policies
-from keyhole.lab.pages.bound_page import describe_plane
-from keyhole.lab.pages.build_page import describe_frontier, describe_margins, title_frontier
 from keyhole.lab.pages.figures.figure_painter import paint_sheet
 from keyhole.lab.pages.figures.figure_style import write_figure
-from keyhole.lab.pages.parts.error_curves import describe_error_curve
-from keyhole.lab.pages.parts.recovered_matrices import describe_recovery
-from keyhole.lab.pages.recovery_page import describe_query_phases
-from keyhole.lab.pages.sweep_page import describe_sweep
-from keyhole.lab.pages.training_page import describe_training
-from keyhole.lab.pages.twins_page import describe_twins
-from keyhole.lab.runs.other_records import SweepRecord
+from keyhole.lab.pages.figures.run_sheets import Describe, list_sheets
 from keyhole.lab.runs.reading import SavedRun, guard_drawing
-from keyhole.lab.runs.records import Envelope
-from keyhole.lab.runs.recovery_records import RecoveryRecord
-from keyhole.lab.runs.rows import count_fewest_queries, count_learning_queries
-from keyhole.lab.runs.store import read_rows
-from keyhole.lab.runs.tables import tabulate_rows
-from keyhole.lab.runs.task_records import BuildRecord
-
-Describe = Callable[[SavedRun[Any]], Sheet | None]
 
 
 def write_figures(run: SavedRun[Any], directory: Path, prefix: str) -> list[Path]:
@@ -44,7 +25,7 @@ def write_figures(run: SavedRun[Any], directory: Path, prefix: str) -> list[Path
     """
     return [
         path
-        for stem, describe in _SHEETS.get(run.kind, {}).items()
+        for stem, describe in list_sheets(run.kind).items()
         for path in guard_drawing(
             run, list[Path], _write_sheet(run, describe, directory, f"{prefix}{stem}")
         )
@@ -58,64 +39,3 @@ def _write_sheet(
     figure = None if sheet is None else paint_sheet(sheet)
     if figure is not None:
         yield from write_figure(figure, directory, stem)
-
-
-def _describe_recovery(run: SavedRun[RecoveryRecord]) -> Sheet | None:
-    """True W, recovered W and their difference; recovered W alone where truth is not known."""
-    sheet = describe_recovery(run.data, run.directory)
-    if sheet is None:
-        return None
-    least = count_fewest_queries(run.data)
-    told = f"{count_learning_queries(run.data):,} queries; the limit is {least or 'not known'}"
-    return Sheet(f"{sheet.title}: {told}", sheet.panels)
-
-
-def _title_by_itself(chart: Chart | None) -> Sheet | None:
-    return None if chart is None else Sheet(chart.about, (chart,))
-
-
-def _title_by_sentence(run: SavedRun[Envelope], chart: Chart | None) -> Sheet | None:
-    return None if chart is None else Sheet(run.data.sentence, (chart,))
-
-
-def _describe_queries(run: SavedRun[RecoveryRecord]) -> Sheet | None:
-    asked = run.data.queries.by_phase
-    return _title_by_itself(describe_query_phases(run.data)) if asked else None
-
-
-def _describe_margins(run: SavedRun[BuildRecord]) -> Sheet | None:
-    held = run.data.certificate
-    if held is None:
-        return None
-    margin = format_number(run.data.margin)
-    title = f"{held.theorem} {held.outcome.lower()}; margin {margin}"
-    return Sheet(title, (describe_margins(held),))
-
-
-def _describe_sweep(run: SavedRun[SweepRecord]) -> Sheet | None:
-    figure = run.data.figure
-    if figure is None:
-        return None
-    rows = tabulate_rows(read_rows(run.directory / "store.sqlite"))
-    chart = describe_sweep(rows, figure)
-    return None if chart is None else Sheet(figure.title or run.data.name, (chart,))
-
-
-_LEARNED: dict[str, Describe] = {"recovery": _describe_recovery, "queries": _describe_queries}
-# By the kind of a run: names of files, and what is drawn.
-_SHEETS: dict[str, dict[str, Describe]] = {
-    "demo": {
-        **_LEARNED,
-        "error-against-queries": lambda run: _title_by_itself(describe_error_curve(run.data)),
-    },
-    "learn": _LEARNED,
-    "audit": {"audit": lambda run: _title_by_sentence(run, describe_policies(run.data))},
-    "twins": {"twins": lambda run: _title_by_sentence(run, describe_twins(run.data))},
-    "build": {
-        "margin": _describe_margins,
-        "sizes": lambda run: Sheet(title_frontier(run.data), (describe_frontier(run.data),)),
-    },
-    "bound": {"plane": lambda run: _title_by_sentence(run, describe_plane(run.data))},
-    "sweep": {"sweep": _describe_sweep},
-    "train": {"training": lambda run: _title_by_sentence(run, describe_training(run.data))},
-}
