@@ -1,6 +1,7 @@
 """Attention layers as they are built: queries beside the counting limit, errors, successes.
 
-Run: python bench/positions.py [--seeds 20] [--first 500] [--only rope] [--answers f32] [--untold]
+Run: python bench/positions.py [--seeds 20] [--first 500] [--only grouped] [--answers f32]
+    [--untold]
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ class Cell:
 
 def list_cells() -> Iterator[Cell]:
     """What the class must show, and a few more."""
+    yield from list_own_values()
+    yield from list_shared_values()
+
+
+def list_own_values() -> Iterator[Cell]:
+    """Heads with keys and values of their own."""
     for width, heads in ((16, 2), (16, 4), (32, 4), (64, 8)):
         yield Cell("rope, RMSNorm", width, heads, False, {"norm": "rms", "positions": "rope"})
     for positions in ("table", "alibi"):
@@ -72,6 +79,17 @@ def list_cells() -> Iterator[Cell]:
         for norm, name, biases in (("rms", "RMSNorm", False), ("layer", "LayerNorm, biases", True)):
             told = {"norm": norm, "positions": "absolute"}
             yield Cell(f"absolute, {name}", width, heads, biases, told)
+
+
+def list_shared_values() -> Iterator[Cell]:
+    """Heads that share keys and values."""
+    for width, heads, groups in ((16, 4, 2), (16, 4, 1), (32, 4, 2), (64, 8, 2)):
+        told = {"norm": "rms", "positions": "rope", "groups": groups}
+        yield Cell(f"grouped {groups}, rope, RMSNorm", width, heads, False, told)
+        yield Cell(f"grouped {groups}, rope, RMSNorm, biases", width, heads, True, told)
+    for positions in ("table", "alibi", "none", "absolute"):
+        told = {"norm": "layer", "positions": positions, "groups": 2}
+        yield Cell(f"grouped 2, {positions}, LayerNorm, biases", 32, 4, True, told)
 
 
 def measure_error(

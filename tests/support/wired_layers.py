@@ -1,5 +1,7 @@
 """Attention layers of every wiring, and their answers written a second time in torch."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -87,3 +89,16 @@ def answer_in_torch(layer, X):
 
 def draw_wired(name, rng, **options):
     return random_layer(8, heads=4, rank=4, wiring=WIRINGS[name], rng=rng, **options)
+
+
+def differentiate(layer, name, X):
+    """Columns of derivatives of all answers by one part of a layer, by central differences."""
+    part, columns = getattr(layer, name), []
+    for at in np.ndindex(part.shape):
+        sides = []
+        for step in (1e-5, -1e-5):
+            moved = part.copy()
+            moved[at] += step
+            sides.append(np.concatenate([replace(layer, **{name: moved})(x).ravel() for x in X]))
+        columns.append((sides[0] - sides[1]) / 2e-5)
+    return np.stack(columns, axis=1)

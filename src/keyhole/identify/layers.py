@@ -23,13 +23,14 @@ def layer_freedom(
     displacements: int = 1,
     biased: bool = False,
 ) -> int:
-    r"""Numbers that answers of a layer determine whose heads have values of their own.
+    r"""Numbers that answers of a layer determine.
 
     A norm costs nothing: its gain goes into the maps, and a LayerNorm takes one dimension. Value
     and output maps leave an invertible map free, $r(D + o) - r^2$; so do queries and keys, but for
-    what rotary positions turn: there only a complex number per pair is free. A table has a free
-    constant per head. Of absolute positions a shift of all is lost in biases where there is no
-    norm; equal entries are lost in a LayerNorm, but for what a residual shows of them.
+    what rotary positions turn: there only a complex number per pair is free. Heads that share keys
+    and values share what is free too. A table has a free constant per head. Of absolute positions a
+    shift of all is lost in biases where there is no norm; equal entries are lost in a LayerNorm,
+    but for what a residual shows of them.
 
     Args:
         wiring: how the layer is wired.
@@ -41,15 +42,16 @@ def layer_freedom(
         biased: whether there are biases.
     """
     D = width - (wiring.norm == "layer")
+    groups = wiring.groups or heads
     turned = round(rank * (wiring.rotary_share or 1.0)) if wiring.positions == "rope" else 0
     rest = rank - turned
-    scores = turned * (2 * (D + biased)) - turned + rest * (2 * D + biased) - rest**2
     added = {"table": displacements - 1, "alibi": 1}.get(wiring.positions or "none", 0)
-    each = rank * (D + outputs) - rank**2 + scores + added
+    each = rank * (D + biased) + rank * outputs + added
+    shared = rank * D - rank**2 + rank * D + turned * biased - turned - rest**2
     placed = 0
     if wiring.positions == "absolute":
         placed = displacements * width - _count_lost(wiring, width, displacements, biased)
-    return heads * each + (outputs if biased else 0) + placed
+    return heads * each + groups * shared + (outputs if biased else 0) + placed
 
 
 def _count_lost(wiring: Wiring, width: int, count: int, biased: bool) -> int:

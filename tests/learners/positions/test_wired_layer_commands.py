@@ -13,3 +13,14 @@ def test_the_command_line_learns_a_layer_and_records_its_wiring(keyhole):
     assert record["wiring"]["told"] == {"norm": "rms", "positions": "rope", "residual": True}
     assert abs(record["wiring"]["found"]["eps"] - 1e-5) < 1e-12
     assert keyhole("verify", "layer.safetensors", "run/model.safetensors").code == 0
+
+
+def test_the_command_line_learns_and_plans_heads_that_share_keys(keyhole):
+    wired = ("--norm", "rms", "--positions", "rope", "--residual", "--groups", 2)
+    keyhole("sample", "layer", *wired, "--heads", 4, "--width", 16, "--out", "layer.safetensors")
+    record = json.loads(keyhole("learn", "layer.safetensors", *wired, "--json").out)
+    assert (record["verdict"], record["heads"]) == ("EXACT", 4)
+    assert record["wiring"]["told"]["groups"] == 2
+    plan = json.loads(keyhole("plan", "layer.safetensors", *wired, "--json").out)
+    asked = record["queries"]["total"]
+    assert asked <= plan["queries"]["total"] <= 1.2 * asked

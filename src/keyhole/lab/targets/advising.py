@@ -73,6 +73,7 @@ def list_wiring(part: AttentionPart) -> dict[str, str | float]:
         "rotary_share": None if part.rotary_share == 1.0 else part.rotary_share,
         "window": part.window,
         "softcap": part.softcap,
+        "groups": None if part.groups == part.heads else part.groups,
     }
     return {name: value for name, value in known.items() if value is not None}
 
@@ -129,11 +130,14 @@ def _list_placed_obstacles(part: AttentionPart) -> list[str]:
         return [f"{how}, and nothing says how many heads it has"]
     turned = part.head_size * (part.rotary_share or 1.0)
     causes = (
-        (part.groups != part.heads, f"{how}, and its heads share keys and values"),
+        (
+            part.groups != part.heads and part.softcap is not None,
+            f"{how}, its heads share keys and values, and its scores are capped",
+        ),
         (part.heads < 2, f"{how}, and has one head alone"),
         (
-            part.heads * part.head_size != part.outputs,
-            f"{how}, and its heads do not fill its outputs",
+            part.heads * part.head_size > (part.outputs or 0),
+            f"{how}, and its heads are wider than its outputs together",
         ),
         (
             part.positions == "rope" and (turned % 2 != 0 or turned < 2),

@@ -7,6 +7,10 @@ from keyhole.learners.positions.absolute import (
     estimate_position_queries,
     limit_position_queries,
 )
+from keyhole.learners.positions.grouped.kernel_split import (
+    count_split_questions,
+    limit_split_questions,
+)
 from keyhole.learners.positions.head_split import count_extra_moves
 from keyhole.learners.positions.measuring import ROUNDS
 from keyhole.learners.positions.question_design import design_questions, make_score_form
@@ -18,7 +22,7 @@ SIZES = (0.8, 0.3, 0.1)
 
 
 def estimate_layer_queries(
-    wiring: Wiring, width: int, rank: int, *, displacements: int, biased: bool
+    wiring: Wiring, width: int, rank: int, *, heads: int, displacements: int, biased: bool
 ) -> dict[str, int]:
     """Queries by phase."""
     D = width - (wiring.norm == "layer")
@@ -30,11 +34,14 @@ def estimate_layer_queries(
     design = design_questions(form, D, rank)
     pair = absolute or wiring.positions == "none"
     placed = estimate_position_queries(wiring, displacements) if absolute else 0
+    split = D + 1 if pair else D + count_extra_moves(D, rank)
+    if (wiring.groups or heads) < heads:
+        split = count_split_questions(heads * rank, heads)
     return {
         "wiring": 7,
         "read": D + (LONE_EXTRA if absolute else 1),
         **({"positions": placed} if absolute else {}),
-        "split": D + 1 if pair else D + count_extra_moves(D, rank),
+        "split": split,
         "keys": sum(design.key_questions),
         "queries": design.query_questions,
     }
@@ -42,7 +49,7 @@ def estimate_layer_queries(
 
 def limit_layer_queries(wiring: Wiring, width: int, outputs: int, displacements: int) -> int:
     """The most that is ever asked: every try to split, every round, for every size of tokens."""
-    split = 5 * 2 * (width + 2)
+    split = max(5 * 2 * (width + 2), limit_split_questions(width, outputs))
     scores = 20 * (2 * (width + 1) + displacements) + 64
     placed = (
         limit_position_queries(displacements) + LONE_EXTRA if wiring.positions == "absolute" else 0

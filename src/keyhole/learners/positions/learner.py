@@ -1,9 +1,10 @@
-r"""The learner of attention layers as they are built, each head with values of its own.
+r"""The learner of attention layers as they are built.
 
 Steps, each a module: 1. what is not told of the wiring and a few questions tell (found_wiring);
 2. lone tokens: the constant and $M = \sum_h A_h$ (placed); vectors of absolute positions (absolute)
 that all further tokens are asked less; 3. the heads are told apart by a pencil
-(head_pencil, head_split): rows $V_h$ that read one head out of an answer; 4. weights of a few
+(head_pencil, head_split), or where they share values by tokens that have none (grouped): rows $V_h$
+that read one head out of an answer; 4. weights of a few
 tokens at chosen displacements are read by these rows: keys, then queries, by linear equations
 (question_design, score_maps); 5. each head is fitted to all these answers, its rows eliminated,
 which is a verdict per head (head_fit); 6. fresh questions.
@@ -36,6 +37,7 @@ from keyhole.learners.positions.found_wiring import (
     find_norm,
     find_residual,
 )
+from keyhole.learners.positions.grouped.kernel_split import Unshared
 from keyhole.learners.positions.head_fit import FittedHead, is_coarse
 from keyhole.learners.positions.head_split import Unfinished, Unsplit
 from keyhole.learners.positions.layer_plans import (
@@ -92,11 +94,17 @@ class WiredLayer:
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """What a layer of that many heads costs, as large as the outputs have room."""
-        wiring = (self.wiring or Wiring()).complete(1)
+        told = self.wiring or Wiring()
+        wiring = told.complete(told.groups or self.heads)
         rank = max(2, outputs // self.heads)
         rank += rank % 2 if wiring.positions == "rope" else 0
         by_phase = estimate_layer_queries(
-            wiring, width, rank, displacements=self.displacements, biased=True
+            wiring,
+            width,
+            rank,
+            heads=self.heads,
+            displacements=self.displacements,
+            biased=True,
         )
         freedom = layer_freedom(
             wiring,
@@ -122,14 +130,13 @@ class WiredLayer:
 def _check_learnable(wiring: Wiring) -> None:
     """Raise where a wiring is told that this learner does not know."""
     unknown = {
-        "groups": wiring.groups is not None,
         "sinks": bool(wiring.sinks),
         "qk_norm": bool(wiring.qk_norm),
     }
     if named := [name for name, told in unknown.items() if told]:
         raise InvalidInput(
             f"layers with {' and '.join(named)} are modelled but not learned yet; learned are heads"
-            " with values of their own, behind any norm, with any positions."
+            " behind any norm, with any positions, with or without keys and values in common."
         )
     if wiring.norm in ("rms", "layer") and wiring.eps == 0.0:
         raise InvalidInput(
@@ -240,6 +247,8 @@ class _WiredSession:
         for size in SIZES:
             try:
                 self._measure_layer(linear, size)
+            except Unshared:
+                return self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNSHARED))
             except Unsplit as unsplit:
                 ends.append(self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNSPLIT)))
                 # Heads that no try told apart are hardly those of such a layer.
@@ -321,9 +330,9 @@ class _WiredSession:
             return words
         if self.told.positions is None:
             words = f"{words} {_NOT_LOOKED_FOR}"
-        return (
-            f"{words} The answers are those of {self.model.heads} heads of size {self.model.rank}."
-        )
+        heads, groups = self.model.heads, self.model.groups
+        shared = "" if groups == heads else f", {groups} of whose keys and values they share"
+        return f"{words} The answers are those of {heads} heads of size {self.model.rank}{shared}."
 
 
 # What is looked for; the rest of a wiring is as most layers have it.
@@ -335,8 +344,13 @@ _NOT_LOOKED_FOR = (
 
 
 _UNSPLIT = (
-    "No weights of heads showed as multiple eigenvalues: heads with shared values, more heads than"
-    " the outputs hold, or another wiring than was told."
+    "No weights of heads showed as multiple eigenvalues: more heads than the outputs hold, or"
+    " another wiring than was told."
+)
+_UNSHARED = (
+    "Some tokens have no value, as where heads share values, and no heads explain what the others"
+    " are answered: more heads of a group than a head is large, more than the outputs hold, or"
+    " another wiring than was told."
 )
 _UNPLACED = "No vector that is added to a lone token before its norm explains the answers."
 _NARROW = "Of a token of one number a norm leaves little more than the sign."
@@ -370,7 +384,8 @@ def describe_determined_layer(model: AttentionLayer | None, verdict: Verdict) ->
     free = pairs or "an invertible map of queries and keys"
     table = " Tables are determined up to a constant per head." if model.table is not None else ""
     norm = " Gains and shifts of the norm are folded in." if model.wiring.norm != "none" else ""
+    each = "head" if model.groups == model.heads else "group of heads that share keys and values"
     return (
         f"The maps of {model.heads} heads are determined up to order, an invertible map of values"
-        f" and {free}, each head its own.{table}{norm}"
+        f" and {free}, each {each} its own.{table}{norm}"
     )

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Stack, Vector
+from keyhole.learners.positions.grouped.kernel_split import has_kernel, split_by_kernel
+from keyhole.learners.positions.grouped.sharing import HeadMaps, share_maps
 from keyhole.learners.positions.head_fit import FittedHead, fit_head, is_coarse
 from keyhole.learners.positions.head_split import (
     RoughSplit,
@@ -89,6 +91,7 @@ class Measuring:
         self.oracle = oracle
         self.asking = asking
         self.linear = linear
+        self.whole = linear
         self.setting = setting
         self.size = size
         self.rng = rng
@@ -100,7 +103,7 @@ class Measuring:
         return make_score_form(
             setting.wiring,
             rank,
-            biased=self.linear.biased,
+            biased=self.whole.biased,
             displacements=setting.displacements,
             longest=setting.longest,
         )
@@ -113,7 +116,9 @@ class Measuring:
         """Rows, keys, queries and a fit of every head."""
         first: Placed | None = None
         with self.oracle.phase("split"):
-            if self.setting.wiring.positions == "none":
+            if shared := self._find_shared_values():
+                V = self._split_by_kernel(shared)
+            elif self.setting.wiring.positions == "none":
                 rough = split_one_pair(
                     self.asking, self.linear, size=self.size, roundoff=self.roundoff, rng=self.rng
                 )
@@ -122,25 +127,48 @@ class Measuring:
                 V, first = self._complete_rows(rough)
             else:
                 V = self._split_by_positions()
+            if first is None:
                 self._look_for_kind(V)
                 self._look_for_cap(V, sure=_SHARP)
                 self.form = self._make_form(V.shape[1])
         design = self._design_questions(self.asking.ball.dimension, V.shape[1])
         return self._fit_rounds(V, design, first)
 
-    def _split_by_positions(self) -> Stack:
-        """Rows of all heads; and the residual, where that is not known."""
-        wiring, known = self.setting.wiring, [self.linear]
-        if wiring.residual is None and len(self.linear.M) == self.asking.ball.dimension:
+    def _list_linear_parts(self) -> list[LinearPart]:
+        """What lone tokens are answered, and the same less a residual where one is possible."""
+        known = [self.linear]
+        square = len(self.linear.M) == self.asking.ball.dimension
+        if self.setting.wiring.residual is None and square:
             M = self.linear.M - np.eye(len(self.linear.M))
             known.append(LinearPart(self.linear.constant, M))
+        return known
+
+    def _find_shared_values(self) -> LinearPart | None:
+        """What lone tokens are answered, where some of them have no value."""
+        return next(filter(has_kernel, self._list_linear_parts()), None)
+
+    def _split_by_kernel(self, linear: LinearPart) -> Stack:
+        """Rows of all heads that share values."""
+        self._settle_residual(linear)
+        split = split_by_kernel(self.asking, linear, longest=self.setting.longest, rng=self.rng)
+        self.linear = linear.project(split.shown)
+        self.asking = replace(self.asking, shown=split.shown)
+        return split.V
+
+    def _split_by_positions(self) -> Stack:
+        """Rows of all heads; and the residual, where that is not known."""
+        wiring = self.setting.wiring
         moved = choose_moved_token(wiring.positions, self.setting.longest, self.roundoff)
+        known = self._list_linear_parts()
         linear, V = split_by_positions(self.asking, known, moved, rng=self.rng)
+        self._settle_residual(linear)
+        return V
+
+    def _settle_residual(self, linear: LinearPart) -> None:
         residual = linear is not self.linear or self.asking.residual
         self._note(residual=residual)
-        self.linear = linear
+        self.linear = self.whole = linear
         self.asking = replace(self.asking, residual=residual)
-        return V
 
     def _note(self, **found: str | float | bool | None) -> None:
         setting = self.setting
@@ -254,27 +282,35 @@ class Measuring:
 
     def assemble(self, heads: list[FittedHead]) -> AttentionLayer:
         """The layer, in the coordinates of tokens; gains and shifts are folded into its maps."""
-        setting, basis, M = self.setting, self.asking.ball.basis, self.linear.M
-        rows = np.concatenate([head.V for head in heads])
-        Wo = (
-            np.asarray(np.linalg.pinv(rows), dtype=np.float64)
-            .reshape(len(M), len(heads), -1)
-            .swapaxes(0, 1)
-        )
-        form = self.form
-        scores = [head.scores for head in heads]
-        biased = self.linear.biased
+        setting, basis = self.setting, self.asking.ball.basis
+        groups = share_maps(self._list_maps(heads), self.form)
+        maps = [head for group in groups for head in group]
+        scores = [head.scores for head in maps]
+        shared = [group[0] for group in groups]
+        biased = self.whole.biased
         return AttentionLayer(
             Wq=np.stack([part.Wq @ basis.T for part in scores]),
-            Wk=np.stack([part.Wk @ basis.T for part in scores]),
-            Wv=np.stack([head.V @ M @ basis.T for head in heads]),
-            Wo=Wo,
+            Wk=np.stack([head.scores.Wk @ basis.T for head in shared]),
+            Wv=np.stack([head.Wv @ basis.T for head in shared]),
+            Wo=np.stack([head.Wo for head in maps]),
             wiring=replace(setting.wiring, groups=None),
             bq=np.stack([part.bq for part in scores]) if biased else None,
-            bk=np.stack([part.bk for part in scores]) if form.key_biased else None,
-            bo=self.linear.constant if biased else None,
-            table=_make_table(setting, form, [part.tau for part in scores]),
+            bk=np.stack([head.scores.bk for head in shared]) if self.form.key_biased else None,
+            bo=self.whole.constant if biased else None,
+            table=_make_table(setting, self.form, [part.tau for part in scores]),
         )
+
+    def _list_maps(self, heads: list[FittedHead]) -> list[HeadMaps]:
+        """The maps of every head, each in coordinates of its own."""
+        rows = np.concatenate([head.V for head in heads])
+        outward = np.asarray(np.linalg.pinv(rows), dtype=np.float64)
+        if self.asking.shown is not None:
+            outward = self.asking.shown @ outward
+        split = np.split(outward, len(heads), axis=1)
+        return [
+            HeadMaps(Wo, head.V @ self.linear.M, head.scores)
+            for Wo, head in zip(split, heads, strict=True)
+        ]
 
 
 def _make_table(setting: Setting, form: ScoreForm, taus: list[Vector]) -> Matrix | None:

@@ -40,11 +40,13 @@ class Asking:
         oracle: the target.
         ball: what can be made to be read.
         residual: whether the last token is added to answers.
+        shown: outputs x directions that answers are read along; all outputs when absent.
     """
 
     oracle: Oracle
     ball: NormBall
     residual: bool
+    shown: Matrix | None = None
 
     def ask(self, n: Stack) -> Matrix:
         """Answers to sequences of vectors, less the residual."""
@@ -55,7 +57,8 @@ class Asking:
     def _ask_some(self, n: Stack) -> Matrix:
         X = self.ball.send(n)
         answers = self.oracle.ask(X)
-        return answers - X[:, -1] if self.residual else answers
+        answers = answers - X[:, -1] if self.residual else answers
+        return answers if self.shown is None else answers @ self.shown
 
     def ask_placed(self, n: Stack, at: Indices, length: int, constant: Vector) -> Placed:
         """Vectors at displacements, zero tokens elsewhere."""
@@ -77,6 +80,10 @@ class LinearPart:
     def biased(self) -> bool:
         """Whether there is a constant: then queries and keys may have biases too."""
         return float(np.abs(self.constant).max()) > 1e-12 * float(np.abs(self.M).max())
+
+    def project(self, shown: Matrix) -> LinearPart:
+        """The same along some directions of answers."""
+        return LinearPart(self.constant @ shown, shown.T @ self.M)
 
 
 def solve_rows(frame: Matrix, answers: Matrix) -> Matrix:

@@ -1,0 +1,247 @@
+r"""Telling heads apart by tokens without a value.
+
+Heads that share value maps leave $M = \sum_h A_h$ a kernel, which is that of all value maps. Where
+the last tokens are y in the kernel and an earlier one is $v + z$ with z in it too,
+
+$$F - b = \sum_h A_h v\, \sigma(\beta_h + a_h^\top(v + z))$$
+
+for every v and z, whatever the positions and biases are: z moves weights alone. Differences along
+z are $\sum_h c_h \sigma'_h a_h^\top z$ with $c_h = A_h v$, second ones $\sum_h c_h \sigma''_h
+(a_h^\top w)(a_h^\top z)$: the eigenvectors of one over the other are the $c_h$. Then directions are
+known that move the weight of one head alone, at every v: whatever they change is $A_h v$, and r
+tokens v span what head h answers. A fit of $(\beta_h, a_h)$, rows eliminated, ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole._arrays import Array, Float, Matrix, Stack, Vector
+from keyhole.learners.positions.grouped.sharing import solve_least_squares
+from keyhole.learners.positions.head_pencil import Moves, Separated, sharpen_head
+from keyhole.learners.positions.head_split import Unsplit
+from keyhole.learners.positions.placed import Asking, LinearPart
+
+_RANK = 1e-9  # of the largest singular value: less is rounding
+_TURNS = 3  # directions of second differences that are tried before another y
+_APART = 3e-3  # of the largest eigenvalue, which differences of small steps do not blur
+_LENGTH = 8
+_STEP = 1e-4
+_SIZES = (0.95, 0.95, 0.4, 0.1)  # of y, shares of the radius of the ball: large scores saturate
+_PART = 0.6
+_BATCH = 4
+_LEFT = 1e-6  # of answers, which a wrong head leaves
+_INDEPENDENT = 1e-4  # least singular value of all rows together
+_READABLE = 1e-4  # weights nearer to 0 or 1 are not read
+_ROUGH = 1e-3  # directions that rough weights do not tell
+_STEPS = 15
+
+
+class Unshared(Unsplit):
+    """Tokens without a value did not tell heads apart."""
+
+
+def count_values(linear: LinearPart) -> int:
+    """How many directions of tokens have a value."""
+    sizes = np.linalg.svd(linear.M, compute_uv=False)
+    return int((sizes > _RANK * sizes[0]).sum())
+
+
+def has_kernel(linear: LinearPart) -> bool:
+    """Whether some tokens have no value, as where heads share value maps."""
+    return count_values(linear) < min(linear.M.shape)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SharedSplit:
+    """Heads told apart.
+
+    Args:
+        V: rows of every head (heads x rank x directions).
+        shown: outputs x directions: an orthonormal basis of what answers lie in.
+    """
+
+    V: Stack
+    shown: Matrix
+
+
+def split_by_kernel(
+    asking: Asking, linear: LinearPart, *, longest: int | None, rng: np.random.Generator
+) -> SharedSplit:
+    """Rows of every head, from tokens without a value.
+
+    Raises:
+        Unshared: no try told heads apart that explain their answers.
+    """
+    length = _LENGTH if longest is None else max(2, min(_LENGTH, longest))
+    for size in _SIZES:
+        found = _KernelTry(asking, linear, length, size, rng).run()
+        if found is not None:
+            return found
+    raise Unshared
+
+
+def count_split_questions(outputs: int, heads: int) -> int:
+    """What one try asks where the heads fill the outputs."""
+    points = (heads // _BATCH + 1) * _BATCH
+    return points + 2 * (heads + 3) + (outputs // heads) * (heads + 1)
+
+
+def limit_split_questions(width: int, outputs: int) -> int:
+    """The most that all tries ask, however many heads there are."""
+    heads = min(width, outputs)
+    return len(_SIZES) * (heads + _BATCH + (1 + _TURNS) * (heads + 3) + outputs + heads)
+
+
+@dataclass(eq=False, slots=True)
+class _KernelTry:
+    """One last token y, and all that is asked at it."""
+
+    asking: Asking
+    linear: LinearPart
+    length: int
+    size: float
+    rng: np.random.Generator
+    y: Vector = field(init=False)
+    kernel: Matrix = field(init=False)
+    valued: Matrix = field(init=False)
+    tokens: list[Matrix] = field(default_factory=list[Matrix], init=False)
+    answers: list[Matrix] = field(default_factory=list[Matrix], init=False)
+
+    def __post_init__(self) -> None:
+        rows = np.linalg.svd(self.linear.M)[2]
+        count = count_values(self.linear)
+        self.valued, self.kernel = rows[:count], rows[count:]
+        self.y = self.size * self._draw(self.kernel)
+
+    def _draw(self, basis: Matrix) -> Vector:
+        """A vector of the radius of the ball in a space."""
+        drawn = self.rng.normal(size=len(basis)) @ basis
+        return np.sqrt(basis.shape[1]) * drawn / np.linalg.norm(drawn)
+
+    def _ask(self, tokens: Matrix) -> Matrix:
+        """Answers where these tokens stand before the last ones, less the constant."""
+        n = np.tile(self.y, (len(tokens), self.length, 1))
+        n[:, -2] = tokens
+        answers = self.asking.ask(n) - self.linear.constant
+        self.tokens.append(tokens)
+        self.answers.append(answers)
+        return answers
+
+    @property
+    def moves(self) -> Moves:
+        """All that was asked."""
+        return Moves(np.concatenate(self.tokens), np.concatenate(self.answers))
+
+    def run(self) -> SharedSplit | None:
+        """Rows of all heads, None where they do not explain the answers."""
+        v = _PART * self._draw(self.valued)
+        seen = self._see_heads(v)
+        if seen is None or len(seen) < 2:
+            return None
+        duals = self._find_duals(v, seen)
+        if duals is None:
+            return None
+        spans = self._span_heads(duals)
+        shown = find_row_space(self.moves.answers).T
+        heads, directions = len(seen), shown.shape[1]
+        if directions % heads:
+            return None
+        return self._sharpen(spans @ shown, directions // heads, shown)
+
+    def _see_heads(self, v: Vector) -> Matrix | None:
+        """What heads make of one v, a basis: as many rows as there are heads.
+
+        Moves in the kernel change weights alone, so that answers to them span no more.
+        """
+        answers = np.zeros((0, len(self.linear.M)))
+        while len(answers) < min(len(self.kernel), len(self.linear.M)) + _BATCH:
+            moved = [v + _PART * self._draw(self.kernel) for _ in range(_BATCH)]
+            answers = np.concatenate([answers, self._ask(np.stack(moved))])
+            space = find_row_space(answers)
+            if len(space) < len(answers):
+                return space
+        return None
+
+    def _find_duals(self, v: Vector, seen: Matrix) -> Matrix | None:
+        """Directions of the kernel that move the weight of one head each."""
+        heads = len(seen)
+        size = len(self.kernel)
+        frame = np.linalg.qr(self.rng.normal(size=(size, size)))[0][: heads + 2] @ self.kernel
+        step = _STEP * np.sqrt(self.kernel.shape[1])
+        slopes = self._ask_slopes(v, frame, step) @ seen.T
+        for _ in range(_TURNS):
+            turned = v + _STEP * self._draw(self.kernel)
+            bends = (self._ask_slopes(turned, frame, step) @ seen.T - slopes) / step
+            mixed = _find_eigenvectors(solve_least_squares(slopes, bends).T)
+            if mixed is not None:
+                moved = np.asarray(np.linalg.solve(mixed, slopes.T), dtype=np.float64)
+                duals = np.linalg.pinv(moved).T @ frame
+                return duals / np.linalg.norm(duals, axis=1, keepdims=True)
+        return None
+
+    def _ask_slopes(self, v: Vector, frame: Matrix, step: float) -> Matrix:
+        answers = self._ask(np.concatenate([v[None], v + step * frame]))
+        return (answers[1:] - answers[0]) / step
+
+    def _span_heads(self, duals: Matrix) -> Float[Array, "heads tokens outputs"]:
+        """What every head makes of some tokens v, as many as span it."""
+        heads, outputs = len(duals), len(self.linear.M)
+        far = _PART * np.sqrt(self.kernel.shape[1]) * duals
+        made: list[Matrix] = []
+        while len(made) < max(1, outputs // heads):
+            v = _PART * self._draw(self.valued)
+            answers = self._ask(np.concatenate([v[None], v + far]))
+            change = answers[1:] - answers[0]
+            made.append(change / np.linalg.norm(change, axis=1, keepdims=True))
+            # The first v spans too: where a further one adds nothing, the heads are spanned.
+            if len(find_row_space(self.moves.answers)) < heads * (len(made) + 1):
+                break
+        return np.stack(made, axis=1)
+
+    def _sharpen(self, spans: Stack, rank: int, shown: Matrix) -> SharedSplit | None:
+        """Rows that annul what all other heads answer, each head fitted by itself."""
+        if spans.shape[1] < rank:
+            return None
+        bases = [np.linalg.svd(span)[2][:rank] for span in spans]
+        dual = np.linalg.pinv(np.concatenate(bases)).T.reshape(len(bases), rank, -1)
+        asked = self.moves
+        moves = Moves(asked.delta, asked.answers @ shown)
+        heads = [_fit_rows(V, moves, shown.T @ self.linear.M) for V in dual]
+        rows = np.concatenate([head.V for head in heads])
+        least = float(np.linalg.svd(rows, compute_uv=False)[-1])
+        if max(head.left for head in heads) < _LEFT and least > _INDEPENDENT:
+            return SharedSplit(np.stack([head.V for head in heads]), shown)
+        return None
+
+
+def find_row_space(matrix: Matrix) -> Matrix:
+    """An orthonormal basis of what rows span but for rounding."""
+    _, sizes, rows = np.linalg.svd(matrix, full_matrices=False)
+    return rows[: int((sizes > _RANK * sizes[0]).sum())]
+
+
+def _find_eigenvectors(matrix: Matrix) -> Matrix | None:
+    """Eigenvectors in columns, None where eigenvalues are not real and apart."""
+    values, vectors = (np.asarray(part, dtype=np.complex128) for part in np.linalg.eig(matrix))
+    apart = np.abs(values[:, None] - values)[~np.eye(len(values), dtype=bool)]
+    real = float(np.abs(values.imag).max()) == 0.0
+    if not real or apart.min() < _APART * float(np.abs(values).max()):
+        return None
+    return vectors.real
+
+
+def _fit_rows(rough: Matrix, moves: Moves, M: Matrix) -> Separated:
+    """One head fitted from rough rows, which read its weights first."""
+    rows = np.linalg.qr(rough.T)[0].T
+    values, made = moves.delta @ (rows @ M).T, moves.answers @ rows.T
+    shares = (values * made).sum(axis=1) / (values**2).sum(axis=1)
+    readable = (shares > _READABLE) & (shares < 1.0 - _READABLE)
+    features = np.column_stack([np.ones(len(shares)), moves.delta])[readable]
+    odds = np.log(shares[readable] / (1.0 - shares[readable]))
+    start = solve_least_squares(features, odds, rcond=_ROUGH)
+    return sharpen_head(
+        moves, M, rank=len(rows), beta=float(start[0]), slope=start[1:], steps=_STEPS
+    )
