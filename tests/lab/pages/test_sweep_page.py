@@ -3,9 +3,10 @@
 import re
 
 import pytest
+from msgspec import structs
 
 from keyhole.lab.pages.parts.sweep_maps import draw_sweep_map
-from keyhole.lab.pages.sweep_page import draw_sweep_page, pair_values
+from keyhole.lab.pages.sweep_page import count_failures, draw_sweep_page, pair_values
 from keyhole.lab.runs.other_records import Figure, JobCounts, SweepRecord
 
 MAP = Figure(kind="map", x="job.q", y="job.m", value="record.error")
@@ -99,3 +100,38 @@ def test_axes_and_lines_are_named_in_words_where_a_file_names_none():
         series_names={"4": "four"},
     )
     assert ">four</text>" in draw_sweep_page(DATA, table, named)
+
+
+def test_panels_keep_pictures_apart_and_failures_are_counted():
+    table = [
+        {"codes": codes, "model": model, "n": 10, "error": [0.5 if codes == "b" else 0.05, 0.3]}
+        for codes in ("a", "b")
+        for model in ("one", "two")
+    ]
+    figure = Figure(
+        x="n",
+        y="error",
+        series="model",
+        panels="codes",
+        panel_names={"a": "read as they are"},
+        failed_above=0.1,
+        upright=10.0,
+        upright_name="ten",
+    )
+    page = draw_sweep_page(DATA, table, figure)
+    assert re.findall("<h3>([^<]*)</h3>", page) == ["read as they are", "b"]
+    assert page.count("one 2 runs, median 0.175, 1 failures</title>") == 1
+    assert page.count("one 2 runs, median 0.4, 2 failures</title>") == 1
+    assert page.count(">failures</th>") == 2
+    assert page.count(">ten</text>") == 2
+    assert count_failures([0.1, 0.2, 0.3], Figure(x="n", y="e", failed_below=0.2)) == 1
+    assert count_failures([0.1], Figure(x="n", y="e")) is None
+
+
+def test_a_map_draws_every_line_of_theory_it_names():
+    held = rows({(q, m): 0.0 for q in (1, 2) for m in (1, 2)})
+    lines = {"needed": [(1, 1), (2, 2)], "enough": [(1, 2), (2, 2)]}
+    figure = structs.replace(MAP, boundaries=lines, boundary=[(1, 1), (2, 1)], boundary_name="fit")
+    drawn = draw_sweep_map(held, figure)
+    assert drawn.count('class="line limit"') == 3
+    assert all(f">{name}</text>" in drawn for name in ("needed", "enough", "fit"))

@@ -16,6 +16,7 @@ from keyhole.lab.pages.training_page import draw_training_page, draw_training_ru
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.other_records import JobCounts
 from keyhole.lab.runs.reading import read_run
+from keyhole.lab.targets.round_trip import answer_every_row, hide_layer
 from keyhole.lab.training.adam import Adam
 from keyhole.lab.training.choosing import choose_net
 from keyhole.lab.training.inputs.labelling import choose_lesson
@@ -176,6 +177,32 @@ def test_a_small_training_learns_its_task_and_tells_what_it_did(tmp_path):
         assert gap == pytest.approx(data.errors[k], rel=0.7)
 
 
+LAYERS = {"model": "layers", "embed": 4, "hidden": 6, "codes": "random", "code_width": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "hidden"),
+    [({"heads": 2}, "MultiHead"), (LAYERS, "OneLayer"), ({"model": "third-order"}, "TensorRow")],
+)
+def test_trained_layers_are_hidden_recovered_and_compared(changes, hidden):
+    embed = {"embed": 3} if hidden == "TensorRow" else {}
+    data = run_job(job(seeds=1, round_trip=True, **{**changes, **embed})).data
+    trip = data.round_trip
+    assert trip.hidden_class == hidden
+    assert trip.verdict == "EXACT", trip.sentence
+    assert trip.distance < 1e-8
+    assert trip.error_after == pytest.approx(trip.error_before, abs=1e-8)
+
+
+def test_a_hidden_one_layer_transformer_answers_as_the_model_it_was_made_from(tmp_path):
+    data = run_job(job(seeds=1, steps=5, keep=True, out=str(tmp_path / "run"), **LAYERS)).data
+    model = keyhole.load(data.model)
+    X = keyhole.SparseAverage(6, 2, 2).sample(5, rng=np.random.default_rng(2))
+    tokens = model.blocks[0].tokens(X)
+    np.testing.assert_allclose(hide_layer(model)(tokens), model(X)[:, -1], atol=1e-12)
+    np.testing.assert_allclose(answer_every_row(hide_layer(model), tokens), model(X), atol=1e-12)
+
+
 def test_a_trained_unit_is_a_target_like_any_other(tmp_path):
     run_job(job(keep=True, out=str(tmp_path / "run")))
     model = str(tmp_path / "run" / "model.safetensors")
@@ -294,6 +321,8 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
         ({"model": "gru", "passes": 0}, "--passes is a whole number >= 1; got 0"),
         ({"model": "gru", "state_bits": 17}, "--state-bits is at most 16; got 17"),
         ({"temperature": 0.0}, "--temperature is a positive number"),
+        ({"model": "gru", "round_trip": True}, "--round-trip is for models of which one layer"),
+        ({"model": "layers", "heads": 2, "round_trip": True}, "--layers 1 and --heads 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(

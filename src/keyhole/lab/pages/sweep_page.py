@@ -55,7 +55,21 @@ def _draw_figure(rows: Table, figure: Figure | None) -> Markup:
     if figure is None:
         return Markup()
     draw = draw_sweep_map if figure.kind == "map" else _draw_sweep_chart
-    return format_section(figure.title or "The jobs of this sweep", draw(rows, figure))
+    parts = [
+        join_markup(element("h3", name) if name else "", draw(among, figure))
+        for name, among in split_panels(rows, figure).items()
+    ]
+    return format_section(figure.title or "The jobs of this sweep", join_markup(*parts))
+
+
+def split_panels(rows: Table, figure: Figure) -> dict[str, Table]:
+    """Rows by the picture they belong to; all in one where a figure names no panels."""
+    if figure.panels is None:
+        return {"": rows}
+    found: dict[str, Table] = {}
+    for row in rows:
+        found.setdefault(str(row.get(figure.panels)), []).append(row)
+    return {figure.panel_names.get(name, name): found[name] for name in sorted(found)}
 
 
 def _list_expectations(data: SweepRecord) -> Markup:
@@ -84,9 +98,10 @@ def describe_sweep(rows: Table, figure: Figure) -> Chart | None:
     levels: list[Level] = []
     if figure.limit is not None:
         levels.append(Level(figure.limit_name or "limit", figure.limit))
+    if figure.upright is not None:
+        levels.append(Level(figure.upright_name or "limit", figure.upright, upright=True))
     lines = [
-        _trace_series(name, values, k, "y" in figure.log)
-        for k, (name, values) in enumerate(series.items())
+        _trace_series(name, values, k, figure) for k, (name, values) in enumerate(series.items())
     ]
     caption = "Marks are medians; bars reach from the least to the largest value."
     return Chart(
@@ -162,14 +177,25 @@ def _name_series(row: Row, figure: Figure) -> str:
     return figure.series_names.get(name, bare or f"{spell_column(figure.series)} {name}")
 
 
-def _trace_series(name: str, values: Mapping[float, list[float]], k: int, log: bool) -> Line:
+def count_failures(values: list[float], figure: Figure) -> int | None:
+    """How many values are beyond what a figure calls a failure; none where it names no line."""
+    if figure.failed_above is None and figure.failed_below is None:
+        return None
+    above = math.inf if figure.failed_above is None else figure.failed_above
+    below = -math.inf if figure.failed_below is None else figure.failed_below
+    return sum(y > above or y < below for y in values)
+
+
+def _trace_series(name: str, values: Mapping[float, list[float]], k: int, figure: Figure) -> Line:
     """Medians of a series and their spread; a log scale leaves out what is not above zero."""
     points: list[Point] = []
     for x, every in values.items():
         # A zero, such as an exact recovery, has no place on a log scale.
-        if shown := [y for y in every if y > 0 or not log]:
+        if shown := [y for y in every if y > 0 or "y" not in figure.log]:
             middle = statistics.median(shown)
             said = f"{name} {len(shown)} runs, median {middle:.3g}"
+            failed = count_failures(every, figure)
+            said += "" if failed is None else f", {failed} failures"
             points.append(Point(x, middle, said, (min(shown), max(shown))))
     return Line(name, _CLASSES[k % len(_CLASSES)], points)
 
@@ -181,6 +207,7 @@ def _tabulate_series(series: Grouped, figure: Figure) -> Markup:
             name,
             format_number(x),
             str(len(ys)),
+            *_list_failures_of(ys, figure),
             format_number(statistics.median(ys)),
             format_number(min(ys)),
             format_number(max(ys)),
@@ -192,8 +219,14 @@ def _tabulate_series(series: Grouped, figure: Figure) -> Markup:
         spell_column(figure.series or ""),
         figure.x_name or spell_column(figure.x),
         "runs",
+        *(("failures",) if count_failures([], figure) is not None else ()),
         "median",
         "least",
         "largest",
     )
-    return format_table(rows, names, (1, 2, 3, 4, 5))
+    return format_table(rows, names, tuple(range(1, len(names))))
+
+
+def _list_failures_of(values: list[float], figure: Figure) -> tuple[str, ...]:
+    failed = count_failures(values, figure)
+    return () if failed is None else (str(failed),)

@@ -156,6 +156,13 @@ class Figure(Part, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
         value_at_most: the share of values up to this is drawn.
         boundary: the line of theory on a map.
         boundary_name: what it is called.
+        boundaries: more lines of theory on a map, by name.
+        panels: the column that tells pictures apart, which are drawn one below the other.
+        panel_names: what its values are called.
+        failed_above: a value of y above this is a failure, and failures are counted.
+        failed_below: likewise below this.
+        upright: a value of x to draw.
+        upright_name: what it is called.
         title: the finding.
         caption: words below.
     """
@@ -177,6 +184,13 @@ class Figure(Part, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     value_at_most: float | None = None
     boundary: list[tuple[float, float]] = []
     boundary_name: str | None = None
+    boundaries: dict[str, list[tuple[float, float]]] = {}
+    panels: str | None = None
+    panel_names: dict[str, str] = {}
+    failed_above: float | None = None
+    failed_below: float | None = None
+    upright: float | None = None
+    upright_name: str | None = None
     title: str | None = None
     caption: str | None = None
 

@@ -206,6 +206,7 @@ class RoundTrip(Part, frozen=True, kw_only=True):
     error_before: Number = None
     error_after: Number = None
     distance: Number = None
+    hidden_class: str | None = None
 
 
 class RotationRecord(Part, frozen=True, kw_only=True):

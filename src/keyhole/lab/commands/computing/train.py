@@ -24,6 +24,7 @@ from keyhole.lab.runs.record_parts import Given, Seconds
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.rows import list_training_rows
 from keyhole.lab.runs.task_records import Curve, TrainRecord
+from keyhole.lab.targets.round_trip import READABLE, make_round_trip
 from keyhole.lab.targets.tasks import pose_task
 from keyhole.lab.training.constructed import measure_constructed
 from keyhole.lab.training.inputs.labelling import choose_lesson
@@ -101,8 +102,6 @@ def _measure_trained_models(
     best = came.models[int(np.argmin(came.errors))]
     rng = seed_generator(job.seed)
     if job.round_trip:
-        from keyhole.lab.targets.round_trip import make_round_trip
-
         data = structs.replace(data, round_trip=make_round_trip(best, lesson.task, rng=rng))
     if job.effective_bits:
         from keyhole.lab.training.coarseness import measure_coarseness
@@ -157,6 +156,11 @@ def _check_measures(job: TrainJob, lesson: Lesson[Any]) -> None:
         raise InvalidInput(
             "--effective-bits is for models of standard attention: attention and layers."
         )
+    if job.round_trip and not _can_be_hidden(job, lesson):
+        raise InvalidInput(
+            f"--round-trip is for models of which {READABLE}: attention, third-order, layers with"
+            " --layers 1 and --heads 1."
+        )
     if job.lengths and lesson.labels:
         raise InvalidInput(
             "--lengths is for sparse-average: a unit on labels cannot know codes it was not"
@@ -165,6 +169,13 @@ def _check_measures(job: TrainJob, lesson: Lesson[Any]) -> None:
     for length in job.lengths:
         # A task checks its own sizes: a length it refuses is refused now.
         replace(lesson.task, length=length)
+
+
+def _can_be_hidden(job: TrainJob, lesson: Lesson[Any]) -> bool:
+    # Behind labels stands a sigmoid: there the attention alone is hidden, of any number of heads.
+    if job.model == "layers":
+        return job.layers == 1 and (job.heads == 1 or lesson.labels)
+    return job.model in ("attention", "third-order", CONSTRUCTED)
 
 
 def _choose_net(job: TrainJob, lesson: Lesson[Any]) -> Choice:

@@ -13,7 +13,7 @@ from keyhole.lab.pages.build_page import describe_frontier, describe_margins, ti
 from keyhole.lab.pages.parts.error_curves import describe_error_curve
 from keyhole.lab.pages.parts.recovered_matrices import describe_recovery
 from keyhole.lab.pages.recovery_page import describe_query_phases
-from keyhole.lab.pages.sweep_page import describe_sweep
+from keyhole.lab.pages.sweep_page import describe_sweep, split_panels
 from keyhole.lab.pages.training_page import describe_training
 from keyhole.lab.pages.twins_page import describe_twins
 from keyhole.lab.runs.other_records import SweepRecord
@@ -70,8 +70,9 @@ def _describe_sweep(run: SavedRun[SweepRecord]) -> Sheet | None:
     if figure is None:
         return None
     rows = tabulate_rows(read_rows(run.directory / "store.sqlite"))
-    chart = describe_sweep(rows, figure)
-    return None if chart is None else Sheet(figure.title or run.data.name, (chart,))
+    panels = [describe_sweep(among, figure) for among in split_panels(rows, figure).values()]
+    charts = tuple(chart for chart in panels if chart is not None)
+    return Sheet(figure.title or run.data.name, charts) if charts else None
 
 
 _LEARNED: dict[str, Describe] = {"recovery": _describe_recovery, "queries": _describe_queries}

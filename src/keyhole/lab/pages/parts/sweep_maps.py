@@ -89,9 +89,14 @@ def place_value(values: Sequence[float], at: float) -> float:
     return float(np.interp(at, values, middles))
 
 
-def trace_theory(figure: Figure, held: Cells) -> list[tuple[float, float]]:
-    """The line of theory, as shares of the width and of the height."""
-    points = figure.boundary
+def list_theory(figure: Figure) -> dict[str, Sequence[tuple[float, float]]]:
+    """The lines of theory across a map, by name."""
+    first = {figure.boundary_name or "theory": figure.boundary} if figure.boundary else {}
+    return {**first, **figure.boundaries}
+
+
+def trace_theory(points: Sequence[tuple[float, float]], held: Cells) -> list[tuple[float, float]]:
+    """A line of theory, as shares of the width and of the height."""
     # Theory beyond the measured range would be drawn along the edge.
     inside = [
         (x, y) for x, y in points if held.x[0] <= x <= held.x[-1] and held.y[0] <= y <= held.y[-1]
@@ -137,11 +142,13 @@ def _count_cells(name: str, values: Sequence[float]) -> Axis:
 
 
 def _draw_theory(figure: Figure, held: Cells) -> list[Line]:
-    points = [
-        Point(x * len(held.x) - 0.5, y * len(held.y) - 0.5) for x, y in trace_theory(figure, held)
-    ]
-    name = figure.boundary_name or "theory"
-    return [Line(name, "limit", points, marked=False)] if points else []
+    lines = {
+        name: [
+            Point(x * len(held.x) - 0.5, y * len(held.y) - 0.5) for x, y in trace_theory(line, held)
+        ]
+        for name, line in list_theory(figure).items()
+    }
+    return [Line(name, "limit", points, marked=False) for name, points in lines.items() if points]
 
 
 def draw_sweep_map(rows: Table, figure: Figure) -> Markup:
