@@ -53,6 +53,7 @@ interop: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	$(BIN)/python tools/theorem_pages.py
+	! $(BIN)/python -c "import marimo" 2>/dev/null || $(BIN)/python tools/tutorial_pages.py
 	$(BIN)/zensical build --clean
 
 lock: $(VENV)/.dev $(VENV)/.docs

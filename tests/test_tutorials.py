@@ -1,49 +1,188 @@
-"""The notebooks: every cell runs, and what they claim comes out."""
+"""The notebooks: every cell runs, what they claim comes out, and pages show what they show."""
 
+import importlib.util
 import json
+import math
+import re
+import socket
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 
 import pytest
 
+from support.browsers import FAULTS_OF_LABELS, launch, needs_chromium
+from support.drawn_labels import count_labels, find_faults
 from support.paths import ROOT
 
 pytest.importorskip("marimo")
-FOLDER = ROOT / "tutorials"
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "tutorials").glob("*.py"))
 # Cells run as a script runs them, without the checks of shapes that tests add.
 RUN = """
-import json, runpy, sys
-recover = runpy.run_path("recover_a_head.py")["app"].run()[1]
-compute = runpy.run_path("what_attention_can_compute.py")["app"].run()[1]
-kept = {name: recover[name] for name in ("entry", "true_entry", "error", "rounded_error", "told")}
-kept |= {name: compute[name] for name in ("worst", "right", "ring", "face", "gap")}
-kept |= {"verdict": recover["recovery"].verdict.name, "judged": compute["judged"][3].verdict.name}
-print(json.dumps(kept))
+import json, sys
+sys.path.insert(0, "tools")
+import tutorial_pages
+made, held = {}, {}
+for path in tutorial_pages.NOTEBOOKS:
+    shown, names = tutorial_pages.run_notebook(path)
+    made[path.stem] = tutorial_pages.compose_page(path, shown, names)
+    held[path.stem] = {
+        name: value
+        for name, value in names.items()
+        if isinstance(value, (int, float, str, list)) or name == "fewest"
+    }
+print(json.dumps([made, held], default=str))
 """
 
 
 @pytest.fixture(scope="module")
-def names():
-    """What both notebooks define, once all their cells have run."""
+def ran():
+    """The page of every notebook, and the plain values that its cells define."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN], cwd=FOLDER, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", RUN], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_first_notebook_recovers_a_head_also_behind_bfloat16(names):
-    assert names["entry"] == pytest.approx(names["true_entry"], abs=1e-12)
-    assert names["verdict"] == "EXACT"
-    assert names["error"] < 1e-12
-    assert names["rounded_error"] < 1e-9
-    assert {outcome for _, outcome in names["told"]} == {"HOLDS"}
+def page_of(name):
+    return (ROOT / "docs" / "tutorials" / f"{name.replace('_', '-')}.md").read_text("utf-8")
 
 
-def test_the_second_notebook_builds_bounds_and_recovers(names):
-    assert names["worst"] < 1e-3
-    assert names["right"]
-    assert "it finds token 4" in names["ring"]
-    assert "Keys of positions 3, 8 are a face" in names["face"]
-    assert names["judged"] == "TOO_SMALL"
-    assert names["gap"] < 1e-9
+def tool():
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "tools" / "tutorial_pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_there_are_five_notebooks_with_sliders():
+    assert len(NOTEBOOKS) == 5
+    for name in NOTEBOOKS:
+        source = (ROOT / "tutorials" / f"{name}.py").read_text("utf-8")
+        assert source.count("mo.ui.slider(") >= 2
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_page_of_a_notebook_is_what_it_shows(ran, name):
+    mask = tool().mask_rounding
+    assert mask(page_of(name)) == mask(ran[0][name]), "run tools/tutorial_pages.py"
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_labels_of_a_page_keep_apart(name):
+    page = page_of(name)
+    assert re.search("<svg|<figure", page)
+    assert find_faults(page) == []
+    assert count_labels(page) >= 8 or "<svg" not in page
+
+
+def test_one_entry_at_a_time_is_right_to_rounding(ran):
+    held = ran[1]["a_head_entry_by_entry"]
+    assert held["entry_error"] < 1e-12
+    assert held["error"] < 1e-12
+    assert held["questions"] >= held["width"] ** 2 + held["width"]
+
+
+def test_rounding_hides_nothing_where_tokens_are_free(ran):
+    held = ran[1]["what_rounding_does_not_hide"]
+    plain, free, confined = (
+        float(re.search(r"(\d(?:\.\d+)?e[+-]\d+) of W", line).group(1)) for line in held["told"]
+    )
+    assert free < 1e-9 < confined < plain
+
+
+def test_a_twin_answers_alike(ran):
+    held = ran[1]["two_heads_and_their_twins"]
+    assert held["gap"] < 1e-13
+    assert all("HOLDS" in line for line in held["listed"])
+    assert held["apart"] < 1e-9
+
+
+def test_matches_on_the_circle_need_about_twice_the_bits_of_the_modulus(ran):
+    held = ran[1]["match2_on_the_circle"]
+    assert held["wrong"] == 0
+    bits = {int(modulus): count for modulus, count in held["fewest"].items()}
+    for modulus, count in bits.items():
+        gap = 1 - math.cos(2 * math.pi / modulus)
+        # Each of two products of rounded numbers moves by less than 1.5 steps of 2^(1 - p).
+        enough = math.ceil(1 + math.log2(3.1 / gap))
+        assert count <= enough
+    assert bits[40] >= bits[10] + 2
+
+
+def test_a_network_that_is_too_small_is_caught(ran):
+    told = ran[1]["where_a_small_network_must_fail"]["told"]
+    assert told[0].startswith("TOO_SMALL. ")
+    assert "wrong by 0.5 on one of them" in told[1]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        opened = launch(running)
+        yield opened
+        opened.close()
+
+
+@contextmanager
+def serve_notebook(name):
+    """The address of a notebook that marimo runs, until it is stopped."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    told = ["--headless", "--no-token", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "marimo", "run", f"tutorials/{name}.py", *told]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(command, cwd=ROOT, **quiet)
+    try:
+        wait_for(port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def wait_for(port):
+    for _ in range(600):
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError("marimo does not answer")
+
+
+# Words of the last cell that shows any.
+LAST = {
+    "a_head_entry_by_entry": "EXACT after",
+    "match2_on_the_circle": "told apart from near misses.",
+    "two_heads_and_their_twins": "EXACT after",
+    "what_rounding_does_not_hide": "behind bf16: relative",
+    "where_a_small_network_must_fail": "6 hidden units.",
+}
+SIZES = """() => [...document.querySelectorAll("svg.keyhole, figure.keyhole")].map(e => {
+  const box = e.getBoundingClientRect(); return [box.width, box.height];
+})"""
+PICTURES = """() => [...document.querySelectorAll("svg.keyhole, figure.keyhole")].map(
+  e => e.outerHTML).join()"""
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_draws_in_marimo_and_follows_its_sliders(browser, name):
+    with serve_notebook(name) as address:
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.goto(address)
+        page.wait_for_selector("svg.keyhole, figure.keyhole", timeout=120_000)
+        # Sliders stand in shadow trees, into which only a locator looks.
+        page.locator("[role=slider]").nth(1).wait_for()
+        page.get_by_text(LAST[name]).first.wait_for(timeout=120_000)
+        assert all(width > 100 and height > 60 for width, height in page.evaluate(SIZES))
+        assert page.evaluate(FAULTS_OF_LABELS) == []
+        before = page.evaluate(PICTURES)
+        page.locator("[role=slider]").first.press("ArrowRight")
+        page.wait_for_function(f"before => ({PICTURES})() !== before", arg=before, timeout=120_000)
+        page.close()

@@ -189,3 +189,8 @@ def test_a_matrix_held_in_factors_is_an_array_where_one_is_needed():
     W = np.asarray(head.W)
     assert W.shape == (4, 4)
     np.testing.assert_allclose(W, np.asarray(head.W.A) @ np.asarray(head.W.B).T, atol=1e-15)
+
+
+def test_notebooks_are_handed_plain_text():
+    for one in (FIRST, FIRST.plot("W")):
+        assert type(one._repr_html_()) is str

@@ -57,7 +57,8 @@ class Face:
 
     def _repr_html_(self) -> str:
         """What notebooks show: no script, and a style that travels with it."""
-        return draw_face(self)
+        # Plain text: marimo sends a subclass of it as an object, and shows nothing.
+        return str(draw_face(self))
 
     def __eq__(self, other: object) -> bool:
         """Whether the other is of this class, with the same numbers to the last bit."""
@@ -136,7 +137,7 @@ class Picture:
         self.helds = helds
 
     def _repr_html_(self) -> str:
-        return lay_side_by_side([draw_heatmap(held) for held in self.helds])
+        return str(lay_side_by_side([draw_heatmap(held) for held in self.helds]))
 
     def save(self, path: str | Path) -> None:
         """Write the picture as SVG, PNG (the cells alone) or CSV, by how the name ends.

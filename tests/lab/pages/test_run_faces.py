@@ -32,6 +32,7 @@ def test_every_kind_of_run_shows_its_sentence_and_its_plots_without_a_script(run
     assert find_faults(shown) == []
     assert PLOTTED[name] in [plot for plot, _ in run._describe_plots()]
     assert run.plot(PLOTTED[name])._repr_html_() in shown
+    assert type(shown) is type(run.plot(PLOTTED[name])._repr_html_()) is str
 
 
 def test_a_run_is_one_line_with_its_command_and_its_sentence(runs):

@@ -58,7 +58,8 @@ class OpenedRun:
     def _repr_html_(self) -> str:
         rows = format_table(summarise_record(self.record))
         drawn = [draw_sheet(sheet) for _, sheet in self._describe_plots()]
-        return join_markup(element("p", element("b", self.record.sentence)), *drawn, rows)
+        sentence = element("p", element("b", self.record.sentence))
+        return str(join_markup(sentence, *drawn, rows))
 
     def plot(self, name: str | None = None) -> DrawnSheet:
         """One plot of the run: the first, or the one of that name.
@@ -132,7 +133,7 @@ class DrawnSheet:
         self.sheet = sheet
 
     def _repr_html_(self) -> str:
-        return draw_sheet(self.sheet)
+        return str(draw_sheet(self.sheet))
 
     def save(self, path: str | Path) -> None:
         """Write the matrices of the plot as a file, or its chart as SVG.

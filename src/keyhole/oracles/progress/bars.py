@@ -47,7 +47,7 @@ def _find_notebook() -> Show | None:
     """How the notebook that runs us shows markup, if there is one."""
     marimo: Any = sys.modules.get("marimo")
     if marimo is not None and marimo.running_in_notebook():
-        return lambda body: marimo.output.replace(marimo.Html(body))
+        return lambda body: marimo.output.replace(marimo.Html(str(body)))
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     # A shell of IPython in a terminal has no kernel: it gets the bar of a terminal.
@@ -57,7 +57,7 @@ def _find_notebook() -> Show | None:
 def _open_display() -> Show:
     display: Any = sys.modules["IPython"].display
     handle = display.display(display.HTML(""), display_id=True)
-    return lambda body: handle.update(display.HTML(body))
+    return lambda body: handle.update(display.HTML(str(body)))
 
 
 @dataclass(slots=True)
