@@ -118,7 +118,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(client):
 def test_an_unknown_job_is_refused(client, kind):
     status, said = client.start(kind, target="os:system")
     assert status == 400
-    assert "recover, bound" in said["sentence"]
+    assert "recover, watch, bound" in said["sentence"]
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,15 @@ from xml.etree import ElementTree
 import pytest
 
 from keyhole.drawing.palette import COLOURS, SHARES, read_channels
+from keyhole.models import Head, save
 from keyhole.tasks import TASKS
 from keyhole.web.explorer import Explorer, Window
+from keyhole.web.messages import Target
 from support.browsers import FAULTS_OF_LABELS, launch, needs_chromium
 from support.majority import WHOLE
 from support.paths import ROOT
 from support.shelf import HOSTILE, PICTURE, shelved
+from support.slow_target import SOURCE
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'"
@@ -87,7 +90,8 @@ def listen(page, complaints):
 
 
 def says(page, text):
-    sync_api.expect(page.locator("main")).to_contain_text(text)
+    # Processes start slowly on a machine that tests share.
+    sync_api.expect(page.locator("main")).to_contain_text(text, timeout=20_000)
 
 
 def shot(page, name):
@@ -336,6 +340,90 @@ def test_limits_open_on_a_case_that_turns_green_when_it_is_built(explorer):
         address = f"#{urlsplit(page.url).fragment}"
     with opened(explorer, address) as page:
         says(page, "asked: 6, 25 bits")
+
+
+ADDRESSES = {
+    "target": ("#target", "Press Recover"),
+    "recover": ("#recover?d=9&rank=2&heads=2&answers=noise&noise=-5&budget=70&seed=4", "Choose"),
+    "averages": ("#compute/sparse-average?N=9&q=2&y=3,4&keys=trigonometric&seed=1", "{3, 4}"),
+    "match2": ("#compute/match2?M=12&x=1,5,11&i=2", "Token 11 finds its partner at 1"),
+    "match3": ("#compute/match3?M=31&x=4,9,18,1&i=3", "No pair sums with 1"),
+    "limits": ("#limits?task=match2&length=8&modulus=7&embed=4&bits=30", "asked: 4, 30 bits"),
+    "built": ("#limits?task=sparse-average&length=4&q=1&embed=4&bits=6&built=yes", "ENOUGH"),
+    "runs": ("#runs", "newest first"),
+    "run": ("#runs/learned", "EXACT"),
+    "sweep": ("#runs/ranks", "The dashed line is hidden numbers"),
+    "training": ("#runs/trained", "Errors: 0.003 at steps 200"),
+}
+STATE = """() => [document.querySelector("main").innerText,
+  [...document.querySelectorAll("main input, main select")].map(one => [one.id, one.value])]"""
+
+
+@pytest.fixture(scope="module")
+def asking(explorer, tmp_path_factory):
+    """An explorer with a target that takes its time, and a truth."""
+    place = tmp_path_factory.mktemp("asking")
+    (place / "slowly.py").write_text(SOURCE)
+    made: dict = {}
+    exec(SOURCE, made)  # noqa: S102
+    save(Head(made["W"], made["V"]), place / "truth.safetensors")
+    shelved(place / "runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        target = Target(target="slowly:slow", truth=str(place / "truth.safetensors"))
+        with Window(Explorer(place / "runs", target), 0, str).beside() as address:
+            yield SimpleNamespace(address=address, runs=place / "runs", browser=explorer.browser)
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_every_view_is_restored_by_its_address(asking, name):
+    view, words = ADDRESSES[name]
+    states = []
+    for _ in range(2):
+        with opened(asking, view) as page:
+            says(page, words)
+            page.wait_for_timeout(100)
+            states.append((page.evaluate(STATE), page.url))
+            view = page.url.removeprefix(asking.address)
+    assert states[0] == states[1]
+
+
+def test_a_target_is_watched_stopped_gone_on_with_and_compared(asking):
+    with opened(asking, "") as page:
+        says(page, "slowly:slow")
+        assert page.locator("#stop").is_disabled()
+        page.click("#go")
+        says(page, "The least W that explains")
+        shot(page, "target-asking")
+        page.click("#stop")
+        says(page, "STOPPED")
+        view = page.url.removeprefix(asking.address)
+        assert "run=" in view
+        assert page.locator("#on").is_enabled()
+    with opened(asking, view) as page:
+        says(page, "STOPPED")
+        page.click("#on")
+        says(page, "EXACT")
+        says(page, "differ from the truth by")
+        # true, recovered, difference, each with its scale
+        assert page.locator("#result canvas").count() == 6
+        assert page.locator("#stop-at").count() == 1
+        assert page.evaluate(FAULTS_OF_LABELS) == []
+        shots(page, "target")
+    with opened(asking, view) as page:
+        says(page, "differ from the truth by")
+
+
+def test_a_target_is_worked_by_the_keyboard_alone(asking):
+    with opened(asking, "#target?seed=8&budget=60") as page:
+        tab_to(page, "#go")
+        page.keyboard.press("Enter")
+        tab_to(page, "#stop")
+        page.keyboard.press("Enter")
+        says(page, "STOPPED")
+        tab_to(page, "#on")
+        page.keyboard.press("Enter")
+        says(page, "BUDGET SPENT")
 
 
 def test_a_figure_of_the_explorer_is_saved_in_every_form(explorer, tmp_path):

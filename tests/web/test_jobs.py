@@ -61,6 +61,14 @@ def test_the_error_falls_with_the_budget_and_ends_at_that_of_the_run(recovered):
     assert any(point["error"] is not None and point["error"] > 0.1 for point in course[:-1])
 
 
+def test_what_fills_in_is_read_from_the_answers_of_the_run_itself(recovered):
+    """Nothing is asked again: every reading stands at a number of queries that was told before."""
+    told = [event["reading"] for event in recovered["events"] if "reading" in event]
+    course = recovered["result"]["course"]
+    assert course[:-1] == told[: len(course) - 1]
+    assert "asking again" not in str(recovered["events"])
+
+
 def test_heads_are_shown_in_pairs(client):
     job = client.finished("recover", width=4, heads=2, seed=1)
     heads = job["result"]["heads"]

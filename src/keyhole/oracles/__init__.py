@@ -28,6 +28,7 @@ from keyhole.oracles.wrappers import (
     Rounded,
     Signs,
     Watched,
+    hear_answers,
     watch_batches,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
     "Sized",
     "Watched",
     "count_asked_again",
+    "hear_answers",
     "oracle_of",
     "read_imperfection",
     "walk_wrapped",

@@ -17,10 +17,13 @@ from keyhole.oracles.progress.bars import ProgressBar, open_bar
 
 # Told of a phase, and of sequences that were answered in it.
 Told = Callable[[str, int], None]
+# Handed a batch and its answers.
+Hears = Callable[[Sequences, Answers], None]
 
 # Context variables: recoveries in different threads of a server do not hear of each other.
 _asking: ContextVar[str | None] = ContextVar("phase of the outermost ledger", default=None)
-_watcher: ContextVar[Told | None] = ContextVar("who hears of answers as they come", default=None)
+_watcher: ContextVar[Told | None] = ContextVar("who counts answers as they come", default=None)
+_hearer: ContextVar[Hears | None] = ContextVar("who hears answers as they come", default=None)
 
 
 def name_phase() -> str:
@@ -36,6 +39,16 @@ def watch_batches(tell: Told) -> Generator[None]:
         yield
     finally:
         _watcher.reset(before)
+
+
+@contextmanager
+def hear_answers(hear: Hears) -> Generator[None]:
+    """While inside, `hear` is handed what `Watched` oracles made here are asked and answer."""
+    before = _hearer.set(hear)
+    try:
+        yield
+    finally:
+        _hearer.reset(before)
 
 
 @dataclass(slots=True)
@@ -296,7 +309,7 @@ class Chunked(Wrapper):
 class Watched(Wrapper):
     """Shows progress while used as a context, in a terminal (on standard error) or a notebook.
 
-    Whoever calls `watch_batches` hears of it too.
+    Whoever calls `watch_batches` or `hear_answers` hears of it too.
 
     Args:
         inner: the oracle to watch.
@@ -310,9 +323,11 @@ class Watched(Wrapper):
     bar: bool = True
     _shown: ProgressBar | None = field(default=None, init=False)
     _tell: Told | None = field(default=None, init=False)
+    _hear: Hears | None = field(default=None, init=False)
 
     def __enter__(self) -> Watched:
         self._tell = _watcher.get()
+        self._hear = _hearer.get()
         self._shown = open_bar(self.title, self.expected) if self.bar else None
         return self
 
@@ -326,13 +341,15 @@ class Watched(Wrapper):
         try:
             answers = self.inner.ask(X)
         except BudgetSpent as spent:
-            self._advance(spent.answered)
+            self._advance(X[: spent.answered], spent.answers)
             raise
-        self._advance(len(X))
+        self._advance(X, answers)
         return answers
 
-    def _advance(self, sequences: int) -> None:
+    def _advance(self, X: Sequences, answers: Answers | None) -> None:
+        if self._hear is not None and answers is not None:
+            self._hear(X, answers)
         if self._shown is not None:
-            self._shown.advance(sequences)
+            self._shown.advance(len(X))
         if self._tell is not None:
-            self._tell(name_phase(), sequences)
+            self._tell(name_phase(), len(X))

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from keyhole import __version__
+from keyhole._files import find_file
 from keyhole.drawing.html import escape_text
 from keyhole.drawing.palette import EXPLORER_COLOURS, LIGHT
 from keyhole.errors import DoesNotFit, InvalidInput
@@ -24,10 +25,12 @@ from keyhole.lab.jobs import UiJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.other_records import UiReady, UiRecord
 from keyhole.lab.runs.records import Record, encode_json
+from keyhole.lab.targets.answer_gaps import is_own_file
+from keyhole.lab.targets.opening import load_askable_model
 from keyhole.tasks import TASKS
 from keyhole.web import runs as shelf
 from keyhole.web.jobs import Desk, TooMany
-from keyhole.web.messages import Asked, BoundResult, Seen
+from keyhole.web.messages import Asked, BoundResult, Seen, Target
 from keyhole.web.requests import read_bound_wish
 from keyhole.web.showcase import View, rehearse_views, show_task
 
@@ -72,11 +75,12 @@ class Explorer:
 
     Args:
         runs: the directory of runs that is shown, and in which recoveries are kept.
+        target: what may be asked, where something may.
     """
 
-    def __init__(self, runs: Path) -> None:
+    def __init__(self, runs: Path, target: Target | None = None) -> None:
         self.runs = runs
-        self.desk = Desk(runs)
+        self.desk = Desk(runs, target)
         self.files = read_page_files()
         self.requests = 0
 
@@ -103,6 +107,7 @@ class Explorer:
     async def _page(self, request: Request) -> Response:
         self.requests += 1
         said = {"token": self.token, "version": __version__, "runs": str(self.runs)}
+        said["target"] = msgspec.json.encode(self.desk.target).decode()
         said["tasks"] = msgspec.json.encode(_describe_tasks()).decode()
         page = _fill_blanks(self.files["index.html"].decode(), said)
         return Response(page, media_type="text/html", headers={"cache-control": "no-store"})
@@ -166,16 +171,16 @@ class Explorer:
         return self.desk.start(asked.kind, asked.fields).seen(0)
 
     async def _job(self, request: Request) -> Response:
-        task = self.desk.find(request.path_params["name"])
         after = request.query_params.get("after", "0")
-        if task is None:
-            return _answer_json(
-                {"sentence": "This job is not known any more. Start it again."}, 404
-            )
         # Python refuses to read very long numbers, with an error of its own.
         if not after.isdecimal() or len(after) > 9:
             return _answer_json({"sentence": "after is the number of events seen before."}, 400)
-        return _answer_json(task.seen(int(after)))
+        seen = await asyncio.to_thread(self.desk.see, request.path_params["name"], int(after))
+        if seen is None:
+            return _answer_json(
+                {"sentence": "This job is not known any more. Start it again."}, 404
+            )
+        return _answer_json(seen)
 
     async def _cancel(self, request: Request) -> Response:
         task = self.desk.find(request.path_params["name"])
@@ -267,12 +272,14 @@ def run_ui(
 ) -> Record[UiRecord]:
     """Serve the explorer until stopped; `announce` is told where it is as soon as it is there."""
     start = time.perf_counter()
-    explorer = Explorer(Path(job.runs))
+    explorer = Explorer(Path(job.runs), read_ui_target(job))
 
     def ready(address: str) -> None:
         sentence = (
             f"The explorer is at {address} (Ctrl-C stops it). It shows the runs in {job.runs}."
         )
+        if job.target is not None:
+            sentence += f" It asks {job.target}."
         data = UiReady(status="READY", sentence=sentence, address=address, runs=job.runs)
         record = Record(data)
         _announce_record(record) if announce is None else announce(record)
@@ -285,6 +292,29 @@ def run_ui(
     sentence = f"Served {explorer.requests:,} requests."
     spent = time.perf_counter() - start
     return Record(UiRecord(sentence=sentence, address=window.address, seconds=spent))
+
+
+def read_ui_target(job: UiJob) -> Target | None:
+    """What is asked, and the truth: a saved model is its own.
+
+    Raises:
+        InvalidInput: a file that was named is not there, or options of a target stand without one.
+    """
+    about = (job.width, job.outputs, job.layer, job.truth)
+    if job.target is None:
+        if any(value is not None for value in about):
+            raise InvalidInput(
+                "--width, --outputs, --layer and --truth tell of a target: keyhole ui TARGET."
+            )
+        return None
+    if job.target.endswith((".safetensors", ".onnx")):
+        find_file(Path(job.target), f"no model at {job.target}. Check the path.")
+    truth = job.truth or (job.target if is_own_file(job.target) else None)
+    if truth is not None:
+        load_askable_model(truth)
+    return Target(
+        target=job.target, width=job.width, outputs=job.outputs, layer=job.layer, truth=truth
+    )
 
 
 def _announce_record(record: Record[UiReady]) -> None:

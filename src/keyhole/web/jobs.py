@@ -18,14 +18,22 @@ import msgspec
 import keyhole
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.directories import make_new_directory
-from keyhole.web.messages import NOTHING, Order, Said, Seen
-from keyhole.web.requests import read_bound_wish, read_recover_wish
+from keyhole.web.messages import NOTHING, Order, Said, Seen, Target
+from keyhole.web.requests import (
+    Watch,
+    read_bound_wish,
+    read_recover_wish,
+    read_watch_wish,
+)
+from keyhole.web.runs import find_stopped_run, read_watched_result
 
 AT_ONCE = 2  # jobs under way
 KEPT = 32  # jobs remembered
 
 RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
-_CHECKS = {"recover": read_recover_wish, "bound": read_bound_wish}
+STOPPED = "stopped"  # what was answered is kept, and the run can go on
+_STOPPED_SENTENCE = "Stopped. What was answered is kept: Go on asks nothing again."
+_CHECKS = {"recover": read_recover_wish, "watch": read_watch_wish, "bound": read_bound_wish}
 
 
 class TooMany(Exception):
@@ -115,9 +123,11 @@ class Desk:
 
     Args:
         runs: the directory under which recoveries are kept.
+        target: what the explorer was started with.
     """
 
     runs: Path
+    target: Target | None = None
     _tasks: dict[str, Task] = field(default_factory=dict[str, Task], init=False)
     _spare: Hand | None = field(default=None, init=False)
     _closed: bool = field(default=False, init=False)
@@ -141,21 +151,33 @@ class Desk:
                 f"a job of the page is one of {', '.join(_CHECKS)}; got {kind!r:.80}."
             )
         # Refused here, before a process or a directory is spent on it.
-        _CHECKS[kind](fields)
+        wish = _CHECKS[kind](fields)
+        if kind == "watch" and self.target is None:
+            raise InvalidInput(
+                "there is no target: start the explorer with one, keyhole ui TARGET."
+            )
         with self._lock:
             if sum(task.state == RUNNING for task in self._tasks.values()) >= AT_ONCE:
                 raise TooMany(f"{AT_ONCE} jobs are under way. Wait for one of them, or cancel it.")
-            task = Task(secrets.token_hex(6), kind, self._place(kind), self._hand())
+            place = self._place(kind, wish)
+            # A run is found again by its directory, even by an explorer that was started since.
+            name = secrets.token_hex(6) if place is None else place.name
+            task = Task(name, kind, place, self._hand())
             self._keep(task)
-        place = None if task.place is None else str(task.place)
+        told = None if task.place is None else str(task.place)
         task.listener = threading.Thread(target=self._listen, args=(task,), daemon=True)
         task.listener.start()
         with suppress(OSError):  # a process that has died says so by its silence
-            task.hand.give(Order(kind, fields, place))
+            task.hand.give(Order(kind, fields, told, self.target))
         return task
 
-    def _place(self, kind: str) -> Path | None:
-        return make_new_directory("recover", self.runs) if kind == "recover" else None
+    def _place(self, kind: str, wish: object) -> Path | None:
+        if not isinstance(wish, Watch) or wish.run is None:
+            return None if kind == "bound" else make_new_directory(kind, self.runs)
+        under_way = self._tasks.get(wish.run)
+        if under_way is not None and under_way.state == RUNNING:
+            raise InvalidInput("this run is still going on.")
+        return find_stopped_run(self.runs, wish.run)
 
     def _hand(self) -> Hand:
         taken = self._spare
@@ -167,6 +189,8 @@ class Desk:
         ended = [name for name, one in self._tasks.items() if one.state != RUNNING]
         for name in ended[: max(0, len(self._tasks) + 1 - KEPT)]:
             del self._tasks[name]
+        # A run that goes on is the last one again.
+        self._tasks.pop(task.name, None)
         self._tasks[task.name] = task
 
     def _listen(self, task: Task) -> None:
@@ -193,7 +217,7 @@ class Desk:
             self._clear(task)
         if (
             said is not None
-            and task.state != CANCELLED
+            and task.state not in (CANCELLED, STOPPED)
             and self._spare is None
             and not self._closed
         ):
@@ -202,22 +226,38 @@ class Desk:
             task.hand.end()
 
     def _clear(self, task: Task) -> None:
-        """Take away the directory of a cancelled job, or of one without a record."""
+        """Take away the directory of a cancelled job, or of one without a record or an answer."""
         # What was finished when the server ends is kept, even if nobody had seen it.
         unwanted = task.state == CANCELLED and not self._closed
-        if task.place is not None and (unwanted or not (task.place / "record.json").exists()):
+        if task.place is None:
+            return
+        kept = ("record.json", "transcript.sqlite") if task.kind == "watch" else ("record.json",)
+        if unwanted or not any((task.place / name).exists() for name in kept):
             shutil.rmtree(task.place, ignore_errors=True)
 
     def find(self, name: str) -> Task | None:
         """A job by name, if it is remembered."""
         return self._tasks.get(name)
 
+    def see(self, name: str, after: int) -> Seen | None:
+        """What is known of a job, or of a run that was watched before this explorer began."""
+        if (task := self.find(name)) is not None:
+            return task.seen(after)
+        kept = read_watched_result(self.runs, name)
+        if kept is None:
+            return None
+        state, sentence = (STOPPED, _STOPPED_SENTENCE) if kept == NOTHING else (DONE, None)
+        return Seen(
+            id=name, kind="watch", state=state, sentence=sentence, next=0, events=[], result=kept
+        )
+
     def cancel(self, task: Task) -> None:
-        """End a job; nothing of it is kept."""
+        """End a job; of a target the answers are kept, of anything else nothing."""
         with self._lock:
             if task.state == RUNNING:
-                task.state = CANCELLED
-                task.sentence = "Cancelled."
+                watched = task.kind == "watch"
+                task.state = STOPPED if watched else CANCELLED
+                task.sentence = _STOPPED_SENTENCE if watched else "Cancelled."
                 task.hand.process.kill()
 
     def close(self) -> None:

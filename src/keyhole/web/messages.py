@@ -23,12 +23,40 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fields: msgspec.Raw
 
 
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What the explorer was started with: no request of a page can name another.
+
+    Args:
+        target: as `keyhole learn` takes it.
+        width: size of a token, where the target does not say.
+        outputs: numbers per answer, where the target does not say.
+        layer: one layer of it.
+        truth: a saved model that is compared with what is found.
+    """
+
+    target: str
+    width: int | None = None
+    outputs: int | None = None
+    layer: str | None = None
+    truth: str | None = None
+
+
 class Order(msgspec.Struct, frozen=True):
-    """A request for a process, with the directory it may write to."""
+    """A request for a process, with the directory it may write to and the target it may ask."""
 
     kind: str
     fields: msgspec.Raw
     place: str | None
+    target: Target | None = None
+
+
+class CoursePoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What so many queries tell of a single head: its matrix, packed, and the error of that."""
+
+    queries: int
+    error: Number = None
+    found: str = ""
+    difference: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,12 +67,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         asked: queries by phase, so far.
         limit: the fewest queries any learner can ask.
         hidden: the matrices that are to be recovered, packed.
+        reading: what the answers so far tell of one head.
     """
 
     doing: str | None = None
     asked: dict[str, int] | None = None
     limit: int | None = None
     hidden: list[str] | None = None
+    reading: CoursePoint | None = None
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,32 +106,45 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Portrait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The matrices of a true head and of the one that matches it, packed."""
+    """The matrices of a true head, where it is known, and of the one that matches it, packed."""
 
-    truth: str
+    truth: str | None
     values: list[float]
     found: str | None
     difference: str = ""
     found_values: list[float] = []
 
 
-class CoursePoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The error that so many queries reach, and the matrices of a single head, packed."""
+class NamedMatrix(msgspec.Struct, frozen=True, kw_only=True):
+    """One matrix of a model, packed."""
 
-    queries: int
-    error: Number
-    found: str = ""
-    difference: str = ""
+    name: str
+    rows: int
+    columns: int
+    numbers: str
 
 
 class RecoveryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a recovery, as the page shows it."""
+    """What came of a recovery, as the page shows it.
+
+    Args:
+        record: of the run.
+        command: that does the same.
+        heads: those of a model that is a sum of heads, each beside the true one where it is known.
+        matrices: those of a model of another kind.
+        course: what the answers told on the way, and in the end.
+        error: of W, where the truth is known.
+        compared: in words, how far the model is from the truth.
+        run: its directory.
+    """
 
     record: LearnRecord
     command: str
     heads: list[Portrait]
+    matrices: list[NamedMatrix]
     course: list[CoursePoint]
     error: Number
+    compared: str | None
     run: str
 
 

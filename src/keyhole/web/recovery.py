@@ -1,38 +1,43 @@
-"""A recovery as the page shows it: queries as they come, the error, the truth."""
+"""A recovery as the page shows it: a hidden model or a target, what was found, the truth."""
 
 from __future__ import annotations
 
-import base64
-import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix
-from keyhole.errors import KeyholeError
-from keyhole.identify import assign_heads, canonical, distance, freedom
-from keyhole.lab.commands.shared import seed_generator
+from keyhole._arrays import Matrix
+from keyhole._files import write_atomically
+from keyhole.drawing.faces import Face, list_matrices
+from keyhole.drawing.heatmaps import average_blocks
+from keyhole.drawing.html import format_number
+from keyhole.errors import InvalidInput
+from keyhole.identify import assign_heads, canonical, compare, distance, freedom
 from keyhole.lab.jobs import LearnJob, SampleJob
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.records import encode_json
 from keyhole.lab.runs.recovery_records import LearnRecord
 from keyhole.lab.runs.rows import count_learning_queries
 from keyhole.lab.runs.summaries import restore_command
-from keyhole.lab.targets.opening import simulate_policies
-from keyhole.learners.choosing import learn
+from keyhole.lab.targets.opening import load_askable_model
 from keyhole.models import Head, MultiHead, load
-from keyhole.oracles import Budgeted, Chunked, Local, watch_batches
-from keyhole.web.messages import CoursePoint, Event, Portrait, RecoveryResult
-from keyhole.web.requests import Recover
+from keyhole.web.following import Follower, Tell, pack_course_point, pack_numbers
+from keyhole.web.messages import (
+    CoursePoint,
+    Event,
+    NamedMatrix,
+    Portrait,
+    RecoveryResult,
+    Target,
+)
+from keyhole.web.requests import Recover, Watch
 
-# Shares of all queries, halves first: when patience ends, the curve is coarse but whole.
-PARTS = (0.5, 0.25, 0.75, 0.9, 0.1, 0.6, 0.35, 0.98, 0.82, 0.17, 0.67, 0.43, 0.04)
-PATIENCE = 2.0  # seconds that asking again for the course may take, about
-BETWEEN = 0.05  # seconds between two counts
+_MATRICES = 12  # of a model that is no sum of heads
 
-Tell = Callable[[Event], None]
 Heads = Head | MultiHead
 
 
@@ -50,10 +55,6 @@ def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> Recovery
             out=str(hidden),
         )
     )
-    truth: Any = load(hidden)
-    # The page draws the hidden matrices while the recovery is still under way.
-    hidden_heads = [pack_numbers(W) for W in canonical(truth).W]
-    tell(Event(limit=freedom(truth), hidden=hidden_heads))
     job = LearnJob(
         str(hidden),
         simulate=wish.simulate,
@@ -62,51 +63,97 @@ def recover_hidden_model(wish: Recover, directory: Path, tell: Tell) -> Recovery
         seed=wish.seed + 1,
         out=str(directory),
     )
-    with _count_phase_queries(tell) as count, watch_batches(count):
+    return _follow_recovery(job, load(hidden), directory, tell)
+
+
+def recover_target(given: Target, wish: Watch, directory: Path, tell: Tell) -> RecoveryResult:
+    """Recover the target in `directory`, or go on there, and compare with the truth if given."""
+    job = LearnJob(
+        given.target,
+        width=given.width,
+        outputs=given.outputs,
+        layer=given.layer,
+        budget=wish.budget,
+        seed=wish.seed,
+        out=str(directory),
+        resume=wish.run is not None,
+    )
+    truth = None if given.truth is None else load_askable_model(given.truth)
+    return _follow_recovery(job, truth, directory, tell)
+
+
+def _follow_recovery(job: LearnJob, truth: Any, directory: Path, tell: Tell) -> RecoveryResult:
+    """Run a job while the page is told of it; what the page shows in the end is kept beside it."""
+    true_heads = _read_heads(truth)
+    if true_heads is not None:
+        # The page draws the hidden matrices while the recovery is still under way.
+        hidden = [pack_numbers(W) for W in canonical(true_heads).W]
+        tell(Event(limit=freedom(true_heads), hidden=hidden))
+    true_W = np.asarray(true_heads.W) if isinstance(true_heads, Head) else None
+    follower = Follower(tell, true_W)
+    with follower.following():
         record: LearnRecord = run_job(job).data
-    model: Any = None if record.model is None else load(record.model)
-    found = model if isinstance(model, Head | MultiHead) else None
-    tell(Event(doing="asking again with smaller budgets"))
-    return RecoveryResult(
+    model = None if record.model is None else load(record.model)
+    found = _read_heads(model)
+    result = RecoveryResult(
         record=record,
         command=restore_command(record),
-        heads=pack_portraits(truth, found),
-        course=trace_error_course(truth, found, wish, record),
-        error=measure_relative_error(truth, found),
+        heads=pack_portraits(true_heads, found),
+        matrices=[] if found is not None or model is None else pack_matrices(model),
+        course=_end_course(follower.points, record, true_W, found),
+        error=measure_relative_error(true_heads, found),
+        compared=compare_with_truth(truth, model),
         run=directory.name,
+    )
+    write_atomically(directory / "watched.json", encode_json(result))
+    return result
+
+
+def _read_heads(model: Any) -> Heads | None:
+    return model if isinstance(model, Head | MultiHead) else None
+
+
+def _end_course(
+    points: list[CoursePoint], record: LearnRecord, true_W: Matrix | None, found: Heads | None
+) -> list[CoursePoint]:
+    """What was read on the way, and the matrix that the learner made of it."""
+    if not isinstance(found, Head):
+        return []
+    asked = count_learning_queries(record)
+    last = pack_course_point(asked, true_W, np.asarray(found.W))
+    return [*(point for point in points if point.queries < asked), last]
+
+
+def compare_with_truth(truth: Any, model: Any) -> str | None:
+    """How far a model is from the truth, in words; None where no truth was told."""
+    if truth is None:
+        return None
+    if model is None:
+        return "Nothing was found that could be compared with the truth."
+    try:
+        apart: float | None = compare(truth, model).largest
+    except InvalidInput as error:
+        return f"It cannot be compared with the truth: {error}"
+    if apart is None:
+        return "It has another number of parts than the truth."
+    return (
+        f"Its weights differ from the truth by {format_number(apart)} at most, relatively, where"
+        " answers determine them."
     )
 
 
-@contextmanager
-def _count_phase_queries(tell: Tell) -> Generator[Callable[[str, int], None]]:
-    """Queries by phase, added up and told now and then, and once more at the end."""
-    asked: dict[str, int] = {}
-    last = 0.0
-
-    def count(phase: str, queries: int) -> None:
-        nonlocal last
-        asked[phase] = asked.get(phase, 0) + queries
-        # Batches may come by the thousand a second; a page needs twenty.
-        if time.monotonic() - last >= BETWEEN:
-            last = time.monotonic()
-            tell(Event(asked=dict(asked)))
-
-    try:
-        yield count
-    finally:
-        tell(Event(asked=dict(asked)))
-
-
-def measure_relative_error(truth: Heads, found: Heads | None) -> float | None:
+def measure_relative_error(truth: Heads | None, found: Heads | None) -> float | None:
     """Relative error of W, of the worst head; none where numbers of heads differ."""
-    gap = None if found is None else distance(truth, found)
+    gap = None if truth is None or found is None else distance(truth, found)
     return None if gap is None or gap.heads[0] != gap.heads[1] else gap.W
 
 
-def pack_portraits(truth: Heads, found: Heads | None) -> list[Portrait]:
-    """The matrices of each true head beside those of the head that matches it."""
-    hidden = canonical(truth)
+def pack_portraits(truth: Heads | None, found: Heads | None) -> list[Portrait]:
+    """The matrices of each true head beside those of the head that matches it, or those found."""
     seen = None if found is None else canonical(found)
+    if truth is None:
+        return [] if seen is None else [_pack_portrait(None, W) for W in seen.W]
+    hidden = canonical(truth)
     pairs = {} if seen is None else dict(assign_heads(hidden, seen))
     return [
         _pack_portrait(W, None if seen is None or i not in pairs else seen.W[pairs[i]])
@@ -114,16 +161,13 @@ def pack_portraits(truth: Heads, found: Heads | None) -> list[Portrait]:
     ]
 
 
-def _pack_portrait(W: Matrix, found: Matrix | None) -> Portrait:
-    truth, values = pack_numbers(W), _list_singular_values(W)
-    if found is None:
-        return Portrait(truth=truth, values=values, found=None)
+def _pack_portrait(W: Matrix | None, found: Matrix | None) -> Portrait:
     return Portrait(
-        truth=truth,
-        values=values,
-        found=pack_numbers(found),
-        difference=pack_numbers(found - W),
-        found_values=_list_singular_values(found),
+        truth=None if W is None else pack_numbers(W),
+        values=[] if W is None else _list_singular_values(W),
+        found=None if found is None else pack_numbers(found),
+        difference="" if found is None or W is None else pack_numbers(found - W),
+        found_values=[] if found is None else _list_singular_values(found),
     )
 
 
@@ -131,48 +175,21 @@ def _list_singular_values(W: Matrix) -> list[float]:
     return np.linalg.svd(W, compute_uv=False).tolist()
 
 
-def pack_numbers(W: Array) -> str:
-    """Numbers as little-endian float32, in base 64."""
-    # A third of the bytes of JSON numbers, and no digits lost that a picture shows.
-    return base64.b64encode(np.ascontiguousarray(W, dtype="<f4").tobytes()).decode()
+def pack_matrices(model: Any) -> list[NamedMatrix]:
+    """The matrices of a model of any kind, large ones as means over blocks."""
+    return [
+        NamedMatrix(name=name, rows=len(M), columns=len(M.T), numbers=pack_numbers(M))
+        for name, M in ((name, average_blocks(W)[1]) for name, W in _list_parts(model))
+    ]
 
 
-# A learner has no model while it measures. What it would hand out at an earlier moment is what it
-# hands out with a budget that ends there: the same seed asks the same questions and, where they
-# carry noise, draws the same noise.
-def trace_error_course(
-    truth: Heads, found: Heads | None, wish: Recover, record: LearnRecord
-) -> list[CoursePoint]:
-    """The error of W that smaller budgets reach, and the matrices of single heads."""
-    asked = count_learning_queries(record)
-    until = time.monotonic() + PATIENCE
-    points = [_pack_course_point(asked, truth, found)]
-    for part in PARTS:
-        if time.monotonic() < until and 0 < round(asked * part) < asked:
-            points.append(
-                _pack_course_point(
-                    round(asked * part), truth, _rerun_with_budget(truth, wish, round(asked * part))
-                )
-            )
-    return sorted(points, key=lambda point: point.queries)
-
-
-def _rerun_with_budget(truth: Heads, wish: Recover, budget: int) -> Heads | None:
-    """What the same run has with a smaller budget."""
-    oracle = Budgeted(
-        Chunked(simulate_policies(Local(truth), wish.simulate, wish.seed + 1)), budget
+def _list_parts(model: Any) -> Iterator[tuple[str, Matrix]]:
+    """Matrices of a model and of the models it is made of."""
+    inner = [(item.name, getattr(model, item.name)) for item in fields(model)]
+    parts = [(f"{name}.", part) for name, part in inner if isinstance(part, Face)]
+    named = (
+        (f"{where}{name}", M)
+        for where, part in [("", model), *parts]
+        for name, M in list_matrices(part)
     )
-    try:
-        model: Any = learn(oracle, rng=seed_generator(wish.seed + 1)).model
-    except KeyholeError:
-        return None
-    return model if isinstance(model, Head | MultiHead) else None
-
-
-def _pack_course_point(queries: int, truth: Heads, found: Heads | None) -> CoursePoint:
-    error = measure_relative_error(truth, found)
-    if not (isinstance(truth, Head) and isinstance(found, Head)):
-        return CoursePoint(queries=queries, error=error)
-    W, T = np.asarray(found.W), np.asarray(truth.W)
-    packed, gap = pack_numbers(W), pack_numbers(W - T)
-    return CoursePoint(queries=queries, error=error, found=packed, difference=gap)
+    yield from islice(named, _MATRICES)

@@ -72,6 +72,27 @@ class Recover:
         return () if form is None else (form.format(amount=self.amount, whole=int(self.amount)),)
 
 
+@dataclass(frozen=True)
+class Watch:
+    """Recover the target that the explorer was started with.
+
+    Args:
+        budget: never ask more sequences than this.
+        seed: of the learner.
+        run: the directory of a stopped run to go on with.
+    """
+
+    _: KW_ONLY
+    budget: int | None = None
+    seed: int = 0
+    run: str | None = None
+
+    def __post_init__(self) -> None:
+        check_within("seed", self.seed, 0, SEED)
+        if self.budget is not None:
+            check_within("budget", self.budget, 0, 10**9)
+
+
 POLICIES = {
     "exact": None,
     "noise": "noise={amount:g}",
@@ -91,6 +112,11 @@ def check_within(name: str, value: float, least: float, most: float) -> None:
 def read_recover_wish(content: Content) -> Recover:
     """A recovery from JSON."""
     return read_request(Recover, content)
+
+
+def read_watch_wish(content: Content) -> Watch:
+    """What is wished of the target, from JSON."""
+    return read_request(Watch, content)
 
 
 def read_bound_wish(content: Content) -> BoundJob:

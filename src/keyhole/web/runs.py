@@ -212,8 +212,34 @@ def read_run_report(runs: Path, name: str) -> bytes:
     raise NotThere("This run has no report that can be shown.")
 
 
-def find_run_directory(runs: Path, name: str) -> Path:
-    """The directory of a run.
+def find_stopped_run(runs: Path, name: str) -> Path:
+    """The directory of a run of a target that was stopped.
+
+    Raises:
+        InvalidInput: there is none of that name.
+    """
+    try:
+        return find_run_directory(runs, name, ("transcript.sqlite",))
+    except NotThere as error:
+        raise InvalidInput(f"there is no stopped run {name!r:.80} to go on with.") from error
+
+
+def read_watched_result(runs: Path, name: str) -> msgspec.Raw | None:
+    """What the page showed of a run when it ended; null where it was stopped, None of no run."""
+    try:
+        place = find_run_directory(runs, name, ("watched.json", "transcript.sqlite"))
+        if not _has_own_file(place, "watched.json"):
+            # A run of the command line was never watched.
+            return None if _has_own_file(place, "record.json") else msgspec.Raw(b"null")
+        content = read_file(place / "watched.json", "It was not watched.", most=REPORT)
+        msgspec.json.decode(content)
+    except (NotThere, InvalidInput, msgspec.DecodeError):
+        return None
+    return msgspec.Raw(content)
+
+
+def find_run_directory(runs: Path, name: str, marks: tuple[str, ...] = _MARKS) -> Path:
+    """The directory of a run, which holds one of the files `marks`.
 
     Raises:
         NotThere: it leads out of the directory of runs, through a link or otherwise, or holds no
@@ -230,7 +256,7 @@ def find_run_directory(runs: Path, name: str) -> Path:
     place = runs.joinpath(*parts)
     try:
         held = place.resolve(strict=True).is_relative_to(runs.resolve(strict=True))
-        known = held and any(_has_own_file(place, mark) for mark in _MARKS)
+        known = held and any(_has_own_file(place, mark) for mark in marks)
     except OSError:
         known = False
     if not known:

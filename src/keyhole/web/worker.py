@@ -21,25 +21,35 @@ from keyhole.lab.commands.computing.bound import measure_job_plane
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.records import encode_json
 from keyhole.web.messages import BoundResult, Event, Order, RecoveryResult, Said
-from keyhole.web.recovery import Tell, recover_hidden_model
-from keyhole.web.requests import read_bound_wish, read_recover_wish
+from keyhole.web.recovery import Tell, recover_hidden_model, recover_target
+from keyhole.web.requests import read_bound_wish, read_recover_wish, read_watch_wish
 
-Work = Callable[[msgspec.Raw, Path | None, Tell], msgspec.Struct]
+Work = Callable[[Order, Path | None, Tell], msgspec.Struct]
 
 
-def _perform_recovery(fields: msgspec.Raw, place: Path | None, tell: Tell) -> RecoveryResult:
+def _perform_recovery(order: Order, place: Path | None, tell: Tell) -> RecoveryResult:
     if place is None:
         raise InvalidInput("a recovery needs a directory to write to.")
-    return recover_hidden_model(read_recover_wish(fields), place, tell)
+    return recover_hidden_model(read_recover_wish(order.fields), place, tell)
 
 
-def _perform_bound(fields: msgspec.Raw, place: Path | None, tell: Tell) -> BoundResult:
-    job = read_bound_wish(fields)
+def _perform_watch(order: Order, place: Path | None, tell: Tell) -> RecoveryResult:
+    if place is None or order.target is None:
+        raise InvalidInput("a target is asked by an explorer that was started with it.")
+    return recover_target(order.target, read_watch_wish(order.fields), place, tell)
+
+
+def _perform_bound(order: Order, place: Path | None, tell: Tell) -> BoundResult:
+    job = read_bound_wish(order.fields)
     tell(Event(doing="building and checking weights" if job.build else "comparing sizes"))
     return BoundResult(record=run_job(job).data, plane=measure_job_plane(job))
 
 
-WORK: dict[str, Work] = {"recover": _perform_recovery, "bound": _perform_bound}
+WORK: dict[str, Work] = {
+    "recover": _perform_recovery,
+    "watch": _perform_watch,
+    "bound": _perform_bound,
+}
 
 
 def perform_job(order: Order, tell: Tell) -> Said:
@@ -48,7 +58,7 @@ def perform_job(order: Order, tell: Tell) -> Said:
     try:
         # As in sweeps: the same job gives the same digits everywhere.
         with pin_one_thread():
-            result = WORK[order.kind](order.fields, place, tell)
+            result = WORK[order.kind](order, place, tell)
         return Said(result=msgspec.Raw(encode_json(result)))
     except KeyholeError as error:
         return Said(failed=str(error))
@@ -60,7 +70,9 @@ def main() -> None:
     """Do jobs until standard input ends."""
     lines: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read_job_lines, args=(lines,), daemon=True).start()
-    out = sys.stdout.buffer
+    # A target may print: its words must not stand between ours.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     def say(said: Said) -> None:
         out.write(msgspec.json.encode(said) + b"\n")

@@ -31,12 +31,23 @@ class UiJob(Job):
     """The explorer: one page in a browser, served to this machine only.
 
     Args:
+        target: what the page may ask: a .safetensors or .onnx file, package.module:callable, or
+            http(s)://HOST:PORT/v2/models/NAME.
+        width: size of a token, where the target does not say.
+        outputs: numbers per answer, where the target does not say.
+        layer: one layer of a torch or ONNX model.
+        truth: a saved model to compare with what is found; a saved model is its own.
         port: port to listen on; 0 takes a free one.
         runs: directory of runs and sweeps to show, and to keep recoveries in.
         open: open the page in the browser of this machine.
     """
 
+    target: str | None = field(default=None, metadata=LATER)
     _: KW_ONLY
+    width: int | None = field(default=None, metadata=LATER)
+    outputs: int | None = field(default=None, metadata=LATER)
+    layer: str | None = field(default=None, metadata=LATER)
+    truth: str | None = field(default=None, metadata=LATER)
     port: int = 8765
     runs: str = "runs"
     open: bool = False

@@ -16,6 +16,7 @@ _RUN_FILES = (
     "record.json",
     *("transcript.sqlite", "transcript.sqlite-wal", "transcript.sqlite-shm"),
     *("model.safetensors", "truth.safetensors", "example.safetensors", "report.html"),
+    "watched.json",
 )
 _TRAINED = ("checkpoint-*.safetensors", "seed-*.safetensors")
 _LOCK = "run.lock"

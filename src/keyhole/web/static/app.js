@@ -1,14 +1,17 @@
-// The page: four views, one at a time, chosen by the address. The script of a view is loaded when it is first shown.
+// The page: its views, one at a time, chosen by the address. The script of a view is loaded when it is first shown.
 
 import { el } from "./draw.js";
-import { here } from "./parts.js";
+import { TARGET, here } from "./parts.js";
 
 const VIEWS = {
+  target: () => import("./target.js"),
   recover: () => import("./recover.js"),
   compute: () => import("./compute.js"),
   limits: () => import("./limits.js"),
   runs: () => import("./runs.js"),
 };
+if (!TARGET) delete VIEWS.target;
+document.querySelector("[data-view=target]").parentNode.hidden = !TARGET;
 const main = document.getElementById("main");
 let leave = null;
 let shown = "";
@@ -19,7 +22,7 @@ async function show() {
     main.focus();
     return;
   }
-  const name = VIEWS[view] ? view : "recover";
+  const name = VIEWS[view] ? view : TARGET ? "target" : "recover";
   if (name !== view) history.replaceState(null, "", `#${name}`);
   const inside = el("div", {}),
     module = await VIEWS[name]();

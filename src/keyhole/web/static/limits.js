@@ -34,7 +34,10 @@ export function limits(place, path, params) {
     job = null,
     following = null;
 
-  const keep = () => remember({ ...state, bits: state.bits ?? "real" });
+  const keep = () => {
+    const there = known().some(one => fits(one.size, state));
+    remember({ ...state, bits: state.bits ?? "real", built: there ? "yes" : null });
+  };
   const stepped = (name, { label, list }) =>
     slider({
       label,
@@ -231,6 +234,7 @@ export function limits(place, path, params) {
     const made = result.record.built || result.record.proven,
       list = built.get(key) || [];
     if (made) built.set(key, [...list, { size: made.size, record: result.record }]);
+    keep();
     note.textContent = "";
     if (key !== around()) {
       changed();
@@ -242,7 +246,9 @@ export function limits(place, path, params) {
     tell();
   }
 
-  changed();
+  // An address of what was built builds it again, where this page has not.
+  const rebuild = params.get("built") && !known().some(one => fits(one.size, state));
+  changed().then(() => rebuild && start());
   return () => {
     following?.abort();
     if (job) cancel(job).catch(() => {});

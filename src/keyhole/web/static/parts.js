@@ -2,6 +2,9 @@
 
 import { el, number } from "./draw.js";
 
+// What the explorer was started with; null where there is nothing.
+export const TARGET = JSON.parse(document.querySelector('meta[name="keyhole-target"]').content);
+
 // The address behind "#": VIEW/PATH?NAME=VALUE&...
 export function here() {
   const [place, query = ""] = location.hash.slice(1).split("?");

@@ -3,10 +3,10 @@
 import { chart } from "./chart.js";
 import { el, figure, matrix, number, responsive, said, svg, table, canvasOf } from "./draw.js";
 import { heat, largest, logShare } from "./heat.js";
-import { button, section, slider } from "./parts.js";
+import { button, recordDetails, reportLink, section, slider } from "./parts.js";
 
-const SCRUB = "what a budget of so many queries leaves";
-export const AXES = ["key side, row i", "query side, column j"];
+const SCRUB = "what so many answers tell";
+const AXES = ["key side, row i", "query side, column j"];
 
 // Phases but verification.
 const learning = asked => Object.fromEntries(Object.entries(asked).filter(([name]) => name !== "verify"));
@@ -73,20 +73,22 @@ export function queries() {
   return holder;
 }
 
-function finding(record, error) {
-  const learned = sum(learning(record.queries.by_phase));
-  const limit = record.degrees_of_freedom && Math.ceil(record.degrees_of_freedom / (record.outputs || 1));
-  if (!["EXACT", "WITHIN_TOLERANCE"].includes(record.verdict) || error === null) {
-    return `${number(learned)} queries ${error === null ? "give no W that can be compared" : `leave an error of W of ${number(error)}`}`;
-  }
+function finding(record, error, known) {
   const shape =
     record.heads > 1
       ? `${record.heads} heads of width ${record.width}`
-      : `a ${record.width} × ${record.width} head of rank ${record.rank}`;
+      : `a ${record.width} × ${record.width} head${record.rank === null ? "" : ` of rank ${record.rank}`}`;
+  const learned = sum(learning(record.queries.by_phase));
+  const limit = record.degrees_of_freedom && Math.ceil(record.degrees_of_freedom / (record.outputs || 1));
+  const found = ["EXACT", "WITHIN_TOLERANCE"].includes(record.verdict);
+  if (!found || error === null) {
+    if (!known) return `${number(learned)} queries ${found ? "recover" : "leave"} ${shape}; the limit is ${number(limit)}`;
+    return `${number(learned)} queries ${error === null ? "give no W that can be compared" : `leave an error of W of ${number(error)}`}`;
+  }
   return `${number(learned)} queries recover ${shape} to ${number(error)}; the limit is ${number(limit)}`;
 }
 
-export function portrait(record, heads, course, error, fresh) {
+function portrait(record, heads, course, error, fresh) {
   const size = record.width,
     square = { rows: size, columns: size, axes: AXES };
   const body = el("div", {}),
@@ -94,18 +96,19 @@ export function portrait(record, heads, course, error, fresh) {
   let shown = 0;
   const draw = () => {
     const head = heads[shown],
-      truth = matrix(head.truth),
-      most = largest(truth) || 1,
+      most = largest(matrix(head.truth ?? head.found)) || 1,
       far = number(most);
     const signed = { kind: "signed", share: v => v / most, ends: [`−${far}`, "0", far], ...square };
-    const pictures = [heat({ title: "true W", note: `limits ±${far}`, name: "W", values: truth, ...signed })];
+    const pictures = [];
+    if (head.truth)
+      pictures.push(heat({ title: "true W", note: `limits ±${far}`, name: "W", values: matrix(head.truth), ...signed }));
     if (head.found === null) {
       pictures.push(el("p", { class: "empty", text: "No head was found that matches this one." }));
     } else {
       const found = matrix(head.found),
-        off = matrix(head.difference);
+        off = matrix(head.difference || "");
       const left = heat({ title: "recovered W", note: `limits ±${far}`, name: "W", values: found, ...signed });
-      const right = heat({
+      const right = head.difference && heat({
         title: "difference",
         note: `largest ${number(largest(off))}; log scale, in units of the largest true entry`,
         name: "difference",
@@ -115,7 +118,7 @@ export function portrait(record, heads, course, error, fresh) {
         ends: ["1e-16", "1e-8", "1"],
         ...square,
       });
-      pictures.push(left, right);
+      pictures.push(left, right || "");
       if (stops.length > 1) body.replaceChildren(scrubber(stops, left, right, fresh));
     }
     pictures.push(singular(head));
@@ -144,17 +147,107 @@ export function portrait(record, heads, course, error, fresh) {
           }),
         )
       : "";
-  return [section(finding(record, error), choose, body)];
+  return [section(finding(record, error, heads[0].truth !== null), choose, body)];
 }
 
-export const later = () => {
+const later = () => {
   const row = slider({ label: SCRUB, low: 0, high: 1, value: 0, show: () => "not known yet", hear: () => {} });
   row.classList.add("long");
   row.allow(false);
   return el("div", { class: "controls" }, row);
 };
 
-// The matrix appears budget by budget, once, when a recovery has just been watched; then the slider is the reader’s.
+// What is known before the end: the hidden matrix where there is one, and the least W that explains the answers so far.
+export function awaiting(hidden) {
+  const count = hidden?.length ?? 1,
+    truth = hidden && matrix(hidden[0]),
+    pictures = el("div", { class: "pictures" }),
+    title = el("h2", {});
+  const node = el("section", {}, title, count === 1 && hidden ? later() : "", pictures);
+  const told = count === 1 ? "A head is" : `${count} heads are`;
+  title.textContent = hidden ? `${told} hidden; nothing is known of ${count === 1 ? "it" : "them"} yet` : "";
+  let filling = null,
+    most = (truth && largest(truth)) || 1;
+  const options = size => ({
+    kind: "signed",
+    share: v => v / most,
+    ends: [`−${number(most)}`, "0", number(most)],
+    rows: size,
+    columns: size,
+    axes: AXES,
+    name: "W",
+  });
+  const fill = values => {
+    filling = heat({ title: "recovered W", note: "being measured", values, ...options(Math.sqrt(values.length)) });
+    pictures.append(filling);
+  };
+  if (truth) {
+    const shown = count === 1 ? "true W" : "true W of head 1";
+    pictures.append(
+      heat({ title: shown, note: "the learner never sees it", values: truth, ...options(Math.sqrt(truth.length)) }),
+    );
+    fill(new Float32Array(truth.length));
+  }
+  node.read = point => {
+    const values = matrix(point.found);
+    if (!truth) most = largest(values) || 1;
+    if (!filling) fill(values);
+    title.textContent = `The least W that explains ${number(point.queries)} answers${point.error === undefined ? "" : ` is ${number(point.error)} off`}`;
+    filling.update(values, {
+      title: `W after ${number(point.queries)} queries`,
+      note: "the least that explains the answers so far",
+      share: v => v / most,
+      ends: options(1).ends,
+    });
+  };
+  return node;
+}
+
+// Everything that is shown of a run when it has ended.
+export function outcome({ record, command, heads, matrices, course, error, compared, run }, bar, fresh) {
+  const limit = record.degrees_of_freedom && Math.ceil(record.degrees_of_freedom / (record.outputs || 1));
+  bar.show(record.queries.by_phase, limit);
+  return [
+    ...(heads.length ? portrait(record, heads, course, error, fresh) : []),
+    ...(matrices.length ? [section("What was found", el("div", { class: "pictures" }, matrices.map(drawn)))] : []),
+    ...(compared ? [section("Held against the truth", el("p", { text: compared }))] : []),
+    ...curve(record, course, limit),
+    section(
+      "How to do the same again",
+      el("pre", { tabindex: 0, text: command }),
+      el(
+        "p",
+        {},
+        "The run is kept as ",
+        el("a", { href: `#runs/${encodeURIComponent(run)}`, text: run }),
+        "; ",
+        reportLink(run),
+        " opens beside this page.",
+      ),
+      recordDetails(record),
+    ),
+  ];
+}
+
+function drawn({ name, rows, columns, numbers }) {
+  const values = matrix(numbers),
+    most = largest(values) || 1,
+    far = number(most);
+  return heat({
+    title: name,
+    note: `limits ±${far}`,
+    kind: "signed",
+    values,
+    share: v => v / most,
+    ends: [`−${far}`, "0", far],
+    rows,
+    columns,
+    axes: ["row i", "column j"],
+    name,
+  });
+}
+
+// The matrix appears answer by answer, once, when a recovery has just been watched; then the slider is the reader’s.
 function scrubber(stops, left, right, fresh) {
   const row = slider({
     label: SCRUB,
@@ -162,12 +255,13 @@ function scrubber(stops, left, right, fresh) {
     high: stops.length - 1,
     value: stops.length - 1,
     id: "stop-at",
-    show: k => `${number(stops[k].queries)}: error ${number(stops[k].error)}`,
+    show: k => `${number(stops[k].queries)}${right ? `: error ${number(stops[k].error)}` : ""}`,
     hear: k => {
       const point = stops[k],
-        last = k === stops.length - 1,
-        off = matrix(point.difference);
+        last = k === stops.length - 1;
       left.update(matrix(point.found), { title: last ? "recovered W" : `W after ${number(point.queries)} queries` });
+      if (!right) return;
+      const off = matrix(point.difference);
       right.update(off, { note: `largest ${number(largest(off))}; log scale, in units of the largest true entry` });
     },
   });
@@ -187,18 +281,19 @@ function scrubber(stops, left, right, fresh) {
 }
 
 function singular(head) {
-  const values = head.values,
+  const known = head.values.length > 0,
     found = head.found_values || [],
+    values = known ? head.values : found,
     top = values[0] || 1,
     floor = 1e-17;
   const rank = values.filter(v => v > 1e-12 * top).length;
   const points = list => list.map((v, k) => [k + 1, Math.max(v / top, floor)]);
-  const series = [{ kind: "truth", name: "true", points: points(values), line: false }];
+  const series = known ? [{ kind: "truth", name: "true", points: points(values), line: false }] : [];
   if (found.length) series.push({ kind: "ours", name: "recovered", points: points(found), line: false });
   const node = figure(
     {
-      caption: `Singular values of W in units of the largest: ${rank} of ${values.length} are not zero. Circles are true, dots recovered.`,
-      copy: () => table([["k", "true", "recovered"], ...values.map((v, k) => [k + 1, v, found[k] ?? ""])]),
+      caption: `Singular values of W in units of the largest: ${rank} of ${values.length} are not zero.${known ? " Circles are true, dots recovered." : ""}`,
+      copy: () => table([["k", "true", "recovered"], ...values.map((v, k) => [k + 1, known ? v : "", found[k] ?? ""])]),
     },
     chart({
       title: "singular values",
@@ -218,10 +313,9 @@ const ticksTo = count => {
   return Array.from({ length: Math.floor((count - 1) / step) + 1 }, (_, k) => 1 + k * step);
 };
 
-export function curve(record, course, limit) {
-  const known = course.filter(point => point.error !== null),
-    lost = course.length - known.length;
-  if (course.length < 2) return [];
+function curve(record, course, limit) {
+  const known = course.filter(point => point.error !== undefined && point.error !== null);
+  if (course.length < 2 || !known.length) return [];
   const phases = learning(record.queries.by_phase),
     total = sum(phases),
     most = Math.max(total, limit || 0);
@@ -232,32 +326,23 @@ export function curve(record, course, limit) {
   const series = [
     { kind: "ours", name: "error of W", points: known.map(point => [point.queries, Math.max(point.error, low)]) },
   ];
-  if (lost)
-    series.push({
-      kind: "bad",
-      name: "no model yet",
-      line: false,
-      points: course.filter(point => point.error === null).map(point => [point.queries, 1]),
-    });
   const last = known.at(-1),
     middle = known.find(point => point.queries >= total / 2) || last;
-  const title = !known.length
-    ? "No budget gives a W that can be compared"
-    : last.error < 0.01 && middle !== last
+  const title =
+    last.error < 0.01 && middle !== last
       ? `Half of the queries leave an error of ${number(middle.error)}, all of them ${number(last.error)}`
       : `All ${number(last.queries)} queries leave an error of ${number(last.error)}`;
   const node = figure(
     {
       caption:
-        "Relative error of W that the same learner reaches with a smaller budget and the same seed (crosses: no model with as many heads); phases are shaded, the dashed line counts the hidden numbers.",
-      copy: () => table([["queries", "error"], ...course.map(point => [point.queries, point.error ?? "no model"])]),
+        "Relative error of the least W that explains the answers so far, and of the recovered one at the end; phases are shaded, the dashed line counts the hidden numbers.",
+      copy: () => table([["queries", "error"], ...course.map(point => [point.queries, point.error ?? ""])]),
     },
     chart({
       title,
       series,
       bands,
       hear: text => node.read(text),
-      // The caption says what crosses are: names would stand on the few points there are.
       names: false,
       limits: limit ? [{ x: limit, name: `limit ${number(limit)}` }] : [],
       x: { name: "queries asked to learn", low: 0, high: most * 1.02 },

@@ -1,7 +1,6 @@
 // Recover: hide a head, watch the queries arrive, see the matrix against the truth.
 
-import { el, matrix, number } from "./draw.js";
-import { heat, largest } from "./heat.js";
+import { el, number } from "./draw.js";
 import {
   badge,
   button,
@@ -9,14 +8,11 @@ import {
   entry,
   heading,
   remember,
-  section,
   slider,
   status,
   whole,
-  recordDetails,
-  reportLink,
 } from "./parts.js";
-import { AXES, curve, later, portrait, queries, sum } from "./portrait.js";
+import { awaiting, outcome, queries, sum } from "./portrait.js";
 import { Refused, cancel, follow, post } from "./talk.js";
 
 const POLICIES = [
@@ -204,7 +200,8 @@ export function recover(place, path, params) {
     busy(true);
     const began = performance.now();
     let limit = null,
-      asked = {};
+      asked = {},
+      waiting = null;
     try {
       const end = await follow(
         job,
@@ -212,21 +209,20 @@ export function recover(place, path, params) {
           for (const event of seen.events) {
             if (event.limit) limit = event.limit;
             if (event.hidden) {
+              waiting = awaiting(event.hidden);
               result.classList.remove("busy");
-              result.replaceChildren(awaited(event.hidden[0], event.hidden.length));
+              result.replaceChildren(waiting);
             }
+            if (event.reading) waiting?.read(event.reading);
             if (event.asked) asked = event.asked;
           }
           if (seen.state !== "running") return;
           const total = sum(asked),
-            last = seen.events.at(-1),
             seconds = ((performance.now() - began) / 1000).toFixed(1);
           bar.show(asked, limit);
           words.say(
             "○ ASKING",
-            last?.doing
-              ? `${number(total)} queries are asked. For the course of the error the learner is now ${last.doing}; ${seconds} s.`
-              : `${number(total)} queries so far, ${limit ? `the counting limit is ${number(limit)}` : "hiding a model"}; ${seconds} s.`,
+            `${number(total)} queries so far, ${limit ? `the counting limit is ${number(limit)}` : "hiding a model"}; ${seconds} s.`,
           );
         },
         following.signal,
@@ -268,67 +264,16 @@ export function recover(place, path, params) {
     keep();
   }
 
-  function awaited(hidden, count) {
-    const truth = matrix(hidden),
-      size = Math.sqrt(truth.length),
-      most = largest(truth) || 1,
-      far = number(most);
-    const same = {
-      kind: "signed",
-      share: v => v / most,
-      ends: [`−${far}`, "0", far],
-      rows: size,
-      columns: size,
-      axes: AXES,
-      name: "W",
-    };
-    return section(
-      `${count === 1 ? "A head is" : `${count} heads are`} hidden; nothing is known of ${count === 1 ? "it" : "them"} yet`,
-      count === 1 ? later() : "",
-      el(
-        "div",
-        { class: "pictures" },
-        heat({
-          title: count === 1 ? "true W" : "true W of head 1",
-          note: "the learner never sees it",
-          values: truth,
-          ...same,
-        }),
-        heat({ title: "recovered W", note: "being measured", values: new Float32Array(truth.length), ...same }),
-      ),
-    );
-  }
-
   function busy(on) {
     go.disabled = on;
     stop.disabled = !on;
     result.classList.toggle("busy", on);
   }
 
-  function show({ record, command, heads, course, error, run }) {
-    const { kind, text } = badge(record.verdict);
-    words.say(text, record.sentence, kind);
-    const asked = record.queries.by_phase,
-      limit = record.degrees_of_freedom && Math.ceil(record.degrees_of_freedom / (record.outputs || 1));
-    bar.show(asked, limit);
-    result.replaceChildren(
-      ...portrait(record, heads, course, error, fresh),
-      ...curve(record, course, limit),
-      section(
-        "How to do the same again",
-        el("pre", { tabindex: 0, text: command }),
-        el(
-          "p",
-          {},
-          "The run is kept as ",
-          el("a", { href: `#runs/${encodeURIComponent(run)}`, text: run }),
-          "; ",
-          reportLink(run),
-          " opens beside this page.",
-        ),
-        recordDetails(record),
-      ),
-    );
+  function show(end) {
+    const { kind, text } = badge(end.record.verdict);
+    words.say(text, end.record.sentence, kind);
+    result.replaceChildren(...outcome(end, bar, fresh));
   }
 
   return () => following?.abort();
