@@ -7,6 +7,7 @@ import pytest
 from keyhole.claims import THEOREMS, Basis, Certificate, Check, Outcome, Verdict
 from keyhole.theorems.computing_claims import BOUNDS, CONSTRUCTIONS
 from keyhole.theorems.recovery_claims import RECOVERIES
+from keyhole.theorems.related_claims import RELATED
 
 TRUE, FALSE = Check("fine", 1.0, 1.0), Check("not fine", 1.5, 1.0)
 
@@ -53,13 +54,14 @@ def test_the_registry_names_every_theorem_by_its_own_id():
 
 
 def test_no_id_is_given_twice():
-    named = [theorem.id for theorem in (*RECOVERIES, *BOUNDS, *CONSTRUCTIONS)]
+    named = [theorem.id for theorem in (*RECOVERIES, *BOUNDS, *CONSTRUCTIONS, *RELATED)]
     assert len(named) == len(set(named)) == len(THEOREMS)
 
 
 @pytest.mark.parametrize("theorem", THEOREMS.values(), ids=THEOREMS)
 def test_a_theorem_has_a_statement_a_source_and_a_standing(theorem):
-    assert theorem.id.split("/")[0] in {"BSHK26", "KKG26", "SHT23", "keyhole"}
+    papers = {"BSHK26", "KKG26", "SHT23", "SHT24", "PNP24", "BHBK24"}
+    assert theorem.id.split("/")[0] in {*papers, "keyhole"}
     assert theorem.statement.endswith(".")
     assert theorem.source
     assert theorem.standing in {"paper", "derived", "measured", "conjecture"}

@@ -21,7 +21,11 @@ from keyhole.learners.one_layer.antisymmetric import Antisymmetric
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Bounded, Cast, Local, Noisy, Rounded, Signs
 from keyhole.tasks import (
+    Composition,
     FourCycles,
+    IndexLookup,
+    InductionHeads,
+    KHop,
     Match2,
     Match3,
     Match3Bigram,
@@ -164,6 +168,9 @@ def built() -> Iterator[Example]:
         "Match3Local of 8 tokens modulo 5, radius 1": Match3Local(8, 5, 1),
         "triangles on 5 nodes": Triangles(8, 5),
         "4-cycles on 4 nodes": FourCycles(4),
+        "look-up of 8 tokens": IndexLookup(8, 4),
+        "composition on 4 elements": Composition(4),
+        "8 hops over 16 tokens of 4 symbols": KHop(16, 4, 8),
     }
     for said, task in tasks.items():
         found = survey_recipes(
@@ -188,6 +195,8 @@ def bounded() -> Iterator[Example]:
         "Match3 of 101 tokens modulo 500, m = 5, 8 bits": (Match3(101, 500), 5),
         "Match4 of 101 tokens modulo 700, m = 5, 8 bits": (Match4(101, 700), 5),
         "4-cycles on 64 nodes, m = 2, 8 bits": (FourCycles(64), 2),
+        "composition on 64 elements, m = 2, 8 bits": (Composition(64), 2),
+        "induction heads on 257 tokens of 9 symbols, m = 2, 8 bits": (InductionHeads(257, 9), 2),
     }
     for said, (task, embed) in asked.items():
         bits = 16 if embed == 3 else 8

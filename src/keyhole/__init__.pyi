@@ -159,7 +159,11 @@ from keyhole.oracles.wrappers import Noisy as Noisy
 from keyhole.oracles.wrappers import Rounded as Rounded
 from keyhole.oracles.wrappers import Signs as Signs
 from keyhole.oracles.wrappers import Watched as Watched
+from keyhole.tasks import Composition as Composition
 from keyhole.tasks import FourCycles as FourCycles
+from keyhole.tasks import IndexLookup as IndexLookup
+from keyhole.tasks import InductionHeads as InductionHeads
+from keyhole.tasks import KHop as KHop
 from keyhole.tasks import Match2 as Match2
 from keyhole.tasks import Match3 as Match3
 from keyhole.tasks import Match3Bigram as Match3Bigram

@@ -18,6 +18,7 @@ ROOMS = {
     "sent_bits": "keyhole.constructions",
     "known_inputs": "keyhole.constructions",
     "reduction": "keyhole.bounds",
+    "telling": "keyhole.bounds",
     "inequalities": "keyhole.bounds",
     "network_bound": "keyhole.bounds",
     "attack": "keyhole.bounds",
@@ -105,7 +106,7 @@ def test_a_declared_task_is_trained():
 @pytest.mark.usefixtures("declared")
 def test_names_in_sentences_are_those_of_the_registry():
     assert list_tasks_with("lesson").split(", ") == list(TASKS)
-    with pytest.raises(keyhole.InvalidInput, match=r"four-cycles, majority; got 'minority'"):
+    with pytest.raises(keyhole.InvalidInput, match=r"k-hop, majority; got 'minority'"):
         run_job(BuildJob("minority"))
 
 

@@ -8,7 +8,11 @@ import pytest
 from keyhole.errors import InvalidInput
 from keyhole.tasks import (
     TASKS,
+    Composition,
     FourCycles,
+    IndexLookup,
+    InductionHeads,
+    KHop,
     Match2,
     Match3,
     Match3Bigram,
@@ -31,6 +35,10 @@ SMALL = (
     Match3Local(6, 9, 2),
     Triangles(4, 6),
     FourCycles(5),
+    IndexLookup(4, 3),
+    Composition(3),
+    InductionHeads(6, 3),
+    KHop(7, 3, 2),
 )
 
 
@@ -128,6 +136,9 @@ def test_every_task_keeps_the_contract(task):
         Match3(2, 5),
         Triangles(2, 3),
         FourCycles(3),
+        IndexLookup(2, 3),
+        Composition(2),
+        KHop(3, 3),
         SparseAverage(5, 2),
         SparseAverage(4, 3, 1, True),
     ],

@@ -15,22 +15,23 @@ from keyhole.bounds.disjointness import reduction
 from keyhole.claims import Check
 from keyhole.tasks import FourCycles, Match3, SparseAverage, Task
 
-_ENTRIES = "p bits hold every number of XQ, XK and XV, and of head outputs"
-_STREAM = "no residual carries a token past its first attention layer"
-_STANDARD = "standard attention (order 2), heads summed, token maps of any kind"
-_SCORES = "fixed point with I integer and F fraction bits holds values, and scores lie within 2^I"
-_SCORES_WIDE = (
+ENTRIES = "p bits hold every number of XQ, XK and XV, and of head outputs"
+STREAM = "no residual carries a token past its first attention layer"
+STANDARD = "standard attention (order 2), heads summed, token maps of any kind"
+SCORES = "fixed point with I integer and F fraction bits holds values, and scores lie within 2^I"
+SCORES_WIDE = (
     "fixed point with I integer and F fraction bits holds queries, keys and values, so that scores"
     " lie within m 2^(2I)"
 )
-_ROBUST = (
+ROBUST = (
     "one layer of attention with p-bit values, scores within 2^I and labels that survive errors of"
     " 2^-F in head outputs"
 )
-_ROBUST_WIDE = (
+ROBUST_WIDE = (
     "one layer of attention with p-bit queries, keys and values and labels that survive errors of"
     " 2^-F in head outputs"
 )
+ONE_LAYER = "one layer of standard attention (order 2), heads summed, token maps of any kind"
 BELOW_ONE = nextafter(1.0, 0.0)
 # Positions of a set up to which sets are counted by whole numbers.
 COUNTED = 1_000
@@ -54,7 +55,7 @@ def bound_by_counting(task: SparseAverage, sizes: Sizes) -> Inequality:
         message * sizes.bits,
         "bits",
         (_check_accuracy(task, sizes, 1.0), Check("residual", float(sizes.residual), 0.0)),
-        (_STANDARD, _ENTRIES, _STREAM),
+        (STANDARD, ENTRIES, STREAM),
         "log2 C(N-1, q) <= H (2m + v) p",
         "SHT23/4: m p >= c q for some constant c > 0, where N >= 2q + 1",
         "attention of any depth without residuals whose queries, keys and values have p bits",
@@ -117,7 +118,7 @@ def bound_by_disjointness(task: SparseAverage, sizes: Sizes) -> Inequality:
             _check_accuracy(task, sizes, 1.0),
             Check("2q + 1 tokens", 2.0 * task.q + 1.0, float(task.length)),
         ),
-        (_STANDARD, _ENTRIES),
+        (STANDARD, ENTRIES),
         "q <= 2 D H (m + v) p",
         "SHT23/4: m p >= c q for some constant c > 0",
         "attention of D layers, residuals or none, all of whose numbers have p bits",
@@ -172,7 +173,7 @@ def bound_by_answers(task: SparseAverage, sizes: Sizes) -> Inequality:
         sizes.heads * sizes.value_width * sizes.bits,
         "bits",
         (Check("residual", float(sizes.residual), 0.0),),
-        (_ENTRIES, _STREAM),
+        (ENTRIES, STREAM),
         "d' log2(1/eps) <= H v p",
         "SHT23/2: m >= c (d' + q log N) is enough for some constant c",
         "attention of any depth without residuals whose head outputs have p bits",
@@ -208,29 +209,38 @@ def bound_by_partition_message(
     found = reduction(task)
     if found is None:
         return None
-    split = sizes.fixed or _find_worst_split(sizes.bits)
-    if split is None:
-        sent = inf
-    else:
-        reach = sizes.embed * 4 ** split[0] if wide else 2 ** split[0]
-        partition = count_partition_bits(found.size, *split, reach=reach)
-        sent = sizes.value_width * (sum(split) + 1.0) + partition
     return Inequality(
         "partition-message-wide" if wide else "partition-message",
         theorem,
         float(found.size),
-        float(sizes.heads * sent),
+        measure_partition_message(sizes, found.size, wide=wide),
         "bits",
         (Check("layers", float(sizes.layers), 1.0),),
         (
-            "one layer of standard attention (order 2), heads summed, token maps of any kind",
-            _SCORES_WIDE if wide else _SCORES,
+            ONE_LAYER,
+            SCORES_WIDE if wide else SCORES,
             "answers stay right when every number of a head output moves by less than 2^-F",
         ),
         "n <= H (v p + b_L)",
         growth,
-        _ROBUST_WIDE if wide else _ROBUST,
+        ROBUST_WIDE if wide else ROBUST,
     )
+
+
+def measure_partition_message(sizes: Sizes, tokens: int, *, wide: bool) -> float:
+    """Bits of what one person says of a public row: H (v p + b_L), by the worst split of p.
+
+    Args:
+        sizes: of the layer.
+        tokens: how many are hers.
+        wide: whether scores may be as large as p-bit queries and keys make them.
+    """
+    split = sizes.fixed or _find_worst_split(sizes.bits)
+    if split is None:
+        return inf
+    reach = sizes.embed * 4 ** split[0] if wide else 2 ** split[0]
+    partition = count_partition_bits(tokens, *split, reach=reach)
+    return float(sizes.heads * (sizes.value_width * (sum(split) + 1.0) + partition))
 
 
 def bound_triples_by_message(
@@ -281,7 +291,7 @@ def bound_by_exchanged_rows(task: FourCycles, sizes: Sizes) -> Inequality:
         * sizes.bits,
         "bits",
         (),
-        (_STANDARD, _ENTRIES),
+        (STANDARD, ENTRIES),
         "floor(n/4)^2 <= D n H (m + v) p",
         "SHT23: D m p H >= c n for some constant c > 0",
         "attention of D layers, residuals or none, whose keys and values have p bits",
@@ -367,4 +377,5 @@ __all__ = [
     "count_disjointness_bits",
     "count_partition_bits",
     "log_sets",
+    "measure_partition_message",
 ]

@@ -13,6 +13,7 @@ from keyhole.constructions.shared.base import say_nothing
 from keyhole.constructions.sparse_averages.choosing_sets import ALL, ASKED, count_sets
 from keyhole.errors import DoesNotFit
 from keyhole.models.attention import SelfAttention
+from keyhole.models.layers.causal_attention import CausalAttention
 from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.tasks import SparseAverage, Task
 
@@ -125,4 +126,5 @@ def _find_largest_order(built: Built) -> int:
 
 def is_standard(built: Built) -> bool:
     """Whether a model is made of standard attention alone."""
-    return all(isinstance(block.layer, SelfAttention) for block in built.model.blocks)
+    layers = SelfAttention | CausalAttention
+    return all(isinstance(block.layer, layers) for block in built.model.blocks)

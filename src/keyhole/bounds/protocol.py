@@ -6,7 +6,8 @@ log-partition of the scores of his tokens and with his average of values,
 $$L_B = \log \sum_{j \in B} e^{s_{ij}}, \qquad \bar v_B = \sum_{j \in B} e^{s_{ij} - L_B} v_j,$$
 
 1 + v numbers, and Alice merges: her head output is the mean of the averages with weights
-softmax(L_A, L_B). Residuals and token maps need nobody else, and a blank token is public. Two
+softmax(L_A, L_B). Residuals and token maps need nobody else, and a blank token is public. Behind a
+causal mask, which is public too, Bob leaves out what row i does not see. Two
 people send $N H D (m + v + 1) b$ bits where every number is rounded to b bits; with k people
 everybody hears the query and k - 1 answer, $N H D (m + (k - 1)(v + 1)) b$. That is
 keyhole/conversation.
@@ -25,11 +26,13 @@ from keyhole._arrays import Array, Float, Int, Rng, Sequences, Stack, as_generat
 from keyhole.bounds.formulas import count_disjointness_bits
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import Head, MultiHead, SelfAttention
+from keyhole.models.layers.causal_attention import CausalAttention, mark_visible
 from keyhole.models.stack import Block, Transformer
 from keyhole.tasks import Task
 
 RANGE_BITS = 64  # one end of a range, where ranges are not public
 MOST_BITS = 48  # of a number in a message: float64 holds no finer grid of a range
+Standard = SelfAttention | CausalAttention
 Owners = Int[np.ndarray, "length"]
 Heads4 = Float[Array, "heads batch _ _"]
 
@@ -188,7 +191,7 @@ def _assign_owners(length: int, parties: Sequence[Sequence[int]] | None) -> Owne
 class _Round:
     """One layer of a conversation."""
 
-    layer: SelfAttention
+    layer: Standard
     rows: Stack
     promised: float
     score_range: float
@@ -205,10 +208,13 @@ def _run_layer(block: Block | SelfAttention, X: Stack, owner: Owners, bits: int)
     sent, query_error = _round_sent_numbers(queries, bits)
     rows = np.zeros((*queries.shape[:3], values.shape[-1]))
     errors = _Errors(query_error, 0.0, 0.0)
+    visible = np.ones((len(mine), len(mine)), dtype=bool)
+    if isinstance(layer, CausalAttention):
+        visible = mark_visible(len(mine))
     for k in range(int(owner.max()) + 1):
         at = np.flatnonzero(mine == k)
         rows[:, :, at], told = _merge_outputs(
-            queries[:, :, at], sent[:, :, at], keys, values, mine, k, bits
+            queries[:, :, at], sent[:, :, at], keys, values, mine, k, bits, visible[at]
         )
         errors = errors.worse(told)
     given = rows.sum(axis=0) + (tokens if isinstance(block, Block) and block.residual else 0.0)
@@ -216,11 +222,11 @@ def _run_layer(block: Block | SelfAttention, X: Stack, owner: Owners, bits: int)
     return _Round(layer, given[:, 1:] if blank else given, promised, spread)
 
 
-def _open_block(block: Block | SelfAttention, X: Stack) -> tuple[SelfAttention, Stack, bool]:
+def _open_block(block: Block | SelfAttention, X: Stack) -> tuple[Standard, Stack, bool]:
     """The layer, what it is given, and whether a blank stands in front."""
     if isinstance(block, SelfAttention):
         return block, X, False
-    if not isinstance(block.layer, SelfAttention):
+    if not isinstance(block.layer, Standard):
         raise InvalidInput(
             f"people can run standard attention (order 2) only; got a {type(block.layer).__name__}."
         )
@@ -244,7 +250,14 @@ class _Errors:
 
 
 def _merge_outputs(
-    queries: Array, sent: Array, keys: Array, values: Array, mine: Any, k: int, bits: int
+    queries: Array,
+    sent: Array,
+    keys: Array,
+    values: Array,
+    mine: Any,
+    k: int,
+    bits: int,
+    visible: Any,
 ) -> tuple[Heads4, _Errors]:
     """Head outputs of one person's rows: own tokens exactly, the others' as sent."""
     partitions: list[Array] = []
@@ -254,16 +267,19 @@ def _merge_outputs(
         near = other == k
         held = np.flatnonzero((mine == other) | (near & (mine == -1)))
         scores = (queries if near else sent) @ keys[:, :, held].swapaxes(-1, -2)
-        top = scores.max(axis=-1, keepdims=True)
-        weights = np.exp(scores - top)
-        total = weights.sum(axis=-1, keepdims=True)
-        partition = top + np.log(total)
+        seen = visible[:, held]
+        # Rows that see nothing of a person's tokens are as if these were not there.
+        some = seen.any(axis=1)[:, None]
+        top = np.where(seen, scores, -np.inf).max(axis=-1, keepdims=True, initial=-1e300)
+        weights = np.where(seen, np.exp(np.minimum(scores - top, 0.0)), 0.0)
+        total = np.where(some, weights.sum(axis=-1, keepdims=True), 1.0)
+        partition = np.where(some, top, 0.0) + np.log(total)
         average = weights / total @ values[:, :, held]
         if not near:
             partition, off_partition = _round_sent_numbers(partition, bits)
             average, off_average = _round_sent_numbers(average, bits)
             errors = errors.worse(_Errors(0.0, off_partition, off_average))
-        partitions.append(partition)
+        partitions.append(np.where(some, partition, -np.inf))
         averages.append(average)
     L = np.stack(partitions)
     shares = np.exp(L - L.max(axis=0))
@@ -307,7 +323,7 @@ def evaluate_deviation_constant(
     return heads * value_range * (1.0 + (1.0 + log(length)) / (2.0 * score_range))
 
 
-def _list_messages(number: int, layer: SelfAttention, owner: Owners, bits: int) -> list[Message]:
+def _list_messages(number: int, layer: Standard, owner: Owners, bits: int) -> list[Message]:
     """The messages of a layer: everybody's queries, then what the others answer."""
     heads, _, m = layer.Q.shape
     people = range(int(owner.max()) + 1)

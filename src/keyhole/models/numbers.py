@@ -16,6 +16,7 @@ import numpy as np
 from keyhole._arrays import FORMATS, Array, Float, Sequences, check_sequences
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
+from keyhole.models.layers.causal_attention import CausalAttention, mark_visible
 from keyhole.models.tensor import (
     Partial,
     TensorAttention,
@@ -201,8 +202,11 @@ def number_format(name: str | NumberFormat) -> NumberFormat:
     )
 
 
+Evaluated = SelfAttention | CausalAttention | TensorAttention | TensorHeads
+
+
 def evaluate(
-    layer: SelfAttention | TensorAttention | TensorHeads,
+    layer: Evaluated,
     X: Sequences,
     form: str | NumberFormat,
     *,
@@ -215,7 +219,7 @@ def evaluate(
     softmax weights. The softmax itself is computed in float64 on the rounded scores.
 
     Args:
-        layer: a self-attention layer, or one of any order, of one head or several.
+        layer: a self-attention layer, masked or not, or one of any order, of one head or several.
         X: tokens.
         form: the format, or its name.
         inner: whether to round what no bit count speaks of.
@@ -228,14 +232,15 @@ def evaluate(
     form = number_format(form)
     # The bit counts of [SHT23] speak of what leaves a matrix, not of what happens inside.
     inside = form if inner else Unrounded()
+    masked = isinstance(layer, CausalAttention)
     outputs = [
-        form.round(_evaluate_unit(unit, inside.round(X), form, inside))
+        form.round(_evaluate_unit(unit, inside.round(X), form, inside, masked))
         for unit in _list_units(layer)
     ]
     return form.round(np.sum(outputs, axis=0))
 
 
-def _list_units(layer: SelfAttention | TensorAttention | TensorHeads) -> list[TensorAttention]:
+def _list_units(layer: Evaluated) -> list[TensorAttention]:
     """The heads of a layer, each as a unit."""
     if isinstance(layer, TensorHeads):
         return list(layer.heads)
@@ -247,17 +252,19 @@ def _list_units(layer: SelfAttention | TensorAttention | TensorHeads) -> list[Te
 
 
 def _evaluate_unit(
-    unit: TensorAttention, X: Sequences, form: NumberFormat, inside: NumberFormat
+    unit: TensorAttention, X: Sequences, form: NumberFormat, inside: NumberFormat, masked: bool
 ) -> Array:
     """One unit's output before rounding: one pass for partitions, one for rounded weights."""
     queries, *keys = (form.round(X @ inside.round(P)) for P in (unit.Q, *unit.K))
     values = [form.round(X @ inside.round(V)) for V in unit.V]
     output = np.zeros((*X.shape[:2], unit.outputs))
+    visible = mark_visible(X.shape[1])
     for chosen, blocks in group_sequences(X.shape[1], len(X), X.shape[1] ** len(keys)):
 
         def scores(block: range, chosen: slice = chosen) -> Array:
             products = inside.round(multiply_rows(keys, chosen, block))
-            return inside.round(queries[chosen] @ products.swapaxes(-1, -2))
+            given = inside.round(queries[chosen] @ products.swapaxes(-1, -2))
+            return np.where(visible[:, block], given, -np.inf) if masked else given
 
         whole = join_partials(
             Partial.of(scores(block), multiply_rows(values, chosen, block)[..., :0])

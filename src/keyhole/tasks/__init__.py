@@ -16,6 +16,7 @@ from keyhole.tasks.matching import (
     PlantedTriples,
     draw_planted_triples,
 )
+from keyhole.tasks.pointing import Composition, IndexLookup, InductionHeads, KHop
 from keyhole.tasks.registry import (
     TASKS,
     TaskKind,
@@ -27,7 +28,11 @@ from keyhole.tasks.registry import (
 
 __all__ = [
     "TASKS",
+    "Composition",
     "FourCycles",
+    "IndexLookup",
+    "InductionHeads",
+    "KHop",
     "Match2",
     "Match3",
     "Match3Bigram",

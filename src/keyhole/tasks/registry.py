@@ -17,10 +17,13 @@ from keyhole.tasks.averaging import SparseAverage
 from keyhole.tasks.base import Task, name_in_jobs, spell_option
 from keyhole.tasks.graphs import FourCycles, Triangles
 from keyhole.tasks.matching import Match2, Match3, Match3Bigram, Match3Local, Match4
+from keyhole.tasks.pointing import Composition, IndexLookup, InductionHeads, KHop
 
 _RECIPES = "keyhole.constructions.matching.recipes"
 _SETS = "keyhole.constructions.sparse_averages"
 _REDUCTIONS = "keyhole.bounds.disjointness"
+_TELLING = "keyhole.bounds.telling"
+_POINTERS = "keyhole.constructions.pointers.pointer_recipes"
 _BOUNDS = "keyhole.bounds.known_bounds"
 _ATTACKS = "keyhole.bounds.attacks"
 _LESSONS = "keyhole.lab.training.inputs"
@@ -43,6 +46,7 @@ class TaskKind:
         sent_bits: place of (task, accuracy) -> bits that any weights must send of a token.
         known_inputs: place of (task, token map, rng) -> inputs that built weights answer quickly.
         reduction: place of (task) -> how it decides disjointness.
+        telling: place of (task) -> how one row of it tells any of somebody's symbols.
         inequalities: place of (task, sizes) -> lower bounds on attention.
         network_bound: place of (task, hidden, state_bits, accuracy) -> a bound on other networks.
         attack: place of (model, task, allowed, rng, number_format) -> inputs where a model fails.
@@ -59,6 +63,7 @@ class TaskKind:
     sent_bits: str | None = None
     known_inputs: str | None = None
     reduction: str | None = None
+    telling: str | None = None
     inequalities: str | None = None
     network_bound: str | None = None
     attack: str | None = None
@@ -165,6 +170,46 @@ _KINDS = (
         proofs=_DRAFTS,
         reduction=f"{_REDUCTIONS}:reduce_four_cycles",
         inequalities=f"{_BOUNDS}:list_cycle_bounds",
+        lesson=_LABELS,
+    ),
+    TaskKind(
+        task=IndexLookup,
+        title="index look-up",
+        usual={"length": 16, "symbols": 4},
+        recipes=f"{_POINTERS}:LOOK_UPS",
+        proofs=_DRAFTS,
+        inequalities=f"{_TELLING}:list_look_up_bounds",
+        network_bound=f"{_TELLING}:bound_look_up_network",
+        lesson=_LABELS,
+    ),
+    TaskKind(
+        task=Composition,
+        title="composition",
+        usual={"symbols": 8},
+        recipes=f"{_POINTERS}:COMPOSITIONS",
+        proofs=_DRAFTS,
+        telling=f"{_TELLING}:tell_functions",
+        inequalities=f"{_TELLING}:list_telling_bounds",
+        lesson=_LABELS,
+    ),
+    TaskKind(
+        task=InductionHeads,
+        title="induction heads",
+        usual={"length": 16, "symbols": 4},
+        recipes=f"{_POINTERS}:HOPS",
+        proofs=_DRAFTS,
+        telling=f"{_TELLING}:tell_payloads",
+        inequalities=f"{_TELLING}:list_telling_bounds",
+        lesson=_LABELS,
+    ),
+    TaskKind(
+        task=KHop,
+        title="k-hop",
+        usual={"length": 16, "symbols": 6, "hops": 2},
+        recipes=f"{_POINTERS}:HOPS",
+        proofs=_DRAFTS,
+        telling=f"{_TELLING}:tell_payloads",
+        inequalities=f"{_TELLING}:list_telling_bounds",
         lesson=_LABELS,
     ),
 )

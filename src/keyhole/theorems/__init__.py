@@ -7,7 +7,9 @@ What a paper states, the constant that is ours and how far the paper was at hand
 from keyhole.theorems.base import AtHand, Theorem
 from keyhole.theorems.computing_claims import BOUNDS, CONSTRUCTIONS
 from keyhole.theorems.recovery_claims import RECOVERIES
+from keyhole.theorems.related_claims import RELATED
 
 __all__ = ["THEOREMS", "AtHand", "Theorem"]
 
-THEOREMS = {theorem.id: theorem for theorem in (*RECOVERIES, *BOUNDS, *CONSTRUCTIONS)}
+_ALL = (*RECOVERIES, *BOUNDS, *CONSTRUCTIONS, *RELATED)
+THEOREMS = {theorem.id: theorem for theorem in _ALL}

@@ -14,7 +14,16 @@ T = TypeVar("T")
 Content = bytes | msgspec.Raw
 
 WIDTH, HEADS, SEED = 64, 4, 2**31  # largest, for a page that answers at once
-SIZES = {"length": 4096, "q": 256, "width": 64, "modulus": 10**6, "radius": 16, "nodes": 64}
+SIZES = {
+    "length": 4096,
+    "q": 256,
+    "width": 64,
+    "modulus": 10**6,
+    "radius": 16,
+    "nodes": 64,
+    "symbols": 1024,
+    "hops": 16,
+}
 _BOUNDS = {
     "embed": 2**20,
     "bits": 64,

@@ -16,11 +16,20 @@ from keyhole.constructions.matching.one_window import PlacedSlots, WindowLabels
 from keyhole.constructions.matching.successors import PairAngles, Successors
 from keyhole.constructions.matching.waves import Angles
 from keyhole.constructions.matching.windows import PairLabels, ValueSlots
+from keyhole.constructions.pointers.composing import IndexPointers, ValuePointers
+from keyhole.constructions.pointers.gathering import PlacedValues, WholeAnswers
+from keyhole.constructions.pointers.hopping import (
+    DoublingPointers,
+    PreviousPointers,
+    SymbolAngles,
+)
+from keyhole.constructions.pointers.pointed_rows import FetchedBits
 from keyhole.constructions.shared.coded_tokens import CodedTokens, Perceptron
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models import files
 from keyhole.models.attention import SelfAttention
+from keyhole.models.layers.causal_attention import CausalAttention
 from keyhole.models.linear import LinearAttention
 from keyhole.models.named_tensors import stack_heads, unstack_heads
 from keyhole.models.stack import Block, Layer, TokenMap, Transformer
@@ -31,20 +40,36 @@ _MOST = 64
 # Settings stay below: whole numbers beyond are not exact in JSON.
 _LARGEST = 2**53
 
+# How files call weights that are not the softmax over all tokens.
+_WEIGHTS: dict[type, str] = {LinearAttention: "linear", CausalAttention: "causal"}
+_KINDS: dict[str, Callable[..., Layer]] = {
+    "softmax": SelfAttention,
+    "linear": LinearAttention,
+    "causal": CausalAttention,
+}
+
 # A map is made again from its settings and its arrays, all by name; makers check them.
 TOKEN_MAPS: dict[str, Callable[..., TokenMap]] = {
     "angles": Angles,
     "coded-tokens": CodedTokens,
     "cycle-labels": CycleLabels,
+    "doubling-pointers": DoublingPointers,
     "edge-angles": EdgeAngles,
+    "fetched-bits": FetchedBits,
+    "index-pointers": IndexPointers,
     "pair-angles": PairAngles,
     "pair-labels": PairLabels,
     "perceptron": Perceptron,
     "placed-slots": PlacedSlots,
+    "placed-values": PlacedValues,
+    "previous-pointers": PreviousPointers,
     "row-slots": RowSlots,
     "set-queries": SetQueries,
     "successors": Successors,
+    "symbol-angles": SymbolAngles,
+    "value-pointers": ValuePointers,
     "value-slots": ValueSlots,
+    "whole-answers": WholeAnswers,
     "window-labels": WindowLabels,
 }
 
@@ -73,9 +98,9 @@ def save(
         }
         tensors |= {} if block.blank is None else {f"layer.{i}.blank": block.blank}
         metadata[f"layer.{i}.residual"] = "true" if block.residual else "false"
-        # Softmax is what files without this word mean.
-        if isinstance(block.layer, LinearAttention):
-            metadata[f"layer.{i}.weights"] = "linear"
+        # Softmax over all tokens is what files without this word mean.
+        if type(block.layer) in _WEIGHTS:
+            metadata[f"layer.{i}.weights"] = _WEIGHTS[type(block.layer)]
         _describe_map(f"map.{i}", block.map, metadata, tensors)
     if model.out is not None:
         _describe_map("out", model.out, metadata, tensors)
@@ -83,7 +108,7 @@ def save(
 
 
 def _list_layer_tensors(layer: Layer) -> dict[str, Array]:
-    if isinstance(layer, SelfAttention | LinearAttention):
+    if isinstance(layer, SelfAttention | LinearAttention | CausalAttention):
         return {"Q": layer.Q, "K": layer.K, "V": layer.V}
     if isinstance(layer, TensorAttention):
         several = {"K": layer.K, "V": layer.V}
@@ -96,7 +121,7 @@ def _list_layer_tensors(layer: Layer) -> dict[str, Array]:
     if isinstance(layer, TensorHeads):
         return stack_heads(layer)
     raise InvalidInput(
-        "layers of files are self-attention, linear or of higher order; got"
+        "layers of files are self-attention, causal, linear or of higher order; got"
         f" {type(layer).__name__}."
     )
 
@@ -149,11 +174,11 @@ def _read_block(i: int, metadata: Mapping[str, str], tensors: dict[str, Array]) 
     if residual not in ("true", "false"):
         raise InvalidInput(f"layer.{i}.residual is true or false; got {residual!r}.")
     weights = metadata.get(f"layer.{i}.weights", "softmax")
-    if weights not in ("softmax", "linear"):
-        raise InvalidInput(f"layer.{i}.weights is softmax or linear; got {weights!r}.")
+    if weights not in _KINDS:
+        raise InvalidInput(f"layer.{i}.weights is {', '.join(_KINDS)}; got {weights!r}.")
     parts = _take_arrays(f"layer.{i}", tensors)
     blank = parts.pop("blank", None)
-    layer = _read_layer(i, parts, weights == "linear")
+    layer = _read_layer(i, parts, weights)
     return Block(_read_token_map(f"map.{i}", metadata, tensors), layer, blank, residual == "true")
 
 
@@ -163,7 +188,7 @@ def _take_arrays(place: str, tensors: dict[str, Array]) -> dict[str, Array]:
     return {name.removeprefix(f"{place}."): tensors.pop(name) for name in names}
 
 
-def _read_layer(i: int, parts: dict[str, Array], linear: bool) -> Layer:
+def _read_layer(i: int, parts: dict[str, Array], weights: str) -> Layer:
     order = (len(parts) + 1) // 2
     several = {"Q", *(f"{name}{t}" for name in "KV" for t in range(1, order))}
     if set(parts) == {"Q", "K", "V"}:
@@ -171,9 +196,11 @@ def _read_layer(i: int, parts: dict[str, Array], linear: bool) -> Layer:
         _check_axes(i, heads, 3)
         check_shape(f"layer.{i}.K", heads["K"], heads["Q"].shape)
         check_shape(f"layer.{i}.V", heads["V"], (*heads["Q"].shape[:2], None))
-        return LinearAttention(**heads) if linear else SelfAttention(**heads)
-    if linear:
-        raise InvalidInput(f"layer.{i} is linear and holds Q, K and V; got {sorted(parts)[:12]}.")
+        return _KINDS[weights](**heads)
+    if weights != "softmax":
+        raise InvalidInput(
+            f"layer.{i} is {weights} and holds Q, K and V; got {sorted(parts)[:12]}."
+        )
     if order > 1 and set(parts) == several and parts["Q"].ndim == 3:
         _check_axes(i, parts, 3)
         return unstack_heads(**parts)

@@ -234,6 +234,8 @@ class TaskSizing(Job):
         modulus: how many values a token can have (matching tasks).
         radius: how far a partner may be (match3-local).
         nodes: nodes of the graph (triangles, four-cycles).
+        symbols: how many symbols there are (index-lookup, composition, induction-heads, k-hop).
+        hops: how often a token is followed (k-hop).
     """
 
     _: KW_ONLY
@@ -244,6 +246,8 @@ class TaskSizing(Job):
     modulus: int | None = None
     radius: int | None = None
     nodes: int | None = None
+    symbols: int | None = field(default=None, metadata=LATER)
+    hops: int | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True)
@@ -251,8 +255,8 @@ class Naming(Job):
     """A job with a task.
 
     Args:
-        task: one of sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles
-            and four-cycles.
+        task: one of sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles,
+            four-cycles, index-lookup, composition, induction-heads and k-hop.
     """
 
     task: str
@@ -264,8 +268,8 @@ class Attacking(Job):
 
     Args:
         model: a saved model.
-        task: one of sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles
-            and four-cycles.
+        task: one of sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles,
+            four-cycles, index-lookup, composition, induction-heads and k-hop.
     """
 
     model: str

@@ -16,6 +16,8 @@ const SIZES = {
   },
   radius: { label: "radius K", list: [1, 2, 3, 4], usual: 1 },
   nodes: { label: "nodes n", list: STEPS.slice(3, 20), usual: 16 },
+  symbols: { label: "symbols s", list: STEPS.slice(1, 20), usual: 4 },
+  hops: { label: "hops k", list: [1, 2, 3, 4, 5, 6, 7, 8], usual: 2 },
 };
 // Title, sizes and usual values of every task, by name.
 const TASKS = JSON.parse(document.querySelector('meta[name="keyhole-tasks"]').content);
