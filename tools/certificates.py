@@ -18,7 +18,7 @@ from keyhole.constructions import Room, survey_recipes
 from keyhole.constructions.sparse_averages.sparse_average import LEAST_SQUARES
 from keyhole.learners.confronting import confront
 from keyhole.learners.one_layer.antisymmetric import Antisymmetric
-from keyhole.models import Head, MultiHead, OneLayer, ReluNet
+from keyhole.models import AttentionLayer, Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Bounded, Cast, Local, Noisy, Rounded, Signs
 from keyhole.tasks import (
     Composition,
@@ -81,6 +81,13 @@ def _layer(rng: np.random.Generator) -> MultiHead:
     """Two heads that write into independent spaces of three dimensions each."""
     W = rng.normal(size=(2, 6, 3)) @ rng.normal(size=(2, 3, 6)) / 6
     return MultiHead(W, rng.normal(size=(2, 6, 3)) @ rng.normal(size=(2, 3, 6)) / 3)
+
+
+_WIRING = keyhole.Wiring(norm="rms", eps=1e-5, residual=True, positions="rope")
+
+
+def _wired_layer(rng: np.random.Generator) -> AttentionLayer:
+    return keyhole.random_layer(8, heads=2, wiring=_WIRING, rng=rng)
 
 
 def _bases() -> tuple[Any, Any]:
@@ -147,15 +154,22 @@ _RECOVERIES: dict[str, _Make] = {
         Local(_layer(rng)),
         {"learner": "layer"},
     ),
+    "an attention layer of width 8 with rotary positions behind RMSNorm": lambda rng: (
+        Local(_wired_layer(rng)),
+        {"wiring": _WIRING},
+    ),
 }
 
 
 def twins() -> Iterator[Example]:
-    """Two heads and other parameters with their answers."""
+    """Two heads, a layer, and other parameters with their answers."""
     for twin in keyhole.twins(
         MultiHead.random(4, heads=2, rng=np.random.default_rng(1)), rng=np.random.default_rng(2)
     ):
         yield f"two heads of width 4, {twin.symmetry.name.lower()}", twin.certificate
+    layer = _wired_layer(np.random.default_rng(1))
+    for twin in keyhole.twins(layer, rng=np.random.default_rng(2)):
+        yield f"a layer of width 8, {twin.symmetry.name.lower()}", twin.certificate
 
 
 def built() -> Iterator[Example]:

@@ -7,6 +7,7 @@ import keyhole
 from keyhole import Head, Verdict
 from keyhole.errors import BadAnswer, InvalidInput, TargetFailed
 from keyhole.oracles import Counted, Local, Oracle
+from keyhole.oracles.base import read_imperfection
 from support.batches import batch
 from support.targets import text
 
@@ -40,6 +41,17 @@ def test_the_width_is_the_callables_unless_it_is_given():
     assert Local(target).outputs == 1
     assert Local(target, 3).width == 3
     assert isinstance(Local(target), Oracle)
+
+
+def test_the_longest_sequence_is_the_callables():
+    def target(X):
+        return X[:, -1, 0]
+
+    assert read_imperfection(Local(target, 3)).lengths is None
+    target.longest = 5
+    assert read_imperfection(Local(target, 3)).lengths == (1, 5)
+    target.longest = None
+    assert read_imperfection(Local(target, 3)).lengths is None
 
 
 @pytest.mark.parametrize("width", [None, 0, -2, 2.5, "three"])

@@ -4,11 +4,11 @@ Enters: models. Leaves: numbers, canonical forms, and twins that no question tel
 Only tests and the lab hold a truth to compare with.
 """
 
-from keyhole.identify.comparing import compare
+from keyhole.identify.comparing import canonical, compare, twins
 from keyhole.identify.heads import (
     Distance,
     assign_heads,
-    canonical,
+    canonical_heads,
     distance,
     freedom,
     head_freedom,
@@ -21,7 +21,7 @@ from keyhole.identify.networks import (
     one_layer_distance,
     one_layer_freedom,
 )
-from keyhole.identify.twins import Symmetry, Twin, twins
+from keyhole.identify.twins import Symmetry, Twin
 
 __all__ = [
     "Distance",
@@ -31,6 +31,7 @@ __all__ = [
     "Twin",
     "assign_heads",
     "canonical",
+    "canonical_heads",
     "compare",
     "distance",
     "freedom",

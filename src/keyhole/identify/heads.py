@@ -56,7 +56,7 @@ def freedom(model: Head | MultiHead) -> int:
     the numbers of a score bias: 0 where there is none, $r_h$ for one in the column space of $W_h$,
     d for any other. A constant adds o, a residual d o.
     """
-    form = canonical(model)
+    form = canonical_heads(model)
     total = form.outputs * bool(_fill_constant(form).any())
     if form.U is not None and form.U.any():
         total += form.width * form.outputs
@@ -110,7 +110,7 @@ class Distance:
         return float("inf")
 
 
-def canonical(model: Head | MultiHead) -> MultiHead:
+def canonical_heads(model: Head | MultiHead) -> MultiHead:
     """The form that models with one function share: heads merged, idle ones dropped, in order.
 
     Heads of equal W and h have equal softmax weights, so their V are added; heads whose sum of V is
@@ -154,8 +154,8 @@ def distance(a: Head | MultiHead, b: Head | MultiHead) -> Distance:
             "models to compare must have one width and one number of outputs; got "
             f"{(a.width, a.outputs)} and {(b.width, b.outputs)}."
         )
-    first = canonical(a)
-    second = canonical(b)
+    first = canonical_heads(a)
+    second = canonical_heads(b)
     pairs = assign_heads(first, second)
     worst = {
         name: max((relative_distance(x[i], y[j]) for i, j in pairs), default=0.0)

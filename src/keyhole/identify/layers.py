@@ -148,17 +148,26 @@ def _check_one_wiring(a: AttentionLayer, b: AttentionLayer) -> None:
 def _read_parts(layer: AttentionLayer) -> _Parts:
     shared = layer.heads // layer.groups
     queries, keys, values = (
-        _fold_norm(layer, W, b)
+        fold_norm(layer, W, b)
         for W, b in ((layer.Wq, layer.bq), (layer.Wk, layer.bk), (layer.Wv, layer.bv))
     )
     keys, values = (np.repeat(part, shared, axis=0) for part in (keys, values))
     made = layer.Wo @ values
-    constant = made[..., -1].sum(axis=0) + (0.0 if layer.bo is None else layer.bo)
     scores = [_list_score_parts(layer, q, k).ravel() for q, k in zip(queries, keys, strict=True)]
-    return _Parts(made[..., :-1], np.array(scores), *_read_positions(layer, constant))
+    return _Parts(made[..., :-1], np.array(scores), *_read_added(layer, read_constant(layer)))
 
 
-def _fold_norm(layer: AttentionLayer, W: Array, b: Array | None) -> Array:
+def read_constant(layer: AttentionLayer) -> Array:
+    """What is added to every answer, biases of values included where weights sum to 1."""
+    constant = np.zeros(layer.outputs) if layer.bo is None else layer.bo
+    if layer.sinks is not None:
+        return constant
+    biases = fold_norm(layer, layer.Wv, layer.bv)[..., -1]
+    shared = np.repeat(biases, layer.heads // layer.groups, axis=0)
+    return constant + np.einsum("hor,hr->o", layer.Wo, shared)
+
+
+def fold_norm(layer: AttentionLayer, W: Array, b: Array | None) -> Array:
     """Maps of what a norm leaves, the constant as the last column."""
     gain = np.ones(layer.width) if layer.gain is None else layer.gain
     shift = np.zeros(layer.width) if layer.shift is None else layer.shift
@@ -187,10 +196,10 @@ def _list_score_parts(layer: AttentionLayer, q: Matrix, k: Matrix) -> Array:
     return np.concatenate([part.ravel() for part in parts])
 
 
-def _read_positions(layer: AttentionLayer, constant: Array) -> tuple[Array, Array]:
+def _read_added(layer: AttentionLayer, constant: Array) -> tuple[Array, Array]:
     """Tables without their constant, slopes, or vectors; with what is left of the constant."""
     if layer.positions is not None:
-        vectors, shown = _read_vectors(layer, layer.positions)
+        vectors, shown = read_positions(layer, layer.positions)
         return np.repeat(vectors.reshape(1, -1), layer.heads, axis=0), constant + shown
     if layer.table is None:
         return np.zeros((layer.heads, 0)), constant
@@ -198,7 +207,7 @@ def _read_positions(layer: AttentionLayer, constant: Array) -> tuple[Array, Arra
     return (layer.table if slopes else layer.table - layer.table[:, :1]), constant
 
 
-def _read_vectors(layer: AttentionLayer, vectors: Matrix) -> tuple[Matrix, Array | float]:
+def read_positions(layer: AttentionLayer, vectors: Matrix) -> tuple[Matrix, Array | float]:
     """Position vectors as far as they show, and what a residual adds of the rest."""
     residual = bool(layer.wiring.residual)
     if layer.wiring.norm == "none":

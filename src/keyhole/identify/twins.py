@@ -1,10 +1,11 @@
-"""Twins: other parameters with the same function, with the proof."""
+"""Twins of heads: other parameters with the same function, with the proof."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from keyhole.models import Factored, Head, MultiHead
 
 # Answers that differ by less than this, relatively, count as the same.
 _ROUNDING = 1e-11
+_LONGEST = 16  # tokens of sequences that twins are asked
 
 
 class Symmetry(StrEnum):
@@ -39,6 +41,31 @@ class Symmetry(StrEnum):
         "Scores see the factors of W only as the product A B^T, and (A G)(B G^-T)^T = A G G^-1 B^T"
         " = A B^T for every invertible G."
     )
+    VALUES = (
+        "Values act only through the product of output and value map, and (Wo C^-1)(C Wv) = Wo Wv"
+        " for every invertible C; a bias of values goes along."
+    )
+    SCORES = (
+        "Scores see queries and keys only as products, and (G^-T q) . (G k) = q . k for every"
+        " invertible G; biases go along."
+    )
+    PAIRS = (
+        "Rotary positions turn a pair as they turn a complex number: its score is the real part of"
+        " conj(k) q e^(it), and conj(c k) (q / conj(c)) = conj(k) q for every c but 0."
+    )
+    EQUAL_SCORES = (
+        "What is added to all scores of a head alike is a factor of numerator and denominator of"
+        " its softmax, and cancels."
+    )
+    NORM = (
+        "Gain and shift of a norm act only through the maps behind it: W (g n + s) + b = (W diag g)"
+        " n + (W s + b)."
+    )
+    MEAN = "What a LayerNorm leaves has mean 0, so (W + a 1^T) n = W n for every a."
+    PLACES = (
+        "What is added to all tokens before a norm, or without one, is added to every map's bias:"
+        " W (x + p + t) + (b - W t) = W (x + p) + b; equal entries of it are lost in a LayerNorm."
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,11 +76,10 @@ class Twin:
         model: the twin.
         symmetry: why it answers alike; the value is the proof.
         changed: what was done to the parameters.
-        certificate: Proposition 7.1 of [BSHK26] on this pair: the parameters differ, the answers do
-            not.
+        certificate: the theorem on this pair: the parameters differ, the answers do not.
     """
 
-    model: Head | MultiHead
+    model: Any
     symmetry: Symmetry
     changed: str
     certificate: Certificate
@@ -62,7 +88,7 @@ class Twin:
 Candidate = tuple[Head | MultiHead, Symmetry, str]
 
 
-def twins(model: Head | MultiHead, *, rng: Rng) -> tuple[Twin, ...]:
+def twin_heads(model: Head | MultiHead, *, rng: Rng) -> tuple[Twin, ...]:
     """Distinct parameters with one function, for each symmetry of `model`; BSHK26/7.1.
 
     Every model has some: a head may be split, and heads that cancel or are idle may be added.
@@ -181,14 +207,19 @@ def _confront_twin(
     model: Head | MultiHead, twin: Head | MultiHead, rng: np.random.Generator
 ) -> Certificate:
     """Proposition 7.1 on one pair: how far parameters are apart, and how far answers are."""
-    gap = max(_measure_disagreement(model, twin, X) for X in _draw_twin_sequences(model, rng))
+    apart = _measure_parameter_distance(model, twin)
+    return certify_twin("BSHK26/7.1", apart, measure_twin_gap(model, twin, rng))
+
+
+def certify_twin(theorem: str, apart: float, gap: float) -> Certificate:
+    """That parameters differ and answers do not."""
     return Certificate(
-        "BSHK26/7.1",
+        theorem,
         assumptions=(),
         conclusion=(
             Check(
                 "agreement of the parameters, 1 being the same",
-                1.0 - min(1.0, _measure_parameter_distance(model, twin)),
+                1.0 - min(1.0, apart),
                 1.0 - 1e-6,
             ),
             Check("worst relative disagreement of the answers", gap, _ROUNDING),
@@ -197,18 +228,30 @@ def _confront_twin(
     )
 
 
-def _measure_disagreement(model: Head | MultiHead, twin: Head | MultiHead, X: Sequences) -> float:
+def measure_twin_gap(
+    model: Any, twin: Any, rng: np.random.Generator, longest: int = _LONGEST
+) -> float:
+    """The worst relative disagreement of answers to sequences of 1 to `longest` tokens."""
+    return max(
+        _measure_disagreement(model, twin, X) for X in draw_twin_sequences(model, rng, longest)
+    )
+
+
+def _measure_disagreement(model: Any, twin: Any, X: Sequences) -> float:
     # The rounding of an answer goes by the values it averages, not by what they cancel to.
     values = np.maximum(model.magnitude(X), twin.magnitude(X)) + np.abs(model(X)).max(axis=1)
     return float((np.abs(model(X) - twin(X)).max(axis=1) / np.where(values > 0, values, 1.0)).max())
 
 
-def _draw_twin_sequences(model: Head | MultiHead, rng: np.random.Generator) -> Iterator[Sequences]:
-    """Gaussian sequences of lengths 1 to 16, short enough for scores of order one."""
-    unit = rng.normal(size=(8, 16, model.width))
-    size = rms(model.logits(unit))
-    for length in range(1, 17):
-        yield rng.normal(size=(4, length, model.width)) / max(1.0, size) ** 0.5
+def draw_twin_sequences(
+    model: Any, rng: np.random.Generator, longest: int = _LONGEST, each: int = 4
+) -> Iterator[Sequences]:
+    """Gaussian sequences of lengths 1 to `longest`, short enough for scores of order one."""
+    scores = model.logits(rng.normal(size=(8, longest, model.width)))
+    # Beyond a window scores are minus infinity.
+    size = rms(scores[np.isfinite(scores)])
+    for length in range(1, longest + 1):
+        yield rng.normal(size=(each, length, model.width)) / max(1.0, size) ** 0.5
 
 
 def _measure_parameter_distance(model: Head | MultiHead, twin: Head | MultiHead) -> float:

@@ -22,7 +22,7 @@ from keyhole.learners.base import Recovery, Status
 from keyhole.learners.networks.chords import draw_in_ball
 from keyhole.learners.tolerance.guarantees import compare_with_margin, guarantee
 from keyhole.learners.verifying.examination import EXACT, Ruler, examine_model
-from keyhole.models import AbsAffine, Gated, Head, MultiHead, OneLayer, ReluNet
+from keyhole.models import AbsAffine, AttentionLayer, Gated, Head, MultiHead, OneLayer, ReluNet
 from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.models.transformer import Network
 from keyhole.oracles import Local
@@ -116,6 +116,14 @@ def _conclude_same_function(
     del held
     gap = measure_function_gap(truth, model, rng=rng)
     yield Check("worst relative gap to the truth", gap, CLOSE)
+
+
+def _conclude_same_layer(
+    truth: AttentionLayer, model: AttentionLayer, held: Certificate, rng: np.random.Generator
+) -> Checks:
+    """The same function, as far as answers that were rounded show it."""
+    gap = measure_function_gap(truth, model, rng=rng)
+    yield Check("worst relative gap to the truth", gap, max(CLOSE, held.conclusion[0].limit))
 
 
 def _conclude_same_network(
@@ -254,6 +262,18 @@ def _assume_odd_part(truth: OneLayer, held: Certificate) -> Checks:
     yield Check("odd part that shows no attention", float(silent), 0.0)
 
 
+def _is_learned_layer(truth: Any) -> bool:
+    known = isinstance(truth, AttentionLayer)
+    return known and truth.sinks is None and not truth.wiring.qk_norm
+
+
+def _assume_independent_outputs(truth: AttentionLayer, held: Certificate) -> Checks:
+    del held
+    spaces = np.concatenate(list(truth.Wo), axis=1)
+    shared = spaces.shape[1] - matrix_rank(spaces)
+    yield Check("output directions that heads share", float(shared), 0.0)
+
+
 def _find_normal_form(net: Network) -> AbsAffine:
     if isinstance(net, Gated):
         raise InvalidInput("a gated network is no sum of absolute values.")
@@ -320,5 +340,8 @@ CONFRONTATIONS: Mapping[str, Confrontation] = {
         lambda truth: isinstance(truth, MultiHead),
         _conclude_same_function,
         _assume_independent_readouts,
+    ),
+    "keyhole/layers-as-built": Confrontation(
+        _is_learned_layer, _conclude_same_layer, _assume_independent_outputs
     ),
 }

@@ -66,6 +66,7 @@ class ModelKind:
         restore: words and tensors as a model.
         called: what records call it, where that is not the name of its files.
         distance: place of (a, b) -> their distance; kinds with one place are compared.
+        canonical: place of (model) -> the form that models with one function share.
         twins: place of (model, rng) -> other parameters with the same function.
         sample: place of (description, rng) -> a random model.
         sampled_as: the words that ask for one, where they are not the name.
@@ -80,6 +81,7 @@ class ModelKind:
     restore: Callable[[Mapping[str, str], Mapping[str, Array]], Any]
     called: str | None = None
     distance: str | None = None
+    canonical: str | None = None
     twins: str | None = None
     sample: str | None = None
     sampled_as: tuple[str, ...] | None = None
@@ -104,7 +106,8 @@ _KINDS = (
         describe=HEAD.describe,
         restore=HEAD.restore,
         distance=f"{_IDENTIFY}.heads:distance",
-        twins=f"{_IDENTIFY}.twins:twins",
+        canonical=f"{_IDENTIFY}.heads:canonical_heads",
+        twins=f"{_IDENTIFY}.twins:twin_heads",
         sample=f"{_RANDOM}:draw_head",
         export=f"{_EXPORT}:add_head",
     ),
@@ -114,7 +117,8 @@ _KINDS = (
         describe=MULTIHEAD.describe,
         restore=MULTIHEAD.restore,
         distance=f"{_IDENTIFY}.heads:distance",
-        twins=f"{_IDENTIFY}.twins:twins",
+        canonical=f"{_IDENTIFY}.heads:canonical_heads",
+        twins=f"{_IDENTIFY}.twins:twin_heads",
         sample=f"{_RANDOM}:draw_heads",
         portrait=f"{_PORTRAITS}:draw_heads_portrait",
         export=f"{_EXPORT}:add_heads",
@@ -202,6 +206,8 @@ _KINDS = (
         describe=describe_layer,
         restore=restore_layer,
         distance=f"{_IDENTIFY}.layers:layer_distance",
+        canonical=f"{_IDENTIFY}.canonical_layers:canonical_layer",
+        twins=f"{_IDENTIFY}.layer_twins:twin_layer",
         sample=f"{_RANDOM}:draw_layer",
         portrait="keyhole.lab.pages.parts.layer_portraits:draw_layer_portrait",
         export=f"{_LAYERS}:add_attention_layer",

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import InvalidInput, KeyholeError, TargetFailed
-from keyhole.oracles.base import LARGEST, check_answers
+from keyhole.oracles.base import LARGEST, Imperfection, check_answers
 
 # Words by which libraries complain of a wrong width; they share no exception type.
 _ABOUT_SHAPES = re.compile(r"shape|dimension|broadcast|mismatch|width|size|operand", re.IGNORECASE)
@@ -25,7 +25,8 @@ class Local:
     """A callable on (batch, length, width) arrays that answers (batch,) or (batch, outputs).
 
     Args:
-        answer: the callable; the array it is handed is its own, to keep or change.
+        answer: the callable; the array it is handed is its own, to keep or change. Where it has an
+            attribute `longest`, no sequence is longer.
         size: width of a token; the callable's `width` attribute when absent.
         count: numbers per answer; the callable's `outputs` attribute when absent, else its first
             answer.
@@ -64,6 +65,12 @@ class Local:
     def outputs(self) -> int | None:
         """Numbers per answer; None before the first answer where nobody said."""
         return self._outputs
+
+    @property
+    def imperfection(self) -> Imperfection:
+        """The longest sequence that the callable answers, where its `longest` says so."""
+        longest: Any = getattr(self.answer, "longest", None)
+        return Imperfection(lengths=(1, int(longest))) if _is_countable(longest) else Imperfection()
 
     def ask(self, X: Sequences) -> Answers:
         """Call the callable once on the whole batch."""

@@ -207,6 +207,30 @@ RECOVERIES = (
         test="tests/identify/test_twins.py",
         at_hand=AtHand.NOTED,
     ),
+    claim_ours(
+        "keyhole/layer-symmetries",
+        "No answer of an attention layer shows the order of its groups of heads, an invertible map"
+        " between values and outputs, one between queries and keys (of a pair that rotary positions"
+        " turn: a complex number), what is added to all scores of a head alike, how gain and shift"
+        " of a norm are split from the maps behind it, what a LayerNorm takes away, and a common"
+        " part of position vectors that biases make up for. What is left is as many numbers as the"
+        " rank of the answers' derivative at random layers.",
+        "docs/learning-layers-as-built.md",
+        module="keyhole.identify.layer_twins",
+        test="tests/identify/test_layer_twins.py",
+        our_constant="That nothing else is hidden is measured, by that rank.",
+    ),
+    claim_ours(
+        "keyhole/layers-as-built",
+        "An attention layer behind RMSNorm, LayerNorm or none, with rotary, linear, tabled or"
+        " learned absolute positions or none, whose heads write into independent spaces of the"
+        " outputs, is recovered up to its symmetries from its last position: every head out of the"
+        " same answers, by linear equations and a fit of each head alone.",
+        "docs/learning-layers-as-built.md",
+        module="keyhole.learners.positions.learner",
+        test="tests/learners/positions/test_wired_layers.py",
+        our_constant="1.4 to 1.8 times the counting limit in the median, more for shared keys.",
+    ),
     cite_paper(
         "BSHK26/orthogonal-heads",
         "Heads in pairwise orthogonal subspaces of dimensions r_h, with known bases, are recovered"

@@ -16,7 +16,7 @@ from keyhole.drawing.faces import Face, list_matrices
 from keyhole.drawing.heatmaps import average_blocks
 from keyhole.drawing.html import format_number
 from keyhole.errors import InvalidInput
-from keyhole.identify import assign_heads, canonical, compare, distance, freedom
+from keyhole.identify import assign_heads, canonical_heads, compare, distance, freedom
 from keyhole.lab.jobs import LearnJob, SampleJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.records import encode_json
@@ -87,7 +87,7 @@ def _follow_recovery(job: LearnJob, truth: Any, directory: Path, tell: Tell) -> 
     true_heads = _read_heads(truth)
     if true_heads is not None:
         # The page draws the hidden matrices while the recovery is still under way.
-        hidden = [pack_numbers(W) for W in canonical(true_heads).W]
+        hidden = [pack_numbers(W) for W in canonical_heads(true_heads).W]
         tell(Event(limit=freedom(true_heads), hidden=hidden))
     true_W = np.asarray(true_heads.W) if isinstance(true_heads, Head) else None
     follower = Follower(tell, true_W)
@@ -150,10 +150,10 @@ def measure_relative_error(truth: Heads | None, found: Heads | None) -> float | 
 
 def pack_portraits(truth: Heads | None, found: Heads | None) -> list[Portrait]:
     """The matrices of each true head beside those of the head that matches it, or those found."""
-    seen = None if found is None else canonical(found)
+    seen = None if found is None else canonical_heads(found)
     if truth is None:
         return [] if seen is None else [_pack_portrait(None, W) for W in seen.W]
-    hidden = canonical(truth)
+    hidden = canonical_heads(truth)
     pairs = {} if seen is None else dict(assign_heads(hidden, seen))
     return [
         _pack_portrait(W, None if seen is None or i not in pairs else seen.W[pairs[i]])

@@ -1,6 +1,7 @@
-"""Attention layers behind norms and with positions come back, and nothing else is called exact."""
+"""keyhole/layers-as-built: layers behind norms and with positions come back, and nothing else."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from keyhole.learners.base import Status
 from keyhole.learners.choosing import choose_learner, plan_recovery
 from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.positions.found_wiring import draw_direction, find_eps, find_residual
+from support.seeds import some
 from support.wired_layers import differentiate
+
+pytestmark = pytest.mark.theorem("keyhole/layers-as-built")
 
 # Wirings, whether there are biases, and how many queries beside the limit are allowed.
 CASES = {
@@ -193,7 +197,8 @@ def test_a_plan_tells_what_is_asked():
 def test_position_vectors_and_eps_are_found_where_only_the_kind_is_told(norm):
     """Places end where the target refuses longer sequences; vectors come back to rounding."""
     truth = draw(Wiring(norm=norm, eps=3e-6, residual=True, positions="absolute"), 11)
-    found = keyhole.learn(truth, wiring=Wiring(norm=norm, positions="absolute"), rng=12)
+    target = Local(lambda X: truth(X), truth.width)
+    found = keyhole.learn(target, wiring=Wiring(norm=norm, positions="absolute"), rng=12)
     assert found.verdict is Verdict.EXACT
     assert abs(found.model.wiring.eps / 3e-6 - 1) < 1e-9
     apart = found.model.positions - truth.positions
@@ -224,21 +229,67 @@ def test_a_plan_tells_what_absolute_positions_cost():
     assert asked.sequences <= plan.queries <= 1.3 * asked.sequences
 
 
+@pytest.mark.parametrize("told", [Wiring(norm="rms", positions="table"), None])
+def test_a_layer_that_knows_few_displacements_is_asked_no_longer_sequences(told):
+    truth = draw(Wiring(norm="rms", eps=1e-5, residual=True, positions="table"), 3)
+    longest = truth.longest
+    assert longest < 64
+    found = keyhole.learn(truth, wiring=told, rng=4)
+    assert found.verdict is Verdict.EXACT
+    assert found.model.longest == longest
+
+
+def count_numbers(layer, lengths, rng):
+    """The rank of the derivative of many answers by all parts, which no formula enters."""
+    names = ("Wq", "Wk", "Wv", "Wo", "bq", "bk", "bo", "table", "positions")
+    X = [rng.normal(size=(40, length, layer.width)) for length in lengths]
+    J = np.concatenate(
+        [differentiate(layer, name, X) for name in names if getattr(layer, name) is not None],
+        axis=1,
+    )
+    sizes = np.linalg.norm(J, axis=0)
+    # What no answer shows leaves the rounding of the differences.
+    seen = sizes > 1e-7 * sizes.max()
+    values = np.linalg.svd(J[:, seen] / sizes[seen], compute_uv=False)
+    return (values > 1e-7).sum()
+
+
+KINDS = list(
+    product(["rope", "half", "table", "none", "alibi"], ["rms", "layer", "none"], [True, False])
+)
+
+
+@pytest.mark.theorem("keyhole/layer-symmetries")
+@pytest.mark.parametrize(("positions", "norm", "biased"), some(KINDS, 5))
+def test_what_positions_and_norms_leave_free_is_counted(positions, norm, biased, rng):
+    half = positions == "half"
+    wiring = Wiring(
+        norm=norm,
+        eps=None if norm == "none" else 1e-2,
+        residual=True,
+        positions="rope" if half else positions,
+        rotary_share=0.5 if half else None,
+    )
+    width = 8 if half else 4
+    layer = draw(wiring, rng, width=width, heads=2, displacements=3, biases=biased)
+    layer = replace(layer, gain=None, shift=None)
+    sizes = {"heads": 2, "rank": width // 2, "outputs": width, "displacements": 3}
+    expected = layer_freedom(wiring, width, **sizes, biased=biased)
+    assert count_numbers(layer, (1, 2, 3), rng) == expected
+
+
+@pytest.mark.theorem("keyhole/layer-symmetries")
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("norm", ["none", "rms", "layer"])
 def test_what_absolute_positions_leave_free_is_counted(norm, residual, biased, rng):
-    """The rank of the derivative of many answers by all parts, which no formula enters."""
     eps = None if norm == "none" else 1e-2
     wiring = Wiring(norm=norm, eps=eps, residual=residual, positions="absolute")
     layer = draw(wiring, rng, width=4, heads=2, displacements=3, biases=biased)
     layer = replace(layer, gain=None, shift=None)
-    names = ["Wq", "Wk", "Wv", "Wo", "positions"] + (["bq", "bo"] if biased else [])
-    X = [rng.normal(size=(40, length, 4)) for length in (1, 2, 3)]
-    J = np.concatenate([differentiate(layer, name, X) for name in names], axis=1)
-    values = np.linalg.svd(J / np.linalg.norm(J, axis=0), compute_uv=False)
     sizes = {"heads": 2, "rank": 2, "outputs": 4, "displacements": 3}
-    assert (values > 1e-7).sum() == layer_freedom(wiring, 4, **sizes, biased=biased)
+    expected = layer_freedom(wiring, 4, **sizes, biased=biased)
+    assert count_numbers(layer, (1, 2, 3), rng) == expected
 
 
 def test_what_is_determined_is_counted():

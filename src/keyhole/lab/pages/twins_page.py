@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Stack, Vector, rms
+from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.claims import THEOREMS
 from keyhole.drawing.describing import SCORES, Axes, Axis, Chart, Line, Point, name_rows
 from keyhole.drawing.heatmaps import average_blocks, draw_signed_heatmap
@@ -26,15 +26,19 @@ from keyhole.drawing.html import (
 )
 from keyhole.drawing.svg import draw_chart
 from keyhole.errors import InvalidInput
+from keyhole.identify.twins import draw_twin_sequences
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.recovery_records import TwinRecord, TwinsRecord
 from keyhole.lab.runs.rows import describe_distances
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
-from keyhole.models import Factored, Head, MultiHead, load
+from keyhole.models import AttentionLayer, Factored, Head, MultiHead, load
+from keyhole.models.layers.layer_maps import OPTIONAL
+
+Model = Head | MultiHead | AttentionLayer
 
 # Three pictures stand in a row: each is half as fine as one alone.
 _PIXELS = 32
-_LENGTHS, _EACH = range(1, 17), 3  # sequences whose answers are shown
+_LONGEST, _EACH = 16, 3  # sequences whose answers are shown
 _ROWS = 8  # parts of the parameters that are shown of one twin
 
 _ABOUT = {
@@ -43,6 +47,13 @@ _ABOUT = {
     "CANCEL": "Two heads that cancel",
     "IDLE": "A head that nothing reads",
     "GAUGE": "The factors of W",
+    "VALUES": "The basis of values",
+    "SCORES": "The basis of queries and keys",
+    "PAIRS": "A complex number per turned pair",
+    "EQUAL_SCORES": "What is added to all scores alike",
+    "NORM": "Gain and shift of the norm",
+    "MEAN": "What a LayerNorm takes away",
+    "PLACES": "A common part of the positions",
 }
 _AXES = {
     "W": SCORES,
@@ -51,6 +62,7 @@ _AXES = {
     "A": Axes("key side, row i", "column of the factor"),
     "B": Axes("query side, row j", "column of the factor"),
 }
+_ROWS_AND_COLUMNS = Axes("row", "column")
 _INTRO = (
     "A twin is another set of parameters with the same answers, to every question. Each part below"
     " shows one: what was changed and why no answer shows it; the parameters of the model, of the"
@@ -66,8 +78,8 @@ def draw_twins_page(data: TwinsRecord, directory: Path) -> str:
         data: the record.
         directory: where model.safetensors and its twins are.
     """
-    model = _load_twin_heads(directory / "model.safetensors")
-    others = [_load_twin_heads(directory / Path(row.model).name) for row in data.twins]
+    model = _load_twin(directory / "model.safetensors")
+    others = [_load_twin(directory / Path(row.model).name) for row in data.twins]
     X = _sample_sequences(model, np.random.default_rng([data.seed or 0, 1]))
     parts = [
         _draw_twin(row, model, other, X) for row, other in zip(data.twins, others, strict=True)
@@ -83,37 +95,34 @@ def draw_twins_page(data: TwinsRecord, directory: Path) -> str:
 
 def draw_first_twin(data: TwinsRecord, directory: Path) -> Markup:
     """The first twin of the model's own size, as a section for another page."""
-    model = _load_twin_heads(directory / "model.safetensors")
+    model = _load_twin(directory / "model.safetensors")
     # Twins with further heads are larger: their difference is no picture of one size.
     rows = [row for row in data.twins if row.symmetry in ("SPLIT", "GAUGE", "ORDER")][-1:]
     X = _sample_sequences(model, np.random.default_rng([data.seed or 0, 1]))
-    others = [_load_twin_heads(directory / Path(row.model).name) for row in rows]
+    others = [_load_twin(directory / Path(row.model).name) for row in rows]
     return join_markup(
         *(_draw_twin(row, model, other, X) for row, other in zip(rows, others, strict=True))
     )
 
 
-def _load_twin_heads(path: Path) -> Head | MultiHead:
+def _load_twin(path: Path) -> Model:
     model = load(path)
-    if not isinstance(model, Head | MultiHead):
+    if not isinstance(model, Head | MultiHead | AttentionLayer):
         raise InvalidInput(
-            f"{path} holds a {type(model).__name__}; a head or a multihead was written there."
+            f"{path} holds a {type(model).__name__}; a head, a multihead or a layer was written"
+            " there."
         )
     return model
 
 
-def _sample_sequences(model: Head | MultiHead, rng: np.random.Generator) -> list[Stack]:
+def _sample_sequences(model: Model, rng: np.random.Generator) -> list[Stack]:
     """Gaussian sequences of many lengths, short enough for scores of order one."""
+    longest = model.longest if isinstance(model, AttentionLayer) else None
     # Large scores would make every softmax hard, and answers all alike.
-    size = rms(model.logits(rng.normal(size=(8, 16, model.width))))
-    return [
-        rng.normal(size=(_EACH, length, model.width)) / max(1.0, size) ** 0.5 for length in _LENGTHS
-    ]
+    return list(draw_twin_sequences(model, rng, min(longest or _LONGEST, _LONGEST), _EACH))
 
 
-def _draw_twin(
-    row: TwinRecord, model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]
-) -> Markup:
+def _draw_twin(row: TwinRecord, model: Model, other: Model, X: Sequence[Stack]) -> Markup:
     words = element("p", f"{row.changed} {row.proof}")
     parameters = _draw_changed_parameters(model, other)
     answers = _draw_both_answers(model, other, X)
@@ -121,8 +130,21 @@ def _draw_twin(
     return format_section(title, join_markup(words, parameters, answers))
 
 
-def _list_parameter_matrices(model: Head | MultiHead) -> dict[str, Matrix]:
+def _list_layer_matrices(layer: AttentionLayer) -> dict[str, Matrix]:
+    """The maps of every head or group, and what else a layer has, as rows."""
+    parts: dict[str, Matrix] = {}
+    group = "head" if layer.groups == layer.heads else "group"
+    for name, owner in (("Wq", "head"), ("Wk", group), ("Wv", group), ("Wo", "head")):
+        maps = getattr(layer, name)
+        parts |= {f"{name} of {owner} {k}": part for k, part in enumerate(maps, start=1)}
+    found = {name: getattr(layer, name) for name in OPTIONAL}
+    return parts | {name: np.atleast_2d(x) for name, x in found.items() if x is not None}
+
+
+def _list_parameter_matrices(model: Model) -> dict[str, Matrix]:
     """The parameters as matrices: V and h lie on their side."""
+    if isinstance(model, AttentionLayer):
+        return _list_layer_matrices(model)
     heads = model.heads if isinstance(model, MultiHead) else (model,)
     parts: dict[str, Matrix] = {}
     for k, head in enumerate(heads, start=1):
@@ -132,12 +154,12 @@ def _list_parameter_matrices(model: Head | MultiHead) -> dict[str, Matrix]:
     return parts
 
 
-def _list_factor_matrices(model: Head | MultiHead) -> dict[str, Matrix]:
-    W = model.W
+def _list_factor_matrices(model: Model) -> dict[str, Matrix]:
+    W = getattr(model, "W", None)
     return {"A": W.A, "B": W.B} if isinstance(W, Factored) else {}
 
 
-def _draw_changed_parameters(model: Head | MultiHead, other: Head | MultiHead) -> Markup:
+def _draw_changed_parameters(model: Model, other: Model) -> Markup:
     """Every part in which the two differ, as three pictures; an absent head counts as zeros."""
     # Where W is held as factors these are what differs; their product does not.
     both = _list_factor_matrices(model), _list_factor_matrices(other)
@@ -165,21 +187,23 @@ def _draw_three_matrices(
     # One scale for all three: a small difference must look small.
     limit = max(float(np.abs(average_blocks(x, _PIXELS)[1]).max()) for x in matrices)
     owners = [
-        f"{owner}{', no such head' * gone}"
-        for owner, gone in zip(("model", "twin"), absent, strict=True)
+        f"{owner}{', absent' * gone}" for owner, gone in zip(("model", "twin"), absent, strict=True)
     ]
     figures = [
         draw_signed_heatmap(
-            f"{name}, {owner}", x, name=name[0], axes=_AXES[name[0]], limit=limit, pixels=_PIXELS
+            f"{name}, {owner}",
+            x,
+            name=name.split(maxsplit=1)[0],
+            axes=_AXES.get(name.split(maxsplit=1)[0], _ROWS_AND_COLUMNS),
+            limit=limit,
+            pixels=_PIXELS,
         )
         for owner, x in zip((*owners, "difference"), matrices, strict=True)
     ]
     return join_pictures(*figures)
 
 
-def _draw_both_answers(
-    model: Head | MultiHead, other: Head | MultiHead, X: Sequence[Stack]
-) -> Markup:
+def _draw_both_answers(model: Model, other: Model, X: Sequence[Stack]) -> Markup:
     """The first output of both, by the model's answers: circles with dots inside."""
     mine, theirs = (np.concatenate([m(batch) for batch in X]) for m in (model, other))
     lengths = [batch.shape[1] for batch in X for _ in batch]
@@ -253,7 +277,7 @@ def describe_twins(data: TwinsRecord) -> Chart:
 
 
 def _show_twins_certificate(data: TwinsRecord) -> Markup:
-    """Proposition 7.1, with what was measured of every twin."""
+    """The theorem, with what was measured of every twin."""
     rows: list[tuple[str, ...]] = []
     for row in data.twins:
         checks = [
@@ -264,9 +288,10 @@ def _show_twins_certificate(data: TwinsRecord) -> Markup:
     if not rows:
         return Markup()
     columns = ("twin", "agreement of the parameters", "disagreement of the answers", "", "file")
-    statement = element("p", THEOREMS["BSHK26/7.1"].statement)
+    theorem = data.twins[0].certificate.theorem
+    statement = element("p", THEOREMS[theorem].statement)
     table = format_table(rows, columns)
-    return format_section("Certificate BSHK26/7.1", join_markup(statement, table))
+    return format_section(f"Certificate {theorem}", join_markup(statement, table))
 
 
 def _show_twins_command(data: TwinsRecord) -> Markup:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Matrix
-from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify.layers import layer_freedom
 from keyhole.learners.base import Plan, Recovery, Status
@@ -30,7 +29,6 @@ from keyhole.learners.positions.absolute import (
 )
 from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.positions.found_wiring import (
-    describe_fields,
     draw_direction,
     find_eps,
     find_kind_of_order,
@@ -47,6 +45,12 @@ from keyhole.learners.positions.layer_plans import (
 )
 from keyhole.learners.positions.measuring import Measuring, Setting
 from keyhole.learners.positions.placed import Asking, LinearPart, measure_linear_part
+from keyhole.learners.positions.wired_account import (
+    certify_layer,
+    count_layer_freedom,
+    describe_determined_layer,
+    explain_layer,
+)
 from keyhole.learners.verifying.ending import (
     SPENT,
     WIRED_LAYER,
@@ -123,7 +127,7 @@ class WiredLayer:
         )
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AttentionLayer]:
-        """Recover a layer."""
+        """Recover a layer; certificate keyhole/layers-as-built."""
         return _WiredSession(self, oracle, rng).recover()
 
 
@@ -291,7 +295,7 @@ class _WiredSession:
             reservation=self._refuse(seen) if lost else None,
             words=describe_rounding(self.oracle, ruler.tolerance),
         )
-        return self._conclude(ending)
+        return self._conclude(ending, seen)
 
     def _refuse(self, seen: Examination) -> Ending:
         lost = sum(not head.found for head in self.heads)
@@ -299,48 +303,26 @@ class _WiredSession:
         words = f"{detail} {describe_gap(seen.worst)}".strip()
         return resolve_doubt(self.oracle, Doubt(Status.LAYER_DISAGREES, seen.worst, words))
 
-    def _conclude(self, ending: Ending) -> Recovery[AttentionLayer]:
+    def _conclude(
+        self, ending: Ending, seen: Examination | None = None
+    ) -> Recovery[AttentionLayer]:
         model = self.model
+        certificate = None
+        if model is not None and seen is not None:
+            limit = WIRED_LAYER.tolerance(self.oracle)
+            certificate = certify_layer(model, ending.verdict, seen, limit)
         return conclude(
             self.oracle,
             ending,
             Account(
                 model=model,
-                reason=self._explain(),
+                reason=explain_layer(self.told, self.wiring, model),
                 determined=describe_determined_layer(model, ending.verdict),
                 degrees_of_freedom=None if model is None else count_layer_freedom(model),
                 rank=None if model is None else model.rank,
+                certificate=certificate,
             ),
         )
-
-    def _explain(self) -> str:
-        """What was told, what was found, and what the heads look like."""
-        told = describe_fields(self.told.told) or "nothing"
-        known = self.wiring if self.model is None else self.model.wiring
-        # Where positions are told, what belongs to them is taken as told, or as usual.
-        looked_for = _FOUND if self.told.positions is None else _FOUND[:4]
-        found = {
-            name: value
-            for name, value in known.told.items()
-            if name in looked_for and name not in self.told.told and value
-        }
-        shown = describe_fields(found)
-        words = f"Of the wiring was told: {told}." + (f" Found: {shown}." if shown else "")
-        if self.model is None:
-            return words
-        if self.told.positions is None:
-            words = f"{words} {_NOT_LOOKED_FOR}"
-        heads, groups = self.model.heads, self.model.groups
-        shared = "" if groups == heads else f", {groups} of whose keys and values they share"
-        return f"{words} The answers are those of {heads} heads of size {self.model.rank}{shared}."
-
-
-# What is looked for; the rest of a wiring is as most layers have it.
-_FOUND = ("norm", "eps", "residual", "positions", "rope_base", "rotary_share", "softcap")
-_NOT_LOOKED_FOR = (
-    "Not told apart: a window beyond the lengths asked, and the table of a head whose weights fall"
-    " evenly, which is taken as ALiBi. Bases, shares and caps are taken from those in use."
-)
 
 
 _UNSPLIT = (
@@ -359,33 +341,3 @@ _NO_EPS = "The eps of the norm is too small to be seen; tell it with --eps."
 
 def _measure_gap(end: Recovery[AttentionLayer]) -> float:
     return math.inf if end.fresh is None else end.fresh.relative
-
-
-def count_layer_freedom(model: AttentionLayer) -> int:
-    """Numbers that the answers of a recovered layer determine."""
-    return layer_freedom(
-        model.wiring,
-        model.width,
-        heads=model.heads,
-        rank=model.rank,
-        outputs=model.outputs,
-        displacements=model.longest or 1,
-        biased=model.bo is not None,
-    )
-
-
-def describe_determined_layer(model: AttentionLayer | None, verdict: Verdict) -> str:
-    """What is and is not determined."""
-    if model is None:
-        return "Nothing was determined."
-    if not verdict.verified:
-        return "The model is the best one found; nothing of it is certain."
-    pairs = "a complex number per turned pair" if model.wiring.positions == "rope" else ""
-    free = pairs or "an invertible map of queries and keys"
-    table = " Tables are determined up to a constant per head." if model.table is not None else ""
-    norm = " Gains and shifts of the norm are folded in." if model.wiring.norm != "none" else ""
-    each = "head" if model.groups == model.heads else "group of heads that share keys and values"
-    return (
-        f"The maps of {model.heads} heads are determined up to order, an invertible map of values"
-        f" and {free}, each {each} its own.{table}{norm}"
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from keyhole.claims import Verdict
-from keyhole.identify import canonical, head_freedom, matrix_rank
+from keyhole.identify import canonical_heads, head_freedom, matrix_rank
 from keyhole.identify.heads import count_bias_freedom
 from keyhole.models import Head, MultiHead
 
@@ -59,4 +59,4 @@ def find_largest_rank(model: MultiHead | None) -> int | None:
     """The largest rank of any W, once heads that are equal are one."""
     if model is None:
         return None
-    return max((matrix_rank(W, RANK_SHARE) for W in canonical(model).W), default=None)
+    return max((matrix_rank(W, RANK_SHARE) for W in canonical_heads(model).W), default=None)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from keyhole import Wiring, random_layer
 from keyhole.cli import _run_command_line
 from keyhole.lab.jobs import TwinsJob
 from keyhole.lab.running import run_job
@@ -18,6 +19,9 @@ MODELS = {
     "multihead": lambda rng: MultiHead.random(4, heads=3, outputs=2, rng=rng),
     "wide": lambda rng: MultiHead.random(70, heads=5, rng=rng),
     "unit": lambda rng: SelfAttention(*rng.normal(size=(2, 2, 4, 2)), rng.normal(size=(2, 4, 3))),
+    "layer": lambda rng: random_layer(
+        6, heads=3, wiring=Wiring(norm="layer", positions="absolute"), displacements=8, rng=rng
+    ),
     "constant": lambda rng: Head(np.zeros((3, 3)), np.zeros((3, 1))),
     "large": lambda rng: Head(1e12 * rng.normal(size=(3, 3)), rng.normal(size=(3, 1))),
 }
@@ -49,7 +53,8 @@ def test_every_twin_has_other_parameters_and_the_same_answers(twinned, name, rng
         np.testing.assert_allclose(
             twin(X), model(X), rtol=0, atol=1e-12 * (1 + np.abs(model(X)).max())
         )
-        assert row.certificate.theorem == "BSHK26/7.1"
+        proved = "keyhole/layer-symmetries" if name == "layer" else "BSHK26/7.1"
+        assert row.certificate.theorem == proved
         assert row.certificate.outcome == "HOLDS"
         assert row.parameters_differ > 1e-6
         assert row.answers_differ < 1e-11
